@@ -1,0 +1,44 @@
+// Errors: a user's mistake is one message that names place, value and remedy; a broken invariant is
+// a bug and names the source line.
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+namespace deltapipe {
+
+/// What a user needs to mend a mistake. Empty parts are left out of the message.
+struct Mistake {
+  std::string what;         ///< what is wrong, as a sentence fragment: "unknown key 'lerning_rate'"
+  std::string file;         ///< the file it is in, as the user named it
+  std::size_t line = 0;     ///< counted from 1; 0: unknown
+  std::size_t column = 0;   ///< counted from 1; 0: unknown
+  std::string value;        ///< the offending value
+  std::string remedy;       ///< what to do: "use one of none, fp16, bf16"
+};
+
+/// Thrown for everything that a user can mend: decks, files, data, layouts, full disks.
+/// what() is the whole message, one line: "FILE:LINE:COLUMN: WHAT (got VALUE); REMEDY".
+class UserError : public std::runtime_error {
+ public:
+  explicit UserError(const Mistake& mistake);
+};
+
+/// Thrown when the program itself is wrong; what() names the condition and the source line.
+class InternalError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+[[noreturn]] void throw_internal_error(const char* condition, const char* file, int line,
+                                       const std::string& detail);
+
+}  // namespace deltapipe
+
+/// Checks an invariant in every build type; throws InternalError. Not for the user's mistakes.
+#define DELTAPIPE_ASSERT(condition, detail)                                              \
+  do {                                                                                   \
+    if (!(condition))                                                                    \
+      ::deltapipe::throw_internal_error(#condition, __FILE__, __LINE__, (detail));       \
+  } while (false)

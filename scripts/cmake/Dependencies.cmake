@@ -1,0 +1,22 @@
+# Finds what deltapipe stands on and gives each part one target: deltapipe::kokkos,
+# deltapipe::kokkos_kernels, deltapipe::hdf5, ...
+find_package(Threads REQUIRED)
+find_package(MPI 3 REQUIRED COMPONENTS C)
+find_package(HDF5 REQUIRED COMPONENTS C)
+find_package(nlohmann_json REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(BLAS REQUIRED)
+
+add_library(deltapipe_kokkos INTERFACE)
+add_library(deltapipe_kokkos_kernels INTERFACE)
+find_path(DEBIAN_TRILINOS_INCLUDE Kokkos_Core.hpp PATH_SUFFIXES trilinos)
+find_package(Kokkos 4 CONFIG QUIET)
+if(Kokkos_FOUND)
+  find_package(KokkosKernels CONFIG REQUIRED)
+  target_link_libraries(deltapipe_kokkos INTERFACE Kokkos::kokkos)
+  target_link_libraries(deltapipe_kokkos_kernels INTERFACE Kokkos::kokkoskernels deltapipe_kokkos)
+else()
+  target_include_directories(deltapipe_kokkos SYSTEM INTERFACE ${DEBIAN_TRILINOS_INCLUDE})
+  target_link_libraries(deltapipe_kokkos INTERFACE trilinos_kokkoscore dl)
+  target_link_libraries(deltapipe_kokkos_kernels INTERFACE trilinos_kokkoskernels deltapipe_kokkos BLAS::BLAS)
+endif()
