@@ -1,0 +1,89 @@
+// run.h5: what happened in a run. The file on disk is always complete and closed: rows gather in
+// memory and a whole new file replaces the old one at intervals, so that h5py.File(path) works
+// while the job runs and after it was killed.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace deltapipe {
+
+struct RunLayout {
+  int stages = 1;
+  int replicas = 1;
+  int boundaries() const { return stages - 1; }
+};
+
+/// Root attributes of run.h5.
+struct RunAttributes {
+  RunLayout layout;
+  std::vector<int> partition;  ///< blocks a stage
+  std::string deltapipe_version;
+  std::string source_revision;
+  std::string deck;    ///< the effective deck, TOML
+  std::string kokkos;  ///< Kokkos' configuration
+};
+
+/// One direction of all boundaries in one step; every vector has layout.boundaries() entries.
+struct DirectionRecord {
+  std::vector<std::uint64_t> bytes;    ///< on the wire, headers included, all replicas
+  std::vector<double> error;           ///< relative RMS of the codec; NaN: not measured
+  std::vector<double> hidden_seconds;  ///< communication while kernels ran
+  std::vector<double> wait_seconds;    ///< communication that the compute thread waited for
+};
+
+struct StepRecord {
+  std::uint64_t step = 0;  ///< counted from 1
+  double epoch = 0;        ///< passes over the training data, with fraction
+  double seconds = 0;      ///< since the start of training
+  double loss = 0;         ///< mean over the step's tokens, nats
+  double learning_rate = 0;
+  double gradient_norm = 0;  ///< global, before clipping
+  std::uint64_t tokens = 0;  ///< predicted tokens in this step, all replicas
+  std::uint64_t samples = 0;
+  DirectionRecord forward;
+  DirectionRecord backward;
+  std::vector<double> compute_seconds;  ///< layout.stages entries
+  std::vector<double> idle_seconds;     ///< layout.stages entries
+};
+
+struct EvaluationRecord {
+  std::uint64_t step = 0;
+  double epoch = 0;
+  double seconds = 0;
+  double loss = 0;
+  double perplexity = 0;
+  std::uint64_t tokens = 0;
+};
+
+enum class RunStatus { running, finished, failed };
+
+/// Not for two threads at once. append() may flush; a flush is at most every flush_interval and at
+/// most 1 % of the time, however large the file has grown.
+class RunFile {
+ public:
+  /// Writes the first (empty) file, so that an unwritable place shows before training.
+  RunFile(const std::string& path, const RunAttributes& attributes,
+          std::chrono::duration<double> flush_interval = std::chrono::seconds(5));
+  /// Marks the run failed unless close() came before; ignores failures.
+  ~RunFile();
+  RunFile(RunFile&&) noexcept;
+  RunFile& operator=(RunFile&&) = delete;
+
+  void append(const StepRecord& record);
+  void append(const EvaluationRecord& record);
+  /// The file on disk now holds everything appended. UserError (full disk) leaves the old file
+  /// and keeps the rows, so that a later flush can succeed.
+  void flush();
+  void close(RunStatus status = RunStatus::finished);
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,34 @@
+// config.json of a GPT-2 in a Hugging Face directory.
+#pragma once
+
+#include <string>
+
+namespace deltapipe {
+
+/// Shape and constants of a GPT-2. Only what is computed here is accepted: activation gelu_new,
+/// scaled attention weights, no scaling by layer, no cross-attention.
+struct Gpt2Config {
+  int n_layer = 12;
+  int n_head = 12;
+  int n_embd = 768;             ///< C, divisible by n_head
+  int n_positions = 1024;       ///< the longest sequence T
+  int vocabulary_size = 50257;  ///< V
+  int n_inner = 3072;           ///< hidden width of the MLP
+  double layer_norm_epsilon = 1e-5;
+  double initializer_range = 0.02;
+  double embd_pdrop = 0.1;
+  double attn_pdrop = 0.1;
+  double resid_pdrop = 0.1;
+  bool tie_word_embeddings = true;
+  int bos_token_id = 50256;
+  int eos_token_id = 50256;
+
+  /// DIRECTORY/config.json. UserError names the key, its value and what is supported.
+  static Gpt2Config load(const std::string& directory);
+  /// Checks the ranges; `file` stands in messages.
+  void check(const std::string& file) const;
+  /// Writes DIRECTORY/config.json (atomically), which transformers loads as GPT2LMHeadModel.
+  void save(const std::string& directory) const;
+};
+
+}  // namespace deltapipe
