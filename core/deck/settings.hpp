@@ -22,12 +22,16 @@ struct ModelSettings {
   double dropout_embedding = -1;
   double dropout_attention = -1;
   double dropout_residual = -1;
+
+  bool operator==(const ModelSettings&) const = default;
 };
 
 /// [tokenizer]
 struct TokenizerSettings {
-  std::string path;           ///< directory or tokenizer.json; empty: the model's directory
-  int train_vocabulary = 0;   ///< > 0: train a byte-level BPE of this size on the training text
+  std::string path;          ///< directory or tokenizer.json; empty: the model's directory
+  int train_vocabulary = 0;  ///< > 0: train a byte-level BPE of this size on the training text
+
+  bool operator==(const TokenizerSettings&) const = default;
 };
 
 enum class DataFormat { automatic, text, jsonl, hdf5 };
@@ -47,6 +51,8 @@ struct DataSettings {
   bool shuffle = true;
   std::uint64_t max_train_samples = 0;       ///< 0: all
   std::uint64_t max_validation_samples = 0;  ///< 0: all
+
+  bool operator==(const DataSettings&) const = default;
 };
 
 enum class Precision { fp32, fp16, bf16 };
@@ -54,10 +60,10 @@ enum class LearningRateSchedule { constant, linear, cosine };
 
 /// [training]
 struct TrainingSettings {
-  double epochs = 1;        ///< used when steps is 0
-  std::uint64_t steps = 0;  ///< optimizer steps; 0: from epochs
-  int micro_batch_size = 1;     ///< B: samples that cross a boundary together
-  int micro_batches = 1;        ///< micro-batches a step and replica
+  double epochs = 1;         ///< used when steps is 0
+  std::uint64_t steps = 0;   ///< optimizer steps; 0: from epochs
+  int micro_batch_size = 1;  ///< B: samples that cross a boundary together
+  int micro_batches = 1;     ///< micro-batches a step and replica
   std::uint64_t seed = 42;
   // [training.optimizer]: AdamW (arXiv 1711.05101)
   double learning_rate = 5e-5;
@@ -67,11 +73,13 @@ struct TrainingSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0.01;  ///< matrices only; biases, norms and embeddings' vectors: none
-  double clip_norm = 1.0;      ///< global gradient norm; 0: no clipping
-  bool recompute = false;      ///< activation recomputation in every stage ...
+  double weight_decay = 0.01;         ///< linear layers' matrices and wte; biases, norms, wpe: none
+  double clip_norm = 1.0;             ///< global gradient norm; 0: no clipping
+  bool recompute = false;             ///< activation recomputation in every stage ...
   std::vector<int> recompute_stages;  ///< ... or only in these
   std::uint64_t evaluate_every = 0;   ///< steps; 0: at every epoch's end
+
+  bool operator==(const TrainingSettings&) const = default;
 };
 
 enum class PipelineSchedule { gpipe, one_forward_one_backward };
@@ -82,6 +90,8 @@ struct PipelineSettings {
   int replicas = 1;  ///< R; ranks needed: K * R
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
   std::vector<int> partition;  ///< blocks a stage; empty: balanced by counted cost
+
+  bool operator==(const PipelineSettings&) const = default;
 };
 
 enum class CodecKind { none, fp16, bf16, quantize, delta };
@@ -97,11 +107,13 @@ struct CodecSettings {
   CodecKind kind = CodecKind::none;  ///< none: fp32 as it is
   int bits = 4;                      ///< 1 ... 8, for quantize and delta
   ScaleKind scale = ScaleKind::token;
-  int tile = 64;                     ///< channels a scale covers, for scale = tile
+  int tile = 64;  ///< channels a scale covers, for scale = tile
   Rounding rounding = Rounding::nearest;
   Levels levels = Levels::symmetric;
   FirstVisit first_visit = FirstVisit::fp16;  ///< delta only
-  double warmup_epochs = 0;          ///< epochs sent as fp32 before the codec starts
+  double warmup_epochs = 0;                   ///< epochs sent as fp32 before the codec starts
+
+  bool operator==(const CodecSettings&) const = default;
 };
 
 enum class MemoryStorage { fp32, fp16, bf16, bits8, bits4, bits2 };
@@ -112,19 +124,25 @@ struct CacheSettings {
   std::uint64_t budget_bytes = 0;  ///< per rank and boundary end; 0: all in memory, nothing spills
   std::string directory;           ///< for spill files; empty: the output directory
   int prefetch = 8;                ///< micro-batches read ahead
+
+  bool operator==(const CacheSettings&) const = default;
 };
 
 /// One direction of one emulated link.
 struct LinkSettings {
-  double bits_per_second = 0;   ///< 0: as fast as MPI carries it
+  double bits_per_second = 0;  ///< 0: as fast as MPI carries it
   double latency_seconds = 0;
+
+  bool operator==(const LinkSettings&) const = default;
 };
 
-/// [network]: emulated links. Entry i of a list is the boundary between stages i and i+1; one entry
-/// serves all boundaries; none: no emulation.
+/// [network], [network.forward], [network.backward]: emulated links. Entry i of a list is the
+/// boundary between stages i and i+1; one entry serves all boundaries; none: no emulation.
 struct NetworkSettings {
   std::vector<LinkSettings> forward;
   std::vector<LinkSettings> backward;
+
+  bool operator==(const NetworkSettings&) const = default;
 };
 
 /// [output]
@@ -132,9 +150,11 @@ struct OutputSettings {
   std::string directory = "runs/run";  ///< made if missing; holds run.h5, model/, cache files
   bool save_model = true;              ///< fine-tuned model as a Hugging Face directory
   Precision model_precision = Precision::fp32;
-  bool overwrite = true;               ///< false: an existing run.h5 is an error
-  std::uint64_t log_every = 10;        ///< steps between log lines in a batch job
-  std::uint64_t trace_step = 0;        ///< this step's Chrome trace goes to trace.json; 0: none
+  bool overwrite = true;         ///< false: an existing run.h5 is an error
+  std::uint64_t log_every = 10;  ///< steps between log lines in a batch job
+  std::uint64_t trace_step = 0;  ///< this step's Chrome trace goes to trace.json; 0: none
+
+  bool operator==(const OutputSettings&) const = default;
 };
 
 /// [generate]
@@ -144,6 +164,8 @@ struct GenerateSettings {
   double temperature = 1.0;  ///< 0: greedy
   int top_k = 0;             ///< 0: all
   std::uint64_t seed = 0;
+
+  bool operator==(const GenerateSettings&) const = default;
 };
 
 struct Settings {
@@ -158,6 +180,8 @@ struct Settings {
   NetworkSettings network;
   OutputSettings output;
   GenerateSettings generate;
+
+  bool operator==(const Settings&) const = default;
 };
 
 }  // namespace deltapipe

@@ -1,0 +1,27 @@
+// The deck: a TOML file that says what a run does. Every key, its range and its meaning stand once,
+// in keys.cpp; README and inputs/ show them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/deck/settings.hpp"
+
+namespace deltapipe {
+
+/// Reads a deck and then the overrides "section.key=value" (values in TOML; a bare word is a
+/// string), and checks all that can be known without the model and the data. Throws UserError that
+/// names file, line and column, or the override, of the first mistake.
+Settings read_deck(const std::string& path, const std::vector<std::string>& overrides = {});
+
+/// As read_deck, for a deck's text; `name` stands for the file in messages.
+Settings parse_deck(const std::string& text, const std::string& name,
+                    const std::vector<std::string>& overrides = {});
+
+/// The complete deck, defaults included, as TOML that reads back to the same settings.
+std::string effective_deck(const Settings& settings);
+
+/// All keys with type, range, default and meaning as Markdown tables, one a section.
+std::string deck_reference();
+
+}  // namespace deltapipe
