@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "core/kokkos_compat.hpp"
 
@@ -32,7 +33,7 @@ using HostVector = Kokkos::View<T*, Layout, StagingSpace>;
 
 /// A View's memory whose first content does not matter (no fill kernel at allocation).
 inline auto uninitialized(const char* label) {
-  return Kokkos::view_alloc(Kokkos::WithoutInitializing, label);
+  return Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(label));
 }
 
 }  // namespace deltapipe

@@ -1,0 +1,131 @@
+#include "core/codec/codec.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "core/codec/row_codec.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+void register_codecs(CodecRegistry& registry);  // written by core/codec/codecs.cmake
+
+namespace {
+
+class Registry final : public CodecRegistry {
+ public:
+  Registry() { register_codecs(*this); }
+  void add(CodecKind kind, Make make) override {
+    DELTAPIPE_ASSERT(makers_.emplace(kind, std::move(make)).second,
+                     std::string("two codecs of kind ") + codec::name_of(kind));
+  }
+  const Make& find(CodecKind kind) const {
+    const auto found = makers_.find(kind);
+    DELTAPIPE_ASSERT(found != makers_.end(),
+                     std::string("no codec of kind ") + codec::name_of(kind));
+    return found->second;
+  }
+
+ private:
+  std::map<CodecKind, Make> makers_;
+};
+
+void require(bool in_range, const char* key, double value, const char* remedy) {
+  if (in_range) return;
+  Mistake mistake;
+  mistake.what = std::string("a codec's ") + key + " is out of range";
+  mistake.value = std::to_string(value);
+  mistake.remedy = remedy;
+  throw UserError(mistake);
+}
+
+void check(const CodecSettings& settings, const CodecShape& shape) {
+  DELTAPIPE_ASSERT(shape.max_samples > 0 && shape.tokens > 0 && shape.channels > 0,
+                   "a codec's shape has positive extents");
+  DELTAPIPE_ASSERT(static_cast<std::int64_t>(shape.max_samples) * shape.tokens <=
+                       std::numeric_limits<int>::max(),
+                   "rows are counted in int");
+  require(settings.bits >= 1 && settings.bits <= 8, "bits", settings.bits, "use 1 to 8");
+  require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
+  require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");
+}
+
+/// fp32 until the warm-up ends, then another codec.
+class WarmupCodec final : public Codec {
+ public:
+  WarmupCodec(const CodecSettings& settings, std::unique_ptr<Codec> warmup,
+              std::unique_ptr<Codec> main)
+      : epochs_(settings.warmup_epochs), warmup_(std::move(warmup)), main_(std::move(main)) {
+    DELTAPIPE_ASSERT(warmup_->record_bytes() == main_->record_bytes(), "one kind of memory");
+    std::uint64_t bits;
+    std::memcpy(&bits, &epochs_, sizeof bits);
+    id_ = static_cast<std::uint32_t>((bits * 0x9e3779b97f4a7c15ull) >> 32) ^ main_->id();
+  }
+
+  std::uint32_t id() const override { return id_; }
+  std::size_t record_bytes() const override { return main_->record_bytes(); }
+  std::size_t max_payload_bytes() const override {
+    return std::max(warmup_->max_payload_bytes(), main_->max_payload_bytes());
+  }
+  std::size_t payload_bytes(const Visit& visit) const override {
+    return is_warmup(visit) ? warmup_->payload_bytes(as_first(visit)) : main_->payload_bytes(visit);
+  }
+  std::size_t encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,
+                     const MemoryRecords& records, DeviceBytes payload) override {
+    if (is_warmup(visit)) return warmup_->encode(exec, as_first(visit), x_BTC, records, payload);
+    return main_->encode(exec, visit, x_BTC, records, payload);
+  }
+  void decode(const ExecSpace& exec, const Visit& visit, DeviceBytes payload, std::size_t bytes,
+              const MemoryRecords& records, Activations x_BTC) override {
+    if (is_warmup(visit))
+      warmup_->decode(exec, as_first(visit), payload, bytes, records, x_BTC);
+    else
+      main_->decode(exec, visit, payload, bytes, records, x_BTC);
+  }
+  void measure_errors(bool on) override {
+    warmup_->measure_errors(on);
+    main_->measure_errors(on);
+  }
+  CodecStatistics take_statistics(const ExecSpace& exec) override {
+    CodecStatistics sum = warmup_->take_statistics(exec);
+    const CodecStatistics main = main_->take_statistics(exec);
+    sum.error2 += main.error2;
+    sum.signal2 += main.signal2;
+    sum.elements += main.elements;
+    sum.nonfinite += main.nonfinite;
+    return sum;
+  }
+
+ private:
+  bool is_warmup(const Visit& visit) const { return visit.epoch < epochs_; }
+  /// A first visit sets the memory to what was sent.
+  static Visit as_first(Visit visit) {
+    std::fill(visit.visits.begin(), visit.visits.end(), 0u);
+    return visit;
+  }
+
+  const double epochs_;
+  const std::unique_ptr<Codec> warmup_;
+  const std::unique_ptr<Codec> main_;
+  std::uint32_t id_;
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShape& shape,
+                                  MemoryStorage storage) {
+  static const Registry registry;
+  check(settings, shape);
+  auto main = registry.find(settings.kind)(settings, shape, storage);
+  if (settings.warmup_epochs == 0 || settings.kind == CodecKind::none) return main;
+  CodecSettings warmup = settings;
+  warmup.first_visit = FirstVisit::fp32;
+  if (settings.kind != CodecKind::delta) warmup.kind = CodecKind::none;
+  return std::make_unique<WarmupCodec>(settings, registry.find(warmup.kind)(warmup, shape, storage),
+                                       std::move(main));
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,85 @@
+// Boundary codecs: what crosses a stage boundary, as bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "core/codec/visit.hpp"
+#include "core/deck/settings.hpp"
+#include "core/views.hpp"
+
+namespace deltapipe {
+
+/// B*T rows of C channels; row b*T + t is token t of sample b.
+using Activations = Matrix<float>;
+
+/// The largest micro-batch that a codec is made for.
+struct CodecShape {
+  int max_samples = 1;  ///< B
+  int tokens = 1;       ///< T
+  int channels = 1;     ///< C
+};
+
+/// Sums over the valid elements of encoded visits.
+struct CodecStatistics {
+  double error2 = 0;            ///< sum (x - x_hat)^2, x_hat being what the receiver sees
+  double signal2 = 0;           ///< sum x^2
+  std::uint64_t elements = 0;   ///< elements that error2 and signal2 cover
+  std::uint64_t nonfinite = 0;  ///< NaN and infinite inputs; never in error2 and signal2
+
+  /// sqrt(error2 / signal2); 0 for no signal.
+  double relative_rms_error() const;
+};
+
+/// Turns activations into payload bytes and back. One object serves one end of one boundary and
+/// direction; calls are asynchronous on their execution space instance, and an object's calls must
+/// run one after another (same instance, or fences between). Codecs with memory change the
+/// visit's records in encode and decode alike: afterwards both ends hold the same bits.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  /// Hash of all that both ends must agree on: settings, shape and payload format.
+  virtual std::uint32_t id() const = 0;
+  /// Bytes of the largest payload.
+  virtual std::size_t max_payload_bytes() const = 0;
+  /// Bytes of this visit's payload; depends on nothing but the visit.
+  virtual std::size_t payload_bytes(const Visit& visit) const = 0;
+  /// Bytes of one sample's memory, a multiple of kRecordAlignment; 0: the codec keeps none.
+  virtual std::size_t record_bytes() const { return 0; }
+
+  /// Fills payload (at least payload_bytes(visit) long) and returns payload_bytes(visit).
+  /// Padding rows of x_BTC are not read.
+  virtual std::size_t encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,
+                             const MemoryRecords& records, DeviceBytes payload) = 0;
+  /// Sets the valid rows of x_BTC to what the sender encoded, as it is after quantisation, and
+  /// all other rows to zero. Throws UserError when payload_bytes is not that of the visit.
+  virtual void decode(const ExecSpace& exec, const Visit& visit, DeviceBytes payload,
+                      std::size_t payload_bytes, const MemoryRecords& records,
+                      Activations x_BTC) = 0;
+
+  /// Whether encode sums error2 and signal2; costs another pass over the rows. Off at first.
+  virtual void measure_errors(bool on) = 0;
+  /// Sums since the last call; waits for the encodes.
+  virtual CodecStatistics take_statistics(const ExecSpace& exec) = 0;
+};
+
+/// Throws UserError when a setting is out of range. The storage is that of a delta codec's
+/// memories. With settings.warmup_epochs > 0 the codec sends fp32 while visit.epoch is below it,
+/// and a delta codec sets m(s) := a(s) at each of those visits.
+std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShape& shape,
+                                  MemoryStorage storage);
+
+/// Makes the codecs of a kind. Each file core/codec/NAME_codec.cpp defines
+/// `void register_NAME_codec(CodecRegistry&)`; the build finds the files and calls them all.
+class CodecRegistry {
+ public:
+  using Make =
+      std::function<std::unique_ptr<Codec>(const CodecSettings&, const CodecShape&, MemoryStorage)>;
+  virtual ~CodecRegistry() = default;
+  virtual void add(CodecKind kind, Make make) = 0;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,85 @@
+// 16-bit number formats on 32-bit lanes: the same bits on every backend and instruction set.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "core/kokkos_compat.hpp"
+
+namespace deltapipe::codec {
+
+KOKKOS_INLINE_FUNCTION std::uint32_t bits_of(float x) {
+  std::uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+KOKKOS_INLINE_FUNCTION float float_of(std::uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+inline constexpr std::uint32_t kInfinityBits = 0x7f800000u;
+inline constexpr float kMaxHalf = 65504.0f;
+inline constexpr float kMaxBfloat = 3.38953139e38f;
+inline constexpr float kMaxFloat = 3.40282347e38f;
+
+/// |x| as bits, which order as the values do; 0 for NaN and infinities.
+KOKKOS_INLINE_FUNCTION std::uint32_t finite_magnitude(float x) {
+  const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu;
+  return magnitude < kInfinityBits ? magnitude : 0u;
+}
+
+KOKKOS_INLINE_FUNCTION std::uint32_t is_nonfinite(float x) {
+  return (bits_of(x) & 0x7fffffffu) >= kInfinityBits ? 1u : 0u;
+}
+
+/// NaN becomes 0; infinities and larger magnitudes become +-limit.
+KOKKOS_INLINE_FUNCTION float saturate(float x, float limit) {
+  x = x == x ? x : 0.0f;
+  x = x < limit ? x : limit;
+  return x > -limit ? x : -limit;
+}
+
+/// Round to nearest, ties to even; too large becomes infinity, NaN a quiet NaN with the upper
+/// payload bits, as F16C does.
+KOKKOS_INLINE_FUNCTION std::uint16_t half_of(float x) {
+  const std::uint32_t bits = bits_of(x);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  // Below 2^-14 the sum with 0.5 leaves the half's subnormal mantissa in the low bits.
+  const std::uint32_t small = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+  const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const std::uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+  std::uint32_t half = magnitude < 0x38800000u ? small : normal;
+  half = magnitude >= 0x477ff000u ? 0x7c00u : half;  // 65520 and above
+  half = magnitude > kInfinityBits ? nan : half;
+  return static_cast<std::uint16_t>(sign | half);
+}
+
+KOKKOS_INLINE_FUNCTION float float_of_half(std::uint16_t half) {
+  const std::uint32_t sign = (half & 0x8000u) << 16;
+  const std::uint32_t magnitude = half & 0x7fffu;
+  const std::uint32_t shifted = magnitude << 13;
+  const std::uint32_t small = bits_of(float_of(bits_of(0.5f) | magnitude) - 0.5f);
+  const std::uint32_t quiet = magnitude > 0x7c00u ? 0x00400000u : 0u;
+  std::uint32_t bits = magnitude < 0x400u ? small : shifted + 0x38000000u;
+  bits = magnitude >= 0x7c00u ? (shifted + 0x70000000u) | quiet : bits;
+  return float_of(sign | bits);
+}
+
+/// Round to nearest, ties to even; too large becomes infinity, NaN a quiet NaN.
+KOKKOS_INLINE_FUNCTION std::uint16_t bfloat_of(float x) {
+  const std::uint32_t bits = bits_of(x);
+  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const std::uint32_t nan = (bits >> 16) | 0x40u;
+  return static_cast<std::uint16_t>((bits & 0x7fffffffu) > kInfinityBits ? nan : rounded);
+}
+
+KOKKOS_INLINE_FUNCTION float float_of_bfloat(std::uint16_t bfloat) {
+  return float_of(static_cast<std::uint32_t>(bfloat) << 16);
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,113 @@
+// Loops over the channels of one row. On the host a row belongs to one thread and its loops run in
+// vector lanes; on a device a team shares it.
+#pragma once
+
+#include <cstdint>
+
+#include "core/codec/number_formats.hpp"
+#include "core/kokkos_compat.hpp"
+
+#if defined(__F16C__) && !defined(__CUDACC__) && !defined(__HIPCC__)
+#include <immintrin.h>
+#define DELTAPIPE_CODEC_F16C 1
+#endif
+
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && !defined(__HIPCC__)
+#define DELTAPIPE_CODEC_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define DELTAPIPE_CODEC_INDEPENDENT
+#endif
+
+namespace deltapipe::codec {
+
+using Policy = Kokkos::TeamPolicy<ExecSpace>;
+using Team = Policy::member_type;
+
+inline Policy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0) {
+  const int threads = kHostExecution ? 1 : 128;
+  Policy policy(exec, rows, threads);
+  policy.set_scratch_size(0, Kokkos::PerTeam(scratch_bytes));
+  return policy;
+}
+
+/// f(i) for i in 0 ... n-1, independent of each other; what it wrote is seen by the whole team.
+template <class F>
+KOKKOS_INLINE_FUNCTION void row_for(const Team& team, int n, const F& f) {
+  if constexpr (kHostExecution) {
+    DELTAPIPE_CODEC_INDEPENDENT
+    for (int i = 0; i < n; ++i) f(i);
+  } else {
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, n), f);
+    team.team_barrier();
+  }
+}
+
+/// Largest of f(i), an unsigned number; the whole team gets it.
+template <class F>
+KOKKOS_INLINE_FUNCTION std::uint32_t row_max(const Team& team, int n, const F& f) {
+  std::uint32_t largest = 0;
+  if constexpr (kHostExecution) {
+    DELTAPIPE_CODEC_INDEPENDENT
+    for (int i = 0; i < n; ++i) {
+      const std::uint32_t value = f(i);
+      largest = value > largest ? value : largest;
+    }
+  } else {
+    Kokkos::parallel_reduce(
+        Kokkos::TeamThreadRange(team, n),
+        [&](int i, std::uint32_t& partial) {
+          const std::uint32_t value = f(i);
+          partial = value > partial ? value : partial;
+        },
+        Kokkos::Max<std::uint32_t>(largest));
+  }
+  return largest;
+}
+
+/// Sum of f(i) of the unsigned or floating type R; the whole team gets it.
+template <class R, class F>
+KOKKOS_INLINE_FUNCTION R row_sum(const Team& team, int n, const F& f) {
+  if constexpr (kHostExecution) {
+    constexpr int kLanes = 16;
+    R lanes[kLanes] = {};
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += f(i + lane);
+    for (int lane = 0; i + lane < n; ++lane) lanes[lane] += f(i + lane);
+    for (int width = kLanes / 2; width > 0; width /= 2)
+      for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+    return lanes[0];
+  } else {
+    R sum = 0;
+    Kokkos::parallel_reduce(
+        Kokkos::TeamThreadRange(team, n), [&](int i, R& partial) { partial += f(i); }, sum);
+    return sum;
+  }
+}
+
+/// halves[i] := half(x[i]).
+KOKKOS_INLINE_FUNCTION void halves_of_row(const Team& team, int n, const float* x,
+                                          std::uint16_t* halves) {
+  int done = 0;
+#if defined(DELTAPIPE_CODEC_F16C)
+  for (; done + 8 <= n; done += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + done),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(x + done), _MM_FROUND_TO_NEAREST_INT));
+#endif
+  row_for(team, n - done, [&](int i) { halves[done + i] = half_of(x[done + i]); });
+}
+
+/// x[i] := float(halves[i]).
+KOKKOS_INLINE_FUNCTION void floats_of_halves(const Team& team, int n, const std::uint16_t* halves,
+                                             float* x) {
+  int done = 0;
+#if defined(DELTAPIPE_CODEC_F16C)
+  for (; done + 8 <= n; done += 8)
+    _mm256_storeu_ps(
+        x + done,
+        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + done))));
+#endif
+  row_for(team, n - done, [&](int i) { x[done + i] = float_of_half(halves[done + i]); });
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,212 @@
+#include "core/codec/row_codec.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+double CodecStatistics::relative_rms_error() const {
+  return signal2 > 0 ? std::sqrt(error2 / signal2) : 0;
+}
+
+namespace codec {
+
+namespace {
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64's finaliser
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t chain(std::uint64_t hash, std::uint64_t value) {
+  return mix(hash + 0x9e3779b97f4a7c15ull + mix(value));
+}
+
+std::uint64_t random_key(const Visit& visit) {
+  std::uint64_t key = chain(0, visit.seed);
+  key = chain(key, visit.step >> 32);
+  key = chain(key, visit.boundary);
+  return chain(key, visit.backward ? 1 : 0);
+}
+
+}  // namespace
+
+std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& shape,
+                            MemoryStorage storage, std::uint32_t format_version) {
+  std::uint64_t hash = chain(0x64656c7461706970ull, format_version);
+  const auto add = [&hash](std::uint64_t value) { hash = chain(hash, value); };
+  add(static_cast<std::uint64_t>(settings.kind));
+  if (settings.kind == CodecKind::quantize || settings.kind == CodecKind::delta) {
+    add(static_cast<std::uint64_t>(settings.bits));
+    add(static_cast<std::uint64_t>(settings.scale));
+    add(static_cast<std::uint64_t>(settings.tile));
+    add(static_cast<std::uint64_t>(settings.rounding));
+    add(static_cast<std::uint64_t>(settings.levels));
+  }
+  if (settings.kind == CodecKind::delta) {
+    add(static_cast<std::uint64_t>(settings.first_visit));
+    add(static_cast<std::uint64_t>(storage));
+  }
+  add(static_cast<std::uint64_t>(shape.tokens));
+  add(static_cast<std::uint64_t>(shape.channels));
+  return static_cast<std::uint32_t>(hash ^ (hash >> 32));
+}
+
+const char* name_of(CodecKind kind) {
+  switch (kind) {
+    case CodecKind::none:
+      return "none";
+    case CodecKind::fp16:
+      return "fp16";
+    case CodecKind::bf16:
+      return "bf16";
+    case CodecKind::quantize:
+      return "quantize";
+    case CodecKind::delta:
+      return "delta";
+  }
+  return "unknown";
+}
+
+SampleTable::SampleTable(int max_samples)
+    : max_samples_(max_samples),
+      users_(kSlots),
+      staging_(uninitialized("deltapipe::Codec::staged_samples"), kSlots * max_samples) {
+  if constexpr (std::is_same_v<MemSpace, StagingSpace>)
+    entries_ = staging_;
+  else
+    entries_ =
+        Vector<SampleEntry>(uninitialized("deltapipe::Codec::samples"), kSlots * max_samples);
+}
+
+const SampleEntry* SampleTable::upload(const ExecSpace& exec,
+                                       const std::vector<SampleEntry>& entries) {
+  const std::size_t first = static_cast<std::size_t>(next_) * max_samples_;
+  users_[next_].fence();
+  users_[next_] = exec;
+  next_ = (next_ + 1) % kSlots;
+  std::copy(entries.begin(), entries.end(), staging_.data() + first);
+  if constexpr (!std::is_same_v<MemSpace, StagingSpace>) {
+    const auto range = Kokkos::make_pair(first, first + entries.size());
+    Kokkos::deep_copy(exec, Kokkos::subview(entries_, range), Kokkos::subview(staging_, range));
+  }
+  return entries_.data() + first;
+}
+
+RowCodec::RowCodec(const CodecShape& shape, std::uint32_t id)
+    : shape_(shape),
+      id_(id),
+      table_(shape.max_samples),
+      sums_N_("deltapipe::Codec::row_sums",
+              static_cast<std::size_t>(shape.max_samples) * shape.tokens),
+      host_sums_N_(uninitialized("deltapipe::Codec::host_row_sums"), sums_N_.extent(0)) {
+  entries_.reserve(shape.max_samples);
+}
+
+std::size_t RowCodec::lay_out(const Visit& visit, const MemoryRecords* records,
+                              std::vector<SampleEntry>* entries) const {
+  std::size_t at = front_bytes(visit);
+  for (std::size_t b = 0; b < visit.sample_ids.size(); ++b) {
+    const int format = format_of(visit, b);
+    if (entries != nullptr) {
+      const std::uint64_t record = record_bytes() > 0 ? records->offset_B[b] : 0;
+      entries->push_back({visit.sample_ids[b], record, at, visit.tokens[b], format});
+    }
+    at += round_up(block_bytes(format, visit.tokens[b]), 4);
+  }
+  return at;
+}
+
+std::size_t RowCodec::payload_bytes(const Visit& visit) const {
+  return lay_out(visit, nullptr, nullptr);
+}
+
+void RowCodec::check(const Visit& visit, const Activations& x_BTC, const MemoryRecords& records,
+                     const DeviceBytes& payload, std::size_t bytes) const {
+  const std::size_t samples = visit.sample_ids.size();
+  const std::size_t rows = static_cast<std::size_t>(shape_.max_samples) * shape_.tokens;
+  DELTAPIPE_ASSERT(samples <= static_cast<std::size_t>(shape_.max_samples), "too many samples");
+  DELTAPIPE_ASSERT(visit.tokens.size() == samples, "one token count a sample");
+  for (const int tokens : visit.tokens)
+    DELTAPIPE_ASSERT(tokens >= 0 && tokens <= shape_.tokens, "token count is out of range");
+  DELTAPIPE_ASSERT(x_BTC.extent(0) >= samples * shape_.tokens && x_BTC.extent(0) <= rows &&
+                       x_BTC.extent(1) == static_cast<std::size_t>(shape_.channels),
+                   "shape of the activations");
+  DELTAPIPE_ASSERT(payload.extent(0) >= bytes, "payload buffer is too small");
+  DELTAPIPE_ASSERT(reinterpret_cast<std::uintptr_t>(payload.data()) % 4 == 0, "payload alignment");
+  if (record_bytes() == 0) return;
+  DELTAPIPE_ASSERT(visit.visits.size() == samples, "one visit count a sample");
+  DELTAPIPE_ASSERT(records.offset_B.size() == samples, "one memory record a sample");
+  for (const std::uint64_t offset : records.offset_B)
+    DELTAPIPE_ASSERT(offset % kRecordAlignment == 0 && offset <= records.pool.extent(0) &&
+                         record_bytes() <= records.pool.extent(0) - offset,
+                     "memory record is outside of its pool");
+}
+
+RowArguments RowCodec::arguments(const ExecSpace& exec, const Visit& visit,
+                                 const Activations& x_BTC, const MemoryRecords& records,
+                                 const DeviceBytes& payload) {
+  entries_.clear();
+  lay_out(visit, &records, &entries_);
+  RowArguments result{};
+  result.samples = table_.upload(exec, entries_);
+  result.sample_count = static_cast<int>(entries_.size());
+  result.tokens = shape_.tokens;
+  result.channels = shape_.channels;
+  result.x = x_BTC.data();
+  result.pool = records.pool.data();
+  result.payload = payload.data();
+  result.sums = sums_N_.data();
+  result.measure = measure_;
+  result.key = random_key(visit);
+  result.step = static_cast<std::uint32_t>(visit.step);
+  return result;
+}
+
+std::size_t RowCodec::encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,
+                             const MemoryRecords& records, DeviceBytes payload) {
+  const std::size_t bytes = payload_bytes(visit);
+  check(visit, x_BTC, records, payload, bytes);
+  if (!visit.sample_ids.empty()) run_encode(exec, arguments(exec, visit, x_BTC, records, payload));
+  return bytes;
+}
+
+void RowCodec::decode(const ExecSpace& exec, const Visit& visit, DeviceBytes payload,
+                      std::size_t bytes, const MemoryRecords& records, Activations x_BTC) {
+  const std::size_t expected = payload_bytes(visit);
+  if (bytes != expected) {
+    Mistake mistake;
+    mistake.what = "payload at boundary " + std::to_string(visit.boundary) + ", step " +
+                   std::to_string(visit.step) + " has the wrong length";
+    mistake.value = std::to_string(bytes) + " bytes, not " + std::to_string(expected);
+    mistake.remedy = "run the same program and deck on all ranks";
+    throw UserError(mistake);
+  }
+  check(visit, x_BTC, records, payload, bytes);
+  const int rows = static_cast<int>(x_BTC.extent(0));
+  run_decode(exec, rows, arguments(exec, visit, x_BTC, records, payload));
+}
+
+CodecStatistics RowCodec::take_statistics(const ExecSpace& exec) {
+  Kokkos::deep_copy(exec, host_sums_N_, sums_N_);
+  exec.fence();
+  CodecStatistics total;
+  for (std::size_t row = 0; row < host_sums_N_.extent(0); ++row) {
+    const RowSums& sums = host_sums_N_(row);
+    total.error2 += sums.error2;
+    total.signal2 += sums.signal2;
+    total.elements += sums.elements;
+    total.nonfinite += sums.nonfinite;
+  }
+  const Kokkos::View<std::uint8_t*, Layout, MemSpace> bytes(
+      reinterpret_cast<std::uint8_t*>(sums_N_.data()), sums_N_.extent(0) * sizeof(RowSums));
+  Kokkos::deep_copy(exec, bytes, std::uint8_t{0});
+  return total;
+}
+
+}  // namespace codec
+}  // namespace deltapipe

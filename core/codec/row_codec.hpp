@@ -1,0 +1,113 @@
+// What codecs share that work row by row: checks, the per-sample table in device memory and the
+// error sums.
+#pragma once
+
+#include <vector>
+
+#include "core/codec/codec.hpp"
+#include "core/codec/row.hpp"
+
+namespace deltapipe::codec {
+
+/// Sums over all encodes of the rows at one place of the micro-batch.
+struct RowSums {
+  double error2;
+  double signal2;
+  std::uint64_t elements;
+  std::uint64_t nonfinite;
+};
+
+/// Where one sample's parts are. Samples' payload blocks start at multiples of 4 bytes.
+struct SampleEntry {
+  std::uint64_t id;
+  std::uint64_t record;   ///< offset into the pool
+  std::uint64_t payload;  ///< offset into the payload
+  std::int32_t tokens;
+  std::int32_t format;  ///< index into the codec's row formats
+};
+
+/// Per-sample entries in device memory, written by the host without waiting for the device.
+class SampleTable {
+ public:
+  explicit SampleTable(int max_samples);
+  /// Valid for kernels launched on exec until kSlots more uploads.
+  const SampleEntry* upload(const ExecSpace& exec, const std::vector<SampleEntry>& entries);
+
+ private:
+  static constexpr int kSlots = 4;
+  int max_samples_;
+  int next_ = 0;
+  std::vector<ExecSpace> users_;
+  HostVector<SampleEntry> staging_;
+  Vector<SampleEntry> entries_;
+};
+
+/// Arguments of an encode or decode kernel; copied to the device.
+struct RowArguments {
+  const SampleEntry* samples;
+  int sample_count;
+  int tokens;    ///< T
+  int channels;  ///< C
+  float* x;      ///< B*T rows of C
+  std::uint8_t* pool;
+  std::uint8_t* payload;
+  RowSums* sums;  ///< one a row
+  bool measure;
+  std::uint64_t key;   ///< of random numbers: seed, boundary, direction
+  std::uint32_t step;  ///< low half; the high half is in key
+};
+
+class RowCodec : public Codec {
+ public:
+  std::uint32_t id() const final { return id_; }
+  std::size_t payload_bytes(const Visit& visit) const final;
+  std::size_t encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,
+                     const MemoryRecords& records, DeviceBytes payload) final;
+  void decode(const ExecSpace& exec, const Visit& visit, DeviceBytes payload,
+              std::size_t payload_bytes, const MemoryRecords& records, Activations x_BTC) final;
+  void measure_errors(bool on) final { measure_ = on; }
+  CodecStatistics take_statistics(const ExecSpace& exec) final;
+
+ protected:
+  RowCodec(const CodecShape& shape, std::uint32_t id);
+
+  /// Index of the row format of the visit's b-th sample.
+  virtual int format_of(const Visit& visit, std::size_t b) const = 0;
+  /// Payload bytes of a sample's rows.
+  virtual std::size_t block_bytes(int format, int tokens) const = 0;
+  /// Payload bytes before the first sample's block; a multiple of 4.
+  virtual std::size_t front_bytes(const Visit&) const { return 0; }
+  /// Kernels over the rows of arguments.sample_count samples to encode, over all rows to decode.
+  virtual void run_encode(const ExecSpace& exec, const RowArguments& arguments) = 0;
+  virtual void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) = 0;
+
+  const CodecShape shape_;
+
+ private:
+  void check(const Visit& visit, const Activations& x_BTC, const MemoryRecords& records,
+             const DeviceBytes& payload, std::size_t bytes) const;
+  std::size_t lay_out(const Visit& visit, const MemoryRecords* records,
+                      std::vector<SampleEntry>* entries) const;
+  RowArguments arguments(const ExecSpace& exec, const Visit& visit, const Activations& x_BTC,
+                         const MemoryRecords& records, const DeviceBytes& payload);
+
+  const std::uint32_t id_;
+  bool measure_ = false;
+  SampleTable table_;
+  std::vector<SampleEntry> entries_;
+  Vector<RowSums> sums_N_;
+  HostVector<RowSums> host_sums_N_;
+};
+
+/// Hash of what both ends must share; format_version changes with the payload format.
+std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& shape,
+                            MemoryStorage storage, std::uint32_t format_version);
+
+/// Codec kinds' file names, for error messages.
+const char* name_of(CodecKind kind);
+
+inline constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,170 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "core/codec/codec.hpp"
+#include "core/codec/number_formats.hpp"
+#include "core/error.hpp"
+
+using namespace deltapipe;
+
+namespace {
+
+Visit visit_of(std::vector<int> tokens) {
+  Visit visit;
+  for (std::size_t b = 0; b < tokens.size(); ++b) {
+    visit.sample_ids.push_back(100 + b);
+    visit.visits.push_back(0);
+  }
+  visit.tokens = std::move(tokens);
+  return visit;
+}
+
+/// Nearest half by search over all finite ones; ties to the even mantissa.
+double nearest_half(double x) {
+  double best = 0;
+  double distance = INFINITY;
+  for (int exponent = -24; exponent <= 5; ++exponent) {
+    const double unit = std::ldexp(1.0, exponent);
+    const double count = std::nearbyint(std::abs(x) / unit);
+    if (count > 2047 || (count == 0 && exponent > -24)) continue;
+    if (std::abs(count * unit - std::abs(x)) < distance) {
+      distance = std::abs(count * unit - std::abs(x));
+      best = count * unit;
+    }
+  }
+  return std::copysign(best, x);
+}
+
+}  // namespace
+
+TEST_CASE("every half survives the way to float and back") {
+  for (int bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float x = codec::float_of_half(half);
+    const int exponent = (bits >> 10) & 31;
+    const int mantissa = bits & 1023;
+    if (exponent == 31) {
+      CHECK(std::isinf(x) == (mantissa == 0));
+      CHECK(std::isnan(x) == (mantissa != 0));
+      const std::uint16_t quiet = mantissa != 0 ? half | 0x200 : half;
+      REQUIRE(codec::half_of(x) == quiet);
+      continue;
+    }
+    const double value =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    REQUIRE(x == static_cast<float>(bits & 0x8000 ? -value : value));
+    REQUIRE(codec::half_of(x) == half);
+  }
+}
+
+TEST_CASE("float to half rounds to nearest even and overflows at 65520") {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> exponent(-26, 15.9f), mantissa(-1, 1);
+  for (int i = 0; i < 100000; ++i) {
+    const float x = mantissa(random) * std::exp2(exponent(random));
+    REQUIRE(codec::float_of_half(codec::half_of(x)) == static_cast<float>(nearest_half(x)));
+  }
+  CHECK(codec::half_of(65519.996f) == 0x7bff);
+  CHECK(codec::half_of(-65520.0f) == 0xfc00);
+  CHECK(codec::half_of(1.0f + 0x1p-11f) == 0x3c00);  // tie to even
+  CHECK(codec::half_of(1.0f + 0x3p-11f) == 0x3c02);  // tie to even
+  CHECK(codec::half_of(0x1p-25f) == 0);              // tie to even
+  CHECK(codec::half_of(0x1.8p-24f) == 2);            // tie to even
+  CHECK(codec::half_of(std::numeric_limits<float>::infinity()) == 0x7c00);
+}
+
+TEST_CASE("float to bfloat rounds to nearest even") {
+  CHECK(codec::bfloat_of(1.0f) == 0x3f80);
+  CHECK(codec::bfloat_of(1.0f + 0x1p-8f) == 0x3f80);
+  CHECK(codec::bfloat_of(1.0f + 0x3p-8f) == 0x3f82);
+  CHECK(codec::bfloat_of(-1.0f - 0x1.2p-8f) == 0xbf81);
+  CHECK(codec::bfloat_of(3.4e38f) == 0x7f80);
+  CHECK(codec::bfloat_of(std::numeric_limits<float>::infinity()) == 0x7f80);
+  CHECK(std::isnan(codec::float_of_bfloat(codec::bfloat_of(std::nanf("")))));
+  const float low_payload_nan = codec::float_of(0x7f800001u);
+  CHECK(std::isnan(codec::float_of_bfloat(codec::bfloat_of(low_payload_nan))));
+}
+
+TEST_CASE("dense codecs carry valid rows and nothing of the padding") {
+  const CodecKind kind = GENERATE(CodecKind::none, CodecKind::fp16, CodecKind::bf16);
+  const CodecShape shape{3, 5, 13};
+  const std::size_t element = kind == CodecKind::none ? 4 : 2;
+  CodecSettings settings;
+  settings.kind = kind;
+  const auto codec = make_codec(settings, shape, MemoryStorage::fp16);
+  const ExecSpace exec;
+  Activations sent("sent", 15, 13), received("received", 15, 13);
+  auto host = Kokkos::create_mirror_view(sent);
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal(0, 3);
+  for (int row = 0; row < 15; ++row)
+    for (int c = 0; c < 13; ++c) host(row, c) = normal(random);
+  const Visit visit = visit_of({4, 0});  // an incomplete micro-batch
+  host(4, 0) = std::nanf("");            // padding
+  host(1, 3) = std::nanf("");
+  host(2, 7) = std::numeric_limits<float>::infinity();
+  Kokkos::deep_copy(sent, host);
+  Kokkos::deep_copy(received, 7.0f);
+  DeviceBytes payload("payload", codec->max_payload_bytes());
+  codec->measure_errors(true);
+  const std::size_t bytes = codec->encode(exec, visit, sent, {}, payload);
+  CHECK(bytes == codec->payload_bytes(visit));
+  CHECK(bytes == 4 * 13 * element);
+  codec->decode(exec, visit, payload, bytes, {}, received);
+  exec.fence();
+  auto result = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), received);
+  double error2 = 0, signal2 = 0;
+  for (int row = 0; row < 15; ++row)
+    for (int c = 0; c < 13; ++c) {
+      float expected = row < 4 ? host(row, c) : 0.0f;
+      if (kind == CodecKind::fp16) expected = codec::float_of_half(codec::half_of(expected));
+      if (kind == CodecKind::bf16) expected = codec::float_of_bfloat(codec::bfloat_of(expected));
+      if (std::isnan(expected)) {
+        CHECK(std::isnan(result(row, c)));
+        continue;
+      }
+      REQUIRE(result(row, c) == expected);
+      if (row >= 4 || std::isinf(expected)) continue;
+      error2 += std::pow(double{host(row, c)} - expected, 2);
+      signal2 += std::pow(double{host(row, c)}, 2);
+    }
+  const CodecStatistics statistics = codec->take_statistics(exec);
+  CHECK(statistics.nonfinite == 2);
+  CHECK(statistics.elements == 52);
+  CHECK(statistics.error2 == Approx(error2).epsilon(1e-5));
+  CHECK(statistics.signal2 == Approx(signal2).epsilon(1e-5));
+  CHECK(codec->take_statistics(exec).elements == 0);
+  CHECK_THROWS_AS(codec->decode(exec, visit, payload, bytes - 1, {}, received), UserError);
+}
+
+TEST_CASE("warm-up sends fp32 until its epochs are over") {
+  CodecSettings settings;
+  settings.kind = CodecKind::fp16;
+  settings.warmup_epochs = 1;
+  const auto codec = make_codec(settings, {2, 3, 8}, MemoryStorage::fp16);
+  Visit visit = visit_of({3, 3});
+  visit.epoch = 0.99;
+  CHECK(codec->payload_bytes(visit) == 6 * 8 * 4);
+  CHECK(codec->max_payload_bytes() == 6 * 8 * 4);
+  visit.epoch = 1;
+  CHECK(codec->payload_bytes(visit) == 6 * 8 * 2);
+  settings.warmup_epochs = 2;
+  CHECK(codec->id() != make_codec(settings, {2, 3, 8}, MemoryStorage::fp16)->id());
+}
+
+TEST_CASE("codec settings out of range are the user's mistakes") {
+  const CodecShape shape{1, 1, 1};
+  CodecSettings settings;
+  settings.bits = GENERATE(0, 9);
+  CHECK_THROWS_AS(make_codec(settings, shape, MemoryStorage::fp16), UserError);
+  settings = {};
+  settings.tile = 0;
+  CHECK_THROWS_AS(make_codec(settings, shape, MemoryStorage::fp16), UserError);
+  settings = {};
+  settings.warmup_epochs = GENERATE(-1.0, std::nan(""));
+  CHECK_THROWS_AS(make_codec(settings, shape, MemoryStorage::fp16), UserError);
+}
