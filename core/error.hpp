@@ -10,12 +10,12 @@ namespace deltapipe {
 
 /// What a user needs to mend a mistake. Empty parts are left out of the message.
 struct Mistake {
-  std::string what;         ///< what is wrong, as a sentence fragment: "unknown key 'lerning_rate'"
-  std::string file;         ///< the file it is in, as the user named it
+  std::string what = {};    ///< what is wrong, as a sentence fragment: "unknown key 'lerning_rate'"
+  std::string file = {};    ///< the file it is in, as the user named it
   std::size_t line = 0;     ///< counted from 1; 0: unknown
   std::size_t column = 0;   ///< counted from 1; 0: unknown
-  std::string value;        ///< the offending value
-  std::string remedy;       ///< what to do: "use one of none, fp16, bf16"
+  std::string value = {};   ///< the offending value
+  std::string remedy = {};  ///< what to do: "use one of none, fp16, bf16"
 };
 
 /// Thrown for everything that a user can mend: decks, files, data, layouts, full disks.
@@ -37,8 +37,7 @@ class InternalError : public std::logic_error {
 }  // namespace deltapipe
 
 /// Checks an invariant in every build type; throws InternalError. Not for the user's mistakes.
-#define DELTAPIPE_ASSERT(condition, detail)                                              \
-  do {                                                                                   \
-    if (!(condition))                                                                    \
-      ::deltapipe::throw_internal_error(#condition, __FILE__, __LINE__, (detail));       \
+#define DELTAPIPE_ASSERT(condition, detail)                                                        \
+  do {                                                                                             \
+    if (!(condition)) ::deltapipe::throw_internal_error(#condition, __FILE__, __LINE__, (detail)); \
   } while (false)

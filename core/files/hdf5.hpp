@@ -10,10 +10,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace deltapipe::hdf5 {
@@ -33,7 +35,7 @@ class Handle {
  public:
   using CloseFunction = herr_t (*)(hid_t);
   Handle() = default;
-  Handle(hid_t id, CloseFunction close) : id_(id), close_(close) {}
+  Handle(hid_t id, CloseFunction close_function) : id_(id), close_(close_function) {}
   Handle(Handle&& other) noexcept;
   Handle& operator=(Handle&& other) noexcept;
   ~Handle();
@@ -41,6 +43,8 @@ class Handle {
   bool is_open() const { return id_ >= 0; }
   /// Closes now; false when HDF5 reports a failure (the identifier is given up either way).
   bool close();
+  /// Gives the identifier up without closing it.
+  void abandon() { id_ = -1; }
 
  private:
   hid_t id_ = -1;
@@ -71,10 +75,23 @@ constexpr ElementType element_type_of() {
   }
 }
 
+/// What all objects of one open file share.
+struct FileState {
+  std::string path;
+  bool writable = false;
+  /// A write has failed (full disk). HDF5 1.10 crashes when objects of such a file are closed one
+  /// by one, so their identifiers are abandoned unless a later flush succeeds.
+  bool broken = false;
+};
+
 /// A File, Group or Dataset: something with attributes. Writing replaces an attribute of that name.
 class Object {
  public:
-  const std::string& file_name() const { return file_; }
+  Object(Object&&) noexcept = default;
+  Object& operator=(Object&& other) noexcept;
+  ~Object() { finish(); }
+
+  const std::string& file_name() const { return state_->path; }
   hid_t id() const { return handle_.get(); }
 
   bool has_attribute(const std::string& name) const;
@@ -113,9 +130,13 @@ class Object {
   }
 
  protected:
-  Object(Handle handle, std::string file) : handle_(std::move(handle)), file_(std::move(file)) {}
+  Object(Handle handle, std::shared_ptr<FileState> state)
+      : handle_(std::move(handle)), state_(std::move(state)) {}
+  [[noreturn]] void fail_writing(const std::string& what);
+  /// Writes what is left and closes; false when HDF5 reports a failure.
+  bool finish() noexcept;
   Handle handle_;
-  std::string file_;
+  std::shared_ptr<FileState> state_;
 
  private:
   std::size_t attribute_size(const std::string& name) const;
@@ -158,7 +179,8 @@ class Dataset : public Object {
 
  private:
   friend class Location;
-  Dataset(Handle handle, std::string file, std::string name, std::vector<std::uint64_t> shape);
+  Dataset(Handle handle, std::shared_ptr<FileState> state, std::string name,
+          std::vector<std::uint64_t> shape);
   std::uint64_t rows_of(std::size_t elements) const;
   std::string name_;
   std::vector<std::uint64_t> shape_;

@@ -1,0 +1,655 @@
+#include "core/files/hdf5.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace deltapipe::hdf5 {
+
+namespace {
+
+constexpr std::size_t max_attribute_bytes = std::size_t{16} << 20;
+
+std::recursive_mutex& library_mutex() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+
+/// Keeps HDF5 from closing files at exit behind our back: the handles do that, and a file that
+/// failed to close (full disk) would make it complain again and again.
+void start_library() {
+  static const bool started = [] {
+    H5dont_atexit();
+    return H5open() >= 0;
+  }();
+  DELTAPIPE_ASSERT(started, "the HDF5 library does not start");
+}
+
+void silence_this_thread() {
+  // In thread-safe builds of HDF5 every thread has an error stack of its own.
+  static thread_local const bool silent = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
+  DELTAPIPE_ASSERT(silent, "HDF5's error printing cannot be switched off");
+}
+
+herr_t take_innermost(unsigned index, const H5E_error2_t* error, void* text) {
+  if (index == 0 && error->desc != nullptr) *static_cast<std::string*>(text) = error->desc;
+  return 0;
+}
+
+/// HDF5 wraps the system's message: "..., errno = 28, error message = 'No space left', buf = ...".
+std::string shorten(const std::string& description) {
+  const std::string key = "error message = '";
+  const std::size_t begin = description.find(key);
+  if (begin == std::string::npos) return description;
+  const std::size_t end = description.find('\'', begin + key.size());
+  return description.substr(
+      begin + key.size(), end == std::string::npos ? std::string::npos : end - begin - key.size());
+}
+
+std::string remedy_of(const std::string& reason) {
+  const auto has = [&](const char* part) { return reason.find(part) != std::string::npos; };
+  if (has("No space") || has("quota") || has("too large")) {
+    return "free disk space or choose another place";
+  }
+  if (has("signature") || has("truncated")) return "this is no (complete) HDF5 file";
+  if (has("lock") || has("temporarily unavailable")) {
+    return "another program has the file open, or the file system has no locks "
+           "(then set HDF5_USE_FILE_LOCKING=FALSE)";
+  }
+  if (has("No such file")) return "check the path";
+  if (has("Permission") || has("Read-only")) {
+    return "check the permissions, or choose another place";
+  }
+  return "";
+}
+
+void check(herr_t status, const std::string& what, const std::string& file) {
+  if (status < 0) throw_failure(what, file);
+}
+
+Handle take(hid_t id, Handle::CloseFunction close, const std::string& what,
+            const std::string& file) {
+  if (id < 0) throw_failure(what, file);
+  return Handle(id, close);
+}
+
+hid_t file_type(ElementType type) {
+  switch (type) {
+    case ElementType::f16: {
+      // HDF5 1.10 has no predefined half: IEEE binary16 described by its fields.
+      static const hid_t half = [] {
+        const hid_t id = H5Tcopy(H5T_IEEE_F32LE);
+        const bool made = id >= 0 && H5Tset_fields(id, 15, 10, 5, 0, 10) >= 0 &&
+                          H5Tset_precision(id, 16) >= 0 && H5Tset_ebias(id, 15) >= 0 &&
+                          H5Tset_size(id, 2) >= 0;
+        DELTAPIPE_ASSERT(made, "HDF5 cannot describe half precision");
+        return id;
+      }();
+      return half;
+    }
+    case ElementType::f32:
+      return H5T_IEEE_F32LE;
+    case ElementType::f64:
+      return H5T_IEEE_F64LE;
+    case ElementType::i8:
+      return H5T_STD_I8LE;
+    case ElementType::i16:
+      return H5T_STD_I16LE;
+    case ElementType::i32:
+      return H5T_STD_I32LE;
+    case ElementType::i64:
+      return H5T_STD_I64LE;
+    case ElementType::u8:
+      return H5T_STD_U8LE;
+    case ElementType::u16:
+      return H5T_STD_U16LE;
+    case ElementType::u32:
+      return H5T_STD_U32LE;
+    case ElementType::u64:
+      return H5T_STD_U64LE;
+  }
+  throw InternalError("unknown HDF5 element type");
+}
+
+hid_t memory_type(ElementType type) {
+  switch (type) {
+    case ElementType::f16:
+      return file_type(ElementType::f16);
+    case ElementType::f32:
+      return H5T_NATIVE_FLOAT;
+    case ElementType::f64:
+      return H5T_NATIVE_DOUBLE;
+    case ElementType::i8:
+      return H5T_NATIVE_INT8;
+    case ElementType::i16:
+      return H5T_NATIVE_INT16;
+    case ElementType::i32:
+      return H5T_NATIVE_INT32;
+    case ElementType::i64:
+      return H5T_NATIVE_INT64;
+    case ElementType::u8:
+      return H5T_NATIVE_UINT8;
+    case ElementType::u16:
+      return H5T_NATIVE_UINT16;
+    case ElementType::u32:
+      return H5T_NATIVE_UINT32;
+    case ElementType::u64:
+      return H5T_NATIVE_UINT64;
+  }
+  throw InternalError("unknown HDF5 element type");
+}
+
+std::string quoted(const std::string& kind, const std::string& name) {
+  return kind + " '" + name + "'";
+}
+
+Handle string_type(std::size_t size, const std::string& file) {
+  Handle type = take(H5Tcopy(H5T_C_S1), H5Tclose, "cannot make a string type", file);
+  check(H5Tset_size(type.get(), size), "cannot make a string type", file);
+  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), "cannot make a string type", file);
+  return type;
+}
+
+std::vector<std::uint64_t> shape_of(hid_t space, const std::string& what, const std::string& file) {
+  const int rank = H5Sget_simple_extent_ndims(space);
+  if (rank < 0) throw_failure(what, file);
+  std::array<hsize_t, H5S_MAX_RANK> extent{};
+  if (H5Sget_simple_extent_dims(space, extent.data(), nullptr) < 0) throw_failure(what, file);
+  return {extent.begin(), extent.begin() + rank};
+}
+
+struct Selection {
+  Handle memory;
+  Handle file;
+};
+
+/// Rows [first_row, first_row + rows) of a dataset of that shape.
+Selection select_rows(hid_t dataset, const std::vector<std::uint64_t>& shape,
+                      std::uint64_t first_row, std::uint64_t rows, const std::string& what,
+                      const std::string& file) {
+  std::vector<hsize_t> start(shape.size(), 0);
+  std::vector<hsize_t> count(shape.begin(), shape.end());
+  start[0] = first_row;
+  count[0] = rows;
+  Selection selection;
+  selection.memory = take(H5Screate_simple(static_cast<int>(count.size()), count.data(), nullptr),
+                          H5Sclose, what, file);
+  selection.file = take(H5Dget_space(dataset), H5Sclose, what, file);
+  check(H5Sselect_hyperslab(selection.file.get(), H5S_SELECT_SET, start.data(), nullptr,
+                            count.data(), nullptr),
+        what, file);
+  return selection;
+}
+
+Handle file_access(const std::string& path) {
+  Handle access =
+      take(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "cannot make an access property list", path);
+  // Closing the file closes what was opened from it, so that close() means it.
+  check(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), "cannot set the close degree", path);
+  return access;
+}
+
+}  // namespace
+
+Lock::Lock() {
+  library_mutex().lock();
+  try {
+    start_library();
+    silence_this_thread();
+  } catch (...) {
+    library_mutex().unlock();
+    throw;
+  }
+}
+
+Lock::~Lock() {
+  library_mutex().unlock();
+}
+
+Handle::Handle(Handle&& other) noexcept
+    : id_(std::exchange(other.id_, -1)), close_(std::exchange(other.close_, nullptr)) {}
+
+Handle& Handle::operator=(Handle&& other) noexcept {
+  if (this != &other) {
+    close();
+    id_ = std::exchange(other.id_, -1);
+    close_ = std::exchange(other.close_, nullptr);
+  }
+  return *this;
+}
+
+Handle::~Handle() {
+  close();
+}
+
+bool Handle::close() {
+  if (id_ < 0) return true;
+  const Lock lock;
+  const hid_t id = std::exchange(id_, -1);
+  // Closing a file closes its objects too (file_access), their identifiers are then stale.
+  if (H5Iis_valid(id) <= 0) return true;
+  return close_(id) >= 0;
+}
+
+void throw_failure(const std::string& what, const std::string& file) {
+  std::string reason;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, &reason);
+  H5Eclear2(H5E_DEFAULT);
+  reason = shorten(reason);
+  throw UserError({.what = reason.empty() ? what : what + ": " + reason,
+                   .file = file,
+                   .remedy = remedy_of(reason)});
+}
+
+Object& Object::operator=(Object&& other) noexcept {
+  if (this != &other) {
+    finish();
+    handle_ = std::move(other.handle_);
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+void Object::fail_writing(const std::string& what) {
+  state_->broken = true;
+  throw_failure(what, state_->path);
+}
+
+bool Object::finish() noexcept {
+  if (!handle_.is_open()) return true;
+  const Lock lock;
+  const H5I_type_t kind = H5Iget_type(id());
+  if (state_->writable && kind == H5I_FILE) state_->broken = H5Fflush(id(), H5F_SCOPE_GLOBAL) < 0;
+  if (state_->writable && kind == H5I_DATASET && !state_->broken) {
+    state_->broken = H5Dflush(id()) < 0;
+  }
+  if (state_->broken) {
+    handle_.abandon();
+    return false;
+  }
+  return handle_.close();
+}
+
+bool Object::has_attribute(const std::string& name) const {
+  const Lock lock;
+  const htri_t found = H5Aexists(id(), name.c_str());
+  if (found < 0) throw_failure("cannot look for " + quoted("attribute", name), file_name());
+  return found > 0;
+}
+
+namespace {
+
+/// Replaces an attribute; no values: it stays empty. False when HDF5 reports a failure.
+bool replace_attribute(const Object& object, const std::string& name, hid_t file_type_id,
+                       hid_t memory_type_id, hid_t space, const void* values) {
+  if (object.has_attribute(name) && H5Adelete(object.id(), name.c_str()) < 0) return false;
+  Handle attribute(
+      H5Acreate2(object.id(), name.c_str(), file_type_id, space, H5P_DEFAULT, H5P_DEFAULT),
+      H5Aclose);
+  if (!attribute.is_open()) return false;
+  if (values != nullptr && H5Awrite(attribute.get(), memory_type_id, values) < 0) return false;
+  return attribute.close();
+}
+
+}  // namespace
+
+void Object::write_attribute(const std::string& name, std::string_view text) {
+  const Lock lock;
+  const std::string what = "cannot write " + quoted("attribute", name);
+  // Attributes above 64 KiB do not fit an object header; variable-length text lies elsewhere.
+  const Handle type = string_type(H5T_VARIABLE, file_name());
+  const Handle space = take(H5Screate(H5S_SCALAR), H5Sclose, what, file_name());
+  const std::string copy(text);
+  const char* pointer = copy.c_str();
+  if (!replace_attribute(*this, name, type.get(), type.get(), space.get(), &pointer)) {
+    fail_writing(what);
+  }
+}
+
+void Object::write_attribute(const std::string& name, const std::vector<std::string>& texts) {
+  const Lock lock;
+  const std::string what = "cannot write " + quoted("attribute", name);
+  const Handle type = string_type(H5T_VARIABLE, file_name());
+  const hsize_t count = texts.size();
+  const Handle space = take(H5Screate_simple(1, &count, nullptr), H5Sclose, what, file_name());
+  std::vector<const char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(text.c_str());
+  if (!replace_attribute(*this, name, type.get(), type.get(), space.get(),
+                         texts.empty() ? nullptr : pointers.data())) {
+    fail_writing(what);
+  }
+}
+
+void Object::write_attribute_elements(const std::string& name, ElementType type, const void* values,
+                                      std::size_t count, bool scalar) {
+  const Lock lock;
+  const std::string what = "cannot write " + quoted("attribute", name);
+  const hsize_t extent = count;
+  const Handle space = take(scalar ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &extent, nullptr),
+                            H5Sclose, what, file_name());
+  if (!replace_attribute(*this, name, file_type(type), memory_type(type), space.get(),
+                         count == 0 ? nullptr : values)) {
+    fail_writing(what);
+  }
+}
+
+namespace {
+
+struct OpenAttribute {
+  Handle handle;
+  Handle type;
+  std::size_t elements = 0;
+};
+
+OpenAttribute open_attribute(const Object& object, const std::string& name) {
+  const std::string& file = object.file_name();
+  if (!object.has_attribute(name)) {
+    throw UserError({.what = "has no " + quoted("attribute", name),
+                     .file = file,
+                     .remedy = "check that this file was written by deltapipe"});
+  }
+  const std::string what = "cannot read " + quoted("attribute", name);
+  OpenAttribute attribute;
+  attribute.handle = take(H5Aopen(object.id(), name.c_str(), H5P_DEFAULT), H5Aclose, what, file);
+  attribute.type = take(H5Aget_type(attribute.handle.get()), H5Tclose, what, file);
+  const Handle space = take(H5Aget_space(attribute.handle.get()), H5Sclose, what, file);
+  const hssize_t elements = H5Sget_simple_extent_npoints(space.get());
+  if (elements < 0) throw_failure(what, file);
+  attribute.elements = static_cast<std::size_t>(elements);
+  if (attribute.elements >
+      max_attribute_bytes / std::max<std::size_t>(H5Tget_size(attribute.type.get()), 1)) {
+    throw UserError({.what = quoted("attribute", name) + " is too large",
+                     .file = file,
+                     .value = std::to_string(elements) + " elements"});
+  }
+  return attribute;
+}
+
+[[noreturn]] void throw_wrong_kind(const std::string& name, const std::string& expected,
+                                   const std::string& file) {
+  throw UserError({.what = quoted("attribute", name) + " is not " + expected,
+                   .file = file,
+                   .remedy = "check that this file was written by deltapipe"});
+}
+
+}  // namespace
+
+std::string Object::read_string_attribute(const std::string& name) const {
+  const Lock lock;
+  const OpenAttribute attribute = open_attribute(*this, name);
+  if (H5Tget_class(attribute.type.get()) != H5T_STRING || attribute.elements != 1) {
+    throw_wrong_kind(name, "one string", file_name());
+  }
+  const std::string what = "cannot read " + quoted("attribute", name);
+  const htri_t variable = H5Tis_variable_str(attribute.type.get());
+  if (variable < 0) throw_failure(what, file_name());
+  if (variable == 0) {
+    std::string text(H5Tget_size(attribute.type.get()), '\0');
+    check(H5Aread(attribute.handle.get(), attribute.type.get(), text.data()), what, file_name());
+    return text.substr(0, text.find('\0'));
+  }
+  char* text = nullptr;
+  check(H5Aread(attribute.handle.get(), attribute.type.get(), &text), what, file_name());
+  const std::string copy = text == nullptr ? "" : text;
+  check(H5free_memory(text), what, file_name());
+  return copy;
+}
+
+std::size_t Object::attribute_size(const std::string& name) const {
+  const Lock lock;
+  return open_attribute(*this, name).elements;
+}
+
+void Object::read_attribute_elements(const std::string& name, ElementType type, void* values,
+                                     std::size_t count) const {
+  const Lock lock;
+  const OpenAttribute attribute = open_attribute(*this, name);
+  const H5T_class_t kind = H5Tget_class(attribute.type.get());
+  if ((kind != H5T_INTEGER && kind != H5T_FLOAT) || attribute.elements != count) {
+    throw_wrong_kind(name, std::to_string(count) + (count == 1 ? " number" : " numbers"),
+                     file_name());
+  }
+  if (count == 0) return;
+  check(H5Aread(attribute.handle.get(), memory_type(type), values),
+        "cannot read " + quoted("attribute", name), file_name());
+}
+
+Dataset::Dataset(Handle handle, std::shared_ptr<FileState> state, std::string name,
+                 std::vector<std::uint64_t> shape)
+    : Object(std::move(handle), std::move(state)),
+      name_(std::move(name)),
+      shape_(std::move(shape)) {}
+
+std::uint64_t Dataset::row_elements() const {
+  std::uint64_t product = 1;
+  for (std::size_t i = 1; i < shape_.size(); ++i) product *= shape_[i];
+  return product;
+}
+
+std::uint64_t Dataset::rows_of(std::size_t elements) const {
+  const std::uint64_t row = row_elements();
+  if (row == 0) return 0;
+  DELTAPIPE_ASSERT(elements % row == 0, quoted("dataset", name_) + ": not a number of whole rows");
+  return elements / row;
+}
+
+ElementType Dataset::element_type() const {
+  const Lock lock;
+  const std::string what = "cannot tell the type of " + quoted("dataset", name_);
+  const Handle type = take(H5Dget_type(id()), H5Tclose, what, file_name());
+  for (const ElementType candidate :
+       {ElementType::f16, ElementType::f32, ElementType::f64, ElementType::i8, ElementType::i16,
+        ElementType::i32, ElementType::i64, ElementType::u8, ElementType::u16, ElementType::u32,
+        ElementType::u64}) {
+    if (H5Tequal(type.get(), file_type(candidate)) > 0) return candidate;
+  }
+  throw UserError({.what = quoted("dataset", name_) + " has elements that are not supported",
+                   .file = file_name(),
+                   .remedy = "use little-endian integers or floating-point numbers"});
+}
+
+void Dataset::resize(std::uint64_t rows) {
+  const Lock lock;
+  std::vector<hsize_t> extent(shape_.begin(), shape_.end());
+  extent[0] = rows;
+  if (H5Dset_extent(id(), extent.data()) < 0) {
+    fail_writing("cannot resize " + quoted("dataset", name_));
+  }
+  shape_[0] = rows;
+}
+
+void Dataset::write_elements(std::uint64_t first_row, std::uint64_t rows, ElementType type,
+                             const void* values) {
+  DELTAPIPE_ASSERT(first_row <= shape_[0] && rows <= shape_[0] - first_row,
+                   quoted("dataset", name_) + ": rows out of range");
+  if (rows == 0 || row_elements() == 0) return;
+  const Lock lock;
+  const std::string what = "cannot write " + quoted("dataset", name_);
+  const Selection selection = select_rows(id(), shape_, first_row, rows, what, file_name());
+  check(H5Dwrite(id(), memory_type(type), selection.memory.get(), selection.file.get(), H5P_DEFAULT,
+                 values),
+        what, file_name());
+}
+
+void Dataset::read_elements(std::uint64_t first_row, std::uint64_t rows, ElementType type,
+                            void* values) const {
+  DELTAPIPE_ASSERT(first_row <= shape_[0] && rows <= shape_[0] - first_row,
+                   quoted("dataset", name_) + ": rows out of range");
+  if (rows == 0 || row_elements() == 0) return;
+  const Lock lock;
+  const std::string what = "cannot read " + quoted("dataset", name_);
+  const Selection selection = select_rows(id(), shape_, first_row, rows, what, file_name());
+  check(H5Dread(id(), memory_type(type), selection.memory.get(), selection.file.get(), H5P_DEFAULT,
+                values),
+        what, file_name());
+}
+
+void Dataset::append_elements(std::uint64_t rows, ElementType type, const void* values) {
+  const std::uint64_t first_row = shape_[0];
+  resize(first_row + rows);
+  write_elements(first_row, rows, type, values);
+}
+
+bool Location::exists(const std::string& name) const {
+  const Lock lock;
+  const htri_t found = H5Lexists(id(), name.c_str(), H5P_DEFAULT);
+  if (found < 0) throw_failure("cannot look for '" + name + "'", file_name());
+  return found > 0;
+}
+
+std::vector<std::string> Location::names() const {
+  const Lock lock;
+  std::vector<std::string> found;
+  const auto add = [](hid_t, const char* name, const H5L_info_t*, void* list) -> herr_t {
+    static_cast<std::vector<std::string>*>(list)->emplace_back(name);
+    return 0;
+  };
+  check(H5Literate(id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, add, &found),
+        "cannot list the contents", file_name());
+  return found;
+}
+
+Group Location::create_group(const std::string& name) {
+  const Lock lock;
+  Handle group(H5Gcreate2(id(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
+  if (!group.is_open()) fail_writing("cannot make " + quoted("group", name));
+  return Group(std::move(group), state_);
+}
+
+Group Location::open_group(const std::string& name) const {
+  const Lock lock;
+  return Group(take(H5Gopen2(id(), name.c_str(), H5P_DEFAULT), H5Gclose,
+                    "cannot open " + quoted("group", name), file_name()),
+               state_);
+}
+
+Dataset Location::create_dataset(const std::string& name, ElementType type,
+                                 const std::vector<std::uint64_t>& shape,
+                                 const DatasetOptions& options) {
+  const std::string what = "cannot make " + quoted("dataset", name);
+  const bool chunked = !options.chunk.empty();
+  DELTAPIPE_ASSERT(!shape.empty() && shape.size() < H5S_MAX_RANK, what);
+  DELTAPIPE_ASSERT(!chunked || options.chunk.size() == shape.size(), what);
+  const Lock lock;
+  std::vector<hsize_t> extent(shape.begin(), shape.end());
+  std::vector<hsize_t> maximum = extent;
+  if (chunked) maximum[0] = H5S_UNLIMITED;
+  // A chunk must not exceed a fixed dimension, and no chunk fits an empty one.
+  for (hsize_t& dimension : maximum) {
+    if (chunked && dimension == 0) dimension = H5S_UNLIMITED;
+  }
+  const Handle space =
+      take(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), maximum.data()),
+           H5Sclose, what, file_name());
+  const Handle creation = take(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, what, file_name());
+  const Handle access = take(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose, what, file_name());
+  if (chunked) {
+    const std::vector<hsize_t> chunk(options.chunk.begin(), options.chunk.end());
+    check(H5Pset_chunk(creation.get(), static_cast<int>(chunk.size()), chunk.data()), what,
+          file_name());
+    if (options.deflate_level > 0) {
+      check(H5Pset_shuffle(creation.get()), what, file_name());
+      check(H5Pset_deflate(creation.get(), static_cast<unsigned>(options.deflate_level)), what,
+            file_name());
+    }
+    // 521 slots: HDF5's own default, a prime well above the chunks that fit.
+    check(H5Pset_chunk_cache(access.get(), 521, options.chunk_cache_bytes,
+                             H5D_CHUNK_CACHE_W0_DEFAULT),
+          what, file_name());
+  }
+  if (options.allocate_early) {
+    check(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), what, file_name());
+  }
+  if (!options.fill)
+    check(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), what, file_name());
+  Handle dataset(H5Dcreate2(id(), name.c_str(), file_type(type), space.get(), H5P_DEFAULT,
+                            creation.get(), access.get()),
+                 H5Dclose);
+  if (!dataset.is_open()) fail_writing(what);
+  return Dataset(std::move(dataset), state_, name, shape);
+}
+
+Dataset Location::open_dataset(const std::string& name) const {
+  const std::string what = "cannot open " + quoted("dataset", name);
+  const Lock lock;
+  Handle dataset = take(H5Dopen2(id(), name.c_str(), H5P_DEFAULT), H5Dclose, what, file_name());
+  const Handle space = take(H5Dget_space(dataset.get()), H5Sclose, what, file_name());
+  std::vector<std::uint64_t> shape = shape_of(space.get(), what, file_name());
+  if (shape.empty()) {
+    throw UserError({.what = quoted("dataset", name) + " has no dimensions", .file = file_name()});
+  }
+  return Dataset(std::move(dataset), state_, name, std::move(shape));
+}
+
+namespace {
+
+std::shared_ptr<FileState> new_state(const std::string& path, bool writable) {
+  return std::make_shared<FileState>(FileState{path, writable, false});
+}
+
+}  // namespace
+
+File File::create(const std::string& path) {
+  const Lock lock;
+  const Handle access = file_access(path);
+  return File(take(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose,
+                   "cannot be created", path),
+              new_state(path, true));
+}
+
+namespace {
+
+Handle open_existing(const std::string& path, unsigned mode) {
+  const Handle access = file_access(path);
+  return take(H5Fopen(path.c_str(), mode, access.get()), H5Fclose, "cannot be opened", path);
+}
+
+}  // namespace
+
+File File::open_read_only(const std::string& path) {
+  const Lock lock;
+  return File(open_existing(path, H5F_ACC_RDONLY), new_state(path, false));
+}
+
+File File::open_read_write(const std::string& path) {
+  const Lock lock;
+  return File(open_existing(path, H5F_ACC_RDWR), new_state(path, true));
+}
+
+File File::create_in_memory(const std::string& name) {
+  const Lock lock;
+  const Handle access = file_access(name);
+  constexpr std::size_t growth_bytes = std::size_t{1} << 20;
+  check(H5Pset_fapl_core(access.get(), growth_bytes, false), "cannot be made in memory", name);
+  return File(take(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose,
+                   "cannot be made in memory", name),
+              new_state(name, true));
+}
+
+void File::flush() {
+  const Lock lock;
+  if (H5Fflush(id(), H5F_SCOPE_GLOBAL) < 0) fail_writing("cannot be written");
+  state_->broken = false;
+}
+
+void File::close() {
+  const Lock lock;
+  if (!finish()) throw_failure("cannot be written", file_name());
+}
+
+std::vector<std::byte> File::image() {
+  const Lock lock;
+  flush();
+  const std::string what = "has no image";
+  const ssize_t size = H5Fget_file_image(id(), nullptr, 0);
+  if (size < 0) throw_failure(what, file_name());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
+  if (H5Fget_file_image(id(), bytes.data(), bytes.size()) < 0) throw_failure(what, file_name());
+  return bytes;
+}
+
+}  // namespace deltapipe::hdf5
