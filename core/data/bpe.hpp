@@ -1,0 +1,86 @@
+// Byte-pair merges of single pieces, and what tokenizer files say.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace deltapipe {
+
+/// A token that is recognised in the text before pre-tokenisation.
+struct AddedToken {
+  std::string content;
+  std::int32_t id = 0;
+  bool special = true;
+};
+
+/// A byte-level BPE tokenizer as its files describe it.
+struct TokenizerDefinition {
+  std::vector<std::string> names;  ///< by id, as in vocab.json; empty: no such id
+  std::vector<std::pair<std::int32_t, std::int32_t>> merges;  ///< by rank: ids of both parts
+  std::vector<AddedToken> added;
+  std::int32_t end_of_text = -1;
+  bool add_prefix_space = false;
+  bool ignore_merges = false;  ///< pieces that are tokens as they are need no merges
+};
+
+/// The bytes that every id stands for.
+std::vector<std::string> token_bytes(const TokenizerDefinition& definition);
+
+/// Packs a pair of ids into a hash key.
+inline std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
+  return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32) |
+         static_cast<std::uint32_t>(right);
+}
+
+/// Mixes keys whose low bits are alike.
+struct PairHash {
+  std::size_t operator()(std::uint64_t key) const {
+    key *= 0x9E3779B97F4A7C15u;
+    return static_cast<std::size_t>(key ^ (key >> 32));
+  }
+};
+
+/// Merges the pairs of a piece, lowest rank first and leftmost first among equals.
+/// Not for several threads at a time: it remembers short pieces.
+class BpeEncoder {
+ public:
+  /// Every byte and every merged pair has an id; the readers of tokenizer files see to that.
+  explicit BpeEncoder(const TokenizerDefinition& definition);
+
+  /// Appends the ids of `piece`.
+  void encode(std::string_view piece, std::vector<std::int32_t>& ids);
+
+ private:
+  struct Merge {
+    std::int32_t rank;
+    std::int32_t id;
+  };
+  struct StringHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const;
+  };
+  struct Remembered {
+    std::uint32_t first;  ///< in remembered_ids_
+    std::uint32_t count;
+  };
+  template <class Value>
+  using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_to<>>;
+
+  const Merge* find(std::int32_t left, std::int32_t right) const;
+  void merge_short(std::string_view piece, std::vector<std::int32_t>& ids) const;
+  void merge_long(std::string_view piece, std::vector<std::int32_t>& ids) const;
+
+  std::array<std::int32_t, 256> byte_ids_;
+  std::unordered_map<std::uint64_t, Merge, PairHash> merges_;
+  StringMap<std::int32_t> whole_pieces_;  ///< filled if the definition ignores merges
+  StringMap<Remembered> remembered_;
+  std::vector<std::int32_t> remembered_ids_;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,34 @@
+// The order in which samples are visited.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace deltapipe {
+
+/// A permutation of 0 ... size - 1 for every epoch, computed element by element without memory:
+/// a Feistel network with Philox as its round function, walked until it lands inside the set.
+/// The same for equal (size, seed, shuffle) on every rank and platform.
+class Sampler {
+ public:
+  /// size > 0. Without shuffle every epoch is in file order.
+  Sampler(std::uint64_t size, std::uint64_t seed, bool shuffle);
+
+  std::uint64_t size() const { return size_; }
+  /// Sample at `position` < size() of `epoch`.
+  std::uint64_t at(std::uint64_t epoch, std::uint64_t position) const;
+
+  /// Steps that visit all samples once: ceil(size / global_batch_size).
+  std::uint64_t steps_per_epoch(std::uint64_t global_batch_size) const;
+  /// Samples of `step` (counted from 0 over all epochs). No batch straddles epochs: the last one
+  /// of an epoch has fewer samples if global_batch_size does not divide size().
+  std::vector<std::uint64_t> batch(std::uint64_t step, std::uint64_t global_batch_size) const;
+
+ private:
+  std::uint64_t size_;
+  std::uint64_t seed_;
+  bool shuffle_;
+  int half_bits_;  ///< the network permutes 0 ... 4^half_bits - 1, the least such set >= size
+};
+
+}  // namespace deltapipe

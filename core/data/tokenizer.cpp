@@ -1,0 +1,140 @@
+#include "core/data/tokenizer.hpp"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "core/data/bpe.hpp"
+#include "core/data/bpe_trainer.hpp"
+#include "core/data/pretokenizer.hpp"
+#include "core/data/tokenizer_files.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+struct Tokenizer::Impl {
+  explicit Impl(TokenizerDefinition from)
+      : definition(std::move(from)), bytes(token_bytes(definition)), encoder(definition) {
+    std::sort(definition.added.begin(), definition.added.end(),
+              [](const AddedToken& a, const AddedToken& b) {
+                return a.content.size() > b.content.size();
+              });
+    for (const AddedToken& token : definition.added) {
+      starts_added[static_cast<unsigned char>(token.content[0])] = true;
+      for (const char c : token.content) added_has_space |= c == ' ' || c == '\n';
+    }
+  }
+
+  /// The added token at the start of `text`, the longest one; null: none.
+  const AddedToken* added_at(std::string_view text) const {
+    if (!starts_added[static_cast<unsigned char>(text[0])]) return nullptr;
+    for (const AddedToken& token : definition.added) {
+      if (text.starts_with(token.content)) return &token;
+    }
+    return nullptr;
+  }
+
+  void encode_plain(std::string_view text, std::vector<std::int32_t>& ids) {
+    if (text.empty()) return;
+    std::string prefixed;
+    if (definition.add_prefix_space && text[0] != ' ') {
+      prefixed = " ";
+      prefixed += text;
+      text = prefixed;
+    }
+    PieceReader reader(text);
+    std::string_view piece;
+    while (reader.next(piece)) encoder.encode(piece, ids);
+  }
+
+  TokenizerDefinition definition;  // added tokens: longest first
+  std::vector<std::string> bytes;
+  std::array<bool, 256> starts_added{};
+  bool added_has_space = false;
+  BpeEncoder encoder;
+  std::mutex mutex;  // of the encoder
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::load(const std::string& path) {
+  return Tokenizer(std::make_unique<Impl>(load_tokenizer_files(path)));
+}
+
+Tokenizer Tokenizer::train(const std::vector<std::string_view>& documents, int vocabulary_size) {
+  constexpr int kLeast = 257;
+  if (vocabulary_size < kLeast) {
+    throw UserError({.what = "a byte-level vocabulary cannot be so small",
+                     .file = "",
+                     .value = std::to_string(vocabulary_size),
+                     .remedy = "ask for at least 257: all bytes and the end of text"});
+  }
+  return Tokenizer(std::make_unique<Impl>(train_bpe(documents, vocabulary_size)));
+}
+
+void Tokenizer::save(const std::string& directory) const {
+  save_tokenizer_files(impl_->definition, directory);
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  encode_to(text, ids);
+  return ids;
+}
+
+void Tokenizer::encode_to(std::string_view text, std::vector<std::int32_t>& ids) const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  std::size_t plain = 0;  // start of the text since the last added token
+  for (std::size_t i = 0; i < text.size();) {
+    const AddedToken* token = impl_->added_at(text.substr(i));
+    if (token == nullptr) {
+      ++i;
+      continue;
+    }
+    impl_->encode_plain(text.substr(plain, i - plain), ids);
+    ids.push_back(token->id);
+    i += token->content.size();
+    plain = i;
+  }
+  impl_->encode_plain(text.substr(plain), ids);
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= vocabulary_size()) {
+      throw UserError(
+          {.what = "a token id is outside the vocabulary of " + std::to_string(vocabulary_size()),
+           .file = "",
+           .value = std::to_string(id),
+           .remedy = "use the tokenizer that the ids were made with"});
+    }
+    text += impl_->bytes[static_cast<std::size_t>(id)];
+  }
+  return text;
+}
+
+std::size_t Tokenizer::safe_cut(std::string_view text) const {
+  if (impl_->added_has_space) return 0;
+  // No piece has a space behind anything else, and none looks further than the spaces behind it.
+  const auto blank = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  for (std::size_t i = text.size(); i-- > 1;) {
+    const bool cut = text[i] == ' ' || (text[i] == '\n' && !impl_->definition.add_prefix_space);
+    const char before = text[i - 1];
+    if (cut && static_cast<unsigned char>(before) < 0x80 && !blank(before)) return i;
+  }
+  return 0;
+}
+
+int Tokenizer::vocabulary_size() const {
+  return static_cast<int>(impl_->bytes.size());
+}
+
+std::int32_t Tokenizer::end_of_text() const {
+  return impl_->definition.end_of_text;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,62 @@
+// GPT-2's byte-level BPE: text to token ids and back, Hugging Face files in and out, training.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace deltapipe {
+
+/// Byte-level BPE with GPT-2's pre-tokenisation. decode(encode(bytes)) == bytes for every byte
+/// string (unless the files ask for add_prefix_space). For valid UTF-8 the ids are those of
+/// transformers' GPT2TokenizerFast; a byte that belongs to no valid UTF-8 sequence counts as one
+/// symbol that is neither letter, digit nor space (what Python's errors="surrogateescape" makes of
+/// it). Added tokens such as <|endoftext|> are recognised in the text.
+/// All const member functions may be called from several threads.
+class Tokenizer {
+ public:
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  /// Reads a tokenizer.json, or a directory with tokenizer.json, vocab.json + merges.txt, or
+  /// encoder.json + vocab.bpe (the first of these that is there).
+  /// Throws UserError for missing, malformed or other kinds of tokenizers.
+  static Tokenizer load(const std::string& path);
+
+  /// Learns merges from `documents`: the most frequent pair first, ties to the lower ids, pairs
+  /// seen only once are left alone. Ids: 256 bytes, then merges, then <|endoftext|>.
+  /// The vocabulary is smaller than asked for if the text has no more repeated pairs.
+  /// Throws UserError if vocabulary_size < 257.
+  static Tokenizer train(const std::vector<std::string_view>& documents, int vocabulary_size);
+
+  /// Writes vocab.json, merges.txt, tokenizer.json and tokenizer_config.json into `directory`,
+  /// which is made if missing; transformers' GPT2TokenizerFast loads them to the same ids.
+  void save(const std::string& directory) const;
+
+  std::vector<std::int32_t> encode(std::string_view text) const;
+  /// Appends the ids of `text` to `ids`.
+  void encode_to(std::string_view text, std::vector<std::int32_t>& ids) const;
+  /// The bytes of `ids`; throws UserError for an id outside the vocabulary.
+  std::string decode(std::span<const std::int32_t> ids) const;
+
+  /// The largest cut <= text.size() at which the text may be encoded in two calls with the ids of
+  /// one, whatever follows it; 0 if there is none.
+  std::size_t safe_cut(std::string_view text) const;
+
+  /// Largest id + 1.
+  int vocabulary_size() const;
+  /// Id of the end-of-text token; -1 if the tokenizer has none.
+  std::int32_t end_of_text() const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace deltapipe
