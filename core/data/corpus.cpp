@@ -1,0 +1,281 @@
+#include "core/data/corpus.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "core/files/hdf5.hpp"
+
+namespace deltapipe {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::size_t kTextBlock = std::size_t{4} << 20;   // bytes read at a time
+constexpr std::size_t kTokenBlock = std::size_t{1} << 18;  // ids read at a time
+
+[[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
+                       const std::string& remedy, std::size_t line = 0) {
+  throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
+}
+
+void check_readable(const std::string& file, const std::ifstream& stream) {
+  std::error_code ignored;
+  if (fs::is_directory(file, ignored)) {
+    fail(file, "this is a directory", "", "name the files in it one by one");
+  }
+  if (!stream.is_open()) {
+    fail(file, "cannot open the data file", "", "check its name and permissions");
+  }
+}
+
+void check_read(const std::string& file, const std::ifstream& stream) {
+  if (stream.bad()) fail(file, "cannot read the data file to its end", "", "check the disk");
+}
+
+/// Calls take(block) for the whole file, block by block; an empty file is an error.
+template <class Take>
+void read_blocks(const std::string& file, const Take& take) {
+  std::ifstream stream(file, std::ios::binary);
+  check_readable(file, stream);
+  std::string block;
+  bool empty = true;
+  do {
+    block.resize(kTextBlock);
+    stream.read(block.data(), static_cast<std::streamsize>(block.size()));
+    block.resize(static_cast<std::size_t>(stream.gcount()));
+    check_read(file, stream);
+    empty = empty && block.empty();
+    take(std::string_view(block));
+  } while (stream);
+  if (empty) fail(file, "the data file is empty", "", "give a file with text");
+}
+
+std::string shown(std::string_view text) {
+  constexpr std::size_t kLongest = 60;
+  return text.size() <= kLongest ? std::string(text)
+                                 : std::string(text.substr(0, kLongest)) + "...";
+}
+
+/// The wanted fields of one line, joined by an empty line.
+std::string jsonl_text(const std::string& file, std::size_t line, const std::string& text,
+                       const std::vector<std::string>& fields) {
+  const Json object = Json::parse(text, nullptr, false);
+  if (!object.is_object()) {
+    fail(file, "the line is no JSON object", shown(text), "write one object a line", line);
+  }
+  std::string document;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    const auto found = object.find(fields[i]);
+    if (found == object.end()) {
+      fail(file, "the line has no field '" + fields[i] + "'", shown(text),
+           "set data.jsonl_fields to fields that every line has", line);
+    }
+    if (!found->is_string()) {
+      fail(file, "field '" + fields[i] + "' is no string",
+           shown(found->dump(-1, ' ', false, Json::error_handler_t::replace)),
+           "set data.jsonl_fields to fields of text", line);
+    }
+    if (i > 0) document += "\n\n";
+    document += found->get_ref<const std::string&>();
+  }
+  return document;
+}
+
+template <class Take>
+void read_jsonl(const std::string& file, const std::vector<std::string>& fields, const Take& take) {
+  if (fields.empty()) {
+    fail(file, "no field to read is named", "", "set data.jsonl_fields, for example to [\"text\"]");
+  }
+  std::ifstream stream(file, std::ios::binary);
+  check_readable(file, stream);
+  std::string text;
+  std::size_t line = 0;
+  bool empty = true;
+  while (std::getline(stream, text)) {
+    ++line;
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    empty = false;
+    take(jsonl_text(file, line, text, fields));
+  }
+  check_read(file, stream);
+  if (empty) fail(file, "the data file has no documents", "", "write one JSON object a line");
+}
+
+/// Text in pieces of any size, tokenised up to where the ids can no longer change.
+class TextTokenizer {
+ public:
+  TextTokenizer(const Tokenizer& tokenizer, TokenSink& sink) : tokenizer_(tokenizer), sink_(sink) {}
+
+  void add(std::string_view text) {
+    pending_ += text;
+    if (pending_.size() < next_look_) return;
+    const std::size_t cut = tokenizer_.safe_cut(pending_);
+    emit(std::string_view(pending_).substr(0, cut));
+    pending_.erase(0, cut);
+    next_look_ = std::max(kTextBlock, 2 * pending_.size());
+  }
+
+  void end() {
+    emit(pending_);
+    sink_.end_document();
+    pending_.clear();
+    next_look_ = kTextBlock;
+  }
+
+ private:
+  void emit(std::string_view text) {
+    ids_.clear();
+    tokenizer_.encode_to(text, ids_);
+    if (!ids_.empty()) sink_.append(ids_);
+  }
+
+  const Tokenizer& tokenizer_;
+  TokenSink& sink_;
+  std::string pending_;
+  // Looking for a cut costs the length of what is pending: not before it has doubled.
+  std::size_t next_look_ = kTextBlock;
+  std::vector<std::int32_t> ids_;
+};
+
+bool is_integer(hdf5::ElementType type) {
+  using enum hdf5::ElementType;
+  return type != f16 && type != f32 && type != f64;
+}
+
+hdf5::Dataset open_integers(const hdf5::File& file, const std::string& name) {
+  hdf5::Dataset dataset = file.open_dataset(name);
+  if (dataset.shape().size() != 1 || !is_integer(dataset.element_type())) {
+    fail(file.file_name(), "dataset '" + name + "' is not a list of integers", "",
+         "write it with one dimension and an integer type");
+  }
+  return dataset;
+}
+
+/// Ends of the documents in a token file of `tokens` ids.
+std::vector<std::uint64_t> document_ends(const hdf5::File& file, std::uint64_t tokens) {
+  if (!file.exists("document_offsets")) return {tokens};
+  const hdf5::Dataset dataset = open_integers(file, "document_offsets");
+  if (dataset.rows() == 0 || dataset.rows() > tokens + 1) {
+    fail(file.file_name(), "document_offsets has no entry or more than there are tokens",
+         std::to_string(dataset.rows()), "write the first token of every document");
+  }
+  std::vector<std::int64_t> offsets(dataset.rows());
+  dataset.read(0, std::span<std::int64_t>(offsets));
+  std::vector<std::uint64_t> ends;
+  ends.reserve(offsets.size());
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const std::int64_t least = i == 0 ? 0 : offsets[i - 1];
+    const bool fits = offsets[i] >= least && static_cast<std::uint64_t>(offsets[i]) <= tokens;
+    if (!fits || (i == 0 && offsets[i] != 0)) {
+      fail(file.file_name(), "document_offsets[" + std::to_string(i) + "] is out of order",
+           std::to_string(offsets[i]),
+           "offsets ascend from 0 to at most the " + std::to_string(tokens) + " tokens");
+    }
+    if (i > 0) ends.push_back(static_cast<std::uint64_t>(offsets[i]));
+  }
+  if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
+  return ends;
+}
+
+/// Reads the next block of ids from `position` on.
+void read_ids(const hdf5::Dataset& dataset, std::uint64_t position, int vocabulary_size,
+              std::vector<std::int32_t>& ids) {
+  std::vector<std::int64_t> block(std::min<std::uint64_t>(kTokenBlock, dataset.rows() - position));
+  dataset.read(position, std::span<std::int64_t>(block));
+  ids.resize(block.size());
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    if (block[i] < 0 || block[i] >= vocabulary_size) {
+      fail(dataset.file_name(),
+           "tokens[" + std::to_string(position + i) + "] is outside the vocabulary of " +
+               std::to_string(vocabulary_size),
+           std::to_string(block[i]), "use the tokenizer that the file was made with");
+    }
+    ids[i] = static_cast<std::int32_t>(block[i]);
+  }
+}
+
+void read_hdf5(const std::string& name, const Tokenizer& tokenizer, TokenSink& sink) {
+  const hdf5::File file = hdf5::File::open_read_only(name);
+  if (!file.exists("tokens")) {
+    fail(name, "the file has no dataset 'tokens'", "", "write the token ids under that name");
+  }
+  const hdf5::Dataset dataset = open_integers(file, "tokens");
+  const std::uint64_t tokens = dataset.rows();
+  if (tokens == 0) fail(name, "the data file is empty", "", "give a file with tokens");
+  const std::vector<std::uint64_t> ends = document_ends(file, tokens);
+  auto end = ends.begin();
+  std::vector<std::int32_t> ids;
+  for (std::uint64_t position = 0; position < tokens;) {
+    read_ids(dataset, position, tokenizer.vocabulary_size(), ids);
+    std::span<const std::int32_t> rest(ids);
+    position += ids.size();
+    while (end != ends.end() && *end <= position) {
+      const auto of_document = rest.size() - static_cast<std::size_t>(position - *end);
+      sink.append(rest.first(of_document));
+      sink.end_document();
+      rest = rest.subspan(of_document);
+      ++end;
+    }
+    sink.append(rest);
+  }
+}
+
+}  // namespace
+
+DataFormat data_format(const std::string& file, DataFormat asked) {
+  if (asked != DataFormat::automatic) return asked;
+  const std::string suffix = fs::path(file).extension().string();
+  if (suffix == ".txt") return DataFormat::text;
+  if (suffix == ".jsonl") return DataFormat::jsonl;
+  if (suffix == ".h5" || suffix == ".hdf5") return DataFormat::hdf5;
+  fail(file, "the suffix of the data file does not tell its format", suffix,
+       "set data.format to text, jsonl or hdf5");
+}
+
+void read_tokens(const std::string& file, const DataSettings& settings, const Tokenizer& tokenizer,
+                 TokenSink& sink) {
+  const DataFormat format = data_format(file, settings.format);
+  if (format == DataFormat::hdf5) return read_hdf5(file, tokenizer, sink);
+  TextTokenizer text(tokenizer, sink);
+  if (format == DataFormat::jsonl) {
+    read_jsonl(file, settings.jsonl_fields, [&](const std::string& document) {
+      text.add(document);
+      text.end();
+    });
+  } else {
+    read_blocks(file, [&](std::string_view block) { text.add(block); });
+    text.end();
+  }
+}
+
+void read_texts(const std::string& file, const DataSettings& settings,
+                const std::function<void(std::string_view)>& take) {
+  const DataFormat format = data_format(file, settings.format);
+  if (format == DataFormat::hdf5) {
+    fail(file, "the file holds token ids, no text", "", "give text or jsonl files");
+  }
+  if (format == DataFormat::jsonl) return read_jsonl(file, settings.jsonl_fields, take);
+  std::string document;
+  read_blocks(file, [&](std::string_view block) { document += block; });
+  take(document);
+}
+
+std::vector<std::string> training_texts(const DataSettings& settings) {
+  std::vector<std::string> texts;
+  bool empty = true;
+  for (const std::string& file : settings.train) {
+    read_texts(file, settings, [&](std::string_view text) {
+      texts.emplace_back(text);
+      empty = empty && text.empty();
+    });
+  }
+  if (empty) fail("", "there is no text to train a tokenizer from", "", "name files in data.train");
+  return texts;
+}
+
+}  // namespace deltapipe
