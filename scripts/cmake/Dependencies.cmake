@@ -1,22 +1,108 @@
-# Finds what deltapipe stands on and gives each part one target: deltapipe::kokkos,
-# deltapipe::kokkos_kernels, deltapipe::hdf5, ...
-find_package(Threads REQUIRED)
-find_package(MPI 3 REQUIRED COMPONENTS C)
-find_package(HDF5 REQUIRED COMPONENTS C)
-find_package(nlohmann_json REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(BLAS REQUIRED)
+# Finds what deltapipe stands on. Each part becomes one imported target deltapipe::<part>, so that
+# nothing else, the installed package included, needs to know where a part comes from. What is
+# missing or does not fit stops the configuration with its remedy.
+#
+# The installed deltapipeConfig.cmake includes this very file.
 
-add_library(deltapipe_kokkos INTERFACE)
-add_library(deltapipe_kokkos_kernels INTERFACE)
-find_path(DEBIAN_TRILINOS_INCLUDE Kokkos_Core.hpp PATH_SUFFIXES trilinos)
-find_package(Kokkos 4 CONFIG QUIET)
-if(Kokkos_FOUND)
-  find_package(KokkosKernels CONFIG REQUIRED)
-  target_link_libraries(deltapipe_kokkos INTERFACE Kokkos::kokkos)
-  target_link_libraries(deltapipe_kokkos_kernels INTERFACE Kokkos::kokkoskernels deltapipe_kokkos)
-else()
-  target_include_directories(deltapipe_kokkos SYSTEM INTERFACE ${DEBIAN_TRILINOS_INCLUDE})
-  target_link_libraries(deltapipe_kokkos INTERFACE trilinos_kokkoscore dl)
-  target_link_libraries(deltapipe_kokkos_kernels INTERFACE trilinos_kokkoskernels deltapipe_kokkos BLAS::BLAS)
+# deltapipe_needs(<part> <what is wrong> <Debian packages> <elsewhere>)
+function(deltapipe_needs part problem debian elsewhere)
+  message(FATAL_ERROR "deltapipe needs ${part}: ${problem}.\n"
+    "  Debian 12:  apt-get install ${debian}\n"
+    "  elsewhere:  ${elsewhere}\n"
+    "After the remedy, configure again with 'cmake --fresh'.")
+endfunction()
+
+# deltapipe_part(<name> <libraries or targets>...): the imported target deltapipe::<name>
+function(deltapipe_part name)
+  if(NOT TARGET deltapipe::${name})
+    add_library(deltapipe::${name} INTERFACE IMPORTED)
+    target_link_libraries(deltapipe::${name} INTERFACE ${ARGN})
+  endif()
+endfunction()
+
+# deltapipe_library(<name> <header> <library or ""> <Debian package> <Spack package>): a library
+# that brings no CMake package of its own. <NAME>_ROOT says where to look first.
+function(deltapipe_library name header library debian spack)
+  string(TOUPPER ${name} NAME)
+  find_path(${NAME}_INCLUDE_DIR ${header} HINTS ${${NAME}_ROOT} $ENV{${NAME}_ROOT}
+    PATH_SUFFIXES include)
+  if(library)
+    find_library(${NAME}_LIBRARY ${library} HINTS ${${NAME}_ROOT} $ENV{${NAME}_ROOT}
+      PATH_SUFFIXES lib lib64)
+  endif()
+  if(NOT ${NAME}_INCLUDE_DIR OR (library AND NOT ${NAME}_LIBRARY))
+    string(JOIN " and lib" wanted ${header} ${library})
+    deltapipe_needs(${name} "${wanted} not found" ${debian}
+      "spack install ${spack}, then -D${NAME}_ROOT=<prefix>")
+  endif()
+  deltapipe_part(${name} ${${NAME}_LIBRARY})
+  target_include_directories(deltapipe::${name} SYSTEM INTERFACE ${${NAME}_INCLUDE_DIR})
+  message(STATUS "${name}: ${${NAME}_INCLUDE_DIR}/${header} ${${NAME}_LIBRARY}")
+endfunction()
+
+# deltapipe_package(<name> <CMake package> <oldest version> <target> <Debian package> <Spack>)
+function(deltapipe_package name package version target debian spack)
+  find_package(${package} ${version} CONFIG QUIET)
+  if(NOT ${package}_FOUND)
+    set(problem "its CMake package '${package}' was not found")
+    if(${package}_CONSIDERED_VERSIONS)
+      set(problem "version ${${package}_CONSIDERED_VERSIONS} does not fit")
+    endif()
+    deltapipe_needs("${name} >= ${version}" "${problem}" ${debian}
+      "spack install ${spack}, then -D${package}_ROOT=<prefix>")
+  endif()
+  deltapipe_part(${name} ${target})
+  message(STATUS "${name}: ${${package}_VERSION}, ${${package}_DIR}")
+endfunction()
+
+include(${CMAKE_CURRENT_LIST_DIR}/FindBlasLibrary.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/FindKokkosLibraries.cmake)
+
+find_package(Threads REQUIRED)
+deltapipe_part(threads Threads::Threads)
+
+find_package(MPI 3 QUIET COMPONENTS C)
+if(NOT MPI_C_FOUND)
+  set(problem "no MPI compiler wrapper or library for C was found")
+  if(MPI_C_VERSION)
+    set(problem "version ${MPI_C_VERSION} of the MPI standard is too old")
+  endif()
+  deltapipe_needs("MPI 3 or newer" "${problem}" "libopenmpi-dev openmpi-bin"
+    "module load openmpi (or cray-mpich, mpich, ...), then -DMPI_C_COMPILER=mpicc")
+endif()
+deltapipe_part(mpi MPI::MPI_C)
+message(STATUS "mpi: standard ${MPI_C_VERSION}, ${MPI_C_LIBRARIES}")
+
+find_package(HDF5 1.10 QUIET COMPONENTS C)
+if(NOT HDF5_FOUND OR NOT HDF5_C_LIBRARIES)
+  set(problem "its C library was not found")
+  if(HDF5_VERSION AND HDF5_VERSION VERSION_LESS 1.10)
+    set(problem "version ${HDF5_VERSION} is too old")
+  endif()
+  deltapipe_needs("HDF5 >= 1.10 with C" "${problem}" libhdf5-dev
+    "module load hdf5 (or spack install hdf5), then -DHDF5_ROOT=<prefix>")
+endif()
+# A shared libhdf5 brings its own compression and network libraries; only a static one needs them
+# named.
+set(hdf5_link ${HDF5_C_LIBRARIES})
+list(FILTER hdf5_link INCLUDE REGEX "/libhdf5[^/]*\\.(so|dylib)$")
+if(NOT hdf5_link)
+  set(hdf5_link ${HDF5_C_LIBRARIES})
+endif()
+if(HDF5_IS_PARALLEL)  # its public header includes mpi.h
+  list(APPEND hdf5_link MPI::MPI_C)
+endif()
+deltapipe_part(hdf5 ${hdf5_link})
+target_include_directories(deltapipe::hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
+message(STATUS "hdf5: ${HDF5_VERSION}, ${hdf5_link}")
+
+deltapipe_package(json nlohmann_json 3.9 nlohmann_json::nlohmann_json nlohmann-json3-dev
+  nlohmann-json)
+deltapipe_package(spdlog spdlog 1.8 spdlog::spdlog libspdlog-dev spdlog)
+deltapipe_package(toml tomlplusplus 3.0 tomlplusplus::tomlplusplus libtomlplusplus-dev tomlplusplus)
+deltapipe_library(pcre2 pcre2.h pcre2-8 libpcre2-dev pcre2)
+deltapipe_library(xxhash xxhash.h xxhash libxxhash-dev xxhash)
+deltapipe_library(random123 Random123/philox.h "" librandom123-dev random123)
+if(NOT DELTAPIPE_LIBRARIES_ONLY)
+  deltapipe_package(cli11 CLI11 2.0 CLI11::CLI11 libcli11-dev cli11)
 endif()

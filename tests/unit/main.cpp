@@ -3,7 +3,11 @@
 #include <Kokkos_Core.hpp>
 #include <catch2/catch.hpp>
 
+#include "support/kernel_labels.hpp"
+
 int main(int argc, char** argv) {
   Kokkos::ScopeGuard kokkos(argc, argv);
-  return Catch::Session().run(argc, argv);
+  deltapipe::test::watch_kernel_labels();
+  const int failures = Catch::Session().run(argc, argv);
+  return failures + deltapipe::test::report_kernel_labels();
 }

@@ -1,0 +1,13 @@
+// Which deltapipe this is, for outputs and the command line.
+#pragma once
+
+#include <string_view>
+
+namespace deltapipe {
+
+/// "MAJOR.MINOR.PATCH"
+std::string_view version();
+/// What `git describe --always --dirty` said of the source; "unknown" outside a git checkout.
+std::string_view revision();
+
+}  // namespace deltapipe

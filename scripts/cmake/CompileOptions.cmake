@@ -1,0 +1,23 @@
+# deltapipe_options: the flags that deltapipe itself is compiled with; not exported.
+add_library(deltapipe_options INTERFACE)
+target_compile_options(deltapipe_options INTERFACE -Wall -Wextra -Wshadow
+  # Neither changes a result; both are in the way of vectorising.
+  -fno-math-errno -fno-trapping-math)
+if(NOT Kokkos_ENABLE_CUDA)  # nvcc's own generated code is not pedantic
+  target_compile_options(deltapipe_options INTERFACE -Wpedantic)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(deltapipe_options INTERFACE -Wno-restrict)  # false positives, PR 105651
+endif()
+if(DELTAPIPE_WERROR)
+  target_compile_options(deltapipe_options INTERFACE -Werror)
+endif()
+if(DELTAPIPE_NATIVE)
+  target_compile_options(deltapipe_options INTERFACE -march=native)
+endif()
+if(DELTAPIPE_SANITIZE)
+  # All of the build, so that every object and every link agrees.
+  add_compile_options(-fsanitize=${DELTAPIPE_SANITIZE} -fno-sanitize-recover=all
+    -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${DELTAPIPE_SANITIZE})
+endif()

@@ -1,0 +1,22 @@
+// Watches, through Kokkos' tools interface, that whatever runs or is allocated has a label that a
+// profiler's user can place: deltapipe::Component::what.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace deltapipe::test {
+
+/// Starts watching; between Kokkos' initialisation and its end.
+void watch_kernel_labels();
+
+/// What was seen without a proper label, each once: "parallel_for 'name'".
+std::vector<std::string> bad_kernel_labels();
+
+/// Whether a label is proper: deltapipe::Component::what, a test's own test..., or Kokkos' own.
+bool is_proper_label(const std::string& label);
+
+/// Prints bad_kernel_labels() to stderr; the exit status that a test program then ends with.
+int report_kernel_labels();
+
+}  // namespace deltapipe::test
