@@ -20,7 +20,11 @@ install(FILES ${CMAKE_BINARY_DIR}/generated/deltapipeConfig.cmake
   ${CMAKE_CURRENT_LIST_DIR}/FindKokkosLibraries.cmake
   DESTINATION ${package_dir})
 
-install(DIRECTORY inputs scripts DESTINATION ${CMAKE_INSTALL_DATADIR}/deltapipe
-  USE_SOURCE_PERMISSIONS
-  PATTERN cmake EXCLUDE PATTERN __pycache__ EXCLUDE
-  PATTERN setup.sh EXCLUDE PATTERN test.sh EXCLUDE PATTERN setup_python.sh EXCLUDE)
+foreach(folder IN ITEMS inputs scripts)
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder})
+    install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/deltapipe
+      USE_SOURCE_PERMISSIONS
+      PATTERN cmake EXCLUDE PATTERN __pycache__ EXCLUDE
+      PATTERN setup.sh EXCLUDE PATTERN setup_python.sh EXCLUDE PATTERN test.sh EXCLUDE)
+  endif()
+endforeach()

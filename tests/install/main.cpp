@@ -1,0 +1,16 @@
+// Uses a header, a function and, through a View, Kokkos of the installed package.
+#include <iostream>
+
+#include "core/error.hpp"
+#include "core/version.hpp"
+#include "core/views.hpp"
+
+int main(int argc, char** argv) {
+  Kokkos::ScopeGuard kokkos(argc, argv);
+  const deltapipe::Matrix<float> x_NC("deltapipe::Consumer::x", 3, 5);
+  if (x_NC.size() != 15) return 1;
+  const deltapipe::UserError error({.what = "out of range", .file = "a.toml", .line = 2});
+  if (std::string(error.what()) != "a.toml:2: out of range") return 1;
+  std::cout << deltapipe::version() << " " << deltapipe::revision() << "\n";
+  return 0;
+}
