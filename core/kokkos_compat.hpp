@@ -11,8 +11,7 @@ using ExecSpace = Kokkos::DefaultExecutionSpace;
 using MemSpace = ExecSpace::memory_space;
 
 /// True where kernels run on the host's cores: rows are then reduced in fixed vector lanes.
-inline constexpr bool kHostExecution =
-    std::is_same_v<ExecSpace, Kokkos::DefaultHostExecutionSpace>;
+inline constexpr bool kHostExecution = std::is_same_v<ExecSpace, Kokkos::DefaultHostExecutionSpace>;
 
 // Host memory that a device copies from and to without staging.
 #if defined(KOKKOS_ENABLE_CUDA)

@@ -1,6 +1,6 @@
-#include <catch2/catch.hpp>
-
 #include "core/error.hpp"
+
+#include <catch2/catch.hpp>
 
 TEST_CASE("a user error is one line with place, value and remedy") {
   const deltapipe::UserError error({.what = "bits is out of range",
