@@ -97,7 +97,7 @@ TEST_CASE("dense codecs carry valid rows and nothing of the padding") {
   settings.kind = kind;
   const auto codec = make_codec(settings, shape, MemoryStorage::fp16);
   const ExecSpace exec;
-  Activations sent("sent", 15, 13), received("received", 15, 13);
+  Activations sent("test::sent", 15, 13), received("test::received", 15, 13);
   auto host = Kokkos::create_mirror_view(sent);
   std::mt19937 random(2);
   std::normal_distribution<float> normal(0, 3);
@@ -109,7 +109,7 @@ TEST_CASE("dense codecs carry valid rows and nothing of the padding") {
   host(2, 7) = std::numeric_limits<float>::infinity();
   Kokkos::deep_copy(sent, host);
   Kokkos::deep_copy(received, 7.0f);
-  DeviceBytes payload("payload", codec->max_payload_bytes());
+  DeviceBytes payload("test::payload", codec->max_payload_bytes());
   codec->measure_errors(true);
   const std::size_t bytes = codec->encode(exec, visit, sent, {}, payload);
   CHECK(bytes == codec->payload_bytes(visit));
