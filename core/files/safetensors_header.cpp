@@ -1,0 +1,315 @@
+#include "core/files/safetensors_header.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct TypeRow {
+  TensorType type;
+  const char* name;
+  std::size_t bytes;
+};
+
+constexpr std::array<TypeRow, 15> type_table = {{{TensorType::BOOL, "BOOL", 1},
+                                                 {TensorType::U8, "U8", 1},
+                                                 {TensorType::I8, "I8", 1},
+                                                 {TensorType::F8_E5M2, "F8_E5M2", 1},
+                                                 {TensorType::F8_E4M3, "F8_E4M3", 1},
+                                                 {TensorType::I16, "I16", 2},
+                                                 {TensorType::U16, "U16", 2},
+                                                 {TensorType::F16, "F16", 2},
+                                                 {TensorType::BF16, "BF16", 2},
+                                                 {TensorType::I32, "I32", 4},
+                                                 {TensorType::U32, "U32", 4},
+                                                 {TensorType::F32, "F32", 4},
+                                                 {TensorType::F64, "F64", 8},
+                                                 {TensorType::I64, "I64", 8},
+                                                 {TensorType::U64, "U64", 8}}};
+
+const TypeRow& row_of(TensorType type) {
+  const auto row = std::find_if(type_table.begin(), type_table.end(),
+                                [&](const TypeRow& candidate) { return candidate.type == type; });
+  DELTAPIPE_ASSERT(row != type_table.end(), "unknown tensor type");
+  return *row;
+}
+
+constexpr const char* download_again = "copy or download the file again";
+
+/// Where a mistake is: one file, and one tensor of it or none.
+struct Place {
+  std::string file;
+  std::string tensor = {};
+
+  [[noreturn]] void refuse(const std::string& what, const std::string& value = "",
+                           const std::string& remedy = download_again) const {
+    throw UserError({.what = tensor.empty() ? what : "tensor '" + tensor + "': " + what,
+                     .file = file,
+                     .value = value,
+                     .remedy = remedy});
+  }
+};
+
+/// Notes the first key that an object holds twice; the parsed value would hide it. Deep nesting is
+/// refused, because a recursive destructor would otherwise use up the stack.
+class KeyWatch {
+ public:
+  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
+    if (depth > max_depth) too_deep_ = true;
+    if (too_deep_) return false;
+    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys_.pop_back();
+    if (event == Json::parse_event_t::key &&
+        !keys_.back().insert(parsed.get<std::string>()).second && !duplicate_) {
+      duplicate_ = parsed.get<std::string>();
+    }
+    return true;
+  }
+  const std::optional<std::string>& duplicate() const { return duplicate_; }
+  bool too_deep() const { return too_deep_; }
+
+ private:
+  static constexpr int max_depth = 16;
+  std::vector<std::set<std::string>> keys_;
+  std::optional<std::string> duplicate_;
+  bool too_deep_ = false;
+};
+
+Json parse_object(std::string_view text, const Place& place) {
+  // The parser would take a NUL for the end of the text.
+  if (text.find('\0') != std::string_view::npos) {
+    place.refuse("its JSON header is broken: it has a NUL byte");
+  }
+  KeyWatch watch;
+  Json json;
+  try {
+    json = Json::parse(text, [&watch](int depth, Json::parse_event_t event, Json& parsed) {
+      return watch(depth, event, parsed);
+    });
+  } catch (const Json::exception& error) {
+    // what() starts with the library's own error number in brackets.
+    const std::string message = error.what();
+    const std::size_t start = message.find("] ");
+    place.refuse("its JSON header is broken: " +
+                 printable_name(start == std::string::npos ? message : message.substr(start + 2)));
+  }
+  if (watch.too_deep()) place.refuse("its JSON header is nested too deeply");
+  if (watch.duplicate()) {
+    place.refuse("the JSON header has the key '" + printable_name(*watch.duplicate()) + "' twice");
+  }
+  if (!json.is_object()) place.refuse("its JSON header is not an object");
+  return json;
+}
+
+std::uint64_t unsigned_number(const Json& json, const std::string& what, const Place& place) {
+  if (!json.is_number_unsigned()) {
+    place.refuse(what + " must be a whole number >= 0", printable_name(json.dump()));
+  }
+  return json.get<std::uint64_t>();
+}
+
+const Json& member(const Json& object, const char* key, const Place& place) {
+  const auto found = object.find(key);
+  if (found == object.end()) place.refuse("has no '" + std::string(key) + "'");
+  return *found;
+}
+
+TensorType parse_type(const Json& json, const Place& place) {
+  if (!json.is_string()) place.refuse("'dtype' must be a string", printable_name(json.dump()));
+  const std::string name = json.get<std::string>();
+  for (const TypeRow& row : type_table) {
+    if (name == row.name) return row.type;
+  }
+  place.refuse("unknown dtype", printable_name(name),
+               "convert the weights to F32, F16 or BF16 with the tool that made the file");
+}
+
+std::vector<std::uint64_t> parse_shape(const Json& json, const Place& place) {
+  constexpr std::size_t max_dimensions = 32;
+  if (!json.is_array()) place.refuse("'shape' must be a list", printable_name(json.dump()));
+  if (json.size() > max_dimensions) {
+    place.refuse("'shape' has too many dimensions", std::to_string(json.size()));
+  }
+  std::vector<std::uint64_t> shape;
+  for (const Json& dimension : json) {
+    shape.push_back(unsigned_number(dimension, "every dimension in 'shape'", place));
+  }
+  return shape;
+}
+
+/// Bytes of a tensor, or a UserError when they do not fit 64 bits.
+std::uint64_t checked_bytes(const std::vector<std::uint64_t>& shape, TensorType type,
+                            const Place& place) {
+  // Also a product with a zero in it must not overflow before the zero comes.
+  std::uint64_t product = bytes_of(type);
+  for (const std::uint64_t dimension : shape) {
+    if (dimension != 0 && product > std::numeric_limits<std::uint64_t>::max() / dimension) {
+      place.refuse("'shape' has more elements than any file can hold");
+    }
+    product *= dimension;
+  }
+  return product;
+}
+
+TensorInfo parse_tensor(const Json& json, std::uint64_t data_bytes, const Place& place) {
+  if (!json.is_object()) place.refuse("its entry is not an object", printable_name(json.dump()));
+  TensorInfo info;
+  info.type = parse_type(member(json, "dtype", place), place);
+  info.shape = parse_shape(member(json, "shape", place), place);
+  const Json& offsets = member(json, "data_offsets", place);
+  if (!offsets.is_array() || offsets.size() != 2) {
+    place.refuse("'data_offsets' must be two numbers", printable_name(offsets.dump()));
+  }
+  info.begin = unsigned_number(offsets[0], "'data_offsets'", place);
+  info.end = unsigned_number(offsets[1], "'data_offsets'", place);
+  if (info.begin > info.end) {
+    place.refuse("'data_offsets' end before they begin", printable_name(offsets.dump()));
+  }
+  if (info.end > data_bytes) {
+    place.refuse("its bytes reach beyond the end of the file, which has " +
+                     std::to_string(data_bytes) + " bytes of data",
+                 printable_name(offsets.dump()));
+  }
+  const std::uint64_t expected = checked_bytes(info.shape, info.type, place);
+  if (info.end - info.begin != expected) {
+    place.refuse("'shape' and 'dtype' need " + std::to_string(expected) +
+                     " bytes, 'data_offsets' give " + std::to_string(info.end - info.begin),
+                 printable_name(offsets.dump()));
+  }
+  return info;
+}
+
+/// The format wants the tensors to cover the data without overlap or hole, so that nothing hides.
+void check_coverage(const std::map<std::string, TensorInfo>& tensors, std::uint64_t data_bytes,
+                    const std::string& file) {
+  std::vector<std::pair<const std::string*, const TensorInfo*>> order;
+  for (const auto& [name, info] : tensors) order.emplace_back(&name, &info);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second->begin, a.second->end) < std::pair(b.second->begin, b.second->end);
+  });
+  std::uint64_t covered = 0;
+  const std::string* before = nullptr;
+  for (const auto& [name, info] : order) {
+    const Place place{file, printable_name(*name)};
+    if (info->begin < covered) {
+      place.refuse("its bytes overlap those of tensor '" + printable_name(*before) + "'",
+                   "begin " + std::to_string(info->begin));
+    }
+    if (info->begin > covered) {
+      place.refuse(std::to_string(info->begin - covered) +
+                       " bytes before it belong to no tensor, which the format forbids",
+                   "begin " + std::to_string(info->begin));
+    }
+    covered = info->end;
+    before = name;
+  }
+  if (covered != data_bytes) {
+    Place{file}.refuse("the last " + std::to_string(data_bytes - covered) +
+                       " bytes belong to no tensor, which the format forbids");
+  }
+}
+
+std::uint64_t read_header_length(const ReadOnlyFile& file, const Place& place) {
+  if (file.size() < safetensors_length_bytes) {
+    place.refuse("is too short for a safetensors file", std::to_string(file.size()) + " bytes");
+  }
+  std::array<std::byte, safetensors_length_bytes> bytes;
+  file.read_at(0, bytes);
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    length |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+  }
+  if (length > safetensors_max_header_bytes) {
+    place.refuse(
+        "its header claims more than the 100 MB that the format allows",
+        std::to_string(length) + " bytes",
+        "check that this is a safetensors file, not pytorch_model.bin or a Git LFS pointer");
+  }
+  if (length > file.size() - safetensors_length_bytes) {
+    place.refuse("its header claims more bytes than the file has",
+                 std::to_string(length) + " of " + std::to_string(file.size()));
+  }
+  return length;
+}
+
+}  // namespace
+
+std::size_t bytes_of(TensorType type) {
+  return row_of(type).bytes;
+}
+
+const char* name_of(TensorType type) {
+  return row_of(type).name;
+}
+
+std::string printable_name(const std::string& name) {
+  constexpr std::size_t max_length = 200;
+  std::string text = name.substr(0, max_length);
+  for (char& character : text) {
+    const auto code = static_cast<unsigned char>(character);
+    if (code < 0x20 || code == 0x7F) character = '?';
+  }
+  return name.size() > max_length ? text + "..." : text;
+}
+
+std::map<std::string, TensorInfo> read_safetensors_header(const ReadOnlyFile& file) {
+  const Place place{file.path()};
+  const std::uint64_t length = read_header_length(file, place);
+  std::string text(length, '\0');
+  file.read_at(safetensors_length_bytes, std::as_writable_bytes(std::span(text)));
+  if (text.empty() || text.front() != '{') {
+    place.refuse("its header does not start with '{'", "", "check that this is a safetensors file");
+  }
+  const Json json = parse_object(text, place);
+  const std::uint64_t data_start = safetensors_length_bytes + length;
+  const std::uint64_t data_bytes = file.size() - data_start;
+  std::map<std::string, TensorInfo> tensors;
+  for (const auto& [name, entry] : json.items()) {
+    if (name == "__metadata__") continue;
+    tensors[name] = parse_tensor(entry, data_bytes, {file.path(), printable_name(name)});
+  }
+  check_coverage(tensors, data_bytes, file.path());
+  for (auto& [name, info] : tensors) {
+    info.begin += data_start;
+    info.end += data_start;
+  }
+  return tensors;
+}
+
+std::map<std::string, std::string> parse_safetensors_index(const std::string& text,
+                                                           const std::string& path) {
+  const Place place{path};
+  const Json json = parse_object(text, place);
+  const Json& weight_map = member(json, "weight_map", place);
+  if (!weight_map.is_object()) place.refuse("'weight_map' must be an object");
+  std::map<std::string, std::string> shards;
+  for (const auto& [name, shard] : weight_map.items()) {
+    const Place here{path, printable_name(name)};
+    if (!shard.is_string()) {
+      here.refuse("its shard must be a file name", printable_name(shard.dump()));
+    }
+    const std::string file_name = shard.get<std::string>();
+    // Shards lie beside the index: a separator or a leading dot would lead elsewhere.
+    if (file_name.empty() || file_name.front() == '.' ||
+        file_name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
+      here.refuse("its shard must be the name of a file in the same directory",
+                  printable_name(file_name), "do not use this model: its index is not trustworthy");
+    }
+    shards[name] = file_name;
+  }
+  if (shards.empty()) place.refuse("'weight_map' names no tensor");
+  return shards;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,26 @@
+// The JSON header of a safetensors file, read as untrusted input.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "core/files/safetensors.hpp"
+
+namespace deltapipe {
+
+/// Size of the field that starts a file: the header's length, little-endian.
+inline constexpr std::uint64_t safetensors_length_bytes = 8;
+/// The format's own limit for a header.
+inline constexpr std::uint64_t safetensors_max_header_bytes = 100'000'000;
+
+/// Reads and checks the header of an open file; byte ranges are from the file's start.
+std::map<std::string, TensorInfo> read_safetensors_header(const ReadOnlyFile& file);
+
+/// File name of each tensor's shard from the text of model.safetensors.index.json.
+std::map<std::string, std::string> parse_safetensors_index(const std::string& text,
+                                                           const std::string& path);
+
+/// A name from an untrusted file, fit for a one-line message: no control characters, not endless.
+std::string printable_name(const std::string& name);
+
+}  // namespace deltapipe

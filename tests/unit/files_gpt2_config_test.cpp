@@ -1,0 +1,125 @@
+#include <catch2/catch.hpp>
+
+#include "core/error.hpp"
+#include "files_support.hpp"
+#include "models/gpt2_config.hpp"
+
+using namespace deltapipe;
+using deltapipe::testing::message_of;
+using deltapipe::testing::read_bytes;
+using deltapipe::testing::TemporaryDirectory;
+using deltapipe::testing::write_bytes;
+
+TEST_CASE("GPT-2's own config.json is understood", "[files][config]") {
+  const TemporaryDirectory directory;
+  // The values of gpt2-xl, with keys that do not concern the computation.
+  write_bytes(directory / "config.json", R"({
+    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.2,
+    "bos_token_id": 50256, "embd_pdrop": 0.3, "eos_token_id": 50256, "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-06, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 1600,
+    "n_head": 25, "n_layer": 48, "n_positions": 1024, "n_inner": null, "output_past": true,
+    "resid_pdrop": 0.4, "reorder_and_upcast_attn": true, "summary_type": "cls_index",
+    "task_specific_params": {"text-generation": {"do_sample": true}}, "vocab_size": 50257})");
+  const Gpt2Config config = Gpt2Config::load(directory.path());
+  CHECK(config.n_layer == 48);
+  CHECK(config.n_head == 25);
+  CHECK(config.n_embd == 1600);
+  CHECK(config.n_inner == 6400);
+  CHECK(config.n_positions == 1024);
+  CHECK(config.vocabulary_size == 50257);
+  CHECK(config.layer_norm_epsilon == 1e-6);
+  CHECK(config.attn_pdrop == 0.2);
+  CHECK(config.embd_pdrop == 0.3);
+  CHECK(config.resid_pdrop == 0.4);
+  CHECK(config.tie_word_embeddings);
+}
+
+TEST_CASE("An empty GPT-2 config has transformers' defaults", "[files][config]") {
+  const TemporaryDirectory directory;
+  write_bytes(directory / "config.json", R"({"model_type": "gpt2"})");
+  const Gpt2Config config = Gpt2Config::load(directory.path());
+  CHECK(config.n_layer == 12);
+  CHECK(config.n_inner == 3072);
+  CHECK(config.layer_norm_epsilon == 1e-5);
+  CHECK(config.attn_pdrop == 0.1);
+  CHECK(config.eos_token_id == 50256);
+}
+
+TEST_CASE("A saved GPT-2 config loads as it was", "[files][config]") {
+  const TemporaryDirectory directory;
+  Gpt2Config config;
+  config.n_layer = 3;
+  config.n_head = 7;
+  config.n_embd = 49;
+  config.n_inner = 100;
+  config.n_positions = 33;
+  config.vocabulary_size = 1001;
+  config.layer_norm_epsilon = 1.1e-7;
+  config.embd_pdrop = 0;
+  config.attn_pdrop = 0.1;
+  config.resid_pdrop = 1.0 / 3;
+  config.tie_word_embeddings = false;
+  config.bos_token_id = 0;
+  config.eos_token_id = 1000;
+  config.save(directory.path());
+  const Gpt2Config loaded = Gpt2Config::load(directory.path());
+  CHECK(loaded.n_inner == 100);
+  CHECK(loaded.layer_norm_epsilon == 1.1e-7);
+  CHECK(loaded.resid_pdrop == 1.0 / 3);
+  CHECK_FALSE(loaded.tie_word_embeddings);
+  CHECK(loaded.eos_token_id == 1000);
+  const std::string text = read_bytes(directory / "config.json");
+  loaded.save(directory.path());
+  CHECK(read_bytes(directory / "config.json") == text);
+  CHECK_THROWS_AS(config.save(directory / "missing"), UserError);
+}
+
+TEST_CASE("GPT-2 configs that cannot be computed are refused", "[files][config]") {
+  struct Broken {
+    const char* text;
+    const char* expected;
+  };
+  const Broken table[] = {
+      {"", "is not JSON"},
+      {"{\"model_type\": \"gpt2\"", "is not JSON"},
+      {"[1]", "not a JSON object"},
+      {"{}", "'model_type' must be \"gpt2\" (got none)"},
+      {R"({"model_type": "llama"})", "(got \"llama\")"},
+      {R"({"model_type": 2})", "(got 2)"},
+      {R"({"model_type": "gpt2", "activation_function": "relu"})",
+       "'activation_function' is supported as \"gelu_new\" only (got \"relu\")"},
+      {R"({"model_type": "gpt2", "scale_attn_weights": false})", "'scale_attn_weights'"},
+      {R"({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true})", "inverse_layer_idx"},
+      {R"({"model_type": "gpt2", "add_cross_attention": true})", "'add_cross_attention'"},
+      {R"({"model_type": "gpt2", "reorder_and_upcast_attn": 1})", "must be true or false"},
+      {R"({"model_type": "gpt2", "n_head": 5})",
+       "'n_embd' must be a multiple of 'n_head' (got 768 and 5)"},
+      {R"({"model_type": "gpt2", "n_head": 0})", "'n_head' must be from 1"},
+      {R"({"model_type": "gpt2", "n_layer": 0})", "'n_layer' must be from 1"},
+      {R"({"model_type": "gpt2", "n_layer": -1})", "'n_layer' must be a whole number"},
+      {R"({"model_type": "gpt2", "n_layer": 1.5})", "'n_layer' must be a whole number"},
+      {R"({"model_type": "gpt2", "n_layer": "12"})", "'n_layer' must be a whole number"},
+      {R"({"model_type": "gpt2", "n_layer": 20000})", "'n_layer' must be from 1 to 16384"},
+      {R"({"model_type": "gpt2", "n_embd": 2147483640})", "'n_embd' must be from 1"},
+      {R"({"model_type": "gpt2", "n_embd": 4294967308})", "'n_embd' must be a whole number"},
+      {R"({"model_type": "gpt2", "n_embd": 18446744073709551615})", "must be a whole number"},
+      {R"({"model_type": "gpt2", "n_positions": 1e9})", "'n_positions' must be a whole number"},
+      {R"({"model_type": "gpt2", "n_inner": 0})", "'n_inner' must be from 1"},
+      {R"({"model_type": "gpt2", "vocab_size": 0})", "'vocab_size' must be from 1"},
+      {R"({"model_type": "gpt2", "attn_pdrop": 1})", "'attn_pdrop' must be a probability"},
+      {R"({"model_type": "gpt2", "embd_pdrop": -0.1})", "'embd_pdrop' must be a probability"},
+      {R"({"model_type": "gpt2", "resid_pdrop": "0"})", "'resid_pdrop' must be a number"},
+      {R"({"model_type": "gpt2", "layer_norm_epsilon": 0})", "'layer_norm_epsilon'"},
+      {R"({"model_type": "gpt2", "layer_norm_epsilon": 1e999})", "is not JSON"},
+      {R"({"model_type": "gpt2", "tie_word_embeddings": 1})", "must be true or false"},
+  };
+  const TemporaryDirectory directory;
+  for (const Broken& broken : table) {
+    INFO(broken.text);
+    write_bytes(directory / "config.json", broken.text);
+    const std::string message = message_of<UserError>([&] { Gpt2Config::load(directory.path()); });
+    CHECK(message.find((directory / "config.json") + ": ") == 0);
+    CHECK_THAT(message, Catch::Matchers::Contains(broken.expected));
+  }
+  CHECK_THROWS_AS(Gpt2Config::load(directory / "missing"), UserError);
+}
