@@ -1,0 +1,674 @@
+#include "core/cache/activation_cache.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <exception>
+#include <limits>
+#include <utility>
+
+#include "core/cache/io_thread.hpp"
+#include "core/cache/next_use.hpp"
+#include "core/cache/spill_file.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Distance of one record from the next in the pool and in staging memory.
+std::size_t record_stride(std::size_t record_bytes) {
+  return (record_bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+}
+
+std::uint64_t pool_slots(const CacheShape& shape, std::uint64_t budget_bytes) {
+  if (budget_bytes == 0) return shape.samples;
+  return std::min<std::uint64_t>(shape.samples, budget_bytes / record_stride(shape.record_bytes));
+}
+
+std::size_t read_slots(const CacheShape& shape) {
+  return static_cast<std::size_t>(shape.prefetch_samples) +
+         static_cast<std::size_t>(shape.max_samples_in_flight);
+}
+
+std::size_t write_slots(const CacheShape& shape) {
+  return read_slots(shape);
+}
+
+void check_shape(const CacheShape& shape) {
+  DELTAPIPE_ASSERT(shape.samples > 0, "a cache of no samples");
+  DELTAPIPE_ASSERT(shape.record_bytes > 0, "a cache of empty records");
+  DELTAPIPE_ASSERT(shape.max_samples_in_flight > 0, "no sample may be in flight");
+  DELTAPIPE_ASSERT(shape.prefetch_samples >= 0, "negative prefetch");
+}
+
+/// Reads or writes one record.
+class RecordTask final : public IoTask {
+ public:
+  void execute() noexcept override {
+    try {
+      if (is_write)
+        file->write_record(sample, bytes, visits);
+      else
+        file->read_record(sample, bytes);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+
+  SpillFile* file = nullptr;
+  std::uint8_t* bytes = nullptr;
+  bool is_write = false;
+  std::uint64_t sample = 0;
+  std::uint32_t visits = 0;
+  std::exception_ptr error;
+};
+
+enum class SlotState {
+  free,
+  filling,    ///< a copy from the pool is under way
+  submitted,  ///< belongs to the I/O thread until its task is done
+  ready       ///< holds a record that was read
+};
+
+/// Staging memory for one record, for a read or for a write, never for both.
+struct StagingSlot {
+  RecordTask task;
+  SlotState state = SlotState::free;
+};
+
+constexpr std::int32_t kNowhere = -1;
+
+/// Where a sample's record is. Several may hold: then their content is the same.
+struct Place {
+  std::int32_t pool = kNowhere;   ///< slot in the pool
+  std::int32_t read = kNowhere;   ///< read slot: being read or ready
+  std::int32_t write = kNowhere;  ///< write slot with the newest content, not written yet
+  bool dirty = false;             ///< the pool's content is newer than the file's
+  bool pinned = false;
+};
+
+}  // namespace
+
+class ActivationCacheState {
+ public:
+  ActivationCacheState(const ExecSpace& copies, CacheIoThread* io, const CacheShape& shape,
+                       const CacheIdentity& identity, std::uint64_t budget_bytes,
+                       const std::string& spill_path, SpillStart start);
+  ~ActivationCacheState();
+
+  void prefetch(std::span<const std::uint64_t> sample_ids);
+  void clear_prefetch();
+  void acquire(std::span<const std::uint64_t> sample_ids, MemoryRecords& records,
+               std::vector<std::uint32_t>& visits);
+  void release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids, bool changed);
+  void flush();
+  void forget(std::span<const std::uint64_t> sample_ids);
+  std::vector<std::uint64_t> find_damaged_records();
+  std::uint64_t record_hash(std::uint64_t sample);
+
+  CacheStatistics statistics;
+  std::vector<std::uint32_t> visits;  ///< per sample
+
+ private:
+  void allocate_memory(std::uint64_t slots);
+  std::uint8_t* pool_bytes(std::int32_t slot);
+  void copy_to_pool(std::int32_t slot, const std::uint8_t* bytes);
+  void copy_from_pool(std::uint8_t* bytes, std::int32_t slot);
+
+  void settle_released();
+  void collect_finished();
+  void finish(StagingSlot& slot);
+  void rethrow_failure();
+  void wait_for(StagingSlot& slot);
+  void wait_for_all_tasks();
+
+  void pin(std::span<const std::uint64_t> sample_ids);
+  void start_read(std::uint64_t sample);
+  void start_announced_reads();
+  void free_read_slot(std::uint64_t sample);
+  void bring_in(std::uint64_t sample);
+  std::int32_t take_pool_slot();
+  void give_up(std::uint64_t sample);
+  std::int32_t take_write_slot();
+  void fill_write_slot(std::uint64_t sample);
+  void submit_filled_writes();
+  void drop_from_pool(std::uint64_t sample);
+  void count_visit_kind(std::uint64_t sample);
+
+  CacheShape shape_;
+  std::size_t stride_;
+  ExecSpace copies_;
+  CacheIoThread* io_;
+  std::unique_ptr<SpillFile> file_;
+
+  DeviceBytes pool_;
+  HostBytes staging_;
+  std::vector<StagingSlot> reads_;
+  std::vector<StagingSlot> writes_;
+  std::vector<std::int32_t> free_pool_;
+  std::vector<std::int32_t> free_reads_;
+  std::deque<std::int32_t> submitted_writes_;  ///< oldest first
+  std::vector<std::int32_t> free_writes_;
+  std::vector<std::int32_t> filled_writes_;
+
+  std::vector<Place> places_;
+  AnnouncedUses uses_;
+  EvictionOrder evictable_;
+  int pinned_ = 0;
+  std::vector<ExecSpace> released_on_;  ///< may still run kernels on records not pinned any more
+  std::exception_ptr failure_;
+};
+
+ActivationCacheState::ActivationCacheState(const ExecSpace& copies, CacheIoThread* io,
+                                           const CacheShape& shape, const CacheIdentity& identity,
+                                           std::uint64_t budget_bytes,
+                                           const std::string& spill_path, SpillStart start)
+    : shape_(shape),
+      stride_(record_stride(shape.record_bytes)),
+      copies_(copies),
+      io_(io),
+      uses_(shape.samples),
+      evictable_(shape.samples) {
+  check_shape(shape);
+  const std::uint64_t minimum = ActivationCache::minimum_budget_bytes(shape);
+  if (budget_bytes != 0 && budget_bytes < minimum)
+    throw UserError({.what = "the activation cache's budget is too small",
+                     .value = std::to_string(budget_bytes) + " bytes",
+                     .remedy = "set cache.budget_bytes to at least " + std::to_string(minimum) +
+                               ", the records of the micro-batches in flight, or to 0"});
+  if (budget_bytes != 0) {
+    DELTAPIPE_ASSERT(io != nullptr, "a cache with a budget needs an I/O thread");
+    file_ =
+        std::make_unique<SpillFile>(spill_path, identity, shape.samples, shape.record_bytes, start);
+    visits = file_->read_visits();
+  } else {
+    visits.assign(shape.samples, 0);
+  }
+  places_.resize(shape.samples);
+  allocate_memory(pool_slots(shape, budget_bytes));
+}
+
+ActivationCacheState::~ActivationCacheState() {
+  for (StagingSlot& slot : reads_)
+    if (slot.state == SlotState::submitted) io_->wait_read(slot.task);
+  for (StagingSlot& slot : writes_)
+    if (slot.state == SlotState::submitted) io_->wait_write(slot.task);
+}
+
+void ActivationCacheState::allocate_memory(std::uint64_t slots) {
+  DELTAPIPE_ASSERT(slots <= std::numeric_limits<std::int32_t>::max(), "too many records");
+  const std::size_t staging_slots = file_ ? read_slots(shape_) + write_slots(shape_) : 0;
+  try {
+    pool_ = DeviceBytes(uninitialized("deltapipe::ActivationCache::pool"), slots * stride_);
+    staging_ =
+        HostBytes(uninitialized("deltapipe::ActivationCache::staging"), staging_slots * stride_);
+  } catch (const std::exception&) {
+    throw UserError({.what = "no memory for an activation cache",
+                     .value = std::to_string(slots * stride_) + " bytes",
+                     .remedy = "set a smaller cache.budget_bytes: the rest goes to disk"});
+  }
+  free_pool_.resize(slots);
+  for (std::size_t i = 0; i < slots; ++i) free_pool_[i] = static_cast<std::int32_t>(slots - 1 - i);
+  if (!file_) return;
+  reads_ = std::vector<StagingSlot>(read_slots(shape_));
+  writes_ = std::vector<StagingSlot>(write_slots(shape_));
+  std::uint8_t* bytes = staging_.data();
+  for (std::size_t i = 0; i < staging_slots; ++i, bytes += stride_) {
+    const bool is_write = i >= reads_.size();
+    RecordTask& task = is_write ? writes_[i - reads_.size()].task : reads_[i].task;
+    task.file = file_.get();
+    task.bytes = bytes;
+    task.is_write = is_write;
+    (is_write ? free_writes_ : free_reads_)
+        .push_back(static_cast<std::int32_t>(is_write ? i - reads_.size() : i));
+  }
+}
+
+std::uint8_t* ActivationCacheState::pool_bytes(std::int32_t slot) {
+  return pool_.data() + static_cast<std::size_t>(slot) * stride_;
+}
+
+namespace {
+
+template <class Space>
+using RawBytes =
+    Kokkos::View<std::uint8_t*, Layout, Space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+template <class Space>
+using ConstRawBytes =
+    Kokkos::View<const std::uint8_t*, Layout, Space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+}  // namespace
+
+void ActivationCacheState::copy_to_pool(std::int32_t slot, const std::uint8_t* bytes) {
+  const RawBytes<MemSpace> to(pool_bytes(slot), shape_.record_bytes);
+  const ConstRawBytes<StagingSpace> from(bytes, shape_.record_bytes);
+  Kokkos::deep_copy(copies_, to, from);
+}
+
+void ActivationCacheState::copy_from_pool(std::uint8_t* bytes, std::int32_t slot) {
+  const RawBytes<StagingSpace> to(bytes, shape_.record_bytes);
+  const ConstRawBytes<MemSpace> from(pool_bytes(slot), shape_.record_bytes);
+  Kokkos::deep_copy(copies_, to, from);
+}
+
+/// After this no kernel runs on a record that is not pinned.
+void ActivationCacheState::settle_released() {
+  for (const ExecSpace& exec : released_on_) exec.fence();
+  released_on_.clear();
+}
+
+/// Takes note of a task that is done.
+void ActivationCacheState::finish(StagingSlot& slot) {
+  const RecordTask& task = slot.task;
+  if (task.error && !failure_) failure_ = task.error;
+  if (!task.error)
+    (task.is_write ? statistics.bytes_written : statistics.bytes_read) += shape_.record_bytes;
+  if (!task.is_write) {
+    slot.state = SlotState::ready;
+    return;
+  }
+  const auto index = static_cast<std::int32_t>(&slot - writes_.data());
+  if (places_[task.sample].write == index) places_[task.sample].write = kNowhere;
+  slot.state = SlotState::free;
+  free_writes_.push_back(index);
+}
+
+void ActivationCacheState::collect_finished() {
+  for (StagingSlot& slot : reads_)
+    if (slot.state == SlotState::submitted && slot.task.is_done()) finish(slot);
+  while (!submitted_writes_.empty()) {
+    StagingSlot& slot = writes_[static_cast<std::size_t>(submitted_writes_.front())];
+    if (!slot.task.is_done()) break;
+    submitted_writes_.pop_front();
+    finish(slot);
+  }
+}
+
+void ActivationCacheState::rethrow_failure() {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+/// For slots that are submitted; writes: only the oldest.
+void ActivationCacheState::wait_for(StagingSlot& slot) {
+  if (!slot.task.is_done()) {
+    const Clock::time_point begin = Clock::now();
+    if (slot.task.is_write)
+      io_->wait_write(slot.task);
+    else
+      io_->wait_read(slot.task);
+    statistics.stall_seconds += seconds_since(begin);
+  }
+  collect_finished();
+  rethrow_failure();
+}
+
+void ActivationCacheState::wait_for_all_tasks() {
+  for (StagingSlot& slot : reads_)
+    if (slot.state == SlotState::submitted) wait_for(slot);
+  while (!submitted_writes_.empty())
+    wait_for(writes_[static_cast<std::size_t>(submitted_writes_.front())]);
+}
+
+void ActivationCacheState::prefetch(std::span<const std::uint64_t> sample_ids) {
+  collect_finished();
+  rethrow_failure();
+  for (const std::uint64_t sample : sample_ids) {
+    DELTAPIPE_ASSERT(sample < shape_.samples, "sample " + std::to_string(sample));
+    const bool new_use = uses_.next_use(sample) == AnnouncedUses::kUnknown;
+    uses_.announce(sample);
+    if (new_use && evictable_.contains(sample)) evictable_.insert(sample, uses_.next_use(sample));
+  }
+  start_announced_reads();
+}
+
+void ActivationCacheState::clear_prefetch() {
+  collect_finished();
+  rethrow_failure();
+  for (std::size_t i = 0; i < uses_.size(); ++i) {
+    const std::uint64_t sample = uses_.sample_at(i);
+    if (evictable_.contains(sample)) evictable_.insert(sample, AnnouncedUses::kUnknown);
+  }
+  uses_.clear();
+  for (StagingSlot& slot : reads_) {
+    if (slot.state == SlotState::submitted) wait_for(slot);
+    if (slot.state == SlotState::ready) free_read_slot(slot.task.sample);
+  }
+}
+
+void ActivationCacheState::start_announced_reads() {
+  if (!file_) return;
+  const auto reserved = static_cast<std::size_t>(shape_.max_samples_in_flight);
+  // Most records ahead may be in the pool, but a use this far away needs no read yet.
+  const std::size_t horizon =
+      std::min(uses_.size(), 8 * static_cast<std::size_t>(shape_.prefetch_samples));
+  for (std::size_t i = 0; i < horizon && free_reads_.size() > reserved; ++i) {
+    const std::uint64_t sample = uses_.sample_at(i);
+    const Place& place = places_[sample];
+    const bool needs_read = !uses_.is_consumed(i) && visits[sample] > 0 && place.pool == kNowhere &&
+                            place.read == kNowhere;
+    if (needs_read) start_read(sample);
+  }
+}
+
+/// Fills a read slot with the record of a sample that has one and is not in the pool.
+void ActivationCacheState::start_read(std::uint64_t sample) {
+  DELTAPIPE_ASSERT(!free_reads_.empty(), "no read slot is free");
+  Place& place = places_[sample];
+  place.read = free_reads_.back();
+  free_reads_.pop_back();
+  StagingSlot& slot = reads_[static_cast<std::size_t>(place.read)];
+  slot.task.sample = sample;
+  if (place.write != kNowhere) {
+    // The file does not have it yet: the write slot does, and is only read by the I/O thread.
+    const RecordTask& write = writes_[static_cast<std::size_t>(place.write)].task;
+    std::copy_n(write.bytes, shape_.record_bytes, slot.task.bytes);
+    slot.state = SlotState::ready;
+    return;
+  }
+  slot.state = SlotState::submitted;
+  io_->submit_read(slot.task);
+}
+
+void ActivationCacheState::free_read_slot(std::uint64_t sample) {
+  Place& place = places_[sample];
+  reads_[static_cast<std::size_t>(place.read)].state = SlotState::free;
+  free_reads_.push_back(place.read);
+  place.read = kNowhere;
+}
+
+void ActivationCacheState::pin(std::span<const std::uint64_t> sample_ids) {
+  pinned_ += static_cast<int>(sample_ids.size());
+  DELTAPIPE_ASSERT(pinned_ <= shape_.max_samples_in_flight, "too many samples are acquired");
+  for (const std::uint64_t sample : sample_ids) {
+    DELTAPIPE_ASSERT(sample < shape_.samples, "sample " + std::to_string(sample));
+    DELTAPIPE_ASSERT(!places_[sample].pinned,
+                     "sample " + std::to_string(sample) + " is acquired twice");
+    places_[sample].pinned = true;
+    uses_.consume(sample);
+    evictable_.erase(sample);
+  }
+}
+
+void ActivationCacheState::count_visit_kind(std::uint64_t sample) {
+  const Place& place = places_[sample];
+  if (visits[sample] == 0) {
+    ++statistics.first_visits;
+  } else if (place.pool != kNowhere) {
+    ++statistics.hits;
+  } else {
+    ++statistics.misses;
+    const bool ready = place.read != kNowhere &&
+                       reads_[static_cast<std::size_t>(place.read)].state == SlotState::ready;
+    if (!ready && place.write == kNowhere) ++statistics.late_misses;
+  }
+}
+
+void ActivationCacheState::acquire(std::span<const std::uint64_t> sample_ids,
+                                   MemoryRecords& records, std::vector<std::uint32_t>& visits_out) {
+  const Clock::time_point begin = Clock::now();
+  collect_finished();
+  rethrow_failure();
+  settle_released();
+  pin(sample_ids);
+  for (const std::uint64_t sample : sample_ids) {
+    count_visit_kind(sample);
+    const Place& place = places_[sample];
+    if (place.pool == kNowhere && place.read == kNowhere && visits[sample] > 0) start_read(sample);
+  }
+  records.pool = pool_;
+  records.offset_B.clear();
+  visits_out.clear();
+  for (const std::uint64_t sample : sample_ids) {
+    if (places_[sample].pool == kNowhere) bring_in(sample);
+    records.offset_B.push_back(static_cast<std::uint64_t>(places_[sample].pool) * stride_);
+    visits_out.push_back(visits[sample]);
+  }
+  copies_.fence();
+  for (const std::uint64_t sample : sample_ids)
+    if (places_[sample].read != kNowhere) free_read_slot(sample);
+  submit_filled_writes();
+  start_announced_reads();
+  statistics.acquire_seconds += seconds_since(begin);
+}
+
+/// Gives a pinned sample a place in the pool, with its record unless this is a first visit.
+void ActivationCacheState::bring_in(std::uint64_t sample) {
+  Place& place = places_[sample];
+  place.pool = take_pool_slot();
+  place.dirty = false;
+  if (visits[sample] == 0) return;
+  StagingSlot& slot = reads_[static_cast<std::size_t>(place.read)];
+  if (slot.state == SlotState::submitted) wait_for(slot);
+  copy_to_pool(place.pool, slot.task.bytes);
+}
+
+std::int32_t ActivationCacheState::take_pool_slot() {
+  if (free_pool_.empty()) {
+    DELTAPIPE_ASSERT(!evictable_.empty(), "all records in the pool are pinned");
+    give_up(evictable_.victim());
+  }
+  const std::int32_t slot = free_pool_.back();
+  free_pool_.pop_back();
+  return slot;
+}
+
+void ActivationCacheState::give_up(std::uint64_t sample) {
+  if (places_[sample].dirty) fill_write_slot(sample);
+  drop_from_pool(sample);
+}
+
+void ActivationCacheState::drop_from_pool(std::uint64_t sample) {
+  Place& place = places_[sample];
+  evictable_.erase(sample);
+  free_pool_.push_back(place.pool);
+  place.pool = kNowhere;
+  place.dirty = false;
+}
+
+std::int32_t ActivationCacheState::take_write_slot() {
+  if (free_writes_.empty()) {
+    DELTAPIPE_ASSERT(!submitted_writes_.empty(), "no write slot is free");
+    wait_for(writes_[static_cast<std::size_t>(submitted_writes_.front())]);
+  }
+  const std::int32_t slot = free_writes_.back();
+  free_writes_.pop_back();
+  return slot;
+}
+
+/// The record goes to the file as soon as submit_filled_writes() is called, after a fence.
+void ActivationCacheState::fill_write_slot(std::uint64_t sample) {
+  Place& place = places_[sample];
+  place.write = take_write_slot();
+  place.dirty = false;
+  StagingSlot& slot = writes_[static_cast<std::size_t>(place.write)];
+  slot.state = SlotState::filling;
+  slot.task.sample = sample;
+  slot.task.visits = visits[sample];
+  copy_from_pool(slot.task.bytes, place.pool);
+  filled_writes_.push_back(place.write);
+}
+
+void ActivationCacheState::submit_filled_writes() {
+  for (const std::int32_t index : filled_writes_) {
+    StagingSlot& slot = writes_[static_cast<std::size_t>(index)];
+    slot.state = SlotState::submitted;
+    submitted_writes_.push_back(index);
+    io_->submit_write(slot.task);
+  }
+  filled_writes_.clear();
+}
+
+void ActivationCacheState::release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids,
+                                   bool changed) {
+  for (const std::uint64_t sample : sample_ids) {
+    DELTAPIPE_ASSERT(sample < shape_.samples && places_[sample].pinned,
+                     "sample " + std::to_string(sample) + " is released but not acquired");
+    Place& place = places_[sample];
+    place.pinned = false;
+    --pinned_;
+    if (changed) {
+      place.dirty = true;
+      place.write = kNowhere;
+      ++visits[sample];
+    }
+    evictable_.insert(sample, uses_.next_use(sample));
+    if (visits[sample] == 0) drop_from_pool(sample);
+  }
+  if (!sample_ids.empty()) released_on_.push_back(exec);
+  collect_finished();
+  rethrow_failure();
+}
+
+void ActivationCacheState::flush() {
+  DELTAPIPE_ASSERT(pinned_ == 0, "flush() while samples are acquired");
+  if (!file_) return;
+  collect_finished();
+  rethrow_failure();
+  settle_released();
+  for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
+    if (!places_[sample].dirty) continue;
+    fill_write_slot(sample);
+    if (!free_writes_.empty()) continue;
+    copies_.fence();
+    submit_filled_writes();
+  }
+  copies_.fence();
+  submit_filled_writes();
+  const double stalled = statistics.stall_seconds;
+  wait_for_all_tasks();
+  statistics.stall_seconds = stalled;
+  file_->sync();
+}
+
+void ActivationCacheState::forget(std::span<const std::uint64_t> sample_ids) {
+  collect_finished();
+  rethrow_failure();
+  settle_released();
+  wait_for_all_tasks();
+  for (const std::uint64_t sample : sample_ids) {
+    DELTAPIPE_ASSERT(sample < shape_.samples && !places_[sample].pinned,
+                     "sample " + std::to_string(sample) + " is forgotten while acquired");
+    if (places_[sample].read != kNowhere) free_read_slot(sample);
+    if (places_[sample].pool != kNowhere) drop_from_pool(sample);
+    visits[sample] = 0;
+    if (file_) file_->forget_record(sample);
+  }
+}
+
+std::vector<std::uint64_t> ActivationCacheState::find_damaged_records() {
+  std::vector<std::uint64_t> damaged;
+  if (!file_) return damaged;
+  collect_finished();
+  rethrow_failure();
+  wait_for_all_tasks();
+  std::vector<std::uint8_t> bytes(shape_.record_bytes);
+  for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
+    const bool in_file_only = visits[sample] > 0 && places_[sample].pool == kNowhere;
+    if (in_file_only && !file_->try_read_record(sample, bytes.data())) damaged.push_back(sample);
+  }
+  return damaged;
+}
+
+std::uint64_t ActivationCacheState::record_hash(std::uint64_t sample) {
+  collect_finished();
+  rethrow_failure();
+  const Place& place = places_.at(sample);
+  DELTAPIPE_ASSERT(!place.pinned, "the hash of an acquired record");
+  if (visits[sample] == 0) return 0;
+  HostBytes record(uninitialized("deltapipe::ActivationCache::hashed_record"), shape_.record_bytes);
+  if (place.pool != kNowhere) {
+    settle_released();
+    copy_from_pool(record.data(), place.pool);
+    copies_.fence();
+  } else {
+    wait_for_all_tasks();
+    file_->read_record(sample, record.data());
+  }
+  return record_checksum(record.data(), shape_.record_bytes);
+}
+
+ActivationCache::ActivationCache(const ExecSpace& copies, CacheIoThread* io,
+                                 const CacheShape& shape, const CacheIdentity& identity,
+                                 std::uint64_t budget_bytes, const std::string& spill_path,
+                                 SpillStart start)
+    : state_(std::make_unique<ActivationCacheState>(copies, io, shape, identity, budget_bytes,
+                                                    spill_path, start)) {}
+
+ActivationCache::~ActivationCache() = default;
+
+void ActivationCache::prefetch(std::span<const std::uint64_t> sample_ids) {
+  state_->prefetch(sample_ids);
+}
+
+void ActivationCache::clear_prefetch() {
+  state_->clear_prefetch();
+}
+
+void ActivationCache::acquire(std::span<const std::uint64_t> sample_ids, MemoryRecords& records,
+                              std::vector<std::uint32_t>& visits) {
+  state_->acquire(sample_ids, records, visits);
+}
+
+void ActivationCache::release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids) {
+  state_->release(exec, sample_ids, true);
+}
+
+void ActivationCache::release_unchanged(const ExecSpace& exec,
+                                        std::span<const std::uint64_t> sample_ids) {
+  state_->release(exec, sample_ids, false);
+}
+
+void ActivationCache::flush() {
+  state_->flush();
+}
+
+void ActivationCache::forget(std::span<const std::uint64_t> sample_ids) {
+  state_->forget(sample_ids);
+}
+
+std::vector<std::uint64_t> ActivationCache::find_damaged_records() {
+  return state_->find_damaged_records();
+}
+
+CacheStatistics ActivationCache::take_statistics() {
+  return std::exchange(state_->statistics, {});
+}
+
+std::span<const std::uint32_t> ActivationCache::visits() const {
+  return state_->visits;
+}
+
+std::uint64_t ActivationCache::record_hash(std::uint64_t sample_id) {
+  return state_->record_hash(sample_id);
+}
+
+std::uint64_t ActivationCache::minimum_budget_bytes(const CacheShape& shape) {
+  const auto in_flight = static_cast<std::uint64_t>(shape.max_samples_in_flight);
+  return std::min(shape.samples, in_flight) * record_stride(shape.record_bytes);
+}
+
+CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t budget_bytes) {
+  check_shape(shape);
+  const std::size_t stride = record_stride(shape.record_bytes);
+  CacheMemory memory;
+  memory.pool_bytes = pool_slots(shape, budget_bytes) * stride;
+  if (budget_bytes != 0) memory.staging_bytes = (read_slots(shape) + write_slots(shape)) * stride;
+  // Places, eviction keys, announced uses and visits; visits and checksums of the file.
+  memory.table_bytes =
+      shape.samples * (sizeof(Place) + 3 * sizeof(std::uint64_t) + 4 + (budget_bytes != 0 ? 8 : 0));
+  return memory;
+}
+
+std::uint64_t ActivationCache::disk_bytes_needed(const CacheShape& shape,
+                                                 std::uint64_t budget_bytes) {
+  return budget_bytes == 0 ? 0 : SpillFile::bytes_needed(shape.samples, shape.record_bytes);
+}
+
+}  // namespace deltapipe

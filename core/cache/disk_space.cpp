@@ -1,0 +1,29 @@
+#include "core/cache/disk_space.hpp"
+
+#include <sys/statvfs.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+void check_disk_space(const std::string& directory, std::uint64_t bytes, const std::string& file) {
+  struct statvfs status {};
+  if (::statvfs(directory.c_str(), &status) != 0)
+    throw UserError({.what = "the directory for cache files cannot be used: " +
+                             std::generic_category().message(errno),
+                     .file = directory,
+                     .remedy = "make it or set cache.directory"});
+  const std::uint64_t free_bytes = std::uint64_t{status.f_bavail} * status.f_frsize;
+  if (free_bytes >= bytes) return;
+  throw UserError({.what = "too little disk space: the activation cache needs " +
+                           std::to_string(bytes) + " bytes, " + std::to_string(free_bytes) +
+                           " are free",
+                   .file = file,
+                   .remedy = "free space, set cache.directory to a larger disk or choose a smaller "
+                             "cache.storage"});
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,400 @@
+#include "core/cache/spill_file.hpp"
+
+#include <fcntl.h>
+#include <hdf5.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+#include "core/cache/disk_space.hpp"
+#include "core/error.hpp"
+#include "core/files/hdf5.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+constexpr const char* kFormat = "deltapipe activation cache";
+constexpr std::uint32_t kFormatVersion = 1;
+constexpr std::uint64_t kPage = 4096;
+/// For HDF5's own structures: superblock, object headers, attributes; some kilobytes really.
+constexpr std::uint64_t kOverheadBytes = 64 * 1024;
+
+std::string system_message(int error) {
+  return std::generic_category().message(error);
+}
+
+bool is_no_space(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
+[[noreturn]] void throw_no_space(const std::string& path, std::uint64_t bytes, int error) {
+  throw UserError({.what = "the disk is full (" + system_message(error) +
+                           "): the activation cache needs " + std::to_string(bytes) + " bytes",
+                   .file = path,
+                   .remedy = "free space or set cache.directory to a larger disk; records and "
+                             "checkpoints written before are complete"});
+}
+
+std::string directory_of(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+std::string hexadecimal(std::uint64_t value) {
+  std::string digits;
+  for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[(value >> shift) & 15];
+  return digits;
+}
+
+hdf5::Handle checked(hid_t id, hdf5::Handle::CloseFunction close, const std::string& path) {
+  if (id < 0) hdf5::throw_failure("the activation cache cannot be created", path);
+  return hdf5::Handle(id, close);
+}
+
+void check(herr_t status, const std::string& path) {
+  if (status < 0) hdf5::throw_failure("the activation cache cannot be created", path);
+}
+
+/// Early allocation without a fill value or filters: HDF5 then needs no index, chunk i follows
+/// chunk i-1 in the file.
+void create_records(hid_t file, const std::string& path, std::uint64_t samples,
+                    std::size_t record_bytes) {
+  const std::array<hsize_t, 2> shape = {samples, record_bytes};
+  const std::array<hsize_t, 2> chunk = {1, record_bytes};
+  const hdf5::Handle space = checked(H5Screate_simple(2, shape.data(), nullptr), H5Sclose, path);
+  const hdf5::Handle options = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
+  check(H5Pset_chunk(options.get(), 2, chunk.data()), path);
+  check(H5Pset_alloc_time(options.get(), H5D_ALLOC_TIME_EARLY), path);
+  check(H5Pset_fill_time(options.get(), H5D_FILL_TIME_NEVER), path);
+  checked(H5Dcreate2(file, "records", H5T_NATIVE_UINT8, space.get(), H5P_DEFAULT, options.get(),
+                     H5P_DEFAULT),
+          H5Dclose, path);
+}
+
+/// Contiguous and filled with zeros.
+void create_table(hid_t file, const std::string& path, const char* name, hid_t type,
+                  std::uint64_t samples) {
+  const hsize_t shape = samples;
+  const hdf5::Handle space = checked(H5Screate_simple(1, &shape, nullptr), H5Sclose, path);
+  const hdf5::Handle options = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
+  check(H5Pset_alloc_time(options.get(), H5D_ALLOC_TIME_EARLY), path);
+  checked(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, options.get(), H5P_DEFAULT),
+          H5Dclose, path);
+}
+
+void create_datasets(const std::string& path, std::uint64_t samples, std::size_t record_bytes) {
+  const hdf5::Lock lock;
+  const hdf5::Handle access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
+  check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), path);
+  check(H5Pset_alignment(access.get(), kPage, kPage), path);
+  hdf5::Handle file =
+      checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
+  create_records(file.get(), path, samples, record_bytes);
+  create_table(file.get(), path, "visits", H5T_NATIVE_UINT32, samples);
+  create_table(file.get(), path, "checksums", H5T_NATIVE_UINT64, samples);
+  if (!file.close()) hdf5::throw_failure("the activation cache cannot be created", path);
+}
+
+void check_native_type(const hdf5::Dataset& dataset, hid_t native, bool& matches) {
+  const hdf5::Lock lock;
+  const hdf5::Handle type(H5Dget_type(dataset.id()), H5Tclose);
+  if (type.get() < 0 || H5Tequal(type.get(), native) <= 0) matches = false;
+}
+
+/// Of the whole dataset, or of one chunk; HADDR_UNDEF where there is none.
+haddr_t table_offset(const hdf5::Dataset& dataset) {
+  const hdf5::Lock lock;
+  return H5Dget_offset(dataset.id());
+}
+
+haddr_t chunk_offset(const hdf5::Dataset& dataset, std::uint64_t sample, std::size_t record_bytes) {
+  const hdf5::Lock lock;
+  const std::array<hsize_t, 2> place = {sample, 0};
+  unsigned filter_mask = 0;
+  haddr_t address = HADDR_UNDEF;
+  hsize_t size = 0;
+  const herr_t status =
+      H5Dget_chunk_info_by_coord(dataset.id(), place.data(), &filter_mask, &address, &size);
+  return status < 0 || size != record_bytes ? HADDR_UNDEF : address;
+}
+
+}  // namespace
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size) {
+  return XXH3_64bits(bytes, size);
+}
+
+SpillFile::SpillFile(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
+                     std::size_t record_bytes, SpillStart start)
+    : path_(path), samples_(samples), record_bytes_(record_bytes) {
+  DELTAPIPE_ASSERT(record_bytes <= std::numeric_limits<std::uint32_t>::max(),
+                   "HDF5 chunks are smaller than 4 GiB");
+  if (start == SpillStart::create) {
+    create(identity);
+  } else {
+    open_descriptor();
+    check_identity(identity);
+  }
+  locate_datasets();
+  if (start == SpillStart::create) reserve_space();
+  read_checksums();
+}
+
+std::uint64_t SpillFile::bytes_needed(std::uint64_t samples, std::size_t record_bytes) {
+  return samples * (record_bytes + sizeof(std::uint32_t) + sizeof(std::uint64_t)) + kOverheadBytes;
+}
+
+void SpillFile::throw_foreign(const std::string& what, const std::string& value) const {
+  throw UserError({.what = "not this run's activation cache: " + what,
+                   .file = path_,
+                   .value = value,
+                   .remedy = "move or remove the file, or set another cache.directory"});
+}
+
+/// What is at `path_` may be replaced only when it is a cache that no process uses.
+void SpillFile::check_replaceable() const {
+  bool is_cache = false;
+  try {
+    const hdf5::File file = hdf5::File::open_read_only(path_);
+    is_cache = file.has_attribute("format") && file.read_string_attribute("format") == kFormat;
+  } catch (const UserError&) {
+    is_cache = false;
+  }
+  if (!is_cache)
+    throw UserError({.what = "a file that is no sound activation cache is in the way",
+                     .file = path_,
+                     .remedy = "move or remove it, or set another cache.directory"});
+}
+
+void SpillFile::create(const CacheIdentity& identity) {
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(path_, error);
+  if (std::filesystem::exists(status)) {
+    open_descriptor();
+    check_replaceable();
+    std::filesystem::remove(path_, error);
+    if (error)
+      throw UserError({.what = "cannot be replaced: " + error.message(),
+                       .file = path_,
+                       .remedy = "set another cache.directory"});
+    file_ = FileDescriptor();
+  }
+  check_disk_space(directory_of(path_), bytes_needed(samples_, record_bytes_), path_);
+  create_datasets(path_, samples_, record_bytes_);
+  hdf5::File file = hdf5::File::open_read_write(path_);
+  file.write_attribute("format", kFormat);
+  file.write_attribute("format_version", kFormatVersion);
+  file.write_attribute("boundary", identity.boundary);
+  file.write_attribute("direction", identity.backward ? "backward" : "forward");
+  file.write_attribute("end", identity.sender ? "sender" : "receiver");
+  file.write_attribute("storage", identity.storage);
+  file.write_attribute("tokens", identity.tokens);
+  file.write_attribute("channels", identity.channels);
+  file.write_attribute("data_fingerprint", identity.data_fingerprint);
+  file.write_attribute("samples", samples_);
+  file.write_attribute("record_bytes", std::uint64_t{record_bytes_});
+  file.write_attribute("checksum", "XXH3 64 bits");
+  file.close();
+  open_descriptor();
+}
+
+/// Opens the file for this process alone. The lock is not one that HDF5 looks for, so that others
+/// may read the file.
+void SpillFile::open_descriptor() {
+  FileDescriptor file(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.is_open())
+    throw UserError({.what = "the activation cache cannot be opened: " + system_message(errno),
+                     .file = path_,
+                     .remedy = "name the directory of the run to go on with, or start anew"});
+#ifdef F_OFD_SETLK
+  struct flock region {};
+  region.l_type = F_WRLCK;
+  region.l_whence = SEEK_SET;
+  region.l_start = std::numeric_limits<off_t>::max() - 1;
+  region.l_len = 1;
+  if (::fcntl(file.get(), F_OFD_SETLK, &region) != 0 && (errno == EAGAIN || errno == EACCES))
+    throw UserError({.what = "another process uses this activation cache",
+                     .file = path_,
+                     .remedy = "end that run or set another cache.directory"});
+#endif
+  file_ = std::move(file);
+}
+
+void SpillFile::check_identity(const CacheIdentity& identity) const {
+  const hdf5::File file = hdf5::File::open_read_only(path_);
+  const auto expect = [&](const char* name, const auto& expected) {
+    using Value = std::decay_t<decltype(expected)>;
+    if (!file.has_attribute(name)) throw_foreign(std::string("it has no attribute ") + name, "");
+    if constexpr (std::is_same_v<Value, std::string>) {
+      const std::string value = file.read_string_attribute(name);
+      if (value != expected) throw_foreign(std::string(name) + " is not " + expected, value);
+    } else {
+      const Value value = file.read_attribute<Value>(name);
+      if (value != expected)
+        throw_foreign(std::string(name) + " is not " + std::to_string(expected),
+                      std::to_string(value));
+    }
+  };
+  expect("format", std::string(kFormat));
+  expect("format_version", kFormatVersion);
+  expect("boundary", identity.boundary);
+  expect("direction", std::string(identity.backward ? "backward" : "forward"));
+  expect("end", std::string(identity.sender ? "sender" : "receiver"));
+  expect("storage", identity.storage);
+  expect("tokens", identity.tokens);
+  expect("channels", identity.channels);
+  expect("data_fingerprint", identity.data_fingerprint);
+  expect("samples", samples_);
+  expect("record_bytes", std::uint64_t{record_bytes_});
+}
+
+void SpillFile::locate_datasets() {
+  const hdf5::File file = hdf5::File::open_read_only(path_);
+  const hdf5::Dataset records = file.open_dataset("records");
+  const hdf5::Dataset visits = file.open_dataset("visits");
+  const hdf5::Dataset checksums = file.open_dataset("checksums");
+  bool matches = records.shape() == std::vector<std::uint64_t>{samples_, record_bytes_} &&
+                 visits.shape() == std::vector<std::uint64_t>{samples_} &&
+                 checksums.shape() == std::vector<std::uint64_t>{samples_};
+  check_native_type(records, H5T_NATIVE_UINT8, matches);
+  check_native_type(visits, H5T_NATIVE_UINT32, matches);
+  check_native_type(checksums, H5T_NATIVE_UINT64, matches);
+  if (!matches) throw_foreign("its datasets have other shapes or types", "");
+
+  records_offset_ = chunk_offset(records, 0, record_bytes_);
+  visits_offset_ = table_offset(visits);
+  checksums_offset_ = table_offset(checksums);
+  const auto follows = [&](std::uint64_t sample) {
+    return chunk_offset(records, sample, record_bytes_) == records_offset_ + sample * record_bytes_;
+  };
+  if (records_offset_ == HADDR_UNDEF || visits_offset_ == HADDR_UNDEF ||
+      checksums_offset_ == HADDR_UNDEF || !follows(samples_ / 2) || !follows(samples_ - 1))
+    throw_foreign("its records are not stored one after the other (was it repacked?)", "");
+
+  struct stat status {};
+  const std::uint64_t end = std::max({records_offset_ + samples_ * record_bytes_,
+                                      visits_offset_ + samples_ * sizeof(std::uint32_t),
+                                      checksums_offset_ + samples_ * sizeof(std::uint64_t)});
+  if (::fstat(file_.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < end)
+    throw_foreign("the file is truncated",
+                  std::to_string(status.st_size) + " bytes, not " + std::to_string(end));
+}
+
+/// So that the disk cannot get full later; file systems that cannot promise that are left alone.
+void SpillFile::reserve_space() {
+#ifdef __linux__
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) return;
+  int result = 0;
+  do {
+    result = ::fallocate(file_.get(), 0, 0, status.st_size);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0 || !is_no_space(errno)) return;
+  const int error = errno;
+  ::unlink(path_.c_str());
+  throw_no_space(path_, static_cast<std::uint64_t>(status.st_size), error);
+#endif
+}
+
+void SpillFile::read_checksums() {
+  checksums_.resize(samples_);
+  read_bytes(checksums_.data(), samples_ * sizeof(std::uint64_t), checksums_offset_);
+}
+
+std::vector<std::uint32_t> SpillFile::read_visits() {
+  std::vector<std::uint32_t> visits(samples_);
+  read_bytes(visits.data(), samples_ * sizeof(std::uint32_t), visits_offset_);
+  return visits;
+}
+
+void SpillFile::write_bytes(const void* bytes, std::size_t size, std::uint64_t offset) {
+  const char* from = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t written = ::pwrite(file_.get(), from, size, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && is_no_space(errno))
+      throw_no_space(path_, bytes_needed(samples_, record_bytes_), errno);
+    if (written <= 0)
+      throw UserError({.what = "the activation cache cannot be written: " + system_message(errno),
+                       .file = path_,
+                       .remedy = "check the disk or set another cache.directory"});
+    from += written;
+    size -= static_cast<std::size_t>(written);
+    offset += static_cast<std::uint64_t>(written);
+  }
+}
+
+void SpillFile::read_bytes(void* bytes, std::size_t size, std::uint64_t offset) {
+  char* to = static_cast<char*>(bytes);
+  while (size > 0) {
+    const ssize_t count = ::pread(file_.get(), to, size, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0)
+      throw UserError({.what = "the activation cache cannot be read: " +
+                               (count == 0 ? "the file was truncated" : system_message(errno)),
+                       .file = path_,
+                       .remedy = "check the disk, remove the file and start anew"});
+    to += count;
+    size -= static_cast<std::size_t>(count);
+    offset += static_cast<std::uint64_t>(count);
+  }
+}
+
+void SpillFile::write_record(std::uint64_t sample, const std::uint8_t* bytes,
+                             std::uint32_t visits) {
+  const std::uint64_t checksum = record_checksum(bytes, record_bytes_);
+  write_bytes(bytes, record_bytes_, records_offset_ + sample * record_bytes_);
+  write_bytes(&checksum, sizeof checksum, checksums_offset_ + sample * sizeof checksum);
+  write_bytes(&visits, sizeof visits, visits_offset_ + sample * sizeof visits);
+  checksums_[sample] = checksum;
+}
+
+bool SpillFile::try_read_record(std::uint64_t sample, std::uint8_t* bytes) {
+  read_bytes(bytes, record_bytes_, records_offset_ + sample * record_bytes_);
+  return record_checksum(bytes, record_bytes_) == checksums_[sample];
+}
+
+void SpillFile::read_record(std::uint64_t sample, std::uint8_t* bytes) {
+  if (try_read_record(sample, bytes)) return;
+  throw UserError({.what = "the record of sample " + std::to_string(sample) +
+                           " is damaged: its checksum is " +
+                           hexadecimal(record_checksum(bytes, record_bytes_)) + ", not " +
+                           hexadecimal(checksums_[sample]),
+                   .file = path_,
+                   .remedy = "remove the file and start anew; check the disk"});
+}
+
+void SpillFile::forget_record(std::uint64_t sample) {
+  const std::uint32_t none = 0;
+  write_bytes(&none, sizeof none, visits_offset_ + sample * sizeof none);
+}
+
+void SpillFile::sync() {
+  if (::fdatasync(file_.get()) == 0) return;
+  if (is_no_space(errno)) throw_no_space(path_, bytes_needed(samples_, record_bytes_), errno);
+  throw UserError(
+      {.what = "the activation cache cannot be brought to the disk: " + system_message(errno),
+       .file = path_,
+       .remedy = "check the disk or set another cache.directory"});
+}
+
+}  // namespace deltapipe

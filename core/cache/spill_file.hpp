@@ -1,0 +1,88 @@
+// The HDF5 file in which one end of one boundary direction keeps its records:
+//   records   [S, record_bytes] uint8, one chunk a sample
+//   visits    [S] uint32, 0: no record
+//   checksums [S] uint64, XXH3 (64 bits) of the record
+// and root attributes that say what it is.
+//
+// All space is taken at creation, without filters, so that nothing but the elements themselves ever
+// changes. The HDF5 library is therefore used only to create and to check the file; afterwards the
+// file is closed for HDF5 and records are read and written at their fixed places. So h5ls and h5py
+// read the file while training runs, a killed run leaves a sound HDF5 file, and other threads may
+// use the library meanwhile. After a kill each record is the last one written, or torn: then its
+// checksum does not match. After power loss only what sync() covered is sure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/cache/activation_cache.hpp"
+
+namespace deltapipe {
+
+/// Owns a file descriptor.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor();
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+/// One thread at a time calls the functions.
+class SpillFile {
+ public:
+  /// UserError: not enough disk space, a file there that is not an activation cache, is in use, is
+  /// truncated or (open_existing) is another cache's.
+  SpillFile(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
+            std::size_t record_bytes, SpillStart start);
+
+  const std::string& path() const { return path_; }
+  /// Of the records in the file, S entries.
+  std::vector<std::uint32_t> read_visits();
+
+  /// `bytes` are record_bytes long. UserError: full disk, input/output error.
+  void write_record(std::uint64_t sample, const std::uint8_t* bytes, std::uint32_t visits);
+  /// UserError: the record's checksum does not match (names both), truncated file.
+  void read_record(std::uint64_t sample, std::uint8_t* bytes);
+  /// False when the checksum does not match.
+  bool try_read_record(std::uint64_t sample, std::uint8_t* bytes);
+  /// Sample has no record any more.
+  void forget_record(std::uint64_t sample);
+  /// What has been written is on the disk when this returns.
+  void sync();
+
+  static std::uint64_t bytes_needed(std::uint64_t samples, std::size_t record_bytes);
+
+ private:
+  void check_replaceable() const;
+  void create(const CacheIdentity& identity);
+  void open_descriptor();
+  void check_identity(const CacheIdentity& identity) const;
+  void locate_datasets();
+  void reserve_space();
+  void read_checksums();
+  [[noreturn]] void throw_foreign(const std::string& what, const std::string& value) const;
+  void write_bytes(const void* bytes, std::size_t size, std::uint64_t offset);
+  void read_bytes(void* bytes, std::size_t size, std::uint64_t offset);
+
+  std::string path_;
+  std::uint64_t samples_;
+  std::size_t record_bytes_;
+  FileDescriptor file_;
+  std::uint64_t records_offset_ = 0;  ///< in the file, of record 0
+  std::uint64_t visits_offset_ = 0;
+  std::uint64_t checksums_offset_ = 0;
+  std::vector<std::uint64_t> checksums_;
+};
+
+/// XXH3, 64 bits.
+std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size);
+
+}  // namespace deltapipe
