@@ -1,0 +1,408 @@
+#include "comm/channel.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "comm/mpi_check.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+namespace {
+
+// Slots are aligned to 64 bytes; starting the header here aligns the payload as well.
+constexpr std::size_t kHeaderOffset = 32;
+constexpr std::size_t kPayloadOffset = kHeaderOffset + sizeof(MessageHeader);
+static_assert(kPayloadOffset % 64 == 0);
+
+constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
+// First pieces use one MPI tag, the other pieces of message n the tag 1 + n % 127 after it: with at
+// most 127 slots, pieces of two messages with the same tag are never awaited at once.
+constexpr int kTagsPerChannel = 128;
+constexpr int kLargestSlots = kTagsPerChannel - 1;
+
+int first_tag(int tag) {
+  return tag * kTagsPerChannel;
+}
+int rest_tag(int tag, std::uint64_t sequence) {
+  return tag * kTagsPerChannel + 1 + static_cast<int>(sequence % kLargestSlots);
+}
+
+std::size_t message_bytes(std::size_t payload_bytes) {
+  return sizeof(MessageHeader) + payload_bytes;
+}
+
+void check_tag(int tag) {
+  int* largest = nullptr;
+  int found = 0;
+  DELTAPIPE_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &largest, &found));
+  const int limit = found ? *largest : 32767;
+  if (tag < 0 || tag > (limit - (kTagsPerChannel - 1)) / kTagsPerChannel) {
+    throw UserError(Mistake{
+        .what = "the MPI library has too few tags for this many boundaries",
+        .value = "channel " + std::to_string(tag) + ", largest MPI tag " + std::to_string(limit),
+        .remedy = "use fewer stages"});
+  }
+}
+
+void check_options(const ChannelOptions& options) {
+  DELTAPIPE_ASSERT(options.slots >= 1 && options.slots <= kLargestSlots,
+                   std::to_string(options.slots) + " slots");
+  DELTAPIPE_ASSERT(
+      options.piece_bytes >= sizeof(MessageHeader) && options.piece_bytes <= kLargestPiece,
+      std::to_string(options.piece_bytes) + " bytes a piece");
+  DELTAPIPE_ASSERT(
+      options.max_payload_bytes <= std::numeric_limits<std::size_t>::max() / 2 - kPayloadOffset,
+      std::to_string(options.max_payload_bytes) + " bytes of payload");
+}
+
+HostBytes allocate(std::size_t max_payload_bytes, const std::string& name) {
+  try {
+    return HostBytes(uninitialized("deltapipe::Channel::slot"), kPayloadOffset + max_payload_bytes);
+  } catch (const std::exception&) {
+    throw UserError(Mistake{.what = "no memory for a message buffer of " + name,
+                            .value = std::to_string(max_payload_bytes) + " bytes",
+                            .remedy = "use smaller micro-batches or more memory"});
+  }
+}
+
+HostBytes payload_of(const HostBytes& memory, std::size_t payload_bytes) {
+  return Kokkos::subview(
+      memory, std::pair<std::size_t, std::size_t>(kPayloadOffset, kPayloadOffset + payload_bytes));
+}
+
+/// World ranks of the caller and of `peer` in `comm`.
+std::pair<std::uint32_t, std::uint32_t> world_ranks(MPI_Comm comm, int peer) {
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Group world = MPI_GROUP_NULL;
+  int ranks[2] = {0, peer};
+  int translated[2] = {0, 0};
+  DELTAPIPE_MPI(MPI_Comm_rank(comm, &ranks[0]));
+  DELTAPIPE_MPI(MPI_Comm_group(comm, &group));
+  DELTAPIPE_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  DELTAPIPE_MPI(MPI_Group_translate_ranks(group, 2, ranks, world, translated));
+  DELTAPIPE_MPI(MPI_Group_free(&group));
+  DELTAPIPE_MPI(MPI_Group_free(&world));
+  return {static_cast<std::uint32_t>(translated[0]), static_cast<std::uint32_t>(translated[1])};
+}
+
+std::string between(const std::string& name, std::uint32_t source, std::uint32_t target) {
+  return name + ", message from rank " + std::to_string(source) + " to rank " +
+         std::to_string(target);
+}
+
+/// Calls what(offset, size, first) for every piece of a message.
+template <class What>
+void for_each_piece(std::size_t begin, std::size_t bytes, std::size_t piece_bytes, What what) {
+  for (std::size_t offset = begin; offset < bytes; offset += piece_bytes) {
+    what(offset, std::min(piece_bytes, bytes - offset));
+  }
+}
+
+double seconds_of(const LinkSettings& link, std::size_t bytes) {
+  if (link.bits_per_second <= 0) return 0;
+  return static_cast<double>(bytes) * 8 / link.bits_per_second;
+}
+
+Clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+EmulatedLink::Passage EmulatedLink::book(TimePoint now, std::size_t bytes) {
+  const double busy = seconds_of(settings_, bytes);
+  const TimePoint start = std::max(now, free_);
+  free_ = start + duration_of(busy);
+  return {start, free_ + duration_of(settings_.latency_seconds), busy};
+}
+
+void IntervalAccount::transfer(TimePoint begin, TimePoint end) {
+  if (begin < end) transfers_.push_back({begin, end});
+}
+
+void IntervalAccount::blocked(TimePoint begin, TimePoint end) {
+  if (begin < end) blocked_.push_back({begin, end});
+}
+
+void IntervalAccount::merge(std::vector<Interval>& intervals) {
+  std::sort(intervals.begin(), intervals.end(),
+            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  std::size_t kept = 0;
+  for (const Interval interval : intervals) {
+    if (kept > 0 && interval.begin <= intervals[kept - 1].end) {
+      intervals[kept - 1].end = std::max(intervals[kept - 1].end, interval.end);
+    } else {
+      intervals[kept++] = interval;
+    }
+  }
+  intervals.resize(kept);
+}
+
+void IntervalAccount::settle(ChannelStatistics& statistics) {
+  merge(transfers_);
+  merge(blocked_);
+  double wire = 0;
+  double shown = 0;
+  for (const Interval& interval : transfers_) wire += seconds_between(interval.begin, interval.end);
+  for (const Interval& interval : blocked_) {
+    statistics.wait_seconds += seconds_between(interval.begin, interval.end);
+  }
+  for (std::size_t t = 0, b = 0; t < transfers_.size() && b < blocked_.size();) {
+    const TimePoint begin = std::max(transfers_[t].begin, blocked_[b].begin);
+    const TimePoint end = std::min(transfers_[t].end, blocked_[b].end);
+    if (begin < end) shown += seconds_between(begin, end);
+    if (transfers_[t].end < blocked_[b].end) {
+      ++t;
+    } else {
+      ++b;
+    }
+  }
+  statistics.wire_seconds += wire;
+  statistics.hidden_seconds += std::max(0.0, wire - shown);
+  transfers_.clear();
+  blocked_.clear();
+}
+
+SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                         ChannelOptions options, LinkSettings link)
+    : progress_(progress),
+      comm_(comm),
+      peer_(peer),
+      tag_(tag),
+      options_(std::move(options)),
+      link_(link) {
+  check_options(options_);
+  {
+    const auto lock = progress_.lock_mpi();
+    check_tag(tag_);
+    std::tie(source_rank_, target_rank_) = world_ranks(comm_, peer_);
+  }
+  slots_.resize(static_cast<std::size_t>(options_.slots));
+  for (Slot& slot : slots_) slot.memory = allocate(options_.max_payload_bytes, options_.name);
+}
+
+void SendChannel::reclaim(Slot& slot) {
+  const OperationTimes times = progress_.times(slot.ticket);
+  const TimePoint begin = link_.emulates() ? slot.link_start : times.started;
+  account_.transfer(begin, times.finished);
+  TraceRecorder::instance().record(TraceCategory::wire, options_.name + " send", "transfer", begin,
+                                   times.finished);
+  slot.ticket.reset();
+}
+
+void SendChannel::wait(Slot& slot) {
+  if (!progress_.done(slot.ticket)) {
+    const TimePoint begin = Clock::now();
+    progress_.wait(slot.ticket);
+    const TimePoint end = Clock::now();
+    account_.blocked(begin, end);
+    TraceRecorder::instance().record(TraceCategory::wait, "compute",
+                                     "wait for a slot, " + options_.name, begin, end);
+  } else {
+    progress_.wait(slot.ticket);
+  }
+  reclaim(slot);
+}
+
+SendChannel::Buffer SendChannel::acquire() {
+  while (!in_flight_.empty() && progress_.done(slots_[in_flight_.front()].ticket)) {
+    wait(slots_[in_flight_.front()]);
+    in_flight_.pop_front();
+  }
+  const auto is_free = [](const Slot& slot) { return !slot.lent && !slot.ticket; };
+  auto slot = std::find_if(slots_.begin(), slots_.end(), is_free);
+  if (slot == slots_.end()) {
+    DELTAPIPE_ASSERT(!in_flight_.empty(), options_.name + ": all send buffers are lent");
+    wait(slots_[in_flight_.front()]);
+    in_flight_.pop_front();
+    slot = std::find_if(slots_.begin(), slots_.end(), is_free);
+  }
+  slot->lent = true;
+  return {static_cast<int>(slot - slots_.begin()),
+          payload_of(slot->memory, options_.max_payload_bytes)};
+}
+
+void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t payload_bytes) {
+  DELTAPIPE_ASSERT(buffer.slot >= 0 && buffer.slot < options_.slots &&
+                       slots_[static_cast<std::size_t>(buffer.slot)].lent,
+                   options_.name + ": the buffer was not acquired");
+  DELTAPIPE_ASSERT(payload_bytes <= options_.max_payload_bytes,
+                   options_.name + ": " + std::to_string(payload_bytes) + " bytes");
+  Slot& slot = slots_[static_cast<std::size_t>(buffer.slot)];
+  header.source_rank = source_rank_;
+  header.target_rank = target_rank_;
+  header.sequence = sequence_++;
+  header.payload_bytes = payload_bytes;
+  header.payload_checksum = checksum(slot.memory.data() + kPayloadOffset, payload_bytes);
+  const std::size_t bytes = message_bytes(payload_bytes);
+
+  OperationPlan plan;
+  plan.name = between(options_.name, source_rank_, target_rank_);
+  TimePoint link_start{};
+  if (link_.emulates()) {
+    const EmulatedLink::Passage passage = link_.book(Clock::now(), bytes);
+    link_start = passage.start;
+    plan.not_before = passage.arrival;
+    statistics_.link_busy_seconds += passage.busy_seconds;
+  }
+  slot.link_start = link_start;
+  plan.start = [memory = slot.memory, header, bytes, link_start, comm = comm_, peer = peer_,
+                tag = tag_, piece = options_.piece_bytes,
+                offset = progress_.clock_offset()](RequestList& requests) mutable {
+    const TimePoint started = link_start == TimePoint{} ? Clock::now() : link_start;
+    header.started_ns = nanoseconds_of(started) + offset.count();
+    seal(header);
+    std::memcpy(memory.data() + kHeaderOffset, &header, sizeof header);
+    for_each_piece(0, bytes, piece, [&](std::size_t begin, std::size_t size) {
+      requests.push_back(MPI_REQUEST_NULL);
+      DELTAPIPE_MPI(MPI_Isend(
+          memory.data() + kHeaderOffset + begin, static_cast<int>(size), MPI_BYTE, peer,
+          begin == 0 ? first_tag(tag) : rest_tag(tag, header.sequence), comm, &requests.back()));
+    });
+  };
+  slot.ticket = progress_.submit(std::move(plan));
+  slot.lent = false;
+  in_flight_.push_back(buffer.slot);
+  statistics_.bytes += bytes;
+  ++statistics_.messages;
+}
+
+void SendChannel::flush() {
+  for (; !in_flight_.empty(); in_flight_.pop_front()) wait(slots_[in_flight_.front()]);
+}
+
+ChannelStatistics SendChannel::take_statistics() {
+  while (!in_flight_.empty() && progress_.done(slots_[in_flight_.front()].ticket)) {
+    wait(slots_[in_flight_.front()]);
+    in_flight_.pop_front();
+  }
+  account_.settle(statistics_);
+  return std::exchange(statistics_, {});
+}
+
+/// Written by the progress thread until the ticket is done, by the compute thread after it.
+struct ReceiveChannel::Slot {
+  HostBytes memory;
+  Ticket ticket;
+  std::size_t received = 0;
+};
+
+ReceiveChannel::ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                               ChannelOptions options)
+    : progress_(progress), comm_(comm), peer_(peer), tag_(tag), options_(std::move(options)) {
+  check_options(options_);
+  {
+    const auto lock = progress_.lock_mpi();
+    check_tag(tag_);
+    std::tie(target_rank_, source_rank_) = world_ranks(comm_, peer_);
+  }
+  for (int i = 0; i < options_.slots; ++i) {
+    slots_.push_back(std::make_shared<Slot>());
+    slots_.back()->memory = allocate(options_.max_payload_bytes, options_.name);
+  }
+  for (int i = 0; i < options_.slots; ++i) post(i);
+}
+
+ReceiveChannel::~ReceiveChannel() {
+  for (const int i : posted_) progress_.cancel(slots_[static_cast<std::size_t>(i)]->ticket);
+}
+
+void ReceiveChannel::post(int index) {
+  const std::shared_ptr<Slot> slot = slots_[static_cast<std::size_t>(index)];
+  slot->received = 0;
+  OperationPlan plan;
+  plan.name = between(options_.name, source_rank_, target_rank_);
+  plan.passive = true;
+  const std::size_t largest = message_bytes(options_.max_payload_bytes);
+  plan.start = [slot, largest, comm = comm_, peer = peer_, tag = tag_,
+                piece = options_.piece_bytes](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Irecv(slot->memory.data() + kHeaderOffset,
+                            static_cast<int>(std::min(piece, largest)), MPI_BYTE, peer,
+                            first_tag(tag), comm, &requests.back()));
+  };
+  plan.completed = [slot, largest, comm = comm_, peer = peer_, tag = tag_, number = posts_,
+                    piece = options_.piece_bytes](const MPI_Status& status, RequestList& requests) {
+    int count = 0;
+    DELTAPIPE_MPI(MPI_Get_count(&status, MPI_BYTE, &count));
+    const bool is_first = slot->received == 0;
+    slot->received += static_cast<std::size_t>(count);
+    // Other pieces are awaited only when the header can be trusted; receive() tells why if not.
+    if (!is_first || slot->received != piece) return;
+    MessageHeader header;
+    std::memcpy(&header, slot->memory.data() + kHeaderOffset, sizeof header);
+    MessageHeader sealed = header;
+    seal(sealed);
+    if (sealed.header_checksum != header.header_checksum) return;
+    if (header.payload_bytes > largest - sizeof header) return;
+    for_each_piece(piece, message_bytes(header.payload_bytes), piece,
+                   [&](std::size_t begin, std::size_t size) {
+                     requests.push_back(MPI_REQUEST_NULL);
+                     DELTAPIPE_MPI(MPI_Irecv(slot->memory.data() + kHeaderOffset + begin,
+                                             static_cast<int>(size), MPI_BYTE, peer,
+                                             rest_tag(tag, number), comm, &requests.back()));
+                   });
+  };
+  ++posts_;
+  slot->ticket = progress_.submit(std::move(plan));
+  posted_.push_back(index);
+}
+
+bool ReceiveChannel::ready() const {
+  return !posted_.empty() &&
+         progress_.done(slots_[static_cast<std::size_t>(posted_.front())]->ticket);
+}
+
+ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
+  DELTAPIPE_ASSERT(!posted_.empty(), options_.name + ": all received messages are still held");
+  const int index = posted_.front();
+  Slot& slot = *slots_[static_cast<std::size_t>(index)];
+  if (!progress_.done(slot.ticket)) {
+    const TimePoint begin = Clock::now();
+    progress_.wait(slot.ticket);
+    const TimePoint end = Clock::now();
+    account_.blocked(begin, end);
+    TraceRecorder::instance().record(TraceCategory::wait, "compute",
+                                     "wait for a message, " + options_.name, begin, end);
+  } else {
+    progress_.wait(slot.ticket);
+  }
+  expected.source_rank = source_rank_;
+  expected.target_rank = target_rank_;
+  expected.sequence = sequence_;
+  const std::uint8_t* message = slot.memory.data() + kHeaderOffset;
+  const MessageHeader header = read_header(message, slot.received, expected);
+  check(header, expected);
+  check_payload(header, message + sizeof header, slot.received - sizeof header);
+
+  posted_.pop_front();
+  ++sequence_;
+  statistics_.bytes += slot.received;
+  ++statistics_.messages;
+  const TimePoint begin(std::chrono::duration_cast<Clock::duration>(
+      std::chrono::nanoseconds(header.started_ns) - progress_.clock_offset()));
+  const TimePoint end = progress_.times(slot.ticket).finished;
+  account_.transfer(begin, end);
+  TraceRecorder::instance().record(
+      TraceCategory::wire, options_.name,
+      std::string(name_of(header.kind)) + " " + std::to_string(header.micro_batch), begin, end);
+  return {index, header, payload_of(slot.memory, header.payload_bytes)};
+}
+
+void ReceiveChannel::release(const Received& received) {
+  DELTAPIPE_ASSERT(received.slot >= 0 && received.slot < options_.slots &&
+                       std::find(posted_.begin(), posted_.end(), received.slot) == posted_.end(),
+                   options_.name + ": the message is not held");
+  post(received.slot);
+}
+
+ChannelStatistics ReceiveChannel::take_statistics() {
+  account_.settle(statistics_);
+  return std::exchange(statistics_, {});
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,178 @@
+// One direction of one boundary as a stream of checked messages between two ranks. Buffers are
+// allocated once; MPI runs on the progress thread.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/message.hpp"
+#include "comm/progress_thread.hpp"
+#include "core/deck/settings.hpp"
+#include "core/views.hpp"
+
+namespace deltapipe {
+
+/// What both ends of a channel must agree on, and what each end keeps.
+struct ChannelOptions {
+  std::size_t max_payload_bytes = 0;
+  int slots = 2;  ///< buffers at this end, 1 ... 127; a sender waits for one, a receiver posts all
+  /// Messages travel in pieces of this size, at most 1 GiB; the same at both ends.
+  std::size_t piece_bytes = std::size_t{1} << 30;
+  std::string name;  ///< in traces: "boundary 0 forward"
+};
+
+/// Since the last take_statistics().
+struct ChannelStatistics {
+  std::uint64_t bytes = 0;  ///< on the wire, headers included
+  std::uint64_t messages = 0;
+  double wait_seconds = 0;    ///< the compute thread was blocked in this channel
+  double wire_seconds = 0;    ///< at least one message was travelling
+  double hidden_seconds = 0;  ///< part of wire_seconds in which the compute thread was not blocked
+  double link_busy_seconds = 0;  ///< senders with an emulated link: bytes / bandwidth
+};
+
+/// An emulated link: a message enters when the link is free, holds it for size / bandwidth and
+/// arrives a latency later.
+class EmulatedLink {
+ public:
+  explicit EmulatedLink(LinkSettings settings) : settings_(settings) {}
+  struct Passage {
+    TimePoint start;
+    TimePoint arrival;
+    double busy_seconds;
+  };
+  /// Books a message of that size, ready at `now`.
+  Passage book(TimePoint now, std::size_t bytes);
+  bool emulates() const { return settings_.bits_per_second > 0 || settings_.latency_seconds > 0; }
+
+ private:
+  LinkSettings settings_;
+  TimePoint free_{};
+};
+
+/// Merges transfer and blocked intervals into statistics.
+class IntervalAccount {
+ public:
+  void transfer(TimePoint begin, TimePoint end);
+  void blocked(TimePoint begin, TimePoint end);
+  /// Adds wait, wire and hidden seconds and forgets the intervals.
+  void settle(ChannelStatistics& statistics);
+
+ private:
+  struct Interval {
+    TimePoint begin;
+    TimePoint end;
+  };
+  static void merge(std::vector<Interval>& intervals);
+  std::vector<Interval> transfers_;
+  std::vector<Interval> blocked_;
+};
+
+class SendChannel {
+ public:
+  /// A free slot; payload is max_payload_bytes long.
+  struct Buffer {
+    int slot = -1;
+    HostBytes payload;
+  };
+
+  /// `peer` is a rank of `comm`; `tag` tells channels between the same two ranks apart (it stands
+  /// for the MPI tags 128 * tag ... 128 * tag + 127). Local. The channel must not outlive
+  /// `progress`. Throws UserError when the buffers are beyond what MPI or memory can take.
+  SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag, ChannelOptions options,
+              LinkSettings link = {});
+  SendChannel(const SendChannel&) = delete;
+  SendChannel& operator=(const SendChannel&) = delete;
+
+  /// Waits until a slot is free.
+  Buffer acquire();
+  /// Sends the first payload_bytes of the buffer and returns at once. Ranks, sequence, sizes,
+  /// checksums and times of the header are filled in here. With an emulated link the slot stays
+  /// in use until the message arrives: a link kept full needs 1 + latency / transfer time slots.
+  void send(const Buffer& buffer, MessageHeader header, std::size_t payload_bytes);
+  /// Waits until all messages left.
+  void flush();
+
+  /// Transfers still under way count in the next statistics, their bytes in these.
+  ChannelStatistics take_statistics();
+
+ private:
+  struct Slot {
+    HostBytes memory;
+    Ticket ticket;
+    TimePoint link_start{};
+    bool lent = false;
+  };
+
+  void reclaim(Slot& slot);
+  void wait(Slot& slot);
+
+  ProgressThread& progress_;
+  MPI_Comm comm_;
+  int peer_;
+  int tag_;
+  ChannelOptions options_;
+  EmulatedLink link_;
+  std::uint32_t source_rank_;
+  std::uint32_t target_rank_;
+  std::uint64_t sequence_ = 0;
+  std::vector<Slot> slots_;
+  std::deque<int> in_flight_;
+  ChannelStatistics statistics_;
+  IntervalAccount account_;
+};
+
+class ReceiveChannel {
+ public:
+  /// A message; payload is as long as what was sent and valid until release().
+  struct Received {
+    int slot = -1;
+    MessageHeader header;
+    HostBytes payload;
+  };
+
+  /// As SendChannel; posts receives for all slots at once.
+  ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                 ChannelOptions options);
+  /// Cancels the posted receives.
+  ~ReceiveChannel();
+  ReceiveChannel(const ReceiveChannel&) = delete;
+  ReceiveChannel& operator=(const ReceiveChannel&) = delete;
+
+  /// Sleeps until the next message is here and checks it against `expected` (of which the caller
+  /// fills the first group). Throws UserError that names both ranks when it is another message,
+  /// truncated or damaged. At most `slots` messages can be held at a time.
+  Received receive(MessageHeader expected);
+  /// True when receive() would not sleep.
+  bool ready() const;
+  /// Gives the slot back and posts it for a later message.
+  void release(const Received& received);
+
+  ChannelStatistics take_statistics();
+
+ private:
+  struct Slot;
+
+  void post(int slot);
+
+  ProgressThread& progress_;
+  MPI_Comm comm_;
+  int peer_;
+  int tag_;
+  ChannelOptions options_;
+  std::uint32_t source_rank_;
+  std::uint32_t target_rank_;
+  std::uint64_t sequence_ = 0;
+  std::vector<std::shared_ptr<Slot>> slots_;
+  std::deque<int> posted_;  ///< in the order in which messages fill them
+  std::uint64_t posts_ = 0;
+  ChannelStatistics statistics_;
+  IntervalAccount account_;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,89 @@
+#include "comm/gradient_all_reduce.hpp"
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "comm/mpi_check.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+namespace {
+
+constexpr std::size_t kLargestPiece = std::size_t{1} << 28;  // elements; MPI counts in int
+constexpr bool kHostMemory = Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSpace>::accessible;
+
+}  // namespace
+
+GradientAllReduce::GradientAllReduce(ProgressThread& progress, MPI_Comm stage_comm)
+    : progress_(progress), comm_(stage_comm) {
+  const auto lock = progress_.lock_mpi();
+  DELTAPIPE_MPI(MPI_Comm_size(comm_, &replicas_));
+}
+
+HostVector<float> GradientAllReduce::stage(const ExecSpace& space, std::size_t bucket,
+                                           const Vector<float>& gradients) {
+  if (staging_.size() <= bucket) staging_.resize(bucket + 1);
+  HostVector<float>& staged = staging_[bucket];
+  if (staged.extent(0) != gradients.extent(0)) {
+    staged = HostVector<float>(uninitialized("deltapipe::GradientAllReduce::staging"),
+                               gradients.extent(0));
+  }
+  Kokkos::deep_copy(space, staged, gradients);
+  return staged;
+}
+
+void GradientAllReduce::start(const ExecSpace& space, int bucket, const Vector<float>& gradients) {
+  DELTAPIPE_ASSERT(bucket >= 0, "bucket " + std::to_string(bucket));
+  if (replicas_ == 1 || gradients.extent(0) == 0) return;
+  Running running{static_cast<std::size_t>(bucket), gradients, {}, {}};
+  if constexpr (!kHostMemory) running.staged = stage(space, running.bucket, gradients);
+  space.fence();
+  float* const values = kHostMemory ? gradients.data() : running.staged.data();
+  const std::size_t size = gradients.extent(0);
+  for (std::size_t begin = 0; begin < size; begin += kLargestPiece) {
+    OperationPlan plan;
+    plan.name = "all-reduce of gradient bucket " + std::to_string(bucket);
+    const int count = static_cast<int>(std::min(kLargestPiece, size - begin));
+    plan.start = [owner = gradients, staged = running.staged, place = values + begin, count,
+                  comm = comm_](RequestList& requests) {
+      requests.push_back(MPI_REQUEST_NULL);
+      DELTAPIPE_MPI(
+          MPI_Iallreduce(MPI_IN_PLACE, place, count, MPI_FLOAT, MPI_SUM, comm, &requests.back()));
+    };
+    running.tickets.push_back(progress_.submit(std::move(plan)));
+  }
+  statistics_.bytes += size * sizeof(float);
+  ++statistics_.messages;
+  running_.push_back(std::move(running));
+}
+
+void GradientAllReduce::wait_all(const ExecSpace& space) {
+  const TimePoint begin = Clock::now();
+  for (const Running& running : running_) {
+    for (const Ticket& ticket : running.tickets) {
+      progress_.wait(ticket);
+      const OperationTimes times = progress_.times(ticket);
+      account_.transfer(times.started, times.finished);
+      TraceRecorder::instance().record(TraceCategory::wire, "gradient all-reduce",
+                                       "bucket " + std::to_string(running.bucket), times.started,
+                                       times.finished);
+    }
+    if constexpr (!kHostMemory) Kokkos::deep_copy(space, running.gradients, running.staged);
+  }
+  if (running_.empty()) return;
+  running_.clear();
+  const TimePoint end = Clock::now();
+  account_.blocked(begin, end);
+  TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for gradient all-reduce",
+                                   begin, end);
+  if constexpr (!kHostMemory) space.fence();
+}
+
+ChannelStatistics GradientAllReduce::take_statistics() {
+  account_.settle(statistics_);
+  return std::exchange(statistics_, {});
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,80 @@
+// What every message says about itself, and how the two ends compare notes (design section 4).
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "core/deck/settings.hpp"
+
+namespace deltapipe {
+
+enum class MessageKind : std::uint8_t {
+  activation = 1,
+  gradient = 2,
+  tied_rows = 3,
+  tied_gradients = 4,
+  control = 5
+};
+enum class Direction : std::uint8_t { forward = 0, backward = 1 };
+
+const char* name_of(MessageKind kind);
+const char* name_of(Direction direction);
+
+/// First bytes of every message, little-endian, followed by the payload. The first group is filled
+/// in by whoever sends (and, as the expectation, by whoever receives), the rest by the channels.
+struct MessageHeader {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  MessageKind kind = MessageKind::activation;
+  Direction direction = Direction::forward;
+  std::uint64_t step = 0;
+  std::uint32_t micro_batch = 0;
+  std::uint32_t boundary = 0;
+  std::uint64_t sample_hash = 0;  ///< sample_hash() of the samples' ids
+  std::uint32_t sample_count = 0;
+  std::uint32_t codec_id = 0;  ///< codec_id() of the settings that the payload is encoded with
+
+  std::uint32_t source_rank = 0;  ///< in MPI_COMM_WORLD
+  std::uint32_t target_rank = 0;  ///< in MPI_COMM_WORLD
+  std::uint64_t sequence = 0;     ///< messages that went before it through the channel
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t payload_checksum = 0;  ///< XXH3-64
+  std::int64_t started_ns = 0;         ///< start of the transfer, on the clock of rank 0
+  std::uint64_t reserved = 0;
+  std::uint64_t header_checksum = 0;  ///< XXH3-64 of the bytes before it
+
+  static constexpr std::uint32_t kMagic = 0x4d50'4c44;  // "DLPM"
+  static constexpr std::uint16_t kVersion = 1;
+};
+
+static_assert(std::endian::native == std::endian::little, "headers travel little-endian");
+static_assert(sizeof(MessageHeader) == 96 && std::is_trivially_copyable_v<MessageHeader>);
+static_assert(std::has_unique_object_representations_v<MessageHeader>, "no padding on the wire");
+
+/// XXH3-64 of the ids in their order.
+std::uint64_t sample_hash(std::span<const std::uint64_t> ids);
+/// A hash of all settings of a codec, to notice ranks that run different decks. `variant` tells
+/// apart encodings under the same settings (a first visit, a warm-up epoch).
+std::uint32_t codec_id(const CodecSettings& settings, std::uint32_t variant = 0);
+
+std::uint64_t checksum(const void* bytes, std::size_t size);
+/// Sets header_checksum; all other fields must be final.
+void seal(MessageHeader& header);
+
+/// Bytes read as a header; checks magic, version and header checksum and throws UserError that
+/// names both ranks. `received_bytes` is the size of the whole message.
+MessageHeader read_header(const void* bytes, std::size_t received_bytes,
+                          const MessageHeader& expected);
+
+/// Compares what arrived with what was awaited, field by field; throws UserError that names both
+/// ranks, the field and both values. Does not look at payload sizes, checksums and times.
+void check(const MessageHeader& received, const MessageHeader& expected);
+
+/// Checks the payload against its header: size and checksum; throws UserError naming both ranks.
+void check_payload(const MessageHeader& header, const void* payload, std::size_t payload_bytes);
+
+}  // namespace deltapipe

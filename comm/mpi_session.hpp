@@ -1,0 +1,24 @@
+// MPI's lifetime as an object.
+#pragma once
+
+namespace deltapipe {
+
+/// Initialises MPI with MPI_THREAD_SERIALIZED (the compute thread and a ProgressThread take turns)
+/// and makes MPI_COMM_WORLD return errors. Finalises at the end, also when an exception unwinds.
+class MpiSession {
+ public:
+  /// Throws UserError when the MPI library has no MPI_THREAD_SERIALIZED.
+  MpiSession(int* argc, char*** argv);
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int rank() const { return rank_; }  ///< in MPI_COMM_WORLD
+  int size() const { return size_; }  ///< of MPI_COMM_WORLD
+
+ private:
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,465 @@
+#include "comm/progress_thread.hpp"
+
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "comm/mpi_check.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+class Operation {
+ public:
+  explicit Operation(OperationPlan its_plan) : plan(std::move(its_plan)) {}
+
+  OperationPlan plan;
+  std::uint64_t number = 0;
+  OperationTimes times;         // guarded by ProgressThread::mutex_
+  std::exception_ptr error;     // guarded by ProgressThread::mutex_
+  bool done = false;            // guarded by ProgressThread::mutex_
+  bool cancelled = false;       // progress thread only
+  std::size_t outstanding = 0;  // progress thread only
+};
+
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr int kStopTag = 1;
+constexpr int kClockTag = 2;
+// Naps between polls grow with the time since something last happened, so that a poll comes late by
+// a small part of what was waited for anyway, and stay inside these limits.
+constexpr nanoseconds kShortestNap = microseconds(10);
+constexpr nanoseconds kLongestNap = microseconds(200);
+constexpr int kNapShare = 16;
+constexpr nanoseconds kIdleNap = milliseconds(20);
+constexpr nanoseconds kGrace = milliseconds(1000);
+
+void ask_for_precise_naps() {
+#ifdef __linux__
+  // Timers of ordinary threads may come 50 us late. A refusal costs precision only.
+  (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+#endif
+}
+
+/// The peer's clock minus the caller's, from the exchange with the shortest round trip.
+nanoseconds ask_clock(MPI_Comm comm, int peer) {
+  nanoseconds best_trip = nanoseconds::max();
+  nanoseconds offset{0};
+  for (int round = 0; round < 8; ++round) {
+    const TimePoint begin = Clock::now();
+    std::int64_t theirs = 0;
+    DELTAPIPE_MPI(MPI_Send(&theirs, 1, MPI_INT64_T, peer, kClockTag, comm));
+    DELTAPIPE_MPI(MPI_Recv(&theirs, 1, MPI_INT64_T, peer, kClockTag, comm, MPI_STATUS_IGNORE));
+    const TimePoint end = Clock::now();
+    if (end - begin >= best_trip) continue;
+    best_trip = end - begin;
+    offset = nanoseconds(theirs - (nanoseconds_of(begin) + best_trip.count() / 2));
+  }
+  return offset;
+}
+
+void answer_clock(MPI_Comm comm, int peer) {
+  for (int round = 0; round < 8; ++round) {
+    std::int64_t mine = 0;
+    DELTAPIPE_MPI(MPI_Recv(&mine, 1, MPI_INT64_T, peer, kClockTag, comm, MPI_STATUS_IGNORE));
+    mine = nanoseconds_of(Clock::now());
+    DELTAPIPE_MPI(MPI_Send(&mine, 1, MPI_INT64_T, peer, kClockTag, comm));
+  }
+}
+
+nanoseconds align_clock(MPI_Comm comm, int rank, int size) {
+  if (rank > 0) return ask_clock(comm, 0);
+  for (int peer = 1; peer < size; ++peer) answer_clock(comm, peer);
+  return nanoseconds(0);
+}
+
+}  // namespace
+
+bool ProgressThread::Later::operator()(const Ticket& a, const Ticket& b) const {
+  return std::pair(a->plan.not_before, a->number) > std::pair(b->plan.not_before, b->number);
+}
+
+ProgressThread::ProgressThread(MPI_Comm world) : world_(world) {
+  int provided = MPI_THREAD_SINGLE;
+  DELTAPIPE_MPI(MPI_Query_thread(&provided));
+  DELTAPIPE_ASSERT(provided >= MPI_THREAD_SERIALIZED, "MPI was started without threads");
+  DELTAPIPE_MPI(MPI_Comm_rank(world, &rank_));
+  DELTAPIPE_MPI(MPI_Comm_size(world, &size_));
+  DELTAPIPE_MPI(MPI_Comm_dup(world, &control_));
+  clock_offset_ = align_clock(control_, rank_, size_);
+  post_stop_receive();
+  thread_ = std::thread([this] { run(); });
+}
+
+ProgressThread::~ProgressThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+  thread_.join();
+  // After a failure peers may be anywhere: the communicator is left to MPI_Finalize.
+  if (!failure_) MPI_Comm_free(&control_);
+}
+
+void ProgressThread::post_stop_receive() {
+  OperationPlan plan;
+  plan.name = "stop message to rank " + std::to_string(rank_);
+  plan.passive = true;
+  plan.start = [this](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(
+        MPI_Irecv(&stop_source_, 1, MPI_INT, MPI_ANY_SOURCE, kStopTag, control_, &requests.back()));
+  };
+  plan.completed = [this](const MPI_Status&, RequestList&) {
+    fail(std::make_exception_ptr(StopRequested(stop_source_)));
+  };
+  stop_receive_ = enqueue(std::move(plan), true);
+}
+
+void ProgressThread::stop_others() noexcept {
+  try {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      OperationPlan plan;
+      plan.name = "stop message from rank " + std::to_string(rank_);
+      plan.start = [this, peer](RequestList& requests) {
+        requests.push_back(MPI_REQUEST_NULL);
+        DELTAPIPE_MPI(MPI_Isend(&rank_, 1, MPI_INT, peer, kStopTag, control_, &requests.back()));
+      };
+      enqueue(std::move(plan), true);
+    }
+  } catch (...) {
+    // No memory for a message: the others notice at the next agreement.
+  }
+}
+
+Ticket ProgressThread::enqueue(OperationPlan plan, bool regardless) {
+  auto operation = std::make_shared<Operation>(std::move(plan));
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_ && !regardless) std::rethrow_exception(failure_);
+    operation->times.queued = Clock::now();
+    operation->number = submitted_++;
+    if (!operation->plan.passive) ++unfinished_;
+    queue_.push_back(operation);
+  }
+  work_.notify_one();
+  return operation;
+}
+
+Ticket ProgressThread::submit(OperationPlan plan) {
+  return enqueue(std::move(plan), false);
+}
+Ticket ProgressThread::submit_regardless(OperationPlan plan) {
+  return enqueue(std::move(plan), true);
+}
+
+Ticket ProgressThread::isend(const void* bytes, int count, int peer, int tag, MPI_Comm comm) {
+  OperationPlan plan;
+  plan.name = "send to rank " + std::to_string(peer);
+  plan.start = [=](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Isend(bytes, count, MPI_BYTE, peer, tag, comm, &requests.back()));
+  };
+  return submit(std::move(plan));
+}
+
+Ticket ProgressThread::irecv(void* bytes, int count, int peer, int tag, MPI_Comm comm) {
+  OperationPlan plan;
+  plan.name = "receive from rank " + std::to_string(peer);
+  plan.start = [=](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Irecv(bytes, count, MPI_BYTE, peer, tag, comm, &requests.back()));
+  };
+  return submit(std::move(plan));
+}
+
+Ticket ProgressThread::iallreduce(void* values, int count, MPI_Datatype type, MPI_Op op,
+                                  MPI_Comm comm) {
+  OperationPlan plan;
+  plan.name = "all-reduce";
+  plan.start = [=](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Iallreduce(MPI_IN_PLACE, values, count, type, op, comm, &requests.back()));
+  };
+  return submit(std::move(plan));
+}
+
+void ProgressThread::wait(const Ticket& ticket) {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return ticket->done || failure_; });
+  if (failure_) std::rethrow_exception(failure_);
+  if (ticket->error) std::rethrow_exception(ticket->error);
+}
+
+void ProgressThread::wait_regardless(const Ticket& ticket) {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return ticket->done; });
+  if (ticket->error) std::rethrow_exception(ticket->error);
+}
+
+bool ProgressThread::done(const Ticket& ticket) const {
+  const std::lock_guard lock(mutex_);
+  return ticket->done;
+}
+
+OperationTimes ProgressThread::times(const Ticket& ticket) const {
+  const std::lock_guard lock(mutex_);
+  return ticket->times;
+}
+
+void ProgressThread::cancel(const Ticket& ticket) noexcept {
+  try {
+    std::unique_lock lock(mutex_);
+    if (ticket->done) return;
+    cancels_.push_back(ticket);
+    work_.notify_one();
+    finished_.wait_for(lock, kGrace, [&] { return ticket->done; });
+  } catch (...) {
+    // Without memory for the order the receive stays posted; its closure keeps the buffer alive.
+  }
+}
+
+void ProgressThread::drain() {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return unfinished_ == 0 || failure_; });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+std::unique_lock<std::mutex> ProgressThread::pause() {
+  drain();
+  return lock_mpi();
+}
+
+void ProgressThread::fail(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::move(error);
+  }
+  finished_.notify_all();
+}
+
+void ProgressThread::finish(const Ticket& operation, std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (operation->done) return;
+    operation->done = true;
+    operation->times.finished = Clock::now();
+    operation->error = error;
+    if (error && !failure_) failure_ = error;
+    if (!operation->plan.passive) --unfinished_;
+  }
+  finished_.notify_all();
+}
+
+void ProgressThread::adopt(const Ticket& operation, RequestList& requests) {
+  for (const MPI_Request request : requests) {
+    if (request == MPI_REQUEST_NULL) continue;
+    requests_.push_back(request);
+    owners_.push_back(operation);
+    ++operation->outstanding;
+  }
+  requests.clear();
+}
+
+void ProgressThread::start(const Ticket& operation) {
+  if (operation->cancelled) return;
+  RequestList requests;
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    operation->times.started = Clock::now();
+  }
+  try {
+    operation->plan.start(requests);
+  } catch (...) {
+    error = std::current_exception();
+    // The request whose start failed was appended before the call and is not valid.
+    if (!requests.empty()) requests.pop_back();
+  }
+  adopt(operation, requests);
+  if (error || operation->outstanding == 0) finish(operation, error);
+}
+
+void ProgressThread::start_due(TimePoint now) {
+  while (!delayed_.empty() && delayed_.top()->plan.not_before <= now) {
+    const Ticket operation = delayed_.top();
+    delayed_.pop();
+    start(operation);
+  }
+}
+
+void ProgressThread::complete(const Ticket& operation, const MPI_Status& status, int code) {
+  --operation->outstanding;
+  std::exception_ptr error;
+  RequestList more;
+  int cancelled = 0;
+  try {
+    if (code != MPI_SUCCESS) {
+      throw UserError(Mistake{.what = operation->plan.name + ": " + mpi_error_text(code),
+                              .remedy = "check that all ranks are alive and run the same deck"});
+    }
+    DELTAPIPE_MPI(MPI_Test_cancelled(&status, &cancelled));
+    if (cancelled) operation->cancelled = true;
+    if (!operation->cancelled && operation->plan.completed) {
+      operation->plan.completed(status, more);
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  adopt(operation, more);
+  if (error || operation->outstanding == 0) finish(operation, error);
+}
+
+bool ProgressThread::test_requests() {
+  if (requests_.empty()) return false;
+  const int count = static_cast<int>(requests_.size());
+  tested_indices_.resize(requests_.size());
+  tested_statuses_.resize(requests_.size());
+  int finished = 0;
+  const int code = MPI_Testsome(count, requests_.data(), &finished, tested_indices_.data(),
+                                tested_statuses_.data());
+  int error_class = MPI_SUCCESS;
+  if (code != MPI_SUCCESS) MPI_Error_class(code, &error_class);
+  if (code != MPI_SUCCESS && error_class != MPI_ERR_IN_STATUS) {
+    // MPI itself is broken: nothing that is in flight can be trusted to end.
+    fail(std::make_exception_ptr(UserError(
+        Mistake{.what = "MPI failed while messages were in flight: " + mpi_error_text(code),
+                .remedy = "check the network and that all ranks are still alive"})));
+    for (const Ticket& owner : owners_) finish(owner, nullptr);
+    abandon();
+    return false;
+  }
+  if (finished == MPI_UNDEFINED || finished == 0) return false;
+  // complete() may append requests: take the finished ones out first.
+  std::vector<std::pair<Ticket, int>> owners;
+  for (int i = 0; i < finished; ++i) {
+    const auto index = static_cast<std::size_t>(tested_indices_[static_cast<std::size_t>(i)]);
+    owners.emplace_back(std::move(owners_[index]), i);
+    requests_[index] = MPI_REQUEST_NULL;
+  }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (!owners_[i]) continue;
+    requests_[kept] = requests_[i];
+    if (kept != i) owners_[kept] = std::move(owners_[i]);
+    ++kept;
+  }
+  requests_.resize(kept);
+  owners_.resize(kept);
+  for (const auto& [owner, i] : owners) {
+    const MPI_Status& status = tested_statuses_[static_cast<std::size_t>(i)];
+    complete(owner, status, code == MPI_SUCCESS ? MPI_SUCCESS : status.MPI_ERROR);
+  }
+  return true;
+}
+
+void ProgressThread::do_cancels(const std::vector<Ticket>& cancels) {
+  for (const Ticket& operation : cancels) {
+    operation->cancelled = true;
+    for (std::size_t i = 0; i < owners_.size(); ++i) {
+      if (owners_[i] == operation) MPI_Cancel(&requests_[i]);
+    }
+    if (operation->outstanding == 0) finish(operation, nullptr);
+  }
+}
+
+void ProgressThread::abandon() {
+  // Buffers of requests that cannot be ended must outlive MPI.
+  for (Ticket& owner : owners_) new Ticket(std::move(owner));
+  owners_.clear();
+  requests_.clear();
+}
+
+bool ProgressThread::step() {
+  std::deque<Ticket> queue;
+  std::vector<Ticket> cancels;
+  {
+    const std::lock_guard lock(mutex_);
+    queue.swap(queue_);
+    cancels.swap(cancels_);
+  }
+  const std::lock_guard mpi_lock(mpi_mutex_);
+  for (Ticket& operation : queue) {
+    if (operation->plan.not_before == TimePoint{}) {
+      start(operation);
+    } else {
+      delayed_.push(std::move(operation));
+    }
+  }
+  start_due(Clock::now());
+  do_cancels(cancels);
+  return test_requests() || !queue.empty();
+}
+
+void ProgressThread::sleep() {
+  const TimePoint now = Clock::now();
+  // The stop receive alone is no reason to hurry.
+  const bool idle = requests_.size() <= 1;
+  const nanoseconds nap =
+      idle ? kIdleNap : std::clamp((now - last_event_) / kNapShare, kShortestNap, kLongestNap);
+  TimePoint until = now + nap;
+  if (!delayed_.empty()) until = std::min(until, delayed_.top()->plan.not_before);
+  std::unique_lock lock(mutex_);
+  work_.wait_until(lock, until, [&] { return !queue_.empty() || !cancels_.empty() || stopping_; });
+}
+
+void ProgressThread::run() {
+  ask_for_precise_naps();
+  last_event_ = Clock::now();
+  while (true) {
+    if (step()) {
+      last_event_ = Clock::now();
+      continue;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_ && queue_.empty()) break;
+    }
+    sleep();
+  }
+  shut_down();
+}
+
+void ProgressThread::shut_down() {
+  const auto state = [&] {
+    const std::lock_guard lock(mutex_);
+    return std::pair(unfinished_ > 0, static_cast<bool>(failure_));
+  };
+  const TimePoint begin = Clock::now();
+  TimePoint deadline = begin + kGrace;
+  while (true) {
+    const auto [busy, failed] = state();
+    if (!busy) break;
+    if (failed) delayed_ = {};
+    // Emulated links get the time that they were told to take.
+    if (!delayed_.empty()) deadline = std::max(deadline, Clock::now() + kGrace);
+    if (Clock::now() > deadline) break;
+    if (!step()) std::this_thread::sleep_for(kShortestNap);
+  }
+  std::vector<Ticket> passive;
+  for (const Ticket& owner : owners_) {
+    if (owner->plan.passive) passive.push_back(owner);
+  }
+  const std::lock_guard mpi_lock(mpi_mutex_);
+  do_cancels(passive);
+  const TimePoint last = Clock::now() + kGrace;
+  while (!requests_.empty() && Clock::now() < last) {
+    const bool only_sends = std::none_of(owners_.begin(), owners_.end(),
+                                         [](const Ticket& owner) { return owner->plan.passive; });
+    if (only_sends) break;
+    if (!test_requests()) std::this_thread::sleep_for(kShortestNap);
+  }
+  abandon();
+}
+
+}  // namespace deltapipe

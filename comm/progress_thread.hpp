@@ -1,0 +1,169 @@
+// One thread owns MPI while a step runs (design section 6): large messages move only inside MPI
+// calls, so it keeps calling MPI while the compute thread runs kernels.
+//
+// Contract: from construction on, other threads reach MPI only through submit() and its shorthands,
+// or while they hold pause() or lock_mpi(). MPI_THREAD_SERIALIZED is enough for that.
+#pragma once
+
+#include <mpi.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <queue>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/trace.hpp"
+
+namespace deltapipe {
+
+/// Thrown out of waits when another rank asked all to stop; that rank knows why.
+class StopRequested : public std::exception {
+ public:
+  explicit StopRequested(int rank)
+      : rank_(rank), text_("rank " + std::to_string(rank) + " stopped the run") {}
+  int rank() const { return rank_; }
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  int rank_;
+  std::string text_;
+};
+
+using RequestList = std::vector<MPI_Request>;
+
+/// What the progress thread is to do. The closures run on the progress thread and own (by copies of
+/// Views or shared pointers) every buffer that MPI touches.
+struct OperationPlan {
+  std::string name;                         ///< for error messages: what it is, between whom
+  std::function<void(RequestList&)> start;  ///< starts requests and appends them
+  /// Called for every finished request; may append further requests. May be empty.
+  std::function<void(const MPI_Status&, RequestList&)> completed;
+  TimePoint not_before{};  ///< earliest start, for emulated links
+  bool passive =
+      false;  ///< waits for others (a receive posted ahead): drain() does not wait for it
+};
+
+/// Handle of a submitted operation.
+class Operation;
+using Ticket = std::shared_ptr<Operation>;
+
+struct OperationTimes {
+  TimePoint queued;
+  TimePoint started;
+  TimePoint finished;
+};
+
+class ProgressThread {
+ public:
+  /// Collective over `world`, whose duplicate carries stop messages and agreements. `world` must
+  /// return errors (MpiSession, ProcessGrid).
+  explicit ProgressThread(MPI_Comm world);
+  /// Collective in the sense of MPI_Comm_free. Gives started sends a moment to leave, cancels
+  /// receives, drops what is queued; never blocks for long, also while an exception unwinds.
+  ~ProgressThread();
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
+
+  /// Queues an operation; operations without not_before start in the order of submission.
+  /// Throws what went wrong earlier on the progress thread.
+  Ticket submit(OperationPlan plan);
+
+  /// Shorthands; the memory must stay valid until the ticket is done.
+  Ticket isend(const void* bytes, int count, int peer, int tag, MPI_Comm comm);
+  Ticket irecv(void* bytes, int count, int peer, int tag, MPI_Comm comm);
+  /// In place.
+  Ticket iallreduce(void* values, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+
+  /// Sleeps until the operation is done. Throws its error, any earlier error of the progress
+  /// thread, or StopRequested.
+  void wait(const Ticket& ticket);
+  bool done(const Ticket& ticket) const;
+  /// Times so far; finished is set once done().
+  OperationTimes times(const Ticket& ticket) const;
+  /// Cancels started receives of the operation, drops it if it did not start, and waits a moment
+  /// for that. Does not throw.
+  void cancel(const Ticket& ticket) noexcept;
+
+  /// Waits until all operations but passive ones are done. Throws as wait() does.
+  void drain();
+
+  /// drain(), then keeps the progress thread out of MPI until the lock goes out of scope. Blocking
+  /// collectives on the compute thread are allowed meanwhile.
+  [[nodiscard]] std::unique_lock<std::mutex> pause();
+  /// Only keeps the progress thread out of MPI: for short local calls, nothing that blocks.
+  [[nodiscard]] std::unique_lock<std::mutex> lock_mpi() { return std::unique_lock(mpi_mutex_); }
+
+  /// Tells all other ranks to stop: their waits throw StopRequested. Does not throw.
+  void stop_others() noexcept;
+
+  /// Runs a started collective to its end even after an error or a stop, for agreeing how to end.
+  void wait_regardless(const Ticket& ticket);
+  Ticket submit_regardless(OperationPlan plan);
+
+  MPI_Comm world() const { return world_; }      ///< as given
+  MPI_Comm control() const { return control_; }  ///< the duplicate
+  int rank() const { return rank_; }             ///< in world()
+  int size() const { return size_; }
+  /// Add to this rank's Clock to get rank 0's; measured at construction.
+  std::chrono::nanoseconds clock_offset() const { return clock_offset_; }
+
+ private:
+  struct Later {
+    bool operator()(const Ticket& a, const Ticket& b) const;
+  };
+
+  void run();
+  bool step();
+  void sleep();
+  void shut_down();
+  void start_due(TimePoint now);
+  void start(const Ticket& operation);
+  bool test_requests();
+  void complete(const Ticket& operation, const MPI_Status& status, int code);
+  void adopt(const Ticket& operation, RequestList& requests);
+  void finish(const Ticket& operation, std::exception_ptr error);
+  void fail(std::exception_ptr error);
+  void do_cancels(const std::vector<Ticket>& cancels);
+  void abandon();
+  Ticket enqueue(OperationPlan plan, bool regardless);
+  void post_stop_receive();
+
+  MPI_Comm world_;
+  MPI_Comm control_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  std::chrono::nanoseconds clock_offset_{0};
+
+  std::mutex mpi_mutex_;  ///< held around every MPI call
+
+  mutable std::mutex mutex_;  ///< guards what follows
+  std::condition_variable work_;
+  std::condition_variable finished_;
+  std::deque<Ticket> queue_;
+  std::vector<Ticket> cancels_;
+  std::size_t unfinished_ = 0;  ///< not passive, submitted and not finished
+  std::uint64_t submitted_ = 0;
+  bool stopping_ = false;
+  std::exception_ptr failure_;
+
+  // Touched by the progress thread only.
+  std::priority_queue<Ticket, std::vector<Ticket>, Later> delayed_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Ticket> owners_;  ///< of requests_
+  std::vector<int> tested_indices_;
+  std::vector<MPI_Status> tested_statuses_;
+  TimePoint last_event_{};
+  Ticket stop_receive_;
+  int stop_source_ = 0;
+
+  std::thread thread_;  ///< last: starts when all else is ready
+};
+
+}  // namespace deltapipe
