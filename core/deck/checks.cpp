@@ -1,0 +1,204 @@
+#include "core/deck/checks.hpp"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+
+#include "core/error.hpp"
+
+namespace deltapipe::deck {
+
+namespace {
+
+using std::to_string;
+
+/// The place of the first of these keys that was given, else of the deck.
+Place place_of(const Places& places, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    const auto found = places.keys.find(key);
+    if (found != places.keys.end()) return found->second;
+  }
+  return places.deck;
+}
+
+[[noreturn]] void refuse(const Place& place, std::string what, std::string value,
+                         std::string remedy) {
+  throw UserError({.what = std::move(what),
+                   .file = place.file,
+                   .line = place.line,
+                   .column = place.column,
+                   .value = std::move(value),
+                   .remedy = std::move(remedy)});
+}
+
+void check_model(const Settings& s, const Places& places) {
+  const ModelSettings& m = s.model;
+  if (m.n_embd % m.n_head != 0) {
+    refuse(place_of(places, {"model.new.n_head", "model.new.n_embd"}),
+           "model.new.n_head does not divide n_embd",
+           to_string(m.n_head) + " heads, " + to_string(m.n_embd) + " channels",
+           "use a divisor of n_embd");
+  }
+  if (m.path.empty() && s.data.sequence_length > m.n_positions) {
+    refuse(
+        place_of(places, {"data.sequence_length", "model.new.n_positions"}),
+        "data.sequence_length is longer than the new model's n_positions",
+        to_string(s.data.sequence_length) + " tokens, " + to_string(m.n_positions) + " positions",
+        "raise model.new.n_positions or lower data.sequence_length");
+  }
+}
+
+/// True when every training file holds tokens already.
+bool is_tokenised(const DataSettings& data) {
+  const auto ends_in_h5 = [](const std::string& file) { return file.ends_with(".h5"); };
+  return data.format == DataFormat::hdf5 ||
+         (data.format == DataFormat::automatic && std::ranges::all_of(data.train, ends_in_h5));
+}
+
+void check_tokenizer(const Settings& s, const Places& places) {
+  const TokenizerSettings& t = s.tokenizer;
+  if (t.train_vocabulary > 0 && t.train_vocabulary < 257) {
+    refuse(place_of(places, {"tokenizer.train_vocabulary"}),
+           "tokenizer.train_vocabulary is too small for 256 bytes and the end of text",
+           to_string(t.train_vocabulary), "use at least 257, or 0 to train no tokenizer");
+  }
+  if (t.train_vocabulary > 0 && !t.path.empty()) {
+    refuse(place_of(places, {"tokenizer.train_vocabulary"}),
+           "tokenizer.path and tokenizer.train_vocabulary exclude each other", "",
+           "leave one of them out");
+  }
+  if (s.model.path.empty() && t.path.empty() && t.train_vocabulary == 0 && !s.data.train.empty() &&
+      !is_tokenised(s.data)) {
+    refuse(place_of(places, {"data.train"}), "a new model has no tokenizer for the training text",
+           "", "set tokenizer.path, tokenizer.train_vocabulary or model.path");
+  }
+}
+
+void check_data(const Settings& s, const Places& places) {
+  const DataSettings& d = s.data;
+  if (d.sequence_length == 1) {
+    refuse(place_of(places, {"data.sequence_length"}),
+           "data.sequence_length leaves nothing to predict", "1", "use at least 2");
+  }
+  const auto empty = [](const std::string& text) { return text.empty(); };
+  for (const auto& [key, list] :
+       {std::pair{"data.train", &d.train}, std::pair{"data.validation", &d.validation},
+        std::pair{"data.jsonl_fields", &d.jsonl_fields}}) {
+    if (std::ranges::any_of(*list, empty)) {
+      refuse(place_of(places, {key}), std::string(key) + " holds an empty name", "\"\"",
+             "remove it");
+    }
+  }
+  if (d.jsonl_fields.empty()) {
+    refuse(place_of(places, {"data.jsonl_fields"}), "data.jsonl_fields names no field", "",
+           "name at least one, as [\"text\"]");
+  }
+}
+
+void check_training(const Settings& s, const Places& places) {
+  const TrainingSettings& t = s.training;
+  if (t.steps == 0 && t.epochs <= 0) {
+    refuse(place_of(places, {"training.epochs", "training.steps"}),
+           "the training has no steps and no epochs", "",
+           "set training.steps or training.epochs above 0");
+  }
+  if (t.steps > 0 && t.warmup_steps > t.steps) {
+    refuse(place_of(places, {"training.optimizer.warmup_steps", "training.steps"}),
+           "the learning rate warms up for longer than the training lasts",
+           to_string(t.warmup_steps) + " of " + to_string(t.steps) + " steps",
+           "lower training.optimizer.warmup_steps");
+  }
+  for (const int stage : t.recompute_stages) {
+    if (stage < s.pipeline.stages) continue;
+    refuse(place_of(places, {"training.recompute_stages", "pipeline.stages"}),
+           "training.recompute_stages names a stage that does not exist", to_string(stage),
+           "stages are 0 to " + to_string(s.pipeline.stages - 1));
+  }
+}
+
+void check_pipeline(const Settings& s, const Places& places) {
+  const PipelineSettings& p = s.pipeline;
+  if (!p.partition.empty() && p.partition.size() != static_cast<std::size_t>(p.stages)) {
+    refuse(place_of(places, {"pipeline.partition", "pipeline.stages"}),
+           "pipeline.partition needs one number a stage",
+           to_string(p.partition.size()) + " for " + to_string(p.stages) + " stages",
+           "give as many numbers as pipeline.stages, or none");
+  }
+  std::int64_t blocks = 0;
+  for (const int stage_blocks : p.partition) blocks += stage_blocks;
+  if (s.model.path.empty() && !p.partition.empty() && blocks != s.model.n_layer) {
+    refuse(place_of(places, {"pipeline.partition", "model.new.n_layer"}),
+           "pipeline.partition does not add up to the new model's n_layer",
+           to_string(blocks) + " of " + to_string(s.model.n_layer) + " blocks",
+           "every block belongs to one stage");
+  }
+  if (s.model.path.empty() && p.stages > s.model.n_layer) {
+    refuse(place_of(places, {"pipeline.stages", "model.new.n_layer"}),
+           "pipeline.stages is larger than the new model's n_layer",
+           to_string(p.stages) + " stages, " + to_string(s.model.n_layer) + " blocks",
+           "every stage needs a block");
+  }
+}
+
+void check_boundary(const CodecSettings& c, const std::string& section, const Places& places) {
+  const std::string bits = section + ".bits", levels = section + ".levels";
+  const bool quantizes = c.kind == CodecKind::quantize || c.kind == CodecKind::delta;
+  if (quantizes && c.bits == 1 && c.levels == Levels::symmetric) {
+    refuse(place_of(places, {bits.c_str(), levels.c_str()}),
+           section + ": one bit with symmetric levels holds nothing but zero", "bits = 1",
+           "use 2 bits or more, or levels = \"asymmetric\"");
+  }
+}
+
+void check_gradients(const Settings& s, const Places& places) {
+  if (s.backward.kind != CodecKind::delta) return;
+  refuse(place_of(places, {"boundary.backward.codec"}),
+         "boundary.backward.codec cannot be delta: AQ-SGD keeps no memory of gradients",
+         "\"delta\"", "use \"none\", \"fp16\", \"bf16\" or \"quantize\"");
+}
+
+/// One direction's links from its own lists or else those of both directions.
+std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
+                                   const std::string& section, const Places& places) {
+  const auto& rates =
+      own.bits_per_second.empty() ? draft.both.bits_per_second : own.bits_per_second;
+  const auto& latencies =
+      own.latency_seconds.empty() ? draft.both.latency_seconds : own.latency_seconds;
+  const std::size_t boundaries = static_cast<std::size_t>(draft.settings.pipeline.stages) - 1;
+  for (const auto& [name, size] :
+       {std::pair{"bandwidth", rates.size()}, std::pair{"latency", latencies.size()}}) {
+    if (size <= 1 || size == boundaries) continue;
+    const std::string key = section + "." + name, common = std::string("network.") + name;
+    refuse(place_of(places, {key.c_str(), common.c_str(), "pipeline.stages"}),
+           std::string("network ") + name + " needs one value or one a boundary",
+           to_string(size) + " values, " + to_string(boundaries) + " boundaries",
+           "the boundaries are one fewer than pipeline.stages");
+  }
+  const auto at = [](const std::vector<double>& list, std::size_t i) {
+    return list.empty() ? 0.0 : list[std::min(i, list.size() - 1)];
+  };
+  std::vector<LinkSettings> links(std::max(rates.size(), latencies.size()));
+  for (std::size_t i = 0; i < links.size(); ++i) links[i] = {at(rates, i), at(latencies, i)};
+  return links;
+}
+
+}  // namespace
+
+void join_links(Draft& draft, const Places& places) {
+  NetworkSettings& network = draft.settings.network;
+  network.forward = links_of(draft, draft.forward, "network.forward", places);
+  network.backward = links_of(draft, draft.backward, "network.backward", places);
+}
+
+void check_settings(const Settings& settings, const Places& places) {
+  check_model(settings, places);
+  check_tokenizer(settings, places);
+  check_data(settings, places);
+  check_training(settings, places);
+  check_pipeline(settings, places);
+  check_boundary(settings.forward, "boundary.forward", places);
+  check_boundary(settings.backward, "boundary.backward", places);
+  check_gradients(settings, places);
+}
+
+}  // namespace deltapipe::deck

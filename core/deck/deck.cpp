@@ -1,0 +1,423 @@
+#include "core/deck/deck.hpp"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <type_traits>
+
+#include "core/deck/checks.hpp"
+#include "core/deck/keys.hpp"
+#include "core/deck/nearest.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+namespace deck {
+
+namespace {
+
+constexpr std::size_t largest_deck = 1 << 20;  // bytes
+
+/// The value as the user may recognise it, cut when long.
+std::string shown(const toml::node& node) {
+  if (node.is_table()) return "a table";
+  std::ostringstream text;
+  node.visit([&](const auto& value) {
+    text << toml::toml_formatter{value, toml::format_flags::quote_dates_and_times};
+  });
+  std::string result = text.str();
+  if (result.size() > 60) result = result.substr(0, 57) + "...";
+  return result;
+}
+
+Place place_in(const std::string& file, const toml::source_region& source) {
+  return {file, source.begin.line, source.begin.column};
+}
+
+[[noreturn]] void refuse(const Place& place, std::string what, std::string value = {},
+                         std::string remedy = {}) {
+  throw UserError({.what = std::move(what),
+                   .file = place.file,
+                   .line = place.line,
+                   .column = place.column,
+                   .value = std::move(value),
+                   .remedy = std::move(remedy)});
+}
+
+/// Sets one key from one TOML value; lists also take a single value.
+class Assign {
+ public:
+  Assign(const Key& key, const toml::node& node, Place place)
+      : key_(key), node_(node), place_(std::move(place)) {}
+
+  void operator()(const Flag& flag) const {
+    const auto* value = node_.as_boolean();
+    if (value == nullptr) wrong_type(node_);
+    *flag.value = value->get();
+  }
+
+  void operator()(const Integer& integer) const {
+    const std::int64_t value = checked(node_, integer.low, integer.high);
+    std::visit(
+        [value](auto* target) { *target = static_cast<std::decay_t<decltype(*target)>>(value); },
+        integer.value);
+  }
+
+  void operator()(const IntegerList& list) const {
+    std::vector<int> values;
+    for_each_element([&](const toml::node& element) {
+      values.push_back(static_cast<int>(checked(element, list.low, list.high)));
+    });
+    *list.value = values;
+  }
+
+  void operator()(const Real& real) const {
+    const std::optional<double> value = node_.is_number() ? node_.value<double>() : std::nullopt;
+    if (!value) wrong_type(node_);
+    const bool above = real.low_open ? *value > real.low : *value >= real.low;
+    const bool below = real.high_open ? *value < real.high : *value <= real.high;
+    if (!above || !below) out_of_range(node_);
+    *real.value = *value;
+  }
+
+  void operator()(const Text& text) const {
+    const auto* value = node_.as_string();
+    if (value == nullptr) wrong_type(node_);
+    if (value->get().empty() && !text.may_be_empty) out_of_range(node_);
+    *text.value = value->get();
+  }
+
+  void operator()(const TextList& list) const {
+    std::vector<std::string> values;
+    for_each_element([&](const toml::node& element) {
+      const auto* value = element.as_string();
+      if (value == nullptr) wrong_type(element);
+      values.push_back(value->get());
+    });
+    *list.value = values;
+  }
+
+  void operator()(const Choice& choice) const {
+    const auto* value = node_.as_string();
+    if (value == nullptr) wrong_type(node_);
+    for (std::size_t i = 0; i < choice.names.size(); ++i) {
+      if (choice.names[i] == value->get()) return choice.set(i);
+    }
+    refuse(place_, "unknown value of " + key_.full_name(), shown(node_), "use " + allowed(key_));
+  }
+
+  void operator()(const Size& size) const {
+    const double bytes = quantity(node_, size_units());
+    constexpr double limit = 9007199254740992.0;  // 2^53: above it doubles skip integers
+    if (bytes != std::floor(bytes) || bytes > limit) out_of_range(node_);
+    *size.value = static_cast<std::uint64_t>(bytes);
+  }
+
+  void operator()(const QuantityList& list) const {
+    std::vector<double> values;
+    for_each_element(
+        [&](const toml::node& element) { values.push_back(quantity(element, list.units)); });
+    *list.value = values;
+  }
+
+ private:
+  template <class Function>
+  void for_each_element(Function function) const {
+    const toml::array* array = node_.as_array();
+    if (array == nullptr) return function(node_);
+    for (const toml::node& element : *array) function(element);
+  }
+
+  std::int64_t checked(const toml::node& node, std::int64_t low, std::int64_t high) const {
+    const auto* value = node.as_integer();
+    if (value == nullptr) wrong_type(node);
+    if (value->get() < low || value->get() > high) out_of_range(node);
+    return value->get();
+  }
+
+  double quantity(const toml::node& node, std::span<const Unit> units) const {
+    if (node.is_number()) {
+      const double value = node.value<double>().value_or(-1);
+      if (!(value >= 0) || !std::isfinite(value)) out_of_range(node);
+      return value;
+    }
+    const auto* text = node.as_string();
+    if (text == nullptr) wrong_type(node);
+    const std::optional<double> value = parse_quantity(text->get(), units);
+    if (!value) out_of_range(node);
+    return *value;
+  }
+
+  /// An element's own place when it is in a file, else that of the whole value.
+  Place place_of(const toml::node& node) const {
+    return node.source().begin.line > 0 && place_.line > 0 ? place_in(place_.file, node.source())
+                                                           : place_;
+  }
+
+  [[noreturn]] void wrong_type(const toml::node& node) const {
+    refuse(place_of(node), key_.full_name() + " has the wrong type", shown(node),
+           "use " + allowed(key_));
+  }
+
+  [[noreturn]] void out_of_range(const toml::node& node) const {
+    refuse(place_of(node), key_.full_name() + " is out of range", shown(node),
+           "use " + allowed(key_));
+  }
+
+  const Key& key_;
+  const toml::node& node_;
+  Place place_;
+};
+
+const Key* find_key(const std::vector<Key>& keys, const std::string& section,
+                    const std::string& name) {
+  for (const Key& key : keys) {
+    if (key.section == section && key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+bool is_section(const std::string& name) {
+  for (const Section& section : sections()) {
+    if (section.name == name || section.name.starts_with(name + ".")) return true;
+  }
+  return false;
+}
+
+[[noreturn]] void unknown_section(const std::string& name, const Place& place) {
+  std::vector<std::string> names;
+  std::string all;
+  for (const Section& section : sections()) {
+    names.push_back(section.name);
+    all += (all.empty() ? "[" : ", [") + section.name + "]";
+  }
+  const std::string best = nearest(name, names);
+  refuse(place, "unknown section [" + name + "]", {},
+         best.empty() ? "the sections are " + all : "did you mean [" + best + "]?");
+}
+
+/// What to say of an unknown key: the nearest in its section, the same name elsewhere, or the list.
+std::string remedy_for(const std::vector<Key>& keys, const std::string& section,
+                       const std::string& name) {
+  std::vector<std::string> siblings;
+  std::string all;
+  for (const Key& key : keys) {
+    if (key.section != section) continue;
+    siblings.push_back(key.name);
+    all += (all.empty() ? "" : ", ") + key.name;
+  }
+  for (const Section& other : sections()) {
+    if (other.name.starts_with(section + ".")) {
+      siblings.push_back(other.name.substr(section.size() + 1));
+    }
+  }
+  const auto question = [](const std::string& best) { return "did you mean '" + best + "'?"; };
+  std::string elsewhere;
+  for (const Key& key : keys) {
+    if (key.name == name && elsewhere.empty()) elsewhere = key.full_name();
+  }
+  if (!elsewhere.empty()) return question(elsewhere);
+  if (const std::string best = nearest(name, siblings); !best.empty()) return question(best);
+  std::vector<std::string> names;
+  for (const Key& key : keys) names.push_back(key.name);
+  if (const std::string best = nearest(name, names); !best.empty()) {
+    for (const Key& key : keys) {
+      if (key.name == best) return question(key.full_name());
+    }
+  }
+  return all.empty() ? "it has only sections" : "the keys of [" + section + "] are " + all;
+}
+
+[[noreturn]] void unknown_key(const std::vector<Key>& keys, const std::string& section,
+                              const std::string& name, const Place& place) {
+  refuse(place, "unknown key '" + name + "' in [" + section + "]", {},
+         remedy_for(keys, section, name));
+}
+
+struct Entry {
+  const toml::key* key;
+  const toml::node* node;
+};
+
+/// In the order of the file, so that its first mistake is the one that is reported.
+std::vector<Entry> entries_of(const toml::table& table) {
+  std::vector<Entry> entries;
+  for (auto&& [key, node] : table) entries.push_back({&key, &node});
+  std::ranges::stable_sort(entries, [](const Entry& a, const Entry& b) {
+    const auto left = a.key->source().begin, right = b.key->source().begin;
+    return std::pair(left.line, left.column) < std::pair(right.line, right.column);
+  });
+  return entries;
+}
+
+/// Sets the keys of a section and of the sections in it.
+void read_section(const toml::table& table, const std::string& section,
+                  const std::vector<Key>& keys, const std::string& file, Places& places) {
+  for (const auto& [toml_key, value] : entries_of(table)) {
+    const toml::node& node = *value;
+    const std::string name(toml_key->str());
+    const std::string full = section.empty() ? name : section + "." + name;
+    const Place key_place = place_in(file, toml_key->source());
+    if (const Key* key = find_key(keys, section, name)) {
+      std::visit(Assign(*key, node, place_in(file, node.source())), key->target);
+      places.keys[full] = key_place;
+    } else if (is_section(full)) {
+      if (!node.is_table())
+        refuse(key_place, "'" + full + "' is a section", shown(node),
+               "write [" + full + "] and its keys below");
+      read_section(*node.as_table(), full, keys, file, places);
+    } else if (section.empty() || node.is_table()) {
+      unknown_section(full, key_place);
+    } else {
+      unknown_key(keys, section, name, key_place);
+    }
+  }
+}
+
+toml::table parse_toml(const std::string& text, const std::string& file) {
+  try {
+    return toml::parse(text, file);
+  } catch (const toml::parse_error& error) {
+    refuse(place_in(file, error.source()), "not valid TOML: " + std::string(error.description()));
+  }
+}
+
+/// The one value of "value = TEXT", or nothing when that is not TOML.
+std::optional<toml::table> parse_value(const std::string& text) {
+  try {
+    toml::table table = toml::parse("value = " + text);
+    if (table.size() == 1) return table;
+  } catch (const toml::parse_error&) {
+  }
+  return std::nullopt;
+}
+
+toml::table string_value(const std::string& text) {
+  toml::table table;
+  table.insert("value", text);
+  return table;
+}
+
+/// Without control characters, for messages.
+std::string one_line(std::string text) {
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+  return text;
+}
+
+/// The value of an override: TOML, or a bare word that stands for a string.
+toml::table value_of_override(const std::string& text, const Key& key, const Place& place) {
+  const bool quoted = !text.empty() && std::string("\"'[{").find(text[0]) != std::string::npos;
+  const bool bare_text = !quoted && (std::holds_alternative<Text>(key.target) ||
+                                     std::holds_alternative<TextList>(key.target) ||
+                                     std::holds_alternative<Choice>(key.target));
+  std::optional<toml::table> table = bare_text ? string_value(text) : parse_value(text);
+  if (!table && !quoted) table = string_value(text);
+  if (!table)
+    refuse(place, "not a valid TOML value", one_line(text), "check its quotes and brackets");
+  return *std::move(table);
+}
+
+void apply_override(const std::string& argument, const std::vector<Key>& keys, Places& places) {
+  const Place place{"argument '" + one_line(argument) + "'"};
+  const std::size_t equals = argument.find('=');
+  if (equals == std::string::npos) {
+    refuse(place, "not an override", {}, "write section.key=value");
+  }
+  const std::string full = argument.substr(0, equals);
+  const std::size_t dot = full.rfind('.');
+  const std::string section = dot == std::string::npos ? "" : full.substr(0, dot);
+  const std::string name = dot == std::string::npos ? full : full.substr(dot + 1);
+  const Key* key = find_key(keys, section, name);
+  if (key == nullptr && is_section(full)) {
+    refuse(place, "[" + full + "] is a section", {}, "name a key in it");
+  }
+  if (key == nullptr && section.empty()) {
+    std::string remedy = "write section.key=value";
+    for (const Key& other : keys) {
+      if (other.name == name) remedy = "did you mean '" + other.full_name() + "'?";
+    }
+    refuse(place, "'" + full + "' names no key of a section", {}, remedy);
+  }
+  if (key == nullptr && !is_section(section)) unknown_section(section, place);
+  if (key == nullptr) unknown_key(keys, section, name, place);
+
+  const toml::table table = value_of_override(argument.substr(equals + 1), *key, place);
+  std::visit(Assign(*key, *table.get("value"), place), key->target);
+  places.keys[full] = place;
+}
+
+/// An override of [network] counts for both directions, whatever the deck says of one.
+void clear_directions(Draft& draft, const std::string& argument) {
+  for (Draft::Links* links : {&draft.forward, &draft.backward}) {
+    if (argument.starts_with("network.bandwidth=")) links->bits_per_second.clear();
+    if (argument.starts_with("network.latency=")) links->latency_seconds.clear();
+  }
+}
+
+/// Names of files are bytes to the system, but a deck is UTF-8.
+void check_utf8(const std::vector<Key>& keys, const Places& places) {
+  const auto valid = [](const std::string& text) {
+    std::ostringstream line;
+    line << "v = " << toml::toml_formatter{toml::value(text), toml::format_flags::none};
+    try {
+      return toml::parse(line.str())["v"].value<std::string>() == text;
+    } catch (const toml::parse_error&) {
+      return false;
+    }
+  };
+  for (const Key& key : keys) {
+    const auto place = places.keys.find(key.full_name());
+    if (place == places.keys.end()) continue;
+    bool good = true;
+    if (const auto* text = std::get_if<Text>(&key.target)) good = valid(*text->value);
+    if (const auto* list = std::get_if<TextList>(&key.target)) {
+      for (const std::string& text : *list->value) good = good && valid(text);
+    }
+    if (!good) refuse(place->second, key.full_name() + " is not UTF-8 text");
+  }
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::string text(largest_deck + 1, '\0');
+  if (stream) stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!stream.eof()) {
+    refuse({path}, stream.good() ? "too large for a deck" : "cannot read the deck", {},
+           stream.good() ? "is it a TOML file?" : "check the name and its permissions");
+  }
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  return text;
+}
+
+}  // namespace
+
+}  // namespace deck
+
+Settings parse_deck(const std::string& text, const std::string& name,
+                    const std::vector<std::string>& overrides) {
+  deck::Draft draft;
+  deck::Places places;
+  places.deck.file = name;
+  const std::vector<deck::Key> keys = deck::keys_of(draft);
+  deck::read_section(deck::parse_toml(text, name), "", keys, name, places);
+  for (const std::string& argument : overrides) {
+    deck::apply_override(argument, keys, places);
+    deck::clear_directions(draft, argument);
+  }
+  deck::check_utf8(keys, places);
+  deck::join_links(draft, places);
+  deck::check_settings(draft.settings, places);
+  return draft.settings;
+}
+
+Settings read_deck(const std::string& path, const std::vector<std::string>& overrides) {
+  return parse_deck(deck::read_text(path), path, overrides);
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,102 @@
+#include <toml++/toml.h>
+
+#include <sstream>
+
+#include "core/deck/deck.hpp"
+#include "core/deck/keys.hpp"
+
+namespace deltapipe {
+
+namespace deck {
+
+namespace {
+
+template <class Value>
+std::string toml_text(const Value& value) {
+  std::ostringstream text;
+  text << toml::toml_formatter{toml::value{value}, toml::format_flags::none};
+  return text.str();
+}
+
+template <class Values, class Format>
+std::string list_text(const Values& values, Format format) {
+  std::string text = "[";
+  for (const auto& value : values) text += (text.size() > 1 ? ", " : "") + format(value);
+  return text + "]";
+}
+
+std::string real_text(double value) {
+  const std::string text = format_number(value);
+  const bool is_float = text.find_first_of(".e") != std::string::npos;
+  return is_float ? text : text + ".0";
+}
+
+/// A plain number or a quoted one with its unit.
+std::string quantity_text(double value, std::span<const Unit> units) {
+  const std::string text = format_quantity(value, units);
+  return text.find(' ') == std::string::npos ? text : "\"" + text + "\"";
+}
+
+/// The present value of a key, in TOML.
+struct Write {
+  std::string operator()(const Flag& flag) const { return *flag.value ? "true" : "false"; }
+  std::string operator()(const Integer& integer) const {
+    return std::visit([](const auto* value) { return std::to_string(*value); }, integer.value);
+  }
+  std::string operator()(const IntegerList& list) const {
+    return list_text(*list.value, [](int value) { return std::to_string(value); });
+  }
+  std::string operator()(const Real& real) const { return real_text(*real.value); }
+  std::string operator()(const Text& text) const { return toml_text(*text.value); }
+  std::string operator()(const TextList& list) const {
+    return list_text(*list.value, [](const std::string& value) { return toml_text(value); });
+  }
+  std::string operator()(const Choice& choice) const {
+    return toml_text(choice.names[choice.get()]);
+  }
+  std::string operator()(const Size& size) const {
+    return quantity_text(static_cast<double>(*size.value), size_units());
+  }
+  std::string operator()(const QuantityList& list) const {
+    return list_text(*list.value, [&](double value) { return quantity_text(value, list.units); });
+  }
+};
+
+std::string written(const Key& key) {
+  return std::visit(Write{}, key.target);
+}
+
+}  // namespace
+
+}  // namespace deck
+
+std::string effective_deck(const Settings& settings) {
+  deck::Draft draft = deck::draft_of(settings);
+  const std::vector<deck::Key> keys = deck::keys_of(draft);
+  std::string text;
+  for (const deck::Section& section : deck::sections()) {
+    text += (text.empty() ? "[" : "\n[") + section.name + "]\n";
+    for (const deck::Key& key : keys) {
+      if (key.section == section.name) text += key.name + " = " + deck::written(key) + "\n";
+    }
+  }
+  return text;
+}
+
+std::string deck_reference() {
+  deck::Draft draft;
+  const std::vector<deck::Key> keys = deck::keys_of(draft);
+  std::string text;
+  for (const deck::Section& section : deck::sections()) {
+    text += (text.empty() ? "### `[" : "\n### `[") + section.name + "]`\n\n";
+    text += section.meaning + "\n\n| key | value | default | meaning |\n|---|---|---|---|\n";
+    for (const deck::Key& key : keys) {
+      if (key.section != section.name) continue;
+      text += "| `" + key.name + "` | " + deck::allowed(key) + " | `" + deck::written(key) +
+              "` | " + key.meaning + " |\n";
+    }
+  }
+  return text;
+}
+
+}  // namespace deltapipe

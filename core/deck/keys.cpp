@@ -1,0 +1,353 @@
+#include "core/deck/keys.hpp"
+
+#include <array>
+#include <limits>
+#include <utility>
+
+namespace deltapipe::deck {
+
+namespace {
+
+constexpr std::int64_t any_count = std::numeric_limits<std::int64_t>::max();
+constexpr double infinite = std::numeric_limits<double>::infinity();
+
+const std::array<Section, 15> section_table = {{
+    {"model", "Where the weights come from."},
+    {"model.new", "Shape of a new GPT-2; used when model.path is empty."},
+    {"tokenizer", "How text becomes tokens."},
+    {"data", "Training and validation texts."},
+    {"training", "Length of the training and size of its steps."},
+    {"training.optimizer", "AdamW and its learning rate."},
+    {"pipeline", "How the model is spread over MPI ranks."},
+    {"boundary.forward", "What is sent from a stage to the next: activations."},
+    {"boundary.backward", "What is sent from a stage to the previous one: gradients."},
+    {"cache", "What both ends of a boundary remember of each sample, for codec \"delta\"."},
+    {"network", "Emulated links between the stages, for both directions. Nothing set: none."},
+    {"network.forward", "Emulated links in the forward direction only; goes before [network]."},
+    {"network.backward", "Emulated links in the backward direction only; goes before [network]."},
+    {"output", "Where results go."},
+    {"generate", "Settings of `deltapipe generate`."},
+}};
+
+template <class Enum>
+Choice choice(Enum& value, std::vector<std::pair<std::string, Enum>> options) {
+  Choice result;
+  std::vector<Enum> values;
+  for (auto& [name, option] : options) {
+    result.names.push_back(name);
+    values.push_back(option);
+  }
+  result.get = [&value, values] {
+    std::size_t i = 0;
+    while (i + 1 < values.size() && values[i] != value) ++i;
+    return i;
+  };
+  result.set = [&value, values](std::size_t i) { value = values[i]; };
+  return result;
+}
+
+/// Appends keys of one section.
+class SectionKeys {
+ public:
+  SectionKeys(std::vector<Key>& keys, std::string section)
+      : keys_(keys), section_(std::move(section)) {}
+
+  template <class Target>
+  void operator()(const char* name, Target target, const char* meaning) {
+    keys_.push_back({section_, name, std::move(target), meaning});
+  }
+
+ private:
+  std::vector<Key>& keys_;
+  std::string section_;
+};
+
+void add_model(std::vector<Key>& keys, ModelSettings& m) {
+  SectionKeys add(keys, "model");
+  add("path", Text{&m.path},
+      "Hugging Face directory with config.json and model.safetensors; empty: a new model");
+  add("dropout_embedding", Real{&m.dropout_embedding, -1, 1, false, true},
+      "dropout probability after the embeddings; negative: the model's own (new models: 0)");
+  add("dropout_attention", Real{&m.dropout_attention, -1, 1, false, true},
+      "dropout probability of attention weights; negative: the model's own");
+  add("dropout_residual", Real{&m.dropout_residual, -1, 1, false, true},
+      "dropout probability before each residual addition; negative: the model's own");
+}
+
+void add_new_model(std::vector<Key>& keys, ModelSettings& m) {
+  SectionKeys add(keys, "model.new");
+  add("n_layer", Integer{&m.n_layer, 1, 10000}, "transformer blocks");
+  add("n_head", Integer{&m.n_head, 1, 1024}, "attention heads; divides n_embd");
+  add("n_embd", Integer{&m.n_embd, 1, 65536}, "channels");
+  add("n_positions", Integer{&m.n_positions, 1, 1 << 20}, "longest sequence, in tokens");
+}
+
+void add_tokenizer(std::vector<Key>& keys, TokenizerSettings& t) {
+  SectionKeys add(keys, "tokenizer");
+  add("path", Text{&t.path},
+      "directory with tokenizer.json or vocab.json and merges.txt, or a tokenizer.json; empty: "
+      "the model's directory");
+  add("train_vocabulary", Integer{&t.train_vocabulary, 0, 1 << 20},
+      "above 0: train a byte-level BPE with this many tokens (at least 257) on the training text");
+}
+
+void add_data(std::vector<Key>& keys, DataSettings& d) {
+  SectionKeys add(keys, "data");
+  add("train", TextList{&d.train}, "training files, read in this order");
+  add("validation", TextList{&d.validation},
+      "validation files; empty: the last validation_fraction of the training samples");
+  add("validation_fraction", Real{&d.validation_fraction, 0, 1, false, true},
+      "part of the training samples kept for validation when there are no validation files");
+  add("format",
+      choice(d.format, {{"automatic", DataFormat::automatic},
+                        {"text", DataFormat::text},
+                        {"jsonl", DataFormat::jsonl},
+                        {"hdf5", DataFormat::hdf5}}),
+      "what the files are; automatic: by their suffix, .txt, .jsonl or .h5");
+  add("jsonl_fields", TextList{&d.jsonl_fields},
+      "fields of a JSON line that make up its text, joined in this order");
+  add("packing", choice(d.packing, {{"stream", Packing::stream}, {"document", Packing::document}}),
+      "stream: documents are joined and cut into windows; document: each document starts a "
+      "window, its last one is padded");
+  add("sequence_length", Integer{&d.sequence_length, 0, 1 << 20},
+      "tokens of a sample; 0: the model's n_positions");
+  add("shuffle", Flag{&d.shuffle}, "a new order of the samples in every epoch");
+  add("max_train_samples", Integer{&d.max_train_samples, 0, any_count},
+      "use only so many training samples; 0: all");
+  add("max_validation_samples", Integer{&d.max_validation_samples, 0, any_count},
+      "use only so many validation samples; 0: all");
+}
+
+void add_training(std::vector<Key>& keys, TrainingSettings& t) {
+  SectionKeys add(keys, "training");
+  add("epochs", Real{&t.epochs, 0, 1e9}, "passes over the training samples, when steps is 0");
+  add("steps", Integer{&t.steps, 0, any_count}, "optimizer steps; 0: as epochs says");
+  add("micro_batch_size", Integer{&t.micro_batch_size, 1, 65536},
+      "samples that cross a boundary together");
+  add("micro_batches", Integer{&t.micro_batches, 1, 65536},
+      "micro-batches a step and replica; the batch is micro_batch_size x micro_batches x "
+      "pipeline.replicas samples");
+  add("seed", Integer{&t.seed, 0, any_count},
+      "of everything random: new weights, order, dropout, "
+      "stochastic rounding");
+  add("recompute", Flag{&t.recompute},
+      "keep only block inputs and compute activations again in the backward pass");
+  add("recompute_stages", IntegerList{&t.recompute_stages, 0, 65535},
+      "stages, counted from 0, that recompute; empty: all or none, as recompute says");
+  add("evaluate_every", Integer{&t.evaluate_every, 0, any_count},
+      "steps between validations; 0: at the end of every epoch");
+}
+
+void add_optimizer(std::vector<Key>& keys, TrainingSettings& t) {
+  SectionKeys add(keys, "training.optimizer");
+  add("learning_rate", Real{&t.learning_rate, 0, 1e3}, "the largest learning rate");
+  add("schedule",
+      choice(t.schedule, {{"constant", LearningRateSchedule::constant},
+                          {"linear", LearningRateSchedule::linear},
+                          {"cosine", LearningRateSchedule::cosine}}),
+      "course of the learning rate after warm-up");
+  add("warmup_steps", Integer{&t.warmup_steps, 0, any_count},
+      "steps in which the learning rate grows linearly from 0");
+  add("final_learning_rate_fraction", Real{&t.final_learning_rate_fraction, 0, 1},
+      "learning rate at the end of linear and cosine schedules, as a fraction of "
+      "learning_rate");
+  add("beta1", Real{&t.beta1, 0, 1, false, true}, "decay of the gradients' running mean");
+  add("beta2", Real{&t.beta2, 0, 1, false, true}, "decay of the squared gradients' running mean");
+  add("epsilon", Real{&t.epsilon, 0, 1, true}, "added to the root of the squared mean");
+  add("weight_decay", Real{&t.weight_decay, 0, 1e3},
+      "decoupled decay of the blocks' matrices and the token embedding; biases, norms and "
+      "positions do not decay");
+  add("clip_norm", Real{&t.clip_norm, 0, infinite, false, true},
+      "gradients with a larger global norm are scaled down to "
+      "it; 0: never");
+}
+
+void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
+  SectionKeys add(keys, "pipeline");
+  add("stages", Integer{&p.stages, 1, 65536}, "parts that the model is cut into");
+  add("replicas", Integer{&p.replicas, 1, 65536},
+      "data-parallel copies of the pipeline; MPI ranks needed: stages x replicas");
+  add("schedule",
+      choice(p.schedule, {{"gpipe", PipelineSchedule::gpipe},
+                          {"1f1b", PipelineSchedule::one_forward_one_backward}}),
+      "gpipe: all forwards, then all backwards; 1f1b: alternating, holds fewer activations");
+  add("partition", IntegerList{&p.partition, 1, 10000},
+      "transformer blocks of each stage, one number a stage; empty: balanced by cost");
+}
+
+void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section, bool memory) {
+  std::vector<std::pair<std::string, CodecKind>> kinds = {{"none", CodecKind::none},
+                                                          {"fp16", CodecKind::fp16},
+                                                          {"bf16", CodecKind::bf16},
+                                                          {"quantize", CodecKind::quantize},
+                                                          {"delta", CodecKind::delta}};
+  SectionKeys add(keys, section);
+  add("codec", choice(c.kind, kinds),
+      memory ? "none: fp32 as it is; quantize: the values in bits; delta: the change since the "
+               "sample's last visit in bits (AQ-SGD)"
+             : "none: fp32 as it is; quantize: the values in bits; delta is not for gradients, "
+               "which AQ-SGD sends without memory");
+  add("bits", Integer{&c.bits, 1, 8}, "bits a value, for quantize and delta");
+  add("scale",
+      choice(c.scale, {{"channel", ScaleKind::channel},
+                       {"token", ScaleKind::token},
+                       {"tile", ScaleKind::tile}}),
+      "what shares one scale: a channel over all tokens of the micro-batch, a token over all "
+      "channels, or tile channels of a token");
+  add("tile", Integer{&c.tile, 1, 65536}, "channels that share a scale, for scale = \"tile\"");
+  add("rounding",
+      choice(c.rounding, {{"nearest", Rounding::nearest}, {"stochastic", Rounding::stochastic}}),
+      "stochastic is unbiased");
+  add("levels",
+      choice(c.levels, {{"symmetric", Levels::symmetric}, {"asymmetric", Levels::asymmetric}}),
+      "symmetric: 2^bits - 1 levels around zero; asymmetric: 2^bits levels from -1 (2 bits: -1, "
+      "-1/2, 0, 1/2), as the AC-SGD code has them");
+  if (memory) {
+    add("first_visit",
+        choice(c.first_visit, {{"fp32", FirstVisit::fp32},
+                               {"fp16", FirstVisit::fp16},
+                               {"quantize8", FirstVisit::quantize8},
+                               {"refine", FirstVisit::refine}}),
+        "how delta sends a sample that has no memory yet; refine: like a delta to zero, in bits");
+  }
+  add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
+}
+
+void add_cache(std::vector<Key>& keys, CacheSettings& c) {
+  SectionKeys add(keys, "cache");
+  add("storage",
+      choice(c.storage, {{"fp32", MemoryStorage::fp32},
+                         {"fp16", MemoryStorage::fp16},
+                         {"bf16", MemoryStorage::bf16},
+                         {"8bit", MemoryStorage::bits8},
+                         {"4bit", MemoryStorage::bits4},
+                         {"2bit", MemoryStorage::bits2}}),
+      "how memories are kept");
+  add("budget", Size{&c.budget_bytes},
+      "memory for the cache, per rank and boundary end; the rest goes to disk; 0: no limit");
+  add("directory", Text{&c.directory},
+      "fast local disk for what does not fit; empty: the output directory");
+  add("prefetch", Integer{&c.prefetch, 1, 4096}, "micro-batches read ahead of their use");
+}
+
+void add_links(std::vector<Key>& keys, Draft::Links& links, const char* section) {
+  SectionKeys add(keys, section);
+  add("bandwidth", QuantityList{&links.bits_per_second, bandwidth_units()},
+      "one value for all boundaries or a list with one a boundary; 0: as fast as MPI carries it");
+  add("latency", QuantityList{&links.latency_seconds, duration_units()},
+      "one value for all boundaries or a list with one a boundary");
+}
+
+void add_output(std::vector<Key>& keys, OutputSettings& o) {
+  SectionKeys add(keys, "output");
+  add("directory", Text{&o.directory, false},
+      "made if missing; holds run.h5, the model and cache files");
+  add("save_model", Flag{&o.save_model},
+      "write the trained model as a Hugging Face directory, model/");
+  add("model_precision",
+      choice(o.model_precision,
+             {{"fp32", Precision::fp32}, {"fp16", Precision::fp16}, {"bf16", Precision::bf16}}),
+      "precision of the written weights");
+  add("overwrite", Flag{&o.overwrite}, "false: an existing run.h5 is an error");
+  add("log_every", Integer{&o.log_every, 1, any_count}, "steps between lines of a batch log");
+  add("trace_step", Integer{&o.trace_step, 0, any_count},
+      "step whose time line is written to trace.json (Chrome trace format); 0: none");
+}
+
+void add_generate(std::vector<Key>& keys, GenerateSettings& g) {
+  SectionKeys add(keys, "generate");
+  add("prompts", TextList{&g.prompts}, "texts to continue");
+  add("max_new_tokens", Integer{&g.max_new_tokens, 1, 1 << 20}, "tokens to add to each");
+  add("temperature", Real{&g.temperature, 0, 1e3}, "divides the logits; 0: always the likeliest");
+  add("top_k", Integer{&g.top_k, 0, 1 << 24}, "choose among so many likeliest tokens; 0: all");
+  add("seed", Integer{&g.seed, 0, any_count}, "of the choices");
+}
+
+void split(const std::vector<LinkSettings>& links, Draft::Links& lists) {
+  for (const LinkSettings& link : links) {
+    lists.bits_per_second.push_back(link.bits_per_second);
+    lists.latency_seconds.push_back(link.latency_seconds);
+  }
+}
+
+std::string range(std::int64_t low, std::int64_t high) {
+  if (high == any_count) return "at least " + std::to_string(low);
+  return std::to_string(low) + " to " + std::to_string(high);
+}
+
+std::string range(const Real& real) {
+  const std::string low = format_number(real.low), high = format_number(real.high);
+  if (real.high == infinite) return (real.low_open ? "above " : "at least ") + low;
+  return (real.low_open ? "above " : "") + low + (real.high_open ? " to below " : " to ") + high;
+}
+
+struct Allowed {
+  std::string operator()(const Flag&) const { return "true or false"; }
+  std::string operator()(const Integer& i) const { return "integer, " + range(i.low, i.high); }
+  std::string operator()(const IntegerList& i) const {
+    return "list of integers, each " + range(i.low, i.high);
+  }
+  std::string operator()(const Real& real) const { return "number, " + range(real); }
+  std::string operator()(const Text& text) const {
+    return text.may_be_empty ? "string" : "string, not empty";
+  }
+  std::string operator()(const TextList&) const { return "string or list of strings"; }
+  std::string operator()(const Choice& options) const {
+    std::string text = "one of ";
+    for (std::size_t i = 0; i < options.names.size(); ++i) {
+      text += (i > 0 ? ", \"" : "\"") + options.names[i] + "\"";
+    }
+    return text;
+  }
+  std::string operator()(const Size&) const {
+    return "bytes, or a string with a unit: " + unit_names(size_units());
+  }
+  std::string operator()(const QuantityList& list) const {
+    const std::string base = list.units.data() == bandwidth_units().data() ? "bit/s" : "seconds";
+    return base + ", or a string with a unit: " + unit_names(list.units) + "; or a list of these";
+  }
+};
+}  // namespace
+
+Draft draft_of(const Settings& settings) {
+  Draft draft;
+  draft.settings = settings;
+  if (settings.network.forward == settings.network.backward) {
+    split(settings.network.forward, draft.both);
+  } else {
+    split(settings.network.forward, draft.forward);
+    split(settings.network.backward, draft.backward);
+  }
+  return draft;
+}
+
+std::span<const Section> sections() {
+  return section_table;
+}
+
+std::vector<Key> keys_of(Draft& draft) {
+  std::vector<Key> keys;
+  Settings& s = draft.settings;
+  add_model(keys, s.model);
+  add_new_model(keys, s.model);
+  add_tokenizer(keys, s.tokenizer);
+  add_data(keys, s.data);
+  add_training(keys, s.training);
+  add_optimizer(keys, s.training);
+  add_pipeline(keys, s.pipeline);
+  add_boundary(keys, s.forward, "boundary.forward", true);
+  add_boundary(keys, s.backward, "boundary.backward", false);
+  add_cache(keys, s.cache);
+  add_links(keys, draft.both, "network");
+  add_links(keys, draft.forward, "network.forward");
+  add_links(keys, draft.backward, "network.backward");
+  add_output(keys, s.output);
+  add_generate(keys, s.generate);
+  return keys;
+}
+
+std::string allowed(const Key& key) {
+  return std::visit(Allowed{}, key.target);
+}
+
+}  // namespace deltapipe::deck

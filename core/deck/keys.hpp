@@ -1,0 +1,93 @@
+// The deck's keys, each described once: where it stands, what it may hold, what it means, and the
+// setting that it sets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/deck/settings.hpp"
+#include "core/deck/units.hpp"
+
+namespace deltapipe::deck {
+
+/// Settings while they are read or written, with the lists of [network] as the deck has them.
+struct Draft {
+  Settings settings;
+  struct Links {
+    std::vector<double> bits_per_second;
+    std::vector<double> latency_seconds;
+  };
+  Links both, forward, backward;
+};
+
+/// The draft of finished settings.
+Draft draft_of(const Settings& settings);
+
+struct Flag {
+  bool* value;
+};
+struct Integer {
+  std::variant<int*, std::uint64_t*> value;
+  std::int64_t low, high;
+};
+struct IntegerList {
+  std::vector<int>* value;
+  std::int64_t low, high;
+};
+/// low <= value <= high, without an end that is open.
+struct Real {
+  double* value;
+  double low, high;
+  bool low_open = false, high_open = false;
+};
+struct Text {
+  std::string* value;
+  bool may_be_empty = true;
+};
+struct TextList {
+  std::vector<std::string>* value;
+};
+struct Choice {
+  std::vector<std::string> names;
+  std::function<std::size_t()> get;
+  std::function<void(std::size_t)> set;
+};
+/// Whole bytes.
+struct Size {
+  std::uint64_t* value;
+};
+struct QuantityList {
+  std::vector<double>* value;
+  std::span<const Unit> units;
+};
+
+struct Key {
+  std::string section;  ///< "training.optimizer"
+  std::string name;     ///< "learning_rate"
+  std::variant<Flag, Integer, IntegerList, Real, Text, TextList, Choice, Size, QuantityList> target;
+  std::string meaning;  ///< one line, unit included
+
+  std::string full_name() const { return section + "." + name; }
+};
+
+struct Section {
+  std::string name;
+  std::string meaning;
+};
+
+/// The sections in the order of a written deck.
+std::span<const Section> sections();
+
+/// All keys in the order of a written deck; their targets point into `draft`, which must outlive
+/// them.
+std::vector<Key> keys_of(Draft& draft);
+
+/// What a key may hold: "integer, 1 to 8".
+std::string allowed(const Key& key);
+
+}  // namespace deltapipe::deck

@@ -1,0 +1,95 @@
+#include "core/deck/units.hpp"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace deltapipe::deck {
+
+namespace {
+
+constexpr double kibi = 1024;
+
+constexpr std::array sizes = {Unit{"TiB", kibi* kibi* kibi* kibi, 1},
+                              Unit{"TB", 1e12, 1},
+                              Unit{"GiB", kibi* kibi* kibi, 1},
+                              Unit{"GB", 1e9, 1},
+                              Unit{"MiB", kibi* kibi, 1},
+                              Unit{"MB", 1e6, 1},
+                              Unit{"KiB", kibi, 1},
+                              Unit{"kB", 1e3, 1},
+                              Unit{"B", 1, 1}};
+
+constexpr std::array bandwidths = {Unit{"Tbit/s", 1e12, 1}, Unit{"Gbit/s", 1e9, 1},
+                                   Unit{"Mbit/s", 1e6, 1}, Unit{"kbit/s", 1e3, 1},
+                                   Unit{"bit/s", 1, 1}};
+
+constexpr std::array durations = {Unit{"s", 1, 1}, Unit{"ms", 1, 1e3}, Unit{"us", 1, 1e6},
+                                  Unit{"ns", 1, 1e9}};
+
+double in_base(double number, const Unit& unit) {
+  return unit.divisor > 1 ? number / unit.divisor : number * unit.multiplier;
+}
+
+double from_base(double value, const Unit& unit) {
+  return unit.divisor > 1 ? value * unit.divisor : value / unit.multiplier;
+}
+
+std::string_view without_leading_spaces(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  return text;
+}
+
+}  // namespace
+
+std::span<const Unit> size_units() {
+  return sizes;
+}
+std::span<const Unit> bandwidth_units() {
+  return bandwidths;
+}
+std::span<const Unit> duration_units() {
+  return durations;
+}
+
+std::string format_number(double value) {
+  std::array<char, 64> buffer{};
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
+  return {buffer.data(), end};
+}
+
+std::optional<double> parse_quantity(std::string_view text, std::span<const Unit> units) {
+  text = without_leading_spaces(text);
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
+  text = without_leading_spaces(text);
+  if (text.empty()) return number;
+  for (const Unit& unit : units) {
+    if (text != unit.name) continue;
+    const double value = in_base(number, unit);
+    return std::isfinite(value) ? std::optional(value) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::string format_quantity(double value, std::span<const Unit> units) {
+  for (const Unit& unit : units) {
+    const double number = from_base(value, unit);
+    if (number < 1 || number >= 1e6) continue;
+    const std::string text = format_number(number) + " " + unit.name;
+    if (text.size() <= 16 && parse_quantity(text, units) == value) return text;
+  }
+  return format_number(value);
+}
+
+std::string unit_names(std::span<const Unit> units) {
+  std::string names;
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+    names += (names.empty() ? "" : ", ") + std::string(unit->name);
+  }
+  return names;
+}
+
+}  // namespace deltapipe::deck

@@ -1,0 +1,390 @@
+#include "core/deck/deck.hpp"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/deck/nearest.hpp"
+#include "core/deck/units.hpp"
+#include "core/error.hpp"
+
+using namespace deltapipe;
+
+namespace {
+
+/// The message of the UserError that this deck provokes, or "" when it is accepted.
+std::string message_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_deck(text, "d.toml", overrides);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+struct Wrong {
+  std::string deck;
+  std::vector<std::string> overrides;
+  std::vector<std::string> parts;  ///< of the message
+};
+
+void check_all(const std::vector<Wrong>& cases) {
+  for (const Wrong& wrong : cases) {
+    const std::string message = message_of(wrong.deck, wrong.overrides);
+    INFO("deck: " << wrong.deck << "\nmessage: " << message);
+    CHECK_FALSE(message.empty());
+    CHECK(message.find('\n') == std::string::npos);
+    for (const std::string& part : wrong.parts) CHECK_THAT(message, Catch::Contains(part));
+  }
+}
+
+/// No setting at its default, with awkward strings and numbers.
+Settings unusual_settings() {
+  Settings s;
+  s.model = {"", 6, 3, 48, 77, 0.1, 0.2, 1.0 / 3};
+  s.tokenizer = {"", 300};
+  s.data = {{"a \"b\"\\c.txt", "tab\there\nline", "\x7f\x01", "'", "naïve/文.txt", ""},
+            {"v.jsonl"},
+            0.1,
+            DataFormat::jsonl,
+            {"title", "abstract"},
+            Packing::document,
+            33,
+            false,
+            7,
+            std::numeric_limits<std::int64_t>::max()};
+  s.data.train.pop_back();
+  s.training.epochs = 0.1 + 0.2;
+  s.training.steps = 12;
+  s.training.micro_batch_size = 3;
+  s.training.micro_batches = 4;
+  s.training.seed = 1234567890123456789;
+  s.training.learning_rate = 5e-324;
+  s.training.schedule = LearningRateSchedule::cosine;
+  s.training.warmup_steps = 2;
+  s.training.final_learning_rate_fraction = 0.05;
+  s.training.beta1 = 0;
+  s.training.beta2 = 0.95;
+  s.training.epsilon = 1e-6;
+  s.training.weight_decay = 100;
+  s.training.clip_norm = 1.7976931348623157e308;
+  s.training.recompute = true;
+  s.training.recompute_stages = {0, 2};
+  s.training.evaluate_every = 5;
+  s.pipeline = {3, 2, PipelineSchedule::gpipe, {1, 3, 2}};
+  s.forward = {
+      CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
+      FirstVisit::refine, 1.5};
+  s.backward = {
+      CodecKind::quantize, 1, ScaleKind::channel, 16, Rounding::stochastic, Levels::asymmetric,
+      FirstVisit::fp16,    2};
+  s.cache = {MemoryStorage::bits4, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
+  s.network.forward = {{1e8, 1e-3}, {123456789.125, 5e-5}};
+  s.network.backward = {{0, 1.0 / 3}};
+  s.output = {"out dir", false, Precision::bf16, false, 1, 9};
+  s.generate = {{"Once upon a \"time\"\n", "#"}, 5, 0, 40, 3};
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("an empty deck gives the defaults") {
+  CHECK(parse_deck("", "d.toml") == Settings{});
+  CHECK(parse_deck("[training]\n[boundary]\n", "d.toml") == Settings{});
+}
+
+TEST_CASE("the effective deck reads back to the same settings") {
+  for (const Settings& settings : {Settings{}, unusual_settings()}) {
+    const std::string text = effective_deck(settings);
+    INFO(text);
+    const Settings again = parse_deck(text, "effective");
+    CHECK(again.model == settings.model);
+    CHECK(again.tokenizer == settings.tokenizer);
+    CHECK(again.data == settings.data);
+    CHECK(again.training == settings.training);
+    CHECK(again.pipeline == settings.pipeline);
+    CHECK(again.forward == settings.forward);
+    CHECK(again.backward == settings.backward);
+    CHECK(again.cache == settings.cache);
+    CHECK(again.network == settings.network);
+    CHECK(again.output == settings.output);
+    CHECK(again.generate == settings.generate);
+    CHECK(effective_deck(again) == text);
+  }
+}
+
+TEST_CASE("values of every kind are read") {
+  const Settings s = parse_deck(R"(
+model.path = "gpt2"
+[data]
+train = "one.txt"
+validation = ["a.txt", "b.txt"]
+format = "text"
+[training]
+epochs = 3
+[training.optimizer]
+learning_rate = 1e-3
+[pipeline]
+stages = 3
+schedule = "1f1b"
+partition = [4, 4, 4]
+[boundary.forward]
+codec = "delta"
+bits = 3
+[cache]
+budget = "1.5GiB"
+[network]
+bandwidth = "100 Mbit/s"
+latency = ["1ms", "50us"]
+[network.backward]
+bandwidth = ["10Gbit/s", 0]
+)",
+                                "d.toml");
+  CHECK(s.model.path == "gpt2");
+  CHECK(s.data.train == std::vector<std::string>{"one.txt"});
+  CHECK(s.data.validation == std::vector<std::string>{"a.txt", "b.txt"});
+  CHECK(s.data.format == DataFormat::text);
+  CHECK(s.training.epochs == 3);
+  CHECK(s.training.learning_rate == 1e-3);
+  CHECK(s.pipeline.schedule == PipelineSchedule::one_forward_one_backward);
+  CHECK(s.pipeline.partition == std::vector<int>{4, 4, 4});
+  CHECK(s.forward.kind == CodecKind::delta);
+  CHECK(s.forward.bits == 3);
+  CHECK(s.backward.kind == CodecKind::none);
+  CHECK(s.cache.budget_bytes == std::uint64_t{3} << 29);
+  CHECK(s.network.forward == std::vector<LinkSettings>{{1e8, 1e-3}, {1e8, 50e-6}});
+  CHECK(s.network.backward == std::vector<LinkSettings>{{1e10, 1e-3}, {0, 50e-6}});
+}
+
+TEST_CASE("overrides replace what the deck says") {
+  const Settings s =
+      parse_deck("[training]\nepochs = 3\n[boundary.forward]\nbits = 4\n", "d.toml",
+                 {"boundary.forward.bits=3", "boundary.forward.codec=delta", "training.epochs=1",
+                  "training.epochs=2.5", "cache.budget=8GiB", "data.train=true.txt",
+                  "data.validation=[\"a=b\", 'c']", "output.directory=123",
+                  "output.overwrite=false", "network.bandwidth=100 Mbit/s",
+                  "generate.prompts=Hello, world", "cache.directory=", "model.path=\"quoted\""});
+  CHECK(s.forward.bits == 3);
+  CHECK(s.forward.kind == CodecKind::delta);
+  CHECK(s.training.epochs == 2.5);
+  CHECK(s.cache.budget_bytes == std::uint64_t{8} << 30);
+  CHECK(s.data.train == std::vector<std::string>{"true.txt"});
+  CHECK(s.data.validation == std::vector<std::string>{"a=b", "c"});
+  CHECK(s.output.directory == "123");
+  CHECK_FALSE(s.output.overwrite);
+  CHECK(s.network.forward == std::vector<LinkSettings>{{1e8, 0}});
+  CHECK(s.generate.prompts == std::vector<std::string>{"Hello, world"});
+  CHECK(s.cache.directory.empty());
+  CHECK(s.model.path == "quoted");
+}
+
+TEST_CASE("an override of the network counts for both directions") {
+  const std::string deck = "[network.forward]\nbandwidth = 1e6\nlatency = 1\n";
+  const NetworkSettings one = parse_deck(deck, "d.toml", {"network.bandwidth=2e6"}).network;
+  CHECK(one.forward == std::vector<LinkSettings>{{2e6, 1}});
+  CHECK(one.backward == std::vector<LinkSettings>{{2e6, 0}});
+  const NetworkSettings two =
+      parse_deck(deck, "d.toml", {"network.latency=2", "network.forward.latency=3"}).network;
+  CHECK(two.forward == std::vector<LinkSettings>{{1e6, 3}});
+  CHECK(two.backward == std::vector<LinkSettings>{{0, 2}});
+  Settings same;
+  same.network.forward = same.network.backward = {{1e8, 1e-3}};
+  CHECK(parse_deck(effective_deck(same), "e.toml") == same);
+}
+
+TEST_CASE("unknown names are refused with the nearest known one") {
+  check_all({
+      {"[training.optimizer]\n  lerning_rate = 1\n",
+       {},
+       {"d.toml:2:3: unknown key 'lerning_rate' in [training.optimizer]",
+        "did you mean 'learning_rate'?"}},
+      {"[training]\nlearning_rate = 1\n",
+       {},
+       {"d.toml:2:1: unknown key 'learning_rate'",
+        "did you mean 'training.optimizer.learning_rate'?"}},
+      {"[training]\nxyzzyplugh = 1\n", {}, {"the keys of [training] are epochs, steps, "}},
+      {"[trainig]\nsteps = 1\n",
+       {},
+       {"d.toml:1:2: unknown section [trainig]", "did you mean [training]?"}},
+      {"steps = 1\n", {}, {"d.toml:1:1: unknown section [steps]", "the sections are [model], "}},
+      {"[boundary.fordward]\n", {}, {"d.toml:1:11:", "did you mean [boundary.forward]?"}},
+      {"[boundary]\nbits = 3\n",
+       {},
+       {"unknown key 'bits'", "did you mean 'boundary.forward.bits'?"}},
+      {"[training.steps]\nx = 1\n", {}, {"training.steps has the wrong type (got a table)"}},
+      {"training = 3\n", {}, {"d.toml:1:1: 'training' is a section (got 3)", "write [training]"}},
+      {"[[training]]\nsteps = 3\n", {}, {"'training' is a section"}},
+      {"[training]\nzzz = 1\n[model]\nyyy = 2\n", {}, {"d.toml:2:1: unknown key 'zzz'"}},
+  });
+}
+
+TEST_CASE("wrong types, values and ranges are refused where they stand") {
+  check_all({
+      {"[training]\nsteps = \"ten\"\n",
+       {},
+       {"d.toml:2:9: training.steps has the wrong type (got \"ten\")", "use integer, at least 0"}},
+      {"[training]\nsteps = 1.5\n", {}, {"wrong type (got 1.5)"}},
+      {"[training]\nsteps = -1\n", {}, {"out of range (got -1)", "at least 0"}},
+      {"[training]\nepochs = nan\n", {}, {"training.epochs is out of range (got nan)"}},
+      {"[training]\nepochs = inf\n", {}, {"out of range (got inf)"}},
+      {"[training.optimizer]\nclip_norm = inf\n", {}, {"out of range (got inf)"}},
+      {"[training.optimizer]\nbeta1 = 1\n", {}, {"(got 1)", "use number, 0 to below 1"}},
+      {"[training.optimizer]\nepsilon = 0.0\n", {}, {"use number, above 0 to 1"}},
+      {"[training]\nmicro_batch_size = 0\n", {}, {"(got 0)", "use integer, 1 to 65536"}},
+      {"[training]\nmicro_batch_size = 4294967297\n", {}, {"out of range (got 4294967297)"}},
+      {"[training]\nseed = 9223372036854775808\n", {}, {"d.toml:2:", "not valid TOML"}},
+      {"[data]\nshuffle = 1\n", {}, {"data.shuffle has the wrong type (got 1)", "true or false"}},
+      {"[data]\ntrain = [\"a\",\n  3]\n",
+       {},
+       {"d.toml:3:3: data.train has the wrong type (got 3)"}},
+      {"[data]\ntrain = 1979-05-27\n", {}, {"data.train has the wrong type (got \"1979-05-27\")"}},
+      {"[boundary.forward]\ncodec = \"detla\"\n",
+       {},
+       {"d.toml:2:9: unknown value of boundary.forward.codec (got \"detla\")",
+        "use one of \"none\", \"fp16\", \"bf16\", \"quantize\", \"delta\""}},
+      {"[boundary.forward]\nbits = 9\n", {}, {"d.toml:2:8:", "(got 9)", "1 to 8"}},
+      {"[pipeline]\nschedule = \"1F1B\"\n", {}, {"one of \"gpipe\", \"1f1b\""}},
+      {"[pipeline]\npartition = [1, 0]\n", {}, {"d.toml:2:17:", "each 1 to 10000"}},
+      {"[cache]\nbudget = \"8 gigs\"\n", {}, {"(got \"8 gigs\")", "KiB, MB, MiB"}},
+      {"[cache]\nbudget = \"0.3 B\"\n", {}, {"cache.budget is out of range"}},
+      {"[cache]\nbudget = -1\n", {}, {"cache.budget is out of range (got -1)"}},
+      {"[cache]\nbudget = \"1e300 TiB\"\n", {}, {"cache.budget is out of range"}},
+      {"[network]\nbandwidth = \"100 MB\"\n", {}, {"network.bandwidth", "bit/s, kbit/s, Mbit/s"}},
+      {"[network]\nlatency = \"-1 ms\"\n", {}, {"network.latency is out of range"}},
+      {"[output]\ndirectory = \"\"\n", {}, {"output.directory is out of range", "not empty"}},
+      {"[training]\nsteps = 1\nsteps = 2\n", {}, {"d.toml:3:", "not valid TOML"}},
+      {"[training\n", {}, {"d.toml:1:", "not valid TOML"}},
+      {"[data]\ntrain = \"\xff\xfe\"\n", {}, {"d.toml:2:", "not valid TOML"}},
+  });
+}
+
+TEST_CASE("a wrong override names its argument") {
+  check_all({
+      {"", {"training.steps"}, {"argument 'training.steps': not an override", "section.key=value"}},
+      {"",
+       {"boundary.forward.bits=9"},
+       {"argument 'boundary.forward.bits=9':", "(got 9)", "1 to 8"}},
+      {"", {"boundary.forward.bit=3"}, {"argument '", "did you mean 'bits'?"}},
+      {"", {"steps=3"}, {"argument 'steps=3'", "did you mean 'training.steps'?"}},
+      {"", {"nothing=3"}, {"argument 'nothing=3'", "write section.key=value"}},
+      {"", {"traning.steps=3"}, {"unknown section [traning]", "did you mean [training]?"}},
+      {"", {"training=3"}, {"argument 'training=3'", "is a section"}},
+      {"", {"=3"}, {"argument '=3'"}},
+      {"", {"training.steps="}, {"training.steps has the wrong type (got \"\")"}},
+      {"", {"training.steps=abc"}, {"wrong type (got \"abc\")"}},
+      {"", {"training.steps=1\n2"}, {"training.steps"}},
+      {"", {"data.train=[\"a\""}, {"not a valid TOML value (got [\"a\")"}},
+      {"", {"model.path=\xff"}, {"argument '", "model.path is not UTF-8 text"}},
+      {"", {"boundary.backward.codec=delta"}, {"argument '", "no memory of gradients"}},
+      {"[training]\nsteps = 4\n", {"training.optimizer.warmup_steps=5"}, {"argument '", "5 of 4"}},
+  });
+  CHECK(message_of("[training]\nstep = 1", {"nonsense"}).starts_with("d.toml:2:1:"));
+}
+
+TEST_CASE("contradictions are refused") {
+  check_all({
+      {"[pipeline]\nstages = 3\npartition = [2, 2]\n",
+       {},
+       {"d.toml:3:1: pipeline.partition needs one number a stage (got 2 for 3 stages)"}},
+      {"[pipeline]\nstages = 2\npartition = [2, 3]\n", {}, {"5 of 4 blocks"}},
+      {"[pipeline]\nstages = 5\n", {}, {"d.toml:2:1:", "5 stages, 4 blocks"}},
+      {"[training]\nepochs = 0\n", {}, {"d.toml:2:1: the training has no steps and no epochs"}},
+      {"[training]\nsteps = 3\n[training.optimizer]\nwarmup_steps = 4\n", {}, {"4 of 3 steps"}},
+      {"[training]\nrecompute_stages = [1]\n", {}, {"names a stage that does not exist (got 1)"}},
+      {"[boundary.backward]\ncodec = \"delta\"\n",
+       {},
+       {"d.toml:2:1: boundary.backward.codec cannot be delta", "\"quantize\""}},
+      {"[boundary.forward]\ncodec = \"quantize\"\nbits = 1\n", {}, {"d.toml:3:1:", "asymmetric"}},
+      {"[model.new]\nn_head = 3\n", {}, {"3 heads, 256 channels"}},
+      {"[data]\nsequence_length = 2000\n", {}, {"2000 tokens, 1024 positions"}},
+      {"[data]\nsequence_length = 1\n", {}, {"use at least 2"}},
+      {"[data]\ntrain = \"a.txt\"\n", {}, {"a new model has no tokenizer", "train_vocabulary"}},
+      {"[data]\nvalidation = [\"\"]\n", {}, {"data.validation holds an empty name"}},
+      {"[data]\njsonl_fields = []\n", {}, {"names no field"}},
+      {"[tokenizer]\ntrain_vocabulary = 256\n", {}, {"(got 256)", "at least 257"}},
+      {"[tokenizer]\npath = \"t\"\ntrain_vocabulary = 300\n", {}, {"exclude each other"}},
+      {"[pipeline]\nstages = 4\n[network]\nbandwidth = [1, 2]\n",
+       {},
+       {"d.toml:4:1: network bandwidth needs one value or one a boundary (got 2 values, 3"}},
+      {"[network.backward]\nlatency = [1, 2]\n", {}, {"d.toml:2:1: network latency needs"}},
+  });
+  CHECK(message_of("[data]\ntrain = \"a.h5\"\n").empty());
+  CHECK(message_of("[model]\npath = \"m\"\n[data]\ntrain = \"a.txt\"\nsequence_length = 2000\n"
+                   "[pipeline]\nstages = 12\n")
+            .empty());
+}
+
+TEST_CASE("unreadable decks are refused") {
+  const auto path = std::filesystem::temp_directory_path() / "deltapipe_deck_test.toml";
+  CHECK_THROWS_WITH(read_deck("/does/not/exist.toml"),
+                    Catch::StartsWith("/does/not/exist.toml: cannot read the deck"));
+  CHECK_THROWS_WITH(read_deck("/"), Catch::Contains("cannot read the deck"));
+  CHECK_THROWS_WITH(read_deck("/dev/zero"), Catch::Contains("too large for a deck"));
+  std::ofstream(path) << "[training]\nsteps = 3\n";
+  CHECK(read_deck(path.string()).training.steps == 3);
+  CHECK_THROWS_WITH(read_deck(path.string(), {"training.stepz=4"}), Catch::Contains("'steps'"));
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("the reference names every key of the effective deck") {
+  const std::string reference = deck_reference(), text = effective_deck(Settings{});
+  std::size_t keys = 0;
+  for (std::size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+    end = text.find('\n', begin);
+    const std::string line = text.substr(begin, end - begin);
+    if (line.find(" = ") == std::string::npos) continue;
+    CHECK_THAT(reference, Catch::Contains("| `" + line.substr(0, line.find(' ')) + "` |"));
+    ++keys;
+  }
+  CHECK(keys > 70);
+}
+
+TEST_CASE("quantities keep their value through text") {
+  using namespace deltapipe::deck;
+  CHECK(parse_quantity("8GiB", size_units()) == 8.0 * (1 << 30));
+  CHECK(parse_quantity(" 1.5  kB", size_units()) == 1500);
+  CHECK(parse_quantity("10Gbit/s", bandwidth_units()) == 1e10);
+  CHECK(parse_quantity("50us", duration_units()) == 50e-6);
+  CHECK(parse_quantity("1e-3", duration_units()) == 1e-3);
+  for (const char* bad : {"", "GiB", "-1 GiB", "1 GiB x", "nan", "inf", "1e400", "1 gib", "+1 B"}) {
+    INFO(bad);
+    CHECK_FALSE(parse_quantity(bad, size_units()));
+  }
+  CHECK(format_quantity(1e8, bandwidth_units()) == "100 Mbit/s");
+  CHECK(format_quantity(8.0 * (1 << 30), size_units()) == "8 GiB");
+  CHECK(format_quantity(0.001, duration_units()) == "1 ms");
+  CHECK(format_quantity(0, duration_units()) == "0");
+  for (const double value : {0.0, 1.0, 3e-9, 1.0 / 3, 1e-300, 123456789.125, 1e8, 1e300}) {
+    for (const auto units : {size_units(), bandwidth_units(), duration_units()}) {
+      CHECK(parse_quantity(format_quantity(value, units), units) == value);
+    }
+  }
+}
+
+TEST_CASE("edit distances are Levenshtein's") {
+  using namespace deltapipe::deck;
+  CHECK(edit_distance("", "abc") == 3);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(edit_distance("bits", "bits") == 0);
+  CHECK(edit_distance("abc", "") == 3);
+  const std::vector<std::string> words = {"steps", "epochs"};
+  CHECK(nearest("setps", words) == "steps");
+  CHECK(nearest("banana", words).empty());
+}
+
+TEST_CASE("the decks in inputs are valid") {
+  std::size_t decks = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(DELTAPIPE_FIXTURES "/../../inputs")) {
+    if (entry.path().extension() != ".toml") continue;
+    INFO(entry.path());
+    const Settings settings = read_deck(entry.path().string());
+    CHECK(parse_deck(effective_deck(settings), "effective") == settings);
+    ++decks;
+  }
+  CHECK(decks >= 4);
+}
