@@ -1,0 +1,134 @@
+#include "app/command_line.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <ostream>
+#include <string_view>
+
+#include "core/deck/deck.hpp"
+#include "core/deck/nearest.hpp"
+#include "core/error.hpp"
+#include "core/version.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+struct Description {
+  Command command;
+  const char* name;
+  const char* summary;
+  const char* footer;
+};
+
+constexpr const char* override_footer =
+    "section.key=value replaces what the deck says; values are TOML, quotes around strings may be "
+    "left out:\n  boundary.forward.bits=3 data.train='[\"a.txt\", \"b.txt\"]' "
+    "network.bandwidth=100Mbit/s\n";
+
+constexpr std::array descriptions = {
+    Description{Command::train, "train", "Train or fine-tune a model",
+                "Start one MPI rank for each stage and replica:\n"
+                "  mpirun -n 2 deltapipe train inputs/quickstart.toml\n"
+                "The history goes to run.h5 in output.directory, the model to model/ in it.\n"},
+    Description{
+        Command::evaluate, "evaluate", "Loss and perplexity on the validation data",
+        "Compresses what crosses the boundaries as the deck says; for the loss without it:\n"
+        "  mpirun -n 2 deltapipe evaluate inputs/quickstart.toml "
+        "boundary.forward.codec=none\n"},
+    Description{Command::generate, "generate", "Continue texts",
+                "  mpirun -n 2 deltapipe generate inputs/quickstart.toml --prompt \"Once upon\"\n"},
+    Description{Command::check, "check",
+                "Validate a deck; show what it means in full and what a run will take",
+                "Needs one process only. Prints the deck with all defaults, the blocks of each "
+                "stage, memory,\ncache and bytes on the wire a step.\n"},
+};
+
+/// What the options and positionals of all commands write to.
+struct Arguments {
+  CommandLine line;
+  bool reference = false;
+};
+
+void add_command(CLI::App& app, const Description& description, Arguments& arguments) {
+  CLI::App* command = app.add_subcommand(description.name, description.summary);
+  command->footer(std::string(override_footer) + "\n" + description.footer);
+  command->add_option("DECK", arguments.line.deck, "TOML file that says what to do")
+      ->option_text("FILE");
+  command->add_option("OVERRIDES", arguments.line.overrides, "changes to the deck")
+      ->option_text("section.key=value ...");
+  if (description.command == Command::generate) {
+    command
+        ->add_option("-p,--prompt", arguments.line.prompts,
+                     "a text to continue, in place of generate.prompts; may be repeated")
+        ->option_text("TEXT")
+        ->allow_extra_args(false);
+  }
+  if (description.command == Command::check) {
+    command->add_flag("--reference", arguments.reference,
+                      "print all keys of a deck with ranges, defaults and meaning (Markdown)");
+  }
+  command->callback([&arguments, &description] {
+    arguments.line.command = description.command;
+    if (arguments.line.deck.empty() && !arguments.reference) throw CLI::RequiredError("DECK");
+  });
+}
+
+/// CLI11 takes an unknown command for a surplus argument and says only that one is missing.
+std::string unknown_command(int argc, const char* const* argv) {
+  if (argc < 2 || argv[1][0] == '-') return "";
+  std::vector<std::string> names;
+  for (const Description& description : descriptions) names.push_back(description.name);
+  if (std::ranges::find(names, argv[1]) != names.end()) return "";
+  const std::string best = deck::nearest(argv[1], names);
+  return "unknown command '" + std::string(argv[1]) + "'; " +
+         (best.empty() ? "use train, evaluate, generate or check" : "did you mean '" + best + "'?");
+}
+
+}  // namespace
+
+ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool speak) {
+  CLI::App app(
+      "deltapipe fine-tunes transformers over pipelines of machines joined by slow networks",
+      "deltapipe");
+  Arguments arguments;
+  if (const std::string mistake = unknown_command(argc, argv); !mistake.empty()) {
+    if (speak) std::cerr << mistake << "\n";
+    return {std::nullopt, exit_usage};
+  }
+  app.set_version_flag(
+      "-V,--version", "deltapipe " + std::string(version()) + " (" + std::string(revision()) + ")");
+  app.require_subcommand(1);
+  app.footer(
+      "\n\"deltapipe COMMAND --help\" says more of each. Exit status: 0 done, 1 failed while "
+      "running,\n2 the command line or the deck is wrong.\n");
+  for (const Description& description : descriptions) add_command(app, description, arguments);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostream nowhere(nullptr);
+    const int status = app.exit(error, speak ? std::cout : nowhere, speak ? std::cerr : nowhere);
+    return {std::nullopt, status == 0 ? exit_success : exit_usage};
+  }
+  if (arguments.reference) {
+    if (speak) std::cout << deck_reference();
+    return {std::nullopt, exit_success};
+  }
+  return {arguments.line, exit_success};
+}
+
+Settings settings_of(const CommandLine& command_line) {
+  Settings settings = read_deck(command_line.deck, command_line.overrides);
+  if (command_line.prompts.empty()) return settings;
+  settings.generate.prompts = command_line.prompts;
+  if (parse_deck(effective_deck(settings), "--prompt") != settings) {
+    throw UserError(
+        {.what = "--prompt is not UTF-8 text", .remedy = "check the terminal's locale"});
+  }
+  return settings;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,41 @@
+// The command line: what to do, with which deck.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/deck/settings.hpp"
+
+namespace deltapipe {
+
+/// Exit status of the program.
+enum ExitCode : int {
+  exit_success = 0,
+  exit_failure = 1,  ///< something failed while running
+  exit_usage = 2,    ///< the command line or the deck is wrong
+};
+
+enum class Command { train, evaluate, generate, check };
+
+struct CommandLine {
+  Command command = Command::train;
+  std::string deck;                    ///< path of the TOML file
+  std::vector<std::string> overrides;  ///< "section.key=value"
+  std::vector<std::string> prompts;    ///< generate: in place of generate.prompts, if any
+};
+
+struct ParsedCommandLine {
+  std::optional<CommandLine> command_line;  ///< empty: nothing to run, leave with exit_code
+  int exit_code = exit_success;
+};
+
+/// Parses the arguments, argv[0] excepted. --help, --version, `check --reference` and mistakes are
+/// answered here, on standard output or error, when `speak` is true: let one rank speak and give
+/// all the same arguments.
+ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool speak);
+
+/// The deck with overrides and prompts. Throws UserError.
+Settings settings_of(const CommandLine& command_line);
+
+}  // namespace deltapipe
