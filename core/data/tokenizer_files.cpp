@@ -82,6 +82,7 @@ class Builder {
     }
     id_limit_ = 4 * vocabulary.size() + 65536;
     for (const auto& [name, id] : vocabulary.items()) add_token(name, id);
+    check_bytes();
   }
 
   /// An added token; the vocabulary may have it already.
@@ -146,6 +147,9 @@ class Builder {
     }
   }
 
+  const std::string& file() const { return file_; }
+
+ private:
   void check_bytes() const {
     for (int byte = 0; byte < 256; ++byte) {
       const char c = static_cast<char>(byte);
@@ -155,9 +159,6 @@ class Builder {
     }
   }
 
-  const std::string& file() const { return file_; }
-
- private:
   void add_token(const std::string& name, const Json& id) {
     if (!id.is_number_integer() || id < 0 || id >= id_limit_) {
       fail(file_, "token '" + name + "' has no usable id", shown(id),
@@ -292,16 +293,11 @@ void read_side_files(const fs::path& directory, Builder& builder) {
   builder.set_end_of_text(end_of_text, required);
 }
 
-TokenizerDefinition finish(Builder& builder) {
-  builder.check_bytes();
-  return std::move(builder.definition);
-}
-
 TokenizerDefinition load_tokenizer_json(const fs::path& path) {
   Builder builder(path.string());
   read_tokenizer_json(read_json(path.string()), builder);
   read_side_files(path.parent_path(), builder);
-  return finish(builder);
+  return std::move(builder.definition);
 }
 
 TokenizerDefinition load_pair(const fs::path& vocabulary, const fs::path& merges) {
@@ -309,7 +305,7 @@ TokenizerDefinition load_pair(const fs::path& vocabulary, const fs::path& merges
   builder.add_vocabulary(read_json(vocabulary.string()));
   read_merges_txt(merges.string(), builder);
   read_side_files(vocabulary.parent_path(), builder);
-  return finish(builder);
+  return std::move(builder.definition);
 }
 
 void write_file(const fs::path& file, const std::string& text) {

@@ -1,0 +1,210 @@
+#include <catch2/catch.hpp>
+
+#include "core/data/corpus.hpp"
+#include "core/error.hpp"
+#include "core/files/hdf5.hpp"
+#include "tests/unit/text_support.hpp"
+
+namespace deltapipe {
+namespace {
+
+using namespace testing;
+using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+using Ids = std::vector<std::int32_t>;
+
+/// Keeps the documents as they come.
+struct Documents : TokenSink {
+  std::vector<Ids> all;
+  Ids current;
+  std::size_t pieces = 0;
+  void append(std::span<const std::int32_t> ids) override {
+    current.insert(current.end(), ids.begin(), ids.end());
+    ++pieces;
+  }
+  void end_document() override {
+    all.push_back(current);
+    current.clear();
+  }
+};
+
+Documents read_all(const std::string& file, const DataSettings& settings = {}) {
+  Documents documents;
+  read_tokens(file, settings, small_tokenizer(), documents);
+  CHECK(documents.current.empty());
+  return documents;
+}
+
+std::string message(const std::string& file, const DataSettings& settings = {}) {
+  return message_of<UserError>([&] { read_all(file, settings); });
+}
+
+Ids encode(const std::string& text) {
+  return small_tokenizer().encode(text);
+}
+
+TEST_CASE("The suffix tells the format unless it is set", "[data]") {
+  CHECK(data_format("a/b.txt", DataFormat::automatic) == DataFormat::text);
+  CHECK(data_format("b.jsonl", DataFormat::automatic) == DataFormat::jsonl);
+  CHECK(data_format("b.h5", DataFormat::automatic) == DataFormat::hdf5);
+  CHECK(data_format("b.hdf5", DataFormat::automatic) == DataFormat::hdf5);
+  CHECK(data_format("b.dat", DataFormat::text) == DataFormat::text);
+  CHECK_THROWS_AS(data_format("b.dat", DataFormat::automatic), UserError);
+  CHECK_THROWS_AS(data_format("", DataFormat::automatic), UserError);
+}
+
+TEST_CASE("A text file is one document, large ones come in pieces", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.txt";
+  write_bytes(file, "One.\n\nTwo.\n");
+  CHECK(read_all(file).all == std::vector<Ids>{encode("One.\n\nTwo.\n")});
+
+  const std::string mixed = read_bytes(tokenizer_fixture("mixed.bin"));
+  std::string large;
+  while (large.size() < 5'000'000) large += mixed;
+  write_bytes(file, large);
+  const Documents documents = read_all(file);
+  REQUIRE(documents.all.size() == 1);
+  CHECK(documents.pieces > 1);
+  CHECK(documents.all[0] == encode(large));
+}
+
+TEST_CASE("Text that cannot be read is an error", "[data]") {
+  const TemporaryDirectory directory;
+  CHECK_THAT(message(directory / "none.txt"), Contains("none.txt: cannot open"));
+  DataSettings text;
+  text.format = DataFormat::text;
+  CHECK_THAT(message(directory.path(), text), Contains("directory"));
+  write_bytes(directory / "empty.txt", "");
+  CHECK_THAT(message(directory / "empty.txt"), Contains("is empty"));
+}
+
+TEST_CASE("Every line of a JSONL file is a document", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.jsonl";
+  write_bytes(file,
+              "{\"text\": \"One\\n\", \"title\": \"T\"}\r\n\n"
+              "{\"title\": \"\\u00e9\", \"text\": \"Two\"}");
+  CHECK(read_all(file).all == std::vector<Ids>{encode("One\n"), encode("Two")});
+  DataSettings both;
+  both.jsonl_fields = {"title", "text"};
+  CHECK(read_all(file, both).all ==
+        std::vector<Ids>{encode("T\n\nOne\n"), encode("\u00e9\n\nTwo")});
+}
+
+TEST_CASE("Mistakes in JSONL files are named with their line", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.jsonl";
+  const std::string good = "{\"text\": \"x\"}\n";
+  for (const std::string line :
+       {"{", "[]", "3", "\"text\"", "{\"text\": \"\xFF\"}", "{\"text\"}", "{\"text\": 3}",
+        "{\"text\": null}", "{\"Text\": \"x\"}", "{\"text\": \"x\"} {}"}) {
+    INFO(line);
+    write_bytes(file, good + "\n" + line + "\n" + good);
+    CHECK_THAT(message(file), Contains("a.jsonl:3: "));
+  }
+  write_bytes(file, "\n \n");
+  CHECK_THAT(message(file), Contains("no documents"));
+  CHECK_THAT(message(directory / "none.jsonl"), Contains("cannot open"));
+  DataSettings none;
+  none.jsonl_fields = {};
+  write_bytes(file, good);
+  CHECK_THAT(message(file, none), Contains("data.jsonl_fields"));
+}
+
+template <class T>
+void write_dataset(hdf5::File& file, const std::string& name, const std::vector<T>& values) {
+  file.create_dataset(name, hdf5::element_type_of<T>(), {values.size()})
+      .write(0, std::span<const T>(values));
+}
+
+template <class T>
+void write_tokens(const std::string& path, const std::vector<T>& tokens,
+                  const std::vector<std::int64_t>& offsets = {}) {
+  hdf5::File file = hdf5::File::create(path);
+  write_dataset(file, "tokens", tokens);
+  if (!offsets.empty()) write_dataset(file, "document_offsets", offsets);
+  file.close();
+}
+
+TEST_CASE("HDF5 files bring token ids and documents", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.h5";
+  write_tokens<std::uint16_t>(file, {1, 2, 3, 2999});
+  CHECK(read_all(file).all == std::vector<Ids>{{1, 2, 3, 2999}});
+  write_tokens<std::int64_t>(file, {1, 2, 3, 4}, {0, 1, 3});
+  CHECK(read_all(file).all == std::vector<Ids>{{1}, {2, 3}, {4}});
+  write_tokens<std::int8_t>(file, {1, 2, 3, 4}, {0, 2, 2, 4});
+  CHECK(read_all(file).all == std::vector<Ids>{{1, 2}, {}, {3, 4}});
+
+  std::vector<std::int32_t> many(600'001);
+  std::vector<std::int64_t> offsets;
+  std::vector<Ids> expected;
+  for (std::size_t i = 0; i < many.size(); ++i) {
+    many[i] = static_cast<std::int32_t>(splitmix64(i) % 3000);
+    if (i == 0 || splitmix64(i) % 50'000 == 1 || i == 262'144 || i == 524'289) {
+      offsets.push_back(static_cast<std::int64_t>(i));
+      expected.emplace_back();
+    }
+    expected.back().push_back(many[i]);
+  }
+  write_tokens<std::int32_t>(file, many, offsets);
+  const bool same = read_all(file).all == expected;
+  CHECK(same);
+}
+
+TEST_CASE("Mistakes in HDF5 files are named", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.h5";
+  CHECK_THAT(message(file), Contains("a.h5"));
+  write_bytes(file, "no HDF5");
+  CHECK_THAT(message(file), Contains("a.h5"));
+  write_tokens<std::int32_t>(file, {1, 2, 3000});
+  CHECK_THAT(message(file), Contains("tokens[2] is outside the vocabulary of 3000 (got 3000)"));
+  write_tokens<std::int32_t>(file, {1, -1});
+  CHECK_THAT(message(file), Contains("tokens[1]"));
+  write_tokens<std::uint64_t>(file, {~std::uint64_t{0}});
+  CHECK_THAT(message(file), Contains("tokens[0]"));
+  write_tokens<float>(file, {1, 2});
+  CHECK_THAT(message(file), Contains("not a list of integers"));
+  for (const std::vector<std::int64_t>& offsets : std::vector<std::vector<std::int64_t>>{
+           {1}, {0, 3}, {0, 2, 1}, {-1, 1}, {0, 1, 2, 2}, {0, -1}}) {
+    write_tokens<std::int32_t>(file, {1, 2}, offsets);
+    CHECK_THAT(message(file), Contains("document_offsets"));
+  }
+  {
+    hdf5::File other = hdf5::File::create(file);
+    write_dataset<std::int32_t>(other, "ids", {1, 2});
+    other.close();
+  }
+  CHECK_THAT(message(file), Contains("no dataset 'tokens'"));
+  {
+    hdf5::File table = hdf5::File::create(file);
+    table.create_dataset("tokens", hdf5::ElementType::i32, {2, 2});
+    table.close();
+  }
+  CHECK_THAT(message(file), Contains("not a list of integers"));
+  {
+    hdf5::File empty = hdf5::File::create(file);
+    empty.create_dataset("tokens", hdf5::ElementType::i32, {0}, {.chunk = {1}});
+    empty.close();
+  }
+  CHECK_THAT(message(file), Contains("empty"));
+}
+
+TEST_CASE("Texts to train a tokenizer from", "[data]") {
+  const TemporaryDirectory directory;
+  write_bytes(directory / "a.txt", "One.\n");
+  write_bytes(directory / "b.jsonl", "{\"text\": \"Two\"}\n{\"text\": \"\"}\n");
+  write_tokens<std::int32_t>(directory / "c.h5", {1, 2});
+  DataSettings settings;
+  settings.train = {directory / "a.txt", directory / "b.jsonl"};
+  CHECK(training_texts(settings) == std::vector<std::string>{"One.\n", "Two", ""});
+  settings.train = {directory / "c.h5"};
+  CHECK_THROWS_AS(training_texts(settings), UserError);
+  settings.train = {};
+  CHECK_THROWS_AS(training_texts(settings), UserError);
+}
+
+}  // namespace
+}  // namespace deltapipe
