@@ -1,0 +1,344 @@
+#include "core/files/run_file.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <span>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/files/checked_file.hpp"
+#include "core/files/hdf5.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int format_version = 1;
+constexpr std::uint64_t chunk_rows = 512;
+/// A flush may cost this fraction of the time until the next.
+constexpr double flush_cost = 0.01;
+
+const char* name_of(RunStatus status) {
+  switch (status) {
+    case RunStatus::running:
+      return "running";
+    case RunStatus::finished:
+      return "finished";
+    case RunStatus::failed:
+      return "failed";
+  }
+  throw InternalError("unknown run status");
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  DELTAPIPE_ASSERT(gmtime_r(&now, &parts) != nullptr, "the clock");
+  char text[sizeof "2000-01-01T00:00:00Z"];
+  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return {text, length};
+}
+
+struct ColumnText {
+  const char* name;
+  const char* unit;
+  const char* description;
+};
+
+/// One dataset of a table, [rows] or [rows, width], and the rows that are not in it yet.
+template <typename T>
+class Column {
+ public:
+  Column(hdf5::Group& group, const ColumnText& text) : Column(group, text, {0}, {chunk_rows}, 1) {}
+  Column(hdf5::Group& group, const ColumnText& text, std::size_t width)
+      : Column(group, text, {0, width}, {chunk_rows, std::max<std::size_t>(width, 1)}, width) {}
+
+  void add(T value) {
+    DELTAPIPE_ASSERT(width_ == 1, name_);
+    rows_.push_back(value);
+  }
+  void add(const std::vector<T>& values) {
+    DELTAPIPE_ASSERT(values.size() == width_, name_ + " has " + std::to_string(values.size()) +
+                                                  " entries, not " + std::to_string(width_));
+    rows_.insert(rows_.end(), values.begin(), values.end());
+  }
+  void store(std::uint64_t rows) {
+    if (width_ == 0) return dataset_.resize(dataset_.rows() + rows);
+    DELTAPIPE_ASSERT(rows_.size() == rows * width_, name_);
+    dataset_.append(std::span<const T>(rows_));
+    rows_.clear();
+  }
+
+ private:
+  Column(hdf5::Group& group, const ColumnText& text, const std::vector<std::uint64_t>& shape,
+         const std::vector<std::uint64_t>& chunk, std::size_t width)
+      : name_(text.name),
+        width_(width),
+        dataset_(
+            group.create_dataset(text.name, hdf5::element_type_of<T>(), shape, {.chunk = chunk})) {
+    dataset_.write_attribute("unit", text.unit);
+    dataset_.write_attribute("description", text.description);
+  }
+  std::string name_;
+  std::size_t width_;
+  hdf5::Dataset dataset_;
+  std::vector<T> rows_;
+};
+
+using Integers = Column<std::uint64_t>;
+using Reals = Column<double>;
+
+/// The columns that steps and evaluations share.
+struct ProgressColumns {
+  explicit ProgressColumns(hdf5::Group& group)
+      : step(group, {"step", "1", "optimizer step, counted from 1"}),
+        epoch(group, {"epoch", "1", "passes over the training data"}),
+        seconds(group, {"seconds", "s", "time since the start of training"}) {}
+
+  template <typename Record>
+  void add(const Record& record) {
+    step.add(record.step);
+    epoch.add(record.epoch);
+    seconds.add(record.seconds);
+  }
+  void store(std::uint64_t rows) {
+    step.store(rows);
+    epoch.store(rows);
+    seconds.store(rows);
+  }
+
+  Integers step;
+  Reals epoch;
+  Reals seconds;
+};
+
+struct DirectionColumns {
+  DirectionColumns(hdf5::Group& group, const std::string& direction, std::size_t boundaries)
+      : bytes(group, {(direction + "_bytes").c_str(), "B", "sent on the wire, headers included"},
+              boundaries),
+        error(group,
+              {(direction + "_error").c_str(), "1",
+               "relative RMS error of the codec; NaN: not measured"},
+              boundaries),
+        hidden(group,
+               {(direction + "_hidden_seconds").c_str(), "s", "communication while kernels ran"},
+               boundaries),
+        wait(group,
+             {(direction + "_wait_seconds").c_str(), "s", "communication that kernels waited for"},
+             boundaries) {}
+
+  void add(const DirectionRecord& record) {
+    bytes.add(record.bytes);
+    error.add(record.error);
+    hidden.add(record.hidden_seconds);
+    wait.add(record.wait_seconds);
+  }
+  void store(std::uint64_t rows) {
+    bytes.store(rows);
+    error.store(rows);
+    hidden.store(rows);
+    wait.store(rows);
+  }
+
+  Integers bytes;
+  Reals error;
+  Reals hidden;
+  Reals wait;
+};
+
+class StepTable {
+ public:
+  StepTable(hdf5::Group group, const RunLayout& layout)
+      : progress_(group),
+        loss_(group, {"loss", "nat", "mean training loss of the step's tokens"}),
+        learning_rate_(group, {"learning_rate", "1", "learning rate of the step"}),
+        gradient_norm_(group, {"gradient_norm", "1", "global gradient norm before clipping"}),
+        tokens_(group, {"tokens", "1", "predicted tokens of the step, all replicas"}),
+        samples_(group, {"samples", "1", "samples of the step, all replicas"}),
+        forward_(group, "forward", static_cast<std::size_t>(layout.boundaries())),
+        backward_(group, "backward", static_cast<std::size_t>(layout.boundaries())),
+        compute_(group, {"compute_seconds", "s", "time in kernels, per stage"},
+                 static_cast<std::size_t>(layout.stages)),
+        idle_(group, {"idle_seconds", "s", "time without work, per stage"},
+              static_cast<std::size_t>(layout.stages)) {}
+
+  void add(const StepRecord& record) {
+    progress_.add(record);
+    loss_.add(record.loss);
+    learning_rate_.add(record.learning_rate);
+    gradient_norm_.add(record.gradient_norm);
+    tokens_.add(record.tokens);
+    samples_.add(record.samples);
+    forward_.add(record.forward);
+    backward_.add(record.backward);
+    compute_.add(record.compute_seconds);
+    idle_.add(record.idle_seconds);
+    ++waiting_;
+  }
+  void store() {
+    const std::uint64_t rows = std::exchange(waiting_, 0);
+    if (rows == 0) return;
+    progress_.store(rows);
+    loss_.store(rows);
+    learning_rate_.store(rows);
+    gradient_norm_.store(rows);
+    tokens_.store(rows);
+    samples_.store(rows);
+    forward_.store(rows);
+    backward_.store(rows);
+    compute_.store(rows);
+    idle_.store(rows);
+  }
+
+ private:
+  ProgressColumns progress_;
+  Reals loss_;
+  Reals learning_rate_;
+  Reals gradient_norm_;
+  Integers tokens_;
+  Integers samples_;
+  DirectionColumns forward_;
+  DirectionColumns backward_;
+  Reals compute_;
+  Reals idle_;
+  std::uint64_t waiting_ = 0;
+};
+
+class EvaluationTable {
+ public:
+  explicit EvaluationTable(hdf5::Group group)
+      : progress_(group),
+        loss_(group, {"loss", "nat", "mean validation loss per token"}),
+        perplexity_(group, {"perplexity", "1", "exp(loss)"}),
+        tokens_(group, {"tokens", "1", "predicted tokens of the evaluation"}) {}
+
+  void add(const EvaluationRecord& record) {
+    progress_.add(record);
+    loss_.add(record.loss);
+    perplexity_.add(record.perplexity);
+    tokens_.add(record.tokens);
+    ++waiting_;
+  }
+  void store() {
+    const std::uint64_t rows = std::exchange(waiting_, 0);
+    if (rows == 0) return;
+    progress_.store(rows);
+    loss_.store(rows);
+    perplexity_.store(rows);
+    tokens_.store(rows);
+  }
+
+ private:
+  ProgressColumns progress_;
+  Reals loss_;
+  Reals perplexity_;
+  Integers tokens_;
+  std::uint64_t waiting_ = 0;
+};
+
+hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
+  hdf5::File file = hdf5::File::create_in_memory(path);
+  file.write_attribute("format_version", format_version);
+  file.write_attribute("deltapipe_version", attributes.deltapipe_version);
+  file.write_attribute("source_revision", attributes.source_revision);
+  file.write_attribute("deck", attributes.deck);
+  file.write_attribute("stages", attributes.layout.stages);
+  file.write_attribute("replicas", attributes.layout.replicas);
+  file.write_attribute("partition", attributes.partition);
+  file.write_attribute("kokkos", attributes.kokkos);
+  file.write_attribute("started", utc_now());
+  file.write_attribute("status", name_of(RunStatus::running));
+  return file;
+}
+
+}  // namespace
+
+class RunFile::State {
+ public:
+  State(const std::string& path, const RunAttributes& attributes,
+        std::chrono::duration<double> flush_interval)
+      : path_(path),
+        flush_interval_(flush_interval),
+        file_(make_file(path, attributes)),
+        steps_(file_.create_group("steps"), attributes.layout),
+        evaluations_(file_.create_group("evaluations")) {
+    flush();
+  }
+
+  template <typename Record>
+  void append(const Record& record) {
+    DELTAPIPE_ASSERT(!closed_, path_);
+    if constexpr (std::is_same_v<Record, StepRecord>) {
+      steps_.add(record);
+    } else {
+      evaluations_.add(record);
+    }
+    if (Clock::now() >= next_flush_) flush();
+  }
+
+  void flush() {
+    const Clock::time_point begin = Clock::now();
+    // Set first: after a failure (full disk) the next attempt waits as well.
+    next_flush_ = begin + std::chrono::duration_cast<Clock::duration>(flush_interval_);
+    steps_.store();
+    evaluations_.store();
+    write_file_atomically(path_, std::span<const std::byte>(file_.image()));
+    const Clock::time_point end = Clock::now();
+    const std::chrono::duration<double> pause = (end - begin) / flush_cost;
+    next_flush_ =
+        end + std::chrono::duration_cast<Clock::duration>(std::max(flush_interval_, pause));
+  }
+
+  void close(RunStatus status) {
+    if (closed_) return;
+    file_.write_attribute("status", name_of(status));
+    file_.write_attribute("stopped", utc_now());
+    flush();
+    closed_ = true;
+  }
+
+ private:
+  std::string path_;
+  std::chrono::duration<double> flush_interval_;
+  hdf5::File file_;
+  StepTable steps_;
+  EvaluationTable evaluations_;
+  Clock::time_point next_flush_;
+  bool closed_ = false;
+};
+
+RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
+                 std::chrono::duration<double> flush_interval)
+    : state_(std::make_unique<State>(path, attributes, flush_interval)) {}
+
+RunFile::RunFile(RunFile&&) noexcept = default;
+
+RunFile::~RunFile() {
+  if (state_ == nullptr) return;
+  try {
+    state_->close(RunStatus::failed);
+  } catch (const std::exception&) {
+    // A destructor cannot report; the file on disk is the one of the last flush.
+  }
+}
+
+void RunFile::append(const StepRecord& record) {
+  state_->append(record);
+}
+
+void RunFile::append(const EvaluationRecord& record) {
+  state_->append(record);
+}
+
+void RunFile::flush() {
+  state_->flush();
+}
+
+void RunFile::close(RunStatus status) {
+  state_->close(status);
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,238 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "core/error.hpp"
+#include "core/files/hdf5.hpp"
+#include "core/files/run_file.hpp"
+#include "files_support.hpp"
+
+using namespace deltapipe;
+using deltapipe::testing::FileSizeLimit;
+using deltapipe::testing::message_of;
+using deltapipe::testing::read_bytes;
+using deltapipe::testing::TemporaryDirectory;
+
+namespace {
+
+RunAttributes attributes_of(int stages) {
+  RunAttributes attributes;
+  attributes.layout.stages = stages;
+  attributes.layout.replicas = 2;
+  attributes.partition = std::vector<int>(static_cast<std::size_t>(stages), 3);
+  attributes.deltapipe_version = "0.1.0";
+  attributes.source_revision = "abc";
+  attributes.deck = "[training]\nepochs = 2\n";
+  attributes.kokkos = "Serial";
+  return attributes;
+}
+
+/// A record whose every value follows from its step.
+StepRecord step_record(std::uint64_t step, int stages) {
+  const auto x = static_cast<double>(step);
+  const auto boundaries = static_cast<std::size_t>(stages - 1);
+  StepRecord record;
+  record.step = step;
+  record.epoch = x / 100;
+  record.seconds = x * 0.25;
+  record.loss = 3 + 4 * std::exp(-x / 50);
+  record.learning_rate = 1e-4;
+  record.gradient_norm = 1 / x;
+  record.tokens = 2048;
+  record.samples = 16;
+  for (DirectionRecord* direction : {&record.forward, &record.backward}) {
+    for (std::size_t i = 0; i < boundaries; ++i) {
+      direction->bytes.push_back(step * 10 + i);
+      direction->error.push_back(i == 0 ? std::nan("") : 0.01);
+      direction->hidden_seconds.push_back(0.1);
+      direction->wait_seconds.push_back(0.02);
+    }
+  }
+  record.compute_seconds.assign(static_cast<std::size_t>(stages), 0.2);
+  record.idle_seconds.assign(static_cast<std::size_t>(stages), 0.05);
+  return record;
+}
+
+EvaluationRecord evaluation_record(std::uint64_t step) {
+  const double loss = 3.5 + 1.0 / static_cast<double>(step);
+  return {
+      step, static_cast<double>(step) / 100, static_cast<double>(step) * 0.25, loss, std::exp(loss),
+      999};
+}
+
+template <typename T>
+std::vector<T> column(const hdf5::File& file, const std::string& name) {
+  const hdf5::Dataset dataset = file.open_dataset(name);
+  std::vector<T> values(dataset.rows() * dataset.row_elements());
+  dataset.read(0, std::span<T>(values));
+  return values;
+}
+
+/// Steps in the file; -1 when it is not complete.
+long long complete_steps(const std::string& path) {
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  const hdf5::Group steps = file.open_group("steps");
+  const auto rows = static_cast<long long>(steps.open_dataset("step").rows());
+  for (const std::string& name : steps.names()) {
+    if (static_cast<long long>(steps.open_dataset(name).rows()) != rows) return -1;
+  }
+  const auto numbers = column<std::uint64_t>(file, "steps/step");
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] != i + 1) return -1;
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("A run file holds what was appended", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  RunFile run(path, attributes_of(3));
+  {
+    const hdf5::File file = hdf5::File::open_read_only(path);
+    CHECK(file.read_string_attribute("status") == "running");
+    CHECK(file.read_string_attribute("deck") == "[training]\nepochs = 2\n");
+    CHECK(file.read_attribute<int>("stages") == 3);
+    CHECK(file.read_attribute<int>("replicas") == 2);
+    CHECK(file.read_attribute<int>("format_version") == 1);
+    CHECK(file.read_vector_attribute<int>("partition") == std::vector<int>{3, 3, 3});
+    CHECK(file.read_string_attribute("started").size() == 20);
+  }
+  for (std::uint64_t step = 1; step <= 700; ++step) run.append(step_record(step, 3));
+  run.append(evaluation_record(700));
+  CHECK(complete_steps(path) == 0);
+  run.flush();
+  CHECK(complete_steps(path) == 700);
+  run.append(step_record(701, 3));
+  run.close();
+  run.close();
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  CHECK(file.read_string_attribute("status") == "finished");
+  CHECK(complete_steps(path) == 701);
+  const auto bytes = column<std::uint64_t>(file, "steps/forward_bytes");
+  CHECK(bytes.size() == 2 * 701);
+  CHECK(bytes[2 * 700 + 1] == 7011);
+  const auto error = column<double>(file, "steps/backward_error");
+  CHECK(std::isnan(error[0]));
+  CHECK(error[1] == 0.01);
+  CHECK(column<double>(file, "steps/loss")[49] == 3 + 4 * std::exp(-1.0));
+  CHECK(column<double>(file, "steps/idle_seconds").size() == 3 * 701);
+  CHECK(file.open_dataset("steps/seconds").read_string_attribute("unit") == "s");
+  CHECK(column<double>(file, "evaluations/perplexity") ==
+        std::vector<double>{std::exp(3.5 + 1.0 / 700)});
+}
+
+TEST_CASE("A run of one stage has no boundaries", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  RunFile run(path, attributes_of(1));
+  run.append(step_record(1, 1));
+  CHECK_THROWS_AS(run.append(step_record(2, 2)), InternalError);
+  RunFile other(directory / "other.h5", attributes_of(1));
+  other.append(step_record(1, 1));
+  other.append(step_record(2, 1));
+  other.close();
+  CHECK(complete_steps(directory / "other.h5") == 2);
+  const hdf5::File file = hdf5::File::open_read_only(directory / "other.h5");
+  CHECK(file.open_dataset("steps/forward_bytes").shape() == std::vector<std::uint64_t>{2, 0});
+}
+
+TEST_CASE("A run that ends without close has failed", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  { RunFile(path, attributes_of(2)).append(step_record(1, 2)); }
+  CHECK(hdf5::File::open_read_only(path).read_string_attribute("status") == "failed");
+  CHECK(complete_steps(path) == 1);
+}
+
+TEST_CASE("A full disk shows at creation, or later loses nothing", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  CHECK(message_of<UserError>([&] {
+          RunFile(directory / "no/run.h5", attributes_of(2));
+        }).find(directory / "no/run.h5") == 0);
+  {
+    const FileSizeLimit limit(100);
+    CHECK_THROWS_AS(RunFile(path, attributes_of(2)), UserError);
+  }
+  CHECK_FALSE(std::filesystem::exists(path));
+  RunFile run(path, attributes_of(2));
+  run.append(step_record(1, 2));
+  run.flush();
+  const std::string before = read_bytes(path);
+  for (std::uint64_t step = 2; step <= 2000; ++step) run.append(step_record(step, 2));
+  std::string message;
+  {
+    const FileSizeLimit limit(before.size() + 1000);
+    message = message_of<UserError>([&] { run.flush(); });
+  }
+  CHECK(message.find("free disk space") != std::string::npos);
+  CHECK(read_bytes(path) == before);
+  run.flush();
+  CHECK(complete_steps(path) == 2000);
+  run.close();
+}
+
+TEST_CASE("A run file is readable while the run writes and after it was killed",
+          "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      // Every append flushes, so that the kill is likely to come in the middle of one.
+      RunFile run(path, attributes_of(4), std::chrono::seconds(0));
+      for (std::uint64_t step = 1;; ++step) {
+        run.append(step_record(step, 4));
+        run.flush();
+      }
+    } catch (...) {
+      ::_exit(1);
+    }
+  }
+  REQUIRE(child > 0);
+  while (!std::filesystem::exists(path)) std::this_thread::yield();
+  long long last = 0;
+  bool complete = true;
+  for (int reading = 0; reading < 100 || last < 20; ++reading) {
+    const long long steps = complete_steps(path);
+    complete = complete && steps >= last;
+    last = steps;
+    int status = 0;
+    if (::waitpid(child, &status, WNOHANG) != 0) FAIL("the writer ended");
+  }
+  CHECK(complete);
+  REQUIRE(::kill(child, SIGKILL) == 0);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  CHECK(complete_steps(path) >= last);
+  CHECK(hdf5::File::open_read_only(path).read_string_attribute("status") == "running");
+  // The next run in the same place is not hindered by what the killed one left.
+  RunFile next(path, attributes_of(4));
+  next.close();
+  CHECK(complete_steps(path) == 0);
+}
+
+// Run by tests/scripts: writes runs for the analysis scripts into $DELTAPIPE_WRITE_RUNS.
+TEST_CASE("Runs for the analysis scripts", "[.write_runs]") {
+  const char* directory = std::getenv("DELTAPIPE_WRITE_RUNS");
+  REQUIRE(directory != nullptr);
+  for (const int stages : {1, 3}) {
+    RunFile run(std::string(directory) + "/stages" + std::to_string(stages) + ".h5",
+                attributes_of(stages));
+    for (std::uint64_t step = 1; step <= 200; ++step) {
+      run.append(step_record(step, stages));
+      if (step % 100 == 0) run.append(evaluation_record(step));
+    }
+    run.close();
+  }
+  RunFile running(std::string(directory) + "/empty.h5", attributes_of(2));
+}
