@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Plots runs: loss over steps (or epochs) and over time, and bytes on the wire."""
+
+import argparse
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from run_reader import Run, RunError, distinct_names, run_main
+
+TICK_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+
+
+def smooth(values, window):
+    """Running mean over the last `window` values; NaN are left out."""
+    valid = np.isfinite(values)
+    sums = np.cumsum(np.where(valid, values, 0.0))
+    counts = np.cumsum(valid)
+    sums[window:] -= sums[:-window].copy()
+    counts[window:] -= counts[:-window].copy()
+    return np.divide(sums, counts, out=np.full(len(values), np.nan), where=counts > 0)
+
+
+def draw_loss(axes, run, x, color, label):
+    steps, evaluations = run.steps, run.evaluations
+    window = max(1, run.length // 50)
+    if window > 1:
+        axes.plot(steps[x], steps["loss"], color=color, alpha=0.25, linewidth=0.8)
+    axes.plot(steps[x], smooth(steps["loss"], window), color=color, linewidth=1.6, label=label)
+    axes.plot(evaluations[x], evaluations["loss"], "o", color=color, markersize=6,
+              markeredgecolor="white", zorder=3)
+
+
+def draw_bytes(axes, runs, colors, names, x):
+    totals = [np.cumsum(run.step_bytes) for run in runs]
+    largest = max((total[-1] for total in totals if len(total)), default=0)
+    scale, unit = next(((s, u) for s, u in TICK_UNITS if largest >= s), (1, "B"))
+    for run, total, color, name in zip(runs, totals, colors, names):
+        axes.plot(run.steps[x], total / scale, color=color, linewidth=1.6, label=name)
+    axes.set_ylabel(f"sent on the wire [{unit}]")
+    axes.set_ylim(bottom=0)
+
+
+def plot(runs, output, x):
+    names = distinct_names(runs)
+    colors = plt.get_cmap("tab10")(np.arange(len(runs)) % 10)
+    plt.rcParams.update({"font.size": 10, "axes.grid": True, "grid.alpha": 0.3,
+                         "axes.spines.top": False, "axes.spines.right": False})
+    figure, (by_step, by_time, wire) = plt.subplots(1, 3, figsize=(15, 4.6),
+                                                    constrained_layout=True)
+    for run, color, name in zip(runs, colors, names):
+        draw_loss(by_step, run, x, color, name)
+        draw_loss(by_time, run, "seconds", color, name)
+    draw_bytes(wire, runs, colors, names, x)
+    # One grey point explains the markers of all runs.
+    if any(len(run.evaluations["step"]) for run in runs):
+        by_step.plot([], [], "o", color="grey", markersize=6, label="validation")
+    for axes, label, title in ((by_step, x, "Loss by " + x), (by_time, "time [s]", "Loss by time"),
+                               (wire, x, "Bytes on the wire")):
+        axes.set_xlabel(label)
+        axes.set_title(title)
+    by_step.set_ylabel("loss [nat per token]")
+    by_step.legend(frameon=False)
+    figure.savefig(output, dpi=150)
+    plt.close(figure)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run.h5 files or their directories")
+    parser.add_argument("-o", "--output", required=True, help="picture: .png, .pdf or .svg")
+    parser.add_argument("-x", choices=("step", "epoch"), default="step")
+    arguments = parser.parse_args()
+    runs = [Run(path) for path in arguments.runs]
+    for run in runs:
+        if run.length == 0:
+            raise RunError(f"{run.path}: has no steps yet")
+    try:
+        plot(runs, arguments.output, arguments.x)
+    except ValueError as error:  # matplotlib: unknown suffix
+        raise RunError(f"{arguments.output}: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -1,0 +1,124 @@
+"""Reads run.h5 files for the analysis scripts."""
+
+import pathlib
+import sys
+
+import h5py
+import numpy as np
+
+FORMAT_VERSION = 1
+
+
+class RunError(Exception):
+    """A file that cannot be analysed; the message is for the user."""
+
+
+class Run:
+    """One run: attributes, and the tables steps and evaluations as dicts of NumPy arrays."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        if self.path.is_dir():
+            self.path = self.path / "run.h5"
+        if not self.path.exists():
+            raise RunError(f"{self.path}: no such file")
+        try:
+            with h5py.File(self.path, "r") as file:
+                self._read(file)
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be read as HDF5: {error}") from error
+
+    def _read(self, file):
+        version = file.attrs.get("format_version")
+        if version is None:
+            raise RunError(f"{self.path}: not a run of deltapipe (no attribute format_version)")
+        if version != FORMAT_VERSION:
+            raise RunError(f"{self.path}: format version {version}, these scripts read "
+                           f"{FORMAT_VERSION}; use the scripts of the version that wrote it")
+        self.attributes = {name: file.attrs[name] for name in file.attrs}
+        self.steps = self._table(file, "steps", ("step", "epoch", "seconds", "loss", "tokens",
+                                                 "samples", "forward_bytes", "backward_bytes"))
+        self.evaluations = self._table(file, "evaluations", ("step", "epoch", "seconds", "loss",
+                                                             "perplexity"))
+
+    def _table(self, file, name, required):
+        if name not in file:
+            raise RunError(f"{self.path}: has no group '{name}'")
+        table = {key: dataset[()] for key, dataset in file[name].items()}
+        missing = [key for key in required if key not in table]
+        if missing:
+            raise RunError(f"{self.path}: group '{name}' has no {', '.join(missing)}")
+        if len({len(column) for column in table.values()}) > 1:
+            raise RunError(f"{self.path}: the columns of '{name}' differ in length")
+        return table
+
+    @property
+    def name(self):
+        """Directory of run.h5, name of any other file."""
+        if self.path.name == "run.h5":
+            return self.path.resolve().parent.name
+        return self.path.stem
+
+    @property
+    def length(self):
+        return len(self.steps["step"])
+
+    @property
+    def step_bytes(self):
+        """Bytes on the wire in each step: all boundaries, both directions."""
+        return (self.steps["forward_bytes"].sum(axis=1)
+                + self.steps["backward_bytes"].sum(axis=1)).astype(np.float64)
+
+    @property
+    def wire_bytes(self):
+        return float(self.step_bytes.sum())
+
+    def rate(self, column):
+        """Mean per second after the first step, whose start-up time tells nothing; NaN: unknown."""
+        if self.length < 2:
+            return float("nan")
+        elapsed = self.steps["seconds"][-1] - self.steps["seconds"][0]
+        return float(self.steps[column][1:].sum() / elapsed) if elapsed > 0 else float("nan")
+
+    @property
+    def perplexity(self):
+        """Of the last evaluation; NaN: none."""
+        values = self.evaluations["perplexity"]
+        return float(values[-1]) if len(values) else float("nan")
+
+    @property
+    def final_loss(self):
+        """Mean training loss of the last 5 % of the steps (at least one)."""
+        if self.length == 0:
+            return float("nan")
+        return float(self.steps["loss"][-max(1, self.length // 20):].mean())
+
+
+def distinct_names(runs):
+    """Names for tables and legends; the path where a name occurs twice."""
+    names = [run.name for run in runs]
+    return [name if names.count(name) == 1 else str(run.path) for name, run in zip(names, runs)]
+
+
+def bytes_text(count):
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1000
+    return ""
+
+
+def run_main(main):
+    """Exit status of a script: mistakes in its input are one line, no stack trace."""
+    try:
+        main()
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        print(f"error: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Prints the steps of a run as a table, its evaluations and a summary."""
+
+import argparse
+import sys
+
+from run_reader import Run, bytes_text, run_main
+
+COLUMNS = (("step", "step", "{:d}"), ("epoch", "epoch", "{:.3f}"), ("seconds", "s", "{:.2f}"),
+           ("loss", "loss", "{:.4f}"), ("learning_rate", "lr", "{:.3g}"),
+           ("gradient_norm", "|g|", "{:.3g}"), ("tokens", "tokens", "{:d}"))
+
+
+def print_table(header, rows):
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        print("  ".join(text.rjust(width) for text, width in zip(row, widths)))
+
+
+def step_rows(run, every):
+    sent = run.step_bytes
+    last = run.length - 1
+    for i in range(run.length):
+        if i % every == 0 or i == last:
+            cells = [form.format(run.steps[name][i]) for name, _, form in COLUMNS
+                     if name in run.steps]
+            yield cells + [bytes_text(sent[i])]
+
+
+def print_summary(run):
+    attributes = run.attributes
+    partition = " ".join(str(blocks) for blocks in attributes.get("partition", []))
+    print(f"run          {run.path}")
+    print(f"status       {attributes.get('status', 'unknown')}")
+    print(f"started      {attributes.get('started', 'unknown')}")
+    print(f"version      {attributes.get('deltapipe_version', 'unknown')} "
+          f"({attributes.get('source_revision', 'unknown')})")
+    print(f"layout       {attributes.get('stages', '?')} stages x "
+          f"{attributes.get('replicas', '?')} replicas, blocks {partition}")
+    print(f"steps        {run.length}")
+    if run.length == 0:
+        return
+    print(f"final loss   {run.final_loss:.4f}")
+    print(f"perplexity   {run.perplexity:.3f}")
+    print(f"speed        {run.rate('tokens'):.1f} tokens/s, {run.rate('samples'):.3f} sequences/s")
+    print(f"on the wire  {bytes_text(run.wire_bytes)} "
+          f"({bytes_text(run.wire_bytes / run.length)} a step)")
+    hidden = sum(run.steps[d + "_hidden_seconds"].sum() for d in ("forward", "backward")
+                 if d + "_hidden_seconds" in run.steps)
+    waited = sum(run.steps[d + "_wait_seconds"].sum() for d in ("forward", "backward")
+                 if d + "_wait_seconds" in run.steps)
+    if hidden + waited > 0:
+        print(f"hidden       {100 * hidden / (hidden + waited):.1f} % of the communication")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", help="run.h5 or the directory that holds it")
+    parser.add_argument("--every", type=int, default=0, metavar="N",
+                        help="print every Nth step (default: about 20 lines)")
+    arguments = parser.parse_args()
+    if arguments.every < 0:
+        parser.error("--every must be at least 1")
+    run = Run(arguments.run)
+    every = arguments.every or max(1, -(-run.length // 20))
+    if run.length:
+        header = [title for name, title, _ in COLUMNS if name in run.steps] + ["wire"]
+        print_table(header, list(step_rows(run, every)))
+        print()
+    evaluations = run.evaluations
+    if len(evaluations["step"]):
+        print_table(["step", "epoch", "s", "validation loss", "perplexity"],
+                    [[f"{s:d}", f"{e:.3f}", f"{t:.2f}", f"{loss:.4f}", f"{p:.3f}"]
+                     for s, e, t, loss, p in zip(evaluations["step"], evaluations["epoch"],
+                                                 evaluations["seconds"], evaluations["loss"],
+                                                 evaluations["perplexity"])])
+        print()
+    print_summary(run)
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -1,0 +1,170 @@
+"""Tests of scripts/plot_run.py, compare_runs.py and run_table.py.
+
+Runs of known content are written with h5py; when DELTAPIPE_UNIT_TESTS names the unit tests' binary,
+the scripts also read what deltapipe itself writes.
+"""
+
+import csv
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import h5py
+    import matplotlib  # noqa: F401
+    import numpy as np
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
+
+
+def write_run(path, rate=2.0, steps=100, boundaries=2):
+    """Steps of 4 samples at `rate` samples a second after a slow first step."""
+    number = np.arange(1, steps + 1)
+    with h5py.File(path, "w") as file:
+        file.attrs.update({"format_version": 1, "status": "finished", "stages": boundaries + 1,
+                           "replicas": 1, "partition": [1] * (boundaries + 1),
+                           "started": "2000-01-01T00:00:00Z", "deltapipe_version": "0.1.0"})
+        table = {"step": number.astype(np.uint64), "epoch": number / 50,
+                 "seconds": 100 + number * 4 / rate, "loss": 3 + np.exp(-number / 20),
+                 "learning_rate": np.full(steps, 1e-4), "gradient_norm": np.ones(steps),
+                 "tokens": np.full(steps, 400, np.uint64), "samples": np.full(steps, 4, np.uint64)}
+        for direction in ("forward", "backward"):
+            table[direction + "_bytes"] = np.full((steps, boundaries), 1000, np.uint64)
+            table[direction + "_hidden_seconds"] = np.full((steps, boundaries), 0.3)
+            table[direction + "_wait_seconds"] = np.full((steps, boundaries), 0.1)
+        for name, values in table.items():
+            file[f"steps/{name}"] = values
+        for name, value in (("step", steps), ("epoch", steps / 50), ("seconds", 300.0),
+                            ("loss", 3.25), ("perplexity", np.exp(3.25))):
+            file[f"evaluations/{name}"] = [value] if steps else []
+
+
+class AnalysisTest(unittest.TestCase):
+    def setUp(self):
+        self._directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self._directory.cleanup)
+        self.directory = pathlib.Path(self._directory.name)
+
+    def run_script(self, name, *arguments, status=0):
+        result = subprocess.run([sys.executable, SCRIPTS / name, *map(str, arguments)],
+                                capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        return result.stdout if status == 0 else result.stderr
+
+    def file(self, name, **options):
+        path = self.directory / name
+        path.parent.mkdir(exist_ok=True)
+        write_run(path, **options)
+        return path
+
+    def test_compare(self):
+        first = self.file("none/run.h5")
+        second = self.file("delta.h5", rate=6.0, boundaries=1)
+        table = self.directory / "out.csv"
+        text = self.run_script("compare_runs.py", first.parent, second, "--csv", table)
+        self.assertEqual(len(text.splitlines()), 3)
+        with open(table, newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual(list(rows[0]), ["run", "perplexity", "wire_bytes",
+                                         "sequences_per_second", "speedup"])
+        self.assertEqual([row["run"] for row in rows], ["none", "delta"])
+        self.assertEqual([row["wire_bytes"] for row in rows], ["400000", "200000"])
+        self.assertAlmostEqual(float(rows[0]["sequences_per_second"]), 2)
+        self.assertAlmostEqual(float(rows[1]["speedup"]), 3)
+        self.assertAlmostEqual(float(rows[0]["perplexity"]), np.exp(3.25))
+
+    def test_same_names_are_told_apart(self):
+        text = self.run_script("compare_runs.py", self.file("a/x.h5"), self.file("b/x.h5"))
+        self.assertIn("a/x.h5", text)
+        self.assertIn("b/x.h5", text)
+
+    def test_table(self):
+        text = self.run_script("run_table.py", self.file("r.h5"), "--every", 10)
+        lines = text.splitlines()
+        self.assertEqual(lines[0].split()[:4], ["step", "epoch", "s", "loss"])
+        self.assertEqual(sum(line.endswith("4.00 kB") for line in lines), 11)
+        self.assertIn("75.0 % of the communication", text)
+        self.assertIn("400.00 kB", text)
+        self.run_script("run_table.py", self.directory / "r.h5", "--every", -1, status=2)
+
+    def test_plot(self):
+        first, second = self.file("a.h5"), self.file("b.h5", steps=1, boundaries=0)
+        for arguments in ([], ["-x", "epoch"]):
+            picture = self.directory / "out.png"
+            self.run_script("plot_run.py", first, second, "-o", picture, *arguments)
+            self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+            picture.unlink()
+
+    def test_short_runs(self):
+        empty = self.file("empty.h5", steps=0)
+        self.assertIn("steps        0", self.run_script("run_table.py", empty))
+        self.assertIn("nan", self.run_script("compare_runs.py", empty, self.file("one.h5", steps=1)))
+        self.assertIn("no steps yet", self.run_script("plot_run.py", empty, "-o",
+                                                      self.directory / "x.png", status=1))
+
+    def test_broken_files(self):
+        text = self.directory / "text.h5"
+        text.write_text("not HDF5")
+        cut = self.file("cut.h5")
+        cut.write_bytes(cut.read_bytes()[:5000])
+        other, version = self.directory / "other.h5", self.file("version.h5")
+        h5py.File(other, "w").close()
+        with h5py.File(version, "r+") as file:
+            file.attrs["format_version"] = 99
+        column, length, group = self.file("column.h5"), self.file("length.h5"), self.file("group.h5")
+        with h5py.File(column, "r+") as file:
+            del file["steps/loss"]
+        with h5py.File(length, "r+") as file:
+            del file["steps/loss"]
+            file["steps/loss"] = np.zeros(3)
+        with h5py.File(group, "r+") as file:
+            del file["evaluations"]
+        cases = ((self.directory / "none.h5", "no such file"), (text, "cannot be read as HDF5"),
+                 (cut, "cannot be read as HDF5"), (other, "not a run of deltapipe"),
+                 (version, "format version 99"), (column, "has no loss"),
+                 (length, "differ in length"), (group, "has no group 'evaluations'"))
+        for path, expected in cases:
+            for script in ("run_table.py", "compare_runs.py"):
+                message = self.run_script(script, path, status=1)
+                self.assertIn(expected, message)
+                self.assertIn(str(path), message)
+                self.assertEqual(len(message.splitlines()), 1)
+
+    def test_places_that_cannot_be_written(self):
+        run = self.file("r.h5")
+        for script, option in (("compare_runs.py", "--csv"), ("plot_run.py", "-o")):
+            self.assertIn("No such file", self.run_script(
+                script, run, option, self.directory / "no" / "x.png", status=1))
+        self.assertIn("x.nonsense", self.run_script("plot_run.py", run, "-o",
+                                                    self.directory / "x.nonsense", status=1))
+
+    def test_runs_of_deltapipe(self):
+        binary = os.environ.get("DELTAPIPE_UNIT_TESTS")
+        if not binary:
+            self.skipTest("DELTAPIPE_UNIT_TESTS does not name the unit tests' binary")
+        subprocess.run([binary, "Runs for the analysis scripts"], check=True, timeout=120,
+                       stdout=subprocess.DEVNULL,
+                       env=dict(os.environ, DELTAPIPE_WRITE_RUNS=str(self.directory)))
+        runs = [self.directory / "stages1.h5", self.directory / "stages3.h5"]
+        with h5py.File(runs[1]) as file:
+            steps = file["steps"]
+            self.assertEqual(steps["loss"][99], 3 + 4 * np.exp(-2.0))
+            self.assertEqual(steps["forward_bytes"].shape, (200, 2))
+            self.assertEqual(steps["seconds"].attrs["unit"], "s")
+            self.assertEqual(file.attrs["deck"], "[training]\nepochs = 2\n")
+            self.assertEqual(list(file.attrs["partition"]), [3, 3, 3])
+        self.assertEqual(len(self.run_script("compare_runs.py", *runs).splitlines()), 3)
+        self.run_script("plot_run.py", *runs, "-o", self.directory / "x.png")
+        for run in [*runs, self.directory / "empty.h5"]:
+            self.assertIn("2 replicas", self.run_script("run_table.py", run))
+
+
+if __name__ == "__main__":
+    unittest.main()
