@@ -19,10 +19,12 @@ using Vector = Kokkos::View<T*, Layout, MemSpace>;
 template <class T>
 using Matrix = Kokkos::View<T**, Layout, MemSpace>;
 
+/// What kernels take: Views without ownership, so that a call costs no reference count and a part of
+/// an arena is as good as an allocation.
 template <class T>
-using ConstVector = Kokkos::View<const T*, Layout, MemSpace>;
+using VectorRef = Kokkos::View<T*, Layout, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 template <class T>
-using ConstMatrix = Kokkos::View<const T**, Layout, MemSpace>;
+using MatrixRef = Kokkos::View<T**, Layout, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
 /// Host memory that messages and files are read from and written to; pinned where that matters.
 using HostBytes = Kokkos::View<std::uint8_t*, Layout, StagingSpace>;
@@ -30,6 +32,19 @@ using DeviceBytes = Kokkos::View<std::uint8_t*, Layout, MemSpace>;
 
 template <class T>
 using HostVector = Kokkos::View<T*, Layout, StagingSpace>;
+
+/// The first `count` rows of a matrix.
+template <class T>
+MatrixRef<T> first_rows(const MatrixRef<T>& matrix, int count) {
+  return MatrixRef<T>(matrix.data(), count, matrix.extent(1));
+}
+
+/// A matrix whose rows lie `row_stride` elements apart, as a part of a wider one.
+template <class T>
+MatrixRef<T> strided_matrix(T* data, int rows, int columns, std::size_t row_stride) {
+  const MatrixRef<T> wide(data, rows, row_stride);
+  return Kokkos::subview(wide, Kokkos::ALL, Kokkos::make_pair(0, columns));
+}
 
 /// A View's memory whose first content does not matter (no fill kernel at allocation).
 inline auto uninitialized(const char* label) {

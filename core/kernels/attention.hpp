@@ -1,0 +1,235 @@
+// Causal multi-head self-attention. Probabilities exist only for a block of query rows of a few
+// heads at a time; the backward pass makes them again from the logarithm of each row's softmax sum
+// (arXiv 2205.14135).
+#pragma once
+
+#include <cmath>
+
+#include "core/kernels/linear.hpp"
+
+namespace deltapipe {
+
+/// Shape of one micro-batch's attention: rows of qkv are [q heads | k heads | v heads].
+struct AttentionShape {
+  int samples = 0;   ///< B
+  int tokens = 0;    ///< T
+  int heads = 0;     ///< H
+  int head_width = 0;  ///< D
+
+  int channels() const { return heads * head_width; }
+};
+
+inline constexpr int kQueryBlock = 128;
+
+/// Heads whose probabilities are in the workspace together: enough rows for a device, little enough
+/// memory for a core's cache.
+inline int heads_in_a_pass(const AttentionShape& shape) {
+  return kHostExecution ? 1 : shape.heads;
+}
+
+/// Elements of each of the two workspaces of the kernels below (the forward pass uses one).
+inline std::size_t attention_workspace(const AttentionShape& shape) {
+  const int block = shape.tokens < kQueryBlock ? shape.tokens : kQueryBlock;
+  return static_cast<std::size_t>(heads_in_a_pass(shape)) * block * shape.tokens;
+}
+
+/// Where a block of probabilities stands: query rows [first, first + rows) against keys
+/// [0, first + rows) of `heads` heads from `head` on.
+struct AttentionBlock {
+  int sample, head, heads, first, rows;
+
+  KOKKOS_FORCEINLINE_FUNCTION int keys() const { return first + rows; }
+};
+
+/// Dropout factors of probabilities j = 4*block ... of query i.
+template <class Real>
+KOKKOS_FORCEINLINE_FUNCTION void attention_dropout_factors(const Dropout& dropout, int sample,
+                                                           int head, int query, int block,
+                                                           Real factor[4]) {
+  const std::uint32_t blocks_a_row = static_cast<std::uint32_t>((dropout.tokens + 3) / 4);
+  const std::uint32_t row = static_cast<std::uint32_t>(head * dropout.tokens + query);
+  dropout_factors_at(dropout, sample, row * blocks_a_row + block, factor);
+}
+
+/// Scores become probabilities, in place; log_sum_BHT keeps log(sum(exp(scale * score))).
+template <class Real>
+void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real scale,
+                       const Dropout& dropout, const MatrixRef<Real>& scores,
+                       const VectorRef<Real>& log_sum_HT) {
+  const int tokens = dropout.tokens;
+  Kokkos::parallel_for(
+      "deltapipe::Attention::softmax", row_policy(exec, at.heads * at.rows),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int head = at.head + team.league_rank() / at.rows;
+        const int query = at.first + team.league_rank() % at.rows;
+        const int visible = query + 1;
+        Real* const s = &scores(team.league_rank(), 0);
+        const Real top = row_max<Real>(team, visible, s[0], [&](int j) { return s[j]; });
+        const Real sum = row_sum<Real>(team, visible, [&](int j) {
+          const Real e = vector_exp((s[j] - top) * scale);
+          s[j] = e;
+          return e;
+        });
+        const Real inverse = Real(1) / sum;
+        if (dropout.probability > 0) {
+          row_for(team, (visible + 3) / 4, [&](int block) {
+            Real factor[4];
+            attention_dropout_factors(dropout, at.sample, head, query, block, factor);
+            for (int i = 0, j = 4 * block; i < 4 && j < visible; ++i, ++j)
+              s[j] *= inverse * factor[i];
+          });
+        } else {
+          row_for(team, visible, [&](int j) { s[j] *= inverse; });
+        }
+        row_for(team, at.keys() - visible, [&](int j) { s[visible + j] = 0; });
+        log_sum_HT(head * tokens + query) = top * scale + std::log(sum);
+      });
+}
+
+/// From scores s and dL/dprobability: the probabilities after dropout (in place of the scores) and
+/// dL/dscore (in place of dL/dprobability):  ds = scale * p * (factor * dp - sum_d dO O).
+template <class Real>
+void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at, int head_width,
+                                Real scale, const Dropout& dropout,
+                                const VectorRef<const Real>& log_sum_HT,
+                                const MatrixRef<const Real>& out_TC,
+                                const MatrixRef<const Real>& dout_TC,
+                                const MatrixRef<Real>& scores, const MatrixRef<Real>& dscores) {
+  const int tokens = dropout.tokens;
+  Kokkos::parallel_for(
+      "deltapipe::Attention::softmaxBackward", row_policy(exec, at.heads * at.rows),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int head = at.head + team.league_rank() / at.rows;
+        const int query = at.first + team.league_rank() % at.rows;
+        const int visible = query + 1;
+        Real* const s = &scores(team.league_rank(), 0);
+        Real* const d = &dscores(team.league_rank(), 0);
+        const Real* const out = &out_TC(query, head * head_width);
+        const Real* const dout = &dout_TC(query, head * head_width);
+        const Real log_sum = log_sum_HT(head * tokens + query);
+        const Real mean = row_sum<Real>(team, head_width, [&](int c) { return out[c] * dout[c]; });
+        if (dropout.probability > 0) {
+          row_for(team, (visible + 3) / 4, [&](int block) {
+            Real factor[4];
+            attention_dropout_factors(dropout, at.sample, head, query, block, factor);
+            for (int i = 0, j = 4 * block; i < 4 && j < visible; ++i, ++j) {
+              const Real p = vector_exp(s[j] * scale - log_sum);
+              s[j] = p * factor[i];
+              d[j] = scale * p * (factor[i] * d[j] - mean);
+            }
+          });
+        } else {
+          row_for(team, visible, [&](int j) {
+            const Real p = vector_exp(s[j] * scale - log_sum);
+            s[j] = p;
+            d[j] = scale * p * (d[j] - mean);
+          });
+        }
+        row_for(team, at.keys() - visible, [&](int j) {
+          s[visible + j] = 0;
+          d[visible + j] = 0;
+        });
+      });
+}
+
+/// Calls body(block) for every pass over samples, heads and, last to first, blocks of query rows:
+/// the first block of a sample and head sees all its keys.
+template <class Body>
+void for_each_attention_block(const AttentionShape& shape, const Body& body) {
+  const int group = heads_in_a_pass(shape);
+  for (int sample = 0; sample < shape.samples; ++sample)
+    for (int head = 0; head < shape.heads; head += group)
+      for (int end = shape.tokens; end > 0; end -= kQueryBlock) {
+        const int rows = end < kQueryBlock ? end : kQueryBlock;
+        body(AttentionBlock{sample, head, group, end - rows, rows});
+      }
+}
+
+/// out_NC = softmax(q k^T / sqrt(D)) v. `dropout.tokens` must be T. `workspace` has
+/// attention_workspace(shape) elements.
+template <class Real>
+void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
+                       const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
+                       const VectorRef<Real>& workspace, const MatrixRef<Real>& out_NC,
+                       const VectorRef<Real>& log_sum_BHT) {
+  const int width = shape.head_width;
+  const int channels = shape.channels();
+  const std::size_t row = 3 * static_cast<std::size_t>(channels);
+  const Real scale = Real(1) / std::sqrt(Real(width));
+  for_each_attention_block(shape, [&](const AttentionBlock& at) {
+    const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
+    const Real* const base = qkv_N3C.data() + first_row * row + at.head * width;
+    const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
+    const auto k = strided_matrix(base + channels, at.keys(), width, row);
+    const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
+    const MatrixRef<Real> scores(workspace.data(), at.heads * at.rows, at.keys());
+    const MatrixRef<Real> head_scores(workspace.data(), at.rows, at.keys());
+    const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
+    gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width, Real(0),
+                       head_scores, score_stride, at.heads);
+    attention_softmax<Real>(
+        exec, at, scale, dropout, scores,
+        VectorRef<Real>(log_sum_BHT.data() + first_row * shape.heads, shape.heads * shape.tokens));
+    const auto out = strided_matrix(
+        out_NC.data() + (first_row + at.first) * channels + at.head * width, at.rows, width,
+        channels);
+    gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_scores, score_stride, v,
+                       width, Real(0), out, width, at.heads);
+  });
+}
+
+/// dqkv_N3C from dout_NC; what attention_forward was given and made comes in again.
+template <class Real>
+void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
+                        const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
+                        const MatrixRef<const Real>& out_NC,
+                        const VectorRef<const Real>& log_sum_BHT,
+                        const MatrixRef<const Real>& dout_NC, const VectorRef<Real>& workspace,
+                        const VectorRef<Real>& second_workspace, const MatrixRef<Real>& dqkv_N3C) {
+  const int width = shape.head_width;
+  const int channels = shape.channels();
+  const std::size_t row = 3 * static_cast<std::size_t>(channels);
+  const Real scale = Real(1) / std::sqrt(Real(width));
+  for_each_attention_block(shape, [&](const AttentionBlock& at) {
+    const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
+    const Real* const base = qkv_N3C.data() + first_row * row + at.head * width;
+    const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
+    const auto k = strided_matrix(base + channels, at.keys(), width, row);
+    const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
+    Real* const dbase = dqkv_N3C.data() + first_row * row + at.head * width;
+    const auto dq = strided_matrix(dbase + at.first * row, at.rows, width, row);
+    const auto dk = strided_matrix(dbase + channels, at.keys(), width, row);
+    const auto dv = strided_matrix(dbase + 2 * channels, at.keys(), width, row);
+    const MatrixRef<const Real> out_TC(out_NC.data() + first_row * channels, shape.tokens,
+                                       channels);
+    const MatrixRef<const Real> dout_TC(dout_NC.data() + first_row * channels, shape.tokens,
+                                        channels);
+    const auto dout = strided_matrix(dout_TC.data() + at.first * static_cast<std::size_t>(channels) +
+                                         at.head * width,
+                                     at.rows, width, channels);
+    const MatrixRef<Real> scores(workspace.data(), at.heads * at.rows, at.keys());
+    const MatrixRef<Real> dscores(second_workspace.data(), at.heads * at.rows, at.keys());
+    const MatrixRef<Real> head_scores(workspace.data(), at.rows, at.keys());
+    const MatrixRef<Real> head_dscores(second_workspace.data(), at.rows, at.keys());
+    const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
+    const Real key_beta = at.keys() == shape.tokens ? Real(0) : Real(1);
+
+    gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width, Real(0),
+                       head_scores, score_stride, at.heads);
+    gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), dout, width, v, width,
+                       Real(0), head_dscores, score_stride, at.heads);
+    attention_softmax_backward<Real>(
+        exec, at, width, scale, dropout,
+        VectorRef<const Real>(log_sum_BHT.data() + first_row * shape.heads,
+                              shape.heads * shape.tokens),
+        out_TC, dout_TC, scores, dscores);
+    gemm_batched<Real>(exec, Transpose::yes, Transpose::no, Real(1), head_scores, score_stride,
+                       dout, width, key_beta, dv, width, at.heads);
+    gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_dscores, score_stride, k,
+                       width, Real(0), dq, width, at.heads);
+    gemm_batched<Real>(exec, Transpose::yes, Transpose::no, Real(1), head_dscores, score_stride, q,
+                       width, key_beta, dk, width, at.heads);
+  });
+}
+
+}  // namespace deltapipe

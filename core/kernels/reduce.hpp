@@ -1,0 +1,46 @@
+// Sums over whole vectors in a fixed order.
+#pragma once
+
+#include "core/views.hpp"
+
+namespace deltapipe {
+
+inline constexpr int kSumTile = 4096;
+
+/// Elements of the workspace that sum_of_squares needs for a vector of `count`.
+inline std::size_t sum_of_squares_workspace(std::size_t count) {
+  return (count + kSumTile - 1) / kSumTile;
+}
+
+/// Partial sums of squares, one a tile of kSumTile elements, in double: partial(tile).
+template <class Real>
+void partial_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
+                             const VectorRef<double>& partial) {
+  const std::int64_t count = static_cast<std::int64_t>(x.extent(0));
+  const std::int64_t tiles = (count + kSumTile - 1) / kSumTile;
+  const Real* const data = x.data();
+  Kokkos::parallel_for(
+      "deltapipe::Reduce::sumOfSquares",
+      Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(exec, 0, tiles),
+      KOKKOS_LAMBDA(std::int64_t tile) {
+        const std::int64_t first = tile * kSumTile;
+        const std::int64_t end = first + kSumTile < count ? first + kSumTile : count;
+        constexpr int kLanes = 16;
+        double lane[kLanes] = {};
+        std::int64_t i = first;
+        for (; i + kLanes <= end; i += kLanes)
+          for (int l = 0; l < kLanes; ++l) {
+            const double value = static_cast<double>(data[i + l]);
+            lane[l] += value * value;
+          }
+        for (; i < end; ++i) {
+          const double value = static_cast<double>(data[i]);
+          lane[0] += value * value;
+        }
+        double sum = 0;
+        for (int l = 0; l < kLanes; ++l) sum += lane[l];
+        partial(tile) = sum;
+      });
+}
+
+}  // namespace deltapipe
