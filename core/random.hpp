@@ -1,5 +1,5 @@
-// Counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11) keyed by what a number is for, so that
-// results depend neither on the layout of ranks nor on the number of threads.
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11) keyed by what a number is for,
+// so that results depend neither on the layout of ranks nor on the number of threads.
 #pragma once
 
 #include <Random123/philox.h>
@@ -29,8 +29,8 @@ struct RandomStream {
   /// Four uniform 32-bit numbers for elements 4*block ... 4*block+3 of a sample.
   KOKKOS_FORCEINLINE_FUNCTION void draw(std::uint64_t sample, std::uint32_t block,
                                         std::uint32_t out[4]) const {
-    const r123::Philox4x32::ctr_type counter = {
-        {block, site, static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(sample >> 32)}};
+    const r123::Philox4x32::ctr_type counter = {{block, site, static_cast<std::uint32_t>(sample),
+                                                 static_cast<std::uint32_t>(sample >> 32)}};
     const r123::Philox4x32::key_type words = {
         {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)}};
     const r123::Philox4x32::ctr_type r = r123::Philox4x32()(counter, words);

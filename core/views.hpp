@@ -19,8 +19,8 @@ using Vector = Kokkos::View<T*, Layout, MemSpace>;
 template <class T>
 using Matrix = Kokkos::View<T**, Layout, MemSpace>;
 
-/// What kernels take: Views without ownership, so that a call costs no reference count and a part of
-/// an arena is as good as an allocation.
+/// What kernels take: Views without ownership, so that a call costs no reference count and a part
+/// of an arena is as good as an allocation.
 template <class T>
 using VectorRef = Kokkos::View<T*, Layout, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 template <class T>

@@ -17,16 +17,21 @@ struct AdamWStep {
   /// `step` counts from 1.
   static AdamWStep at(std::uint64_t step, double learning_rate, double beta1, double beta2,
                       double epsilon, double weight_decay, double gradient_factor) {
-    return {learning_rate, beta1, beta2, epsilon, weight_decay,
+    return {learning_rate,
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
             1 - std::pow(beta1, static_cast<double>(step)),
-            1 - std::pow(beta2, static_cast<double>(step)), gradient_factor};
+            1 - std::pow(beta2, static_cast<double>(step)),
+            gradient_factor};
   }
 };
 
 template <class Real>
-void adamw_update(const ExecSpace& exec, const AdamWStep& step, const VectorRef<const Real>& gradient,
-                  const VectorRef<Real>& parameter, const VectorRef<Real>& moment1,
-                  const VectorRef<Real>& moment2) {
+void adamw_update(const ExecSpace& exec, const AdamWStep& step,
+                  const VectorRef<const Real>& gradient, const VectorRef<Real>& parameter,
+                  const VectorRef<Real>& moment1, const VectorRef<Real>& moment2) {
   const Real beta1 = Real(step.beta1);
   const Real beta2 = Real(step.beta2);
   const Real rest1 = Real(1 - step.beta1);

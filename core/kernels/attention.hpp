@@ -11,9 +11,9 @@ namespace deltapipe {
 
 /// Shape of one micro-batch's attention: rows of qkv are [q heads | k heads | v heads].
 struct AttentionShape {
-  int samples = 0;   ///< B
-  int tokens = 0;    ///< T
-  int heads = 0;     ///< H
+  int samples = 0;     ///< B
+  int tokens = 0;      ///< T
+  int heads = 0;       ///< H
   int head_width = 0;  ///< D
 
   int channels() const { return heads * head_width; }
@@ -93,8 +93,8 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
                                 Real scale, const Dropout& dropout,
                                 const VectorRef<const Real>& log_sum_HT,
                                 const MatrixRef<const Real>& out_TC,
-                                const MatrixRef<const Real>& dout_TC,
-                                const MatrixRef<Real>& scores, const MatrixRef<Real>& dscores) {
+                                const MatrixRef<const Real>& dout_TC, const MatrixRef<Real>& scores,
+                                const MatrixRef<Real>& dscores) {
   const int tokens = dropout.tokens;
   Kokkos::parallel_for(
       "deltapipe::Attention::softmaxBackward", row_policy(exec, at.heads * at.rows),
@@ -170,9 +170,9 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
     attention_softmax<Real>(
         exec, at, scale, dropout, scores,
         VectorRef<Real>(log_sum_BHT.data() + first_row * shape.heads, shape.heads * shape.tokens));
-    const auto out = strided_matrix(
-        out_NC.data() + (first_row + at.first) * channels + at.head * width, at.rows, width,
-        channels);
+    const auto out =
+        strided_matrix(out_NC.data() + (first_row + at.first) * channels + at.head * width, at.rows,
+                       width, channels);
     gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_scores, score_stride, v,
                        width, Real(0), out, width, at.heads);
   });
@@ -204,9 +204,9 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                                        channels);
     const MatrixRef<const Real> dout_TC(dout_NC.data() + first_row * channels, shape.tokens,
                                         channels);
-    const auto dout = strided_matrix(dout_TC.data() + at.first * static_cast<std::size_t>(channels) +
-                                         at.head * width,
-                                     at.rows, width, channels);
+    const auto dout = strided_matrix(
+        dout_TC.data() + at.first * static_cast<std::size_t>(channels) + at.head * width, at.rows,
+        width, channels);
     const MatrixRef<Real> scores(workspace.data(), at.heads * at.rows, at.keys());
     const MatrixRef<Real> dscores(second_workspace.data(), at.heads * at.rows, at.keys());
     const MatrixRef<Real> head_scores(workspace.data(), at.rows, at.keys());
@@ -216,8 +216,8 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
 
     gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width, Real(0),
                        head_scores, score_stride, at.heads);
-    gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), dout, width, v, width,
-                       Real(0), head_dscores, score_stride, at.heads);
+    gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), dout, width, v, width, Real(0),
+                       head_dscores, score_stride, at.heads);
     attention_softmax_backward<Real>(
         exec, at, width, scale, dropout,
         VectorRef<const Real>(log_sum_BHT.data() + first_row * shape.heads,

@@ -11,9 +11,8 @@ namespace deltapipe {
 /// loss_N(n) = -log softmax(logits)(target) and, with `gradient` set, logits become
 /// scale * dloss/dlogits in place. Targets below 0 are padding: loss and gradient are 0.
 template <class Real>
-void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& target_N,
-                   Real scale, bool gradient, const MatrixRef<Real>& logits_NV,
-                   const VectorRef<Real>& loss_N) {
+void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& target_N, Real scale,
+                   bool gradient, const MatrixRef<Real>& logits_NV, const VectorRef<Real>& loss_N) {
   const int vocabulary = logits_NV.extent_int(1);
   Kokkos::parallel_for(
       "deltapipe::CrossEntropy::lossAndGradient", row_policy(exec, logits_NV.extent_int(0)),

@@ -10,7 +10,9 @@ namespace deltapipe {
 
 namespace {
 
-const char* letter(Transpose op) { return op == Transpose::yes ? "T" : "N"; }
+const char* letter(Transpose op) {
+  return op == Transpose::yes ? "T" : "N";
+}
 
 template <class Real>
 void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,

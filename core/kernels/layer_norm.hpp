@@ -23,9 +23,9 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
         const Real* const bias = bias_C.data();
         Real* const y = &y_NC(n, 0);
         const Real mean = row_sum<Real>(team, channels, [&](int c) { return x[c]; }) / channels;
-        const Real variance = row_sum<Real>(team, channels, [&](int c) {
-                                return (x[c] - mean) * (x[c] - mean);
-                              }) / channels;
+        const Real variance =
+            row_sum<Real>(team, channels, [&](int c) { return (x[c] - mean) * (x[c] - mean); }) /
+            channels;
         const Real rstd = Real(1) / std::sqrt(variance + epsilon);
         row_for(team, channels, [&](int c) { y[c] = (x[c] - mean) * rstd * gain[c] + bias[c]; });
         mean_N(n) = mean;
@@ -56,9 +56,10 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
         const Real rstd = rstd_N(n);
         const Real mean_d =
             row_sum<Real>(team, channels, [&](int c) { return dy[c] * gain[c]; }) / channels;
-        const Real mean_dx = row_sum<Real>(team, channels, [&](int c) {
-                               return dy[c] * gain[c] * ((x[c] - mean) * rstd);
-                             }) / channels;
+        const Real mean_dx =
+            row_sum<Real>(team, channels,
+                          [&](int c) { return dy[c] * gain[c] * ((x[c] - mean) * rstd); }) /
+            channels;
         row_for(team, channels, [&](int c) {
           const Real normal = (x[c] - mean) * rstd;
           dx[c] += (dy[c] * gain[c] - mean_d - normal * mean_dx) * rstd;

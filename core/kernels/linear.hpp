@@ -41,7 +41,8 @@ KOKKOS_FORCEINLINE_FUNCTION void dropout_factors(const Dropout& dropout, int n, 
 
 /// y_NF += b_F
 template <class Real>
-void add_bias(const ExecSpace& exec, const VectorRef<const Real>& b_F, const MatrixRef<Real>& y_NF) {
+void add_bias(const ExecSpace& exec, const VectorRef<const Real>& b_F,
+              const MatrixRef<Real>& y_NF) {
   const int width = y_NF.extent_int(1);
   Kokkos::parallel_for(
       "deltapipe::Linear::addBias", row_policy(exec, y_NF.extent_int(0)),

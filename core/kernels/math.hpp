@@ -35,7 +35,9 @@ KOKKOS_FORCEINLINE_FUNCTION float vector_exp(float x) {
   return p * scale.value;
 }
 
-KOKKOS_FORCEINLINE_FUNCTION double vector_exp(double x) { return std::exp(x); }
+KOKKOS_FORCEINLINE_FUNCTION double vector_exp(double x) {
+  return std::exp(x);
+}
 
 /// 1 / (1 + e^-x)
 template <class Real>

@@ -1,0 +1,34 @@
+// GPT-2's weights from and to Hugging Face directories.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/deck/settings.hpp"
+#include "core/files/safetensors.hpp"
+#include "models/gpt2_config.hpp"
+#include "models/parameters.hpp"
+
+namespace deltapipe {
+
+/// Reads the tensors of `parameters`, and no others, from a directory's safetensors; names with and
+/// without "transformer." in front are known. UserError for a missing tensor or another shape.
+template <class Real>
+void load_weights(const std::string& directory, ParameterArena<Real>& parameters);
+
+/// Hugging Face's initial values: matrices normal(0, initializer_range), those that write to the
+/// residual stream smaller by sqrt(2 n_layer); biases 0, gains 1. Keyed by seed and tensor name, so
+/// that every partition gets the same.
+template <class Real>
+void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
+                        ParameterArena<Real>& parameters);
+
+/// The name under which GPT2LMHeadModel saves a parameter.
+std::string saved_name(const std::string& parameter);
+
+/// What a saved file declares for these parameters.
+std::vector<TensorDeclaration> tensor_declarations(const std::vector<ParameterInfo>& parameters,
+                                                   Precision precision);
+
+}  // namespace deltapipe

@@ -1,0 +1,73 @@
+#include "models/optimizer.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/kernels/adamw.hpp"
+#include "core/kernels/reduce.hpp"
+
+namespace deltapipe {
+
+double learning_rate_at(const TrainingSettings& settings, std::uint64_t step, std::uint64_t steps) {
+  const double warmup = static_cast<double>(settings.warmup_steps);
+  if (step < settings.warmup_steps)
+    return settings.learning_rate * static_cast<double>(step) / std::max(1.0, warmup);
+  const double rest = std::max(1.0, static_cast<double>(steps) - warmup);
+  const double progress = std::min(1.0, (static_cast<double>(step) - warmup) / rest);
+  const double last = settings.final_learning_rate_fraction;
+  switch (settings.schedule) {
+    case LearningRateSchedule::constant:
+      return settings.learning_rate;
+    case LearningRateSchedule::linear:
+      return settings.learning_rate * (last + (1 - last) * (1 - progress));
+    case LearningRateSchedule::cosine:
+      return settings.learning_rate * (last + (1 - last) * 0.5 * (1 + std::cos(M_PI * progress)));
+  }
+  return settings.learning_rate;
+}
+
+template <class Real>
+Optimizer<Real>::Optimizer(const TrainingSettings& settings, ParameterArena<Real>& parameters)
+    : settings_(settings), parameters_(parameters) {
+  first_partial_.push_back(0);
+  for (const ParameterInfo& p : parameters.info())
+    first_partial_.push_back(first_partial_.back() + sum_of_squares_workspace(p.size));
+  partial_ = Vector<double>("deltapipe::Optimizer::partialSums", first_partial_.back());
+  partial_host_ = Kokkos::create_mirror_view(partial_);
+  squared_norms_.resize(parameters.info().size());
+}
+
+template <class Real>
+const std::vector<double>& Optimizer<Real>::squared_norms(const ExecSpace& exec) {
+  for (std::size_t i = 0; i < squared_norms_.size(); ++i)
+    partial_sums_of_squares<Real>(exec, parameters_.gradient(static_cast<int>(i)),
+                                  VectorRef<double>(partial_.data() + first_partial_[i],
+                                                    first_partial_[i + 1] - first_partial_[i]));
+  Kokkos::deep_copy(exec, partial_host_, partial_);
+  exec.fence();
+  for (std::size_t i = 0; i < squared_norms_.size(); ++i) {
+    double sum = 0;
+    for (std::size_t j = first_partial_[i]; j < first_partial_[i + 1]; ++j) sum += partial_host_(j);
+    squared_norms_[i] = sum;
+  }
+  return squared_norms_;
+}
+
+template <class Real>
+void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
+                             double gradient_factor) {
+  for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
+    const int index = static_cast<int>(i);
+    const double decay = parameters_.info()[i].decay ? settings_.weight_decay : 0;
+    adamw_update<Real>(exec,
+                       AdamWStep::at(step + 1, learning_rate, settings_.beta1, settings_.beta2,
+                                     settings_.epsilon, decay, gradient_factor),
+                       parameters_.gradient(index), parameters_.value(index),
+                       parameters_.moment1(index), parameters_.moment2(index));
+  }
+}
+
+template class Optimizer<float>;
+template class Optimizer<double>;
+
+}  // namespace deltapipe

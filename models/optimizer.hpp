@@ -1,0 +1,36 @@
+// AdamW over a stage's parameters, with the pieces of the global gradient norm.
+#pragma once
+
+#include <vector>
+
+#include "core/deck/settings.hpp"
+#include "models/parameters.hpp"
+
+namespace deltapipe {
+
+/// Learning rate of optimizer step `step` (counted from 0) of `steps`: linear warm-up, then
+/// constant, linear or cosine decay to the final fraction, as transformers' schedulers define them.
+double learning_rate_at(const TrainingSettings& settings, std::uint64_t step, std::uint64_t steps);
+
+template <class Real>
+class Optimizer {
+ public:
+  Optimizer(const TrainingSettings& settings, ParameterArena<Real>& parameters);
+
+  /// Sum of squares of every tensor's gradient, in the order of parameters.info(): summed tensor by
+  /// tensor so that the global norm does not depend on the partition. Waits for the kernels.
+  const std::vector<double>& squared_norms(const ExecSpace& exec);
+  /// One update; `step` counts from 0. Gradients are multiplied by gradient_factor.
+  void update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
+              double gradient_factor);
+
+ private:
+  TrainingSettings settings_;
+  ParameterArena<Real>& parameters_;
+  std::vector<std::size_t> first_partial_;  ///< of each tensor, and one past the last
+  Vector<double> partial_;
+  Vector<double>::HostMirror partial_host_;
+  std::vector<double> squared_norms_;
+};
+
+}  // namespace deltapipe
