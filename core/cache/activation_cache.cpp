@@ -527,10 +527,10 @@ void ActivationCacheState::release(const ExecSpace& exec, std::span<const std::u
 }
 
 void ActivationCacheState::flush() {
-  DELTAPIPE_ASSERT(pinned_ == 0, "flush() while samples are acquired");
   if (!file_) return;
   collect_finished();
   rethrow_failure();
+  DELTAPIPE_ASSERT(pinned_ == 0, "flush() while samples are acquired");
   settle_released();
   for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
     if (!places_[sample].dirty) continue;

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
-#include <type_traits>
 #include <utility>
 
 #include "core/cache/disk_space.hpp"
@@ -24,7 +23,7 @@ namespace deltapipe {
 namespace {
 
 constexpr const char* kFormat = "deltapipe activation cache";
-constexpr std::uint32_t kFormatVersion = 1;
+constexpr std::uint64_t kFormatVersion = 1;
 constexpr std::uint64_t kPage = 4096;
 /// For HDF5's own structures: superblock, object headers, attributes; some kilobytes really.
 constexpr std::uint64_t kOverheadBytes = 64 * 1024;
@@ -92,17 +91,95 @@ void create_table(hid_t file, const std::string& path, const char* name, hid_t t
           H5Dclose, path);
 }
 
-void create_datasets(const std::string& path, std::uint64_t samples, std::size_t record_bytes) {
+/// Strings of fixed length: unlike HDF5's variable-length ones they lie where checksums protect
+/// them, and reading a damaged file cannot crash the library.
+void write_attribute(hid_t file, const std::string& path, const char* name,
+                     const std::string& text) {
+  const hdf5::Handle type = checked(H5Tcopy(H5T_C_S1), H5Tclose, path);
+  check(H5Tset_size(type.get(), text.size() + 1), path);
+  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), path);
+  const hdf5::Handle space = checked(H5Screate(H5S_SCALAR), H5Sclose, path);
+  const hdf5::Handle attribute = checked(
+      H5Acreate2(file, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose, path);
+  check(H5Awrite(attribute.get(), type.get(), text.c_str()), path);
+}
+
+void write_attribute(hid_t file, const std::string& path, const char* name, std::uint64_t value) {
+  const hdf5::Handle space = checked(H5Screate(H5S_SCALAR), H5Sclose, path);
+  const hdf5::Handle attribute = checked(
+      H5Acreate2(file, name, H5T_STD_U64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose, path);
+  check(H5Awrite(attribute.get(), H5T_NATIVE_UINT64, &value), path);
+}
+
+/// Empty: there is no such attribute, or it is not a scalar that write_attribute() writes.
+std::string read_attribute(const hdf5::File& file, const char* name) {
+  if (!file.has_attribute(name)) return "";
+  const hdf5::Lock lock;
+  const hdf5::Handle attribute(H5Aopen(file.id(), name, H5P_DEFAULT), H5Aclose);
+  if (!attribute.is_open()) return "";
+  const hdf5::Handle type(H5Aget_type(attribute.get()), H5Tclose);
+  const hdf5::Handle space(H5Aget_space(attribute.get()), H5Sclose);
+  if (!type.is_open() || !space.is_open() || H5Sget_simple_extent_npoints(space.get()) != 1)
+    return "";
+  if (H5Tget_class(type.get()) == H5T_INTEGER) {
+    std::uint64_t value = 0;
+    return H5Aread(attribute.get(), H5T_NATIVE_UINT64, &value) < 0 ? "" : std::to_string(value);
+  }
+  const std::size_t size = H5Tget_size(type.get());
+  if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 ||
+      size > kOverheadBytes)
+    return "";
+  std::string text(size, '\0');
+  if (H5Aread(attribute.get(), type.get(), text.data()) < 0) return "";
+  return text.c_str();
+}
+
+struct Attribute {
+  const char* name;
+  std::string text;  ///< of numbers: decimal
+  bool is_number;
+};
+
+std::vector<Attribute> attributes_of(const CacheIdentity& identity, std::uint64_t samples,
+                                     std::size_t record_bytes) {
+  return {{"format", kFormat, false},
+          {"format_version", std::to_string(kFormatVersion), true},
+          {"boundary", std::to_string(identity.boundary), true},
+          {"direction", identity.backward ? "backward" : "forward", false},
+          {"end", identity.sender ? "sender" : "receiver", false},
+          {"storage", identity.storage, false},
+          {"tokens", std::to_string(identity.tokens), true},
+          {"channels", std::to_string(identity.channels), true},
+          {"data_fingerprint", std::to_string(identity.data_fingerprint), true},
+          {"samples", std::to_string(samples), true},
+          {"record_bytes", std::to_string(record_bytes), true},
+          {"checksum", "XXH3 64 bits", false}};
+}
+
+void create_file(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
+                 std::size_t record_bytes) {
   const hdf5::Lock lock;
   const hdf5::Handle access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
   check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), path);
   check(H5Pset_alignment(access.get(), kPage, kPage), path);
   hdf5::Handle file =
       checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
-  create_records(file.get(), path, samples, record_bytes);
-  create_table(file.get(), path, "visits", H5T_NATIVE_UINT32, samples);
-  create_table(file.get(), path, "checksums", H5T_NATIVE_UINT64, samples);
-  if (!file.close()) hdf5::throw_failure("the activation cache cannot be created", path);
+  try {
+    for (const Attribute& attribute : attributes_of(identity, samples, record_bytes)) {
+      if (attribute.is_number)
+        write_attribute(file.get(), path, attribute.name, std::stoull(attribute.text));
+      else
+        write_attribute(file.get(), path, attribute.name, attribute.text);
+    }
+    create_records(file.get(), path, samples, record_bytes);
+    create_table(file.get(), path, "visits", H5T_NATIVE_UINT32, samples);
+    create_table(file.get(), path, "checksums", H5T_NATIVE_UINT64, samples);
+    if (!file.close()) hdf5::throw_failure("the activation cache cannot be created", path);
+  } catch (...) {
+    file.close();
+    ::unlink(path.c_str());
+    throw;
+  }
 }
 
 void check_native_type(const hdf5::Dataset& dataset, hid_t native, bool& matches) {
@@ -175,7 +252,7 @@ void SpillFile::check_replaceable() const {
   bool is_cache = false;
   try {
     const hdf5::File file = hdf5::File::open_read_only(path_);
-    is_cache = file.has_attribute("format") && file.read_string_attribute("format") == kFormat;
+    is_cache = read_attribute(file, "format") == kFormat;
   } catch (const UserError&) {
     is_cache = false;
   }
@@ -199,21 +276,7 @@ void SpillFile::create(const CacheIdentity& identity) {
     file_ = FileDescriptor();
   }
   check_disk_space(directory_of(path_), bytes_needed(samples_, record_bytes_), path_);
-  create_datasets(path_, samples_, record_bytes_);
-  hdf5::File file = hdf5::File::open_read_write(path_);
-  file.write_attribute("format", kFormat);
-  file.write_attribute("format_version", kFormatVersion);
-  file.write_attribute("boundary", identity.boundary);
-  file.write_attribute("direction", identity.backward ? "backward" : "forward");
-  file.write_attribute("end", identity.sender ? "sender" : "receiver");
-  file.write_attribute("storage", identity.storage);
-  file.write_attribute("tokens", identity.tokens);
-  file.write_attribute("channels", identity.channels);
-  file.write_attribute("data_fingerprint", identity.data_fingerprint);
-  file.write_attribute("samples", samples_);
-  file.write_attribute("record_bytes", std::uint64_t{record_bytes_});
-  file.write_attribute("checksum", "XXH3 64 bits");
-  file.close();
+  create_file(path_, identity, samples_, record_bytes_);
   open_descriptor();
 }
 
@@ -224,7 +287,7 @@ void SpillFile::open_descriptor() {
   if (!file.is_open())
     throw UserError({.what = "the activation cache cannot be opened: " + system_message(errno),
                      .file = path_,
-                     .remedy = "name the directory of the run to go on with, or start anew"});
+                     .remedy = "check cache.directory and the file's permissions"});
 #ifdef F_OFD_SETLK
   struct flock region {};
   region.l_type = F_WRLCK;
@@ -241,30 +304,12 @@ void SpillFile::open_descriptor() {
 
 void SpillFile::check_identity(const CacheIdentity& identity) const {
   const hdf5::File file = hdf5::File::open_read_only(path_);
-  const auto expect = [&](const char* name, const auto& expected) {
-    using Value = std::decay_t<decltype(expected)>;
-    if (!file.has_attribute(name)) throw_foreign(std::string("it has no attribute ") + name, "");
-    if constexpr (std::is_same_v<Value, std::string>) {
-      const std::string value = file.read_string_attribute(name);
-      if (value != expected) throw_foreign(std::string(name) + " is not " + expected, value);
-    } else {
-      const Value value = file.read_attribute<Value>(name);
-      if (value != expected)
-        throw_foreign(std::string(name) + " is not " + std::to_string(expected),
-                      std::to_string(value));
-    }
-  };
-  expect("format", std::string(kFormat));
-  expect("format_version", kFormatVersion);
-  expect("boundary", identity.boundary);
-  expect("direction", std::string(identity.backward ? "backward" : "forward"));
-  expect("end", std::string(identity.sender ? "sender" : "receiver"));
-  expect("storage", identity.storage);
-  expect("tokens", identity.tokens);
-  expect("channels", identity.channels);
-  expect("data_fingerprint", identity.data_fingerprint);
-  expect("samples", samples_);
-  expect("record_bytes", std::uint64_t{record_bytes_});
+  for (const Attribute& expected : attributes_of(identity, samples_, record_bytes_)) {
+    const std::string found = read_attribute(file, expected.name);
+    if (found != expected.text)
+      throw_foreign(std::string(expected.name) + " is not " + expected.text,
+                    found.empty() ? "none" : found);
+  }
 }
 
 void SpillFile::locate_datasets() {
