@@ -1,7 +1,5 @@
 #include "core/deck/deck.hpp"
 
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -13,6 +11,7 @@
 #include "core/deck/checks.hpp"
 #include "core/deck/keys.hpp"
 #include "core/deck/nearest.hpp"
+#include "core/deck/toml.inc"
 #include "core/error.hpp"
 
 namespace deltapipe {
@@ -39,14 +38,21 @@ Place place_in(const std::string& file, const toml::source_region& source) {
   return {file, source.begin.line, source.begin.column};
 }
 
+/// Without control characters, for messages.
+std::string one_line(std::string text) {
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+  return text;
+}
+
 [[noreturn]] void refuse(const Place& place, std::string what, std::string value = {},
                          std::string remedy = {}) {
-  throw UserError({.what = std::move(what),
+  throw UserError({.what = one_line(std::move(what)),
                    .file = place.file,
                    .line = place.line,
                    .column = place.column,
-                   .value = std::move(value),
-                   .remedy = std::move(remedy)});
+                   .value = one_line(std::move(value)),
+                   .remedy = one_line(std::move(remedy))});
 }
 
 /// Sets one key from one TOML value; lists also take a single value.
@@ -284,6 +290,8 @@ toml::table parse_toml(const std::string& text, const std::string& file) {
     return toml::parse(text, file);
   } catch (const toml::parse_error& error) {
     refuse(place_in(file, error.source()), "not valid TOML: " + std::string(error.description()));
+  } catch (const TomlAssertion&) {
+    refuse({file}, "not valid TOML", {}, "a section's name may hold A-Z, a-z, 0-9, _ and -");
   }
 }
 
@@ -293,6 +301,7 @@ std::optional<toml::table> parse_value(const std::string& text) {
     toml::table table = toml::parse("value = " + text);
     if (table.size() == 1) return table;
   } catch (const toml::parse_error&) {
+  } catch (const TomlAssertion&) {
   }
   return std::nullopt;
 }
@@ -303,13 +312,6 @@ toml::table string_value(const std::string& text) {
   return table;
 }
 
-/// Without control characters, for messages.
-std::string one_line(std::string text) {
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
-  return text;
-}
-
 /// The value of an override: TOML, or a bare word that stands for a string.
 toml::table value_of_override(const std::string& text, const Key& key, const Place& place) {
   const bool quoted = !text.empty() && std::string("\"'[{").find(text[0]) != std::string::npos;
@@ -318,8 +320,7 @@ toml::table value_of_override(const std::string& text, const Key& key, const Pla
                                      std::holds_alternative<Choice>(key.target));
   std::optional<toml::table> table = bare_text ? string_value(text) : parse_value(text);
   if (!table && !quoted) table = string_value(text);
-  if (!table)
-    refuse(place, "not a valid TOML value", one_line(text), "check its quotes and brackets");
+  if (!table) refuse(place, "not a valid TOML value", text, "check its quotes and brackets");
   return *std::move(table);
 }
 

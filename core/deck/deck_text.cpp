@@ -1,9 +1,8 @@
-#include <toml++/toml.h>
-
 #include <sstream>
 
 #include "core/deck/deck.hpp"
 #include "core/deck/keys.hpp"
+#include "core/deck/toml.inc"
 
 namespace deltapipe {
 

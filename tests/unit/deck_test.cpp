@@ -258,6 +258,9 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[output]\ndirectory = \"\"\n", {}, {"output.directory is out of range", "not empty"}},
       {"[training]\nsteps = 1\nsteps = 2\n", {}, {"d.toml:3:", "not valid TOML"}},
       {"[training\n", {}, {"d.toml:1:", "not valid TOML"}},
+      {"[\xc3\xa9]\n", {}, {"d.toml:", "not valid TOML"}},
+      {"[training]\n [ =]\n", {}, {"d.toml:", "not valid TOML"}},
+      {"[training]\n\"a\\nb\" = 1\n", {}, {"unknown key 'a b'"}},
       {"[data]\ntrain = \"\xff\xfe\"\n", {}, {"d.toml:2:", "not valid TOML"}},
   });
 }
@@ -269,6 +272,7 @@ TEST_CASE("a wrong override names its argument") {
        {"boundary.forward.bits=9"},
        {"argument 'boundary.forward.bits=9':", "(got 9)", "1 to 8"}},
       {"", {"boundary.forward.bit=3"}, {"argument '", "did you mean 'bits'?"}},
+      {"", {"trai\nning.steps=3"}, {"unknown section [trai ning]"}},
       {"", {"steps=3"}, {"argument 'steps=3'", "did you mean 'training.steps'?"}},
       {"", {"nothing=3"}, {"argument 'nothing=3'", "write section.key=value"}},
       {"", {"traning.steps=3"}, {"unknown section [traning]", "did you mean [training]?"}},
@@ -277,6 +281,7 @@ TEST_CASE("a wrong override names its argument") {
       {"", {"training.steps="}, {"training.steps has the wrong type (got \"\")"}},
       {"", {"training.steps=abc"}, {"wrong type (got \"abc\")"}},
       {"", {"training.steps=1\n2"}, {"training.steps"}},
+      {"", {"training.steps=1\n[\xc3\xa9]"}, {"training.steps has the wrong type"}},
       {"", {"data.train=[\"a\""}, {"not a valid TOML value (got [\"a\")"}},
       {"", {"model.path=\xff"}, {"argument '", "model.path is not UTF-8 text"}},
       {"", {"boundary.backward.codec=delta"}, {"argument '", "no memory of gradients"}},
