@@ -37,7 +37,7 @@ constexpr int kClockTag = 2;
 // Naps between polls grow with the time since something last happened, so that a poll comes late by
 // a small part of what was waited for anyway, and stay inside these limits.
 constexpr nanoseconds kShortestNap = microseconds(10);
-constexpr nanoseconds kLongestNap = microseconds(200);
+constexpr nanoseconds kLongestNap = microseconds(300);
 constexpr int kNapShare = 16;
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
@@ -103,11 +103,12 @@ ProgressThread::~ProgressThread() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    unwinding_ = std::uncaught_exceptions() > exceptions_;
   }
   work_.notify_all();
   thread_.join();
   // After a failure peers may be anywhere: the communicator is left to MPI_Finalize.
-  if (!failure_) MPI_Comm_free(&control_);
+  if (!failure_ && !unwinding_) MPI_Comm_free(&control_);
 }
 
 void ProgressThread::post_stop_receive() {
@@ -127,6 +128,7 @@ void ProgressThread::post_stop_receive() {
 
 void ProgressThread::stop_others() noexcept {
   try {
+    fail(std::make_exception_ptr(StopRequested(rank_)));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       OperationPlan plan;
@@ -440,7 +442,7 @@ void ProgressThread::shut_down() {
   while (true) {
     const auto [busy, failed] = state();
     if (!busy) break;
-    if (failed) delayed_ = {};
+    if (failed || unwinding_) delayed_ = {};
     // Emulated links get the time that they were told to take.
     if (!delayed_.empty()) deadline = std::max(deadline, Clock::now() + kGrace);
     if (Clock::now() > deadline) break;

@@ -100,7 +100,7 @@ class ProgressThread {
   /// Only keeps the progress thread out of MPI: for short local calls, nothing that blocks.
   [[nodiscard]] std::unique_lock<std::mutex> lock_mpi() { return std::unique_lock(mpi_mutex_); }
 
-  /// Tells all other ranks to stop: their waits throw StopRequested. Does not throw.
+  /// Tells all other ranks to stop: waits there and here throw StopRequested. Does not throw.
   void stop_others() noexcept;
 
   /// Runs a started collective to its end even after an error or a stop, for agreeing how to end.
@@ -140,6 +140,7 @@ class ProgressThread {
   int rank_ = 0;
   int size_ = 1;
   std::chrono::nanoseconds clock_offset_{0};
+  int exceptions_ = std::uncaught_exceptions();
 
   std::mutex mpi_mutex_;  ///< held around every MPI call
 
@@ -151,6 +152,7 @@ class ProgressThread {
   std::size_t unfinished_ = 0;  ///< not passive, submitted and not finished
   std::uint64_t submitted_ = 0;
   bool stopping_ = false;
+  bool unwinding_ = false;  ///< destroyed by an exception
   std::exception_ptr failure_;
 
   // Touched by the progress thread only.

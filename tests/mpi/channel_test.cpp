@@ -1,0 +1,407 @@
+// Channels between neighbouring ranks: rank r sends to r + 1, the last one to the first.
+#include "comm/channel.hpp"
+
+#include <catch2/catch.hpp>
+#include <optional>
+
+#include "comm/agree.hpp"
+#include "comm/mpi_check.hpp"
+#include "core/error.hpp"
+#include "mpi_test.hpp"
+
+namespace deltapipe {
+namespace {
+
+using Catch::Matchers::Contains;
+
+ChannelOptions options_of(std::size_t max_payload_bytes, int slots,
+                          std::size_t piece_bytes = std::size_t{1} << 30) {
+  ChannelOptions options;
+  options.max_payload_bytes = max_payload_bytes;
+  options.slots = slots;
+  options.piece_bytes = piece_bytes;
+  options.name = "ring";
+  return options;
+}
+
+MessageHeader header_of(std::uint32_t micro_batch) {
+  MessageHeader header;
+  header.kind = MessageKind::activation;
+  header.step = 7;
+  header.micro_batch = micro_batch;
+  header.boundary = 3;
+  header.direction = Direction::forward;
+  header.sample_hash = 0x1234'5678'9abc'def0 + micro_batch;
+  header.sample_count = 2;
+  header.codec_id = 99;
+  return header;
+}
+
+std::uint8_t byte_at(std::size_t position, std::uint32_t micro_batch, int source) {
+  return static_cast<std::uint8_t>(position * 31 + micro_batch * 7 +
+                                   static_cast<std::size_t>(source) * 13 + position / 251);
+}
+
+void fill(const HostBytes& payload, std::size_t size, std::uint32_t micro_batch, int source) {
+  for (std::size_t i = 0; i < size; ++i) payload(i) = byte_at(i, micro_batch, source);
+}
+
+bool holds(const HostBytes& payload, std::size_t size, std::uint32_t micro_batch, int source) {
+  if (payload.extent(0) != size) return false;
+  for (std::size_t i = 0; i < size; ++i) {
+    if (payload(i) != byte_at(i, micro_batch, source)) return false;
+  }
+  return true;
+}
+
+struct Ring {
+  explicit Ring(const ProgressThread& progress)
+      : rank(progress.rank()),
+        next((rank + 1) % progress.size()),
+        previous((rank + progress.size() - 1) % progress.size()) {}
+  int rank;
+  int next;
+  int previous;
+};
+
+TEST_CASE("Messages of all sizes cross a channel in order", "[channel]") {
+  const std::size_t piece = GENERATE(std::size_t{1} << 30, std::size_t{1000}, std::size_t{96});
+  const std::size_t largest = piece < 1000 ? 5000 : 8 << 20;
+  const std::vector<std::size_t> all = {0, 1, 3, 903, 904, 905, 4097, 100'001, 8 << 20};
+  std::vector<std::size_t> sizes;
+  for (const std::size_t size : all) {
+    if (size <= largest) sizes.push_back(size);
+  }
+  ProgressThread progress(MPI_COMM_WORLD);
+  const Ring ring(progress);
+  SendChannel send(progress, MPI_COMM_WORLD, ring.next, 5, options_of(largest, 2, piece));
+  ReceiveChannel receive(progress, MPI_COMM_WORLD, ring.previous, 5, options_of(largest, 2, piece));
+  std::uint64_t total = 0;
+  for (std::uint32_t m = 0; m < sizes.size(); ++m) {
+    const SendChannel::Buffer buffer = send.acquire();
+    fill(buffer.payload, sizes[m], m, ring.rank);
+    send.send(buffer, header_of(m), sizes[m]);
+    const ReceiveChannel::Received received = receive.receive(header_of(m));
+    CHECK(holds(received.payload, sizes[m], m, ring.previous));
+    CHECK(received.header.source_rank == static_cast<std::uint32_t>(ring.previous));
+    receive.release(received);
+    total += sizes[m] + sizeof(MessageHeader);
+  }
+  send.flush();
+  const ChannelStatistics sent = send.take_statistics();
+  const ChannelStatistics got = receive.take_statistics();
+  CHECK(sent.bytes == total);
+  CHECK(got.bytes == total);
+  CHECK(sent.messages == sizes.size());
+  CHECK(got.messages == sizes.size());
+  CHECK(got.hidden_seconds >= 0);
+  CHECK(got.hidden_seconds <= got.wire_seconds);
+  CHECK(send.take_statistics().bytes == 0);
+  barrier(progress, MPI_COMM_WORLD);
+}
+
+TEST_CASE("A sender with one slot waits for its receiver", "[channel]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const Ring ring(progress);
+  const std::size_t size = 1 << 20;
+  SendChannel send(progress, MPI_COMM_WORLD, ring.next, 0, options_of(size, 1));
+  ReceiveChannel receive(progress, MPI_COMM_WORLD, ring.previous, 0, options_of(size, 1));
+  for (std::uint32_t m = 0; m < 20; ++m) {
+    const SendChannel::Buffer buffer = send.acquire();
+    fill(buffer.payload, size - m, m, ring.rank);
+    send.send(buffer, header_of(m), size - m);
+    const ReceiveChannel::Received received = receive.receive(header_of(m));
+    CHECK(holds(received.payload, size - m, m, ring.previous));
+    receive.release(received);
+  }
+  send.flush();
+  barrier(progress, MPI_COMM_WORLD);
+}
+
+TEST_CASE("Both directions of a boundary carry large messages at once", "[channel]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const Ring ring(progress);
+  const std::size_t size = 3'000'001;
+  const std::size_t piece = GENERATE(std::size_t{1} << 30, std::size_t{1} << 18);
+  SendChannel forward_out(progress, MPI_COMM_WORLD, ring.next, 0, options_of(size, 2, piece));
+  ReceiveChannel forward_in(progress, MPI_COMM_WORLD, ring.previous, 0, options_of(size, 3, piece));
+  SendChannel backward_out(progress, MPI_COMM_WORLD, ring.previous, 1, options_of(size, 2, piece));
+  ReceiveChannel backward_in(progress, MPI_COMM_WORLD, ring.next, 1, options_of(size, 1, piece));
+  for (std::uint32_t m = 0; m < 6; ++m) {
+    for (SendChannel* out : {&forward_out, &backward_out}) {
+      const SendChannel::Buffer buffer = out->acquire();
+      fill(buffer.payload, size, m, ring.rank);
+      out->send(buffer, header_of(m), size);
+    }
+    const ReceiveChannel::Received a = forward_in.receive(header_of(m));
+    CHECK(holds(a.payload, size, m, ring.previous));
+    forward_in.release(a);
+    const ReceiveChannel::Received b = backward_in.receive(header_of(m));
+    CHECK(holds(b.payload, size, m, ring.next));
+    backward_in.release(b);
+  }
+  forward_out.flush();
+  backward_out.flush();
+  barrier(progress, MPI_COMM_WORLD);
+}
+
+/// What rank 0 says when rank `size - 1` sends `sent` while rank 0 awaits `expected`.
+std::string refusal(const MessageHeader& sent, const MessageHeader& expected) {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const Ring ring(progress);
+  SendChannel send(progress, MPI_COMM_WORLD, ring.next, 0, options_of(64, 1));
+  ReceiveChannel receive(progress, MPI_COMM_WORLD, ring.previous, 0, options_of(64, 1));
+  const SendChannel::Buffer buffer = send.acquire();
+  fill(buffer.payload, 64, 0, ring.rank);
+  send.send(buffer, sent, 64);
+  std::string text;
+  try {
+    receive.receive(expected);
+  } catch (const UserError& error) {
+    text = error.what();
+  }
+  send.flush();
+  barrier(progress, MPI_COMM_WORLD);
+  return text;
+}
+
+TEST_CASE("A message that is not the awaited one is refused, naming both sides", "[channel]") {
+  const MessageHeader expected = header_of(1);
+  MessageHeader sent = expected;
+  std::string field;
+  std::string awaited;
+  std::string arrived;
+  SECTION("the same") {}
+  SECTION("kind") {
+    sent.kind = MessageKind::gradient;
+    field = "kind";
+    awaited = "activation";
+    arrived = "gradient";
+  }
+  SECTION("direction") {
+    sent.direction = Direction::backward;
+    field = "direction";
+    awaited = "forward";
+    arrived = "backward";
+  }
+  SECTION("boundary") {
+    sent.boundary = 4;
+    field = "boundary";
+    awaited = "3";
+    arrived = "4";
+  }
+  SECTION("step") {
+    sent.step = 8;
+    field = "step";
+    awaited = "7";
+    arrived = "8";
+  }
+  SECTION("micro-batch") {
+    sent.micro_batch = 2;
+    field = "micro-batch";
+    awaited = "1";
+    arrived = "2";
+  }
+  SECTION("samples") {
+    sent.sample_hash = 0x77;
+    field = "hash of the sample ids";
+    awaited = "0x123456789abcdef1";
+    arrived = "0x77";
+  }
+  SECTION("sample count") {
+    sent.sample_count = 3;
+    field = "number of samples";
+    awaited = "2";
+    arrived = "3";
+  }
+  SECTION("codec") {
+    sent.codec_id = 0x98;
+    field = "codec";
+    awaited = "0x63";
+    arrived = "0x98";
+  }
+  SECTION("version") {
+    sent.version = 2;
+    field = "version";
+    awaited = "1";
+    arrived = "2";
+  }
+  SECTION("magic") {
+    sent.magic = 0x55;
+    field = "first word";
+    awaited = "0x4d504c44";
+    arrived = "0x55";
+  }
+  const std::string text = refusal(sent, expected);
+  if (field.empty()) {
+    CHECK(text.empty());
+  } else {
+    int rank = 0;
+    int size = 1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    const std::string here = "rank " + std::to_string(rank);
+    const std::string there = "rank " + std::to_string((rank + size - 1) % size);
+    CHECK_THAT(text, Contains(field + " is " + awaited + " on " + here));
+    CHECK_THAT(text, Contains(arrived + " in the message from " + there));
+  }
+}
+
+/// Sends raw bytes over a channel's first tag in place of a SendChannel.
+std::string refusal_of_bytes(std::vector<std::uint8_t> bytes, std::size_t max_payload_bytes) {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const Ring ring(progress);
+  std::string text;
+  {
+    ReceiveChannel receive(progress, MPI_COMM_WORLD, ring.previous, 0,
+                           options_of(max_payload_bytes, 2));
+    const Ticket sent =
+        progress.isend(bytes.data(), static_cast<int>(bytes.size()), ring.next, 0, MPI_COMM_WORLD);
+    try {
+      receive.receive(header_of(0));
+    } catch (const UserError& error) {
+      text = error.what();
+    }
+    progress.wait_regardless(sent);
+  }
+  return text;
+}
+
+std::vector<std::uint8_t> message_bytes(std::size_t payload_bytes, int source, int target) {
+  std::vector<std::uint8_t> bytes(sizeof(MessageHeader) + payload_bytes, 5);
+  MessageHeader header = header_of(0);
+  header.source_rank = static_cast<std::uint32_t>(source);
+  header.target_rank = static_cast<std::uint32_t>(target);
+  header.payload_bytes = payload_bytes;
+  header.payload_checksum = checksum(bytes.data() + sizeof header, payload_bytes);
+  seal(header);
+  std::memcpy(bytes.data(), &header, sizeof header);
+  return bytes;
+}
+
+TEST_CASE("Damaged and cut messages are refused", "[channel]") {
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  std::vector<std::uint8_t> bytes = message_bytes(500, rank, (rank + 1) % size);
+  std::string complaint;
+  std::size_t max_payload_bytes = 500;
+  bool truncated = false;
+  SECTION("whole") {}
+  SECTION("payload cut") {
+    bytes.pop_back();
+    complaint = "payload's size is 500";
+  }
+  SECTION("header cut") {
+    bytes.erase(bytes.begin() + 95, bytes.end());
+    complaint = "header's size is 96 bytes";
+  }
+  SECTION("nothing") {
+    bytes.clear();
+    complaint = "0 bytes in the message";
+  }
+  SECTION("one bit of the payload") {
+    bytes[300] ^= 1;
+    complaint = "payload's checksum";
+  }
+  SECTION("one bit of the header") {
+    bytes[20] ^= 1;
+    complaint = "header's checksum";
+  }
+  SECTION("longer than the receiver's buffer") {
+    max_payload_bytes = 100;
+    complaint = "";  // MPI or the header notices, depending on the transport
+    truncated = true;
+  }
+  const std::string text = refusal_of_bytes(bytes, max_payload_bytes);
+  CAPTURE(text);
+  if (complaint.empty() && !truncated) {
+    CHECK(text.empty());
+  } else {
+    if (truncated) {
+      CHECK_THAT(text, Contains("payload's size is 500") || Contains("truncated"));
+    } else {
+      CHECK_THAT(text, Contains(complaint));
+    }
+    CHECK_THAT(text, Contains("rank " + std::to_string((rank + size - 1) % size)));
+    CHECK_THAT(text, Contains("rank " + std::to_string(rank)));
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+TEST_CASE("An emulated link is never faster than it should be", "[channel][link]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const Ring ring(progress);
+  LinkSettings link;
+  link.bits_per_second = 80e6;  // 10 bytes a microsecond
+  link.latency_seconds = 0.005;
+  const std::size_t size = 100'000 - sizeof(MessageHeader);  // 10 ms
+  const int messages = 8;
+  SendChannel send(progress, MPI_COMM_WORLD, ring.next, 0, options_of(size, messages), link);
+  ReceiveChannel receive(progress, MPI_COMM_WORLD, ring.previous, 0, options_of(size, messages));
+  barrier(progress, MPI_COMM_WORLD);
+  const TimePoint begin = Clock::now();
+  for (std::uint32_t m = 0; m < messages; ++m) {
+    send.send(send.acquire(), header_of(m), size);
+  }
+  CHECK(seconds_between(begin, Clock::now()) < 0.010);  // sending does not wait for the link
+  std::vector<double> arrivals;
+  for (std::uint32_t m = 0; m < messages; ++m) {
+    const ReceiveChannel::Received received = receive.receive(header_of(m));
+    arrivals.push_back(seconds_between(begin, Clock::now()));
+    receive.release(received);
+  }
+  send.flush();
+  barrier(progress, MPI_COMM_WORLD);
+  // Clocks of two ranks start within one barrier of each other; only the sender's own is exact.
+  const ChannelStatistics sent = send.take_statistics();
+  const ChannelStatistics got = receive.take_statistics();
+  CHECK(sent.link_busy_seconds == Approx(0.080).epsilon(1e-9));
+  CHECK(sent.wire_seconds >= 0.085);
+  CHECK(sent.wire_seconds < 0.085 + 0.1);
+  CHECK(got.wire_seconds >= 0.084);
+  CHECK(got.wire_seconds < 0.085 + 0.1);
+  for (std::size_t m = 1; m < arrivals.size(); ++m) {
+    CAPTURE(m, arrivals[m]);
+    CHECK(arrivals[m] >= 0.010 * static_cast<double>(m + 1) + 0.005 - 0.003);
+  }
+  CHECK(arrivals.back() < 0.085 + 0.1);
+}
+
+TEST_CASE("An emulated link books messages one after the other", "[channel][link]") {
+  LinkSettings settings;
+  settings.bits_per_second = 8000;  // 1 ms a byte
+  settings.latency_seconds = 0.25;
+  EmulatedLink link(settings);
+  const TimePoint now = Clock::now();
+  const auto a = link.book(now, 100);
+  const auto b = link.book(now + std::chrono::milliseconds(50), 10);
+  const auto c = link.book(now + std::chrono::milliseconds(500), 1);
+  CHECK(seconds_between(now, a.start) == 0);
+  CHECK(seconds_between(now, a.arrival) == Approx(0.350));
+  CHECK(seconds_between(now, b.start) == Approx(0.100));
+  CHECK(seconds_between(now, b.arrival) == Approx(0.360));
+  CHECK(seconds_between(now, c.start) == Approx(0.500));
+  CHECK(seconds_between(now, c.arrival) == Approx(0.751));
+  CHECK(a.busy_seconds == Approx(0.1));
+}
+
+TEST_CASE("Hidden seconds are transfers outside waits", "[channel]") {
+  const TimePoint zero = Clock::now();
+  const auto at = [&](int ms) { return zero + std::chrono::milliseconds(ms); };
+  IntervalAccount account;
+  account.transfer(at(20), at(40));
+  account.transfer(at(0), at(10));
+  account.transfer(at(30), at(50));  // overlaps the first: counted once
+  account.blocked(at(5), at(25));
+  account.blocked(at(45), at(60));
+  ChannelStatistics statistics;
+  account.settle(statistics);
+  CHECK(statistics.wire_seconds == Approx(0.040));
+  CHECK(statistics.wait_seconds == Approx(0.035));
+  CHECK(statistics.hidden_seconds == Approx(0.040 - 0.005 - 0.005 - 0.005));
+}
+
+}  // namespace
+}  // namespace deltapipe

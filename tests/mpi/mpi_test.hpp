@@ -1,0 +1,9 @@
+// What the MPI tests share.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "comm/collectives.hpp"
+#include "comm/progress_thread.hpp"

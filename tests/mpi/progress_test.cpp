@@ -1,0 +1,395 @@
+// The progress thread, agreements, grids and collectives.
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "comm/agree.hpp"
+#include "comm/channel.hpp"
+#include "comm/gradient_all_reduce.hpp"
+#include "comm/mpi_check.hpp"
+#include "comm/process_grid.hpp"
+#include "comm/trace.hpp"
+#include "core/error.hpp"
+#include "mpi_test.hpp"
+
+namespace deltapipe {
+namespace {
+
+using Catch::Matchers::Contains;
+
+int world_rank() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+int world_size() {
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+
+/// What agree() stopped with on this rank; empty if it did not.
+template <class Where>
+std::string stopped_with(Where& where, const std::function<void()>& phase) {
+  try {
+    agree(where, phase);
+  } catch (const Stopped& stopped) {
+    CHECK(stopped.print_here() == (world_rank() == 0));
+    return stopped.message();
+  }
+  return {};
+}
+
+UserError mistake(const std::string& what) {
+  Mistake m;
+  m.what = what;
+  return UserError(m);
+}
+
+TEST_CASE("A grid numbers stages first", "[grid]") {
+  const int size = world_size();
+  for (int stages = 1; stages <= size; ++stages) {
+    if (size % stages != 0) continue;
+    const ProcessGrid grid(MPI_COMM_WORLD, stages, size / stages);
+    CHECK(grid.rank() == world_rank());
+    CHECK(grid.stage() == world_rank() % stages);
+    CHECK(grid.replica() == world_rank() / stages);
+    CHECK(grid.rank_of(grid.stage(), grid.replica()) == grid.rank());
+    CHECK(grid.first() == (grid.stage() == 0));
+    CHECK(grid.last() == (grid.stage() == stages - 1));
+    int rank = -1;
+    int count = 0;
+    MPI_Comm_rank(grid.pipeline_comm(), &rank);
+    MPI_Comm_size(grid.pipeline_comm(), &count);
+    CHECK(rank == grid.stage());
+    CHECK(count == stages);
+    MPI_Comm_rank(grid.stage_comm(), &rank);
+    MPI_Comm_size(grid.stage_comm(), &count);
+    CHECK(rank == grid.replica());
+    CHECK(count == size / stages);
+    // Errors of the grid's communicators come back as exceptions.
+    int value = 0;
+    CHECK_THROWS_AS(
+        [&] { DELTAPIPE_MPI(MPI_Send(&value, 1, MPI_INT, 4711, 0, grid.pipeline_comm())); }(),
+        InternalError);
+  }
+}
+
+TEST_CASE("A grid of another size says what to start", "[grid]") {
+  const int size = world_size();
+  MPI_Comm world = MPI_COMM_WORLD;
+  const std::string text = stopped_with(world, [&] { ProcessGrid(MPI_COMM_WORLD, size, 3); });
+  CHECK_THAT(text, Contains(std::to_string(size) + " stages x 3 replicas = " +
+                            std::to_string(3 * size) + " ranks, but " + std::to_string(size)));
+  CHECK_THAT(text, Contains("mpirun -n " + std::to_string(3 * size)));
+}
+
+TEST_CASE("All ranks stop with the message of the lowest that failed", "[agree]") {
+  MPI_Comm world = MPI_COMM_WORLD;
+  CHECK(stopped_with(world, [] {}).empty());
+  const int last = world_size() - 1;
+  CHECK(stopped_with(world, [&] {
+          if (world_rank() == last) throw mistake("no such file");
+        }) == "no such file");
+  CHECK(stopped_with(world, [&] { throw mistake("rank " + std::to_string(world_rank())); }) ==
+        "rank 0");
+  CHECK(stopped_with(world, [] {}).empty());
+  try {
+    agree(world, [&] {
+      if (world_rank() == last) throw std::runtime_error("bug");
+    });
+    CHECK(false);
+  } catch (const Stopped& stopped) {
+    CHECK(stopped.internal());
+    CHECK(stopped.message() == "bug");
+  }
+}
+
+TEST_CASE("Inner agreements stop outer ones", "[agree]") {
+  MPI_Comm world = MPI_COMM_WORLD;
+  CHECK(stopped_with(world, [&] {
+          agree(world, [] {
+            if (world_rank() == world_size() - 1) throw mistake("inner");
+          });
+        }) == "inner");
+}
+
+TEST_CASE("A rank that fails in a step wakes those that wait for it", "[agree]") {
+  const int size = world_size();
+  const int culprit = size - 1;
+  // A stop leaves collectives unfinished: the communicator is of no further use.
+  MPI_Comm world = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  ProgressThread progress(world);
+  ChannelOptions options;
+  options.max_payload_bytes = 1 << 20;
+  options.name = "ring";
+  SendChannel send(progress, world, (world_rank() + 1) % size, 0, options);
+  ReceiveChannel receive(progress, world, (world_rank() + size - 1) % size, 0, options);
+  SECTION("in a receive") {
+    CHECK(stopped_with(progress, [&] {
+            if (world_rank() == culprit) throw mistake("the disk is full");
+            receive.receive({});
+          }) == "the disk is full");
+  }
+  SECTION("in a collective") {
+    CHECK(stopped_with(progress, [&] {
+            if (world_rank() == culprit) throw mistake("the disk is full");
+            all_reduce(progress, world, 1.0, Reduction::sum);
+          }) == "the disk is full");
+  }
+  SECTION("with large sends that nobody receives") {
+    CHECK(stopped_with(progress, [&] {
+            for (int i = 0; i < 6; ++i) {
+              if (world_rank() == culprit && i == 4) throw mistake("the disk is full");
+              send.send(send.acquire(), {}, 1 << 20);
+            }
+          }) == "the disk is full");
+  }
+  SECTION("with a message that waits on a slow link") {
+    LinkSettings slow;
+    slow.latency_seconds = 3600;
+    SendChannel far(progress, world, (world_rank() + 1) % size, 1, options, slow);
+    CHECK(stopped_with(progress, [&] {
+            far.send(far.acquire(), {}, 1);
+            if (world_rank() == culprit) throw mistake("the disk is full");
+            far.flush();
+          }) == "the disk is full");
+  }
+  CHECK_THROWS_AS(progress.submit({}), StopRequested);
+}
+
+TEST_CASE("Errors on the progress thread reach the compute thread", "[progress]") {
+  ProgressThread progress(MPI_COMM_SELF);
+  OperationPlan plan;
+  SECTION("at the start") {
+    plan.start = [](RequestList& requests) {
+      requests.push_back(MPI_REQUEST_NULL);
+      DELTAPIPE_MPI(MPI_Isend(nullptr, 1, MPI_INT, 4711, 0, MPI_COMM_WORLD, &requests.back()));
+    };
+    const Ticket ticket = progress.submit(std::move(plan));
+    CHECK_THROWS_AS(progress.wait(ticket), InternalError);
+  }
+  SECTION("at the end") {
+    plan.start = [](RequestList& requests) {
+      requests.push_back(MPI_REQUEST_NULL);
+      DELTAPIPE_MPI(MPI_Ibarrier(MPI_COMM_SELF, &requests.back()));
+    };
+    plan.completed = [](const MPI_Status&, RequestList&) { throw mistake("unexpected"); };
+    const Ticket ticket = progress.submit(std::move(plan));
+    CHECK_THROWS_WITH(progress.wait(ticket), "unexpected");
+  }
+  CHECK_THROWS(progress.drain());
+  CHECK_THROWS(progress.submit({}));
+}
+
+TEST_CASE("An exception unwinds through channels and the progress thread", "[progress]") {
+  const TimePoint begin = Clock::now();
+  try {
+    ProgressThread progress(MPI_COMM_SELF);
+    ChannelOptions options;
+    options.max_payload_bytes = 4 << 20;
+    ReceiveChannel receive(progress, MPI_COMM_SELF, 0, 0, options);
+    SendChannel send(progress, MPI_COMM_SELF, 0, 1, options);
+    send.send(send.acquire(), {}, 4 << 20);  // nobody receives it
+    throw mistake("unwinding");
+  } catch (const UserError& error) {
+    CHECK(std::string(error.what()) == "unwinding");
+  }
+  CHECK(seconds_between(begin, Clock::now()) < 10);
+}
+
+TEST_CASE("Cancelled receives leave nothing behind", "[progress]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  ChannelOptions options;
+  options.max_payload_bytes = 100;
+  const int size = world_size();
+  for (int round = 0; round < 3; ++round) {
+    {
+      SendChannel send(progress, MPI_COMM_WORLD, (world_rank() + 1) % size, 0, options);
+      ReceiveChannel receive(progress, MPI_COMM_WORLD, (world_rank() + size - 1) % size, 0,
+                             options);
+      MessageHeader header;
+      header.step = static_cast<std::uint64_t>(round);
+      send.send(send.acquire(), header, 10);
+      receive.release(receive.receive(header));
+      send.flush();
+    }
+    barrier(progress, MPI_COMM_WORLD);
+  }
+}
+
+TEST_CASE("Blocking collectives are allowed while the progress thread is paused", "[progress]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  ChannelOptions options;
+  options.max_payload_bytes = 1 << 20;
+  const int size = world_size();
+  SendChannel send(progress, MPI_COMM_WORLD, (world_rank() + 1) % size, 0, options);
+  ReceiveChannel receive(progress, MPI_COMM_WORLD, (world_rank() + size - 1) % size, 0, options);
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    MessageHeader header;
+    header.step = step;
+    send.send(send.acquire(), header, 1 << 20);
+    {
+      const auto pause = progress.pause();
+      double value = 1;
+      all_reduce(MPI_COMM_WORLD, std::span(&value, 1), Reduction::sum);
+      CHECK(value == size);
+    }
+    receive.release(receive.receive(header));
+  }
+  send.flush();
+  barrier(progress, MPI_COMM_WORLD);
+}
+
+double processor_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST_CASE("Waiting costs next to no processor time", "[progress]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  ChannelOptions options;
+  options.max_payload_bytes = 1000;
+  const int size = world_size();
+  LinkSettings slow;
+  slow.latency_seconds = 1.0;
+  SendChannel send(progress, MPI_COMM_WORLD, (world_rank() + 1) % size, 0, options, slow);
+  ReceiveChannel receive(progress, MPI_COMM_WORLD, (world_rank() + size - 1) % size, 0, options);
+  send.send(send.acquire(), {}, 1000);
+  const double before = processor_seconds();
+  receive.release(receive.receive({}));
+  const double used = processor_seconds() - before;
+  CAPTURE(used);
+  CHECK(used < 0.10);  // of one second; a spinning wait takes all of it
+  send.flush();
+  barrier(progress, MPI_COMM_WORLD);
+}
+
+TEST_CASE("Collectives carry values, texts and nothing", "[collectives]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const int rank = progress.rank();
+  const int size = progress.size();
+  CHECK(all_reduce(progress, MPI_COMM_WORLD, 0.5 * rank, Reduction::sum) ==
+        0.25 * size * (size - 1));
+  CHECK(all_reduce(progress, MPI_COMM_WORLD, static_cast<double>(rank), Reduction::max) ==
+        size - 1);
+  CHECK(all_reduce(progress, MPI_COMM_WORLD, std::uint64_t{1} << 60, Reduction::min) ==
+        std::uint64_t{1} << 60);
+  std::vector<double> values(static_cast<std::size_t>(rank == size - 1 ? 1001 : rank), rank);
+  broadcast(progress, MPI_COMM_WORLD, values, size - 1);
+  CHECK(values == std::vector<double>(1001, size - 1));
+  std::string text = rank == 0 ? std::string("a\0b", 3) : "";
+  broadcast(progress, MPI_COMM_WORLD, text, 0);
+  CHECK(text == std::string("a\0b", 3));
+  text = "old";
+  if (rank == 0) text.clear();
+  broadcast(progress, MPI_COMM_WORLD, text, 0);
+  CHECK(text.empty());
+  const std::string mine(static_cast<std::size_t>(rank * 1000), static_cast<char>('a' + rank));
+  const std::vector<std::string> all = gather(progress, MPI_COMM_WORLD, mine, size - 1);
+  if (rank == size - 1) {
+    CHECK(all.size() == static_cast<std::size_t>(size));
+    for (int r = 0; r < static_cast<int>(all.size()); ++r) {
+      CHECK(all[static_cast<std::size_t>(r)] ==
+            std::string(static_cast<std::size_t>(r * 1000), static_cast<char>('a' + r)));
+    }
+  } else {
+    CHECK(all.empty());
+  }
+  const std::vector<double> pair = {1.0 * rank, -1.0 * rank};
+  const std::vector<double> pairs = gather(progress, MPI_COMM_WORLD, pair, 0);
+  CHECK(pairs.size() == (rank == 0 ? 2 * static_cast<std::size_t>(size) : 0));
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    CHECK(pairs[i] == (i % 2 == 0 ? 1.0 : -1.0) * static_cast<double>(i / 2));
+  }
+}
+
+TEST_CASE("Gradients are summed to the same bits on all replicas", "[all_reduce]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const int rank = progress.rank();
+  const int size = progress.size();
+  GradientAllReduce reduce(progress, MPI_COMM_WORLD);
+  const ExecSpace space;
+  const std::vector<std::size_t> sizes = {1, 1000, 0, 262'147};
+  for (int round = 0; round < 2; ++round) {
+    std::vector<Vector<float>> buckets;
+    for (std::size_t b = 0; b < sizes.size(); ++b) {
+      buckets.emplace_back("deltapipe::Test::bucket", sizes[b]);
+      const auto host = Kokkos::create_mirror_view(buckets[b]);
+      for (std::size_t i = 0; i < sizes[b]; ++i) {
+        host(i) = std::sin(static_cast<float>(i + 1)) * static_cast<float>(rank + 1) / 3.0f;
+      }
+      Kokkos::deep_copy(buckets[b], host);
+      reduce.start(space, static_cast<int>(b), buckets[b]);
+    }
+    reduce.wait_all(space);
+    for (std::size_t b = 0; b < sizes.size(); ++b) {
+      const auto host = Kokkos::create_mirror_view(buckets[b]);
+      Kokkos::deep_copy(host, buckets[b]);
+      double worst = 0;
+      for (std::size_t i = 0; i < sizes[b]; ++i) {
+        const double exact = std::sin(static_cast<float>(i + 1)) * size * (size + 1) / 6.0;
+        worst = std::max(worst, std::abs(host(i) - exact));
+      }
+      CHECK(worst < 1e-6 * size);
+      const std::string bits(reinterpret_cast<const char*>(host.data()), sizes[b] * sizeof(float));
+      const std::vector<std::string> all = gather(progress, MPI_COMM_WORLD, bits, 0);
+      for (const std::string& other : all) CHECK(other == bits);
+    }
+  }
+  const ChannelStatistics statistics = reduce.take_statistics();
+  const std::uint64_t values = 2 * (1 + 1000 + 262'147);
+  CHECK(statistics.bytes == (size == 1 ? 0 : values * sizeof(float)));
+}
+
+TEST_CASE("A trace of all ranks is one JSON file", "[trace]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const std::string path = "mpi_trace_test_" + std::to_string(progress.size()) + ".json";
+  { const TraceScope ignored(TraceCategory::compute, "before the start"); }
+  TraceRecorder::instance().start();
+  barrier(progress, MPI_COMM_WORLD);
+  {
+    const TraceScope forward(TraceCategory::compute, "forward \"quoted\"", 3);
+    const TraceScope encode(TraceCategory::encode, "encode", -1, "codec");
+  }
+  write_trace(progress, TraceRecorder::instance().stop(), path);
+  if (progress.rank() == 0) {
+    std::ifstream file(path);
+    const nlohmann::json trace = nlohmann::json::parse(file);
+    int events = 0;
+    double earliest = 1e300;
+    for (const auto& event : trace.at("traceEvents")) {
+      if (event.at("ph") != "X") continue;
+      ++events;
+      earliest = std::min(earliest, event.at("ts").get<double>());
+      CHECK(event.at("ts").get<double>() >= 0);
+      CHECK(event.at("ts").get<double>() < 5e6);
+      CHECK(event.at("dur").get<double>() >= 0);
+      if (event.at("tid") == 1) CHECK(event.at("name") == "forward \"quoted\" 3");
+    }
+    CHECK(events == 2 * progress.size());
+    CHECK(earliest == 0);
+    CHECK(std::remove(path.c_str()) == 0);
+  }
+  if (progress.rank() == 0) {
+    CHECK_THROWS_AS(write_trace(progress, {}, "no/such/directory/trace.json"), UserError);
+  } else {
+    write_trace(progress, {}, "");
+  }
+}
+
+TEST_CASE("Clocks of ranks on one machine agree", "[progress]") {
+  const ProgressThread progress(MPI_COMM_WORLD);
+  CHECK(std::abs(progress.clock_offset().count()) < 5'000'000);
+}
+
+}  // namespace
+}  // namespace deltapipe
