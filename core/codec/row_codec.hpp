@@ -38,8 +38,8 @@ class SampleTable {
   int max_samples_;
   int next_ = 0;
   std::vector<ExecSpace> users_;
-  HostVector<SampleEntry> staging_;
   Vector<SampleEntry> entries_;
+  HostVector<SampleEntry> staging_;  ///< entries_ itself where the device is the host
 };
 
 /// Arguments of an encode or decode kernel; copied to the device.
