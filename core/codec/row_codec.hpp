@@ -81,6 +81,9 @@ class RowCodec : public Codec {
   virtual void run_encode(const ExecSpace& exec, const RowArguments& arguments) = 0;
   virtual void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) = 0;
 
+  /// Entries of the visit at hand.
+  const std::vector<SampleEntry>& samples() const { return entries_; }
+
   const CodecShape shape_;
 
  private:
