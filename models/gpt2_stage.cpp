@@ -31,6 +31,12 @@ VectorRef<Real> head_of(const Vector<Real>& vector, int count) {
 
 template <class Real>
 Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training)
+    : Gpt2Stage(config, part, WithoutMemory{}) {
+  parameters_.allocate(training);
+}
+
+template <class Real>
+Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part, WithoutMemory)
     : config_(config), part_(part) {
   const std::uint64_t C = config.n_embd, V = config.vocabulary_size, F = config.n_inner;
   const std::uint64_t positions = config.n_positions;
@@ -68,7 +74,10 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool
     else
       output_matrix_ = parameters_.add("lm_head.weight", {V, C}, true, bucket);
   }
-  parameters_.allocate(training);
+}
+
+std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const StagePart& part) {
+  return Gpt2Stage<float>(config, part, Gpt2Stage<float>::WithoutMemory{}).parameters_.info();
 }
 
 template <class Real>

@@ -19,6 +19,9 @@ struct StagePart {
   bool last = true;   ///< holds the final norm and the output matrix
 };
 
+/// The parameters that a stage has, in its order, without taking memory for them.
+std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const StagePart& part);
+
 template <class Real>
 class Gpt2Stage final : public Stage<Real> {
  public:
@@ -66,6 +69,10 @@ class Gpt2Stage final : public Stage<Real> {
     std::vector<BlockState> states;  ///< one a block, or one for all
     Matrix<Real> gradient_NC;        ///< last stage: of its final block's output
   };
+
+  friend std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config&, const StagePart&);
+  struct WithoutMemory {};
+  Gpt2Stage(const Gpt2Config& config, const StagePart& part, WithoutMemory);
 
   BlockState make_state(int rows) const;
   BlockState& state(int slot, int block);

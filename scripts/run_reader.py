@@ -66,8 +66,12 @@ class Run:
     @property
     def step_bytes(self):
         """Bytes on the wire in each step: all boundaries, both directions."""
-        return (self.steps["forward_bytes"].sum(axis=1)
-                + self.steps["backward_bytes"].sum(axis=1)).astype(np.float64)
+        total = (self.steps["forward_bytes"].sum(axis=1)
+                 + self.steps["backward_bytes"].sum(axis=1)).astype(np.float64)
+        for tied in ("tied_row_bytes", "tied_gradient_bytes"):
+            if tied in self.steps:
+                total += self.steps[tied]
+        return total
 
     @property
     def wire_bytes(self):

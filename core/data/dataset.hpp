@@ -40,6 +40,9 @@ class TokenDataset {
   int read(std::uint64_t id, std::span<std::int32_t> inputs_T,
            std::span<std::int32_t> targets_T) const;
 
+  /// Number of valid inputs of a sample.
+  int length(std::uint64_t id) const { return windows_[id].length; }
+
   /// xxh64 of sequence length, windows and tokens: equal sets have equal samples.
   std::uint64_t fingerprint() const;
 

@@ -158,6 +158,11 @@ class StepTable {
         gradient_norm_(group, {"gradient_norm", "1", "global gradient norm before clipping"}),
         tokens_(group, {"tokens", "1", "predicted tokens of the step, all replicas"}),
         samples_(group, {"samples", "1", "samples of the step, all replicas"}),
+        tied_row_bytes_(group, {"tied_row_bytes", "B",
+                                "token rows from the last stage to the first, on the wire"}),
+        tied_gradient_bytes_(
+            group, {"tied_gradient_bytes", "B",
+                    "gradients of token rows from the first stage to the last, on the wire"}),
         forward_(group, "forward", static_cast<std::size_t>(layout.boundaries())),
         backward_(group, "backward", static_cast<std::size_t>(layout.boundaries())),
         compute_(group, {"compute_seconds", "s", "time in kernels, per stage"},
@@ -172,6 +177,8 @@ class StepTable {
     gradient_norm_.add(record.gradient_norm);
     tokens_.add(record.tokens);
     samples_.add(record.samples);
+    tied_row_bytes_.add(record.tied_row_bytes);
+    tied_gradient_bytes_.add(record.tied_gradient_bytes);
     forward_.add(record.forward);
     backward_.add(record.backward);
     compute_.add(record.compute_seconds);
@@ -187,6 +194,8 @@ class StepTable {
     gradient_norm_.store(rows);
     tokens_.store(rows);
     samples_.store(rows);
+    tied_row_bytes_.store(rows);
+    tied_gradient_bytes_.store(rows);
     forward_.store(rows);
     backward_.store(rows);
     compute_.store(rows);
@@ -200,6 +209,8 @@ class StepTable {
   Reals gradient_norm_;
   Integers tokens_;
   Integers samples_;
+  Integers tied_row_bytes_;
+  Integers tied_gradient_bytes_;
   DirectionColumns forward_;
   DirectionColumns backward_;
   Reals compute_;

@@ -47,6 +47,9 @@ struct StepRecord {
   std::uint64_t samples = 0;
   DirectionRecord forward;
   DirectionRecord backward;
+  /// Tied embeddings: token rows from the last stage to the first, and their gradients back.
+  std::uint64_t tied_row_bytes = 0;
+  std::uint64_t tied_gradient_bytes = 0;
   std::vector<double> compute_seconds;  ///< layout.stages entries
   std::vector<double> idle_seconds;     ///< layout.stages entries
 };

@@ -1,0 +1,185 @@
+#include "app/boundary.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "core/trace.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+CodecSettings plain_settings() {
+  CodecSettings settings;
+  settings.kind = CodecKind::none;
+  return settings;
+}
+
+const char* name_of(MemoryStorage storage) {
+  switch (storage) {
+    case MemoryStorage::fp32:
+      return "fp32";
+    case MemoryStorage::fp16:
+      return "fp16";
+    case MemoryStorage::bf16:
+      return "bf16";
+    case MemoryStorage::bits8:
+      return "bits8";
+    case MemoryStorage::bits4:
+      return "bits4";
+    case MemoryStorage::bits2:
+      return "bits2";
+  }
+  return "";
+}
+
+/// All rows as the codec's View type, without taking part in ownership.
+Activations activations(const MatrixRef<float>& x) {
+  return Activations(x.data(), x.extent(0), x.extent(1));
+}
+
+}  // namespace
+
+BoundaryEnd::BoundaryEnd(const BoundaryCodec& codec, const BoundaryMemory& memory,
+                         std::uint32_t boundary, bool backward, bool sender)
+    : shape_(codec.shape),
+      codec_(make_codec(codec.training ? codec.settings : plain_settings(), codec.shape,
+                        codec.storage)),
+      plain_(make_codec(plain_settings(), codec.shape, codec.storage)) {
+  if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
+    staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
+  if (codec_->record_bytes() == 0) return;
+
+  CacheShape shape;
+  shape.samples = memory.samples;
+  shape.record_bytes = codec_->record_bytes();
+  shape.max_samples_in_flight = codec.shape.max_samples;
+  shape.prefetch_samples = std::max(1, memory.prefetch_micro_batches) * codec.shape.max_samples;
+  CacheIdentity identity;
+  identity.boundary = boundary;
+  identity.backward = backward;
+  identity.sender = sender;
+  identity.storage = name_of(codec.storage);
+  identity.tokens = codec.shape.tokens;
+  identity.channels = codec.shape.channels;
+  identity.data_fingerprint = memory.data_fingerprint;
+  const std::string file = memory.directory + "/cache-replica" + std::to_string(memory.replica) +
+                           "-boundary" + std::to_string(boundary) +
+                           (backward ? "-backward" : "-forward") +
+                           (sender ? "-sender.h5" : "-receiver.h5");
+  cache_ = std::make_unique<ActivationCache>(ExecSpace(), memory.io, shape, identity,
+                                             memory.budget_bytes, file);
+}
+
+void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
+  if (cache_) cache_->prefetch(sample_ids);
+}
+
+CodecStatistics BoundaryEnd::take_codec_statistics(const ExecSpace& exec) {
+  return codec_->take_statistics(exec);
+}
+
+Visit BoundaryEnd::visit(const Crossing& crossing) const {
+  Visit v;
+  v.seed = crossing.seed;
+  v.step = crossing.step;
+  v.epoch = crossing.epoch;
+  v.boundary = crossing.boundary;
+  v.backward = crossing.backward;
+  v.sample_ids.assign(crossing.sample_ids.begin(), crossing.sample_ids.end());
+  v.tokens.assign(crossing.tokens.begin(), crossing.tokens.end());
+  v.visits.assign(v.sample_ids.size(), 0);
+  return v;
+}
+
+MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
+  MessageHeader h;
+  h.kind = crossing.kind;
+  h.direction = crossing.backward ? Direction::backward : Direction::forward;
+  h.step = crossing.step;
+  h.micro_batch = crossing.micro_batch;
+  h.boundary = crossing.boundary;
+  h.sample_hash = sample_hash(crossing.sample_ids);
+  h.sample_count = static_cast<std::uint32_t>(crossing.sample_ids.size());
+  h.codec_id = (crossing.training ? codec_ : plain_)->id();
+  return h;
+}
+
+std::size_t BoundaryEnd::max_payload_bytes() const {
+  return std::max(codec_->max_payload_bytes(), plain_->max_payload_bytes());
+}
+
+DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
+  if constexpr (std::is_same_v<HostBytes, DeviceBytes>)
+    return payload;
+  else
+    return staging_;
+}
+
+BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                               const BoundaryCodec& codec, const BoundaryMemory& memory,
+                               std::uint32_t boundary, bool backward, int slots,
+                               const LinkSettings& link, const std::string& name)
+    : BoundaryEnd(codec, memory, boundary, backward, true),
+      channel_(
+          progress, comm, peer, tag,
+          ChannelOptions{.max_payload_bytes = max_payload_bytes(), .slots = slots, .name = name},
+          link) {}
+
+void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
+                          const MatrixRef<float>& x_BTC) {
+  Visit v = visit(crossing);
+  const SendChannel::Buffer buffer = channel_.acquire();
+  const DeviceBytes payload = device_payload(buffer.payload);
+  if (remembers(crossing)) {
+    const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
+    cache_->acquire(v.sample_ids, records_, v.visits);
+  }
+  std::size_t bytes = 0;
+  {
+    const TraceScope trace(TraceCategory::encode, "encode", crossing.micro_batch);
+    bytes = codec(crossing).encode(exec, v, activations(x_BTC), records_, payload);
+    if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
+      const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
+      Kokkos::deep_copy(exec, Kokkos::subview(buffer.payload, range),
+                        Kokkos::subview(payload, range));
+    }
+    exec.fence();
+  }
+  if (remembers(crossing)) cache_->release(exec, v.sample_ids);
+  channel_.send(buffer, header(crossing), bytes);
+}
+
+BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                                   const BoundaryCodec& codec, const BoundaryMemory& memory,
+                                   std::uint32_t boundary, bool backward, int slots,
+                                   const std::string& name)
+    : BoundaryEnd(codec, memory, boundary, backward, false),
+      channel_(
+          progress, comm, peer, tag,
+          ChannelOptions{.max_payload_bytes = max_payload_bytes(), .slots = slots, .name = name}) {}
+
+void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
+                               const MatrixRef<float>& x_BTC) {
+  Visit v = visit(crossing);
+  if (remembers(crossing)) {
+    const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
+    cache_->acquire(v.sample_ids, records_, v.visits);
+  }
+  const ReceiveChannel::Received received = channel_.receive(header(crossing));
+  const std::size_t bytes = received.payload.extent(0);
+  const DeviceBytes payload = device_payload(received.payload);
+  {
+    const TraceScope trace(TraceCategory::decode, "decode", crossing.micro_batch);
+    if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
+      const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
+      Kokkos::deep_copy(exec, Kokkos::subview(payload, range), received.payload);
+    }
+    codec(crossing).decode(exec, v, payload, bytes, records_, activations(x_BTC));
+    exec.fence();
+  }
+  channel_.release(received);
+  if (remembers(crossing)) cache_->release(exec, v.sample_ids);
+}
+
+}  // namespace deltapipe

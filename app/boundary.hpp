@@ -1,0 +1,111 @@
+// One end of one direction of a boundary: codec, activation memories and channel together.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/channel.hpp"
+#include "core/cache/activation_cache.hpp"
+#include "core/codec/codec.hpp"
+#include "core/deck/settings.hpp"
+
+namespace deltapipe {
+
+/// What both ends of a crossing agree on before a byte is sent.
+struct Crossing {
+  MessageKind kind = MessageKind::activation;
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  double epoch = 0;
+  std::uint32_t micro_batch = 0;
+  std::uint32_t boundary = 0;
+  bool backward = false;
+  /// Evaluation and generation send fp32 and leave the memories alone: their samples are not those
+  /// of the training set.
+  bool training = true;
+  std::span<const std::uint64_t> sample_ids;
+  std::span<const int> tokens;  ///< valid tokens of each sample
+};
+
+/// How an end encodes.
+struct BoundaryCodec {
+  CodecSettings settings;
+  CodecShape shape;
+  MemoryStorage storage = MemoryStorage::fp16;
+  bool training = true;  ///< false: only fp32 crosses
+};
+
+/// Where an end keeps its memories; used by codecs that have some.
+struct BoundaryMemory {
+  std::uint64_t samples = 0;  ///< of the training set
+  std::uint64_t data_fingerprint = 0;
+  std::uint64_t budget_bytes = 0;
+  int prefetch_micro_batches = 8;
+  std::string directory;  ///< of the spill file
+  int replica = 0;
+  CacheIoThread* io = nullptr;
+};
+
+/// What the two kinds of ends share.
+class BoundaryEnd {
+ public:
+  BoundaryEnd(const BoundaryCodec& codec, const BoundaryMemory& memory, std::uint32_t boundary,
+              bool backward, bool sender);
+
+  /// Announces the samples of later micro-batches, in their order.
+  void prefetch(std::span<const std::uint64_t> sample_ids);
+  void measure_errors(bool on) { codec_->measure_errors(on); }
+  CodecStatistics take_codec_statistics(const ExecSpace& exec);
+  ActivationCache* cache() { return cache_.get(); }
+
+ protected:
+  Codec& codec(const Crossing& crossing) { return crossing.training ? *codec_ : *plain_; }
+  bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
+  Visit visit(const Crossing& crossing) const;
+  MessageHeader header(const Crossing& crossing) const;
+  std::size_t max_payload_bytes() const;
+  /// The payload where kernels reach it: the host buffer itself, or device memory beside it.
+  DeviceBytes device_payload(const HostBytes& payload) const;
+
+  CodecShape shape_;
+  std::unique_ptr<Codec> codec_;
+  std::unique_ptr<Codec> plain_;
+  std::unique_ptr<ActivationCache> cache_;
+  MemoryRecords records_;
+  DeviceBytes staging_;
+};
+
+class BoundarySender : public BoundaryEnd {
+ public:
+  BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                 const BoundaryCodec& codec, const BoundaryMemory& memory, std::uint32_t boundary,
+                 bool backward, int slots, const LinkSettings& link, const std::string& name);
+
+  /// x_BTC: rows of shape.tokens a sample. Returns when x_BTC may be overwritten.
+  void send(const ExecSpace& exec, const Crossing& crossing, const MatrixRef<float>& x_BTC);
+  /// Waits until everything left.
+  void flush() { channel_.flush(); }
+  ChannelStatistics take_statistics() { return channel_.take_statistics(); }
+
+ private:
+  SendChannel channel_;
+};
+
+class BoundaryReceiver : public BoundaryEnd {
+ public:
+  BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                   const BoundaryCodec& codec, const BoundaryMemory& memory, std::uint32_t boundary,
+                   bool backward, int slots, const std::string& name);
+
+  /// Waits for the message and decodes it into x_BTC.
+  void receive(const ExecSpace& exec, const Crossing& crossing, const MatrixRef<float>& x_BTC);
+  ChannelStatistics take_statistics() { return channel_.take_statistics(); }
+
+ private:
+  ReceiveChannel channel_;
+};
+
+}  // namespace deltapipe

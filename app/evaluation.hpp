@@ -1,0 +1,21 @@
+// Loss over a data set.
+#pragma once
+
+#include <cstdint>
+
+#include "app/pipeline.hpp"
+#include "comm/progress_thread.hpp"
+
+namespace deltapipe {
+
+struct EvaluationResult {
+  double loss = 0;  ///< mean over all predicted tokens, nats
+  double perplexity = 0;
+  std::uint64_t tokens = 0;
+};
+
+/// All ranks call it together; every rank gets the result.
+EvaluationResult evaluate(Pipeline& pipeline, const TokenDataset& data, const StepPlanner& planner,
+                          const ProcessGrid& grid, ProgressThread& progress);
+
+}  // namespace deltapipe

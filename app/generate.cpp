@@ -1,0 +1,82 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "app/commands.hpp"
+#include "app/pipeline.hpp"
+#include "app/session.hpp"
+#include "comm/collectives.hpp"
+#include "core/error.hpp"
+#include "core/random.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Draws the next token: the most likely one at temperature 0, else from the softmax of
+/// logits / temperature over the top_k largest (0: all).
+std::int32_t sample_token(const std::vector<float>& logits, const GenerateSettings& settings,
+                          std::uint64_t prompt, std::uint32_t position) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](std::int32_t a, std::int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  };
+  if (settings.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
+  std::size_t kept = order.size();
+  if (settings.top_k > 0) kept = std::min<std::size_t>(kept, settings.top_k);
+  std::partial_sort(order.begin(), order.begin() + kept, order.end(), likelier);
+  std::vector<double> cumulative(kept);
+  double sum = 0;
+  for (std::size_t i = 0; i < kept; ++i) {
+    sum += std::exp((logits[order[i]] - logits[order[0]]) / settings.temperature);
+    cumulative[i] = sum;
+  }
+  std::uint32_t bits[4];
+  RandomStream(settings.seed, 0, 0).draw(prompt, position, bits);
+  const double point = sum * (bits[0] + 0.5) / 4294967296.0;
+  const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), point);
+  return order[std::min<std::size_t>(found - cumulative.begin(), kept - 1)];
+}
+
+}  // namespace
+
+void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
+  const ModelPlan plan = plan_model(settings);
+  const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
+  PipelineShape shape;
+  shape.vocabulary = plan.config.vocabulary_size;
+  shape.tokens = plan.tokens;
+  shape.training = false;
+  Pipeline pipeline(settings, shape, grid, progress, *stage);
+  const std::vector<std::string> prompts =
+      settings.generate.prompts.empty() ? std::vector<std::string>{""} : settings.generate.prompts;
+  std::uint64_t calls = 0;
+  for (std::size_t p = 0; p < prompts.size(); ++p) {
+    std::vector<std::int32_t> tokens = plan.tokenizer.encode(prompts[p]);
+    if (tokens.empty()) tokens.push_back(std::max(0, plan.tokenizer.end_of_text()));
+    if (static_cast<int>(tokens.size()) >= plan.tokens)
+      throw UserError({.what = "prompt " + std::to_string(p + 1) + " leaves no room for an answer",
+                       .value = std::to_string(tokens.size()) + " tokens",
+                       .remedy = "use fewer than " + std::to_string(plan.tokens) +
+                                 " tokens (data.sequence_length)"});
+    const std::size_t room = plan.tokens - tokens.size();
+    const std::size_t limit = std::min<std::size_t>(room, settings.generate.max_new_tokens);
+    for (std::size_t i = 0; i < limit; ++i) {
+      const std::vector<float> logits = pipeline.next_token_logits(tokens, calls++);
+      std::vector<std::uint64_t> next(1);
+      if (grid.last())
+        next[0] = sample_token(logits, settings.generate, p, static_cast<std::uint32_t>(i));
+      broadcast(progress, grid.pipeline_comm(), next, grid.stages() - 1);
+      const auto token = static_cast<std::int32_t>(next[0]);
+      if (token == plan.tokenizer.end_of_text()) break;
+      tokens.push_back(token);
+    }
+    if (grid.rank() != 0) continue;
+    std::printf("%s%s\n", p > 0 ? "\n" : "", plan.tokenizer.decode(tokens).c_str());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace deltapipe

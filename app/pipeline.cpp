@@ -1,0 +1,516 @@
+#include "app/pipeline.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.hpp"
+#include "core/kernels/embedding.hpp"
+#include "core/trace.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+// Channel tags: boundaries count from 0 in each direction.
+constexpr int kForwardTag = 0, kBackwardTag = 1, kRowsTag = 2, kRowGradientsTag = 3;
+constexpr int kMostSlots = 8;
+
+/// Settings of boundary i: an entry of its own, or the one for all, or none.
+LinkSettings link_of(const std::vector<LinkSettings>& links, int boundary) {
+  if (links.empty()) return {};
+  return links.size() == 1 ? links.front() : links[boundary];
+}
+
+/// Rows of tied embeddings change little from step to step: where activations are compressed, 8
+/// bits of that change are sent. A row's memory is kept exactly.
+BoundaryCodec table_row_codec(const CodecSettings& forward, const CodecShape& shape) {
+  BoundaryCodec codec{forward, shape, MemoryStorage::fp32, true};
+  if (forward.kind != CodecKind::quantize && forward.kind != CodecKind::delta) return codec;
+  codec.settings = CodecSettings{};
+  codec.settings.kind = CodecKind::delta;
+  codec.settings.bits = 8;
+  codec.settings.first_visit = FirstVisit::fp16;
+  return codec;
+}
+
+/// Their gradients go back at 8 bits where the boundaries' are quantised.
+BoundaryCodec table_gradient_codec(const CodecSettings& backward, const CodecShape& shape) {
+  BoundaryCodec codec{backward, shape, MemoryStorage::fp32, true};
+  if (backward.kind != CodecKind::quantize) return codec;
+  codec.settings = CodecSettings{};
+  codec.settings.kind = CodecKind::quantize;
+  codec.settings.bits = 8;
+  return codec;
+}
+
+bool stage_recomputes(const TrainingSettings& settings, int stage) {
+  return settings.recompute ||
+         std::find(settings.recompute_stages.begin(), settings.recompute_stages.end(), stage) !=
+             settings.recompute_stages.end();
+}
+
+}  // namespace
+
+StepMeasurements::StepMeasurements(int stages, int replicas)
+    : stages_(stages), replicas_(replicas), values_(2 * stages + 2 * (stages - 1) * fields + 2) {}
+
+double& StepMeasurements::direction(int boundary, bool backward, Field field) {
+  return values_[2 * stages_ + (2 * boundary + (backward ? 1 : 0)) * fields + field];
+}
+
+void StepMeasurements::fill(StepRecord& record) const {
+  auto& self = const_cast<StepMeasurements&>(*this);
+  for (int s = 0; s < stages_; ++s) {
+    record.compute_seconds.push_back(self.compute_seconds(s) / replicas_);
+    record.idle_seconds.push_back(self.idle_seconds(s) / replicas_);
+  }
+  for (int b = 0; b + 1 < stages_; ++b)
+    for (const bool backward : {false, true}) {
+      DirectionRecord& d = backward ? record.backward : record.forward;
+      d.bytes.push_back(static_cast<std::uint64_t>(self.direction(b, backward, bytes)));
+      const double signal = self.direction(b, backward, signal2);
+      d.error.push_back(signal > 0 ? std::sqrt(self.direction(b, backward, error2) / signal)
+                                   : std::numeric_limits<double>::quiet_NaN());
+      d.hidden_seconds.push_back(self.direction(b, backward, hidden) / replicas_);
+      d.wait_seconds.push_back(self.direction(b, backward, wait) / replicas_);
+    }
+  record.tied_row_bytes = static_cast<std::uint64_t>(self.tied_row_bytes());
+  record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied_gradient_bytes());
+}
+
+Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const ProcessGrid& grid,
+                   ProgressThread& progress, Stage<float>& stage)
+    : grid_(grid),
+      stage_(stage),
+      shape_(shape),
+      seed_(settings.training.seed),
+      schedule_(settings.pipeline.schedule),
+      table_is_remote_(stage.is_last() != stage.is_first() &&
+                       (stage.is_last() ? stage.token_table() >= 0 : stage.token_table() < 0)),
+      all_reduce_(progress, grid.stage_comm()) {
+  const int rows = shape.samples * shape.tokens * shape.micro_batches;
+  StageCapacity capacity;
+  capacity.samples = shape.samples;
+  capacity.tokens = shape.tokens;
+  capacity.micro_batches = shape.micro_batches;
+  capacity.slots = shape.training
+                       ? slots_needed(schedule_, grid.stage(), grid.stages(), shape.micro_batches)
+                       : 1;
+  capacity.table_rows = std::min(shape.vocabulary, rows);
+  capacity.training = shape.training;
+  capacity.recompute = stage_recomputes(settings.training, grid.stage());
+  stage.reserve(capacity);
+
+  const int i = grid.stage();
+  const CodecShape codec_shape{shape.samples, shape.tokens, stage.channels()};
+  const BoundaryCodec forward_codec{settings.forward, codec_shape, settings.cache.storage,
+                                    shape.training};
+  const BoundaryCodec backward_codec{settings.backward, codec_shape, settings.cache.storage,
+                                     shape.training};
+  BoundaryMemory memory;
+  memory.samples = shape.train_samples;
+  memory.data_fingerprint = shape.data_fingerprint;
+  memory.budget_bytes = settings.cache.budget_bytes;
+  memory.prefetch_micro_batches = settings.cache.prefetch;
+  memory.directory =
+      settings.cache.directory.empty() ? settings.output.directory : settings.cache.directory;
+  memory.replica = grid.replica();
+  if (memory.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
+  memory.io = cache_io_.get();
+
+  const int slots = std::clamp(shape.micro_batches, 2, kMostSlots);
+  const MPI_Comm comm = grid.pipeline_comm();
+  const auto name = [](int boundary, const char* what) {
+    return "boundary " + std::to_string(boundary) + " " + what;
+  };
+  if (!grid.last()) {
+    send_forward_.emplace(progress, comm, i + 1, kForwardTag, forward_codec, memory, i, false,
+                          slots, link_of(settings.network.forward, i), name(i, "forward"));
+    if (shape.training)
+      receive_backward_.emplace(progress, comm, i + 1, kBackwardTag, backward_codec, memory, i,
+                                true, slots, name(i, "backward"));
+  }
+  if (!grid.first()) {
+    receive_forward_.emplace(progress, comm, i - 1, kForwardTag, forward_codec, memory, i - 1,
+                             false, slots, name(i - 1, "forward"));
+    if (shape.training)
+      send_backward_.emplace(progress, comm, i - 1, kBackwardTag, backward_codec, memory, i - 1,
+                             true, slots, link_of(settings.network.backward, i - 1),
+                             name(i - 1, "backward"));
+  }
+
+  if (grid.first() || (grid.last() && table_is_remote_)) index_.emplace(shape.vocabulary, rows);
+  if (table_is_remote_) {
+    const int last = grid.stages() - 1;
+    const CodecShape table_shape{capacity.table_rows, 1, stage.channels()};
+    BoundaryCodec row_codec = table_row_codec(settings.forward, table_shape);
+    BoundaryCodec gradient_codec = table_gradient_codec(settings.backward, table_shape);
+    row_codec.training = gradient_codec.training = shape.training;
+    BoundaryMemory table_memory = memory;
+    table_memory.samples = shape.vocabulary;
+    table_memory.budget_bytes = 0;
+    if (grid.last()) {
+      table_buffer_UC_ = Matrix<float>(uninitialized("deltapipe::Pipeline::tableRows"),
+                                       capacity.table_rows, stage.channels());
+      send_table_.emplace(progress, comm, 0, kRowsTag, row_codec, table_memory, last, true, 2,
+                          link_of(settings.network.backward, last - 1), "token rows");
+      if (shape.training)
+        receive_table_.emplace(progress, comm, 0, kRowGradientsTag, gradient_codec, table_memory,
+                               last, false, 2, "token row gradients");
+    } else {
+      receive_table_.emplace(progress, comm, last, kRowsTag, row_codec, table_memory, last, true, 2,
+                             "token rows");
+      if (shape.training)
+        send_table_.emplace(progress, comm, last, kRowGradientsTag, gradient_codec, table_memory,
+                            last, false, 2, link_of(settings.network.forward, 0),
+                            "token row gradients");
+    }
+  }
+
+  const std::size_t samples = static_cast<std::size_t>(shape.samples) * shape.micro_batches;
+  sample_id_ = Vector<std::uint64_t>("deltapipe::Pipeline::sampleIds", samples);
+  row_ = Vector<std::int32_t>("deltapipe::Pipeline::tokenRows", rows);
+  target_ = Vector<std::int32_t>("deltapipe::Pipeline::targets", rows);
+  sample_id_host_ = Kokkos::create_mirror_view(sample_id_);
+  row_host_ = Kokkos::create_mirror_view(row_);
+  target_host_ = Kokkos::create_mirror_view(target_);
+  inputs_.resize(rows);
+  if (grid.last())
+    loss_host_ = Kokkos::create_mirror_view(
+        Vector<float>("deltapipe::Pipeline::losses", shape.samples * shape.tokens));
+}
+
+void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths) {
+  const int m = static_cast<int>(ids_.size());
+  DELTAPIPE_ASSERT(m < shape_.micro_batches, "more micro-batches than reserved");
+  ids_.emplace_back(ids.begin(), ids.end());
+  lengths_.emplace_back(lengths.begin(), lengths.end());
+  const std::size_t first_sample = static_cast<std::size_t>(m) * shape_.samples;
+  for (std::size_t b = 0; b < ids.size(); ++b) sample_id_host_(first_sample + b) = ids[b];
+  if (!index_) return;
+  const std::size_t first_row = first_sample * shape_.tokens;
+  index_->add(std::span<const std::int32_t>(inputs_).subspan(first_row, ids.size() * shape_.tokens),
+              static_cast<std::int32_t>(first_row));
+}
+
+void Pipeline::load(const TokenDataset& data, const StepPlan& plan) {
+  if (index_) index_->clear();
+  ids_.clear();
+  lengths_.clear();
+  std::vector<int> lengths;
+  for (const std::vector<std::uint64_t>& ids : plan.micro_batches) {
+    lengths.clear();
+    for (std::size_t b = 0; b < ids.size(); ++b) {
+      const std::size_t row = (ids_.size() * shape_.samples + b) * shape_.tokens;
+      const std::size_t T = shape_.tokens;
+      lengths.push_back(data.read(ids[b], std::span<std::int32_t>(inputs_).subspan(row, T),
+                                  std::span<std::int32_t>(target_host_.data() + row, T)));
+    }
+    add_micro_batch(ids, lengths);
+  }
+}
+
+void Pipeline::finish_load(const StepPlan& plan, double loss_scale) {
+  step_ = plan.step;
+  epoch_ = plan.epoch;
+  loss_scale_ = loss_scale;
+  Kokkos::deep_copy(exec_, sample_id_, sample_id_host_);
+  if (index_) {
+    index_->finish(exec_);
+    if (table_is_remote_) {
+      table_ids_.assign(index_->tokens().begin(), index_->tokens().end());
+      table_lengths_.assign(table_ids_.size(), 1);
+    }
+  }
+  if (grid_.first()) {
+    for (std::size_t m = 0; m < ids_.size(); ++m) {
+      const std::size_t first = m * shape_.samples * shape_.tokens;
+      for (std::size_t n = 0; n < ids_[m].size() * shape_.tokens; ++n) {
+        const std::int32_t token = inputs_[first + n];
+        row_host_(first + n) = table_is_remote_ ? index_->row_of_token(token) : token;
+      }
+    }
+    Kokkos::deep_copy(exec_, row_, row_host_);
+  }
+  if (grid_.last()) Kokkos::deep_copy(exec_, target_, target_host_);
+  exec_.fence();
+}
+
+MicroBatch Pipeline::micro_batch(int index) const {
+  const std::size_t sample = static_cast<std::size_t>(index) * shape_.samples;
+  const std::size_t row = sample * shape_.tokens;
+  MicroBatch batch;
+  batch.seed = seed_;
+  batch.step = step_;
+  batch.index = index;
+  batch.samples = static_cast<int>(ids_[index].size());
+  batch.tokens = shape_.tokens;
+  batch.sample_id_B = VectorRef<const std::uint64_t>(sample_id_.data() + sample, batch.samples);
+  batch.row_N = VectorRef<const std::int32_t>(row_.data() + row, batch.rows());
+  batch.target_N = VectorRef<const std::int32_t>(target_.data() + row, batch.rows());
+  batch.loss_scale = loss_scale_;
+  return batch;
+}
+
+Crossing Pipeline::crossing(int index, MessageKind kind, int boundary, bool backward) const {
+  Crossing c;
+  c.kind = kind;
+  c.seed = seed_;
+  c.step = step_;
+  c.epoch = epoch_;
+  c.micro_batch = static_cast<std::uint32_t>(index);
+  c.boundary = static_cast<std::uint32_t>(boundary);
+  c.backward = backward;
+  c.training = training_;
+  c.sample_ids = ids_[index];
+  c.tokens = lengths_[index];
+  return c;
+}
+
+/// Token rows cross "boundary" K-1, the one that joins the last stage to the first.
+Crossing Pipeline::table_crossing(MessageKind kind, bool backward) const {
+  Crossing c;
+  c.kind = kind;
+  c.seed = seed_;
+  c.step = step_;
+  c.epoch = epoch_;
+  c.boundary = static_cast<std::uint32_t>(grid_.stages() - 1);
+  c.backward = backward;
+  c.training = training_;
+  c.sample_ids = table_ids_;
+  c.tokens = table_lengths_;
+  return c;
+}
+
+void Pipeline::fetch_table_rows() {
+  if (!table_is_remote_ || !index_ || ids_.empty()) return;
+  const Crossing c = table_crossing(MessageKind::tied_rows, true);
+  if (grid_.first()) {
+    receive_table_->receive(exec_, c, stage_.table_rows(index_->size()));
+    return;
+  }
+  const MatrixRef<float> rows(table_buffer_UC_.data(), index_->size(), stage_.channels());
+  gather_rows<float>(exec_, stage_.parameters().matrix(stage_.token_table()), index_->token_U(),
+                     rows);
+  send_table_->send(exec_, c, rows);
+}
+
+void Pipeline::return_table_gradients() {
+  ParameterArena<float>& parameters = stage_.parameters();
+  if (index_ && !ids_.empty()) {
+    MatrixRef<float> rows;
+    if (grid_.first())
+      rows = stage_.table_gradient(exec_, index_->first_of_U(), index_->row_of(), index_->size());
+    const Crossing c = table_crossing(MessageKind::tied_gradients, false);
+    if (table_is_remote_ && grid_.first()) {
+      send_table_->send(exec_, c, rows);
+    } else if (table_is_remote_) {
+      rows = MatrixRef<float>(table_buffer_UC_.data(), index_->size(), stage_.channels());
+      receive_table_->receive(exec_, c, rows);
+    }
+    if (stage_.token_table() >= 0) {
+      const MatrixRef<float> table = parameters.gradient_matrix(stage_.token_table());
+      if (!grid_.last()) Kokkos::deep_copy(exec_, table, 0.0f);  // not tied: nothing is there yet
+      add_rows<float>(exec_, index_->token_U(), rows, table);
+    }
+  }
+  if (stage_.token_table() >= 0) {
+    const int bucket = parameters.info()[stage_.token_table()].bucket;
+    const VectorRef<float> g = parameters.bucket_gradient(bucket);
+    all_reduce_.start(exec_, bucket, Vector<float>(g.data(), g.extent(0)));
+  }
+}
+
+void Pipeline::forward(int index, int slot) {
+  const TraceScope trace(TraceCategory::compute, "forward", index);
+  stage_.forward(exec_, micro_batch(index), slot, training_, index > 0);
+  exec_.fence();
+}
+
+void Pipeline::backward(int index, int slot, bool accumulate) {
+  const TraceScope trace(TraceCategory::compute, "backward", index);
+  ParameterArena<float>& parameters = stage_.parameters();
+  Stage<float>::BucketFinal bucket_final;
+  if (index + 1 == static_cast<int>(ids_.size()) && grid_.replicas() > 1)
+    bucket_final = [&](int bucket) {
+      const VectorRef<float> g = parameters.bucket_gradient(bucket);
+      all_reduce_.start(exec_, bucket, Vector<float>(g.data(), g.extent(0)));
+    };
+  stage_.backward(exec_, micro_batch(index), slot, accumulate, bucket_final);
+  exec_.fence();
+}
+
+/// A replica without samples in this step adds zeros, bucket by bucket as backward() would.
+void Pipeline::reduce_without_samples() {
+  ParameterArena<float>& parameters = stage_.parameters();
+  Kokkos::deep_copy(exec_, parameters.all_gradients(), 0.0f);
+  const int table = stage_.token_table();
+  const int table_bucket = table < 0 ? -1 : parameters.info()[table].bucket;
+  for (int bucket = static_cast<int>(parameters.buckets().size()) - 1; bucket >= 0; --bucket) {
+    if (bucket == table_bucket) continue;
+    const VectorRef<float> g = parameters.bucket_gradient(bucket);
+    all_reduce_.start(exec_, bucket, Vector<float>(g.data(), g.extent(0)));
+  }
+}
+
+void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors) {
+  training_ = true;
+  for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
+                           static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
+    if (end) end->measure_errors(measure_errors);
+  load(data, plan);
+  finish_load(plan, 1.0 / static_cast<double>(plan.predicted_tokens));
+  fetch_table_rows();
+  const int count = static_cast<int>(ids_.size());
+  const int i = grid_.stage();
+  if (count == 0) {
+    reduce_without_samples();
+  } else {
+    for (const Instruction& instruction : make_schedule(schedule_, i, grid_.stages(), count)) {
+      const int m = instruction.micro_batch;
+      const int slot = instruction.slot;
+      const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;
+      switch (instruction.action) {
+        case Action::receive_activation:
+          receive_forward_->receive(exec_, crossing(m, MessageKind::activation, i - 1, false),
+                                    stage_.input(slot, rows));
+          break;
+        case Action::forward:
+          forward(m, slot);
+          break;
+        case Action::send_activation:
+          send_forward_->send(exec_, crossing(m, MessageKind::activation, i, false),
+                              stage_.output(slot, rows));
+          break;
+        case Action::receive_gradient:
+          receive_backward_->receive(exec_, crossing(m, MessageKind::gradient, i, true),
+                                     stage_.output_gradient(slot, rows));
+          break;
+        case Action::backward:
+          backward(m, slot, m > 0);
+          break;
+        case Action::send_gradient:
+          send_backward_->send(exec_, crossing(m, MessageKind::gradient, i - 1, true),
+                               stage_.input_gradient(slot, rows));
+          break;
+      }
+    }
+  }
+  return_table_gradients();
+  all_reduce_.wait_all(exec_);
+}
+
+void Pipeline::forward_only() {
+  training_ = false;
+  fetch_table_rows();
+  const int i = grid_.stage();
+  for (int m = 0; m < static_cast<int>(ids_.size()); ++m) {
+    const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;
+    if (receive_forward_)
+      receive_forward_->receive(exec_, crossing(m, MessageKind::activation, i - 1, false),
+                                stage_.input(0, rows));
+    forward(m, 0);
+    if (send_forward_)
+      send_forward_->send(exec_, crossing(m, MessageKind::activation, i, false),
+                          stage_.output(0, rows));
+  }
+}
+
+void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan) {
+  load(data, plan);
+  finish_load(plan, 0);
+  forward_only();
+}
+
+std::vector<float> Pipeline::next_token_logits(std::span<const std::int32_t> tokens,
+                                               std::uint64_t call) {
+  const int count = static_cast<int>(tokens.size());
+  DELTAPIPE_ASSERT(count > 0 && count <= shape_.tokens, "prompt longer than T");
+  if (index_) index_->clear();
+  ids_.clear();
+  lengths_.clear();
+  std::copy(tokens.begin(), tokens.end(), inputs_.begin());
+  std::fill(inputs_.begin() + count, inputs_.begin() + shape_.tokens, tokens.front());
+  std::fill_n(target_host_.data(), shape_.tokens, -1);
+  const std::uint64_t id = 0;
+  add_micro_batch({&id, 1}, {&count, 1});
+  StepPlan plan;
+  plan.step = call;
+  finish_load(plan, 0);
+  forward_only();
+  if (!grid_.last()) return {};
+  const VectorRef<const float> logits = stage_.logits(exec_, 0, count - 1);
+  std::vector<float> values(logits.extent(0));
+  Kokkos::deep_copy(
+      exec_, Kokkos::View<float*, Layout, Kokkos::HostSpace>(values.data(), values.size()), logits);
+  exec_.fence();
+  return values;
+}
+
+double Pipeline::loss_sum() {
+  double sum = 0;
+  if (!grid_.last()) return sum;
+  for (int m = 0; m < static_cast<int>(ids_.size()); ++m) {
+    const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;
+    const Vector<float>::HostMirror host(loss_host_.data(), rows);
+    Kokkos::deep_copy(exec_, host, stage_.losses(m, rows));
+    exec_.fence();
+    for (int n = 0; n < rows; ++n) sum += host(n);
+  }
+  return sum;
+}
+
+void Pipeline::prefetch(std::span<const std::uint64_t> sample_ids) {
+  if (send_forward_) send_forward_->prefetch(sample_ids);
+  if (receive_forward_) receive_forward_->prefetch(sample_ids);
+  if (send_backward_) send_backward_->prefetch(sample_ids);
+  if (receive_backward_) receive_backward_->prefetch(sample_ids);
+}
+
+void Pipeline::take_measurements(double busy_seconds, StepMeasurements& into) {
+  using M = StepMeasurements;
+  const int i = grid_.stage();
+  double waited = 0;
+  const auto sent = [&](auto& end, int boundary, bool backward) {
+    if (!end) return;
+    const ChannelStatistics channel = end->take_statistics();
+    const CodecStatistics codec = end->take_codec_statistics(exec_);
+    into.direction(boundary, backward, M::bytes) += static_cast<double>(channel.bytes);
+    into.direction(boundary, backward, M::error2) += codec.error2;
+    into.direction(boundary, backward, M::signal2) += codec.signal2;
+    into.direction(boundary, backward, M::wait) += channel.wait_seconds;
+    waited += channel.wait_seconds;
+  };
+  const auto received = [&](auto& end, int boundary, bool backward) {
+    if (!end) return;
+    const ChannelStatistics channel = end->take_statistics();
+    into.direction(boundary, backward, M::hidden) += channel.hidden_seconds;
+    into.direction(boundary, backward, M::wait) += channel.wait_seconds;
+    waited += channel.wait_seconds;
+  };
+  sent(send_forward_, i, false);
+  sent(send_backward_, i - 1, true);
+  received(receive_forward_, i - 1, false);
+  received(receive_backward_, i, true);
+  if (send_table_) {
+    const ChannelStatistics channel = send_table_->take_statistics();
+    (grid_.first() ? into.tied_gradient_bytes() : into.tied_row_bytes()) +=
+        static_cast<double>(channel.bytes);
+    waited += channel.wait_seconds;
+  }
+  if (receive_table_) waited += receive_table_->take_statistics().wait_seconds;
+  waited += all_reduce_.take_statistics().wait_seconds;
+  into.compute_seconds(i) += std::max(0.0, busy_seconds - waited);
+  into.idle_seconds(i) += waited;
+}
+
+std::vector<ActivationCache*> Pipeline::caches() {
+  std::vector<ActivationCache*> all;
+  if (send_forward_) all.push_back(send_forward_->cache());
+  if (receive_forward_) all.push_back(receive_forward_->cache());
+  std::erase(all, nullptr);
+  return all;
+}
+
+}  // namespace deltapipe

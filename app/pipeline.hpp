@@ -1,0 +1,130 @@
+// One rank's part of the pipeline: its stage, its boundary ends, and the steps that run over them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "app/boundary.hpp"
+#include "app/step_plan.hpp"
+#include "app/token_table.hpp"
+#include "comm/gradient_all_reduce.hpp"
+#include "comm/process_grid.hpp"
+#include "comm/schedule.hpp"
+#include "core/cache/io_thread.hpp"
+#include "core/data/dataset.hpp"
+#include "core/files/run_file.hpp"
+#include "models/stage.hpp"
+
+namespace deltapipe {
+
+/// What a pipeline is built for, beyond the deck.
+struct PipelineShape {
+  int vocabulary = 0;
+  int tokens = 0;         ///< T
+  int samples = 1;        ///< B
+  int micro_batches = 1;  ///< M
+  bool training = true;
+  std::uint64_t train_samples = 0;
+  std::uint64_t data_fingerprint = 0;
+};
+
+/// What a rank measured since the last take_measurements(), laid out so that a sum over all ranks
+/// is the record of the step.
+struct StepMeasurements {
+  StepMeasurements(int stages, int replicas);
+  std::span<double> values() { return values_; }
+  /// After the sum over ranks: fills a record's vectors.
+  void fill(StepRecord& record) const;
+
+  double& compute_seconds(int stage) { return values_[2 * stage]; }
+  double& idle_seconds(int stage) { return values_[2 * stage + 1]; }
+  enum Field { bytes, error2, signal2, hidden, wait, fields };
+  double& direction(int boundary, bool backward, Field field);
+  double& tied_row_bytes() { return values_[values_.size() - 2]; }
+  double& tied_gradient_bytes() { return values_.back(); }
+
+ private:
+  int stages_;
+  int replicas_;
+  std::vector<double> values_;
+};
+
+class Pipeline {
+ public:
+  /// `stage` is reserved here. All ranks build their pipelines together.
+  Pipeline(const Settings& settings, const PipelineShape& shape, const ProcessGrid& grid,
+           ProgressThread& progress, Stage<float>& stage);
+
+  /// Forward and backward passes of a step: afterwards the stage's gradients are those of the mean
+  /// loss over the step's tokens, summed over replicas. `measure_errors`: also of the codecs.
+  void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors);
+  /// Forward passes only; losses are left for loss_sum().
+  void evaluate_step(const TokenDataset& data, const StepPlan& plan);
+  /// Runs one sample given as tokens, padded to T, through the pipeline and returns the logits of
+  /// the last one; empty but on the last stage.
+  std::vector<float> next_token_logits(std::span<const std::int32_t> tokens, std::uint64_t call);
+
+  /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
+  double loss_sum();
+  /// Samples of later steps, for the caches' prefetching.
+  void prefetch(std::span<const std::uint64_t> sample_ids);
+  /// Adds what happened since the last call; `busy_seconds` is this rank's wall time in steps.
+  void take_measurements(double busy_seconds, StepMeasurements& into);
+  /// Activation memories of this rank's ends, for tests and reports.
+  std::vector<ActivationCache*> caches();
+
+  const ExecSpace& exec() const { return exec_; }
+
+ private:
+  void load(const TokenDataset& data, const StepPlan& plan);
+  void finish_load(const StepPlan& plan, double loss_scale);
+  void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
+  MicroBatch micro_batch(int index) const;
+  Crossing crossing(int index, MessageKind kind, int boundary, bool backward) const;
+  Crossing table_crossing(MessageKind kind, bool backward) const;
+  void fetch_table_rows();
+  void return_table_gradients();
+  void forward(int index, int slot);
+  void backward(int index, int slot, bool accumulate);
+  void forward_only();
+  void reduce_without_samples();
+
+  ExecSpace exec_;
+  const ProcessGrid& grid_;
+  Stage<float>& stage_;
+  PipelineShape shape_;
+  std::uint64_t seed_;
+  PipelineSchedule schedule_;
+  bool table_is_remote_;  ///< tied embeddings over more than one stage
+
+  std::unique_ptr<CacheIoThread> cache_io_;
+  std::optional<BoundarySender> send_forward_, send_backward_;
+  std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
+  std::optional<BoundarySender> send_table_;
+  std::optional<BoundaryReceiver> receive_table_;
+  GradientAllReduce all_reduce_;
+  std::optional<TokenIndex> index_;
+  Matrix<float> table_buffer_UC_;  ///< last stage: rows to send, gradients received
+
+  // The step that is loaded.
+  std::uint64_t step_ = 0;
+  double epoch_ = 0;
+  bool training_ = false;
+  double loss_scale_ = 0;
+  std::vector<std::vector<std::uint64_t>> ids_;
+  std::vector<std::vector<int>> lengths_;
+  std::vector<std::uint64_t> table_ids_;
+  std::vector<int> table_lengths_;
+  Vector<std::uint64_t> sample_id_;    ///< [M*B]
+  Vector<std::int32_t> row_, target_;  ///< [M*B*T]
+  Vector<std::uint64_t>::HostMirror sample_id_host_;
+  Vector<std::int32_t>::HostMirror row_host_, target_host_;
+  std::vector<std::int32_t> inputs_;  ///< [M*B*T], host
+  Vector<float>::HostMirror loss_host_;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,51 @@
+// Progress of long work for people: a bar on a terminal, a line every N steps in a batch log.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/trace.hpp"
+
+namespace deltapipe {
+
+/// What is shown of a step.
+struct Progress {
+  std::uint64_t step = 0;  ///< done so far
+  double epoch = 0;
+  double loss = 0;
+  double learning_rate = 0;
+  std::uint64_t tokens = 0;      ///< of this step
+  std::uint64_t wire_bytes = 0;  ///< of this step
+};
+
+/// Writes to standard output from one rank. Whether that ends in a terminal cannot be seen through
+/// an MPI launcher, so the environment may say it: DELTAPIPE_PROGRESS=bar or lines.
+class ProgressDisplay {
+ public:
+  ProgressDisplay(std::uint64_t steps, std::uint64_t log_every, bool speak);
+  void step(const Progress& progress);
+  /// A line of its own, above the bar.
+  void line(const std::string& text);
+  void finish();
+
+ private:
+  bool speak_;
+  bool bar_;
+  bool bar_shown_ = false;
+  std::uint64_t steps_;
+  std::uint64_t log_every_;
+  std::uint64_t tokens_ = 0;
+  std::uint64_t bytes_ = 0;
+  TimePoint start_;
+  TimePoint window_start_;
+  TimePoint last_drawn_{};
+  double tokens_per_second_ = 0;
+  double bytes_per_second_ = 0;
+};
+
+/// 1234567 -> "1.23 M"
+std::string with_prefix(double value);
+/// 95 s -> "1:35"
+std::string duration_text(double seconds);
+
+}  // namespace deltapipe

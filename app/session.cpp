@@ -1,0 +1,101 @@
+#include "app/session.hpp"
+
+#include <sys/resource.h>
+
+#include <sstream>
+
+#include "core/data/corpus.hpp"
+#include "core/error.hpp"
+#include "models/gpt2_weights.hpp"
+#include "models/partition.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+Tokenizer load_tokenizer(const Settings& settings) {
+  if (settings.tokenizer.train_vocabulary > 0) {
+    const std::vector<std::string> texts = training_texts(settings.data);
+    return Tokenizer::train(std::vector<std::string_view>(texts.begin(), texts.end()),
+                            settings.tokenizer.train_vocabulary);
+  }
+  if (!settings.tokenizer.path.empty()) return Tokenizer::load(settings.tokenizer.path);
+  if (!settings.model.path.empty()) return Tokenizer::load(settings.model.path);
+  throw UserError({.what = "the deck names no tokenizer",
+                   .remedy = "set tokenizer.path, or tokenizer.train_vocabulary to train one, or "
+                             "model.path to a directory that has one"});
+}
+
+Gpt2Config new_config(const ModelSettings& model, const Tokenizer& tokenizer) {
+  Gpt2Config config;
+  config.n_layer = model.n_layer;
+  config.n_head = model.n_head;
+  config.n_embd = model.n_embd;
+  config.n_inner = 4 * model.n_embd;
+  config.n_positions = model.n_positions;
+  config.vocabulary_size = tokenizer.vocabulary_size();
+  config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;
+  if (tokenizer.end_of_text() >= 0)
+    config.bos_token_id = config.eos_token_id = tokenizer.end_of_text();
+  else
+    config.bos_token_id = config.eos_token_id = 0;
+  config.check("[model.new]");
+  return config;
+}
+
+}  // namespace
+
+ModelPlan plan_model(const Settings& settings) {
+  Tokenizer tokenizer = load_tokenizer(settings);
+  Gpt2Config config = settings.model.path.empty() ? new_config(settings.model, tokenizer)
+                                                  : Gpt2Config::load(settings.model.path);
+  if (settings.model.dropout_embedding >= 0) config.embd_pdrop = settings.model.dropout_embedding;
+  if (settings.model.dropout_attention >= 0) config.attn_pdrop = settings.model.dropout_attention;
+  if (settings.model.dropout_residual >= 0) config.resid_pdrop = settings.model.dropout_residual;
+  if (tokenizer.vocabulary_size() > config.vocabulary_size)
+    throw UserError({.what = "the tokenizer has more tokens than the model has embeddings",
+                     .file = settings.model.path,
+                     .value = std::to_string(tokenizer.vocabulary_size()) + " tokens, " +
+                              std::to_string(config.vocabulary_size) + " embeddings",
+                     .remedy = "set tokenizer.path to the tokenizer that the model was made with"});
+  const int tokens =
+      settings.data.sequence_length > 0 ? settings.data.sequence_length : config.n_positions;
+  if (tokens > config.n_positions)
+    throw UserError({.what = "data.sequence_length is longer than the model has positions",
+                     .value = std::to_string(tokens),
+                     .remedy = "use at most " + std::to_string(config.n_positions)});
+  std::vector<int> partition = settings.pipeline.partition;
+  if (partition.empty())
+    partition =
+        balanced_partition(config.n_layer, settings.pipeline.stages, gpt2_cost(config, tokens));
+  else
+    check_partition(partition, config.n_layer, settings.pipeline.stages);
+  return {config, std::move(tokenizer), partition, tokens};
+}
+
+std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const ModelPlan& plan,
+                                             const ProcessGrid& grid, bool training) {
+  auto stage = std::make_unique<Gpt2Stage<float>>(
+      plan.config, stage_part(plan.partition, grid.stage()), training);
+  if (settings.model.path.empty())
+    initialise_weights<float>(plan.config, settings.training.seed, stage->parameters());
+  else
+    load_weights<float>(settings.model.path, stage->parameters());
+  return stage;
+}
+
+std::string kokkos_configuration() {
+  std::ostringstream text;
+  text << "Kokkos " << KOKKOS_VERSION / 10000 << '.' << KOKKOS_VERSION / 100 % 100 << '.'
+       << KOKKOS_VERSION % 100 << ", " << ExecSpace::name() << ", concurrency "
+       << ExecSpace().concurrency();
+  return text.str();
+}
+
+std::uint64_t peak_memory_bytes() {
+  rusage usage{};
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? static_cast<std::uint64_t>(usage.ru_maxrss) * 1024
+                                             : 0;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,47 @@
+// Which samples a step visits, and where.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/data/dataset.hpp"
+#include "core/data/sampler.hpp"
+
+namespace deltapipe {
+
+/// One replica's share of a step.
+struct StepPlan {
+  std::uint64_t step = 0;                                 ///< counted from 0 over all epochs
+  double epoch = 0;                                       ///< epochs done before this step
+  std::vector<std::vector<std::uint64_t>> micro_batches;  ///< sample ids, in the order of passes
+  std::uint64_t predicted_tokens = 0;                     ///< of all replicas
+  std::uint64_t samples = 0;                              ///< of all replicas
+};
+
+/// Spreads the samples of every step over replicas and micro-batches.
+class StepPlanner {
+ public:
+  struct Layout {
+    int micro_batch_size = 1;
+    int micro_batches = 1;  ///< a step and replica
+    int replicas = 1;
+    /// A sample always goes to the same replica, which keeps its activation memory; else a step's
+    /// samples are those that one replica would visit.
+    bool samples_stay = false;
+  };
+
+  StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuffle, const Layout& layout);
+
+  std::uint64_t steps_per_epoch() const { return steps_per_epoch_; }
+  StepPlan plan(std::uint64_t step, int replica) const;
+  /// The samples alone, in the order in which the replica visits them.
+  std::vector<std::uint64_t> samples(std::uint64_t step, int replica) const;
+
+ private:
+  const TokenDataset& data_;
+  Layout layout_;
+  std::vector<Sampler> samplers_;  ///< one, or one a replica when samples stay
+  std::uint64_t steps_per_epoch_ = 0;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,352 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <optional>
+
+#include "app/commands.hpp"
+#include "app/evaluation.hpp"
+#include "app/pipeline.hpp"
+#include "app/progress_display.hpp"
+#include "app/save_model.hpp"
+#include "app/session.hpp"
+#include "comm/collectives.hpp"
+#include "comm/trace.hpp"
+#include "core/deck/deck.hpp"
+#include "core/error.hpp"
+#include "core/files/checked_file.hpp"
+#include "core/files/run_file.hpp"
+#include "core/version.hpp"
+#include "models/optimizer.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
+                             const TokenDataset& train, bool training) {
+  PipelineShape shape;
+  shape.vocabulary = plan.config.vocabulary_size;
+  shape.tokens = plan.tokens;
+  shape.samples = settings.training.micro_batch_size;
+  shape.micro_batches = settings.training.micro_batches;
+  shape.training = training;
+  shape.train_samples = train.size();
+  shape.data_fingerprint = train.fingerprint();
+  return shape;
+}
+
+StepPlanner::Layout step_layout(const Settings& settings, bool samples_stay) {
+  return {settings.training.micro_batch_size, settings.training.micro_batches,
+          settings.pipeline.replicas, samples_stay};
+}
+
+std::uint64_t total_steps(const TrainingSettings& settings, std::uint64_t steps_per_epoch) {
+  if (settings.steps > 0) return settings.steps;
+  return std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(
+             std::ceil(settings.epochs * static_cast<double>(steps_per_epoch) - 1e-9)));
+}
+
+RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
+  RunAttributes attributes;
+  attributes.layout = {settings.pipeline.stages, settings.pipeline.replicas};
+  attributes.partition = plan.partition;
+  attributes.deltapipe_version = std::string(version());
+  attributes.source_revision = std::string(revision());
+  attributes.deck = effective_deck(settings);
+  attributes.kokkos = kokkos_configuration();
+  return attributes;
+}
+
+std::uint64_t wire_bytes(const StepRecord& record) {
+  return std::accumulate(record.forward.bytes.begin(), record.forward.bytes.end(),
+                         std::uint64_t{0}) +
+         std::accumulate(record.backward.bytes.begin(), record.backward.bytes.end(),
+                         std::uint64_t{0}) +
+         record.tied_row_bytes + record.tied_gradient_bytes;
+}
+
+/// Training as a sequence of steps and evaluations.
+class Trainer {
+ public:
+  Trainer(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress)
+      : settings_(settings), grid_(grid), progress_(progress) {}
+
+  void run() {
+    set_up();
+    const std::uint64_t evaluate_every = settings_.training.evaluate_every > 0
+                                             ? settings_.training.evaluate_every
+                                             : planner_->steps_per_epoch();
+    for (std::uint64_t step = 0; step < steps_; ++step) {
+      train_step(step);
+      if ((step + 1) % evaluate_every == 0 && step + 1 < steps_) evaluate_now(step + 1);
+    }
+    evaluate_now(steps_);
+    display_->finish();
+    if (run_file_) run_file_->flush();
+    if (settings_.output.save_model)
+      save_model(settings_.output.directory + "/model", settings_.output.model_precision, *plan_,
+                 grid_, progress_, *stage_);
+    if (run_file_) run_file_->close();
+    report();
+  }
+
+ private:
+  void set_up() {
+    if (grid_.rank() == 0) {
+      make_directory(settings_.output.directory);
+      std::printf("reading model and data\n");
+      std::fflush(stdout);
+    }
+    plan_.emplace(plan_model(settings_));
+    data_ = load_data(settings_.data, plan_->tokenizer, plan_->tokens);
+    stage_ = make_stage(settings_, *plan_, grid_, true);
+    const bool samples_stay = settings_.forward.kind == CodecKind::delta;
+    planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
+                     step_layout(settings_, samples_stay));
+    if (data_.validation.size() > 0)
+      validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_, false));
+    steps_ = total_steps(settings_.training, planner_->steps_per_epoch());
+    if (!settings_.cache.directory.empty()) make_directory(settings_.cache.directory);
+    if (grid_.rank() == 0) open_run_file();
+    // Directories are there before any rank makes its caches in them.
+    barrier(progress_, grid_.world());
+    pipeline_ = std::make_unique<Pipeline>(
+        settings_, pipeline_shape(settings_, *plan_, data_.train, true), grid_, progress_, *stage_);
+    optimizer_.emplace(settings_.training, stage_->parameters());
+    find_global_tensors();
+    display_.emplace(steps_, settings_.output.log_every, grid_.rank() == 0);
+    display_->line(description());
+  }
+
+  void open_run_file() {
+    const std::string path = settings_.output.directory + "/run.h5";
+    if (!settings_.output.overwrite && file_exists(path))
+      throw UserError({.what = "the run file exists and output.overwrite is false",
+                       .file = path,
+                       .remedy = "choose another output.directory or set output.overwrite = true"});
+    run_file_.emplace(path, run_attributes(settings_, *plan_));
+  }
+
+  static bool file_exists(const std::string& path) {
+    std::FILE* const file = std::fopen(path.c_str(), "rb");
+    if (file != nullptr) std::fclose(file);
+    return file != nullptr;
+  }
+
+  std::string description() const {
+    std::string text = "GPT-2 of " + std::to_string(plan_->config.n_layer) + " blocks x " +
+                       std::to_string(plan_->config.n_embd) + " channels, vocabulary " +
+                       std::to_string(plan_->config.vocabulary_size) + "; blocks a stage";
+    for (const int blocks : plan_->partition) text += " " + std::to_string(blocks);
+    text += "; " + std::to_string(grid_.replicas()) + " replica(s)\n" +
+            std::to_string(data_.train.size()) + " training and " +
+            std::to_string(data_.validation.size()) + " validation samples of " +
+            std::to_string(plan_->tokens) + " tokens; " + std::to_string(steps_) + " steps, " +
+            std::to_string(planner_->steps_per_epoch()) + " an epoch";
+    return text;
+  }
+
+  /// Where this stage's tensors stand among all, in the order of the model.
+  void find_global_tensors() {
+    tensors_before_ = 0;
+    tensors_ = 0;
+    for (int s = 0; s < grid_.stages(); ++s) {
+      if (s == grid_.stage()) tensors_before_ = tensors_;
+      tensors_ += gpt2_parameters(plan_->config, stage_part_of(s)).size();
+    }
+  }
+
+  StagePart stage_part_of(int stage) const {
+    StagePart part;
+    part.first_block =
+        std::accumulate(plan_->partition.begin(), plan_->partition.begin() + stage, 0);
+    part.blocks = plan_->partition[stage];
+    part.first = stage == 0;
+    part.last = stage + 1 == grid_.stages();
+    return part;
+  }
+
+  /// Keeps the caches' reads ahead of training.
+  void announce(std::uint64_t step) {
+    const std::uint64_t ahead =
+        1 + settings_.cache.prefetch / std::max(1, settings_.training.micro_batches);
+    for (; announced_ < std::min(steps_, step + 1 + ahead); ++announced_)
+      pipeline_->prefetch(planner_->samples(announced_, grid_.replica()));
+  }
+
+  void train_step(std::uint64_t step) {
+    const TimePoint begin = Clock::now();
+    const bool traced = settings_.output.trace_step == step + 1;
+    if (traced) {
+      barrier(progress_, grid_.world());
+      TraceRecorder::instance().start();
+    }
+    announce(step);
+    const StepPlan plan = planner_->plan(step, grid_.replica());
+    pipeline_->train_step(data_.train, plan, step % settings_.output.log_every == 0);
+
+    StepRecord record;
+    const double learning_rate = learning_rate_at(settings_.training, step, steps_);
+    share(begin, plan, record);
+    if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
+      throw UserError(
+          {.what = "loss or gradient is no longer finite at step " + std::to_string(step + 1),
+           .value = "loss " + std::to_string(record.loss) + ", gradient norm " +
+                    std::to_string(record.gradient_norm),
+           .remedy = "lower training.optimizer.learning_rate, add warm-up steps, or "
+                     "use more bits at the boundaries"});
+    {
+      const TraceScope trace(TraceCategory::compute, "optimizer");
+      const double clip = settings_.training.clip_norm;
+      // As torch.nn.utils.clip_grad_norm_.
+      const double factor = clip > 0 ? std::min(1.0, clip / (record.gradient_norm + 1e-6)) : 1.0;
+      optimizer_->update(pipeline_->exec(), step, learning_rate, factor);
+      pipeline_->exec().fence();
+    }
+    if (traced)
+      write_trace(progress_, TraceRecorder::instance().stop(),
+                  settings_.output.directory + "/trace.json");
+
+    seconds_ += seconds_between(begin, Clock::now());
+    record.step = step + 1;
+    record.epoch = static_cast<double>(step + 1) / static_cast<double>(planner_->steps_per_epoch());
+    record.seconds = seconds_;
+    record.learning_rate = learning_rate;
+    record.tokens = plan.predicted_tokens;
+    record.samples = plan.samples;
+    finish(record);
+  }
+
+  /// One collective: gradient norm, loss and measurements of all ranks.
+  void share(TimePoint begin, const StepPlan& plan, StepRecord& record) {
+    std::vector<double> values(tensors_ + grid_.replicas(), 0);
+    const std::vector<double>& norms = optimizer_->squared_norms(pipeline_->exec());
+    if (grid_.replica() == 0)
+      std::copy(norms.begin(), norms.end(), values.begin() + tensors_before_);
+    values[tensors_ + grid_.replica()] = pipeline_->loss_sum();
+    StepMeasurements measured(grid_.stages(), grid_.replicas());
+    const TimePoint now = Clock::now();
+    pipeline_->take_measurements(seconds_between(std::max(begin, last_measured_), now), measured);
+    last_measured_ = now;
+    values.insert(values.end(), measured.values().begin(), measured.values().end());
+    all_reduce(progress_, grid_.world(), values, Reduction::sum);
+
+    double squares = 0;
+    for (std::size_t i = 0; i < tensors_; ++i) squares += values[i];
+    double loss = 0;
+    for (int r = 0; r < grid_.replicas(); ++r) loss += values[tensors_ + r];
+    record.gradient_norm = std::sqrt(squares);
+    record.loss = loss / static_cast<double>(plan.predicted_tokens);
+    std::copy(values.begin() + tensors_ + grid_.replicas(), values.end(),
+              measured.values().begin());
+    measured.fill(record);
+  }
+
+  void finish(const StepRecord& record) {
+    total_bytes_ += wire_bytes(record);
+    total_samples_ += record.samples;
+    total_tokens_ += record.tokens;
+    last_loss_ = record.loss;
+    for (std::size_t b = 0; b < record.forward.bytes.size(); ++b) {
+      hidden_seconds_ += record.forward.hidden_seconds[b] + record.backward.hidden_seconds[b];
+      wait_seconds_ += record.forward.wait_seconds[b] + record.backward.wait_seconds[b];
+    }
+    display_->step({record.step, record.epoch, record.loss, record.learning_rate, record.tokens,
+                    wire_bytes(record)});
+    if (run_file_) run_file_->append(record);
+  }
+
+  void evaluate_now(std::uint64_t step) {
+    if (!validation_planner_) return;
+    const EvaluationResult result =
+        evaluate(*pipeline_, data_.validation, *validation_planner_, grid_, progress_);
+    StepMeasurements unused(grid_.stages(), grid_.replicas());
+    pipeline_->take_measurements(0, unused);
+    last_measured_ = Clock::now();
+    last_evaluation_ = result;
+    char text[128];
+    const double epoch =
+        static_cast<double>(step) / static_cast<double>(planner_->steps_per_epoch());
+    std::snprintf(text, sizeof text, "epoch %.2f: validation loss %.4f, perplexity %.3f", epoch,
+                  result.loss, result.perplexity);
+    display_->line(text);
+    if (run_file_)
+      run_file_->append(
+          EvaluationRecord{step, epoch, seconds_, result.loss, result.perplexity, result.tokens});
+  }
+
+  void report() {
+    const double peak = static_cast<double>(
+        all_reduce(progress_, grid_.world(), peak_memory_bytes(), Reduction::max));
+    if (grid_.rank() != 0) return;
+    std::printf("\n%-28s %llu, %.2f s each\n", "steps", static_cast<unsigned long long>(steps_),
+                seconds_ / static_cast<double>(steps_));
+    std::printf("%-28s %.4f\n", "training loss, last step", last_loss_);
+    if (last_evaluation_)
+      std::printf("%-28s %.4f (perplexity %.3f)\n", "validation loss", last_evaluation_->loss,
+                  last_evaluation_->perplexity);
+    std::printf("%-28s %s tokens/s, %.2f sequences/s\n", "speed",
+                with_prefix(static_cast<double>(total_tokens_) / seconds_).c_str(),
+                static_cast<double>(total_samples_) / seconds_);
+    if (grid_.stages() > 1) {
+      std::printf("%-28s %sB, %sB/s\n", "on the wire",
+                  with_prefix(static_cast<double>(total_bytes_)).c_str(),
+                  with_prefix(static_cast<double>(total_bytes_) / seconds_).c_str());
+      std::printf("%-28s %.1f s hidden behind compute, %.1f s waited for\n", "communication",
+                  hidden_seconds_, wait_seconds_);
+    }
+    std::printf("%-28s %sB on the fullest rank\n", "peak memory", with_prefix(peak).c_str());
+    std::printf("%-28s %s/run.h5\n", "run file", settings_.output.directory.c_str());
+    if (settings_.output.save_model)
+      std::printf("%-28s %s/model\n", "model", settings_.output.directory.c_str());
+    std::fflush(stdout);
+  }
+
+  const Settings& settings_;
+  const ProcessGrid& grid_;
+  ProgressThread& progress_;
+  std::optional<ModelPlan> plan_;
+  DataSplit data_;
+  std::unique_ptr<Gpt2Stage<float>> stage_;
+  std::optional<StepPlanner> planner_, validation_planner_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::optional<Optimizer<float>> optimizer_;
+  std::optional<RunFile> run_file_;
+  std::optional<ProgressDisplay> display_;
+  std::size_t tensors_ = 0, tensors_before_ = 0;
+  std::uint64_t steps_ = 0, announced_ = 0;
+  TimePoint last_measured_{};
+  double seconds_ = 0, last_loss_ = 0, hidden_seconds_ = 0, wait_seconds_ = 0;
+  std::uint64_t total_bytes_ = 0, total_samples_ = 0, total_tokens_ = 0;
+  std::optional<EvaluationResult> last_evaluation_;
+};
+
+}  // namespace
+
+void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
+  Trainer(settings, grid, progress).run();
+}
+
+void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
+  const ModelPlan plan = plan_model(settings);
+  const DataSplit data = load_data(settings.data, plan.tokenizer, plan.tokens);
+  const TokenDataset& set = data.validation.size() > 0 ? data.validation : data.train;
+  const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
+  Pipeline pipeline(settings, pipeline_shape(settings, plan, data.train, false), grid, progress,
+                    *stage);
+  const StepPlanner planner(set, 0, false, step_layout(settings, false));
+  const TimePoint begin = Clock::now();
+  const EvaluationResult result = evaluate(pipeline, set, planner, grid, progress);
+  if (grid.rank() != 0) return;
+  std::printf("%llu samples, %llu tokens, %s tokens/s\nloss %.6f, perplexity %.4f\n",
+              static_cast<unsigned long long>(set.size()),
+              static_cast<unsigned long long>(result.tokens),
+              with_prefix(static_cast<double>(result.tokens) / seconds_between(begin, Clock::now()))
+                  .c_str(),
+              result.loss, result.perplexity);
+  std::fflush(stdout);
+}
+
+}  // namespace deltapipe
