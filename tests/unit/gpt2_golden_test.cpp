@@ -1,0 +1,235 @@
+// Gpt2Stage against what transformers computes (tests/golden/make_gpt2_fixtures.py).
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "core/files/hdf5.hpp"
+#include "core/kernels/gemm.hpp"
+#include "models/gpt2_weights.hpp"
+#include "support/in_process_pipeline.hpp"
+
+using namespace deltapipe;
+using deltapipe::test::InProcessPipeline;
+using deltapipe::test::PipelineShape;
+using deltapipe::test::StepData;
+
+namespace {
+
+const std::string kPrefix = "transformer.";
+const std::string kFixtures = std::string(DELTAPIPE_FIXTURES) + "/tiny_gpt2";
+
+template <class T>
+std::vector<T> read_all(const hdf5::Location& place, const std::string& name) {
+  const hdf5::Dataset dataset = place.open_dataset(name);
+  std::vector<T> values(dataset.rows() * dataset.row_elements());
+  dataset.read(0, std::span<T>(values));
+  return values;
+}
+
+double read_scalar(const hdf5::Location& place, const std::string& name) {
+  const hdf5::Lock lock;
+  const hdf5::Handle dataset(H5Dopen2(place.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
+  double value = 0;
+  REQUIRE(H5Dread(dataset.get(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, &value) >= 0);
+  return value;
+}
+
+std::string read_text(const hdf5::Location& place, const std::string& name) {
+  const hdf5::Lock lock;
+  const hdf5::Handle dataset(H5Dopen2(place.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
+  const hdf5::Handle type(H5Dget_type(dataset.get()), H5Tclose);
+  char* text = nullptr;
+  REQUIRE(H5Dread(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, &text) >= 0);
+  const std::string copy = text;
+  H5free_memory(text);
+  return copy;
+}
+
+/// max |value - truth| / max |truth|; infinite where a value is not finite or one is missing.
+template <class Real, class Truth>
+double relative_difference(const std::vector<Real>& values, const std::vector<Truth>& truth) {
+  if (values.size() != truth.size()) return INFINITY;
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(values[i]) - truth[i]);
+    if (!(difference <= worst)) worst = std::isnan(difference) ? INFINITY : difference;
+    largest = std::max(largest, std::abs(static_cast<double>(truth[i])));
+  }
+  return worst / largest;
+}
+
+/// The fixtures' model without dropout, its stored weights loaded.
+template <class Real>
+InProcessPipeline<Real> load_pipeline(const std::string& model, const std::vector<int>& partition,
+                                      const PipelineShape& shape,
+                                      const TrainingSettings& settings = {}) {
+  const std::string directory = kFixtures + "/" + model;
+  const Gpt2Config config = Gpt2Config::load(directory);
+  InProcessPipeline<Real> pipeline(config, partition, shape, settings);
+  for (int k = 0; k < pipeline.stage_count(); ++k)
+    load_weights(directory, pipeline.stage(k).parameters());
+  return pipeline;
+}
+
+StepData read_step(const hdf5::Location& place, std::uint64_t first, std::uint64_t count) {
+  StepData data;
+  data.tokens = read_all<std::int32_t>(place, "input_ids");
+  if (place.exists("targets"))
+    data.targets = read_all<std::int32_t>(place, "targets");
+  else
+    data.targets.assign(data.tokens.size(), 0);
+  const std::size_t size = data.tokens.size() / place.open_dataset("input_ids").rows() * count;
+  const auto part = [&](std::vector<std::int32_t>& all) {
+    all = std::vector<std::int32_t>(all.begin() + first * size / count,
+                                    all.begin() + first * size / count + size);
+  };
+  part(data.tokens);
+  part(data.targets);
+  return data;
+}
+
+StepData with_ids(StepData data, int samples) {
+  data.sample_ids.resize(samples);
+  std::iota(data.sample_ids.begin(), data.sample_ids.end(), 100);
+  return data;
+}
+
+constexpr int kSamples = 3, kTokens = 17;  // of golden.h5's batches
+
+template <class Real>
+struct Tolerance;
+template <>
+struct Tolerance<float> {
+  static constexpr double logits = 1e-5, loss = 1e-6, gradient = 1e-4, training = 1e-4,
+                          parameters = 1e-3;
+};
+// The golden values themselves are stored in fp32, large ones with 20 bits.
+template <>
+struct Tolerance<double> {
+  static constexpr double logits = 2e-6, loss = 1e-12, gradient = 2e-6, training = 1e-9,
+                          parameters = 2e-6;
+};
+
+TrainingSettings golden_settings(const hdf5::Location& training) {
+  TrainingSettings settings;
+  settings.beta1 = training.read_attribute<double>("beta1");
+  settings.beta2 = training.read_attribute<double>("beta2");
+  settings.epsilon = training.read_attribute<double>("epsilon");
+  settings.weight_decay = training.read_attribute<double>("weight_decay");
+  settings.clip_norm = training.read_attribute<double>("clip_norm");
+  settings.learning_rate = training.read_attribute<double>("learning_rate");
+  settings.warmup_steps =
+      static_cast<std::uint64_t>(training.read_attribute<double>("warmup_steps"));
+  return settings;
+}
+
+/// Softmax does not feel the key's bias: its gradient is rounding noise, which AdamW blows up.
+template <class T>
+void without_key_bias(std::vector<T>& qkv_bias) {
+  const auto third = static_cast<std::ptrdiff_t>(qkv_bias.size() / 3);
+  qkv_bias.erase(qkv_bias.begin() + third, qkv_bias.begin() + 2 * third);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("A GPT-2's logits, loss and gradients are those of transformers",
+                   "[models][golden]", float, double) {
+  use_single_threaded_blas();
+  const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
+  const auto stages = GENERATE(std::vector<int>{4}, std::vector<int>{1, 2, 1});
+  const int samples = GENERATE(1, 2, 3);
+  PipelineShape shape{samples, kTokens, (kSamples + samples - 1) / samples, false, true};
+  shape.recompute = samples == 2;
+  auto pipeline = load_pipeline<TestType>("model", stages, shape);
+  const StepData data = with_ids(read_step(golden, 0, kSamples), kSamples);
+  const double loss = pipeline.gradients(data, 0);
+
+  const double truth = read_scalar(golden, "loss");
+  CHECK(std::abs(loss - truth) < Tolerance<TestType>::loss * truth);
+  std::vector<TestType> logits;
+  for (int m = 0, left = kSamples; left > 0; ++m, left -= samples) {
+    const auto part = pipeline.logits(m, std::min(samples, left) * kTokens);
+    logits.insert(logits.end(), part.begin(), part.end());
+  }
+  CHECK(relative_difference(logits, read_all<double>(golden, "logits")) <
+        Tolerance<TestType>::logits);
+
+  const hdf5::Group gradients = golden.open_group("gradients");
+  const auto ours = pipeline.parameter_gradients();
+  CHECK(ours.size() == gradients.names().size());
+  for (const auto& [name, values] : ours) {
+    INFO(name);
+    CHECK(relative_difference(values, read_all<double>(gradients, saved_name(name))) <
+          Tolerance<TestType>::gradient);
+  }
+}
+
+TEMPLATE_TEST_CASE("Ten AdamW steps are those of PyTorch", "[models][golden]", float, double) {
+  const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
+  const hdf5::Group training = golden.open_group("training");
+  const TrainingSettings settings = golden_settings(training);
+  const auto rates = read_all<double>(training, "learning_rates");
+  const auto losses = read_all<double>(training, "losses");
+  const auto norms = read_all<double>(training, "gradient_norms");
+  const double tolerance = Tolerance<TestType>::training;
+
+  const auto stages = GENERATE(std::vector<int>{4}, std::vector<int>{2, 2});
+  auto pipeline =
+      load_pipeline<TestType>("model", stages, {kSamples, kTokens, 1, false, true}, settings);
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    INFO("step " << step);
+    const double rate = learning_rate_at(settings, step, losses.size());
+    CHECK(rate == Approx(rates[step]).epsilon(1e-12));
+    const StepData data = with_ids(read_step(training, step, 1), kSamples);
+    const auto result = pipeline.train(data, step, rate);
+    CHECK(std::abs(result.loss - losses[step]) < tolerance * losses[step]);
+    CHECK(std::abs(result.gradient_norm - norms[step]) < 10 * tolerance * norms[step]);
+  }
+
+  const auto parameters = pipeline.parameters();
+  const hdf5::Group last = training.open_group("final");
+  for (const std::string& name : last.names()) {
+    INFO(name);
+    auto values = parameters.at(name.substr(kPrefix.size()));
+    auto truth = read_all<double>(last, name);
+    if (name.find("c_attn.bias") != std::string::npos)
+      without_key_bias(values), without_key_bias(truth);
+    CHECK(relative_difference(values, truth) < Tolerance<TestType>::parameters);
+  }
+  // Sums of squares of all parameters; plain sums cancel too much to be compared.
+  const auto names = nlohmann::json::parse(read_text(training, "names"));
+  const auto sums = read_all<double>(training, "sums");
+  REQUIRE(names.size() == parameters.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string name = names[i].get<std::string>();
+    INFO(name);
+    double square = 0;
+    for (const TestType value : parameters.at(name.substr(kPrefix.size())))
+      square += static_cast<double>(value) * value;
+    CHECK(std::abs(square - sums[2 * i + 1]) < 10 * tolerance * sums[2 * i + 1]);
+  }
+}
+
+TEST_CASE("Half and sharded, bfloat16 and unprefixed weights are read", "[models][golden]") {
+  const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
+  for (const std::string variant : {"f16_sharded", "bf16"}) {
+    INFO(variant);
+    const hdf5::Group group = golden.open_group(variant);
+    auto pipeline = load_pipeline<double>("model_" + variant, {1, 1}, {2, 9, 1, false, true});
+    const StepData data = with_ids(read_step(group, 0, 2), 2);
+    pipeline.evaluate(data);
+    CHECK(relative_difference(pipeline.logits(0, 18), read_all<double>(group, "logits")) < 2e-6);
+  }
+}
+
+TEST_CASE("Weight decay applies to what PyTorch's run decayed", "[models][golden]") {
+  const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
+  const std::string text = golden.open_group("training").read_string_attribute("decayed");
+  std::set<std::string> decayed;
+  for (const auto& name : nlohmann::json::parse(text)) decayed.insert(name.get<std::string>());
+  const Gpt2Config config = Gpt2Config::load(kFixtures + "/model");
+  std::set<std::string> ours;
+  Gpt2Stage<float> stage(config, {0, 4, true, true}, false);
+  for (const ParameterInfo& p : stage.parameters().info())
+    if (p.decay) ours.insert(saved_name(p.name));
+  CHECK(ours == decayed);
+}
