@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "core/cache/io_thread.hpp"
@@ -83,6 +84,10 @@ struct StagingSlot {
   SlotState state = SlotState::free;
 };
 
+/// Where kernels run on host memory, staging slots lie in the pool's allocation, and a record moves
+/// between them by an exchange of places.
+constexpr bool kSharedMemory = std::is_same_v<MemSpace, StagingSpace>;
+
 constexpr std::int32_t kNowhere = -1;
 
 /// Where a sample's record is. Several may hold: then their content is the same.
@@ -121,6 +126,7 @@ class ActivationCacheState {
   std::uint8_t* pool_bytes(std::int32_t slot);
   void copy_to_pool(std::int32_t slot, const std::uint8_t* bytes);
   void copy_from_pool(std::uint8_t* bytes, std::int32_t slot);
+  void exchange(std::int32_t pool_slot, RecordTask& task);
 
   void settle_released();
   void collect_finished();
@@ -137,7 +143,7 @@ class ActivationCacheState {
   std::int32_t take_pool_slot();
   void give_up(std::uint64_t sample);
   std::int32_t take_write_slot();
-  void fill_write_slot(std::uint64_t sample);
+  void fill_write_slot(std::uint64_t sample, bool by_exchange);
   void submit_filled_writes();
   void drop_from_pool(std::uint64_t sample);
   void count_visit_kind(std::uint64_t sample);
@@ -150,6 +156,7 @@ class ActivationCacheState {
 
   DeviceBytes pool_;
   HostBytes staging_;
+  std::vector<std::uint64_t> pool_offset_;  ///< per slot: its memory in pool_
   std::vector<StagingSlot> reads_;
   std::vector<StagingSlot> writes_;
   std::vector<std::int32_t> free_pool_;
@@ -205,21 +212,25 @@ ActivationCacheState::~ActivationCacheState() {
 void ActivationCacheState::allocate_memory(std::uint64_t slots) {
   DELTAPIPE_ASSERT(slots <= std::numeric_limits<std::int32_t>::max(), "too many records");
   const std::size_t staging_slots = file_ ? read_slots(shape_) + write_slots(shape_) : 0;
+  const std::uint64_t in_pool = slots + (kSharedMemory ? staging_slots : 0);
   try {
-    pool_ = DeviceBytes(uninitialized("deltapipe::ActivationCache::pool"), slots * stride_);
-    staging_ =
-        HostBytes(uninitialized("deltapipe::ActivationCache::staging"), staging_slots * stride_);
+    pool_ = DeviceBytes(uninitialized("deltapipe::ActivationCache::pool"), in_pool * stride_);
+    if (!kSharedMemory)
+      staging_ =
+          HostBytes(uninitialized("deltapipe::ActivationCache::staging"), staging_slots * stride_);
   } catch (const std::exception&) {
     throw UserError({.what = "no memory for an activation cache",
                      .value = std::to_string(slots * stride_) + " bytes",
                      .remedy = "set a smaller cache.budget_bytes: the rest goes to disk"});
   }
+  pool_offset_.resize(slots);
+  for (std::size_t i = 0; i < slots; ++i) pool_offset_[i] = i * stride_;
   free_pool_.resize(slots);
   for (std::size_t i = 0; i < slots; ++i) free_pool_[i] = static_cast<std::int32_t>(slots - 1 - i);
   if (!file_) return;
   reads_ = std::vector<StagingSlot>(read_slots(shape_));
   writes_ = std::vector<StagingSlot>(write_slots(shape_));
-  std::uint8_t* bytes = staging_.data();
+  std::uint8_t* bytes = kSharedMemory ? pool_.data() + slots * stride_ : staging_.data();
   for (std::size_t i = 0; i < staging_slots; ++i, bytes += stride_) {
     const bool is_write = i >= reads_.size();
     RecordTask& task = is_write ? writes_[i - reads_.size()].task : reads_[i].task;
@@ -232,7 +243,16 @@ void ActivationCacheState::allocate_memory(std::uint64_t slots) {
 }
 
 std::uint8_t* ActivationCacheState::pool_bytes(std::int32_t slot) {
-  return pool_.data() + static_cast<std::size_t>(slot) * stride_;
+  return pool_.data() + pool_offset_[static_cast<std::size_t>(slot)];
+}
+
+/// With shared memory: the pool's slot and the staging slot swap their memory, which moves a record
+/// without a copy. What the two held before changes places.
+void ActivationCacheState::exchange(std::int32_t pool_slot, RecordTask& task) {
+  std::uint64_t& offset = pool_offset_[static_cast<std::size_t>(pool_slot)];
+  std::uint8_t* bytes = pool_.data() + offset;
+  offset = static_cast<std::uint64_t>(task.bytes - pool_.data());
+  task.bytes = bytes;
 }
 
 namespace {
@@ -427,7 +447,7 @@ void ActivationCacheState::acquire(std::span<const std::uint64_t> sample_ids,
   visits_out.clear();
   for (const std::uint64_t sample : sample_ids) {
     if (places_[sample].pool == kNowhere) bring_in(sample);
-    records.offset_B.push_back(static_cast<std::uint64_t>(places_[sample].pool) * stride_);
+    records.offset_B.push_back(pool_offset_[static_cast<std::size_t>(places_[sample].pool)]);
     visits_out.push_back(visits[sample]);
   }
   copies_.fence();
@@ -446,7 +466,10 @@ void ActivationCacheState::bring_in(std::uint64_t sample) {
   if (visits[sample] == 0) return;
   StagingSlot& slot = reads_[static_cast<std::size_t>(place.read)];
   if (slot.state == SlotState::submitted) wait_for(slot);
-  copy_to_pool(place.pool, slot.task.bytes);
+  if (kSharedMemory)
+    exchange(place.pool, slot.task);
+  else
+    copy_to_pool(place.pool, slot.task.bytes);
 }
 
 std::int32_t ActivationCacheState::take_pool_slot() {
@@ -460,7 +483,7 @@ std::int32_t ActivationCacheState::take_pool_slot() {
 }
 
 void ActivationCacheState::give_up(std::uint64_t sample) {
-  if (places_[sample].dirty) fill_write_slot(sample);
+  if (places_[sample].dirty) fill_write_slot(sample, kSharedMemory);
   drop_from_pool(sample);
 }
 
@@ -482,8 +505,9 @@ std::int32_t ActivationCacheState::take_write_slot() {
   return slot;
 }
 
-/// The record goes to the file as soon as submit_filled_writes() is called, after a fence.
-void ActivationCacheState::fill_write_slot(std::uint64_t sample) {
+/// The record goes to the file as soon as submit_filled_writes() is called, after a fence. By
+/// exchange: the pool does not have it any more.
+void ActivationCacheState::fill_write_slot(std::uint64_t sample, bool by_exchange) {
   Place& place = places_[sample];
   place.write = take_write_slot();
   place.dirty = false;
@@ -491,7 +515,10 @@ void ActivationCacheState::fill_write_slot(std::uint64_t sample) {
   slot.state = SlotState::filling;
   slot.task.sample = sample;
   slot.task.visits = visits[sample];
-  copy_from_pool(slot.task.bytes, place.pool);
+  if (by_exchange)
+    exchange(place.pool, slot.task);
+  else
+    copy_from_pool(slot.task.bytes, place.pool);
   filled_writes_.push_back(place.write);
 }
 
@@ -534,7 +561,7 @@ void ActivationCacheState::flush() {
   settle_released();
   for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
     if (!places_[sample].dirty) continue;
-    fill_write_slot(sample);
+    fill_write_slot(sample, false);
     if (!free_writes_.empty()) continue;
     copies_.fence();
     submit_filled_writes();

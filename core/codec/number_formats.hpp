@@ -29,7 +29,7 @@ inline constexpr float kMaxFloat = 3.40282347e38f;
 /// |x| as bits, which order as the values do; 0 for NaN and infinities.
 KOKKOS_INLINE_FUNCTION std::uint32_t finite_magnitude(float x) {
   const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu;
-  return magnitude < kInfinityBits ? magnitude : 0u;
+  return magnitude & (0u - static_cast<std::uint32_t>(magnitude < kInfinityBits));
 }
 
 KOKKOS_INLINE_FUNCTION std::uint32_t is_nonfinite(float x) {

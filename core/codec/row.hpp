@@ -47,11 +47,21 @@ template <class F>
 KOKKOS_INLINE_FUNCTION std::uint32_t row_max(const Team& team, int n, const F& f) {
   std::uint32_t largest = 0;
   if constexpr (kHostExecution) {
-    DELTAPIPE_CODEC_INDEPENDENT
-    for (int i = 0; i < n; ++i) {
-      const std::uint32_t value = f(i);
-      largest = value > largest ? value : largest;
+    // Lanes by hand: GCC 12 makes branches of the plain loop.
+    constexpr int kLanes = 32;
+    std::uint32_t lanes[kLanes] = {};
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const std::uint32_t value = f(i + lane);
+        lanes[lane] = value > lanes[lane] ? value : lanes[lane];
+      }
+    for (int lane = 0; i + lane < n; ++lane) {
+      const std::uint32_t value = f(i + lane);
+      lanes[lane] = value > lanes[lane] ? value : lanes[lane];
     }
+    for (int lane = 0; lane < kLanes; ++lane)
+      largest = lanes[lane] > largest ? lanes[lane] : largest;
   } else {
     Kokkos::parallel_reduce(
         Kokkos::TeamThreadRange(team, n),
@@ -95,6 +105,25 @@ KOKKOS_INLINE_FUNCTION void halves_of_row(const Team& team, int n, const float* 
                      _mm256_cvtps_ph(_mm256_loadu_ps(x + done), _MM_FROUND_TO_NEAREST_INT));
 #endif
   row_for(team, n - done, [&](int i) { halves[done + i] = half_of(x[done + i]); });
+}
+
+/// halves[i] := half(saturate(x[i], kMaxHalf)).
+KOKKOS_INLINE_FUNCTION void finite_halves_of_row(const Team& team, int n, const float* x,
+                                                 std::uint16_t* halves) {
+  int done = 0;
+#if defined(DELTAPIPE_CODEC_F16C)
+  const __m256 high = _mm256_set1_ps(kMaxHalf);
+  const __m256 low = _mm256_set1_ps(-kMaxHalf);
+  for (; done + 8 <= n; done += 8) {
+    __m256 value = _mm256_loadu_ps(x + done);
+    value = _mm256_and_ps(value, _mm256_cmp_ps(value, value, _CMP_ORD_Q));
+    value = _mm256_max_ps(_mm256_min_ps(value, high), low);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + done),
+                     _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
+  row_for(team, n - done,
+          [&](int i) { halves[done + i] = half_of(saturate(x[done + i], kMaxHalf)); });
 }
 
 /// x[i] := float(halves[i]).

@@ -75,13 +75,8 @@ const char* name_of(CodecKind kind) {
 SampleTable::SampleTable(int max_samples)
     : max_samples_(max_samples),
       users_(kSlots),
-      staging_(uninitialized("deltapipe::Codec::staged_samples"), kSlots * max_samples) {
-  if constexpr (std::is_same_v<MemSpace, StagingSpace>)
-    entries_ = staging_;
-  else
-    entries_ =
-        Vector<SampleEntry>(uninitialized("deltapipe::Codec::samples"), kSlots * max_samples);
-}
+      entries_(uninitialized("deltapipe::Codec::samples"), kSlots * max_samples),
+      staging_(Kokkos::create_mirror_view(StagingSpace(), entries_)) {}
 
 const SampleEntry* SampleTable::upload(const ExecSpace& exec,
                                        const std::vector<SampleEntry>& entries) {

@@ -38,8 +38,8 @@ class SampleTable {
   int max_samples_;
   int next_ = 0;
   std::vector<ExecSpace> users_;
-  HostVector<SampleEntry> staging_;
   Vector<SampleEntry> entries_;
+  HostVector<SampleEntry> staging_;  ///< entries_ itself where the device is the host
 };
 
 /// Arguments of an encode or decode kernel; copied to the device.
@@ -80,6 +80,9 @@ class RowCodec : public Codec {
   /// Kernels over the rows of arguments.sample_count samples to encode, over all rows to decode.
   virtual void run_encode(const ExecSpace& exec, const RowArguments& arguments) = 0;
   virtual void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) = 0;
+
+  /// Entries of the visit at hand.
+  const std::vector<SampleEntry>& samples() const { return entries_; }
 
   const CodecShape shape_;
 

@@ -1,0 +1,47 @@
+#include "core/codec/quantized_rows.hpp"
+
+#include <algorithm>
+
+namespace deltapipe::codec {
+
+RowFormat dense_format(RowKind kind) {
+  RowFormat format;
+  format.kind = kind;
+  return format;
+}
+
+RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels) {
+  RowFormat format;
+  format.kind = RowKind::codes;
+  format.bits = bits;
+  if (scale == ScaleKind::token) format.segment = channels;
+  if (scale == ScaleKind::tile) format.segment = std::min(settings.tile, channels);
+  if (format.segment > 0) format.segments = (channels + format.segment - 1) / format.segment;
+  format.stochastic = settings.rounding == Rounding::stochastic;
+  const bool symmetric = settings.levels == Levels::symmetric;
+  const float half = static_cast<float>(1 << (bits - 1));
+  format.levels = symmetric ? half - 1 : half;
+  format.low = symmetric ? 1 - half : -half;
+  format.high = half - 1;
+  format.shift = -format.low;
+  if (symmetric && bits == 1) {  // a sign: -1, 1
+    format.mean_scale = !format.stochastic;
+    format.levels = 1;
+    format.low = -1;
+    format.high = 1;
+    format.shift = 1;
+    format.stride = 2;
+  }
+  return format;
+}
+
+std::size_t block_bytes_of(const RowFormat& format, int tokens, int channels) {
+  std::size_t row = 0;
+  if (format.kind == RowKind::fp32) row = std::size_t{4} * channels;
+  if (format.kind == RowKind::fp16) row = std::size_t{2} * channels;
+  if (format.kind == RowKind::codes)
+    row = std::size_t{2} * format.segments + packed_bytes(format.bits, channels);
+  return row * tokens;
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,183 @@
+// Speed of boundary codecs against the memory bandwidth of the same run.
+//
+//   codec_benchmark [T C samples]
+//
+// Samples visit one at a time and are more than the caches hold. The bytes that a visit must touch
+// are the activations (fp32), the memory read and written, and the payload.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/codec/codec.hpp"
+
+using namespace deltapipe;
+
+namespace {
+
+/// CPU time of this process on one thread, so that a busy machine counts less; else wall time.
+double now() {
+  if (ExecSpace().concurrency() > 1 || !kHostExecution)
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
+
+double seconds_of(const std::function<void()>& work) {
+  double best = 1e30;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const double start = now();
+    work();
+    Kokkos::fence();
+    best = std::min(best, now() - start);
+  }
+  return best;
+}
+
+struct Add {
+  Vector<float> a, b, c;
+  KOKKOS_INLINE_FUNCTION void operator()(int i) const { a(i) = b(i) + 3.0f * c(i); }
+};
+
+struct Fill {
+  Activations x_NC;
+  KOKKOS_INLINE_FUNCTION void operator()(int row) const {
+    std::uint32_t state = row * 2654435761u + 12345u;
+    for (std::size_t c = 0; c < x_NC.extent(1); ++c) {
+      float sum = 0;
+      for (int i = 0; i < 4; ++i) {
+        state = state * 1664525u + 1013904223u;
+        sum += static_cast<float>(state >> 8) * (1.0f / 16777216.0f) - 0.5f;
+      }
+      x_NC(row, c) = sum;
+    }
+  }
+};
+
+double triad_bytes_per_second(std::size_t floats) {
+  Add add{Vector<float>("a", floats), Vector<float>("b", floats), Vector<float>("c", floats)};
+  const double seconds = seconds_of([&] {
+    Kokkos::parallel_for("deltapipe::Benchmark::triad",
+                         Kokkos::RangePolicy<ExecSpace>(0, static_cast<int>(floats)), add);
+  });
+  return 12.0 * static_cast<double>(floats) / seconds;
+}
+
+struct Case {
+  const char* name;
+  CodecSettings settings;
+  MemoryStorage storage;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const auto add = [&all](const char* name, auto change,
+                          MemoryStorage storage = MemoryStorage::fp16) {
+    CodecSettings settings;
+    settings.kind = CodecKind::delta;
+    settings.bits = 3;
+    settings.scale = ScaleKind::token;
+    settings.rounding = Rounding::nearest;
+    change(settings);
+    all.push_back({name, settings, storage});
+  };
+  const auto same = [](CodecSettings&) {};
+  add("none", [](CodecSettings& s) { s.kind = CodecKind::none; });
+  add("fp16", [](CodecSettings& s) { s.kind = CodecKind::fp16; });
+  add("bf16", [](CodecSettings& s) { s.kind = CodecKind::bf16; });
+  add("quantize 4 token", [](CodecSettings& s) {
+    s.kind = CodecKind::quantize;
+    s.bits = 4;
+  });
+  add("quantize 4 tile", [](CodecSettings& s) {
+    s.kind = CodecKind::quantize;
+    s.bits = 4;
+    s.scale = ScaleKind::tile;
+  });
+  add("quantize 6 token", [](CodecSettings& s) {
+    s.kind = CodecKind::quantize;
+    s.bits = 6;
+  });
+  add("delta 3 token", same);
+  add("delta 3 tile", [](CodecSettings& s) { s.scale = ScaleKind::tile; });
+  add("delta 3 channel", [](CodecSettings& s) { s.scale = ScaleKind::channel; });
+  add("delta 3 token stochastic", [](CodecSettings& s) { s.rounding = Rounding::stochastic; });
+  add("delta 2 token", [](CodecSettings& s) { s.bits = 2; });
+  add("delta 3 token, memory fp32", same, MemoryStorage::fp32);
+  add("delta 3 token, memory bf16", same, MemoryStorage::bf16);
+  add("delta 3 token, memory bits8", same, MemoryStorage::bits8);
+  add("delta 3 token, memory bits4", same, MemoryStorage::bits4);
+  return all;
+}
+
+struct Bench {
+  CodecShape shape;
+  int samples;
+  double bandwidth;
+  Activations x_NC;
+
+  void run(const Case& test) const {
+    const auto codec = make_codec(test.settings, shape, test.storage);
+    const ExecSpace exec;
+    const std::size_t record = codec->record_bytes();
+    DeviceBytes pool("pool", record * samples), payload("payload", codec->max_payload_bytes());
+    const auto visit_all = [&](std::uint32_t visits, bool encodes) {
+      for (int s = 0; s < samples; ++s) {
+        Visit visit;
+        visit.sample_ids = {static_cast<std::uint64_t>(s)};
+        visit.tokens = {shape.tokens};
+        visit.visits = {visits};
+        const int row = s * shape.tokens;
+        const Activations x =
+            Kokkos::subview(x_NC, Kokkos::make_pair(row, row + shape.tokens), Kokkos::ALL());
+        const MemoryRecords records{pool, {s * record}};
+        if (encodes)
+          codec->encode(exec, visit, x, records, payload);
+        else
+          codec->decode(exec, visit, payload, codec->payload_bytes(visit), records, x);
+      }
+    };
+    Kokkos::parallel_for("deltapipe::Benchmark::fill",
+                         Kokkos::RangePolicy<ExecSpace>(0, samples * shape.tokens), Fill{x_NC});
+    visit_all(0, true);
+    const double encode = seconds_of([&] { visit_all(2, true); });
+    visit_all(2, true);
+    const double decode = seconds_of([&] { visit_all(2, false); });
+    Visit one;
+    one.sample_ids = {0};
+    one.tokens = {shape.tokens};
+    one.visits = {2};
+    const double elements = static_cast<double>(shape.tokens) * shape.channels * samples;
+    const double payload_bytes = static_cast<double>(codec->payload_bytes(one)) * samples;
+    const double bytes = 4 * elements + 2.0 * static_cast<double>(record) * samples + payload_bytes;
+    std::printf(
+        "%-28s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%\n",
+        test.name, 8 * payload_bytes / elements, bytes / encode / 1e9,
+        100 * bytes / encode / bandwidth, bytes / decode / 1e9, 100 * bytes / decode / bandwidth,
+        100 * 2 * bytes / (encode + decode) / bandwidth);
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Kokkos::ScopeGuard kokkos(argc, argv);
+  const int tokens = argc > 1 ? std::atoi(argv[1]) : 1024;
+  const int channels = argc > 2 ? std::atoi(argv[2]) : 768;
+  const int samples = argc > 3 ? std::atoi(argv[3]) : 32;
+  if (tokens < 1 || channels < 1 || samples < 1) {
+    std::fprintf(stderr, "usage: codec_benchmark [T C samples]\n");
+    return 1;
+  }
+  const std::size_t floats = static_cast<std::size_t>(tokens) * channels * samples;
+  const double bandwidth = triad_bytes_per_second(floats / 2);
+  std::printf("T=%d C=%d samples=%d, triad %.2f GB/s\n", tokens, channels, samples,
+              bandwidth / 1e9);
+  const Bench bench{
+      {1, tokens, channels}, samples, bandwidth, Activations("x", floats / channels, channels)};
+  for (const Case& test : cases()) bench.run(test);
+}

@@ -1,0 +1,177 @@
+// Two ends of a boundary for tests of codecs: micro-batches whose samples come and go over some
+// steps, and what each end makes of them.
+#pragma once
+
+#include <xxhash.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/codec/codec.hpp"
+
+namespace deltapipe::test {
+
+struct EndsCase {
+  CodecSettings settings;
+  MemoryStorage storage;
+};
+
+inline constexpr CodecShape kEndsShape{3, 4, 77};
+inline constexpr int kEndsSamples = 5;
+inline constexpr int kEndsSteps = 6;
+
+/// Storages, first visits, bits, scales, roundings and levels, mixed so that each pair occurs.
+inline std::vector<EndsCase> ends_cases() {
+  std::vector<EndsCase> cases;
+  int count = 0;
+  for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                             MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2})
+    for (const auto first :
+         {FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8, FirstVisit::refine})
+      for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile})
+        for (const auto rounding : {Rounding::nearest, Rounding::stochastic})
+          for (const auto levels : {Levels::symmetric, Levels::asymmetric}) {
+            CodecSettings settings;
+            settings.kind = CodecKind::delta;
+            settings.bits = 1 + (count * 5 + count / 8) % 8;
+            ++count;
+            settings.scale = scale;
+            settings.tile = 24;
+            settings.rounding = rounding;
+            settings.levels = levels;
+            settings.first_visit = first;
+            cases.push_back({settings, storage});
+          }
+  return cases;
+}
+
+/// Activations of a sample that change with the step; some channels are 50 times the others.
+inline float ends_value(std::uint64_t sample, int step, int t, int c) {
+  const auto noise = [](std::uint64_t key) {
+    key = (key ^ (key >> 31)) * 0x9e3779b97f4a7c15ull;
+    key = (key ^ (key >> 29)) * 0xbf58476d1ce4e5b9ull;
+    return static_cast<float>(static_cast<std::int64_t>(key >> 40) - (1 << 23)) * 0x1p-23f;
+  };
+  const std::uint64_t place =
+      (sample * 131 + static_cast<std::uint64_t>(t)) * 1031 + static_cast<std::uint64_t>(c);
+  const float size = c % 19 == 3 ? 50.0f : 1.0f;
+  return size *
+         (noise(place * 64) + 0.25f * noise(place * 64 + 1 + static_cast<std::uint64_t>(step)));
+}
+
+/// Samples of a step: three, at the last step two; each is first seen at another step.
+inline Visit ends_visit(int step, std::vector<std::uint32_t>& visits_of_sample) {
+  Visit visit;
+  visit.seed = 7;
+  visit.step = static_cast<std::uint64_t>(step) + (1ull << 40);
+  visit.boundary = 2;
+  const int samples = step + 1 == kEndsSteps ? 2 : 3;
+  for (int b = 0; b < samples; ++b) {
+    const int sample = (step * 2 + b) % kEndsSamples;
+    visit.sample_ids.push_back(static_cast<std::uint64_t>(sample) + (1ull << 33));
+    visit.tokens.push_back(sample == 1 ? 0 : 4 - sample % 3);
+    visit.visits.push_back(visits_of_sample[sample]++);
+  }
+  return visit;
+}
+
+class End {
+ public:
+  explicit End(const EndsCase& test)
+      : codec(make_codec(test.settings, kEndsShape, test.storage)),
+        pool("deltapipe::Test::pool", codec->record_bytes() * kEndsSamples),
+        x_BTC("deltapipe::Test::x", kEndsShape.max_samples * kEndsShape.tokens,
+              kEndsShape.channels),
+        payload("deltapipe::Test::payload", codec->max_payload_bytes()) {
+    Kokkos::deep_copy(pool, garbage++);  // a first visit reads nothing of it
+  }
+
+  MemoryRecords records(const Visit& visit) const {
+    MemoryRecords records{pool, {}};
+    for (const std::uint64_t id : visit.sample_ids)
+      records.offset_B.push_back((id & 0xff) * codec->record_bytes());
+    return records;
+  }
+
+  std::vector<std::uint8_t> send(const Visit& visit, int step) {
+    auto host = Kokkos::create_mirror_view(x_BTC);
+    for (std::size_t row = 0; row < host.extent(0); ++row)
+      for (std::size_t c = 0; c < host.extent(1); ++c) {
+        const std::size_t b = row / kEndsShape.tokens;
+        const int t = static_cast<int>(row % kEndsShape.tokens);
+        const bool valid = b < visit.sample_ids.size() && t < visit.tokens[b];
+        host(row, c) =
+            valid ? ends_value(visit.sample_ids[b], step, t, static_cast<int>(c)) : std::nanf("");
+      }
+    Kokkos::deep_copy(x_BTC, host);
+    const std::size_t bytes = codec->encode(ExecSpace(), visit, x_BTC, records(visit), payload);
+    Kokkos::fence();
+    const auto sent = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), payload);
+    return {sent.data(), sent.data() + bytes};
+  }
+
+  void receive(const Visit& visit, const std::uint8_t* bytes, std::size_t size) {
+    auto host = Kokkos::create_mirror_view(payload);
+    std::memcpy(host.data(), bytes, std::min(size, host.extent(0)));
+    Kokkos::deep_copy(payload, host);
+    codec->decode(ExecSpace(), visit, payload, size, records(visit), x_BTC);
+    Kokkos::fence();
+  }
+
+  std::uint64_t hash_of_records() const { return hash_of(pool); }
+  std::uint64_t hash_of_activations() const { return hash_of(x_BTC); }
+
+  std::unique_ptr<Codec> codec;
+  DeviceBytes pool;
+  Activations x_BTC;
+  DeviceBytes payload;
+
+ private:
+  template <class View>
+  static std::uint64_t hash_of(const View& view) {
+    const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), view);
+    return XXH64(host.data(), host.size() * sizeof(typename View::value_type), 0);
+  }
+  static inline std::uint8_t garbage = 17;
+};
+
+/// What an end did: payloads one after another, and hashes after all steps.
+struct EndsRun {
+  std::vector<std::uint8_t> stream;
+  std::uint64_t records = 0;
+  std::uint64_t activations = 0;  ///< receiver only: of all steps
+};
+
+inline EndsRun run_sender(const EndsCase& test) {
+  End end(test);
+  EndsRun run;
+  std::vector<std::uint32_t> visits(kEndsSamples, 0);
+  for (int step = 0; step < kEndsSteps; ++step) {
+    const auto bytes = end.send(ends_visit(step, visits), step);
+    run.stream.insert(run.stream.end(), bytes.begin(), bytes.end());
+  }
+  run.records = end.hash_of_records();
+  return run;
+}
+
+inline EndsRun run_receiver(const EndsCase& test, const std::vector<std::uint8_t>& stream) {
+  End end(test);
+  EndsRun run;
+  std::vector<std::uint32_t> visits(kEndsSamples, 0);
+  std::size_t at = 0;
+  for (int step = 0; step < kEndsSteps; ++step) {
+    const Visit visit = ends_visit(step, visits);
+    const std::size_t size = end.codec->payload_bytes(visit);
+    if (at + size > stream.size()) return run;
+    end.receive(visit, stream.data() + at, size);
+    at += size;
+    run.activations = run.activations * 31 + end.hash_of_activations();
+  }
+  run.records = end.hash_of_records();
+  return run;
+}
+
+}  // namespace deltapipe::test

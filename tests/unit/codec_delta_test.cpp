@@ -1,0 +1,293 @@
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "core/codec/number_formats.hpp"
+#include "core/error.hpp"
+#include "support/codec_ends.hpp"
+#include "support/codec_reference.hpp"
+
+using namespace deltapipe;
+using namespace deltapipe::test;
+
+namespace {
+
+CodecSettings delta(int bits, FirstVisit first = FirstVisit::fp32) {
+  CodecSettings settings;
+  settings.kind = CodecKind::delta;
+  settings.bits = bits;
+  settings.scale = ScaleKind::token;
+  settings.rounding = Rounding::nearest;
+  settings.levels = Levels::symmetric;
+  settings.first_visit = first;
+  return settings;
+}
+
+float stored(MemoryStorage storage, double value) {
+  const auto x = static_cast<float>(value);
+  if (storage == MemoryStorage::fp16) return codec::float_of_half(codec::half_of(x));
+  if (storage == MemoryStorage::bf16) return codec::float_of_bfloat(codec::bfloat_of(x));
+  return x;
+}
+
+/// One sample at both ends.
+struct Pair {
+  Pair(const CodecSettings& settings, const CodecShape& shape, MemoryStorage storage)
+      : sender(make_codec(settings, shape, storage)),
+        receiver(make_codec(settings, shape, storage)),
+        sent(label(), shape.tokens, shape.channels),
+        received(label(), shape.tokens, shape.channels),
+        payload(label(), sender->max_payload_bytes()),
+        near(label(), sender->record_bytes()),
+        far(label(), sender->record_bytes()) {
+    visit.sample_ids = {3};
+    visit.tokens = {shape.tokens};
+    visit.visits = {0};
+    Kokkos::deep_copy(near, std::uint8_t{0xff});
+    Kokkos::deep_copy(far, std::uint8_t{0x3c});
+  }
+  static std::string label() { return "deltapipe::Test::pair"; }
+
+  /// Sends rows of x (host, T*C values); returns what the receiver sees and checks the records.
+  std::vector<float> cross(const std::vector<float>& x) {
+    auto host = Kokkos::create_mirror_view(sent);
+    std::copy(x.begin(), x.end(), host.data());
+    Kokkos::deep_copy(sent, host);
+    const std::size_t bytes = sender->encode(ExecSpace(), visit, sent, {near, {0}}, payload);
+    CHECK(bytes == sender->payload_bytes(visit));
+    receiver->decode(ExecSpace(), visit, payload, bytes, {far, {0}}, received);
+    Kokkos::fence();
+    const auto a = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), near);
+    const auto b = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), far);
+    CHECK(std::memcmp(a.data(), b.data(), a.size()) == 0);
+    const auto y = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), received);
+    ++visit.visits[0];
+    ++visit.step;
+    return {y.data(), y.data() + y.size()};
+  }
+
+  std::unique_ptr<Codec> sender, receiver;
+  Activations sent, received;
+  DeviceBytes payload, near, far;
+  Visit visit;
+};
+
+}  // namespace
+
+TEST_CASE("both ends keep the same bits for every delta codec") {
+  for (const EndsCase& test : ends_cases()) {
+    INFO(describe(test.settings) << ", storage " << static_cast<int>(test.storage));
+    const EndsRun sender = run_sender(test);
+    const EndsRun receiver = run_receiver(test, sender.stream);
+    REQUIRE(sender.records == receiver.records);
+  }
+}
+
+TEST_CASE("both ends keep the same bits when other flags compiled one of them") {
+  const auto directory = std::filesystem::temp_directory_path() /
+                         ("deltapipe-codec-" + std::to_string(std::random_device()()));
+  std::filesystem::create_directory(directory);
+  const std::string plain = DELTAPIPE_CODEC_PLAIN;
+  const std::string theirs = (directory / "theirs").string();
+  const std::string ours = (directory / "ours").string();
+  const std::string hashes = (directory / "hashes").string();
+  REQUIRE(std::system((plain + " send " + theirs).c_str()) == 0);
+  std::ifstream file(theirs, std::ios::binary);
+  std::ofstream out(ours, std::ios::binary);
+  std::vector<EndsRun> near_ends;
+  for (const EndsCase& test : ends_cases()) {
+    INFO(describe(test.settings) << ", storage " << static_cast<int>(test.storage));
+    std::uint64_t head[2] = {};
+    REQUIRE(file.read(reinterpret_cast<char*>(head), sizeof head));
+    std::vector<std::uint8_t> stream(head[0]);
+    REQUIRE(
+        file.read(reinterpret_cast<char*>(stream.data()), static_cast<std::streamsize>(head[0])));
+    CHECK(run_receiver(test, stream).records == head[1]);
+    EndsRun sender = run_sender(test);
+    sender.activations = run_receiver(test, sender.stream).activations;
+    head[0] = sender.stream.size();
+    out.write(reinterpret_cast<const char*>(head), sizeof head);
+    out.write(reinterpret_cast<const char*>(sender.stream.data()),
+              static_cast<std::streamsize>(head[0]));
+    near_ends.push_back(std::move(sender));
+  }
+  out.close();
+  REQUIRE(std::system((plain + " receive " + ours + " > " + hashes).c_str()) == 0);
+  std::ifstream lines(hashes);
+  lines >> std::hex;
+  for (const EndsRun& near : near_ends) {
+    std::uint64_t records = 0, activations = 0;
+    REQUIRE(lines >> records >> activations);
+    CHECK(records == near.records);
+    CHECK(activations == near.activations);
+  }
+  std::filesystem::remove_all(directory);
+}
+
+TEST_CASE("delta is m += Q(a - m) with the stored m seen by the next stage") {
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16);
+  const auto levels = GENERATE(Levels::symmetric, Levels::asymmetric);
+  const int bits = GENERATE(2, 3, 4, 8);
+  CodecSettings settings = delta(bits);
+  settings.levels = levels;
+  const CodecShape shape{1, 3, 45};
+  Pair ends(settings, shape, storage);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> a(135), memory(135);
+  for (float& value : a) value = 4 * normal(random);
+  for (int step = 0; step < 5; ++step) {
+    const std::vector<float> seen = ends.cross(a);
+    for (int t = 0; t < 3; ++t) {
+      std::vector<float> change(45);
+      for (int c = 0; c < 45; ++c) change[c] = a[t * 45 + c] - memory[t * 45 + c];
+      const Quantized q = naive_quantize(change, bits, levels);
+      for (int c = 0; c < 45; ++c) {
+        float& m = memory[t * 45 + c];
+        m = stored(storage, step == 0 ? double{a[t * 45 + c]} : m + double{q.step} * q.level[c]);
+        REQUIRE(seen[t * 45 + c] == m);
+      }
+    }
+    for (float& value : a) value += 0.3f * normal(random);
+  }
+}
+
+TEST_CASE("memories of few bits are requantised by tiles of 64 channels") {
+  const auto [storage, bits] =
+      GENERATE(std::make_pair(MemoryStorage::bits8, 8), std::make_pair(MemoryStorage::bits4, 4),
+               std::make_pair(MemoryStorage::bits2, 2));
+  const int channels = 150;
+  Pair ends(delta(4), {1, 1, channels}, storage);
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  std::vector<float> a(channels), memory(channels);
+  for (float& value : a) value = normal(random);
+  for (int step = 0; step < 4; ++step) {
+    const std::vector<float> seen = ends.cross(a);
+    std::vector<float> change(channels);
+    for (int c = 0; c < channels; ++c) change[c] = a[c] - memory[c];
+    const Quantized q = naive_quantize(change, 4, Levels::symmetric);
+    for (int c = 0; c < channels; ++c)
+      memory[c] = step == 0 ? a[c] : static_cast<float>(memory[c] + double{q.step} * q.level[c]);
+    for (int first = 0; first < channels; first += 64) {
+      const int width = std::min(64, channels - first);
+      const Quantized tile = naive_quantize(
+          {memory.begin() + first, memory.begin() + first + width}, bits, Levels::symmetric);
+      for (int c = 0; c < width; ++c)
+        memory[first + c] = static_cast<float>(tile.level[c]) * tile.step;
+    }
+    REQUIRE(seen == memory);
+    for (float& value : a) value += 0.1f * normal(random);
+  }
+}
+
+TEST_CASE("first visits in each format are as near as it allows") {
+  const auto [first, bound, bytes] =
+      GENERATE(std::make_tuple(FirstVisit::fp32, 0.0, 4 * 128),
+               std::make_tuple(FirstVisit::fp16, 0x1p-11, 2 * 128),
+               std::make_tuple(FirstVisit::quantize8, 1.005 / 254, 128 + 4),
+               std::make_tuple(FirstVisit::refine, 1.005 / 14, 64 + 4));
+  Pair ends(delta(3, first), {1, 2, 128}, MemoryStorage::fp32);
+  std::vector<float> a(256);
+  for (int i = 0; i < 256; ++i) a[i] = std::sin(static_cast<float>(i * i));
+  CHECK(ends.sender->payload_bytes(ends.visit) == std::size_t(2 * bytes));
+  const std::vector<float> seen = ends.cross(a);
+  for (int i = 0; i < 256; ++i) REQUIRE(std::abs(seen[i] - a[i]) <= bound);
+  const std::vector<float> second = ends.cross(a);
+  for (int i = 0; i < 256; ++i) REQUIRE(std::abs(second[i] - a[i]) <= bound / 6 * 1.01);
+}
+
+TEST_CASE("an unchanging activation is reached at the rate of the bits") {
+  const int bits = GENERATE(2, 3, 4);
+  Pair ends(delta(bits, FirstVisit::refine), {1, 1, 64}, MemoryStorage::fp32);
+  std::vector<float> a(64);
+  for (int i = 0; i < 64; ++i) a[i] = std::cos(static_cast<float>(i * i));
+  double error = 0.08;
+  for (int visit = 0; visit < 6; ++visit) {
+    const std::vector<float> seen = ends.cross(a);
+    double largest = 0;
+    for (int i = 0; i < 64; ++i) largest = std::max(largest, std::abs(double{seen[i]} - a[i]));
+    CHECK(largest <= error);
+    error *= 0.51 / ((1 << (bits - 1)) - 1);
+  }
+}
+
+TEST_CASE("memories stay finite whatever comes") {
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                                MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
+  const auto first = GENERATE(FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8);
+  Pair ends(delta(3, first), {1, 1, 40}, storage);
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> a(40, 1.0f);
+  a[1] = inf;
+  a[2] = -inf;
+  a[3] = std::nanf("");
+  a[4] = 3.4e38f;
+  a[39] = -3.4e38f;
+  for (int step = 0; step < 5; ++step) {
+    for (const float value : ends.cross(a)) REQUIRE(std::isfinite(value));
+    if (step == 1) std::swap(a[4], a[39]);
+  }
+  CHECK(ends.sender->take_statistics(ExecSpace()).nonfinite == 15);
+  std::fill(a.begin(), a.end(), 0.5f);
+  a[3] = std::nanf("");  // no change
+  const float before = ends.cross(a)[3];
+  if (storage == MemoryStorage::fp32) CHECK(ends.cross(a)[3] == before);
+}
+
+TEST_CASE("a warm-up sends fp32 and leaves it in the memories") {
+  CodecSettings settings = delta(4, FirstVisit::refine);
+  settings.warmup_epochs = 2;
+  Pair ends(settings, {1, 2, 64}, MemoryStorage::fp16);
+  std::vector<float> a(128);
+  for (int visit = 0; visit < 2; ++visit) {
+    for (int i = 0; i < 128; ++i) a[i] = std::sin(static_cast<float>(visit + i * i));
+    ends.visit.epoch = visit;
+    CHECK(ends.sender->payload_bytes(ends.visit) == 4 * 128);
+    const std::vector<float> seen = ends.cross(a);
+    for (int i = 0; i < 128; ++i) REQUIRE(seen[i] == codec::float_of_half(codec::half_of(a[i])));
+  }
+  ends.visit.epoch = 2;
+  CHECK(ends.sender->payload_bytes(ends.visit) == 2 * (32 + 2));
+  const std::vector<float> seen = ends.cross(a);
+  for (int i = 0; i < 128; ++i) REQUIRE(std::abs(seen[i] - a[i]) <= 0x1p-11f);
+}
+
+TEST_CASE("a payload of the wrong length is an error with boundary and step") {
+  const EndsCase test{delta(3), MemoryStorage::fp16};
+  End sender(test), receiver(test);
+  std::vector<std::uint32_t> visits(kEndsSamples, 0);
+  const Visit visit = ends_visit(0, visits);
+  std::vector<std::uint8_t> bytes = sender.send(visit, 0);
+  const std::size_t right = bytes.size();
+  bytes.resize(right + 4);
+  for (const std::size_t wrong : {std::size_t{0}, right - 4, right + 4})
+    CHECK_THROWS_AS(receiver.receive(visit, bytes.data(), wrong), UserError);
+  CHECK_NOTHROW(receiver.receive(visit, bytes.data(), right));
+}
+
+TEST_CASE("a sender's error sums are those of what the receiver sees") {
+  const auto storage = GENERATE(MemoryStorage::fp16, MemoryStorage::bits4);
+  Pair ends(delta(3), {1, 4, 50}, storage);
+  ends.sender->measure_errors(true);
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  std::vector<float> a(200);
+  double error2 = 0, signal2 = 0;
+  for (int step = 0; step < 3; ++step) {
+    for (float& value : a) value += normal(random);
+    const std::vector<float> seen = ends.cross(a);
+    for (int i = 0; i < 200; ++i) {
+      error2 += std::pow(double{seen[i]} - a[i], 2);
+      signal2 += std::pow(double{a[i]}, 2);
+    }
+  }
+  const CodecStatistics sums = ends.sender->take_statistics(ExecSpace());
+  CHECK(sums.elements == 600);
+  CHECK(sums.error2 == Approx(error2).epsilon(1e-5));
+  CHECK(sums.signal2 == Approx(signal2).epsilon(1e-5));
+  CHECK(sums.relative_rms_error() == Approx(std::sqrt(error2 / signal2)).epsilon(1e-5));
+}
