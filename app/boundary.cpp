@@ -119,12 +119,12 @@ DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
 BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                                const BoundaryCodec& codec, const BoundaryMemory& memory,
                                std::uint32_t boundary, bool backward, int slots,
-                               const LinkSettings& link, const std::string& name)
+                               std::shared_ptr<EmulatedLink> link, const std::string& name)
     : BoundaryEnd(codec, memory, boundary, backward, true),
       channel_(
           progress, comm, peer, tag,
           ChannelOptions{.max_payload_bytes = max_payload_bytes(), .slots = slots, .name = name},
-          link) {}
+          std::move(link)) {}
 
 void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
                           const MatrixRef<float>& x_BTC) {

@@ -82,7 +82,8 @@ class BoundarySender : public BoundaryEnd {
  public:
   BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                  const BoundaryCodec& codec, const BoundaryMemory& memory, std::uint32_t boundary,
-                 bool backward, int slots, const LinkSettings& link, const std::string& name);
+                 bool backward, int slots, std::shared_ptr<EmulatedLink> link,
+                 const std::string& name);
 
   /// x_BTC: rows of shape.tokens a sample. Returns when x_BTC may be overwritten.
   void send(const ExecSpace& exec, const Crossing& crossing, const MatrixRef<float>& x_BTC);

@@ -22,8 +22,8 @@ double activation_bytes(const Settings& settings, const ModelPlan& plan, int sta
   const TrainingSettings& t = settings.training;
   const double rows = static_cast<double>(t.micro_batch_size) * plan.tokens;
   const double C = plan.config.n_embd;
-  const int slots =
-      slots_needed(settings.pipeline.schedule, stage, settings.pipeline.stages, t.micro_batches);
+  const int slots = slots_needed(settings.pipeline.schedule, stage, settings.pipeline.stages,
+                                 t.micro_batches, settings.pipeline.in_flight);
   const bool recompute =
       t.recompute || std::find(t.recompute_stages.begin(), t.recompute_stages.end(), stage) !=
                          t.recompute_stages.end();

@@ -14,12 +14,13 @@ namespace {
 
 // Channel tags: boundaries count from 0 in each direction.
 constexpr int kForwardTag = 0, kBackwardTag = 1, kRowsTag = 2, kRowGradientsTag = 3;
-constexpr int kMostSlots = 8;
+constexpr int kMostSlots = 16;
 
-/// Settings of boundary i: an entry of its own, or the one for all, or none.
-LinkSettings link_of(const std::vector<LinkSettings>& links, int boundary) {
-  if (links.empty()) return {};
-  return links.size() == 1 ? links.front() : links[boundary];
+/// The emulated link of boundary i: an entry of its own, or the one for all, or none.
+std::shared_ptr<EmulatedLink> link_of(const std::vector<LinkSettings>& links, int boundary) {
+  LinkSettings settings;
+  if (!links.empty()) settings = links.size() == 1 ? links.front() : links[boundary];
+  return std::make_shared<EmulatedLink>(settings);
 }
 
 /// Rows of tied embeddings change little from step to step: where activations are compressed, 8
@@ -86,6 +87,7 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
       shape_(shape),
       seed_(settings.training.seed),
       schedule_(settings.pipeline.schedule),
+      in_flight_(settings.pipeline.in_flight),
       table_is_remote_(stage.is_last() != stage.is_first() &&
                        (stage.is_last() ? stage.token_table() >= 0 : stage.token_table() < 0)),
       all_reduce_(progress, grid.stage_comm()) {
@@ -94,9 +96,9 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
   capacity.samples = shape.samples;
   capacity.tokens = shape.tokens;
   capacity.micro_batches = shape.micro_batches;
-  capacity.slots = shape.training
-                       ? slots_needed(schedule_, grid.stage(), grid.stages(), shape.micro_batches)
-                       : 1;
+  capacity.slots = shape.training ? slots_needed(schedule_, grid.stage(), grid.stages(),
+                                                 shape.micro_batches, in_flight_)
+                                  : 1;
   capacity.table_rows = std::min(shape.vocabulary, rows);
   capacity.training = shape.training;
   capacity.recompute = stage_recomputes(settings.training, grid.stage());
@@ -119,6 +121,19 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
   if (memory.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
   memory.io = cache_io_.get();
 
+  // With two stages, token rows share the boundary's links; with more they have a link of their own
+  // between the last stage and the first, as fast as the nearest boundary's.
+  const int last = grid.stages() - 1;
+  std::shared_ptr<EmulatedLink> forward_link, backward_link, table_link;
+  if (!grid.last()) forward_link = link_of(settings.network.forward, i);
+  if (!grid.first()) backward_link = link_of(settings.network.backward, i - 1);
+  if (table_is_remote_) {
+    table_link = grid.first() ? forward_link : backward_link;
+    if (last > 1)
+      table_link = grid.first() ? link_of(settings.network.forward, 0)
+                                : link_of(settings.network.backward, last - 1);
+  }
+
   const int slots = std::clamp(shape.micro_batches, 2, kMostSlots);
   const MPI_Comm comm = grid.pipeline_comm();
   const auto name = [](int boundary, const char* what) {
@@ -126,7 +141,7 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
   };
   if (!grid.last()) {
     send_forward_.emplace(progress, comm, i + 1, kForwardTag, forward_codec, memory, i, false,
-                          slots, link_of(settings.network.forward, i), name(i, "forward"));
+                          slots, forward_link, name(i, "forward"));
     if (shape.training)
       receive_backward_.emplace(progress, comm, i + 1, kBackwardTag, backward_codec, memory, i,
                                 true, slots, name(i, "backward"));
@@ -136,13 +151,11 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
                              false, slots, name(i - 1, "forward"));
     if (shape.training)
       send_backward_.emplace(progress, comm, i - 1, kBackwardTag, backward_codec, memory, i - 1,
-                             true, slots, link_of(settings.network.backward, i - 1),
-                             name(i - 1, "backward"));
+                             true, slots, backward_link, name(i - 1, "backward"));
   }
 
   if (grid.first() || (grid.last() && table_is_remote_)) index_.emplace(shape.vocabulary, rows);
   if (table_is_remote_) {
-    const int last = grid.stages() - 1;
     const CodecShape table_shape{capacity.table_rows, 1, stage.channels()};
     BoundaryCodec row_codec = table_row_codec(settings.forward, table_shape);
     BoundaryCodec gradient_codec = table_gradient_codec(settings.backward, table_shape);
@@ -154,7 +167,7 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
       table_buffer_UC_ = Matrix<float>(uninitialized("deltapipe::Pipeline::tableRows"),
                                        capacity.table_rows, stage.channels());
       send_table_.emplace(progress, comm, 0, kRowsTag, row_codec, table_memory, last, true, 2,
-                          link_of(settings.network.backward, last - 1), "token rows");
+                          table_link, "token rows");
       if (shape.training)
         receive_table_.emplace(progress, comm, 0, kRowGradientsTag, gradient_codec, table_memory,
                                last, false, 2, "token row gradients");
@@ -163,8 +176,7 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
                              "token rows");
       if (shape.training)
         send_table_.emplace(progress, comm, last, kRowGradientsTag, gradient_codec, table_memory,
-                            last, false, 2, link_of(settings.network.forward, 0),
-                            "token row gradients");
+                            last, false, 2, table_link, "token row gradients");
     }
   }
 
@@ -367,7 +379,8 @@ void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool m
   if (count == 0) {
     reduce_without_samples();
   } else {
-    for (const Instruction& instruction : make_schedule(schedule_, i, grid_.stages(), count)) {
+    for (const Instruction& instruction :
+         make_schedule(schedule_, i, grid_.stages(), count, in_flight_)) {
       const int m = instruction.micro_batch;
       const int slot = instruction.slot;
       const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;

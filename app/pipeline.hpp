@@ -99,6 +99,7 @@ class Pipeline {
   PipelineShape shape_;
   std::uint64_t seed_;
   PipelineSchedule schedule_;
+  int in_flight_;
   bool table_is_remote_;  ///< tied embeddings over more than one stage
 
   std::unique_ptr<CacheIoThread> cache_io_;

@@ -31,7 +31,7 @@ Gpt2Config new_config(const ModelSettings& model, const Tokenizer& tokenizer) {
   config.n_layer = model.n_layer;
   config.n_head = model.n_head;
   config.n_embd = model.n_embd;
-  config.n_inner = 4 * model.n_embd;
+  config.n_inner = model.n_inner > 0 ? model.n_inner : 4 * model.n_embd;
   config.n_positions = model.n_positions;
   config.vocabulary_size = tokenizer.vocabulary_size();
   config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;

@@ -169,12 +169,17 @@ void IntervalAccount::settle(ChannelStatistics& statistics) {
 
 SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                          ChannelOptions options, LinkSettings link)
+    : SendChannel(progress, comm, peer, tag, std::move(options),
+                  std::make_shared<EmulatedLink>(link)) {}
+
+SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                         ChannelOptions options, std::shared_ptr<EmulatedLink> link)
     : progress_(progress),
       comm_(comm),
       peer_(peer),
       tag_(tag),
       options_(std::move(options)),
-      link_(link) {
+      link_(std::move(link)) {
   check_options(options_);
   {
     const auto lock = progress_.lock_mpi();
@@ -187,7 +192,7 @@ SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int 
 
 void SendChannel::reclaim(Slot& slot) {
   const OperationTimes times = progress_.times(slot.ticket);
-  const TimePoint begin = link_.emulates() ? slot.link_start : times.started;
+  const TimePoint begin = link_->emulates() ? slot.link_start : times.started;
   account_.transfer(begin, times.finished);
   TraceRecorder::instance().record(TraceCategory::wire, options_.name + " send", "transfer", begin,
                                    times.finished);
@@ -243,8 +248,8 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
   OperationPlan plan;
   plan.name = between(options_.name, source_rank_, target_rank_);
   TimePoint link_start{};
-  if (link_.emulates()) {
-    const EmulatedLink::Passage passage = link_.book(Clock::now(), bytes);
+  if (link_->emulates()) {
+    const EmulatedLink::Passage passage = link_->book(Clock::now(), bytes);
     link_start = passage.start;
     plan.not_before = passage.arrival;
     statistics_.link_busy_seconds += passage.busy_seconds;

@@ -86,6 +86,10 @@ class SendChannel {
   /// `progress`. Throws UserError when the buffers are beyond what MPI or memory can take.
   SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag, ChannelOptions options,
               LinkSettings link = {});
+  /// The same over a link that other channels of this rank use as well; all calls of channels that
+  /// share a link come from one thread.
+  SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag, ChannelOptions options,
+              std::shared_ptr<EmulatedLink> link);
   SendChannel(const SendChannel&) = delete;
   SendChannel& operator=(const SendChannel&) = delete;
 
@@ -117,7 +121,7 @@ class SendChannel {
   int peer_;
   int tag_;
   ChannelOptions options_;
-  EmulatedLink link_;
+  std::shared_ptr<EmulatedLink> link_;
   std::uint32_t source_rank_;
   std::uint32_t target_rank_;
   std::uint64_t sequence_ = 0;

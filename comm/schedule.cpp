@@ -1,6 +1,7 @@
 #include "comm/schedule.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "core/error.hpp"
@@ -45,15 +46,16 @@ class Writer {
 
 }  // namespace
 
-int slots_needed(PipelineSchedule kind, int stage, int stages, int micro_batches) {
+int slots_needed(PipelineSchedule kind, int stage, int stages, int micro_batches, int in_flight) {
   check_layout(stage, stages, micro_batches);
+  DELTAPIPE_ASSERT(in_flight > 0, std::to_string(in_flight));
   if (kind == PipelineSchedule::gpipe) return micro_batches;
-  return std::min(micro_batches, stages - stage);
+  return std::min<std::int64_t>(micro_batches, 1 + std::int64_t{in_flight} * (stages - 1 - stage));
 }
 
 std::vector<Instruction> make_schedule(PipelineSchedule kind, int stage, int stages,
-                                       int micro_batches) {
-  const int slots = slots_needed(kind, stage, stages, micro_batches);
+                                       int micro_batches, int in_flight) {
+  const int slots = slots_needed(kind, stage, stages, micro_batches, in_flight);
   Writer writer(stage, stages, slots);
   // Both are "run `ahead` forwards, then one backward for each forward that is left, then the
   // other backwards"; GPipe runs all of them ahead.

@@ -27,13 +27,18 @@ struct Instruction {
 /// gradients, the last one sends no activations and receives no gradients. Backward passes run in
 /// the order 0 ... micro_batches - 1 in every schedule, so that gradients are summed in one order.
 /// A micro-batch holds its slot from its forward to the end of its backward.
-/// Throws InternalError unless 0 <= stage < stages and micro_batches > 0.
+/// in_flight: see slots_needed().
+/// Throws InternalError unless 0 <= stage < stages, micro_batches > 0 and in_flight > 0.
 std::vector<Instruction> make_schedule(PipelineSchedule kind, int stage, int stages,
-                                       int micro_batches);
+                                       int micro_batches, int in_flight = 1);
 
 /// The most micro-batches that are alive (forward done, backward not) at that stage:
 /// GPipe (arXiv 1811.06965): all; 1F1B (arXiv 1806.03377): min(micro_batches, stages - stage).
-int slots_needed(PipelineSchedule kind, int stage, int stages, int micro_batches);
+/// Over slow links a micro-batch spends longer on the way than in a stage; with in_flight > 1 that
+/// many may be under way at each boundary behind the stage, so that links and stages stay busy:
+/// min(micro_batches, 1 + in_flight * (stages - 1 - stage)).
+int slots_needed(PipelineSchedule kind, int stage, int stages, int micro_batches,
+                 int in_flight = 1);
 
 /// The idle part of a step where all stages cost the same and messages are free:
 /// (K - 1) / (M + K - 1) for both schedules.

@@ -78,6 +78,7 @@ void add_new_model(std::vector<Key>& keys, ModelSettings& m) {
   SectionKeys add(keys, "model.new");
   add("n_layer", Integer{&m.n_layer, 1, 10000}, "transformer blocks");
   add("n_head", Integer{&m.n_head, 1, 1024}, "attention heads; divides n_embd");
+  add("n_inner", Integer{&m.n_inner, 0, 262144}, "hidden width of the MLP; 0: 4 n_embd");
   add("n_embd", Integer{&m.n_embd, 1, 65536}, "channels");
   add("n_positions", Integer{&m.n_positions, 1, 1 << 20}, "longest sequence, in tokens");
 }
@@ -171,6 +172,9 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
       choice(p.schedule, {{"gpipe", PipelineSchedule::gpipe},
                           {"1f1b", PipelineSchedule::one_forward_one_backward}}),
       "gpipe: all forwards, then all backwards; 1f1b: alternating, holds fewer activations");
+  add("in_flight", Integer{&p.in_flight, 1, 65536},
+      "1f1b: micro-batches that may be under way at a boundary; more hide slower links and take "
+      "memory for as many activations");
   add("partition", IntegerList{&p.partition, 1, 10000},
       "transformer blocks of each stage, one number a stage; empty: balanced by cost");
 }

@@ -18,6 +18,7 @@ struct ModelSettings {
   int n_head = 4;
   int n_embd = 256;
   int n_positions = 1024;
+  int n_inner = 0;  ///< hidden width of the MLP; 0: 4 n_embd
   // Dropout probabilities; negative: those of the model's config.json (new models: 0).
   double dropout_embedding = -1;
   double dropout_attention = -1;
@@ -89,6 +90,7 @@ struct PipelineSettings {
   int stages = 1;    ///< K
   int replicas = 1;  ///< R; ranks needed: K * R
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
+  int in_flight = 1;           ///< 1F1B: micro-batches a boundary that may be under way at once
   std::vector<int> partition;  ///< blocks a stage; empty: balanced by counted cost
 
   bool operator==(const PipelineSettings&) const = default;
