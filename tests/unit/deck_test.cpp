@@ -45,7 +45,7 @@ void check_all(const std::vector<Wrong>& cases) {
 /// No setting at its default, with awkward strings and numbers.
 Settings unusual_settings() {
   Settings s;
-  s.model = {"", 6, 3, 48, 77, 0.1, 0.2, 1.0 / 3};
+  s.model = {"", 6, 3, 48, 77, 99, 0.1, 0.2, 1.0 / 3};
   s.tokenizer = {"", 300};
   s.data = {{"a \"b\"\\c.txt", "tab\there\nline", "\x7f\x01", "'", "naïve/文.txt", ""},
             {"v.jsonl"},
@@ -75,7 +75,7 @@ Settings unusual_settings() {
   s.training.recompute = true;
   s.training.recompute_stages = {0, 2};
   s.training.evaluate_every = 5;
-  s.pipeline = {3, 2, PipelineSchedule::gpipe, {1, 3, 2}};
+  s.pipeline = {3, 2, PipelineSchedule::gpipe, 2, {1, 3, 2}};
   s.forward = {
       CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
       FirstVisit::refine, 1.5};
