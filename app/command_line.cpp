@@ -35,9 +35,9 @@ constexpr std::array descriptions = {
                 "The history goes to run.h5 in output.directory, the model to model/ in it.\n"},
     Description{
         Command::evaluate, "evaluate", "Loss and perplexity on the validation data",
-        "Compresses what crosses the boundaries as the deck says; for the loss without it:\n"
+        "What crosses the boundaries is not compressed. A trained model, on any number of stages:\n"
         "  mpirun -n 2 deltapipe evaluate inputs/quickstart.toml "
-        "boundary.forward.codec=none\n"},
+        "model.path=runs/quickstart/model\n"},
     Description{Command::generate, "generate", "Continue texts",
                 "  mpirun -n 2 deltapipe generate inputs/quickstart.toml --prompt \"Once upon\"\n"},
     Description{Command::check, "check",
