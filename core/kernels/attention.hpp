@@ -79,9 +79,9 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
               s[j] *= inverse * factor[i];
           });
         } else {
-          row_for(team, visible, [&](int j) { s[j] *= inverse; });
+          row_for(team, visible, [=](int j) { s[j] *= inverse; });
         }
-        row_for(team, at.keys() - visible, [&](int j) { s[visible + j] = 0; });
+        row_for(team, at.keys() - visible, [=](int j) { s[visible + j] = 0; });
         log_sum_HT(head * tokens + query) = top * scale + std::log(sum);
       });
 }
@@ -119,13 +119,14 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
             }
           });
         } else {
-          row_for(team, visible, [&](int j) {
+          // Captured by value: what the other branch's calls can see does not stay in registers.
+          row_for(team, visible, [=](int j) {
             const Real p = vector_exp(s[j] * scale - log_sum);
             s[j] = p;
             d[j] = scale * p * (d[j] - mean);
           });
         }
-        row_for(team, at.keys() - visible, [&](int j) {
+        row_for(team, at.keys() - visible, [=](int j) {
           s[visible + j] = 0;
           d[visible + j] = 0;
         });

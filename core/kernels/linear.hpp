@@ -153,7 +153,7 @@ void bias_dropout_residual(const ExecSpace& exec, const MatrixRef<const Real>& r
               out[c] = residual[c] + factor[i] * (branch[c] + b[c]);
           });
         } else {
-          row_for(team, channels, [&](int c) { out[c] = residual[c] + (branch[c] + b[c]); });
+          row_for(team, channels, [=](int c) { out[c] = residual[c] + (branch[c] + b[c]); });
         }
       });
 }

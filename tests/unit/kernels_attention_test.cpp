@@ -1,0 +1,175 @@
+// Attention against the formula that materialises everything, in double.
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "core/kernels/attention.hpp"
+#include "support/device_values.hpp"
+#include "support/finite_differences.hpp"
+
+using namespace deltapipe;
+using deltapipe::test::random_values;
+using deltapipe::test::relative_difference;
+using deltapipe::test::slope_error;
+using deltapipe::test::to_device;
+using deltapipe::test::to_host;
+
+namespace {
+
+struct Case {
+  AttentionShape shape;
+  double probability = 0;
+
+  int rows() const { return shape.samples * shape.tokens; }
+  Dropout dropout(const Vector<std::uint64_t>& ids) const {
+    Dropout d;
+    d.probability = static_cast<float>(probability);
+    d.stream = RandomStream(1, 2, 3);
+    d.sample_id_B = ids;
+    d.tokens = shape.tokens;
+    return d;
+  }
+};
+
+std::vector<std::uint64_t> sample_ids(int samples) {
+  std::vector<std::uint64_t> ids;
+  for (int b = 0; b < samples; ++b) ids.push_back(11 + 5 * b);
+  return ids;
+}
+
+template <class Real>
+struct Made {
+  std::vector<Real> out, log_sum, dqkv;
+};
+
+/// Forward and, with dout, backward. Workspaces and results start as NaN.
+template <class Real>
+Made<Real> attend(const Case& c, const std::vector<Real>& qkv, const std::vector<Real>& dout = {}) {
+  const ExecSpace exec;
+  const int C = c.shape.channels();
+  const Real nan = std::numeric_limits<Real>::quiet_NaN();
+  const Vector<std::uint64_t> ids = to_device(sample_ids(c.shape.samples));
+  const std::vector<Real> unset(attention_workspace(c.shape), nan);
+  const Vector<Real> scores = to_device(unset), scores2 = to_device(unset);
+  const Matrix<Real> in = to_device(qkv, 3 * C);
+  const Matrix<Real> out = to_device(std::vector<Real>(c.rows() * C, nan), C);
+  const Vector<Real> log_sum = to_device(std::vector<Real>(c.rows() * c.shape.heads, nan));
+  attention_forward<Real>(exec, c.shape, in, c.dropout(ids), scores, out, log_sum);
+  Made<Real> made{to_host(out), to_host(log_sum), {}};
+  if (dout.empty()) return made;
+  const Matrix<Real> dqkv = to_device(std::vector<Real>(c.rows() * 3 * C, nan), 3 * C);
+  attention_backward<Real>(exec, c.shape, in, c.dropout(ids), out, log_sum, to_device(dout, C),
+                           scores, scores2, dqkv);
+  made.dqkv = to_host(dqkv);
+  return made;
+}
+
+/// Dropout's factor of one probability, asked for one at a time.
+double factor_of(const Case& c, int sample, int head, int query, int key) {
+  if (c.probability == 0) return 1;
+  const std::uint32_t blocks_a_row = (c.shape.tokens + 3) / 4;
+  std::uint32_t bits[4];
+  RandomStream(1, 2, 3).draw(sample_ids(c.shape.samples)[sample],
+                             (head * c.shape.tokens + query) * blocks_a_row + key / 4, bits);
+  return (bits[key % 4] >> 8) / 16777216.0 < static_cast<float>(c.probability)
+             ? 0
+             : 1 / (1 - c.probability);
+}
+
+/// out and, for dL/dout = dout, dqkv, by the textbook.
+Made<double> formula(const Case& c, const std::vector<double>& qkv,
+                     const std::vector<double>& dout) {
+  const int T = c.shape.tokens, H = c.shape.heads, D = c.shape.head_width, C = c.shape.channels();
+  const double scale = 1 / std::sqrt(static_cast<double>(D));
+  Made<double> made{std::vector<double>(c.rows() * C), std::vector<double>(c.rows() * H),
+                    std::vector<double>(c.rows() * 3 * C)};
+  for (int b = 0; b < c.shape.samples; ++b)
+    for (int h = 0; h < H; ++h)
+      for (int i = 0; i < T; ++i) {
+        const auto at = [&](int t, int part) { return (b * T + t) * 3 * C + part * C + h * D; };
+        const int o = (b * T + i) * C + h * D;
+        std::vector<double> p(i + 1), dp(i + 1);
+        double sum = 0, mean = 0;
+        for (int j = 0; j <= i; ++j) {
+          double score = 0;
+          for (int d = 0; d < D; ++d) score += qkv[at(i, 0) + d] * qkv[at(j, 1) + d];
+          sum += p[j] = std::exp(score * scale);
+        }
+        made.log_sum[b * H * T + h * T + i] = std::log(sum);
+        for (int j = 0; j <= i; ++j) {
+          p[j] /= sum;
+          const double factor = factor_of(c, b, h, i, j);
+          for (int d = 0; d < D; ++d) {
+            made.out[o + d] += factor * p[j] * qkv[at(j, 2) + d];
+            dp[j] += factor * dout[o + d] * qkv[at(j, 2) + d];
+            made.dqkv[at(j, 2) + d] += factor * p[j] * dout[o + d];
+          }
+          mean += p[j] * dp[j];
+        }
+        for (int j = 0; j <= i; ++j) {
+          const double ds = p[j] * (dp[j] - mean) * scale;
+          for (int d = 0; d < D; ++d) {
+            made.dqkv[at(i, 0) + d] += ds * qkv[at(j, 1) + d];
+            made.dqkv[at(j, 1) + d] += ds * qkv[at(i, 0) + d];
+          }
+        }
+      }
+  return made;
+}
+
+std::vector<float> single(const std::vector<double>& values) {
+  return std::vector<float>(values.begin(), values.end());
+}
+
+}  // namespace
+
+TEST_CASE("Attention, forwards and backwards, is the formula", "[kernels][attention]") {
+  const AttentionShape shape = GENERATE(AttentionShape{1, 1, 1, 1}, AttentionShape{2, 1, 3, 5},
+                                        AttentionShape{2, 2, 2, 3}, AttentionShape{3, 17, 3, 12},
+                                        AttentionShape{1, 127, 1, 4}, AttentionShape{1, 128, 2, 3},
+                                        AttentionShape{2, 129, 2, 5}, AttentionShape{1, 300, 2, 8});
+  const Case c{shape, GENERATE(0.0, 0.35)};
+  INFO("B " << shape.samples << " T " << shape.tokens << " H " << shape.heads << " D "
+            << shape.head_width << " dropout " << c.probability);
+  const auto qkv = random_values(c.rows() * 3 * shape.channels(), 1, 2);
+  const auto dout = random_values(c.rows() * shape.channels(), 2);
+  const Made<double> truth = formula(c, qkv, dout);
+  const Made<double> made = attend(c, qkv, dout);
+  CHECK(relative_difference(made.out, truth.out) < 1e-7);  // 1/(1-p) has the digits of a float
+  CHECK(relative_difference(made.log_sum, truth.log_sum) < 1e-12);
+  CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-3) < 1e-7);
+  const Made<float> in_single = attend(c, single(qkv), single(dout));
+  CHECK(relative_difference(in_single.out, truth.out) < 1e-5);
+  CHECK(relative_difference(in_single.dqkv, truth.dqkv, 1e-2) < 1e-5);
+}
+
+TEST_CASE("Attention's gradient is its slope", "[kernels][attention]") {
+  const Case c{{2, 5, 2, 3}, GENERATE(0.0, 0.4)};
+  const auto qkv = random_values(c.rows() * 18, 1, 2), dout = random_values(c.rows() * 6, 2);
+  const auto loss = [&](const std::vector<double>& x) { return test::dot(dout, attend(c, x).out); };
+  CHECK(slope_error(loss, qkv, attend(c, qkv, dout).dqkv) < 1e-8);
+}
+
+TEST_CASE("A token sees no later token", "[kernels][attention]") {
+  const Case c{{1, 140, 2, 4}, 0};
+  auto qkv = random_values<float>(140 * 24, 1);
+  const auto before = attend(c, qkv).out;
+  for (std::size_t i = 133 * 24; i < qkv.size(); ++i) qkv[i] = 50 - qkv[i];
+  const auto after = attend(c, qkv).out;
+  CHECK(std::equal(before.begin(), before.begin() + 133 * 8, after.begin()));
+  CHECK(before != after);
+}
+
+TEST_CASE("Attention with huge scores stays finite; NaN shows where it is seen",
+          "[kernels][attention]") {
+  const Case c{{1, 20, 1, 4}, 0};
+  const auto dout = random_values<float>(80, 3);
+  const auto huge = attend(c, random_values<float>(240, 1, 1e4), dout);
+  for (const float value : huge.out) CHECK((std::isfinite(value) && std::abs(value) <= 1e4f));
+  for (const float value : huge.dqkv) CHECK(std::isfinite(value));
+  for (const float value : attend(c, std::vector<float>(240, 0.0f), dout).out) CHECK(value == 0);
+
+  auto bad = random_values<float>(240, 1);
+  bad[10 * 12] = NAN;  // the query of token 10
+  const auto out = attend(c, bad, dout).out;
+  for (int i = 0; i < 80; ++i) CHECK(std::isnan(out[i]) == (i / 4 == 10));
+}
