@@ -80,8 +80,8 @@ Settings unusual_settings() {
       CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
       FirstVisit::refine, 1.5};
   s.backward = {
-      CodecKind::quantize, 1, ScaleKind::channel, 16, Rounding::stochastic, Levels::asymmetric,
-      FirstVisit::fp16,    2};
+      CodecKind::quantize,   1, ScaleKind::channel, 16, Rounding::stochastic, Levels::asymmetric,
+      FirstVisit::quantize8, 2};
   s.cache = {MemoryStorage::bits4, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
   s.network.forward = {{1e8, 1e-3}, {123456789.125, 5e-5}};
   s.network.backward = {{0, 1.0 / 3}};
