@@ -58,10 +58,14 @@ def main():
     parser.add_argument("run", help="run.h5 or the directory that holds it")
     parser.add_argument("--every", type=int, default=0, metavar="N",
                         help="print every Nth step (default: about 20 lines)")
+    parser.add_argument("--finished", action="store_true",
+                        help="print nothing; exit 0 if the run finished, 1 if not")
     arguments = parser.parse_args()
     if arguments.every < 0:
         parser.error("--every must be at least 1")
     run = Run(arguments.run)
+    if arguments.finished:
+        return 0 if run.attributes.get("status") == "finished" else 1
     every = arguments.every or max(1, -(-run.length // 20))
     if run.length:
         header = [title for name, title, _ in COLUMNS if name in run.steps] + ["wire"]
