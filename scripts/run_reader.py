@@ -115,7 +115,7 @@ def bytes_text(count):
 def run_main(main):
     """Exit status of a script: mistakes in its input are one line, no stack trace."""
     try:
-        main()
+        return main() or 0
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
