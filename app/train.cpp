@@ -253,6 +253,9 @@ class Trainer {
       hidden_seconds_ += record.forward.hidden_seconds[b] + record.backward.hidden_seconds[b];
       wait_seconds_ += record.forward.wait_seconds[b] + record.backward.wait_seconds[b];
     }
+    idle_seconds_.resize(record.idle_seconds.size());
+    for (std::size_t i = 0; i < record.idle_seconds.size(); ++i)
+      idle_seconds_[i] += record.idle_seconds[i];
     display_->step({record.step, record.epoch, record.loss, record.learning_rate, record.tokens,
                     wire_bytes(record)});
     if (run_file_) run_file_->append(record);
@@ -296,6 +299,9 @@ class Trainer {
                   with_prefix(static_cast<double>(total_bytes_) / seconds_).c_str());
       std::printf("%-28s %.1f s hidden behind compute, %.1f s waited for\n", "communication",
                   hidden_seconds_, wait_seconds_);
+      std::printf("%-28s", "idle, stage by stage");
+      for (const double idle : idle_seconds_) std::printf(" %.0f %%", 100 * idle / seconds_);
+      std::printf("\n");
     }
     std::printf("%-28s %sB on the fullest rank\n", "peak memory", with_prefix(peak).c_str());
     std::printf("%-28s %s/run.h5\n", "run file", settings_.output.directory.c_str());
@@ -320,6 +326,7 @@ class Trainer {
   TimePoint last_measured_{};
   double seconds_ = 0, last_loss_ = 0, hidden_seconds_ = 0, wait_seconds_ = 0;
   std::uint64_t total_bytes_ = 0, total_samples_ = 0, total_tokens_ = 0;
+  std::vector<double> idle_seconds_;
   std::optional<EvaluationResult> last_evaluation_;
 };
 
