@@ -95,7 +95,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
       "deltapipe");
   Arguments arguments;
   if (const std::string mistake = unknown_command(argc, argv); !mistake.empty()) {
-    if (speak) std::cerr << mistake << "\n";
+    if (speak) std::cerr << "deltapipe: error: " << mistake << "\n";
     return {std::nullopt, exit_usage};
   }
   app.set_version_flag(
@@ -108,10 +108,13 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
 
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
+  } catch (const CLI::Success& asked) {  // help, version
     std::ostream nowhere(nullptr);
-    const int status = app.exit(error, speak ? std::cout : nowhere, speak ? std::cerr : nowhere);
-    return {std::nullopt, status == 0 ? exit_success : exit_usage};
+    app.exit(asked, speak ? std::cout : nowhere, nowhere);
+    return {std::nullopt, exit_success};
+  } catch (const CLI::ParseError& error) {
+    if (speak) std::cerr << "deltapipe: error: " << error.what() << "; see deltapipe --help\n";
+    return {std::nullopt, exit_usage};
   }
   if (arguments.reference) {
     if (speak) std::cout << deck_reference();

@@ -116,7 +116,8 @@ TEST_CASE("a wrong command line is a usage error") {
     }
     CHECK(outcome.parsed.exit_code == 2);
     CHECK(outcome.output.empty());
-    CHECK_THAT(outcome.errors, Catch::Contains(part));
+    CHECK_THAT(outcome.errors, Catch::StartsWith("deltapipe: error: ") && Catch::Contains(part));
+    CHECK(outcome.errors.find('\n') == outcome.errors.size() - 1);
     CHECK(parse(arguments, false).errors.empty());
   }
 }

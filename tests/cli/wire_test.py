@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Bytes on the wire by formula, and what the compression does to a run."""
+
+import re
+import subprocess
+import time
+
+import h5py
+import numpy as np
+
+import support
+from support import HEADER_BYTES
+
+CHANNELS = 32  # of the small model
+TOKENS = 32
+
+
+def code_bytes(bits, tile, channels=CHANNELS):
+    """A row of codes: a step of two bytes for each tile, codes in whole bytes for 8 channels."""
+    tiles = -(-channels // tile)
+    return 2 * tiles + bits * -(-channels // 8)
+
+
+def block_bytes(row_bytes, tokens):
+    """A sample's block in a payload ends at a multiple of four bytes."""
+    return -(-row_bytes * tokens // 4) * 4
+
+
+class Bytes(support.TestCase):
+    def test_whole_values(self):
+        deck = self.small(training={"micro_batches": 3})
+        for codec, size in (("none", 4), ("fp16", 2), ("bf16", 2)):
+            with self.subTest(codec):
+                run = self.train(deck, codec, 3, [
+                    "pipeline.stages=3", f"boundary.forward.codec={codec}",
+                    f"boundary.backward.codec={codec}"])
+                step = 3 * (HEADER_BYTES + 2 * TOKENS * CHANNELS * size)
+                expected = np.full((3, 2), step)
+                np.testing.assert_array_equal(run.steps["forward_bytes"], expected)
+                np.testing.assert_array_equal(run.steps["backward_bytes"], expected)
+
+    def test_padding_is_not_sent(self):
+        tokens = self.place / "documents.h5"
+        lengths = [5, 40, 9, 33, 21, 12]
+        with h5py.File(tokens, "w") as file:
+            file["tokens"] = np.arange(sum(lengths), dtype=np.int32) % 200
+            file["document_offsets"] = np.cumsum([0] + lengths[:-1])
+        base = self.deck_file(self.small(training={"steps": 1}))
+        self.succeed(["train", base, f"output.directory={self.place}/base"])
+        deck = self.small(model={"path": str(self.place / "base" / "model")},
+                          tokenizer={"train_vocabulary": 0},
+                          data={"train": [str(tokens)], "packing": "document",
+                                "validation": [str(tokens)], "max_train_samples": 0},
+                          training={"steps": 2, "micro_batch_size": 3, "micro_batches": 2},
+                          pipeline={"stages": 2})
+        run = self.train(deck, "padded", 2)
+        # Every document ends with the end-of-text token: as many targets as it has tokens. Those
+        # of 40 and 33 are two windows, which makes 8 samples: batches of 6 and 2.
+        self.assertEqual(run.steps["samples"].tolist(), [6, 2])
+        self.assertEqual(int(run.steps["tokens"].sum()), sum(lengths))
+        messages = np.array([2, 1])
+        expected = messages * HEADER_BYTES + run.steps["tokens"] * CHANNELS * 4
+        np.testing.assert_array_equal(run.steps["forward_bytes"][:, 0], expected)
+        np.testing.assert_array_equal(run.steps["backward_bytes"][:, 0], expected)
+
+    def test_codes(self):
+        # Two passes over 10 samples in batches of 4, 4 and 2.
+        deck = self.small(data={"max_train_samples": 10}, training={"steps": 6},
+                          pipeline={"stages": 2},
+                          boundary__forward={"codec": "delta", "bits": 3, "tile": 16,
+                                             "first_visit": "quantize8"},
+                          boundary__backward={"codec": "quantize", "bits": 6, "scale": "token"})
+        run = self.train(deck, "codes", 2)
+        samples = np.array([4, 4, 2] * 2)
+        messages = np.array([2, 2, 1] * 2)
+        first = block_bytes(code_bytes(8, 16), TOKENS)
+        later = block_bytes(code_bytes(3, 16), TOKENS)
+        visit = np.array([first] * 3 + [later] * 3)
+        np.testing.assert_array_equal(run.steps["forward_bytes"][:, 0],
+                                      messages * HEADER_BYTES + samples * visit)
+        gradient = block_bytes(code_bytes(6, CHANNELS), TOKENS)
+        np.testing.assert_array_equal(run.steps["backward_bytes"][:, 0],
+                                      messages * HEADER_BYTES + samples * gradient)
+        for name in ("forward_error", "backward_error"):
+            self.assertGreater(run.steps[name][0, 0], 0)
+            self.assertLess(run.steps[name][0, 0], 0.2)
+
+    def test_check_predicts_the_wire(self):
+        deck = self.deck_file(self.small(
+            pipeline={"stages": 3}, training={"steps": 12, "micro_batches": 3},
+            data={"max_train_samples": 18}, boundary__forward={"codec": "delta", "bits": 4},
+            boundary__backward={"codec": "quantize", "bits": 6}))
+        said = self.succeed(["check", deck]).out
+        output = self.output("predicted")
+        self.succeed(["train", deck, f"output.directory={output}"], 3)
+        run = support.Run(output / "run.h5")
+        for direction in ("forward", "backward"):
+            line, = [line for line in said.splitlines() if line.startswith(f"# {direction}")]
+            value, prefix = re.search(r"([\d.]+) ?(k|M|)B$", line).groups()
+            predicted = float(value) * {"": 1, "k": 1e3, "M": 1e6}[prefix]
+            for boundary in (0, 1):
+                last = run.steps[f"{direction}_bytes"][-1, boundary]
+                self.assertLess(abs(predicted / last - 1), 0.006, line)  # three digits are shown
+        self.assertRegex(said, r"# +0 +\d+ .*\n# +1 +\d+ .*\n# +2 +\d+ ")
+        self.assertIn("activation cache", said)
+
+    def test_tied_rows(self):
+        # One sample: each of its distinct tokens' rows travels, and as many gradients.
+        deck = self.small(training={"steps": 2, "micro_batch_size": 1, "micro_batches": 1},
+                          pipeline={"stages": 2})
+        run = self.train(deck, "tied", 2)
+        for column in ("tied_row_bytes", "tied_gradient_bytes"):
+            rows, rest = np.divmod(run.steps[column] - HEADER_BYTES, 4 * CHANNELS)
+            self.assertTrue((rest == 0).all())
+            self.assertTrue((rows >= 2).all() and (rows <= TOKENS).all())
+        one = self.train(deck, "tied-one", 1, ["pipeline.stages=1"])
+        self.assertFalse(one.steps["tied_row_bytes"].any())
+
+    def test_replicas_are_counted(self):
+        deck = self.small(pipeline={"stages": 2, "replicas": 2})
+        run = self.train(deck, "replicas", 4)
+        step = 2 * 2 * (HEADER_BYTES + 2 * TOKENS * CHANNELS * 4)
+        np.testing.assert_array_equal(run.steps["forward_bytes"], np.full((3, 1), step))
+
+
+class Compressed(support.TestCase):
+    """Two stages, 3-bit changes forward and 6-bit gradients backward."""
+
+    @classmethod
+    def deck(cls, **sections):
+        return support.merged(
+            cls.small(data={"max_train_samples": 12}, training={"steps": 12},
+                      pipeline={"stages": 2},
+                      boundary__forward={"codec": "delta", "bits": 3, "rounding": "stochastic"},
+                      boundary__backward={"codec": "quantize", "bits": 6,
+                                          "rounding": "stochastic"}),
+            {name.replace("__", "."): keys for name, keys in sections.items()})
+
+    def same(self, run, other):
+        self.assertEqual(run.losses.tobytes(), other.losses.tobytes())
+        self.assertEqual(run.evaluations["loss"].tobytes(), other.evaluations["loss"].tobytes())
+        np.testing.assert_array_equal(run.steps["forward_bytes"], other.steps["forward_bytes"])
+
+    def test_learns(self):
+        whole = self.train(self.deck(boundary__forward={"codec": "none"},
+                                     boundary__backward={"codec": "none"}), "whole", 2)
+        run = self.train(self.deck(), "delta", 2)
+        self.assertLess(run.losses[-3:].mean(), run.losses[:3].mean() - 0.1)
+        np.testing.assert_allclose(run.losses, whole.losses, rtol=0.02)
+        self.assertNotEqual(run.losses.tobytes(), whole.losses.tobytes())
+        # The seed is that of the rounding too: a second run is the same.
+        self.same(self.train(self.deck(), "again", 2), run)
+        self.same(self.train(self.deck(), "gpipe", 2, ["pipeline.schedule=gpipe"]), run)
+
+    def test_spilling_changes_nothing(self):
+        for storage in ("fp16", "4bit"):
+            run = self.train(self.deck(cache={"storage": storage}), "memory", 2)
+            row = {"fp16": 2 * CHANNELS, "4bit": CHANNELS // 2}[storage]
+            budget = 12 * TOKENS * row // 4
+            spilled = self.train(self.deck(cache={"storage": storage, "budget": budget,
+                                                  "prefetch": 1}), f"spilled-{storage}", 2)
+            self.same(spilled, run)
+
+    def test_replicas(self):
+        run = self.train(self.deck(pipeline={"stages": 2, "replicas": 2}), "replicas", 4)
+        self.assertTrue(np.isfinite(run.losses).all())
+        self.assertLess(run.losses[-3:].mean(), run.losses[:3].mean() - 0.05)
+        # 12 samples in batches of 8: each is seen again after two steps, as a change.
+        self.assertLess(run.steps["forward_bytes"][2:].max(),
+                        0.7 * run.steps["forward_bytes"][0].min())
+
+    def test_slow_links_slow_the_run(self):
+        # The forward bytes of a step alone take this long at 1 Mbit/s.
+        deck = self.deck(network={"bandwidth": "1 Mbit/s"}, training={"steps": 4},
+                         boundary__forward={"codec": "none"}, boundary__backward={"codec": "none"})
+        run = self.train(deck, "slow", 2)
+        least = run.steps["forward_bytes"][:, 0] * 8 / 1e6
+        seconds = np.diff(run.steps["seconds"], prepend=0)
+        self.assertTrue((seconds >= least).all(), f"{seconds} {least}")
+        fast = self.train(deck, "fast", 2, ["network.bandwidth=0"])
+        self.assertEqual(fast.losses.tobytes(), run.losses.tobytes())
+
+    def test_damaged_spill_file(self):
+        """Another program writes to the memories while the run goes on."""
+        deck = self.deck_file(self.deck(cache={"budget": 12 * TOKENS * 2 * CHANNELS // 4,
+                                               "prefetch": 1},
+                                        training={"steps": 100000, "evaluate_every": 100000}))
+        output = self.output("damaged")
+        process = support.start(["train", deck, f"output.directory={output}"], 2)
+        spill = output / "cache-replica0-boundary0-forward-receiver.h5"
+        end = time.monotonic() + support.TIME_LIMIT
+        while process.poll() is None and time.monotonic() < end:
+            if spill.exists() and spill.stat().st_size > 20000:
+                with open(spill, "r+b") as file:
+                    file.seek(spill.stat().st_size // 3)
+                    file.write(b"\x55" * (spill.stat().st_size // 3))
+            time.sleep(0.1)
+        result = support.finish(process)
+        self.assert_stops(result, spill.name, status=1)
+
+
+if __name__ == "__main__":
+    support.main()
