@@ -7,6 +7,7 @@
 #include "app/pipeline.hpp"
 #include "app/session.hpp"
 #include "comm/collectives.hpp"
+#include "core/data/byte_level.hpp"
 #include "core/error.hpp"
 #include "core/random.hpp"
 
@@ -38,6 +39,18 @@ std::int32_t sample_token(const std::vector<float>& logits, const GenerateSettin
   const double point = sum * (bits[0] + 0.5) / 4294967296.0;
   const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), point);
   return order[std::min<std::size_t>(found - cumulative.begin(), kept - 1)];
+}
+
+/// Tokens may be single bytes of a letter: a byte that belongs to no UTF-8 sequence becomes U+FFFD.
+std::string readable(const std::string& bytes) {
+  std::string text;
+  for (std::size_t begin = 0; begin < bytes.size();) {
+    const std::size_t invalid = first_invalid_utf8(bytes, begin);
+    text.append(bytes, begin, invalid - begin);
+    if (invalid < bytes.size()) text += "\xef\xbf\xbd";
+    begin = invalid + 1;
+  }
+  return text;
 }
 
 }  // namespace
@@ -74,7 +87,8 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
       tokens.push_back(token);
     }
     if (grid.rank() != 0) continue;
-    std::printf("%s%s\n", p > 0 ? "\n" : "", plan.tokenizer.decode(tokens).c_str());
+    const std::string text = (p > 0 ? "\n" : "") + readable(plan.tokenizer.decode(tokens)) + "\n";
+    std::fwrite(text.data(), 1, text.size(), stdout);  // a token may be the zero byte
     std::fflush(stdout);
   }
 }

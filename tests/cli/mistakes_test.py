@@ -328,11 +328,10 @@ class Outputs(Mistakes):
         return output
 
     def test_full_disk_at_saving(self):
+        # The run file is smaller than the model.
         model_bytes = (self.model / "model.safetensors").stat().st_size
-        run_bytes = (self.place / "base" / "run.h5").stat().st_size
-        self.assertLess(run_bytes + 20000, model_bytes)
-        output = self.full("full-model", (run_bytes + model_bytes) // 2,
-                           self.small(training={"steps": 1}), "model.safetensors")
+        output = self.full("full-model", model_bytes - 1000, self.small(training={"steps": 1}),
+                           "model.safetensors")
         self.assertFalse((output / "model" / "model.safetensors").exists())
         run = support.Run(output / "run.h5")
         self.assertEqual(len(run.losses), 1)

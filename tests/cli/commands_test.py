@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""train, evaluate, generate and check agree with each other, and with transformers."""
+
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+import h5py
+import numpy as np
+
+import support
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def python_with_transformers():
+    """An interpreter that has transformers, PyTorch and h5py, or None."""
+    candidates = [str(SOURCE / "build" / "venv" / "bin" / "python"), sys.executable]
+    candidates += [str(pathlib.Path(folder) / "python3")
+                   for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    for candidate in dict.fromkeys(candidates):
+        try:
+            subprocess.run([candidate, "-c", "import transformers, torch, h5py"], check=True,
+                           capture_output=True, timeout=support.TIME_LIMIT)
+            return candidate
+        except (OSError, subprocess.SubprocessError):
+            pass
+    return None
+
+
+class Commands(support.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.deck = cls.small(training={"steps": 40, "micro_batch_size": 4},
+                             data={"max_train_samples": 0, "max_validation_samples": 0},
+                             pipeline={"stages": 2},
+                             **{"training.optimizer": {"learning_rate": 5e-3}})
+        cls.said = support.run(["train", cls.deck_file(cls.deck)], 2)
+        if cls.said.status != 0:
+            raise AssertionError(str(cls.said))
+        cls.run_file = support.Run(cls.place / "run" / "run.h5")
+        cls.model = cls.place / "run" / "model"
+        cls.trained = cls.deck_file(support.merged(
+            cls.deck, {"model": {"path": str(cls.model)}, "tokenizer": {"train_vocabulary": 0},
+                       "output": {"directory": str(cls.place / "elsewhere")}}))
+
+    def evaluated(self, *overrides, ranks=2):
+        """Loss, perplexity and tokens."""
+        out = self.succeed(["evaluate", self.trained, f"pipeline.stages={ranks}", *overrides],
+                           ranks).out
+        numbers = re.search(r"(\d+) samples, (\d+) tokens.*\nloss ([\d.]+), perplexity ([\d.]+)",
+                            out)
+        self.assertIsNotNone(numbers, out)
+        return (float(numbers[3]), float(numbers[4]), int(numbers[2]))
+
+    def generated(self, *overrides, ranks=1):
+        return self.succeed(["generate", self.trained, f"pipeline.stages={ranks}",
+                             "generate.max_new_tokens=12", *overrides], ranks).out
+
+    # --- train
+
+    def test_history(self):
+        run = self.run_file
+        self.assertEqual(run.steps["step"].tolist(), list(range(1, 41)))
+        self.assertLess(run.losses[-1], run.losses[0] - 1)
+        self.assertTrue((np.diff(run.steps["seconds"]) > 0).all())
+        # The schedule "linear": down to zero behind the last step.
+        np.testing.assert_allclose(run.steps["learning_rate"], 5e-3 * (1 - np.arange(40) / 40))
+        self.assertEqual(run.attributes["status"], "finished")
+        self.assertEqual(run.evaluations["step"][-1], 40)
+        np.testing.assert_allclose(run.evaluations["perplexity"], np.exp(run.evaluations["loss"]))
+        self.assertIn(f"{run.evaluations['perplexity'][-1]:.3f}", self.said.out)
+
+    def test_help_and_version(self):
+        for arguments in (["--help"], ["train", "--help"], ["--version"], ["check", "--reference"]):
+            result = self.succeed(arguments)
+            self.assertTrue(result.out.strip())
+            self.assertEqual(result.err, "")
+
+    # --- evaluate
+
+    def test_evaluation_is_that_of_the_training(self):
+        expected = self.run_file.evaluations["loss"][-1]
+        for ranks in (1, 2, 3):
+            loss, perplexity, tokens = self.evaluated(ranks=ranks)
+            # evaluate shows six digits behind the point.
+            self.assertLess(abs(loss - expected), 1e-6 * expected + 5e-7)
+            self.assertLess(abs(perplexity / math.exp(expected) - 1), 1e-4)
+            self.assertEqual(tokens, self.run_file.evaluations["tokens"][-1])
+        self.assertFalse((self.place / "elsewhere").exists())
+
+    def test_evaluation_does_not_depend_on_batches(self):
+        expected = self.run_file.evaluations["loss"][-1]
+        loss, _, _ = self.evaluated("training.micro_batch_size=3", "training.micro_batches=5")
+        self.assertLess(abs(loss - expected), 1e-6 * expected + 5e-7)
+
+    # --- generate
+
+    def test_generation(self):
+        first = self.generated("generate.seed=3", "--prompt", "Ka lo")
+        self.assertTrue(first.startswith("Ka lo"), first)
+        self.assertGreater(len(first), len("Ka lo\n"))
+        self.assertEqual(self.generated("generate.seed=3", "--prompt", "Ka lo"), first)
+        self.assertEqual(self.generated("generate.seed=3", "--prompt", "Ka lo", ranks=2), first)
+        others = {self.generated(f"generate.seed={seed}", "--prompt", "Ka lo")
+                  for seed in (4, 5, 6)}
+        self.assertTrue(others - {first})
+
+    def test_greedy(self):
+        text = {self.generated("generate.temperature=0", f"generate.seed={seed}", "--prompt",
+                               "Ka lo", ranks=ranks) for seed, ranks in ((0, 1), (1, 1), (2, 2))}
+        self.assertEqual(len(text), 1)
+        # The one likeliest token is what sampling among one gives.
+        text.add(self.generated("generate.top_k=1", "--prompt", "Ka lo"))
+        self.assertEqual(len(text), 1)
+
+    def test_several_prompts(self):
+        out = self.generated("generate.prompts=[\"Ka\", \"Né ши\"]", "generate.temperature=0")
+        self.assertTrue(out.startswith("Ka"))
+        self.assertIn("\n\nNé ши", out)
+
+    # --- check
+
+    def test_check(self):
+        out = self.succeed(["check", self.trained]).out
+        for part in ("[training]", "micro_batch_size = 4", "# stage", "weights and optimizer",
+                     "# forward", "# backward"):
+            self.assertIn(part, out)
+        self.assertFalse((self.place / "elsewhere").exists())
+        # Several processes say it once.
+        self.assertEqual(self.succeed(["check", self.trained], 2).out, out)
+
+    def test_the_effective_deck_is_a_deck(self):
+        deck = self.place / "effective.toml"
+        deck.write_text(self.run_file.attributes["deck"], encoding="utf-8")
+        out = self.succeed(["check", deck]).out
+        self.assertTrue(out.startswith(self.run_file.attributes["deck"].rstrip("\n")))
+        again = self.place / "again.toml"
+        again.write_text(out, encoding="utf-8")  # what check says is a deck as well
+        self.assertEqual(self.succeed(["check", again]).out, out)
+
+    # --- the saved model
+
+    def test_half_precision_model(self):
+        for precision, kind in (("fp16", "F16"), ("bf16", "BF16")):
+            name = f"saved-{precision}"
+            self.train(self.deck, name, 2, ["training.steps=1",
+                                            f"output.model_precision={precision}"])
+            header, _ = support.read_safetensors(self.output(name) / "model" / "model.safetensors")
+            self.assertEqual({about["dtype"] for tensor, about in header.items()
+                              if tensor != "__metadata__"}, {kind})
+            self.evaluated(f"model.path={self.output(name) / 'model'}")
+
+    def test_transformers_give_the_same_loss(self):
+        python = python_with_transformers()
+        if python is None:
+            self.skipTest("no python3 here has transformers, PyTorch and h5py")
+        # The last windows of T inputs and T targets, of the tokens that transformers reads.
+        script = """
+import json, sys, torch, transformers
+directory, text, samples, width = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+torch.set_num_threads(1)
+tokenizer = transformers.GPT2TokenizerFast.from_pretrained(directory)
+ids = tokenizer(open(text, encoding="utf-8", newline="").read())["input_ids"]
+ids.append(tokenizer.eos_token_id)
+windows = [ids[i:i + width + 1] for i in range(0, len(ids) - 1, width)][-samples:]
+model, info = transformers.GPT2LMHeadModel.from_pretrained(
+    directory, torch_dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+assert not info["missing_keys"] and not info["unexpected_keys"], info
+model = model.double().eval()
+loss, tokens = 0.0, 0
+with torch.no_grad():
+    for window in windows:
+        logits = model(torch.tensor([window[:-1]])).logits[0]
+        targets = torch.tensor(window[1:])
+        loss += float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"))
+        tokens += len(targets)
+greedy = tokenizer("Ka lo")["input_ids"]
+with torch.no_grad():
+    for _ in range(12):
+        greedy.append(int(model(torch.tensor([greedy])).logits[0, -1].argmax()))
+print(json.dumps({"loss": loss / tokens, "tokens": tokens, "greedy": tokenizer.decode(greedy)}))
+"""
+        samples = int(re.search(r"and (\d+) validation samples", self.said.out)[1])
+        result = subprocess.run([python, "-c", script, self.model, self.text, str(samples), "32"],
+                                capture_output=True, text=True, timeout=3 * support.TIME_LIMIT,
+                                env=dict(os.environ, TRANSFORMERS_OFFLINE="1"), check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        expected = json.loads(result.stdout.splitlines()[-1])
+        loss, _, tokens = self.evaluated()
+        self.assertEqual(tokens, expected["tokens"])
+        self.assertLess(abs(loss / expected["loss"] - 1), 1e-5)
+        said = self.generated("generate.temperature=0", "--prompt", "Ka lo")
+        self.assertEqual(said.rstrip("\n"), expected["greedy"].rstrip("\n"))
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Killed processes and stopped jobs: everything ends, and what was written can be read."""
+
+import os
+import pathlib
+import signal
+import time
+
+import support
+
+
+def processes_of(group):
+    """{pid: command line} of the living processes that descend from a process."""
+    parents, found = {}, {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        state, parent = stat[stat.rindex(")") + 2:].split()[:2]
+        if state != "Z":
+            parents[int(entry.name)] = (int(parent), command)
+    for pid in parents:
+        ancestor = pid
+        while ancestor in parents and ancestor != group:
+            ancestor = parents[ancestor][0]
+        if ancestor == group:
+            found[pid] = parents[pid][1]
+    return found
+
+
+class Faults(support.TestCase):
+    def begin(self, name, ranks, **sections):
+        """A long training that has written some of its steps: process, pids of ranks, run.h5."""
+        output = self.output(name)
+        deck = self.small(training={"steps": 10**7, "evaluate_every": 10**7}, **sections)
+        stages = ranks // sections.get("pipeline", {}).get("replicas", 1)
+        process = support.start(["train", self.deck_file(deck), f"output.directory={output}",
+                                 f"pipeline.stages={stages}"], ranks)
+        self.addCleanup(self.end, process)
+        end = time.monotonic() + support.TIME_LIMIT
+        while time.monotonic() < end and process.poll() is None:
+            time.sleep(0.1)
+            # The file is whole whenever one looks.
+            if (output / "run.h5").exists() and len(support.Run(output / "run.h5").losses) > 0:
+                break
+        else:
+            self.fail(f"no step was written\n{support.finish(process, 1)}")
+        family = processes_of(process.pid)
+        pids = sorted(pid for pid, command in family.items()
+                      if command.startswith(support.PROGRAM + " "))
+        self.assertEqual(len(pids), ranks, family)
+        return process, pids, output / "run.h5"
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def assert_all_ended(self, pids):
+        end = time.monotonic() + 10
+        alive = pids
+        while alive and time.monotonic() < end:
+            time.sleep(0.05)
+            alive = [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()]
+        self.assertEqual(alive, [])
+
+    def assert_readable(self, run_file, status="running"):
+        run = support.Run(run_file)
+        self.assertGreater(len(run.losses), 0)
+        self.assertEqual(run.attributes["status"], status)
+        self.assertEqual(run.steps["step"].tolist(), list(range(1, len(run.losses) + 1)))
+
+    def test_a_killed_rank_ends_the_job(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                process, pids, run_file = self.begin(
+                    f"killed{rank}", 2, boundary__forward={"codec": "delta"},
+                    cache={"budget": "20 kB"})
+                os.kill(pids[rank], signal.SIGKILL)
+                result = support.finish(process)
+                self.assertNotEqual(result.status, 0)
+                self.assert_all_ended(pids)
+                self.assert_readable(run_file)
+                # The directory can be used again.
+                self.succeed(["train", self.deck_file(self.small(training={"steps": 1})),
+                              f"output.directory={run_file.parent}"])
+                self.assert_readable(run_file, "finished")
+
+    def test_a_killed_rank_of_a_replica_ends_the_job(self):
+        process, pids, run_file = self.begin("replica", 4, pipeline={"replicas": 2})
+        os.kill(pids[3], signal.SIGKILL)
+        self.assertNotEqual(support.finish(process).status, 0)
+        self.assert_all_ended(pids)
+        self.assert_readable(run_file)
+
+    def test_a_terminated_job_ends(self):
+        process, pids, run_file = self.begin("terminated", 2)
+        process.terminate()
+        self.assertNotEqual(support.finish(process).status, 0)
+        self.assert_all_ended(pids)
+        self.assert_readable(run_file)
+
+    def test_a_terminated_process_ends(self):
+        process, pids, run_file = self.begin("alone", 1)
+        process.terminate()
+        self.assertNotEqual(support.finish(process).status, 0)
+        self.assert_all_ended(pids)
+        self.assert_readable(run_file)
+
+
+if __name__ == "__main__":
+    support.main()
