@@ -2,6 +2,7 @@
 #include <Kokkos_Core.hpp>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <string>
 
 #include "app/command_line.hpp"
@@ -31,8 +32,19 @@ void run_command(const CommandLine& line, const Settings& settings, const Proces
   }
 }
 
+/// The message as one line that also tells what to do about too little memory.
+std::string message_of(const Stopped& stopped) {
+  const std::string text = stopped.message().substr(0, stopped.message().find('\n'));
+  if (!text.starts_with("Kokkos failed to allocate") && text != std::bad_alloc().what())
+    return text;
+  return "not enough memory (" + text +
+         "); use more stages, smaller micro-batches or activation recomputation, and see what "
+         "`deltapipe check` says a rank needs";
+}
+
 int report(const Stopped& stopped, int exit_code) {
-  if (stopped.print_here()) std::fprintf(stderr, "\ndeltapipe: error: %s\n", stopped.what());
+  if (stopped.print_here())
+    std::fprintf(stderr, "\ndeltapipe: error: %s\n", message_of(stopped).c_str());
   return exit_code;
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <limits>
 #include <sstream>
 
 #include "core/data/corpus.hpp"
@@ -64,6 +65,15 @@ ModelPlan plan_model(const Settings& settings) {
     throw UserError({.what = "data.sequence_length is longer than the model has positions",
                      .value = std::to_string(tokens),
                      .remedy = "use at most " + std::to_string(config.n_positions)});
+  // Rows of a step are counted in 32 bits.
+  const TrainingSettings& t = settings.training;
+  const double rows = static_cast<double>(t.micro_batch_size) * t.micro_batches * tokens;
+  if (rows > std::numeric_limits<int>::max())
+    throw UserError({.what = "training.micro_batch_size x training.micro_batches x "
+                             "data.sequence_length is too large",
+                     .value = std::to_string(t.micro_batch_size) + " x " +
+                              std::to_string(t.micro_batches) + " x " + std::to_string(tokens),
+                     .remedy = "let a step and replica have fewer than 2^31 tokens"});
   std::vector<int> partition = settings.pipeline.partition;
   if (partition.empty())
     partition =

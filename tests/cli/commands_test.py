@@ -78,6 +78,14 @@ class Commands(support.TestCase):
         np.testing.assert_allclose(run.evaluations["perplexity"], np.exp(run.evaluations["loss"]))
         self.assertIn(f"{run.evaluations['perplexity'][-1]:.3f}", self.said.out)
 
+    def test_trace(self):
+        self.train(self.deck, "traced", 2, ["training.steps=3", "output.trace_step=2"])
+        trace = json.loads((self.output("traced") / "trace.json").read_text(encoding="utf-8"))
+        events = trace["traceEvents"] if isinstance(trace, dict) else trace
+        for rank in (0, 1):
+            names = {event["name"] for event in events if event.get("pid") == rank}
+            self.assertTrue({"forward 0", "backward 1", "optimizer"} <= names, names)
+
     def test_help_and_version(self):
         for arguments in (["--help"], ["train", "--help"], ["--version"], ["check", "--reference"]):
             result = self.succeed(arguments)

@@ -113,6 +113,12 @@ class Layouts(Mistakes):
     def test_sequence_too_long(self):
         self.stops(self.small(data={"sequence_length": 33}), "sequence_length", "33", "32")
 
+    def test_too_large_for_any_machine(self):
+        self.stops(self.small(**{"model.new": {"n_layer": 10000, "n_embd": 65536}}), "memory",
+                   "deltapipe check", ranks=(1, 2), status=1)
+        self.stops(self.small(training={"micro_batches": 65536, "micro_batch_size": 65536}),
+                   "micro_batches", "65536 x 65536 x 32")
+
     def test_recomputing_stage_that_is_not(self):
         self.stops(self.small(training={"recompute_stages": [2]}), "recompute_stages", "2")
 
@@ -348,20 +354,29 @@ class Outputs(Mistakes):
                   "model.safetensors")
         self.assertEqual((target / "model" / "model.safetensors").read_bytes(), before)
 
-    def test_full_disk_of_a_small_file_system(self):
+    def small_disk(self, size):
+        """A file system of so many bytes, where this user may mount one."""
         mounted = self.place / "small_disk"
-        mounted.mkdir()
-        size = (self.model / "model.safetensors").stat().st_size // 2 // 4096 * 4096
+        mounted.mkdir(exist_ok=True)
         try:
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", mounted],
                            check=True, capture_output=True, timeout=20)
         except (OSError, subprocess.SubprocessError) as error:
             raise unittest.SkipTest("no file system can be mounted here") from error
-        try:
-            self.stops(self.small(training={"steps": 1}), "small_disk", "space",
-                       overrides=[f"output.directory={mounted}/run"], status=1)
-        finally:
-            subprocess.run(["umount", mounted], check=True, timeout=20)
+        self.addCleanup(subprocess.run, ["umount", mounted], check=True, timeout=20)
+        return mounted
+
+    def test_full_disk_of_a_small_file_system(self):
+        disk = self.small_disk((self.model / "model.safetensors").stat().st_size // 2)
+        self.stops(self.small(training={"steps": 1}), disk, "space",
+                   overrides=[f"output.directory={disk}/run"], status=1)
+
+    def test_too_small_disk_for_the_cache(self):
+        disk = self.small_disk(16384)
+        # 30 samples of 2 kB each; nothing is trained before.
+        self.stops(self.small(boundary__forward={"codec": "delta"},
+                              cache={"budget": "8 kB", "directory": str(disk / "cache")}),
+                   disk, "space", ranks=(2,), status=1)
 
 
 if __name__ == "__main__":

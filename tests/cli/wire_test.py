@@ -105,16 +105,34 @@ class Bytes(support.TestCase):
         self.assertIn("activation cache", said)
 
     def test_tied_rows(self):
-        # One sample: each of its distinct tokens' rows travels, and as many gradients.
-        deck = self.small(training={"steps": 2, "micro_batch_size": 1, "micro_batches": 1},
-                          pipeline={"stages": 2})
-        run = self.train(deck, "tied", 2)
-        for column in ("tied_row_bytes", "tied_gradient_bytes"):
-            rows, rest = np.divmod(run.steps[column] - HEADER_BYTES, 4 * CHANNELS)
-            self.assertTrue((rest == 0).all())
-            self.assertTrue((rows >= 2).all() and (rows <= TOKENS).all())
+        """Each distinct token's row travels once a step, and as many gradients."""
+        base = self.deck_file(self.small(training={"steps": 1}))
+        self.succeed(["train", base, f"output.directory={self.place}/base"])
+        tokens = self.place / "known.h5"
+        with h5py.File(tokens, "w") as file:
+            file["tokens"] = np.arange(4 * TOKENS, dtype=np.int32) // 2
+        deck = self.small(model={"path": str(self.place / "base" / "model")},
+                          tokenizer={"train_vocabulary": 0},
+                          data={"train": [str(tokens)], "validation": [str(tokens)]},
+                          training={"steps": 2}, pipeline={"stages": 2})
+        for stages in (2, 3):
+            run = self.train(deck, "tied", stages, [f"pipeline.stages={stages}"])
+            # All four samples in each step: 64 tokens, each twice.
+            step = HEADER_BYTES + 64 * CHANNELS * 4
+            for column in ("tied_row_bytes", "tied_gradient_bytes"):
+                self.assertEqual(run.steps[column].tolist(), [step, step])
         one = self.train(deck, "tied-one", 1, ["pipeline.stages=1"])
         self.assertFalse(one.steps["tied_row_bytes"].any())
+
+    def test_warm_up(self):
+        # An epoch of 8 samples is two steps; the memories are there after it.
+        deck = self.small(data={"max_train_samples": 8}, training={"steps": 4},
+                          pipeline={"stages": 2},
+                          boundary__forward={"codec": "delta", "bits": 2, "warmup_epochs": 1})
+        run = self.train(deck, "warm-up", 2)
+        whole = 2 * HEADER_BYTES + 4 * TOKENS * CHANNELS * 4
+        later = 2 * HEADER_BYTES + 4 * block_bytes(code_bytes(2, CHANNELS), TOKENS)
+        self.assertEqual(run.steps["forward_bytes"][:, 0].tolist(), [whole, whole, later, later])
 
     def test_replicas_are_counted(self):
         deck = self.small(pipeline={"stages": 2, "replicas": 2})
