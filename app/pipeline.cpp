@@ -88,8 +88,7 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
       seed_(settings.training.seed),
       schedule_(settings.pipeline.schedule),
       in_flight_(settings.pipeline.in_flight),
-      table_is_remote_(stage.is_last() != stage.is_first() &&
-                       (stage.is_last() ? stage.token_table() >= 0 : stage.token_table() < 0)),
+      table_is_remote_(stage.tied() && stage.is_last() != stage.is_first()),
       all_reduce_(progress, grid.stage_comm()) {
   const int rows = shape.samples * shape.tokens * shape.micro_batches;
   StageCapacity capacity;
@@ -323,7 +322,7 @@ void Pipeline::return_table_gradients() {
     }
     if (stage_.token_table() >= 0) {
       const MatrixRef<float> table = parameters.gradient_matrix(stage_.token_table());
-      if (!grid_.last()) Kokkos::deep_copy(exec_, table, 0.0f);  // not tied: nothing is there yet
+      if (!stage_.tied()) Kokkos::deep_copy(exec_, table, 0.0f);
       add_rows<float>(exec_, index_->token_U(), rows, table);
     }
   }

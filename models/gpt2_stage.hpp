@@ -46,6 +46,7 @@ class Gpt2Stage final : public Stage<Real> {
   VectorRef<const Real> losses(int micro_batch, int rows) override;
   VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) override;
 
+  bool tied() const override { return config_.tie_word_embeddings; }
   int token_table() const override { return token_table_; }
   MatrixRef<Real> table_rows(int rows) override;
   MatrixRef<Real> table_gradient(const ExecSpace& exec,

@@ -31,7 +31,7 @@ struct StageCapacity {
   int tokens = 1;         ///< T
   int slots = 1;          ///< micro-batches between their forward and backward pass
   int micro_batches = 1;  ///< in a step
-  int table_rows = 0;     ///< first stage without the token table: its rows that a step can need
+  int table_rows = 0;     ///< first stage: rows of the token table that a step can need
   bool training = true;
   bool recompute = false;  ///< keep only the blocks' inputs; make the rest again in backward
 };
@@ -73,6 +73,8 @@ class Stage {
   /// Last stage: logits of one row of the last forward() of a slot. [V]
   virtual VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) = 0;
 
+  /// Whether the token table is the output matrix as well.
+  virtual bool tied() const = 0;
   /// Tied embeddings: the table lives on the last stage, and the first one holds, for a step, only
   /// the rows that the step's tokens need. Index of the table among the parameters; -1: not here.
   virtual int token_table() const = 0;

@@ -129,6 +129,11 @@ TEST_CASE("A rank that fails in a step wakes those that wait for it", "[agree]")
   options.name = "ring";
   SendChannel send(progress, world, (world_rank() + 1) % size, 0, options);
   ReceiveChannel receive(progress, world, (world_rank() + size - 1) % size, 0, options);
+  {
+    // All channels are there before a rank stops the others.
+    const auto lock = progress.pause();
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
   SECTION("in a receive") {
     CHECK(stopped_with(progress, [&] {
             if (world_rank() == culprit) throw mistake("the disk is full");

@@ -126,7 +126,8 @@ TEST_CASE("settings come from deck, overrides and prompts") {
   CommandLine line;
   line.command = Command::generate;
   line.deck = DELTAPIPE_FIXTURES "/../../inputs/quickstart.toml";
-  CHECK(settings_of(line).generate.prompts == std::vector<std::string>{"The "});
+  CHECK(settings_of(line).generate.prompts ==
+        std::vector<std::string>{"And Jesus said unto them, ", "In the beginning "});
   line.overrides = {"generate.top_k=7"};
   line.prompts = {"A", "B"};
   CHECK(settings_of(line).generate.prompts == line.prompts);
