@@ -7,6 +7,7 @@
 
 #include "core/data/corpus.hpp"
 #include "core/error.hpp"
+#include "core/files/safetensors.hpp"
 #include "models/gpt2_weights.hpp"
 #include "models/partition.hpp"
 
@@ -42,6 +43,17 @@ Gpt2Config new_config(const ModelSettings& model, const Tokenizer& tokenizer) {
     config.bos_token_id = config.eos_token_id = 0;
   config.check("[model.new]");
   return config;
+}
+
+/// A model that is cut short by its config.json would train, as another model.
+void check_no_further_block(const std::string& directory, const Gpt2Config& config) {
+  const SafetensorsReader reader = SafetensorsReader::open_directory(directory);
+  const std::string name = "h." + std::to_string(config.n_layer) + ".ln_1.weight";
+  if (reader.contains(name) || reader.contains("transformer." + name))
+    throw UserError({.what = "the weights have more blocks than config.json says",
+                     .file = directory,
+                     .value = "n_layer " + std::to_string(config.n_layer) + ", tensor " + name,
+                     .remedy = "set n_layer in config.json to the number of blocks"});
 }
 
 }  // namespace
@@ -87,10 +99,12 @@ std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const Mod
                                              const ProcessGrid& grid, bool training) {
   auto stage = std::make_unique<Gpt2Stage<float>>(
       plan.config, stage_part(plan.partition, grid.stage()), training);
-  if (settings.model.path.empty())
+  if (settings.model.path.empty()) {
     initialise_weights<float>(plan.config, settings.training.seed, stage->parameters());
-  else
+  } else {
+    check_no_further_block(settings.model.path, plan.config);
     load_weights<float>(settings.model.path, stage->parameters());
+  }
   return stage;
 }
 

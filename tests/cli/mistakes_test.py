@@ -260,7 +260,7 @@ class Models(Mistakes):
     def test_config(self):
         model = self.copy()
         config = json.loads((model / "config.json").read_text())
-        for key, value in (("n_head", 5), ("n_layer", 0), ("n_embd", 31),
+        for key, value in (("n_head", 5), ("n_layer", 3), ("n_layer", 5), ("n_layer", 0), ("n_embd", 31),
                            ("n_embd", 2**40), ("n_layer", 2**30), ("vocab_size", -1),
                            ("n_positions", "many"), ("activation_function", "gelu9"),
                            ("model_type", "t5"), ("layer_norm_epsilon", -1)):
