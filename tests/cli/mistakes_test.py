@@ -112,6 +112,8 @@ class Layouts(Mistakes):
 
     def test_sequence_too_long(self):
         self.stops(self.small(data={"sequence_length": 33}), "sequence_length", "33", "32")
+        self.stops(self.fine_tuned(self.model, data={"sequence_length": 33}), "sequence_length",
+                   "33", "32")
 
     def test_too_large_for_any_machine(self):
         self.stops(self.small(**{"model.new": {"n_layer": 10000, "n_embd": 65536}}), "memory",
