@@ -21,8 +21,11 @@ namespace deltapipe {
 struct ChannelOptions {
   std::size_t max_payload_bytes = 0;
   int slots = 2;  ///< buffers at this end, 1 ... 127; a sender waits for one, a receiver posts all
-  /// Messages travel in pieces of this size, at most 1 GiB; the same at both ends.
-  std::size_t piece_bytes = std::size_t{1} << 30;
+  /// Messages travel in pieces of this size, at most 1 GiB; the same at both ends. Below the eager
+  /// limit of MPI over TCP (Open MPI: 64 KiB) messages follow each other through a slow link;
+  /// larger pieces share it, so that the first of two arrives as late as the second, and each waits
+  /// for an acknowledgement that queues behind what goes the other way.
+  std::size_t piece_bytes = 60 * 1024;
   std::string name;  ///< in traces: "boundary 0 forward"
 };
 

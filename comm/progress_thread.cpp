@@ -239,6 +239,13 @@ void ProgressThread::drain() {
 
 std::unique_lock<std::mutex> ProgressThread::pause() {
   drain();
+  OperationPlan plan;
+  plan.name = "barrier before a pause";
+  plan.start = [this](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Ibarrier(control_, &requests.back()));
+  };
+  wait(submit(std::move(plan)));
   return lock_mpi();
 }
 

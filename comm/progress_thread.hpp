@@ -94,8 +94,9 @@ class ProgressThread {
   /// Waits until all operations but passive ones are done. Throws as wait() does.
   void drain();
 
-  /// drain(), then keeps the progress thread out of MPI until the lock goes out of scope. Blocking
-  /// collectives on the compute thread are allowed meanwhile.
+  /// Collective over world(): drain(), then keeps the progress thread out of MPI until the lock
+  /// goes out of scope. Blocking collectives on the compute thread are allowed meanwhile: nobody's
+  /// send waits any more for this rank to post the receives of its further pieces.
   [[nodiscard]] std::unique_lock<std::mutex> pause();
   /// Only keeps the progress thread out of MPI: for short local calls, nothing that blocks.
   [[nodiscard]] std::unique_lock<std::mutex> lock_mpi() { return std::unique_lock(mpi_mutex_); }

@@ -15,7 +15,7 @@ namespace {
 using Catch::Matchers::Contains;
 
 ChannelOptions options_of(std::size_t max_payload_bytes, int slots,
-                          std::size_t piece_bytes = std::size_t{1} << 30) {
+                          std::size_t piece_bytes = ChannelOptions{}.piece_bytes) {
   ChannelOptions options;
   options.max_payload_bytes = max_payload_bytes;
   options.slots = slots;
@@ -122,7 +122,8 @@ TEST_CASE("Both directions of a boundary carry large messages at once", "[channe
   ProgressThread progress(MPI_COMM_WORLD);
   const Ring ring(progress);
   const std::size_t size = 3'000'001;
-  const std::size_t piece = GENERATE(std::size_t{1} << 30, std::size_t{1} << 18);
+  const std::size_t piece =
+      GENERATE(std::size_t{1} << 30, std::size_t{1} << 18, ChannelOptions{}.piece_bytes);
   SendChannel forward_out(progress, MPI_COMM_WORLD, ring.next, 0, options_of(size, 2, piece));
   ReceiveChannel forward_in(progress, MPI_COMM_WORLD, ring.previous, 0, options_of(size, 3, piece));
   SendChannel backward_out(progress, MPI_COMM_WORLD, ring.previous, 1, options_of(size, 2, piece));
