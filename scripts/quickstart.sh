@@ -20,6 +20,19 @@ done
 
 say() { printf 'quickstart: %s\n' "$*"; }
 
+# A python3 that has the analysis scripts' packages: the first of the path, or Debian's.
+find_python() {
+  local candidate
+  for candidate in python3 /usr/bin/python3; do
+    if "$candidate" -c 'import h5py, matplotlib' 2>/dev/null; then
+      python=$candidate
+      return
+    fi
+  done
+  say "no python3 has h5py and matplotlib; install python3-h5py and python3-matplotlib" >&2
+  exit 1
+}
+
 # make_once FILE COMMAND...: FILE from the command's output, whole or not at all.
 make_once() {
   local file=$1
@@ -85,7 +98,7 @@ pipeline() {
 train_once() {
   local name=$1 deck=$2
   shift 2
-  if python3 scripts/run_table.py "$runs/$name/run.h5" --finished >/dev/null 2>&1; then
+  if "$python" scripts/run_table.py "$runs/$name/run.h5" --finished >/dev/null 2>&1; then
     say "$name: finished before, in $runs/$name"
     return
   fi
@@ -112,15 +125,15 @@ evaluate_and_sample() {
 compare() {
   local results=("$runs/none/run.h5" "$runs/directq/run.h5" "$runs/aqsgd/run.h5")
   say "forward 3 bits, backward 6 bits over an emulated 100 Mbit/s link"
-  python3 scripts/compare_runs.py "${results[@]}" --csv "$runs/summary.csv"
-  python3 scripts/plot_run.py -x epoch "${results[@]}" -o "$runs/comparison.png"
+  "$python" scripts/compare_runs.py "${results[@]}" --csv "$runs/summary.csv"
+  "$python" scripts/plot_run.py -x epoch "${results[@]}" -o "$runs/comparison.png"
   say "table: $runs/summary.csv   plot: $runs/comparison.png   run files: ${results[*]}"
 }
 
 progress=lines
 [[ ! -t 1 ]] || progress=bar
 export OPENBLAS_NUM_THREADS=1
-steps=(install_packages build make_corpus pretrain fine_tune evaluate_and_sample compare)
+steps=(install_packages find_python build make_corpus pretrain fine_tune evaluate_and_sample compare)
 for step in "${steps[@]}"; do
   "$step"
 done
