@@ -18,6 +18,7 @@
 #include "core/files/run_file.hpp"
 #include "core/version.hpp"
 #include "models/optimizer.hpp"
+#include "models/partition.hpp"
 
 namespace deltapipe {
 
@@ -154,18 +155,8 @@ class Trainer {
     tensors_ = 0;
     for (int s = 0; s < grid_.stages(); ++s) {
       if (s == grid_.stage()) tensors_before_ = tensors_;
-      tensors_ += gpt2_parameters(plan_->config, stage_part_of(s)).size();
+      tensors_ += gpt2_parameters(plan_->config, stage_part(plan_->partition, s)).size();
     }
-  }
-
-  StagePart stage_part_of(int stage) const {
-    StagePart part;
-    part.first_block =
-        std::accumulate(plan_->partition.begin(), plan_->partition.begin() + stage, 0);
-    part.blocks = plan_->partition[stage];
-    part.first = stage == 0;
-    part.last = stage + 1 == grid_.stages();
-    return part;
   }
 
   /// Keeps the caches' reads ahead of training.
