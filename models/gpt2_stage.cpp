@@ -241,7 +241,6 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
   BlockState& s = state(slot, block);
   const MatrixRef<Real> x = narrow(slots_[slot].x_NC[block], rows, C);
   const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
-  const MatrixRef<Real> branch = narrow(branch_NC_, rows, C);
   const MatrixRef<Real> qkv = narrow(s.qkv_N3C, rows, 3 * C);
   const MatrixRef<Real> attention = narrow(s.attention_NC, rows, C);
   const MatrixRef<Real> middle = narrow(s.middle_NC, rows, C);
@@ -251,23 +250,19 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
 
   layer_norm_forward<Real>(exec, x, value(b.ln1_gain), value(b.ln1_bias), epsilon, norm,
                            head_of(s.mean1_N, rows), head_of(s.rstd1_N, rows));
-  gemm(exec, Transpose::no, Transpose::no, Real(1), norm, parameters_.matrix(b.qkv_weight), Real(0),
-       qkv);
-  add_bias<Real>(exec, value(b.qkv_bias), qkv);
+  linear_forward<Real>(exec, norm, parameters_.matrix(b.qkv_weight), value(b.qkv_bias), qkv);
   attention_forward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
                           qkv, block_dropout(batch, attention_drop, block, kAttentionSite), scores_,
                           attention, s.log_sum_BHT);
-  gemm(exec, Transpose::no, Transpose::no, Real(1), attention, parameters_.matrix(b.out_weight),
-       Real(0), branch);
-  bias_dropout_residual<Real>(exec, x, branch, value(b.out_bias),
-                              block_dropout(batch, residual_drop, block, kAttentionOutputSite),
-                              middle);
+  linear_residual_forward<Real>(exec, attention, parameters_.matrix(b.out_weight),
+                                value(b.out_bias), x,
+                                block_dropout(batch, residual_drop, block, kAttentionOutputSite),
+                                narrow(branch_NC_, rows, C), middle);
   layer_norm_forward<Real>(exec, middle, value(b.ln2_gain), value(b.ln2_bias), epsilon, norm,
                            head_of(s.mean2_N, rows), head_of(s.rstd2_N, rows));
   const MatrixRef<Real> hidden = narrow(s.hidden_NF, rows, config_.n_inner);
-  gemm(exec, Transpose::no, Transpose::no, Real(1), norm, parameters_.matrix(b.up_weight), Real(0),
-       hidden);
-  bias_gelu_forward<Real>(exec, value(b.up_bias), hidden, narrow(wide_NF_, rows, config_.n_inner));
+  linear_forward<Real>(exec, norm, parameters_.matrix(b.up_weight), value(b.up_bias), hidden);
+  gelu_forward<Real>(exec, hidden, narrow(wide_NF_, rows, config_.n_inner));
 }
 
 /// The rest of the block, behind block_inner.
@@ -277,13 +272,11 @@ void Gpt2Stage<Real>::block_output(const ExecSpace& exec, const MicroBatch& batc
   const int rows = batch.rows();
   const int C = config_.n_embd;
   const Block& b = blocks_[block];
-  const MatrixRef<Real> branch = narrow(branch_NC_, rows, C);
-  gemm(exec, Transpose::no, Transpose::no, Real(1), narrow(wide_NF_, rows, config_.n_inner),
-       parameters_.matrix(b.down_weight), Real(0), branch);
-  bias_dropout_residual<Real>(
-      exec, narrow(state(slot, block).middle_NC, rows, C), branch, value(b.down_bias),
+  linear_residual_forward<Real>(
+      exec, narrow(wide_NF_, rows, config_.n_inner), parameters_.matrix(b.down_weight),
+      value(b.down_bias), narrow(state(slot, block).middle_NC, rows, C),
       block_dropout(batch, training ? config_.resid_pdrop : 0, block, kMlpSite),
-      narrow(slots_[slot].x_NC[block + 1], rows, C));
+      narrow(branch_NC_, rows, C), narrow(slots_[slot].x_NC[block + 1], rows, C));
 }
 
 template <class Real>

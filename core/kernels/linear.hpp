@@ -39,18 +39,43 @@ KOKKOS_FORCEINLINE_FUNCTION void dropout_factors(const Dropout& dropout, int n, 
   dropout_factors_at(dropout, n / dropout.tokens, row * blocks_a_row + block, factor);
 }
 
-/// y_NF += b_F
+/// y_NF = b_F in every row.
 template <class Real>
-void add_bias(const ExecSpace& exec, const VectorRef<const Real>& b_F,
-              const MatrixRef<Real>& y_NF) {
+void fill_rows(const ExecSpace& exec, const VectorRef<const Real>& b_F,
+               const MatrixRef<Real>& y_NF) {
+  const int width = y_NF.extent_int(1);
+  Kokkos::parallel_for(
+      "deltapipe::Linear::fillRows", row_policy(exec, y_NF.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        Real* const y = &y_NF(team.league_rank(), 0);
+        const Real* const b = b_F.data();
+        row_for(team, width, [=](int c) { y[c] = b[c]; });
+      });
+}
+
+/// y_NF = x_NF + b_F
+template <class Real>
+void add_bias(const ExecSpace& exec, const MatrixRef<const Real>& x_NF,
+              const VectorRef<const Real>& b_F, const MatrixRef<Real>& y_NF) {
   const int width = y_NF.extent_int(1);
   Kokkos::parallel_for(
       "deltapipe::Linear::addBias", row_policy(exec, y_NF.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
+        const Real* const x = &x_NF(team.league_rank(), 0);
         Real* const y = &y_NF(team.league_rank(), 0);
         const Real* const b = b_F.data();
-        row_for(team, width, [&](int c) { y[c] += b[c]; });
+        row_for(team, width, [=](int c) { y[c] = x[c] + b[c]; });
       });
+}
+
+/// y_NO = x_NI W_IO + b_O. The product is added to the bias: a BLAS on a processor would otherwise
+/// clear y first, and the bias would take another pass.
+template <class Real>
+void linear_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
+                    const MatrixRef<const Real>& w_IO, const VectorRef<const Real>& b_O,
+                    const MatrixRef<Real>& y_NO) {
+  fill_rows<Real>(exec, b_O, y_NO);
+  gemm(exec, Transpose::no, Transpose::no, Real(1), x_NI, w_IO, Real(1), y_NO);
 }
 
 /// db_F = sum over rows of dy_NF, added to what is there when `accumulate` is set.
@@ -91,23 +116,18 @@ struct Gelu {
   }
 };
 
-/// h_NF += b_F; y_NF = gelu(h_NF). h is kept for the backward pass.
+/// y_NF = gelu(h_NF)
 template <class Real>
-void bias_gelu_forward(const ExecSpace& exec, const VectorRef<const Real>& b_F,
-                       const MatrixRef<Real>& h_NF, const MatrixRef<Real>& y_NF) {
+void gelu_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
+                  const MatrixRef<Real>& y_NF) {
   const int width = h_NF.extent_int(1);
   Kokkos::parallel_for(
       "deltapipe::Gelu::forward", row_policy(exec, h_NF.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
-        Real* const h = &h_NF(n, 0);
+        const Real* const h = &h_NF(n, 0);
         Real* const y = &y_NF(n, 0);
-        const Real* const b = b_F.data();
-        row_for(team, width, [&](int c) {
-          const Real x = h[c] + b[c];
-          h[c] = x;
-          y[c] = x * Gelu<Real>::gate(x);
-        });
+        row_for(team, width, [=](int c) { y[c] = h[c] * Gelu<Real>::gate(h[c]); });
       });
 }
 
@@ -138,24 +158,35 @@ void bias_dropout_residual(const ExecSpace& exec, const MatrixRef<const Real>& r
                            const Dropout& dropout, const MatrixRef<Real>& out_NC) {
   const int channels = out_NC.extent_int(1);
   Kokkos::parallel_for(
-      "deltapipe::Residual::forward", row_policy(exec, out_NC.extent_int(0)),
+      "deltapipe::Residual::dropout", row_policy(exec, out_NC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const residual = &residual_NC(n, 0);
         const Real* const branch = &branch_NC(n, 0);
         const Real* const b = b_C.data();
         Real* const out = &out_NC(n, 0);
-        if (dropout.probability > 0) {
-          row_for(team, (channels + 3) / 4, [&](int block) {
-            Real factor[4];
-            dropout_factors(dropout, n, channels, block, factor);
-            for (int i = 0, c = 4 * block; i < 4 && c < channels; ++i, ++c)
-              out[c] = residual[c] + factor[i] * (branch[c] + b[c]);
-          });
-        } else {
-          row_for(team, channels, [=](int c) { out[c] = residual[c] + (branch[c] + b[c]); });
-        }
+        row_for(team, (channels + 3) / 4, [&](int block) {
+          Real factor[4];
+          dropout_factors(dropout, n, channels, block, factor);
+          for (int i = 0, c = 4 * block; i < 4 && c < channels; ++i, ++c)
+            out[c] = residual[c] + factor[i] * (branch[c] + b[c]);
+        });
       });
+}
+
+/// out_NC = residual_NC + dropout(x_NI W_IC + b_C). `branch_NC` is workspace, used with dropout.
+template <class Real>
+void linear_residual_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
+                             const MatrixRef<const Real>& w_IC, const VectorRef<const Real>& b_C,
+                             const MatrixRef<const Real>& residual_NC, const Dropout& dropout,
+                             const MatrixRef<Real>& branch_NC, const MatrixRef<Real>& out_NC) {
+  if (dropout.probability > 0) {
+    gemm(exec, Transpose::no, Transpose::no, Real(1), x_NI, w_IC, Real(0), branch_NC);
+    bias_dropout_residual<Real>(exec, residual_NC, branch_NC, b_C, dropout, out_NC);
+    return;
+  }
+  add_bias<Real>(exec, residual_NC, b_C, out_NC);
+  gemm(exec, Transpose::no, Transpose::no, Real(1), x_NI, w_IC, Real(1), out_NC);
 }
 
 /// y_NC = x_NC times the dropout factors of its site: the forward pass of embeddings and the

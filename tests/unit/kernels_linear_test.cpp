@@ -1,4 +1,5 @@
 // Products, bias, GELU, dropout, residual and embeddings: formulas and finite differences.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "core/kernels/embedding.hpp"
@@ -21,10 +22,9 @@ double gelu_formula(double x) {
 }
 
 template <class Real>
-std::vector<Real> gelu_of(const std::vector<Real>& h, const std::vector<Real>& bias) {
-  const int F = static_cast<int>(bias.size());
-  const Matrix<Real> y = to_device(h, F);
-  bias_gelu_forward<Real>(ExecSpace(), to_device(bias), to_device(h, F), y);
+std::vector<Real> gelu_of(const std::vector<Real>& h, int F) {
+  const Matrix<Real> y = to_device(std::vector<Real>(h.size(), Real(NAN)), F);
+  gelu_forward<Real>(ExecSpace(), to_device(h, F), y);
   return to_host(y);
 }
 
@@ -106,11 +106,18 @@ TEST_CASE("A linear layer's parameter gradients and bias", "[kernels][linear]") 
     const auto x = random_values(N * in, 1), w = random_values(in * out, 2),
                b = random_values(out, 3), dy = random_values(N * out, 4);
     const auto loss = [&](const auto& w_, const auto& b_) {
-      const Matrix<double> y("test::y", N, out);
-      gemm(exec, Transpose::no, Transpose::no, 1.0, to_device(x, in), to_device(w_, out), 0.0, y);
-      add_bias<double>(exec, to_device(b_), y);
+      const Matrix<double> y = to_device(std::vector<double>(N * out, NAN), out);
+      linear_forward<double>(exec, to_device(x, in), to_device(w_, out), to_device(b_), y);
       return dot(dy, to_host(y));
     };
+    double sum = 0;
+    for (int n = 0; n < N; ++n)
+      for (int o = 0; o < out; ++o) {
+        double value = b[o];
+        for (int i = 0; i < in; ++i) value += x[n * in + i] * w[i * out + o];
+        sum += dy[n * out + o] * value;
+      }
+    CHECK(loss(w, b) == Approx(sum).epsilon(1e-12));
     const Matrix<double> dw = to_device(std::vector<double>(in * out, NAN), out);
     const Vector<double> db = to_device(std::vector<double>(out, NAN));
     for (const bool accumulate : {false, true})
@@ -127,25 +134,22 @@ TEST_CASE("A linear layer's parameter gradients and bias", "[kernels][linear]") 
 TEST_CASE("GELU is its formula and its gradient the slope", "[kernels][gelu]") {
   const ExecSpace exec;
   for (const int F : {1, 15, 16, 17, 131}) {
-    const auto h = random_values(3 * F, F, 6), b = random_values(F, 2),
-               dy = random_values(3 * F, 3);
-    std::vector<double> truth(3 * F), biased(3 * F);
-    for (int i = 0; i < 3 * F; ++i) truth[i] = gelu_formula(biased[i] = h[i] + b[i % F]);
-    CHECK(relative_difference(gelu_of(h, b), truth) < 1e-14);
-    const std::vector<float> h32(h.begin(), h.end()), b32(b.begin(), b.end());
-    CHECK(relative_difference(gelu_of(h32, b32), truth) < 1e-6);
+    const auto h = random_values(3 * F, F, 6), dy = random_values(3 * F, 3);
+    std::vector<double> truth(3 * F);
+    std::transform(h.begin(), h.end(), truth.begin(), gelu_formula);
+    CHECK(relative_difference(gelu_of(h, F), truth) < 1e-14);
+    CHECK(relative_difference(gelu_of(std::vector<float>(h.begin(), h.end()), F), truth) < 1e-6);
 
     const Matrix<double> dh = to_device(dy, F), y("test::y", 3, F);
-    gelu_backward<double>(exec, to_device(biased, F), dh, y);
+    gelu_backward<double>(exec, to_device(h, F), dh, y);
     CHECK(relative_difference(to_host(y), truth) < 1e-14);
-    const auto loss = [&](const auto& x) { return dot(dy, gelu_of(x, b)); };
+    const auto loss = [&](const auto& x) { return dot(dy, gelu_of(x, F)); };
     CHECK(slope_error(loss, h, to_host(dh)) < 1e-8);
   }
-  const std::vector<float> zero(1, 0.0f);
-  CHECK(gelu_of<float>({0.0f}, zero)[0] == 0);
-  CHECK(gelu_of<float>({1e10f}, zero)[0] == 1e10f);
-  CHECK(gelu_of<float>({-50.0f}, zero)[0] == Approx(0).margin(1e-30));
-  CHECK(std::isnan(gelu_of<float>({NAN}, zero)[0]));
+  CHECK(gelu_of<float>({0.0f}, 1)[0] == 0);
+  CHECK(gelu_of<float>({1e10f}, 1)[0] == 1e10f);
+  CHECK(gelu_of<float>({-50.0f}, 1)[0] == Approx(0).margin(1e-30));
+  CHECK(std::isnan(gelu_of<float>({NAN}, 1)[0]));
 }
 
 TEST_CASE("GELU far out has no slope but a finite one", "[kernels][gelu]") {
@@ -210,6 +214,19 @@ TEST_CASE("Bias, dropout and residual, forwards and backwards", "[kernels][dropo
     std::vector<double> truth(N * C);
     for (int i = 0; i < N * C; ++i) truth[i] = residual[i] + mask[i] * (branch[i] + b[i % C]);
     CHECK(relative_difference(to_host(out), truth) < 1e-15);
+
+    const int in = 2;
+    const auto x = random_values(N * in, 4), w = random_values(in * C, 5);
+    const Matrix<double> joined = to_device(std::vector<double>(N * C, NAN), C),
+                         workspace = to_device(std::vector<double>(N * C, NAN), C);
+    linear_residual_forward<double>(ExecSpace(), to_device(x, in), to_device(w, C), to_device(b),
+                                    to_device(residual, C), dropout_of(p, on_device, T), workspace,
+                                    joined);
+    for (int i = 0; i < N * C; ++i) {
+      const double product = x[i / C * in] * w[i % C] + x[i / C * in + 1] * w[C + i % C];
+      truth[i] = residual[i] + mask[i] * (product + b[i % C]);
+    }
+    CHECK(relative_difference(to_host(joined), truth) < 1e-14);
   }
 }
 
