@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/error.hpp"
 #include "core/trace.hpp"
 
 namespace deltapipe {
@@ -45,7 +46,9 @@ BoundaryEnd::BoundaryEnd(const BoundaryCodec& codec, const BoundaryMemory& memor
     : shape_(codec.shape),
       codec_(make_codec(codec.training ? codec.settings : plain_settings(), codec.shape,
                         codec.storage)),
-      plain_(make_codec(plain_settings(), codec.shape, codec.storage)) {
+      plain_(make_codec(plain_settings(), codec.shape, codec.storage)),
+      first_sample_(memory.first_sample),
+      sample_stride_(memory.sample_stride) {
   if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
     staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
   if (codec_->record_bytes() == 0) return;
@@ -63,6 +66,8 @@ BoundaryEnd::BoundaryEnd(const BoundaryCodec& codec, const BoundaryMemory& memor
   identity.tokens = codec.shape.tokens;
   identity.channels = codec.shape.channels;
   identity.data_fingerprint = memory.data_fingerprint;
+  identity.first_sample = memory.first_sample;
+  identity.sample_stride = memory.sample_stride;
   const std::string file = memory.directory + "/cache-replica" + std::to_string(memory.replica) +
                            "-boundary" + std::to_string(boundary) +
                            (backward ? "-backward" : "-forward") +
@@ -71,8 +76,32 @@ BoundaryEnd::BoundaryEnd(const BoundaryCodec& codec, const BoundaryMemory& memor
                                              memory.budget_bytes, file);
 }
 
+void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids) {
+  record_ids_.assign(sample_ids.begin(), sample_ids.end());
+  for (std::uint64_t& id : record_ids_) {
+    DELTAPIPE_ASSERT(id % sample_stride_ == first_sample_,
+                     "sample " + std::to_string(id) + " belongs to another replica");
+    id /= sample_stride_;
+  }
+}
+
 void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
-  if (cache_) cache_->prefetch(sample_ids);
+  if (!cache_) return;
+  find_records(sample_ids);
+  cache_->prefetch(record_ids_);
+}
+
+void BoundaryEnd::acquire_memories(const Crossing& crossing, Visit& visit) {
+  if (!remembers(crossing)) return;
+  const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
+  find_records(crossing.sample_ids);
+  cache_->acquire(record_ids_, records_, visit.visits);
+}
+
+void BoundaryEnd::release_memories(const ExecSpace& exec, const Crossing& crossing) {
+  if (!remembers(crossing)) return;
+  find_records(crossing.sample_ids);
+  cache_->release(exec, record_ids_);
 }
 
 CodecStatistics BoundaryEnd::take_codec_statistics(const ExecSpace& exec) {
@@ -131,10 +160,7 @@ void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
   Visit v = visit(crossing);
   const SendChannel::Buffer buffer = channel_.acquire();
   const DeviceBytes payload = device_payload(buffer.payload);
-  if (remembers(crossing)) {
-    const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
-    cache_->acquire(v.sample_ids, records_, v.visits);
-  }
+  acquire_memories(crossing, v);
   std::size_t bytes = 0;
   {
     const TraceScope trace(TraceCategory::encode, "encode", crossing.micro_batch);
@@ -146,7 +172,7 @@ void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
     }
     exec.fence();
   }
-  if (remembers(crossing)) cache_->release(exec, v.sample_ids);
+  release_memories(exec, crossing);
   channel_.send(buffer, header(crossing), bytes);
 }
 
@@ -162,10 +188,7 @@ BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int 
 void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
                                const MatrixRef<float>& x_BTC) {
   Visit v = visit(crossing);
-  if (remembers(crossing)) {
-    const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
-    cache_->acquire(v.sample_ids, records_, v.visits);
-  }
+  acquire_memories(crossing, v);
   const ReceiveChannel::Received received = channel_.receive(header(crossing));
   const std::size_t bytes = received.payload.extent(0);
   const DeviceBytes payload = device_payload(received.payload);
@@ -179,7 +202,7 @@ void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
     exec.fence();
   }
   channel_.release(received);
-  if (remembers(crossing)) cache_->release(exec, v.sample_ids);
+  release_memories(exec, crossing);
 }
 
 }  // namespace deltapipe

@@ -40,7 +40,9 @@ struct BoundaryCodec {
 
 /// Where an end keeps its memories; used by codecs that have some.
 struct BoundaryMemory {
-  std::uint64_t samples = 0;  ///< of the training set
+  std::uint64_t samples = 0;  ///< that cross here, of the training set
+  std::uint64_t first_sample = 0;
+  std::uint64_t sample_stride = 1;  ///< their ids are first_sample + n * sample_stride
   std::uint64_t data_fingerprint = 0;
   std::uint64_t budget_bytes = 0;
   int prefetch_micro_batches = 8;
@@ -62,8 +64,13 @@ class BoundaryEnd {
   ActivationCache* cache() { return cache_.get(); }
 
  protected:
+  /// Fills record_ids_.
+  void find_records(std::span<const std::uint64_t> sample_ids);
   Codec& codec(const Crossing& crossing) { return crossing.training ? *codec_ : *plain_; }
   bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
+  /// Pins the crossing's memories into records_ and fills the visit's counts.
+  void acquire_memories(const Crossing& crossing, Visit& visit);
+  void release_memories(const ExecSpace& exec, const Crossing& crossing);
   Visit visit(const Crossing& crossing) const;
   MessageHeader header(const Crossing& crossing) const;
   std::size_t max_payload_bytes() const;
@@ -74,6 +81,9 @@ class BoundaryEnd {
   std::unique_ptr<Codec> codec_;
   std::unique_ptr<Codec> plain_;
   std::unique_ptr<ActivationCache> cache_;
+  std::uint64_t first_sample_;
+  std::uint64_t sample_stride_;
+  std::vector<std::uint64_t> record_ids_;  ///< of the samples at hand, in the cache
   MemoryRecords records_;
   DeviceBytes staging_;
 };

@@ -96,7 +96,9 @@ void run_check(const Settings& settings) {
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str());
     if (codec->record_bytes() == 0) continue;
     CacheShape cache;
-    cache.samples = data.train.size();
+    // The first replica has the most.
+    cache.samples =
+        StepPlanner::samples_of_replica(data.train.size(), 0, settings.pipeline.replicas);
     cache.record_bytes = codec->record_bytes();
     cache.max_samples_in_flight = t.micro_batch_size;
     cache.prefetch_samples = settings.cache.prefetch * t.micro_batch_size;

@@ -111,6 +111,12 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
                                      shape.training};
   BoundaryMemory memory;
   memory.samples = shape.train_samples;
+  if (shape.samples_stay) {
+    memory.samples = std::max<std::uint64_t>(
+        1, StepPlanner::samples_of_replica(shape.train_samples, grid.replica(), grid.replicas()));
+    memory.first_sample = grid.replica();
+    memory.sample_stride = grid.replicas();
+  }
   memory.data_fingerprint = shape.data_fingerprint;
   memory.budget_bytes = settings.cache.budget_bytes;
   memory.prefetch_micro_batches = settings.cache.prefetch;
@@ -161,6 +167,8 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
     row_codec.training = gradient_codec.training = shape.training;
     BoundaryMemory table_memory = memory;
     table_memory.samples = shape.vocabulary;
+    table_memory.first_sample = 0;
+    table_memory.sample_stride = 1;
     table_memory.budget_bytes = 0;
     if (grid.last()) {
       table_buffer_UC_ = Matrix<float>(uninitialized("deltapipe::Pipeline::tableRows"),

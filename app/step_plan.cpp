@@ -18,10 +18,15 @@ StepPlanner::StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuf
     steps_per_epoch_ = samplers_.front().steps_per_epoch(batch * replicas);
     return;
   }
-  for (std::uint64_t r = 0; r < replicas && r < size; ++r) {
-    samplers_.emplace_back((size - r + replicas - 1) / replicas, mix_bits(seed + r), shuffle);
+  for (int r = 0; r < layout.replicas && samples_of_replica(size, r, layout.replicas) > 0; ++r) {
+    samplers_.emplace_back(samples_of_replica(size, r, layout.replicas), mix_bits(seed + r),
+                           shuffle);
     steps_per_epoch_ = std::max(steps_per_epoch_, samplers_.back().steps_per_epoch(batch));
   }
+}
+
+std::uint64_t StepPlanner::samples_of_replica(std::uint64_t samples, int replica, int replicas) {
+  return samples / replicas + (static_cast<std::uint64_t>(replica) < samples % replicas ? 1 : 0);
 }
 
 std::vector<std::uint64_t> StepPlanner::samples(std::uint64_t step, int replica) const {

@@ -33,6 +33,8 @@ class StepPlanner {
   StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuffle, const Layout& layout);
 
   std::uint64_t steps_per_epoch() const { return steps_per_epoch_; }
+  /// Samples that a replica visits when they stay: replica, replica + R, replica + 2R ...
+  static std::uint64_t samples_of_replica(std::uint64_t samples, int replica, int replicas);
   StepPlan plan(std::uint64_t step, int replica) const;
   /// The samples alone, in the order in which the replica visits them.
   std::vector<std::uint64_t> samples(std::uint64_t step, int replica) const;

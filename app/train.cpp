@@ -24,6 +24,11 @@ namespace deltapipe {
 
 namespace {
 
+/// Memories stay where they are, so samples do, too.
+bool samples_stay(const Settings& settings) {
+  return settings.forward.kind == CodecKind::delta;
+}
+
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                              const TokenDataset& train, bool training) {
   PipelineShape shape;
@@ -33,13 +38,14 @@ PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
   shape.micro_batches = settings.training.micro_batches;
   shape.training = training;
   shape.train_samples = train.size();
+  shape.samples_stay = samples_stay(settings);
   shape.data_fingerprint = train.fingerprint();
   return shape;
 }
 
-StepPlanner::Layout step_layout(const Settings& settings, bool samples_stay) {
+StepPlanner::Layout step_layout(const Settings& settings, bool stay) {
   return {settings.training.micro_batch_size, settings.training.micro_batches,
-          settings.pipeline.replicas, samples_stay};
+          settings.pipeline.replicas, stay};
 }
 
 std::uint64_t total_steps(const TrainingSettings& settings, std::uint64_t steps_per_epoch) {
@@ -103,9 +109,8 @@ class Trainer {
     plan_.emplace(plan_model(settings_));
     data_ = load_data(settings_.data, plan_->tokenizer, plan_->tokens);
     stage_ = make_stage(settings_, *plan_, grid_, true);
-    const bool samples_stay = settings_.forward.kind == CodecKind::delta;
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
-                     step_layout(settings_, samples_stay));
+                     step_layout(settings_, samples_stay(settings_)));
     if (data_.validation.size() > 0)
       validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_, false));
     steps_ = total_steps(settings_.training, planner_->steps_per_epoch());

@@ -28,7 +28,7 @@ class CacheIoThread;
 class ActivationCacheState;
 
 struct CacheShape {
-  std::uint64_t samples = 0;      ///< S: sample ids are 0 ... S-1
+  std::uint64_t samples = 0;      ///< S: the cache knows samples as 0 ... S-1
   std::size_t record_bytes = 0;   ///< of one record, Codec::record_bytes()
   int max_samples_in_flight = 1;  ///< acquired and not yet released, at most
   int prefetch_samples = 8;       ///< records read ahead: micro-batches times their samples
@@ -43,6 +43,9 @@ struct CacheIdentity {
   std::uint64_t tokens = 0;    ///< T
   std::uint64_t channels = 0;  ///< C
   std::uint64_t data_fingerprint = 0;  ///< of the data set that gives sample ids their meaning
+  /// Record n is that of the data set's sample first_sample + n * sample_stride.
+  std::uint64_t first_sample = 0;
+  std::uint64_t sample_stride = 1;
 };
 
 enum class SpillStart {

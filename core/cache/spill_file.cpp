@@ -152,6 +152,8 @@ std::vector<Attribute> attributes_of(const CacheIdentity& identity, std::uint64_
           {"channels", std::to_string(identity.channels), true},
           {"data_fingerprint", std::to_string(identity.data_fingerprint), true},
           {"samples", std::to_string(samples), true},
+          {"first_sample", std::to_string(identity.first_sample), true},
+          {"sample_stride", std::to_string(identity.sample_stride), true},
           {"record_bytes", std::to_string(record_bytes), true},
           {"checksum", "XXH3 64 bits", false}};
 }

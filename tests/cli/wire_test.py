@@ -187,6 +187,23 @@ class Compressed(support.TestCase):
         self.assertLess(run.steps["forward_bytes"][2:].max(),
                         0.7 * run.steps["forward_bytes"][0].min())
 
+    def test_replicas_share_the_memories(self):
+        """A replica's files have the records of its own samples and of no others."""
+        base = {"pipeline": {"stages": 2, "replicas": 2}, "data": {"max_train_samples": 13}}
+        run = self.train(self.deck(**base), "shared", 4)
+        spilled = self.train(self.deck(**base, cache={"budget": 3 * TOKENS * 2 * CHANNELS,
+                                                      "prefetch": 1}), "shared-spilled", 4)
+        self.same(spilled, run)
+        for replica, samples in ((0, 7), (1, 6)):
+            for end in ("sender", "receiver"):
+                name = f"cache-replica{replica}-boundary0-forward-{end}.h5"
+                with h5py.File(self.output("shared-spilled") / name, "r") as file:
+                    said = {key: int(file.attrs[key])
+                            for key in ("samples", "first_sample", "sample_stride")}
+                    self.assertEqual(said, {"samples": samples, "first_sample": replica,
+                                            "sample_stride": 2})
+                    self.assertEqual(file["records"].shape[0], samples)
+
     def test_slow_links_slow_the_run(self):
         # Token rows and their gradients take the same link as the boundary.
         deck = self.deck(network={"bandwidth": "1 Mbit/s"}, training={"steps": 4},

@@ -178,6 +178,8 @@ TEST_CASE("a file that is not the cache's is refused", "[cache]") {
     refused([](CacheIdentity& who) { who.tokens = 17; }, "tokens is not 17");
     refused([](CacheIdentity& who) { who.channels = 9; }, "channels is not 9");
     refused([](CacheIdentity& who) { who.data_fingerprint = 5; }, "data_fingerprint is not 5");
+    refused([](CacheIdentity& who) { who.first_sample = 1; }, "first_sample is not 1");
+    refused([](CacheIdentity& who) { who.sample_stride = 2; }, "sample_stride is not 2");
     CacheShape larger = kShape;
     larger.samples = 10;
     REQUIRE_THROWS_WITH(reopen(path, io, identity(), larger), Catch::Contains("samples is not 10"));
