@@ -36,9 +36,9 @@ constexpr int kStopTag = 1;
 constexpr int kClockTag = 2;
 // Naps between polls grow with the time since something last happened, so that a poll comes late by
 // a small part of what was waited for anyway, and stay inside these limits.
-constexpr nanoseconds kShortestNap = microseconds(10);
+constexpr nanoseconds kShortestNap = microseconds(20);
 constexpr nanoseconds kLongestNap = microseconds(300);
-constexpr int kNapShare = 16;
+constexpr int kNapShare = 4;
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
 
