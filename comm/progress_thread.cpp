@@ -35,7 +35,8 @@ using std::chrono::nanoseconds;
 constexpr int kStopTag = 1;
 constexpr int kClockTag = 2;
 // Naps between polls grow with the time since something last happened, so that a poll comes late by
-// a small part of what was waited for anyway, and stay inside these limits.
+// at most a quarter of what was waited for anyway, and stay inside these limits: a poll over TCP
+// takes a core from the kernels for some microseconds.
 constexpr nanoseconds kShortestNap = microseconds(20);
 constexpr nanoseconds kLongestNap = microseconds(300);
 constexpr int kNapShare = 4;
