@@ -5,6 +5,7 @@
 #include <limits>
 #include <new>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "comm/mpi_check.hpp"
@@ -30,6 +31,10 @@ int first_tag(int tag) {
 int rest_tag(int tag, std::uint64_t sequence) {
   return tag * kTagsPerChannel + 1 + static_cast<int>(sequence % kLargestSlots);
 }
+
+// Messages over an emulated link are handed to MPI so much before they arrive, and lie at the
+// receiver until then: how late MPI is polled does not show.
+constexpr std::chrono::milliseconds kHandover{2};
 
 std::size_t message_bytes(std::size_t payload_bytes) {
   return sizeof(MessageHeader) + payload_bytes;
@@ -190,19 +195,25 @@ SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int 
   for (Slot& slot : slots_) slot.memory = allocate(options_.max_payload_bytes, options_.name);
 }
 
+bool SendChannel::arrived(const Slot& slot) const {
+  return progress_.done(slot.ticket) && Clock::now() >= slot.arrival;
+}
+
 void SendChannel::reclaim(Slot& slot) {
   const OperationTimes times = progress_.times(slot.ticket);
   const TimePoint begin = link_->emulates() ? slot.link_start : times.started;
-  account_.transfer(begin, times.finished);
+  const TimePoint end = std::max(times.finished, slot.arrival);
+  account_.transfer(begin, end);
   TraceRecorder::instance().record(TraceCategory::wire, options_.name + " send", "transfer", begin,
-                                   times.finished);
+                                   end);
   slot.ticket.reset();
 }
 
 void SendChannel::wait(Slot& slot) {
-  if (!progress_.done(slot.ticket)) {
+  if (!arrived(slot)) {
     const TimePoint begin = Clock::now();
     progress_.wait(slot.ticket);
+    std::this_thread::sleep_until(slot.arrival);
     const TimePoint end = Clock::now();
     account_.blocked(begin, end);
     TraceRecorder::instance().record(TraceCategory::wait, "compute",
@@ -213,11 +224,13 @@ void SendChannel::wait(Slot& slot) {
   reclaim(slot);
 }
 
-SendChannel::Buffer SendChannel::acquire() {
-  while (!in_flight_.empty() && progress_.done(slots_[in_flight_.front()].ticket)) {
+void SendChannel::reclaim_arrived() {
+  for (; !in_flight_.empty() && arrived(slots_[in_flight_.front()]); in_flight_.pop_front())
     wait(slots_[in_flight_.front()]);
-    in_flight_.pop_front();
-  }
+}
+
+SendChannel::Buffer SendChannel::acquire() {
+  reclaim_arrived();
   const auto is_free = [](const Slot& slot) { return !slot.lent && !slot.ticket; };
   auto slot = std::find_if(slots_.begin(), slots_.end(), is_free);
   if (slot == slots_.end()) {
@@ -251,7 +264,9 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
   if (link_->emulates()) {
     const EmulatedLink::Passage passage = link_->book(Clock::now(), bytes);
     link_start = passage.start;
-    plan.not_before = passage.arrival;
+    plan.not_before = passage.arrival - kHandover;
+    slot.arrival = passage.arrival;
+    header.arrival_ns = nanoseconds_of(passage.arrival) + progress_.clock_offset().count();
     statistics_.link_busy_seconds += passage.busy_seconds;
   }
   slot.link_start = link_start;
@@ -281,10 +296,7 @@ void SendChannel::flush() {
 }
 
 ChannelStatistics SendChannel::take_statistics() {
-  while (!in_flight_.empty() && progress_.done(slots_[in_flight_.front()].ticket)) {
-    wait(slots_[in_flight_.front()]);
-    in_flight_.pop_front();
-  }
+  reclaim_arrived();
   account_.settle(statistics_);
   return std::exchange(statistics_, {});
 }
@@ -357,25 +369,19 @@ void ReceiveChannel::post(int index) {
   posted_.push_back(index);
 }
 
-bool ReceiveChannel::ready() const {
-  return !posted_.empty() &&
-         progress_.done(slots_[static_cast<std::size_t>(posted_.front())]->ticket);
+TimePoint ReceiveChannel::arrival_of(const MessageHeader& header) const {
+  if (header.arrival_ns == 0) return {};
+  return TimePoint(std::chrono::duration_cast<Clock::duration>(
+      std::chrono::nanoseconds(header.arrival_ns) - progress_.clock_offset()));
 }
 
 ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   DELTAPIPE_ASSERT(!posted_.empty(), options_.name + ": all received messages are still held");
   const int index = posted_.front();
   Slot& slot = *slots_[static_cast<std::size_t>(index)];
-  if (!progress_.done(slot.ticket)) {
-    const TimePoint begin = Clock::now();
-    progress_.wait(slot.ticket);
-    const TimePoint end = Clock::now();
-    account_.blocked(begin, end);
-    TraceRecorder::instance().record(TraceCategory::wait, "compute",
-                                     "wait for a message, " + options_.name, begin, end);
-  } else {
-    progress_.wait(slot.ticket);
-  }
+  const TimePoint called = Clock::now();
+  const bool was_done = progress_.done(slot.ticket);
+  progress_.wait(slot.ticket);
   expected.source_rank = source_rank_;
   expected.target_rank = target_rank_;
   expected.sequence = sequence_;
@@ -384,13 +390,21 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   check(header, expected);
   check_payload(header, message + sizeof header, slot.received - sizeof header);
 
+  const TimePoint arrival = arrival_of(header);
+  if (!was_done || arrival > called) {
+    std::this_thread::sleep_until(arrival);
+    const TimePoint end = Clock::now();
+    account_.blocked(called, end);
+    TraceRecorder::instance().record(TraceCategory::wait, "compute",
+                                     "wait for a message, " + options_.name, called, end);
+  }
   posted_.pop_front();
   ++sequence_;
   statistics_.bytes += slot.received;
   ++statistics_.messages;
   const TimePoint begin(std::chrono::duration_cast<Clock::duration>(
       std::chrono::nanoseconds(header.started_ns) - progress_.clock_offset()));
-  const TimePoint end = progress_.times(slot.ticket).finished;
+  const TimePoint end = std::max(progress_.times(slot.ticket).finished, arrival);
   account_.transfer(begin, end);
   TraceRecorder::instance().record(
       TraceCategory::wire, options_.name,

@@ -113,11 +113,14 @@ class SendChannel {
     HostBytes memory;
     Ticket ticket;
     TimePoint link_start{};
+    TimePoint arrival{};  ///< by the emulated link
     bool lent = false;
   };
 
+  bool arrived(const Slot& slot) const;
   void reclaim(Slot& slot);
   void wait(Slot& slot);
+  void reclaim_arrived();
 
   ProgressThread& progress_;
   MPI_Comm comm_;
@@ -155,8 +158,6 @@ class ReceiveChannel {
   /// fills the first group). Throws UserError that names both ranks when it is another message,
   /// truncated or damaged. At most `slots` messages can be held at a time.
   Received receive(MessageHeader expected);
-  /// True when receive() would not sleep.
-  bool ready() const;
   /// Gives the slot back and posts it for a later message.
   void release(const Received& received);
 
@@ -166,6 +167,7 @@ class ReceiveChannel {
   struct Slot;
 
   void post(int slot);
+  TimePoint arrival_of(const MessageHeader& header) const;
 
   ProgressThread& progress_;
   MPI_Comm comm_;

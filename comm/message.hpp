@@ -44,7 +44,7 @@ struct MessageHeader {
   std::uint64_t payload_bytes = 0;
   std::uint64_t payload_checksum = 0;  ///< XXH3-64
   std::int64_t started_ns = 0;         ///< start of the transfer, on the clock of rank 0
-  std::uint64_t reserved = 0;
+  std::int64_t arrival_ns = 0;  ///< by an emulated link, on the same clock; 0: when it is here
   std::uint64_t header_checksum = 0;  ///< XXH3-64 of the bytes before it
 
   static constexpr std::uint32_t kMagic = 0x4d50'4c44;  // "DLPM"

@@ -96,6 +96,7 @@ ProgressThread::ProgressThread(MPI_Comm world) : world_(world) {
   DELTAPIPE_MPI(MPI_Comm_size(world, &size_));
   DELTAPIPE_MPI(MPI_Comm_dup(world, &control_));
   clock_offset_ = align_clock(control_, rank_, size_);
+  ask_for_precise_naps();  // this thread waits for messages of emulated links
   post_stop_receive();
   thread_ = std::thread([this] { run(); });
 }
