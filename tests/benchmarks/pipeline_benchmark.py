@@ -69,8 +69,7 @@ def step_seconds(place, deck, stages):
                       ranks=stages), TIME_LIMIT)
     if result.status != 0:
         sys.exit(f"deltapipe train failed: {result}")
-    with h5py.File(output / "run.h5", "r") as file:
-        return np.diff(file["steps/seconds"][()], prepend=0.0)[WARM_UP:]
+    return np.diff(support.Run(output / "run.h5").steps["seconds"], prepend=0.0)[WARM_UP:]
 
 
 def main():

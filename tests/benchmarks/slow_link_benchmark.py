@@ -28,7 +28,6 @@ import sys
 import tempfile
 import tomllib
 
-import h5py
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
@@ -39,7 +38,7 @@ UNCOMPRESSED = ["boundary.forward.codec=none", "boundary.backward.codec=none"]
 UNITS = {"kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "bit/s": 1.0}
 
 
-class Run:
+class Run(support.Run):
     def __init__(self, place, name, deck, overrides):
         output = place / name
         print(name, file=sys.stderr, flush=True)
@@ -48,11 +47,10 @@ class Run:
             TIME_LIMIT)
         if result.status != 0:
             sys.exit(f"deltapipe train failed: {result}")
-        with h5py.File(output / "run.h5", "r") as file:
-            self.steps = {key: data[()] for key, data in file["steps"].items()}
-            self.perplexity = (file["evaluations/perplexity"][-1]
-                               if len(file["evaluations/perplexity"]) else float("nan"))
-            self.deck = tomllib.loads(file.attrs["deck"])
+        super().__init__(output / "run.h5")
+        perplexities = self.evaluations["perplexity"]
+        self.perplexity = perplexities[-1] if len(perplexities) else float("nan")
+        self.deck = tomllib.loads(self.attributes["deck"])
         self.seconds = np.diff(self.steps["seconds"], prepend=0.0)
 
     def wire_seconds(self, bytes_a_second):
