@@ -1,5 +1,6 @@
 #include "core/kernels/gemm.hpp"
 
+#include <KokkosBlas2_gemv.hpp>
 #include <KokkosBlas3_gemm.hpp>
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS
@@ -14,16 +15,36 @@ const char* letter(Transpose op) {
   return op == Transpose::yes ? "T" : "N";
 }
 
+/// The column of a one-column matrix.
+template <class T>
+auto column_of(const MatrixRef<T>& matrix) {
+  return Kokkos::View<T*, Kokkos::LayoutStride, MemSpace, Kokkos::MemoryUnmanaged>(
+      matrix.data(), Kokkos::LayoutStride(matrix.extent(0), matrix.stride_0()));
+}
+
 template <class Real>
 void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,
              const MatrixRef<const Real>& a, const MatrixRef<const Real>& b, Real beta,
              const MatrixRef<Real>& c) {
-#if KOKKOS_VERSION >= 40000
-  KokkosBlas::gemm(exec, letter(op_a), letter(op_b), alpha, a, b, beta, c);
-#else
-  (void)exec;  // Kokkos Kernels 3.4 takes no instance; its only backend here runs in order
-  KokkosBlas::gemm(letter(op_a), letter(op_b), alpha, a, b, beta, c);
-#endif
+  const char* letter_a = letter(op_a);
+  const char* letter_b = letter(op_b);
+  // Kokkos Kernels 4 takes an untransposed single column for contiguous, whatever its stride.
+  const bool one_column = op_a == Transpose::no && op_b == Transpose::no && c.extent(1) == 1;
+  if (one_column && (b.stride_0() > 1 || c.stride_0() > 1)) {
+    if constexpr (requires {
+                    KokkosBlas::gemv(exec, "N", alpha, a, column_of(b), beta, column_of(c));
+                  })
+      KokkosBlas::gemv(exec, "N", alpha, a, column_of(b), beta, column_of(c));
+    else
+      KokkosBlas::gemv("N", alpha, a, column_of(b), beta, column_of(c));
+  } else if constexpr (requires {
+                         KokkosBlas::gemm(exec, letter_a, letter_b, alpha, a, b, beta, c);
+                       }) {
+    KokkosBlas::gemm(exec, letter_a, letter_b, alpha, a, b, beta, c);
+  } else {
+    // Kokkos Kernels 3 takes no instance; its only backend here runs in order.
+    KokkosBlas::gemm(letter_a, letter_b, alpha, a, b, beta, c);
+  }
 }
 
 }  // namespace
