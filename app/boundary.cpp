@@ -16,24 +16,6 @@ CodecSettings plain_settings() {
   return settings;
 }
 
-const char* name_of(MemoryStorage storage) {
-  switch (storage) {
-    case MemoryStorage::fp32:
-      return "fp32";
-    case MemoryStorage::fp16:
-      return "fp16";
-    case MemoryStorage::bf16:
-      return "bf16";
-    case MemoryStorage::bits8:
-      return "bits8";
-    case MemoryStorage::bits4:
-      return "bits4";
-    case MemoryStorage::bits2:
-      return "bits2";
-  }
-  return "";
-}
-
 /// All rows as the codec's View type, without taking part in ownership.
 Activations activations(const MatrixRef<float>& x) {
   return Activations(x.data(), x.extent(0), x.extent(1));
@@ -62,7 +44,7 @@ BoundaryEnd::BoundaryEnd(const BoundaryCodec& codec, const BoundaryMemory& memor
   identity.boundary = boundary;
   identity.backward = backward;
   identity.sender = sender;
-  identity.storage = name_of(codec.storage);
+  identity.storage = kMemoryStorageNames[static_cast<std::size_t>(codec.storage)];
   identity.tokens = codec.shape.tokens;
   identity.channels = codec.shape.channels;
   identity.data_fingerprint = memory.data_fingerprint;
@@ -91,34 +73,29 @@ void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
   cache_->prefetch(record_ids_);
 }
 
-void BoundaryEnd::acquire_memories(const Crossing& crossing, Visit& visit) {
-  if (!remembers(crossing)) return;
-  const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
-  find_records(crossing.sample_ids);
-  cache_->acquire(record_ids_, records_, visit.visits);
+const Visit& BoundaryEnd::begin_visit(const Crossing& crossing) {
+  visit_.seed = crossing.seed;
+  visit_.step = crossing.step;
+  visit_.epoch = crossing.epoch;
+  visit_.boundary = crossing.boundary;
+  visit_.backward = crossing.backward;
+  visit_.sample_ids.assign(crossing.sample_ids.begin(), crossing.sample_ids.end());
+  visit_.tokens.assign(crossing.tokens.begin(), crossing.tokens.end());
+  visit_.visits.assign(visit_.sample_ids.size(), 0);
+  if (remembers(crossing)) {
+    const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
+    find_records(crossing.sample_ids);
+    cache_->acquire(record_ids_, records_, visit_.visits);
+  }
+  return visit_;
 }
 
-void BoundaryEnd::release_memories(const ExecSpace& exec, const Crossing& crossing) {
-  if (!remembers(crossing)) return;
-  find_records(crossing.sample_ids);
-  cache_->release(exec, record_ids_);
+void BoundaryEnd::end_visit(const ExecSpace& exec, const Crossing& crossing) {
+  if (remembers(crossing)) cache_->release(exec, record_ids_);
 }
 
 CodecStatistics BoundaryEnd::take_codec_statistics(const ExecSpace& exec) {
   return codec_->take_statistics(exec);
-}
-
-Visit BoundaryEnd::visit(const Crossing& crossing) const {
-  Visit v;
-  v.seed = crossing.seed;
-  v.step = crossing.step;
-  v.epoch = crossing.epoch;
-  v.boundary = crossing.boundary;
-  v.backward = crossing.backward;
-  v.sample_ids.assign(crossing.sample_ids.begin(), crossing.sample_ids.end());
-  v.tokens.assign(crossing.tokens.begin(), crossing.tokens.end());
-  v.visits.assign(v.sample_ids.size(), 0);
-  return v;
 }
 
 MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
@@ -157,14 +134,13 @@ BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer
 
 void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
                           const MatrixRef<float>& x_BTC) {
-  Visit v = visit(crossing);
   const SendChannel::Buffer buffer = channel_.acquire();
   const DeviceBytes payload = device_payload(buffer.payload);
-  acquire_memories(crossing, v);
+  const Visit& visit = begin_visit(crossing);
   std::size_t bytes = 0;
   {
     const TraceScope trace(TraceCategory::encode, "encode", crossing.micro_batch);
-    bytes = codec(crossing).encode(exec, v, activations(x_BTC), records_, payload);
+    bytes = codec(crossing).encode(exec, visit, activations(x_BTC), records_, payload);
     if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
       Kokkos::deep_copy(exec, Kokkos::subview(buffer.payload, range),
@@ -172,7 +148,7 @@ void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
     }
     exec.fence();
   }
-  release_memories(exec, crossing);
+  end_visit(exec, crossing);
   channel_.send(buffer, header(crossing), bytes);
 }
 
@@ -187,8 +163,7 @@ BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int 
 
 void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
                                const MatrixRef<float>& x_BTC) {
-  Visit v = visit(crossing);
-  acquire_memories(crossing, v);
+  const Visit& visit = begin_visit(crossing);
   const ReceiveChannel::Received received = channel_.receive(header(crossing));
   const std::size_t bytes = received.payload.extent(0);
   const DeviceBytes payload = device_payload(received.payload);
@@ -198,11 +173,11 @@ void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
       Kokkos::deep_copy(exec, Kokkos::subview(payload, range), received.payload);
     }
-    codec(crossing).decode(exec, v, payload, bytes, records_, activations(x_BTC));
+    codec(crossing).decode(exec, visit, payload, bytes, records_, activations(x_BTC));
     exec.fence();
   }
   channel_.release(received);
-  release_memories(exec, crossing);
+  end_visit(exec, crossing);
 }
 
 }  // namespace deltapipe

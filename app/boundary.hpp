@@ -68,10 +68,9 @@ class BoundaryEnd {
   void find_records(std::span<const std::uint64_t> sample_ids);
   Codec& codec(const Crossing& crossing) { return crossing.training ? *codec_ : *plain_; }
   bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
-  /// Pins the crossing's memories into records_ and fills the visit's counts.
-  void acquire_memories(const Crossing& crossing, Visit& visit);
-  void release_memories(const ExecSpace& exec, const Crossing& crossing);
-  Visit visit(const Crossing& crossing) const;
+  /// Pins the crossing's memories into records_.
+  const Visit& begin_visit(const Crossing& crossing);
+  void end_visit(const ExecSpace& exec, const Crossing& crossing);
   MessageHeader header(const Crossing& crossing) const;
   std::size_t max_payload_bytes() const;
   /// The payload where kernels reach it: the host buffer itself, or device memory beside it.
@@ -83,6 +82,7 @@ class BoundaryEnd {
   std::unique_ptr<ActivationCache> cache_;
   std::uint64_t first_sample_;
   std::uint64_t sample_stride_;
+  Visit visit_;                            ///< of the samples at hand
   std::vector<std::uint64_t> record_ids_;  ///< of the samples at hand, in the cache
   MemoryRecords records_;
   DeviceBytes staging_;

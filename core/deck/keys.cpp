@@ -219,14 +219,10 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
 
 void add_cache(std::vector<Key>& keys, CacheSettings& c) {
   SectionKeys add(keys, "cache");
-  add("storage",
-      choice(c.storage, {{"fp32", MemoryStorage::fp32},
-                         {"fp16", MemoryStorage::fp16},
-                         {"bf16", MemoryStorage::bf16},
-                         {"8bit", MemoryStorage::bits8},
-                         {"4bit", MemoryStorage::bits4},
-                         {"2bit", MemoryStorage::bits2}}),
-      "how memories are kept");
+  std::vector<std::pair<std::string, MemoryStorage>> storages;
+  for (const char* name : kMemoryStorageNames)
+    storages.emplace_back(name, static_cast<MemoryStorage>(storages.size()));
+  add("storage", choice(c.storage, std::move(storages)), "how memories are kept");
   add("budget", Size{&c.budget_bytes},
       "memory for the cache, per rank and boundary end; the rest goes to disk; 0: no limit");
   add("directory", Text{&c.directory},

@@ -130,6 +130,10 @@ struct CodecSettings {
 
 enum class MemoryStorage { fp32, fp16, bf16, bits8, bits4, bits2 };
 
+/// By the value of the enum, as decks and cache files name them.
+inline constexpr std::array<const char*, 6> kMemoryStorageNames = {"fp32", "fp16", "bf16",
+                                                                   "8bit", "4bit", "2bit"};
+
 /// [cache]: the activation memories m(s) of delta codecs.
 struct CacheSettings {
   MemoryStorage storage = MemoryStorage::fp16;

@@ -174,7 +174,7 @@ TEST_CASE("a file that is not the cache's is refused", "[cache]") {
     refused([](CacheIdentity& who) { who.boundary = 3; }, "boundary is not 3 (got 2)");
     refused([](CacheIdentity& who) { who.backward = true; }, "direction is not backward");
     refused([](CacheIdentity& who) { who.sender = false; }, "end is not receiver (got sender)");
-    refused([](CacheIdentity& who) { who.storage = "bits8"; }, "storage is not bits8 (got fp16)");
+    refused([](CacheIdentity& who) { who.storage = "8bit"; }, "storage is not 8bit (got fp16)");
     refused([](CacheIdentity& who) { who.tokens = 17; }, "tokens is not 17");
     refused([](CacheIdentity& who) { who.channels = 9; }, "channels is not 9");
     refused([](CacheIdentity& who) { who.data_fingerprint = 5; }, "data_fingerprint is not 5");

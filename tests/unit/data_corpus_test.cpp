@@ -114,8 +114,8 @@ TEST_CASE("Mistakes in JSONL files are named with their line", "[data]") {
 
 template <class T>
 void write_dataset(hdf5::File& file, const std::string& name, const std::vector<T>& values) {
-  file.create_dataset(name, hdf5::element_type_of<T>(), {values.size()})
-      .write(0, std::span<const T>(values));
+  const std::vector<std::size_t> shape = {values.size()};  // named: nvcc's output loses its braces
+  file.create_dataset(name, hdf5::element_type_of<T>(), shape).write(0, std::span<const T>(values));
 }
 
 template <class T>
