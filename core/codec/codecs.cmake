@@ -26,5 +26,8 @@ ${codec_calls}}
 
 # Both ends' memories must be the same bits: no product and sum may be fused or not at will.
 file(GLOB codec_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
-set_source_files_properties(${codec_sources} PROPERTIES COMPILE_OPTIONS
-  "-ffp-contract=off$<$<BOOL:${Kokkos_ENABLE_CUDA}>:;--fmad=false>")
+set(codec_options -ffp-contract=off)
+if(Kokkos_ENABLE_CUDA)
+  list(APPEND codec_options --fmad=false)
+endif()
+set_source_files_properties(${codec_sources} PROPERTIES COMPILE_OPTIONS "${codec_options}")

@@ -8,7 +8,8 @@ if(NOT Kokkos_ENABLE_CUDA)  # nvcc's own generated code is not pedantic
 endif()
 if(Kokkos_ENABLE_CUDA AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # constexpr functions, the standard library's included, are called in kernels.
-  target_compile_options(deltapipe_options INTERFACE --expt-relaxed-constexpr)
+  set(kernel_options --expt-relaxed-constexpr)
+  target_compile_options(deltapipe_options INTERFACE ${kernel_options})
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(deltapipe_options INTERFACE -Wno-restrict)  # false positives, PR 105651

@@ -43,21 +43,21 @@ double nearest_half(double x) {
 
 TEST_CASE("every half survives the way to float and back") {
   for (int bits = 0; bits < 0x10000; ++bits) {
-    const auto half = static_cast<std::uint16_t>(bits);
-    const float x = codec::float_of_half(half);
+    const auto stored = static_cast<std::uint16_t>(bits);
+    const float x = codec::float_of_half(stored);
     const int exponent = (bits >> 10) & 31;
     const int mantissa = bits & 1023;
     if (exponent == 31) {
       CHECK(std::isinf(x) == (mantissa == 0));
       CHECK(std::isnan(x) == (mantissa != 0));
-      const std::uint16_t quiet = mantissa != 0 ? half | 0x200 : half;
+      const std::uint16_t quiet = mantissa != 0 ? stored | 0x200 : stored;
       REQUIRE(codec::half_of(x) == quiet);
       continue;
     }
     const double value =
         exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
     REQUIRE(x == static_cast<float>(bits & 0x8000 ? -value : value));
-    REQUIRE(codec::half_of(x) == half);
+    REQUIRE(codec::half_of(x) == stored);
   }
 }
 
