@@ -12,8 +12,9 @@ namespace deltapipe {
 
 namespace {
 
-// Channel tags: boundaries count from 0 in each direction.
-constexpr int kForwardTag = 0, kBackwardTag = 1, kRowsTag = 2, kRowGradientsTag = 3;
+// Channel tags: boundaries count from 0 in each direction. Those of token rows are in
+// token_exchange.cpp.
+constexpr int kForwardTag = 0, kBackwardTag = 1;
 constexpr int kMostSlots = 16;
 
 /// The emulated link of boundary i: an entry of its own, or the one for all, or none.
@@ -21,28 +22,6 @@ std::shared_ptr<EmulatedLink> link_of(const std::vector<LinkSettings>& links, in
   LinkSettings settings;
   if (!links.empty()) settings = links.size() == 1 ? links.front() : links[boundary];
   return std::make_shared<EmulatedLink>(settings);
-}
-
-/// Rows of tied embeddings change little from step to step: where activations are compressed, 8
-/// bits of that change are sent. A row's memory is kept exactly.
-BoundaryCodec table_row_codec(const CodecSettings& forward, const CodecShape& shape) {
-  BoundaryCodec codec{forward, shape, MemoryStorage::fp32, true};
-  if (forward.kind != CodecKind::quantize && forward.kind != CodecKind::delta) return codec;
-  codec.settings = CodecSettings{};
-  codec.settings.kind = CodecKind::delta;
-  codec.settings.bits = 8;
-  codec.settings.first_visit = FirstVisit::fp16;
-  return codec;
-}
-
-/// Their gradients go back at 8 bits where the boundaries' are quantised.
-BoundaryCodec table_gradient_codec(const CodecSettings& backward, const CodecShape& shape) {
-  BoundaryCodec codec{backward, shape, MemoryStorage::fp32, true};
-  if (backward.kind != CodecKind::quantize) return codec;
-  codec.settings = CodecSettings{};
-  codec.settings.kind = CodecKind::quantize;
-  codec.settings.bits = 8;
-  return codec;
 }
 
 bool stage_recomputes(const TrainingSettings& settings, int stage) {
@@ -159,32 +138,16 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
                              true, slots, backward_link, name(i - 1, "backward"));
   }
 
-  if (grid.first() || (grid.last() && table_is_remote_)) index_.emplace(shape.vocabulary, rows);
+  if (grid.first() || (grid.last() && table_is_remote_))
+    index_.emplace(shape.vocabulary, rows, shape.micro_batches);
   if (table_is_remote_) {
-    const CodecShape table_shape{capacity.table_rows, 1, stage.channels()};
-    BoundaryCodec row_codec = table_row_codec(settings.forward, table_shape);
-    BoundaryCodec gradient_codec = table_gradient_codec(settings.backward, table_shape);
-    row_codec.training = gradient_codec.training = shape.training;
-    BoundaryMemory table_memory = memory;
-    table_memory.samples = shape.vocabulary;
-    table_memory.first_sample = 0;
-    table_memory.sample_stride = 1;
-    table_memory.budget_bytes = 0;
-    if (grid.last()) {
-      table_buffer_UC_ = Matrix<float>(uninitialized("deltapipe::Pipeline::tableRows"),
-                                       capacity.table_rows, stage.channels());
-      send_table_.emplace(progress, comm, 0, kRowsTag, row_codec, table_memory, last, true, 2,
-                          table_link, "token rows");
-      if (shape.training)
-        receive_table_.emplace(progress, comm, 0, kRowGradientsTag, gradient_codec, table_memory,
-                               last, false, 2, "token row gradients");
-    } else {
-      receive_table_.emplace(progress, comm, last, kRowsTag, row_codec, table_memory, last, true, 2,
-                             "token rows");
-      if (shape.training)
-        send_table_.emplace(progress, comm, last, kRowGradientsTag, gradient_codec, table_memory,
-                            last, false, 2, table_link, "token row gradients");
-    }
+    TokenExchange::Shape token_shape;
+    token_shape.vocabulary = shape.vocabulary;
+    token_shape.rows_per_micro_batch = shape.samples * shape.tokens;
+    token_shape.micro_batches = shape.micro_batches;
+    token_shape.channels = stage.channels();
+    token_shape.training = shape.training;
+    tokens_.emplace(settings, token_shape, grid, progress, table_link);
   }
 
   const std::size_t samples = static_cast<std::size_t>(shape.samples) * shape.micro_batches;
@@ -235,13 +198,7 @@ void Pipeline::finish_load(const StepPlan& plan, double loss_scale) {
   epoch_ = plan.epoch;
   loss_scale_ = loss_scale;
   Kokkos::deep_copy(exec_, sample_id_, sample_id_host_);
-  if (index_) {
-    index_->finish(exec_);
-    if (table_is_remote_) {
-      table_ids_.assign(index_->tokens().begin(), index_->tokens().end());
-      table_lengths_.assign(table_ids_.size(), 1);
-    }
-  }
+  if (index_) index_->finish(exec_);
   if (grid_.first()) {
     for (std::size_t m = 0; m < ids_.size(); ++m) {
       const std::size_t first = m * shape_.samples * shape_.tokens;
@@ -272,67 +229,42 @@ MicroBatch Pipeline::micro_batch(int index) const {
   return batch;
 }
 
-Crossing Pipeline::crossing(int index, MessageKind kind, int boundary, bool backward) const {
+Crossing Pipeline::step_crossing() const {
   Crossing c;
-  c.kind = kind;
   c.seed = seed_;
   c.step = step_;
   c.epoch = epoch_;
+  c.training = training_;
+  return c;
+}
+
+Crossing Pipeline::crossing(int index, MessageKind kind, int boundary, bool backward) const {
+  Crossing c = step_crossing();
+  c.kind = kind;
   c.micro_batch = static_cast<std::uint32_t>(index);
   c.boundary = static_cast<std::uint32_t>(boundary);
   c.backward = backward;
-  c.training = training_;
   c.sample_ids = ids_[index];
   c.tokens = lengths_[index];
   return c;
 }
 
-/// Token rows cross "boundary" K-1, the one that joins the last stage to the first.
-Crossing Pipeline::table_crossing(MessageKind kind, bool backward) const {
-  Crossing c;
-  c.kind = kind;
-  c.seed = seed_;
-  c.step = step_;
-  c.epoch = epoch_;
-  c.boundary = static_cast<std::uint32_t>(grid_.stages() - 1);
-  c.backward = backward;
-  c.training = training_;
-  c.sample_ids = table_ids_;
-  c.tokens = table_lengths_;
-  return c;
+void Pipeline::send_table_rows() {
+  if (tokens_ && grid_.last() && !ids_.empty())
+    tokens_->send_rows(exec_, step_crossing(), *index_,
+                       stage_.parameters().matrix(stage_.token_table()));
 }
 
-void Pipeline::fetch_table_rows() {
-  if (!table_is_remote_ || !index_ || ids_.empty()) return;
-  const Crossing c = table_crossing(MessageKind::tied_rows, true);
-  if (grid_.first()) {
-    receive_table_->receive(exec_, c, stage_.table_rows(index_->size()));
-    return;
-  }
-  const MatrixRef<float> rows(table_buffer_UC_.data(), index_->size(), stage_.channels());
-  gather_rows<float>(exec_, stage_.parameters().matrix(stage_.token_table()), index_->token_U(),
-                     rows);
-  send_table_->send(exec_, c, rows);
-}
-
-void Pipeline::return_table_gradients() {
+void Pipeline::finish_table_gradient() {
   ParameterArena<float>& parameters = stage_.parameters();
-  if (index_ && !ids_.empty()) {
-    MatrixRef<float> rows;
-    if (grid_.first())
-      rows = stage_.table_gradient(exec_, index_->first_of_U(), index_->row_of(), index_->size());
-    const Crossing c = table_crossing(MessageKind::tied_gradients, false);
-    if (table_is_remote_ && grid_.first()) {
-      send_table_->send(exec_, c, rows);
-    } else if (table_is_remote_) {
-      rows = MatrixRef<float>(table_buffer_UC_.data(), index_->size(), stage_.channels());
-      receive_table_->receive(exec_, c, rows);
-    }
-    if (stage_.token_table() >= 0) {
-      const MatrixRef<float> table = parameters.gradient_matrix(stage_.token_table());
-      if (!stage_.tied()) Kokkos::deep_copy(exec_, table, 0.0f);
-      add_rows<float>(exec_, index_->token_U(), rows, table);
-    }
+  if (index_ && !ids_.empty() && stage_.token_table() >= 0) {
+    const MatrixRef<float> rows =
+        tokens_
+            ? tokens_->receive_gradients(exec_, step_crossing(), *index_)
+            : stage_.table_gradient(exec_, index_->first_of_U(), index_->row_of(), index_->size());
+    const MatrixRef<float> table = parameters.gradient_matrix(stage_.token_table());
+    if (!stage_.tied()) Kokkos::deep_copy(exec_, table, 0.0f);
+    add_rows<float>(exec_, index_->token_by_last_use_U(), rows, table);
   }
   if (stage_.token_table() >= 0) {
     const int bucket = parameters.info()[stage_.token_table()].bucket;
@@ -342,13 +274,14 @@ void Pipeline::return_table_gradients() {
 }
 
 void Pipeline::forward(int index, int slot) {
+  if (tokens_ && grid_.first())
+    tokens_->receive_rows(exec_, step_crossing(), *index_, index, stage_);
   const TraceScope trace(TraceCategory::compute, "forward", index);
   stage_.forward(exec_, micro_batch(index), slot, training_, index > 0);
   exec_.fence();
 }
 
 void Pipeline::backward(int index, int slot, bool accumulate) {
-  const TraceScope trace(TraceCategory::compute, "backward", index);
   ParameterArena<float>& parameters = stage_.parameters();
   Stage<float>::BucketFinal bucket_final;
   if (index + 1 == static_cast<int>(ids_.size()) && grid_.replicas() > 1)
@@ -356,8 +289,13 @@ void Pipeline::backward(int index, int slot, bool accumulate) {
       const VectorRef<float> g = parameters.bucket_gradient(bucket);
       all_reduce_.start(exec_, bucket, Vector<float>(g.data(), g.extent(0)));
     };
-  stage_.backward(exec_, micro_batch(index), slot, accumulate, bucket_final);
-  exec_.fence();
+  {
+    const TraceScope trace(TraceCategory::compute, "backward", index);
+    stage_.backward(exec_, micro_batch(index), slot, accumulate, bucket_final);
+    exec_.fence();
+  }
+  if (tokens_ && grid_.first())
+    tokens_->send_gradients(exec_, step_crossing(), *index_, index, stage_);
 }
 
 /// A replica without samples in this step adds zeros, bucket by bucket as backward() would.
@@ -380,7 +318,7 @@ void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool m
     if (end) end->measure_errors(measure_errors);
   load(data, plan);
   finish_load(plan, 1.0 / static_cast<double>(plan.predicted_tokens));
-  fetch_table_rows();
+  send_table_rows();
   const int count = static_cast<int>(ids_.size());
   const int i = grid_.stage();
   if (count == 0) {
@@ -417,13 +355,13 @@ void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool m
       }
     }
   }
-  return_table_gradients();
+  finish_table_gradient();
   all_reduce_.wait_all(exec_);
 }
 
 void Pipeline::forward_only() {
   training_ = false;
-  fetch_table_rows();
+  send_table_rows();
   const int i = grid_.stage();
   for (int m = 0; m < static_cast<int>(ids_.size()); ++m) {
     const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;
@@ -513,13 +451,13 @@ void Pipeline::take_measurements(double busy_seconds, StepMeasurements& into) {
   sent(send_backward_, i - 1, true);
   received(receive_forward_, i - 1, false);
   received(receive_backward_, i, true);
-  if (send_table_) {
-    const ChannelStatistics channel = send_table_->take_statistics();
+  if (tokens_ && tokens_->sends()) {
+    const ChannelStatistics channel = tokens_->take_sent();
     (grid_.first() ? into.tied_gradient_bytes() : into.tied_row_bytes()) +=
         static_cast<double>(channel.bytes);
     waited += channel.wait_seconds;
   }
-  if (receive_table_) waited += receive_table_->take_statistics().wait_seconds;
+  if (tokens_ && tokens_->receives()) waited += tokens_->take_received().wait_seconds;
   waited += all_reduce_.take_statistics().wait_seconds;
   into.compute_seconds(i) += std::max(0.0, busy_seconds - waited);
   into.idle_seconds(i) += waited;

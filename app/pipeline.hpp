@@ -10,6 +10,7 @@
 
 #include "app/boundary.hpp"
 #include "app/step_plan.hpp"
+#include "app/token_exchange.hpp"
 #include "app/token_table.hpp"
 #include "comm/gradient_all_reduce.hpp"
 #include "comm/process_grid.hpp"
@@ -86,9 +87,11 @@ class Pipeline {
   void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
   MicroBatch micro_batch(int index) const;
   Crossing crossing(int index, MessageKind kind, int boundary, bool backward) const;
-  Crossing table_crossing(MessageKind kind, bool backward) const;
-  void fetch_table_rows();
-  void return_table_gradients();
+  /// What all crossings of the step have in common.
+  Crossing step_crossing() const;
+  void send_table_rows();
+  /// Adds the token rows' gradients to the table's and starts its sum over replicas.
+  void finish_table_gradient();
   void forward(int index, int slot);
   void backward(int index, int slot, bool accumulate);
   void forward_only();
@@ -106,11 +109,9 @@ class Pipeline {
   std::unique_ptr<CacheIoThread> cache_io_;
   std::optional<BoundarySender> send_forward_, send_backward_;
   std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
-  std::optional<BoundarySender> send_table_;
-  std::optional<BoundaryReceiver> receive_table_;
   GradientAllReduce all_reduce_;
   std::optional<TokenIndex> index_;
-  Matrix<float> table_buffer_UC_;  ///< last stage: rows to send, gradients received
+  std::optional<TokenExchange> tokens_;  ///< on the first and the last stage
 
   // The step that is loaded.
   std::uint64_t step_ = 0;
@@ -119,8 +120,6 @@ class Pipeline {
   double loss_scale_ = 0;
   std::vector<std::vector<std::uint64_t>> ids_;
   std::vector<std::vector<int>> lengths_;
-  std::vector<std::uint64_t> table_ids_;
-  std::vector<int> table_lengths_;
   Vector<std::uint64_t> sample_id_;    ///< [M*B]
   Vector<std::int32_t> row_, target_;  ///< [M*B*T]
   Vector<std::uint64_t>::HostMirror sample_id_host_;

@@ -35,10 +35,11 @@ using std::chrono::nanoseconds;
 constexpr int kStopTag = 1;
 constexpr int kClockTag = 2;
 // Naps between polls grow with the time since something last happened, so that a poll comes late by
-// at most a quarter of what was waited for anyway, and stay inside these limits: a poll over TCP
-// takes a core from the kernels for some microseconds.
+// at most a quarter of what was waited for anyway, and stay inside these limits. A poll over TCP
+// takes a core from the kernels for some microseconds: while no thread waits, few must do.
 constexpr nanoseconds kShortestNap = microseconds(20);
 constexpr nanoseconds kLongestNap = microseconds(300);
+constexpr nanoseconds kLongestNapUnawaited = milliseconds(2);
 constexpr int kNapShare = 4;
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
@@ -198,16 +199,26 @@ Ticket ProgressThread::iallreduce(void* values, int count, MPI_Datatype type, MP
   return submit(std::move(plan));
 }
 
+/// Counts itself among the waiters, which the progress thread polls more often for.
+template <class Done>
+void ProgressThread::wait_until(std::unique_lock<std::mutex>& lock, const Done& done) {
+  if (done()) return;
+  ++waiters_;
+  work_.notify_one();
+  finished_.wait(lock, done);
+  --waiters_;
+}
+
 void ProgressThread::wait(const Ticket& ticket) {
   std::unique_lock lock(mutex_);
-  finished_.wait(lock, [&] { return ticket->done || failure_; });
+  wait_until(lock, [&] { return ticket->done || failure_; });
   if (failure_) std::rethrow_exception(failure_);
   if (ticket->error) std::rethrow_exception(ticket->error);
 }
 
 void ProgressThread::wait_regardless(const Ticket& ticket) {
   std::unique_lock lock(mutex_);
-  finished_.wait(lock, [&] { return ticket->done; });
+  wait_until(lock, [&] { return ticket->done; });
   if (ticket->error) std::rethrow_exception(ticket->error);
 }
 
@@ -235,7 +246,7 @@ void ProgressThread::cancel(const Ticket& ticket) noexcept {
 
 void ProgressThread::drain() {
   std::unique_lock lock(mutex_);
-  finished_.wait(lock, [&] { return unfinished_ == 0 || failure_; });
+  wait_until(lock, [&] { return unfinished_ == 0 || failure_; });
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -416,12 +427,15 @@ void ProgressThread::sleep() {
   const TimePoint now = Clock::now();
   // The stop receive alone is no reason to hurry.
   const bool idle = requests_.size() <= 1;
-  const nanoseconds nap =
-      idle ? kIdleNap : std::clamp((now - last_event_) / kNapShare, kShortestNap, kLongestNap);
-  TimePoint until = now + nap;
-  if (!delayed_.empty()) until = std::min(until, delayed_.top()->plan.not_before);
   std::unique_lock lock(mutex_);
-  work_.wait_until(lock, until, [&] { return !queue_.empty() || !cancels_.empty() || stopping_; });
+  const bool awaited = waiters_ > 0;
+  const nanoseconds longest = awaited ? kLongestNap : kLongestNapUnawaited;
+  TimePoint until =
+      now + (idle ? kIdleNap : std::clamp((now - last_event_) / kNapShare, kShortestNap, longest));
+  if (!delayed_.empty()) until = std::min(until, delayed_.top()->plan.not_before);
+  work_.wait_until(lock, until, [&] {
+    return !queue_.empty() || !cancels_.empty() || stopping_ || (!awaited && waiters_ > 0);
+  });
 }
 
 void ProgressThread::run() {

@@ -135,6 +135,8 @@ class ProgressThread {
   void abandon();
   Ticket enqueue(OperationPlan plan, bool regardless);
   void post_stop_receive();
+  template <class Done>
+  void wait_until(std::unique_lock<std::mutex>& lock, const Done& done);
 
   MPI_Comm world_;
   MPI_Comm control_ = MPI_COMM_NULL;
@@ -152,6 +154,7 @@ class ProgressThread {
   std::vector<Ticket> cancels_;
   std::size_t unfinished_ = 0;  ///< not passive, submitted and not finished
   std::uint64_t submitted_ = 0;
+  int waiters_ = 0;
   bool stopping_ = false;
   bool unwinding_ = false;  ///< destroyed by an exception
   std::exception_ptr failure_;

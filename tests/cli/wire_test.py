@@ -117,10 +117,17 @@ class Bytes(support.TestCase):
                           training={"steps": 2}, pipeline={"stages": 2})
         for stages in (2, 3):
             run = self.train(deck, "tied", stages, [f"pipeline.stages={stages}"])
-            # All four samples in each step: 64 tokens, each twice.
-            step = HEADER_BYTES + 64 * CHANNELS * 4
+            # All four samples in each step: 64 tokens, each twice, in one of two micro-batches.
+            step = 2 * HEADER_BYTES + 64 * CHANNELS * 4
             for column in ("tied_row_bytes", "tied_gradient_bytes"):
                 self.assertEqual(run.steps[column].tolist(), [step, step])
+        with h5py.File(tokens, "r+") as file:
+            file["tokens"][:] = np.arange(4 * TOKENS) % 8
+        run = self.train(deck, "tied-all", 2)
+        # Both micro-batches need the same 8 tokens: rows come with the first, gradients with the
+        # second.
+        for column in ("tied_row_bytes", "tied_gradient_bytes"):
+            self.assertEqual(run.steps[column].tolist(), [HEADER_BYTES + 8 * CHANNELS * 4] * 2)
         one = self.train(deck, "tied-one", 1, ["pipeline.stages=1"])
         self.assertFalse(one.steps["tied_row_bytes"].any())
 
