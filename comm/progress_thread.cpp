@@ -35,12 +35,15 @@ using std::chrono::nanoseconds;
 constexpr int kStopTag = 1;
 constexpr int kClockTag = 2;
 // Naps between polls grow with the time since something last happened, so that a poll comes late by
-// at most a quarter of what was waited for anyway, and stay inside these limits. A poll over TCP
-// takes a core from the kernels for some microseconds: while no thread waits, few must do.
-constexpr nanoseconds kShortestNap = microseconds(20);
-constexpr nanoseconds kLongestNap = microseconds(300);
-constexpr nanoseconds kLongestNapUnawaited = milliseconds(2);
-constexpr int kNapShare = 4;
+// at most a part of what was waited for anyway, and stay inside limits. A poll over TCP takes a
+// core from the kernels for some microseconds: while no thread waits, few must do.
+struct NapLimits {
+  nanoseconds shortest;
+  nanoseconds longest;
+  int share;
+};
+constexpr NapLimits kAwaited{microseconds(20), microseconds(300), 4};
+constexpr NapLimits kUnawaited{microseconds(250), milliseconds(2), 2};
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
 
@@ -429,9 +432,10 @@ void ProgressThread::sleep() {
   const bool idle = requests_.size() <= 1;
   std::unique_lock lock(mutex_);
   const bool awaited = waiters_ > 0;
-  const nanoseconds longest = awaited ? kLongestNap : kLongestNapUnawaited;
-  TimePoint until =
-      now + (idle ? kIdleNap : std::clamp((now - last_event_) / kNapShare, kShortestNap, longest));
+  const NapLimits& limits = awaited ? kAwaited : kUnawaited;
+  TimePoint until = now + (idle ? kIdleNap
+                                : std::clamp((now - last_event_) / limits.share, limits.shortest,
+                                             limits.longest));
   if (!delayed_.empty()) until = std::min(until, delayed_.top()->plan.not_before);
   work_.wait_until(lock, until, [&] {
     return !queue_.empty() || !cancels_.empty() || stopping_ || (!awaited && waiters_ > 0);
@@ -469,7 +473,7 @@ void ProgressThread::shut_down() {
     // Emulated links get the time that they were told to take.
     if (!delayed_.empty()) deadline = std::max(deadline, Clock::now() + kGrace);
     if (Clock::now() > deadline) break;
-    if (!step()) std::this_thread::sleep_for(kShortestNap);
+    if (!step()) std::this_thread::sleep_for(kAwaited.shortest);
   }
   std::vector<Ticket> passive;
   for (const Ticket& owner : owners_) {
@@ -482,7 +486,7 @@ void ProgressThread::shut_down() {
     const bool only_sends = std::none_of(owners_.begin(), owners_.end(),
                                          [](const Ticket& owner) { return owner->plan.passive; });
     if (only_sends) break;
-    if (!test_requests()) std::this_thread::sleep_for(kShortestNap);
+    if (!test_requests()) std::this_thread::sleep_for(kAwaited.shortest);
   }
   abandon();
 }
