@@ -9,7 +9,6 @@
 #include "app/commands.hpp"
 #include "comm/agree.hpp"
 #include "comm/mpi_session.hpp"
-#include "comm/node_load.hpp"
 #include "comm/process_grid.hpp"
 #include "comm/progress_thread.hpp"
 #include "core/error.hpp"
@@ -49,14 +48,6 @@ int report(const Stopped& stopped, int exit_code) {
   return exit_code;
 }
 
-/// Collective; of the node of rank 0.
-void warn_of_crowding(const MpiSession& mpi) {
-  const std::string warning = crowding_warning(
-      node_load(MPI_COMM_WORLD, Kokkos::DefaultHostExecutionSpace().concurrency()));
-  if (mpi.rank() == 0 && !warning.empty())
-    std::fprintf(stderr, "deltapipe: warning: %s\n", warning.c_str());
-}
-
 int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
   // 1. The deck, on every rank; one rank speaks of a mistake in it.
   Settings settings;
@@ -69,7 +60,6 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
   // 2. Kokkos and BLAS.
   const Kokkos::ScopeGuard kokkos(argc, argv);
   if (ExecSpace().concurrency() == 1) use_single_threaded_blas();
-  warn_of_crowding(mpi);
 
   // 3. The process grid and the command; whatever stops one rank stops all.
   try {
