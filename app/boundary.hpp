@@ -14,6 +14,9 @@
 
 namespace deltapipe {
 
+/// Tells the channels between two ranks apart.
+enum ChannelTag : int { kForwardTag, kBackwardTag, kTokenRowsTag, kTokenGradientsTag };
+
 /// What both ends of a crossing agree on before a byte is sent.
 struct Crossing {
   MessageKind kind = MessageKind::activation;

@@ -12,9 +12,6 @@ namespace deltapipe {
 
 namespace {
 
-// Channel tags: boundaries count from 0 in each direction. Those of token rows are in
-// token_exchange.cpp.
-constexpr int kForwardTag = 0, kBackwardTag = 1;
 constexpr int kMostSlots = 16;
 
 /// The emulated link of boundary i: an entry of its own, or the one for all, or none.

@@ -8,9 +8,6 @@ namespace deltapipe {
 
 namespace {
 
-// Channel tags; those of the boundaries are in pipeline.cpp.
-constexpr int kRowsTag = 2, kGradientsTag = 3;
-
 /// Rows change little from step to step: where activations are compressed, 8 bits of that change
 /// are sent. A row's memory is kept exactly.
 CodecSettings row_settings(const CodecSettings& forward) {
@@ -101,18 +98,25 @@ TokenExchange::TokenExchange(const Settings& settings, const Shape& shape, const
         Matrix<float>(uninitialized("deltapipe::TokenExchange::rows"),
                       std::min(shape.vocabulary, shape.micro_batches * shape.rows_per_micro_batch),
                       shape.channels);
-    sender_.emplace(progress, comm, peer, kRowsTag, row_codec, memory, boundary_, true, slots, link,
-                    "token rows");
+    sender_.emplace(progress, comm, peer, kTokenRowsTag, row_codec, memory, boundary_, true, slots,
+                    link, "token rows");
     if (shape.training)
-      receiver_.emplace(progress, comm, peer, kGradientsTag, gradient_codec, memory, boundary_,
+      receiver_.emplace(progress, comm, peer, kTokenGradientsTag, gradient_codec, memory, boundary_,
                         false, slots, "token row gradients");
   } else {
-    receiver_.emplace(progress, comm, peer, kRowsTag, row_codec, memory, boundary_, true, slots,
-                      "token rows");
+    receiver_.emplace(progress, comm, peer, kTokenRowsTag, row_codec, memory, boundary_, true,
+                      slots, "token rows");
     if (shape.training)
-      sender_.emplace(progress, comm, peer, kGradientsTag, gradient_codec, memory, boundary_, false,
-                      slots, link, "token row gradients");
+      sender_.emplace(progress, comm, peer, kTokenGradientsTag, gradient_codec, memory, boundary_,
+                      false, slots, link, "token row gradients");
   }
+}
+
+void TokenExchange::set_groups(int micro_batches) {
+  if (micro_batches == micro_batches_) return;
+  micro_batches_ = micro_batches;
+  row_groups_ = row_groups(micro_batches);
+  gradient_groups_ = gradient_groups(micro_batches);
 }
 
 /// Rows go backward, from the last stage; their gradients forward. Tokens stand for samples.
@@ -132,9 +136,10 @@ Crossing TokenExchange::crossing(const Crossing& step, MessageKind kind, int fir
 
 void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
                               const MatrixRef<const float>& table_VC) {
+  set_groups(index.micro_batches());
   gather_rows<float>(exec, table_VC, index.token_U(), row_range(rows_UC_, 0, index.size()));
   int first = 0;
-  for (const int end : row_groups(index.micro_batches())) {
+  for (const int end : row_groups_) {
     const int a = index.needed_before(first), b = index.needed_before(end);
     if (a < b)
       sender_->send(exec,
@@ -146,8 +151,9 @@ void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const
 
 void TokenExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
                                  const TokenIndex& index, int micro_batch, Stage<float>& stage) {
-  const Group group = find_group(row_groups(index.micro_batches()),
-                                 [=](const Group& g) { return g.begin == micro_batch; });
+  set_groups(index.micro_batches());
+  const Group group =
+      find_group(row_groups_, [=](const Group& g) { return g.begin == micro_batch; });
   const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
   if (a < b)
     receiver_->receive(
@@ -157,8 +163,8 @@ void TokenExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
 
 void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
                                    const TokenIndex& index, int micro_batch, Stage<float>& stage) {
-  const Group group = find_group(gradient_groups(index.micro_batches()),
-                                 [=](const Group& g) { return g.end == micro_batch + 1; });
+  const Group group =
+      find_group(gradient_groups_, [=](const Group& g) { return g.end == micro_batch + 1; });
   const int a = index.final_before(group.begin), b = index.final_before(group.end);
   if (a < b) {
     const VectorRef<const std::int32_t> first_of_U(index.first_of_U().data() + a, b - a + 1);
@@ -172,7 +178,7 @@ void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
 MatrixRef<float> TokenExchange::receive_gradients(const ExecSpace& exec, const Crossing& step,
                                                   const TokenIndex& index) {
   int first = 0;
-  for (const int end : gradient_groups(index.micro_batches())) {
+  for (const int end : gradient_groups_) {
     const int a = index.final_before(first), b = index.final_before(end);
     if (a < b)
       receiver_->receive(exec,

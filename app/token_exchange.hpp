@@ -51,6 +51,7 @@ class TokenExchange {
   bool receives() const { return receiver_.has_value(); }
 
  private:
+  void set_groups(int micro_batches);
   Crossing crossing(const Crossing& step, MessageKind kind, int first_micro_batch,
                     std::span<const std::int32_t> tokens);
 
@@ -58,6 +59,8 @@ class TokenExchange {
   std::optional<BoundarySender> sender_;
   std::optional<BoundaryReceiver> receiver_;
   Matrix<float> rows_UC_;  ///< last stage: rows to send, gradients received
+  int micro_batches_ = 0;  ///< of the step, for which the groups are
+  std::vector<int> row_groups_, gradient_groups_;
   std::vector<std::uint64_t> ids_;
   std::vector<int> lengths_;
 };
