@@ -448,13 +448,12 @@ void Pipeline::take_measurements(double busy_seconds, StepMeasurements& into) {
   sent(send_backward_, i - 1, true);
   received(receive_forward_, i - 1, false);
   received(receive_backward_, i, true);
-  if (tokens_ && tokens_->sends()) {
+  if (tokens_) {
     const ChannelStatistics channel = tokens_->take_sent();
     (grid_.first() ? into.tied_gradient_bytes() : into.tied_row_bytes()) +=
         static_cast<double>(channel.bytes);
-    waited += channel.wait_seconds;
+    waited += channel.wait_seconds + tokens_->take_received().wait_seconds;
   }
-  if (tokens_ && tokens_->receives()) waited += tokens_->take_received().wait_seconds;
   waited += all_reduce_.take_statistics().wait_seconds;
   into.compute_seconds(i) += std::max(0.0, busy_seconds - waited);
   into.idle_seconds(i) += waited;

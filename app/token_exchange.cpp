@@ -1,6 +1,7 @@
 #include "app/token_exchange.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/kernels/embedding.hpp"
 
@@ -28,30 +29,6 @@ CodecSettings gradient_settings(const CodecSettings& backward) {
   return settings;
 }
 
-struct Group {
-  int begin = 0;  ///< micro-batches [begin, end)
-  int end = 0;
-};
-
-template <class Wanted>
-Group find_group(const std::vector<int>& ends, const Wanted& wanted) {
-  Group group;
-  for (const int end : ends) {
-    group = {group.end, end};
-    if (wanted(group)) return group;
-  }
-  return {};
-}
-
-int largest_group(const std::vector<int>& ends) {
-  int largest = 0;
-  for (int begin = 0; const int end : ends) {
-    largest = std::max(largest, end - begin);
-    begin = end;
-  }
-  return largest;
-}
-
 MatrixRef<float> row_range(const MatrixRef<float>& matrix, int begin, int end) {
   const std::size_t columns = matrix.extent(1);
   return MatrixRef<float>(matrix.data() + begin * columns, end - begin, columns);
@@ -59,30 +36,27 @@ MatrixRef<float> row_range(const MatrixRef<float>& matrix, int begin, int end) {
 
 }  // namespace
 
-std::vector<int> row_groups(int micro_batches) {
-  std::vector<int> ends;
-  for (int end = 1; end < micro_batches; end *= 2) ends.push_back(end);
-  if (micro_batches > 0) ends.push_back(micro_batches);
-  return ends;
+MicroBatchGroup row_group(int micro_batch, int micro_batches) {
+  if (micro_batch > 0 && !std::has_single_bit(static_cast<unsigned>(micro_batch)))
+    return {micro_batch, micro_batch};
+  return {micro_batch, std::min(std::max(1, 2 * micro_batch), micro_batches)};
 }
 
-std::vector<int> gradient_groups(int micro_batches) {
-  std::vector<int> ends = row_groups(micro_batches);
-  std::reverse(ends.begin(), ends.end());
-  for (int& end : ends) end = micro_batches - end;
-  if (micro_batches > 0) {
-    ends.erase(ends.begin());
-    ends.push_back(micro_batches);
-  }
-  return ends;
+MicroBatchGroup gradient_group(int micro_batch, int micro_batches) {
+  const MicroBatchGroup mirrored = row_group(micro_batches - 1 - micro_batch, micro_batches);
+  return {micro_batches - mirrored.end, micro_batches - mirrored.begin};
 }
 
 TokenExchange::TokenExchange(const Settings& settings, const Shape& shape, const ProcessGrid& grid,
                              ProgressThread& progress, std::shared_ptr<EmulatedLink> link)
     : boundary_(grid.stages() - 1) {
-  const std::vector<int> groups = row_groups(shape.micro_batches);
-  const int rows = std::min(shape.vocabulary, largest_group(groups) * shape.rows_per_micro_batch);
-  const int slots = static_cast<int>(groups.size());
+  int slots = 0, largest = 0;
+  for (int m = 0; m < shape.micro_batches; ++m) {
+    const MicroBatchGroup group = row_group(m, shape.micro_batches);
+    if (group.begin < group.end) ++slots;
+    largest = std::max(largest, group.end - group.begin);
+  }
+  const int rows = std::min(shape.vocabulary, largest * shape.rows_per_micro_batch);
   const CodecShape codec_shape{rows, 1, shape.channels};
   const BoundaryCodec row_codec{row_settings(settings.forward), codec_shape, MemoryStorage::fp32,
                                 shape.training};
@@ -112,13 +86,6 @@ TokenExchange::TokenExchange(const Settings& settings, const Shape& shape, const
   }
 }
 
-void TokenExchange::set_groups(int micro_batches) {
-  if (micro_batches == micro_batches_) return;
-  micro_batches_ = micro_batches;
-  row_groups_ = row_groups(micro_batches);
-  gradient_groups_ = gradient_groups(micro_batches);
-}
-
 /// Rows go backward, from the last stage; their gradients forward. Tokens stand for samples.
 Crossing TokenExchange::crossing(const Crossing& step, MessageKind kind, int first_micro_batch,
                                  std::span<const std::int32_t> tokens) {
@@ -136,24 +103,21 @@ Crossing TokenExchange::crossing(const Crossing& step, MessageKind kind, int fir
 
 void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
                               const MatrixRef<const float>& table_VC) {
-  set_groups(index.micro_batches());
   gather_rows<float>(exec, table_VC, index.token_U(), row_range(rows_UC_, 0, index.size()));
-  int first = 0;
-  for (const int end : row_groups_) {
-    const int a = index.needed_before(first), b = index.needed_before(end);
+  for (int m = 0; m < index.micro_batches(); ++m) {
+    const MicroBatchGroup group = row_group(m, index.micro_batches());
+    const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
     if (a < b)
-      sender_->send(exec,
-                    crossing(step, MessageKind::tied_rows, first, index.tokens().subspan(a, b - a)),
-                    row_range(rows_UC_, a, b));
-    first = end;
+      sender_->send(
+          exec,
+          crossing(step, MessageKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
+          row_range(rows_UC_, a, b));
   }
 }
 
 void TokenExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
                                  const TokenIndex& index, int micro_batch, Stage<float>& stage) {
-  set_groups(index.micro_batches());
-  const Group group =
-      find_group(row_groups_, [=](const Group& g) { return g.begin == micro_batch; });
+  const MicroBatchGroup group = row_group(micro_batch, index.micro_batches());
   const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
   if (a < b)
     receiver_->receive(
@@ -163,8 +127,7 @@ void TokenExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
 
 void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
                                    const TokenIndex& index, int micro_batch, Stage<float>& stage) {
-  const Group group =
-      find_group(gradient_groups_, [=](const Group& g) { return g.end == micro_batch + 1; });
+  const MicroBatchGroup group = gradient_group(micro_batch, index.micro_batches());
   const int a = index.final_before(group.begin), b = index.final_before(group.end);
   if (a < b) {
     const VectorRef<const std::int32_t> first_of_U(index.first_of_U().data() + a, b - a + 1);
@@ -177,17 +140,24 @@ void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
 
 MatrixRef<float> TokenExchange::receive_gradients(const ExecSpace& exec, const Crossing& step,
                                                   const TokenIndex& index) {
-  int first = 0;
-  for (const int end : gradient_groups_) {
-    const int a = index.final_before(first), b = index.final_before(end);
+  for (int m = 0; m < index.micro_batches(); ++m) {
+    const MicroBatchGroup group = gradient_group(m, index.micro_batches());
+    const int a = index.final_before(group.begin), b = index.final_before(group.end);
     if (a < b)
       receiver_->receive(exec,
-                         crossing(step, MessageKind::tied_gradients, first,
+                         crossing(step, MessageKind::tied_gradients, group.begin,
                                   index.tokens_by_last_use().subspan(a, b - a)),
                          row_range(rows_UC_, a, b));
-    first = end;
   }
   return row_range(rows_UC_, 0, index.size());
+}
+
+ChannelStatistics TokenExchange::take_sent() {
+  return sender_ ? sender_->take_statistics() : ChannelStatistics{};
+}
+
+ChannelStatistics TokenExchange::take_received() {
+  return receiver_ ? receiver_->take_statistics() : ChannelStatistics{};
 }
 
 }  // namespace deltapipe

@@ -45,13 +45,11 @@ class TokenExchange {
   MatrixRef<float> receive_gradients(const ExecSpace& exec, const Crossing& step,
                                      const TokenIndex& index);
 
-  ChannelStatistics take_sent() { return sender_->take_statistics(); }
-  ChannelStatistics take_received() { return receiver_->take_statistics(); }
-  bool sends() const { return sender_.has_value(); }
-  bool receives() const { return receiver_.has_value(); }
+  /// Nothing where nothing is sent or received.
+  ChannelStatistics take_sent();
+  ChannelStatistics take_received();
 
  private:
-  void set_groups(int micro_batches);
   Crossing crossing(const Crossing& step, MessageKind kind, int first_micro_batch,
                     std::span<const std::int32_t> tokens);
 
@@ -59,15 +57,20 @@ class TokenExchange {
   std::optional<BoundarySender> sender_;
   std::optional<BoundaryReceiver> receiver_;
   Matrix<float> rows_UC_;  ///< last stage: rows to send, gradients received
-  int micro_batches_ = 0;  ///< of the step, for which the groups are
-  std::vector<int> row_groups_, gradient_groups_;
   std::vector<std::uint64_t> ids_;
   std::vector<int> lengths_;
 };
 
-/// Where groups of rows end, in micro-batches: 1, 2, 4 ... M.
-std::vector<int> row_groups(int micro_batches);
-/// Where groups of gradients end: ... M - 2, M - 1, M.
-std::vector<int> gradient_groups(int micro_batches);
+struct MicroBatchGroup {
+  int begin = 0;  ///< micro-batches [begin, end)
+  int end = 0;
+};
+
+/// The group of rows that begins with a micro-batch of M, empty if none does; they end at 1, 2, 4,
+/// 8 ... M.
+MicroBatchGroup row_group(int micro_batch, int micro_batches);
+/// The group of gradients that ends with a micro-batch, empty if none does; they end at ... M - 4,
+/// M - 2, M - 1, M.
+MicroBatchGroup gradient_group(int micro_batch, int micro_batches);
 
 }  // namespace deltapipe

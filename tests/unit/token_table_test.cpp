@@ -77,6 +77,25 @@ TEST_CASE("Tokens are sorted by first and by last use", "[app][token_table]") {
   CHECK(index.micro_batches() == 0);
 }
 
+/// Where groups end; they follow one another without gaps.
+std::vector<int> ends_of(MicroBatchGroup (*group_at)(int, int), int micro_batches) {
+  std::vector<int> ends;
+  for (int m = 0, begin = 0; m < micro_batches; ++m) {
+    const MicroBatchGroup group = group_at(m, micro_batches);
+    if (group.begin == group.end) continue;
+    CHECK(group.begin == begin);
+    ends.push_back(begin = group.end);
+  }
+  return ends;
+}
+
+std::vector<int> row_groups(int micro_batches) {
+  return ends_of(row_group, micro_batches);
+}
+std::vector<int> gradient_groups(int micro_batches) {
+  return ends_of(gradient_group, micro_batches);
+}
+
 TEST_CASE("Groups of token rows grow away from the moment that waits", "[app][token_table]") {
   CHECK(row_groups(0).empty());
   CHECK(gradient_groups(0).empty());
