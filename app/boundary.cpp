@@ -16,6 +16,20 @@ CodecSettings plain_settings() {
   return settings;
 }
 
+std::unique_ptr<Codec> main_codec(const BoundaryCodec& codec) {
+  return make_codec(codec.training ? codec.settings : plain_settings(), codec.shape, codec.storage);
+}
+
+CacheShape cache_shape(const BoundaryEndPlan& plan, const Codec& codec) {
+  const int samples = plan.codec.shape.max_samples;
+  CacheShape shape;
+  shape.samples = plan.memory.samples;
+  shape.record_bytes = codec.record_bytes();
+  shape.max_samples_in_flight = samples;
+  shape.prefetch_samples = std::max(1, plan.memory.prefetch_micro_batches) * samples;
+  return shape;
+}
+
 /// All rows as the codec's View type, without taking part in ownership.
 Activations activations(const MatrixRef<float>& x) {
   return Activations(x.data(), x.extent(0), x.extent(1));
@@ -23,27 +37,22 @@ Activations activations(const MatrixRef<float>& x) {
 
 }  // namespace
 
-BoundaryEnd::BoundaryEnd(const BoundaryCodec& codec, const BoundaryMemory& memory,
-                         std::uint32_t boundary, bool backward, bool sender)
-    : shape_(codec.shape),
-      codec_(make_codec(codec.training ? codec.settings : plain_settings(), codec.shape,
-                        codec.storage)),
-      plain_(make_codec(plain_settings(), codec.shape, codec.storage)),
-      first_sample_(memory.first_sample),
-      sample_stride_(memory.sample_stride) {
+BoundaryEnd::BoundaryEnd(const BoundaryEndPlan& plan)
+    : shape_(plan.codec.shape),
+      codec_(main_codec(plan.codec)),
+      plain_(make_codec(plain_settings(), plan.codec.shape, plan.codec.storage)),
+      first_sample_(plan.memory.first_sample),
+      sample_stride_(plan.memory.sample_stride) {
   if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
     staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
   if (codec_->record_bytes() == 0) return;
 
-  CacheShape shape;
-  shape.samples = memory.samples;
-  shape.record_bytes = codec_->record_bytes();
-  shape.max_samples_in_flight = codec.shape.max_samples;
-  shape.prefetch_samples = std::max(1, memory.prefetch_micro_batches) * codec.shape.max_samples;
+  const BoundaryCodec& codec = plan.codec;
+  const BoundaryMemory& memory = plan.memory;
   CacheIdentity identity;
-  identity.boundary = boundary;
-  identity.backward = backward;
-  identity.sender = sender;
+  identity.boundary = plan.boundary;
+  identity.backward = plan.backward;
+  identity.sender = plan.sender;
   identity.storage = kMemoryStorageNames[static_cast<std::size_t>(codec.storage)];
   identity.tokens = codec.shape.tokens;
   identity.channels = codec.shape.channels;
@@ -51,11 +60,11 @@ BoundaryEnd::BoundaryEnd(const BoundaryCodec& codec, const BoundaryMemory& memor
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
   const std::string file = memory.directory + "/cache-replica" + std::to_string(memory.replica) +
-                           "-boundary" + std::to_string(boundary) +
-                           (backward ? "-backward" : "-forward") +
-                           (sender ? "-sender.h5" : "-receiver.h5");
-  cache_ = std::make_unique<ActivationCache>(ExecSpace(), memory.io, shape, identity,
-                                             memory.budget_bytes, file);
+                           "-boundary" + std::to_string(plan.boundary) +
+                           (plan.backward ? "-backward" : "-forward") +
+                           (plan.sender ? "-sender.h5" : "-receiver.h5");
+  cache_ = std::make_unique<ActivationCache>(ExecSpace(), memory.io, cache_shape(plan, *codec_),
+                                             identity, memory.budget_bytes, file);
 }
 
 void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids) {
@@ -123,14 +132,13 @@ DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
 }
 
 BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
-                               const BoundaryCodec& codec, const BoundaryMemory& memory,
-                               std::uint32_t boundary, bool backward, int slots,
-                               std::shared_ptr<EmulatedLink> link, const std::string& name)
-    : BoundaryEnd(codec, memory, boundary, backward, true),
-      channel_(
-          progress, comm, peer, tag,
-          ChannelOptions{.max_payload_bytes = max_payload_bytes(), .slots = slots, .name = name},
-          std::move(link)) {}
+                               const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
+                               const std::string& name)
+    : BoundaryEnd(plan),
+      channel_(progress, comm, peer, tag,
+               ChannelOptions{
+                   .max_payload_bytes = max_payload_bytes(), .slots = plan.slots, .name = name},
+               std::move(link)) {}
 
 void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
                           const MatrixRef<float>& x_BTC) {
@@ -153,13 +161,11 @@ void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
 }
 
 BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
-                                   const BoundaryCodec& codec, const BoundaryMemory& memory,
-                                   std::uint32_t boundary, bool backward, int slots,
-                                   const std::string& name)
-    : BoundaryEnd(codec, memory, boundary, backward, false),
-      channel_(
-          progress, comm, peer, tag,
-          ChannelOptions{.max_payload_bytes = max_payload_bytes(), .slots = slots, .name = name}) {}
+                                   const BoundaryEndPlan& plan, const std::string& name)
+    : BoundaryEnd(plan),
+      channel_(progress, comm, peer, tag,
+               ChannelOptions{
+                   .max_payload_bytes = max_payload_bytes(), .slots = plan.slots, .name = name}) {}
 
 void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
                                const MatrixRef<float>& x_BTC) {

@@ -54,11 +54,20 @@ struct BoundaryMemory {
   CacheIoThread* io = nullptr;
 };
 
+/// One end of one direction of a boundary before it is built.
+struct BoundaryEndPlan {
+  BoundaryCodec codec;
+  BoundaryMemory memory;
+  std::uint32_t boundary = 0;
+  bool backward = false;
+  bool sender = false;
+  int slots = 2;  ///< message buffers
+};
+
 /// What the two kinds of ends share.
 class BoundaryEnd {
  public:
-  BoundaryEnd(const BoundaryCodec& codec, const BoundaryMemory& memory, std::uint32_t boundary,
-              bool backward, bool sender);
+  explicit BoundaryEnd(const BoundaryEndPlan& plan);
 
   /// Announces the samples of later micro-batches, in their order.
   void prefetch(std::span<const std::uint64_t> sample_ids);
@@ -94,8 +103,7 @@ class BoundaryEnd {
 class BoundarySender : public BoundaryEnd {
  public:
   BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
-                 const BoundaryCodec& codec, const BoundaryMemory& memory, std::uint32_t boundary,
-                 bool backward, int slots, std::shared_ptr<EmulatedLink> link,
+                 const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
                  const std::string& name);
 
   /// x_BTC: rows of shape.tokens a sample. Returns when x_BTC may be overwritten.
@@ -111,8 +119,7 @@ class BoundarySender : public BoundaryEnd {
 class BoundaryReceiver : public BoundaryEnd {
  public:
   BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
-                   const BoundaryCodec& codec, const BoundaryMemory& memory, std::uint32_t boundary,
-                   bool backward, int slots, const std::string& name);
+                   const BoundaryEndPlan& plan, const std::string& name);
 
   /// Waits for the message and decodes it into x_BTC.
   void receive(const ExecSpace& exec, const Crossing& crossing, const MatrixRef<float>& x_BTC);

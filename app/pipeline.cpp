@@ -12,8 +12,6 @@ namespace deltapipe {
 
 namespace {
 
-constexpr int kMostSlots = 16;
-
 /// The emulated link of boundary i: an entry of its own, or the one for all, or none.
 std::shared_ptr<EmulatedLink> link_of(const std::vector<LinkSettings>& links, int boundary) {
   LinkSettings settings;
@@ -21,10 +19,8 @@ std::shared_ptr<EmulatedLink> link_of(const std::vector<LinkSettings>& links, in
   return std::make_shared<EmulatedLink>(settings);
 }
 
-bool stage_recomputes(const TrainingSettings& settings, int stage) {
-  return settings.recompute ||
-         std::find(settings.recompute_stages.begin(), settings.recompute_stages.end(), stage) !=
-             settings.recompute_stages.end();
+RankPlace place_of(const ProcessGrid& grid) {
+  return {grid.stage(), grid.stages(), grid.replica(), grid.replicas()};
 }
 
 }  // namespace
@@ -66,42 +62,14 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
       in_flight_(settings.pipeline.in_flight),
       table_is_remote_(stage.tied() && stage.is_last() != stage.is_first()),
       all_reduce_(progress, grid.stage_comm()) {
-  const int rows = shape.samples * shape.tokens * shape.micro_batches;
-  StageCapacity capacity;
-  capacity.samples = shape.samples;
-  capacity.tokens = shape.tokens;
-  capacity.micro_batches = shape.micro_batches;
-  capacity.slots = shape.training ? slots_needed(schedule_, grid.stage(), grid.stages(),
-                                                 shape.micro_batches, in_flight_)
-                                  : 1;
-  capacity.table_rows = std::min(shape.vocabulary, rows);
-  capacity.training = shape.training;
-  capacity.recompute = stage_recomputes(settings.training, grid.stage());
-  stage.reserve(capacity);
+  const int rows = step_rows(shape);
+  RankPlan plan = plan_rank(settings, shape, {stage.channels(), stage.tied()}, place_of(grid));
+  stage.reserve(plan.capacity);
+  if (settings.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
+  for (auto* end : {&plan.send_forward, &plan.receive_forward})
+    if (*end) (*end)->memory.io = cache_io_.get();
 
   const int i = grid.stage();
-  const CodecShape codec_shape{shape.samples, shape.tokens, stage.channels()};
-  const BoundaryCodec forward_codec{settings.forward, codec_shape, settings.cache.storage,
-                                    shape.training};
-  const BoundaryCodec backward_codec{settings.backward, codec_shape, settings.cache.storage,
-                                     shape.training};
-  BoundaryMemory memory;
-  memory.samples = shape.train_samples;
-  if (shape.samples_stay) {
-    memory.samples = std::max<std::uint64_t>(
-        1, StepPlanner::samples_of_replica(shape.train_samples, grid.replica(), grid.replicas()));
-    memory.first_sample = grid.replica();
-    memory.sample_stride = grid.replicas();
-  }
-  memory.data_fingerprint = shape.data_fingerprint;
-  memory.budget_bytes = settings.cache.budget_bytes;
-  memory.prefetch_micro_batches = settings.cache.prefetch;
-  memory.directory =
-      settings.cache.directory.empty() ? settings.output.directory : settings.cache.directory;
-  memory.replica = grid.replica();
-  if (memory.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
-  memory.io = cache_io_.get();
-
   // With two stages, token rows share the boundary's links; with more they have a link of their own
   // between the last stage and the first, as fast as the nearest boundary's.
   const int last = grid.stages() - 1;
@@ -115,37 +83,25 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
                                 : link_of(settings.network.backward, last - 1);
   }
 
-  const int slots = std::clamp(shape.micro_batches, 2, kMostSlots);
   const MPI_Comm comm = grid.pipeline_comm();
   const auto name = [](int boundary, const char* what) {
     return "boundary " + std::to_string(boundary) + " " + what;
   };
-  if (!grid.last()) {
-    send_forward_.emplace(progress, comm, i + 1, kForwardTag, forward_codec, memory, i, false,
-                          slots, forward_link, name(i, "forward"));
-    if (shape.training)
-      receive_backward_.emplace(progress, comm, i + 1, kBackwardTag, backward_codec, memory, i,
-                                true, slots, name(i, "backward"));
-  }
-  if (!grid.first()) {
-    receive_forward_.emplace(progress, comm, i - 1, kForwardTag, forward_codec, memory, i - 1,
-                             false, slots, name(i - 1, "forward"));
-    if (shape.training)
-      send_backward_.emplace(progress, comm, i - 1, kBackwardTag, backward_codec, memory, i - 1,
-                             true, slots, backward_link, name(i - 1, "backward"));
-  }
+  if (plan.send_forward)
+    send_forward_.emplace(progress, comm, i + 1, kForwardTag, *plan.send_forward, forward_link,
+                          name(i, "forward"));
+  if (plan.receive_backward)
+    receive_backward_.emplace(progress, comm, i + 1, kBackwardTag, *plan.receive_backward,
+                              name(i, "backward"));
+  if (plan.receive_forward)
+    receive_forward_.emplace(progress, comm, i - 1, kForwardTag, *plan.receive_forward,
+                             name(i - 1, "forward"));
+  if (plan.send_backward)
+    send_backward_.emplace(progress, comm, i - 1, kBackwardTag, *plan.send_backward, backward_link,
+                           name(i - 1, "backward"));
 
-  if (grid.first() || (grid.last() && table_is_remote_))
-    index_.emplace(shape.vocabulary, rows, shape.micro_batches);
-  if (table_is_remote_) {
-    TokenExchange::Shape token_shape;
-    token_shape.vocabulary = shape.vocabulary;
-    token_shape.rows_per_micro_batch = shape.samples * shape.tokens;
-    token_shape.micro_batches = shape.micro_batches;
-    token_shape.channels = stage.channels();
-    token_shape.training = shape.training;
-    tokens_.emplace(settings, token_shape, grid, progress, table_link);
-  }
+  if (plan.has_token_index) index_.emplace(shape.vocabulary, rows, shape.micro_batches);
+  if (plan.tokens) tokens_.emplace(*plan.tokens, grid, progress, table_link);
 
   const std::size_t samples = static_cast<std::size_t>(shape.samples) * shape.micro_batches;
   sample_id_ = Vector<std::uint64_t>("deltapipe::Pipeline::sampleIds", samples);

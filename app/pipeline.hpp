@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/boundary.hpp"
+#include "app/rank_plan.hpp"
 #include "app/step_plan.hpp"
 #include "app/token_exchange.hpp"
 #include "app/token_table.hpp"
@@ -21,18 +22,6 @@
 #include "models/stage.hpp"
 
 namespace deltapipe {
-
-/// What a pipeline is built for, beyond the deck.
-struct PipelineShape {
-  int vocabulary = 0;
-  int tokens = 0;         ///< T
-  int samples = 1;        ///< B
-  int micro_batches = 1;  ///< M
-  bool training = true;
-  std::uint64_t train_samples = 0;
-  bool samples_stay = false;  ///< as StepPlanner::Layout says
-  std::uint64_t data_fingerprint = 0;
-};
 
 /// What a rank measured since the last take_measurements(), laid out so that a sum over all ranks
 /// is the record of the step.

@@ -47,9 +47,8 @@ MicroBatchGroup gradient_group(int micro_batch, int micro_batches) {
   return {micro_batches - mirrored.end, micro_batches - mirrored.begin};
 }
 
-TokenExchange::TokenExchange(const Settings& settings, const Shape& shape, const ProcessGrid& grid,
-                             ProgressThread& progress, std::shared_ptr<EmulatedLink> link)
-    : boundary_(grid.stages() - 1) {
+TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExchangeShape& shape,
+                                      int stages, bool last_stage) {
   int slots = 0, largest = 0;
   for (int m = 0; m < shape.micro_batches; ++m) {
     const MicroBatchGroup group = row_group(m, shape.micro_batches);
@@ -57,32 +56,43 @@ TokenExchange::TokenExchange(const Settings& settings, const Shape& shape, const
     largest = std::max(largest, group.end - group.begin);
   }
   const int rows = std::min(shape.vocabulary, largest * shape.rows_per_micro_batch);
-  const CodecShape codec_shape{rows, 1, shape.channels};
-  const BoundaryCodec row_codec{row_settings(settings.forward), codec_shape, MemoryStorage::fp32,
-                                shape.training};
-  const BoundaryCodec gradient_codec{gradient_settings(settings.backward), codec_shape,
-                                     MemoryStorage::fp32, shape.training};
-  BoundaryMemory memory;
-  memory.samples = shape.vocabulary;
+  TokenExchangePlan plan;
+  plan.boundary = stages - 1;
+  plan.channels = shape.channels;
+  const auto end = [&](const CodecSettings& codec, bool backward) {
+    BoundaryEndPlan e;
+    e.codec = {codec, {rows, 1, shape.channels}, MemoryStorage::fp32, shape.training};
+    e.memory.samples = shape.vocabulary;
+    e.boundary = static_cast<std::uint32_t>(plan.boundary);
+    e.backward = backward;
+    e.sender = backward == last_stage;
+    e.slots = slots;
+    return e;
+  };
+  plan.rows = end(row_settings(settings.forward), true);
+  if (shape.training) plan.gradients = end(gradient_settings(settings.backward), false);
+  if (last_stage)
+    plan.table_rows = std::min(shape.vocabulary, shape.micro_batches * shape.rows_per_micro_batch);
+  return plan;
+}
 
+TokenExchange::TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid,
+                             ProgressThread& progress, std::shared_ptr<EmulatedLink> link)
+    : boundary_(plan.boundary) {
   const MPI_Comm comm = grid.pipeline_comm();
   const int peer = grid.last() ? 0 : boundary_;
   if (grid.last()) {
-    rows_UC_ =
-        Matrix<float>(uninitialized("deltapipe::TokenExchange::rows"),
-                      std::min(shape.vocabulary, shape.micro_batches * shape.rows_per_micro_batch),
-                      shape.channels);
-    sender_.emplace(progress, comm, peer, kTokenRowsTag, row_codec, memory, boundary_, true, slots,
-                    link, "token rows");
-    if (shape.training)
-      receiver_.emplace(progress, comm, peer, kTokenGradientsTag, gradient_codec, memory, boundary_,
-                        false, slots, "token row gradients");
+    rows_UC_ = Matrix<float>(uninitialized("deltapipe::TokenExchange::rows"), plan.table_rows,
+                             plan.channels);
+    sender_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, link, "token rows");
+    if (plan.gradients)
+      receiver_.emplace(progress, comm, peer, kTokenGradientsTag, *plan.gradients,
+                        "token row gradients");
   } else {
-    receiver_.emplace(progress, comm, peer, kTokenRowsTag, row_codec, memory, boundary_, true,
-                      slots, "token rows");
-    if (shape.training)
-      sender_.emplace(progress, comm, peer, kTokenGradientsTag, gradient_codec, memory, boundary_,
-                      false, slots, link, "token row gradients");
+    receiver_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, "token rows");
+    if (plan.gradients)
+      sender_.emplace(progress, comm, peer, kTokenGradientsTag, *plan.gradients, link,
+                      "token row gradients");
   }
 }
 

@@ -13,24 +13,36 @@
 
 namespace deltapipe {
 
+struct TokenExchangeShape {
+  int vocabulary = 0;
+  int rows_per_micro_batch = 0;  ///< B * T
+  int micro_batches = 0;         ///< M
+  int channels = 0;
+  bool training = true;
+};
+
+/// One end of the exchange before it is built.
+struct TokenExchangePlan {
+  int boundary = 0;  ///< K - 1, the one that joins the last stage to the first
+  BoundaryEndPlan rows;
+  std::optional<BoundaryEndPlan> gradients;  ///< in training
+  int table_rows = 0;                        ///< last stage: rows of a step, to send
+  int channels = 0;
+};
+
+TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExchangeShape& shape,
+                                      int stages, bool last_stage);
+
 /// Sends rows in groups of micro-batches, so that only the first rows and the last gradients are
 /// waited for: rows before the group's first forward pass, gradients after the last backward pass
 /// that adds to them. Groups double in size away from the moment that waits, which takes a
 /// message for each power of two of micro-batches.
 class TokenExchange {
  public:
-  struct Shape {
-    int vocabulary = 0;
-    int rows_per_micro_batch = 0;  ///< B * T
-    int micro_batches = 0;         ///< M
-    int channels = 0;
-    bool training = true;
-  };
-
   /// On the first and the last stage of a grid; the other one builds its end at the same time.
   /// Over emulated links `link` is the one from this stage to the other.
-  TokenExchange(const Settings& settings, const Shape& shape, const ProcessGrid& grid,
-                ProgressThread& progress, std::shared_ptr<EmulatedLink> link);
+  TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid, ProgressThread& progress,
+                std::shared_ptr<EmulatedLink> link);
 
   /// Last stage, before a step: sends all rows of the step.
   void send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
@@ -53,7 +65,7 @@ class TokenExchange {
   Crossing crossing(const Crossing& step, MessageKind kind, int first_micro_batch,
                     std::span<const std::int32_t> tokens);
 
-  int boundary_;  ///< K - 1, the one that joins the last stage to the first
+  int boundary_;
   std::optional<BoundarySender> sender_;
   std::optional<BoundaryReceiver> receiver_;
   Matrix<float> rows_UC_;  ///< last stage: rows to send, gradients received

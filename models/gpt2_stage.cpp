@@ -80,20 +80,37 @@ std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const Stage
   return Gpt2Stage<float>(config, part, Gpt2Stage<float>::WithoutMemory{}).parameters_.info();
 }
 
+MemoryLedger gpt2_memory(const Gpt2Config& config, const StagePart& part,
+                         const StageCapacity& capacity) {
+  MemoryLedger ledger;
+  const ViewAllocator counting(ledger);
+  Gpt2Stage<float> stage(config, part, Gpt2Stage<float>::WithoutMemory{});
+  stage.parameters_.allocate(capacity.training, counting);
+  stage.reserve(capacity, counting);
+  return ledger;
+}
+
 template <class Real>
-typename Gpt2Stage<Real>::BlockState Gpt2Stage<Real>::make_state(int rows) const {
+typename Gpt2Stage<Real>::BlockState Gpt2Stage<Real>::make_state(
+    int rows, const ViewAllocator& memory) const {
   const int C = config_.n_embd;
+  const auto matrix = [&](const char* label, int columns) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::activations, label, rows, columns);
+  };
+  const auto vector = [&](const char* label, std::size_t size) {
+    return memory.uninitialized<Vector<Real>>(MemoryUse::activations, label, size);
+  };
   BlockState s;
-  s.qkv_N3C = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::qkv"), rows, 3 * C);
-  s.attention_NC = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::attention"), rows, C);
-  s.middle_NC = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::middle"), rows, C);
-  s.hidden_NF = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::hidden"), rows, config_.n_inner);
-  s.log_sum_BHT = Vector<Real>(uninitialized("deltapipe::Gpt2Stage::logSum"),
-                               static_cast<std::size_t>(rows) * config_.n_head);
-  s.mean1_N = Vector<Real>(uninitialized("deltapipe::Gpt2Stage::mean1"), rows);
-  s.rstd1_N = Vector<Real>(uninitialized("deltapipe::Gpt2Stage::rstd1"), rows);
-  s.mean2_N = Vector<Real>(uninitialized("deltapipe::Gpt2Stage::mean2"), rows);
-  s.rstd2_N = Vector<Real>(uninitialized("deltapipe::Gpt2Stage::rstd2"), rows);
+  s.qkv_N3C = matrix("deltapipe::Gpt2Stage::qkv", 3 * C);
+  s.attention_NC = matrix("deltapipe::Gpt2Stage::attention", C);
+  s.middle_NC = matrix("deltapipe::Gpt2Stage::middle", C);
+  s.hidden_NF = matrix("deltapipe::Gpt2Stage::hidden", config_.n_inner);
+  s.log_sum_BHT =
+      vector("deltapipe::Gpt2Stage::logSum", static_cast<std::size_t>(rows) * config_.n_head);
+  s.mean1_N = vector("deltapipe::Gpt2Stage::mean1", rows);
+  s.rstd1_N = vector("deltapipe::Gpt2Stage::rstd1", rows);
+  s.mean2_N = vector("deltapipe::Gpt2Stage::mean2", rows);
+  s.rstd2_N = vector("deltapipe::Gpt2Stage::rstd2", rows);
   return s;
 }
 
@@ -101,57 +118,69 @@ template <class Real>
 void Gpt2Stage<Real>::reserve(const StageCapacity& capacity) {
   DELTAPIPE_ASSERT(capacity.tokens <= config_.n_positions, "longer samples than positions");
   capacity_ = capacity;
+  reserve(capacity, ViewAllocator());
+}
+
+template <class Real>
+void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator& memory) {
   const int rows = capacity.samples * capacity.tokens;
+  const std::size_t step_rows = static_cast<std::size_t>(rows) * capacity.micro_batches;
   const int C = config_.n_embd;
   const bool share_state = capacity.recompute || !capacity.training;
+  const auto activation = [&](const char* label) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::activations, label, rows, C);
+  };
+  const auto matrix = [&](const char* label, std::size_t height, std::size_t columns) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::workspace, label, height, columns);
+  };
+  const auto vector = [&](const char* label, std::size_t size) {
+    return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, size);
+  };
+  const auto embedding = [&](const char* label) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::embeddings, label, capacity.table_rows, C);
+  };
 
   slots_.clear();
   slots_.resize(capacity.slots);
   for (Slot& slot : slots_) {
     for (int i = 0; i <= part_.blocks; ++i)
-      slot.x_NC.emplace_back(uninitialized("deltapipe::Gpt2Stage::x"), rows, C);
+      slot.x_NC.push_back(activation("deltapipe::Gpt2Stage::x"));
     if (!share_state)
-      for (int i = 0; i < part_.blocks; ++i) slot.states.push_back(make_state(rows));
+      for (int i = 0; i < part_.blocks; ++i) slot.states.push_back(make_state(rows, memory));
     if (capacity.training && part_.last)
-      slot.gradient_NC = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::headGradient"), rows, C);
+      slot.gradient_NC = activation("deltapipe::Gpt2Stage::headGradient");
   }
   if (share_state) {
-    const BlockState shared = make_state(rows);
+    const BlockState shared = make_state(rows, memory);
     for (Slot& slot : slots_) slot.states = {shared};
   }
 
   const int F = std::max(config_.n_inner, 3 * C);
-  norm_NC_ = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::norm"), rows, C);
-  branch_NC_ = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::branch"), rows, C);
-  wide_NF_ = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::wide"), rows, F);
+  norm_NC_ = matrix("deltapipe::Gpt2Stage::norm", rows, C);
+  branch_NC_ = matrix("deltapipe::Gpt2Stage::branch", rows, C);
+  wide_NF_ = matrix("deltapipe::Gpt2Stage::wide", rows, F);
   const std::size_t scores =
       attention_workspace({capacity.samples, capacity.tokens, config_.n_head, C / config_.n_head});
-  scores_ = Vector<Real>(uninitialized("deltapipe::Gpt2Stage::scores"), scores);
+  scores_ = vector("deltapipe::Gpt2Stage::scores", scores);
   if (capacity.training) {
-    if (!part_.last)
-      gradient_NC_ = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::gradient"), rows, C);
-    wide2_NF_ = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::wide2"), rows, F);
-    scores2_ = Vector<Real>(uninitialized("deltapipe::Gpt2Stage::scores2"), scores);
+    if (!part_.last) gradient_NC_ = matrix("deltapipe::Gpt2Stage::gradient", rows, C);
+    wide2_NF_ = matrix("deltapipe::Gpt2Stage::wide2", rows, F);
+    scores2_ = vector("deltapipe::Gpt2Stage::scores2", scores);
   }
   if (part_.last) {
     const std::size_t V = config_.vocabulary_size;
     const int block = std::clamp<int>(static_cast<int>(kLogitElements / V), 1, rows);
-    logits_ = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::logits"), block, V);
-    loss_ = Vector<Real>("deltapipe::Gpt2Stage::loss",
-                         static_cast<std::size_t>(rows) * capacity.micro_batches);
-    final_mean_N_ = Vector<Real>(uninitialized("deltapipe::Gpt2Stage::finalMean"), rows);
-    final_rstd_N_ = Vector<Real>(uninitialized("deltapipe::Gpt2Stage::finalRstd"), rows);
+    logits_ = matrix("deltapipe::Gpt2Stage::logits", block, V);
+    loss_ =
+        memory.zeroed<Vector<Real>>(MemoryUse::workspace, "deltapipe::Gpt2Stage::loss", step_rows);
+    final_mean_N_ = vector("deltapipe::Gpt2Stage::finalMean", rows);
+    final_rstd_N_ = vector("deltapipe::Gpt2Stage::finalRstd", rows);
   }
   if (part_.first) {
-    if (token_table_ < 0)
-      table_rows_UC_ =
-          Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::tableRows"), capacity.table_rows, C);
+    if (token_table_ < 0) table_rows_UC_ = embedding("deltapipe::Gpt2Stage::tableRows");
     if (capacity.training) {
-      table_gradient_UC_ = Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::tableGradient"),
-                                        capacity.table_rows, C);
-      embedding_gradient_NC_ =
-          Matrix<Real>(uninitialized("deltapipe::Gpt2Stage::embeddingGradient"),
-                       static_cast<std::size_t>(rows) * capacity.micro_batches, C);
+      table_gradient_UC_ = embedding("deltapipe::Gpt2Stage::tableGradient");
+      embedding_gradient_NC_ = matrix("deltapipe::Gpt2Stage::embeddingGradient", step_rows, C);
     }
   }
 }

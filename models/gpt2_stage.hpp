@@ -22,6 +22,10 @@ struct StagePart {
 /// The parameters that a stage has, in its order, without taking memory for them.
 std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const StagePart& part);
 
+/// What a stage in fp32 takes for its parameters and in reserve().
+MemoryLedger gpt2_memory(const Gpt2Config& config, const StagePart& part,
+                         const StageCapacity& capacity);
+
 template <class Real>
 class Gpt2Stage final : public Stage<Real> {
  public:
@@ -72,10 +76,12 @@ class Gpt2Stage final : public Stage<Real> {
   };
 
   friend std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config&, const StagePart&);
+  friend MemoryLedger gpt2_memory(const Gpt2Config&, const StagePart&, const StageCapacity&);
   struct WithoutMemory {};
   Gpt2Stage(const Gpt2Config& config, const StagePart& part, WithoutMemory);
 
-  BlockState make_state(int rows) const;
+  void reserve(const StageCapacity& capacity, const ViewAllocator& memory);
+  BlockState make_state(int rows, const ViewAllocator& memory) const;
   BlockState& state(int slot, int block);
   VectorRef<Real> value(int index) const { return parameters_.value(index); }
   Dropout dropout(const MicroBatch& batch, double probability, std::uint32_t site) const;

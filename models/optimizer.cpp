@@ -27,12 +27,32 @@ double learning_rate_at(const TrainingSettings& settings, std::uint64_t step, st
 }
 
 template <class Real>
+std::size_t Optimizer<Real>::partials(const ParameterInfo& parameter) {
+  return sum_of_squares_workspace(parameter.size);
+}
+
+template <class Real>
+Vector<double> Optimizer<Real>::partial_sums(std::size_t count, const ViewAllocator& memory) {
+  return memory.zeroed<Vector<double>>(MemoryUse::optimizer, "deltapipe::Optimizer::partialSums",
+                                       count);
+}
+
+template <class Real>
+MemoryLedger Optimizer<Real>::memory(const std::vector<ParameterInfo>& parameters) {
+  std::size_t count = 0;
+  for (const ParameterInfo& p : parameters) count += partials(p);
+  MemoryLedger ledger;
+  partial_sums(count, ViewAllocator(ledger));
+  return ledger;
+}
+
+template <class Real>
 Optimizer<Real>::Optimizer(const TrainingSettings& settings, ParameterArena<Real>& parameters)
     : settings_(settings), parameters_(parameters) {
   first_partial_.push_back(0);
   for (const ParameterInfo& p : parameters.info())
-    first_partial_.push_back(first_partial_.back() + sum_of_squares_workspace(p.size));
-  partial_ = Vector<double>("deltapipe::Optimizer::partialSums", first_partial_.back());
+    first_partial_.push_back(first_partial_.back() + partials(p));
+  partial_ = partial_sums(first_partial_.back(), {});
   partial_host_ = Kokkos::create_mirror_view(partial_);
   squared_norms_.resize(parameters.info().size());
 }

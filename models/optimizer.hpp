@@ -16,6 +16,8 @@ template <class Real>
 class Optimizer {
  public:
   Optimizer(const TrainingSettings& settings, ParameterArena<Real>& parameters);
+  /// What an optimizer takes for these parameters, beside their moments.
+  static MemoryLedger memory(const std::vector<ParameterInfo>& parameters);
 
   /// Sum of squares of every tensor's gradient, in the order of parameters.info(): summed tensor by
   /// tensor so that the global norm does not depend on the partition. Waits for the kernels.
@@ -25,6 +27,9 @@ class Optimizer {
               double gradient_factor);
 
  private:
+  static std::size_t partials(const ParameterInfo& parameter);
+  static Vector<double> partial_sums(std::size_t count, const ViewAllocator& memory);
+
   TrainingSettings settings_;
   ParameterArena<Real>& parameters_;
   std::vector<std::size_t> first_partial_;  ///< of each tensor, and one past the last

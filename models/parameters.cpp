@@ -29,12 +29,15 @@ int ParameterArena<Real>::add(const std::string& name, const std::vector<std::ui
 }
 
 template <class Real>
-void ParameterArena<Real>::allocate(bool training) {
-  values_ = Vector<Real>("deltapipe::Parameters::values", size_);
+void ParameterArena<Real>::allocate(bool training, const ViewAllocator& memory) {
+  const auto take = [&](MemoryUse use, const char* label) {
+    return memory.zeroed<Vector<Real>>(use, label, size_);
+  };
+  values_ = take(MemoryUse::weights, "deltapipe::Parameters::values");
   if (!training) return;
-  gradients_ = Vector<Real>("deltapipe::Parameters::gradients", size_);
-  moments1_ = Vector<Real>("deltapipe::Parameters::moments1", size_);
-  moments2_ = Vector<Real>("deltapipe::Parameters::moments2", size_);
+  gradients_ = take(MemoryUse::optimizer, "deltapipe::Parameters::gradients");
+  moments1_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments1");
+  moments2_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments2");
 }
 
 template class ParameterArena<float>;

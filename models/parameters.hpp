@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/memory_ledger.hpp"
 #include "core/views.hpp"
 
 namespace deltapipe {
@@ -31,7 +32,7 @@ class ParameterArena {
   /// Declares a tensor; buckets must come in ascending order. Returns its index.
   int add(const std::string& name, const std::vector<std::uint64_t>& shape, bool decay, int bucket);
   /// Takes memory, zero-filled: values, with `training` also gradients and moments.
-  void allocate(bool training);
+  void allocate(bool training, const ViewAllocator& memory = {});
 
   const std::vector<ParameterInfo>& info() const { return info_; }
   const std::vector<BucketRange>& buckets() const { return buckets_; }

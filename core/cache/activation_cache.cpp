@@ -188,7 +188,7 @@ ActivationCacheState::ActivationCacheState(const ExecSpace& copies, CacheIoThrea
   if (budget_bytes != 0 && budget_bytes < minimum)
     throw UserError({.what = "the activation cache's budget is too small",
                      .value = std::to_string(budget_bytes) + " bytes",
-                     .remedy = "set cache.budget_bytes to at least " + std::to_string(minimum) +
+                     .remedy = "set cache.budget to at least " + std::to_string(minimum) +
                                ", the records of the micro-batches in flight, or to 0"});
   if (budget_bytes != 0) {
     DELTAPIPE_ASSERT(io != nullptr, "a cache with a budget needs an I/O thread");
@@ -221,7 +221,7 @@ void ActivationCacheState::allocate_memory(std::uint64_t slots) {
   } catch (const std::exception&) {
     throw UserError({.what = "no memory for an activation cache",
                      .value = std::to_string(slots * stride_) + " bytes",
-                     .remedy = "set a smaller cache.budget_bytes: the rest goes to disk"});
+                     .remedy = "set a smaller cache.budget: the rest goes to disk"});
   }
   pool_offset_.resize(slots);
   for (std::size_t i = 0; i < slots; ++i) pool_offset_[i] = i * stride_;

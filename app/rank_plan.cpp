@@ -1,0 +1,99 @@
+#include "app/rank_plan.hpp"
+
+#include <algorithm>
+
+#include "app/step_plan.hpp"
+#include "comm/schedule.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+constexpr int kMostSlots = 16;
+
+bool stage_recomputes(const TrainingSettings& settings, int stage) {
+  return settings.recompute ||
+         std::find(settings.recompute_stages.begin(), settings.recompute_stages.end(), stage) !=
+             settings.recompute_stages.end();
+}
+
+StageCapacity stage_capacity(const Settings& settings, const PipelineShape& shape,
+                             const RankPlace& place) {
+  StageCapacity capacity;
+  capacity.samples = shape.samples;
+  capacity.tokens = shape.tokens;
+  capacity.micro_batches = shape.micro_batches;
+  capacity.slots = shape.training
+                       ? slots_needed(settings.pipeline.schedule, place.stage, place.stages,
+                                      shape.micro_batches, settings.pipeline.in_flight)
+                       : 1;
+  capacity.table_rows = std::min(shape.vocabulary, step_rows(shape));
+  capacity.training = shape.training;
+  capacity.recompute = stage_recomputes(settings.training, place.stage);
+  return capacity;
+}
+
+BoundaryMemory boundary_memory(const Settings& settings, const PipelineShape& shape,
+                               const RankPlace& place) {
+  BoundaryMemory memory;
+  memory.samples = shape.train_samples;
+  if (shape.samples_stay) {
+    memory.samples = std::max<std::uint64_t>(
+        1, StepPlanner::samples_of_replica(shape.train_samples, place.replica, place.replicas));
+    memory.first_sample = place.replica;
+    memory.sample_stride = place.replicas;
+  }
+  memory.data_fingerprint = shape.data_fingerprint;
+  memory.budget_bytes = settings.cache.budget_bytes;
+  memory.prefetch_micro_batches = settings.cache.prefetch;
+  memory.directory =
+      settings.cache.directory.empty() ? settings.output.directory : settings.cache.directory;
+  memory.replica = place.replica;
+  return memory;
+}
+
+}  // namespace
+
+RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
+                   const BoundaryTraits& traits, const RankPlace& place) {
+  RankPlan plan;
+  plan.capacity = stage_capacity(settings, shape, place);
+
+  const BoundaryMemory memory = boundary_memory(settings, shape, place);
+  const auto end = [&](int boundary, bool backward) {
+    BoundaryEndPlan e;
+    e.codec.settings = backward ? settings.backward : settings.forward;
+    e.codec.shape = {shape.samples, shape.tokens, traits.channels};
+    e.codec.storage = settings.cache.storage;
+    e.codec.training = shape.training;
+    e.memory = memory;
+    e.boundary = static_cast<std::uint32_t>(boundary);
+    e.backward = backward;
+    e.sender = backward != (boundary == place.stage);
+    e.slots = std::clamp(shape.micro_batches, 2, kMostSlots);
+    return e;
+  };
+  if (!place.last()) {
+    plan.send_forward = end(place.stage, false);
+    if (shape.training) plan.receive_backward = end(place.stage, true);
+  }
+  if (!place.first()) {
+    plan.receive_forward = end(place.stage - 1, false);
+    if (shape.training) plan.send_backward = end(place.stage - 1, true);
+  }
+
+  const bool table_is_remote = traits.tied && place.stages > 1;
+  plan.has_token_index = place.first() || (place.last() && table_is_remote);
+  if (table_is_remote && (place.first() || place.last())) {
+    TokenExchangeShape tokens;
+    tokens.vocabulary = shape.vocabulary;
+    tokens.rows_per_micro_batch = shape.samples * shape.tokens;
+    tokens.micro_batches = shape.micro_batches;
+    tokens.channels = traits.channels;
+    tokens.training = shape.training;
+    plan.tokens = plan_token_exchange(settings, tokens, place.stages, place.last());
+  }
+  return plan;
+}
+
+}  // namespace deltapipe
