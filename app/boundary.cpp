@@ -37,8 +37,9 @@ Activations activations(const MatrixRef<float>& x) {
 
 }  // namespace
 
-BoundaryEnd::BoundaryEnd(const BoundaryEndPlan& plan)
-    : shape_(plan.codec.shape),
+BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
+    : account_(progress.account()),
+      shape_(plan.codec.shape),
       codec_(main_codec(plan.codec)),
       plain_(make_codec(plain_settings(), plan.codec.shape, plan.codec.storage)),
       first_sample_(plan.memory.first_sample),
@@ -92,6 +93,7 @@ const Visit& BoundaryEnd::begin_visit(const Crossing& crossing) {
   visit_.tokens.assign(crossing.tokens.begin(), crossing.tokens.end());
   visit_.visits.assign(visit_.sample_ids.size(), 0);
   if (remembers(crossing)) {
+    const ActivityScope activity(account_, Activity::cache);
     const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
     find_records(crossing.sample_ids);
     cache_->acquire(record_ids_, records_, visit_.visits);
@@ -100,10 +102,13 @@ const Visit& BoundaryEnd::begin_visit(const Crossing& crossing) {
 }
 
 void BoundaryEnd::end_visit(const ExecSpace& exec, const Crossing& crossing) {
-  if (remembers(crossing)) cache_->release(exec, record_ids_);
+  if (!remembers(crossing)) return;
+  const ActivityScope activity(account_, Activity::cache);
+  cache_->release(exec, record_ids_);
 }
 
 CodecStatistics BoundaryEnd::take_codec_statistics(const ExecSpace& exec) {
+  const ActivityScope activity(account_, Activity::codec);
   return codec_->take_statistics(exec);
 }
 
@@ -134,7 +139,7 @@ DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
 BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                                const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
                                const std::string& name)
-    : BoundaryEnd(plan),
+    : BoundaryEnd(progress, plan),
       channel_(progress, comm, peer, tag,
                ChannelOptions{
                    .max_payload_bytes = max_payload_bytes(), .slots = plan.slots, .name = name},
@@ -147,6 +152,7 @@ void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
   const Visit& visit = begin_visit(crossing);
   std::size_t bytes = 0;
   {
+    const ActivityScope activity(account_, Activity::codec);
     const TraceScope trace(TraceCategory::encode, "encode", crossing.micro_batch);
     bytes = codec(crossing).encode(exec, visit, activations(x_BTC), records_, payload);
     if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
@@ -162,7 +168,7 @@ void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
 
 BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                                    const BoundaryEndPlan& plan, const std::string& name)
-    : BoundaryEnd(plan),
+    : BoundaryEnd(progress, plan),
       channel_(progress, comm, peer, tag,
                ChannelOptions{
                    .max_payload_bytes = max_payload_bytes(), .slots = plan.slots, .name = name}) {}
@@ -174,6 +180,7 @@ void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
   const std::size_t bytes = received.payload.extent(0);
   const DeviceBytes payload = device_payload(received.payload);
   {
+    const ActivityScope activity(account_, Activity::codec);
     const TraceScope trace(TraceCategory::decode, "decode", crossing.micro_batch);
     if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);

@@ -67,7 +67,7 @@ struct BoundaryEndPlan {
 /// What the two kinds of ends share.
 class BoundaryEnd {
  public:
-  explicit BoundaryEnd(const BoundaryEndPlan& plan);
+  BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan);
 
   /// Announces the samples of later micro-batches, in their order.
   void prefetch(std::span<const std::uint64_t> sample_ids);
@@ -88,6 +88,7 @@ class BoundaryEnd {
   /// The payload where kernels reach it: the host buffer itself, or device memory beside it.
   DeviceBytes device_payload(const HostBytes& payload) const;
 
+  TimeAccount& account_;
   CodecShape shape_;
   std::unique_ptr<Codec> codec_;
   std::unique_ptr<Codec> plain_;

@@ -26,17 +26,22 @@ RankPlace place_of(const ProcessGrid& grid) {
 }  // namespace
 
 StepMeasurements::StepMeasurements(int stages, int replicas)
-    : stages_(stages), replicas_(replicas), values_(2 * stages + 2 * (stages - 1) * fields + 2) {}
+    : stages_(stages),
+      replicas_(replicas),
+      values_(kStageValues * stages + 2 * (stages - 1) * fields + 2) {}
 
 double& StepMeasurements::direction(int boundary, bool backward, Field field) {
-  return values_[2 * stages_ + (2 * boundary + (backward ? 1 : 0)) * fields + field];
+  return values_[kStageValues * stages_ + (2 * boundary + (backward ? 1 : 0)) * fields + field];
 }
 
 void StepMeasurements::fill(StepRecord& record) const {
   auto& self = const_cast<StepMeasurements&>(*this);
   for (int s = 0; s < stages_; ++s) {
-    record.compute_seconds.push_back(self.compute_seconds(s) / replicas_);
-    record.idle_seconds.push_back(self.idle_seconds(s) / replicas_);
+    StageRecord& stage = record.stages.emplace_back();
+    for (std::size_t i = 0; i < kStageValues; ++i) {
+      const auto value = static_cast<StageValue>(i);
+      stage[i] = self.stage(s, value) / (is_seconds(value) ? replicas_ : 1);
+    }
   }
   for (int b = 0; b + 1 < stages_; ++b)
     for (const bool backward : {false, true}) {
@@ -45,8 +50,7 @@ void StepMeasurements::fill(StepRecord& record) const {
       const double signal = self.direction(b, backward, signal2);
       d.error.push_back(signal > 0 ? std::sqrt(self.direction(b, backward, error2) / signal)
                                    : std::numeric_limits<double>::quiet_NaN());
-      d.hidden_seconds.push_back(self.direction(b, backward, hidden) / replicas_);
-      d.wait_seconds.push_back(self.direction(b, backward, wait) / replicas_);
+      d.wire_seconds.push_back(self.direction(b, backward, wire) / replicas_);
     }
   record.tied_row_bytes = static_cast<std::uint64_t>(self.tied_row_bytes());
   record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied_gradient_bytes());
@@ -55,6 +59,7 @@ void StepMeasurements::fill(StepRecord& record) const {
 Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const ProcessGrid& grid,
                    ProgressThread& progress, Stage<float>& stage)
     : grid_(grid),
+      account_(progress.account()),
       stage_(stage),
       shape_(shape),
       seed_(settings.training.seed),
@@ -203,14 +208,16 @@ Crossing Pipeline::crossing(int index, MessageKind kind, int boundary, bool back
 }
 
 void Pipeline::send_table_rows() {
-  if (tokens_ && grid_.last() && !ids_.empty())
-    tokens_->send_rows(exec_, step_crossing(), *index_,
-                       stage_.parameters().matrix(stage_.token_table()));
+  if (!tokens_ || !grid_.last() || ids_.empty()) return;
+  const ActivityScope activity(account_, Activity::compute);
+  tokens_->send_rows(exec_, step_crossing(), *index_,
+                     stage_.parameters().matrix(stage_.token_table()));
 }
 
 void Pipeline::finish_table_gradient() {
   ParameterArena<float>& parameters = stage_.parameters();
   if (index_ && !ids_.empty() && stage_.token_table() >= 0) {
+    const ActivityScope activity(account_, Activity::compute);
     const MatrixRef<float> rows =
         tokens_
             ? tokens_->receive_gradients(exec_, step_crossing(), *index_)
@@ -229,6 +236,7 @@ void Pipeline::finish_table_gradient() {
 void Pipeline::forward(int index, int slot) {
   if (tokens_ && grid_.first())
     tokens_->receive_rows(exec_, step_crossing(), *index_, index, stage_);
+  const ActivityScope activity(account_, Activity::compute);
   const TraceScope trace(TraceCategory::compute, "forward", index);
   stage_.forward(exec_, micro_batch(index), slot, training_, index > 0);
   exec_.fence();
@@ -243,12 +251,14 @@ void Pipeline::backward(int index, int slot, bool accumulate) {
       all_reduce_.start(exec_, bucket, Vector<float>(g.data(), g.extent(0)));
     };
   {
+    const ActivityScope activity(account_, Activity::compute);
     const TraceScope trace(TraceCategory::compute, "backward", index);
     stage_.backward(exec_, micro_batch(index), slot, accumulate, bucket_final);
     exec_.fence();
   }
-  if (tokens_ && grid_.first())
-    tokens_->send_gradients(exec_, step_crossing(), *index_, index, stage_);
+  if (!tokens_ || !grid_.first()) return;
+  const ActivityScope activity(account_, Activity::compute);
+  tokens_->send_gradients(exec_, step_crossing(), *index_, index, stage_);
 }
 
 /// A replica without samples in this step adds zeros, bucket by bucket as backward() would.
@@ -379,40 +389,62 @@ void Pipeline::prefetch(std::span<const std::uint64_t> sample_ids) {
   if (receive_backward_) receive_backward_->prefetch(sample_ids);
 }
 
-void Pipeline::take_measurements(double busy_seconds, StepMeasurements& into) {
+void Pipeline::take_measurements(StepMeasurements& into) {
   using M = StepMeasurements;
   const int i = grid_.stage();
-  double waited = 0;
   const auto sent = [&](auto& end, int boundary, bool backward) {
     if (!end) return;
-    const ChannelStatistics channel = end->take_statistics();
     const CodecStatistics codec = end->take_codec_statistics(exec_);
-    into.direction(boundary, backward, M::bytes) += static_cast<double>(channel.bytes);
+    into.direction(boundary, backward, M::bytes) +=
+        static_cast<double>(end->take_statistics().bytes);
     into.direction(boundary, backward, M::error2) += codec.error2;
     into.direction(boundary, backward, M::signal2) += codec.signal2;
-    into.direction(boundary, backward, M::wait) += channel.wait_seconds;
-    waited += channel.wait_seconds;
   };
+  // The receiver knows when a message arrived.
   const auto received = [&](auto& end, int boundary, bool backward) {
-    if (!end) return;
-    const ChannelStatistics channel = end->take_statistics();
-    into.direction(boundary, backward, M::hidden) += channel.hidden_seconds;
-    into.direction(boundary, backward, M::wait) += channel.wait_seconds;
-    waited += channel.wait_seconds;
+    if (end) into.direction(boundary, backward, M::wire) += end->take_statistics().wire_seconds;
   };
   sent(send_forward_, i, false);
   sent(send_backward_, i - 1, true);
   received(receive_forward_, i - 1, false);
   received(receive_backward_, i, true);
   if (tokens_) {
-    const ChannelStatistics channel = tokens_->take_sent();
     (grid_.first() ? into.tied_gradient_bytes() : into.tied_row_bytes()) +=
-        static_cast<double>(channel.bytes);
-    waited += channel.wait_seconds + tokens_->take_received().wait_seconds;
+        static_cast<double>(tokens_->take_sent().bytes);
+    tokens_->take_received();
   }
-  waited += all_reduce_.take_statistics().wait_seconds;
-  into.compute_seconds(i) += std::max(0.0, busy_seconds - waited);
-  into.idle_seconds(i) += waited;
+  all_reduce_.take_statistics();
+
+  for (ActivationCache* cache : caches()) {
+    const CacheStatistics c = cache->take_statistics();
+    into.stage(i, StageValue::cache_stall) += c.stall_seconds;
+    into.stage(i, StageValue::cache_first_visits) += static_cast<double>(c.first_visits);
+    into.stage(i, StageValue::cache_hits) += static_cast<double>(c.hits);
+    into.stage(i, StageValue::cache_misses) += static_cast<double>(c.misses);
+    into.stage(i, StageValue::cache_late_misses) += static_cast<double>(c.late_misses);
+    into.stage(i, StageValue::cache_read) += static_cast<double>(c.bytes_read);
+    into.stage(i, StageValue::cache_written) += static_cast<double>(c.bytes_written);
+  }
+
+  const TimeReport time = account_.take(Clock::now());
+  into.stage(i, StageValue::wall) += time.wall;
+  into.stage(i, StageValue::compute) += time[Activity::compute];
+  into.stage(i, StageValue::codec) += time[Activity::codec];
+  into.stage(i, StageValue::cache) += time[Activity::cache];
+  into.stage(i, StageValue::wire_exposed) += time[Activity::wire_exposed];
+  into.stage(i, StageValue::bubble) += time[Activity::bubble];
+  into.stage(i, StageValue::replicas) += time[Activity::replicas];
+  into.stage(i, StageValue::other) += time[Activity::other];
+  into.stage(i, StageValue::wire) += time.wire;
+  into.stage(i, StageValue::wire_hidden) += time.wire_hidden;
+}
+
+void Pipeline::forget_wire() {
+  if (send_forward_) send_forward_->take_statistics();
+  if (send_backward_) send_backward_->take_statistics();
+  if (receive_forward_) receive_forward_->take_statistics();
+  if (receive_backward_) receive_backward_->take_statistics();
+  if (tokens_) tokens_->take_sent(), tokens_->take_received();
 }
 
 std::vector<ActivationCache*> Pipeline::caches() {

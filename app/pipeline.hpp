@@ -31,9 +31,10 @@ struct StepMeasurements {
   /// After the sum over ranks: fills a record's vectors.
   void fill(StepRecord& record) const;
 
-  double& compute_seconds(int stage) { return values_[2 * stage]; }
-  double& idle_seconds(int stage) { return values_[2 * stage + 1]; }
-  enum Field { bytes, error2, signal2, hidden, wait, fields };
+  double& stage(int stage, StageValue value) {
+    return values_[kStageValues * stage + static_cast<std::size_t>(value)];
+  }
+  enum Field { bytes, error2, signal2, wire, fields };
   double& direction(int boundary, bool backward, Field field);
   double& tied_row_bytes() { return values_[values_.size() - 2]; }
   double& tied_gradient_bytes() { return values_.back(); }
@@ -63,8 +64,10 @@ class Pipeline {
   double loss_sum();
   /// Samples of later steps, for the caches' prefetching.
   void prefetch(std::span<const std::uint64_t> sample_ids);
-  /// Adds what happened since the last call; `busy_seconds` is this rank's wall time in steps.
-  void take_measurements(double busy_seconds, StepMeasurements& into);
+  /// Adds what happened since the last call.
+  void take_measurements(StepMeasurements& into);
+  /// Leaves what crossed since then (evaluations) out of the next measurements.
+  void forget_wire();
   /// Activation memories of this rank's ends, for tests and reports.
   std::vector<ActivationCache*> caches();
 
@@ -88,6 +91,7 @@ class Pipeline {
 
   ExecSpace exec_;
   const ProcessGrid& grid_;
+  TimeAccount& account_;
   Stage<float>& stage_;
   PipelineShape shape_;
   std::uint64_t seed_;

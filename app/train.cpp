@@ -85,10 +85,13 @@ class Trainer {
     const std::uint64_t evaluate_every = settings_.training.evaluate_every > 0
                                              ? settings_.training.evaluate_every
                                              : planner_->steps_per_epoch();
+    progress_.account().resume(Clock::now());
     for (std::uint64_t step = 0; step < steps_; ++step) {
       train_step(step);
       if ((step + 1) % evaluate_every == 0 && step + 1 < steps_) evaluate_now(step + 1);
     }
+    progress_.account().suspend(Clock::now());
+    seconds_ += progress_.account().open_seconds(Clock::now());
     evaluate_now(steps_);
     display_->finish();
     if (run_file_) run_file_->flush();
@@ -173,7 +176,6 @@ class Trainer {
   }
 
   void train_step(std::uint64_t step) {
-    const TimePoint begin = Clock::now();
     const bool traced = settings_.output.trace_step == step + 1;
     if (traced) {
       barrier(progress_, grid_.world());
@@ -185,7 +187,7 @@ class Trainer {
 
     StepRecord record;
     const double learning_rate = learning_rate_at(settings_.training, step, steps_);
-    share(begin, plan, record);
+    share(plan, record);
     if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
       throw UserError(
           {.what = "loss or gradient is no longer finite at step " + std::to_string(step + 1),
@@ -194,6 +196,7 @@ class Trainer {
            .remedy = "lower training.optimizer.learning_rate, add warm-up steps, or "
                      "use more bits at the boundaries"});
     {
+      const ActivityScope activity(progress_.account(), Activity::compute);
       const TraceScope trace(TraceCategory::compute, "optimizer");
       const double clip = settings_.training.clip_norm;
       // As torch.nn.utils.clip_grad_norm_.
@@ -201,11 +204,13 @@ class Trainer {
       optimizer_->update(pipeline_->exec(), step, learning_rate, factor);
       pipeline_->exec().fence();
     }
-    if (traced)
+    if (traced) {
+      progress_.account().suspend(Clock::now());
       write_trace(progress_, TraceRecorder::instance().stop(),
                   settings_.output.directory + "/trace.json");
+      progress_.account().resume(Clock::now());
+    }
 
-    seconds_ += seconds_between(begin, Clock::now());
     record.step = step + 1;
     record.epoch = static_cast<double>(step + 1) / static_cast<double>(planner_->steps_per_epoch());
     record.seconds = seconds_;
@@ -215,19 +220,41 @@ class Trainer {
     finish(record);
   }
 
+  const std::vector<double>& squared_norms() {
+    const ActivityScope activity(progress_.account(), Activity::compute);
+    return optimizer_->squared_norms(pipeline_->exec());
+  }
+
+  /// Sums `values` over all ranks. They carry when each rank came, so that the wait for the last
+  /// one is told from the wait for the network.
+  void sum_over_ranks(std::vector<double>& values) {
+    const int ranks = grid_.stages() * grid_.replicas();
+    const std::size_t first = values.size();
+    values.resize(first + ranks, 0);
+    const TimePoint came = Clock::now();
+    const auto common = came.time_since_epoch() + progress_.clock_offset();
+    const double mine = std::chrono::duration<double>(common).count();
+    values[first + grid_.rank()] = mine;
+    all_reduce(progress_, grid_.world(), values, Reduction::sum);
+    const std::chrono::duration<double> later(
+        *std::max_element(values.begin() + first, values.end()) - mine);
+    progress_.account().waited(came, came + std::chrono::duration_cast<Clock::duration>(later),
+                               Clock::now());
+    values.resize(first);
+  }
+
   /// One collective: gradient norm, loss and measurements of all ranks.
-  void share(TimePoint begin, const StepPlan& plan, StepRecord& record) {
+  void share(const StepPlan& plan, StepRecord& record) {
     std::vector<double> values(tensors_ + grid_.replicas(), 0);
-    const std::vector<double>& norms = optimizer_->squared_norms(pipeline_->exec());
+    const std::vector<double>& norms = squared_norms();
     if (grid_.replica() == 0)
       std::copy(norms.begin(), norms.end(), values.begin() + tensors_before_);
     values[tensors_ + grid_.replica()] = pipeline_->loss_sum();
     StepMeasurements measured(grid_.stages(), grid_.replicas());
-    const TimePoint now = Clock::now();
-    pipeline_->take_measurements(seconds_between(std::max(begin, last_measured_), now), measured);
-    last_measured_ = now;
+    pipeline_->take_measurements(measured);
+    seconds_ += measured.stage(grid_.stage(), StageValue::wall);
     values.insert(values.end(), measured.values().begin(), measured.values().end());
-    all_reduce(progress_, grid_.world(), values, Reduction::sum);
+    sum_over_ranks(values);
 
     double squares = 0;
     for (std::size_t i = 0; i < tensors_; ++i) squares += values[i];
@@ -245,13 +272,9 @@ class Trainer {
     total_samples_ += record.samples;
     total_tokens_ += record.tokens;
     last_loss_ = record.loss;
-    for (std::size_t b = 0; b < record.forward.bytes.size(); ++b) {
-      hidden_seconds_ += record.forward.hidden_seconds[b] + record.backward.hidden_seconds[b];
-      wait_seconds_ += record.forward.wait_seconds[b] + record.backward.wait_seconds[b];
-    }
-    idle_seconds_.resize(record.idle_seconds.size());
-    for (std::size_t i = 0; i < record.idle_seconds.size(); ++i)
-      idle_seconds_[i] += record.idle_seconds[i];
+    stage_sums_.resize(record.stages.size(), StageRecord{});
+    for (std::size_t s = 0; s < record.stages.size(); ++s)
+      for (std::size_t i = 0; i < kStageValues; ++i) stage_sums_[s][i] += record.stages[s][i];
     display_->step({record.step, record.epoch, record.loss, record.learning_rate, record.tokens,
                     wire_bytes(record)});
     if (run_file_) run_file_->append(record);
@@ -259,11 +282,13 @@ class Trainer {
 
   void evaluate_now(std::uint64_t step) {
     if (!validation_planner_) return;
+    TimeAccount& account = progress_.account();
+    const double seconds = seconds_ + account.open_seconds(Clock::now());
+    account.suspend(Clock::now());
     const EvaluationResult result =
         evaluate(*pipeline_, data_.validation, *validation_planner_, grid_, progress_);
-    StepMeasurements unused(grid_.stages(), grid_.replicas());
-    pipeline_->take_measurements(0, unused);
-    last_measured_ = Clock::now();
+    pipeline_->forget_wire();
+    account.resume(Clock::now());
     last_evaluation_ = result;
     char text[128];
     const double epoch =
@@ -273,7 +298,32 @@ class Trainer {
     display_->line(text);
     if (run_file_)
       run_file_->append(
-          EvaluationRecord{step, epoch, seconds_, result.loss, result.perplexity, result.tokens});
+          EvaluationRecord{step, epoch, seconds, result.loss, result.perplexity, result.tokens});
+  }
+
+  /// Where each stage's time went, and how much of what was on the wire it did not wait for.
+  void report_times() const {
+    constexpr std::pair<StageValue, const char*> parts[] = {
+        {StageValue::compute, "compute"}, {StageValue::codec, "codec"},
+        {StageValue::cache, "cache"},     {StageValue::wire_exposed, "wire"},
+        {StageValue::bubble, "bubble"},   {StageValue::replicas, "replicas"},
+        {StageValue::other, "other"},
+    };
+    for (std::size_t s = 0; s < stage_sums_.size(); ++s) {
+      const auto seconds = [&](StageValue value) {
+        return stage_sums_[s][static_cast<std::size_t>(value)];
+      };
+      const std::string name = "time of stage " + std::to_string(s);
+      std::printf("%-28s", name.c_str());
+      for (const auto& [value, text] : parts)
+        if (seconds(value) > 0)
+          std::printf(" %s %.0f %%", text, 100 * seconds(value) / seconds(StageValue::wall));
+      if (seconds(StageValue::wire) > 0)
+        std::printf("; %.0f %% of %.1f s on the wire hidden",
+                    100 * seconds(StageValue::wire_hidden) / seconds(StageValue::wire),
+                    seconds(StageValue::wire));
+      std::printf("\n");
+    }
   }
 
   void report() {
@@ -293,12 +343,8 @@ class Trainer {
       std::printf("%-28s %sB, %sB/s\n", "on the wire",
                   with_prefix(static_cast<double>(total_bytes_)).c_str(),
                   with_prefix(static_cast<double>(total_bytes_) / seconds_).c_str());
-      std::printf("%-28s %.1f s hidden behind compute, %.1f s waited for\n", "communication",
-                  hidden_seconds_, wait_seconds_);
-      std::printf("%-28s", "idle, stage by stage");
-      for (const double idle : idle_seconds_) std::printf(" %.0f %%", 100 * idle / seconds_);
-      std::printf("\n");
     }
+    report_times();
     std::printf("%-28s %sB on the fullest rank\n", "peak memory", with_prefix(peak).c_str());
     std::printf("%-28s %s/run.h5\n", "run file", settings_.output.directory.c_str());
     if (settings_.output.save_model)
@@ -319,10 +365,9 @@ class Trainer {
   std::optional<ProgressDisplay> display_;
   std::size_t tensors_ = 0, tensors_before_ = 0;
   std::uint64_t steps_ = 0, announced_ = 0;
-  TimePoint last_measured_{};
-  double seconds_ = 0, last_loss_ = 0, hidden_seconds_ = 0, wait_seconds_ = 0;
+  double seconds_ = 0, last_loss_ = 0;
   std::uint64_t total_bytes_ = 0, total_samples_ = 0, total_tokens_ = 0;
-  std::vector<double> idle_seconds_;
+  std::vector<StageRecord> stage_sums_;
   std::optional<EvaluationResult> last_evaluation_;
 };
 

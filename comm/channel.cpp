@@ -15,7 +15,7 @@ namespace deltapipe {
 namespace {
 
 // Slots are aligned to 64 bytes; starting the header here aligns the payload as well.
-constexpr std::size_t kHeaderOffset = 32;
+constexpr std::size_t kHeaderOffset = (64 - sizeof(MessageHeader) % 64) % 64;
 constexpr std::size_t kPayloadOffset = kHeaderOffset + sizeof(MessageHeader);
 static_assert(kPayloadOffset % 64 == 0);
 
@@ -125,53 +125,6 @@ EmulatedLink::Passage EmulatedLink::book(TimePoint now, std::size_t bytes) {
   return {start, free_ + duration_of(settings_.latency_seconds), busy};
 }
 
-void IntervalAccount::transfer(TimePoint begin, TimePoint end) {
-  if (begin < end) transfers_.push_back({begin, end});
-}
-
-void IntervalAccount::blocked(TimePoint begin, TimePoint end) {
-  if (begin < end) blocked_.push_back({begin, end});
-}
-
-void IntervalAccount::merge(std::vector<Interval>& intervals) {
-  std::sort(intervals.begin(), intervals.end(),
-            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  std::size_t kept = 0;
-  for (const Interval interval : intervals) {
-    if (kept > 0 && interval.begin <= intervals[kept - 1].end) {
-      intervals[kept - 1].end = std::max(intervals[kept - 1].end, interval.end);
-    } else {
-      intervals[kept++] = interval;
-    }
-  }
-  intervals.resize(kept);
-}
-
-void IntervalAccount::settle(ChannelStatistics& statistics) {
-  merge(transfers_);
-  merge(blocked_);
-  double wire = 0;
-  double shown = 0;
-  for (const Interval& interval : transfers_) wire += seconds_between(interval.begin, interval.end);
-  for (const Interval& interval : blocked_) {
-    statistics.wait_seconds += seconds_between(interval.begin, interval.end);
-  }
-  for (std::size_t t = 0, b = 0; t < transfers_.size() && b < blocked_.size();) {
-    const TimePoint begin = std::max(transfers_[t].begin, blocked_[b].begin);
-    const TimePoint end = std::min(transfers_[t].end, blocked_[b].end);
-    if (begin < end) shown += seconds_between(begin, end);
-    if (transfers_[t].end < blocked_[b].end) {
-      ++t;
-    } else {
-      ++b;
-    }
-  }
-  statistics.wire_seconds += wire;
-  statistics.hidden_seconds += std::max(0.0, wire - shown);
-  transfers_.clear();
-  blocked_.clear();
-}
-
 SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                          ChannelOptions options, LinkSettings link)
     : SendChannel(progress, comm, peer, tag, std::move(options),
@@ -203,7 +156,8 @@ void SendChannel::reclaim(Slot& slot) {
   const OperationTimes times = progress_.times(slot.ticket);
   const TimePoint begin = link_->emulates() ? slot.link_start : times.started;
   const TimePoint end = std::max(times.finished, slot.arrival);
-  account_.transfer(begin, end);
+  transfers_.add(begin, end);
+  progress_.account().transfer(begin, end);
   TraceRecorder::instance().record(TraceCategory::wire, options_.name + " send", "transfer", begin,
                                    end);
   slot.ticket.reset();
@@ -211,11 +165,11 @@ void SendChannel::reclaim(Slot& slot) {
 
 void SendChannel::wait(Slot& slot) {
   if (!arrived(slot)) {
+    const ActivityScope waiting(progress_.account(), Activity::wire_exposed);
     const TimePoint begin = Clock::now();
     progress_.wait(slot.ticket);
     std::this_thread::sleep_until(slot.arrival);
     const TimePoint end = Clock::now();
-    account_.blocked(begin, end);
     TraceRecorder::instance().record(TraceCategory::wait, "compute",
                                      "wait for a slot, " + options_.name, begin, end);
   } else {
@@ -257,12 +211,14 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
   header.payload_bytes = payload_bytes;
   header.payload_checksum = checksum(slot.memory.data() + kPayloadOffset, payload_bytes);
   const std::size_t bytes = message_bytes(payload_bytes);
+  const TimePoint sent = Clock::now();
+  header.sent_ns = nanoseconds_of(sent) + progress_.clock_offset().count();
 
   OperationPlan plan;
   plan.name = between(options_.name, source_rank_, target_rank_);
   TimePoint link_start{};
   if (link_->emulates()) {
-    const EmulatedLink::Passage passage = link_->book(Clock::now(), bytes);
+    const EmulatedLink::Passage passage = link_->book(sent, bytes);
     link_start = passage.start;
     plan.not_before = passage.arrival - kHandover;
     slot.arrival = passage.arrival;
@@ -297,7 +253,7 @@ void SendChannel::flush() {
 
 ChannelStatistics SendChannel::take_statistics() {
   reclaim_arrived();
-  account_.settle(statistics_);
+  statistics_.wire_seconds = std::exchange(transfers_, {}).seconds();
   return std::exchange(statistics_, {});
 }
 
@@ -369,10 +325,10 @@ void ReceiveChannel::post(int index) {
   posted_.push_back(index);
 }
 
-TimePoint ReceiveChannel::arrival_of(const MessageHeader& header) const {
-  if (header.arrival_ns == 0) return {};
-  return TimePoint(std::chrono::duration_cast<Clock::duration>(
-      std::chrono::nanoseconds(header.arrival_ns) - progress_.clock_offset()));
+TimePoint ReceiveChannel::local(std::int64_t common_ns) const {
+  if (common_ns == 0) return {};
+  return TimePoint(std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(common_ns) -
+                                                               progress_.clock_offset()));
 }
 
 ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
@@ -390,11 +346,11 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   check(header, expected);
   check_payload(header, message + sizeof header, slot.received - sizeof header);
 
-  const TimePoint arrival = arrival_of(header);
+  const TimePoint arrival = local(header.arrival_ns);
   if (!was_done || arrival > called) {
     std::this_thread::sleep_until(arrival);
     const TimePoint end = Clock::now();
-    account_.blocked(called, end);
+    progress_.account().waited(called, local(header.sent_ns), end);
     TraceRecorder::instance().record(TraceCategory::wait, "compute",
                                      "wait for a message, " + options_.name, called, end);
   }
@@ -402,10 +358,10 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   ++sequence_;
   statistics_.bytes += slot.received;
   ++statistics_.messages;
-  const TimePoint begin(std::chrono::duration_cast<Clock::duration>(
-      std::chrono::nanoseconds(header.started_ns) - progress_.clock_offset()));
+  const TimePoint begin = local(header.started_ns);
   const TimePoint end = std::max(progress_.times(slot.ticket).finished, arrival);
-  account_.transfer(begin, end);
+  transfers_.add(begin, end);
+  progress_.account().transfer(begin, end);
   TraceRecorder::instance().record(
       TraceCategory::wire, options_.name,
       std::string(name_of(header.kind)) + " " + std::to_string(header.micro_batch), begin, end);
@@ -420,7 +376,7 @@ void ReceiveChannel::release(const Received& received) {
 }
 
 ChannelStatistics ReceiveChannel::take_statistics() {
-  account_.settle(statistics_);
+  statistics_.wire_seconds = std::exchange(transfers_, {}).seconds();
   return std::exchange(statistics_, {});
 }
 

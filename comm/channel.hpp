@@ -13,6 +13,7 @@
 #include "comm/message.hpp"
 #include "comm/progress_thread.hpp"
 #include "core/deck/settings.hpp"
+#include "core/time_account.hpp"
 #include "core/views.hpp"
 
 namespace deltapipe {
@@ -33,9 +34,7 @@ struct ChannelOptions {
 struct ChannelStatistics {
   std::uint64_t bytes = 0;  ///< on the wire, headers included
   std::uint64_t messages = 0;
-  double wait_seconds = 0;    ///< the compute thread was blocked in this channel
-  double wire_seconds = 0;    ///< at least one message was travelling
-  double hidden_seconds = 0;  ///< part of wire_seconds in which the compute thread was not blocked
+  double wire_seconds = 0;       ///< at least one message was travelling
   double link_busy_seconds = 0;  ///< senders with an emulated link: bytes / bandwidth
 };
 
@@ -56,24 +55,6 @@ class EmulatedLink {
  private:
   LinkSettings settings_;
   TimePoint free_{};
-};
-
-/// Merges transfer and blocked intervals into statistics.
-class IntervalAccount {
- public:
-  void transfer(TimePoint begin, TimePoint end);
-  void blocked(TimePoint begin, TimePoint end);
-  /// Adds wait, wire and hidden seconds and forgets the intervals.
-  void settle(ChannelStatistics& statistics);
-
- private:
-  struct Interval {
-    TimePoint begin;
-    TimePoint end;
-  };
-  static void merge(std::vector<Interval>& intervals);
-  std::vector<Interval> transfers_;
-  std::vector<Interval> blocked_;
 };
 
 class SendChannel {
@@ -134,7 +115,7 @@ class SendChannel {
   std::vector<Slot> slots_;
   std::deque<int> in_flight_;
   ChannelStatistics statistics_;
-  IntervalAccount account_;
+  IntervalSet transfers_;  ///< not yet in statistics_
 };
 
 class ReceiveChannel {
@@ -167,7 +148,8 @@ class ReceiveChannel {
   struct Slot;
 
   void post(int slot);
-  TimePoint arrival_of(const MessageHeader& header) const;
+  /// A moment of the common clock on this rank's.
+  TimePoint local(std::int64_t common_ns) const;
 
   ProgressThread& progress_;
   MPI_Comm comm_;
@@ -181,7 +163,7 @@ class ReceiveChannel {
   std::deque<int> posted_;  ///< in the order in which messages fill them
   std::uint64_t posts_ = 0;
   ChannelStatistics statistics_;
-  IntervalAccount account_;
+  IntervalSet transfers_;  ///< not yet in statistics_
 };
 
 }  // namespace deltapipe

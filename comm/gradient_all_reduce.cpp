@@ -60,12 +60,14 @@ void GradientAllReduce::start(const ExecSpace& space, int bucket, const Vector<f
 }
 
 void GradientAllReduce::wait_all(const ExecSpace& space) {
+  const ActivityScope waiting(progress_.account(), Activity::replicas);
   const TimePoint begin = Clock::now();
   for (const Running& running : running_) {
     for (const Ticket& ticket : running.tickets) {
       progress_.wait(ticket);
       const OperationTimes times = progress_.times(ticket);
-      account_.transfer(times.started, times.finished);
+      transfers_.add(times.started, times.finished);
+      progress_.account().transfer(times.started, times.finished);
       TraceRecorder::instance().record(TraceCategory::wire, "gradient all-reduce",
                                        "bucket " + std::to_string(running.bucket), times.started,
                                        times.finished);
@@ -75,14 +77,13 @@ void GradientAllReduce::wait_all(const ExecSpace& space) {
   if (running_.empty()) return;
   running_.clear();
   const TimePoint end = Clock::now();
-  account_.blocked(begin, end);
   TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for gradient all-reduce",
                                    begin, end);
   if constexpr (!kHostMemory) space.fence();
 }
 
 ChannelStatistics GradientAllReduce::take_statistics() {
-  account_.settle(statistics_);
+  statistics_.wire_seconds = std::exchange(transfers_, {}).seconds();
   return std::exchange(statistics_, {});
 }
 

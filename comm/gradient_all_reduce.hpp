@@ -47,7 +47,7 @@ class GradientAllReduce {
   std::vector<HostVector<float>> staging_;  ///< by bucket; devices only
   std::vector<Running> running_;
   ChannelStatistics statistics_;
-  IntervalAccount account_;
+  IntervalSet transfers_;  ///< not yet in statistics_
 };
 
 }  // namespace deltapipe

@@ -43,16 +43,17 @@ struct MessageHeader {
   std::uint64_t sequence = 0;     ///< messages that went before it through the channel
   std::uint64_t payload_bytes = 0;
   std::uint64_t payload_checksum = 0;  ///< XXH3-64
-  std::int64_t started_ns = 0;         ///< start of the transfer, on the clock of rank 0
+  std::int64_t sent_ns = 0;            ///< the sender handed it over, on the clock of rank 0
+  std::int64_t started_ns = 0;         ///< start of the transfer, on the same clock
   std::int64_t arrival_ns = 0;  ///< by an emulated link, on the same clock; 0: when it is here
   std::uint64_t header_checksum = 0;  ///< XXH3-64 of the bytes before it
 
   static constexpr std::uint32_t kMagic = 0x4d50'4c44;  // "DLPM"
-  static constexpr std::uint16_t kVersion = 1;
+  static constexpr std::uint16_t kVersion = 2;
 };
 
 static_assert(std::endian::native == std::endian::little, "headers travel little-endian");
-static_assert(sizeof(MessageHeader) == 96 && std::is_trivially_copyable_v<MessageHeader>);
+static_assert(sizeof(MessageHeader) == 104 && std::is_trivially_copyable_v<MessageHeader>);
 static_assert(std::has_unique_object_representations_v<MessageHeader>, "no padding on the wire");
 
 /// XXH3-64 of the ids in their order.

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/time_account.hpp"
 #include "core/trace.hpp"
 
 namespace deltapipe {
@@ -108,6 +109,9 @@ class ProgressThread {
   void wait_regardless(const Ticket& ticket);
   Ticket submit_regardless(OperationPlan plan);
 
+  /// Of the thread that computes and waits for what is submitted here; its use alone.
+  TimeAccount& account() { return account_; }
+
   MPI_Comm world() const { return world_; }      ///< as given
   MPI_Comm control() const { return control_; }  ///< the duplicate
   int rank() const { return rank_; }             ///< in world()
@@ -144,6 +148,7 @@ class ProgressThread {
   int size_ = 1;
   std::chrono::nanoseconds clock_offset_{0};
   int exceptions_ = std::uncaught_exceptions();
+  TimeAccount account_;
 
   std::mutex mpi_mutex_;  ///< held around every MPI call
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares runs: quality, bytes on the wire, speed, and the speed-up to the first run."""
+"""Compares runs: status, quality, bytes on the wire, speed, the speed-up to the first run, and time
+and bytes to a validation loss."""
 
 import argparse
 import csv
@@ -7,15 +8,24 @@ import sys
 
 from run_reader import Run, bytes_text, distinct_names, run_main
 
-CSV_COLUMNS = ("run", "perplexity", "wire_bytes", "sequences_per_second", "speedup")
+CSV_COLUMNS = ("run", "status", "perplexity", "wire_bytes", "sequences_per_second", "speedup",
+               "target_loss", "seconds_to_loss", "bytes_to_loss")
 
 
-def compare(runs):
+def common_loss(runs):
+    """The lowest validation loss that all runs with evaluations reach; NaN: none has any."""
+    best = [run.evaluations["loss"].min() for run in runs if len(run.evaluations["loss"])]
+    return float(max(best, default=float("nan")))
+
+
+def compare(runs, loss):
     first_rate = runs[0].rate("samples")
     for name, run in zip(distinct_names(runs), runs):
         rate = run.rate("samples")
+        seconds, wire_bytes = run.reach(loss)
         yield {
             "run": name,
+            "status": run.status,
             "steps": run.length,
             "loss": run.final_loss,
             "perplexity": run.perplexity,
@@ -23,14 +33,21 @@ def compare(runs):
             "sequences_per_second": rate,
             "tokens_per_second": run.rate("tokens"),
             "speedup": rate / first_rate if first_rate else float("nan"),
+            "target_loss": loss,
+            "seconds_to_loss": seconds,
+            "bytes_to_loss": wire_bytes,
         }
 
 
 def print_comparison(rows):
-    header = ["run", "steps", "loss", "perplexity", "wire", "sequences/s", "tokens/s", "speed-up"]
-    cells = [[row["run"], str(row["steps"]), f"{row['loss']:.4f}", f"{row['perplexity']:.3f}",
-              bytes_text(row["wire_bytes"]), f"{row['sequences_per_second']:.4g}",
-              f"{row['tokens_per_second']:.4g}", f"{row['speedup']:.2f}"] for row in rows]
+    loss = rows[0]["target_loss"]
+    header = ["run", "status", "steps", "loss", "perplexity", "wire", "sequences/s", "tokens/s",
+              "speed-up", f"s to {loss:.4g}", f"wire to {loss:.4g}"]
+    cells = [[row["run"], row["status"], str(row["steps"]), f"{row['loss']:.4f}",
+              f"{row['perplexity']:.3f}", bytes_text(row["wire_bytes"]),
+              f"{row['sequences_per_second']:.4g}",
+              f"{row['tokens_per_second']:.4g}", f"{row['speedup']:.2f}",
+              f"{row['seconds_to_loss']:.2f}", bytes_text(row["bytes_to_loss"])] for row in rows]
     widths = [max(len(row[i]) for row in [header, *cells]) for i in range(len(header))]
     for row in [header, *cells]:
         print("  ".join([row[0].ljust(widths[0])]
@@ -50,8 +67,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run.h5 files or their directories")
     parser.add_argument("--csv", metavar="FILE", help="write " + ",".join(CSV_COLUMNS))
+    parser.add_argument("--loss", type=float, metavar="LOSS",
+                        help="validation loss to reach (default: the lowest that all runs reach)")
     arguments = parser.parse_args()
-    rows = list(compare([Run(path) for path in arguments.runs]))
+    runs = [Run(path) for path in arguments.runs]
+    loss = common_loss(runs) if arguments.loss is None else arguments.loss
+    rows = list(compare(runs, loss))
     print_comparison(rows)
     if arguments.csv:
         write_csv(arguments.csv, rows)

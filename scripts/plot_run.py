@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Plots runs: loss over steps (or epochs) and over time, and bytes on the wire."""
+"""Plots runs: loss over steps (or epochs) and over time, bytes on the wire, errors of the codecs,
+and where the stages' time went."""
 
 import argparse
 import sys
@@ -11,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from run_reader import Run, RunError, distinct_names, run_main
+from run_reader import DIRECTIONS, TIME_PARTS, Run, RunError, distinct_names, run_main
 
 TICK_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
@@ -46,22 +47,62 @@ def draw_bytes(axes, runs, colors, names, x):
     axes.set_ylim(bottom=0)
 
 
+def draw_errors(axes, runs, colors, names, x):
+    """The largest error over the boundaries, where measured: forward whole, backward dashed."""
+    for run, color, name in zip(runs, colors, names):
+        for direction, line in zip(DIRECTIONS, ("-", "--")):
+            errors = run.errors(direction)
+            shown = errors > 0
+            if shown.any():
+                axes.plot(run.steps[x][shown], errors[shown], line, color=color, linewidth=1.3,
+                          label=f"{name} {direction}")
+    axes.set_ylabel("relative RMS error")
+    if axes.lines:
+        axes.set_yscale("log")
+        axes.legend(frameon=False, fontsize=8)
+
+
+def draw_times(axes, runs, names):
+    """A bar for each stage of each run: the parts of its wall time."""
+    colors = plt.get_cmap("Set2")(np.arange(len(TIME_PARTS)))
+    labels = []
+    for run, name in zip(runs, names):
+        if run.has_times:
+            labels += [f"{name}\nstage {s}" for s in range(len(run.stage_sum("wall_seconds")))]
+    bottom = np.zeros(len(labels))
+    for (column, word), color in zip(TIME_PARTS, colors):
+        seconds = np.concatenate([run.stage_sum(column) for run in runs if run.has_times] or [[]])
+        axes.bar(np.arange(len(labels)), seconds, bottom=bottom, color=color, label=word)
+        bottom += seconds
+    axes.set_xticks(np.arange(len(labels)))
+    axes.set_xticklabels(labels, fontsize=7)
+    axes.set_ylabel("time [s]")
+    if labels:
+        axes.legend(frameon=False, fontsize=8, ncol=2)
+
+
 def plot(runs, output, x):
     names = distinct_names(runs)
     colors = plt.get_cmap("tab10")(np.arange(len(runs)) % 10)
     plt.rcParams.update({"font.size": 10, "axes.grid": True, "grid.alpha": 0.3,
                          "axes.spines.top": False, "axes.spines.right": False})
-    figure, (by_step, by_time, wire) = plt.subplots(1, 3, figsize=(15, 4.6),
-                                                    constrained_layout=True)
+    figure = plt.figure(figsize=(15, 9.2), constrained_layout=True)
+    grid = figure.add_gridspec(2, 3)
+    by_step, by_time, wire, errors = (figure.add_subplot(grid[row, column])
+                                      for row, column in ((0, 0), (0, 1), (0, 2), (1, 0)))
+    times = figure.add_subplot(grid[1, 1:])
     for run, color, name in zip(runs, colors, names):
         draw_loss(by_step, run, x, color, name)
         draw_loss(by_time, run, "seconds", color, name)
     draw_bytes(wire, runs, colors, names, x)
+    draw_errors(errors, runs, colors, names, x)
+    draw_times(times, runs, names)
+    times.set_title("Where the time of each stage went")
     # One grey point explains the markers of all runs.
     if any(len(run.evaluations["step"]) for run in runs):
         by_step.plot([], [], "o", color="grey", markersize=6, label="validation")
     for axes, label, title in ((by_step, x, "Loss by " + x), (by_time, "time [s]", "Loss by time"),
-                               (wire, x, "Bytes on the wire")):
+                               (wire, x, "Bytes on the wire"), (errors, x, "Error of the codecs")):
         axes.set_xlabel(label)
         axes.set_title(title)
     by_step.set_ylabel("loss [nat per token]")

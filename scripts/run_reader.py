@@ -6,7 +6,16 @@ import sys
 import h5py
 import numpy as np
 
-FORMAT_VERSION = 1
+# Version 1 counted bubbles as communication and added up what ran at the same time: its columns of
+# times are not read.
+FORMAT_VERSIONS = (1, 2)
+
+# What a stage's wall time is made of: column, word for tables and legends.
+TIME_PARTS = (("compute_seconds", "compute"), ("codec_seconds", "codec"),
+              ("cache_seconds", "cache"), ("wire_exposed_seconds", "wire"),
+              ("bubble_seconds", "bubble"), ("replica_wait_seconds", "replicas"),
+              ("other_seconds", "other"))
+DIRECTIONS = ("forward", "backward")
 
 
 class RunError(Exception):
@@ -32,14 +41,21 @@ class Run:
         version = file.attrs.get("format_version")
         if version is None:
             raise RunError(f"{self.path}: not a run of deltapipe (no attribute format_version)")
-        if version != FORMAT_VERSION:
+        if version not in FORMAT_VERSIONS:
             raise RunError(f"{self.path}: format version {version}, these scripts read "
-                           f"{FORMAT_VERSION}; use the scripts of the version that wrote it")
+                           f"{' and '.join(map(str, FORMAT_VERSIONS))}; use the scripts of the "
+                           "version that wrote it")
         self.attributes = {name: file.attrs[name] for name in file.attrs}
         self.steps = self._table(file, "steps", ("step", "epoch", "seconds", "loss", "tokens",
                                                  "samples", "forward_bytes", "backward_bytes"))
         self.evaluations = self._table(file, "evaluations", ("step", "epoch", "seconds", "loss",
                                                              "perplexity"))
+        if version >= 2:
+            missing = [name for name in ("wall_seconds", "wire_seconds", "wire_hidden_seconds",
+                                         *(name for name, _ in TIME_PARTS))
+                       if name not in self.steps]
+            if missing:
+                raise RunError(f"{self.path}: group 'steps' has no {', '.join(missing)}")
 
     def _table(self, file, name, required):
         if name not in file:
@@ -72,6 +88,38 @@ class Run:
             if tied in self.steps:
                 total += self.steps[tied]
         return total
+
+    @property
+    def status(self):
+        return str(self.attributes.get("status", "unknown"))
+
+    @property
+    def has_times(self):
+        return "wall_seconds" in self.steps
+
+    def stage_sum(self, column):
+        """Sum over the steps of a column of one value a stage; zeros where there is none."""
+        if column not in self.steps:
+            return np.zeros(int(self.attributes.get("stages", 1)))
+        return self.steps[column].sum(axis=0)
+
+    def errors(self, direction):
+        """Largest relative error of the codec over the boundaries in each step; NaN: unknown."""
+        errors = self.steps.get(direction + "_error", np.empty((self.length, 0)))
+        known = np.isfinite(errors).any(axis=1)
+        largest = np.full(self.length, np.nan)
+        if known.any():
+            largest[known] = np.nanmax(errors[known], axis=1)
+        return largest
+
+    def reach(self, loss):
+        """Seconds and bytes until an evaluation at or below a validation loss; NaN: never."""
+        found = np.flatnonzero(self.evaluations["loss"] <= loss)
+        if not len(found):
+            return float("nan"), float("nan")
+        evaluation = found[0]
+        until = self.steps["step"] <= self.evaluations["step"][evaluation]
+        return float(self.evaluations["seconds"][evaluation]), float(self.step_bytes[until].sum())
 
     @property
     def wire_bytes(self):

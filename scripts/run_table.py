@@ -4,7 +4,9 @@
 import argparse
 import sys
 
-from run_reader import Run, bytes_text, run_main
+import numpy as np
+
+from run_reader import DIRECTIONS, TIME_PARTS, Run, bytes_text, run_main
 
 COLUMNS = (("step", "step", "{:d}"), ("epoch", "epoch", "{:.3f}"), ("seconds", "s", "{:.2f}"),
            ("loss", "loss", "{:.4f}"), ("learning_rate", "lr", "{:.3g}"),
@@ -19,12 +21,54 @@ def print_table(header, rows):
 
 def step_rows(run, every):
     sent = run.step_bytes
+    errors = [known_so_far(run.errors(direction)) for direction in DIRECTIONS]
     last = run.length - 1
     for i in range(run.length):
         if i % every == 0 or i == last:
             cells = [form.format(run.steps[name][i]) for name, _, form in COLUMNS
                      if name in run.steps]
-            yield cells + [bytes_text(sent[i])]
+            yield cells + [f"{error[i]:.3g}" for error in errors] + [bytes_text(sent[i])]
+
+
+def known_so_far(values):
+    """Each NaN replaced by the last number before it."""
+    numbers = np.where(np.isfinite(values), np.arange(len(values)), -1)
+    last = np.maximum.accumulate(numbers) if len(values) else numbers
+    return np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
+
+
+def print_times(run):
+    """What each stage's wall time went into, and what of the communication it did not wait for."""
+    if not run.has_times:
+        print("times        unknown: format version 1 counted bubbles as communication")
+        return
+    wall = run.stage_sum("wall_seconds")
+    wire, hidden = run.stage_sum("wire_seconds"), run.stage_sum("wire_hidden_seconds")
+    parts = [(word, run.stage_sum(name)) for name, word in TIME_PARTS]
+    print()
+    print_table(["stage", "s", *(word for word, _ in parts), "on the wire", "hidden"],
+                [[str(stage), f"{wall[stage]:.2f}",
+                  *(f"{percent(seconds[stage], wall[stage]):.1f} %" for _, seconds in parts),
+                  f"{wire[stage]:.2f} s", f"{percent(hidden[stage], wire[stage]):.1f} %"]
+                 for stage in range(len(wall))])
+
+
+def percent(part, whole):
+    return 100 * part / whole if whole > 0 else 0.0
+
+
+def print_cache(run):
+    first, hits, misses, late = (run.stage_sum("cache_" + name) for name in (
+        "first_visits", "hits", "misses", "late_misses"))
+    if (first + hits + misses).sum() == 0:
+        return
+    read, written = run.stage_sum("cache_bytes_read"), run.stage_sum("cache_bytes_written")
+    stall = run.stage_sum("cache_stall_seconds")
+    print()
+    print_table(["stage", "first visits", "hits", "misses", "late", "read", "written", "stalled"],
+                [[str(i), f"{first[i]:d}", f"{hits[i]:d}", f"{misses[i]:d}", f"{late[i]:d}",
+                  bytes_text(read[i]), bytes_text(written[i]), f"{stall[i]:.2f} s"]
+                 for i in range(len(first))])
 
 
 def print_summary(run):
@@ -45,12 +89,8 @@ def print_summary(run):
     print(f"speed        {run.rate('tokens'):.1f} tokens/s, {run.rate('samples'):.3f} sequences/s")
     print(f"on the wire  {bytes_text(run.wire_bytes)} "
           f"({bytes_text(run.wire_bytes / run.length)} a step)")
-    hidden = sum(run.steps[d + "_hidden_seconds"].sum() for d in ("forward", "backward")
-                 if d + "_hidden_seconds" in run.steps)
-    waited = sum(run.steps[d + "_wait_seconds"].sum() for d in ("forward", "backward")
-                 if d + "_wait_seconds" in run.steps)
-    if hidden + waited > 0:
-        print(f"hidden       {100 * hidden / (hidden + waited):.1f} % of the communication")
+    print_times(run)
+    print_cache(run)
 
 
 def main():
@@ -68,7 +108,8 @@ def main():
         return 0 if run.attributes.get("status") == "finished" else 1
     every = arguments.every or max(1, -(-run.length // 20))
     if run.length:
-        header = [title for name, title, _ in COLUMNS if name in run.steps] + ["wire"]
+        header = [title for name, title, _ in COLUMNS if name in run.steps] + [
+            "error forward", "backward", "wire"]
         print_table(header, list(step_rows(run, every)))
         print()
     evaluations = run.evaluations

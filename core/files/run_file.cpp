@@ -12,11 +12,32 @@
 
 namespace deltapipe {
 
+// The first entry is the sum of the seven after it.
+const std::array<StageColumn, kStageValues> kStageColumns = {{
+    {"wall_seconds", "s", "wall time of the step"},
+    {"compute_seconds", "s", "kernels of the model and the optimizer"},
+    {"codec_seconds", "s", "encoding and decoding"},
+    {"cache_seconds", "s", "activation cache: copies and waiting for its file"},
+    {"wire_exposed_seconds", "s", "waiting for a message on its way, or for room to send one"},
+    {"bubble_seconds", "s", "waiting for a stage that had nothing to send yet"},
+    {"replica_wait_seconds", "s", "waiting for sums of gradients over replicas"},
+    {"other_seconds", "s", "loading samples, checksums, bookkeeping"},
+    {"wire_seconds", "s", "at least one message to or from the rank was travelling"},
+    {"wire_hidden_seconds", "s", "the part of wire_seconds in which the rank did not wait"},
+    {"cache_stall_seconds", "s", "the part of cache_seconds that waits for the file"},
+    {"cache_first_visits", "1", "samples that had no memory yet"},
+    {"cache_hits", "1", "memories found in device memory"},
+    {"cache_misses", "1", "memories that came from the file"},
+    {"cache_late_misses", "1", "of the misses, those that were waited for"},
+    {"cache_bytes_read", "B", "read from the cache's file"},
+    {"cache_bytes_written", "B", "written to the cache's file"},
+}};
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int format_version = 1;
+constexpr int format_version = 2;
 constexpr std::uint64_t chunk_rows = 512;
 /// A flush may cost this fraction of the time until the next.
 constexpr double flush_cost = 0.01;
@@ -96,7 +117,7 @@ struct ProgressColumns {
   explicit ProgressColumns(hdf5::Group& group)
       : step(group, {"step", "1", "optimizer step, counted from 1"}),
         epoch(group, {"epoch", "1", "passes over the training data"}),
-        seconds(group, {"seconds", "s", "time since the start of training"}) {}
+        seconds(group, {"seconds", "s", "time of training so far, without evaluations"}) {}
 
   template <typename Record>
   void add(const Record& record) {
@@ -123,30 +144,66 @@ struct DirectionColumns {
               {(direction + "_error").c_str(), "1",
                "relative RMS error of the codec; NaN: not measured"},
               boundaries),
-        hidden(group,
-               {(direction + "_hidden_seconds").c_str(), "s", "communication while kernels ran"},
-               boundaries),
-        wait(group,
-             {(direction + "_wait_seconds").c_str(), "s", "communication that kernels waited for"},
+        wire(group,
+             {(direction + "_wire_seconds").c_str(), "s", "at least one message was travelling"},
              boundaries) {}
 
   void add(const DirectionRecord& record) {
     bytes.add(record.bytes);
     error.add(record.error);
-    hidden.add(record.hidden_seconds);
-    wait.add(record.wait_seconds);
+    wire.add(record.wire_seconds);
   }
   void store(std::uint64_t rows) {
     bytes.store(rows);
     error.store(rows);
-    hidden.store(rows);
-    wait.store(rows);
+    wire.store(rows);
   }
 
   Integers bytes;
   Reals error;
-  Reals hidden;
-  Reals wait;
+  Reals wire;
+};
+
+/// One dataset a value, [steps, stages]; counts and bytes as integers.
+class StageColumns {
+ public:
+  StageColumns(hdf5::Group& group, std::size_t stages) : stages_(stages) {
+    for (std::size_t i = 0; i < kStageValues; ++i) {
+      const StageColumn& column = kStageColumns[i];
+      const ColumnText text{column.name, column.unit, column.description};
+      if (is_seconds(static_cast<StageValue>(i))) {
+        seconds_.emplace_back(group, text, stages);
+      } else {
+        counts_.emplace_back(group, text, stages);
+      }
+    }
+  }
+
+  void add(const std::vector<StageRecord>& stages) {
+    DELTAPIPE_ASSERT(stages.size() == stages_, "stages of a step record");
+    std::vector<double> seconds(stages_);
+    std::vector<std::uint64_t> counts(stages_);
+    for (std::size_t i = 0; i < kStageValues; ++i) {
+      for (std::size_t s = 0; s < stages_; ++s) {
+        seconds[s] = stages[s][i];
+        counts[s] = static_cast<std::uint64_t>(stages[s][i]);
+      }
+      if (i < seconds_.size()) {
+        seconds_[i].add(seconds);
+      } else {
+        counts_[i - seconds_.size()].add(counts);
+      }
+    }
+  }
+  void store(std::uint64_t rows) {
+    for (Reals& column : seconds_) column.store(rows);
+    for (Integers& column : counts_) column.store(rows);
+  }
+
+ private:
+  std::size_t stages_;
+  std::vector<Reals> seconds_;  ///< they come first among the values
+  std::vector<Integers> counts_;
 };
 
 class StepTable {
@@ -165,10 +222,7 @@ class StepTable {
                     "gradients of token rows from the first stage to the last, on the wire"}),
         forward_(group, "forward", static_cast<std::size_t>(layout.boundaries())),
         backward_(group, "backward", static_cast<std::size_t>(layout.boundaries())),
-        compute_(group, {"compute_seconds", "s", "time in kernels, per stage"},
-                 static_cast<std::size_t>(layout.stages)),
-        idle_(group, {"idle_seconds", "s", "time without work, per stage"},
-              static_cast<std::size_t>(layout.stages)) {}
+        stages_(group, static_cast<std::size_t>(layout.stages)) {}
 
   void add(const StepRecord& record) {
     progress_.add(record);
@@ -181,8 +235,7 @@ class StepTable {
     tied_gradient_bytes_.add(record.tied_gradient_bytes);
     forward_.add(record.forward);
     backward_.add(record.backward);
-    compute_.add(record.compute_seconds);
-    idle_.add(record.idle_seconds);
+    stages_.add(record.stages);
     ++waiting_;
   }
   void store() {
@@ -198,8 +251,7 @@ class StepTable {
     tied_gradient_bytes_.store(rows);
     forward_.store(rows);
     backward_.store(rows);
-    compute_.store(rows);
-    idle_.store(rows);
+    stages_.store(rows);
   }
 
  private:
@@ -213,8 +265,7 @@ class StepTable {
   Integers tied_gradient_bytes_;
   DirectionColumns forward_;
   DirectionColumns backward_;
-  Reals compute_;
-  Reals idle_;
+  StageColumns stages_;
   std::uint64_t waiting_ = 0;
 };
 

@@ -3,6 +3,7 @@
 // while the job runs and after it was killed.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -30,16 +31,52 @@ struct RunAttributes {
 
 /// One direction of all boundaries in one step; every vector has layout.boundaries() entries.
 struct DirectionRecord {
-  std::vector<std::uint64_t> bytes;    ///< on the wire, headers included, all replicas
-  std::vector<double> error;           ///< relative RMS of the codec; NaN: not measured
-  std::vector<double> hidden_seconds;  ///< communication while kernels ran
-  std::vector<double> wait_seconds;    ///< communication that the compute thread waited for
+  std::vector<std::uint64_t> bytes;  ///< on the wire, headers included, all replicas
+  std::vector<double> error;         ///< relative RMS of the codec; NaN: not measured
+  std::vector<double> wire_seconds;  ///< at least one message was travelling, mean over replicas
 };
+
+/// A column of one number a stage.
+struct StageColumn {
+  const char* name;
+  const char* unit;
+  const char* description;
+};
+
+/// What a stage did in a step, in the order of kStageColumns. From the measurements of the step
+/// before to those of this one, without evaluations and output.
+enum class StageValue {
+  wall,
+  compute,
+  codec,
+  cache,
+  wire_exposed,
+  bubble,
+  replicas,
+  other,
+  wire,
+  wire_hidden,
+  cache_stall,
+  cache_first_visits,
+  cache_hits,
+  cache_misses,
+  cache_late_misses,
+  cache_read,
+  cache_written,
+  count
+};
+inline constexpr std::size_t kStageValues = static_cast<std::size_t>(StageValue::count);
+/// Seconds are means over the stage's replicas, counts and bytes their sums.
+extern const std::array<StageColumn, kStageValues> kStageColumns;
+inline constexpr bool is_seconds(StageValue value) {
+  return value <= StageValue::cache_stall;
+}
+using StageRecord = std::array<double, kStageValues>;
 
 struct StepRecord {
   std::uint64_t step = 0;  ///< counted from 1
   double epoch = 0;        ///< passes over the training data, with fraction
-  double seconds = 0;      ///< since the start of training
+  double seconds = 0;      ///< of training, up to the step's measurements, without evaluations
   double loss = 0;         ///< mean over the step's tokens, nats
   double learning_rate = 0;
   double gradient_norm = 0;  ///< global, before clipping
@@ -50,8 +87,7 @@ struct StepRecord {
   /// Tied embeddings: token rows from the last stage to the first, and their gradients back.
   std::uint64_t tied_row_bytes = 0;
   std::uint64_t tied_gradient_bytes = 0;
-  std::vector<double> compute_seconds;  ///< layout.stages entries
-  std::vector<double> idle_seconds;     ///< layout.stages entries
+  std::vector<StageRecord> stages;  ///< layout.stages entries
 };
 
 struct EvaluationRecord {

@@ -28,7 +28,7 @@ PROGRAM = os.environ.get("DELTAPIPE_PROGRAM", "build/release/bin/deltapipe")
 MPIEXEC = shlex.split(os.environ.get("DELTAPIPE_MPIEXEC", "mpirun"))
 NUMPROC_FLAG = os.environ.get("DELTAPIPE_MPIEXEC_NUMPROC_FLAG", "-n")
 TIME_LIMIT = 60  # seconds; a call takes less than one on an idle machine
-HEADER_BYTES = 96  # of a message
+HEADER_BYTES = 104  # of a message
 
 ENVIRONMENT = dict(
     os.environ,

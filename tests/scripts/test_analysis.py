@@ -23,12 +23,17 @@ except ImportError as error:
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 
 
-def write_run(path, rate=2.0, steps=100, boundaries=2):
+PARTS = {"compute": 0.5, "codec": 0.05, "cache": 0.05, "wire_exposed": 0.2, "bubble": 0.1,
+         "replica_wait": 0.0, "other": 0.1}
+
+
+def write_run(path, rate=2.0, steps=100, boundaries=2, version=2, evaluations=None):
     """Steps of 4 samples at `rate` samples a second after a slow first step."""
     number = np.arange(1, steps + 1)
     with h5py.File(path, "w") as file:
-        file.attrs.update({"format_version": 1, "status": "finished", "stages": boundaries + 1,
-                           "replicas": 1, "partition": [1] * (boundaries + 1),
+        file.attrs.update({"format_version": version, "status": "finished",
+                           "stages": boundaries + 1, "replicas": 1,
+                           "partition": [1] * (boundaries + 1),
                            "started": "2000-01-01T00:00:00Z", "deltapipe_version": "0.1.0"})
         table = {"step": number.astype(np.uint64), "epoch": number / 50,
                  "seconds": 100 + number * 4 / rate, "loss": 3 + np.exp(-number / 20),
@@ -36,13 +41,31 @@ def write_run(path, rate=2.0, steps=100, boundaries=2):
                  "tokens": np.full(steps, 400, np.uint64), "samples": np.full(steps, 4, np.uint64)}
         for direction in ("forward", "backward"):
             table[direction + "_bytes"] = np.full((steps, boundaries), 1000, np.uint64)
-            table[direction + "_hidden_seconds"] = np.full((steps, boundaries), 0.3)
-            table[direction + "_wait_seconds"] = np.full((steps, boundaries), 0.1)
+            error = np.full((steps, boundaries), np.nan)
+            error[::10] = 0.125 if direction == "forward" else 0.0625
+            table[direction + "_error"] = error
+        stages = (steps, boundaries + 1)
+        if version == 1:
+            table["forward_hidden_seconds"] = np.full((steps, boundaries), 0.3)
+            table["compute_seconds"] = np.full(stages, 1.0)
+        else:
+            for part, share in PARTS.items():
+                table[part + "_seconds"] = np.full(stages, share * 4 / rate)
+            table["wall_seconds"] = np.full(stages, 4 / rate)
+            table["wire_seconds"] = np.full(stages, 0.8)
+            table["wire_hidden_seconds"] = np.full(stages, 0.6)
+            table["cache_stall_seconds"] = np.full(stages, 0.01)
+            for name, value in (("first_visits", 1), ("hits", 2), ("misses", 3),
+                                ("late_misses", 0), ("bytes_read", 5000), ("bytes_written", 0)):
+                table["cache_" + name] = np.full(stages, value, np.uint64)
         for name, values in table.items():
             file[f"steps/{name}"] = values
-        for name, value in (("step", steps), ("epoch", steps / 50), ("seconds", 300.0),
-                            ("loss", 3.25), ("perplexity", np.exp(3.25))):
-            file[f"evaluations/{name}"] = [value] if steps else []
+        # (step, validation loss)
+        rows = np.array(evaluations or ([(steps, 3.25)] if steps else []), float).reshape(-1, 2)
+        for name, values in (("step", rows[:, 0].astype(np.uint64)), ("epoch", rows[:, 0] / 50),
+                             ("seconds", 100 + rows[:, 0] * 4 / rate), ("loss", rows[:, 1]),
+                             ("perplexity", np.exp(rows[:, 1]))):
+            file[f"evaluations/{name}"] = values
 
 
 class AnalysisTest(unittest.TestCase):
@@ -72,13 +95,37 @@ class AnalysisTest(unittest.TestCase):
         self.assertEqual(len(text.splitlines()), 3)
         with open(table, newline="") as file:
             rows = list(csv.DictReader(file))
-        self.assertEqual(list(rows[0]), ["run", "perplexity", "wire_bytes",
-                                         "sequences_per_second", "speedup"])
+        self.assertEqual(list(rows[0]), ["run", "status", "perplexity", "wire_bytes",
+                                         "sequences_per_second", "speedup", "target_loss",
+                                         "seconds_to_loss", "bytes_to_loss"])
+        self.assertEqual([row["status"] for row in rows], ["finished", "finished"])
         self.assertEqual([row["run"] for row in rows], ["none", "delta"])
         self.assertEqual([row["wire_bytes"] for row in rows], ["400000", "200000"])
         self.assertAlmostEqual(float(rows[0]["sequences_per_second"]), 2)
         self.assertAlmostEqual(float(rows[1]["speedup"]), 3)
         self.assertAlmostEqual(float(rows[0]["perplexity"]), np.exp(3.25))
+
+    def test_time_and_bytes_to_a_loss(self):
+        first = self.file("a.h5", evaluations=[(25, 3.5), (50, 3.25), (100, 3.0)])
+        second = self.file("b.h5", rate=4.0, boundaries=1, evaluations=[(50, 3.4), (100, 3.2)])
+        with h5py.File(second, "r+") as file:
+            file.attrs["status"] = "failed"
+        self.file("none.h5", steps=0)
+        table = self.directory / "out.csv"
+        # By default the lowest loss that both reach: 3.2, at step 100 (200 s) and 100 (100 s).
+        for arguments, seconds, sent in (([], [300, 200], [400000, 200000]),
+                                         (["--loss", 3.45], [200, 150], [200000, 100000]),
+                                         (["--loss", 3.1], [300, None], [400000, None])):
+            text = self.run_script("compare_runs.py", first, second, "--csv", table, *arguments)
+            self.assertIn("failed", text)
+            with open(table, newline="") as file:
+                rows = list(csv.DictReader(file))
+            for row, s, b in zip(rows, seconds, sent):
+                self.assertEqual(float(row["seconds_to_loss"]) if s else row["seconds_to_loss"],
+                                 s or "nan")
+                self.assertEqual(float(row["bytes_to_loss"]) if b else row["bytes_to_loss"],
+                                 b or "nan")
+        self.assertIn("nan", self.run_script("compare_runs.py", self.directory / "none.h5"))
 
     def test_same_names_are_told_apart(self):
         text = self.run_script("compare_runs.py", self.file("a/x.h5"), self.file("b/x.h5"))
@@ -90,12 +137,22 @@ class AnalysisTest(unittest.TestCase):
         lines = text.splitlines()
         self.assertEqual(lines[0].split()[:4], ["step", "epoch", "s", "loss"])
         self.assertEqual(sum(line.endswith("4.00 kB") for line in lines), 11)
-        self.assertIn("75.0 % of the communication", text)
+        self.assertIn("0.125", lines[1])
+        self.assertIn("0.0625", lines[1])
+        stage = "0 200.00 50.0 % 5.0 % 5.0 % 20.0 % 10.0 % 0.0 % 10.0 % 80.00 s 75.0 %".split()
+        self.assertIn(stage, [line.split() for line in lines])
+        cache = ["0", "100", "200", "300", "0", "500.00", "kB", "0", "B", "1.00", "s"]
+        self.assertIn(cache, [line.split() for line in lines])
+        old = self.run_script("run_table.py", self.file("old.h5", version=1))
+        self.assertIn("version 1", old)
+        self.assertNotIn("75.0 %", old)
         self.assertIn("400.00 kB", text)
         self.run_script("run_table.py", self.directory / "r.h5", "--every", -1, status=2)
 
     def test_plot(self):
         first, second = self.file("a.h5"), self.file("b.h5", steps=1, boundaries=0)
+        self.run_script("plot_run.py", self.file("old.h5", version=1), "-o",
+                        self.directory / "old.png")
         for arguments in ([], ["-x", "epoch"]):
             picture = self.directory / "out.png"
             self.run_script("plot_run.py", first, second, "-o", picture, *arguments)

@@ -50,12 +50,14 @@ StepRecord step_record(std::uint64_t step, int stages) {
     for (std::size_t i = 0; i < boundaries; ++i) {
       direction->bytes.push_back(step * 10 + i);
       direction->error.push_back(i == 0 ? std::nan("") : 0.01);
-      direction->hidden_seconds.push_back(0.1);
-      direction->wait_seconds.push_back(0.02);
+      direction->wire_seconds.push_back(0.1);
     }
   }
-  record.compute_seconds.assign(static_cast<std::size_t>(stages), 0.2);
-  record.idle_seconds.assign(static_cast<std::size_t>(stages), 0.05);
+  for (int s = 0; s < stages; ++s) {
+    StageRecord& stage = record.stages.emplace_back();
+    for (std::size_t i = 0; i < kStageValues; ++i)
+      stage[i] = static_cast<double>(100 * (s + 1) + static_cast<int>(i));
+  }
   return record;
 }
 
@@ -101,7 +103,7 @@ TEST_CASE("A run file holds what was appended", "[files][run_file]") {
     CHECK(file.read_string_attribute("deck") == "[training]\nepochs = 2\n");
     CHECK(file.read_attribute<int>("stages") == 3);
     CHECK(file.read_attribute<int>("replicas") == 2);
-    CHECK(file.read_attribute<int>("format_version") == 1);
+    CHECK(file.read_attribute<int>("format_version") == 2);
     CHECK(file.read_vector_attribute<int>("partition") == std::vector<int>{3, 3, 3});
     CHECK(file.read_string_attribute("started").size() == 20);
   }
@@ -123,7 +125,21 @@ TEST_CASE("A run file holds what was appended", "[files][run_file]") {
   CHECK(std::isnan(error[0]));
   CHECK(error[1] == 0.01);
   CHECK(column<double>(file, "steps/loss")[49] == 3 + 4 * std::exp(-1.0));
-  CHECK(column<double>(file, "steps/idle_seconds").size() == 3 * 701);
+  for (std::size_t i = 0; i < kStageValues; ++i) {
+    const std::string name = std::string("steps/") + kStageColumns[i].name;
+    CAPTURE(name);
+    const auto number = static_cast<double>(i);
+    std::vector<double> last;
+    if (is_seconds(static_cast<StageValue>(i))) {
+      last = column<double>(file, name);
+    } else {
+      const auto counts = column<std::uint64_t>(file, name);
+      last.assign(counts.begin(), counts.end());
+    }
+    REQUIRE(last.size() == 3 * 701);
+    last.erase(last.begin(), last.end() - 3);
+    CHECK(last == std::vector<double>{100 + number, 200 + number, 300 + number});
+  }
   CHECK(file.open_dataset("steps/seconds").read_string_attribute("unit") == "s");
   CHECK(column<double>(file, "evaluations/perplexity") ==
         std::vector<double>{std::exp(3.5 + 1.0 / 700)});
