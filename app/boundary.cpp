@@ -30,12 +30,69 @@ CacheShape cache_shape(const BoundaryEndPlan& plan, const Codec& codec) {
   return shape;
 }
 
+/// Bytes of the largest message's payload.
+std::size_t largest_payload(const Codec& codec, const Codec& plain) {
+  return std::max(codec.max_payload_bytes(), plain.max_payload_bytes());
+}
+
 /// All rows as the codec's View type, without taking part in ownership.
 Activations activations(const MatrixRef<float>& x) {
   return Activations(x.data(), x.extent(0), x.extent(1));
 }
 
 }  // namespace
+
+MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
+  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  const std::unique_ptr<Codec> plain =
+      make_codec(plain_settings(), plan.codec.shape, plan.codec.storage);
+  const std::size_t payload = largest_payload(*codec, *plain);
+  MemoryLedger ledger;
+  ChannelOptions channel;
+  channel.max_payload_bytes = payload;
+  channel.slots = plan.slots;
+  ledger.add_host(MemoryUse::messages, channel_memory_bytes(channel));
+  ledger.add<DeviceBytes>(MemoryUse::messages, codec->memory_bytes() + plain->memory_bytes());
+  if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
+    ledger.add<DeviceBytes>(MemoryUse::messages, payload);
+  if (codec->record_bytes() == 0) return ledger;
+  if (plan.memory.samples == 0) {
+    ledger.add<DeviceBytes>(MemoryUse::cache, plan.memory.budget_bytes);
+    return ledger;
+  }
+  const CacheMemory cache =
+      ActivationCache::memory_bytes(cache_shape(plan, *codec), plan.memory.budget_bytes);
+  ledger.add<DeviceBytes>(MemoryUse::cache, cache.pool_bytes);
+  ledger.add_host(MemoryUse::cache, cache.staging_bytes + cache.table_bytes);
+  return ledger;
+}
+
+CacheNeed cache_need(const BoundaryEndPlan& plan) {
+  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  CacheNeed need;
+  need.record_bytes = codec->record_bytes();
+  if (need.record_bytes == 0 || plan.memory.samples == 0) return need;
+  const CacheShape shape = cache_shape(plan, *codec);
+  const CacheMemory memory = ActivationCache::memory_bytes(shape, plan.memory.budget_bytes);
+  need.memory_bytes = memory.pool_bytes + memory.staging_bytes + memory.table_bytes;
+  need.staging_bytes = memory.staging_bytes;
+  need.disk_bytes = ActivationCache::disk_bytes_needed(shape, plan.memory.budget_bytes);
+  return need;
+}
+
+void check_cache_budget(const BoundaryEndPlan& plan) {
+  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  if (codec->record_bytes() == 0) return;
+  CacheShape shape = cache_shape(plan, *codec);
+  if (plan.memory.samples == 0) shape.samples = shape.max_samples_in_flight;
+  ActivationCache::check_budget(shape, plan.memory.budget_bytes);
+}
+
+std::string spill_file_path(const BoundaryEndPlan& plan) {
+  return plan.memory.directory + "/cache-replica" + std::to_string(plan.memory.replica) +
+         "-boundary" + std::to_string(plan.boundary) + (plan.backward ? "-backward" : "-forward") +
+         (plan.sender ? "-sender.h5" : "-receiver.h5");
+}
 
 BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
     : account_(progress.account()),
@@ -60,12 +117,8 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
   identity.data_fingerprint = memory.data_fingerprint;
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
-  const std::string file = memory.directory + "/cache-replica" + std::to_string(memory.replica) +
-                           "-boundary" + std::to_string(plan.boundary) +
-                           (plan.backward ? "-backward" : "-forward") +
-                           (plan.sender ? "-sender.h5" : "-receiver.h5");
   cache_ = std::make_unique<ActivationCache>(ExecSpace(), memory.io, cache_shape(plan, *codec_),
-                                             identity, memory.budget_bytes, file);
+                                             identity, memory.budget_bytes, spill_file_path(plan));
 }
 
 void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids) {
@@ -126,7 +179,7 @@ MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
 }
 
 std::size_t BoundaryEnd::max_payload_bytes() const {
-  return std::max(codec_->max_payload_bytes(), plain_->max_payload_bytes());
+  return largest_payload(*codec_, *plain_);
 }
 
 DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {

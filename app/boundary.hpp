@@ -11,6 +11,7 @@
 #include "core/cache/activation_cache.hpp"
 #include "core/codec/codec.hpp"
 #include "core/deck/settings.hpp"
+#include "core/memory_ledger.hpp"
 
 namespace deltapipe {
 
@@ -63,6 +64,20 @@ struct BoundaryEndPlan {
   bool sender = false;
   int slots = 2;  ///< message buffers
 };
+
+/// What the end takes. memory.samples 0: not known yet, the cache takes its budget.
+MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan);
+/// What its cache takes; all 0: it has none. Nothing but records where memory.samples is 0.
+struct CacheNeed {
+  std::uint64_t record_bytes = 0;   ///< of a sample
+  std::uint64_t memory_bytes = 0;   ///< records in memory, staging, tables
+  std::uint64_t staging_bytes = 0;  ///< of memory_bytes: for reads and writes under way
+  std::uint64_t disk_bytes = 0;     ///< size of the spill file
+};
+CacheNeed cache_need(const BoundaryEndPlan& plan);
+/// UserError when the budget of its cache is too small.
+void check_cache_budget(const BoundaryEndPlan& plan);
+std::string spill_file_path(const BoundaryEndPlan& plan);
 
 /// What the two kinds of ends share.
 class BoundaryEnd {

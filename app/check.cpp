@@ -1,47 +1,155 @@
 #include <algorithm>
+#include <cstdarg>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <optional>
+#include <system_error>
 
 #include "app/commands.hpp"
+#include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
 #include "app/session.hpp"
 #include "app/step_plan.hpp"
 #include "comm/message.hpp"
 #include "comm/schedule.hpp"
-#include "core/cache/activation_cache.hpp"
 #include "core/codec/codec.hpp"
 #include "core/deck/deck.hpp"
+#include "core/error.hpp"
+#include "models/gpt2_weights.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {
 
 namespace {
 
-/// Bytes of the activations that a stage keeps for its backward passes.
-double activation_bytes(const Settings& settings, const ModelPlan& plan, int stage) {
-  const TrainingSettings& t = settings.training;
-  const double rows = static_cast<double>(t.micro_batch_size) * plan.tokens;
-  const double C = plan.config.n_embd;
-  const int slots = slots_needed(settings.pipeline.schedule, stage, settings.pipeline.stages,
-                                 t.micro_batches, settings.pipeline.in_flight);
-  const bool recompute =
-      t.recompute || std::find(t.recompute_stages.begin(), t.recompute_stages.end(), stage) !=
-                         t.recompute_stages.end();
-  const double state = rows * (5 * C + plan.config.n_inner + plan.config.n_head + 4) * 4;
-  const double blocks = plan.partition[stage];
-  const double inputs = slots * (blocks + 1) * rows * C * 4;
-  return inputs + (recompute ? state : slots * blocks * state);
+namespace fs = std::filesystem;
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
 }
 
-}  // namespace
+std::string text_of(std::uint64_t bytes) {
+  return with_prefix(static_cast<double>(bytes)) + "B";
+}
 
-void run_check(const Settings& settings) {
-  const ModelPlan plan = plan_model(settings);
-  const DataSplit data = load_data(settings.data, plan.tokenizer, plan.tokens);
+/// What a run needs and nobody brought yet.
+class Missing {
+ public:
+  /// True when it is there.
+  bool expect(bool there, const std::string& what, const std::string& remedy) {
+    if (!there) list_.push_back({what, remedy});
+    return there;
+  }
+  bool expect_file(const fs::path& path, const std::string& remedy) {
+    return expect(is_there(path), path.string(), remedy);
+  }
+  bool empty() const { return list_.empty(); }
+
+  void print() const {
+    for (const Item& item : list_)
+      std::printf("# missing: %s; %s\n", item.what.c_str(), item.remedy.c_str());
+  }
+  [[noreturn]] void refuse() const {
+    std::string what = list_.front().what;
+    if (list_.size() > 1) what += " and " + std::to_string(list_.size() - 1) + " more";
+    throw UserError(
+        {.what = "the run cannot start yet, missing: " + what, .remedy = list_.front().remedy});
+  }
+
+ private:
+  struct Item {
+    std::string what, remedy;
+  };
+  std::vector<Item> list_;
+};
+
+/// What of a run's files is there.
+struct Inputs {
+  Missing missing;
+  std::optional<Tokenizer> tokenizer;
+  std::optional<Gpt2Config> config;
+  std::optional<DataSplit> data;
+  std::string assumption;  ///< about the vocabulary, where it is not known
+};
+
+std::string download(const Settings& settings, const std::string& files) {
+  return "fetch it: hf download REPOSITORY " + files + " --local-dir " + settings.model.path;
+}
+
+void look_for_text(const Settings& settings, Missing& missing) {
+  for (const auto* files : {&settings.data.train, &settings.data.validation})
+    for (const std::string& file : *files)
+      missing.expect_file(file, "put the text there or name another file");
+  missing.expect(!settings.data.train.empty(), "training text", "name files in data.train");
+}
+
+void look_for_tokenizer(const Settings& settings, bool have_text, Inputs& inputs) {
+  if (settings.tokenizer.train_vocabulary > 0) {
+    if (have_text) inputs.tokenizer = load_tokenizer(settings);
+    return;
+  }
+  const bool of_model = settings.tokenizer.path.empty();
+  const fs::path path = of_model ? settings.model.path : settings.tokenizer.path;
+  const bool there =
+      !path.empty() && (fs::is_regular_file(path) || is_there(path / "tokenizer.json") ||
+                        is_there(path / "vocab.json") || is_there(path / "encoder.json"));
+  const bool known = inputs.missing.expect(
+      there, "a tokenizer" + (path.empty() ? "" : " in " + path.string()),
+      of_model && !path.empty() ? download(settings, "vocab.json merges.txt")
+                                : "set tokenizer.path, tokenizer.train_vocabulary or model.path");
+  if (known) inputs.tokenizer = load_tokenizer(settings);
+}
+
+void look_for_weights(const Settings& settings, Missing& missing) {
+  const fs::path directory = settings.model.path;
+  missing.expect(is_there(directory / "model.safetensors") ||
+                     is_there(directory / "model.safetensors.index.json"),
+                 (directory / "model.safetensors").string(),
+                 download(settings, "model.safetensors"));
+}
+
+void look_for_config(const Settings& settings, Inputs& inputs) {
+  if (!settings.model.path.empty()) {
+    const fs::path file = fs::path(settings.model.path) / "config.json";
+    if (inputs.missing.expect_file(file, download(settings, "config.json")))
+      inputs.config = Gpt2Config::load(settings.model.path);
+    look_for_weights(settings, inputs.missing);
+    return;
+  }
+  int vocabulary = 1;
+  if (inputs.tokenizer) {
+    vocabulary = inputs.tokenizer->vocabulary_size();
+  } else if (settings.tokenizer.train_vocabulary > 0) {
+    vocabulary = settings.tokenizer.train_vocabulary;
+    inputs.assumption = "the tokenizer is not trained yet: assumed are all " +
+                        std::to_string(vocabulary) + " tokens of tokenizer.train_vocabulary";
+  } else {
+    inputs.assumption = "the vocabulary is not known yet: all is without token embeddings";
+  }
+  inputs.config = new_config(settings.model, vocabulary,
+                             inputs.tokenizer ? inputs.tokenizer->end_of_text() : 0);
+}
+
+Inputs look_for_inputs(const Settings& settings) {
+  Inputs inputs;
+  Missing text;
+  look_for_text(settings, text);
+  look_for_tokenizer(settings, text.empty(), inputs);
+  look_for_config(settings, inputs);
+  look_for_text(settings, inputs.missing);
+  return inputs;
+}
+
+PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const ModelLayout& model) {
+  PipelineShape shape = pipeline_shape(settings, model.config.vocabulary_size, model.tokens, true);
+  shape.train_samples = inputs.data ? inputs.data->train.size() : settings.data.max_train_samples;
+  return shape;
+}
+
+void print_data(const Settings& settings, const DataSplit& data) {
   const TrainingSettings& t = settings.training;
-  const int stages = settings.pipeline.stages;
-  std::printf("%s\n", effective_deck(settings).c_str());
-
   const StepPlanner planner(data.train, t.seed, settings.data.shuffle,
                             {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas,
                              settings.forward.kind == CodecKind::delta});
@@ -52,26 +160,98 @@ void run_check(const Settings& settings) {
       with_prefix(static_cast<double>(data.train.tokens())).c_str(),
       static_cast<unsigned long long>(data.validation.size()),
       static_cast<unsigned long long>(planner.steps_per_epoch()));
-  std::printf("# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n", stages,
-              settings.pipeline.replicas, 100 * bubble_fraction(stages, t.micro_batches));
+}
 
-  const ModelCost cost = gpt2_cost(plan.config, plan.tokens);
-  const double whole = plan.config.n_layer * cost.block + cost.head;
-  std::printf(
-      "#\n# stage  blocks  parameters  share of work  weights and optimizer  activations\n");
+void print_stages(const Settings& settings, const ModelLayout& model) {
+  const int stages = settings.pipeline.stages;
+  const ModelCost cost = gpt2_cost(model.config, model.tokens);
+  const double whole = model.config.n_layer * cost.block + cost.head;
+  std::printf("#\n# stage  blocks  parameters  share of work\n");
   for (int s = 0; s < stages; ++s) {
     double parameters = 0;
-    for (const ParameterInfo& p : gpt2_parameters(plan.config, stage_part(plan.partition, s)))
+    for (const ParameterInfo& p : gpt2_parameters(model.config, stage_part(model.partition, s)))
       parameters += static_cast<double>(p.size);
-    const double work = plan.partition[s] * cost.block + (s + 1 == stages ? cost.head : 0);
-    std::printf("# %5d  %6d  %10s  %11.1f %%  %20sB  %10sB\n", s, plan.partition[s],
-                with_prefix(parameters).c_str(), 100 * work / whole,
-                with_prefix(16 * parameters).c_str(),
-                with_prefix(activation_bytes(settings, plan, s)).c_str());
+    const double work = model.partition[s] * cost.block + (s + 1 == stages ? cost.head : 0);
+    std::printf("# %5d  %6d  %10s  %11.1f %%\n", s, model.partition[s],
+                with_prefix(parameters).c_str(), 100 * work / whole);
   }
-  if (stages == 1) return;
+}
 
-  const CodecShape shape{t.micro_batch_size, plan.tokens, plan.config.n_embd};
+/// One line a stage: replicas take the same, the first one no less than the others.
+void print_memory(const Settings& settings, const std::vector<RankMemory>& ranks) {
+  const auto row = [](const char* name, const auto& cell) {
+    std::printf("# %-22s", name);
+    cell();
+    std::printf("\n");
+  };
+  const int stages = settings.pipeline.stages;
+  const auto cells = [&](const auto& bytes_of) {
+    return [&ranks, stages, bytes_of] {
+      for (int s = 0; s < stages; ++s) std::printf("  %9s", text_of(bytes_of(ranks[s])).c_str());
+    };
+  };
+  std::printf("#\n");
+  row("memory of a rank, stage", [&] {
+    for (int s = 0; s < stages; ++s) std::printf("  %9d", s);
+  });
+  for (std::size_t use = 0; use < kMemoryUses; ++use) {
+    const auto what = static_cast<MemoryUse>(use);
+    if (std::all_of(ranks.begin(), ranks.end(),
+                    [&](const RankMemory& r) { return r.ledger.bytes(what) == 0; }))
+      continue;
+    row(kMemoryUseNames[use], cells([what](const RankMemory& r) { return r.ledger.bytes(what); }));
+  }
+  row("program and data", cells([](const RankMemory& r) { return r.process; }));
+  row("loading or saving",
+      cells([](const RankMemory& r) { return r.host_peak() - r.process - r.ledger.host_bytes(); }));
+  row("peak", cells([](const RankMemory& r) { return r.host_peak(); }));
+  if (ranks.front().device_peak() > 0)
+    row("peak on the device", cells([](const RankMemory& r) { return r.device_peak(); }));
+}
+
+void print_machine(const std::vector<RankMemory>& ranks, bool ranks_are_here) {
+  std::uint64_t all = 0;
+  for (const RankMemory& rank : ranks) all += rank.host_peak();
+  const MachineMemory machine = machine_memory();
+  std::printf("# all %zu rank(s): %s; this machine: %s, %s of it free\n", ranks.size(),
+              text_of(all).c_str(), text_of(machine.total).c_str(),
+              text_of(machine.available).c_str());
+  if (all <= machine.available || ranks_are_here) return;
+  std::size_t held = 0;
+  for (std::uint64_t sum = 0; held < ranks.size(); ++held) {
+    sum += ranks[held].host_peak();
+    if (sum > machine.total) break;
+  }
+  if (held < ranks.size())
+    std::printf("# warning: this machine holds %zu of the %zu ranks\n", held, ranks.size());
+  else
+    std::printf("# warning: other programs have to leave some of it first\n");
+}
+
+/// The nearest directory above that exists: where the run will make it.
+fs::path existing_parent(fs::path directory) {
+  std::error_code error;
+  directory = fs::absolute(directory, error);
+  while (!fs::is_directory(directory, error) && directory.has_relative_path())
+    directory = directory.parent_path();
+  return directory;
+}
+
+void print_disk(const std::vector<DiskNeed>& needs) {
+  for (const DiskNeed& need : needs) {
+    std::error_code error;
+    const fs::space_info space = fs::space(existing_parent(need.directory), error);
+    std::printf("# disk: %s more in %s", text_of(need.bytes).c_str(), need.directory.c_str());
+    if (!error) std::printf(", %s free", text_of(space.available).c_str());
+    std::printf("\n");
+    if (!error && space.available < need.bytes)
+      std::printf("# warning: too little disk space in %s\n", need.directory.c_str());
+  }
+}
+
+void print_wire(const Settings& settings, const ModelLayout& model) {
+  const TrainingSettings& t = settings.training;
+  const CodecShape shape{t.micro_batch_size, model.tokens, model.config.n_embd};
   std::printf(
       "#\n# direction  payload of a micro-batch: first visit  later    wire a step and "
       "boundary\n");
@@ -83,7 +263,7 @@ void run_check(const Settings& settings) {
     visit.epoch = codec_settings.warmup_epochs;
     for (int b = 0; b < t.micro_batch_size; ++b) {
       visit.sample_ids.push_back(b);
-      visit.tokens.push_back(plan.tokens);
+      visit.tokens.push_back(model.tokens);
       visit.visits.push_back(0);
     }
     const double first = static_cast<double>(codec->payload_bytes(visit));
@@ -94,23 +274,72 @@ void run_check(const Settings& settings) {
                         (later + static_cast<double>(sizeof(MessageHeader)));
     std::printf("# %-9s  %36sB  %7sB  %20sB\n", backward ? "backward" : "forward",
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str());
-    if (codec->record_bytes() == 0) continue;
-    CacheShape cache;
-    // The first replica has the most.
-    cache.samples =
-        StepPlanner::samples_of_replica(data.train.size(), 0, settings.pipeline.replicas);
-    cache.record_bytes = codec->record_bytes();
-    cache.max_samples_in_flight = t.micro_batch_size;
-    cache.prefetch_samples = settings.cache.prefetch * t.micro_batch_size;
-    const CacheMemory memory = ActivationCache::memory_bytes(cache, settings.cache.budget_bytes);
-    std::printf("# activation cache at each boundary end: %sB in memory, %sB on disk\n",
-                with_prefix(static_cast<double>(memory.pool_bytes + memory.staging_bytes +
-                                                memory.table_bytes))
-                    .c_str(),
-                with_prefix(static_cast<double>(ActivationCache::disk_bytes_needed(
-                                cache, settings.cache.budget_bytes)))
-                    .c_str());
   }
+}
+
+void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
+  const RankPlan plan =
+      plan_rank(settings, shape, {model.config.n_embd, model.config.tie_word_embeddings},
+                place_of_rank(settings.pipeline, 0));
+  if (!plan.send_forward) return;
+  const CacheNeed need = cache_need(*plan.send_forward);
+  if (need.record_bytes == 0) return;
+  std::printf("# activation cache at each boundary end: %s a sample",
+              text_of(need.record_bytes).c_str());
+  if (shape.train_samples > 0)
+    std::printf("; %s in memory (%s of it staging), %s on disk", text_of(need.memory_bytes).c_str(),
+                text_of(need.staging_bytes).c_str(), text_of(need.disk_bytes).c_str());
+  else
+    std::printf(", the number of samples is not known yet");
+  std::printf("\n");
+}
+
+void print_model(const Settings& settings, const Inputs& inputs, const ModelLayout& model,
+                 const std::vector<RankMachine>& machines) {
+  const PipelineShape shape = shape_of(settings, inputs, model);
+  print_stages(settings, model);
+  if (settings.pipeline.stages > 1) {
+    print_wire(settings, model);
+    print_caches(settings, model, shape);
+  }
+  const std::vector<RankMemory> ranks =
+      predict_memory(settings, model, shape, process_memory().resident);
+  print_memory(settings, ranks);
+  if (!inputs.tokenizer || !inputs.data) std::printf("# (without tokenizer or text)\n");
+  print_machine(ranks, !machines.empty());
+  std::vector<int> here;  // the ranks on rank 0's machine
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank)
+    if (machines.empty() || machines[static_cast<std::size_t>(rank)].machine == 0)
+      here.push_back(rank);
+  print_disk(disk_needs(settings, model, shape, here));
+  std::fflush(stdout);
+  check_budgets(settings, model, shape);
+  if (!machines.empty()) check_memory(ranks, machines);
+}
+
+}  // namespace
+
+void run_check(const Settings& settings, const std::vector<RankMachine>& machines) {
+  std::printf("%s\n", effective_deck(settings).c_str());
+  Inputs inputs = look_for_inputs(settings);
+  inputs.missing.print();
+  if (!inputs.assumption.empty()) std::printf("# %s\n", inputs.assumption.c_str());
+  std::printf("# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
+              settings.pipeline.stages, settings.pipeline.replicas,
+              100 * bubble_fraction(settings.pipeline.stages, settings.training.micro_batches));
+  std::fflush(stdout);
+  if (inputs.config) {
+    const ModelLayout model = plan_layout(settings, *inputs.config);
+    Missing text;
+    look_for_text(settings, text);
+    if (inputs.tokenizer && text.empty()) {
+      check_vocabulary(settings, *inputs.tokenizer, model.config);
+      inputs.data = load_data(settings.data, *inputs.tokenizer, model.tokens);
+      print_data(settings, *inputs.data);
+    }
+    print_model(settings, inputs, model, machines);
+  }
+  if (!inputs.missing.empty()) inputs.missing.refuse();
 }
 
 }  // namespace deltapipe

@@ -1,6 +1,9 @@
 // The commands that run a pipeline.
 #pragma once
 
+#include <vector>
+
+#include "comm/machines.hpp"
 #include "comm/process_grid.hpp"
 #include "comm/progress_thread.hpp"
 #include "core/deck/settings.hpp"
@@ -11,7 +14,9 @@ namespace deltapipe {
 void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
-/// One process: prints what the deck amounts to and runs nothing.
-void run_check(const Settings& settings);
+/// One process: prints what the deck amounts to and runs nothing. `machines` has an entry a rank
+/// when as many were started as the run needs, else none. Throws UserError when the run could not
+/// start: what is there does not fit, or something is missing.
+void run_check(const Settings& settings, const std::vector<RankMachine>& machines);
 
 }  // namespace deltapipe

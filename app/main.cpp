@@ -28,7 +28,7 @@ void run_command(const CommandLine& line, const Settings& settings, const Proces
     case Command::generate:
       return run_generate(settings, grid, progress);
     case Command::check:
-      return run_check(settings);
+      break;
   }
 }
 
@@ -64,8 +64,10 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
   // 3. The process grid and the command; whatever stops one rank stops all.
   try {
     if (line.command == Command::check) {
+      std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
+      if (mpi.size() != settings.pipeline.stages * settings.pipeline.replicas) machines.clear();
       agree(MPI_COMM_WORLD, [&] {
-        if (mpi.rank() == 0) run_check(settings);
+        if (mpi.rank() == 0) run_check(settings, machines);
       });
       return exit_success;
     }

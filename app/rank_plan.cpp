@@ -38,8 +38,9 @@ BoundaryMemory boundary_memory(const Settings& settings, const PipelineShape& sh
   BoundaryMemory memory;
   memory.samples = shape.train_samples;
   if (shape.samples_stay) {
-    memory.samples = std::max<std::uint64_t>(
-        1, StepPlanner::samples_of_replica(shape.train_samples, place.replica, place.replicas));
+    if (shape.train_samples > 0)
+      memory.samples = std::max<std::uint64_t>(
+          1, StepPlanner::samples_of_replica(shape.train_samples, place.replica, place.replicas));
     memory.first_sample = place.replica;
     memory.sample_stride = place.replicas;
   }
@@ -53,6 +54,18 @@ BoundaryMemory boundary_memory(const Settings& settings, const PipelineShape& sh
 }
 
 }  // namespace
+
+PipelineShape pipeline_shape(const Settings& settings, int vocabulary, int tokens, bool training) {
+  PipelineShape shape;
+  shape.vocabulary = vocabulary;
+  shape.tokens = tokens;
+  shape.samples = settings.training.micro_batch_size;
+  shape.micro_batches = settings.training.micro_batches;
+  shape.training = training;
+  // Memories stay where they are, so samples do, too.
+  shape.samples_stay = settings.forward.kind == CodecKind::delta;
+  return shape;
+}
 
 RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
                    const BoundaryTraits& traits, const RankPlace& place) {

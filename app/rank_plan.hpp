@@ -23,6 +23,9 @@ struct PipelineShape {
   std::uint64_t data_fingerprint = 0;
 };
 
+/// Of the deck's training or, without gradients, of an evaluation; the data's part is left out.
+PipelineShape pipeline_shape(const Settings& settings, int vocabulary, int tokens, bool training);
+
 /// What the plan needs to know of the model.
 struct BoundaryTraits {
   int channels = 0;   ///< C, width of what crosses

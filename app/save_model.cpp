@@ -26,6 +26,10 @@ std::vector<std::vector<ParameterInfo>> parameters_by_stage(const ModelPlan& pla
 
 }  // namespace
 
+std::uint64_t saving_memory_bytes() {
+  return kPieceElements * sizeof(float);
+}
+
 void save_model(const std::string& directory, Precision precision, const ModelPlan& plan,
                 const ProcessGrid& grid, ProgressThread& progress, Stage<float>& stage) {
   if (grid.replica() > 0) return;

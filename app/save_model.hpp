@@ -1,6 +1,7 @@
 // The fine-tuned model as a Hugging Face directory.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "app/session.hpp"
@@ -8,6 +9,9 @@
 #include "comm/progress_thread.hpp"
 
 namespace deltapipe {
+
+/// Host memory that a rank takes meanwhile, at least.
+std::uint64_t saving_memory_bytes();
 
 /// All ranks call it; rank 0 writes config.json, the tokenizer and model.safetensors, taking the
 /// other stages' weights from the first replica one piece at a time. A killed job leaves the

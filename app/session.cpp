@@ -1,7 +1,6 @@
 #include "app/session.hpp"
 
-#include <sys/resource.h>
-
+#include <algorithm>
 #include <limits>
 #include <sstream>
 
@@ -12,8 +11,6 @@
 #include "models/partition.hpp"
 
 namespace deltapipe {
-
-namespace {
 
 Tokenizer load_tokenizer(const Settings& settings) {
   if (settings.tokenizer.train_vocabulary > 0) {
@@ -28,22 +25,21 @@ Tokenizer load_tokenizer(const Settings& settings) {
                              "model.path to a directory that has one"});
 }
 
-Gpt2Config new_config(const ModelSettings& model, const Tokenizer& tokenizer) {
+Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_of_text) {
   Gpt2Config config;
   config.n_layer = model.n_layer;
   config.n_head = model.n_head;
   config.n_embd = model.n_embd;
   config.n_inner = model.n_inner > 0 ? model.n_inner : 4 * model.n_embd;
   config.n_positions = model.n_positions;
-  config.vocabulary_size = tokenizer.vocabulary_size();
+  config.vocabulary_size = vocabulary_size;
   config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;
-  if (tokenizer.end_of_text() >= 0)
-    config.bos_token_id = config.eos_token_id = tokenizer.end_of_text();
-  else
-    config.bos_token_id = config.eos_token_id = 0;
+  config.bos_token_id = config.eos_token_id = std::max(0, end_of_text);
   config.check("[model.new]");
   return config;
 }
+
+namespace {
 
 /// A model that is cut short by its config.json would train, as another model.
 void check_no_further_block(const std::string& directory, const Gpt2Config& config) {
@@ -58,19 +54,21 @@ void check_no_further_block(const std::string& directory, const Gpt2Config& conf
 
 }  // namespace
 
-ModelPlan plan_model(const Settings& settings) {
-  Tokenizer tokenizer = load_tokenizer(settings);
-  Gpt2Config config = settings.model.path.empty() ? new_config(settings.model, tokenizer)
-                                                  : Gpt2Config::load(settings.model.path);
+void check_vocabulary(const Settings& settings, const Tokenizer& tokenizer,
+                      const Gpt2Config& config) {
+  const int vocabulary = tokenizer.vocabulary_size();
+  if (vocabulary > config.vocabulary_size)
+    throw UserError({.what = "the tokenizer has more tokens than the model has embeddings",
+                     .file = settings.model.path,
+                     .value = std::to_string(vocabulary) + " tokens, " +
+                              std::to_string(config.vocabulary_size) + " embeddings",
+                     .remedy = "set tokenizer.path to the tokenizer that the model was made with"});
+}
+
+ModelLayout plan_layout(const Settings& settings, Gpt2Config config) {
   if (settings.model.dropout_embedding >= 0) config.embd_pdrop = settings.model.dropout_embedding;
   if (settings.model.dropout_attention >= 0) config.attn_pdrop = settings.model.dropout_attention;
   if (settings.model.dropout_residual >= 0) config.resid_pdrop = settings.model.dropout_residual;
-  if (tokenizer.vocabulary_size() > config.vocabulary_size)
-    throw UserError({.what = "the tokenizer has more tokens than the model has embeddings",
-                     .file = settings.model.path,
-                     .value = std::to_string(tokenizer.vocabulary_size()) + " tokens, " +
-                              std::to_string(config.vocabulary_size) + " embeddings",
-                     .remedy = "set tokenizer.path to the tokenizer that the model was made with"});
   const int tokens =
       settings.data.sequence_length > 0 ? settings.data.sequence_length : config.n_positions;
   if (tokens > config.n_positions)
@@ -92,7 +90,17 @@ ModelPlan plan_model(const Settings& settings) {
         balanced_partition(config.n_layer, settings.pipeline.stages, gpt2_cost(config, tokens));
   else
     check_partition(partition, config.n_layer, settings.pipeline.stages);
-  return {config, std::move(tokenizer), partition, tokens};
+  return {config, partition, tokens};
+}
+
+ModelPlan plan_model(const Settings& settings) {
+  Tokenizer tokenizer = load_tokenizer(settings);
+  const int vocabulary = tokenizer.vocabulary_size();
+  const Gpt2Config config = settings.model.path.empty()
+                                ? new_config(settings.model, vocabulary, tokenizer.end_of_text())
+                                : Gpt2Config::load(settings.model.path);
+  check_vocabulary(settings, tokenizer, config);
+  return {plan_layout(settings, config), std::move(tokenizer)};
 }
 
 std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const ModelPlan& plan,
@@ -114,12 +122,6 @@ std::string kokkos_configuration() {
        << KOKKOS_VERSION % 100 << ", " << ExecSpace::name() << ", concurrency "
        << ExecSpace().concurrency();
   return text.str();
-}
-
-std::uint64_t peak_memory_bytes() {
-  rusage usage{};
-  return getrusage(RUSAGE_SELF, &usage) == 0 ? static_cast<std::uint64_t>(usage.ru_maxrss) * 1024
-                                             : 0;
 }
 
 }  // namespace deltapipe

@@ -14,13 +14,30 @@
 
 namespace deltapipe {
 
-/// The model without its weights.
-struct ModelPlan {
+/// What config.json and the deck say together.
+struct ModelLayout {
   Gpt2Config config;
-  Tokenizer tokenizer;
-  std::vector<int> partition;
-  int tokens = 0;  ///< T
+  std::vector<int> partition;  ///< blocks a stage
+  int tokens = 0;              ///< T
 };
+
+/// The model without its weights.
+struct ModelPlan : ModelLayout {
+  Tokenizer tokenizer;
+};
+
+/// The deck's tokenizer, or one trained on its text. Throws UserError.
+Tokenizer load_tokenizer(const Settings& settings);
+
+/// The shape of [model.new], to be given a vocabulary of its tokenizer.
+Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_of_text);
+
+/// UserError when the tokenizer has more tokens than the model has embeddings.
+void check_vocabulary(const Settings& settings, const Tokenizer& tokenizer,
+                      const Gpt2Config& config);
+
+/// Checks the configuration against the deck, whose dropout it takes. Throws UserError.
+ModelLayout plan_layout(const Settings& settings, Gpt2Config config);
 
 /// Reads configuration and tokenizer (or trains one) and checks them against the deck. Throws
 /// UserError.
@@ -32,8 +49,5 @@ std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const Mod
 
 /// What Kokkos was built with and runs on, for outputs.
 std::string kokkos_configuration();
-
-/// Highest resident memory of this process so far, bytes.
-std::uint64_t peak_memory_bytes();
 
 }  // namespace deltapipe

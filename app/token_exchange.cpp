@@ -76,14 +76,32 @@ TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExcha
   return plan;
 }
 
+namespace {
+
+Matrix<float> rows_of_step(const TokenExchangePlan& plan, const ViewAllocator& memory) {
+  return memory.uninitialized<Matrix<float>>(
+      MemoryUse::embeddings, "deltapipe::TokenExchange::rows", plan.table_rows, plan.channels);
+}
+
+}  // namespace
+
+MemoryLedger token_exchange_memory(const TokenExchangePlan& plan) {
+  MemoryLedger ends = boundary_end_memory(plan.rows);
+  if (plan.gradients) ends.add(boundary_end_memory(*plan.gradients));
+  MemoryLedger ledger;
+  ledger.add_host(MemoryUse::embeddings, ends.host_bytes());
+  ledger.add_device(MemoryUse::embeddings, ends.device_bytes());
+  rows_of_step(plan, ViewAllocator(ledger));
+  return ledger;
+}
+
 TokenExchange::TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid,
                              ProgressThread& progress, std::shared_ptr<EmulatedLink> link)
     : boundary_(plan.boundary) {
   const MPI_Comm comm = grid.pipeline_comm();
   const int peer = grid.last() ? 0 : boundary_;
   if (grid.last()) {
-    rows_UC_ = Matrix<float>(uninitialized("deltapipe::TokenExchange::rows"), plan.table_rows,
-                             plan.channels);
+    rows_UC_ = rows_of_step(plan, {});
     sender_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, link, "token rows");
     if (plan.gradients)
       receiver_.emplace(progress, comm, peer, kTokenGradientsTag, *plan.gradients,

@@ -33,6 +33,8 @@ struct TokenExchangePlan {
 TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExchangeShape& shape,
                                       int stages, bool last_stage);
 
+MemoryLedger token_exchange_memory(const TokenExchangePlan& plan);
+
 /// Sends rows in groups of micro-batches, so that only the first rows and the last gradients are
 /// waited for: rows before the group's first forward pass, gradients after the last backward pass
 /// that adds to them. Groups double in size away from the moment that waits, which takes a

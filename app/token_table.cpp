@@ -22,6 +22,17 @@ TokenIndex::TokenIndex(int vocabulary, int rows, int micro_batches)
   clear();
 }
 
+MemoryLedger TokenIndex::memory(int vocabulary, int rows) {
+  const std::uint64_t tokens = std::min(vocabulary, rows);
+  constexpr std::uint64_t kBytes = sizeof(std::int32_t);
+  MemoryLedger ledger;
+  // Lists of the host: a slot of every token, two of the rows, four of the step's tokens.
+  ledger.add_host(MemoryUse::workspace,
+                  kBytes * (vocabulary + 2 * std::uint64_t(rows) + 4 * tokens));
+  ledger.add<Vector<std::int32_t>>(MemoryUse::workspace, kBytes * (rows + 3 * tokens + 1));
+  return ledger;
+}
+
 void TokenIndex::clear() {
   for (const std::int32_t token : tokens_) slot_of_token_[token] = -1;
   for (auto* list : {&tokens_, &last_use_, &slots_, &rows_}) list->clear();

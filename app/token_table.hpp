@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/memory_ledger.hpp"
 #include "core/views.hpp"
 
 namespace deltapipe {
@@ -17,6 +18,9 @@ class TokenIndex {
  public:
   /// Memory for steps of at most `rows` tokens in `micro_batches`.
   TokenIndex(int vocabulary, int rows, int micro_batches);
+
+  /// What an index of these sizes takes.
+  static MemoryLedger memory(int vocabulary, int rows);
 
   /// Begins a new step.
   void clear();

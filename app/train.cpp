@@ -6,6 +6,7 @@
 
 #include "app/commands.hpp"
 #include "app/evaluation.hpp"
+#include "app/memory_prediction.hpp"
 #include "app/pipeline.hpp"
 #include "app/progress_display.hpp"
 #include "app/save_model.hpp"
@@ -24,21 +25,11 @@ namespace deltapipe {
 
 namespace {
 
-/// Memories stay where they are, so samples do, too.
-bool samples_stay(const Settings& settings) {
-  return settings.forward.kind == CodecKind::delta;
-}
-
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                              const TokenDataset& train, bool training) {
-  PipelineShape shape;
-  shape.vocabulary = plan.config.vocabulary_size;
-  shape.tokens = plan.tokens;
-  shape.samples = settings.training.micro_batch_size;
-  shape.micro_batches = settings.training.micro_batches;
-  shape.training = training;
+  PipelineShape shape =
+      pipeline_shape(settings, plan.config.vocabulary_size, plan.tokens, training);
   shape.train_samples = train.size();
-  shape.samples_stay = samples_stay(settings);
   shape.data_fingerprint = train.fingerprint();
   return shape;
 }
@@ -98,7 +89,11 @@ class Trainer {
     if (settings_.output.save_model)
       save_model(settings_.output.directory + "/model", settings_.output.model_precision, *plan_,
                  grid_, progress_, *stage_);
-    if (run_file_) run_file_->close();
+    gather_memory();
+    if (run_file_) {
+      run_file_->write_memory(memory_);
+      run_file_->close();
+    }
     report();
   }
 
@@ -111,9 +106,11 @@ class Trainer {
     }
     plan_.emplace(plan_model(settings_));
     data_ = load_data(settings_.data, plan_->tokenizer, plan_->tokens);
+    const PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
+    check_resources(shape);
     stage_ = make_stage(settings_, *plan_, grid_, true);
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
-                     step_layout(settings_, samples_stay(settings_)));
+                     step_layout(settings_, shape.samples_stay));
     if (data_.validation.size() > 0)
       validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_, false));
     steps_ = total_steps(settings_.training, planner_->steps_per_epoch());
@@ -121,12 +118,25 @@ class Trainer {
     if (grid_.rank() == 0) open_run_file();
     // Directories are there before any rank makes its caches in them.
     barrier(progress_, grid_.world());
-    pipeline_ = std::make_unique<Pipeline>(
-        settings_, pipeline_shape(settings_, *plan_, data_.train, true), grid_, progress_, *stage_);
+    pipeline_ = std::make_unique<Pipeline>(settings_, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training, stage_->parameters());
     find_global_tensors();
     display_.emplace(steps_, settings_.output.log_every, grid_.rank() == 0);
     display_->line(description());
+  }
+
+  /// Nobody starts what does not fit.
+  void check_resources(const PipelineShape& shape) {
+    const std::vector<RankMemory> ranks =
+        predict_memory(settings_, *plan_, shape, process_memory().resident);
+    predicted_ = ranks[static_cast<std::size_t>(grid_.rank())];
+    check_budgets(settings_, *plan_, shape);
+    std::vector<RankMachine> machines;
+    {
+      const auto lock = progress_.pause();
+      machines = machines_of_ranks(grid_.world());
+    }
+    check_memory(ranks, machines);
   }
 
   void open_run_file() {
@@ -326,9 +336,25 @@ class Trainer {
     }
   }
 
+  /// Peak and prediction of every rank, on rank 0.
+  void gather_memory() {
+    std::vector<double> mine = {
+        static_cast<double>(process_memory().peak), static_cast<double>(predicted_.host_peak()),
+        static_cast<double>(predicted_.device_peak()), static_cast<double>(predicted_.process)};
+    for (std::size_t use = 0; use < kMemoryUses; ++use)
+      mine.push_back(static_cast<double>(predicted_.ledger.bytes(static_cast<MemoryUse>(use))));
+    const std::vector<double> all = gather(progress_, grid_.world(), mine, 0);
+    for (auto row = all.begin(); row != all.end();
+         row += static_cast<std::ptrdiff_t>(mine.size())) {
+      const auto bytes = [row](std::size_t i) { return static_cast<std::uint64_t>(row[i]); };
+      RankMemoryRecord record{bytes(0), bytes(1), bytes(2), bytes(3), {}};
+      for (std::size_t use = 0; use < kMemoryUses; ++use)
+        record.uses.emplace_back(kMemoryUseNames[use], bytes(4 + use));
+      memory_.push_back(std::move(record));
+    }
+  }
+
   void report() {
-    const double peak = static_cast<double>(
-        all_reduce(progress_, grid_.world(), peak_memory_bytes(), Reduction::max));
     if (grid_.rank() != 0) return;
     std::printf("\n%-28s %llu, %.2f s each\n", "steps", static_cast<unsigned long long>(steps_),
                 seconds_ / static_cast<double>(steps_));
@@ -345,7 +371,10 @@ class Trainer {
                   with_prefix(static_cast<double>(total_bytes_) / seconds_).c_str());
     }
     report_times();
-    std::printf("%-28s %sB on the fullest rank\n", "peak memory", with_prefix(peak).c_str());
+    std::printf("%-28s", "peak memory, rank by rank");
+    for (const RankMemoryRecord& rank : memory_)
+      std::printf(" %sB", with_prefix(static_cast<double>(rank.peak)).c_str());
+    std::printf("\n");
     std::printf("%-28s %s/run.h5\n", "run file", settings_.output.directory.c_str());
     if (settings_.output.save_model)
       std::printf("%-28s %s/model\n", "model", settings_.output.directory.c_str());
@@ -355,6 +384,7 @@ class Trainer {
   const Settings& settings_;
   const ProcessGrid& grid_;
   ProgressThread& progress_;
+  RankMemory predicted_;
   std::optional<ModelPlan> plan_;
   DataSplit data_;
   std::unique_ptr<Gpt2Stage<float>> stage_;
@@ -367,7 +397,12 @@ class Trainer {
   std::uint64_t steps_ = 0, announced_ = 0;
   double seconds_ = 0, last_loss_ = 0;
   std::uint64_t total_bytes_ = 0, total_samples_ = 0, total_tokens_ = 0;
+<<<<<<< HEAD
   std::vector<StageRecord> stage_sums_;
+=======
+  std::vector<double> idle_seconds_;
+  std::vector<RankMemoryRecord> memory_;  ///< rank 0
+>>>>>>> 6a0e2af (check and train predict the memory of every rank by one function; runs record their peaks; check works from config.json alone)
   std::optional<EvaluationResult> last_evaluation_;
 };
 

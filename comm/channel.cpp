@@ -64,9 +64,13 @@ void check_options(const ChannelOptions& options) {
       std::to_string(options.max_payload_bytes) + " bytes of payload");
 }
 
+std::size_t buffer_bytes(std::size_t max_payload_bytes) {
+  return kPayloadOffset + max_payload_bytes;
+}
+
 HostBytes allocate(std::size_t max_payload_bytes, const std::string& name) {
   try {
-    return HostBytes(uninitialized("deltapipe::Channel::slot"), kPayloadOffset + max_payload_bytes);
+    return HostBytes(uninitialized("deltapipe::Channel::slot"), buffer_bytes(max_payload_bytes));
   } catch (const std::exception&) {
     throw UserError(Mistake{.what = "no memory for a message buffer of " + name,
                             .value = std::to_string(max_payload_bytes) + " bytes",
@@ -117,6 +121,10 @@ Clock::duration duration_of(double seconds) {
 }
 
 }  // namespace
+
+std::uint64_t channel_memory_bytes(const ChannelOptions& options) {
+  return static_cast<std::uint64_t>(options.slots) * buffer_bytes(options.max_payload_bytes);
+}
 
 EmulatedLink::Passage EmulatedLink::book(TimePoint now, std::size_t bytes) {
   const double busy = seconds_of(settings_, bytes);

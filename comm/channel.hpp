@@ -30,6 +30,9 @@ struct ChannelOptions {
   std::string name;  ///< in traces: "boundary 0 forward"
 };
 
+/// Host memory that a channel's buffers take at one end.
+std::uint64_t channel_memory_bytes(const ChannelOptions& options);
+
 /// Since the last take_statistics().
 struct ChannelStatistics {
   std::uint64_t bytes = 0;  ///< on the wire, headers included

@@ -1,5 +1,6 @@
 #include "models/gpt2_weights.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/random.hpp"
@@ -60,6 +61,13 @@ void load_weights(const std::string& directory, ParameterArena<Real>& parameters
     for (std::size_t j = 0; j < p.size; ++j) host(j) = static_cast<Real>(values[j]);
     Kokkos::deep_copy(target, host);
   }
+}
+
+std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file) {
+  constexpr bool kMirrors = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSpace>::accessible;
+  std::size_t largest = 0;
+  for (const ParameterInfo& p : parameters) largest = std::max(largest, p.size);
+  return largest * sizeof(float) * ((from_file ? 1 : 0) + (kMirrors ? 1 : 0));
 }
 
 template <class Real>

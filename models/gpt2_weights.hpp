@@ -17,6 +17,10 @@ namespace deltapipe {
 template <class Real>
 void load_weights(const std::string& directory, ParameterArena<Real>& parameters);
 
+/// Host memory that load_weights() (`from_file`) or initialise_weights() takes in passing for
+/// parameters in fp32.
+std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file);
+
 /// Hugging Face's initial values: matrices normal(0, initializer_range), those that write to the
 /// residual stream smaller by sqrt(2 n_layer); biases 0, gains 1. Keyed by seed and tensor name, so
 /// that every partition gets the same.

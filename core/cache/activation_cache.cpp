@@ -184,12 +184,7 @@ ActivationCacheState::ActivationCacheState(const ExecSpace& copies, CacheIoThrea
       uses_(shape.samples),
       evictable_(shape.samples) {
   check_shape(shape);
-  const std::uint64_t minimum = ActivationCache::minimum_budget_bytes(shape);
-  if (budget_bytes != 0 && budget_bytes < minimum)
-    throw UserError({.what = "the activation cache's budget is too small",
-                     .value = std::to_string(budget_bytes) + " bytes",
-                     .remedy = "set cache.budget to at least " + std::to_string(minimum) +
-                               ", the records of the micro-batches in flight, or to 0"});
+  ActivationCache::check_budget(shape, budget_bytes);
   if (budget_bytes != 0) {
     DELTAPIPE_ASSERT(io != nullptr, "a cache with a budget needs an I/O thread");
     file_ =
@@ -681,6 +676,15 @@ std::uint64_t ActivationCache::minimum_budget_bytes(const CacheShape& shape) {
   return std::min(shape.samples, in_flight) * record_stride(shape.record_bytes);
 }
 
+void ActivationCache::check_budget(const CacheShape& shape, std::uint64_t budget_bytes) {
+  const std::uint64_t minimum = minimum_budget_bytes(shape);
+  if (budget_bytes != 0 && budget_bytes < minimum)
+    throw UserError({.what = "the activation cache's budget is too small",
+                     .value = std::to_string(budget_bytes) + " bytes",
+                     .remedy = "set cache.budget to at least " + std::to_string(minimum) +
+                               ", the records of the micro-batches in flight, or to 0"});
+}
+
 CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t budget_bytes) {
   check_shape(shape);
   const std::size_t stride = record_stride(shape.record_bytes);
@@ -688,8 +692,12 @@ CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t
   memory.pool_bytes = pool_slots(shape, budget_bytes) * stride;
   if (budget_bytes != 0) memory.staging_bytes = (read_slots(shape) + write_slots(shape)) * stride;
   // Places, eviction keys, announced uses and visits; visits and checksums of the file.
+  const std::uint64_t sample_bytes =
+      sizeof(Place) + 3 * sizeof(std::uint64_t) + 4 + (budget_bytes != 0 ? 12 : 0);
+  // Offset, free list and node of the eviction order.
+  const std::uint64_t slot_bytes = sizeof(std::uint64_t) + sizeof(std::int32_t) + 64;
   memory.table_bytes =
-      shape.samples * (sizeof(Place) + 3 * sizeof(std::uint64_t) + 4 + (budget_bytes != 0 ? 8 : 0));
+      shape.samples * sample_bytes + pool_slots(shape, budget_bytes) * slot_bytes;
   return memory;
 }
 

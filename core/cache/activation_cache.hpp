@@ -128,6 +128,8 @@ class ActivationCache {
 
   /// The smallest budget other than 0.
   static std::uint64_t minimum_budget_bytes(const CacheShape& shape);
+  /// UserError when the budget is neither 0 nor the minimum at least.
+  static void check_budget(const CacheShape& shape, std::uint64_t budget_bytes);
   static CacheMemory memory_bytes(const CacheShape& shape, std::uint64_t budget_bytes);
   /// Size of the spill file; 0 when there is none.
   static std::uint64_t disk_bytes_needed(const CacheShape& shape, std::uint64_t budget_bytes);

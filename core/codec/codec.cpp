@@ -70,6 +70,9 @@ class WarmupCodec final : public Codec {
   std::size_t max_payload_bytes() const override {
     return std::max(warmup_->max_payload_bytes(), main_->max_payload_bytes());
   }
+  std::size_t memory_bytes() const override {
+    return warmup_->memory_bytes() + main_->memory_bytes();
+  }
   std::size_t payload_bytes(const Visit& visit) const override {
     return is_warmup(visit) ? warmup_->payload_bytes(as_first(visit)) : main_->payload_bytes(visit);
   }

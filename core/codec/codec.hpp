@@ -50,6 +50,9 @@ class Codec {
   /// Bytes of one sample's memory, a multiple of kRecordAlignment; 0: the codec keeps none.
   virtual std::size_t record_bytes() const { return 0; }
 
+  /// Bytes that the codec itself holds: tables, sums and partial scales.
+  virtual std::size_t memory_bytes() const = 0;
+
   /// Fills payload (at least payload_bytes(visit) long) and returns payload_bytes(visit).
   /// Padding rows of x_BTC are not read.
   virtual std::size_t encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,

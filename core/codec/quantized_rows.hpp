@@ -477,6 +477,9 @@ template <class M>
 class QuantizedCodec : public RowCodec {
  public:
   std::size_t max_payload_bytes() const override;
+  std::size_t memory_bytes() const final {
+    return RowCodec::memory_bytes() + bytes_of_view(partials_RC_);
+  }
 
  protected:
   QuantizedCodec(const CodecShape& shape, std::uint32_t id, const RowFormats& formats);

@@ -120,6 +120,10 @@ std::size_t RowCodec::payload_bytes(const Visit& visit) const {
   return lay_out(visit, nullptr, nullptr);
 }
 
+std::size_t RowCodec::memory_bytes() const {
+  return table_.memory_bytes() + bytes_of_view(sums_N_) + bytes_of_view(host_sums_N_);
+}
+
 void RowCodec::check(const Visit& visit, const Activations& x_BTC, const MemoryRecords& records,
                      const DeviceBytes& payload, std::size_t bytes) const {
   const std::size_t samples = visit.sample_ids.size();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/codec/codec.hpp"
+#include "core/memory_ledger.hpp"
 #include "core/codec/row.hpp"
 
 namespace deltapipe::codec {
@@ -32,6 +33,7 @@ class SampleTable {
   explicit SampleTable(int max_samples);
   /// Valid for kernels launched on exec until kSlots more uploads.
   const SampleEntry* upload(const ExecSpace& exec, const std::vector<SampleEntry>& entries);
+  std::size_t memory_bytes() const { return bytes_of_view(entries_); }
 
  private:
   static constexpr int kSlots = 4;
@@ -61,6 +63,7 @@ class RowCodec : public Codec {
  public:
   std::uint32_t id() const final { return id_; }
   std::size_t payload_bytes(const Visit& visit) const final;
+  std::size_t memory_bytes() const override;
   std::size_t encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,
                      const MemoryRecords& records, DeviceBytes payload) final;
   void decode(const ExecSpace& exec, const Visit& visit, DeviceBytes payload,

@@ -341,6 +341,26 @@ class RunFile::State {
     if (Clock::now() >= next_flush_) flush();
   }
 
+  void write_memory(const std::vector<RankMemoryRecord>& ranks) {
+    hdf5::Group group = file_.create_group("memory");
+    const auto write = [&](const std::string& name, const char* description, const auto& bytes_of) {
+      Integers column(group, {name.c_str(), "B", description});
+      for (const RankMemoryRecord& rank : ranks) column.add(bytes_of(rank));
+      column.store(ranks.size());
+    };
+    using R = RankMemoryRecord;
+    write("peak", "highest resident memory of each rank", [](const R& r) { return r.peak; });
+    write("predicted", "predicted peak of each rank's host memory",
+          [](const R& r) { return r.predicted_host; });
+    write("predicted_device", "predicted memory of each rank on its device",
+          [](const R& r) { return r.predicted_device; });
+    write("process", "of the prediction: program, libraries, tokenizer and data",
+          [](const R& r) { return r.process; });
+    for (std::size_t use = 0; !ranks.empty() && use < ranks.front().uses.size(); ++use)
+      write(ranks.front().uses[use].first, "of the prediction: taken for this",
+            [use](const R& r) { return r.uses[use].second; });
+  }
+
   void flush() {
     const Clock::time_point begin = Clock::now();
     // Set first: after a failure (full disk) the next attempt waits as well.
@@ -393,6 +413,10 @@ void RunFile::append(const StepRecord& record) {
 
 void RunFile::append(const EvaluationRecord& record) {
   state_->append(record);
+}
+
+void RunFile::write_memory(const std::vector<RankMemoryRecord>& ranks) {
+  state_->write_memory(ranks);
 }
 
 void RunFile::flush() {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace deltapipe {
@@ -99,6 +100,15 @@ struct EvaluationRecord {
   std::uint64_t tokens = 0;
 };
 
+/// What one rank took, bytes.
+struct RankMemoryRecord {
+  std::uint64_t peak = 0;              ///< host memory, as the system counts it; 0: unknown
+  std::uint64_t predicted_host = 0;    ///< as `check` predicts
+  std::uint64_t predicted_device = 0;  ///< 0 where kernels run on the host
+  std::uint64_t process = 0;           ///< of predicted_host: program, libraries, data
+  std::vector<std::pair<std::string, std::uint64_t>> uses;  ///< of the rest: for what
+};
+
 enum class RunStatus { running, finished, failed };
 
 /// Not for two threads at once. append() may flush; a flush is at most every flush_interval and at
@@ -115,6 +125,8 @@ class RunFile {
 
   void append(const StepRecord& record);
   void append(const EvaluationRecord& record);
+  /// One entry a rank, once, before close().
+  void write_memory(const std::vector<RankMemoryRecord>& ranks);
   /// The file on disk now holds everything appended. UserError (full disk) leaves the old file
   /// and keeps the rows, so that a later flush can succeed.
   void flush();

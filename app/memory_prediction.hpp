@@ -1,0 +1,57 @@
+// What every rank of a run takes at its peak, and whether the machines have it. `check` prints it,
+// `train` starts by it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/rank_plan.hpp"
+#include "app/session.hpp"
+#include "comm/machines.hpp"
+#include "core/memory_ledger.hpp"
+
+namespace deltapipe {
+
+struct RankMemory {
+  MemoryLedger ledger;
+  /// Host memory of program, libraries, tokenizer and data: resident before the stage is built,
+  /// with what BLAS and MPI take once they work.
+  std::uint64_t process = 0;
+  std::uint64_t loading = 0;  ///< host, in passing: while weights are read
+  std::uint64_t saving = 0;   ///< host, in passing: while the model is saved
+
+  /// Host memory at the peak. What nothing writes to (messages and records of samples that do not
+  /// come up) is counted although it need not become resident.
+  std::uint64_t host_peak() const;
+  std::uint64_t device_peak() const { return ledger.device_bytes(); }
+};
+
+/// Host memory that BLAS and MPI take at their first use: it does not show before.
+std::uint64_t first_use_bytes(int ranks);
+
+/// `process_bytes`: resident in this process once tokenizer and data are loaded.
+RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
+                          const PipelineShape& shape, const RankPlace& place,
+                          std::uint64_t process_bytes);
+/// Of all ranks, in rank order.
+std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayout& model,
+                                       const PipelineShape& shape, std::uint64_t process_bytes);
+
+/// Files that a run writes: spill files of its caches and the model.
+struct DiskNeed {
+  std::string directory;
+  std::uint64_t bytes = 0;
+};
+/// Of the ranks on one machine. Space of files that will be replaced counts as free.
+std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& model,
+                                 const PipelineShape& shape, const std::vector<int>& ranks);
+
+/// UserError when the ranks of a machine need more memory than it has. One entry a rank in both.
+void check_memory(const std::vector<RankMemory>& ranks, const std::vector<RankMachine>& machines);
+/// UserError when a cache's budget is under what its micro-batches in flight take.
+void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape);
+
+RankPlace place_of_rank(const PipelineSettings& settings, int rank);
+
+}  // namespace deltapipe
