@@ -397,12 +397,8 @@ class Trainer {
   std::uint64_t steps_ = 0, announced_ = 0;
   double seconds_ = 0, last_loss_ = 0;
   std::uint64_t total_bytes_ = 0, total_samples_ = 0, total_tokens_ = 0;
-<<<<<<< HEAD
   std::vector<StageRecord> stage_sums_;
-=======
-  std::vector<double> idle_seconds_;
   std::vector<RankMemoryRecord> memory_;  ///< rank 0
->>>>>>> 6a0e2af (check and train predict the memory of every rank by one function; runs record their peaks; check works from config.json alone)
   std::optional<EvaluationResult> last_evaluation_;
 };
 

@@ -133,6 +133,12 @@ def run(arguments, ranks=1):
     return finish(start(arguments, ranks))
 
 
+def without_measurements(text):
+    """What `check` says, but for what depends on the moment: memory of the process, free space."""
+    varying = ("# program and data", "# peak", "# all ", "# disk:")
+    return [line for line in text.splitlines() if not line.startswith(varying)]
+
+
 class Run:
     """The tables and attributes of a run.h5."""
 
