@@ -110,14 +110,15 @@ void look_for_weights(const Settings& settings, Missing& missing) {
                  download(settings, "model.safetensors"));
 }
 
-void look_for_config(const Settings& settings, Inputs& inputs) {
-  if (!settings.model.path.empty()) {
-    const fs::path file = fs::path(settings.model.path) / "config.json";
-    if (inputs.missing.expect_file(file, download(settings, "config.json")))
-      inputs.config = Gpt2Config::load(settings.model.path);
-    look_for_weights(settings, inputs.missing);
-    return;
-  }
+void look_for_model(const Settings& settings, Inputs& inputs) {
+  const fs::path file = fs::path(settings.model.path) / "config.json";
+  if (inputs.missing.expect_file(file, download(settings, "config.json")))
+    inputs.config = Gpt2Config::load(settings.model.path);
+  look_for_weights(settings, inputs.missing);
+}
+
+/// Of a new model.
+void make_config(const Settings& settings, Inputs& inputs) {
   int vocabulary = 1;
   if (inputs.tokenizer) {
     vocabulary = inputs.tokenizer->vocabulary_size();
@@ -136,8 +137,13 @@ Inputs look_for_inputs(const Settings& settings) {
   Inputs inputs;
   Missing text;
   look_for_text(settings, text);
-  look_for_tokenizer(settings, text.empty(), inputs);
-  look_for_config(settings, inputs);
+  if (settings.model.path.empty()) {
+    look_for_tokenizer(settings, text.empty(), inputs);
+    make_config(settings, inputs);
+  } else {
+    look_for_model(settings, inputs);
+    look_for_tokenizer(settings, text.empty(), inputs);
+  }
   look_for_text(settings, inputs.missing);
   return inputs;
 }

@@ -696,8 +696,7 @@ CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t
       sizeof(Place) + 3 * sizeof(std::uint64_t) + 4 + (budget_bytes != 0 ? 12 : 0);
   // Offset, free list and node of the eviction order.
   const std::uint64_t slot_bytes = sizeof(std::uint64_t) + sizeof(std::int32_t) + 64;
-  memory.table_bytes =
-      shape.samples * sample_bytes + pool_slots(shape, budget_bytes) * slot_bytes;
+  memory.table_bytes = shape.samples * sample_bytes + pool_slots(shape, budget_bytes) * slot_bytes;
   return memory;
 }
 

@@ -344,9 +344,14 @@ class RunFile::State {
   void write_memory(const std::vector<RankMemoryRecord>& ranks) {
     hdf5::Group group = file_.create_group("memory");
     const auto write = [&](const std::string& name, const char* description, const auto& bytes_of) {
-      Integers column(group, {name.c_str(), "B", description});
-      for (const RankMemoryRecord& rank : ranks) column.add(bytes_of(rank));
-      column.store(ranks.size());
+      std::vector<std::uint64_t> bytes;
+      for (const RankMemoryRecord& rank : ranks) bytes.push_back(bytes_of(rank));
+      hdf5::Dataset dataset =
+          group.create_dataset(name, hdf5::element_type_of<std::uint64_t>(), {0},
+                               {.chunk = {std::max<std::uint64_t>(1, ranks.size())}});
+      dataset.write_attribute("unit", "B");
+      dataset.write_attribute("description", description);
+      dataset.append(std::span<const std::uint64_t>(bytes));
     };
     using R = RankMemoryRecord;
     write("peak", "highest resident memory of each rank", [](const R& r) { return r.peak; });
