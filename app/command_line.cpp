@@ -10,6 +10,7 @@
 #include "core/deck/deck.hpp"
 #include "core/deck/nearest.hpp"
 #include "core/error.hpp"
+#include "core/printable.hpp"
 #include "core/version.hpp"
 
 namespace deltapipe {
@@ -83,7 +84,7 @@ std::string unknown_command(int argc, const char* const* argv) {
   for (const Description& description : descriptions) names.push_back(description.name);
   if (std::ranges::find(names, argv[1]) != names.end()) return "";
   const std::string best = deck::nearest(argv[1], names);
-  return "unknown command '" + std::string(argv[1]) + "'; " +
+  return "unknown command '" + printable(argv[1], 200) + "'; " +
          (best.empty() ? "use train, evaluate, generate or check" : "did you mean '" + best + "'?");
 }
 
@@ -113,7 +114,9 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
     app.exit(asked, speak ? std::cout : nowhere, nowhere);
     return {std::nullopt, exit_success};
   } catch (const CLI::ParseError& error) {
-    if (speak) std::cerr << "deltapipe: error: " << error.what() << "; see deltapipe --help\n";
+    if (speak)
+      std::cerr << "deltapipe: error: " << printable(error.what(), 400)
+                << "; see deltapipe --help\n";
     return {std::nullopt, exit_usage};
   }
   if (arguments.reference) {

@@ -7,7 +7,7 @@
 #include "app/pipeline.hpp"
 #include "app/session.hpp"
 #include "comm/collectives.hpp"
-#include "core/data/byte_level.hpp"
+#include "core/utf8.hpp"
 #include "core/error.hpp"
 #include "core/random.hpp"
 

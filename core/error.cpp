@@ -1,20 +1,27 @@
 #include "core/error.hpp"
 
+#include "core/printable.hpp"
+
 namespace deltapipe {
 
 namespace {
 
+// Longer parts say no more, and a terminal shows a line of a few hundred characters.
+constexpr std::size_t most_of_a_path = 4096;
+constexpr std::size_t most_of_a_value = 200;
+constexpr std::size_t most_of_a_sentence = 1000;
+
 std::string message_of(const Mistake& mistake) {
   std::string text;
   if (!mistake.file.empty()) {
-    text += mistake.file;
+    text += printable(mistake.file, most_of_a_path);
     if (mistake.line > 0) text += ":" + std::to_string(mistake.line);
     if (mistake.line > 0 && mistake.column > 0) text += ":" + std::to_string(mistake.column);
     text += ": ";
   }
-  text += mistake.what;
-  if (!mistake.value.empty()) text += " (got " + mistake.value + ")";
-  if (!mistake.remedy.empty()) text += "; " + mistake.remedy;
+  text += printable(mistake.what, most_of_a_sentence);
+  if (!mistake.value.empty()) text += " (got " + printable(mistake.value, most_of_a_value) + ")";
+  if (!mistake.remedy.empty()) text += "; " + printable(mistake.remedy, most_of_a_sentence);
   return text;
 }
 
@@ -25,7 +32,7 @@ UserError::UserError(const Mistake& mistake) : std::runtime_error(message_of(mis
 void throw_internal_error(const char* condition, const char* file, int line,
                           const std::string& detail) {
   throw InternalError(std::string("internal error at ") + file + ":" + std::to_string(line) + ": " +
-                      condition + " does not hold: " + detail);
+                      condition + " does not hold: " + printable(detail, most_of_a_sentence));
 }
 
 }  // namespace deltapipe

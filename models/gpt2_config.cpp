@@ -3,30 +3,22 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/files/checked_file.hpp"
+#include "core/files/input_file.hpp"
+#include "core/files/json.inc"
 
 namespace deltapipe {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr std::uint64_t max_config_bytes = std::uint64_t{16} << 20;
 constexpr const char* supported =
     "deltapipe computes GPT-2 as openai-community/gpt2 and its fine-tuned children set it up";
 
 std::string path_in(const std::string& directory) {
   return (std::filesystem::path(directory) / "config.json").string();
-}
-
-std::string shorten(std::string text) {
-  constexpr std::size_t max_length = 80;
-  if (text.size() > max_length) text = text.substr(0, max_length) + "...";
-  return text;
 }
 
 /// Typed access to the keys of one config.json; an absent or null key leaves the default.
@@ -45,7 +37,7 @@ class Keys {
     // Any 64-bit number is compared before it is narrowed.
     if (!value->is_number_integer() || *value > 2147483647 || *value < 0) {
       refuse("'" + std::string(key) + "' must be a whole number from 0 to 2147483647",
-             shorten(value->dump()), "correct config.json");
+             shown(*value), "correct config.json");
     }
     target = value->get<int>();
   }
@@ -54,8 +46,7 @@ class Keys {
     const Json* value = find(key);
     if (value == nullptr) return;
     if (!value->is_number()) {
-      refuse("'" + std::string(key) + "' must be a number", shorten(value->dump()),
-             "correct config.json");
+      refuse("'" + std::string(key) + "' must be a number", shown(*value), "correct config.json");
     }
     target = value->get<double>();
   }
@@ -64,7 +55,7 @@ class Keys {
     const Json* value = find(key);
     if (value == nullptr) return;
     if (!value->is_boolean()) {
-      refuse("'" + std::string(key) + "' must be true or false", shorten(value->dump()),
+      refuse("'" + std::string(key) + "' must be true or false", shown(*value),
              "correct config.json");
     }
     target = value->get<bool>();
@@ -74,8 +65,8 @@ class Keys {
   void expect(const char* key, const Json& expected) const {
     const Json* value = find(key);
     if (value == nullptr || *value == expected) return;
-    refuse("'" + std::string(key) + "' is supported as " + expected.dump() + " only",
-           shorten(value->dump()), supported);
+    refuse("'" + std::string(key) + "' is supported as " + expected.dump() + " only", shown(*value),
+           supported);
   }
 
   const Json* find(const char* key) const {
@@ -88,27 +79,10 @@ class Keys {
   std::string file_;
 };
 
-Json parse(const std::string& text, const std::string& file) {
-  try {
-    Json json = Json::parse(text);
-    if (json.is_object()) return json;
-  } catch (const Json::exception& error) {
-    const std::string message = error.what();
-    const std::size_t start = message.find("] ");
-    throw UserError(
-        {.what = "is not JSON: " +
-                 shorten(start == std::string::npos ? message : message.substr(start + 2)),
-         .file = file,
-         .remedy = "copy or download the file again"});
-  }
-  throw UserError(
-      {.what = "is not a JSON object", .file = file, .remedy = "copy or download the file again"});
-}
-
 void check_kind(const Keys& keys) {
   const Json* type = keys.find("model_type");
   if (type == nullptr || *type != "gpt2") {
-    keys.refuse("'model_type' must be \"gpt2\"", type == nullptr ? "none" : shorten(type->dump()),
+    keys.refuse("'model_type' must be \"gpt2\"", type == nullptr ? "none" : shown(*type),
                 supported);
   }
   keys.expect("activation_function", "gelu_new");
@@ -125,7 +99,12 @@ void check_kind(const Keys& keys) {
 
 Gpt2Config Gpt2Config::load(const std::string& directory) {
   const std::string file = path_in(directory);
-  const Json json = parse(read_text_file(file, max_config_bytes), file);
+  const Json json = read_json_file(file, file_limit::model_config);
+  if (!json.is_object()) {
+    throw UserError({.what = "is not a JSON object",
+                     .file = file,
+                     .remedy = "copy or download the file again"});
+  }
   const Keys keys(json, file);
   check_kind(keys);
   Gpt2Config config;
@@ -203,7 +182,7 @@ void Gpt2Config::check(const std::string& file) const {
 void Gpt2Config::save(const std::string& directory) const {
   const std::string file = path_in(directory);
   check(file);
-  Json json;
+  nlohmann::ordered_json json;
   json["activation_function"] = "gelu_new";
   json["architectures"] = {"GPT2LMHeadModel"};
   json["attn_pdrop"] = attn_pdrop;

@@ -2,18 +2,21 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
+#include <iomanip>
+#include <map>
+#include <sstream>
 
 #include "core/error.hpp"
 #include "core/files/hdf5.hpp"
+#include "core/files/input_file.hpp"
+#include "core/files/json.inc"
+#include "core/printable.hpp"
+#include "core/utf8.hpp"
 
 namespace deltapipe {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 constexpr std::size_t kTextBlock = std::size_t{4} << 20;   // bytes read at a time
 constexpr std::size_t kTokenBlock = std::size_t{1} << 18;  // ids read at a time
@@ -23,65 +26,126 @@ constexpr std::size_t kTokenBlock = std::size_t{1} << 18;  // ids read at a time
   throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
 }
 
-void check_readable(const std::string& file, const std::ifstream& stream) {
-  std::error_code ignored;
-  if (fs::is_directory(file, ignored)) {
-    fail(file, "this is a directory", "", "name the files in it one by one");
-  }
-  if (!stream.is_open()) {
-    fail(file, "cannot open the data file", "", "check its name and permissions");
-  }
-}
+/// Refuses text that is not UTF-8, which would be trained on as replacement characters. NUL is no
+/// character of a text, but every second byte of one in UTF-16.
+class Utf8Check {
+ public:
+  explicit Utf8Check(const std::string& file) : file_(file) {}
 
-void check_read(const std::string& file, const std::ifstream& stream) {
-  if (stream.bad()) fail(file, "cannot read the data file to its end", "", "check the disk");
-}
+  /// The next piece of the text, cut anywhere.
+  void add(std::string_view piece) {
+    std::string_view text = piece;
+    std::string joined;
+    if (!cut_.empty()) {
+      joined = cut_ + std::string(piece);
+      text = joined;
+    }
+    const std::size_t end = std::min(first_invalid_utf8(text), text.find('\0'));
+    if (end < text.size() && !is_cut_utf8_sequence(text.substr(end))) refuse(text, end);
+    count(text.substr(0, end));
+    cut_ = text.substr(std::min(end, text.size()));
+  }
 
-/// Calls take(block) for the whole file, block by block; an empty file is an error.
+  void end() const {
+    if (!cut_.empty()) refuse(cut_, 0);
+  }
+
+ private:
+  void count(std::string_view text) {
+    const std::size_t newline = text.rfind('\n');
+    line_ += static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+    offset_ += text.size();
+    if (newline != std::string_view::npos) line_start_ = offset_ - (text.size() - newline - 1);
+  }
+
+  [[noreturn]] void refuse(std::string_view text, std::size_t position) const {
+    Utf8Check here = *this;
+    here.count(text.substr(0, position));
+    std::ostringstream byte;
+    byte << "byte 0x" << std::hex << std::uppercase << std::setw(2) << std::setfill('0')
+         << static_cast<unsigned>(static_cast<unsigned char>(text[position]));
+    throw UserError({.what = "this is no UTF-8 text: " + byte.str() + " at offset " +
+                             std::to_string(here.offset_),
+                     .file = file_,
+                     .line = here.line_,
+                     .column = here.offset_ - here.line_start_ + 1,
+                     .remedy = "convert the file, for example with iconv -f LATIN1 -t UTF-8"});
+  }
+
+  std::string file_;
+  std::string cut_;  // the beginning of a sequence that goes on in the next piece
+  std::size_t line_ = 1;
+  std::uint64_t offset_ = 0;      // of cut_
+  std::uint64_t line_start_ = 0;  // offset of the line's first byte
+};
+
+/// Calls take(block) for a whole file of UTF-8 text, block by block; an empty file is an error.
 template <class Take>
-void read_blocks(const std::string& file, const Take& take) {
-  std::ifstream stream(file, std::ios::binary);
-  check_readable(file, stream);
-  std::string block;
-  bool empty = true;
-  do {
-    block.resize(kTextBlock);
-    stream.read(block.data(), static_cast<std::streamsize>(block.size()));
-    block.resize(static_cast<std::size_t>(stream.gcount()));
-    check_read(file, stream);
-    empty = empty && block.empty();
-    take(std::string_view(block));
-  } while (stream);
-  if (empty) fail(file, "the data file is empty", "", "give a file with text");
+void read_blocks(const std::string& name, const Take& take) {
+  const ReadOnlyFile file(name);
+  if (file.size() == 0) fail(name, "the data file is empty", "", "give a file with text");
+  Utf8Check check(name);
+  file.for_each_block([&](std::string_view block) {
+    check.add(block);
+    take(block);
+  });
+  check.end();
+}
+
+/// Calls take(line, number) for every line of a file, without its end; numbers count from 1.
+template <class Take>
+void read_lines(const std::string& name, const Take& take) {
+  const ReadOnlyFile file(name);
+  Utf8Check check(name);
+  std::string line;
+  std::size_t number = 1;
+  file.for_each_block([&](std::string_view block) {
+    check.add(block);
+    while (!block.empty()) {
+      const std::size_t newline = std::min(block.find('\n'), block.size());
+      if (line.size() + newline > file_limit::jsonl_line) {
+        fail(name, "the line is longer than " + std::to_string(file_limit::jsonl_line) + " bytes",
+             "", "write one document a line", number);
+      }
+      line += block.substr(0, newline);
+      if (newline == block.size()) return;
+      block.remove_prefix(newline + 1);
+      take(line, number);
+      line.clear();
+      ++number;
+    }
+  });
+  check.end();
+  if (!line.empty()) take(line, number);
 }
 
 std::string shown(std::string_view text) {
-  constexpr std::size_t kLongest = 60;
-  return text.size() <= kLongest ? std::string(text)
-                                 : std::string(text.substr(0, kLongest)) + "...";
+  return printable(text, 60);
 }
 
 /// The wanted fields of one line, joined by an empty line.
 std::string jsonl_text(const std::string& file, std::size_t line, const std::string& text,
                        const std::vector<std::string>& fields) {
-  const Json object = Json::parse(text, nullptr, false);
-  if (!object.is_object()) {
-    fail(file, "the line is no JSON object", shown(text), "write one object a line", line);
-  }
+  std::map<std::string, std::string> found;
+  for_each_json_member(
+      text, {.file = file, .line = line, .subject = "the line "},
+      [&](const std::string& key) { return std::ranges::find(fields, key) != fields.end(); },
+      [&](const std::string& key, Json&& value) {
+        if (!value.is_string()) {
+          fail(file, "field '" + key + "' is no string", deltapipe::shown(value),
+               "set data.jsonl_fields to fields of text", line);
+        }
+        found.emplace(key, std::move(value.get_ref<std::string&>()));
+      });
   std::string document;
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    const auto found = object.find(fields[i]);
-    if (found == object.end()) {
-      fail(file, "the line has no field '" + fields[i] + "'", shown(text),
+  for (const std::string& field : fields) {
+    const auto value = found.find(field);
+    if (value == found.end()) {
+      fail(file, "the line has no field '" + field + "'", shown(text),
            "set data.jsonl_fields to fields that every line has", line);
     }
-    if (!found->is_string()) {
-      fail(file, "field '" + fields[i] + "' is no string",
-           shown(found->dump(-1, ' ', false, Json::error_handler_t::replace)),
-           "set data.jsonl_fields to fields of text", line);
-    }
-    if (i > 0) document += "\n\n";
-    document += found->get_ref<const std::string&>();
+    if (&field != &fields.front()) document += "\n\n";
+    document += value->second;
   }
   return document;
 }
@@ -91,18 +155,12 @@ void read_jsonl(const std::string& file, const std::vector<std::string>& fields,
   if (fields.empty()) {
     fail(file, "no field to read is named", "", "set data.jsonl_fields, for example to [\"text\"]");
   }
-  std::ifstream stream(file, std::ios::binary);
-  check_readable(file, stream);
-  std::string text;
-  std::size_t line = 0;
   bool empty = true;
-  while (std::getline(stream, text)) {
-    ++line;
-    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+  read_lines(file, [&](const std::string& text, std::size_t line) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) return;
     empty = false;
     take(jsonl_text(file, line, text, fields));
-  }
-  check_read(file, stream);
+  });
   if (empty) fail(file, "the data file has no documents", "", "write one JSON object a line");
 }
 

@@ -3,8 +3,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include "core/data/byte_level.hpp"
 #include "core/error.hpp"
+#include "core/utf8.hpp"
 
 namespace deltapipe {
 namespace {

@@ -1,21 +1,23 @@
 #include "core/data/tokenizer_files.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/data/byte_level.hpp"
 #include "core/error.hpp"
+#include "core/files/input_file.hpp"
+#include "core/files/json.inc"
 
 namespace deltapipe {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kEndOfText = "<|endoftext|>";
@@ -26,24 +28,8 @@ constexpr const char* kByteLevelOnly = "deltapipe reads GPT-2's byte-level BPE o
   throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
 }
 
-std::string read_file(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  if (!stream.is_open() || stream.bad()) {
-    fail(file, "cannot read the tokenizer file", "", "check its name and permissions");
-  }
-  return text;
-}
-
 Json read_json(const std::string& file) {
-  const std::string text = read_file(file);
-  try {
-    return Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
-    const auto line = static_cast<std::size_t>(std::count(text.begin(), end, '\n')) + 1;
-    fail(file, "this is not valid JSON", "", "fetch the file again", line);
-  }
+  return read_json_file(file, file_limit::tokenizer);
 }
 
 /// A member of an object, or null.
@@ -52,13 +38,6 @@ const Json& member(const Json& object, const char* key) {
   if (!object.is_object()) return null;
   const auto found = object.find(key);
   return found == object.end() ? null : *found;
-}
-
-std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  constexpr std::size_t kLongest = 60;
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  return text;
 }
 
 bool flag(const std::string& file, const Json& object, const char* key, bool otherwise) {
@@ -89,9 +68,7 @@ class Builder {
   void add_added(const std::string& file, const std::string& content, const Json& id,
                  bool special) {
     if (content.empty()) fail(file, "an added token is empty", "", "give it a text");
-    for (const AddedToken& token : definition.added) {
-      if (token.content == content) return;
-    }
+    if (added_.contains(content)) return;
     const auto found = id_of_.find(content);
     if (found == id_of_.end()) {
       add_token(content, id);
@@ -100,6 +77,7 @@ class Builder {
            "use " + std::to_string(found->second));
     }
     definition.added.push_back({content, id_of_.at(content), special});
+    added_.insert(content);
   }
 
   /// One entry of added_tokens or added_tokens_decoder.
@@ -177,10 +155,11 @@ class Builder {
   std::string file_;
   std::uint64_t id_limit_ = 0;
   std::unordered_map<std::string, std::int32_t> id_of_;
+  std::unordered_set<std::string> added_;  ///< contents of definition.added
 };
 
 void read_merges_txt(const std::string& file, Builder& builder) {
-  const std::string text = read_file(file);
+  const std::string text = read_text_file(file, file_limit::tokenizer);
   std::size_t line = 0;
   for (std::size_t start = 0; start < text.size();) {
     const std::size_t end = std::min(text.find('\n', start), text.size());
@@ -265,6 +244,14 @@ std::string token_text(const Json& token) {
   return content.is_string() ? content.get<std::string>() : std::string();
 }
 
+/// The id that a key of added_tokens_decoder spells; what spells none stays a string.
+Json number_of(const std::string& text) {
+  std::int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && last == end ? Json(number) : Json(text);
+}
+
 /// added_tokens.json and tokenizer_config.json beside the vocabulary, as transformers reads them.
 void read_side_files(const fs::path& directory, Builder& builder) {
   if (const fs::path file = directory / "added_tokens.json"; fs::exists(file)) {
@@ -282,8 +269,7 @@ void read_side_files(const fs::path& directory, Builder& builder) {
         flag(file.string(), config, "add_prefix_space", builder.definition.add_prefix_space);
     const Json& added = member(config, "added_tokens_decoder");
     for (const auto& [id, entry] : added.items()) {
-      const Json number = Json::parse(id, nullptr, false);
-      builder.add_added(file.string(), entry, number);
+      builder.add_added(file.string(), entry, number_of(id));
     }
     if (const std::string name = token_text(member(config, "eos_token")); !name.empty()) {
       end_of_text = name;

@@ -1,9 +1,7 @@
 #include "core/deck/deck.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
-#include <fstream>
 #include <optional>
 #include <sstream>
 #include <type_traits>
@@ -11,16 +9,18 @@
 #include "core/deck/checks.hpp"
 #include "core/deck/keys.hpp"
 #include "core/deck/nearest.hpp"
+#include "core/deck/nesting.hpp"
 #include "core/deck/toml.inc"
 #include "core/error.hpp"
+#include "core/files/input_file.hpp"
+#include "core/printable.hpp"
+#include "core/utf8.hpp"
 
 namespace deltapipe {
 
 namespace deck {
 
 namespace {
-
-constexpr std::size_t largest_deck = 1 << 20;  // bytes
 
 /// The value as the user may recognise it, cut when long.
 std::string shown(const toml::node& node) {
@@ -29,30 +29,21 @@ std::string shown(const toml::node& node) {
   node.visit([&](const auto& value) {
     text << toml::toml_formatter{value, toml::format_flags::quote_dates_and_times};
   });
-  std::string result = text.str();
-  if (result.size() > 60) result = result.substr(0, 57) + "...";
-  return result;
+  return printable(text.str(), 57);
 }
 
 Place place_in(const std::string& file, const toml::source_region& source) {
   return {file, source.begin.line, source.begin.column};
 }
 
-/// Without control characters, for messages.
-std::string one_line(std::string text) {
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
-  return text;
-}
-
 [[noreturn]] void refuse(const Place& place, std::string what, std::string value = {},
                          std::string remedy = {}) {
-  throw UserError({.what = one_line(std::move(what)),
+  throw UserError({.what = std::move(what),
                    .file = place.file,
                    .line = place.line,
                    .column = place.column,
-                   .value = one_line(std::move(value)),
-                   .remedy = one_line(std::move(remedy))});
+                   .value = std::move(value),
+                   .remedy = std::move(remedy)});
 }
 
 /// Sets one key from one TOML value; lists also take a single value.
@@ -285,7 +276,16 @@ void read_section(const toml::table& table, const std::string& section,
   }
 }
 
+void check_nesting(const std::string& text, Place place) {
+  const std::size_t line = line_nested_too_deeply(text);
+  if (line == 0) return;
+  if (place.line > 0) place.line = line;
+  refuse(place, "nested deeper than " + std::to_string(max_nesting) + " levels", {},
+         "a deck has sections, keys and lists of values");
+}
+
 toml::table parse_toml(const std::string& text, const std::string& file) {
+  check_nesting(text, {file, 1, 0});
   try {
     return toml::parse(text, file);
   } catch (const toml::parse_error& error) {
@@ -318,6 +318,7 @@ toml::table value_of_override(const std::string& text, const Key& key, const Pla
   const bool bare_text = !quoted && (std::holds_alternative<Text>(key.target) ||
                                      std::holds_alternative<TextList>(key.target) ||
                                      std::holds_alternative<Choice>(key.target));
+  if (!bare_text) check_nesting(text, place);
   std::optional<toml::table> table = bare_text ? string_value(text) : parse_value(text);
   if (!table && !quoted) table = string_value(text);
   if (!table) refuse(place, "not a valid TOML value", text, "check its quotes and brackets");
@@ -325,7 +326,7 @@ toml::table value_of_override(const std::string& text, const Key& key, const Pla
 }
 
 void apply_override(const std::string& argument, const std::vector<Key>& keys, Places& places) {
-  const Place place{"argument '" + one_line(argument) + "'"};
+  const Place place{"argument '" + printable(argument, 200) + "'"};
   const std::size_t equals = argument.find('=');
   if (equals == std::string::npos) {
     refuse(place, "not an override", {}, "write section.key=value");
@@ -361,39 +362,23 @@ void clear_directions(Draft& draft, const std::string& argument) {
   }
 }
 
-/// Names of files are bytes to the system, but a deck is UTF-8.
-void check_utf8(const std::vector<Key>& keys, const Places& places) {
-  const auto valid = [](const std::string& text) {
-    std::ostringstream line;
-    line << "v = " << toml::toml_formatter{toml::value(text), toml::format_flags::none};
-    try {
-      return toml::parse(line.str())["v"].value<std::string>() == text;
-    } catch (const toml::parse_error&) {
-      return false;
-    }
-  };
+/// Names of files are bytes to the system, but a deck is UTF-8; and no name or text holds a NUL.
+void check_text(const std::vector<Key>& keys, const Places& places) {
   for (const Key& key : keys) {
     const auto place = places.keys.find(key.full_name());
     if (place == places.keys.end()) continue;
-    bool good = true;
-    if (const auto* text = std::get_if<Text>(&key.target)) good = valid(*text->value);
-    if (const auto* list = std::get_if<TextList>(&key.target)) {
-      for (const std::string& text : *list->value) good = good && valid(text);
+    std::vector<std::string> texts;
+    if (const auto* text = std::get_if<Text>(&key.target)) texts = {*text->value};
+    if (const auto* list = std::get_if<TextList>(&key.target)) texts = *list->value;
+    for (const std::string& text : texts) {
+      if (first_invalid_utf8(text) != text.size()) {
+        refuse(place->second, key.full_name() + " is not UTF-8 text", text);
+      }
+      if (text.find('\0') != std::string::npos) {
+        refuse(place->second, key.full_name() + " holds a NUL character", text);
+      }
     }
-    if (!good) refuse(place->second, key.full_name() + " is not UTF-8 text");
   }
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::string text(largest_deck + 1, '\0');
-  if (stream) stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!stream.eof()) {
-    refuse({path}, stream.good() ? "too large for a deck" : "cannot read the deck", {},
-           stream.good() ? "is it a TOML file?" : "check the name and its permissions");
-  }
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  return text;
 }
 
 }  // namespace
@@ -411,14 +396,14 @@ Settings parse_deck(const std::string& text, const std::string& name,
     deck::apply_override(argument, keys, places);
     deck::clear_directions(draft, argument);
   }
-  deck::check_utf8(keys, places);
+  deck::check_text(keys, places);
   deck::join_links(draft, places);
   deck::check_settings(draft.settings, places);
   return draft.settings;
 }
 
 Settings read_deck(const std::string& path, const std::vector<std::string>& overrides) {
-  return parse_deck(deck::read_text(path), path, overrides);
+  return parse_deck(read_text_file(path, file_limit::deck), path, overrides);
 }
 
 }  // namespace deltapipe

@@ -12,36 +12,11 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/files/system_error.hpp"
 
 namespace deltapipe {
 
 namespace {
-
-std::string remedy_of(int error) {
-  switch (error) {
-    case ENOENT:
-      return "check the path";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return "check the permissions, or choose another place";
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return "free disk space or choose another place";
-    case EISDIR:
-      return "name a file, not a directory";
-    default:
-      return "";
-  }
-}
-
-[[noreturn]] void throw_system_error(const std::string& action, const std::string& path,
-                                     int error) {
-  throw UserError({.what = action + ": " + std::generic_category().message(error),
-                   .file = path,
-                   .remedy = remedy_of(error)});
-}
 
 /// Where a link points to, so that replacing the file keeps the link.
 std::string resolve_link(const std::string& path) {
@@ -63,20 +38,6 @@ void sync_directory_of(const std::string& path) {
 }
 
 }  // namespace
-
-std::string read_text_file(const std::string& path, std::uint64_t max_bytes) {
-  const ReadOnlyFile file(path);
-  if (file.size() > max_bytes) {
-    throw UserError({.what = "is larger than the " + std::to_string(max_bytes) +
-                             " bytes that such a file may have",
-                     .file = path,
-                     .value = std::to_string(file.size()) + " bytes",
-                     .remedy = "check that this is the right file"});
-  }
-  std::string text(file.size(), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
-  return text;
-}
 
 void write_file_atomically(const std::string& path, std::span<const std::byte> content) {
   AtomicFile file(path);
@@ -169,50 +130,6 @@ void AtomicFile::commit() {
     throw_system_error("writing failed", path_, error);
   }
   sync_directory_of(target_);
-}
-
-ReadOnlyFile::ReadOnlyFile(const std::string& path) : path_(path) {
-  struct stat status {};
-  // Checked before opening, which would wait for the other end of a named pipe.
-  if (::stat(path.c_str(), &status) != 0) throw_system_error("cannot be read", path, errno);
-  if (S_ISDIR(status.st_mode)) throw_system_error("cannot be read", path, EISDIR);
-  if (!S_ISREG(status.st_mode)) {
-    throw UserError({.what = "cannot be read: not a regular file", .file = path});
-  }
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) throw_system_error("cannot be read", path, errno);
-  if (::fstat(descriptor_, &status) != 0) {
-    const int error = errno;
-    (void)::close(std::exchange(descriptor_, -1));
-    throw_system_error("cannot be read", path, error);
-  }
-  size_ = static_cast<std::uint64_t>(status.st_size);
-}
-
-ReadOnlyFile::ReadOnlyFile(ReadOnlyFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      size_(other.size_) {}
-
-ReadOnlyFile::~ReadOnlyFile() {
-  if (descriptor_ >= 0) (void)::close(descriptor_);
-}
-
-void ReadOnlyFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
-  DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
-  while (!bytes.empty()) {
-    const ssize_t got =
-        ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_system_error("reading failed", path_, errno);
-    if (got == 0) {
-      throw UserError({.what = "ends before byte " + std::to_string(offset + bytes.size()),
-                       .file = path_,
-                       .remedy = "the file was cut off; copy or download it again"});
-    }
-    offset += static_cast<std::uint64_t>(got);
-    bytes = bytes.subspan(static_cast<std::size_t>(got));
-  }
 }
 
 }  // namespace deltapipe

@@ -10,10 +10,6 @@
 
 namespace deltapipe {
 
-/// The whole file; UserError when it is missing, not a regular file or larger than max_bytes.
-std::string read_text_file(const std::string& path,
-                           std::uint64_t max_bytes = std::uint64_t{64} << 20);
-
 /// Replaces `path` with `content`. A killed job or a full disk leaves the old file as it was.
 void write_file_atomically(const std::string& path, std::string_view content);
 void write_file_atomically(const std::string& path, std::span<const std::byte> content);
@@ -45,25 +41,6 @@ class AtomicFile {
   std::string temporary_;
   int descriptor_ = -1;
   std::uint64_t end_ = 0;
-};
-
-/// An open file for reading at offsets.
-class ReadOnlyFile {
- public:
-  explicit ReadOnlyFile(const std::string& path);
-  ~ReadOnlyFile();
-  ReadOnlyFile(ReadOnlyFile&& other) noexcept;
-  ReadOnlyFile& operator=(ReadOnlyFile&&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::uint64_t size() const { return size_; }
-  /// Fills all of `bytes`; UserError when the file ends before.
-  void read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
-
- private:
-  std::string path_;
-  int descriptor_ = -1;
-  std::uint64_t size_ = 0;
 };
 
 }  // namespace deltapipe

@@ -19,7 +19,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;
-constexpr std::uint64_t max_index_bytes = 100'000'000;
 
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
   std::string text = "[";
@@ -100,7 +99,7 @@ void SafetensorsReader::add_file(const std::string& path) {
   for (auto& [name, info] : read_safetensors_header(file)) {
     info.file = files_.size();
     if (!tensors_.emplace(name, info).second) {
-      throw UserError({.what = "tensor '" + printable_name(name) + "' is in " +
+      throw UserError({.what = "tensor '" + name + "' is in " +
                                files_[tensors_.at(name).file].path() + " as well",
                        .file = path,
                        .remedy = "remove shards that belong to another model"});
@@ -122,7 +121,7 @@ SafetensorsReader SafetensorsReader::open_directory(const std::string& directory
                                "pytorch_model.bin: load and save_pretrained() in transformers)"});
   }
   const std::map<std::string, std::string> shard_of =
-      parse_safetensors_index(read_text_file(index, max_index_bytes), index);
+      parse_safetensors_index(read_text_file(index, file_limit::weights_index), index);
   std::set<std::string> shards;
   for (const auto& [name, shard] : shard_of) shards.insert(shard);
   SafetensorsReader reader;
@@ -132,7 +131,7 @@ SafetensorsReader SafetensorsReader::open_directory(const std::string& directory
     const std::string path = (fs::path(directory) / shard).string();
     if (!fs::exists(path, ignored)) {
       throw UserError(
-          {.what = "the shard '" + printable_name(shard) + "' is missing",
+          {.what = "the shard '" + shard + "' is missing",
            .file = index,
            .remedy = "download all " + std::to_string(shards.size()) + " shards of the model"});
     }
@@ -143,8 +142,7 @@ SafetensorsReader SafetensorsReader::open_directory(const std::string& directory
     const auto found = reader.tensors_.find(name);
     if (found == reader.tensors_.end() || found->second.file != file_of.at(shard)) {
       throw UserError(
-          {.what = "tensor '" + printable_name(name) + "' is not in the shard '" +
-                   printable_name(shard) + "' that the index names",
+          {.what = "tensor '" + name + "' is not in the shard '" + shard + "' that the index names",
            .file = index,
            .remedy = "index and shards belong to different models; download them again"});
     }
@@ -192,7 +190,7 @@ void SafetensorsReader::read_range(const std::string& name, std::uint64_t first_
   const TensorInfo& tensor = info(name);
   const ReadOnlyFile& file = files_[tensor.file];
   if (!converts_to_fp32(tensor.type)) {
-    throw UserError({.what = "tensor '" + printable_name(name) + "' does not hold weights",
+    throw UserError({.what = "tensor '" + name + "' does not hold weights",
                      .file = file.path(),
                      .value = name_of(tensor.type),
                      .remedy = "convert the weights to F32, F16 or BF16"});

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/files/checked_file.hpp"
+#include "core/files/input_file.hpp"
 
 namespace deltapipe {
 

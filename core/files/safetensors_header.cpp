@@ -3,18 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <set>
 #include <string_view>
 
 #include "core/error.hpp"
+#include "core/files/json.inc"
 
 namespace deltapipe {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct TypeRow {
   TensorType type;
@@ -61,60 +57,9 @@ struct Place {
   }
 };
 
-/// Notes the first key that an object holds twice; the parsed value would hide it. Deep nesting is
-/// refused, because a recursive destructor would otherwise use up the stack.
-class KeyWatch {
- public:
-  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
-    if (depth > max_depth) too_deep_ = true;
-    if (too_deep_) return false;
-    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys_.pop_back();
-    if (event == Json::parse_event_t::key &&
-        !keys_.back().insert(parsed.get<std::string>()).second && !duplicate_) {
-      duplicate_ = parsed.get<std::string>();
-    }
-    return true;
-  }
-  const std::optional<std::string>& duplicate() const { return duplicate_; }
-  bool too_deep() const { return too_deep_; }
-
- private:
-  static constexpr int max_depth = 16;
-  std::vector<std::set<std::string>> keys_;
-  std::optional<std::string> duplicate_;
-  bool too_deep_ = false;
-};
-
-Json parse_object(std::string_view text, const Place& place) {
-  // The parser would take a NUL for the end of the text.
-  if (text.find('\0') != std::string_view::npos) {
-    place.refuse("its JSON header is broken: it has a NUL byte");
-  }
-  KeyWatch watch;
-  Json json;
-  try {
-    json = Json::parse(text, [&watch](int depth, Json::parse_event_t event, Json& parsed) {
-      return watch(depth, event, parsed);
-    });
-  } catch (const Json::exception& error) {
-    // what() starts with the library's own error number in brackets.
-    const std::string message = error.what();
-    const std::size_t start = message.find("] ");
-    place.refuse("its JSON header is broken: " +
-                 printable_name(start == std::string::npos ? message : message.substr(start + 2)));
-  }
-  if (watch.too_deep()) place.refuse("its JSON header is nested too deeply");
-  if (watch.duplicate()) {
-    place.refuse("the JSON header has the key '" + printable_name(*watch.duplicate()) + "' twice");
-  }
-  if (!json.is_object()) place.refuse("its JSON header is not an object");
-  return json;
-}
-
 std::uint64_t unsigned_number(const Json& json, const std::string& what, const Place& place) {
   if (!json.is_number_unsigned()) {
-    place.refuse(what + " must be a whole number >= 0", printable_name(json.dump()));
+    place.refuse(what + " must be a whole number >= 0", shown(json));
   }
   return json.get<std::uint64_t>();
 }
@@ -126,18 +71,18 @@ const Json& member(const Json& object, const char* key, const Place& place) {
 }
 
 TensorType parse_type(const Json& json, const Place& place) {
-  if (!json.is_string()) place.refuse("'dtype' must be a string", printable_name(json.dump()));
+  if (!json.is_string()) place.refuse("'dtype' must be a string", shown(json));
   const std::string name = json.get<std::string>();
   for (const TypeRow& row : type_table) {
     if (name == row.name) return row.type;
   }
-  place.refuse("unknown dtype", printable_name(name),
+  place.refuse("unknown dtype", name,
                "convert the weights to F32, F16 or BF16 with the tool that made the file");
 }
 
 std::vector<std::uint64_t> parse_shape(const Json& json, const Place& place) {
   constexpr std::size_t max_dimensions = 32;
-  if (!json.is_array()) place.refuse("'shape' must be a list", printable_name(json.dump()));
+  if (!json.is_array()) place.refuse("'shape' must be a list", shown(json));
   if (json.size() > max_dimensions) {
     place.refuse("'shape' has too many dimensions", std::to_string(json.size()));
   }
@@ -163,29 +108,29 @@ std::uint64_t checked_bytes(const std::vector<std::uint64_t>& shape, TensorType 
 }
 
 TensorInfo parse_tensor(const Json& json, std::uint64_t data_bytes, const Place& place) {
-  if (!json.is_object()) place.refuse("its entry is not an object", printable_name(json.dump()));
+  if (!json.is_object()) place.refuse("its entry is not an object", shown(json));
   TensorInfo info;
   info.type = parse_type(member(json, "dtype", place), place);
   info.shape = parse_shape(member(json, "shape", place), place);
   const Json& offsets = member(json, "data_offsets", place);
   if (!offsets.is_array() || offsets.size() != 2) {
-    place.refuse("'data_offsets' must be two numbers", printable_name(offsets.dump()));
+    place.refuse("'data_offsets' must be two numbers", shown(offsets));
   }
   info.begin = unsigned_number(offsets[0], "'data_offsets'", place);
   info.end = unsigned_number(offsets[1], "'data_offsets'", place);
   if (info.begin > info.end) {
-    place.refuse("'data_offsets' end before they begin", printable_name(offsets.dump()));
+    place.refuse("'data_offsets' end before they begin", shown(offsets));
   }
   if (info.end > data_bytes) {
     place.refuse("its bytes reach beyond the end of the file, which has " +
                      std::to_string(data_bytes) + " bytes of data",
-                 printable_name(offsets.dump()));
+                 shown(offsets));
   }
   const std::uint64_t expected = checked_bytes(info.shape, info.type, place);
   if (info.end - info.begin != expected) {
     place.refuse("'shape' and 'dtype' need " + std::to_string(expected) +
                      " bytes, 'data_offsets' give " + std::to_string(info.end - info.begin),
-                 printable_name(offsets.dump()));
+                 shown(offsets));
   }
   return info;
 }
@@ -201,9 +146,9 @@ void check_coverage(const std::map<std::string, TensorInfo>& tensors, std::uint6
   std::uint64_t covered = 0;
   const std::string* before = nullptr;
   for (const auto& [name, info] : order) {
-    const Place place{file, printable_name(*name)};
+    const Place place{file, *name};
     if (info->begin < covered) {
-      place.refuse("its bytes overlap those of tensor '" + printable_name(*before) + "'",
+      place.refuse("its bytes overlap those of tensor '" + *before + "'",
                    "begin " + std::to_string(info->begin));
     }
     if (info->begin > covered) {
@@ -253,16 +198,6 @@ const char* name_of(TensorType type) {
   return row_of(type).name;
 }
 
-std::string printable_name(const std::string& name) {
-  constexpr std::size_t max_length = 200;
-  std::string text = name.substr(0, max_length);
-  for (char& character : text) {
-    const auto code = static_cast<unsigned char>(character);
-    if (code < 0x20 || code == 0x7F) character = '?';
-  }
-  return name.size() > max_length ? text + "..." : text;
-}
-
 std::map<std::string, TensorInfo> read_safetensors_header(const ReadOnlyFile& file) {
   const Place place{file.path()};
   const std::uint64_t length = read_header_length(file, place);
@@ -271,14 +206,15 @@ std::map<std::string, TensorInfo> read_safetensors_header(const ReadOnlyFile& fi
   if (text.empty() || text.front() != '{') {
     place.refuse("its header does not start with '{'", "", "check that this is a safetensors file");
   }
-  const Json json = parse_object(text, place);
   const std::uint64_t data_start = safetensors_length_bytes + length;
   const std::uint64_t data_bytes = file.size() - data_start;
   std::map<std::string, TensorInfo> tensors;
-  for (const auto& [name, entry] : json.items()) {
-    if (name == "__metadata__") continue;
-    tensors[name] = parse_tensor(entry, data_bytes, {file.path(), printable_name(name)});
-  }
+  for_each_json_member(
+      text, {.file = file.path(), .line = 0, .subject = "its JSON header "},
+      [](const std::string& name) { return name != "__metadata__"; },
+      [&](const std::string& name, const Json& entry) {
+        tensors.emplace(name, parse_tensor(entry, data_bytes, {file.path(), name}));
+      });
   check_coverage(tensors, data_bytes, file.path());
   for (auto& [name, info] : tensors) {
     info.begin += data_start;
@@ -290,23 +226,23 @@ std::map<std::string, TensorInfo> read_safetensors_header(const ReadOnlyFile& fi
 std::map<std::string, std::string> parse_safetensors_index(const std::string& text,
                                                            const std::string& path) {
   const Place place{path};
-  const Json json = parse_object(text, place);
-  const Json& weight_map = member(json, "weight_map", place);
-  if (!weight_map.is_object()) place.refuse("'weight_map' must be an object");
+  Json weight_map;
+  for_each_json_member(
+      text, {.file = path}, [](const std::string& key) { return key == "weight_map"; },
+      [&](const std::string&, Json&& value) { weight_map = std::move(value); });
+  if (!weight_map.is_object()) place.refuse("has no object 'weight_map'");
   std::map<std::string, std::string> shards;
   for (const auto& [name, shard] : weight_map.items()) {
-    const Place here{path, printable_name(name)};
-    if (!shard.is_string()) {
-      here.refuse("its shard must be a file name", printable_name(shard.dump()));
-    }
+    const Place here{path, name};
+    if (!shard.is_string()) here.refuse("its shard must be a file name", shown(shard));
     const std::string file_name = shard.get<std::string>();
     // Shards lie beside the index: a separator or a leading dot would lead elsewhere.
     if (file_name.empty() || file_name.front() == '.' ||
         file_name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
-      here.refuse("its shard must be the name of a file in the same directory",
-                  printable_name(file_name), "do not use this model: its index is not trustworthy");
+      here.refuse("its shard must be the name of a file in the same directory", file_name,
+                  "do not use this model: its index is not trustworthy");
     }
-    shards[name] = file_name;
+    shards.emplace_hint(shards.end(), name, file_name);
   }
   if (shards.empty()) place.refuse("'weight_map' names no tensor");
   return shards;

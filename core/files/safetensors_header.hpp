@@ -20,7 +20,4 @@ std::map<std::string, TensorInfo> read_safetensors_header(const ReadOnlyFile& fi
 std::map<std::string, std::string> parse_safetensors_index(const std::string& text,
                                                            const std::string& path);
 
-/// A name from an untrusted file, fit for a one-line message: no control characters, not endless.
-std::string printable_name(const std::string& name);
-
 }  // namespace deltapipe

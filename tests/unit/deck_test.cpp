@@ -272,7 +272,7 @@ TEST_CASE("a wrong override names its argument") {
        {"boundary.forward.bits=9"},
        {"argument 'boundary.forward.bits=9':", "(got 9)", "1 to 8"}},
       {"", {"boundary.forward.bit=3"}, {"argument '", "did you mean 'bits'?"}},
-      {"", {"trai\nning.steps=3"}, {"unknown section [trai ning]"}},
+      {"", {"trai\nning.steps=3"}, {"unknown section [trai\\nning]"}},
       {"", {"steps=3"}, {"argument 'steps=3'", "did you mean 'training.steps'?"}},
       {"", {"nothing=3"}, {"argument 'nothing=3'", "write section.key=value"}},
       {"", {"traning.steps=3"}, {"unknown section [traning]", "did you mean [training]?"}},
@@ -326,9 +326,9 @@ TEST_CASE("contradictions are refused") {
 TEST_CASE("unreadable decks are refused") {
   const auto path = std::filesystem::temp_directory_path() / "deltapipe_deck_test.toml";
   CHECK_THROWS_WITH(read_deck("/does/not/exist.toml"),
-                    Catch::StartsWith("/does/not/exist.toml: cannot read the deck"));
-  CHECK_THROWS_WITH(read_deck("/"), Catch::Contains("cannot read the deck"));
-  CHECK_THROWS_WITH(read_deck("/dev/zero"), Catch::Contains("too large for a deck"));
+                    Catch::StartsWith("/does/not/exist.toml: cannot be read: No such file"));
+  CHECK_THROWS_WITH(read_deck("/"), Catch::Contains("not a directory"));
+  CHECK_THROWS_WITH(read_deck("/dev/zero"), Catch::Contains("this is a device"));
   std::ofstream(path) << "[training]\nsteps = 3\n";
   CHECK(read_deck(path.string()).training.steps == 3);
   CHECK_THROWS_WITH(read_deck(path.string(), {"training.stepz=4"}), Catch::Contains("'steps'"));

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "core/data/byte_level.hpp"
+#include "core/utf8.hpp"
 #include "tests/unit/text_support.hpp"
 
 namespace deltapipe {

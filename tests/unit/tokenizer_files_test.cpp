@@ -169,7 +169,7 @@ TEST_CASE("Mistakes in tokenizer files are named", "[tokenizer]") {
       CHECK_THAT(load_message(directory.path()), Contains("vocab.json"));
     }
     write_bytes(directory / "vocab.json", "{\n\n\"a\": 0,\n?}");
-    CHECK_THAT(load_message(directory.path()), Contains("vocab.json:4: this is not valid JSON"));
+    CHECK_THAT(load_message(directory.path()), Contains("vocab.json:4:"));
   }
   SECTION("merges") {
     copy_fixture(directory, "vocab.json", "other.txt");

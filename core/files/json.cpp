@@ -1,0 +1,245 @@
+#include "core/files/json.inc"
+
+#include <algorithm>
+#include <iterator>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/files/input_file.hpp"
+#include "core/printable.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Reads characters and keeps count of them where the events' receiver sees it.
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  explicit CountingIterator(const char** position) : position_(position) {}
+  reference operator*() const { return **position_; }
+  CountingIterator& operator++() {
+    ++*position_;
+    return *this;
+  }
+  CountingIterator operator++(int) = delete;
+  bool operator==(const CountingIterator& other) const { return *position_ == *other.position_; }
+  bool operator!=(const CountingIterator& other) const { return !(*this == other); }
+
+ private:
+  const char** position_;
+};
+
+using Wanted = std::function<bool(const std::string&)>;
+using Take = std::function<void(const std::string&, Json&&)>;
+
+/// Receives the parser's events and builds either the whole value or, given `take`, the members of
+/// the outermost object one after the other.
+class Builder {
+ public:
+  Builder(std::string_view text, const JsonSource& source, const Wanted* wanted, const Take* take)
+      : text_(text), source_(source), wanted_(wanted), take_(take) {}
+
+  Json parse() {
+    const std::size_t nul = text_.find('\0');
+    if (nul != std::string_view::npos) {  // the parser would take it for the end of the text
+      position_ = text_.data() + nul + 1;
+      refuse("is not valid JSON: it has a NUL byte");
+    }
+    position_ = text_.data();
+    end_ = text_.data() + text_.size();
+    Json::sax_parse(CountingIterator(&position_), CountingIterator(&end_), this);
+    return std::move(root_);
+  }
+
+  // The interface that the parser calls; false would stop it, and is never needed.
+  bool null() { return scalar(nullptr); }
+  bool boolean(bool value) { return scalar(value); }
+  bool number_integer(Json::number_integer_t value) { return scalar(value); }
+  bool number_unsigned(Json::number_unsigned_t value) { return scalar(value); }
+  bool number_float(Json::number_float_t value, const std::string&) { return scalar(value); }
+  bool string(std::string& value) { return scalar(std::move(value)); }
+  bool binary(Json::binary_t&) { return false; }  // JSON text has none
+  bool start_object(std::size_t) { return start(Json::value_t::object); }
+  bool start_array(std::size_t) { return start(Json::value_t::array); }
+  bool end_object() { return end(); }
+  bool end_array() { return end(); }
+
+  bool key(std::string& name) {
+    if (depth_ == 1 && take_ != nullptr) {
+      if (!names_.insert(name).second) twice(name);
+      skipping_ = !(*wanted_)(name);
+      name_ = std::move(name);
+      root_ = Json();
+      values_ = 0;
+      slot_ = &root_;
+      return true;
+    }
+    if (skipping_) return true;
+    auto& object = open_.back()->get_ref<Json::object_t&>();
+    const auto [place, is_new] = object.try_emplace(std::move(name), nullptr);
+    if (!is_new) twice(name);
+    slot_ = &place->second;
+    return true;
+  }
+
+  bool parse_error(std::size_t, const std::string&, const Json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..."
+    std::string reason = error.what();
+    for (const char* part : {"] ", "parse error at "}) {
+      const std::size_t begin = reason.find(part);
+      if (begin != std::string::npos) reason.erase(0, begin + std::string(part).size());
+    }
+    if (reason.starts_with("line ")) {
+      const std::size_t colon = reason.find(": ");
+      if (colon != std::string::npos) reason.erase(0, colon + 2);
+    }
+    refuse("is not valid JSON: " + printable(reason, 200));
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    const auto read = text_.substr(0, static_cast<std::size_t>(position_ - text_.data()));
+    Mistake mistake{.what = source_.subject + what,
+                    .file = source_.file,
+                    .remedy = "copy or download the file again"};
+    if (source_.line == 0) {
+      mistake.what += " (byte " + std::to_string(read.size()) + " of the JSON text)";
+    } else {
+      // The place is that of the last character read.
+      const auto before = read.substr(0, read.empty() ? 0 : read.size() - 1);
+      const std::size_t line_start = before.rfind('\n') + 1;  // npos + 1 is 0
+      mistake.line =
+          source_.line + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
+      mistake.column = before.size() - line_start + 1;
+    }
+    throw UserError(mistake);
+  }
+
+  [[noreturn]] void twice(const std::string& name) const {
+    refuse("has the key '" + printable(name, 200) + "' twice");
+  }
+
+  /// Where the next value goes; null: nowhere.
+  Json* place() {
+    if (skipping_) return nullptr;
+    if (++values_ > source_.max_values) refuse("has too many values");
+    if (open_.empty() || open_.back()->is_object()) return slot_;
+    auto& array = open_.back()->get_ref<Json::array_t&>();
+    array.emplace_back();
+    return &array.back();
+  }
+
+  template <class Value>
+  bool scalar(Value&& value) {
+    if (take_ != nullptr && depth_ == 0) refuse("is not a JSON object");
+    if (Json* const target = place()) *target = std::forward<Value>(value);
+    deliver();
+    return true;
+  }
+
+  bool start(Json::value_t type) {
+    if (++depth_ > source_.max_depth) {
+      refuse("is nested deeper than " + std::to_string(source_.max_depth) + " levels");
+    }
+    if (take_ != nullptr && depth_ == 1) {
+      if (type != Json::value_t::object) refuse("is not a JSON object");
+      return true;
+    }
+    if (Json* const target = place()) {
+      *target = Json(type);
+      open_.push_back(target);
+    }
+    return true;
+  }
+
+  bool end() {
+    --depth_;
+    if (!skipping_ && !open_.empty()) open_.pop_back();
+    deliver();
+    return true;
+  }
+
+  /// Hands a member out once it is complete.
+  void deliver() {
+    if (take_ == nullptr || depth_ != 1) return;
+    if (!skipping_) (*take_)(name_, std::move(root_));
+    skipping_ = false;
+  }
+
+  std::string_view text_;
+  const JsonSource& source_;
+  const Wanted* wanted_;
+  const Take* take_;
+  const char* position_ = nullptr;
+  const char* end_ = nullptr;
+  Json root_;
+  Json* slot_ = &root_;
+  std::vector<Json*> open_;  // arrays and objects that have begun, the innermost last
+  int depth_ = 0;
+  std::size_t values_ = 0;
+  // Members of the outermost object: names so far, the present one, and whether nobody wants it.
+  std::unordered_set<std::string> names_;
+  std::string name_;
+  bool skipping_ = false;
+};
+
+constexpr std::size_t most_shown = 60;
+
+/// Appends the value's text, or some of it when `text` is long enough by then.
+void append_shown(const Json& value, std::string& text) {
+  if (text.size() > most_shown) return;
+  if (value.is_structured()) {
+    const bool is_object = value.is_object();
+    text += is_object ? '{' : '[';
+    const char* separator = "";
+    for (auto item = value.begin(); item != value.end() && text.size() <= most_shown; ++item) {
+      text += separator;
+      separator = ",";
+      if (is_object) {
+        append_shown(Json(item.key().substr(0, 2 * most_shown)), text);
+        text += ':';
+      }
+      append_shown(*item, text);
+    }
+    text += is_object ? '}' : ']';
+    return;
+  }
+  constexpr auto replace = Json::error_handler_t::replace;
+  if (const auto* string = value.get_ptr<const std::string*>()) {
+    text += Json(string->substr(0, 2 * most_shown)).dump(-1, ' ', false, replace);
+  } else {
+    text += value.dump(-1, ' ', false, replace);
+  }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const JsonSource& source) {
+  return Builder(text, source, nullptr, nullptr).parse();
+}
+
+Json read_json_file(const std::string& path, std::uint64_t max_bytes) {
+  const std::string text = read_text_file(path, max_bytes);
+  return parse_json(text, {.file = path});
+}
+
+void for_each_json_member(std::string_view text, const JsonSource& source, const Wanted& wanted,
+                          const Take& take) {
+  Builder(text, source, &wanted, &take).parse();
+}
+
+std::string shown(const Json& value) {
+  std::string text;
+  append_shown(value, text);
+  return printable(text, most_shown);
+}
+
+}  // namespace deltapipe
