@@ -7,9 +7,9 @@
 #include "app/pipeline.hpp"
 #include "app/session.hpp"
 #include "comm/collectives.hpp"
-#include "core/utf8.hpp"
 #include "core/error.hpp"
 #include "core/random.hpp"
+#include "core/utf8.hpp"
 
 namespace deltapipe {
 

@@ -211,6 +211,7 @@ hdf5::Dataset open_integers(const hdf5::File& file, const std::string& name) {
     fail(file.file_name(), "dataset '" + name + "' is not a list of integers", "",
          "write it with one dimension and an integer type");
   }
+  dataset.expect_stored();
   return dataset;
 }
 

@@ -254,7 +254,8 @@ Json number_of(const std::string& text) {
 
 /// added_tokens.json and tokenizer_config.json beside the vocabulary, as transformers reads them.
 void read_side_files(const fs::path& directory, Builder& builder) {
-  if (const fs::path file = directory / "added_tokens.json"; fs::exists(file)) {
+  std::error_code ignored;
+  if (const fs::path file = directory / "added_tokens.json"; fs::exists(file, ignored)) {
     const Json added = read_json(file.string());
     if (!added.is_object()) fail(file.string(), "this is no JSON object", shown(added), "");
     for (const auto& [content, id] : added.items()) {
@@ -263,7 +264,7 @@ void read_side_files(const fs::path& directory, Builder& builder) {
   }
   std::string end_of_text = kEndOfText;
   bool required = false;
-  if (const fs::path file = directory / "tokenizer_config.json"; fs::exists(file)) {
+  if (const fs::path file = directory / "tokenizer_config.json"; fs::exists(file, ignored)) {
     const Json config = read_json(file.string());
     builder.definition.add_prefix_space =
         flag(file.string(), config, "add_prefix_space", builder.definition.add_prefix_space);

@@ -4,15 +4,18 @@
 #include <array>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/files/input_file.hpp"
 
 namespace deltapipe::hdf5 {
 
 namespace {
 
 constexpr std::size_t max_attribute_bytes = std::size_t{16} << 20;
+constexpr std::uint64_t max_chunk_bytes = std::uint64_t{1} << 30;
 
 std::recursive_mutex& library_mutex() {
   static std::recursive_mutex mutex;
@@ -160,6 +163,53 @@ std::vector<std::uint64_t> shape_of(hid_t space, const std::string& what, const 
   std::array<hsize_t, H5S_MAX_RANK> extent{};
   if (H5Sget_simple_extent_dims(space, extent.data(), nullptr) < 0) throw_failure(what, file);
   return {extent.begin(), extent.begin() + rank};
+}
+
+/// Nothing when it does not fit 64 bits; also a product with a zero behind too large factors.
+std::optional<std::uint64_t> product_of(const std::vector<std::uint64_t>& factors) {
+  std::uint64_t product = 1;
+  for (const std::uint64_t factor : factors) {
+    if (factor != 0 && product > std::numeric_limits<std::uint64_t>::max() / factor) return {};
+    product *= factor;
+  }
+  return product;
+}
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  std::string text;
+  for (const std::uint64_t extent : shape) {
+    text += (text.empty() ? "" : " x ") + std::to_string(extent);
+  }
+  return text;
+}
+
+/// Follows no link out of the file: every part of the path is a hard link.
+void check_links(hid_t location, const std::string& name, const std::string& what,
+                 const std::string& file) {
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = name.find('/', end + 1);
+    const std::string part = name.substr(0, end);
+    if (part.empty() || part.back() == '/') continue;
+    H5L_info_t info{};
+    check(H5Lget_info(location, part.c_str(), &info, H5P_DEFAULT), what, file);
+    if (info.type == H5L_TYPE_HARD) continue;
+    throw UserError({.what = "'" + part + "' is a link to another place, which is not followed",
+                     .file = file,
+                     .remedy = "write the data itself into this file"});
+  }
+}
+
+/// Refuses datasets whose elements lie in other files.
+void check_storage_in_file(hid_t dataset, const std::string& name, const std::string& what,
+                           const std::string& file) {
+  const Handle creation = take(H5Dget_create_plist(dataset), H5Pclose, what, file);
+  const int external = H5Pget_external_count(creation.get());
+  if (external < 0) throw_failure(what, file);
+  if (external == 0 && H5Pget_layout(creation.get()) != H5D_VIRTUAL) return;
+  throw UserError({.what = quoted("dataset", name) + " has its elements in other files, which are "
+                                                     "not read",
+                   .file = file,
+                   .remedy = "write the data itself into this file"});
 }
 
 struct Selection {
@@ -452,6 +502,46 @@ ElementType Dataset::element_type() const {
                    .remedy = "use little-endian integers or floating-point numbers"});
 }
 
+void Dataset::expect_stored() const {
+  const Lock lock;
+  const std::string what = "cannot tell the storage of " + quoted("dataset", name_);
+  const std::uint64_t elements =
+      product_of(shape_).value_or(std::numeric_limits<std::uint64_t>::max());
+  const Handle type = take(H5Dget_type(id()), H5Tclose, what, file_name());
+  const std::uint64_t element_bytes = std::max<std::size_t>(H5Tget_size(type.get()), 1);
+  const Handle creation = take(H5Dget_create_plist(id()), H5Pclose, what, file_name());
+  const std::uint64_t stored = H5Dget_storage_size(id());
+  const auto refuse = [&](const std::string& reason) {
+    throw UserError({.what = quoted("dataset", name_) + " " + reason,
+                     .file = file_name(),
+                     .value = shape_text(shape_) + ", " + std::to_string(stored) + " bytes stored",
+                     .remedy = "write all of its elements"});
+  };
+  hsize_t file_bytes = 0;
+  const Handle file = take(H5Iget_file_id(id()), H5Fclose, what, file_name());
+  check(H5Fget_filesize(file.get(), &file_bytes), what, file_name());
+  if (stored > file_bytes) refuse("claims more bytes than the file has");
+  if (H5Pget_layout(creation.get()) != H5D_CHUNKED) {
+    if (elements > stored / element_bytes) refuse("has elements that were never written");
+    return;
+  }
+  std::vector<hsize_t> chunk(shape_.size());
+  const int rank = H5Pget_chunk(creation.get(), static_cast<int>(chunk.size()), chunk.data());
+  if (rank != static_cast<int>(chunk.size())) throw_failure(what, file_name());
+  const std::optional<std::uint64_t> chunk_elements = product_of({chunk.begin(), chunk.end()});
+  if (!chunk_elements || *chunk_elements > max_chunk_bytes / element_bytes) {
+    refuse("has chunks of more than 1 GiB");
+  }
+  std::vector<std::uint64_t> grid;
+  for (std::size_t i = 0; i < chunk.size(); ++i) {
+    grid.push_back(shape_[i] / chunk[i] + (shape_[i] % chunk[i] > 0 ? 1 : 0));
+  }
+  hsize_t written = 0;
+  const Handle space = take(H5Dget_space(id()), H5Sclose, what, file_name());
+  check(H5Dget_num_chunks(id(), space.get(), &written), what, file_name());
+  if (product_of(grid) != written) refuse("has elements that were never written");
+}
+
 void Dataset::resize(std::uint64_t rows) {
   const Lock lock;
   std::vector<hsize_t> extent(shape_.begin(), shape_.end());
@@ -522,8 +612,9 @@ Group Location::create_group(const std::string& name) {
 
 Group Location::open_group(const std::string& name) const {
   const Lock lock;
-  return Group(take(H5Gopen2(id(), name.c_str(), H5P_DEFAULT), H5Gclose,
-                    "cannot open " + quoted("group", name), file_name()),
+  const std::string what = "cannot open " + quoted("group", name);
+  check_links(id(), name, what, file_name());
+  return Group(take(H5Gopen2(id(), name.c_str(), H5P_DEFAULT), H5Gclose, what, file_name()),
                state_);
 }
 
@@ -576,7 +667,9 @@ Dataset Location::create_dataset(const std::string& name, ElementType type,
 Dataset Location::open_dataset(const std::string& name) const {
   const std::string what = "cannot open " + quoted("dataset", name);
   const Lock lock;
+  check_links(id(), name, what, file_name());
   Handle dataset = take(H5Dopen2(id(), name.c_str(), H5P_DEFAULT), H5Dclose, what, file_name());
+  check_storage_in_file(dataset.get(), name, what, file_name());
   const Handle space = take(H5Dget_space(dataset.get()), H5Sclose, what, file_name());
   std::vector<std::uint64_t> shape = shape_of(space.get(), what, file_name());
   if (shape.empty()) {
@@ -604,6 +697,7 @@ File File::create(const std::string& path) {
 namespace {
 
 Handle open_existing(const std::string& path, unsigned mode) {
+  const ReadOnlyFile regular(path);  // HDF5 would wait for the other end of a named pipe
   const Handle access = file_access(path);
   return take(H5Fopen(path.c_str(), mode, access.get()), H5Fclose, "cannot be opened", path);
 }

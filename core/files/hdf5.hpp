@@ -154,6 +154,9 @@ class Dataset : public Object {
   /// Elements in a row: the product of all dimensions but the first.
   std::uint64_t row_elements() const;
   ElementType element_type() const;
+  /// For files from outside: UserError unless every element lies in the file, so that the shape is
+  /// no mere claim. Elements that nobody wrote are not there, and chunks are at most 1 GiB.
+  void expect_stored() const;
 
   void resize(std::uint64_t rows);
   /// Rows [first_row, first_row + rows) from or to row-major memory; they must exist.
@@ -203,6 +206,8 @@ class Location : public Object {
   bool exists(const std::string& name) const;
   std::vector<std::string> names() const;
   Group create_group(const std::string& name);
+  /// What is opened lies in this file itself: soft and external links are a UserError, as are
+  /// datasets whose elements are in other files (external storage, virtual datasets).
   Group open_group(const std::string& name) const;
   /// The first dimension can grow when there is a chunk shape.
   Dataset create_dataset(const std::string& name, ElementType type,

@@ -147,9 +147,9 @@ class Data(Mistakes):
 
     def test_not_utf8(self):
         bad = self.place / "latin1.txt"
-        bad.write_bytes(support.text_of(4000).encode("latin-1", "replace") + b"\xe9\xff\n")
-        self.succeed(["train", self.deck_file(self.fine_tuned(
-            self.model, data={"train": [str(bad)]}, training={"steps": 1}))])
+        bad.write_bytes(b"good\n" + "caf\xe9\n".encode("latin-1"))
+        self.stops(self.fine_tuned(self.model, data={"train": [str(bad)]}), "latin1.txt:2:4",
+                   "UTF-8", "0xE9 at offset 8", "iconv")
 
     def test_bad_json_line(self):
         bad = self.place / "bad.jsonl"

@@ -3,6 +3,7 @@
 #include "core/data/corpus.hpp"
 #include "core/error.hpp"
 #include "core/files/hdf5.hpp"
+#include "core/utf8.hpp"
 #include "tests/unit/text_support.hpp"
 
 namespace deltapipe {
@@ -43,6 +44,18 @@ Ids encode(const std::string& text) {
   return small_tokenizer().encode(text);
 }
 
+/// The text without the bytes that are no UTF-8, and without NUL.
+std::string utf8_of(const std::string& bytes) {
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size();) {
+    char32_t code_point = 0;
+    const std::size_t length = utf8_sequence(std::string_view(bytes).substr(i), code_point);
+    if (length > 0 && code_point != 0) text += bytes.substr(i, length);
+    i += std::max<std::size_t>(length, 1);
+  }
+  return text;
+}
+
 TEST_CASE("The suffix tells the format unless it is set", "[data]") {
   CHECK(data_format("a/b.txt", DataFormat::automatic) == DataFormat::text);
   CHECK(data_format("b.jsonl", DataFormat::automatic) == DataFormat::jsonl);
@@ -59,7 +72,7 @@ TEST_CASE("A text file is one document, large ones come in pieces", "[data]") {
   write_bytes(file, "One.\n\nTwo.\n");
   CHECK(read_all(file).all == std::vector<Ids>{encode("One.\n\nTwo.\n")});
 
-  const std::string mixed = read_bytes(tokenizer_fixture("mixed.bin"));
+  const std::string mixed = utf8_of(read_bytes(tokenizer_fixture("mixed.bin")));
   std::string large;
   while (large.size() < 5'000'000) large += mixed;
   write_bytes(file, large);
@@ -77,6 +90,41 @@ TEST_CASE("Text that cannot be read is an error", "[data]") {
   CHECK_THAT(message(directory.path(), text), Contains("directory"));
   write_bytes(directory / "empty.txt", "");
   CHECK_THAT(message(directory / "empty.txt"), Contains("is empty"));
+}
+
+TEST_CASE("Text that is not UTF-8 is an error with its place", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.txt";
+  write_bytes(file, "One.\nCaf\xE9\n");
+  CHECK_THAT(message(file), Contains("a.txt:2:4: this is no UTF-8 text: byte 0xE9 at offset 8; "
+                                     "convert the file, for example with iconv"));
+  write_bytes(file, std::string("\xFF\xFEO\0n\0e\0", 8));
+  CHECK_THAT(message(file), Contains("a.txt:1:1: this is no UTF-8 text: byte 0xFF at offset 0"));
+  write_bytes(file, std::string("O\0n\0e\0", 6));
+  CHECK_THAT(message(file), Contains("a.txt:1:2: this is no UTF-8 text: byte 0x00 at offset 1"));
+  write_bytes(file, "One \xF0\x9F\x98");
+  CHECK_THAT(message(file), Contains("byte 0xF0 at offset 4"));
+  const std::string lines = directory / "a.jsonl";
+  write_bytes(lines, "{\"text\": \"x\"}\n{\"text\": \"\xE9\"}\n");
+  CHECK_THAT(message(lines),
+             Contains("a.jsonl:2:11: this is no UTF-8 text: byte 0xE9 at offset 24"));
+
+  // Files are read in blocks of 4 MiB: a character across the border, and a mistake behind it.
+  const std::string border(4 * 1024 * 1024 - 1, 'x');
+  write_bytes(file, border + "\u00e9\n");
+  CHECK(message(file).empty());
+  write_bytes(file, border + "\xC3x\n");
+  CHECK_THAT(message(file), Contains("a.txt:1:4194304: ") && Contains("0xC3 at offset 4194303"));
+  write_bytes(file, "\n" + border + "\u00e9\n\xFF");
+  CHECK_THAT(message(file), Contains("a.txt:3:1: ") && Contains("0xFF at offset 4194307"));
+}
+
+TEST_CASE("A JSONL line reaches into any number of blocks", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.jsonl";
+  const std::string words(9'000'000, ' ');
+  write_bytes(file, "{\"text\": \"a\"," + words + "\"more\": [[1]]}\n{\"text\": \"b\"}");
+  CHECK(read_all(file).all == std::vector<Ids>{encode("a"), encode("b")});
 }
 
 TEST_CASE("Every line of a JSONL file is a document", "[data]") {
@@ -98,11 +146,14 @@ TEST_CASE("Mistakes in JSONL files are named with their line", "[data]") {
   const std::string good = "{\"text\": \"x\"}\n";
   for (const std::string line :
        {"{", "[]", "3", "\"text\"", "{\"text\": \"\xFF\"}", "{\"text\"}", "{\"text\": 3}",
-        "{\"text\": null}", "{\"Text\": \"x\"}", "{\"text\": \"x\"} {}"}) {
+        "{\"text\": null}", "{\"Text\": \"x\"}", "{\"text\": \"x\"} {}",
+        "{\"text\": \"x\", \"text\": \"y\"}", "{\"text\": 1e400}"}) {
     INFO(line);
     write_bytes(file, good + "\n" + line + "\n" + good);
     CHECK_THAT(message(file), Contains("a.jsonl:3:"));
   }
+  write_bytes(file, good + "{\"text\": " + std::string(100'000, '[') + "\n");
+  CHECK_THAT(message(file), Contains("a.jsonl:2:73: the line is nested deeper than 64 levels"));
   write_bytes(file, "\n \n");
   CHECK_THAT(message(file), Contains("no documents"));
   CHECK_THAT(message(directory / "none.jsonl"), Contains("cannot be read"));
@@ -204,6 +255,116 @@ TEST_CASE("Texts to train a tokenizer from", "[data]") {
   CHECK_THROWS_AS(training_texts(settings), UserError);
   settings.train = {};
   CHECK_THROWS_AS(training_texts(settings), UserError);
+}
+
+/// A dataset `tokens` of 64-bit integers made through the C API, by what `set` asks for.
+template <class Set>
+void make_tokens(const std::string& path, std::vector<hsize_t> extent, const Set& set) {
+  const hdf5::Lock lock;
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hid_t space =
+      H5Screate_simple(static_cast<int>(extent.size()), extent.data(), extent.data());
+  const hid_t options = H5Pcreate(H5P_DATASET_CREATE);
+  set(options, space);
+  const hid_t dataset =
+      H5Dcreate2(file, "tokens", H5T_STD_I64LE, space, H5P_DEFAULT, options, H5P_DEFAULT);
+  REQUIRE(dataset >= 0);
+  H5Dclose(dataset);
+  H5Pclose(options);
+  H5Sclose(space);
+  H5Fclose(file);
+}
+
+TEST_CASE("HDF5 extents are no proof of tokens", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.h5";
+  const std::vector<hsize_t> vast = {hsize_t{1} << 40};
+  const auto contiguous = [](hid_t, hid_t) {};
+  const auto chunks_of = [](hsize_t rows) {
+    return [rows](hid_t options, hid_t) { H5Pset_chunk(options, 1, &rows); };
+  };
+  make_tokens(file, vast, contiguous);
+  CHECK_THAT(message(file), Contains("a.h5: dataset 'tokens' has elements that were never written "
+                                     "(got 1099511627776, 0 bytes stored)"));
+  make_tokens(file, vast, chunks_of(1024));
+  CHECK_THAT(message(file), Contains("never written"));
+  make_tokens(file, {10}, contiguous);
+  CHECK_THAT(message(file), Contains("never written (got 10, 0 bytes"));
+  make_tokens(file, {hsize_t{1} << 29}, chunks_of((hsize_t{1} << 27) + 1));
+  CHECK_THAT(message(file), Contains("chunks of more than 1 GiB"));
+  make_tokens(file, {2, 3}, contiguous);
+  CHECK_THAT(message(file), Contains("not a list of integers"));
+
+  // One chunk of three is written.
+  make_tokens(file, {12}, chunks_of(5));
+  {
+    hdf5::File open = hdf5::File::open_read_write(file);
+    const std::vector<std::int64_t> some = {1, 2, 3};
+    open.open_dataset("tokens").write(5, std::span<const std::int64_t>(some));
+    open.close();
+  }
+  CHECK_THAT(message(file), Contains("never written (got 12, 40 bytes stored)"));
+  {
+    hdf5::File open = hdf5::File::open_read_write(file);
+    const std::vector<std::int64_t> all(12, 7);
+    open.open_dataset("tokens").write(0, std::span<const std::int64_t>(all));
+    open.close();
+  }
+  CHECK(read_all(file).all == std::vector<Ids>{Ids(12, 7)});
+
+  // So few bytes that the offsets cannot be there.
+  hdf5::File open = hdf5::File::create(file);
+  write_dataset<std::int32_t>(open, "tokens", {1, 2, 3});
+  open.create_dataset("document_offsets", hdf5::ElementType::i64, {2});
+  open.close();
+  CHECK_THAT(message(file), Contains("'document_offsets' has elements that were never written"));
+}
+
+TEST_CASE("HDF5 data that lie in other files are not followed", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.h5", other = directory / "other.h5";
+  write_tokens<std::int64_t>(other, {1, 2, 3, 4});
+  const std::string raw = directory / "raw";
+  write_bytes(raw, std::string(32, '\1'));
+
+  make_tokens(file, {4},
+              [&](hid_t options, hid_t) { H5Pset_external(options, raw.c_str(), 0, 32); });
+  CHECK_THAT(message(file), Contains("a.h5: dataset 'tokens' has its elements in other files"));
+  make_tokens(file, {4}, [&](hid_t options, hid_t space) {
+    H5Pset_virtual(options, space, other.c_str(), "tokens", space);
+  });
+  CHECK_THAT(message(file), Contains("a.h5: dataset 'tokens' has its elements in other files"));
+
+  for (const char* kind : {"external", "soft", "soft to nowhere"}) {
+    INFO(kind);
+    {
+      const hdf5::Lock lock;
+      hdf5::File open = hdf5::File::create(file);
+      write_dataset<std::int64_t>(open, "x", {1, 2});
+      if (std::string(kind) == "external") {
+        H5Lcreate_external(other.c_str(), "tokens", open.id(), "tokens", H5P_DEFAULT, H5P_DEFAULT);
+      } else {
+        const char* target = std::string(kind) == "soft" ? "x" : "y";
+        H5Lcreate_soft(target, open.id(), "tokens", H5P_DEFAULT, H5P_DEFAULT);
+      }
+      open.close();
+    }
+    CHECK_THAT(message(file), Contains("a.h5: 'tokens' is a link to another place"));
+  }
+  {
+    const hdf5::Lock lock;
+    hdf5::File open = hdf5::File::create(file);
+    hdf5::Group group = open.create_group("group");
+    H5Lcreate_external(other.c_str(), "/", open.id(), "elsewhere", H5P_DEFAULT, H5P_DEFAULT);
+    H5Lcreate_external(other.c_str(), "tokens", group.id(), "tokens", H5P_DEFAULT, H5P_DEFAULT);
+    open.close();
+  }
+  const hdf5::File open = hdf5::File::open_read_only(file);
+  CHECK_THROWS_AS(open.open_group("elsewhere"), UserError);
+  CHECK_THROWS_AS(open.open_dataset("elsewhere/tokens"), UserError);
+  CHECK_THROWS_AS(open.open_dataset("group/tokens"), UserError);
+  CHECK_THROWS_AS(open.open_dataset("/group//tokens/"), UserError);
+  CHECK_NOTHROW(open.open_group("/group"));
 }
 
 }  // namespace

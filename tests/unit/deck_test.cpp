@@ -260,7 +260,7 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[training\n", {}, {"d.toml:1:", "not valid TOML"}},
       {"[\xc3\xa9]\n", {}, {"d.toml:", "not valid TOML"}},
       {"[training]\n [ =]\n", {}, {"d.toml:", "not valid TOML"}},
-      {"[training]\n\"a\\nb\" = 1\n", {}, {"unknown key 'a b'"}},
+      {"[training]\n\"a\\nb\" = 1\n", {}, {"unknown key 'a\\nb'"}},
       {"[data]\ntrain = \"\xff\xfe\"\n", {}, {"d.toml:2:", "not valid TOML"}},
   });
 }
@@ -288,6 +288,47 @@ TEST_CASE("a wrong override names its argument") {
       {"[training]\nsteps = 4\n", {"training.optimizer.warmup_steps=5"}, {"argument '", "5 of 4"}},
   });
   CHECK(message_of("[training]\nstep = 1", {"nonsense"}).starts_with("d.toml:2:1:"));
+}
+
+TEST_CASE("decks nested beyond sense are refused before they are parsed") {
+  const auto repeated = [](int count, const std::string& text) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += text;
+    return all;
+  };
+  const int many = 50'000;
+  const std::string deep = "d.toml:2: nested deeper than 16 levels; a deck has sections";
+  for (const std::string& bomb :
+       {"\n" + repeated(many, "a.") + "a = 1", "\n[" + repeated(many, "a.") + "a]",
+        "\n" + repeated(many, "'a' . ") + "a = 1", "\nx = " + repeated(many, "["),
+        "\nx = " + repeated(many, "{a = "), "\nx = {" + repeated(many, "\"a\".") + "a = 1}",
+        "# it's\n" + repeated(many, "a.") + "a = 1"}) {
+    CHECK_THAT(message_of(bomb), Catch::StartsWith(deep));
+  }
+  CHECK_THAT(message_of("x = \"\"\"\\\"\n\"\"\"\"\"\n[" + repeated(many, "a.") + "a]"),
+             Catch::StartsWith("d.toml:3: nested deeper"));
+  CHECK_THAT(message_of("x = '''\\'''\n[" + repeated(many, "a.") + "a]"), Catch::StartsWith(deep));
+  CHECK_THAT(
+      message_of("", {"training.steps=" + repeated(many, "[")}),
+      Catch::StartsWith("argument 'training.steps=[[") && Catch::Contains("...': nested deeper"));
+  CHECK_THAT(message_of("", {"training.steps=1\n" + repeated(many, "a.") + "a = 1"}),
+             Catch::Contains("nested deeper"));
+  // Dots and brackets in text are none of the deck's.
+  const std::string dots(100, '.'), brackets(100, '[');
+  CHECK(message_of("# " + dots + brackets + "\n[data]\ntrain = ['" + dots + "', \"" + brackets +
+                   "\\\"" + dots + "\", '''" + brackets + "''']\nformat = \"text\"\n" +
+                   "[tokenizer]\ntrain_vocabulary = 300")
+            .empty());
+  CHECK(message_of("[pipeline]\nstages = 31\n[model.new]\nn_layer = 31\n[network]\nlatency = [" +
+                   repeated(29, "0.1, ") + "0.1]")
+            .empty());
+}
+
+TEST_CASE("no text of a deck holds a NUL") {
+  CHECK(message_of("[model]\npath = \"a\\u0000b\"") ==
+        "d.toml:2:1: model.path holds a NUL character (got a\\x00b)");
+  CHECK_THAT(message_of("[data]\ntrain = [\"a\", \"b\\u0000\"]\n[model]\npath = \"m\""),
+             Catch::Contains("data.train holds a NUL"));
 }
 
 TEST_CASE("contradictions are refused") {

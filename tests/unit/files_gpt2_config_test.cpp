@@ -110,7 +110,8 @@ TEST_CASE("GPT-2 configs that cannot be computed are refused", "[files][config]"
       {R"({"model_type": "gpt2", "embd_pdrop": -0.1})", "'embd_pdrop' must be a probability"},
       {R"({"model_type": "gpt2", "resid_pdrop": "0"})", "'resid_pdrop' must be a number"},
       {R"({"model_type": "gpt2", "layer_norm_epsilon": 0})", "'layer_norm_epsilon'"},
-      {R"({"model_type": "gpt2", "layer_norm_epsilon": 1e999})", "config.json:1:50: is not valid JSON: number"},
+      {R"({"model_type": "gpt2", "layer_norm_epsilon": 1e999})",
+       "config.json:1:51: is not valid JSON: number"},
       {R"({"model_type": "gpt2", "tie_word_embeddings": 1})", "must be true or false"},
   };
   const TemporaryDirectory directory;

@@ -104,12 +104,12 @@ TEST_CASE("HDF5 failures name the file and the reason", "[files][hdf5]") {
     return message_of<UserError>([&] { hdf5::File::open_read_only(path); });
   };
   CHECK(open(directory / "none.h5") ==
-        (directory / "none.h5") + ": cannot be opened: No such file or directory; check the path");
+        (directory / "none.h5") + ": cannot be read: No such file or directory; check the path");
   write_bytes(directory / "text.h5", "not HDF5 at all");
   CHECK(open(directory / "text.h5").find("no (complete) HDF5 file") != std::string::npos);
   write_bytes(directory / "empty.h5", "");
   CHECK(open(directory / "empty.h5").find("no (complete) HDF5 file") != std::string::npos);
-  CHECK(open(directory.path()).find(directory.path() + ": cannot be opened") == 0);
+  CHECK(open(directory.path()).find(directory.path() + ": cannot be read: Is a directory") == 0);
   CHECK(message_of<UserError>([&] {
           hdf5::File::create(directory / "no/such/place.h5");
         }).find("No such file or directory") != std::string::npos);

@@ -156,7 +156,7 @@ TEST_CASE("Mistakes in tokenizer files are named", "[tokenizer]") {
     CHECK_THAT(load_message(directory / "none"), Contains("no such tokenizer"));
     CHECK_THAT(load_message(directory.path()), Contains("has no tokenizer"));
     copy_fixture(directory, "vocab.json", "other.txt");
-    CHECK_THAT(load_message(directory.path()), Contains("merges.txt: cannot read"));
+    CHECK_THAT(load_message(directory.path()), Contains("merges.txt: cannot be read"));
   }
   SECTION("JSON") {
     copy_fixture(directory, "other.json", "merges.txt");
