@@ -119,6 +119,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
   identity.sample_stride = memory.sample_stride;
   cache_ = std::make_unique<ActivationCache>(ExecSpace(), memory.io, cache_shape(plan, *codec_),
                                              identity, memory.budget_bytes, spill_file_path(plan));
+  if (!memory.keep_file) cache_->remove_file_at_end();
 }
 
 void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids) {

@@ -50,7 +50,8 @@ struct BoundaryMemory {
   std::uint64_t data_fingerprint = 0;
   std::uint64_t budget_bytes = 0;
   int prefetch_micro_batches = 8;
-  std::string directory;  ///< of the spill file
+  std::string directory;   ///< of the spill file
+  bool keep_file = false;  ///< after the end of the run
   int replica = 0;
   CacheIoThread* io = nullptr;
 };

@@ -47,8 +47,8 @@ BoundaryMemory boundary_memory(const Settings& settings, const PipelineShape& sh
   memory.data_fingerprint = shape.data_fingerprint;
   memory.budget_bytes = settings.cache.budget_bytes;
   memory.prefetch_micro_batches = settings.cache.prefetch;
-  memory.directory =
-      settings.cache.directory.empty() ? settings.output.directory : settings.cache.directory;
+  memory.directory = cache_directory(settings);
+  memory.keep_file = settings.cache.keep;
   memory.replica = place.replica;
   return memory;
 }

@@ -1,10 +1,14 @@
 #include "app/save_model.hpp"
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <optional>
+#include <string_view>
 #include <vector>
 
-#include "core/files/checked_file.hpp"
+#include "core/error.hpp"
+#include "core/files/replacement.hpp"
 #include "core/files/safetensors.hpp"
 #include "models/gpt2_weights.hpp"
 #include "models/partition.hpp"
@@ -24,23 +28,36 @@ std::vector<std::vector<ParameterInfo>> parameters_by_stage(const ModelPlan& pla
   return all;
 }
 
-}  // namespace
-
-std::uint64_t saving_memory_bytes() {
-  return kPieceElements * sizeof(float);
+/// What a model directory consists of: these files may go when a new model takes their place.
+bool is_model_file(const std::string& name) {
+  constexpr std::array<std::string_view, 10> names = {"config.json",
+                                                      "generation_config.json",
+                                                      "model.safetensors.index.json",
+                                                      "tokenizer.json",
+                                                      "tokenizer_config.json",
+                                                      "special_tokens_map.json",
+                                                      "added_tokens.json",
+                                                      "vocab.json",
+                                                      "merges.txt",
+                                                      "chat_template.jinja"};
+  return std::find(names.begin(), names.end(), name) != names.end() ||
+         name.ends_with(".safetensors");
 }
 
-void save_model(const std::string& directory, Precision precision, const ModelPlan& plan,
-                const ProcessGrid& grid, ProgressThread& progress, Stage<float>& stage) {
-  if (grid.replica() > 0) return;
+/// A directory under construction is of no interest to who reads a message.
+UserError in_terms_of(const std::string& directory, const std::string& temporary,
+                      const UserError& error) {
+  std::string text = error.what();
+  for (std::size_t at = 0; (at = text.find(temporary, at)) != std::string::npos;)
+    text.replace(at, temporary.size(), directory);
+  return UserError({.what = text, .remedy = "a former model is as it was"});
+}
+
+/// Every stage's parameters, one piece at a time, from the stages' ranks to the writer on the
+/// first.
+void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressThread& progress,
+                      Stage<float>& stage, SafetensorsWriter* writer) {
   const std::vector<std::vector<ParameterInfo>> all = parameters_by_stage(plan);
-  std::optional<SafetensorsWriter> writer;
-  if (grid.first()) {
-    make_directory(directory);
-    std::vector<ParameterInfo> declared;
-    for (const auto& infos : all) declared.insert(declared.end(), infos.begin(), infos.end());
-    writer.emplace(directory + "/model.safetensors", tensor_declarations(declared, precision));
-  }
   std::vector<float> piece(kPieceElements);
   for (int s = 0; s < grid.stages(); ++s) {
     if (!grid.first() && grid.stage() != s) continue;
@@ -68,10 +85,48 @@ void save_model(const std::string& directory, Precision precision, const ModelPl
       }
     }
   }
-  if (!writer) return;
-  plan.config.save(directory);
-  plan.tokenizer.save(directory);
-  writer->finish();
+}
+
+}  // namespace
+
+std::uint64_t saving_memory_bytes() {
+  return kPieceElements * sizeof(float);
+}
+
+void check_model_directory(const std::string& directory) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::symlink_status(directory, error);
+  if (!std::filesystem::exists(status) || std::filesystem::is_directory(status)) return;
+  throw UserError({.what = std::filesystem::is_symlink(status)
+                               ? "is a symbolic link, which the trained model would replace"
+                               : "is in the place of the trained model's directory",
+                   .file = directory,
+                   .remedy = "remove or rename it, or choose another output.directory"});
+}
+
+std::string save_model(const std::string& directory, Precision precision, const ModelPlan& plan,
+                       const ProcessGrid& grid, ProgressThread& progress, Stage<float>& stage) {
+  if (grid.replica() > 0) return {};
+  if (!grid.first()) {
+    transfer_weights(plan, grid, progress, stage, nullptr);
+    return {};
+  }
+  AtomicDirectory model(directory, is_model_file);
+  const std::string temporary = model.path();
+  try {
+    std::vector<ParameterInfo> declared;
+    for (const auto& infos : parameters_by_stage(plan))
+      declared.insert(declared.end(), infos.begin(), infos.end());
+    SafetensorsWriter writer(model.path() + "/model.safetensors",
+                             tensor_declarations(declared, precision));
+    transfer_weights(plan, grid, progress, stage, &writer);
+    writer.finish();
+    plan.config.save(model.path());
+    plan.tokenizer.save(model.path());
+    return model.commit();
+  } catch (const UserError& error) {
+    throw in_terms_of(directory, temporary, error);
+  }
 }
 
 }  // namespace deltapipe

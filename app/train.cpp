@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
 #include "app/evaluation.hpp"
 #include "app/memory_prediction.hpp"
@@ -15,7 +16,6 @@
 #include "comm/trace.hpp"
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
-#include "core/files/checked_file.hpp"
 #include "core/files/run_file.hpp"
 #include "core/version.hpp"
 #include "models/optimizer.hpp"
@@ -86,9 +86,12 @@ class Trainer {
     evaluate_now(steps_);
     display_->finish();
     if (run_file_) run_file_->flush();
-    if (settings_.output.save_model)
-      save_model(settings_.output.directory + "/model", settings_.output.model_precision, *plan_,
-                 grid_, progress_, *stage_);
+    if (settings_.output.save_model) {
+      const std::string former = save_model(model_directory(), settings_.output.model_precision,
+                                            *plan_, grid_, progress_, *stage_);
+      if (!former.empty())
+        display_->line("what was in " + model_directory() + " and is no model is now in " + former);
+    }
     gather_memory();
     if (run_file_) {
       run_file_->write_memory(memory_);
@@ -98,9 +101,12 @@ class Trainer {
   }
 
  private:
+  std::string model_directory() const { return settings_.output.directory + "/model"; }
+
   void set_up() {
+    claimed_.emplace(settings_, grid_, progress_);
     if (grid_.rank() == 0) {
-      make_directory(settings_.output.directory);
+      if (settings_.output.save_model) check_model_directory(model_directory());
       std::printf("reading model and data\n");
       std::fflush(stdout);
     }
@@ -114,10 +120,7 @@ class Trainer {
     if (data_.validation.size() > 0)
       validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_, false));
     steps_ = total_steps(settings_.training, planner_->steps_per_epoch());
-    if (!settings_.cache.directory.empty()) make_directory(settings_.cache.directory);
     if (grid_.rank() == 0) open_run_file();
-    // Directories are there before any rank makes its caches in them.
-    barrier(progress_, grid_.world());
     pipeline_ = std::make_unique<Pipeline>(settings_, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training, stage_->parameters());
     find_global_tensors();
@@ -145,7 +148,9 @@ class Trainer {
       throw UserError({.what = "the run file exists and output.overwrite is false",
                        .file = path,
                        .remedy = "choose another output.directory or set output.overwrite = true"});
-    run_file_.emplace(path, run_attributes(settings_, *plan_));
+    run_file_.emplace(path, run_attributes(settings_, *plan_), [](const std::string& message) {
+      std::fprintf(stderr, "\ndeltapipe: warning: %s\n", message.c_str());
+    });
   }
 
   static bool file_exists(const std::string& path) {
@@ -385,13 +390,15 @@ class Trainer {
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   RankMemory predicted_;
+  std::optional<ClaimedDirectories> claimed_;
+  /// Outlives the pipeline, whose spill files go first: a failed run's last rows find their room.
+  std::optional<RunFile> run_file_;
   std::optional<ModelPlan> plan_;
   DataSplit data_;
   std::unique_ptr<Gpt2Stage<float>> stage_;
   std::optional<StepPlanner> planner_, validation_planner_;
   std::unique_ptr<Pipeline> pipeline_;
   std::optional<Optimizer<float>> optimizer_;
-  std::optional<RunFile> run_file_;
   std::optional<ProgressDisplay> display_;
   std::size_t tensors_ = 0, tensors_before_ = 0;
   std::uint64_t steps_ = 0, announced_ = 0;

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "comm/collectives.hpp"
-#include "core/error.hpp"
+#include "core/files/replacement.hpp"
 
 namespace deltapipe {
 namespace {
@@ -42,16 +41,9 @@ std::string render(int rank, std::int64_t offset_ns, std::int64_t origin_ns,
 }
 
 void write(const std::string& path, const std::vector<std::string>& parts) {
-  std::ofstream file(path, std::ios::binary);
-  file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  for (std::size_t i = 0; i < parts.size(); ++i) file << (i > 0 ? ",\n" : "") << parts[i];
-  file << "\n]}\n";
-  file.close();
-  if (!file) {
-    throw UserError(Mistake{.what = "cannot write the trace",
-                            .file = path,
-                            .remedy = "check output.directory, its permissions and free space"});
-  }
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  for (std::size_t i = 0; i < parts.size(); ++i) text += (i > 0 ? ",\n" : "") + parts[i];
+  write_file_atomically(path, text + "\n]}\n");
 }
 
 }  // namespace

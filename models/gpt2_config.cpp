@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/files/checked_file.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/json.inc"
+#include "core/files/replacement.hpp"
 
 namespace deltapipe {
 

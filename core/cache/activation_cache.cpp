@@ -33,6 +33,11 @@ std::uint64_t pool_slots(const CacheShape& shape, std::uint64_t budget_bytes) {
   return std::min<std::uint64_t>(shape.samples, budget_bytes / record_stride(shape.record_bytes));
 }
 
+/// Some records have to live in a file.
+bool spills(const CacheShape& shape, std::uint64_t budget_bytes) {
+  return pool_slots(shape, budget_bytes) < shape.samples;
+}
+
 std::size_t read_slots(const CacheShape& shape) {
   return static_cast<std::size_t>(shape.prefetch_samples) +
          static_cast<std::size_t>(shape.max_samples_in_flight);
@@ -117,6 +122,7 @@ class ActivationCacheState {
   void forget(std::span<const std::uint64_t> sample_ids);
   std::vector<std::uint64_t> find_damaged_records();
   std::uint64_t record_hash(std::uint64_t sample);
+  void remove_file_at_end();
 
   CacheStatistics statistics;
   std::vector<std::uint32_t> visits;  ///< per sample
@@ -185,8 +191,8 @@ ActivationCacheState::ActivationCacheState(const ExecSpace& copies, CacheIoThrea
       evictable_(shape.samples) {
   check_shape(shape);
   ActivationCache::check_budget(shape, budget_bytes);
-  if (budget_bytes != 0) {
-    DELTAPIPE_ASSERT(io != nullptr, "a cache with a budget needs an I/O thread");
+  if (spills(shape, budget_bytes)) {
+    DELTAPIPE_ASSERT(io != nullptr, "a cache that spills needs an I/O thread");
     file_ =
         std::make_unique<SpillFile>(spill_path, identity, shape.samples, shape.record_bytes, start);
     visits = file_->read_visits();
@@ -584,6 +590,10 @@ void ActivationCacheState::forget(std::span<const std::uint64_t> sample_ids) {
   }
 }
 
+void ActivationCacheState::remove_file_at_end() {
+  if (file_) file_->remove_at_end();
+}
+
 std::vector<std::uint64_t> ActivationCacheState::find_damaged_records() {
   std::vector<std::uint64_t> damaged;
   if (!file_) return damaged;
@@ -651,6 +661,10 @@ void ActivationCache::flush() {
   state_->flush();
 }
 
+void ActivationCache::remove_file_at_end() {
+  state_->remove_file_at_end();
+}
+
 void ActivationCache::forget(std::span<const std::uint64_t> sample_ids) {
   state_->forget(sample_ids);
 }
@@ -690,10 +704,11 @@ CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t
   const std::size_t stride = record_stride(shape.record_bytes);
   CacheMemory memory;
   memory.pool_bytes = pool_slots(shape, budget_bytes) * stride;
-  if (budget_bytes != 0) memory.staging_bytes = (read_slots(shape) + write_slots(shape)) * stride;
+  const bool has_file = spills(shape, budget_bytes);
+  if (has_file) memory.staging_bytes = (read_slots(shape) + write_slots(shape)) * stride;
   // Places, eviction keys, announced uses and visits; visits and checksums of the file.
   const std::uint64_t sample_bytes =
-      sizeof(Place) + 3 * sizeof(std::uint64_t) + 4 + (budget_bytes != 0 ? 12 : 0);
+      sizeof(Place) + 3 * sizeof(std::uint64_t) + 4 + (has_file ? 12 : 0);
   // Offset, free list and node of the eviction order.
   const std::uint64_t slot_bytes = sizeof(std::uint64_t) + sizeof(std::int32_t) + 64;
   memory.table_bytes = shape.samples * sample_bytes + pool_slots(shape, budget_bytes) * slot_bytes;
@@ -702,7 +717,8 @@ CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t
 
 std::uint64_t ActivationCache::disk_bytes_needed(const CacheShape& shape,
                                                  std::uint64_t budget_bytes) {
-  return budget_bytes == 0 ? 0 : SpillFile::bytes_needed(shape.samples, shape.record_bytes);
+  return spills(shape, budget_bytes) ? SpillFile::bytes_needed(shape.samples, shape.record_bytes)
+                                     : 0;
 }
 
 }  // namespace deltapipe

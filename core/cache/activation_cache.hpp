@@ -74,8 +74,8 @@ struct CacheMemory {
 class ActivationCache {
  public:
   /// Copies between device and staging memory run on `copies`: an instance of its own overlaps them
-  /// with other work. budget_bytes 0: all records in device memory, no file, `io` and `spill_path`
-  /// unused (may be null, empty). `io` must outlive the cache.
+  /// with other work. budget_bytes 0, or room for all records: they stay in device memory, there is
+  /// no file, `io` and `spill_path` are unused (may be null, empty). `io` must outlive the cache.
   /// UserError: a budget under minimum_budget_bytes(), too little memory or disk, a spill file that
   /// is not this cache's.
   ActivationCache(const ExecSpace& copies, CacheIoThread* io, const CacheShape& shape,
@@ -110,6 +110,9 @@ class ActivationCache {
   /// Brings every record to the file and the file to the disk; waits. Nothing may be pinned.
   /// Without a file: does nothing.
   void flush();
+
+  /// The spill file goes when the cache does. Without a file: does nothing.
+  void remove_file_at_end();
 
   /// Makes the next visit of these samples a first visit. None may be pinned.
   void forget(std::span<const std::uint64_t> sample_ids);

@@ -17,6 +17,8 @@
 #include "core/cache/disk_space.hpp"
 #include "core/error.hpp"
 #include "core/files/hdf5.hpp"
+#include "core/files/replacement.hpp"
+#include "core/files/system_error.hpp"
 
 namespace deltapipe {
 
@@ -30,10 +32,6 @@ constexpr std::uint64_t kOverheadBytes = 64 * 1024;
 
 std::string system_message(int error) {
   return std::generic_category().message(error);
-}
-
-bool is_no_space(int error) {
-  return error == ENOSPC || error == EDQUOT || error == EFBIG;
 }
 
 [[noreturn]] void throw_no_space(const std::string& path, std::uint64_t bytes, int error) {
@@ -158,14 +156,15 @@ std::vector<Attribute> attributes_of(const CacheIdentity& identity, std::uint64_
           {"checksum", "XXH3 64 bits", false}};
 }
 
-void create_file(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
-                 std::size_t record_bytes) {
+/// `path` is what messages name, `place` the file.
+void create_file(const std::string& place, const std::string& path, const CacheIdentity& identity,
+                 std::uint64_t samples, std::size_t record_bytes) {
   const hdf5::Lock lock;
   const hdf5::Handle access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
   check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), path);
   check(H5Pset_alignment(access.get(), kPage, kPage), path);
   hdf5::Handle file =
-      checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
+      checked(H5Fcreate(place.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
   try {
     for (const Attribute& attribute : attributes_of(identity, samples, record_bytes)) {
       if (attribute.is_number)
@@ -179,7 +178,7 @@ void create_file(const std::string& path, const CacheIdentity& identity, std::ui
     if (!file.close()) hdf5::throw_failure("the activation cache cannot be created", path);
   } catch (...) {
     file.close();
-    ::unlink(path.c_str());
+    ::unlink(place.c_str());
     throw;
   }
 }
@@ -230,11 +229,10 @@ SpillFile::SpillFile(const std::string& path, const CacheIdentity& identity, std
   if (start == SpillStart::create) {
     create(identity);
   } else {
-    open_descriptor();
+    open_descriptor(path_);
     check_identity(identity);
+    locate_datasets(path_);
   }
-  locate_datasets();
-  if (start == SpillStart::create) reserve_space();
   read_checksums();
 }
 
@@ -249,43 +247,56 @@ void SpillFile::throw_foreign(const std::string& what, const std::string& value)
                    .remedy = "move or remove the file, or set another cache.directory"});
 }
 
-/// What is at `path_` may be replaced only when it is a cache that no process uses.
-void SpillFile::check_replaceable() const {
-  bool is_cache = false;
-  try {
-    const hdf5::File file = hdf5::File::open_read_only(path_);
-    is_cache = read_attribute(file, "format") == kFormat;
-  } catch (const UserError&) {
-    is_cache = false;
+SpillFile::~SpillFile() {
+  if (remove_at_end_) ::unlink(path_.c_str());
+}
+
+/// What is at `path_` may be removed only when it is a cache that no process uses, or empty.
+void SpillFile::remove_former() {
+  struct stat status {};
+  if (::lstat(path_.c_str(), &status) != 0) return;
+  bool is_cache = S_ISREG(status.st_mode);
+  if (is_cache && status.st_size > 0) {
+    open_descriptor(path_);
+    try {
+      is_cache = read_attribute(hdf5::File::open_read_only(path_), "format") == kFormat;
+    } catch (const UserError&) {
+      is_cache = false;
+    }
   }
   if (!is_cache)
     throw UserError({.what = "a file that is no sound activation cache is in the way",
                      .file = path_,
                      .remedy = "move or remove it, or set another cache.directory"});
+  if (::unlink(path_.c_str()) != 0)
+    throw UserError({.what = "cannot be replaced: " + system_message(errno),
+                     .file = path_,
+                     .remedy = "set another cache.directory"});
+  file_ = FileDescriptor();
 }
 
+/// The former file goes first: there may be no room for two.
 void SpillFile::create(const CacheIdentity& identity) {
-  std::error_code error;
-  const auto status = std::filesystem::symlink_status(path_, error);
-  if (std::filesystem::exists(status)) {
-    open_descriptor();
-    check_replaceable();
-    std::filesystem::remove(path_, error);
-    if (error)
-      throw UserError({.what = "cannot be replaced: " + error.message(),
-                       .file = path_,
-                       .remedy = "set another cache.directory"});
-    file_ = FileDescriptor();
-  }
+  remove_former();
   check_disk_space(directory_of(path_), bytes_needed(samples_, record_bytes_), path_);
-  create_file(path_, identity, samples_, record_bytes_);
-  open_descriptor();
+  const std::string place = temporary_name_in(directory_of(path_));
+  create_file(place, path_, identity, samples_, record_bytes_);
+  try {
+    open_descriptor(place);
+    locate_datasets(place);
+    reserve_space();
+    if (::rename(place.c_str(), path_.c_str()) != 0)
+      throw_system_error("the activation cache cannot be created", path_, errno);
+  } catch (...) {
+    ::unlink(place.c_str());
+    throw;
+  }
 }
 
 /// Opens the file for this process alone. The lock is not one that HDF5 looks for, so that others
 /// may read the file.
-void SpillFile::open_descriptor() {
-  FileDescriptor file(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+void SpillFile::open_descriptor(const std::string& place) {
+  FileDescriptor file(::open(place.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   if (!file.is_open())
     throw UserError({.what = "the activation cache cannot be opened: " + system_message(errno),
                      .file = path_,
@@ -314,8 +325,8 @@ void SpillFile::check_identity(const CacheIdentity& identity) const {
   }
 }
 
-void SpillFile::locate_datasets() {
-  const hdf5::File file = hdf5::File::open_read_only(path_);
+void SpillFile::locate_datasets(const std::string& place) {
+  const hdf5::File file = hdf5::File::open_read_only(place);
   const hdf5::Dataset records = file.open_dataset("records");
   const hdf5::Dataset visits = file.open_dataset("visits");
   const hdf5::Dataset checksums = file.open_dataset("checksums");
@@ -356,9 +367,7 @@ void SpillFile::reserve_space() {
     result = ::fallocate(file_.get(), 0, 0, status.st_size);
   } while (result != 0 && errno == EINTR);
   if (result == 0 || !is_no_space(errno)) return;
-  const int error = errno;
-  ::unlink(path_.c_str());
-  throw_no_space(path_, static_cast<std::uint64_t>(status.st_size), error);
+  throw_no_space(path_, static_cast<std::uint64_t>(status.st_size), errno);
 #endif
 }
 
@@ -427,7 +436,8 @@ void SpillFile::read_record(std::uint64_t sample, std::uint8_t* bytes) {
                            hexadecimal(record_checksum(bytes, record_bytes_)) + ", not " +
                            hexadecimal(checksums_[sample]),
                    .file = path_,
-                   .remedy = "remove the file and start anew; check the disk"});
+                   .remedy = "the disk returned other bytes than were written: check it, or set "
+                             "another cache.directory, and start the run again"});
 }
 
 void SpillFile::forget_record(std::uint64_t sample) {

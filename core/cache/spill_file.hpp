@@ -9,7 +9,8 @@
 // file is closed for HDF5 and records are read and written at their fixed places. So h5ls and h5py
 // read the file while training runs, a killed run leaves a sound HDF5 file, and other threads may
 // use the library meanwhile. After a kill each record is the last one written, or torn: then its
-// checksum does not match. After power loss only what sync() covered is sure.
+// checksum does not match. After power loss only what sync() covered is sure. A file gets its name
+// when it is complete, so that a kill leaves none that cannot be opened.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +43,12 @@ class SpillFile {
   /// truncated or (open_existing) is another cache's.
   SpillFile(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
             std::size_t record_bytes, SpillStart start);
+  ~SpillFile();
+  SpillFile(const SpillFile&) = delete;
+  SpillFile& operator=(const SpillFile&) = delete;
+
+  /// The destructor is to remove the file.
+  void remove_at_end() { remove_at_end_ = true; }
 
   const std::string& path() const { return path_; }
   /// Of the records in the file, S entries.
@@ -61,11 +68,11 @@ class SpillFile {
   static std::uint64_t bytes_needed(std::uint64_t samples, std::size_t record_bytes);
 
  private:
-  void check_replaceable() const;
+  void remove_former();
   void create(const CacheIdentity& identity);
-  void open_descriptor();
+  void open_descriptor(const std::string& place);
   void check_identity(const CacheIdentity& identity) const;
-  void locate_datasets();
+  void locate_datasets(const std::string& place);
   void reserve_space();
   void read_checksums();
   [[noreturn]] void throw_foreign(const std::string& what, const std::string& value) const;
@@ -80,6 +87,7 @@ class SpillFile {
   std::uint64_t visits_offset_ = 0;
   std::uint64_t checksums_offset_ = 0;
   std::vector<std::uint64_t> checksums_;
+  bool remove_at_end_ = false;
 };
 
 /// XXH3, 64 bits.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <set>
 #include <unordered_map>
@@ -13,6 +12,7 @@
 #include "core/error.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/json.inc"
+#include "core/files/replacement.hpp"
 
 namespace deltapipe {
 namespace {
@@ -296,12 +296,7 @@ TokenizerDefinition load_pair(const fs::path& vocabulary, const fs::path& merges
 }
 
 void write_file(const fs::path& file, const std::string& text) {
-  std::ofstream stream(file, std::ios::binary);
-  stream << text;
-  stream.close();
-  if (!stream) {
-    fail(file.string(), "cannot write the tokenizer file", "", "check permissions and free space");
-  }
+  write_file_atomically(file.string(), text);
 }
 
 OrderedJson vocabulary_json(const TokenizerDefinition& definition) {

@@ -228,6 +228,7 @@ void add_cache(std::vector<Key>& keys, CacheSettings& c) {
   add("directory", Text{&c.directory},
       "fast local disk for what does not fit; empty: the output directory");
   add("prefetch", Integer{&c.prefetch, 1, 4096}, "micro-batches read ahead of their use");
+  add("keep", Flag{&c.keep}, "keep the cache's files when the run ends");
 }
 
 void add_links(std::vector<Key>& keys, Draft::Links& links, const char* section) {

@@ -140,6 +140,7 @@ struct CacheSettings {
   std::uint64_t budget_bytes = 0;  ///< per rank and boundary end; 0: all in memory, nothing spills
   std::string directory;           ///< for spill files; empty: the output directory
   int prefetch = 8;                ///< micro-batches read ahead
+  bool keep = false;               ///< spill files stay after the run
 
   bool operator==(const CacheSettings&) const = default;
 };
@@ -199,5 +200,10 @@ struct Settings {
 
   bool operator==(const Settings&) const = default;
 };
+
+/// Where a run puts spill files.
+inline const std::string& cache_directory(const Settings& settings) {
+  return settings.cache.directory.empty() ? settings.output.directory : settings.cache.directory;
+}
 
 }  // namespace deltapipe

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/files/checked_file.hpp"
 #include "core/files/hdf5.hpp"
+#include "core/files/replacement.hpp"
 
 namespace deltapipe {
 
@@ -50,6 +50,8 @@ const char* name_of(RunStatus status) {
       return "finished";
     case RunStatus::failed:
       return "failed";
+    case RunStatus::interrupted:
+      return "interrupted";
   }
   throw InternalError("unknown run status");
 }
@@ -320,14 +322,15 @@ hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
 
 class RunFile::State {
  public:
-  State(const std::string& path, const RunAttributes& attributes,
+  State(const std::string& path, const RunAttributes& attributes, Warn warn,
         std::chrono::duration<double> flush_interval)
       : path_(path),
+        warn_(std::move(warn)),
         flush_interval_(flush_interval),
         file_(make_file(path, attributes)),
         steps_(file_.create_group("steps"), attributes.layout),
         evaluations_(file_.create_group("evaluations")) {
-    flush();
+    replace_file();
   }
 
   template <typename Record>
@@ -367,6 +370,27 @@ class RunFile::State {
   }
 
   void flush() {
+    try {
+      replace_file();
+      warned_ = false;
+    } catch (const UserError& error) {
+      if (!std::exchange(warned_, true) && warn_)
+        warn_(std::string(error.what()) +
+              "; the run goes on, what run.h5 lacks is kept in memory and written later");
+    }
+  }
+
+  void close(RunStatus status, const std::string& reason) {
+    if (closed_) return;
+    file_.write_attribute("status", name_of(status));
+    if (!reason.empty()) file_.write_attribute("reason", reason);
+    file_.write_attribute("stopped", utc_now());
+    replace_file();
+    closed_ = true;
+  }
+
+ private:
+  void replace_file() {
     const Clock::time_point begin = Clock::now();
     // Set first: after a failure (full disk) the next attempt waits as well.
     next_flush_ = begin + std::chrono::duration_cast<Clock::duration>(flush_interval_);
@@ -379,34 +403,27 @@ class RunFile::State {
         end + std::chrono::duration_cast<Clock::duration>(std::max(flush_interval_, pause));
   }
 
-  void close(RunStatus status) {
-    if (closed_) return;
-    file_.write_attribute("status", name_of(status));
-    file_.write_attribute("stopped", utc_now());
-    flush();
-    closed_ = true;
-  }
-
- private:
   std::string path_;
+  Warn warn_;
   std::chrono::duration<double> flush_interval_;
   hdf5::File file_;
   StepTable steps_;
   EvaluationTable evaluations_;
   Clock::time_point next_flush_;
   bool closed_ = false;
+  bool warned_ = false;
 };
 
-RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
+RunFile::RunFile(const std::string& path, const RunAttributes& attributes, Warn warn,
                  std::chrono::duration<double> flush_interval)
-    : state_(std::make_unique<State>(path, attributes, flush_interval)) {}
+    : state_(std::make_unique<State>(path, attributes, std::move(warn), flush_interval)) {}
 
 RunFile::RunFile(RunFile&&) noexcept = default;
 
 RunFile::~RunFile() {
   if (state_ == nullptr) return;
   try {
-    state_->close(RunStatus::failed);
+    state_->close(RunStatus::failed, "");
   } catch (const std::exception&) {
     // A destructor cannot report; the file on disk is the one of the last flush.
   }
@@ -428,8 +445,8 @@ void RunFile::flush() {
   state_->flush();
 }
 
-void RunFile::close(RunStatus status) {
-  state_->close(status);
+void RunFile::close(RunStatus status, const std::string& reason) {
+  state_->close(status, reason);
 }
 
 }  // namespace deltapipe

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -109,14 +110,20 @@ struct RankMemoryRecord {
   std::vector<std::pair<std::string, std::uint64_t>> uses;  ///< of the rest: for what
 };
 
-enum class RunStatus { running, finished, failed };
+enum class RunStatus { running, finished, failed, interrupted };
 
 /// Not for two threads at once. append() may flush; a flush is at most every flush_interval and at
-/// most 1 % of the time, however large the file has grown.
+/// most 1 % of the time, however large the file has grown. A flush that fails (full disk,
+/// input/output error) leaves the old file, keeps the rows in memory and is tried again later:
+/// training goes on, and only close() fails for good.
 class RunFile {
  public:
-  /// Writes the first (empty) file, so that an unwritable place shows before training.
-  RunFile(const std::string& path, const RunAttributes& attributes,
+  /// Called with the message of the first flush that fails, and again when one fails after others
+  /// have succeeded.
+  using Warn = std::function<void(const std::string& message)>;
+
+  /// Writes the first (empty) file, so that an unwritable place shows before training: UserError.
+  RunFile(const std::string& path, const RunAttributes& attributes, Warn warn = {},
           std::chrono::duration<double> flush_interval = std::chrono::seconds(5));
   /// Marks the run failed unless close() came before; ignores failures.
   ~RunFile();
@@ -127,10 +134,11 @@ class RunFile {
   void append(const EvaluationRecord& record);
   /// One entry a rank, once, before close().
   void write_memory(const std::vector<RankMemoryRecord>& ranks);
-  /// The file on disk now holds everything appended. UserError (full disk) leaves the old file
-  /// and keeps the rows, so that a later flush can succeed.
+  /// The file on disk now holds everything appended, unless that fails, as above.
   void flush();
-  void close(RunStatus status = RunStatus::finished);
+  /// The last flush, with the run's status and, where there is more to say, the reason of its end.
+  /// UserError when the file cannot be written; a later close() can still succeed.
+  void close(RunStatus status = RunStatus::finished, const std::string& reason = {});
 
  private:
   class State;

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/files/checked_file.hpp"
 #include "core/files/input_file.hpp"
+#include "core/files/replacement.hpp"
 
 namespace deltapipe {
 

@@ -10,6 +10,7 @@ namespace deltapipe {
 namespace {
 
 std::string remedy_of(int error) {
+  if (is_no_space(error)) return "free disk space or choose another place";
   switch (error) {
     case ENOENT:
       return "check the path";
@@ -17,10 +18,6 @@ std::string remedy_of(int error) {
     case EPERM:
     case EROFS:
       return "check the permissions, or choose another place";
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return "free disk space or choose another place";
     case EISDIR:
       return "name a file, not a directory";
     default:
@@ -34,6 +31,10 @@ void throw_system_error(const std::string& action, const std::string& path, int 
   throw UserError({.what = action + ": " + std::generic_category().message(error),
                    .file = path,
                    .remedy = remedy_of(error)});
+}
+
+bool is_no_space(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG;
 }
 
 }  // namespace deltapipe

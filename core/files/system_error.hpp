@@ -1,12 +1,14 @@
-// Failures of system calls on files as messages.
+// Failed system calls as errors that a user can mend.
 #pragma once
 
 #include <string>
 
 namespace deltapipe {
 
-/// Throws the UserError of a failed system call: `action` and the system's reason for `error` (an
-/// errno), the file and, where there is one, the remedy.
+/// Throws a UserError: "PATH: ACTION: REASON; REMEDY", the reason being that of `error` (errno).
 [[noreturn]] void throw_system_error(const std::string& action, const std::string& path, int error);
+
+/// True when the reason is a full disk, a quota or a limit on the size of files.
+bool is_no_space(int error);
 
 }  // namespace deltapipe

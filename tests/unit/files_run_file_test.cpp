@@ -179,21 +179,49 @@ TEST_CASE("A full disk shows at creation, or later loses nothing", "[files][run_
     CHECK_THROWS_AS(RunFile(path, attributes_of(2)), UserError);
   }
   CHECK_FALSE(std::filesystem::exists(path));
-  RunFile run(path, attributes_of(2));
+  std::vector<std::string> warnings;
+  RunFile run(
+      path, attributes_of(2), [&](const std::string& message) { warnings.push_back(message); },
+      std::chrono::seconds(0));
   run.append(step_record(1, 2));
   run.flush();
   const std::string before = read_bytes(path);
-  for (std::uint64_t step = 2; step <= 2000; ++step) run.append(step_record(step, 2));
-  std::string message;
   {
     const FileSizeLimit limit(before.size() + 1000);
-    message = message_of<UserError>([&] { run.flush(); });
+    for (std::uint64_t step = 2; step <= 2000; ++step) run.append(step_record(step, 2));
+    run.flush();
+    CHECK_THROWS_WITH(run.close(), Catch::Contains("free disk space"));
   }
-  CHECK(message.find("free disk space") != std::string::npos);
-  CHECK(read_bytes(path) == before);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find(path) == 0);
+  CHECK(warnings[0].find("free disk space") != std::string::npos);
+  CHECK(complete_steps(path) < 2000);
+  CHECK(hdf5::File::open_read_only(path).read_string_attribute("status") == "running");
   run.flush();
   CHECK(complete_steps(path) == 2000);
+  run.append(step_record(2001, 2));
+  {
+    const FileSizeLimit limit(100);
+    run.flush();
+  }
+  CHECK(warnings.size() == 2);
   run.close();
+  CHECK(complete_steps(path) == 2001);
+  CHECK(hdf5::File::open_read_only(path).read_string_attribute("status") == "finished");
+}
+
+TEST_CASE("A run file says how and why a run stopped", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  {
+    RunFile run(path, attributes_of(2));
+    run.append(step_record(1, 2));
+    run.close(RunStatus::interrupted, "SIGTERM");
+  }
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  CHECK(file.read_string_attribute("status") == "interrupted");
+  CHECK(file.read_string_attribute("reason") == "SIGTERM");
+  CHECK(complete_steps(path) == 1);
 }
 
 TEST_CASE("A run file is readable while the run writes and after it was killed",
@@ -204,7 +232,7 @@ TEST_CASE("A run file is readable while the run writes and after it was killed",
   if (child == 0) {
     try {
       // Every append flushes, so that the kill is likely to come in the middle of one.
-      RunFile run(path, attributes_of(4), std::chrono::seconds(0));
+      RunFile run(path, attributes_of(4), {}, std::chrono::seconds(0));
       for (std::uint64_t step = 1;; ++step) {
         run.append(step_record(step, 4));
         run.flush();

@@ -1,0 +1,44 @@
+#include "app/claimed_directories.hpp"
+
+#include <cstdio>
+
+#include "comm/collectives.hpp"
+#include "core/files/replacement.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+bool may_spill(const Settings& settings) {
+  return settings.pipeline.stages > 1 && settings.cache.budget_bytes > 0 &&
+         settings.forward.kind == CodecKind::delta;
+}
+
+}  // namespace
+
+ClaimedDirectories::ClaimedDirectories(const Settings& settings, const ProcessGrid& grid,
+                                       ProgressThread& progress) {
+  std::string run_id = new_run_id();
+  broadcast(progress, grid.world(), run_id, 0);
+  if (grid.rank() == 0) claim(settings.output.directory, run_id, true);
+  barrier(progress, grid.world());
+  if (!may_spill(settings)) return;
+  // In turns: of the ranks that share a directory the first holds its lock, and none writes there
+  // before the leftovers are gone.
+  for (int rank = 0; rank < progress.size(); ++rank) {
+    if (grid.rank() == rank) claim(cache_directory(settings), run_id, rank == 0);
+    barrier(progress, grid.world());
+  }
+}
+
+void ClaimedDirectories::claim(const std::string& directory, const std::string& run_id,
+                               bool speak) {
+  make_directory(directory);
+  locks_.push_back(std::make_unique<DirectoryLock>(directory, run_id));
+  const DirectoryLock& lock = *locks_.back();
+  if (lock.is_holder()) remove_leftovers(directory);
+  if (speak && !lock.warning().empty())
+    std::fprintf(stderr, "deltapipe: warning: %s\n", lock.warning().c_str());
+}
+
+}  // namespace deltapipe

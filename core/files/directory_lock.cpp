@@ -1,0 +1,157 @@
+#include "core/files/directory_lock.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <random>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/files/system_error.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+enum class Attempt { locked, held_by_another, unsupported };
+
+Attempt lock(int descriptor) {
+#ifdef F_OFD_SETLK
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  int result = 0;
+  do {
+    result = ::fcntl(descriptor, F_OFD_SETLK, &whole);
+  } while (result != 0 && errno == EINTR);
+#else
+  const int result = ::flock(descriptor, LOCK_EX | LOCK_NB);
+#endif
+  if (result == 0) return Attempt::locked;
+  if (errno == EAGAIN || errno == EACCES || errno == EWOULDBLOCK) return Attempt::held_by_another;
+  return Attempt::unsupported;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  if (::gmtime_r(&now, &parts) == nullptr) return "?";
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+/// The lines of a lock file: run id, then who holds it, in words.
+struct Owner {
+  std::string run_id;
+  std::string description;
+};
+
+Owner read_owner(int descriptor) {
+  std::array<char, 512> text{};
+  const ssize_t size = ::pread(descriptor, text.data(), text.size(), 0);
+  const std::string content(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  Owner owner;
+  const std::size_t first = content.find('\n');
+  owner.run_id = content.substr(0, first);
+  if (first == std::string::npos) return owner;
+  for (const char c : content.substr(first + 1, content.find('\n', first + 1) - first - 1))
+    owner.description += c >= ' ' && c <= '~' ? c : '?';
+  return owner;
+}
+
+/// True when `path` still names the open file: its former holder may have removed it.
+bool is_still_named(int descriptor, const std::string& path) {
+  struct stat open_file {};
+  struct stat named_file {};
+  return ::fstat(descriptor, &open_file) == 0 && ::lstat(path.c_str(), &named_file) == 0 &&
+         open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
+}
+
+}  // namespace
+
+std::string new_run_id() {
+  std::random_device random;
+  std::string id;
+  for (int i = 0; i < 32; ++i) id += "0123456789abcdef"[random() % 16];
+  return id;
+}
+
+DirectoryLock::DirectoryLock(const std::string& directory, const std::string& run_id)
+    : directory_(directory), path_(directory + "/.deltapipe.lock") {
+  for (int looks = 0;;) {
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    const int descriptor = ::open(path_.c_str(), flags, 0666);
+    if (descriptor < 0) throw_system_error("the lock file cannot be opened", path_, errno);
+    struct stat status {};
+    if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+      (void)::close(descriptor);
+      throw UserError({.what = "is no lock file of deltapipe's",
+                       .file = path_,
+                       .remedy = "remove it or choose another directory"});
+    }
+    const Attempt attempt = lock(descriptor);
+    const int error = errno;
+    if (attempt == Attempt::locked && is_still_named(descriptor, path_)) {
+      descriptor_ = descriptor;
+      write_owner(run_id);
+      return;
+    }
+    const Owner owner = read_owner(descriptor);
+    (void)::close(descriptor);
+    if (attempt == Attempt::locked) continue;
+    if (attempt == Attempt::unsupported) {
+      warning_ = "directories on this file system cannot be locked (" +
+                 std::generic_category().message(error) +
+                 "): take care that no other run writes into " + directory_;
+      return;
+    }
+    if (owner.run_id == run_id) return;
+    // A holder that has only just come may not have written its name yet.
+    if (looks++ == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      continue;
+    }
+    throw UserError({.what = "another run writes into this directory" +
+                             (owner.description.empty() ? "" : ": " + owner.description),
+                     .file = directory_,
+                     .remedy = "wait for its end, or choose another directory"});
+  }
+}
+
+void DirectoryLock::write_owner(const std::string& run_id) {
+  const std::string text = run_id + "\nprocess " + std::to_string(::getpid()) + " on " +
+                           host_name() + " since " + utc_now() + "\n";
+  const bool is_written =
+      ::ftruncate(descriptor_, 0) == 0 &&
+      ::pwrite(descriptor_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+      ::fsync(descriptor_) == 0;
+  if (is_written) return;
+  const int error = errno;
+  release();
+  throw_system_error("the lock file cannot be written", path_, error);
+}
+
+DirectoryLock::~DirectoryLock() {
+  release();
+}
+
+void DirectoryLock::release() noexcept {
+  if (descriptor_ < 0) return;
+  (void)::unlink(path_.c_str());
+  (void)::close(std::exchange(descriptor_, -1));
+}
+
+}  // namespace deltapipe

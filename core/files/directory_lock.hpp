@@ -1,0 +1,40 @@
+// One run at a time writes into a directory.
+#pragma once
+
+#include <string>
+
+namespace deltapipe {
+
+/// A 128-bit random number in hexadecimal: what the processes of one run know each other by.
+std::string new_run_id();
+
+/// Holds DIRECTORY/.deltapipe.lock, which tells who holds it: host, process, start of the run. The
+/// lock is one of the kernel's (open file description): it ends with the process, however that
+/// ends, and a lock file that a killed process left blocks nobody. On network file systems it
+/// reaches as far as they carry POSIX locks: NFS does between its clients unless mounted with
+/// nolock or local_lock, Lustre with the option flock.
+class DirectoryLock {
+ public:
+  /// UserError when another run holds the directory. Processes of one run, which come one after the
+  /// other with the same id, share the lock of the first.
+  DirectoryLock(const std::string& directory, const std::string& run_id);
+  /// Removes the lock file when this object holds it.
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+  /// False: another process of this run holds the lock, or locks do not work here.
+  bool is_holder() const { return descriptor_ >= 0; }
+  /// Empty unless the file system has no locks: then a sentence that says so.
+  const std::string& warning() const { return warning_; }
+
+ private:
+  void write_owner(const std::string& run_id);
+  void release() noexcept;
+  std::string directory_;
+  std::string path_;
+  std::string warning_;
+  int descriptor_ = -1;
+};
+
+}  // namespace deltapipe

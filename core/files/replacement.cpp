@@ -1,0 +1,300 @@
+#include "core/files/replacement.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/files/system_error.hpp"
+
+namespace deltapipe {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kPartial = ".deltapipe-partial-";
+/// Followed by 16 hexadecimals, '-' and the name of the directory that stepped aside.
+constexpr std::string_view kAside = ".deltapipe-aside-";
+constexpr std::size_t kDigits = 16;
+constexpr int kAttempts = 100;
+
+std::string random_digits() {
+  std::random_device random;
+  std::string digits;
+  for (std::size_t i = 0; i < kDigits; ++i) digits += "0123456789abcdef"[random() % 16];
+  return digits;
+}
+
+/// What follows `prefix` and its digits in `name`; false when the name is not of that pattern.
+bool is_named(std::string_view name, std::string_view prefix, std::string_view& rest) {
+  if (!name.starts_with(prefix) || name.size() < prefix.size() + kDigits) return false;
+  const std::string_view digits = name.substr(prefix.size(), kDigits);
+  rest = name.substr(prefix.size() + kDigits);
+  return digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::string directory_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+std::string name_of(const std::string& path) {
+  return fs::path(path).filename().string();
+}
+
+/// The names in a directory survive a crash of the machine only when the directory is synced too.
+void sync_directory(const std::string& directory) {
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  // Some network file systems refuse this; the files themselves have been synced by then.
+  (void)::fsync(descriptor);
+  (void)::close(descriptor);
+}
+
+bool exists(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+/// False: this kernel or file system cannot exchange two names.
+bool exchange_names(const std::string& a, const std::string& b) {
+#if defined(__linux__) && defined(RENAME_EXCHANGE)
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
+    throw_system_error("cannot be replaced", b, errno);
+#else
+  (void)a;
+  (void)b;
+#endif
+  return false;
+}
+
+void rename_or_throw(const std::string& from, const std::string& to, const std::string& target) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throw_system_error("cannot be replaced", target, errno);
+}
+
+/// The old directory steps aside to `aside`, `fresh` takes its place.
+void swap_by_renames(const std::string& fresh, const std::string& target,
+                     const std::string& aside) {
+  rename_or_throw(target, aside, target);
+  if (::rename(fresh.c_str(), target.c_str()) == 0) return;
+  const int error = errno;
+  (void)::rename(aside.c_str(), target.c_str());
+  throw_system_error("cannot be replaced", target, error);
+}
+
+bool is_expendable(const std::string& target, const AtomicDirectory::Expendable& expendable) {
+  struct stat status {};
+  if (::lstat(target.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return false;
+  std::error_code error;
+  for (fs::directory_iterator entry(target, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::string_view rest;
+    const std::string name = entry->path().filename().string();
+    if (!is_named(name, kPartial, rest) && !expendable(name)) return false;
+  }
+  return !error;
+}
+
+/// TARGET.SUFFIX, TARGET.SUFFIX-2, ...
+std::string free_name(const std::string& target, const std::string& suffix) {
+  std::string name = target + suffix;
+  for (int i = 2; exists(name); ++i) name = target + suffix + "-" + std::to_string(i);
+  return name;
+}
+
+}  // namespace
+
+void make_directory(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw_system_error("cannot make the directory", path, error.value());
+}
+
+std::string temporary_name_in(const std::string& directory) {
+  return (fs::path(directory) / (std::string(kPartial) + random_digits())).string();
+}
+
+void remove_leftovers(const std::string& directory) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error))
+    names.push_back(entry->path().filename().string());
+  for (const std::string& name : names) {
+    const fs::path path = fs::path(directory) / name;
+    std::string_view rest;
+    if (is_named(name, kPartial, rest) && rest.empty()) fs::remove_all(path, error);
+    if (!is_named(name, kAside, rest) || rest.size() < 2) continue;
+    const fs::path target = fs::path(directory) / std::string(rest.substr(1));
+    if (exists(target.string()))
+      fs::remove_all(path, error);
+    else
+      fs::rename(path, target, error);
+  }
+}
+
+void write_file_atomically(const std::string& path, std::span<const std::byte> content) {
+  AtomicFile file(path);
+  file.append(content);
+  file.commit();
+}
+
+void write_file_atomically(const std::string& path, std::string_view content) {
+  write_file_atomically(path, std::as_bytes(std::span(content)));
+}
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) throw_system_error("cannot be written", path_, EISDIR);
+    if (!S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
+      throw UserError({.what = "cannot be written: not a regular file",
+                       .file = path_,
+                       .remedy = "choose another place"});
+    }
+  }
+  for (int attempt = 0; descriptor_ < 0; ++attempt) {
+    temporary_ = temporary_name_in(directory_of(path));
+    descriptor_ =
+        ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (descriptor_ < 0 && (errno != EEXIST || attempt == kAttempts))
+      throw_system_error("cannot be written", path_, errno);
+  }
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      end_(other.end_) {}
+
+AtomicFile::~AtomicFile() {
+  discard();
+}
+
+void AtomicFile::discard() noexcept {
+  if (descriptor_ < 0) return;
+  (void)::close(std::exchange(descriptor_, -1));
+  (void)::unlink(temporary_.c_str());
+}
+
+void AtomicFile::fail(const std::string& action, int error) {
+  discard();
+  throw_system_error(action, path_, error);
+}
+
+void AtomicFile::reserve(std::uint64_t bytes) {
+  DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
+  if (bytes == 0) return;
+  const int error = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
+  // A file system without preallocation is no mistake: a full disk then shows while writing.
+  if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
+    fail("cannot take " + std::to_string(bytes) + " bytes of disk space", error);
+  }
+}
+
+void AtomicFile::append(std::span<const std::byte> bytes) {
+  write_at(end_, bytes);
+}
+
+void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
+  while (!bytes.empty()) {
+    const ssize_t written =
+        ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("writing failed", errno);
+    offset += static_cast<std::uint64_t>(written);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  end_ = std::max(end_, offset);
+}
+
+void AtomicFile::commit() {
+  DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
+  if (::fsync(descriptor_) != 0) fail("writing failed", errno);
+  // After close() the descriptor is gone also when it reports an error.
+  if (::close(std::exchange(descriptor_, -1)) != 0 ||
+      ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    (void)::unlink(temporary_.c_str());
+    throw_system_error("writing failed", path_, error);
+  }
+  sync_directory(directory_of(path_));
+}
+
+AtomicDirectory::AtomicDirectory(const std::string& target, Expendable expendable,
+                                 DirectorySwap swap)
+    : target_(target), expendable_(std::move(expendable)), swap_(swap) {
+  for (int attempt = 0;; ++attempt) {
+    temporary_ = temporary_name_in(directory_of(target));
+    if (::mkdir(temporary_.c_str(), 0777) == 0) return;
+    if (errno == EEXIST && attempt < kAttempts) continue;
+    const int error = errno;
+    temporary_.clear();
+    throw_system_error("cannot be made", target, error);
+  }
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  if (temporary_.empty()) return;
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
+std::string AtomicDirectory::commit() {
+  DELTAPIPE_ASSERT(!temporary_.empty(), target_);
+  sync_directory(temporary_);
+  std::string former;
+  try {
+    former = exists(target_) ? swap_with_target() : move_to_target();
+  } catch (const UserError& error) {
+    const std::string name = free_name(target_, ".new");
+    if (::rename(temporary_.c_str(), name.c_str()) != 0) throw;
+    temporary_.clear();
+    throw UserError({.what = error.what(), .remedy = "the new one is in " + name});
+  }
+  temporary_.clear();
+  sync_directory(directory_of(target_));
+  return former;
+}
+
+std::string AtomicDirectory::move_to_target() {
+  rename_or_throw(temporary_, target_, target_);
+  return "";
+}
+
+std::string AtomicDirectory::swap_with_target() {
+  const bool keep = !is_expendable(target_, expendable_);
+  const std::string former = keep ? free_name(target_, ".former") : "";
+  // What is to be kept has a name that lasts at every moment.
+  if (keep && swap_ == DirectorySwap::exchange) {
+    rename_or_throw(temporary_, former, target_);
+    temporary_ = former;
+  }
+  if (swap_ == DirectorySwap::two_renames || !exchange_names(temporary_, target_)) {
+    const std::string aside = directory_of(target_) + "/" + std::string(kAside) + random_digits() +
+                              "-" + name_of(target_);
+    swap_by_renames(temporary_, target_, aside);
+    temporary_ = keep ? "" : aside;
+    if (keep) rename_or_throw(aside, former, target_);
+  }
+  sync_directory(directory_of(target_));
+  std::error_code ignored;
+  if (!keep) fs::remove_all(temporary_, ignored);
+  return former;
+}
+
+}  // namespace deltapipe
