@@ -12,6 +12,7 @@
 #include "app/progress_display.hpp"
 #include "app/save_model.hpp"
 #include "app/session.hpp"
+#include "app/warnings.hpp"
 #include "comm/collectives.hpp"
 #include "comm/trace.hpp"
 #include "core/deck/deck.hpp"
@@ -111,6 +112,7 @@ class Trainer {
       std::fflush(stdout);
     }
     plan_.emplace(plan_model(settings_));
+    if (grid_.rank() == 0) print_warnings(settings_, plan_->config);
     data_ = load_data(settings_.data, plan_->tokenizer, plan_->tokens);
     const PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
     check_resources(shape);

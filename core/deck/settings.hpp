@@ -99,12 +99,12 @@ struct PipelineSettings {
 enum class CodecKind { none, fp16, bf16, quantize, delta };
 enum class ScaleKind { channel, token, tile };
 enum class Rounding { nearest, stochastic };
-/// symmetric: 2^b - 1 codes around zero; 1 bit: the sign. asymmetric: the 2^b levels of the AC-SGD
-/// code (at 2 bits -1, -1/2, 0, 1/2), better than symmetric ones at 2 bits, biased.
+/// symmetric: 2^b - 1 codes around zero; 1 bit: the sign. asymmetric, from 2 bits on: 2^b codes, to
+/// nearest the AC-SGD code's (2 bits: -1, -1/2, 0, 1/2), which cut the top; stochastic: none cut.
 enum class Levels { symmetric, asymmetric };
 /// How a sample that was never seen is sent. fp32, fp16: whole. quantize8: 8-bit codes. refine:
-/// 4-bit codes, and the second visit's change with at least 4 bits. Codes of first visits have a
-/// scale per tile.
+/// codes of the codec's bits, at least 4, and so the second visit's change, unless the first was
+/// part of a warm-up. Codes of first visits have a scale per tile.
 enum class FirstVisit { fp32, fp16, quantize8, refine };
 
 /// [boundary.forward], [boundary.backward]: what crosses a stage boundary in that direction.
