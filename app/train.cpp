@@ -293,7 +293,7 @@ class Trainer {
     for (std::size_t s = 0; s < record.stages.size(); ++s)
       for (std::size_t i = 0; i < kStageValues; ++i) stage_sums_[s][i] += record.stages[s][i];
     display_->step({record.step, record.epoch, record.loss, record.learning_rate, record.tokens,
-                    wire_bytes(record)});
+                    wire_bytes(record), record.seconds});
     if (run_file_) run_file_->append(record);
   }
 

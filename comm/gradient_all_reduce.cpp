@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -37,7 +38,7 @@ HostVector<float> GradientAllReduce::stage(const ExecSpace& space, std::size_t b
 void GradientAllReduce::start(const ExecSpace& space, int bucket, const Vector<float>& gradients) {
   DELTAPIPE_ASSERT(bucket >= 0, "bucket " + std::to_string(bucket));
   if (replicas_ == 1 || gradients.extent(0) == 0) return;
-  Running running{static_cast<std::size_t>(bucket), gradients, {}, {}};
+  Running running{static_cast<std::size_t>(bucket), gradients, {}, {}, {}};
   if constexpr (!kHostMemory) running.staged = stage(space, running.bucket, gradients);
   space.fence();
   float* const values = kHostMemory ? gradients.data() : running.staged.data();
@@ -52,6 +53,11 @@ void GradientAllReduce::start(const ExecSpace& space, int bucket, const Vector<f
       DELTAPIPE_MPI(
           MPI_Iallreduce(MPI_IN_PLACE, place, count, MPI_FLOAT, MPI_SUM, comm, &requests.back()));
     };
+    running.passed.push_back(std::make_shared<TimePoint>());
+    plan.completed = [passed = running.passed.back(), wire = progress_.wire(), ranks = replicas_,
+                      bytes = count * sizeof(float)](const MPI_Status&, RequestList&) {
+      if (wire) *passed = wire.book_ring(Clock::now(), ranks, bytes);
+    };
     running.tickets.push_back(progress_.submit(std::move(plan)));
   }
   statistics_.bytes += size * sizeof(float);
@@ -63,9 +69,11 @@ void GradientAllReduce::wait_all(const ExecSpace& space) {
   const ActivityScope waiting(progress_.account(), Activity::replicas);
   const TimePoint begin = Clock::now();
   for (const Running& running : running_) {
-    for (const Ticket& ticket : running.tickets) {
-      progress_.wait(ticket);
-      const OperationTimes times = progress_.times(ticket);
+    for (std::size_t i = 0; i < running.tickets.size(); ++i) {
+      progress_.wait(running.tickets[i]);
+      std::this_thread::sleep_until(*running.passed[i]);
+      OperationTimes times = progress_.times(running.tickets[i]);
+      times.finished = std::max(times.finished, *running.passed[i]);
       transfers_.add(times.started, times.finished);
       progress_.account().transfer(times.started, times.finished);
       TraceRecorder::instance().record(TraceCategory::wire, "gradient all-reduce",

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "comm/channel.hpp"
@@ -36,6 +37,8 @@ class GradientAllReduce {
     Vector<float> gradients;
     HostVector<float> staged;
     std::vector<Ticket> tickets;
+    /// When the ring has passed the emulated wires; one a ticket, written before that is done.
+    std::vector<std::shared_ptr<TimePoint>> passed;
   };
 
   HostVector<float> stage(const ExecSpace& space, std::size_t bucket,

@@ -19,6 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/clock_sync.hpp"
+#include "comm/emulated_link.hpp"
 #include "core/time_account.hpp"
 #include "core/trace.hpp"
 
@@ -111,13 +113,18 @@ class ProgressThread {
 
   /// Of the thread that computes and waits for what is submitted here; its use alone.
   TimeAccount& account() { return account_; }
+  /// What channels built from now on receive over, and sums and broadcasts pass; set by the thread
+  /// that uses them.
+  void set_wire(RankWire wire) { wire_ = std::move(wire); }
+  const RankWire& wire() const { return wire_; }
 
   MPI_Comm world() const { return world_; }      ///< as given
   MPI_Comm control() const { return control_; }  ///< the duplicate
   int rank() const { return rank_; }             ///< in world()
   int size() const { return size_; }
-  /// Add to this rank's Clock to get rank 0's; measured at construction.
-  std::chrono::nanoseconds clock_offset() const { return clock_offset_; }
+  /// Add to this rank's Clock to get rank 0's; measured at construction and every two seconds.
+  std::chrono::nanoseconds clock_offset() const { return clock_.offset(); }
+  const ClockEstimate& clock() const { return clock_; }
 
  private:
   struct Later {
@@ -128,6 +135,7 @@ class ProgressThread {
   bool step();
   void sleep();
   void shut_down();
+  void drop_delayed_passive();
   void start_due(TimePoint now);
   void start(const Ticket& operation);
   bool test_requests();
@@ -146,9 +154,10 @@ class ProgressThread {
   MPI_Comm control_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
-  std::chrono::nanoseconds clock_offset_{0};
+  ClockEstimate clock_;
   int exceptions_ = std::uncaught_exceptions();
   TimeAccount account_;
+  RankWire wire_;
 
   std::mutex mpi_mutex_;  ///< held around every MPI call
 
@@ -166,6 +175,7 @@ class ProgressThread {
 
   // Touched by the progress thread only.
   std::priority_queue<Ticket, std::vector<Ticket>, Later> delayed_;
+  std::size_t standing_requests_ = 1;  ///< receives that are always posted
   std::vector<MPI_Request> requests_;
   std::vector<Ticket> owners_;  ///< of requests_
   std::vector<int> tested_indices_;
