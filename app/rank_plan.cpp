@@ -81,6 +81,7 @@ RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
     e.codec.training = shape.training;
     e.memory = memory;
     e.boundary = static_cast<std::uint32_t>(boundary);
+    e.evaluates = !backward;
     e.backward = backward;
     e.sender = backward != (boundary == place.stage);
     e.slots = std::clamp(shape.micro_batches, 2, kMostSlots);

@@ -64,6 +64,7 @@ TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExcha
     e.codec = {codec, {rows, 1, shape.channels}, MemoryStorage::fp32, shape.training};
     e.memory.samples = shape.vocabulary;
     e.boundary = static_cast<std::uint32_t>(plan.boundary);
+    e.evaluates = backward;  // rows cross in evaluations, their gradients do not
     e.backward = backward;
     e.sender = backward == last_stage;
     e.slots = slots;
