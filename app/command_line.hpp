@@ -16,7 +16,7 @@ enum ExitCode : int {
   exit_usage = 2,    ///< the command line or the deck is wrong
 };
 
-enum class Command { train, evaluate, generate, check };
+enum class Command { train, evaluate, generate, check, tokenize };
 
 struct CommandLine {
   Command command = Command::train;

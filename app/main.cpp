@@ -28,6 +28,7 @@ void run_command(const CommandLine& line, const Settings& settings, const Proces
     case Command::generate:
       return run_generate(settings, grid, progress);
     case Command::check:
+    case Command::tokenize:
       break;
   }
 }
@@ -63,6 +64,12 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
 
   // 3. The process grid and the command; whatever stops one rank stops all.
   try {
+    if (line.command == Command::tokenize) {
+      agree(MPI_COMM_WORLD, [&] {
+        if (mpi.rank() == 0) run_tokenize(settings);
+      });
+      return exit_success;
+    }
     if (line.command == Command::check) {
       std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
       if (mpi.size() != settings.pipeline.stages * settings.pipeline.replicas) machines.clear();

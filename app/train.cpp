@@ -112,8 +112,11 @@ class Trainer {
       std::fflush(stdout);
     }
     plan_.emplace(plan_model(settings_));
-    if (grid_.rank() == 0) print_warnings(settings_, plan_->config);
-    data_ = load_data(settings_.data, plan_->tokenizer, plan_->tokens);
+    if (grid_.rank() == 0) {
+      print_warnings(plan_->warnings);
+      print_warnings(warnings_of(settings_, plan_->config));
+    }
+    data_ = load_data(settings_.data, plan_->vocabulary(), plan_->tokens);
     const PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
     check_resources(shape);
     stage_ = make_stage(settings_, *plan_, grid_, true);
@@ -419,7 +422,8 @@ void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread
 
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
   const ModelPlan plan = plan_model(settings);
-  const DataSplit data = load_data(settings.data, plan.tokenizer, plan.tokens);
+  if (grid.rank() == 0) print_warnings(plan.warnings);
+  const DataSplit data = load_data(settings.data, plan.vocabulary(), plan.tokens);
   const TokenDataset& set = data.validation.size() > 0 ? data.validation : data.train;
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
   Pipeline pipeline(settings, pipeline_shape(settings, plan, data.train, false), grid, progress,

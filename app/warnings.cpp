@@ -41,8 +41,8 @@ std::vector<std::string> warnings_of(const Settings& settings, const Gpt2Config&
   return warnings;
 }
 
-void print_warnings(const Settings& settings, const Gpt2Config& model) {
-  for (const std::string& warning : warnings_of(settings, model))
+void print_warnings(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings)
     std::fprintf(stderr, "deltapipe: warning: %s\n", warning.c_str());
 }
 

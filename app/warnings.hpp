@@ -13,7 +13,7 @@ namespace deltapipe {
 /// (with the deck's dropout). Empty: nothing is.
 std::vector<std::string> warnings_of(const Settings& settings, const Gpt2Config& model);
 
-/// Prints them to stderr; for one rank.
-void print_warnings(const Settings& settings, const Gpt2Config& model);
+/// Prints warnings to stderr, a line each; for one rank.
+void print_warnings(const std::vector<std::string>& warnings);
 
 }  // namespace deltapipe
