@@ -6,6 +6,7 @@
 #include "app/commands.hpp"
 #include "app/pipeline.hpp"
 #include "app/session.hpp"
+#include "app/start_check.hpp"
 #include "app/warnings.hpp"
 #include "comm/collectives.hpp"
 #include "core/error.hpp"
@@ -60,6 +61,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   const ModelPlan plan = plan_model(settings);
   if (grid.rank() == 0) print_warnings(plan.warnings);
   if (!plan.tokenizer) throw UserError(no_tokenizer("generate"));
+  compare_inputs(progress, plan, nullptr);
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
   PipelineShape shape;
   shape.vocabulary = plan.config.vocabulary_size;
