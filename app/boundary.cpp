@@ -49,10 +49,13 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
   const std::size_t payload = largest_payload(*codec, *plain);
   MemoryLedger ledger;
   ChannelOptions channel;
-  channel.max_payload_bytes = payload;
+  const std::size_t hashes = MemoryCheck::max_bytes(
+      plan.memory.verify_every, plan.codec.shape.max_samples, codec->record_bytes());
+  channel.max_payload_bytes = payload + hashes;
   channel.slots = plan.slots;
   ledger.add_host(MemoryUse::messages, channel_memory_bytes(channel));
-  ledger.add<DeviceBytes>(MemoryUse::messages, codec->memory_bytes() + plain->memory_bytes());
+  ledger.add<DeviceBytes>(MemoryUse::messages,
+                          codec->memory_bytes() + plain->memory_bytes() + 2 * hashes);
   if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
     ledger.add<DeviceBytes>(MemoryUse::messages, payload);
   if (codec->record_bytes() == 0) return ledger;
@@ -100,7 +103,9 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
       codec_(main_codec(plan.codec)),
       plain_(make_codec(plain_settings(), plan.codec.shape, plan.codec.storage)),
       first_sample_(plan.memory.first_sample),
-      sample_stride_(plan.memory.sample_stride) {
+      sample_stride_(plan.memory.sample_stride),
+      memory_check_(plan.memory.verify_every, plan.codec.shape.max_samples,
+                    codec_->record_bytes()) {
   if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
     staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
   if (codec_->record_bytes() == 0) return;
@@ -151,6 +156,9 @@ const Visit& BoundaryEnd::begin_visit(const Crossing& crossing) {
     const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
     find_records(crossing.sample_ids);
     cache_->acquire(record_ids_, records_, visit_.visits);
+    memory_check_.choose(visit_, records_);
+  } else {
+    memory_check_.choose_none();
   }
   return visit_;
 }
@@ -183,6 +191,10 @@ std::size_t BoundaryEnd::max_payload_bytes() const {
   return largest_payload(*codec_, *plain_);
 }
 
+std::size_t BoundaryEnd::max_message_bytes() const {
+  return max_payload_bytes() + memory_check_.max_bytes();
+}
+
 DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
   if constexpr (std::is_same_v<HostBytes, DeviceBytes>)
     return payload;
@@ -196,7 +208,7 @@ BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer
     : BoundaryEnd(progress, plan),
       channel_(progress, comm, peer, tag,
                ChannelOptions{
-                   .max_payload_bytes = max_payload_bytes(), .slots = plan.slots, .name = name},
+                   .max_payload_bytes = max_message_bytes(), .slots = plan.slots, .name = name},
                std::move(link)) {}
 
 void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
@@ -214,10 +226,12 @@ void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
       Kokkos::deep_copy(exec, Kokkos::subview(buffer.payload, range),
                         Kokkos::subview(payload, range));
     }
+    memory_check_.hash(exec, records_);
     exec.fence();
   }
   end_visit(exec, crossing);
-  channel_.send(buffer, header(crossing), bytes);
+  memory_check_.append(buffer.payload.data() + bytes);
+  channel_.send(buffer, header(crossing), bytes + memory_check_.bytes());
 }
 
 BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
@@ -225,24 +239,28 @@ BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int 
     : BoundaryEnd(progress, plan),
       channel_(progress, comm, peer, tag,
                ChannelOptions{
-                   .max_payload_bytes = max_payload_bytes(), .slots = plan.slots, .name = name}) {}
+                   .max_payload_bytes = max_message_bytes(), .slots = plan.slots, .name = name}) {}
 
 void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
                                const MatrixRef<float>& x_BTC) {
   const Visit& visit = begin_visit(crossing);
   const ReceiveChannel::Received received = channel_.receive(header(crossing));
-  const std::size_t bytes = received.payload.extent(0);
+  const std::size_t hashes = std::min(memory_check_.bytes(), received.payload.extent(0));
+  const std::size_t bytes = received.payload.extent(0) - hashes;
   const DeviceBytes payload = device_payload(received.payload);
   {
     const ActivityScope activity(account_, Activity::codec);
     const TraceScope trace(TraceCategory::decode, "decode", crossing.micro_batch);
     if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
-      Kokkos::deep_copy(exec, Kokkos::subview(payload, range), received.payload);
+      Kokkos::deep_copy(exec, Kokkos::subview(payload, range),
+                        Kokkos::subview(received.payload, range));
     }
     codec(crossing).decode(exec, visit, payload, bytes, records_, activations(x_BTC));
+    memory_check_.hash(exec, records_);
     exec.fence();
   }
+  memory_check_.compare(received.payload.data() + bytes, visit, received.header);
   channel_.release(received);
   end_visit(exec, crossing);
 }

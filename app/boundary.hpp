@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "app/memory_check.hpp"
 #include "comm/channel.hpp"
 #include "core/cache/activation_cache.hpp"
 #include "core/codec/codec.hpp"
@@ -50,8 +51,9 @@ struct BoundaryMemory {
   std::uint64_t data_fingerprint = 0;
   std::uint64_t budget_bytes = 0;
   int prefetch_micro_batches = 8;
-  std::string directory;   ///< of the spill file
-  bool keep_file = false;  ///< after the end of the run
+  std::uint64_t verify_every = 64;  ///< as MemoryCheck has it
+  std::string directory;            ///< of the spill file
+  bool keep_file = false;           ///< after the end of the run
   int replica = 0;
   CacheIoThread* io = nullptr;
 };
@@ -100,7 +102,8 @@ class BoundaryEnd {
   const Visit& begin_visit(const Crossing& crossing);
   void end_visit(const ExecSpace& exec, const Crossing& crossing);
   MessageHeader header(const Crossing& crossing) const;
-  std::size_t max_payload_bytes() const;
+  std::size_t max_payload_bytes() const;  ///< of the codecs
+  std::size_t max_message_bytes() const;  ///< hashes of memories included
   /// The payload where kernels reach it: the host buffer itself, or device memory beside it.
   DeviceBytes device_payload(const HostBytes& payload) const;
 
@@ -114,6 +117,7 @@ class BoundaryEnd {
   Visit visit_;                            ///< of the samples at hand
   std::vector<std::uint64_t> record_ids_;  ///< of the samples at hand, in the cache
   MemoryRecords records_;
+  MemoryCheck memory_check_;
   DeviceBytes staging_;
 };
 

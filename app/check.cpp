@@ -157,8 +157,7 @@ PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const Mod
 void print_data(const Settings& settings, const DataSplit& data) {
   const TrainingSettings& t = settings.training;
   const StepPlanner planner(data.train, t.seed, settings.data.shuffle,
-                            {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas,
-                             settings.forward.kind == CodecKind::delta});
+                            {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
   std::printf(
       "# data: %llu training samples (%s tokens), %llu validation samples; %llu steps an "
       "epoch\n",

@@ -6,6 +6,7 @@
 #include "app/commands.hpp"
 #include "app/pipeline.hpp"
 #include "app/session.hpp"
+#include "app/start_check.hpp"
 #include "comm/collectives.hpp"
 #include "core/error.hpp"
 #include "core/random.hpp"
@@ -57,6 +58,7 @@ std::string readable(const std::string& bytes) {
 
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
   const ModelPlan plan = plan_model(settings);
+  compare_inputs(progress, plan, nullptr);
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
   PipelineShape shape;
   shape.vocabulary = plan.config.vocabulary_size;

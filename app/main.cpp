@@ -7,6 +7,7 @@
 
 #include "app/command_line.hpp"
 #include "app/commands.hpp"
+#include "app/start_check.hpp"
 #include "comm/agree.hpp"
 #include "comm/mpi_session.hpp"
 #include "comm/process_grid.hpp"
@@ -53,6 +54,8 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
   Settings settings;
   try {
     agree(MPI_COMM_WORLD, [&] { settings = settings_of(line); });
+    agree(MPI_COMM_WORLD,
+          [&] { compare_program_and_deck(MPI_COMM_WORLD, line.command, settings); });
   } catch (const Stopped& stopped) {
     return report(stopped, exit_usage);
   }

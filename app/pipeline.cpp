@@ -23,12 +23,29 @@ RankPlace place_of(const ProcessGrid& grid) {
   return {grid.stage(), grid.stages(), grid.replica(), grid.replicas()};
 }
 
+/// A step's sums over replicas: buckets as backward passes finish them, the token table's last.
+std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
+  const ParameterArena<float>& parameters = stage.parameters();
+  const int table = stage.token_table();
+  const int table_bucket = table < 0 ? -1 : parameters.info()[table].bucket;
+  std::vector<GradientAllReduce::Bucket> buckets;
+  for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
+    if (b != table_bucket) buckets.push_back({b, parameters.bucket_gradient(b)});
+  if (table >= 0) buckets.push_back({table_bucket, parameters.bucket_gradient(table_bucket)});
+  return buckets;
+}
+
+/// Relative RMS error from sums of squares; NaN where nothing was measured.
+double relative_error(double error, double signal) {
+  return signal > 0 ? std::sqrt(error / signal) : std::numeric_limits<double>::quiet_NaN();
+}
+
 }  // namespace
 
 StepMeasurements::StepMeasurements(int stages, int replicas)
     : stages_(stages),
       replicas_(replicas),
-      values_(kStageValues * stages + 2 * (stages - 1) * fields + 2) {}
+      values_(kStageValues * stages + 2 * stages * fields) {}
 
 double& StepMeasurements::direction(int boundary, bool backward, Field field) {
   return values_[kStageValues * stages_ + (2 * boundary + (backward ? 1 : 0)) * fields + field];
@@ -47,13 +64,14 @@ void StepMeasurements::fill(StepRecord& record) const {
     for (const bool backward : {false, true}) {
       DirectionRecord& d = backward ? record.backward : record.forward;
       d.bytes.push_back(static_cast<std::uint64_t>(self.direction(b, backward, bytes)));
-      const double signal = self.direction(b, backward, signal2);
-      d.error.push_back(signal > 0 ? std::sqrt(self.direction(b, backward, error2) / signal)
-                                   : std::numeric_limits<double>::quiet_NaN());
+      d.error.push_back(relative_error(self.direction(b, backward, error2),
+                                       self.direction(b, backward, signal2)));
       d.wire_seconds.push_back(self.direction(b, backward, wire) / replicas_);
     }
-  record.tied_row_bytes = static_cast<std::uint64_t>(self.tied_row_bytes());
-  record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied_gradient_bytes());
+  record.tied_row_bytes = static_cast<std::uint64_t>(self.tied(false, bytes));
+  record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied(true, bytes));
+  record.tied_row_error = relative_error(self.tied(false, error2), self.tied(false, signal2));
+  record.tied_gradient_error = relative_error(self.tied(true, error2), self.tied(true, signal2));
 }
 
 Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const ProcessGrid& grid,
@@ -66,7 +84,9 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
       schedule_(settings.pipeline.schedule),
       in_flight_(settings.pipeline.in_flight),
       table_is_remote_(stage.tied() && stage.is_last() != stage.is_first()),
-      all_reduce_(progress, grid.stage_comm()) {
+      all_reduce_(
+          progress, grid.stage_comm(),
+          shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
   const int rows = step_rows(shape);
   RankPlan plan = plan_rank(settings, shape, {stage.channels(), stage.tied()}, place_of(grid));
   stage.reserve(plan.capacity);
@@ -216,21 +236,16 @@ void Pipeline::send_table_rows() {
 
 void Pipeline::finish_table_gradient() {
   ParameterArena<float>& parameters = stage_.parameters();
-  if (index_ && !ids_.empty() && stage_.token_table() >= 0) {
-    const ActivityScope activity(account_, Activity::compute);
-    const MatrixRef<float> rows =
-        tokens_
-            ? tokens_->receive_gradients(exec_, step_crossing(), *index_)
-            : stage_.table_gradient(exec_, index_->first_of_U(), index_->row_of(), index_->size());
-    const MatrixRef<float> table = parameters.gradient_matrix(stage_.token_table());
-    if (!stage_.tied()) Kokkos::deep_copy(exec_, table, 0.0f);
-    add_rows<float>(exec_, index_->token_by_last_use_U(), rows, table);
-  }
-  if (stage_.token_table() >= 0) {
-    const int bucket = parameters.info()[stage_.token_table()].bucket;
-    const VectorRef<float> g = parameters.bucket_gradient(bucket);
-    all_reduce_.start(exec_, bucket, Vector<float>(g.data(), g.extent(0)));
-  }
+  if (stage_.token_table() < 0) return;
+  const ActivityScope activity(account_, Activity::compute);
+  const MatrixRef<float> rows =
+      tokens_
+          ? tokens_->receive_gradients(exec_, step_crossing(), *index_)
+          : stage_.table_gradient(exec_, index_->first_of_U(), index_->row_of(), index_->size());
+  const MatrixRef<float> table = parameters.gradient_matrix(stage_.token_table());
+  if (!stage_.tied()) Kokkos::deep_copy(exec_, table, 0.0f);
+  add_rows<float>(exec_, index_->token_by_last_use_U(), rows, table);
+  all_reduce_.start(exec_, parameters.info()[stage_.token_table()].bucket);
 }
 
 void Pipeline::forward(int index, int slot) {
@@ -243,13 +258,9 @@ void Pipeline::forward(int index, int slot) {
 }
 
 void Pipeline::backward(int index, int slot, bool accumulate) {
-  ParameterArena<float>& parameters = stage_.parameters();
   Stage<float>::BucketFinal bucket_final;
-  if (index + 1 == static_cast<int>(ids_.size()) && grid_.replicas() > 1)
-    bucket_final = [&](int bucket) {
-      const VectorRef<float> g = parameters.bucket_gradient(bucket);
-      all_reduce_.start(exec_, bucket, Vector<float>(g.data(), g.extent(0)));
-    };
+  if (index + 1 == static_cast<int>(ids_.size()))
+    bucket_final = [&](int bucket) { all_reduce_.start(exec_, bucket); };
   {
     const ActivityScope activity(account_, Activity::compute);
     const TraceScope trace(TraceCategory::compute, "backward", index);
@@ -261,16 +272,37 @@ void Pipeline::backward(int index, int slot, bool accumulate) {
   tokens_->send_gradients(exec_, step_crossing(), *index_, index, stage_);
 }
 
-/// A replica without samples in this step adds zeros, bucket by bucket as backward() would.
-void Pipeline::reduce_without_samples() {
-  ParameterArena<float>& parameters = stage_.parameters();
-  Kokkos::deep_copy(exec_, parameters.all_gradients(), 0.0f);
-  const int table = stage_.token_table();
-  const int table_bucket = table < 0 ? -1 : parameters.info()[table].bucket;
-  for (int bucket = static_cast<int>(parameters.buckets().size()) - 1; bucket >= 0; --bucket) {
-    if (bucket == table_bucket) continue;
-    const VectorRef<float> g = parameters.bucket_gradient(bucket);
-    all_reduce_.start(exec_, bucket, Vector<float>(g.data(), g.extent(0)));
+void Pipeline::run_schedule() {
+  const int i = grid_.stage();
+  for (const Instruction& instruction :
+       make_schedule(schedule_, i, grid_.stages(), static_cast<int>(ids_.size()), in_flight_)) {
+    const int m = instruction.micro_batch;
+    const int slot = instruction.slot;
+    const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;
+    switch (instruction.action) {
+      case Action::receive_activation:
+        receive_forward_->receive(exec_, crossing(m, MessageKind::activation, i - 1, false),
+                                  stage_.input(slot, rows));
+        break;
+      case Action::forward:
+        forward(m, slot);
+        break;
+      case Action::send_activation:
+        send_forward_->send(exec_, crossing(m, MessageKind::activation, i, false),
+                            stage_.output(slot, rows));
+        break;
+      case Action::receive_gradient:
+        receive_backward_->receive(exec_, crossing(m, MessageKind::gradient, i, true),
+                                   stage_.output_gradient(slot, rows));
+        break;
+      case Action::backward:
+        backward(m, slot, m > 0);
+        break;
+      case Action::send_gradient:
+        send_backward_->send(exec_, crossing(m, MessageKind::gradient, i - 1, true),
+                             stage_.input_gradient(slot, rows));
+        break;
+    }
   }
 }
 
@@ -279,46 +311,18 @@ void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool m
   for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
                            static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
     if (end) end->measure_errors(measure_errors);
+  if (tokens_) tokens_->measure_errors(measure_errors);
   load(data, plan);
   finish_load(plan, 1.0 / static_cast<double>(plan.predicted_tokens));
   send_table_rows();
-  const int count = static_cast<int>(ids_.size());
-  const int i = grid_.stage();
-  if (count == 0) {
-    reduce_without_samples();
+  if (ids_.empty()) {
+    // This replica has no samples in this step: it adds zeros to the others' gradients.
+    Kokkos::deep_copy(exec_, stage_.parameters().all_gradients(), 0.0f);
+    all_reduce_.start_all(exec_);
   } else {
-    for (const Instruction& instruction :
-         make_schedule(schedule_, i, grid_.stages(), count, in_flight_)) {
-      const int m = instruction.micro_batch;
-      const int slot = instruction.slot;
-      const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;
-      switch (instruction.action) {
-        case Action::receive_activation:
-          receive_forward_->receive(exec_, crossing(m, MessageKind::activation, i - 1, false),
-                                    stage_.input(slot, rows));
-          break;
-        case Action::forward:
-          forward(m, slot);
-          break;
-        case Action::send_activation:
-          send_forward_->send(exec_, crossing(m, MessageKind::activation, i, false),
-                              stage_.output(slot, rows));
-          break;
-        case Action::receive_gradient:
-          receive_backward_->receive(exec_, crossing(m, MessageKind::gradient, i, true),
-                                     stage_.output_gradient(slot, rows));
-          break;
-        case Action::backward:
-          backward(m, slot, m > 0);
-          break;
-        case Action::send_gradient:
-          send_backward_->send(exec_, crossing(m, MessageKind::gradient, i - 1, true),
-                               stage_.input_gradient(slot, rows));
-          break;
-      }
-    }
+    run_schedule();
+    finish_table_gradient();
   }
-  finish_table_gradient();
   all_reduce_.wait_all(exec_);
 }
 
@@ -409,8 +413,11 @@ void Pipeline::take_measurements(StepMeasurements& into) {
   received(receive_forward_, i - 1, false);
   received(receive_backward_, i, true);
   if (tokens_) {
-    (grid_.first() ? into.tied_gradient_bytes() : into.tied_row_bytes()) +=
-        static_cast<double>(tokens_->take_sent().bytes);
+    const ChannelStatistics channel = tokens_->take_sent();
+    const CodecStatistics codec = tokens_->take_codec_statistics(exec_);
+    into.tied(grid_.first(), M::bytes) += static_cast<double>(channel.bytes);
+    into.tied(grid_.first(), M::error2) += codec.error2;
+    into.tied(grid_.first(), M::signal2) += codec.signal2;
     tokens_->take_received();
   }
   all_reduce_.take_statistics();

@@ -36,8 +36,8 @@ struct StepMeasurements {
   }
   enum Field { bytes, error2, signal2, wire, fields };
   double& direction(int boundary, bool backward, Field field);
-  double& tied_row_bytes() { return values_[values_.size() - 2]; }
-  double& tied_gradient_bytes() { return values_.back(); }
+  /// Tied rows, which go backward from the last stage to the first, and their gradients.
+  double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }
 
  private:
   int stages_;
@@ -87,7 +87,7 @@ class Pipeline {
   void forward(int index, int slot);
   void backward(int index, int slot, bool accumulate);
   void forward_only();
-  void reduce_without_samples();
+  void run_schedule();
 
   ExecSpace exec_;
   const ProcessGrid& grid_;

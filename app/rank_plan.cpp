@@ -9,8 +9,6 @@ namespace deltapipe {
 
 namespace {
 
-constexpr int kMostSlots = 16;
-
 bool stage_recomputes(const TrainingSettings& settings, int stage) {
   return settings.recompute ||
          std::find(settings.recompute_stages.begin(), settings.recompute_stages.end(), stage) !=
@@ -37,16 +35,15 @@ BoundaryMemory boundary_memory(const Settings& settings, const PipelineShape& sh
                                const RankPlace& place) {
   BoundaryMemory memory;
   memory.samples = shape.train_samples;
-  if (shape.samples_stay) {
-    if (shape.train_samples > 0)
-      memory.samples = std::max<std::uint64_t>(
-          1, StepPlanner::samples_of_replica(shape.train_samples, place.replica, place.replicas));
-    memory.first_sample = place.replica;
-    memory.sample_stride = place.replicas;
-  }
+  if (shape.train_samples > 0)
+    memory.samples = std::max<std::uint64_t>(
+        1, StepPlanner::samples_of_replica(shape.train_samples, place.replica, place.replicas));
+  memory.first_sample = place.replica;
+  memory.sample_stride = place.replicas;
   memory.data_fingerprint = shape.data_fingerprint;
   memory.budget_bytes = settings.cache.budget_bytes;
   memory.prefetch_micro_batches = settings.cache.prefetch;
+  memory.verify_every = settings.cache.verify_every;
   memory.directory = cache_directory(settings);
   memory.keep_file = settings.cache.keep;
   memory.replica = place.replica;
@@ -63,7 +60,6 @@ PipelineShape pipeline_shape(const Settings& settings, int vocabulary, int token
   shape.micro_batches = settings.training.micro_batches;
   shape.training = training;
   // Memories stay where they are, so samples do, too.
-  shape.samples_stay = settings.forward.kind == CodecKind::delta;
   return shape;
 }
 
@@ -83,7 +79,8 @@ RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
     e.boundary = static_cast<std::uint32_t>(boundary);
     e.backward = backward;
     e.sender = backward != (boundary == place.stage);
-    e.slots = std::clamp(shape.micro_batches, 2, kMostSlots);
+    e.slots = message_buffers(settings.pipeline.schedule, shape.micro_batches,
+                              settings.pipeline.in_flight);
     return e;
   };
   if (!place.last()) {

@@ -19,7 +19,6 @@ struct PipelineShape {
   int micro_batches = 1;  ///< M
   bool training = true;
   std::uint64_t train_samples = 0;
-  bool samples_stay = false;  ///< as StepPlanner::Layout says
   std::uint64_t data_fingerprint = 0;
 };
 

@@ -2,27 +2,24 @@
 
 #include <algorithm>
 
-#include "core/random.hpp"
+#include "core/error.hpp"
 
 namespace deltapipe {
 
 StepPlanner::StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuffle,
                          const Layout& layout)
     : data_(data), layout_(layout) {
-  const std::uint64_t size = data.size();
-  const auto replicas = static_cast<std::uint64_t>(layout.replicas);
-  const std::uint64_t batch =
-      static_cast<std::uint64_t>(layout.micro_batch_size) * layout.micro_batches;
-  if (!layout.samples_stay || replicas == 1) {
-    samplers_.emplace_back(size, seed, shuffle);
-    steps_per_epoch_ = samplers_.front().steps_per_epoch(batch * replicas);
-    return;
+  for (int r = 0; r < layout.replicas; ++r) {
+    const std::uint64_t samples = samples_of_replica(data.size(), r, layout.replicas);
+    if (samples == 0) break;
+    samplers_.emplace_back(samples, seed, shuffle, static_cast<std::uint32_t>(r));
   }
-  for (int r = 0; r < layout.replicas && samples_of_replica(size, r, layout.replicas) > 0; ++r) {
-    samplers_.emplace_back(samples_of_replica(size, r, layout.replicas), mix_bits(seed + r),
-                           shuffle);
-    steps_per_epoch_ = std::max(steps_per_epoch_, samplers_.back().steps_per_epoch(batch));
-  }
+  DELTAPIPE_ASSERT(!samplers_.empty(), "a plan for no samples");
+  steps_per_epoch_ = samplers_.front().steps_per_epoch(samples_per_step());  // it has the most
+}
+
+std::uint64_t StepPlanner::samples_per_step() const {
+  return static_cast<std::uint64_t>(layout_.micro_batch_size) * layout_.micro_batches;
 }
 
 std::uint64_t StepPlanner::samples_of_replica(std::uint64_t samples, int replica, int replicas) {
@@ -30,27 +27,14 @@ std::uint64_t StepPlanner::samples_of_replica(std::uint64_t samples, int replica
 }
 
 std::vector<std::uint64_t> StepPlanner::samples(std::uint64_t step, int replica) const {
-  const std::uint64_t epoch = step / steps_per_epoch_;
-  const std::uint64_t step_in_epoch = step % steps_per_epoch_;
-  const auto replicas = static_cast<std::uint64_t>(layout_.replicas);
-  const std::uint64_t batch =
-      static_cast<std::uint64_t>(layout_.micro_batch_size) * layout_.micro_batches;
   std::vector<std::uint64_t> ids;
-  if (!layout_.samples_stay || replicas == 1) {
-    const Sampler& sampler = samplers_.front();
-    const std::uint64_t begin = std::min(step_in_epoch * batch * replicas, sampler.size());
-    const std::uint64_t end = std::min(begin + batch * replicas, sampler.size());
-    const std::uint64_t first = begin + (end - begin) * replica / replicas;
-    const std::uint64_t last = begin + (end - begin) * (replica + 1) / replicas;
-    for (std::uint64_t p = first; p < last; ++p) ids.push_back(sampler.at(epoch, p));
-    return ids;
-  }
   if (replica >= static_cast<int>(samplers_.size())) return ids;
   const Sampler& sampler = samplers_[replica];
-  const std::uint64_t begin = std::min(step_in_epoch * batch, sampler.size());
-  const std::uint64_t end = std::min(begin + batch, sampler.size());
+  const std::uint64_t begin =
+      std::min(step % steps_per_epoch_ * samples_per_step(), sampler.size());
+  const std::uint64_t end = std::min(begin + samples_per_step(), sampler.size());
   for (std::uint64_t p = begin; p < end; ++p)
-    ids.push_back(sampler.at(epoch, p) * replicas + replica);
+    ids.push_back(sampler.at(step / steps_per_epoch_, p) * layout_.replicas + replica);
   return ids;
 }
 

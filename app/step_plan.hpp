@@ -18,31 +18,33 @@ struct StepPlan {
   std::uint64_t samples = 0;                              ///< of all replicas
 };
 
-/// Spreads the samples of every step over replicas and micro-batches.
+/// Spreads the samples of every step over replicas and micro-batches. Of R replicas, replica r
+/// visits the samples r, r + R, r + 2R ... in every epoch, in an order of its own: a sample's
+/// activation memory stays where it is. Without shuffling a step's samples are those that one
+/// replica with as many samples a step visits.
 class StepPlanner {
  public:
   struct Layout {
     int micro_batch_size = 1;
     int micro_batches = 1;  ///< a step and replica
     int replicas = 1;
-    /// A sample always goes to the same replica, which keeps its activation memory; else a step's
-    /// samples are those that one replica would visit.
-    bool samples_stay = false;
   };
 
   StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuffle, const Layout& layout);
 
   std::uint64_t steps_per_epoch() const { return steps_per_epoch_; }
-  /// Samples that a replica visits when they stay: replica, replica + R, replica + 2R ...
+  /// How many of them a replica visits in an epoch.
   static std::uint64_t samples_of_replica(std::uint64_t samples, int replica, int replicas);
   StepPlan plan(std::uint64_t step, int replica) const;
   /// The samples alone, in the order in which the replica visits them.
   std::vector<std::uint64_t> samples(std::uint64_t step, int replica) const;
 
  private:
+  std::uint64_t samples_per_step() const;  ///< of a replica
+
   const TokenDataset& data_;
   Layout layout_;
-  std::vector<Sampler> samplers_;  ///< one, or one a replica when samples stay
+  std::vector<Sampler> samplers_;  ///< of the replicas that have samples
   std::uint64_t steps_per_epoch_ = 0;
 };
 

@@ -10,21 +10,21 @@ namespace deltapipe {
 namespace {
 
 /// Rows change little from step to step: where activations are compressed, 8 bits of that change
-/// are sent. A row's memory is kept exactly.
+/// are sent, after the same warm-up and with the same scales, rounding and levels. A row's memory
+/// is kept exactly.
 CodecSettings row_settings(const CodecSettings& forward) {
   if (forward.kind != CodecKind::quantize && forward.kind != CodecKind::delta) return forward;
-  CodecSettings settings;
+  CodecSettings settings = forward;
   settings.kind = CodecKind::delta;
   settings.bits = 8;
   settings.first_visit = FirstVisit::fp16;
   return settings;
 }
 
-/// Their gradients go back at 8 bits where the boundaries' are quantised.
+/// Their gradients go back at 8 bits where the boundaries' are quantised, else as these do.
 CodecSettings gradient_settings(const CodecSettings& backward) {
   if (backward.kind != CodecKind::quantize) return backward;
-  CodecSettings settings;
-  settings.kind = CodecKind::quantize;
+  CodecSettings settings = backward;
   settings.bits = 8;
   return settings;
 }
@@ -63,6 +63,7 @@ TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExcha
     BoundaryEndPlan e;
     e.codec = {codec, {rows, 1, shape.channels}, MemoryStorage::fp32, shape.training};
     e.memory.samples = shape.vocabulary;
+    e.memory.verify_every = settings.cache.verify_every;
     e.boundary = static_cast<std::uint32_t>(plan.boundary);
     e.backward = backward;
     e.sender = backward == last_stage;
@@ -182,6 +183,14 @@ MatrixRef<float> TokenExchange::receive_gradients(const ExecSpace& exec, const C
 
 ChannelStatistics TokenExchange::take_sent() {
   return sender_ ? sender_->take_statistics() : ChannelStatistics{};
+}
+
+void TokenExchange::measure_errors(bool on) {
+  if (sender_) sender_->measure_errors(on);
+}
+
+CodecStatistics TokenExchange::take_codec_statistics(const ExecSpace& exec) {
+  return sender_ ? sender_->take_codec_statistics(exec) : CodecStatistics{};
 }
 
 ChannelStatistics TokenExchange::take_received() {

@@ -59,7 +59,11 @@ class TokenExchange {
   MatrixRef<float> receive_gradients(const ExecSpace& exec, const Crossing& step,
                                      const TokenIndex& index);
 
+  /// Whether errors of what this end sends are measured.
+  void measure_errors(bool on);
+
   /// Nothing where nothing is sent or received.
+  CodecStatistics take_codec_statistics(const ExecSpace& exec);
   ChannelStatistics take_sent();
   ChannelStatistics take_received();
 

@@ -10,8 +10,10 @@
 #include "app/memory_prediction.hpp"
 #include "app/pipeline.hpp"
 #include "app/progress_display.hpp"
+#include "app/replica_check.hpp"
 #include "app/save_model.hpp"
 #include "app/session.hpp"
+#include "app/start_check.hpp"
 #include "comm/collectives.hpp"
 #include "comm/trace.hpp"
 #include "core/deck/deck.hpp"
@@ -34,9 +36,9 @@ PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
   return shape;
 }
 
-StepPlanner::Layout step_layout(const Settings& settings, bool stay) {
+StepPlanner::Layout step_layout(const Settings& settings) {
   return {settings.training.micro_batch_size, settings.training.micro_batches,
-          settings.pipeline.replicas, stay};
+          settings.pipeline.replicas};
 }
 
 std::uint64_t total_steps(const TrainingSettings& settings, std::uint64_t steps_per_epoch) {
@@ -112,17 +114,20 @@ class Trainer {
     }
     plan_.emplace(plan_model(settings_));
     data_ = load_data(settings_.data, plan_->tokenizer, plan_->tokens);
+    compare_inputs(progress_, *plan_, &data_);
     const PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
     check_resources(shape);
     stage_ = make_stage(settings_, *plan_, grid_, true);
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
-                     step_layout(settings_, shape.samples_stay));
+                     step_layout(settings_));
     if (data_.validation.size() > 0)
-      validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_, false));
+      validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_));
     steps_ = total_steps(settings_.training, planner_->steps_per_epoch());
     if (grid_.rank() == 0) open_run_file();
     pipeline_ = std::make_unique<Pipeline>(settings_, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training, stage_->parameters());
+    replica_check_.emplace(stage_->parameters(), grid_, progress_);
+    if (settings_.pipeline.verify_replicas > 0) replica_check_->compare(pipeline_->exec(), 0);
     find_global_tensors();
     display_.emplace(steps_, settings_.output.log_every, grid_.rank() == 0);
     display_->line(description());
@@ -219,6 +224,7 @@ class Trainer {
       optimizer_->update(pipeline_->exec(), step, learning_rate, factor);
       pipeline_->exec().fence();
     }
+    if (compares_replicas_after(step + 1)) replica_check_->compare(pipeline_->exec(), step + 1);
     if (traced) {
       progress_.account().suspend(Clock::now());
       write_trace(progress_, TraceRecorder::instance().stop(),
@@ -256,6 +262,11 @@ class Trainer {
     progress_.account().waited(came, came + std::chrono::duration_cast<Clock::duration>(later),
                                Clock::now());
     values.resize(first);
+  }
+
+  bool compares_replicas_after(std::uint64_t steps_done) const {
+    const std::uint64_t every = settings_.pipeline.verify_replicas;
+    return every > 0 && (steps_done % every == 0 || steps_done == steps_);
   }
 
   /// One collective: gradient norm, loss and measurements of all ranks.
@@ -399,6 +410,7 @@ class Trainer {
   std::optional<StepPlanner> planner_, validation_planner_;
   std::unique_ptr<Pipeline> pipeline_;
   std::optional<Optimizer<float>> optimizer_;
+  std::optional<ReplicaCheck> replica_check_;
   std::optional<ProgressDisplay> display_;
   std::size_t tensors_ = 0, tensors_before_ = 0;
   std::uint64_t steps_ = 0, announced_ = 0;
@@ -418,11 +430,17 @@ void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
   const ModelPlan plan = plan_model(settings);
   const DataSplit data = load_data(settings.data, plan.tokenizer, plan.tokens);
-  const TokenDataset& set = data.validation.size() > 0 ? data.validation : data.train;
+  compare_inputs(progress, plan, &data);
+  const TokenDataset& set = data.validation;
+  if (set.size() == 0)
+    throw UserError({.what = "the deck leaves no validation samples to evaluate",
+                     .value = "data.validation_fraction = 0, no files in data.validation",
+                     .remedy = "set data.validation_fraction above 0 or name files in "
+                               "data.validation; to evaluate the training text, name its files"});
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
   Pipeline pipeline(settings, pipeline_shape(settings, plan, data.train, false), grid, progress,
                     *stage);
-  const StepPlanner planner(set, 0, false, step_layout(settings, false));
+  const StepPlanner planner(set, 0, false, step_layout(settings));
   const TimePoint begin = Clock::now();
   const EvaluationResult result = evaluate(pipeline, set, planner, grid, progress);
   if (grid.rank() != 0) return;

@@ -16,16 +16,22 @@ constexpr bool kHostMemory = Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSp
 
 }  // namespace
 
-GradientAllReduce::GradientAllReduce(ProgressThread& progress, MPI_Comm stage_comm)
-    : progress_(progress), comm_(stage_comm) {
+GradientAllReduce::GradientAllReduce(ProgressThread& progress, MPI_Comm stage_comm,
+                                     std::vector<Bucket> buckets)
+    : progress_(progress),
+      comm_(stage_comm),
+      buckets_(std::move(buckets)),
+      staging_(buckets_.size()) {
+  for (const Bucket& bucket : buckets_)
+    DELTAPIPE_ASSERT(bucket.gradients.extent(0) == 0 || bucket.gradients.use_count() > 0,
+                     "bucket " + std::to_string(bucket.id) + " does not own its memory");
   const auto lock = progress_.lock_mpi();
   DELTAPIPE_MPI(MPI_Comm_size(comm_, &replicas_));
 }
 
-HostVector<float> GradientAllReduce::stage(const ExecSpace& space, std::size_t bucket,
-                                           const Vector<float>& gradients) {
-  if (staging_.size() <= bucket) staging_.resize(bucket + 1);
-  HostVector<float>& staged = staging_[bucket];
+HostVector<float> GradientAllReduce::stage(const ExecSpace& space, std::size_t place) {
+  const Vector<float>& gradients = buckets_[place].gradients;
+  HostVector<float>& staged = staging_[place];
   if (staged.extent(0) != gradients.extent(0)) {
     staged = HostVector<float>(uninitialized("deltapipe::GradientAllReduce::staging"),
                                gradients.extent(0));
@@ -34,11 +40,19 @@ HostVector<float> GradientAllReduce::stage(const ExecSpace& space, std::size_t b
   return staged;
 }
 
-void GradientAllReduce::start(const ExecSpace& space, int bucket, const Vector<float>& gradients) {
-  DELTAPIPE_ASSERT(bucket >= 0, "bucket " + std::to_string(bucket));
+void GradientAllReduce::start_all(const ExecSpace& space) {
+  for (const Bucket& bucket : buckets_) start(space, bucket.id);
+}
+
+void GradientAllReduce::start(const ExecSpace& space, int bucket) {
+  DELTAPIPE_ASSERT(started_ < buckets_.size() && buckets_[started_].id == bucket,
+                   "bucket " + std::to_string(bucket) + " is not number " +
+                       std::to_string(started_) + " of the step");
+  const std::size_t place = started_++;
+  const Vector<float>& gradients = buckets_[place].gradients;
   if (replicas_ == 1 || gradients.extent(0) == 0) return;
-  Running running{static_cast<std::size_t>(bucket), gradients, {}, {}};
-  if constexpr (!kHostMemory) running.staged = stage(space, running.bucket, gradients);
+  Running running{buckets_[place], {}, {}};
+  if constexpr (!kHostMemory) running.staged = stage(space, place);
   space.fence();
   float* const values = kHostMemory ? gradients.data() : running.staged.data();
   const std::size_t size = gradients.extent(0);
@@ -60,6 +74,8 @@ void GradientAllReduce::start(const ExecSpace& space, int bucket, const Vector<f
 }
 
 void GradientAllReduce::wait_all(const ExecSpace& space) {
+  DELTAPIPE_ASSERT(std::exchange(started_, 0) == buckets_.size(),
+                   "a bucket of gradients was not summed");
   const ActivityScope waiting(progress_.account(), Activity::replicas);
   const TimePoint begin = Clock::now();
   for (const Running& running : running_) {
@@ -69,10 +85,10 @@ void GradientAllReduce::wait_all(const ExecSpace& space) {
       transfers_.add(times.started, times.finished);
       progress_.account().transfer(times.started, times.finished);
       TraceRecorder::instance().record(TraceCategory::wire, "gradient all-reduce",
-                                       "bucket " + std::to_string(running.bucket), times.started,
+                                       "bucket " + std::to_string(running.bucket.id), times.started,
                                        times.finished);
     }
-    if constexpr (!kHostMemory) Kokkos::deep_copy(space, running.gradients, running.staged);
+    if constexpr (!kHostMemory) Kokkos::deep_copy(space, running.bucket.gradients, running.staged);
   }
   if (running_.empty()) return;
   running_.clear();

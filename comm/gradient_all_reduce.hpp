@@ -16,15 +16,25 @@ namespace deltapipe {
 /// each sum in one place or in an order that does not depend on the rank.
 class GradientAllReduce {
  public:
-  /// `stage_comm` joins the replicas of a stage; with one replica all calls return at once.
-  GradientAllReduce(ProgressThread& progress, MPI_Comm stage_comm);
+  struct Bucket {
+    int id = 0;
+    Vector<float> gradients;  ///< owns its memory or shares its ownership
+  };
 
-  /// Starts summing a bucket in place; to be called once a step and bucket, in the same order on
-  /// all replicas. On host backends MPI works on the View itself; on devices the values pass
-  /// through a pinned buffer that is allocated at a bucket's first use. Kernels that write the
-  /// bucket must have been queued on `space`, which is fenced.
-  void start(const ExecSpace& space, int bucket, const Vector<float>& gradients);
-  /// Waits for all started buckets; after it the Views hold the sums (not the means).
+  /// `stage_comm` joins the replicas of a stage; with one replica nothing is sent. `buckets`: all
+  /// that a step sums, in the order in which every replica starts them.
+  GradientAllReduce(ProgressThread& progress, MPI_Comm stage_comm, std::vector<Bucket> buckets);
+
+  /// Starts summing a bucket in place. InternalError when it is not the next one of the step. On
+  /// host backends MPI works on the View itself, which stays alive until MPI is done with it, also
+  /// when the run stops before; on devices the values pass through a pinned buffer that is
+  /// allocated at a bucket's first use. Kernels that write the bucket must have been queued on
+  /// `space`, which is fenced.
+  void start(const ExecSpace& space, int bucket);
+  /// Starts all buckets of a step: what a replica without samples does, its gradients being zero.
+  void start_all(const ExecSpace& space);
+  /// Waits for the buckets; after it the Views hold the sums (not the means). InternalError when
+  /// one of them was not started in this step.
   void wait_all(const ExecSpace& space);
 
   /// bytes: values handed to MPI at this rank, not what its algorithm sends.
@@ -32,19 +42,19 @@ class GradientAllReduce {
 
  private:
   struct Running {
-    std::size_t bucket;
-    Vector<float> gradients;
+    const Bucket& bucket;
     HostVector<float> staged;
     std::vector<Ticket> tickets;
   };
 
-  HostVector<float> stage(const ExecSpace& space, std::size_t bucket,
-                          const Vector<float>& gradients);
+  HostVector<float> stage(const ExecSpace& space, std::size_t place);
 
   ProgressThread& progress_;
   MPI_Comm comm_;
   int replicas_ = 1;
-  std::vector<HostVector<float>> staging_;  ///< by bucket; devices only
+  const std::vector<Bucket> buckets_;
+  std::size_t started_ = 0;                 ///< buckets of the step at hand
+  std::vector<HostVector<float>> staging_;  ///< as buckets_; devices only
   std::vector<Running> running_;
   ChannelStatistics statistics_;
   IntervalSet transfers_;  ///< not yet in statistics_

@@ -25,12 +25,6 @@ std::string place(const MessageHeader& header) {
          std::to_string(header.boundary) + " " + name_of(header.direction);
 }
 
-std::string hexadecimal(std::uint64_t value) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
 [[noreturn]] void differ(const MessageHeader& expected, const char* field,
                          const std::string& awaited, const std::string& arrived,
                          const char* remedy) {
@@ -57,6 +51,12 @@ void same_hash(const MessageHeader& expected, const char* field, std::uint64_t a
 }
 
 }  // namespace
+
+std::string hexadecimal(std::uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
 
 const char* name_of(MessageKind kind) {
   switch (kind) {

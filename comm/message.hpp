@@ -23,6 +23,8 @@ enum class Direction : std::uint8_t { forward = 0, backward = 1 };
 
 const char* name_of(MessageKind kind);
 const char* name_of(Direction direction);
+/// "0x1f", for hashes in messages.
+std::string hexadecimal(std::uint64_t value);
 
 /// First bytes of every message, little-endian, followed by the payload. The first group is filled
 /// in by whoever sends (and, as the expectation, by whoever receives), the rest by the channels.

@@ -69,6 +69,14 @@ std::vector<Instruction> make_schedule(PipelineSchedule kind, int stage, int sta
   return writer.take();
 }
 
+int message_buffers(PipelineSchedule kind, int micro_batches, int in_flight) {
+  constexpr int kGPipe = 16;
+  constexpr int kForwardOnly = 4;
+  const int wanted =
+      kind == PipelineSchedule::gpipe ? kGPipe : std::max(kForwardOnly, in_flight + 1);
+  return std::clamp(micro_batches, 2, wanted);
+}
+
 double bubble_fraction(int stages, int micro_batches) {
   check_layout(0, stages, micro_batches);
   return static_cast<double>(stages - 1) / (micro_batches + stages - 1);

@@ -40,6 +40,12 @@ std::vector<Instruction> make_schedule(PipelineSchedule kind, int stage, int sta
 int slots_needed(PipelineSchedule kind, int stage, int stages, int micro_batches,
                  int in_flight = 1);
 
+/// Message buffers at each end of either direction of a boundary. 1F1B: with in_flight + 1 no send
+/// ever waits for a buffer, since a stage runs that many forwards ahead of the next one's and that
+/// many backwards behind; a few more where evaluation, which only goes forward, can use them.
+/// GPipe: any number will do; a link is kept full by 1 + latency / transfer time.
+int message_buffers(PipelineSchedule kind, int micro_batches, int in_flight);
+
 /// The idle part of a step where all stages cost the same and messages are free:
 /// (K - 1) / (M + K - 1) for both schedules.
 double bubble_fraction(int stages, int micro_batches);

@@ -456,7 +456,10 @@ template <class Real>
 void Gpt2Stage<Real>::backward(const ExecSpace& exec, const MicroBatch& batch, int slot,
                                bool accumulate,
                                const typename Stage<Real>::BucketFinal& bucket_final) {
-  if (part_.last && bucket_final) bucket_final(final_bucket_);
+  if (part_.last && bucket_final) {
+    if (!tied()) bucket_final(parameters_.info()[output_matrix_].bucket);
+    bucket_final(final_bucket_);
+  }
   for (int i = part_.blocks - 1; i >= 0; --i) {
     if (capacity_.recompute) block_inner(exec, batch, slot, i, true);
     mlp_backward(exec, batch, slot, i, accumulate);

@@ -44,9 +44,10 @@ class ParameterArena {
   VectorRef<Real> moment2(int index) const { return part(moments2_, index); }
   MatrixRef<Real> matrix(int index) const { return as_matrix(values_, index); }
   MatrixRef<Real> gradient_matrix(int index) const { return as_matrix(gradients_, index); }
-  VectorRef<Real> bucket_gradient(int bucket) const {
+  /// Shares the ownership of the gradients' memory.
+  Vector<Real> bucket_gradient(int bucket) const {
     const BucketRange& range = buckets_[bucket];
-    return VectorRef<Real>(gradients_.data() + range.begin, range.end - range.begin);
+    return Kokkos::subview(gradients_, Kokkos::make_pair(range.begin, range.end));
   }
   const Vector<Real>& all_gradients() const { return gradients_; }
 

@@ -64,7 +64,7 @@ class Stage {
                        bool accumulate) = 0;
   using BucketFinal = std::function<void(int bucket)>;
   /// `bucket_final` is called, if set, after the kernels that finish a bucket's gradients were
-  /// launched; the bucket of the token table is not among them.
+  /// launched: once for every bucket but that of the token table, in descending order.
   virtual void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
                         const BucketFinal& bucket_final) = 0;
 

@@ -11,12 +11,14 @@ namespace deltapipe {
 namespace {
 
 constexpr std::uint32_t kRounds = 12;
+constexpr int kRoundBits = 8;
 
-std::uint32_t round_function(std::uint32_t round, std::uint32_t half, std::uint64_t epoch,
+/// `site`: round and stream.
+std::uint32_t round_function(std::uint32_t site, std::uint32_t half, std::uint64_t epoch,
                              std::uint64_t seed) {
   using Philox = r123::Philox4x32;
   const Philox::ctr_type counter = {
-      {half, round, static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32)}};
+      {half, site, static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32)}};
   const Philox::key_type key = {
       {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)}};
   return Philox{}(counter, key)[0];
@@ -24,9 +26,10 @@ std::uint32_t round_function(std::uint32_t round, std::uint32_t half, std::uint6
 
 }  // namespace
 
-Sampler::Sampler(std::uint64_t size, std::uint64_t seed, bool shuffle)
-    : size_(size), seed_(seed), shuffle_(shuffle) {
+Sampler::Sampler(std::uint64_t size, std::uint64_t seed, bool shuffle, std::uint32_t stream)
+    : size_(size), seed_(seed), shuffle_(shuffle), stream_(stream) {
   DELTAPIPE_ASSERT(size > 0, "a sampler needs samples");
+  DELTAPIPE_ASSERT(stream >> (32 - kRoundBits) == 0, "stream " + std::to_string(stream));
   half_bits_ = std::max(1, (static_cast<int>(std::bit_width(size - 1)) + 1) / 2);
 }
 
@@ -40,7 +43,9 @@ std::uint64_t Sampler::at(std::uint64_t epoch, std::uint64_t position) const {
     std::uint64_t right = value & mask;
     for (std::uint32_t round = 0; round < kRounds; ++round) {
       const std::uint64_t mixed =
-          left ^ (round_function(round, static_cast<std::uint32_t>(right), epoch, seed_) & mask);
+          left ^ (round_function(round | stream_ << kRoundBits, static_cast<std::uint32_t>(right),
+                                 epoch, seed_) &
+                  mask);
       left = right;
       right = mixed;
     }

@@ -8,11 +8,12 @@ namespace deltapipe {
 
 /// A permutation of 0 ... size - 1 for every epoch, computed element by element without memory:
 /// a Feistel network with Philox as its round function, walked until it lands inside the set.
-/// The same for equal (size, seed, shuffle) on every rank and platform.
+/// The same for equal (size, seed, shuffle, stream) on every rank and platform.
 class Sampler {
  public:
-  /// size > 0. Without shuffle every epoch is in file order.
-  Sampler(std::uint64_t size, std::uint64_t seed, bool shuffle);
+  /// size > 0. Without shuffle every epoch is in file order. Streams below 2^24 have orders of
+  /// their own under the same seed.
+  Sampler(std::uint64_t size, std::uint64_t seed, bool shuffle, std::uint32_t stream = 0);
 
   std::uint64_t size() const { return size_; }
   /// Sample at `position` < size() of `epoch`.
@@ -28,6 +29,7 @@ class Sampler {
   std::uint64_t size_;
   std::uint64_t seed_;
   bool shuffle_;
+  std::uint32_t stream_;
   int half_bits_;  ///< the network permutes 0 ... 4^half_bits - 1, the least such set >= size
 };
 

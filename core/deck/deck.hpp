@@ -2,7 +2,10 @@
 // in keys.cpp; README and inputs/ show them.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/deck/settings.hpp"
@@ -20,6 +23,18 @@ Settings parse_deck(const std::string& text, const std::string& name,
 
 /// The complete deck, defaults included, as TOML that reads back to the same settings.
 std::string effective_deck(const Settings& settings);
+
+/// A key whose values differ, both in TOML.
+struct DeckDifference {
+  std::string key;  ///< "training.optimizer.learning_rate"
+  std::string left;
+  std::string right;
+};
+
+/// The first key at which the settings differ, in the order of a written deck; none when they are
+/// the same but for the keys in `ignored`.
+std::optional<DeckDifference> first_difference(const Settings& left, const Settings& right,
+                                               std::span<const std::string_view> ignored = {});
 
 /// All keys with type, range, default and meaning as Markdown tables, one a section.
 std::string deck_reference();

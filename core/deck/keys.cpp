@@ -172,11 +172,14 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
       choice(p.schedule, {{"gpipe", PipelineSchedule::gpipe},
                           {"1f1b", PipelineSchedule::one_forward_one_backward}}),
       "gpipe: all forwards, then all backwards; 1f1b: alternating, holds fewer activations");
-  add("in_flight", Integer{&p.in_flight, 1, 65536},
+  add("in_flight", Integer{&p.in_flight, 1, kMostInFlight},
       "1f1b: micro-batches that may be under way at a boundary; more hide slower links and take "
       "memory for as many activations");
   add("partition", IntegerList{&p.partition, 1, 10000},
       "transformer blocks of each stage, one number a stage; empty: balanced by cost");
+  add("verify_replicas", Integer{&p.verify_replicas, 0, any_count},
+      "steps between comparisons of the replicas' weights, which are also compared before the "
+      "first and after the last step; a difference ends the run; 0: never");
 }
 
 void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section, bool memory) {
@@ -229,6 +232,9 @@ void add_cache(std::vector<Key>& keys, CacheSettings& c) {
       "fast local disk for what does not fit; empty: the output directory");
   add("prefetch", Integer{&c.prefetch, 1, 4096}, "micro-batches read ahead of their use");
   add("keep", Flag{&c.keep}, "keep the cache's files when the run ends");
+  add("verify_every", Integer{&c.verify_every, 0, any_count},
+      "visits of a sample between comparisons of its memory at both ends of a boundary; a "
+      "difference ends the run; 0: never");
 }
 
 void add_links(std::vector<Key>& keys, Draft::Links& links, const char* section) {

@@ -85,6 +85,10 @@ struct TrainingSettings {
 
 enum class PipelineSchedule { gpipe, one_forward_one_backward };
 
+/// Each micro-batch under way takes a message buffer and MPI tags of its own at both ends, of which
+/// a channel has 127.
+inline constexpr int kMostInFlight = 126;
+
 /// [pipeline]
 struct PipelineSettings {
   int stages = 1;    ///< K
@@ -92,6 +96,7 @@ struct PipelineSettings {
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
   int in_flight = 1;           ///< 1F1B: micro-batches a boundary that may be under way at once
   std::vector<int> partition;  ///< blocks a stage; empty: balanced by counted cost
+  std::uint64_t verify_replicas = 500;  ///< steps between comparisons of replicas' weights; 0: none
 
   bool operator==(const PipelineSettings&) const = default;
 };
@@ -141,6 +146,8 @@ struct CacheSettings {
   std::string directory;           ///< for spill files; empty: the output directory
   int prefetch = 8;                ///< micro-batches read ahead
   bool keep = false;               ///< spill files stay after the run
+  /// A sample's memory at both ends is compared at every so many of its visits; 0: never.
+  std::uint64_t verify_every = 64;
 
   bool operator==(const CacheSettings&) const = default;
 };

@@ -222,6 +222,11 @@ class StepTable {
         tied_gradient_bytes_(
             group, {"tied_gradient_bytes", "B",
                     "gradients of token rows from the first stage to the last, on the wire"}),
+        tied_row_error_(group, {"tied_row_error", "1",
+                                "relative RMS error of the token rows' codec; NaN: not measured"}),
+        tied_gradient_error_(
+            group, {"tied_gradient_error", "1",
+                    "relative RMS error of the codec of their gradients; NaN: not measured"}),
         forward_(group, "forward", static_cast<std::size_t>(layout.boundaries())),
         backward_(group, "backward", static_cast<std::size_t>(layout.boundaries())),
         stages_(group, static_cast<std::size_t>(layout.stages)) {}
@@ -235,6 +240,8 @@ class StepTable {
     samples_.add(record.samples);
     tied_row_bytes_.add(record.tied_row_bytes);
     tied_gradient_bytes_.add(record.tied_gradient_bytes);
+    tied_row_error_.add(record.tied_row_error);
+    tied_gradient_error_.add(record.tied_gradient_error);
     forward_.add(record.forward);
     backward_.add(record.backward);
     stages_.add(record.stages);
@@ -251,6 +258,8 @@ class StepTable {
     samples_.store(rows);
     tied_row_bytes_.store(rows);
     tied_gradient_bytes_.store(rows);
+    tied_row_error_.store(rows);
+    tied_gradient_error_.store(rows);
     forward_.store(rows);
     backward_.store(rows);
     stages_.store(rows);
@@ -265,6 +274,8 @@ class StepTable {
   Integers samples_;
   Integers tied_row_bytes_;
   Integers tied_gradient_bytes_;
+  Reals tied_row_error_;
+  Reals tied_gradient_error_;
   DirectionColumns forward_;
   DirectionColumns backward_;
   StageColumns stages_;

@@ -89,6 +89,8 @@ struct StepRecord {
   /// Tied embeddings: token rows from the last stage to the first, and their gradients back.
   std::uint64_t tied_row_bytes = 0;
   std::uint64_t tied_gradient_bytes = 0;
+  double tied_row_error = 0;  ///< relative RMS of their codec; NaN: not measured
+  double tied_gradient_error = 0;
   std::vector<StageRecord> stages;  ///< layout.stages entries
 };
 

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Stages, schedules and replicas change nothing but where the work is done."""
 
+import json
+import shutil
+
 import numpy as np
 
 import support
@@ -69,7 +72,8 @@ class Stages(support.TestCase):
 
 
 class Replicas(support.TestCase):
-    """Replicas share a batch: the sums come in another order, nothing else changes."""
+    """Replicas share a batch: without shuffling, sums come in another order and nothing else
+    changes."""
 
     def compare(self, deck, batches, layouts):
         label = f"replicas{batches}"
@@ -80,6 +84,7 @@ class Replicas(support.TestCase):
                 name = f"{label}-{stages}-{replicas}"
                 run = self.train(deck, name, stages * replicas,
                                  [f"pipeline.stages={stages}", f"pipeline.replicas={replicas}",
+                                  "pipeline.verify_replicas=1",
                                   f"training.micro_batches={batches // replicas}"])
                 for column in ("tokens", "samples", "epoch", "learning_rate"):
                     np.testing.assert_array_equal(run.steps[column], one.steps[column])
@@ -100,12 +105,39 @@ class Replicas(support.TestCase):
                 for tensor, about in header.items() if tensor != "__metadata__"}
 
     def test_two(self):
-        deck = self.small(**{"training.optimizer": {"learning_rate": 1e-3, "epsilon": 1e-4}})
-        self.compare(deck, 4, [(1, 2), (2, 2)])
+        deck = self.small(data={"shuffle": False},
+                          **{"training.optimizer": {"learning_rate": 1e-3, "epsilon": 1e-4}})
+        self.compare(deck, 4, [(1, 2), (2, 1), (2, 2), (3, 1), (3, 2)])
+
+    def test_untied_embeddings(self):
+        """The output matrix is a bucket of its own, summed over replicas as all others."""
+        self.train(self.small(training={"steps": 1}), "tied")
+        model = self.untie("tied")
+        deck = self.small(model={"path": str(model)}, tokenizer={"train_vocabulary": 0},
+                          data={"max_train_samples": 13, "shuffle": False},
+                          **{"training.optimizer": {"learning_rate": 1e-3, "epsilon": 1e-4}})
+        # 13 samples in batches of 4: the fourth step has one, for the first of two replicas.
+        self.compare(deck | {"training": deck["training"] | {"steps": 5}}, 2,
+                     [(1, 2), (2, 1), (2, 2), (3, 1), (3, 2)])
+
+    def untie(self, name):
+        """A copy of a run's model with an output matrix other than its token embedding."""
+        source, target = self.output(name) / "model", self.output(f"{name}-untied")
+        shutil.copytree(source, target)
+        config = json.loads((target / "config.json").read_text())
+        (target / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+        header, data = support.read_safetensors(target / "model.safetensors")
+        prefix = "transformer." if "transformer.wte.weight" in header else ""
+        about = header[f"{prefix}wte.weight"]
+        values = np.frombuffer(data[slice(*about["data_offsets"])], dtype="<f4")[::-1].tobytes()
+        header["lm_head.weight"] = about | {"data_offsets": [len(data), len(data) + len(values)]}
+        support.write_safetensors(target / "model.safetensors", header, data + values)
+        return target
 
     def test_more_replicas_than_samples(self):
         # 13 samples in batches of 12: the last step of an epoch has one sample for three replicas.
-        deck = self.small(data={"max_train_samples": 13}, training={"steps": 4},
+        deck = self.small(data={"max_train_samples": 13, "shuffle": False},
+                          training={"steps": 4},
                           **{"training.optimizer": {"learning_rate": 1e-3, "epsilon": 1e-4}})
         self.compare(deck, 6, [(1, 3), (2, 3)])
 

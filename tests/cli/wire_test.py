@@ -66,7 +66,7 @@ class Bytes(support.TestCase):
     def test_codes(self):
         # Two passes over 10 samples in batches of 4, 4 and 2.
         deck = self.small(data={"max_train_samples": 10}, training={"steps": 6},
-                          pipeline={"stages": 2},
+                          pipeline={"stages": 2}, cache={"verify_every": 0},
                           boundary__forward={"codec": "delta", "bits": 3, "tile": 16,
                                              "first_visit": "quantize8"},
                           boundary__backward={"codec": "quantize", "bits": 6, "scale": "token"})
@@ -134,12 +134,40 @@ class Bytes(support.TestCase):
     def test_warm_up(self):
         # An epoch of 8 samples is two steps; the memories are there after it.
         deck = self.small(data={"max_train_samples": 8}, training={"steps": 4},
-                          pipeline={"stages": 2},
-                          boundary__forward={"codec": "delta", "bits": 2, "warmup_epochs": 1})
-        run = self.train(deck, "warm-up", 2)
+                          pipeline={"stages": 2}, cache={"verify_every": 0},
+                          boundary__forward={"codec": "delta", "bits": 2, "warmup_epochs": 1},
+                          boundary__backward={"codec": "quantize", "warmup_epochs": 1})
+        run = self.train(deck, "warm-up", 2, ["output.log_every=1"])
         whole = 2 * HEADER_BYTES + 4 * TOKENS * CHANNELS * 4
         later = 2 * HEADER_BYTES + 4 * block_bytes(code_bytes(2, CHANNELS), TOKENS)
         self.assertEqual(run.steps["forward_bytes"][:, 0].tolist(), [whole, whole, later, later])
+        # Tied rows and their gradients: four bytes a value, then about one.
+        for name in ("tied_row", "tied_gradient"):
+            sent = run.steps[f"{name}_bytes"]
+            self.assertGreater(sent[:2].min(), 2.5 * sent[2:].max())
+            error = run.steps[f"{name}_error"]
+            self.assertEqual(error[:2].tolist(), [0, 0])
+            self.assertTrue((error[2:] > 0).all() and (error[2:] < 0.02).all(), error)
+
+    def test_settings_of_tied_rows(self):
+        """Scales, rounding and levels are those of the boundaries, the bits are not."""
+        deck = self.small(data={"max_train_samples": 8}, training={"steps": 6},
+                          pipeline={"stages": 2}, output={"log_every": 1},
+                          boundary__forward={"codec": "delta", "bits": 2},
+                          boundary__backward={"codec": "quantize", "bits": 2})
+        run = self.train(deck, "tied-nearest", 2)
+        for changed in (["rounding=stochastic"], ["scale=channel"], ["levels=asymmetric"]):
+            other = self.train(deck, "tied-other", 2,
+                               [f"boundary.{direction}.{setting}" for setting in changed
+                                for direction in ("forward", "backward")])
+            for name in ("tied_row", "tied_gradient"):
+                error, before = other.steps[f"{name}_error"][3:], run.steps[f"{name}_error"][3:]
+                self.assertTrue((error != before).all(), changed)
+                self.assertTrue((error < 0.05).all(), error)
+        whole = self.train(deck, "tied-whole", 2, ["boundary.forward.codec=none",
+                                                   "boundary.backward.codec=none"])
+        for name in ("tied_row_error", "tied_gradient_error"):
+            self.assertFalse(whole.steps[name].any())
 
     def test_replicas_are_counted(self):
         deck = self.small(pipeline={"stages": 2, "replicas": 2})
@@ -210,6 +238,23 @@ class Compressed(support.TestCase):
                     self.assertEqual(said, {"samples": samples, "first_sample": replica,
                                             "sample_stride": 2})
                     self.assertEqual(file["records"].shape[0], samples)
+
+    def test_memories_are_compared(self):
+        """Hashes of both ends' memories travel; they find nothing and change nothing."""
+        for storage, replicas, budget in (("fp16", 1, 3), ("2bit", 2, 0), ("4bit", 2, 3)):
+            row = {"fp16": 2 * CHANNELS, "4bit": CHANNELS // 2 + 2, "2bit": CHANNELS // 4 + 2}
+            deck = self.deck(pipeline={"stages": 2, "replicas": replicas},
+                             cache={"storage": storage, "prefetch": 1,
+                                    "budget": budget * TOKENS * row[storage]})
+            with self.subTest(storage, replicas=replicas, budget=budget):
+                off = self.train(deck, "unverified", 2 * replicas, ["cache.verify_every=0"])
+                on = self.train(deck, "verified", 2 * replicas, ["cache.verify_every=1"])
+                self.assertEqual(on.losses.tobytes(), off.losses.tobytes())
+                np.testing.assert_array_equal(on.steps["forward_bytes"][:, 0],
+                                              off.steps["forward_bytes"][:, 0]
+                                              + 8 * on.steps["samples"])
+                rows = on.steps["tied_row_bytes"] - off.steps["tied_row_bytes"]
+                self.assertTrue((rows % 8 == 0).all() and (rows > 8 * 20).all(), rows)
 
     def test_slow_links_slow_the_run(self):
         # Token rows and their gradients take the same link as the boundary.

@@ -13,6 +13,7 @@
 #include "comm/process_grid.hpp"
 #include "comm/trace.hpp"
 #include "core/error.hpp"
+#include "models/parameters.hpp"
 #include "mpi_test.hpp"
 
 namespace deltapipe {
@@ -321,19 +322,23 @@ TEST_CASE("Gradients are summed to the same bits on all replicas", "[all_reduce]
   ProgressThread progress(MPI_COMM_WORLD);
   const int rank = progress.rank();
   const int size = progress.size();
-  GradientAllReduce reduce(progress, MPI_COMM_WORLD);
   const ExecSpace space;
   const std::vector<std::size_t> sizes = {1, 1000, 0, 262'147};
+  std::vector<Vector<float>> buckets;
+  std::vector<GradientAllReduce::Bucket> order;
+  for (std::size_t b = 0; b < sizes.size(); ++b) {
+    buckets.emplace_back("deltapipe::Test::bucket", sizes[b]);
+    order.push_back({static_cast<int>(b), buckets[b]});
+  }
+  GradientAllReduce reduce(progress, MPI_COMM_WORLD, order);
   for (int round = 0; round < 2; ++round) {
-    std::vector<Vector<float>> buckets;
     for (std::size_t b = 0; b < sizes.size(); ++b) {
-      buckets.emplace_back("deltapipe::Test::bucket", sizes[b]);
       const auto host = Kokkos::create_mirror_view(buckets[b]);
       for (std::size_t i = 0; i < sizes[b]; ++i) {
         host(i) = std::sin(static_cast<float>(i + 1)) * static_cast<float>(rank + 1) / 3.0f;
       }
       Kokkos::deep_copy(buckets[b], host);
-      reduce.start(space, static_cast<int>(b), buckets[b]);
+      reduce.start(space, static_cast<int>(b));
     }
     reduce.wait_all(space);
     for (std::size_t b = 0; b < sizes.size(); ++b) {
@@ -353,6 +358,55 @@ TEST_CASE("Gradients are summed to the same bits on all replicas", "[all_reduce]
   const ChannelStatistics statistics = reduce.take_statistics();
   const std::uint64_t values = 2 * (1 + 1000 + 262'147);
   CHECK(statistics.bytes == (size == 1 ? 0 : values * sizeof(float)));
+}
+
+TEST_CASE("Every bucket of a step is summed once, in its turn", "[all_reduce]") {
+  ProgressThread progress(MPI_COMM_SELF);
+  const Vector<float> a("deltapipe::Test::a", 3), b("deltapipe::Test::b", 3);
+  GradientAllReduce reduce(progress, MPI_COMM_SELF, {{7, a}, {2, b}});
+  const ExecSpace space;
+  reduce.start(space, 7);
+  CHECK_THROWS_AS(reduce.start(space, 7), InternalError);
+  CHECK_THROWS_AS(reduce.start(space, 3), InternalError);
+  reduce.start(space, 2);
+  CHECK_THROWS_AS(reduce.start(space, 2), InternalError);
+  reduce.wait_all(space);
+  reduce.start(space, 7);
+  CHECK_THROWS_AS(reduce.wait_all(space), InternalError);
+  reduce.start_all(space);
+  reduce.wait_all(space);
+  const Vector<float> borrowed(a.data(), 3);
+  CHECK_THROWS_AS(GradientAllReduce(progress, MPI_COMM_SELF, {{0, borrowed}}), InternalError);
+}
+
+TEST_CASE("Gradients outlive a run that stops during their sum", "[all_reduce]") {
+  if (world_size() == 1) return;
+  MPI_Comm world = MPI_COMM_NULL;  // of no further use after the stop
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  ProgressThread progress(world);
+  {
+    const auto lock = progress.pause();
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  const int culprit = world_size() - 1;
+  Vector<float> gradients;
+  const std::string text = stopped_with(progress, [&] {
+    ParameterArena<float> parameters;
+    parameters.add("first", {1 << 20}, false, 0);
+    parameters.add("second", {1 << 20}, false, 1);
+    parameters.allocate(true);
+    gradients = parameters.all_gradients();
+    GradientAllReduce reduce(
+        progress, world, {{1, parameters.bucket_gradient(1)}, {0, parameters.bucket_gradient(0)}});
+    if (world_rank() != culprit) reduce.start_all(ExecSpace());
+    barrier(progress, MPI_COMM_WORLD);
+    if (world_rank() == culprit) throw mistake("the disk is full");
+    reduce.wait_all(ExecSpace());
+  });
+  CHECK(text == "the disk is full");
+  // Arena and sums are gone; what MPI still works on is not.
+  if (world_rank() != culprit && std::is_same_v<MemSpace, Kokkos::HostSpace>)
+    CHECK(gradients.use_count() == 3);
 }
 
 TEST_CASE("A trace of all ranks is one JSON file", "[trace]") {

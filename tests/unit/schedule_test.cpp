@@ -33,7 +33,7 @@ struct Link {
 class Simulator {
  public:
   Simulator(PipelineSchedule kind, int stages, int micro_batches, int capacity,
-            double forward_cost = 1, double backward_cost = 1)
+            double forward_cost = 1, double backward_cost = 1, int in_flight = 1)
       : stages_(stages),
         capacity_(capacity),
         forward_cost_(forward_cost),
@@ -42,7 +42,7 @@ class Simulator {
         backward_links_(static_cast<std::size_t>(stages)),
         clock_(static_cast<std::size_t>(stages), 0) {
     for (int s = 0; s < stages; ++s) {
-      programs_.push_back(make_schedule(kind, s, stages, micro_batches));
+      programs_.push_back(make_schedule(kind, s, stages, micro_batches, in_flight));
     }
     position_.resize(static_cast<std::size_t>(stages), 0);
     for (auto* links : {&forward_links_, &backward_links_}) {
@@ -228,6 +228,34 @@ TEST_CASE("No schedule deadlocks, also when only one message fits into a link", 
       CHECK(simulator.links_are_empty());
     });
   }
+}
+
+TEST_CASE("With a boundary's message buffers no schedule deadlocks or waits for one",
+          "[schedule]") {
+  for (int in_flight = 1; in_flight <= kMostInFlight; ++in_flight)
+    for (const PipelineSchedule kind : kKinds)
+      for (const int stages : {2, 3, 8})
+        for (const int micro_batches : {1, 4, in_flight, in_flight + 3, 2 * in_flight + 5}) {
+          if (kind == PipelineSchedule::gpipe && in_flight > 1) continue;
+          CAPTURE(static_cast<int>(kind), stages, micro_batches, in_flight);
+          const int buffers = message_buffers(kind, micro_batches, in_flight);
+          Simulator ideal(kind, stages, micro_batches, kUnbounded, 1, 2, in_flight);
+          REQUIRE(ideal.run());
+          // A message takes a buffer at one end at least until it is received.
+          for (const int capacity : {buffers, buffers + 1, 2 * buffers}) {
+            Simulator simulator(kind, stages, micro_batches, capacity, 1, 2, in_flight);
+            CHECK(simulator.run());
+            CHECK(simulator.links_are_empty());
+            if (kind != PipelineSchedule::gpipe) CHECK(simulator.makespan() == ideal.makespan());
+          }
+        }
+}
+
+TEST_CASE("The simulator finds the deadlock of too few buffers", "[schedule]") {
+  // 65 forwards ahead fit no longer into 16 buffers at each of two ends.
+  constexpr auto kind = PipelineSchedule::one_forward_one_backward;
+  CHECK(Simulator(kind, 2, 128, 2 * 16, 1, 1, 64).run());
+  CHECK_FALSE(Simulator(kind, 2, 128, 2 * 16, 1, 1, 65).run());
 }
 
 TEST_CASE("Idle time is the ideal (K - 1) / (M + K - 1)", "[schedule]") {

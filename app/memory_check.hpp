@@ -1,0 +1,49 @@
+// Both ends of a boundary must remember the same activations to the bit: hashes of what they store
+// after a visit travel behind some messages' payload (design section 4).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/message.hpp"
+#include "core/codec/visit.hpp"
+#include "core/views.hpp"
+
+namespace deltapipe {
+
+/// One end's part. For every crossing: choose(), then hash() when the codec's kernels are queued on
+/// the same space, a fence, and append() or compare().
+class MemoryCheck {
+ public:
+  /// every: visits of a sample between comparisons, spread evenly over samples; 0: none.
+  MemoryCheck(std::uint64_t every, int max_samples, std::size_t record_bytes);
+
+  /// Bytes behind the largest payload.
+  static std::size_t max_bytes(std::uint64_t every, int max_samples, std::size_t record_bytes) {
+    return every > 0 && record_bytes > 0 ? sizeof(std::uint64_t) * max_samples : 0;
+  }
+  std::size_t max_bytes() const { return sizeof(std::uint64_t) * hash_B_.extent(0); }
+
+  /// Picks the samples of a crossing, the same ones at both ends.
+  void choose(const Visit& visit, const MemoryRecords& records);
+  /// Picks none: of a crossing without memories.
+  void choose_none() { chosen_.clear(); }
+  /// Bytes behind this crossing's payload.
+  std::size_t bytes() const { return sizeof(std::uint64_t) * chosen_.size(); }
+
+  /// Hashes the chosen samples' records on the device.
+  void hash(const ExecSpace& exec, const MemoryRecords& records);
+  void append(std::uint8_t* behind_payload) const;
+  /// UserError that names the first sample that differs, its visit, boundary and both ranks.
+  void compare(const std::uint8_t* behind_payload, const Visit& visit,
+               const MessageHeader& header) const;
+
+ private:
+  std::uint64_t every_;
+  std::size_t record_bytes_;
+  std::vector<std::size_t> chosen_;  ///< indices into the visit
+  Vector<std::uint64_t> offset_B_, hash_B_;
+  Vector<std::uint64_t>::HostMirror offset_host_, hash_host_;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,176 @@
+#include "app/start_check.hpp"
+
+#include <array>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/collectives.hpp"
+#include "comm/message.hpp"
+#include "core/deck/deck.hpp"
+#include "core/error.hpp"
+#include "core/version.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Something that every rank says of itself.
+struct Fact {
+  std::string name;
+  std::string value;
+  std::string remedy;
+};
+
+constexpr char kEnd = '\0';  // of a value
+
+std::string joined(const std::vector<Fact>& facts) {
+  std::string text;
+  for (const Fact& fact : facts) text += fact.value + kEnd;
+  return text;
+}
+
+/// The values of one rank; a program with other facts shows in the first of them, its version.
+std::vector<std::string> values_of(const std::string& text) {
+  std::vector<std::string> values;
+  for (std::size_t begin = 0, end; (end = text.find(kEnd, begin)) != std::string::npos;
+       begin = end + 1)
+    values.push_back(text.substr(begin, end - begin));
+  return values;
+}
+
+std::string rank_name(std::size_t rank) {
+  return "rank " + std::to_string(rank);
+}
+
+[[noreturn]] void refuse(std::size_t rank, const std::string& name, const std::string& theirs,
+                         const std::string& ours, const std::string& remedy) {
+  throw UserError({.what = rank_name(rank) + " was started with another " + name + " than rank 0",
+                   .value = theirs + " on " + rank_name(rank) + ", " + ours + " on rank 0",
+                   .remedy = remedy});
+}
+
+/// On the root, which has all ranks' texts: the first difference, fact by fact.
+void compare(const std::vector<Fact>& facts, const std::vector<std::string>& texts) {
+  std::vector<std::vector<std::string>> all;
+  for (const std::string& text : texts) all.push_back(values_of(text));
+  for (std::size_t i = 0; i < facts.size(); ++i)
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      const std::string theirs = i < all[rank].size() ? all[rank][i] : "nothing";
+      if (theirs != facts[i].value)
+        refuse(rank, facts[i].name, theirs, facts[i].value, facts[i].remedy);
+    }
+}
+
+/// Where a machine keeps what all read may differ; what stands there is compared itself.
+constexpr std::array<std::string_view, 7> kOwnKeys = {
+    "model.path",      "tokenizer.path", "data.train",      "data.validation",
+    "cache.directory", "cache.budget",   "output.directory"};
+
+const char* const kSameDeck = "start all ranks with the same deck and overrides";
+
+void compare_decks(const Settings& settings, const std::vector<std::string>& decks) {
+  for (std::size_t rank = 1; rank < decks.size(); ++rank) {
+    const Settings theirs = parse_deck(decks[rank], "the deck of " + rank_name(rank));
+    const auto difference = first_difference(theirs, settings, kOwnKeys);
+    if (difference)
+      refuse(rank, "deck", difference->key + " = " + difference->left, difference->right,
+             kSameDeck);
+  }
+}
+
+const char* name_of(Command command) {
+  switch (command) {
+    case Command::train:
+      return "train";
+    case Command::evaluate:
+      return "evaluate";
+    case Command::generate:
+      return "generate";
+    case Command::check:
+      return "check";
+  }
+  return "unknown";
+}
+
+/// Of all tokens' bytes and of how a text is cut into them.
+std::string fingerprint(const Tokenizer& tokenizer) {
+  std::string all;
+  for (std::int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
+    try {
+      const std::string bytes = tokenizer.decode({&id, 1});
+      all += std::to_string(bytes.size()) + ' ' + bytes;
+    } catch (const UserError&) {
+      all += '-';  // ids may have gaps
+    }
+  }
+  for (const std::int32_t id : tokenizer.encode("The five boxing wizards jump quickly, don't they? "
+                                                " In 1984 naïve façades cost €12.50\n"))
+    all += std::to_string(id) + ' ';
+  return std::to_string(tokenizer.vocabulary_size()) + " tokens, hash " +
+         hexadecimal(checksum(all.data(), all.size()));
+}
+
+std::string fingerprint(const TokenDataset& set) {
+  return std::to_string(set.size()) + " samples, " + std::to_string(set.tokens()) +
+         " tokens, hash " + hexadecimal(set.fingerprint());
+}
+
+std::vector<Fact> facts_of(const Gpt2Config& c) {
+  std::vector<Fact> facts;
+  const auto add = [&](const char* key, auto value) {
+    std::ostringstream text;
+    text.precision(17);
+    text << key << " = " << value;
+    facts.push_back(
+        {"model configuration", text.str(), "give every rank the same config.json and deck"});
+  };
+  add("n_layer", c.n_layer);
+  add("n_head", c.n_head);
+  add("n_embd", c.n_embd);
+  add("n_positions", c.n_positions);
+  add("vocab_size", c.vocabulary_size);
+  add("n_inner", c.n_inner);
+  add("layer_norm_epsilon", c.layer_norm_epsilon);
+  add("initializer_range", c.initializer_range);
+  add("embd_pdrop", c.embd_pdrop);
+  add("attn_pdrop", c.attn_pdrop);
+  add("resid_pdrop", c.resid_pdrop);
+  add("tie_word_embeddings", c.tie_word_embeddings);
+  add("bos_token_id", c.bos_token_id);
+  add("eos_token_id", c.eos_token_id);
+  return facts;
+}
+
+}  // namespace
+
+void compare_program_and_deck(MPI_Comm world, Command command, Settings& settings) {
+  const std::string deck = effective_deck(settings);
+  const std::vector<Fact> facts = {
+      {"version of deltapipe", std::string(version()) + " (" + std::string(revision()) + ")",
+       "start the same program on all ranks"},
+      {"command", name_of(command), "start all ranks with the same command"},
+      {"model", settings.model.path.empty() ? "a new one" : "that of model.path", kSameDeck}};
+  const std::vector<std::string> texts = gather(world, joined(facts), 0);
+  const std::vector<std::string> decks = gather(world, deck, 0);
+  broadcast(world, settings.output.directory, 0);
+  if (texts.empty()) return;
+  compare(facts, texts);
+  compare_decks(settings, decks);
+}
+
+void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data) {
+  std::vector<Fact> facts = facts_of(plan.config);
+  facts.push_back(
+      {"tokenizer", fingerprint(plan.tokenizer), "give every rank the same tokenizer files"});
+  if (data != nullptr) {
+    const char* const remedy = "give every rank the same data files";
+    facts.push_back({"training set", fingerprint(data->train), remedy});
+    facts.push_back({"validation set", fingerprint(data->validation), remedy});
+  }
+  const std::vector<std::string> texts = gather(progress, progress.world(), joined(facts), 0);
+  if (!texts.empty()) compare(facts, texts);
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,22 @@
+// What all ranks must have in common before they train together: each compares with rank 0.
+#pragma once
+
+#include <mpi.h>
+
+#include "app/command_line.hpp"
+#include "app/session.hpp"
+#include "comm/progress_thread.hpp"
+#include "core/data/dataset.hpp"
+
+namespace deltapipe {
+
+/// Collective: program, command and deck. UserError on rank 0 that names the first rank that
+/// differs and what: of a deck, the key and both values. Paths of inputs and of the cache and its
+/// budget may differ from machine to machine; output.directory is rank 0's on all ranks afterwards.
+void compare_program_and_deck(MPI_Comm world, Command command, Settings& settings);
+
+/// Collective over progress.world(): the model's configuration, the tokenizer and, if given, the
+/// samples. UserError on rank 0, as above.
+void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data);
+
+}  // namespace deltapipe

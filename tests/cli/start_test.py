@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Ranks that were not started alike say so, all of them, before they train."""
+
+import json
+import shutil
+
+import support
+
+
+class Starts(support.TestCase):
+    def start(self, *ranks, limit=support.TIME_LIMIT):
+        """Ranks with arguments of their own, as mpirun's application contexts."""
+        command = [*support.MPIEXEC]
+        for number, arguments in enumerate(ranks):
+            if number > 0:
+                command.append(":")
+            command += [support.NUMPROC_FLAG, "1", support.PROGRAM, *map(str, arguments)]
+        return support.finish(support.start_command(command), limit)
+
+    def setUp(self):
+        self.deck = self.deck_file(self.small(pipeline={"stages": 2}))
+
+    def refused(self, *parts, first=(), second=(), command="train", decks=None):
+        one, two = decks or (self.deck, self.deck)
+        result = self.start([command, one, *first], [command, two, *second])
+        self.assert_stops(result, *parts)
+
+    def test_same(self):
+        result = self.start(["train", self.deck], ["train", self.deck])
+        self.assertEqual(result.status, 0, str(result))
+
+    def test_decks(self):
+        for key, one, two in (("training.optimizer.learning_rate", "0.001", "0.002"),
+                              ("pipeline.schedule", '"gpipe"', '"1f1b"'),
+                              ("pipeline.stages", "2", "1"),
+                              ("boundary.forward.codec", '"delta"', '"none"'),
+                              ("training.seed", "1", "2")):
+            with self.subTest(key):
+                self.refused("rank 1", "deck", f"{key} = {two}", one,
+                             first=[f"{key}={one}"], second=[f"{key}={two}"])
+
+    def test_commands(self):
+        result = self.start(["train", self.deck], ["evaluate", self.deck])
+        self.assert_stops(result, "rank 1", "command", "evaluate on rank 1, train on rank 0")
+
+    def test_texts(self):
+        other = self.place / "other.txt"
+        text = self.text.read_text(encoding="utf-8")
+        other.write_text(text[:15000] + text[15000:].replace("a", "e", 1), encoding="utf-8")
+        self.refused("rank 1", "samples", "hash", second=[f"data.train={other}"])
+        # The same text elsewhere is the same text.
+        copy = self.place / "copy.txt"
+        shutil.copy(self.text, copy)
+        result = self.start(["train", self.deck], ["train", self.deck, f"data.train={copy}"])
+        self.assertEqual(result.status, 0, str(result))
+
+    def test_models(self):
+        base = self.output("base")
+        self.succeed(["train", self.deck, f"output.directory={base}", "pipeline.stages=1"])
+        other = self.place / "other-model"
+        shutil.copytree(base / "model", other)
+        config = json.loads((other / "config.json").read_text())
+        (other / "config.json").write_text(json.dumps(config | {"resid_pdrop": 0.25}))
+        known = [f"model.path={base}/model", "tokenizer.train_vocabulary=0"]
+        self.refused("rank 1", "model configuration", "resid_pdrop = 0.25", "resid_pdrop = 0",
+                     first=known, second=[f"model.path={other}", known[1]])
+        self.refused("rank 1", "model", "a new one", first=known, second=[])
+        smaller = self.output("smaller")
+        self.succeed(["train", self.deck, f"output.directory={smaller}", "pipeline.stages=1",
+                      "tokenizer.train_vocabulary=290"])
+        self.refused("rank 1", "tokenizer", "290 tokens", "300 tokens",
+                     first=known, second=[*known, f"tokenizer.path={smaller}/model"])
+
+    def test_output_is_that_of_rank_0(self):
+        one, two = self.output("one"), self.output("two")
+        result = self.start(["train", self.deck, f"output.directory={one}"],
+                            ["train", self.deck, f"output.directory={two}"])
+        self.assertEqual(result.status, 0, str(result))
+        self.assertTrue((one / "run.h5").exists())
+        self.assertFalse(two.exists())
+
+
+class Evaluation(support.TestCase):
+    def test_without_validation_data(self):
+        """No loss is better than that of other data than was asked for."""
+        deck = self.deck_file(self.small(data={"validation_fraction": 0}))
+        self.assert_stops(support.run(["evaluate", deck]), "validation_fraction", status=1)
+        self.succeed(["evaluate", deck, f"data.validation={self.text}"])
+
+
+if __name__ == "__main__":
+    support.main()
