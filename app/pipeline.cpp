@@ -43,9 +43,7 @@ double relative_error(double error, double signal) {
 }  // namespace
 
 StepMeasurements::StepMeasurements(int stages, int replicas)
-    : stages_(stages),
-      replicas_(replicas),
-      values_(kStageValues * stages + 2 * stages * fields) {}
+    : stages_(stages), replicas_(replicas), values_(kStageValues * stages + 2 * stages * fields) {}
 
 double& StepMeasurements::direction(int boundary, bool backward, Field field) {
   return values_[kStageValues * stages_ + (2 * boundary + (backward ? 1 : 0)) * fields + field];

@@ -57,6 +57,13 @@ class Stages(support.TestCase):
         run = self.compare(deck, [(2, []), (3, ["pipeline.schedule=gpipe"])], "incomplete")
         self.assertEqual(run.steps["samples"].tolist(), [6, 6, 1, 6, 6])
 
+    def test_many_micro_batches_in_flight(self):
+        deck = self.small(data={"max_train_samples": 140},
+                          training={"steps": 2, "micro_batch_size": 1, "micro_batches": 140})
+        run = self.compare(deck, [(2, ["pipeline.in_flight=70"]), (3, ["pipeline.in_flight=33"]),
+                                  (2, ["pipeline.in_flight=126"])], "in-flight")
+        self.assertEqual(run.steps["samples"].tolist(), [140, 140])
+
     def test_documents_are_padded(self):
         documents = self.place / "documents.jsonl"
         lines = support.text_of(3000, seed=5).splitlines()
