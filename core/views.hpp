@@ -33,10 +33,17 @@ using DeviceBytes = Kokkos::View<std::uint8_t*, Layout, MemSpace>;
 template <class T>
 using HostVector = Kokkos::View<T*, Layout, StagingSpace>;
 
+/// Rows [first, first + count) of a matrix without gaps between its rows. Works on the pointer:
+/// hosts must not touch elements of device Views, not even for their address.
+template <class T>
+MatrixRef<T> rows_of(const MatrixRef<T>& matrix, std::size_t first, std::size_t count) {
+  return MatrixRef<T>(matrix.data() + first * matrix.extent(1), count, matrix.extent(1));
+}
+
 /// The first `count` rows of a matrix.
 template <class T>
 MatrixRef<T> first_rows(const MatrixRef<T>& matrix, int count) {
-  return MatrixRef<T>(matrix.data(), count, matrix.extent(1));
+  return rows_of(matrix, 0, count);
 }
 
 /// A matrix whose rows lie `row_stride` elements apart, as a part of a wider one.

@@ -251,7 +251,7 @@ void Gpt2Stage<Real>::embed_backward(const ExecSpace& exec, const MicroBatch& ba
   const MatrixRef<Real> dx = gradient(slot, rows);
   const std::size_t first =
       static_cast<std::size_t>(batch.index) * capacity_.samples * capacity_.tokens;
-  const MatrixRef<Real> kept(&embedding_gradient_NC_(first, 0), rows, channels());
+  const MatrixRef<Real> kept = rows_of<Real>(embedding_gradient_NC_, first, rows);
   if (config_.embd_pdrop > 0)
     apply_dropout<Real>(exec, dropout(batch, config_.embd_pdrop, kEmbeddingSite), dx, kept);
   else
@@ -348,7 +348,7 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
   const int step = logits_.extent_int(0);
   for (int first = 0; first < rows; first += step) {
     const int count = std::min(step, rows - first);
-    const MatrixRef<Real> norm_part(&norm(first, 0), count, C);
+    const MatrixRef<Real> norm_part = rows_of<Real>(norm, first, count);
     const MatrixRef<Real> logits = narrow(logits_, count, V);
     gemm(exec, Transpose::no, Transpose::yes, Real(1), norm_part, matrix, Real(0), logits);
     cross_entropy<Real>(exec, VectorRef<const std::int32_t>(batch.target_N.data() + first, count),
@@ -356,7 +356,7 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
                         VectorRef<Real>(loss_.data() + first_loss + first, count));
     if (!training) continue;
     gemm(exec, Transpose::no, Transpose::no, Real(1), logits, matrix, Real(0),
-         MatrixRef<Real>(&dnorm(first, 0), count, C));
+         rows_of<Real>(dnorm, first, count));
     gemm(exec, Transpose::yes, Transpose::no, Real(1), logits, norm_part,
          Real(accumulate || first > 0 ? 1 : 0), parameters_.gradient_matrix(output_matrix_));
   }
@@ -481,7 +481,7 @@ VectorRef<const Real> Gpt2Stage<Real>::losses(int micro_batch, int rows) {
 template <class Real>
 VectorRef<const Real> Gpt2Stage<Real>::logits(const ExecSpace& exec, int slot, int row) {
   const int C = config_.n_embd;
-  const MatrixRef<Real> x(&slots_[slot].x_NC.back()(row, 0), 1, C);
+  const MatrixRef<Real> x = rows_of<Real>(slots_[slot].x_NC.back(), row, 1);
   const MatrixRef<Real> norm = narrow(norm_NC_, 1, C);
   const MatrixRef<Real> logits = narrow(logits_, 1, config_.vocabulary_size);
   layer_norm_forward<Real>(exec, x, value(final_gain_), value(final_bias_),
