@@ -104,7 +104,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
   app.require_subcommand(1);
   app.footer(
       "\n\"deltapipe COMMAND --help\" says more of each. Exit status: 0 done, 1 failed while "
-      "running,\n2 the command line or the deck is wrong.\n");
+      "running,\n2 the command line or the deck is wrong, 130 and 143 interrupted by SIGINT and "
+      "SIGTERM.\n");
   for (const Description& description : descriptions) add_command(app, description, arguments);
 
   try {

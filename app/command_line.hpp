@@ -12,8 +12,9 @@ namespace deltapipe {
 /// Exit status of the program.
 enum ExitCode : int {
   exit_success = 0,
-  exit_failure = 1,  ///< something failed while running
-  exit_usage = 2,    ///< the command line or the deck is wrong
+  exit_failure = 1,   ///< something failed while running
+  exit_usage = 2,     ///< the command line or the deck is wrong
+  exit_signal = 128,  ///< and the signal that interrupted the run: 130 SIGINT, 143 SIGTERM
 };
 
 enum class Command { train, evaluate, generate, check };

@@ -20,6 +20,10 @@ namespace {
 /// logits / temperature over the top_k largest (0: all).
 std::int32_t sample_token(const std::vector<float>& logits, const GenerateSettings& settings,
                           std::uint64_t prompt, std::uint32_t position) {
+  if (!std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }))
+    throw UserError(
+        {.what = "the model's output for prompt " + std::to_string(prompt + 1) + " is not finite",
+         .remedy = "use weights from before the training diverged"});
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto likelier = [&](std::int32_t a, std::int32_t b) {

@@ -1,18 +1,25 @@
 // deltapipe: fine-tunes transformers over pipelines of machines joined by slow networks.
 #include <Kokkos_Core.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "app/command_line.hpp"
 #include "app/commands.hpp"
 #include "app/start_check.hpp"
 #include "comm/agree.hpp"
+#include "comm/collectives.hpp"
 #include "comm/mpi_session.hpp"
 #include "comm/process_grid.hpp"
 #include "comm/progress_thread.hpp"
 #include "core/error.hpp"
+#include "core/helper_thread.hpp"
+#include "core/interruption.hpp"
 #include "core/kernels/gemm.hpp"
 
 namespace deltapipe {
@@ -43,10 +50,48 @@ std::string message_of(const Stopped& stopped) {
          "`deltapipe check` says a rank needs";
 }
 
-int report(const Stopped& stopped, int exit_code) {
+/// Ends the program's work with a message. A rank that could not reach the others ends them.
+int report(const Stopped& stopped, const MpiSession& mpi, int exit_code) {
   if (stopped.print_here())
     std::fprintf(stderr, "\ndeltapipe: error: %s\n", message_of(stopped).c_str());
+  if (stopped.signal() != 0) exit_code = exit_signal + stopped.signal();
+  if (!stopped.agreed()) mpi.abort(exit_code);
   return exit_code;
+}
+
+/// The command line; nothing to run on any rank: the status to leave with. The first rank with an
+/// answer gives it.
+std::variant<CommandLine, int> read_command_line(const MpiSession& mpi, int argc, char** argv) {
+  const ParsedCommandLine mine = parse_command_line(argc, argv, false);
+  std::vector<std::uint64_t> first = {
+      static_cast<std::uint64_t>(mine.command_line ? mpi.size() : mpi.rank())};
+  all_reduce(MPI_COMM_WORLD, first, Reduction::min);
+  if (first[0] == static_cast<std::uint64_t>(mpi.size())) return *mine.command_line;
+  if (first[0] == static_cast<std::uint64_t>(mpi.rank())) parse_command_line(argc, argv, true);
+  std::vector<std::uint64_t> status = {static_cast<std::uint64_t>(mine.exit_code)};
+  all_reduce(MPI_COMM_WORLD, status, Reduction::max);
+  return static_cast<int>(status[0]);
+}
+
+void start_kokkos(std::optional<Kokkos::ScopeGuard>& kokkos, int argc, char** argv) {
+  try {
+    kokkos.emplace(argc, argv);
+  } catch (const std::exception& error) {
+    throw UserError({.what = "Kokkos does not start: " + std::string(error.what()),
+                     .remedy = "see the variables KOKKOS_... and OMP_... of the environment"});
+  }
+  if (ExecSpace().concurrency() == 1) use_single_threaded_blas();
+  reserve_blas_memory();
+}
+
+WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) {
+  WatchSettings watch;
+  watch.timeout_seconds = settings.pipeline.timeout_seconds;
+  watch.name_of_rank = [stages = grid.stages()](int rank) {
+    return "rank " + std::to_string(rank) + " (stage " + std::to_string(rank % stages) +
+           ", replica " + std::to_string(rank / stages) + ")";
+  };
+  return watch;
 }
 
 int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
@@ -57,15 +102,13 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
     agree(MPI_COMM_WORLD,
           [&] { compare_program_and_deck(MPI_COMM_WORLD, line.command, settings); });
   } catch (const Stopped& stopped) {
-    return report(stopped, exit_usage);
+    return report(stopped, mpi, exit_usage);
   }
 
-  // 2. Kokkos and BLAS.
-  const Kokkos::ScopeGuard kokkos(argc, argv);
-  if (ExecSpace().concurrency() == 1) use_single_threaded_blas();
-
-  // 3. The process grid and the command; whatever stops one rank stops all.
+  // 2. Kokkos, the process grid and the command; whatever stops one rank stops all.
+  std::optional<Kokkos::ScopeGuard> kokkos;
   try {
+    agree(MPI_COMM_WORLD, [&] { start_kokkos(kokkos, argc, argv); });
     if (line.command == Command::check) {
       std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
       if (mpi.size() != settings.pipeline.stages * settings.pipeline.replicas) machines.clear();
@@ -78,10 +121,11 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
     agree(MPI_COMM_WORLD, [&] {
       grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas);
     });
-    ProgressThread progress(grid->world());
+    note_interruptions();  // from here on somebody looks
+    ProgressThread progress(grid->world(), watch_settings(settings, *grid));
     agree(progress, [&] { run_command(line, settings, *grid, progress); });
   } catch (const Stopped& stopped) {
-    return report(stopped, exit_failure);
+    return report(stopped, mpi, exit_failure);
   }
   return exit_success;
 }
@@ -92,13 +136,20 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace deltapipe;
+  remember_process_cores();
   try {
     const MpiSession mpi(&argc, &argv);
-    const ParsedCommandLine parsed = parse_command_line(argc, argv, mpi.rank() == 0);
-    if (!parsed.command_line) return parsed.exit_code;
-    return run(*parsed.command_line, mpi, argc, argv);
+    try {
+      const auto command_line = read_command_line(mpi, argc, argv);
+      if (const int* status = std::get_if<int>(&command_line)) return *status;
+      return run(std::get<CommandLine>(command_line), mpi, argc, argv);
+    } catch (const std::exception& error) {
+      // Outside of all agreements the others cannot be told; MPI_Finalize would wait for them.
+      std::fprintf(stderr, "\ndeltapipe: error: %s\n", error.what());
+      mpi.abort(exit_failure);
+    }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "deltapipe: error: %s\n", error.what());
-    return exit_failure;
   }
+  return exit_failure;
 }

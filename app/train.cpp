@@ -19,6 +19,7 @@
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "core/files/run_file.hpp"
+#include "core/interruption.hpp"
 #include "core/version.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
@@ -74,12 +75,26 @@ class Trainer {
       : settings_(settings), grid_(grid), progress_(progress) {}
 
   void run() {
+    try {
+      train();
+    } catch (const Interrupted& interrupted) {
+      close_interrupted(interrupted.signal());
+      throw;
+    } catch (const StopRequested& stop) {
+      if (stop.signal() != 0) close_interrupted(stop.signal());
+      throw;
+    }
+  }
+
+ private:
+  void train() {
     set_up();
     const std::uint64_t evaluate_every = settings_.training.evaluate_every > 0
                                              ? settings_.training.evaluate_every
                                              : planner_->steps_per_epoch();
     progress_.account().resume(Clock::now());
     for (std::uint64_t step = 0; step < steps_; ++step) {
+      progress_.check();
       train_step(step);
       if ((step + 1) % evaluate_every == 0 && step + 1 < steps_) evaluate_now(step + 1);
     }
@@ -102,8 +117,16 @@ class Trainer {
     report();
   }
 
- private:
   std::string model_directory() const { return settings_.output.directory + "/model"; }
+
+  /// The signal is what the run ends with, whatever becomes of the file.
+  void close_interrupted(int signal) {
+    if (!run_file_) return;
+    try {
+      run_file_->close(RunStatus::interrupted, Interrupted(signal).what());
+    } catch (const UserError&) {
+    }
+  }
 
   void set_up() {
     claimed_.emplace(settings_, grid_, progress_);

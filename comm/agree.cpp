@@ -1,11 +1,14 @@
 #include "comm/agree.hpp"
 
+#include <array>
+#include <chrono>
 #include <cstdint>
-#include <vector>
+#include <utility>
 
 #include "comm/collectives.hpp"
 #include "comm/mpi_check.hpp"
 #include "core/error.hpp"
+#include "core/interruption.hpp"
 
 namespace deltapipe {
 namespace {
@@ -14,6 +17,9 @@ namespace {
 struct Outcome {
   enum State { fine, stopped, mistaken, broken } state = fine;
   std::string message;
+  int signal = 0;
+
+  Stopped::Cause cause() const { return {message, state == broken, signal}; }
 };
 
 Outcome run(const std::function<void()>& phase) {
@@ -23,9 +29,13 @@ Outcome run(const std::function<void()>& phase) {
   } catch (const Stopped&) {
     throw;  // an inner agreement: all ranks are on their way out already
   } catch (const StopRequested& stop) {
-    return {Outcome::stopped, stop.what()};
+    return {Outcome::stopped, stop.what(), stop.signal()};
+  } catch (const Interrupted& interrupted) {
+    return {Outcome::mistaken, interrupted.what(), interrupted.signal()};
   } catch (const UserError& error) {
     return {Outcome::mistaken, error.what()};
+  } catch (const PeerLost& lost) {
+    return {Outcome::mistaken, lost.what()};
   } catch (const std::exception& error) {
     return {Outcome::broken, error.what()};
   } catch (...) {
@@ -48,36 +58,64 @@ void conclude(const Outcome& outcome, int rank, int size, ReduceMin reduce_min,
   const std::uint64_t first = reduce_min(priority(outcome, rank, size));
   if (first == 2 * static_cast<std::uint64_t>(size)) return;
   const int speaker = static_cast<int>(first % static_cast<std::uint64_t>(size));
+  // The state, the signal, the message.
   std::string text;
-  if (rank == speaker) text = (outcome.state == Outcome::broken ? "!" : " ") + outcome.message;
+  if (rank == speaker) text = {static_cast<char>(outcome.state), static_cast<char>(outcome.signal)};
+  if (rank == speaker) text += outcome.message;
   broadcast_text(text, speaker);
-  throw Stopped(text.substr(1), rank == 0, text[0] == '!');
+  const Outcome theirs{static_cast<Outcome::State>(text[0]), text.substr(2), text[1]};
+  throw Stopped(theirs.cause(), rank == 0, true);
+}
+
+/// Runs conclude(); a rank that cannot agree leaves alone, with what it knows. `why` tells an
+/// otherwise fine rank what happened.
+template <class Conclude, class Why>
+void conclude_or_leave(Outcome outcome, Conclude conclude, Why why) {
+  try {
+    conclude();
+  } catch (const Stopped&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (outcome.state == Outcome::fine) outcome = run(why);
+    if (outcome.state == Outcome::fine) outcome = {Outcome::mistaken, error.what()};
+    throw Stopped(outcome.cause(), true, false);
+  }
 }
 
 }  // namespace
 
-void agree(MPI_Comm comm, const std::function<void()>& phase) {
+void agree(MPI_Comm comm, const std::function<void()>& phase, std::chrono::milliseconds limit) {
   int rank = 0;
   int size = 0;
   DELTAPIPE_MPI(MPI_Comm_rank(comm, &rank));
   DELTAPIPE_MPI(MPI_Comm_size(comm, &size));
   const Outcome outcome = run(phase);
-  conclude(
-      outcome, rank, size,
-      [&](std::uint64_t value) {
-        all_reduce(comm, std::span(&value, 1), Reduction::min);
-        return value;
+  const TimePoint deadline =
+      outcome.state == Outcome::fine ? TimePoint::max() : Clock::now() + limit;
+  conclude_or_leave(
+      outcome,
+      [&] {
+        conclude(
+            outcome, rank, size,
+            [&](std::uint64_t value) { return agree_on_minimum(comm, value, deadline); },
+            [&](std::string& text, int root) { agree_on_text(comm, text, root, deadline); });
       },
-      [&](std::string& text, int root) { broadcast(comm, text, root); });
+      [] {});
 }
 
 void agree(ProgressThread& progress, const std::function<void()>& phase) {
   const Outcome outcome = run(phase);
-  if (outcome.state != Outcome::fine && outcome.state != Outcome::stopped) progress.stop_others();
-  conclude(
-      outcome, progress.rank(), progress.size(),
-      [&](std::uint64_t value) { return agree_on_minimum(progress, value); },
-      [&](std::string& text, int root) { agree_on_text(progress, text, root); });
+  if (outcome.state != Outcome::fine && outcome.state != Outcome::stopped)
+    progress.stop_others(outcome.signal);
+  conclude_or_leave(
+      outcome,
+      [&] {
+        conclude(
+            outcome, progress.rank(), progress.size(),
+            [&](std::uint64_t value) { return agree_on_minimum(progress, value); },
+            [&](std::string& text, int root) { agree_on_text(progress, text, root); });
+      },
+      [&] { progress.check(); });
 }
 
 }  // namespace deltapipe

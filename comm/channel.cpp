@@ -117,8 +117,12 @@ double seconds_of(const LinkSettings& link, std::size_t bytes) {
   return static_cast<double>(bytes) * 8 / link.bits_per_second;
 }
 
+/// Longer than any run; sums of a few stay far from the end of Clock.
+constexpr std::chrono::hours kForever{24 * 365 * 10};
+
 Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  return std::chrono::duration_cast<Clock::duration>(
+      std::min<std::chrono::duration<double>>(std::chrono::duration<double>(seconds), kForever));
 }
 
 }  // namespace
@@ -130,7 +134,7 @@ std::uint64_t channel_memory_bytes(const ChannelOptions& options) {
 EmulatedLink::Passage EmulatedLink::book(TimePoint now, std::size_t bytes) {
   const double busy = seconds_of(settings_, bytes);
   const TimePoint start = std::max(now, free_);
-  free_ = start + duration_of(busy);
+  free_ = std::min(start + duration_of(busy), now + kForever);
   return {start, free_ + duration_of(settings_.latency_seconds), busy};
 }
 

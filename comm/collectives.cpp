@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <thread>
 
 #include "comm/mpi_check.hpp"
 #include "core/error.hpp"
@@ -65,6 +66,24 @@ void run_blocking(const char*, const StartCollective& start) {
   MPI_Request request = MPI_REQUEST_NULL;
   start(&request);
   DELTAPIPE_MPI(MPI_Wait(&request, MPI_STATUS_IGNORE));
+}
+
+/// As run_blocking, but throws AgreementTimeout when the deadline is over; the collective's memory
+/// is then MPI's for ever.
+Runner run_until(TimePoint deadline) {
+  return [deadline](const char* name, const StartCollective& start) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    start(&request);
+    for (int done = 0;;) {
+      DELTAPIPE_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+      if (done) return;
+      if (Clock::now() >= deadline) {
+        new StartCollective(start);
+        throw AgreementTimeout(name);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  };
 }
 
 OperationPlan plan_of(const char* name, StartCollective start) {
@@ -235,6 +254,15 @@ std::vector<double> gather(ProgressThread& progress, MPI_Comm comm, std::span<co
 void barrier(ProgressThread& progress, MPI_Comm comm) {
   runner(progress)("barrier",
                    [comm](MPI_Request* request) { DELTAPIPE_MPI(MPI_Ibarrier(comm, request)); });
+}
+
+std::uint64_t agree_on_minimum(MPI_Comm comm, std::uint64_t value, TimePoint deadline) {
+  reduce_with(run_until(deadline), comm, std::span(&value, 1), Reduction::min);
+  return value;
+}
+
+void agree_on_text(MPI_Comm comm, std::string& text, int root, TimePoint deadline) {
+  broadcast_with(run_until(deadline), comm, text, root);
 }
 
 std::uint64_t agree_on_minimum(ProgressThread& progress, std::uint64_t value) {

@@ -45,7 +45,11 @@ std::vector<double> gather(ProgressThread& progress, MPI_Comm comm, std::span<co
 
 void barrier(ProgressThread& progress, MPI_Comm comm);
 
-/// Over progress.control(), also after errors and stops: what agree() ends a run with.
+/// What agree() ends a run with, over a communicator: throws AgreementTimeout after `deadline`.
+std::uint64_t agree_on_minimum(MPI_Comm comm, std::uint64_t value, TimePoint deadline);
+void agree_on_text(MPI_Comm comm, std::string& text, int root, TimePoint deadline);
+
+/// The same over progress.control(), also after errors and stops.
 std::uint64_t agree_on_minimum(ProgressThread& progress, std::uint64_t value);
 void agree_on_text(ProgressThread& progress, std::string& text, int root);
 

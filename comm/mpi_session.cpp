@@ -11,6 +11,7 @@ MpiSession::MpiSession(int* argc, char*** argv) {
   int provided = MPI_THREAD_SINGLE;
   DELTAPIPE_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
   if (provided < MPI_THREAD_SERIALIZED) {
+    // All ranks have the same library: all leave here.
     MPI_Finalize();
     throw UserError(Mistake{.what = "the MPI library does not support MPI_THREAD_SERIALIZED",
                             .remedy = "use an MPI built with thread support"});
@@ -22,6 +23,10 @@ MpiSession::MpiSession(int* argc, char*** argv) {
 
 MpiSession::~MpiSession() {
   MPI_Finalize();
+}
+
+void MpiSession::abort(int exit_code) const noexcept {
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
 }
 
 }  // namespace deltapipe

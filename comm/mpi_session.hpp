@@ -13,6 +13,9 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
+  /// Ends all ranks at once, wherever they are; for a rank that cannot reach the others otherwise.
+  void abort(int exit_code) const noexcept;
+
   int rank() const { return rank_; }  ///< in MPI_COMM_WORLD
   int size() const { return size_; }  ///< of MPI_COMM_WORLD
 

@@ -5,11 +5,15 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
+#include "comm/agree.hpp"
 #include "comm/mpi_check.hpp"
 #include "core/error.hpp"
+#include "core/helper_thread.hpp"
+#include "core/interruption.hpp"
 
 namespace deltapipe {
 
@@ -34,6 +38,9 @@ using std::chrono::nanoseconds;
 
 constexpr int kStopTag = 1;
 constexpr int kClockTag = 2;
+constexpr int kSignTag = 3;
+constexpr int kSignsPerTimeout = 8;
+constexpr std::chrono::seconds kLongestSignInterval{30};
 // Naps between polls grow with the time since something last happened, so that a poll comes late by
 // at most a part of what was waited for anyway, and stay inside limits. A poll over TCP takes a
 // core from the kernels for some microseconds: while no thread waits, few must do.
@@ -46,6 +53,11 @@ constexpr NapLimits kAwaited{microseconds(20), microseconds(300), 4};
 constexpr NapLimits kUnawaited{microseconds(250), milliseconds(2), 2};
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
+// How long a rank that ends tries to agree with the others: a rank that fails by itself, one that
+// was told to stop (longer, so that the one that knows why speaks first), one whose peer is gone.
+constexpr nanoseconds kAgreementLimit = std::chrono::seconds(10);
+constexpr nanoseconds kToldAgreementLimit = std::chrono::seconds(15);
+constexpr nanoseconds kLostAgreementLimit = std::chrono::seconds(3);
 
 void ask_for_precise_naps() {
 #ifdef __linux__
@@ -92,17 +104,46 @@ bool ProgressThread::Later::operator()(const Ticket& a, const Ticket& b) const {
   return std::pair(a->plan.not_before, a->number) > std::pair(b->plan.not_before, b->number);
 }
 
-ProgressThread::ProgressThread(MPI_Comm world) : world_(world) {
+ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
+    : world_(world), watch_(std::move(watch)) {
   int provided = MPI_THREAD_SINGLE;
   DELTAPIPE_MPI(MPI_Query_thread(&provided));
   DELTAPIPE_ASSERT(provided >= MPI_THREAD_SERIALIZED, "MPI was started without threads");
   DELTAPIPE_MPI(MPI_Comm_rank(world, &rank_));
   DELTAPIPE_MPI(MPI_Comm_size(world, &size_));
-  DELTAPIPE_MPI(MPI_Comm_dup(world, &control_));
-  clock_offset_ = align_clock(control_, rank_, size_);
+  // The thread comes first: a rank that cannot have one says so while no rank waits for it.
+  try {
+    agree(world, [&] { thread_ = start_helper_thread("communication", [this] { run(); }); });
+    DELTAPIPE_MPI(MPI_Comm_dup(world, &control_));
+    clock_offset_ = align_clock(control_, rank_, size_);
+  } catch (...) {
+    leave();
+    throw;
+  }
   ask_for_precise_naps();  // this thread waits for messages of emulated links
   post_stop_receive();
-  thread_ = std::thread([this] { run(); });
+  if (watch_.timeout_seconds > 0 && size_ > 1) {
+    sign_interval_ = std::min<nanoseconds>(
+        kLongestSignInterval, std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(
+                                  watch_.timeout_seconds / kSignsPerTimeout)));
+    post_sign_receive();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    started_ = true;
+  }
+  work_.notify_all();
+}
+
+/// Ends a thread that was never told to start.
+void ProgressThread::leave() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+  thread_.join();
 }
 
 ProgressThread::~ProgressThread() {
@@ -123,30 +164,94 @@ void ProgressThread::post_stop_receive() {
   plan.passive = true;
   plan.start = [this](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(
-        MPI_Irecv(&stop_source_, 1, MPI_INT, MPI_ANY_SOURCE, kStopTag, control_, &requests.back()));
+    DELTAPIPE_MPI(MPI_Irecv(&stop_received_, 2, MPI_INT, MPI_ANY_SOURCE, kStopTag, control_,
+                            &requests.back()));
   };
   plan.completed = [this](const MPI_Status&, RequestList&) {
-    fail(std::make_exception_ptr(StopRequested(stop_source_)));
+    fail(std::make_exception_ptr(StopRequested(stop_received_.rank, stop_received_.signal)));
   };
   stop_receive_ = enqueue(std::move(plan), true);
 }
 
-void ProgressThread::stop_others() noexcept {
+void ProgressThread::post_sign_receive() {
+  standing_requests_ = 2;
+  OperationPlan plan;
+  plan.name = "sign of life to rank " + std::to_string(rank_);
+  plan.passive = true;
+  const auto post = [this](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Irecv(nullptr, 0, MPI_INT, (rank_ + size_ - 1) % size_, kSignTag, control_,
+                            &requests.back()));
+  };
+  plan.start = post;
+  plan.completed = [this, post](const MPI_Status&, RequestList& requests) {
+    last_sign_ = Clock::now();
+    post(requests);
+  };
+  enqueue(std::move(plan), true);
+}
+
+void ProgressThread::send_sign() {
+  OperationPlan plan;
+  plan.name = "sign of life from rank " + std::to_string(rank_);
+  plan.passive = true;
+  plan.start = [this](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(
+        MPI_Isend(nullptr, 0, MPI_INT, (rank_ + 1) % size_, kSignTag, control_, &requests.back()));
+  };
+  sign_sent_ = enqueue(std::move(plan), true);
+}
+
+/// Gives and awaits signs of life, and looks for signals.
+void ProgressThread::watch(TimePoint now) {
+  if (const int signal = noted_signal(); signal != 0 && !interrupted_) {
+    interrupted_ = true;
+    fail(std::make_exception_ptr(Interrupted(signal)));
+  }
+  if (sign_interval_ == nanoseconds(0)) return;
+  // Who was stopped himself, or kept from running, cannot tell how long others were silent.
+  if (now - last_watch_ > sign_interval_) last_sign_ = now;
+  last_watch_ = now;
+  if (now >= next_sign_ && (!sign_sent_ || done(sign_sent_))) {
+    send_sign();
+    next_sign_ = now + sign_interval_;
+  }
+  const double silent = seconds_between(last_sign_, now);
+  if (silent < watch_.timeout_seconds) return;
+  const int peer = (rank_ + size_ - 1) % size_;
+  std::string awaited;
+  {
+    const std::lock_guard lock(mutex_);
+    awaited = awaited_;
+  }
+  const std::string name =
+      watch_.name_of_rank ? watch_.name_of_rank(peer) : "rank " + std::to_string(peer);
+  fail(std::make_exception_ptr(PeerLost(
+      "no sign of life from " + name + " for " + std::to_string(std::lround(silent)) + " s" +
+      (awaited.empty() ? "" : ", while rank " + std::to_string(rank_) + " waited for " + awaited) +
+      "; its process was stopped, or its machine or network is gone (pipeline.timeout says how "
+      "long to wait)")));
+  last_sign_ = now;
+}
+
+void ProgressThread::stop_others(int signal) noexcept {
   try {
-    fail(std::make_exception_ptr(StopRequested(rank_)));
+    fail(std::make_exception_ptr(StopRequested(rank_, signal)));
+    stop_sent_ = {rank_, signal};
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       OperationPlan plan;
       plan.name = "stop message from rank " + std::to_string(rank_);
       plan.start = [this, peer](RequestList& requests) {
         requests.push_back(MPI_REQUEST_NULL);
-        DELTAPIPE_MPI(MPI_Isend(&rank_, 1, MPI_INT, peer, kStopTag, control_, &requests.back()));
+        DELTAPIPE_MPI(
+            MPI_Isend(&stop_sent_, 2, MPI_INT, peer, kStopTag, control_, &requests.back()));
       };
       enqueue(std::move(plan), true);
     }
   } catch (...) {
-    // No memory for a message: the others notice at the next agreement.
+    // No memory for a message: the others notice at the next agreement or its end.
   }
 }
 
@@ -214,14 +319,27 @@ void ProgressThread::wait_until(std::unique_lock<std::mutex>& lock, const Done& 
 
 void ProgressThread::wait(const Ticket& ticket) {
   std::unique_lock lock(mutex_);
+  awaited_ = ticket->plan.name;
   wait_until(lock, [&] { return ticket->done || failure_; });
+  awaited_.clear();
   if (failure_) std::rethrow_exception(failure_);
   if (ticket->error) std::rethrow_exception(ticket->error);
 }
 
+void ProgressThread::check() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
 void ProgressThread::wait_regardless(const Ticket& ticket) {
   std::unique_lock lock(mutex_);
-  wait_until(lock, [&] { return ticket->done; });
+  wait_until(lock, [&] { return ticket->done || failure_; });
+  if (!ticket->done) {
+    ++waiters_;
+    finished_.wait_until(lock, give_up_, [&] { return ticket->done; });
+    --waiters_;
+  }
+  if (!ticket->done) throw AgreementTimeout(ticket->plan.name);
   if (ticket->error) std::rethrow_exception(ticket->error);
 }
 
@@ -268,9 +386,24 @@ std::unique_lock<std::mutex> ProgressThread::pause() {
 void ProgressThread::fail(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = std::move(error);
+    set_failure(std::move(error));
   }
   finished_.notify_all();
+}
+
+void ProgressThread::set_failure(std::exception_ptr error) {
+  if (failure_) return;
+  failure_ = std::move(error);
+  nanoseconds limit = kAgreementLimit;
+  try {
+    std::rethrow_exception(failure_);
+  } catch (const StopRequested& stop) {
+    if (stop.rank() != rank_) limit = kToldAgreementLimit;
+  } catch (const PeerLost&) {
+    limit = kLostAgreementLimit;
+  } catch (...) {
+  }
+  give_up_ = Clock::now() + limit;
 }
 
 void ProgressThread::finish(const Ticket& operation, std::exception_ptr error) {
@@ -280,7 +413,7 @@ void ProgressThread::finish(const Ticket& operation, std::exception_ptr error) {
     operation->done = true;
     operation->times.finished = Clock::now();
     operation->error = error;
-    if (error && !failure_) failure_ = error;
+    if (error) set_failure(error);
     if (!operation->plan.passive) --unfinished_;
   }
   finished_.notify_all();
@@ -423,13 +556,14 @@ bool ProgressThread::step() {
   }
   start_due(Clock::now());
   do_cancels(cancels);
+  watch(Clock::now());
   return test_requests() || !queue.empty();
 }
 
 void ProgressThread::sleep() {
   const TimePoint now = Clock::now();
-  // The stop receive alone is no reason to hurry.
-  const bool idle = requests_.size() <= 1;
+  // Receives that are always posted are no reason to hurry.
+  const bool idle = requests_.size() <= standing_requests_;
   std::unique_lock lock(mutex_);
   const bool awaited = waiters_ > 0;
   const NapLimits& limits = awaited ? kAwaited : kUnawaited;
@@ -443,8 +577,22 @@ void ProgressThread::sleep() {
 }
 
 void ProgressThread::run() {
+  {
+    std::unique_lock lock(mutex_);
+    work_.wait(lock, [&] { return started_ || stopping_; });
+    if (!started_) return;
+  }
+  try {
+    serve();
+  } catch (...) {  // no memory: nothing that is in flight can be trusted to end
+    fail(std::current_exception());
+    abandon();
+  }
+}
+
+void ProgressThread::serve() {
   ask_for_precise_naps();
-  last_event_ = Clock::now();
+  last_event_ = last_sign_ = last_watch_ = Clock::now();
   while (true) {
     if (step()) {
       last_event_ = Clock::now();

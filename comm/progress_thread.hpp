@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <queue>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,14 +28,37 @@ namespace deltapipe {
 /// Thrown out of waits when another rank asked all to stop; that rank knows why.
 class StopRequested : public std::exception {
  public:
-  explicit StopRequested(int rank)
-      : rank_(rank), text_("rank " + std::to_string(rank) + " stopped the run") {}
+  explicit StopRequested(int rank, int signal = 0)
+      : rank_(rank), signal_(signal), text_("rank " + std::to_string(rank) + " stopped the run") {}
   int rank() const { return rank_; }
+  int signal() const { return signal_; }  ///< that interrupted that rank; 0: it failed
   const char* what() const noexcept override { return text_.c_str(); }
 
  private:
   int rank_;
+  int signal_;
   std::string text_;
+};
+
+/// Thrown out of waits when another rank has given no sign of life for too long.
+class PeerLost : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Thrown when ranks that end did not agree in time.
+class AgreementTimeout : public std::runtime_error {
+ public:
+  explicit AgreementTimeout(const std::string& what)
+      : std::runtime_error("the other ranks did not answer: " + what) {}
+};
+
+/// How long a rank may be silent. Each rank's progress thread tells the next rank that it lives,
+/// also while the rank computes.
+struct WatchSettings {
+  double timeout_seconds = 0;  ///< 0: nobody watches; the same on all ranks
+  /// For messages: "rank 3 (stage 1, replica 1)". Empty: "rank 3".
+  std::function<std::string(int rank)> name_of_rank;
 };
 
 using RequestList = std::vector<MPI_Request>;
@@ -65,7 +89,8 @@ class ProgressThread {
  public:
   /// Collective over `world`, whose duplicate carries stop messages and agreements. `world` must
   /// return errors (MpiSession, ProcessGrid).
-  explicit ProgressThread(MPI_Comm world);
+  /// When a rank cannot start its thread, all ranks throw (as agree() does).
+  explicit ProgressThread(MPI_Comm world, WatchSettings watch = {});
   /// Collective in the sense of MPI_Comm_free. Gives started sends a moment to leave, cancels
   /// receives, drops what is queued; never blocks for long, also while an exception unwinds.
   ~ProgressThread();
@@ -73,7 +98,7 @@ class ProgressThread {
   ProgressThread& operator=(const ProgressThread&) = delete;
 
   /// Queues an operation; operations without not_before start in the order of submission.
-  /// Throws what went wrong earlier on the progress thread.
+  /// Throws what went wrong earlier on the progress thread, see check().
   Ticket submit(OperationPlan plan);
 
   /// Shorthands; the memory must stay valid until the ticket is done.
@@ -82,9 +107,11 @@ class ProgressThread {
   /// In place.
   Ticket iallreduce(void* values, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
 
-  /// Sleeps until the operation is done. Throws its error, any earlier error of the progress
-  /// thread, or StopRequested.
+  /// Sleeps until the operation is done. Throws its error, or as check() does.
   void wait(const Ticket& ticket);
+  /// Throws when the run is to end: an earlier error of the progress thread, StopRequested,
+  /// Interrupted (a signal was noted), PeerLost.
+  void check() const;
   bool done(const Ticket& ticket) const;
   /// Times so far; finished is set once done().
   OperationTimes times(const Ticket& ticket) const;
@@ -102,10 +129,12 @@ class ProgressThread {
   /// Only keeps the progress thread out of MPI: for short local calls, nothing that blocks.
   [[nodiscard]] std::unique_lock<std::mutex> lock_mpi() { return std::unique_lock(mpi_mutex_); }
 
-  /// Tells all other ranks to stop: waits there and here throw StopRequested. Does not throw.
-  void stop_others() noexcept;
+  /// Tells all other ranks to stop: waits there and here throw StopRequested. `signal`: what
+  /// interrupted this rank. Does not throw.
+  void stop_others(int signal = 0) noexcept;
 
   /// Runs a started collective to its end even after an error or a stop, for agreeing how to end.
+  /// From an error or stop on there is a time limit; throws AgreementTimeout after it.
   void wait_regardless(const Ticket& ticket);
   Ticket submit_regardless(OperationPlan plan);
 
@@ -125,7 +154,11 @@ class ProgressThread {
   };
 
   void run();
+  void serve();
   bool step();
+  void watch(TimePoint now);
+  void post_sign_receive();
+  void send_sign();
   void sleep();
   void shut_down();
   void start_due(TimePoint now);
@@ -135,6 +168,8 @@ class ProgressThread {
   void adopt(const Ticket& operation, RequestList& requests);
   void finish(const Ticket& operation, std::exception_ptr error);
   void fail(std::exception_ptr error);
+  void set_failure(std::exception_ptr error);  ///< with the lock
+  void leave();
   void do_cancels(const std::vector<Ticket>& cancels);
   void abandon();
   Ticket enqueue(OperationPlan plan, bool regardless);
@@ -146,6 +181,7 @@ class ProgressThread {
   MPI_Comm control_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
+  WatchSettings watch_;
   std::chrono::nanoseconds clock_offset_{0};
   int exceptions_ = std::uncaught_exceptions();
   TimeAccount account_;
@@ -160,9 +196,12 @@ class ProgressThread {
   std::size_t unfinished_ = 0;  ///< not passive, submitted and not finished
   std::uint64_t submitted_ = 0;
   int waiters_ = 0;
+  std::string awaited_;  ///< what wait() waits for
+  bool started_ = false;
   bool stopping_ = false;
   bool unwinding_ = false;  ///< destroyed by an exception
   std::exception_ptr failure_;
+  TimePoint give_up_{};  ///< when agreements end that did not come about; set with failure_
 
   // Touched by the progress thread only.
   std::priority_queue<Ticket, std::vector<Ticket>, Later> delayed_;
@@ -172,7 +211,16 @@ class ProgressThread {
   std::vector<MPI_Status> tested_statuses_;
   TimePoint last_event_{};
   Ticket stop_receive_;
-  int stop_source_ = 0;
+  struct StopMessage {
+    int rank = 0;
+    int signal = 0;
+  };
+  StopMessage stop_received_, stop_sent_;
+  std::size_t standing_requests_ = 1;  ///< receives that are always posted
+  Ticket sign_sent_;
+  std::chrono::nanoseconds sign_interval_{0};
+  TimePoint next_sign_{}, last_sign_{}, last_watch_{};
+  bool interrupted_ = false;
 
   std::thread thread_;  ///< last: starts when all else is ready
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.hpp"
 #include "core/random.hpp"
 
 namespace deltapipe {
@@ -18,6 +19,17 @@ std::string stored_name(const SafetensorsReader& reader, const std::string& name
 
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+void check_finite(const std::string& directory, const std::string& name,
+                  const std::vector<float>& values) {
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      throw UserError({.what = "the weights are not finite",
+                       .file = directory,
+                       .value = std::to_string(values[i]) + " in element " + std::to_string(i) +
+                                " of tensor " + name,
+                       .remedy = "use weights from before the training that made them diverged"});
 }
 
 /// FNV-1a: the stream of a tensor's initial values.
@@ -57,6 +69,7 @@ void load_weights(const std::string& directory, ParameterArena<Real>& parameters
     values.resize(p.size);
     reader.read_fp32(stored_name(reader, p.name), values);
     const auto target = parameters.value(static_cast<int>(i));
+    check_finite(directory, stored_name(reader, p.name), values);
     const auto host = Kokkos::create_mirror_view(target);
     for (std::size_t j = 0; j < p.size; ++j) host(j) = static_cast<Real>(values[j]);
     Kokkos::deep_copy(target, host);

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "core/helper_thread.hpp"
+
 namespace deltapipe {
 
-CacheIoThread::CacheIoThread() : thread_([this] { run(); }) {}
+CacheIoThread::CacheIoThread()
+    : thread_(start_helper_thread("reading and writing caches", [this] { run(); })) {}
 
 CacheIoThread::~CacheIoThread() {
   {

@@ -27,6 +27,7 @@ class IoTask {
 
 class CacheIoThread {
  public:
+  /// Throws UserError when the system has no thread for it.
   CacheIoThread();
   /// Runs what is queued, then ends.
   ~CacheIoThread();

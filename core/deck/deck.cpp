@@ -109,7 +109,7 @@ class Assign {
   }
 
   void operator()(const Size& size) const {
-    const double bytes = quantity(node_, size_units());
+    const double bytes = quantity(node_, size_units(), 0, std::numeric_limits<double>::max());
     constexpr double limit = 9007199254740992.0;  // 2^53: above it doubles skip integers
     if (bytes != std::floor(bytes) || bytes > limit) out_of_range(node_);
     *size.value = static_cast<std::uint64_t>(bytes);
@@ -117,8 +117,9 @@ class Assign {
 
   void operator()(const QuantityList& list) const {
     std::vector<double> values;
-    for_each_element(
-        [&](const toml::node& element) { values.push_back(quantity(element, list.units)); });
+    for_each_element([&](const toml::node& element) {
+      values.push_back(quantity(element, list.units, list.low, list.high));
+    });
     *list.value = values;
   }
 
@@ -137,17 +138,15 @@ class Assign {
     return value->get();
   }
 
-  double quantity(const toml::node& node, std::span<const Unit> units) const {
-    if (node.is_number()) {
-      const double value = node.value<double>().value_or(-1);
-      if (!(value >= 0) || !std::isfinite(value)) out_of_range(node);
-      return value;
-    }
-    const auto* text = node.as_string();
-    if (text == nullptr) wrong_type(node);
-    const std::optional<double> value = parse_quantity(text->get(), units);
-    if (!value) out_of_range(node);
-    return *value;
+  /// 0, or within the limits.
+  double quantity(const toml::node& node, std::span<const Unit> units, double low,
+                  double high) const {
+    const toml::value<std::string>* text = node.as_string();
+    if (text == nullptr && !node.is_number()) wrong_type(node);
+    const double value = text == nullptr ? node.value<double>().value_or(-1)
+                                         : parse_quantity(text->get(), units).value_or(-1);
+    if (value != 0 && !(value >= low && value <= high)) out_of_range(node);
+    return value;
   }
 
   /// An element's own place when it is in a file, else that of the whole value.

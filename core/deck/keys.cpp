@@ -175,6 +175,9 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
   add("in_flight", Integer{&p.in_flight, 1, kMostInFlight},
       "1f1b: micro-batches that may be under way at a boundary; more hide slower links and take "
       "memory for as many activations");
+  add("timeout", Real{&p.timeout_seconds, 0, 1e6},
+      "seconds after which a rank whose process or machine gives no sign of life ends the run; 0: "
+      "never");
   add("partition", IntegerList{&p.partition, 1, 10000},
       "transformer blocks of each stage, one number a stage; empty: balanced by cost");
   add("verify_replicas", Integer{&p.verify_replicas, 0, any_count},
@@ -239,9 +242,9 @@ void add_cache(std::vector<Key>& keys, CacheSettings& c) {
 
 void add_links(std::vector<Key>& keys, Draft::Links& links, const char* section) {
   SectionKeys add(keys, section);
-  add("bandwidth", QuantityList{&links.bits_per_second, bandwidth_units()},
+  add("bandwidth", QuantityList{&links.bits_per_second, bandwidth_units(), 1, 1e15},
       "one value for all boundaries or a list with one a boundary; 0: as fast as MPI carries it");
-  add("latency", QuantityList{&links.latency_seconds, duration_units()},
+  add("latency", QuantityList{&links.latency_seconds, duration_units(), 0, 3600},
       "one value for all boundaries or a list with one a boundary");
 }
 
@@ -311,7 +314,8 @@ struct Allowed {
   }
   std::string operator()(const QuantityList& list) const {
     const std::string base = list.units.data() == bandwidth_units().data() ? "bit/s" : "seconds";
-    return base + ", or a string with a unit: " + unit_names(list.units) + "; or a list of these";
+    return base + ", or a string with a unit: " + unit_names(list.units) + ", at most " +
+           format_quantity(list.high, list.units) + "; or a list of these";
   }
 };
 }  // namespace

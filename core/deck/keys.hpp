@@ -61,9 +61,11 @@ struct Choice {
 struct Size {
   std::uint64_t* value;
 };
+/// Each 0 or low <= value <= high.
 struct QuantityList {
   std::vector<double>* value;
   std::span<const Unit> units;
+  double low, high;
 };
 
 struct Key {

@@ -94,8 +94,9 @@ struct PipelineSettings {
   int stages = 1;    ///< K
   int replicas = 1;  ///< R; ranks needed: K * R
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
-  int in_flight = 1;           ///< 1F1B: micro-batches a boundary that may be under way at once
-  std::vector<int> partition;  ///< blocks a stage; empty: balanced by counted cost
+  int in_flight = 1;             ///< 1F1B: micro-batches a boundary that may be under way at once
+  double timeout_seconds = 600;  ///< silence after which a rank counts as lost; 0: never
+  std::vector<int> partition;    ///< blocks a stage; empty: balanced by counted cost
   std::uint64_t verify_replicas = 500;  ///< steps between comparisons of replicas' weights; 0: none
 
   bool operator==(const PipelineSettings&) const = default;

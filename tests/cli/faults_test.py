@@ -34,12 +34,15 @@ def processes_of(group):
 
 class Faults(support.TestCase):
     def begin(self, name, ranks, **sections):
-        """A long training that has written some of its steps: process, pids of ranks, run.h5."""
+        """A long training that has written some of its steps: process, pids of ranks, run.h5.
+        OMPI_... goes to the environment."""
+        environment = {key: sections.pop(key) for key in list(sections)
+                       if key.startswith("OMPI_")}
         output = self.output(name)
         deck = self.small(training={"steps": 10**7, "evaluate_every": 10**7}, **sections)
         stages = ranks // sections.get("pipeline", {}).get("replicas", 1)
         process = support.start(["train", self.deck_file(deck), f"output.directory={output}",
-                                 f"pipeline.stages={stages}"], ranks)
+                                 f"pipeline.stages={stages}"], ranks, **environment)
         self.addCleanup(self.end, process)
         end = time.monotonic() + support.TIME_LIMIT
         while time.monotonic() < end and process.poll() is None:
@@ -68,6 +71,42 @@ class Faults(support.TestCase):
             time.sleep(0.05)
             alive = [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()]
         self.assertEqual(alive, [])
+
+    def test_a_signal_to_one_rank_ends_the_run_in_order(self):
+        for rank, number in ((0, signal.SIGINT), (1, signal.SIGTERM)):
+            with self.subTest(rank=rank, signal=number):
+                process, pids, run_file = self.begin(f"signal{number}", 2)
+                os.kill(pids[rank], number)
+                result = support.finish(process)
+                self.assert_stops(result, "interrupted by " + number.name, status=128 + number)
+                self.assert_all_ended(pids)
+                self.assert_readable(run_file, "interrupted")
+
+    def test_a_second_signal_ends_a_process_at_once(self):
+        process, pids, run_file = self.begin("twice", 2)
+        os.kill(pids[0], signal.SIGSTOP)  # rank 1 waits for it and looks at no signal
+        os.kill(pids[1], signal.SIGTERM)
+        time.sleep(0.2)
+        os.kill(pids[1], signal.SIGTERM)
+        self.assertNotEqual(support.finish(process).status, 0)
+        self.assert_all_ended(pids)
+        self.assert_readable(run_file)
+
+    def test_a_stopped_process_is_noticed(self):
+        for rank, kept in ((0, "running"), (1, "failed")):
+            with self.subTest(rank=rank):
+                process, pids, run_file = self.begin(f"stopped{rank}", 2, pipeline={"timeout": 2})
+                os.kill(pids[rank], signal.SIGSTOP)
+                begin = time.monotonic()
+                result = support.finish(process, 30)
+                self.assertLess(time.monotonic() - begin, 20)
+                self.assertNotEqual(result.status, 0)
+                self.assertEqual(len(result.errors), 1, str(result))
+                self.assertIn(f"no sign of life from rank {rank} (stage {rank}, replica 0)",
+                              result.errors[0])
+                self.assertIn("message from rank", result.errors[0])
+                self.assert_all_ended(pids)
+                self.assert_readable(run_file, kept)
 
     def assert_readable(self, run_file, status="running"):
         run = support.Run(run_file)
@@ -99,18 +138,21 @@ class Faults(support.TestCase):
         self.assert_readable(run_file)
 
     def test_a_terminated_job_ends(self):
-        process, pids, run_file = self.begin("terminated", 2)
+        # The launcher passes the signal on and gives the ranks this many seconds, in which it reads
+        # none of their output.
+        process, pids, run_file = self.begin("terminated", 2, output={"log_every": 10**9},
+                                             OMPI_MCA_odls_base_sigkill_timeout="3")
         process.terminate()
         self.assertNotEqual(support.finish(process).status, 0)
         self.assert_all_ended(pids)
-        self.assert_readable(run_file)
+        self.assert_readable(run_file, "interrupted")
 
     def test_a_terminated_process_ends(self):
         process, pids, run_file = self.begin("alone", 1)
         process.terminate()
-        self.assertNotEqual(support.finish(process).status, 0)
+        self.assert_stops(support.finish(process), "interrupted by SIGTERM", status=143)
         self.assert_all_ended(pids)
-        self.assert_readable(run_file)
+        self.assert_readable(run_file, "interrupted")
 
 
 if __name__ == "__main__":

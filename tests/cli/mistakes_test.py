@@ -60,6 +60,12 @@ class Decks(Mistakes):
         line = 1 + deck.read_text().splitlines().index("micro_batch_size = 0")
         self.stops(deck, f"{deck.name}:{line}", "micro_batch_size", "0", status=2)
 
+    def test_links_out_of_range(self):
+        for key, value in (("latency", "1e300"), ("bandwidth", "1e-300"), ("bandwidth", "1e300")):
+            deck = self.deck_file(self.small(network={key: float(value)}))
+            line = 2 + deck.read_text().splitlines().index("[network]")
+            self.stops(deck, f"{deck.name}:{line}", "network." + key, status=2)
+
     def test_not_toml(self):
         deck = self.place / "not.toml"
         deck.write_text("[training\nsteps = 1\n")
@@ -258,6 +264,33 @@ class Models(Mistakes):
             with self.subTest(what):
                 file.write_bytes(content)
                 self.stops(self.fine_tuned(model), "model.safetensors")
+
+    def with_values(self, part_of_name, values):
+        """A copy of the model in which the first values of a tensor are others."""
+        model = self.copy()
+        header, data = support.read_safetensors(model / "model.safetensors")
+        name = next(name for name in header if part_of_name in name)
+        begin, end = header[name]["data_offsets"]
+        new = np.frombuffer(data[begin:end], "<f4").copy()
+        new[:len(values)] = values
+        support.write_safetensors(model / "model.safetensors", header,
+                                  data[:begin] + new.tobytes() + data[end:])
+        return model
+
+    def test_weights_that_are_not_finite(self):
+        for value in ("nan", "inf"):
+            model = self.with_values("h.3.mlp.c_fc.weight", [0, float(value)])
+            for command in ("train", "evaluate", "generate"):
+                # The last stage alone reads this tensor.
+                self.stops(self.fine_tuned(model), "copy", "h.3.mlp.c_fc.weight", "element 1",
+                           value, command=command, ranks=(1, 2), status=1)
+
+    def test_outputs_that_are_not_finite(self):
+        model = self.with_values("ln_f.weight", [3e38] * 32)
+        self.stops(self.fine_tuned(model), "loss of the evaluation is not finite",
+                   command="evaluate", ranks=(1, 2), status=1)
+        self.stops(self.fine_tuned(model), "output for prompt 1 is not finite",
+                   command="generate", ranks=(1, 2), status=1)
 
     def test_config(self):
         model = self.copy()

@@ -109,9 +109,9 @@ def start_command(command, **environment):
                             start_new_session=True)
 
 
-def start(arguments, ranks=1):
+def start(arguments, ranks=1, **environment):
     """The program; one process is started without a launcher."""
-    return start_command(command_of(arguments, ranks))
+    return start_command(command_of(arguments, ranks), **environment)
 
 
 def finish(process, limit=TIME_LIMIT):

@@ -5,14 +5,17 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "comm/agree.hpp"
 #include "comm/channel.hpp"
+#include "comm/collectives.hpp"
 #include "comm/gradient_all_reduce.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/process_grid.hpp"
 #include "comm/trace.hpp"
 #include "core/error.hpp"
+#include "core/interruption.hpp"
 #include "models/parameters.hpp"
 #include "mpi_test.hpp"
 
@@ -107,6 +110,56 @@ TEST_CASE("All ranks stop with the message of the lowest that failed", "[agree]"
     CHECK(stopped.internal());
     CHECK(stopped.message() == "bug");
   }
+}
+
+TEST_CASE("A rank that others do not answer leaves with its own message", "[agree]") {
+  if (world_size() == 1) return;
+  MPI_Comm comm = MPI_COMM_NULL;  // left to MPI_Finalize: a collective on it never ends
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+  if (world_rank() == world_size() - 1) {
+    try {
+      agree(
+          comm, [] { throw mistake("alone"); }, std::chrono::milliseconds(200));
+      CHECK(false);
+    } catch (const Stopped& stopped) {
+      CHECK_FALSE(stopped.agreed());
+      CHECK(stopped.print_here());
+      CHECK(stopped.message() == "alone");
+    }
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+TEST_CASE("A signal that interrupts a rank is known to all", "[agree]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  try {
+    agree(progress, [&] {
+      if (world_rank() == world_size() - 1) throw Interrupted(15);
+      try {
+        for (;;) {
+          progress.check();
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      } catch (const StopRequested& stop) {
+        CHECK(stop.rank() == world_size() - 1);
+        CHECK(stop.signal() == 15);
+        throw;
+      }
+    });
+    CHECK(false);
+  } catch (const Stopped& stopped) {
+    CHECK(stopped.agreed());
+    CHECK(stopped.signal() == 15);
+    CHECK(stopped.message() == "interrupted by SIGTERM");
+  }
+}
+
+TEST_CASE("Ranks that live are not taken for lost, however long they compute", "[agree]") {
+  WatchSettings watch;
+  watch.timeout_seconds = 1;
+  ProgressThread progress(MPI_COMM_WORLD, watch);
+  if (world_rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  CHECK_NOTHROW(barrier(progress, MPI_COMM_WORLD));
 }
 
 TEST_CASE("Inner agreements stop outer ones", "[agree]") {

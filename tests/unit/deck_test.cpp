@@ -75,7 +75,7 @@ Settings unusual_settings() {
   s.training.recompute = true;
   s.training.recompute_stages = {0, 2};
   s.training.evaluate_every = 5;
-  s.pipeline = {3, 2, PipelineSchedule::gpipe, 2, {1, 3, 2}};
+  s.pipeline = {3, 2, PipelineSchedule::gpipe, 2, 0.5, {1, 3, 2}};
   s.forward = {
       CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
       FirstVisit::refine, 1.5};
@@ -255,6 +255,13 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[cache]\nbudget = \"1e300 TiB\"\n", {}, {"cache.budget is out of range"}},
       {"[network]\nbandwidth = \"100 MB\"\n", {}, {"network.bandwidth", "bit/s, kbit/s, Mbit/s"}},
       {"[network]\nlatency = \"-1 ms\"\n", {}, {"network.latency is out of range"}},
+      {"[network]\nlatency = 1e300\n",
+       {},
+       {"d.toml:2:11: network.latency is out of range", "3600"}},
+      {"[network]\nbandwidth = [1e8, 1e-300]\n", {}, {"d.toml:2:19: network.bandwidth is out of"}},
+      {"[network]\nbandwidth = 1e300\n", {}, {"network.bandwidth is out of range", "Tbit/s"}},
+      {"[network]\nbandwidth = nan\n", {}, {"network.bandwidth is out of range"}},
+      {"[pipeline]\ntimeout = -1\n", {}, {"pipeline.timeout is out of range"}},
       {"[output]\ndirectory = \"\"\n", {}, {"output.directory is out of range", "not empty"}},
       {"[training]\nsteps = 1\nsteps = 2\n", {}, {"d.toml:3:", "not valid TOML"}},
       {"[training\n", {}, {"d.toml:1:", "not valid TOML"}},

@@ -1,0 +1,22 @@
+// Threads beside those that compute: communication, files.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace deltapipe {
+
+/// Remembers the cores that the process may use. To be called before OpenMP starts: with
+/// OMP_PROC_BIND it binds the first thread to one core, which every later thread inherits.
+void remember_process_cores();
+
+/// Lets the calling thread use the remembered cores again; nothing without them, or where the
+/// system has no such call.
+void use_process_cores() noexcept;
+
+/// Starts `run` on a thread that may use all of the process's cores. `purpose` names it in the
+/// message. Throws UserError when the system has no thread left.
+std::thread start_helper_thread(const std::string& purpose, std::function<void()> run);
+
+}  // namespace deltapipe

@@ -1,0 +1,32 @@
+// Signals that ask a run to end: noted when they come, acted on where a run can end in order.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace deltapipe {
+
+/// From now on SIGINT and SIGTERM are noted, each once: the same signal again ends the process at
+/// once. Writing beyond a file size limit becomes an ordinary error (SIGXFSZ is ignored).
+void note_interruptions();
+
+/// The signal that was noted last; 0: none.
+int noted_signal() noexcept;
+
+/// "SIGTERM", or "signal 42".
+std::string name_of_signal(int signal);
+
+/// Thrown where a run ends because of a signal.
+class Interrupted : public std::exception {
+ public:
+  explicit Interrupted(int signal)
+      : signal_(signal), text_("interrupted by " + name_of_signal(signal)) {}
+  int signal() const { return signal_; }
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  int signal_;
+  std::string text_;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""A rank that fails while the job starts: all ranks end soon, with its message and a failure."""
+
+import os
+import time
+
+import support
+
+LIMIT = 30  # seconds for all ranks to end
+FAIL_THREADS = os.environ.get("DELTAPIPE_FAIL_THREADS", "")
+
+
+class StartUp(support.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # Relative, so that a rank that works elsewhere does not find it.
+        deck = cls.small(pipeline={"stages": 2}, data={"train": ["text.txt"]},
+                         boundary__forward={"codec": "delta"}, cache={"budget": "20 kB"},
+                         training={"steps": 1})
+        cls.deck = cls.deck_file(deck)
+
+    def start_two(self, failing, prefix=(), arguments=None, status=None, wdir=None):
+        """Two ranks, of which `failing` runs behind `prefix` or with other arguments."""
+        good = [support.PROGRAM, "train", str(self.deck)]
+        # PROGRAM may be relative to where the tests run.
+        good[0] = os.path.abspath(good[0])
+        command = list(support.MPIEXEC)
+        for rank in (0, 1):
+            command += [":"] * (rank > 0) + [support.NUMPROC_FLAG, "1"]
+            place = wdir if rank == failing and wdir else self.place
+            inner = good
+            if rank == failing:
+                inner = [*prefix, good[0], *(arguments or good[1:])]
+            command += ["sh", "-c", 'cd "$0" && exec "$@"', str(place), *inner]
+        begin = time.monotonic()
+        result = support.run_command(command)
+        self.assertLess(time.monotonic() - begin, LIMIT, str(result))
+        self.assertNotEqual(result.status, 0, str(result))
+        return result
+
+    def assert_one_fails(self, *parts, **how):
+        for failing in (0, 1):
+            with self.subTest(failing=failing):
+                result = self.start_two(failing, **how)
+                self.assert_stops(result, *parts)
+
+    def test_nothing_fails(self):
+        """What the other tests break works when it is left whole."""
+        command = [*support.MPIEXEC, support.NUMPROC_FLAG, "2", "sh", "-c", 'cd "$0" && exec "$@"',
+                   str(self.place), os.path.abspath(support.PROGRAM), "train", str(self.deck)]
+        result = support.run_command(command)
+        self.assertEqual(result.status, 0, str(result))
+
+    def test_command_line(self):
+        self.assert_one_fails("--wrong", arguments=["train", str(self.deck), "--wrong"])
+
+    def test_deck(self):
+        self.assert_one_fails("missing.toml", arguments=["train", "missing.toml"])
+
+    def test_data(self):
+        elsewhere = self.place / "elsewhere"
+        elsewhere.mkdir(exist_ok=True)
+        self.assert_one_fails("text.txt", wdir=elsewhere)
+
+    def test_kokkos(self):
+        self.assert_one_fails("Kokkos does not start",
+                              prefix=["env", "KOKKOS_NUM_THREADS=many"])
+
+    def test_threads(self):
+        if not FAIL_THREADS:
+            self.skipTest("DELTAPIPE_FAIL_THREADS names no library")
+        for number, purpose in ((1, "communication"), (2, "reading and writing caches")):
+            self.assert_one_fails(
+                "the system has no thread for " + purpose,
+                prefix=["env", f"LD_PRELOAD={FAIL_THREADS}", f"FAIL_THREAD={number}"])
+
+    def test_address_space(self):
+        """OpenBLAS would ask for its work memory for ever."""
+        for megabytes in (300, 400):
+            with self.subTest(megabytes=megabytes):
+                result = self.start_two(
+                    1, prefix=["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"'])
+                self.assert_stops(result, "not enough address space for OpenBLAS's work memory")
+
+    def test_file_size(self):
+        """A limit on file sizes is a message, not the end by a signal (SIGXFSZ)."""
+        # Files of MPI are smaller than 10 MB, the model is larger.
+        command = [*support.MPIEXEC, support.NUMPROC_FLAG, "1",
+                   "sh", "-c", 'ulimit -f 20000; cd "$0" && exec "$@"', str(self.place),
+                   os.path.abspath(support.PROGRAM), "train", str(self.deck), "pipeline.stages=1",
+                   "model.new.n_embd=320"]
+        result = support.run_command(command)
+        self.assert_stops(result, "File too large", status=1)
+
+
+if __name__ == "__main__":
+    support.main()
