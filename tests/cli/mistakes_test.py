@@ -369,10 +369,10 @@ class Outputs(Mistakes):
         return output
 
     def test_full_disk_at_saving(self):
-        # The run file is smaller than the model.
-        model_bytes = (self.model / "model.safetensors").stat().st_size
-        output = self.full("full-model", model_bytes - 1000, self.small(training={"steps": 1}),
-                           "model.safetensors")
+        # The run file is smaller than this model.
+        deck = self.small(model__new={"n_positions": 10000}, data={"sequence_length": 32},
+                          training={"steps": 1})
+        output = self.full("full-model", 10000 * 32 * 4, deck, "model.safetensors")
         self.assertFalse((output / "model" / "model.safetensors").exists())
         run = support.Run(output / "run.h5")
         self.assertEqual(len(run.losses), 1)
