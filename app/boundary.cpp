@@ -200,10 +200,6 @@ std::size_t BoundaryEnd::max_message_bytes() const {
   return max_payload_bytes() + memory_check_.max_bytes();
 }
 
-std::size_t BoundaryEnd::max_message_bytes() const {
-  return max_payload_bytes() + memory_check_.max_bytes();
-}
-
 DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
   if constexpr (std::is_same_v<HostBytes, DeviceBytes>)
     return payload;

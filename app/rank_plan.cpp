@@ -43,7 +43,6 @@ BoundaryMemory boundary_memory(const Settings& settings, const PipelineShape& sh
   memory.data_fingerprint = shape.data_fingerprint;
   memory.budget_bytes = settings.cache.budget_bytes;
   memory.prefetch_micro_batches = settings.cache.prefetch;
-  memory.verify_every = settings.cache.verify_every;
   memory.directory = cache_directory(settings);
   memory.keep_file = settings.cache.keep;
   memory.verify_every = settings.cache.verify_every;

@@ -66,7 +66,7 @@ TEST_CASE("Replicas' weights are compared by the bit", "[replica_check]") {
     CHECK_THAT(text, Contains("after step 12: " + name + " differs"));
   };
   SECTION("by one bit of one value") {
-    if (rank == culprit) add(parameters.value(1), 1000, 0x1p-17f);
+    if (rank == culprit) add(parameters.value(1), 1000, 0x1p-16f);
     differs("h.0.ln_1.weight");
   }
   SECTION("by two values that changed places") {
