@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/codec/row_codec.hpp"
+#include "core/codec/settings_check.hpp"
 #include "core/error.hpp"
 
 namespace deltapipe {
@@ -51,6 +52,7 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
   require(settings.bits >= 1 && settings.bits <= 8, "bits", settings.bits, "use 1 to 8");
   require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
   require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");
+  if (const auto mistake = contradiction_in(settings)) throw UserError(*mistake);
 }
 
 /// fp32 until the warm-up ends, then another codec.

@@ -1,10 +1,12 @@
-// AQ-SGD (arXiv 2206.01299): first visit m(s) := a(s), later m(s) += Q(a(s) - m(s)); the receiver
-// sees m(s) as it is stored.
+// AQ-SGD (arXiv 2206.01299): at the first visit x := a(s) as it was sent, later x := m(s) +
+// Q(a(s) - m(s)). The receiver sees x; both ends then store m(s) := x, whose rounding to the
+// storage's precision is part of the next change.
 //
 // First visits in codes have a scale per tile of channels and are rounded to nearest: no error
 // averages out before the sample's next visit. NaN is sent as no change (a first visit: 0),
 // infinities as the largest code or number; neither counts into scales.
 #include <algorithm>
+#include <cmath>
 
 #include "core/codec/quantized_rows.hpp"
 
@@ -12,12 +14,15 @@ namespace deltapipe {
 namespace codec {
 namespace {
 
-/// FirstVisit::refine: bits of the first visit and least bits of the second, which sends what the
-/// first left out along with the change.
-constexpr int kCoarseBits = 4;
+/// FirstVisit::refine: least bits of the first two visits. The second sends what the first left out
+/// along with the change.
 constexpr int kRefineBits = 4;
 
 enum Format { first_visit, second_visit, later_visit };
+
+int refine_bits(const CodecSettings& settings) {
+  return std::max(settings.bits, kRefineBits);
+}
 
 RowFormat first_format(const CodecSettings& settings, int channels) {
   if (settings.first_visit == FirstVisit::fp32) return dense_format(RowKind::fp32);
@@ -25,15 +30,14 @@ RowFormat first_format(const CodecSettings& settings, int channels) {
   CodecSettings direct = settings;
   direct.rounding = Rounding::nearest;
   direct.levels = Levels::symmetric;
-  const int bits = settings.first_visit == FirstVisit::quantize8 ? 8 : kCoarseBits;
+  const int bits = settings.first_visit == FirstVisit::quantize8 ? 8 : refine_bits(settings);
   return code_format(direct, ScaleKind::tile, bits, channels);
 }
 
 RowFormat second_format(const CodecSettings& settings, int channels) {
   if (settings.first_visit != FirstVisit::refine)
     return code_format(settings, settings.scale, settings.bits, channels);
-  const int bits = std::max(settings.bits, kRefineBits);
-  return code_format(settings, ScaleKind::tile, bits, channels);
+  return code_format(settings, ScaleKind::tile, refine_bits(settings), channels);
 }
 
 RowFormats formats_of(const CodecSettings& settings, int channels) {
@@ -50,9 +54,10 @@ template <MemoryStorage storage>
 class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
  public:
   DeltaCodec(const CodecSettings& settings, const CodecShape& shape)
-      : QuantizedCodec<Memory<storage>>(shape, settings_hash(settings, shape, storage, 1),
+      : QuantizedCodec<Memory<storage>>(shape, settings_hash(settings, shape, storage, 2),
                                         formats_of(settings, shape.channels)),
         refines_(settings.first_visit == FirstVisit::refine),
+        warmup_epochs_(settings.warmup_epochs),
         record_bytes_(
             round_up(Memory<storage>::bytes(shape.tokens, shape.channels), kRecordAlignment)) {}
 
@@ -61,10 +66,15 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
  private:
   int format_of(const Visit& visit, std::size_t b) const override {
     if (visit.visits[b] == 0) return first_visit;
-    return visit.visits[b] == 1 && refines_ ? second_visit : later_visit;
+    return visit.visits[b] == 1 && refines_ && first_was_coarse(visit) ? second_visit : later_visit;
+  }
+  /// A sample's former visit was an epoch ago: a warm-up that lasted until then left nothing out.
+  bool first_was_coarse(const Visit& visit) const {
+    return warmup_epochs_ == 0 || std::floor(visit.epoch) - 1 >= warmup_epochs_;
   }
 
   const bool refines_;
+  const double warmup_epochs_;
   const std::size_t record_bytes_;
 };
 

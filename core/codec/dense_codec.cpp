@@ -1,4 +1,5 @@
-// none, fp16, bf16: every value by itself.
+// none, bf16: every value by itself. fp16: every row with a power of two of its own.
+#include "core/codec/half_rows.hpp"
 #include "core/codec/row_codec.hpp"
 
 namespace deltapipe {
@@ -7,69 +8,90 @@ namespace {
 
 enum class DenseFormat { fp32, fp16, bf16 };
 
-constexpr std::size_t bytes_of(DenseFormat format) {
-  return format == DenseFormat::fp32 ? 4 : 2;
-}
-
+/// The rows of one format: bytes of a sample's block, a row in and out, and what a value becomes.
 template <DenseFormat format>
-KOKKOS_INLINE_FUNCTION void pack_row(const Team& team, int n, const float* x,
-                                     std::uint8_t* packed) {
-  if constexpr (format == DenseFormat::fp32) {
-    float* values = reinterpret_cast<float*>(packed);
-    row_for(team, n, [&](int c) { values[c] = x[c]; });
-  } else if constexpr (format == DenseFormat::fp16) {
-    halves_of_row(team, n, x, reinterpret_cast<std::uint16_t*>(packed));
-  } else {
-    std::uint16_t* values = reinterpret_cast<std::uint16_t*>(packed);
-    row_for(team, n, [&](int c) { values[c] = bfloat_of(x[c]); });
+struct DenseRows {
+  using Value = std::conditional_t<format == DenseFormat::fp32, float, std::uint16_t>;
+
+  static std::size_t block_bytes(int tokens, int channels) {
+    return sizeof(Value) * tokens * channels;
   }
-}
-
-template <DenseFormat format>
-KOKKOS_INLINE_FUNCTION void unpack_row(const Team& team, int n, const std::uint8_t* packed,
-                                       float* x) {
-  if constexpr (format == DenseFormat::fp32) {
-    const float* values = reinterpret_cast<const float*>(packed);
-    row_for(team, n, [&](int c) { x[c] = values[c]; });
-  } else if constexpr (format == DenseFormat::fp16) {
-    floats_of_halves(team, n, reinterpret_cast<const std::uint16_t*>(packed), x);
-  } else {
-    const std::uint16_t* values = reinterpret_cast<const std::uint16_t*>(packed);
-    row_for(team, n, [&](int c) { x[c] = float_of_bfloat(values[c]); });
+  KOKKOS_INLINE_FUNCTION static Value* values(std::uint8_t* block, int t, int n) {
+    return reinterpret_cast<Value*>(block) + static_cast<std::size_t>(t) * n;
   }
-}
+  KOKKOS_INLINE_FUNCTION static int exponent(const Team&, int, const float*) { return 0; }
+  KOKKOS_INLINE_FUNCTION static void write(const Team& team, int n, const float* x, int,
+                                           std::uint8_t* block, int, int t) {
+    Value* row = values(block, t, n);
+    row_for(team, n, [=](int c) {
+      if constexpr (format == DenseFormat::fp32)
+        row[c] = x[c];
+      else
+        row[c] = bfloat_of(x[c]);
+    });
+  }
+  KOKKOS_INLINE_FUNCTION static void read(const Team& team, int n, std::uint8_t* block, int, int t,
+                                          float* x) {
+    const Value* row = values(block, t, n);
+    row_for(team, n, [=](int c) {
+      if constexpr (format == DenseFormat::fp32)
+        x[c] = row[c];
+      else
+        x[c] = float_of_bfloat(row[c]);
+    });
+  }
+  KOKKOS_INLINE_FUNCTION static float rounded(float x, int) {
+    if constexpr (format == DenseFormat::bf16) return float_of_bfloat(bfloat_of(x));
+    return x;
+  }
+};
 
-template <DenseFormat format>
-KOKKOS_INLINE_FUNCTION float rounded(float x) {
-  if constexpr (format == DenseFormat::fp16) return float_of_half(half_of(x));
-  if constexpr (format == DenseFormat::bf16) return float_of_bfloat(bfloat_of(x));
-  return x;
-}
+template <>
+struct DenseRows<DenseFormat::fp16> {
+  static std::size_t block_bytes(int tokens, int channels) {
+    return HalfRow::block_bytes(tokens, channels);
+  }
+  KOKKOS_INLINE_FUNCTION static int exponent(const Team& team, int n, const float* x) {
+    return half_exponent_of_row(team, n, x);
+  }
+  KOKKOS_INLINE_FUNCTION static void write(const Team& team, int n, const float* x, int exponent,
+                                           std::uint8_t* block, int tokens, int t) {
+    write_half_row(team, n, x, exponent, HalfRow::of(block, tokens, t, n));
+  }
+  KOKKOS_INLINE_FUNCTION static void read(const Team& team, int n, std::uint8_t* block, int tokens,
+                                          int t, float* x) {
+    read_half_row(team, n, HalfRow::of(block, tokens, t, n), x);
+  }
+  KOKKOS_INLINE_FUNCTION static float rounded(float x, int exponent) {
+    return float_of_half(half_of(x * power_of_two(exponent))) * power_of_two(-exponent);
+  }
+};
 
 template <DenseFormat format>
 struct DenseEncode {
   RowArguments a;
 
   KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
+    using Rows = DenseRows<format>;
     const int row = team.league_rank();
     const SampleEntry& sample = a.samples[row / a.tokens];
     const int t = row % a.tokens;
     if (t >= sample.tokens) return;
     const int n = a.channels;
     const float* x = a.x + static_cast<std::size_t>(row) * n;
-    pack_row<format>(
-        team, n, x,
-        a.payload + sample.payload + bytes_of(format) * static_cast<std::size_t>(t) * n);
+    const int exponent = Rows::exponent(team, n, x);
+    Rows::write(team, n, x, exponent, a.payload + sample.payload, sample.tokens, t);
     const std::uint32_t nonfinite =
         row_sum<std::uint32_t>(team, n, [&](int c) { return is_nonfinite(x[c]); });
     float error2 = 0;
     float signal2 = 0;
     if (a.measure) {
-      signal2 = row_sum<float>(
-          team, n, [&](int c) { return is_nonfinite(rounded<format>(x[c])) ? 0.0f : x[c] * x[c]; });
+      signal2 = row_sum<float>(team, n, [&](int c) {
+        return is_nonfinite(Rows::rounded(x[c], exponent)) ? 0.0f : x[c] * x[c];
+      });
       if constexpr (format != DenseFormat::fp32)
         error2 = row_sum<float>(team, n, [&](int c) {
-          const float error = rounded<format>(x[c]) - x[c];
+          const float error = Rows::rounded(x[c], exponent) - x[c];
           return is_nonfinite(error) ? 0.0f : error * error;
         });
     }
@@ -98,9 +120,8 @@ struct DenseDecode {
       row_for(team, n, [&](int c) { x[c] = 0.0f; });
       return;
     }
-    unpack_row<format>(
-        team, n,
-        a.payload + a.samples[b].payload + bytes_of(format) * static_cast<std::size_t>(t) * n, x);
+    const SampleEntry& sample = a.samples[b];
+    DenseRows<format>::read(team, n, a.payload + sample.payload, sample.tokens, t, x);
   }
 };
 
@@ -116,7 +137,7 @@ class DenseCodec final : public RowCodec {
  private:
   int format_of(const Visit&, std::size_t) const override { return 0; }
   std::size_t block_bytes(int, int tokens) const override {
-    return bytes_of(format) * tokens * shape_.channels;
+    return DenseRows<format>::block_bytes(tokens, shape_.channels);
   }
   void run_encode(const ExecSpace& exec, const RowArguments& arguments) override {
     Kokkos::parallel_for("deltapipe::DenseCodec::encode",
@@ -135,7 +156,7 @@ void add_dense(CodecRegistry& registry, CodecKind kind) {
                [](const CodecSettings& settings, const CodecShape& shape,
                   MemoryStorage storage) -> std::unique_ptr<Codec> {
                  return std::make_unique<DenseCodec<format>>(
-                     shape, settings_hash(settings, shape, storage, 1));
+                     shape, settings_hash(settings, shape, storage, 2));
                });
 }
 

@@ -1,12 +1,12 @@
-// Memories m(s) in their storage precision. A record holds T rows. Stored values are finite, and a
-// function of what was stored before and of the payload alone: both ends keep the same bits.
+// Memories m(s) in their storage precision. A record holds T rows. What is stored is a function of
+// the values that both ends computed with alone: both ends keep the same bits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "core/codec/half_rows.hpp"
 #include "core/codec/packing.hpp"
-#include "core/codec/row.hpp"
 #include "core/codec/scales.hpp"
 #include "core/deck/settings.hpp"
 
@@ -25,7 +25,8 @@ struct MemoryRow {
   }
 };
 
-/// store: overwrites the row, work being what to store; work may change. load: work := the row.
+/// store: the row := x, which is finite, in storage precision. load: work := the row. codes: a
+/// buffer of 8*lanes bytes.
 template <MemoryStorage storage>
 struct Memory;
 
@@ -39,10 +40,10 @@ struct Memory<MemoryStorage::fp32> {
     const float* values = row.values<float>();
     row_for(team, row.channels, [&](int c) { work[c] = values[c]; });
   }
-  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, float* work,
+  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, const float* x,
                                            std::uint8_t*) {
     float* values = row.values<float>();
-    row_for(team, row.channels, [&](int c) { values[c] = saturate(work[c], kMaxFloat); });
+    row_for(team, row.channels, [&](int c) { values[c] = x[c]; });
   }
 };
 
@@ -53,11 +54,11 @@ struct Memory<MemoryStorage::fp16> {
   }
   KOKKOS_INLINE_FUNCTION static void load(const Team& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
-    floats_of_halves(team, row.channels, row.values<std::uint16_t>(), work);
+    floats_of_halves(team, row.channels, row.values<std::uint16_t>(), 1.0f, work);
   }
-  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, float* work,
+  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, const float* x,
                                            std::uint8_t*) {
-    finite_halves_of_row(team, row.channels, work, row.values<std::uint16_t>());
+    finite_halves_of_row(team, row.channels, x, 1.0f, row.values<std::uint16_t>());
   }
 };
 
@@ -71,11 +72,10 @@ struct Memory<MemoryStorage::bf16> {
     const std::uint16_t* values = row.values<std::uint16_t>();
     row_for(team, row.channels, [&](int c) { work[c] = float_of_bfloat(values[c]); });
   }
-  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, float* work,
+  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, const float* x,
                                            std::uint8_t*) {
     std::uint16_t* values = row.values<std::uint16_t>();
-    row_for(team, row.channels,
-            [&](int c) { values[c] = bfloat_of(saturate(work[c], kMaxBfloat)); });
+    row_for(team, row.channels, [&](int c) { values[c] = bfloat_of(saturate(x[c], kMaxBfloat)); });
   }
 };
 
@@ -121,15 +121,14 @@ struct PackedMemory {
     }
   }
 
-  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, float* work,
+  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, const float* x,
                                            std::uint8_t* codes) {
     const int n = row.channels;
     const int lanes = lanes_of(n);
     std::uint16_t* step_of_tile = steps(row);
-    row_for(team, n, [=](int c) { work[c] = saturate(work[c], kMaxFloat); });
     for (int first = 0; first < n; first += kTile) {
       const int width = n - first < kTile ? n - first : kTile;
-      const float* tile = work + first;
+      const float* tile = x + first;
       const std::uint32_t largest =
           row_max(team, width, [&](int c) { return finite_magnitude(tile[c]); });
       const std::uint16_t step = step_of(float_of(largest), static_cast<float>(kLevels));

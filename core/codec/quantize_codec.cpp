@@ -17,7 +17,7 @@ RowFormats formats_of(const CodecSettings& settings, int channels) {
 class QuantizeCodec final : public QuantizedCodec<NoMemory> {
  public:
   QuantizeCodec(const CodecSettings& settings, const CodecShape& shape, MemoryStorage storage)
-      : QuantizedCodec(shape, settings_hash(settings, shape, storage, 1),
+      : QuantizedCodec(shape, settings_hash(settings, shape, storage, 2),
                        formats_of(settings, shape.channels)) {}
 
  private:

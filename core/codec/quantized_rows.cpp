@@ -20,13 +20,16 @@ RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, 
   format.stochastic = settings.rounding == Rounding::stochastic;
   const bool symmetric = settings.levels == Levels::symmetric;
   const float half = static_cast<float>(1 << (bits - 1));
-  format.levels = symmetric ? half - 1 : half;
   format.low = symmetric ? 1 - half : -half;
   format.high = half - 1;
   format.shift = -format.low;
+  // Unbiased codes reach all values. The AC-SGD code's do not: its largest positive ones are cut.
+  format.negative_levels = -format.low;
+  format.positive_levels = symmetric || format.stochastic ? format.high : half;
   if (symmetric && bits == 1) {  // a sign: -1, 1
     format.mean_scale = !format.stochastic;
-    format.levels = 1;
+    format.negative_levels = 1;
+    format.positive_levels = 1;
     format.low = -1;
     format.high = 1;
     format.shift = 1;
@@ -38,7 +41,7 @@ RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, 
 std::size_t block_bytes_of(const RowFormat& format, int tokens, int channels) {
   std::size_t row = 0;
   if (format.kind == RowKind::fp32) row = std::size_t{4} * channels;
-  if (format.kind == RowKind::fp16) row = std::size_t{2} * channels;
+  if (format.kind == RowKind::fp16) row = HalfRow::block_bytes(1, channels);
   if (format.kind == RowKind::codes)
     row = std::size_t{2} * format.segments + packed_bytes(format.bits, channels);
   return row * tokens;

@@ -9,9 +9,9 @@ namespace deltapipe::codec {
 
 enum class RowKind { fp32, fp16, codes };
 
-/// How a sample's rows lie in its payload block: fp32 or fp16 values, or the steps of all rows (2
-/// bytes each; scale channel: none, they are at the payload's front) and then the packed codes of
-/// all rows.
+/// How a sample's rows lie in its payload block: fp32 values, fp16 values with scales (HalfRow), or
+/// the steps of all rows (2 bytes each; scale channel: none, they are at the payload's front) and
+/// then the packed codes of all rows.
 struct RowFormat {
   RowKind kind = RowKind::fp32;
   bool uses_memory = false;  ///< values are changes of the memory; else they replace it
@@ -19,13 +19,29 @@ struct RowFormat {
   int segment = 0;   ///< channels that a step covers; 0: all tokens share a step per channel
   int segments = 0;  ///< steps a row
   bool stochastic = false;
-  bool mean_scale = false;  ///< scale = mean|x|, not max|x|
-  float levels = 127;       ///< step = scale / levels
+  bool mean_scale = false;  ///< step = mean|x|
+  // Else the least step that brings every x between -negative_levels and positive_levels steps.
+  float negative_levels = 127;
+  float positive_levels = 127;
   // A code u stands for the level q = u * stride - shift, low <= q <= high.
   float low = -127;
   float high = 127;
   float shift = 127;
   float stride = 1;
+
+  KOKKOS_INLINE_FUNCTION bool is_even() const { return negative_levels == positive_levels; }
+  /// The step that a change needs, as the bits of a float: |x| itself where levels are even, since
+  /// dividing by them can wait for the largest. Changes that are not finite need none.
+  KOKKOS_INLINE_FUNCTION std::uint32_t needed_step(float change) const {
+    const std::uint32_t magnitude = finite_magnitude(change);
+    if (is_even()) return magnitude;
+    return bits_of(float_of(magnitude) / (change < 0.0f ? negative_levels : positive_levels));
+  }
+  /// The step for the largest needed_step, or for mean|x|.
+  KOKKOS_INLINE_FUNCTION std::uint16_t step_for(float needed) const {
+    if (mean_scale) return step_at_least(needed, 1.0f);
+    return is_even() ? step_of(needed, negative_levels) : step_at_least(needed, negative_levels);
+  }
 };
 
 RowFormat dense_format(RowKind kind);
@@ -64,7 +80,8 @@ struct NoMemory {
                                           std::uint8_t*) {
     row_for(team, row.channels, [&](int c) { work[c] = 0.0f; });
   }
-  KOKKOS_INLINE_FUNCTION static void store(const Team&, const MemoryRow&, float*, std::uint8_t*) {}
+  KOKKOS_INLINE_FUNCTION static void store(const Team&, const MemoryRow&, const float*,
+                                           std::uint8_t*) {}
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int, int) { return 0; }
 };
 
@@ -117,6 +134,14 @@ KOKKOS_INLINE_FUNCTION void fill_random(const Team& team, const RowArguments& a,
   });
 }
 
+/// memory + level * step, which both ends compute with. The product is exact, so that the sum is
+/// the only rounding, fused or not.
+KOKKOS_INLINE_FUNCTION float changed(float memory, float level, float step) {
+  float x = level * step + memory;
+  x = x < kMaxFloat ? x : kMaxFloat;
+  return x > -kMaxFloat ? x : -kMaxFloat;
+}
+
 /// codes := codes of x - work, work := work + what they stand for; n channels from the pointers on.
 /// Stochastic rounding takes x to a grid of 2^-16 steps, nearest, and from there up with exactly
 /// the probability of the remainder: the bias is below 2^-17 steps.
@@ -138,7 +163,7 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const Team& team, const RowFormat& for
       constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction
       const float q = (scaled(c) + kRound) - kRound;
       codes[c] = static_cast<std::uint8_t>(static_cast<int>(q) + shift);
-      work[c] = q * step.at(c) + work[c];
+      work[c] = changed(work[c], q, step.at(c));
     });
   } else if (format.stride == 1.0f) {
     row_for(team, n, [=](int c) {
@@ -146,20 +171,20 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const Team& team, const RowFormat& for
       const int grid = static_cast<int>(v + (v < 0.0f ? -0.5f : 0.5f));
       const int q = (grid + static_cast<int>(random[c])) >> 16;
       codes[c] = static_cast<std::uint8_t>(q + shift);
-      work[c] = static_cast<float>(q) * step.at(c) + work[c];
+      work[c] = changed(work[c], static_cast<float>(q), step.at(c));
     });
   } else if (!format.stochastic) {
     row_for(team, n, [=](int c) {
       const float q = x[c] - work[c] < 0.0f ? -1.0f : 1.0f;
       codes[c] = static_cast<std::uint8_t>(q > 0.0f ? 1 : 0);
-      work[c] = q * step.at(c) + work[c];
+      work[c] = changed(work[c], q, step.at(c));
     });
   } else {
     row_for(team, n, [=](int c) {
       const int grid = static_cast<int>((scaled(c) + 1.0f) * 32768.0f + 0.5f);
       const int u = (grid + static_cast<int>(random[c])) >> 16;
       codes[c] = static_cast<std::uint8_t>(u);
-      work[c] = static_cast<float>(2 * u - 1) * step.at(c) + work[c];
+      work[c] = changed(work[c], static_cast<float>(2 * u - 1), step.at(c));
     });
   }
 }
@@ -172,7 +197,7 @@ KOKKOS_INLINE_FUNCTION void add_codes(const Team& team, const RowFormat& format,
   const float shift = format.shift;
   row_for(team, n, [=](int c) {
     const float q = static_cast<float>(static_cast<int>(codes[c])) * stride - shift;
-    work[c] = q * step.at(c) + work[c];
+    work[c] = changed(work[c], q, step.at(c));
   });
 }
 
@@ -182,23 +207,22 @@ KOKKOS_INLINE_FUNCTION void find_steps(const Team& team, const RowFormat& format
   for (int s = 0; s < format.segments; ++s) {
     const int first = s * format.segment;
     const int width = n - first < format.segment ? n - first : format.segment;
-    float scale;
+    const auto change = [=](int c) { return x[first + c] - work[first + c]; };
+    float needed;
     if (format.mean_scale) {
-      scale = row_sum<float>(team, width,
-                             [=](int c) {
-                               return float_of(finite_magnitude(x[first + c] - work[first + c]));
-                             }) /
-              static_cast<float>(width);
-    } else {
-      std::uint32_t largest = row_max(team, width, [=](int c) {
-        return bits_of(x[first + c] - work[first + c]) & 0x7fffffffu;
-      });
+      needed = row_sum<float>(team, width,
+                              [=](int c) { return float_of(finite_magnitude(change(c))); }) /
+               static_cast<float>(width);
+    } else if (format.is_even()) {
+      std::uint32_t largest =
+          row_max(team, width, [=](int c) { return bits_of(change(c)) & 0x7fffffffu; });
       if (largest >= kInfinityBits)
-        largest = row_max(team, width,
-                          [=](int c) { return finite_magnitude(x[first + c] - work[first + c]); });
-      scale = float_of(largest);
+        largest = row_max(team, width, [=](int c) { return finite_magnitude(change(c)); });
+      needed = float_of(largest);
+    } else {
+      needed = float_of(row_max(team, width, [&](int c) { return format.needed_step(change(c)); }));
     }
-    const std::uint16_t step = step_of(scale, format.levels);
+    const std::uint16_t step = format.step_for(needed);
     Kokkos::single(Kokkos::PerTeam(team), [&]() { steps[s] = step; });
   }
   if constexpr (!kHostExecution) team.team_barrier();
@@ -266,35 +290,38 @@ KOKKOS_INLINE_FUNCTION void dequantize_row(const Team& team, const RowArguments&
   }
 }
 
-/// A first visit's values. Only finite ones may enter a memory: NaN becomes 0, too large ones the
-/// largest. work := what was sent.
-KOKKOS_INLINE_FUNCTION void send_dense_row(const Team& team, RowKind kind, int n, const float* x,
-                                           std::uint8_t* row, float* work) {
+/// A row of fp32 values in a sample's payload block.
+KOKKOS_INLINE_FUNCTION float* float_row(std::uint8_t* block, int t, int n) {
+  return reinterpret_cast<float*>(block) + static_cast<std::size_t>(t) * n;
+}
+
+/// A first visit's values, sent as fp32 or fp16. Only finite ones may enter a memory: NaN becomes
+/// 0, infinities the largest number. work := what was sent.
+KOKKOS_INLINE_FUNCTION void send_dense_row(const Team& team, const RowArguments& a, RowKind kind,
+                                           const SampleEntry& sample, int t, const float* x,
+                                           float* work) {
+  const int n = a.channels;
+  std::uint8_t* block = a.payload + sample.payload;
   if (kind == RowKind::fp32) {
-    float* values = reinterpret_cast<float*>(row);
+    float* values = float_row(block, t, n);
     row_for(team, n, [=](int c) { values[c] = work[c] = saturate(x[c], kMaxFloat); });
     return;
   }
-  std::uint16_t* values = reinterpret_cast<std::uint16_t*>(row);
-  finite_halves_of_row(team, n, x, values);
-  floats_of_halves(team, n, values, work);
+  const HalfRow row = HalfRow::of(block, sample.tokens, t, n);
+  write_finite_half_row(team, n, x, half_exponent_of_row(team, n, x), row);
+  read_half_row(team, n, row, work);
 }
 
-KOKKOS_INLINE_FUNCTION void receive_dense_row(const Team& team, RowKind kind, int n,
-                                              const std::uint8_t* row, float* work) {
+KOKKOS_INLINE_FUNCTION void receive_dense_row(const Team& team, const RowArguments& a, RowKind kind,
+                                              const SampleEntry& sample, int t, float* work) {
+  const int n = a.channels;
+  std::uint8_t* block = a.payload + sample.payload;
   if (kind == RowKind::fp32) {
-    const float* values = reinterpret_cast<const float*>(row);
-    row_for(team, n, [=](int c) { work[c] = saturate(values[c], kMaxFloat); });
+    const float* values = float_row(block, t, n);
+    row_for(team, n, [=](int c) { work[c] = values[c]; });
   } else {
-    floats_of_halves(team, n, reinterpret_cast<const std::uint16_t*>(row), work);
-    row_for(team, n, [=](int c) { work[c] = saturate(work[c], kMaxHalf); });
+    read_half_row(team, n, HalfRow::of(block, sample.tokens, t, n), work);
   }
-}
-
-KOKKOS_INLINE_FUNCTION std::uint8_t* dense_row(const RowArguments& a, RowKind kind,
-                                               const SampleEntry& sample, int t) {
-  return a.payload + sample.payload +
-         (kind == RowKind::fp32 ? 4 : 2) * static_cast<std::size_t>(t) * a.channels;
 }
 
 template <class M>
@@ -325,13 +352,13 @@ struct EncodeRows {
     if (format.kind == RowKind::codes)
       quantize_row(team, a, format, sample, t, x, buffers);
     else
-      send_dense_row(team, format.kind, n, x, dense_row(a, format.kind, sample, t), buffers.work);
+      send_dense_row(team, a, format.kind, sample, t, x, buffers.work);
     M::store(team, memory, buffers.work, buffers.codes);
-    add_sums(team, memory, x, index, buffers);
+    add_sums(team, x, index, buffers.work);
   }
 
-  KOKKOS_INLINE_FUNCTION void add_sums(const Team& team, const MemoryRow& memory, const float* x,
-                                       int index, const RowBuffers& buffers) const {
+  KOKKOS_INLINE_FUNCTION void add_sums(const Team& team, const float* x, int index,
+                                       const float* seen) const {
     const int n = a.channels;
     // The largest magnitude, as bits, tells in one pass whether there is anything to count.
     const std::uint32_t largest =
@@ -342,9 +369,6 @@ struct EncodeRows {
     float error2 = 0;
     float signal2 = 0;
     if (a.measure) {
-      if constexpr (!std::is_same_v<M, NoMemory>)
-        M::load(team, memory, buffers.work, buffers.codes);
-      const float* seen = buffers.work;
       error2 = row_sum<float>(team, n, [=](int c) {
         const float error = x[c] - seen[c];
         return is_nonfinite(x[c]) ? 0.0f : error * error;
@@ -392,27 +416,23 @@ struct DecodeRows {
       }
       return;
     }
-    constexpr bool has_memory = !std::is_same_v<M, NoMemory>;
-    float* work = has_memory ? buffers.work : x;
     if (format.uses_memory)
-      M::load(team, memory, work, buffers.codes);
-    else if (format.kind == RowKind::codes)
-      NoMemory::load(team, memory, work, buffers.codes);
-    if (format.kind == RowKind::codes)
-      dequantize_row(team, a, format, sample, t, work, buffers.codes);
-    else
-      receive_dense_row(team, format.kind, n, dense_row(a, format.kind, sample, t), work);
-    if constexpr (has_memory) {
-      M::store(team, memory, work, buffers.codes);
       M::load(team, memory, x, buffers.codes);
-    }
+    else if (format.kind == RowKind::codes)
+      NoMemory::load(team, memory, x, buffers.codes);
+    if (format.kind == RowKind::codes)
+      dequantize_row(team, a, format, sample, t, x, buffers.codes);
+    else
+      receive_dense_row(team, a, format.kind, sample, t, x);
+    M::store(team, memory, x, buffers.codes);
   }
 };
 
 /// Rows that one team looks at for scales per channel.
 inline constexpr int kScaleRows = 64;
 
-/// partials_RC(r, c) := max or sum of |x - m| over the r-th block of rows, as the bits of a float.
+/// partials_RC(r, c) := largest needed step, or sum of |x - m|, over the r-th block of rows, as the
+/// bits of a float.
 template <class M>
 struct ChannelScales {
   RowArguments a;
@@ -441,8 +461,8 @@ struct ChannelScales {
         M::load(team, memory, work, buffers.codes);
       else
         NoMemory::load(team, memory, work, buffers.codes);
-      row_for(team, n, [=](int c) {
-        const std::uint32_t value = finite_magnitude(x[c] - work[c]);
+      row_for(team, n, [&](int c) {
+        const std::uint32_t value = rows.needed_step(x[c] - work[c]);
         const std::uint32_t sum = bits_of(float_of(partials[c]) + float_of(value));
         const std::uint32_t larger = value > partials[c] ? value : partials[c];
         partials[c] = mean ? sum : larger;
@@ -461,14 +481,14 @@ struct ChannelSteps {
   std::uint16_t* steps;
 
   KOKKOS_INLINE_FUNCTION void operator()(const int c) const {
-    float scale = 0;
+    float needed = 0;
     for (int r = 0; r < blocks; ++r) {
       const float value = float_of(partials_RC[static_cast<std::size_t>(r) * channels + c]);
-      const float larger = value > scale ? value : scale;
-      scale = format.mean_scale ? scale + value : larger;
+      const float larger = value > needed ? value : needed;
+      needed = format.mean_scale ? needed + value : larger;
     }
-    if (format.mean_scale) scale /= static_cast<float>(rows);
-    steps[c] = step_of(scale, format.levels);
+    if (format.mean_scale) needed /= static_cast<float>(rows);
+    steps[c] = format.step_for(needed);
   }
 };
 

@@ -7,11 +7,6 @@
 #include "core/codec/number_formats.hpp"
 #include "core/kokkos_compat.hpp"
 
-#if defined(__F16C__) && !defined(__CUDACC__) && !defined(__HIPCC__)
-#include <immintrin.h>
-#define DELTAPIPE_CODEC_F16C 1
-#endif
-
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && !defined(__HIPCC__)
 #define DELTAPIPE_CODEC_INDEPENDENT _Pragma("GCC ivdep")
 #else
@@ -93,50 +88,6 @@ KOKKOS_INLINE_FUNCTION R row_sum(const Team& team, int n, const F& f) {
         Kokkos::TeamThreadRange(team, n), [&](int i, R& partial) { partial += f(i); }, sum);
     return sum;
   }
-}
-
-/// halves[i] := half(x[i]).
-KOKKOS_INLINE_FUNCTION void halves_of_row(const Team& team, int n, const float* x,
-                                          std::uint16_t* halves) {
-  int done = 0;
-#if defined(DELTAPIPE_CODEC_F16C)
-  for (; done + 8 <= n; done += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + done),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(x + done), _MM_FROUND_TO_NEAREST_INT));
-#endif
-  row_for(team, n - done, [&](int i) { halves[done + i] = half_of(x[done + i]); });
-}
-
-/// halves[i] := half(saturate(x[i], kMaxHalf)).
-KOKKOS_INLINE_FUNCTION void finite_halves_of_row(const Team& team, int n, const float* x,
-                                                 std::uint16_t* halves) {
-  int done = 0;
-#if defined(DELTAPIPE_CODEC_F16C)
-  const __m256 high = _mm256_set1_ps(kMaxHalf);
-  const __m256 low = _mm256_set1_ps(-kMaxHalf);
-  for (; done + 8 <= n; done += 8) {
-    __m256 value = _mm256_loadu_ps(x + done);
-    value = _mm256_and_ps(value, _mm256_cmp_ps(value, value, _CMP_ORD_Q));
-    value = _mm256_max_ps(_mm256_min_ps(value, high), low);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + done),
-                     _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
-  }
-#endif
-  row_for(team, n - done,
-          [&](int i) { halves[done + i] = half_of(saturate(x[done + i], kMaxHalf)); });
-}
-
-/// x[i] := float(halves[i]).
-KOKKOS_INLINE_FUNCTION void floats_of_halves(const Team& team, int n, const std::uint16_t* halves,
-                                             float* x) {
-  int done = 0;
-#if defined(DELTAPIPE_CODEC_F16C)
-  for (; done + 8 <= n; done += 8)
-    _mm256_storeu_ps(
-        x + done,
-        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + done))));
-#endif
-  row_for(team, n - done, [&](int i) { x[done + i] = float_of_half(halves[done + i]); });
 }
 
 }  // namespace deltapipe::codec

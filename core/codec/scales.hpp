@@ -13,15 +13,20 @@ KOKKOS_INLINE_FUNCTION float float_of_step(std::uint16_t step) {
   return float_of(static_cast<std::uint32_t>(step) << 15);
 }
 
-/// The smallest step of at least limit/levels; so |x| <= limit becomes codes of at most levels, up
-/// to the rounding of the quotient. 0 when that would be below fp32's normal numbers; at most
-/// fp32's largest number / levels.
-KOKKOS_INLINE_FUNCTION std::uint16_t step_of(float limit, float levels) {
-  const std::uint32_t bits = bits_of(limit / levels);
+/// The smallest step of at least `least`: 0 when `least` is below fp32's normal numbers; at most
+/// fp32's largest number / levels, so that no level overflows.
+KOKKOS_INLINE_FUNCTION std::uint16_t step_at_least(float least, float levels) {
+  const std::uint32_t bits = bits_of(least);
   const std::uint32_t largest = bits_of(kMaxFloat / levels) >> 15;
   std::uint32_t step = (bits + 0x7fffu) >> 15;
   step = step < largest ? step : largest;
   return static_cast<std::uint16_t>(bits < 0x00800000u ? 0u : step);
+}
+
+/// The smallest step of at least limit/levels; so |x| <= limit becomes codes of at most levels, up
+/// to the rounding of the quotient.
+KOKKOS_INLINE_FUNCTION std::uint16_t step_of(float limit, float levels) {
+  return step_at_least(limit / levels, levels);
 }
 
 /// 1/step; 0 for a step of 0.

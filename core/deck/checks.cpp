@@ -4,6 +4,7 @@
 #include <array>
 #include <initializer_list>
 
+#include "core/codec/settings_check.hpp"
 #include "core/error.hpp"
 
 namespace deltapipe::deck {
@@ -141,13 +142,12 @@ void check_pipeline(const Settings& s, const Places& places) {
 }
 
 void check_boundary(const CodecSettings& c, const std::string& section, const Places& places) {
+  const auto mistake = contradiction_in(c);
+  if (!mistake) return;
   const std::string bits = section + ".bits", levels = section + ".levels";
-  const bool quantizes = c.kind == CodecKind::quantize || c.kind == CodecKind::delta;
-  if (quantizes && c.bits == 1 && c.levels == Levels::symmetric) {
-    refuse(place_of(places, {bits.c_str(), levels.c_str()}),
-           section + ": one bit with symmetric levels holds nothing but zero", "bits = 1",
-           "use 2 bits or more, or levels = \"asymmetric\"");
-  }
+  const std::string rounding = section + ".rounding";
+  refuse(place_of(places, {bits.c_str(), levels.c_str(), rounding.c_str()}),
+         section + ": " + mistake->what, mistake->value, mistake->remedy);
 }
 
 void check_gradients(const Settings& s, const Places& places) {

@@ -204,18 +204,23 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
   add("tile", Integer{&c.tile, 1, 65536}, "channels that share a scale, for scale = \"tile\"");
   add("rounding",
       choice(c.rounding, {{"nearest", Rounding::nearest}, {"stochastic", Rounding::stochastic}}),
-      "stochastic is unbiased");
+      memory ? "stochastic is unbiased; delta wants 3 bits or more with it"
+             : "stochastic is unbiased");
   add("levels",
       choice(c.levels, {{"symmetric", Levels::symmetric}, {"asymmetric", Levels::asymmetric}}),
-      "symmetric: 2^bits - 1 levels around zero; asymmetric: 2^bits levels from -1 (2 bits: -1, "
-      "-1/2, 0, 1/2), as the AC-SGD code has them");
+      "symmetric: 2^bits - 1 levels around zero, for 1 bit the sign times the mean magnitude "
+      "(stochastic: times the largest); asymmetric: 2^bits levels from -1 (2 bits: -1, -1/2, 0, "
+      "1/2), as the AC-SGD code has them, which cuts the largest positive values (stochastic: a "
+      "wider scale, which cuts none); not for 1 bit");
   if (memory) {
     add("first_visit",
         choice(c.first_visit, {{"fp32", FirstVisit::fp32},
                                {"fp16", FirstVisit::fp16},
                                {"quantize8", FirstVisit::quantize8},
                                {"refine", FirstVisit::refine}}),
-        "how delta sends a sample that has no memory yet; refine: like a delta to zero, in bits");
+        "how delta sends a sample that has no memory yet; refine: it and the next visit in bits, "
+        "at "
+        "least 4, with a scale a tile");
   }
   add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
 }

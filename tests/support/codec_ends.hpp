@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/codec/codec.hpp"
+#include "core/codec/settings_check.hpp"
 
 namespace deltapipe::test {
 
@@ -43,6 +44,7 @@ inline std::vector<EndsCase> ends_cases() {
             settings.rounding = rounding;
             settings.levels = levels;
             settings.first_visit = first;
+            if (contradiction_in(settings)) ++settings.bits;
             cases.push_back({settings, storage});
           }
   return cases;

@@ -8,6 +8,7 @@
 #include "core/codec/number_formats.hpp"
 #include "core/error.hpp"
 #include "support/codec_ends.hpp"
+#include "support/codec_pair.hpp"
 #include "support/codec_reference.hpp"
 
 using namespace deltapipe;
@@ -32,48 +33,6 @@ float stored(MemoryStorage storage, double value) {
   if (storage == MemoryStorage::bf16) return codec::float_of_bfloat(codec::bfloat_of(x));
   return x;
 }
-
-/// One sample at both ends.
-struct Pair {
-  Pair(const CodecSettings& settings, const CodecShape& shape, MemoryStorage storage)
-      : sender(make_codec(settings, shape, storage)),
-        receiver(make_codec(settings, shape, storage)),
-        sent(label(), shape.tokens, shape.channels),
-        received(label(), shape.tokens, shape.channels),
-        payload(label(), sender->max_payload_bytes()),
-        near(label(), sender->record_bytes()),
-        far(label(), sender->record_bytes()) {
-    visit.sample_ids = {3};
-    visit.tokens = {shape.tokens};
-    visit.visits = {0};
-    Kokkos::deep_copy(near, std::uint8_t{0xff});
-    Kokkos::deep_copy(far, std::uint8_t{0x3c});
-  }
-  static std::string label() { return "deltapipe::Test::pair"; }
-
-  /// Sends rows of x (host, T*C values); returns what the receiver sees and checks the records.
-  std::vector<float> cross(const std::vector<float>& x) {
-    auto host = Kokkos::create_mirror_view(sent);
-    std::copy(x.begin(), x.end(), host.data());
-    Kokkos::deep_copy(sent, host);
-    const std::size_t bytes = sender->encode(ExecSpace(), visit, sent, {near, {0}}, payload);
-    CHECK(bytes == sender->payload_bytes(visit));
-    receiver->decode(ExecSpace(), visit, payload, bytes, {far, {0}}, received);
-    Kokkos::fence();
-    const auto a = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), near);
-    const auto b = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), far);
-    CHECK(std::memcmp(a.data(), b.data(), a.size()) == 0);
-    const auto y = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), received);
-    ++visit.visits[0];
-    ++visit.step;
-    return {y.data(), y.data() + y.size()};
-  }
-
-  std::unique_ptr<Codec> sender, receiver;
-  Activations sent, received;
-  DeviceBytes payload, near, far;
-  Visit visit;
-};
 
 }  // namespace
 
@@ -127,14 +86,14 @@ TEST_CASE("both ends keep the same bits when other flags compiled one of them") 
   std::filesystem::remove_all(directory);
 }
 
-TEST_CASE("delta is m += Q(a - m) with the stored m seen by the next stage") {
+TEST_CASE("the next stage sees m + Q(a - m) as it was sent; its rounding is what is stored") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16);
   const auto levels = GENERATE(Levels::symmetric, Levels::asymmetric);
   const int bits = GENERATE(2, 3, 4, 8);
   CodecSettings settings = delta(bits);
   settings.levels = levels;
   const CodecShape shape{1, 3, 45};
-  Pair ends(settings, shape, storage);
+  CodecPair ends(settings, shape, storage);
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
   std::vector<float> a(135), memory(135);
@@ -147,20 +106,22 @@ TEST_CASE("delta is m += Q(a - m) with the stored m seen by the next stage") {
       const Quantized q = naive_quantize(change, bits, levels);
       for (int c = 0; c < 45; ++c) {
         float& m = memory[t * 45 + c];
-        m = stored(storage, step == 0 ? double{a[t * 45 + c]} : m + double{q.step} * q.level[c]);
-        REQUIRE(seen[t * 45 + c] == m);
+        const double x = step == 0 ? double{a[t * 45 + c]} : m + double{q.step} * q.level[c];
+        REQUIRE(seen[t * 45 + c] == static_cast<float>(x));
+        m = stored(storage, x);
       }
     }
     for (float& value : a) value += 0.3f * normal(random);
   }
 }
 
-TEST_CASE("memories of few bits are requantised by tiles of 64 channels") {
+TEST_CASE(
+    "memories of few bits are requantised by tiles of 64 channels, after the next stage saw them") {
   const auto [storage, bits] =
       GENERATE(std::make_pair(MemoryStorage::bits8, 8), std::make_pair(MemoryStorage::bits4, 4),
                std::make_pair(MemoryStorage::bits2, 2));
   const int channels = 150;
-  Pair ends(delta(4), {1, 1, channels}, storage);
+  CodecPair ends(delta(4), {1, 1, channels}, storage);
   std::mt19937 random(6);
   std::normal_distribution<float> normal;
   std::vector<float> a(channels), memory(channels);
@@ -172,6 +133,7 @@ TEST_CASE("memories of few bits are requantised by tiles of 64 channels") {
     const Quantized q = naive_quantize(change, 4, Levels::symmetric);
     for (int c = 0; c < channels; ++c)
       memory[c] = step == 0 ? a[c] : static_cast<float>(memory[c] + double{q.step} * q.level[c]);
+    REQUIRE(seen == memory);
     for (int first = 0; first < channels; first += 64) {
       const int width = std::min(64, channels - first);
       const Quantized tile = naive_quantize(
@@ -179,7 +141,6 @@ TEST_CASE("memories of few bits are requantised by tiles of 64 channels") {
       for (int c = 0; c < width; ++c)
         memory[first + c] = static_cast<float>(tile.level[c]) * tile.step;
     }
-    REQUIRE(seen == memory);
     for (float& value : a) value += 0.1f * normal(random);
   }
 }
@@ -187,10 +148,10 @@ TEST_CASE("memories of few bits are requantised by tiles of 64 channels") {
 TEST_CASE("first visits in each format are as near as it allows") {
   const auto [first, bound, bytes] =
       GENERATE(std::make_tuple(FirstVisit::fp32, 0.0, 4 * 128),
-               std::make_tuple(FirstVisit::fp16, 0x1p-11, 2 * 128),
+               std::make_tuple(FirstVisit::fp16, 0x1p-11, 2 * 128 + 2),
                std::make_tuple(FirstVisit::quantize8, 1.005 / 254, 128 + 4),
                std::make_tuple(FirstVisit::refine, 1.005 / 14, 64 + 4));
-  Pair ends(delta(3, first), {1, 2, 128}, MemoryStorage::fp32);
+  CodecPair ends(delta(3, first), {1, 2, 128}, MemoryStorage::fp32);
   std::vector<float> a(256);
   for (int i = 0; i < 256; ++i) a[i] = std::sin(static_cast<float>(i * i));
   CHECK(ends.sender->payload_bytes(ends.visit) == std::size_t(2 * bytes));
@@ -202,7 +163,7 @@ TEST_CASE("first visits in each format are as near as it allows") {
 
 TEST_CASE("an unchanging activation is reached at the rate of the bits") {
   const int bits = GENERATE(2, 3, 4);
-  Pair ends(delta(bits, FirstVisit::refine), {1, 1, 64}, MemoryStorage::fp32);
+  CodecPair ends(delta(bits, FirstVisit::refine), {1, 1, 64}, MemoryStorage::fp32);
   std::vector<float> a(64);
   for (int i = 0; i < 64; ++i) a[i] = std::cos(static_cast<float>(i * i));
   double error = 0.08;
@@ -219,7 +180,7 @@ TEST_CASE("memories stay finite whatever comes") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                                 MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
   const auto first = GENERATE(FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8);
-  Pair ends(delta(3, first), {1, 1, 40}, storage);
+  CodecPair ends(delta(3, first), {1, 1, 40}, storage);
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> a(40, 1.0f);
   a[1] = inf;
@@ -238,22 +199,50 @@ TEST_CASE("memories stay finite whatever comes") {
   if (storage == MemoryStorage::fp32) CHECK(ends.cross(a)[3] == before);
 }
 
-TEST_CASE("a warm-up sends fp32 and leaves it in the memories") {
-  CodecSettings settings = delta(4, FirstVisit::refine);
+TEST_CASE("a warm-up hands on fp32 and leaves it in the memories") {
+  const auto storage = GENERATE(MemoryStorage::fp16, MemoryStorage::bits4);
+  CodecSettings settings = delta(3, FirstVisit::refine);
   settings.warmup_epochs = 2;
-  Pair ends(settings, {1, 2, 64}, MemoryStorage::fp16);
+  CodecPair ends(settings, {1, 2, 64}, storage);
   std::vector<float> a(128);
   for (int visit = 0; visit < 2; ++visit) {
     for (int i = 0; i < 128; ++i) a[i] = std::sin(static_cast<float>(visit + i * i));
-    ends.visit.epoch = visit;
+    ends.visit.epoch = visit + 0.5;
     CHECK(ends.sender->payload_bytes(ends.visit) == 4 * 128);
-    const std::vector<float> seen = ends.cross(a);
-    for (int i = 0; i < 128; ++i) REQUIRE(seen[i] == codec::float_of_half(codec::half_of(a[i])));
+    REQUIRE(ends.cross(a) == a);
   }
-  ends.visit.epoch = 2;
-  CHECK(ends.sender->payload_bytes(ends.visit) == 2 * (32 + 2));
+  // The change is now the storage's rounding alone.
+  ends.visit.epoch = 2.5;
+  CHECK(ends.sender->payload_bytes(ends.visit) == 2 * (24 + 2));
+  const double stored = storage == MemoryStorage::fp16 ? 0x1p-12 : 1.0 / 14;
   const std::vector<float> seen = ends.cross(a);
-  for (int i = 0; i < 128; ++i) REQUIRE(std::abs(seen[i] - a[i]) <= 0x1p-11f);
+  for (int i = 0; i < 128; ++i) REQUIRE(std::abs(seen[i] - a[i]) <= 1.005 * stored / 6);
+}
+
+TEST_CASE("refine takes at least four bits for two visits, but no second one after a warm-up") {
+  const auto bytes = [](const Codec& codec, double epoch, std::uint32_t visits) {
+    Visit visit;
+    visit.sample_ids = {3};
+    visit.tokens = {1};
+    visit.visits = {visits};
+    visit.epoch = epoch;
+    return codec.payload_bytes(visit);
+  };
+  const CodecShape shape{1, 1, 64};
+  CodecSettings settings = delta(2, FirstVisit::refine);
+  const auto at_once = make_codec(settings, shape, MemoryStorage::fp16);
+  CHECK(bytes(*at_once, 0.5, 0) == 32 + 4);
+  CHECK(bytes(*at_once, 1.5, 1) == 32 + 4);
+  CHECK(bytes(*at_once, 2.5, 2) == 16 + 4);
+  settings.bits = 8;
+  CHECK(bytes(*make_codec(settings, shape, MemoryStorage::fp16), 0, 0) == 64 + 4);
+  settings.bits = 2;
+  settings.warmup_epochs = 0.5;
+  const auto half = make_codec(settings, shape, MemoryStorage::fp16);
+  CHECK(bytes(*half, 0.25, 0) == 4 * 64);
+  CHECK(bytes(*half, 0.75, 0) == 32 + 4);  // first seen when the warm-up was over
+  CHECK(bytes(*half, 1.25, 1) == 16 + 4);  // perhaps first seen in the warm-up
+  CHECK(bytes(*half, 2.25, 1) == 32 + 4);  // first seen in the second epoch
 }
 
 TEST_CASE("a payload of the wrong length is an error with boundary and step") {
@@ -271,7 +260,7 @@ TEST_CASE("a payload of the wrong length is an error with boundary and step") {
 
 TEST_CASE("a sender's error sums are those of what the receiver sees") {
   const auto storage = GENERATE(MemoryStorage::fp16, MemoryStorage::bits4);
-  Pair ends(delta(3), {1, 4, 50}, storage);
+  CodecPair ends(delta(3), {1, 4, 50}, storage);
   ends.sender->measure_errors(true);
   std::mt19937 random(8);
   std::normal_distribution<float> normal;

@@ -80,7 +80,7 @@ Settings unusual_settings() {
       CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
       FirstVisit::refine, 1.5};
   s.backward = {
-      CodecKind::quantize,   1, ScaleKind::channel, 16, Rounding::stochastic, Levels::asymmetric,
+      CodecKind::quantize,   2, ScaleKind::channel, 16, Rounding::stochastic, Levels::asymmetric,
       FirstVisit::quantize8, 2};
   s.cache = {MemoryStorage::bits4, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
   s.network.forward = {{1e8, 1e-3}, {123456789.125, 5e-5}};
@@ -344,7 +344,13 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.backward]\ncodec = \"delta\"\n",
        {},
        {"d.toml:2:1: boundary.backward.codec cannot be delta", "\"quantize\""}},
-      {"[boundary.forward]\ncodec = \"quantize\"\nbits = 1\n", {}, {"d.toml:3:1:", "asymmetric"}},
+      {"[boundary.forward]\ncodec = \"quantize\"\nbits = 1\nlevels = \"asymmetric\"\n",
+       {},
+       {"d.toml:3:1: boundary.forward: the asymmetric levels of one bit are -1 and 0",
+        "use levels = \"symmetric\""}},
+      {"[boundary.forward]\ncodec = \"delta\"\nrounding = \"stochastic\"\nbits = 1\n",
+       {},
+       {"d.toml:4:1: boundary.forward: one-bit changes", "use rounding = \"nearest\""}},
       {"[model.new]\nn_head = 3\n", {}, {"3 heads, 256 channels"}},
       {"[data]\nsequence_length = 2000\n", {}, {"2000 tokens, 1024 positions"}},
       {"[data]\nsequence_length = 1\n", {}, {"use at least 2"}},

@@ -1,0 +1,27 @@
+#include "core/codec/settings_check.hpp"
+
+namespace deltapipe {
+
+std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
+  const bool delta = settings.kind == CodecKind::delta;
+  if (settings.bits != 1 || (!delta && settings.kind != CodecKind::quantize)) return std::nullopt;
+  if (settings.levels == Levels::asymmetric)
+    return Mistake{.what =
+                       "the asymmetric levels of one bit are -1 and 0, which no positive value "
+                       "crosses with",
+                   .value = "bits = 1, levels = \"asymmetric\"",
+                   .remedy =
+                       "use levels = \"symmetric\", which sends signs and a mean magnitude, "
+                       "or 2 bits or more"};
+  // Codes are plus and minus the largest change, so that a small change becomes a large error,
+  // which is the next change.
+  if (delta && settings.rounding == Rounding::stochastic)
+    return Mistake{.what =
+                       "one-bit changes with stochastic rounding miss by up to twice the "
+                       "largest change: memories drift away instead of settling",
+                   .value = "bits = 1, rounding = \"stochastic\"",
+                   .remedy = "use rounding = \"nearest\", or 3 bits or more"};
+  return std::nullopt;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,15 @@
+// Which codec settings contradict each other. Knows no kernels, so that decks use it as well.
+#pragma once
+
+#include <optional>
+
+#include "core/deck/settings.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+/// What, value and remedy of the first contradiction; none: the settings make a codec. Ranges of
+/// single settings are not looked at.
+std::optional<Mistake> contradiction_in(const CodecSettings& settings);
+
+}  // namespace deltapipe
