@@ -11,6 +11,7 @@
 #include "app/progress_display.hpp"
 #include "app/session.hpp"
 #include "app/step_plan.hpp"
+#include "app/warnings.hpp"
 #include "comm/message.hpp"
 #include "comm/schedule.hpp"
 #include "core/codec/codec.hpp"
@@ -335,6 +336,8 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
   std::fflush(stdout);
   if (inputs.config) {
     const ModelLayout model = plan_layout(settings, *inputs.config);
+    for (const std::string& warning : warnings_of(settings, model.config))
+      std::printf("# warning: %s\n", warning.c_str());
     Missing text;
     look_for_text(settings, text);
     if (inputs.tokenizer && text.empty()) {

@@ -14,6 +14,7 @@
 #include "app/save_model.hpp"
 #include "app/session.hpp"
 #include "app/start_check.hpp"
+#include "app/warnings.hpp"
 #include "comm/collectives.hpp"
 #include "comm/trace.hpp"
 #include "core/deck/deck.hpp"
@@ -113,6 +114,7 @@ class Trainer {
       std::fflush(stdout);
     }
     plan_.emplace(plan_model(settings_));
+    if (grid_.rank() == 0) print_warnings(settings_, plan_->config);
     data_ = load_data(settings_.data, plan_->tokenizer, plan_->tokens);
     compare_inputs(progress_, *plan_, &data_);
     const PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);

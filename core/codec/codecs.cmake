@@ -24,7 +24,8 @@ ${codec_calls}}
 }  // namespace deltapipe
 " @ONLY)
 
-# Both ends' memories must be the same bits: no product and sum may be fused or not at will.
+# Both ends' memories are the same bits with fused products and sums and without (the tests have
+# such builds); error sums on the sender are the same bits only without.
 file(GLOB codec_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 set(codec_options -ffp-contract=off)
 if(Kokkos_ENABLE_CUDA)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/codec/exact_arithmetic.hpp"
 #include "core/kokkos_compat.hpp"
 
 namespace deltapipe::codec {

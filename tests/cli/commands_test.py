@@ -146,6 +146,17 @@ class Commands(support.TestCase):
         several = self.succeed(["check", self.trained], 2).out
         self.assertEqual(support.without_measurements(several), support.without_measurements(out))
 
+    def test_delta_with_dropout_is_warned_of_once(self):
+        remedy = "set model.dropout_residual = 0"
+        deck = [self.trained, "pipeline.stages=2", "training.steps=1", "output.save_model=false",
+                f"output.directory={self.place / 'dropout'}"]
+        doubtful = ["boundary.forward.codec=delta", "model.dropout_residual=0.1"]
+        for command, stream in ("check", "out"), ("train", "err"):
+            said = getattr(self.succeed([command, *deck, *doubtful], 2), stream)
+            self.assertEqual(said.count(remedy), 1, said)
+            self.assertIn("warning: with dropout (dropout_residual 0.1)", said)
+            self.assertNotIn(remedy, getattr(self.succeed([command, *deck], 2), stream))
+
     def test_the_effective_deck_is_a_deck(self):
         deck = self.place / "effective.toml"
         deck.write_text(self.run_file.attributes["deck"], encoding="utf-8")

@@ -1,5 +1,5 @@
-// The other end of a boundary as another build of the codecs makes it (plain instruction set, less
-// optimisation): its memories must be the same bits.
+// The other end of a boundary as another build of the codecs makes it (plain instruction set and
+// less optimisation, or fused products and sums): its memories must be the same bits.
 //
 //   codec_plain send FILE       writes all cases' payloads and the sender's hashes
 //   codec_plain receive FILE    reads payloads, prints the receiver's hashes

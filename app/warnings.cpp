@@ -1,0 +1,49 @@
+#include "app/warnings.hpp"
+
+#include <cstdio>
+#include <utility>
+
+namespace deltapipe {
+
+namespace {
+
+std::string decimal(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+/// Two visits of a sample drop different values, and their difference is what delta sends.
+std::string dropout_warning(const Gpt2Config& model) {
+  std::string given, remedy;
+  for (const auto& [name, probability] : {std::pair{"dropout_embedding", model.embd_pdrop},
+                                          std::pair{"dropout_attention", model.attn_pdrop},
+                                          std::pair{"dropout_residual", model.resid_pdrop}}) {
+    if (probability <= 0) continue;
+    given += (given.empty() ? "" : ", ") + std::string(name) + " " + decimal(probability);
+    remedy += (remedy.empty() ? "model." : ", model.") + std::string(name) + " = 0";
+  }
+  if (given.empty()) return given;
+  return "with dropout (" + given +
+         ") a sample's activation differs between visits by more than training changes it, and "
+         "codec delta sends that difference; set " +
+         remedy;
+}
+
+}  // namespace
+
+std::vector<std::string> warnings_of(const Settings& settings, const Gpt2Config& model) {
+  std::vector<std::string> warnings;
+  if (settings.forward.kind == CodecKind::delta && settings.pipeline.stages > 1) {
+    std::string dropout = dropout_warning(model);
+    if (!dropout.empty()) warnings.push_back(std::move(dropout));
+  }
+  return warnings;
+}
+
+void print_warnings(const Settings& settings, const Gpt2Config& model) {
+  for (const std::string& warning : warnings_of(settings, model))
+    std::fprintf(stderr, "deltapipe: warning: %s\n", warning.c_str());
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,19 @@
+// What a user should know about settings that are no mistake.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/deck/settings.hpp"
+#include "models/gpt2_config.hpp"
+
+namespace deltapipe {
+
+/// Sentences that tell what is doubtful and what to do, for a deck and the model that it trains
+/// (with the deck's dropout). Empty: nothing is.
+std::vector<std::string> warnings_of(const Settings& settings, const Gpt2Config& model);
+
+/// Prints them to stderr; for one rank.
+void print_warnings(const Settings& settings, const Gpt2Config& model);
+
+}  // namespace deltapipe

@@ -1,0 +1,18 @@
+# Refuses compiler flags with which both ends of a boundary would compute different memories. Works
+# in script mode as well: cmake -DCMAKE_CXX_FLAGS=... -P ExactArithmetic.cmake
+cmake_policy(SET CMP0057 NEW)  # in script mode no version is asked for
+set(inexact_flags -ffast-math -Ofast -funsafe-math-optimizations -fassociative-math
+  -freciprocal-math -ffinite-math-only -fapprox-func -fdenormal-fp-math=preserve-sign -mdaz-ftz
+  -mfpmath=387 -ffp-model=fast -ffp-model=aggressive -fp-model=fast -use_fast_math --use_fast_math
+  -ftz=true --ftz=true -prec-div=false --prec-div=false -fgpu-flush-denormals-to-zero)
+string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
+get_directory_property(directory_options COMPILE_OPTIONS)
+set(flags "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${config}} ${directory_options}")
+string(REGEX REPLACE "[ ;]+" ";" flags "${flags}")
+foreach(flag IN LISTS flags)
+  if(flag IN_LIST inexact_flags)
+    message(FATAL_ERROR "deltapipe cannot be compiled with ${flag}: both ends of a boundary must "
+      "compute the same bits, and NaN must be told from numbers. Remove it from CMAKE_CXX_FLAGS "
+      "(or CXXFLAGS) and configure again with 'cmake --fresh'.")
+  endif()
+endforeach()

@@ -1,0 +1,40 @@
+#include <catch2/catch.hpp>
+
+#include "app/warnings.hpp"
+
+using namespace deltapipe;
+
+namespace {
+
+Settings delta_over(int stages) {
+  Settings settings;
+  settings.pipeline.stages = stages;
+  settings.forward.kind = CodecKind::delta;
+  return settings;
+}
+
+}  // namespace
+
+TEST_CASE("delta with the dropout of GPT-2's own config.json is warned of, with the remedy") {
+  const Gpt2Config model;  // 0.1 each, as the published one
+  const auto warnings = warnings_of(delta_over(2), model);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("dropout_attention 0.1") != std::string::npos);
+  CHECK(warnings[0].find("set model.dropout_embedding = 0, model.dropout_attention = 0, "
+                         "model.dropout_residual = 0") != std::string::npos);
+}
+
+TEST_CASE("dropout is warned of where it hurts and only there") {
+  Gpt2Config model;
+  CHECK(warnings_of(delta_over(1), model).empty());
+  Settings direct = delta_over(2);
+  direct.forward.kind = CodecKind::quantize;
+  CHECK(warnings_of(direct, model).empty());
+  model.embd_pdrop = model.attn_pdrop = 0;
+  const auto warnings = warnings_of(delta_over(2), model);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("attention") == std::string::npos);
+  CHECK(warnings[0].find("set model.dropout_residual = 0") != std::string::npos);
+  model.resid_pdrop = 0;
+  CHECK(warnings_of(delta_over(2), model).empty());
+}
