@@ -5,7 +5,8 @@
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
     defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__USE_FAST_MATH__)
-#error "deltapipe's codecs need exact arithmetic: compile without -ffast-math, -Ofast and their parts"
+#error \
+    "deltapipe's codecs need exact arithmetic: compile without -ffast-math, -Ofast and their parts"
 #endif
 
 // x87 registers: every operation would have more digits than fp32 until a value is stored.

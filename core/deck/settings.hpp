@@ -104,11 +104,8 @@ struct PipelineSettings {
 enum class CodecKind { none, fp16, bf16, quantize, delta };
 enum class ScaleKind { channel, token, tile };
 enum class Rounding { nearest, stochastic };
-/// symmetric: 2^b - 1 codes around zero; 1 bit: the sign times mean|x|, with stochastic rounding
-/// times max|x|. asymmetric: 2^b codes, to nearest the levels of the AC-SGD code (at 2 bits -1,
-/// -1/2, 0, 1/2 of max|x|), better than symmetric ones at 2 bits but with the largest positive
-/// values cut; stochastic rounding takes the scale that cuts none and stays unbiased. Not for 1
-/// bit.
+/// symmetric: 2^b - 1 codes around zero; 1 bit: the sign. asymmetric, from 2 bits on: 2^b codes, to
+/// nearest the AC-SGD code's (2 bits: -1, -1/2, 0, 1/2), which cut the top; stochastic: none cut.
 enum class Levels { symmetric, asymmetric };
 /// How a sample that was never seen is sent. fp32, fp16: whole. quantize8: 8-bit codes. refine:
 /// codes of the codec's bits, at least 4, and so the second visit's change, unless the first was

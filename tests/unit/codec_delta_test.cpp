@@ -49,7 +49,8 @@ TEST_CASE("both ends keep the same bits when other flags compiled one of them") 
   const auto directory = std::filesystem::temp_directory_path() /
                          ("deltapipe-codec-" + std::to_string(std::random_device()()));
   std::filesystem::create_directory(directory);
-  const std::string other = GENERATE(std::string(DELTAPIPE_CODEC_PLAIN), std::string(DELTAPIPE_CODEC_FUSED));
+  const std::string other =
+      GENERATE(std::string(DELTAPIPE_CODEC_PLAIN), std::string(DELTAPIPE_CODEC_FUSED));
   const std::string theirs = (directory / "theirs").string();
   const std::string ours = (directory / "ours").string();
   const std::string hashes = (directory / "hashes").string();

@@ -1,6 +1,6 @@
-#include <catch2/catch.hpp>
-
 #include "app/warnings.hpp"
+
+#include <catch2/catch.hpp>
 
 using namespace deltapipe;
 
