@@ -29,12 +29,14 @@ def block_bytes(row_bytes, tokens):
 class Bytes(support.TestCase):
     def test_whole_values(self):
         deck = self.small(training={"micro_batches": 3})
-        for codec, size in (("none", 4), ("fp16", 2), ("bf16", 2)):
+        # fp16 has a scale of two bytes a token.
+        for codec, row in (("none", 4 * CHANNELS), ("fp16", 2 * CHANNELS + 2),
+                           ("bf16", 2 * CHANNELS)):
             with self.subTest(codec):
                 run = self.train(deck, codec, 3, [
                     "pipeline.stages=3", f"boundary.forward.codec={codec}",
                     f"boundary.backward.codec={codec}"])
-                step = 3 * (HEADER_BYTES + 2 * TOKENS * CHANNELS * size)
+                step = 3 * (HEADER_BYTES + 2 * TOKENS * row)
                 expected = np.full((3, 2), step)
                 np.testing.assert_array_equal(run.steps["forward_bytes"], expected)
                 np.testing.assert_array_equal(run.steps["backward_bytes"], expected)
