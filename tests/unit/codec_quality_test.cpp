@@ -216,14 +216,11 @@ std::pair<double, double> visit_and_check(const CodecSettings& settings, MemoryS
         bounds[i] = bounds[i] * worst * kSlack + std::abs(double{a.value[i]}) * 0x1p-23;
       range_mean = mean(range);
       // The variance of stochastic rounding is at most a quarter of a squared step.
-      if (settings.rounding == Rounding::stochastic) {
-        Values halves = range;
-        for (double& half : halves)
-          half *= spacing(refines ? std::max(4, settings.bits) : settings.bits, settings.levels,
-                          settings.rounding) /
-                  2 * kSlack;
-        CHECK(rms(errors) <= 1.2 * rms(halves) + kTiny);
-      }
+      const double half = spacing(refines ? std::max(4, settings.bits) : settings.bits,
+                                  settings.levels, settings.rounding) /
+                          2 * kSlack;
+      const double limit = 1.2 * half * rms(range);
+      if (settings.rounding == Rounding::stochastic) CHECK(rms(errors) <= limit + kTiny);
     }
     int outside = 0;
     for (int i = 0; i < kValues; ++i) outside += std::abs(errors[i]) > bounds[i] + kTiny;
