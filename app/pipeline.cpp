@@ -12,6 +12,14 @@ namespace deltapipe {
 
 namespace {
 
+/// The emulated wire of a stage's ranks, or none.
+RankWire wire_of(const NetworkSettings& network, int stage) {
+  if (network.ranks.empty()) return {};
+  const LinkSettings& settings = network.ranks[network.ranks.size() == 1 ? 0 : stage];
+  return {std::make_shared<EmulatedLink>(settings, Framing::ethernet),
+          std::make_shared<EmulatedLink>(settings, Framing::ethernet)};
+}
+
 /// The emulated link of boundary i: an entry of its own, or the one for all, or none.
 std::shared_ptr<EmulatedLink> link_of(const std::vector<LinkSettings>& links, int boundary) {
   LinkSettings settings;
@@ -97,6 +105,7 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
   // between the last stage and the first, as fast as the nearest boundary's.
   const int last = grid.stages() - 1;
   std::shared_ptr<EmulatedLink> forward_link, backward_link, table_link;
+  progress.set_wire(wire_of(settings.network, i));
   if (!grid.last()) forward_link = link_of(settings.network.forward, i);
   if (!grid.first()) backward_link = link_of(settings.network.backward, i - 1);
   if (table_is_remote_) {
@@ -105,6 +114,7 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
       table_link = grid.first() ? link_of(settings.network.forward, 0)
                                 : link_of(settings.network.backward, last - 1);
   }
+  if (progress.wire()) forward_link = backward_link = table_link = progress.wire().out;
 
   const MPI_Comm comm = grid.pipeline_comm();
   const auto name = [](int boundary, const char* what) {

@@ -57,41 +57,52 @@ std::string duration_text(double seconds) {
   return text;
 }
 
+void RateMeter::add(double seconds, std::uint64_t tokens, std::uint64_t bytes) {
+  const Mark& last = marks_.back();
+  marks_.push_back({seconds, last.tokens + static_cast<double>(tokens),
+                    last.bytes + static_cast<double>(bytes)});
+  const double begin = std::min(asked_, seconds - window_);
+  while (marks_.size() > 2 && marks_[1].seconds <= begin) marks_.pop_front();
+}
+
+RateMeter::Rate RateMeter::rate() {
+  const Mark& first = marks_.front();
+  const Mark& last = marks_.back();
+  asked_ = last.seconds;
+  const double seconds = last.seconds - first.seconds;
+  if (seconds <= 0) return {};
+  return {(last.tokens - first.tokens) / seconds, (last.bytes - first.bytes) / seconds};
+}
+
 ProgressDisplay::ProgressDisplay(std::uint64_t steps, std::uint64_t log_every, bool speak)
     : speak_(speak),
       bar_(speak && wants_bar()),
       steps_(steps),
       log_every_(std::max<std::uint64_t>(1, log_every)),
       start_(Clock::now()),
-      window_start_(start_) {}
+      meter_(kRateSeconds) {}
 
 void ProgressDisplay::step(const Progress& progress) {
   if (!speak_) return;
-  tokens_ += progress.tokens;
-  bytes_ += progress.wire_bytes;
+  meter_.add(progress.seconds, progress.tokens, progress.wire_bytes);
   const TimePoint now = Clock::now();
-  const double window = seconds_between(window_start_, now);
-  if (window >= kRateSeconds || tokens_per_second_ == 0) {
-    tokens_per_second_ = static_cast<double>(tokens_) / window;
-    bytes_per_second_ = static_cast<double>(bytes_) / window;
-    window_start_ = now;
-    tokens_ = bytes_ = 0;
-  }
   const bool last = progress.step == steps_;
   if (bar_ ? !last && seconds_between(last_drawn_, now) < kDrawSeconds
            : !last && progress.step % log_every_ != 0 && progress.step != 1)
     return;
   last_drawn_ = now;
+  const RateMeter::Rate rate = meter_.rate();
   const double done = static_cast<double>(progress.step) / static_cast<double>(steps_);
   const double left = seconds_between(start_, now) * (1 - done) / done;
   char text[256];
-  std::snprintf(text, sizeof text,
-                "step %llu/%llu  epoch %.2f  loss %.4f  lr %.3g  %s tokens/s  %sB/s  %s left",
-                static_cast<unsigned long long>(progress.step),
-                static_cast<unsigned long long>(steps_), progress.epoch, progress.loss,
-                progress.learning_rate, with_prefix(tokens_per_second_).c_str(),
-                (with_prefix(bytes_per_second_) + (bytes_per_second_ < 1000 ? " " : "")).c_str(),
-                duration_text(left).c_str());
+  std::snprintf(
+      text, sizeof text,
+      "step %llu/%llu  epoch %.2f  loss %.4f  lr %.3g  %s tokens/s  %sB/s  %s left",
+      static_cast<unsigned long long>(progress.step), static_cast<unsigned long long>(steps_),
+      progress.epoch, progress.loss, progress.learning_rate,
+      with_prefix(rate.tokens_per_second).c_str(),
+      (with_prefix(rate.bytes_per_second) + (rate.bytes_per_second < 1000 ? " " : "")).c_str(),
+      duration_text(left).c_str());
   if (bar_) {
     const int filled = static_cast<int>(done * kBarWidth + 0.5);
     std::string bar(kBarWidth, ' ');

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 
 #include "core/trace.hpp"
@@ -16,6 +17,28 @@ struct Progress {
   double learning_rate = 0;
   std::uint64_t tokens = 0;      ///< of this step
   std::uint64_t wire_bytes = 0;  ///< of this step
+  double seconds = 0;            ///< of training so far, without evaluations
+};
+
+/// Means over the steps since a rate was last asked for, or over the last `window` seconds if that
+/// is longer.
+class RateMeter {
+ public:
+  explicit RateMeter(double window) : window_(window), marks_{{}} {}
+  void add(double seconds, std::uint64_t tokens, std::uint64_t bytes);
+  struct Rate {
+    double tokens_per_second = 0;
+    double bytes_per_second = 0;
+  };
+  Rate rate();
+
+ private:
+  struct Mark {
+    double seconds = 0, tokens = 0, bytes = 0;  ///< since the start
+  };
+  double window_;
+  double asked_ = 0;
+  std::deque<Mark> marks_;  ///< the first one is where the mean begins
 };
 
 /// Writes to standard output from one rank. Whether that ends in a terminal cannot be seen through
@@ -34,13 +57,9 @@ class ProgressDisplay {
   bool bar_shown_ = false;
   std::uint64_t steps_;
   std::uint64_t log_every_;
-  std::uint64_t tokens_ = 0;
-  std::uint64_t bytes_ = 0;
   TimePoint start_;
-  TimePoint window_start_;
   TimePoint last_drawn_{};
-  double tokens_per_second_ = 0;
-  double bytes_per_second_ = 0;
+  RateMeter meter_;
 };
 
 /// 1234567 -> "1.23 M"

@@ -98,9 +98,9 @@ class Trainer {
       train_step(step);
       if ((step + 1) % evaluate_every == 0 && step + 1 < steps_) evaluate_now(step + 1);
     }
+    evaluate_now(steps_);
     progress_.account().suspend(Clock::now());
     seconds_ += progress_.account().open_seconds(Clock::now());
-    evaluate_now(steps_);
     display_->finish();
     if (run_file_) run_file_->flush();
     if (settings_.output.save_model) {
@@ -325,7 +325,7 @@ class Trainer {
     for (std::size_t s = 0; s < record.stages.size(); ++s)
       for (std::size_t i = 0; i < kStageValues; ++i) stage_sums_[s][i] += record.stages[s][i];
     display_->step({record.step, record.epoch, record.loss, record.learning_rate, record.tokens,
-                    wire_bytes(record)});
+                    wire_bytes(record), record.seconds});
     if (run_file_) run_file_->append(record);
   }
 

@@ -104,6 +104,13 @@ std::string between(const std::string& name, std::uint32_t source, std::uint32_t
          std::to_string(target);
 }
 
+/// A moment of the common clock on a rank's; none for 0.
+TimePoint local_time(std::int64_t common_ns, std::chrono::nanoseconds clock_offset) {
+  if (common_ns == 0) return {};
+  return TimePoint(std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(common_ns) -
+                                                               clock_offset));
+}
+
 /// Calls what(offset, size, first) for every piece of a message.
 template <class What>
 void for_each_piece(std::size_t begin, std::size_t bytes, std::size_t piece_bytes, What what) {
@@ -112,30 +119,10 @@ void for_each_piece(std::size_t begin, std::size_t bytes, std::size_t piece_byte
   }
 }
 
-double seconds_of(const LinkSettings& link, std::size_t bytes) {
-  if (link.bits_per_second <= 0) return 0;
-  return static_cast<double>(bytes) * 8 / link.bits_per_second;
-}
-
-/// Longer than any run; sums of a few stay far from the end of Clock.
-constexpr std::chrono::hours kForever{24 * 365 * 10};
-
-Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(
-      std::min<std::chrono::duration<double>>(std::chrono::duration<double>(seconds), kForever));
-}
-
 }  // namespace
 
 std::uint64_t channel_memory_bytes(const ChannelOptions& options) {
   return static_cast<std::uint64_t>(options.slots) * buffer_bytes(options.max_payload_bytes);
-}
-
-EmulatedLink::Passage EmulatedLink::book(TimePoint now, std::size_t bytes) {
-  const double busy = seconds_of(settings_, bytes);
-  const TimePoint start = std::max(now, free_);
-  free_ = std::min(start + duration_of(busy), now + kForever);
-  return {start, free_ + duration_of(settings_.latency_seconds), busy};
 }
 
 SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
@@ -275,6 +262,7 @@ struct ReceiveChannel::Slot {
   HostBytes memory;
   Ticket ticket;
   std::size_t received = 0;
+  TimePoint passed{};  ///< the emulated wire of this rank
 };
 
 ReceiveChannel::ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
@@ -300,6 +288,7 @@ ReceiveChannel::~ReceiveChannel() {
 void ReceiveChannel::post(int index) {
   const std::shared_ptr<Slot> slot = slots_[static_cast<std::size_t>(index)];
   slot->received = 0;
+  slot->passed = {};
   OperationPlan plan;
   plan.name = between(options_.name, source_rank_, target_rank_);
   plan.passive = true;
@@ -312,19 +301,26 @@ void ReceiveChannel::post(int index) {
                             first_tag(tag), comm, &requests.back()));
   };
   plan.completed = [slot, largest, comm = comm_, peer = peer_, tag = tag_, number = posts_,
-                    piece = options_.piece_bytes](const MPI_Status& status, RequestList& requests) {
+                    piece = options_.piece_bytes, wire = progress_.wire(),
+                    progress = &progress_](const MPI_Status& status, RequestList& requests) {
     int count = 0;
     DELTAPIPE_MPI(MPI_Get_count(&status, MPI_BYTE, &count));
     const bool is_first = slot->received == 0;
     slot->received += static_cast<std::size_t>(count);
-    // Other pieces are awaited only when the header can be trusted; receive() tells why if not.
-    if (!is_first || slot->received != piece) return;
+    if (!is_first || slot->received < sizeof(MessageHeader)) return;
+    // Only a header that can be trusted counts; receive() tells why if not.
     MessageHeader header;
     std::memcpy(&header, slot->memory.data() + kHeaderOffset, sizeof header);
     MessageHeader sealed = header;
     seal(sealed);
     if (sealed.header_checksum != header.header_checksum) return;
     if (header.payload_bytes > largest - sizeof header) return;
+    if (wire) {
+      const TimePoint started = local_time(header.started_ns, progress->clock_offset());
+      slot->passed =
+          wire.in->book(started + wire.in->latency(), message_bytes(header.payload_bytes)).end;
+    }
+    if (slot->received != piece) return;
     for_each_piece(piece, message_bytes(header.payload_bytes), piece,
                    [&](std::size_t begin, std::size_t size) {
                      requests.push_back(MPI_REQUEST_NULL);
@@ -339,9 +335,7 @@ void ReceiveChannel::post(int index) {
 }
 
 TimePoint ReceiveChannel::local(std::int64_t common_ns) const {
-  if (common_ns == 0) return {};
-  return TimePoint(std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(common_ns) -
-                                                               progress_.clock_offset()));
+  return local_time(common_ns, progress_.clock_offset());
 }
 
 ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
@@ -359,7 +353,7 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   check(header, expected);
   check_payload(header, message + sizeof header, slot.received - sizeof header);
 
-  const TimePoint arrival = local(header.arrival_ns);
+  const TimePoint arrival = std::max(local(header.arrival_ns), slot.passed);
   if (!was_done || arrival > called) {
     std::this_thread::sleep_until(arrival);
     const TimePoint end = Clock::now();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/emulated_link.hpp"
 #include "comm/message.hpp"
 #include "comm/progress_thread.hpp"
 #include "core/deck/settings.hpp"
@@ -39,25 +40,6 @@ struct ChannelStatistics {
   std::uint64_t messages = 0;
   double wire_seconds = 0;       ///< at least one message was travelling
   double link_busy_seconds = 0;  ///< senders with an emulated link: bytes / bandwidth
-};
-
-/// An emulated link: a message enters when the link is free, holds it for size / bandwidth and
-/// arrives a latency later.
-class EmulatedLink {
- public:
-  explicit EmulatedLink(LinkSettings settings) : settings_(settings) {}
-  struct Passage {
-    TimePoint start;
-    TimePoint arrival;
-    double busy_seconds;
-  };
-  /// Books a message of that size, ready at `now`.
-  Passage book(TimePoint now, std::size_t bytes);
-  bool emulates() const { return settings_.bits_per_second > 0 || settings_.latency_seconds > 0; }
-
- private:
-  LinkSettings settings_;
-  TimePoint free_{};
 };
 
 class SendChannel {
@@ -130,7 +112,8 @@ class ReceiveChannel {
     HostBytes payload;
   };
 
-  /// As SendChannel; posts receives for all slots at once.
+  /// As SendChannel; posts receives for all slots at once. Messages pass progress.wire() when that
+  /// is emulated.
   ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                  ChannelOptions options);
   /// Cancels the posted receives.

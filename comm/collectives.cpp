@@ -102,6 +102,17 @@ Runner runner(ProgressThread& progress) {
   };
 }
 
+/// An emulated wire takes its time for what MPI has just carried.
+void pass_wire(ProgressThread& progress, MPI_Comm comm, std::size_t bytes) {
+  if (!progress.wire()) return;
+  int ranks = 1;
+  {
+    const auto lock = progress.lock_mpi();
+    ranks = size_of(comm);
+  }
+  std::this_thread::sleep_until(progress.wire().book_tree(Clock::now(), ranks, bytes));
+}
+
 Runner regardless(ProgressThread& progress) {
   return [&progress](const char* name, StartCollective start) {
     progress.wait_regardless(progress.submit_regardless(plan_of(name, std::move(start))));
@@ -189,10 +200,12 @@ void all_reduce(MPI_Comm comm, std::span<std::uint64_t> values, Reduction reduct
 void all_reduce(ProgressThread& progress, MPI_Comm comm, std::span<double> values,
                 Reduction reduction) {
   reduce_with(runner(progress), comm, values, reduction);
+  pass_wire(progress, comm, values.size_bytes());
 }
 void all_reduce(ProgressThread& progress, MPI_Comm comm, std::span<std::uint64_t> values,
                 Reduction reduction) {
   reduce_with(runner(progress), comm, values, reduction);
+  pass_wire(progress, comm, values.size_bytes());
 }
 double all_reduce(ProgressThread& progress, MPI_Comm comm, double value, Reduction reduction) {
   all_reduce(progress, comm, std::span(&value, 1), reduction);

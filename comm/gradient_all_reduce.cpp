@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -51,7 +52,7 @@ void GradientAllReduce::start(const ExecSpace& space, int bucket) {
   const std::size_t place = started_++;
   const Vector<float>& gradients = buckets_[place].gradients;
   if (replicas_ == 1 || gradients.extent(0) == 0) return;
-  Running running{buckets_[place], {}, {}};
+  Running running{buckets_[place], {}, {}, {}};
   if constexpr (!kHostMemory) running.staged = stage(space, place);
   space.fence();
   float* const values = kHostMemory ? gradients.data() : running.staged.data();
@@ -66,6 +67,11 @@ void GradientAllReduce::start(const ExecSpace& space, int bucket) {
       DELTAPIPE_MPI(
           MPI_Iallreduce(MPI_IN_PLACE, place, count, MPI_FLOAT, MPI_SUM, comm, &requests.back()));
     };
+    running.passed.push_back(std::make_shared<TimePoint>());
+    plan.completed = [passed = running.passed.back(), wire = progress_.wire(), ranks = replicas_,
+                      bytes = count * sizeof(float)](const MPI_Status&, RequestList&) {
+      if (wire) *passed = wire.book_ring(Clock::now(), ranks, bytes);
+    };
     running.tickets.push_back(progress_.submit(std::move(plan)));
   }
   statistics_.bytes += size * sizeof(float);
@@ -79,9 +85,11 @@ void GradientAllReduce::wait_all(const ExecSpace& space) {
   const ActivityScope waiting(progress_.account(), Activity::replicas);
   const TimePoint begin = Clock::now();
   for (const Running& running : running_) {
-    for (const Ticket& ticket : running.tickets) {
-      progress_.wait(ticket);
-      const OperationTimes times = progress_.times(ticket);
+    for (std::size_t i = 0; i < running.tickets.size(); ++i) {
+      progress_.wait(running.tickets[i]);
+      std::this_thread::sleep_until(*running.passed[i]);
+      OperationTimes times = progress_.times(running.tickets[i]);
+      times.finished = std::max(times.finished, *running.passed[i]);
       transfers_.add(times.started, times.finished);
       progress_.account().transfer(times.started, times.finished);
       TraceRecorder::instance().record(TraceCategory::wire, "gradient all-reduce",

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "comm/channel.hpp"
@@ -45,6 +46,8 @@ class GradientAllReduce {
     const Bucket& bucket;
     HostVector<float> staged;
     std::vector<Ticket> tickets;
+    /// When the ring has passed the emulated wires; one a ticket, written before that is done.
+    std::vector<std::shared_ptr<TimePoint>> passed;
   };
 
   HostVector<float> stage(const ExecSpace& space, std::size_t place);

@@ -66,25 +66,23 @@ void ask_for_precise_naps() {
 #endif
 }
 
-/// The peer's clock minus the caller's, from the exchange with the shortest round trip.
-nanoseconds ask_clock(MPI_Comm comm, int peer) {
-  nanoseconds best_trip = nanoseconds::max();
-  nanoseconds offset{0};
-  for (int round = 0; round < 8; ++round) {
-    const TimePoint begin = Clock::now();
+constexpr int kClockRounds = 8;
+
+void ask_clock(MPI_Comm comm, int peer, ClockEstimate& estimate) {
+  for (int round = 0; round < kClockRounds; ++round) {
     std::int64_t theirs = 0;
+    ClockExchange exchange;
+    exchange.asked_ns = nanoseconds_of(Clock::now());
     DELTAPIPE_MPI(MPI_Send(&theirs, 1, MPI_INT64_T, peer, kClockTag, comm));
     DELTAPIPE_MPI(MPI_Recv(&theirs, 1, MPI_INT64_T, peer, kClockTag, comm, MPI_STATUS_IGNORE));
-    const TimePoint end = Clock::now();
-    if (end - begin >= best_trip) continue;
-    best_trip = end - begin;
-    offset = nanoseconds(theirs - (nanoseconds_of(begin) + best_trip.count() / 2));
+    exchange.answered_ns = nanoseconds_of(Clock::now());
+    exchange.received_ns = exchange.sent_ns = theirs;
+    estimate.add(exchange);
   }
-  return offset;
 }
 
 void answer_clock(MPI_Comm comm, int peer) {
-  for (int round = 0; round < 8; ++round) {
+  for (int round = 0; round < kClockRounds; ++round) {
     std::int64_t mine = 0;
     DELTAPIPE_MPI(MPI_Recv(&mine, 1, MPI_INT64_T, peer, kClockTag, comm, MPI_STATUS_IGNORE));
     mine = nanoseconds_of(Clock::now());
@@ -92,10 +90,9 @@ void answer_clock(MPI_Comm comm, int peer) {
   }
 }
 
-nanoseconds align_clock(MPI_Comm comm, int rank, int size) {
-  if (rank > 0) return ask_clock(comm, 0);
+void align_clock(MPI_Comm comm, int rank, int size, ClockEstimate& estimate) {
+  if (rank > 0) return ask_clock(comm, 0, estimate);
   for (int peer = 1; peer < size; ++peer) answer_clock(comm, peer);
-  return nanoseconds(0);
 }
 
 }  // namespace
@@ -115,7 +112,7 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
   try {
     agree(world, [&] { thread_ = start_helper_thread("communication", [this] { run(); }); });
     DELTAPIPE_MPI(MPI_Comm_dup(world, &control_));
-    clock_offset_ = align_clock(control_, rank_, size_);
+    align_clock(control_, rank_, size_, clock_);
   } catch (...) {
     leave();
     throw;
@@ -128,6 +125,8 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
                                   watch_.timeout_seconds / kSignsPerTimeout)));
     post_sign_receive();
   }
+  ClockSync::start(*this, control_, clock_);
+  if (rank_ == 0 && size_ > 1) ++standing_requests_;
   {
     const std::lock_guard lock(mutex_);
     started_ = true;
@@ -607,6 +606,14 @@ void ProgressThread::serve() {
   shut_down();
 }
 
+/// What waits for nobody must not keep the thread alive.
+void ProgressThread::drop_delayed_passive() {
+  decltype(delayed_) kept;
+  for (; !delayed_.empty(); delayed_.pop())
+    if (!delayed_.top()->plan.passive) kept.push(delayed_.top());
+  delayed_.swap(kept);
+}
+
 void ProgressThread::shut_down() {
   const auto state = [&] {
     const std::lock_guard lock(mutex_);
@@ -618,6 +625,7 @@ void ProgressThread::shut_down() {
     const auto [busy, failed] = state();
     if (!busy) break;
     if (failed || unwinding_) delayed_ = {};
+    drop_delayed_passive();
     // Emulated links get the time that they were told to take.
     if (!delayed_.empty()) deadline = std::max(deadline, Clock::now() + kGrace);
     if (Clock::now() > deadline) break;

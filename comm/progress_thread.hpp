@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/clock_sync.hpp"
+#include "comm/emulated_link.hpp"
 #include "core/time_account.hpp"
 #include "core/trace.hpp"
 
@@ -140,13 +142,18 @@ class ProgressThread {
 
   /// Of the thread that computes and waits for what is submitted here; its use alone.
   TimeAccount& account() { return account_; }
+  /// What channels built from now on receive over, and sums and broadcasts pass; set by the thread
+  /// that uses them.
+  void set_wire(RankWire wire) { wire_ = std::move(wire); }
+  const RankWire& wire() const { return wire_; }
 
   MPI_Comm world() const { return world_; }      ///< as given
   MPI_Comm control() const { return control_; }  ///< the duplicate
   int rank() const { return rank_; }             ///< in world()
   int size() const { return size_; }
-  /// Add to this rank's Clock to get rank 0's; measured at construction.
-  std::chrono::nanoseconds clock_offset() const { return clock_offset_; }
+  /// Add to this rank's Clock to get rank 0's; measured at construction and every two seconds.
+  std::chrono::nanoseconds clock_offset() const { return clock_.offset(); }
+  const ClockEstimate& clock() const { return clock_; }
 
  private:
   struct Later {
@@ -161,6 +168,7 @@ class ProgressThread {
   void send_sign();
   void sleep();
   void shut_down();
+  void drop_delayed_passive();
   void start_due(TimePoint now);
   void start(const Ticket& operation);
   bool test_requests();
@@ -182,9 +190,10 @@ class ProgressThread {
   int rank_ = 0;
   int size_ = 1;
   WatchSettings watch_;
-  std::chrono::nanoseconds clock_offset_{0};
+  ClockEstimate clock_;
   int exceptions_ = std::uncaught_exceptions();
   TimeAccount account_;
+  RankWire wire_;
 
   std::mutex mpi_mutex_;  ///< held around every MPI call
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2034  # arrays that are reached through a local -n
-# Trains over really shaped links instead of emulated ones: a network namespace a stage, a veth pair
-# between every two of them, each end shaped by tc. Needs root, iproute2 and Open MPI, and leaves
-# nothing behind.
+# Trains over really shaped links instead of emulated ones: a network namespace a stage and veth
+# pairs, shaped by tc: one between every two stages, or with network.wire = "rank" one from each stage
+# to a switch, shaped in both directions. Needs root, iproute2 and Open MPI, and leaves nothing behind.
 #
 #   scripts/shaped_links.sh [options] DECK [section.key=value ...]
 #
@@ -103,10 +103,18 @@ entry() {
   printf '%s' "${list[index]:-0}"
 }
 
+wire=$(value network wire)
+wire=${wire:-boundary}
+
 # link_entry KEY I J: rate or latency from stage I to stage J. The tied token rows go from the last
 # stage to the first like a gradient of the last boundary, their gradients like an activation.
 link_entry() {
-  local key=$1 i=$2 j=$3 forward=() backward=()
+  local key=$1 i=$2 j=$3 forward=() backward=() ranks=()
+  if [[ $wire == rank ]]; then
+    from_deck ranks "$key"
+    entry ranks "$i"
+    return
+  fi
   from_deck forward "$key"
   from_deck backward "$key"
   if ((j == i + 1)); then
@@ -206,6 +214,7 @@ for ((i = 0; i < stages; ++i)); do
   ip netns exec "$name-$i" sh -c 'for control in cubic reno; do
     (echo "$control" >/proc/sys/net/ipv4/tcp_congestion_control) 2>/dev/null && exit
   done' || fail "neither TCP congestion control cubic nor reno can be chosen in a namespace"
+  [[ $wire != rank ]] || continue
   # Holds the stage's one address, by which MPI knows it whatever link a message takes. MPI leaves
   # addresses of loopback interfaces out.
   ip -n "$name-$i" link add stage type veth peer name stage-peer
@@ -216,11 +225,9 @@ done
 
 needs_netem=0
 
-# shape I J: the end of link I-J in stage I, for what I sends.
+# shape NAMESPACE DEVICE RATE LATENCY: for what the device sends.
 shape() {
-  local namespace=$name-$1 device=to$2 rate latency bits
-  rate=$(rate_of "$1" "$2")
-  latency=$(latency_of "$1" "$2")
+  local namespace=$1 device=$2 rate=$3 latency=$4 bits
   if is_zero "$latency"; then
     ! is_zero "$rate" || return 0
     bits=$(bits_of "$rate")
@@ -240,14 +247,31 @@ shape() {
   of [network] latency."
 }
 
+if [[ $wire == rank ]]; then
+  ip netns add "$name-switch" || fail "cannot make network namespaces"
+  made+=("$name-switch")
+  ip -n "$name-switch" link add switch type bridge || fail "there is no bridge in this kernel"
+  ip -n "$name-switch" link set switch up
+fi
 for ((i = 0; i < stages; ++i)); do
+  if [[ $wire == rank ]]; then
+    ip link add wire netns "$name-$i" type veth peer name "port$i" netns "$name-switch"
+    ip -n "$name-switch" link set "port$i" master switch
+    ip -n "$name-switch" link set "port$i" up
+    ip -n "$name-$i" address add "$(address "$i")/24" dev wire
+    ip -n "$name-$i" link set wire up
+    # The latency is that of the way to the switch.
+    shape "$name-$i" wire "$(rate_of "$i" "$i")" "$(latency_of "$i" "$i")"
+    shape "$name-switch" "port$i" "$(rate_of "$i" "$i")" 0
+    continue
+  fi
   for ((j = i + 1; j < stages; ++j)); do
     ip link add "to$j" netns "$name-$i" type veth peer name "to$i" netns "$name-$j"
     for ends in "$i $j" "$j $i"; do
       read -r a b <<<"$ends"
       ip -n "$name-$a" link set "to$b" up
       ip -n "$name-$a" route add "$(address "$b")" dev "to$b" src "$(address "$a")"
-      shape "$a" "$b"
+      shape "$name-$a" "to$b" "$(rate_of "$a" "$b")" "$(latency_of "$a" "$b")"
     done
   done
 done
@@ -263,7 +287,7 @@ chmod +x "$work/agent"
 
 hosts=''
 for ((i = 0; i < stages; ++i)); do hosts+=,$(address "$i"):1; done
-no_emulation=(network.bandwidth=0 network.latency=0 'network.forward.bandwidth=[]'
+no_emulation=(network.wire=boundary network.bandwidth=0 network.latency=0 'network.forward.bandwidth=[]'
   'network.forward.latency=[]' 'network.backward.bandwidth=[]' 'network.backward.latency=[]')
 network=10.77.0.0/24
 

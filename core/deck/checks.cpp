@@ -157,22 +157,27 @@ void check_gradients(const Settings& s, const Places& places) {
          "\"delta\"", "use \"none\", \"fp16\", \"bf16\" or \"quantize\"");
 }
 
-/// One direction's links from its own lists or else those of both directions.
+/// One direction's links from its own lists or else those of both directions; `count` of what
+/// they join.
 std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
-                                   const std::string& section, const Places& places) {
+                                   const std::string& section, std::size_t count,
+                                   const Places& places) {
+  const bool of_ranks = draft.settings.network.wire == WireSharing::rank;
   const auto& rates =
       own.bits_per_second.empty() ? draft.both.bits_per_second : own.bits_per_second;
   const auto& latencies =
       own.latency_seconds.empty() ? draft.both.latency_seconds : own.latency_seconds;
-  const std::size_t boundaries = static_cast<std::size_t>(draft.settings.pipeline.stages) - 1;
   for (const auto& [name, size] :
        {std::pair{"bandwidth", rates.size()}, std::pair{"latency", latencies.size()}}) {
-    if (size <= 1 || size == boundaries) continue;
+    if (size <= 1 || size == count) continue;
     const std::string key = section + "." + name, common = std::string("network.") + name;
-    refuse(place_of(places, {key.c_str(), common.c_str(), "pipeline.stages"}),
-           std::string("network ") + name + " needs one value or one a boundary",
-           to_string(size) + " values, " + to_string(boundaries) + " boundaries",
-           "the boundaries are one fewer than pipeline.stages");
+    refuse(
+        place_of(places, {key.c_str(), common.c_str(), "pipeline.stages"}),
+        std::string("network ") + name + " needs one value or one a " +
+            (of_ranks ? "stage" : "boundary"),
+        to_string(size) + " values, " + to_string(count) + (of_ranks ? " stages" : " boundaries"),
+        of_ranks ? "with network.wire = \"rank\" each stage has one wire"
+                 : "the boundaries are one fewer than pipeline.stages");
   }
   const auto at = [](const std::vector<double>& list, std::size_t i) {
     return list.empty() ? 0.0 : list[std::min(i, list.size() - 1)];
@@ -186,8 +191,21 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
 
 void join_links(Draft& draft, const Places& places) {
   NetworkSettings& network = draft.settings.network;
-  network.forward = links_of(draft, draft.forward, "network.forward", places);
-  network.backward = links_of(draft, draft.backward, "network.backward", places);
+  const auto stages = static_cast<std::size_t>(draft.settings.pipeline.stages);
+  if (network.wire == WireSharing::boundary) {
+    network.forward = links_of(draft, draft.forward, "network.forward", stages - 1, places);
+    network.backward = links_of(draft, draft.backward, "network.backward", stages - 1, places);
+    return;
+  }
+  for (const auto& [links, section] : {std::pair{&draft.forward, "network.forward"},
+                                       std::pair{&draft.backward, "network.backward"}}) {
+    if (links->bits_per_second.empty() && links->latency_seconds.empty()) continue;
+    refuse(place_of(places, {(std::string(section) + ".bandwidth").c_str(),
+                             (std::string(section) + ".latency").c_str(), "network.wire"}),
+           std::string("[") + section + "] means nothing with network.wire = \"rank\"", {},
+           "a rank's wire serves both directions: set [network] bandwidth and latency");
+  }
+  network.ranks = links_of(draft, draft.both, "network", stages, places);
 }
 
 void check_settings(const Settings& settings, const Places& places) {

@@ -22,7 +22,8 @@ const std::array<Section, 15> section_table = {{
     {"boundary.forward", "What is sent from a stage to the next: activations."},
     {"boundary.backward", "What is sent from a stage to the previous one: gradients."},
     {"cache", "What both ends of a boundary remember of each sample, for codec \"delta\"."},
-    {"network", "Emulated links between the stages, for both directions. Nothing set: none."},
+    {"network",
+     "Emulated links between the stages, for both directions. No bandwidth and latency: none."},
     {"network.forward", "Emulated links in the forward direction only; goes before [network]."},
     {"network.backward", "Emulated links in the backward direction only; goes before [network]."},
     {"output", "Where results go."},
@@ -248,6 +249,14 @@ void add_links(std::vector<Key>& keys, Draft::Links& links, const char* section)
       "one value for all boundaries or a list with one a boundary");
 }
 
+void add_network(std::vector<Key>& keys, NetworkSettings& n) {
+  SectionKeys add(keys, "network");
+  add("wire", choice(n.wire, {{"boundary", WireSharing::boundary}, {"rank", WireSharing::rank}}),
+      "boundary: a link for each direction of each boundary; rank: one wire a rank, full duplex, "
+      "for all that it sends and receives, lists have one value a stage, and the bandwidth counts "
+      "Ethernet frames");
+}
+
 void add_output(std::vector<Key>& keys, OutputSettings& o) {
   SectionKeys add(keys, "output");
   add("directory", Text{&o.directory, false},
@@ -323,7 +332,9 @@ struct Allowed {
 Draft draft_of(const Settings& settings) {
   Draft draft;
   draft.settings = settings;
-  if (settings.network.forward == settings.network.backward) {
+  if (settings.network.wire == WireSharing::rank) {
+    split(settings.network.ranks, draft.both);
+  } else if (settings.network.forward == settings.network.backward) {
     split(settings.network.forward, draft.both);
   } else {
     split(settings.network.forward, draft.forward);
@@ -349,6 +360,7 @@ std::vector<Key> keys_of(Draft& draft) {
   add_boundary(keys, s.forward, "boundary.forward", true);
   add_boundary(keys, s.backward, "boundary.backward", false);
   add_cache(keys, s.cache);
+  add_network(keys, s.network);
   add_links(keys, draft.both, "network");
   add_links(keys, draft.forward, "network.forward");
   add_links(keys, draft.backward, "network.backward");

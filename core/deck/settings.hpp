@@ -161,11 +161,18 @@ struct LinkSettings {
   bool operator==(const LinkSettings&) const = default;
 };
 
+/// boundary: each direction of each boundary is a link of its own. rank: one wire joins each rank
+/// to the network, one message at a time in each direction, and all that it sends and receives
+/// passes it.
+enum class WireSharing { boundary, rank };
+
 /// [network], [network.forward], [network.backward]: emulated links. Entry i of a list is the
 /// boundary between stages i and i+1; one entry serves all boundaries; none: no emulation.
 struct NetworkSettings {
+  WireSharing wire = WireSharing::boundary;
   std::vector<LinkSettings> forward;
   std::vector<LinkSettings> backward;
+  std::vector<LinkSettings> ranks;  ///< with WireSharing::rank: entry i is stage i's wire
 
   bool operator==(const NetworkSettings&) const = default;
 };

@@ -383,22 +383,45 @@ TEST_CASE("An emulated link is never faster than it should be", "[channel][link]
   CHECK(arrivals.back() < 0.085 + kSlack);
 }
 
-TEST_CASE("An emulated link books messages one after the other", "[channel][link]") {
+// With four ranks: 1 and 3 send to 2; 0 sends to 1. Each message takes 20 ms of a wire.
+TEST_CASE("All that reaches a rank passes its one wire", "[channel][link]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  if (progress.size() < 3) return;
   LinkSettings settings;
-  settings.bits_per_second = 8000;  // 1 ms a byte
-  settings.latency_seconds = 0.25;
-  EmulatedLink link(settings);
-  const TimePoint now = Clock::now();
-  const auto a = link.book(now, 100);
-  const auto b = link.book(now + std::chrono::milliseconds(50), 10);
-  const auto c = link.book(now + std::chrono::milliseconds(500), 1);
-  CHECK(seconds_between(now, a.start) == 0);
-  CHECK(seconds_between(now, a.arrival) == Approx(0.350));
-  CHECK(seconds_between(now, b.start) == Approx(0.100));
-  CHECK(seconds_between(now, b.arrival) == Approx(0.360));
-  CHECK(seconds_between(now, c.start) == Approx(0.500));
-  CHECK(seconds_between(now, c.arrival) == Approx(0.751));
-  CHECK(a.busy_seconds == Approx(0.1));
+  settings.bits_per_second = 80e6;
+  const auto link = [&] { return std::make_shared<EmulatedLink>(settings, Framing::ethernet); };
+  progress.set_wire({link(), link()});
+  const int size = progress.size(), rank = progress.rank();
+  const std::size_t bytes = 200'000 - sizeof(MessageHeader);
+  const double alone = progress.wire().in->seconds_of(200'000);
+  CHECK(alone == Approx(0.0209).epsilon(1e-3));
+  std::optional<SendChannel> send;
+  std::vector<std::unique_ptr<ReceiveChannel>> receive;
+  if (rank > 0) {
+    send.emplace(progress, MPI_COMM_WORLD, 0, rank, options_of(bytes, 1), progress.wire().out);
+  } else {
+    for (int peer = 1; peer < size; ++peer)
+      receive.push_back(std::make_unique<ReceiveChannel>(progress, MPI_COMM_WORLD, peer, peer,
+                                                         options_of(bytes, 1)));
+  }
+  barrier(progress, MPI_COMM_WORLD);
+  const double begin =
+      all_reduce(progress, MPI_COMM_WORLD, seconds_on_rank_0(progress), Reduction::max);
+  if (send) {
+    send->send(send->acquire(), header_of(0), bytes);
+    send->flush();
+  }
+  for (std::size_t i = 0; i < receive.size(); ++i)
+    receive[i]->release(receive[i]->receive(header_of(0)));
+  const double end = seconds_on_rank_0(progress);
+  // Senders have a wire each; that of rank 0 carries all messages one after the other.
+  CHECK(end - begin > (rank == 0 ? size - 1 : 1) * alone - 0.005);
+  CHECK(end - begin < (size - 1) * alone + kSlack);
+  const double sum_begin = seconds_on_rank_0(progress);
+  std::vector<double> values(25'000, 1);
+  all_reduce(progress, MPI_COMM_WORLD, values, Reduction::sum);
+  CHECK(seconds_on_rank_0(progress) - sum_begin > (size > 2 ? 4 : 2) * alone);
+  CHECK(values.back() == size);
 }
 
 }  // namespace

@@ -191,6 +191,12 @@ TEST_CASE("an override of the network counts for both directions") {
       parse_deck(deck, "d.toml", {"network.latency=2", "network.forward.latency=3"}).network;
   CHECK(two.forward == std::vector<LinkSettings>{{1e6, 3}});
   CHECK(two.backward == std::vector<LinkSettings>{{0, 2}});
+  const std::vector<std::string> wire = {"pipeline.stages=3", "network.wire=rank",
+                                         "network.bandwidth=[1e6, 2e6, 3e6]", "network.latency=1"};
+  const Settings ranks = parse_deck("", "d.toml", wire);
+  CHECK(ranks.network.ranks == std::vector<LinkSettings>{{1e6, 1}, {2e6, 1}, {3e6, 1}});
+  CHECK(ranks.network.forward.empty());
+  CHECK(parse_deck(effective_deck(ranks), "e.toml") == ranks);
   Settings same;
   same.network.forward = same.network.backward = {{1e8, 1e-3}};
   CHECK(parse_deck(effective_deck(same), "e.toml") == same);
@@ -363,6 +369,12 @@ TEST_CASE("contradictions are refused") {
       {"[pipeline]\nstages = 4\n[network]\nbandwidth = [1, 2]\n",
        {},
        {"d.toml:4:1: network bandwidth needs one value or one a boundary (got 2 values, 3"}},
+      {"[pipeline]\nstages = 4\n[network]\nwire = \"rank\"\nbandwidth = [1, 2, 3]\n",
+       {},
+       {"d.toml:5:1: network bandwidth needs one value or one a stage (got 3 values, 4 stages"}},
+      {"[network]\nwire = \"rank\"\n[network.forward]\nlatency = 1\n",
+       {},
+       {"d.toml:4:1: [network.forward] means nothing with network.wire"}},
       {"[network.backward]\nlatency = [1, 2]\n", {}, {"d.toml:2:1: network latency needs"}},
   });
   CHECK(message_of("[data]\ntrain = \"a.h5\"\n").empty());
