@@ -99,9 +99,9 @@ class Trainer {
       train_step(step);
       if ((step + 1) % evaluate_every == 0 && step + 1 < steps_) evaluate_now(step + 1);
     }
+    evaluate_now(steps_);
     progress_.account().suspend(Clock::now());
     seconds_ += progress_.account().open_seconds(Clock::now());
-    evaluate_now(steps_);
     display_->finish();
     if (run_file_) run_file_->flush();
     if (settings_.output.save_model) {

@@ -127,6 +127,8 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
                                   watch_.timeout_seconds / kSignsPerTimeout)));
     post_sign_receive();
   }
+  ClockSync::start(*this, control_, clock_);
+  if (rank_ == 0 && size_ > 1) ++standing_requests_;
   {
     const std::lock_guard lock(mutex_);
     started_ = true;

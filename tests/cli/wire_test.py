@@ -229,7 +229,8 @@ class Compressed(support.TestCase):
         base = {"pipeline": {"stages": 2, "replicas": 2}, "data": {"max_train_samples": 13}}
         run = self.train(self.deck(**base), "shared", 4)
         spilled = self.train(self.deck(**base, cache={"budget": 3 * TOKENS * 2 * CHANNELS,
-                                                      "prefetch": 1}), "shared-spilled", 4)
+                                                      "prefetch": 1, "keep": True}),
+                             "shared-spilled", 4)
         self.same(spilled, run)
         for replica, samples in ((0, 7), (1, 6)):
             for end in ("sender", "receiver"):
