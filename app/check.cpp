@@ -14,6 +14,7 @@
 #include "comm/message.hpp"
 #include "comm/schedule.hpp"
 #include "core/codec/codec.hpp"
+#include "core/data/corpus.hpp"
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "models/gpt2_weights.hpp"
@@ -72,6 +73,7 @@ struct Inputs {
   std::optional<Gpt2Config> config;
   std::optional<DataSplit> data;
   std::string assumption;  ///< about the vocabulary, where it is not known
+  std::vector<std::string> warnings;
 };
 
 std::string download(const Settings& settings, const std::string& files) {
@@ -95,6 +97,7 @@ void look_for_tokenizer(const Settings& settings, bool have_text, Inputs& inputs
   const bool there =
       !path.empty() && (fs::is_regular_file(path) || is_there(path / "tokenizer.json") ||
                         is_there(path / "vocab.json") || is_there(path / "encoder.json"));
+  if (!there && of_model && have_text && holds_tokens_only(settings.data)) return;
   const bool known = inputs.missing.expect(
       there, "a tokenizer" + (path.empty() ? "" : " in " + path.string()),
       of_model && !path.empty() ? download(settings, "vocab.json merges.txt")
@@ -113,15 +116,17 @@ void look_for_weights(const Settings& settings, Missing& missing) {
 void look_for_model(const Settings& settings, Inputs& inputs) {
   const fs::path file = fs::path(settings.model.path) / "config.json";
   if (inputs.missing.expect_file(file, download(settings, "config.json")))
-    inputs.config = Gpt2Config::load(settings.model.path);
+    inputs.config = load_config(settings.model.path, inputs.warnings);
   look_for_weights(settings, inputs.missing);
 }
 
 /// Of a new model.
-void make_config(const Settings& settings, Inputs& inputs) {
-  int vocabulary = 1;
-  if (inputs.tokenizer) {
-    vocabulary = inputs.tokenizer->vocabulary_size();
+void make_config(const Settings& settings, bool have_text, Inputs& inputs) {
+  int vocabulary = 1, end_of_text = 0;
+  if (inputs.tokenizer || (have_text && holds_tokens_only(settings.data))) {
+    const Vocabulary known = plan_vocabulary(settings, inputs.tokenizer, 0);
+    vocabulary = known.size;
+    end_of_text = known.end_of_text;
   } else if (settings.tokenizer.train_vocabulary > 0) {
     vocabulary = settings.tokenizer.train_vocabulary;
     inputs.assumption = "the tokenizer is not trained yet: assumed are all " +
@@ -129,8 +134,7 @@ void make_config(const Settings& settings, Inputs& inputs) {
   } else {
     inputs.assumption = "the vocabulary is not known yet: all is without token embeddings";
   }
-  inputs.config = new_config(settings.model, vocabulary,
-                             inputs.tokenizer ? inputs.tokenizer->end_of_text() : 0);
+  inputs.config = new_config(settings.model, vocabulary, end_of_text);
 }
 
 Inputs look_for_inputs(const Settings& settings) {
@@ -139,7 +143,7 @@ Inputs look_for_inputs(const Settings& settings) {
   look_for_text(settings, text);
   if (settings.model.path.empty()) {
     look_for_tokenizer(settings, text.empty(), inputs);
-    make_config(settings, inputs);
+    make_config(settings, text.empty(), inputs);
   } else {
     look_for_model(settings, inputs);
     look_for_tokenizer(settings, text.empty(), inputs);
@@ -310,7 +314,7 @@ void print_model(const Settings& settings, const Inputs& inputs, const ModelLayo
   const std::vector<RankMemory> ranks =
       predict_memory(settings, model, shape, process_memory().resident);
   print_memory(settings, ranks);
-  if (!inputs.tokenizer || !inputs.data) std::printf("# (without tokenizer or text)\n");
+  if (!inputs.data) std::printf("# (without tokenizer or text)\n");
   print_machine(ranks, !machines.empty());
   std::vector<int> here;  // the ranks on rank 0's machine
   for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank)
@@ -328,6 +332,7 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
   std::printf("%s\n", effective_deck(settings).c_str());
   Inputs inputs = look_for_inputs(settings);
   inputs.missing.print();
+  print_warnings(inputs.warnings);
   if (!inputs.assumption.empty()) std::printf("# %s\n", inputs.assumption.c_str());
   std::printf("# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
               settings.pipeline.stages, settings.pipeline.replicas,
@@ -337,9 +342,11 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
     const ModelLayout model = plan_layout(settings, *inputs.config);
     Missing text;
     look_for_text(settings, text);
-    if (inputs.tokenizer && text.empty()) {
-      check_vocabulary(settings, *inputs.tokenizer, model.config);
-      inputs.data = load_data(settings.data, *inputs.tokenizer, model.tokens);
+    if (text.empty() && (inputs.tokenizer || holds_tokens_only(settings.data))) {
+      const Vocabulary vocabulary =
+          plan_vocabulary(settings, inputs.tokenizer, model.config.vocabulary_size);
+      check_vocabulary(settings, vocabulary.size, model.config);
+      inputs.data = load_data(settings.data, vocabulary, model.tokens);
       print_data(settings, *inputs.data);
     }
     print_model(settings, inputs, model, machines);

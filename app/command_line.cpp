@@ -45,6 +45,12 @@ constexpr std::array descriptions = {
                 "Validate a deck; show what it means in full and what a run will take",
                 "Needs one process only. Prints the deck with all defaults, the blocks of each "
                 "stage, memory,\ncache and bytes on the wire a step.\n"},
+    Description{Command::tokenize, "tokenize", "Write the texts of a deck as token files",
+                "Needs one process only. Writes train.h5, validation.h5 and tokenizer/ to "
+                "output.directory,\nso that runs need not tokenise again:\n"
+                "  deltapipe tokenize DECK output.directory=data/tokens\n"
+                "  deltapipe check DECK data.train=data/tokens/train.h5 "
+                "tokenizer.path=data/tokens/tokenizer\n"},
 };
 
 /// What the options and positionals of all commands write to.
@@ -85,7 +91,8 @@ std::string unknown_command(int argc, const char* const* argv) {
   if (std::ranges::find(names, argv[1]) != names.end()) return "";
   const std::string best = deck::nearest(argv[1], names);
   return "unknown command '" + printable(argv[1], 200) + "'; " +
-         (best.empty() ? "use train, evaluate, generate or check" : "did you mean '" + best + "'?");
+         (best.empty() ? "use train, evaluate, generate, check or tokenize"
+                       : "did you mean '" + best + "'?");
 }
 
 }  // namespace

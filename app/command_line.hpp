@@ -17,7 +17,7 @@ enum ExitCode : int {
   exit_signal = 128,  ///< and the signal that interrupted the run: 130 SIGINT, 143 SIGTERM
 };
 
-enum class Command { train, evaluate, generate, check };
+enum class Command { train, evaluate, generate, check, tokenize };
 
 struct CommandLine {
   Command command = Command::train;

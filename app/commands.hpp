@@ -18,5 +18,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
 /// when as many were started as the run needs, else none. Throws UserError when the run could not
 /// start: what is there does not fit, or something is missing.
 void run_check(const Settings& settings, const std::vector<RankMachine>& machines);
+/// One process: writes the deck's texts as token files, and the tokenizer, to output.directory.
+void run_tokenize(const Settings& settings);
 
 }  // namespace deltapipe

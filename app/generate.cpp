@@ -62,6 +62,8 @@ std::string readable(const std::string& bytes) {
 
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
   const ModelPlan plan = plan_model(settings);
+  if (grid.rank() == 0) print_warnings(plan.warnings);
+  if (!plan.tokenizer) throw UserError(no_tokenizer("generate"));
   compare_inputs(progress, plan, nullptr);
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
   PipelineShape shape;
@@ -73,8 +75,8 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
       settings.generate.prompts.empty() ? std::vector<std::string>{""} : settings.generate.prompts;
   std::uint64_t calls = 0;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
-    std::vector<std::int32_t> tokens = plan.tokenizer.encode(prompts[p]);
-    if (tokens.empty()) tokens.push_back(std::max(0, plan.tokenizer.end_of_text()));
+    std::vector<std::int32_t> tokens = plan.tokenizer->encode(prompts[p]);
+    if (tokens.empty()) tokens.push_back(std::max(0, plan.tokenizer->end_of_text()));
     if (static_cast<int>(tokens.size()) >= plan.tokens)
       throw UserError({.what = "prompt " + std::to_string(p + 1) + " leaves no room for an answer",
                        .value = std::to_string(tokens.size()) + " tokens",
@@ -89,11 +91,11 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
         next[0] = sample_token(logits, settings.generate, p, static_cast<std::uint32_t>(i));
       broadcast(progress, grid.pipeline_comm(), next, grid.stages() - 1);
       const auto token = static_cast<std::int32_t>(next[0]);
-      if (token == plan.tokenizer.end_of_text()) break;
+      if (token == plan.tokenizer->end_of_text()) break;
       tokens.push_back(token);
     }
     if (grid.rank() != 0) continue;
-    const std::string text = (p > 0 ? "\n" : "") + readable(plan.tokenizer.decode(tokens)) + "\n";
+    const std::string text = (p > 0 ? "\n" : "") + readable(plan.tokenizer->decode(tokens)) + "\n";
     std::fwrite(text.data(), 1, text.size(), stdout);  // a token may be the zero byte
     std::fflush(stdout);
   }

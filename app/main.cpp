@@ -36,6 +36,7 @@ void run_command(const CommandLine& line, const Settings& settings, const Proces
     case Command::generate:
       return run_generate(settings, grid, progress);
     case Command::check:
+    case Command::tokenize:
       break;
   }
 }
@@ -108,6 +109,12 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
   // 2. Kokkos, the process grid and the command; whatever stops one rank stops all.
   std::optional<Kokkos::ScopeGuard> kokkos;
   try {
+    if (line.command == Command::tokenize) {
+      agree(MPI_COMM_WORLD, [&] {
+        if (mpi.rank() == 0) run_tokenize(settings);
+      });
+      return exit_success;
+    }
     agree(MPI_COMM_WORLD, [&] { start_kokkos(kokkos, argc, argv); });
     if (line.command == Command::check) {
       std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);

@@ -122,7 +122,7 @@ std::string save_model(const std::string& directory, Precision precision, const 
     transfer_weights(plan, grid, progress, stage, &writer);
     writer.finish();
     plan.config.save(model.path());
-    plan.tokenizer.save(model.path());
+    if (plan.tokenizer) plan.tokenizer->save(model.path());
     return model.commit();
   } catch (const UserError& error) {
     throw in_terms_of(directory, temporary, error);

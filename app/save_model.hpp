@@ -17,10 +17,11 @@ std::uint64_t saving_memory_bytes();
 /// rank 0, before training.
 void check_model_directory(const std::string& directory);
 
-/// All ranks call it; rank 0 writes config.json, the tokenizer and model.safetensors, taking the
-/// other stages' weights from the first replica one piece at a time. The directory is replaced as a
-/// whole: a killed job or a full disk leaves the former model. Files in the former directory that
-/// belong to no model are kept beside it. Returns under which name, on rank 0; empty: none.
+/// All ranks call it; rank 0 writes config.json, the tokenizer if there is one, and
+/// model.safetensors, taking the other stages' weights from the first replica one piece at a time.
+/// The directory is replaced as a whole: a killed job or a full disk leaves the former model. Files
+/// in the former directory that belong to no model are kept beside it. Returns under which name, on
+/// rank 0; empty: none.
 std::string save_model(const std::string& directory, Precision precision, const ModelPlan& plan,
                        const ProcessGrid& grid, ProgressThread& progress, Stage<float>& stage);
 

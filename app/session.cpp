@@ -1,28 +1,49 @@
 #include "app/session.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <sstream>
 
 #include "core/data/corpus.hpp"
+#include "core/data/token_file.hpp"
+#include "core/data/tokenizer_files.hpp"
 #include "core/error.hpp"
 #include "core/files/safetensors.hpp"
+#include "core/printable.hpp"
 #include "models/gpt2_weights.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {
 
-Tokenizer load_tokenizer(const Settings& settings) {
+std::optional<Tokenizer> load_tokenizer(const Settings& settings) {
   if (settings.tokenizer.train_vocabulary > 0) {
     const std::vector<std::string> texts = training_texts(settings.data);
     return Tokenizer::train(std::vector<std::string_view>(texts.begin(), texts.end()),
                             settings.tokenizer.train_vocabulary);
   }
   if (!settings.tokenizer.path.empty()) return Tokenizer::load(settings.tokenizer.path);
-  if (!settings.model.path.empty()) return Tokenizer::load(settings.model.path);
-  throw UserError({.what = "the deck names no tokenizer",
-                   .remedy = "set tokenizer.path, or tokenizer.train_vocabulary to train one, or "
-                             "model.path to a directory that has one"});
+  if (!settings.model.path.empty() && has_tokenizer_files(settings.model.path))
+    return Tokenizer::load(settings.model.path);
+  return std::nullopt;
+}
+
+Mistake no_tokenizer(const std::string& needed_for) {
+  return {.what = needed_for + " needs a tokenizer and the deck names none",
+          .remedy =
+              "set tokenizer.path, or tokenizer.train_vocabulary to train one, or model.path "
+              "to a directory that has one"};
+}
+
+Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
+                           int model_size) {
+  if (tokenizer) return *tokenizer;
+  if (!settings.data.train.empty() && !holds_tokens_only(settings.data))
+    throw UserError(no_tokenizer("text"));
+  if (model_size == 0 && settings.data.train.empty()) throw UserError(no_tokenizer("a new model"));
+  std::vector<std::string> files = settings.data.train;
+  files.insert(files.end(), settings.data.validation.begin(), settings.data.validation.end());
+  return shared_vocabulary(files, model_size);
 }
 
 Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_of_text) {
@@ -34,7 +55,8 @@ Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_o
   config.n_positions = model.n_positions;
   config.vocabulary_size = vocabulary_size;
   config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;
-  config.bos_token_id = config.eos_token_id = std::max(0, end_of_text);
+  config.bos_token_id = std::max(0, end_of_text);
+  config.eos_token_ids = {std::max(0, end_of_text)};
   config.check("[model.new]");
   return config;
 }
@@ -54,13 +76,28 @@ void check_no_further_block(const std::string& directory, const Gpt2Config& conf
 
 }  // namespace
 
-void check_vocabulary(const Settings& settings, const Tokenizer& tokenizer,
-                      const Gpt2Config& config) {
-  const int vocabulary = tokenizer.vocabulary_size();
-  if (vocabulary > config.vocabulary_size)
+Gpt2Config load_config(const std::string& directory, std::vector<std::string>& warnings) {
+  Gpt2Config config = Gpt2Config::load(directory);
+  if (config.tie_word_embeddings && has_own_head(directory)) {
+    config.tie_word_embeddings = false;
+    warnings.push_back(printable(directory, 200) +
+                       ": config.json says tie_word_embeddings, but lm_head.weight is another "
+                       "matrix than transformer.wte.weight: both are kept, untied, as transformers "
+                       "5 does; to tie them, remove lm_head.weight");
+  }
+  return config;
+}
+
+void print_warnings(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings)
+    std::fprintf(stderr, "deltapipe: warning: %s\n", warning.c_str());
+}
+
+void check_vocabulary(const Settings& settings, int vocabulary_size, const Gpt2Config& config) {
+  if (vocabulary_size > config.vocabulary_size)
     throw UserError({.what = "the tokenizer has more tokens than the model has embeddings",
                      .file = settings.model.path,
-                     .value = std::to_string(vocabulary) + " tokens, " +
+                     .value = std::to_string(vocabulary_size) + " tokens, " +
                               std::to_string(config.vocabulary_size) + " embeddings",
                      .remedy = "set tokenizer.path to the tokenizer that the model was made with"});
 }
@@ -93,14 +130,22 @@ ModelLayout plan_layout(const Settings& settings, Gpt2Config config) {
   return {config, partition, tokens};
 }
 
+Vocabulary ModelPlan::vocabulary() const {
+  return tokenizer ? Vocabulary(*tokenizer) : Vocabulary(config.vocabulary_size, end_of_text);
+}
+
 ModelPlan plan_model(const Settings& settings) {
-  Tokenizer tokenizer = load_tokenizer(settings);
-  const int vocabulary = tokenizer.vocabulary_size();
-  const Gpt2Config config = settings.model.path.empty()
-                                ? new_config(settings.model, vocabulary, tokenizer.end_of_text())
-                                : Gpt2Config::load(settings.model.path);
-  check_vocabulary(settings, tokenizer, config);
-  return {plan_layout(settings, config), std::move(tokenizer)};
+  std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
+  const bool is_new = settings.model.path.empty();
+  std::vector<std::string> warnings;
+  Gpt2Config config;
+  if (!is_new) config = load_config(settings.model.path, warnings);
+  const Vocabulary vocabulary =
+      plan_vocabulary(settings, tokenizer, is_new ? 0 : config.vocabulary_size);
+  if (is_new) config = new_config(settings.model, vocabulary.size, vocabulary.end_of_text);
+  check_vocabulary(settings, vocabulary.size, config);
+  const std::int32_t end_of_text = vocabulary.end_of_text;
+  return {plan_layout(settings, config), std::move(tokenizer), end_of_text, std::move(warnings)};
 }
 
 std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const ModelPlan& plan,

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/process_grid.hpp"
 #include "core/data/dataset.hpp"
 #include "core/data/tokenizer.hpp"
+#include "core/data/vocabulary.hpp"
 #include "core/deck/settings.hpp"
+#include "core/error.hpp"
 #include "models/gpt2_config.hpp"
 #include "models/gpt2_stage.hpp"
 
@@ -23,18 +26,36 @@ struct ModelLayout {
 
 /// The model without its weights.
 struct ModelPlan : ModelLayout {
-  Tokenizer tokenizer;
+  std::optional<Tokenizer> tokenizer;  ///< none: the data are token files
+  std::int32_t end_of_text = -1;       ///< -1: none
+  std::vector<std::string> warnings;   ///< what the user should know of the model's files
+
+  /// Of the data; refers to the tokenizer.
+  Vocabulary vocabulary() const;
 };
 
-/// The deck's tokenizer, or one trained on its text. Throws UserError.
-Tokenizer load_tokenizer(const Settings& settings);
+/// The deck's tokenizer, or one trained on its text; none if it names none. Throws UserError.
+std::optional<Tokenizer> load_tokenizer(const Settings& settings);
+
+/// The user's mistake where text meets no tokenizer.
+Mistake no_tokenizer(const std::string& needed_for);
+
+/// The tokenizer's ids, or else those of the deck's token files. `model_size`: that of the model's
+/// configuration, 0 for a new model. Refers to the tokenizer. Throws UserError.
+Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
+                           int model_size);
 
 /// The shape of [model.new], to be given a vocabulary of its tokenizer.
 Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_of_text);
 
-/// UserError when the tokenizer has more tokens than the model has embeddings.
-void check_vocabulary(const Settings& settings, const Tokenizer& tokenizer,
-                      const Gpt2Config& config);
+/// A directory's config.json, corrected by what its weights are. Throws UserError.
+Gpt2Config load_config(const std::string& directory, std::vector<std::string>& warnings);
+
+/// To standard error; one rank calls it.
+void print_warnings(const std::vector<std::string>& warnings);
+
+/// UserError when there are more tokens than the model has embeddings.
+void check_vocabulary(const Settings& settings, int vocabulary_size, const Gpt2Config& config);
 
 /// Checks the configuration against the deck, whose dropout it takes. Throws UserError.
 ModelLayout plan_layout(const Settings& settings, Gpt2Config config);

@@ -136,7 +136,8 @@ class Trainer {
       std::fflush(stdout);
     }
     plan_.emplace(plan_model(settings_));
-    data_ = load_data(settings_.data, plan_->tokenizer, plan_->tokens);
+    if (grid_.rank() == 0) print_warnings(plan_->warnings);
+    data_ = load_data(settings_.data, plan_->vocabulary(), plan_->tokens);
     compare_inputs(progress_, *plan_, &data_);
     const PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
     check_resources(shape);
@@ -452,7 +453,8 @@ void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread
 
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
   const ModelPlan plan = plan_model(settings);
-  const DataSplit data = load_data(settings.data, plan.tokenizer, plan.tokens);
+  if (grid.rank() == 0) print_warnings(plan.warnings);
+  const DataSplit data = load_data(settings.data, plan.vocabulary(), plan.tokens);
   compare_inputs(progress, plan, &data);
   const TokenDataset& set = data.validation;
   if (set.size() == 0)

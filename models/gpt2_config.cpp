@@ -42,6 +42,30 @@ class Keys {
     target = value->get<int>();
   }
 
+  /// A token id or null.
+  void token_id(const char* key, std::optional<int>& target) const {
+    if (!json_.contains(key)) return;
+    target.reset();
+    if (find(key) == nullptr) return;
+    int id = 0;
+    integer(key, id);
+    target = id;
+  }
+
+  /// A token id, a list of them, or null.
+  void token_ids(const char* key, std::vector<int>& target) const {
+    if (!json_.contains(key)) return;
+    target.clear();
+    const Json* value = find(key);
+    if (value == nullptr) return;
+    const Json list = value->is_array() ? *value : Json::array({*value});
+    for (const Json& id : list) {
+      const Json one = {{key, id}};
+      target.emplace_back();
+      Keys(one, file_).integer(key, target.back());
+    }
+  }
+
   void real(const char* key, double& target) const {
     const Json* value = find(key);
     if (value == nullptr) return;
@@ -85,7 +109,10 @@ void check_kind(const Keys& keys) {
     keys.refuse("'model_type' must be \"gpt2\"", type == nullptr ? "none" : shown(*type),
                 supported);
   }
-  keys.expect("activation_function", "gelu_new");
+  const Json* activation = keys.find("activation_function");
+  if (activation == nullptr || *activation != "gelu_pytorch_tanh") {
+    keys.expect("activation_function", "gelu_new");
+  }
   keys.expect("scale_attn_weights", true);
   keys.expect("scale_attn_by_inverse_layer_idx", false);
   keys.expect("add_cross_attention", false);
@@ -93,6 +120,16 @@ void check_kind(const Keys& keys) {
   // Only the order of rounding in the attention differs, so both values mean the same model.
   bool reorder = false;
   keys.boolean("reorder_and_upcast_attn", reorder);
+}
+
+Json json_of(const std::optional<int>& id) {
+  return id ? Json(*id) : Json();
+}
+
+/// None, one or several ids, as transformers writes them.
+Json json_of(const std::vector<int>& ids) {
+  if (ids.empty()) return {};
+  return ids.size() == 1 ? Json(ids[0]) : Json(ids);
 }
 
 }  // namespace
@@ -122,8 +159,9 @@ Gpt2Config Gpt2Config::load(const std::string& directory) {
   keys.real("attn_pdrop", config.attn_pdrop);
   keys.real("resid_pdrop", config.resid_pdrop);
   keys.boolean("tie_word_embeddings", config.tie_word_embeddings);
-  keys.integer("bos_token_id", config.bos_token_id);
-  keys.integer("eos_token_id", config.eos_token_id);
+  keys.token_id("bos_token_id", config.bos_token_id);
+  keys.token_ids("eos_token_id", config.eos_token_ids);
+  keys.token_id("pad_token_id", config.pad_token_id);
   // Absent or null means four times the width; the width is checked before it is multiplied.
   if (!has_inner) config.n_inner = config.n_embd <= (1 << 20) ? 4 * config.n_embd : config.n_embd;
   config.check(file);
@@ -186,9 +224,9 @@ void Gpt2Config::save(const std::string& directory) const {
   json["activation_function"] = "gelu_new";
   json["architectures"] = {"GPT2LMHeadModel"};
   json["attn_pdrop"] = attn_pdrop;
-  json["bos_token_id"] = bos_token_id;
+  json["bos_token_id"] = json_of(bos_token_id);
   json["embd_pdrop"] = embd_pdrop;
-  json["eos_token_id"] = eos_token_id;
+  json["eos_token_id"] = json_of(eos_token_ids);
   json["initializer_range"] = initializer_range;
   json["layer_norm_epsilon"] = layer_norm_epsilon;
   json["model_type"] = "gpt2";
@@ -198,6 +236,7 @@ void Gpt2Config::save(const std::string& directory) const {
   json["n_inner"] = n_inner;
   json["n_layer"] = n_layer;
   json["n_positions"] = n_positions;
+  json["pad_token_id"] = json_of(pad_token_id);
   json["reorder_and_upcast_attn"] = false;
   json["resid_pdrop"] = resid_pdrop;
   json["scale_attn_by_inverse_layer_idx"] = false;

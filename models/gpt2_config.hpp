@@ -1,12 +1,15 @@
 // config.json of a GPT-2 in a Hugging Face directory.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace deltapipe {
 
-/// Shape and constants of a GPT-2. Only what is computed here is accepted: activation gelu_new,
-/// scaled attention weights, no scaling by layer, no cross-attention.
+/// Shape and constants of a GPT-2. Only what is computed here is accepted: activation gelu_new
+/// (or gelu_pytorch_tanh, the same function), scaled attention weights, no scaling by layer, no
+/// cross-attention.
 struct Gpt2Config {
   int n_layer = 12;
   int n_head = 12;
@@ -20,8 +23,9 @@ struct Gpt2Config {
   double attn_pdrop = 0.1;
   double resid_pdrop = 0.1;
   bool tie_word_embeddings = true;
-  int bos_token_id = 50256;
-  int eos_token_id = 50256;
+  std::optional<int> bos_token_id = 50256;
+  std::vector<int> eos_token_ids = {50256};
+  std::optional<int> pad_token_id;
 
   /// DIRECTORY/config.json. UserError names the key, its value and what is supported.
   static Gpt2Config load(const std::string& directory);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "core/error.hpp"
 #include "core/random.hpp"
@@ -81,6 +82,32 @@ std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters,
   std::size_t largest = 0;
   for (const ParameterInfo& p : parameters) largest = std::max(largest, p.size);
   return largest * sizeof(float) * ((from_file ? 1 : 0) + (kMirrors ? 1 : 0));
+}
+
+bool has_own_head(const std::string& directory) {
+  const std::filesystem::path base(directory);
+  if (!std::filesystem::exists(base / "model.safetensors") &&
+      !std::filesystem::exists(base / "model.safetensors.index.json")) {
+    return false;
+  }
+  const SafetensorsReader reader = SafetensorsReader::open_directory(directory);
+  const std::string head = "lm_head.weight", embedding = stored_name(reader, "wte.weight");
+  if (!reader.contains(head) || !reader.contains(embedding)) return false;
+  const std::vector<std::uint64_t>& shape = reader.info(embedding).shape;
+  reader.expect_shape(head, shape);
+  if (shape.size() != 2 || reader.info(embedding).elements() == 0) return false;
+  constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
+  const std::uint64_t most = std::max<std::uint64_t>(1, kElementsAtOnce / shape[1]);
+  std::vector<float> a, b;
+  for (std::uint64_t row = 0; row < shape[0]; row += most) {
+    const std::uint64_t rows = std::min(most, shape[0] - row);
+    a.resize(rows * shape[1]);
+    b.resize(a.size());
+    reader.read_fp32_rows(head, row, rows, a);
+    reader.read_fp32_rows(embedding, row, rows, b);
+    if (a != b) return true;
+  }
+  return false;
 }
 
 template <class Real>

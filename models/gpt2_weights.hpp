@@ -21,6 +21,11 @@ void load_weights(const std::string& directory, ParameterArena<Real>& parameters
 /// parameters in fp32.
 std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file);
 
+/// Whether the directory holds an lm_head.weight that is another matrix than its token embedding.
+/// transformers 5 then keeps both, whatever tie_word_embeddings in config.json says. False if there
+/// are no weights. UserError for weights that cannot be read.
+bool has_own_head(const std::string& directory);
+
 /// Hugging Face's initial values: matrices normal(0, initializer_range), those that write to the
 /// residual stream smaller by sqrt(2 n_layer); biases 0, gains 1. Keyed by seed and tensor name, so
 /// that every partition gets the same.

@@ -20,7 +20,6 @@ packages=(
   libcli11-dev                  # command line
   libspdlog-dev                 # log lines
   librandom123-dev              # counter-based random numbers
-  libpcre2-dev                  # GPT-2's way to cut text into words
   libxxhash-dev                 # checksums
   catch2                        # unit and MPI tests
   clang-format                  # the style check

@@ -17,6 +17,9 @@ struct AddedToken {
   std::string content;
   std::int32_t id = 0;
   bool special = true;
+  /// Looked for only in what the tokens that are not normalized have left, as the tokenizers
+  /// library does. (There is no normaliser, so that nothing else follows from it.)
+  bool normalized = false;
 };
 
 /// A byte-level BPE tokenizer as its files describe it.

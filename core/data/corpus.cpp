@@ -6,8 +6,8 @@
 #include <map>
 #include <sstream>
 
+#include "core/data/token_file.hpp"
 #include "core/error.hpp"
-#include "core/files/hdf5.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/json.inc"
 #include "core/printable.hpp"
@@ -18,8 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kTextBlock = std::size_t{4} << 20;   // bytes read at a time
-constexpr std::size_t kTokenBlock = std::size_t{1} << 18;  // ids read at a time
+constexpr std::size_t kTextBlock = std::size_t{4} << 20;  // bytes read at a time
 
 [[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
                        const std::string& remedy, std::size_t line = 0) {
@@ -200,90 +199,6 @@ class TextTokenizer {
   std::vector<std::int32_t> ids_;
 };
 
-bool is_integer(hdf5::ElementType type) {
-  using enum hdf5::ElementType;
-  return type != f16 && type != f32 && type != f64;
-}
-
-hdf5::Dataset open_integers(const hdf5::File& file, const std::string& name) {
-  hdf5::Dataset dataset = file.open_dataset(name);
-  if (dataset.shape().size() != 1 || !is_integer(dataset.element_type())) {
-    fail(file.file_name(), "dataset '" + name + "' is not a list of integers", "",
-         "write it with one dimension and an integer type");
-  }
-  dataset.expect_stored();
-  return dataset;
-}
-
-/// Ends of the documents in a token file of `tokens` ids.
-std::vector<std::uint64_t> document_ends(const hdf5::File& file, std::uint64_t tokens) {
-  if (!file.exists("document_offsets")) return {tokens};
-  const hdf5::Dataset dataset = open_integers(file, "document_offsets");
-  if (dataset.rows() == 0 || dataset.rows() > tokens + 1) {
-    fail(file.file_name(), "document_offsets has no entry or more than there are tokens",
-         std::to_string(dataset.rows()), "write the first token of every document");
-  }
-  std::vector<std::int64_t> offsets(dataset.rows());
-  dataset.read(0, std::span<std::int64_t>(offsets));
-  std::vector<std::uint64_t> ends;
-  ends.reserve(offsets.size());
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const std::int64_t least = i == 0 ? 0 : offsets[i - 1];
-    const bool fits = offsets[i] >= least && static_cast<std::uint64_t>(offsets[i]) <= tokens;
-    if (!fits || (i == 0 && offsets[i] != 0)) {
-      fail(file.file_name(), "document_offsets[" + std::to_string(i) + "] is out of order",
-           std::to_string(offsets[i]),
-           "offsets ascend from 0 to at most the " + std::to_string(tokens) + " tokens");
-    }
-    if (i > 0) ends.push_back(static_cast<std::uint64_t>(offsets[i]));
-  }
-  if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
-  return ends;
-}
-
-/// Reads the next block of ids from `position` on.
-void read_ids(const hdf5::Dataset& dataset, std::uint64_t position, int vocabulary_size,
-              std::vector<std::int32_t>& ids) {
-  std::vector<std::int64_t> block(std::min<std::uint64_t>(kTokenBlock, dataset.rows() - position));
-  dataset.read(position, std::span<std::int64_t>(block));
-  ids.resize(block.size());
-  for (std::size_t i = 0; i < block.size(); ++i) {
-    if (block[i] < 0 || block[i] >= vocabulary_size) {
-      fail(dataset.file_name(),
-           "tokens[" + std::to_string(position + i) + "] is outside the vocabulary of " +
-               std::to_string(vocabulary_size),
-           std::to_string(block[i]), "use the tokenizer that the file was made with");
-    }
-    ids[i] = static_cast<std::int32_t>(block[i]);
-  }
-}
-
-void read_hdf5(const std::string& name, const Tokenizer& tokenizer, TokenSink& sink) {
-  const hdf5::File file = hdf5::File::open_read_only(name);
-  if (!file.exists("tokens")) {
-    fail(name, "the file has no dataset 'tokens'", "", "write the token ids under that name");
-  }
-  const hdf5::Dataset dataset = open_integers(file, "tokens");
-  const std::uint64_t tokens = dataset.rows();
-  if (tokens == 0) fail(name, "the data file is empty", "", "give a file with tokens");
-  const std::vector<std::uint64_t> ends = document_ends(file, tokens);
-  auto end = ends.begin();
-  std::vector<std::int32_t> ids;
-  for (std::uint64_t position = 0; position < tokens;) {
-    read_ids(dataset, position, tokenizer.vocabulary_size(), ids);
-    std::span<const std::int32_t> rest(ids);
-    position += ids.size();
-    while (end != ends.end() && *end <= position) {
-      const auto of_document = rest.size() - static_cast<std::size_t>(position - *end);
-      sink.append(rest.first(of_document));
-      sink.end_document();
-      rest = rest.subspan(of_document);
-      ++end;
-    }
-    sink.append(rest);
-  }
-}
-
 }  // namespace
 
 DataFormat data_format(const std::string& file, DataFormat asked) {
@@ -296,11 +211,15 @@ DataFormat data_format(const std::string& file, DataFormat asked) {
        "set data.format to text, jsonl or hdf5");
 }
 
-void read_tokens(const std::string& file, const DataSettings& settings, const Tokenizer& tokenizer,
-                 TokenSink& sink) {
+void read_tokens(const std::string& file, const DataSettings& settings,
+                 const Vocabulary& vocabulary, TokenSink& sink) {
   const DataFormat format = data_format(file, settings.format);
-  if (format == DataFormat::hdf5) return read_hdf5(file, tokenizer, sink);
-  TextTokenizer text(tokenizer, sink);
+  if (format == DataFormat::hdf5) return read_token_file(file, vocabulary, sink);
+  if (vocabulary.tokenizer == nullptr) {
+    fail(file, "there is no tokenizer for this text", "",
+         "set tokenizer.path, or name token files (.h5) only");
+  }
+  TextTokenizer text(*vocabulary.tokenizer, sink);
   if (format == DataFormat::jsonl) {
     read_jsonl(file, settings.jsonl_fields, [&](const std::string& document) {
       text.add(document);
@@ -322,6 +241,14 @@ void read_texts(const std::string& file, const DataSettings& settings,
   std::string document;
   read_blocks(file, [&](std::string_view block) { document += block; });
   take(document);
+}
+
+bool holds_tokens_only(const DataSettings& settings) {
+  const auto is_token_file = [&](const std::string& file) {
+    return data_format(file, settings.format) == DataFormat::hdf5;
+  };
+  return !settings.train.empty() && std::ranges::all_of(settings.train, is_token_file) &&
+         std::ranges::all_of(settings.validation, is_token_file);
 }
 
 std::vector<std::string> training_texts(const DataSettings& settings) {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/data/tokenizer.hpp"
+#include "core/data/vocabulary.hpp"
 #include "core/deck/settings.hpp"
 
 namespace deltapipe {
@@ -27,11 +27,13 @@ DataFormat data_format(const std::string& file, DataFormat asked);
 
 /// Reads one file into `sink`; large files are read in pieces.
 /// text: the file is one document. jsonl: a line is one document, its `jsonl_fields` joined by an
-/// empty line. hdf5: 1-D integer dataset `tokens`; optional 1-D `document_offsets` (first token of
-/// every document, ascending from 0; a last entry equal to the number of tokens is allowed).
-/// Throws UserError with file and line for what cannot be read, and for ids outside the vocabulary.
-void read_tokens(const std::string& file, const DataSettings& settings, const Tokenizer& tokenizer,
-                 TokenSink& sink);
+/// empty line. hdf5: a token file (token_file.hpp). Throws UserError with file and line for what
+/// cannot be read, for text without a tokenizer, and for ids outside the vocabulary.
+void read_tokens(const std::string& file, const DataSettings& settings,
+                 const Vocabulary& vocabulary, TokenSink& sink);
+
+/// Whether there are training files and all data files are token files.
+bool holds_tokens_only(const DataSettings& settings);
 
 /// Calls `take` with the text of every document of `file` (text or jsonl; hdf5 is a UserError).
 void read_texts(const std::string& file, const DataSettings& settings,

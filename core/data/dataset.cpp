@@ -15,11 +15,11 @@ namespace {
 /// Collects the documents of a set and cuts them into windows.
 class SetBuilder : public TokenSink {
  public:
-  SetBuilder(const Tokenizer& tokenizer, Packing packing, int sequence_length)
-      : end_of_text_(tokenizer.end_of_text()),
+  SetBuilder(const Vocabulary& vocabulary, Packing packing, int sequence_length)
+      : end_of_text_(vocabulary.end_of_text),
         packing_(packing),
         sequence_length_(sequence_length),
-        store_(std::make_shared<TokenStore>(tokenizer.vocabulary_size())) {}
+        store_(std::make_shared<TokenStore>(vocabulary.size)) {}
 
   void append(std::span<const std::int32_t> ids) override {
     if (ids.empty()) return;
@@ -91,9 +91,9 @@ struct CutSet {
 };
 
 CutSet read_set(const std::vector<std::string>& files, const char* key,
-                const DataSettings& settings, const Tokenizer& tokenizer, int sequence_length) {
-  SetBuilder builder(tokenizer, settings.packing, sequence_length);
-  for (const std::string& file : files) read_tokens(file, settings, tokenizer, builder);
+                const DataSettings& settings, const Vocabulary& vocabulary, int sequence_length) {
+  SetBuilder builder(vocabulary, settings.packing, sequence_length);
+  for (const std::string& file : files) read_tokens(file, settings, vocabulary, builder);
   CutSet set{builder.store(), builder.windows()};
   if (set.windows.empty()) {
     fail(
@@ -157,17 +157,18 @@ std::uint64_t TokenDataset::fingerprint() const {
   return XXH64_digest(state.get());
 }
 
-DataSplit load_data(const DataSettings& settings, const Tokenizer& tokenizer, int sequence_length) {
+DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
+                    int sequence_length) {
   if (sequence_length < 1) {
     fail("a sample has no tokens", std::to_string(sequence_length),
          "set data.sequence_length to at least 1");
   }
   if (settings.train.empty()) fail("there is no training data", "", "name files in data.train");
-  CutSet train = read_set(settings.train, "data.train", settings, tokenizer, sequence_length);
+  CutSet train = read_set(settings.train, "data.train", settings, vocabulary, sequence_length);
   CutSet validation{train.store, {}};
   if (!settings.validation.empty()) {
     validation =
-        read_set(settings.validation, "data.validation", settings, tokenizer, sequence_length);
+        read_set(settings.validation, "data.validation", settings, vocabulary, sequence_length);
   } else {
     const std::uint64_t kept =
         train.windows.size() - held_out(train.windows.size(), settings.validation_fraction);
@@ -177,7 +178,7 @@ DataSplit load_data(const DataSettings& settings, const Tokenizer& tokenizer, in
   }
   limit(train.windows, settings.max_train_samples);
   limit(validation.windows, settings.max_validation_samples);
-  const std::int32_t padding = std::max(tokenizer.end_of_text(), 0);
+  const std::int32_t padding = std::max(vocabulary.end_of_text, 0);
   return {TokenDataset(std::move(train.store), std::move(train.windows), sequence_length, padding),
           TokenDataset(std::move(validation.store), std::move(validation.windows), sequence_length,
                        padding)};

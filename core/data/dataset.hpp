@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/data/tokenizer.hpp"
+#include "core/data/vocabulary.hpp"
 #include "core/deck/settings.hpp"
 
 namespace deltapipe {
@@ -60,11 +60,12 @@ struct DataSplit {
 };
 
 /// Reads and cuts the data of a run; T = sequence_length (settings.sequence_length is not looked
-/// at). The end-of-text token is appended to every document that does not end with it already.
-/// Packing::stream cuts all documents of a set as one; Packing::document cuts each on its own; a
-/// last window of fewer than T + 1 tokens is padded. Windows overlap by one token. Without
-/// validation files the last validation_fraction of the windows, at least one, is held out.
+/// at). The end-of-text token, if there is one, is appended to every document that does not end
+/// with it already. Packing::stream cuts all documents of a set as one; Packing::document cuts each
+/// on its own; a last window of fewer than T + 1 tokens is padded. Windows overlap by one token.
+/// Without validation files the last validation_fraction of the windows, at least one, is held out.
 /// Throws UserError for data that cannot be read or that gives no sample.
-DataSplit load_data(const DataSettings& settings, const Tokenizer& tokenizer, int sequence_length);
+DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
+                    int sequence_length);
 
 }  // namespace deltapipe

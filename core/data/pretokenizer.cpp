@@ -1,88 +1,71 @@
 #include "core/data/pretokenizer.hpp"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
-#include "core/error.hpp"
+#include "core/data/unicode_class.hpp"
 #include "core/utf8.hpp"
 
 namespace deltapipe {
 namespace {
 
-// The pattern of GPT-2's encoder.py. \s is spelled out as Unicode's White_Space: PCRE2's own \s
-// also has U+180E.
-#define DELTAPIPE_SPACES \
-  R"(\t-\r\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})"
-constexpr const char* kPattern =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+"
-    "| ?[^" DELTAPIPE_SPACES
-    "\\p{L}\\p{N}]+"
-    "|[" DELTAPIPE_SPACES "]+(?![^" DELTAPIPE_SPACES
-    "])"
-    "|[" DELTAPIPE_SPACES "]+";
-#undef DELTAPIPE_SPACES
-
-// Stands for a byte that is not UTF-8: one byte long, neither letter, digit nor space.
-constexpr char kSymbol = '\x01';
-
-struct Pattern {
-  pcre2_code* code = nullptr;
-  bool jit = false;
-
-  Pattern() {
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
-                         PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, nullptr);
-    DELTAPIPE_ASSERT(code != nullptr, "PCRE2 error " + std::to_string(error));
-    jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
-  }
+struct Symbol {
+  std::size_t bytes;
+  UnicodeClass kind;
 };
 
-const Pattern& pattern() {
-  static const Pattern compiled;
-  return compiled;
+/// The symbol at `position` < text.size().
+Symbol symbol_at(std::string_view text, std::size_t position) {
+  char32_t code_point = 0;
+  const std::size_t bytes = utf8_sequence(text.substr(position), code_point);
+  if (bytes == 0) return {1, UnicodeClass::other};
+  return {bytes, unicode_class(code_point)};
 }
 
-std::string with_symbols_for_invalid_bytes(std::string_view text, std::size_t first_invalid) {
-  std::string copy(text);
-  for (std::size_t i = first_invalid; i < copy.size(); i = first_invalid_utf8(copy, i + 1)) {
-    copy[i] = kSymbol;
+/// Bytes of the English contraction at the start of `text`; 0: none.
+std::size_t contraction(std::string_view text) {
+  using namespace std::string_view_literals;
+  if (text.size() < 2 || text[0] != '\'') return 0;
+  if ("stmd"sv.find(text[1]) != std::string_view::npos) return 2;
+  const std::string_view two = text.substr(1, 2);
+  return two == "re" || two == "ve" || two == "ll" ? 3 : 0;
+}
+
+/// End of the run of symbols of class `kind` that starts at `position`.
+std::size_t run_end(std::string_view text, std::size_t position, UnicodeClass kind) {
+  while (position < text.size()) {
+    const Symbol symbol = symbol_at(text, position);
+    if (symbol.kind != kind) break;
+    position += symbol.bytes;
   }
-  return copy;
+  return position;
+}
+
+/// End of the piece that starts with white space at `position`: all of it at the end of the text,
+/// else all but the last space, which belongs to what follows or stands alone.
+std::size_t spaces_end(std::string_view text, std::size_t position) {
+  std::size_t end = position, last = position;
+  while (end < text.size()) {
+    const Symbol symbol = symbol_at(text, end);
+    if (symbol.kind != UnicodeClass::space) return last > position ? last : end;
+    last = end;
+    end += symbol.bytes;
+  }
+  return end;
+}
+
+std::size_t piece_end(std::string_view text, std::size_t position) {
+  if (const std::size_t bytes = contraction(text.substr(position)); bytes > 0) {
+    return position + bytes;
+  }
+  std::size_t word = position;
+  if (text[position] == ' ' && position + 1 < text.size()) ++word;
+  const UnicodeClass kind = symbol_at(text, word).kind;
+  return kind == UnicodeClass::space ? spaces_end(text, position) : run_end(text, word, kind);
 }
 
 }  // namespace
 
-struct PieceReader::Match {
-  pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
-  Match() = default;
-  Match(const Match&) = delete;
-  Match& operator=(const Match&) = delete;
-  ~Match() { pcre2_match_data_free(data); }
-};
-
-PieceReader::PieceReader(std::string_view text)
-    : text_(text), subject_(text), match_(std::make_unique<Match>()) {
-  DELTAPIPE_ASSERT(match_->data != nullptr, "PCRE2 has no memory");
-  const std::size_t invalid = first_invalid_utf8(text);
-  if (invalid == text.size()) return;
-  valid_copy_ = with_symbols_for_invalid_bytes(text, invalid);
-  subject_ = valid_copy_;
-}
-
-PieceReader::~PieceReader() = default;
-
 bool PieceReader::next(std::string_view& piece) {
   if (position_ == text_.size()) return false;
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(subject_.data());
-  const auto matcher = pattern().jit ? &pcre2_jit_match : &pcre2_match;
-  const int count = matcher(pattern().code, subject, subject_.size(), position_, PCRE2_NO_UTF_CHECK,
-                            match_->data, nullptr);
-  DELTAPIPE_ASSERT(
-      count > 0, "PCRE2 error " + std::to_string(count) + " at byte " + std::to_string(position_));
-  const std::size_t end = pcre2_get_ovector_pointer(match_->data)[1];
-  DELTAPIPE_ASSERT(end > position_, "an empty piece");
+  const std::size_t end = piece_end(text_, position_);
   piece = text_.substr(position_, end - position_);
   position_ = end;
   return true;

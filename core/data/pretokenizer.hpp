@@ -2,31 +2,25 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
-#include <string>
 #include <string_view>
 
 namespace deltapipe {
 
-/// Cuts one text into pieces, first to last. Bytes that are not UTF-8 count as symbols.
+/// Cuts one text into the matches of the pattern of GPT-2's encoder.py, first to last:
+///   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+/// A byte that belongs to no valid UTF-8 sequence counts as one symbol that is neither letter,
+/// number nor space.
 class PieceReader {
  public:
   /// `text` outlives the reader.
-  explicit PieceReader(std::string_view text);
-  ~PieceReader();
-  PieceReader(const PieceReader&) = delete;
-  PieceReader& operator=(const PieceReader&) = delete;
+  explicit PieceReader(std::string_view text) : text_(text) {}
 
   /// Sets `piece` to the next piece, a part of the text; false at its end.
   bool next(std::string_view& piece);
 
  private:
-  struct Match;
   std::string_view text_;
-  std::string valid_copy_;    ///< used if text_ is not valid UTF-8
-  std::string_view subject_;  ///< what the pattern sees: as long as text_
   std::size_t position_ = 0;
-  std::unique_ptr<Match> match_;
 };
 
 }  // namespace deltapipe

@@ -1,7 +1,10 @@
 #include "core/data/tokenizer.hpp"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <mutex>
 
 #include "core/data/bpe.hpp"
@@ -20,18 +23,37 @@ struct Tokenizer::Impl {
                 return a.content.size() > b.content.size();
               });
     for (const AddedToken& token : definition.added) {
-      starts_added[static_cast<unsigned char>(token.content[0])] = true;
+      starts_added[token.normalized ? 1 : 0][static_cast<unsigned char>(token.content[0])] = true;
       for (const char c : token.content) added_has_space |= c == ' ' || c == '\n';
     }
   }
 
-  /// The added token at the start of `text`, the longest one; null: none.
-  const AddedToken* added_at(std::string_view text) const {
-    if (!starts_added[static_cast<unsigned char>(text[0])]) return nullptr;
+  /// The added token at the start of `text`, the longest one of its kind; null: none.
+  const AddedToken* added_at(std::string_view text, bool normalized) const {
+    if (!starts_added[normalized ? 1 : 0][static_cast<unsigned char>(text[0])]) return nullptr;
     for (const AddedToken& token : definition.added) {
-      if (text.starts_with(token.content)) return &token;
+      if (token.normalized == normalized && text.starts_with(token.content)) return &token;
     }
     return nullptr;
+  }
+
+  /// Appends the ids of added tokens of one kind; `between` encodes what lies between them.
+  template <class Between>
+  void encode_added(std::string_view text, bool normalized, std::vector<std::int32_t>& ids,
+                    const Between& between) {
+    std::size_t plain = 0;  // start of the text since the last added token
+    for (std::size_t i = 0; i < text.size();) {
+      const AddedToken* token = added_at(text.substr(i), normalized);
+      if (token == nullptr) {
+        ++i;
+        continue;
+      }
+      between(text.substr(plain, i - plain));
+      ids.push_back(token->id);
+      i += token->content.size();
+      plain = i;
+    }
+    between(text.substr(plain));
   }
 
   void encode_plain(std::string_view text, std::vector<std::int32_t>& ids) {
@@ -49,7 +71,7 @@ struct Tokenizer::Impl {
 
   TokenizerDefinition definition;  // added tokens: longest first
   std::vector<std::string> bytes;
-  std::array<bool, 256> starts_added{};
+  std::array<std::array<bool, 256>, 2> starts_added{};  // by normalized
   bool added_has_space = false;
   BpeEncoder encoder;
   std::mutex mutex;  // of the encoder
@@ -87,19 +109,10 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
 
 void Tokenizer::encode_to(std::string_view text, std::vector<std::int32_t>& ids) const {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  std::size_t plain = 0;  // start of the text since the last added token
-  for (std::size_t i = 0; i < text.size();) {
-    const AddedToken* token = impl_->added_at(text.substr(i));
-    if (token == nullptr) {
-      ++i;
-      continue;
-    }
-    impl_->encode_plain(text.substr(plain, i - plain), ids);
-    ids.push_back(token->id);
-    i += token->content.size();
-    plain = i;
-  }
-  impl_->encode_plain(text.substr(plain), ids);
+  impl_->encode_added(text, false, ids, [&](std::string_view rest) {
+    impl_->encode_added(rest, true, ids,
+                        [&](std::string_view plain) { impl_->encode_plain(plain, ids); });
+  });
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
@@ -131,6 +144,36 @@ std::size_t Tokenizer::safe_cut(std::string_view text) const {
 
 int Tokenizer::vocabulary_size() const {
   return static_cast<int>(impl_->bytes.size());
+}
+
+std::string Tokenizer::hash() const {
+  const TokenizerDefinition& definition = impl_->definition;
+  std::string bytes;
+  const auto put = [&](std::uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8) bytes += static_cast<char>(number >> shift);
+  };
+  const auto put_text = [&](const std::string& text) {
+    put(text.size());
+    bytes += text;
+  };
+  put(definition.names.size());
+  for (const std::string& name : definition.names) put_text(name);
+  put(definition.merges.size());
+  for (const auto& [left, right] : definition.merges) put(pair_key(left, right));
+  std::vector<AddedToken> added = definition.added;
+  std::ranges::sort(added, {}, &AddedToken::id);
+  for (const AddedToken& token : added) {
+    put(static_cast<std::uint64_t>(token.id) << 1 | (token.normalized ? 1 : 0));
+    put_text(token.content);
+  }
+  put(static_cast<std::uint64_t>(std::int64_t{definition.end_of_text}));
+  put((definition.add_prefix_space ? 1 : 0) | (definition.ignore_merges ? 2 : 0));
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  std::array<char, 33> text{};
+  std::snprintf(text.data(), text.size(), "%016llx%016llx",
+                static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return text.data();
 }
 
 std::int32_t Tokenizer::end_of_text() const {

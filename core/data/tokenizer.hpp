@@ -50,6 +50,8 @@ class Tokenizer {
 
   /// Largest id + 1.
   int vocabulary_size() const;
+  /// Hash of all that the ids depend on: equal ones give equal ids for every text. 32 hex digits.
+  std::string hash() const;
   /// Id of the end-of-text token; -1 if the tokenizer has none.
   std::int32_t end_of_text() const;
 

@@ -1,6 +1,7 @@
 #include "core/data/tokenizer_files.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 #include <iterator>
@@ -21,6 +22,13 @@ namespace fs = std::filesystem;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kEndOfText = "<|endoftext|>";
+constexpr const char* kNothingAdded =
+    "deltapipe adds no tokens to a text; save the tokenizer with add_bos_token=False and "
+    "add_eos_token=False";
+// GPT-2's pattern as OpenAI and as the tiktoken library write it.
+constexpr std::array kPatterns = {
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+    R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
 constexpr const char* kByteLevelOnly = "deltapipe reads GPT-2's byte-level BPE only";
 
 [[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
@@ -65,8 +73,8 @@ class Builder {
   }
 
   /// An added token; the vocabulary may have it already.
-  void add_added(const std::string& file, const std::string& content, const Json& id,
-                 bool special) {
+  void add_added(const std::string& file, const std::string& content, const Json& id, bool special,
+                 bool normalized) {
     if (content.empty()) fail(file, "an added token is empty", "", "give it a text");
     if (added_.contains(content)) return;
     const auto found = id_of_.find(content);
@@ -76,7 +84,7 @@ class Builder {
       fail(file, "added token '" + content + "' has another id in the vocabulary", shown(id),
            "use " + std::to_string(found->second));
     }
-    definition.added.push_back({content, id_of_.at(content), special});
+    definition.added.push_back({content, id_of_.at(content), special, normalized});
     added_.insert(content);
   }
 
@@ -90,7 +98,9 @@ class Builder {
              "deltapipe knows added tokens without it only");
       }
     }
-    add_added(file, content.get<std::string>(), id, flag(file, entry, "special", false));
+    const bool special = flag(file, entry, "special", false);
+    add_added(file, content.get<std::string>(), id, special,
+              flag(file, entry, "normalized", !special));
   }
 
   void add_merge(const std::string& file, std::size_t line, const std::string& left,
@@ -117,7 +127,7 @@ class Builder {
   void set_end_of_text(const std::string& content, bool required) {
     const auto found = id_of_.find(content);
     if (found != id_of_.end()) {
-      add_added(file_, content, Json(), true);
+      add_added(file_, content, Json(), true, false);
       definition.end_of_text = found->second;
     } else if (required) {
       fail(file_, "the vocabulary lacks the end-of-text token", content,
@@ -172,12 +182,58 @@ void read_merges_txt(const std::string& file, Builder& builder) {
   }
 }
 
-/// Null and absent members are what a plain GPT-2 tokenizer has.
-void expect_type(const std::string& file, const Json& root, const char* key, const char* type) {
+/// The parts of a member that may be a Sequence of them (`list` names its list); null: none.
+std::vector<Json> parts_of(const Json& root, const char* key, const char* list) {
   const Json& part = member(root, key);
-  if (part.is_null()) return;
-  const Json& found = member(part, "type");
-  if (found != type) fail(file, std::string("unknown ") + key, shown(found), kByteLevelOnly);
+  if (part.is_null()) return {};
+  const Json& parts = member(part, list);
+  if (member(part, "type") != "Sequence" || !parts.is_array()) return {part};
+  return parts.get<std::vector<Json>>();
+}
+
+bool is_byte_level(const Json& part) {
+  return member(part, "type") == "ByteLevel";
+}
+
+/// A template such as "$A" gives the text's own ids and no others.
+bool adds_nothing(const Json& processor) {
+  if (is_byte_level(processor)) return true;
+  const Json& single = member(processor, "single");
+  return member(processor, "type") == "TemplateProcessing" && single.is_array() &&
+         single.size() == 1 && member(member(single[0], "Sequence"), "id") == "A";
+}
+
+void check_post_processor(const std::string& file, const Json& root) {
+  for (const Json& part : parts_of(root, "post_processor", "processors")) {
+    if (adds_nothing(part)) continue;
+    const bool is_template = member(part, "type") == "TemplateProcessing";
+    fail(file, is_template ? "the post_processor adds tokens to a text" : "unknown post_processor",
+         shown(is_template ? member(part, "single") : member(part, "type")),
+         is_template ? kNothingAdded : kByteLevelOnly);
+  }
+}
+
+/// Cuts at the matches of GPT-2's pattern, which ByteLevel has built in.
+bool is_gpt2_split(const Json& part) {
+  const Json& pattern = member(member(part, "pattern"), "Regex");
+  return member(part, "type") == "Split" && member(part, "behavior") == "Isolated" &&
+         member(part, "invert") != true &&
+         std::find(kPatterns.begin(), kPatterns.end(), pattern) != kPatterns.end();
+}
+
+/// ByteLevel with its own pattern, or Split by that pattern and a ByteLevel without. Returns
+/// whether it puts a space before a text.
+bool read_pre_tokenizer(const std::string& file, const Json& root) {
+  const std::vector<Json> parts = parts_of(root, "pre_tokenizer", "pretokenizers");
+  const Json byte_level = parts.empty() ? Json() : parts.back();
+  if (is_byte_level(byte_level)) {
+    const bool prefix = flag(file, byte_level, "add_prefix_space", true);
+    const bool own_pattern = flag(file, byte_level, "use_regex", true);
+    if (parts.size() == 1 && own_pattern) return prefix;
+    if (parts.size() == 2 && is_gpt2_split(parts[0]) && !own_pattern && !prefix) return false;
+  }
+  fail(file, "the pre_tokenizer is not ByteLevel with GPT-2's pattern",
+       shown(member(root, "pre_tokenizer")), kByteLevelOnly);
 }
 
 void check_kind(const std::string& file, const Json& root) {
@@ -200,18 +256,18 @@ void check_kind(const std::string& file, const Json& root) {
   if (!dropout.is_null() && dropout != 0) {
     fail(file, "the model has BPE dropout", shown(dropout), "set it to null");
   }
-  if (!member(root, "normalizer").is_null()) {
+  if (!parts_of(root, "normalizer", "normalizers").empty()) {
     fail(file, "the tokenizer has a normalizer", shown(member(root, "normalizer")), kByteLevelOnly);
   }
-  const Json& splitter = member(root, "pre_tokenizer");
-  if (member(splitter, "type") != "ByteLevel" || !flag(file, splitter, "use_regex", true)) {
-    fail(file, "the pre-tokenizer is not ByteLevel with its own pattern", shown(splitter),
-         kByteLevelOnly);
+  check_post_processor(file, root);
+  for (const Json& part : parts_of(root, "decoder", "decoders")) {
+    if (!is_byte_level(part)) {
+      fail(file, "unknown decoder", shown(member(part, "type")), kByteLevelOnly);
+    }
   }
-  expect_type(file, root, "post_processor", "ByteLevel");
-  expect_type(file, root, "decoder", "ByteLevel");
 }
 
+/// Truncation and padding are left alone: transformers switches them off unless a call asks.
 void read_tokenizer_json(const Json& root, Builder& builder) {
   const std::string& file = builder.file();
   check_kind(file, root);
@@ -234,8 +290,7 @@ void read_tokenizer_json(const Json& root, Builder& builder) {
     fail(file, "'added_tokens' is no list", shown(added), "");
   }
   for (const Json& entry : added) builder.add_added(file, entry, member(entry, "id"));
-  builder.definition.add_prefix_space =
-      flag(file, member(root, "pre_tokenizer"), "add_prefix_space", true);
+  builder.definition.add_prefix_space = read_pre_tokenizer(file, root);
   builder.definition.ignore_merges = flag(file, model, "ignore_merges", false);
 }
 
@@ -259,7 +314,7 @@ void read_side_files(const fs::path& directory, Builder& builder) {
     const Json added = read_json(file.string());
     if (!added.is_object()) fail(file.string(), "this is no JSON object", shown(added), "");
     for (const auto& [content, id] : added.items()) {
-      builder.add_added(file.string(), content, id, false);
+      builder.add_added(file.string(), content, id, false, true);
     }
   }
   std::string end_of_text = kEndOfText;
@@ -268,6 +323,11 @@ void read_side_files(const fs::path& directory, Builder& builder) {
     const Json config = read_json(file.string());
     builder.definition.add_prefix_space =
         flag(file.string(), config, "add_prefix_space", builder.definition.add_prefix_space);
+    for (const char* key : {"add_bos_token", "add_eos_token"}) {
+      if (flag(file.string(), config, key, false)) {
+        fail(file.string(), std::string("the tokenizer asks for ") + key, "true", kNothingAdded);
+      }
+    }
     const Json& added = member(config, "added_tokens_decoder");
     for (const auto& [id, entry] : added.items()) {
       builder.add_added(file.string(), entry, number_of(id));
@@ -316,7 +376,7 @@ OrderedJson added_json(const AddedToken& token, bool with_id) {
   entry["single_word"] = false;
   entry["lstrip"] = false;
   entry["rstrip"] = false;
-  entry["normalized"] = false;
+  entry["normalized"] = token.normalized;
   entry["special"] = token.special;
   return entry;
 }
@@ -355,7 +415,10 @@ OrderedJson tokenizer_json(const TokenizerDefinition& definition,
 
 OrderedJson tokenizer_config_json(const TokenizerDefinition& definition,
                                   const std::vector<AddedToken>& added) {
-  OrderedJson config = {{"tokenizer_class", "GPT2Tokenizer"},
+  // transformers 5 builds a GPT2Tokenizer from vocabulary and merges alone.
+  const char* tokenizer_class =
+      definition.ignore_merges ? "PreTrainedTokenizerFast" : "GPT2Tokenizer";
+  OrderedJson config = {{"tokenizer_class", tokenizer_class},
                         {"add_prefix_space", definition.add_prefix_space},
                         {"clean_up_tokenization_spaces", false}};
   config["added_tokens_decoder"] = OrderedJson::object();
@@ -373,6 +436,14 @@ OrderedJson tokenizer_config_json(const TokenizerDefinition& definition,
 }
 
 }  // namespace
+
+bool has_tokenizer_files(const std::string& directory) {
+  std::error_code ignored;
+  const auto has = [&](const char* name) {
+    return fs::exists(fs::path(directory) / name, ignored);
+  };
+  return has("tokenizer.json") || has("vocab.json") || has("encoder.json");
+}
 
 TokenizerDefinition load_tokenizer_files(const std::string& path) {
   std::error_code ignored;

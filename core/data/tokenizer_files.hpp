@@ -11,6 +11,9 @@ namespace deltapipe {
 /// an id in the result. Throws UserError.
 TokenizerDefinition load_tokenizer_files(const std::string& path);
 
+/// Whether a directory has files that load_tokenizer_files would read.
+bool has_tokenizer_files(const std::string& directory);
+
 /// Writes what Tokenizer::save promises. Throws UserError if a file cannot be written.
 void save_tokenizer_files(const TokenizerDefinition& definition, const std::string& directory);
 

@@ -48,11 +48,14 @@ void check_model(const Settings& s, const Places& places) {
   }
 }
 
-/// True when every training file holds tokens already.
+/// True when every data file holds tokens already.
 bool is_tokenised(const DataSettings& data) {
-  const auto ends_in_h5 = [](const std::string& file) { return file.ends_with(".h5"); };
-  return data.format == DataFormat::hdf5 ||
-         (data.format == DataFormat::automatic && std::ranges::all_of(data.train, ends_in_h5));
+  const auto holds_tokens = [&](const std::string& file) {
+    const bool named_so = file.ends_with(".h5") || file.ends_with(".hdf5");
+    return data.format == DataFormat::hdf5 || (data.format == DataFormat::automatic && named_so);
+  };
+  return std::ranges::all_of(data.train, holds_tokens) &&
+         std::ranges::all_of(data.validation, holds_tokens);
 }
 
 void check_tokenizer(const Settings& s, const Places& places) {
@@ -67,10 +70,17 @@ void check_tokenizer(const Settings& s, const Places& places) {
            "tokenizer.path and tokenizer.train_vocabulary exclude each other", "",
            "leave one of them out");
   }
+  if (t.train_vocabulary > 0 && !s.model.path.empty()) {
+    refuse(place_of(places, {"tokenizer.train_vocabulary", "model.path"}),
+           "model.path and tokenizer.train_vocabulary exclude each other: a model knows the ids of "
+           "its own tokenizer only",
+           s.model.path, "set tokenizer.train_vocabulary to 0, or tokenizer.path");
+  }
   if (s.model.path.empty() && t.path.empty() && t.train_vocabulary == 0 && !s.data.train.empty() &&
       !is_tokenised(s.data)) {
-    refuse(place_of(places, {"data.train"}), "a new model has no tokenizer for the training text",
-           "", "set tokenizer.path, tokenizer.train_vocabulary or model.path");
+    refuse(
+        place_of(places, {"data.train"}), "a new model has no tokenizer for its text", "",
+        "set tokenizer.path, tokenizer.train_vocabulary or model.path, or name token files (.h5)");
   }
 }
 

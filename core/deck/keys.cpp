@@ -89,7 +89,8 @@ void add_tokenizer(std::vector<Key>& keys, TokenizerSettings& t) {
       "directory with tokenizer.json or vocab.json and merges.txt, or a tokenizer.json; empty: "
       "the model's directory");
   add("train_vocabulary", Integer{&t.train_vocabulary, 0, 1 << 20},
-      "above 0: train a byte-level BPE with this many tokens (at least 257) on the training text");
+      "above 0: train a byte-level BPE with this many tokens (at least 257) on the training text; "
+      "for new models");
 }
 
 void add_data(std::vector<Key>& keys, DataSettings& d) {

@@ -100,7 +100,6 @@ deltapipe_package(json nlohmann_json 3.9 nlohmann_json::nlohmann_json nlohmann-j
   nlohmann-json)
 deltapipe_package(spdlog spdlog 1.8 spdlog::spdlog libspdlog-dev spdlog)
 deltapipe_package(toml tomlplusplus 3.0 tomlplusplus::tomlplusplus libtomlplusplus-dev tomlplusplus)
-deltapipe_library(pcre2 pcre2.h pcre2-8 libpcre2-dev pcre2)
 deltapipe_library(xxhash xxhash.h xxhash libxxhash-dev xxhash)
 deltapipe_library(random123 Random123/philox.h "" librandom123-dev random123)
 if(NOT DELTAPIPE_LIBRARIES_ONLY)

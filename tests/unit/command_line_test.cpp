@@ -47,7 +47,8 @@ TEST_CASE("each command takes a deck and overrides") {
   const std::vector<std::pair<const char*, Command>> commands = {{"train", Command::train},
                                                                  {"evaluate", Command::evaluate},
                                                                  {"generate", Command::generate},
-                                                                 {"check", Command::check}};
+                                                                 {"check", Command::check},
+                                                                 {"tokenize", Command::tokenize}};
   for (const auto& [name, command] : commands) {
     const Outcome plain = parse({name, "a.toml"});
     REQUIRE(plain.parsed.command_line);
@@ -98,7 +99,7 @@ TEST_CASE("a wrong command line is a usage error") {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
       {{}, "subcommand"},
       {{"trian", "a.toml"}, "unknown command 'trian'; did you mean 'train'?"},
-      {{"dance"}, "use train, evaluate, generate or check"},
+      {{"dance"}, "use train, evaluate, generate, check or tokenize"},
       {{"train"}, "DECK is required"},
       {{"check"}, "DECK is required"},
       {{"train", "a.toml", "--fast"}, "--fast"},

@@ -42,7 +42,33 @@ TEST_CASE("An empty GPT-2 config has transformers' defaults", "[files][config]")
   CHECK(config.n_inner == 3072);
   CHECK(config.layer_norm_epsilon == 1e-5);
   CHECK(config.attn_pdrop == 0.1);
-  CHECK(config.eos_token_id == 50256);
+  CHECK(config.bos_token_id == 50256);
+  CHECK(config.eos_token_ids == std::vector<int>{50256});
+  CHECK_FALSE(config.pad_token_id.has_value());
+}
+
+TEST_CASE("A config.json of transformers 5 is understood", "[files][config]") {
+  const TemporaryDirectory directory;
+  const std::string text = R"({
+    "activation_function": "gelu_pytorch_tanh", "add_cross_attention": false, "architectures":
+    ["GPT2LMHeadModel"], "attn_pdrop": 0, "bos_token_id": null, "dtype": "float32", "embd_pdrop": 0.1,
+    "eos_token_id": [7, 9], "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type":
+    "gpt2", "n_embd": 32, "n_head": 4, "n_inner": null, "n_layer": 2, "n_positions": 32,
+    "pad_token_id": 3, "reorder_and_upcast_attn": false, "resid_pdrop": 0.1,
+    "scale_attn_by_inverse_layer_idx": false, "scale_attn_weights": true, "summary_activation": null,
+    "tie_word_embeddings": false, "transformers_version": "5.23.0", "vocab_size": 27})";
+  write_bytes(directory / "config.json", text);
+  const Gpt2Config config = Gpt2Config::load(directory.path());
+  CHECK(config.n_inner == 128);
+  CHECK(config.vocabulary_size == 27);
+  CHECK_FALSE(config.tie_word_embeddings);
+  config.save(directory.path());  // token ids and their absence come back
+  const Gpt2Config again = Gpt2Config::load(directory.path());
+  for (const Gpt2Config& c : {config, again}) {
+    CHECK_FALSE(c.bos_token_id.has_value());
+    CHECK(c.eos_token_ids == std::vector<int>{7, 9});
+    CHECK(c.pad_token_id == 3);
+  }
 }
 
 TEST_CASE("A saved GPT-2 config loads as it was", "[files][config]") {
@@ -60,14 +86,14 @@ TEST_CASE("A saved GPT-2 config loads as it was", "[files][config]") {
   config.resid_pdrop = 1.0 / 3;
   config.tie_word_embeddings = false;
   config.bos_token_id = 0;
-  config.eos_token_id = 1000;
+  config.eos_token_ids = {1000};
   config.save(directory.path());
   const Gpt2Config loaded = Gpt2Config::load(directory.path());
   CHECK(loaded.n_inner == 100);
   CHECK(loaded.layer_norm_epsilon == 1.1e-7);
   CHECK(loaded.resid_pdrop == 1.0 / 3);
   CHECK_FALSE(loaded.tie_word_embeddings);
-  CHECK(loaded.eos_token_id == 1000);
+  CHECK(loaded.eos_token_ids == std::vector<int>{1000});
   const std::string text = read_bytes(directory / "config.json");
   loaded.save(directory.path());
   CHECK(read_bytes(directory / "config.json") == text);
@@ -88,6 +114,9 @@ TEST_CASE("GPT-2 configs that cannot be computed are refused", "[files][config]"
       {R"({"model_type": 2})", "(got 2)"},
       {R"({"model_type": "gpt2", "activation_function": "relu"})",
        "'activation_function' is supported as \"gelu_new\" only (got \"relu\")"},
+      {R"({"model_type": "gpt2", "activation_function": "gelu"})", "(got \"gelu\")"},
+      {R"({"model_type": "gpt2", "eos_token_id": [1, "x"]})", "'eos_token_id' must be a whole"},
+      {R"({"model_type": "gpt2", "bos_token_id": -1})", "'bos_token_id' must be a whole"},
       {R"({"model_type": "gpt2", "scale_attn_weights": false})", "'scale_attn_weights'"},
       {R"({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true})", "inverse_layer_idx"},
       {R"({"model_type": "gpt2", "add_cross_attention": true})", "'add_cross_attention'"},

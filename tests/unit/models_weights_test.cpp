@@ -162,6 +162,23 @@ TEST_CASE("Missing tensors and other shapes are the user's mistake", "[models][w
                           Catch::Contains("302"));
 }
 
+TEST_CASE("A stored output matrix is told from the token embedding", "[models][weights]") {
+  const TemporaryDirectory directory;
+  CHECK_FALSE(has_own_head(directory.path()));  // no weights yet
+  Gpt2Config config = small_config();
+  Values values = initial_values(config, 5, {3});
+  save_without(directory, config, "", values);
+  CHECK_FALSE(has_own_head(directory.path()));  // tied: no such tensor
+  config.tie_word_embeddings = false;
+  values = initial_values(config, 5, {3});
+  values["lm_head.weight"] = values.at("wte.weight");
+  save_without(directory, config, "", values);
+  CHECK_FALSE(has_own_head(directory.path()));
+  values["lm_head.weight"].back() += 1;
+  save_without(directory, config, "", values);
+  CHECK(has_own_head(directory.path()));
+}
+
 TEST_CASE("The balanced partition is as good as the best of all", "[models][partition]") {
   for (const double head : {0.0, 0.4, 1.0, 2.5, 7.0, 100.0})
     for (int blocks = 1; blocks <= 10; ++blocks)

@@ -88,6 +88,97 @@ TEST_CASE("All layouts of tokenizer files give the same ids", "[tokenizer]") {
   }
 }
 
+/// What transformers 5 writes beside the vocabulary.
+Json transformers5_json() {
+  Json root = tokenizer_json(true);
+  const Json first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const Json second = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
+  root["truncation"] = {
+      {"direction", "Left"}, {"max_length", 1}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  root["padding"] = {{"strategy", "BatchLongest"}, {"direction", "Right"}, {"pad_id", 2999}};
+  root["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", Json::array({first})},
+                            {"pair", Json::array({first, second})},
+                            {"special_tokens", Json::object()}};
+  return root;
+}
+
+TEST_CASE("Parts that change no id are read in all their spellings", "[tokenizer]") {
+  const Json split = {
+      {"type", "Split"},
+      {"pattern",
+       {{"Regex", R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"}}},
+      {"behavior", "Isolated"},
+      {"invert", false}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  const Json good = transformers5_json();
+  const Json none = Json::object();
+  const std::vector<Json> changes = {
+      none,
+      {{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}}},
+      {{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", Json::array({byte_level})}}}},
+      {{"post_processor",
+        {{"type", "Sequence"}, {"processors", {good["post_processor"], byte_level}}}}},
+      {{"post_processor", nullptr}},
+      {{"decoder", {{"type", "Sequence"}, {"decoders", Json::array({byte_level})}}}},
+      {{"normalizer", {{"type", "Sequence"}, {"normalizers", Json::array()}}}},
+  };
+  for (const Json& change : changes) {
+    INFO(change.dump());
+    Json root = good;
+    root.update(change);
+    const TemporaryDirectory directory;
+    write_bytes(directory / "tokenizer.json", root.dump());
+    check_same(Tokenizer::load(directory.path()));
+  }
+}
+
+TEST_CASE("Parts that would change ids are refused", "[tokenizer]") {
+  const TemporaryDirectory directory;
+  const Json end = {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}};
+  Json root = transformers5_json();
+  root["post_processor"]["single"].insert(root["post_processor"]["single"].begin(), end);
+  write_bytes(directory / "tokenizer.json", root.dump());
+  CHECK_THAT(load_message(directory.path()),
+             Contains("adds tokens to a text") && Contains("add_bos_token=False"));
+  root = transformers5_json();
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", R"(\p{N}{1,3}|\p{L}+)"}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}};
+  write_bytes(directory / "tokenizer.json", root.dump());
+  CHECK_THAT(load_message(directory.path()), Contains("GPT-2's pattern"));
+  root = transformers5_json();
+  write_bytes(directory / "tokenizer.json", root.dump());
+  write_bytes(directory / "tokenizer_config.json", R"({"add_bos_token": true})");
+  CHECK_THAT(load_message(directory.path()), Contains("tokenizer_config.json") &&
+                                                 Contains("add_bos_token") &&
+                                                 Contains("adds no tokens"));
+}
+
+TEST_CASE("Added tokens that are normalized come after the others", "[tokenizer]") {
+  Json root = tokenizer_json(true);
+  const Json added = {{"id", 3000}, {"content", "to<|end"}, {"special", false}};
+  root["added_tokens"].push_back(added);
+  for (const bool normalized : {false, true}) {
+    INFO(normalized);
+    root["added_tokens"][0]["normalized"] = false;
+    root["added_tokens"][1]["normalized"] = normalized;
+    const TemporaryDirectory directory;
+    write_bytes(directory / "tokenizer.json", root.dump());
+    const Tokenizer tokenizer = Tokenizer::load(directory.path());
+    const Ids ids = tokenizer.encode("to<|endoftext|>");
+    CHECK(ids.front() == (normalized ? small_tokenizer().encode("to").front() : 3000));
+    CHECK((ids.back() == 2999) == normalized);
+    CHECK(tokenizer.encode("xto<|end") == Ids{small_tokenizer().encode("x").front(), 3000});
+    tokenizer.save(directory / "again");
+    CHECK(Tokenizer::load(directory / "again").encode("to<|endoftext|>") == ids);
+  }
+}
+
 TEST_CASE("What is saved loads to the same ids", "[tokenizer]") {
   const TemporaryDirectory directory;
   small_tokenizer().save(directory / "deep/below");

@@ -1,0 +1,14 @@
+// Letters, numbers and spaces of Unicode, as the tokenizers library sees them.
+#pragma once
+
+#include <cstdint>
+
+namespace deltapipe {
+
+/// What GPT-2's pre-tokenisation tells apart: \p{L}, \p{N}, \s (White_Space), and all else.
+enum class UnicodeClass : std::uint8_t { other, letter, number, space };
+
+/// The class of a code point up to U+10FFFF; unassigned ones and surrogates are `other`.
+UnicodeClass unicode_class(char32_t code_point);
+
+}  // namespace deltapipe

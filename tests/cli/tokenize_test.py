@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""deltapipe tokenize, and runs from token files with and without a tokenizer."""
+
+import h5py
+import numpy as np
+
+import support
+
+
+class TokenFiles(support.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.lines = cls.place / "lines.jsonl"
+        cls.lines.write_text("".join(f'{{"text": "Line {n} of many."}}\n' for n in range(60)))
+        cls.deck = cls.deck_file(cls.small(
+            data={"train": [str(cls.text), str(cls.lines)], "validation": [str(cls.lines)]}))
+        cls.tokens = cls.place / "tokens"
+        cls.said = support.run(["tokenize", cls.deck, f"output.directory={cls.tokens}"])
+        assert cls.said.status == 0, cls.said
+
+    def from_tokens(self, **sections):
+        deck = self.small(data={"train": [str(self.tokens / "train.h5")],
+                                "validation": [str(self.tokens / "validation.h5")]},
+                          tokenizer={"train_vocabulary": 0,
+                                     "path": str(self.tokens / "tokenizer")})
+        return support.merged(deck, sections)
+
+    def characters(self, name, symbols, count=4000, **attributes):
+        """A token file of an invented language of single letters."""
+        random_numbers = np.random.default_rng(3)
+        steps = random_numbers.integers(1, 3, count)
+        with h5py.File(self.place / name, "w") as file:
+            file["tokens"] = (np.cumsum(steps) % symbols).astype(np.uint8)
+            file.attrs.update(attributes)
+        return str(self.place / name)
+
+    def character_deck(self, file, **sections):
+        return self.small(tokenizer={"train_vocabulary": 0}, data={"train": [file]}, **sections)
+
+    def test_the_file_says_what_it_is(self):
+        with h5py.File(self.tokens / "train.h5") as file:
+            self.assertEqual(file.attrs["vocabulary_size"], 300)
+            self.assertEqual(file.attrs["end_of_text"], 299)
+            self.assertEqual(len(file.attrs["tokenizer"]), 32)
+            self.assertEqual([str(self.text), str(self.lines)],
+                             [source.decode() if isinstance(source, bytes) else source
+                              for source in file.attrs["source"]])
+            self.assertEqual(file["tokens"].dtype, np.uint16)
+            offsets = file["document_offsets"][()]
+            self.assertEqual(len(offsets), 61)
+            self.assertEqual(offsets[0], 0)
+            self.assertLess(file["tokens"][()].max(), 300)
+        self.assertIn("train.h5: 61 documents", self.said.out)
+        self.assertFalse(list(self.tokens.glob(".deltapipe*")))
+
+    def test_tokens_train_as_their_text_does(self):
+        text = self.train(self.small(data={"train": [str(self.text), str(self.lines)],
+                                           "validation": [str(self.lines)]}), "from_text")
+        tokens = self.train(self.from_tokens(), "from_tokens", ranks=2,
+                            overrides=["pipeline.stages=2"])
+        np.testing.assert_array_equal(text.losses, tokens.losses)
+        np.testing.assert_array_equal(text.evaluations["loss"], tokens.evaluations["loss"])
+        saved = [(self.output(run) / "model/tokenizer.json").read_bytes()
+                 for run in ("from_text", "from_tokens")]
+        self.assertEqual(*saved)
+
+    def test_vocabularies_of_27_and_52_need_no_tokenizer(self):
+        for symbols in (27, 52):
+            with self.subTest(symbols=symbols):
+                file = self.characters(f"c{symbols}.h5", symbols, vocabulary_size=symbols)
+                deck = self.character_deck(
+                    file, pipeline={"stages": 2}, boundary__forward={"codec": "delta"},
+                    training={"steps": 30, "micro_batch_size": 2, "micro_batches": 2})
+                run = self.train(deck, f"chars{symbols}", ranks=2)
+                self.assertAlmostEqual(run.losses[0], np.log(symbols), delta=0.2)
+                self.assertLess(run.losses[-1], run.losses[0] - 0.1)
+                model = self.output(f"chars{symbols}") / "model"
+                self.assertEqual({path.name for path in model.iterdir()},
+                                 {"config.json", "model.safetensors"})
+                said = self.succeed(["evaluate", self.deck_file(deck), "pipeline.stages=1",
+                                     f"model.path={model}"])
+                self.assertIn(f"{run.evaluations['loss'][-1]:.6f}"[:6], said.out)
+
+    def test_generation_needs_a_tokenizer(self):
+        file = self.characters("g.h5", 27, vocabulary_size=27)
+        deck = self.deck_file(self.character_deck(file))
+        result = support.run(["generate", deck, "--prompt", "a"])
+        self.assert_stops(result, "generate needs a tokenizer", "tokenizer.path", status=1)
+
+    def test_mistakes(self):
+        unknown = self.deck_file(self.character_deck(self.characters("u.h5", 27)))
+        self.assert_stops(support.run(["train", unknown]), "u.h5", "vocabulary_size", status=1)
+        low = self.deck_file(self.character_deck(self.characters("l.h5", 27, vocabulary_size=20)))
+        self.assert_stops(support.run(["check", low]), "l.h5", "vocabulary of 20", status=1)
+        again = self.deck_file(self.from_tokens())
+        self.assert_stops(support.run(["tokenize", again]), "train.h5", "tokens already", status=1)
+        other = self.deck_file(self.from_tokens())
+        with_other = support.run(["check", other, "tokenizer.path=",
+                                  "tokenizer.train_vocabulary=280", f"data.train={self.text}"])
+        self.assert_stops(with_other, "validation.h5", "another tokenizer", status=1)
+        both = support.run(["check", self.deck, f"model.path={self.place}"])
+        self.assert_stops(both, "model.path and tokenizer.train_vocabulary", status=2)
+
+
+if __name__ == "__main__":
+    support.main()
