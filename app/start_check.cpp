@@ -1,6 +1,7 @@
 #include "app/start_check.hpp"
 
 #include <array>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -96,22 +97,9 @@ const char* name_of(Command command) {
   return "unknown";
 }
 
-/// Of all tokens' bytes and of how a text is cut into them.
-std::string fingerprint(const Tokenizer& tokenizer) {
-  std::string all;
-  for (std::int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
-    try {
-      const std::string bytes = tokenizer.decode({&id, 1});
-      all += std::to_string(bytes.size()) + ' ' + bytes;
-    } catch (const UserError&) {
-      all += '-';  // ids may have gaps
-    }
-  }
-  for (const std::int32_t id : tokenizer.encode("The five boxing wizards jump quickly, don't they? "
-                                                " In 1984 naïve façades cost €12.50\n"))
-    all += std::to_string(id) + ' ';
-  return std::to_string(tokenizer.vocabulary_size()) + " tokens, hash " +
-         hexadecimal(checksum(all.data(), all.size()));
+std::string fingerprint(const std::optional<Tokenizer>& tokenizer) {
+  if (!tokenizer) return "none";
+  return std::to_string(tokenizer->vocabulary_size()) + " tokens, hash " + tokenizer->hash();
 }
 
 std::string fingerprint(const TokenDataset& set) {
@@ -140,8 +128,11 @@ std::vector<Fact> facts_of(const Gpt2Config& c) {
   add("attn_pdrop", c.attn_pdrop);
   add("resid_pdrop", c.resid_pdrop);
   add("tie_word_embeddings", c.tie_word_embeddings);
-  add("bos_token_id", c.bos_token_id);
-  add("eos_token_id", c.eos_token_id);
+  add("bos_token_id", c.bos_token_id.value_or(-1));
+  std::string ends;
+  for (const int id : c.eos_token_ids) ends += (ends.empty() ? "" : ", ") + std::to_string(id);
+  add("eos_token_id", ends);
+  add("pad_token_id", c.pad_token_id.value_or(-1));
   return facts;
 }
 
