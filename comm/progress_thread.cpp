@@ -119,8 +119,6 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
   }
   ask_for_precise_naps();  // this thread waits for messages of emulated links
   post_stop_receive();
-  ClockSync::start(*this, control_, clock_);
-  if (rank_ == 0 && size_ > 1) ++standing_requests_;
   if (watch_.timeout_seconds > 0 && size_ > 1) {
     sign_interval_ = std::min<nanoseconds>(
         kLongestSignInterval, std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(
