@@ -30,9 +30,15 @@ CacheShape cache_shape(const BoundaryEndPlan& plan, const Codec& codec) {
   return shape;
 }
 
+/// Null where no evaluation comes by.
+std::unique_ptr<Codec> plain_codec(const BoundaryEndPlan& plan) {
+  if (!plan.evaluates) return nullptr;
+  return make_codec(plain_settings(), plan.codec.shape, plan.codec.storage);
+}
+
 /// Bytes of the largest message's payload.
-std::size_t largest_payload(const Codec& codec, const Codec& plain) {
-  return std::max(codec.max_payload_bytes(), plain.max_payload_bytes());
+std::size_t largest_payload(const Codec& codec, const Codec* plain) {
+  return std::max(codec.max_payload_bytes(), plain == nullptr ? 0 : plain->max_payload_bytes());
 }
 
 /// All rows as the codec's View type, without taking part in ownership.
@@ -44,9 +50,8 @@ Activations activations(const MatrixRef<float>& x) {
 
 MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
   const std::unique_ptr<Codec> codec = main_codec(plan.codec);
-  const std::unique_ptr<Codec> plain =
-      make_codec(plain_settings(), plan.codec.shape, plan.codec.storage);
-  const std::size_t payload = largest_payload(*codec, *plain);
+  const std::unique_ptr<Codec> plain = plain_codec(plan);
+  const std::size_t payload = largest_payload(*codec, plain.get());
   MemoryLedger ledger;
   ChannelOptions channel;
   const std::size_t hashes = MemoryCheck::max_bytes(
@@ -55,7 +60,7 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
   channel.slots = plan.slots;
   ledger.add_host(MemoryUse::messages, channel_memory_bytes(channel));
   ledger.add<DeviceBytes>(MemoryUse::messages,
-                          codec->memory_bytes() + plain->memory_bytes() + 2 * hashes);
+                          codec->memory_bytes() + (plain ? plain->memory_bytes() : 0) + 2 * hashes);
   if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
     ledger.add<DeviceBytes>(MemoryUse::messages, payload);
   if (codec->record_bytes() == 0) return ledger;
@@ -101,7 +106,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
     : account_(progress.account()),
       shape_(plan.codec.shape),
       codec_(main_codec(plan.codec)),
-      plain_(make_codec(plain_settings(), plan.codec.shape, plan.codec.storage)),
+      plain_(plain_codec(plan)),
       first_sample_(plan.memory.first_sample),
       sample_stride_(plan.memory.sample_stride),
       memory_check_(plan.memory.verify_every, plan.codec.shape.max_samples,
@@ -188,7 +193,7 @@ MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
 }
 
 std::size_t BoundaryEnd::max_payload_bytes() const {
-  return largest_payload(*codec_, *plain_);
+  return largest_payload(*codec_, plain_.get());
 }
 
 std::size_t BoundaryEnd::max_message_bytes() const {

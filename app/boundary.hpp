@@ -66,6 +66,8 @@ struct BoundaryEndPlan {
   bool backward = false;
   bool sender = false;
   int slots = 2;  ///< message buffers
+  /// Also carries the fp32 messages of evaluations; gradients do not.
+  bool evaluates = true;
 };
 
 /// What the end takes. memory.samples 0: not known yet, the cache takes its budget.
@@ -110,7 +112,7 @@ class BoundaryEnd {
   TimeAccount& account_;
   CodecShape shape_;
   std::unique_ptr<Codec> codec_;
-  std::unique_ptr<Codec> plain_;
+  std::unique_ptr<Codec> plain_;  ///< of evaluations, if it carries them
   std::unique_ptr<ActivationCache> cache_;
   std::uint64_t first_sample_;
   std::uint64_t sample_stride_;

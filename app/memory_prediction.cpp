@@ -8,6 +8,7 @@
 #include "app/progress_display.hpp"
 #include "app/save_model.hpp"
 #include "app/token_table.hpp"
+#include "comm/gradient_all_reduce.hpp"
 #include "core/error.hpp"
 #include "models/gpt2_weights.hpp"
 #include "models/optimizer.hpp"
@@ -65,7 +66,13 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
   RankMemory memory;
   memory.process = process_bytes + first_use_bytes(ranks_of(settings.pipeline));
   memory.ledger = gpt2_memory(model.config, part, plan.capacity);
-  if (shape.training) memory.ledger.add(Optimizer<float>::memory(parameters));
+  if (shape.training) {
+    memory.ledger.add(Optimizer<float>::memory(parameters));
+    std::size_t elements = 0;
+    for (const ParameterInfo& p : parameters) elements += p.size;
+    memory.ledger.add_host(MemoryUse::replicas,
+                           gradient_all_reduce_bytes(elements, place.replicas));
+  }
   for (const BoundaryEndPlan* end : ends_of(plan)) memory.ledger.add(boundary_end_memory(*end));
   if (plan.tokens) memory.ledger.add(token_exchange_memory(*plan.tokens));
   if (plan.has_token_index)

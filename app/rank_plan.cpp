@@ -77,6 +77,7 @@ RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
     e.codec.training = shape.training;
     e.memory = memory;
     e.boundary = static_cast<std::uint32_t>(boundary);
+    e.evaluates = !backward;
     e.backward = backward;
     e.sender = backward != (boundary == place.stage);
     e.slots = message_buffers(settings.pipeline.schedule, shape.micro_batches,

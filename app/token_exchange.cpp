@@ -65,6 +65,7 @@ TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExcha
     e.memory.samples = shape.vocabulary;
     e.memory.verify_every = settings.cache.verify_every;
     e.boundary = static_cast<std::uint32_t>(plan.boundary);
+    e.evaluates = backward;  // rows cross in evaluations, their gradients do not
     e.backward = backward;
     e.sender = backward == last_stage;
     e.slots = slots;

@@ -16,6 +16,11 @@ constexpr bool kHostMemory = Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSp
 
 }  // namespace
 
+std::uint64_t gradient_all_reduce_bytes(std::size_t elements, int replicas) {
+  if (replicas == 1) return 0;
+  return std::uint64_t{elements} * sizeof(float) * (kHostMemory ? 1 : 2);
+}
+
 GradientAllReduce::GradientAllReduce(ProgressThread& progress, MPI_Comm stage_comm,
                                      std::vector<Bucket> buckets)
     : progress_(progress),

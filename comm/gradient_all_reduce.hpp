@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "comm/channel.hpp"
@@ -11,6 +12,10 @@
 #include "core/views.hpp"
 
 namespace deltapipe {
+
+/// Memory for sums of so many elements under way at once: MPI's own copy of what it sums, and on
+/// devices the pinned buffers.
+std::uint64_t gradient_all_reduce_bytes(std::size_t elements, int replicas);
 
 /// Uncompressed all-reduce. Every replica gets the same bits: MPI's nonblocking all-reduce forms
 /// each sum in one place or in an order that does not depend on the rank.

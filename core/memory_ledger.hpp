@@ -20,7 +20,7 @@ enum class MemoryUse {
   messages,     ///< buffers of channels, codecs' tables
   cache,        ///< activation memories of delta codecs: records, staging, tables
   embeddings,   ///< exchange of tied embeddings: rows, gradients, memories
-  replicas      ///< staging of gradient sums
+  replicas      ///< gradients on their way
 };
 inline constexpr std::array<const char*, 8> kMemoryUseNames = {
     "weights",  "optimizer", "activations", "workspace",

@@ -147,6 +147,7 @@ class Run:
             self.attributes = dict(file.attrs)
             self.steps = {name: data[()] for name, data in file["steps"].items()}
             self.evaluations = {name: data[()] for name, data in file["evaluations"].items()}
+            self.memory = {name: data[()] for name, data in file.get("memory", {}).items()}
 
     @property
     def losses(self):
