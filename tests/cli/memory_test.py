@@ -92,7 +92,9 @@ class Memory(support.TestCase):
         self.compare("spill", self.memories(cache={"budget": "4 MB"}), 2)
 
     def test_delta_with_replicas(self):
-        self.compare("delta-replicas", self.deck(**DELTA), 2, 2)
+        self.compare("delta-replicas", self.deck(12, 64, 64, (8, 8), **DELTA,
+                                                 pipeline={"schedule": "gpipe"},
+                                                 data={"max_train_samples": 128}), 2, 2)
 
     # --- what check refuses and when
 
