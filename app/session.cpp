@@ -41,8 +41,10 @@ Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_o
 
 namespace {
 
-/// A model that is cut short by its config.json would train, as another model.
-void check_no_further_block(const std::string& directory, const Gpt2Config& config) {
+/// Compares config.json with the weights before anything is planned or built by it. A model that is
+/// cut short by its config.json would train, as another model.
+void check_weights(const std::string& directory, const ModelLayout& layout) {
+  const Gpt2Config& config = layout.config;
   const SafetensorsReader reader = SafetensorsReader::open_directory(directory);
   const std::string name = "h." + std::to_string(config.n_layer) + ".ln_1.weight";
   if (reader.contains(name) || reader.contains("transformer." + name))
@@ -50,6 +52,8 @@ void check_no_further_block(const std::string& directory, const Gpt2Config& conf
                      .file = directory,
                      .value = "n_layer " + std::to_string(config.n_layer) + ", tensor " + name,
                      .remedy = "set n_layer in config.json to the number of blocks"});
+  for (int stage = 0; stage < static_cast<int>(layout.partition.size()); ++stage)
+    check_weights(reader, gpt2_parameters(config, stage_part(layout.partition, stage)));
 }
 
 }  // namespace
@@ -100,7 +104,9 @@ ModelPlan plan_model(const Settings& settings) {
                                 ? new_config(settings.model, vocabulary, tokenizer.end_of_text())
                                 : Gpt2Config::load(settings.model.path);
   check_vocabulary(settings, tokenizer, config);
-  return {plan_layout(settings, config), std::move(tokenizer)};
+  ModelLayout layout = plan_layout(settings, config);
+  if (!settings.model.path.empty()) check_weights(settings.model.path, layout);
+  return {std::move(layout), std::move(tokenizer)};
 }
 
 std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const ModelPlan& plan,
@@ -110,7 +116,6 @@ std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const Mod
   if (settings.model.path.empty()) {
     initialise_weights<float>(plan.config, settings.training.seed, stage->parameters());
   } else {
-    check_no_further_block(settings.model.path, plan.config);
     load_weights<float>(settings.model.path, stage->parameters());
   }
   return stage;
