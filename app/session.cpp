@@ -63,8 +63,10 @@ Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_o
 
 namespace {
 
-/// A model that is cut short by its config.json would train, as another model.
-void check_no_further_block(const std::string& directory, const Gpt2Config& config) {
+/// Compares config.json with the weights before anything is planned or built by it. A model that is
+/// cut short by its config.json would train, as another model.
+void check_weights(const std::string& directory, const ModelLayout& layout) {
+  const Gpt2Config& config = layout.config;
   const SafetensorsReader reader = SafetensorsReader::open_directory(directory);
   const std::string name = "h." + std::to_string(config.n_layer) + ".ln_1.weight";
   if (reader.contains(name) || reader.contains("transformer." + name))
@@ -72,6 +74,8 @@ void check_no_further_block(const std::string& directory, const Gpt2Config& conf
                      .file = directory,
                      .value = "n_layer " + std::to_string(config.n_layer) + ", tensor " + name,
                      .remedy = "set n_layer in config.json to the number of blocks"});
+  for (int stage = 0; stage < static_cast<int>(layout.partition.size()); ++stage)
+    check_weights(reader, gpt2_parameters(config, stage_part(layout.partition, stage)));
 }
 
 }  // namespace
@@ -140,7 +144,9 @@ ModelPlan plan_model(const Settings& settings) {
   if (is_new) config = new_config(settings.model, vocabulary.size, vocabulary.end_of_text);
   check_vocabulary(settings, vocabulary.size, config);
   const std::int32_t end_of_text = vocabulary.end_of_text;
-  return {plan_layout(settings, config), std::move(tokenizer), end_of_text, std::move(warnings)};
+  ModelLayout layout = plan_layout(settings, config);
+  if (!is_new) check_weights(settings.model.path, layout);
+  return {std::move(layout), std::move(tokenizer), end_of_text, std::move(warnings)};
 }
 
 std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const ModelPlan& plan,
@@ -150,7 +156,6 @@ std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const Mod
   if (settings.model.path.empty()) {
     initialise_weights<float>(plan.config, settings.training.seed, stage->parameters());
   } else {
-    check_no_further_block(settings.model.path, plan.config);
     load_weights<float>(settings.model.path, stage->parameters());
   }
   return stage;

@@ -59,11 +59,15 @@ std::string saved_name(const std::string& parameter) {
   return parameter == "lm_head.weight" ? parameter : kPrefix + parameter;
 }
 
+void check_weights(const SafetensorsReader& reader, const std::vector<ParameterInfo>& parameters) {
+  for (const ParameterInfo& p : parameters)
+    reader.expect_shape(stored_name(reader, p.name), p.shape);
+}
+
 template <class Real>
 void load_weights(const std::string& directory, ParameterArena<Real>& parameters) {
   const SafetensorsReader reader = SafetensorsReader::open_directory(directory);
-  for (const ParameterInfo& p : parameters.info())
-    reader.expect_shape(stored_name(reader, p.name), p.shape);
+  check_weights(reader, parameters.info());
   std::vector<float> values;
   for (std::size_t i = 0; i < parameters.info().size(); ++i) {
     const ParameterInfo& p = parameters.info()[i];

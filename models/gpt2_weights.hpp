@@ -12,6 +12,10 @@
 
 namespace deltapipe {
 
+/// UserError unless the files hold these parameters in these shapes. Takes no memory for them, so
+/// that it can come before a stage is built by a config.json that may be wrong.
+void check_weights(const SafetensorsReader& reader, const std::vector<ParameterInfo>& parameters);
+
 /// Reads the tensors of `parameters`, and no others, from a directory's safetensors; names with and
 /// without "transformer." in front are known. UserError for a missing tensor or another shape.
 template <class Real>

@@ -23,6 +23,8 @@ packages=(
   libxxhash-dev                 # checksums
   catch2                        # unit and MPI tests
   clang-format                  # the style check
+  clang-14                      # fuzz targets
+  libclang-rt-14-dev            # ... libFuzzer and the sanitizers behind them
   python3                       # analysis and style checks
   python3-venv                  # a place for transformers, see setup_python.sh
   python3-h5py                  # reads outputs

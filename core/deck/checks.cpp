@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <limits>
 
 #include "core/codec/settings_check.hpp"
 #include "core/error.hpp"
@@ -118,6 +119,19 @@ void check_training(const Settings& s, const Places& places) {
            "the learning rate warms up for longer than the training lasts",
            to_string(t.warmup_steps) + " of " + to_string(t.steps) + " steps",
            "lower training.optimizer.warmup_steps");
+  }
+  // Rows of a step are counted in 32 bits. A model from files has its own longest sequence.
+  const int tokens = s.data.sequence_length > 0 ? s.data.sequence_length
+                     : s.model.path.empty()     ? s.model.n_positions
+                                                : 1;
+  const double rows = static_cast<double>(t.micro_batch_size) * t.micro_batches * tokens;
+  if (rows > std::numeric_limits<int>::max()) {
+    refuse(place_of(places, {"training.micro_batches", "training.micro_batch_size",
+                             "data.sequence_length"}),
+           "training.micro_batch_size x training.micro_batches x data.sequence_length is too large",
+           to_string(t.micro_batch_size) + " x " + to_string(t.micro_batches) + " x " +
+               to_string(tokens),
+           "let a step and replica have fewer than 2^31 tokens");
   }
   for (const int stage : t.recompute_stages) {
     if (stage < s.pipeline.stages) continue;

@@ -125,7 +125,7 @@ class Layouts(Mistakes):
         self.stops(self.small(**{"model.new": {"n_layer": 10000, "n_embd": 65536}}), "memory",
                    "deltapipe check", ranks=(1, 2), status=1)
         self.stops(self.small(training={"micro_batches": 65536, "micro_batch_size": 65536}),
-                   "micro_batches", "65536 x 65536 x 32")
+                   "micro_batches", "65536 x 65536 x 32", ".toml:", status=2)
 
     def test_recomputing_stage_that_is_not(self):
         self.stops(self.small(training={"recompute_stages": [2]}), "recompute_stages", "2")

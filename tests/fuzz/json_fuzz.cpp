@@ -1,0 +1,29 @@
+// A JSON text and a model's config.json. What the reader takes is what the library reads there.
+#include "core/files/json.inc"
+#include "models/gpt2_config.hpp"
+#include "support.hpp"
+
+using namespace deltapipe;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text = fuzz::text_of(data, size);
+  Json whole;
+  if (fuzz::takes([&] { whole = parse_json(text, {.file = "a.json"}); })) {
+    fuzz::expect(whole == Json::parse(text));
+    fuzz::expect(shown(whole).size() < 80);
+  }
+  Json members = Json::object();
+  const bool taken = fuzz::takes([&] {
+    for_each_json_member(
+        text, {.file = "a.json"}, [](const std::string& key) { return !key.starts_with('n'); },
+        [&](const std::string& key, Json&& value) { members[key] = std::move(value); });
+  });
+  if (taken && whole.is_object()) {
+    for (const auto& [key, value] : whole.items()) {
+      fuzz::expect(key.starts_with('n') ? !members.contains(key) : members.at(key) == value);
+    }
+  }
+  fuzz::write("config.json", text);
+  fuzz::takes([] { Gpt2Config::load(fuzz::scratch().string()).check("config.json"); });
+  return 0;
+}
