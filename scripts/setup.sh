@@ -18,7 +18,6 @@ packages=(
   libtomlplusplus-dev           # decks
   nlohmann-json3-dev            # config.json, tokenizer.json, safetensors' headers
   libcli11-dev                  # command line
-  libspdlog-dev                 # log lines
   librandom123-dev              # counter-based random numbers
   libxxhash-dev                 # checksums
   catch2                        # unit and MPI tests

@@ -98,7 +98,6 @@ message(STATUS "hdf5: ${HDF5_VERSION}, ${hdf5_link}")
 
 deltapipe_package(json nlohmann_json 3.9 nlohmann_json::nlohmann_json nlohmann-json3-dev
   nlohmann-json)
-deltapipe_package(spdlog spdlog 1.8 spdlog::spdlog libspdlog-dev spdlog)
 deltapipe_package(toml tomlplusplus 3.0 tomlplusplus::tomlplusplus libtomlplusplus-dev tomlplusplus)
 deltapipe_library(xxhash xxhash.h xxhash libxxhash-dev xxhash)
 deltapipe_library(random123 Random123/philox.h "" librandom123-dev random123)
