@@ -54,7 +54,6 @@ struct BoundaryMemory {
   std::string directory;            ///< of the spill file
   bool keep_file = false;           ///< after the end of the run
   std::uint64_t verify_every = 64;  ///< as MemoryCheck has it
-  std::string directory;            ///< of the spill file
   int replica = 0;
   CacheIoThread* io = nullptr;
 };
