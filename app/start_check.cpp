@@ -155,8 +155,8 @@ void compare_program_and_deck(MPI_Comm world, Command command, Settings& setting
 
 void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data) {
   std::vector<Fact> facts = facts_of(plan.config);
-  facts.push_back({"tokenizer", plan.tokenizer ? fingerprint(*plan.tokenizer) : std::string("none"),
-                   "give every rank the same tokenizer files"});
+  facts.push_back(
+      {"tokenizer", fingerprint(plan.tokenizer), "give every rank the same tokenizer files"});
   if (data != nullptr) {
     const char* const remedy = "give every rank the same data files";
     facts.push_back({"training set", fingerprint(data->train), remedy});
