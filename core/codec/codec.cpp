@@ -9,6 +9,7 @@
 #include "core/codec/row_codec.hpp"
 #include "core/codec/settings_check.hpp"
 #include "core/error.hpp"
+#include "core/random.hpp"
 
 namespace deltapipe {
 
@@ -64,7 +65,7 @@ class WarmupCodec final : public Codec {
     DELTAPIPE_ASSERT(warmup_->record_bytes() == main_->record_bytes(), "one kind of memory");
     std::uint64_t bits;
     std::memcpy(&bits, &epochs_, sizeof bits);
-    id_ = static_cast<std::uint32_t>((bits * 0x9e3779b97f4a7c15ull) >> 32) ^ main_->id();
+    id_ = static_cast<std::uint32_t>(mix_bits(bits) >> 32) ^ main_->id();
   }
 
   std::uint32_t id() const override { return id_; }

@@ -19,21 +19,21 @@ struct DenseRows {
   KOKKOS_INLINE_FUNCTION static Value* values(std::uint8_t* block, int t, int n) {
     return reinterpret_cast<Value*>(block) + static_cast<std::size_t>(t) * n;
   }
-  KOKKOS_INLINE_FUNCTION static int exponent(const Team&, int, const float*) { return 0; }
-  KOKKOS_INLINE_FUNCTION static void write(const Team& team, int n, const float* x, int,
+  KOKKOS_INLINE_FUNCTION static int exponent(const RowMember&, int, const float*) { return 0; }
+  KOKKOS_INLINE_FUNCTION static void write(const RowMember& team, int n, const float* x, int,
                                            std::uint8_t* block, int, int t) {
     Value* row = values(block, t, n);
-    row_for(team, n, [=](int c) {
+    row_for_synced(team, n, [=](int c) {
       if constexpr (format == DenseFormat::fp32)
         row[c] = x[c];
       else
         row[c] = bfloat_of(x[c]);
     });
   }
-  KOKKOS_INLINE_FUNCTION static void read(const Team& team, int n, std::uint8_t* block, int, int t,
-                                          float* x) {
+  KOKKOS_INLINE_FUNCTION static void read(const RowMember& team, int n, std::uint8_t* block, int,
+                                          int t, float* x) {
     const Value* row = values(block, t, n);
-    row_for(team, n, [=](int c) {
+    row_for_synced(team, n, [=](int c) {
       if constexpr (format == DenseFormat::fp32)
         x[c] = row[c];
       else
@@ -51,15 +51,15 @@ struct DenseRows<DenseFormat::fp16> {
   static std::size_t block_bytes(int tokens, int channels) {
     return HalfRow::block_bytes(tokens, channels);
   }
-  KOKKOS_INLINE_FUNCTION static int exponent(const Team& team, int n, const float* x) {
+  KOKKOS_INLINE_FUNCTION static int exponent(const RowMember& team, int n, const float* x) {
     return half_exponent_of_row(team, n, x);
   }
-  KOKKOS_INLINE_FUNCTION static void write(const Team& team, int n, const float* x, int exponent,
-                                           std::uint8_t* block, int tokens, int t) {
+  KOKKOS_INLINE_FUNCTION static void write(const RowMember& team, int n, const float* x,
+                                           int exponent, std::uint8_t* block, int tokens, int t) {
     write_half_row(team, n, x, exponent, HalfRow::of(block, tokens, t, n));
   }
-  KOKKOS_INLINE_FUNCTION static void read(const Team& team, int n, std::uint8_t* block, int tokens,
-                                          int t, float* x) {
+  KOKKOS_INLINE_FUNCTION static void read(const RowMember& team, int n, std::uint8_t* block,
+                                          int tokens, int t, float* x) {
     read_half_row(team, n, HalfRow::of(block, tokens, t, n), x);
   }
   KOKKOS_INLINE_FUNCTION static float rounded(float x, int exponent) {
@@ -71,7 +71,7 @@ template <DenseFormat format>
 struct DenseEncode {
   RowArguments a;
 
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     using Rows = DenseRows<format>;
     const int row = team.league_rank();
     const SampleEntry& sample = a.samples[row / a.tokens];
@@ -110,14 +110,14 @@ template <DenseFormat format>
 struct DenseDecode {
   RowArguments a;
 
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int row = team.league_rank();
     const int b = row / a.tokens;
     const int t = row % a.tokens;
     const int n = a.channels;
     float* x = a.x + static_cast<std::size_t>(row) * n;
     if (b >= a.sample_count || t >= a.samples[b].tokens) {
-      row_for(team, n, [&](int c) { x[c] = 0.0f; });
+      row_for_synced(team, n, [&](int c) { x[c] = 0.0f; });
       return;
     }
     const SampleEntry& sample = a.samples[b];

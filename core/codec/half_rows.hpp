@@ -6,7 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/codec/row.hpp"
+#include "core/codec/number_formats.hpp"
+#include "core/row.hpp"
 
 #if defined(__F16C__) && !defined(__CUDACC__) && !defined(__HIPCC__)
 #include <immintrin.h>
@@ -16,7 +17,7 @@
 namespace deltapipe::codec {
 
 /// halves[i] := half(scale * x[i]).
-KOKKOS_INLINE_FUNCTION void halves_of_row(const Team& team, int n, const float* x, float scale,
+KOKKOS_INLINE_FUNCTION void halves_of_row(const RowMember& team, int n, const float* x, float scale,
                                           std::uint16_t* halves) {
   int done = 0;
 #if defined(DELTAPIPE_CODEC_F16C)
@@ -26,11 +27,11 @@ KOKKOS_INLINE_FUNCTION void halves_of_row(const Team& team, int n, const float* 
                      _mm256_cvtps_ph(_mm256_mul_ps(_mm256_loadu_ps(x + done), factor),
                                      _MM_FROUND_TO_NEAREST_INT));
 #endif
-  row_for(team, n - done, [=](int i) { halves[done + i] = half_of(scale * x[done + i]); });
+  row_for_synced(team, n - done, [=](int i) { halves[done + i] = half_of(scale * x[done + i]); });
 }
 
 /// halves[i] := half(saturate(scale * x[i], kMaxHalf)).
-KOKKOS_INLINE_FUNCTION void finite_halves_of_row(const Team& team, int n, const float* x,
+KOKKOS_INLINE_FUNCTION void finite_halves_of_row(const RowMember& team, int n, const float* x,
                                                  float scale, std::uint16_t* halves) {
   int done = 0;
 #if defined(DELTAPIPE_CODEC_F16C)
@@ -45,13 +46,14 @@ KOKKOS_INLINE_FUNCTION void finite_halves_of_row(const Team& team, int n, const 
                      _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
   }
 #endif
-  row_for(team, n - done,
-          [=](int i) { halves[done + i] = half_of(saturate(scale * x[done + i], kMaxHalf)); });
+  row_for_synced(team, n - done, [=](int i) {
+    halves[done + i] = half_of(saturate(scale * x[done + i], kMaxHalf));
+  });
 }
 
 /// x[i] := scale * float(halves[i]).
-KOKKOS_INLINE_FUNCTION void floats_of_halves(const Team& team, int n, const std::uint16_t* halves,
-                                             float scale, float* x) {
+KOKKOS_INLINE_FUNCTION void floats_of_halves(const RowMember& team, int n,
+                                             const std::uint16_t* halves, float scale, float* x) {
   int done = 0;
 #if defined(DELTAPIPE_CODEC_F16C)
   const __m256 factor = _mm256_set1_ps(scale);
@@ -60,7 +62,8 @@ KOKKOS_INLINE_FUNCTION void floats_of_halves(const Team& team, int n, const std:
     _mm256_storeu_ps(x + done, _mm256_mul_ps(_mm256_cvtph_ps(half), factor));
   }
 #endif
-  row_for(team, n - done, [=](int i) { x[done + i] = scale * float_of_half(halves[done + i]); });
+  row_for_synced(team, n - done,
+                 [=](int i) { x[done + i] = scale * float_of_half(halves[done + i]); });
 }
 
 /// 2^exponent, exponent from -126 to 127.
@@ -93,26 +96,27 @@ KOKKOS_INLINE_FUNCTION int half_exponent(std::uint32_t largest) {
   return binade < 15 - 126 ? 126 : 15 - binade;
 }
 
-KOKKOS_INLINE_FUNCTION int half_exponent_of_row(const Team& team, int n, const float* x) {
-  return half_exponent(row_max(team, n, [=](int c) { return finite_magnitude(x[c]); }));
+KOKKOS_INLINE_FUNCTION int half_exponent_of_row(const RowMember& team, int n, const float* x) {
+  return half_exponent(row_max(team, n, 0u, [=](int c) { return finite_magnitude(x[c]); }));
 }
 
-KOKKOS_INLINE_FUNCTION void write_half_row(const Team& team, int n, const float* x, int exponent,
-                                           const HalfRow& row) {
+KOKKOS_INLINE_FUNCTION void write_half_row(const RowMember& team, int n, const float* x,
+                                           int exponent, const HalfRow& row) {
   Kokkos::single(Kokkos::PerTeam(team),
                  [=]() { *row.exponent = static_cast<std::int16_t>(exponent); });
   halves_of_row(team, n, x, power_of_two(exponent), row.halves);
 }
 
 /// NaN is written as 0 and an infinity as the largest half.
-KOKKOS_INLINE_FUNCTION void write_finite_half_row(const Team& team, int n, const float* x,
+KOKKOS_INLINE_FUNCTION void write_finite_half_row(const RowMember& team, int n, const float* x,
                                                   int exponent, const HalfRow& row) {
   Kokkos::single(Kokkos::PerTeam(team),
                  [=]() { *row.exponent = static_cast<std::int16_t>(exponent); });
   finite_halves_of_row(team, n, x, power_of_two(exponent), row.halves);
 }
 
-KOKKOS_INLINE_FUNCTION void read_half_row(const Team& team, int n, const HalfRow& row, float* x) {
+KOKKOS_INLINE_FUNCTION void read_half_row(const RowMember& team, int n, const HalfRow& row,
+                                          float* x) {
   floats_of_halves(team, n, row.halves, power_of_two(-*row.exponent), x);
 }
 

@@ -35,15 +35,15 @@ struct Memory<MemoryStorage::fp32> {
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{4} * tokens * channels;
   }
-  KOKKOS_INLINE_FUNCTION static void load(const Team& team, const MemoryRow& row, float* work,
+  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
     const float* values = row.values<float>();
-    row_for(team, row.channels, [&](int c) { work[c] = values[c]; });
+    row_for_synced(team, row.channels, [&](int c) { work[c] = values[c]; });
   }
-  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, const float* x,
-                                           std::uint8_t*) {
+  KOKKOS_INLINE_FUNCTION static void store(const RowMember& team, const MemoryRow& row,
+                                           const float* x, std::uint8_t*) {
     float* values = row.values<float>();
-    row_for(team, row.channels, [&](int c) { values[c] = x[c]; });
+    row_for_synced(team, row.channels, [&](int c) { values[c] = x[c]; });
   }
 };
 
@@ -52,12 +52,12 @@ struct Memory<MemoryStorage::fp16> {
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{2} * tokens * channels;
   }
-  KOKKOS_INLINE_FUNCTION static void load(const Team& team, const MemoryRow& row, float* work,
+  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
     floats_of_halves(team, row.channels, row.values<std::uint16_t>(), 1.0f, work);
   }
-  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, const float* x,
-                                           std::uint8_t*) {
+  KOKKOS_INLINE_FUNCTION static void store(const RowMember& team, const MemoryRow& row,
+                                           const float* x, std::uint8_t*) {
     finite_halves_of_row(team, row.channels, x, 1.0f, row.values<std::uint16_t>());
   }
 };
@@ -67,15 +67,16 @@ struct Memory<MemoryStorage::bf16> {
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{2} * tokens * channels;
   }
-  KOKKOS_INLINE_FUNCTION static void load(const Team& team, const MemoryRow& row, float* work,
+  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
     const std::uint16_t* values = row.values<std::uint16_t>();
-    row_for(team, row.channels, [&](int c) { work[c] = float_of_bfloat(values[c]); });
+    row_for_synced(team, row.channels, [&](int c) { work[c] = float_of_bfloat(values[c]); });
   }
-  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, const float* x,
-                                           std::uint8_t*) {
+  KOKKOS_INLINE_FUNCTION static void store(const RowMember& team, const MemoryRow& row,
+                                           const float* x, std::uint8_t*) {
     std::uint16_t* values = row.values<std::uint16_t>();
-    row_for(team, row.channels, [&](int c) { values[c] = bfloat_of(saturate(x[c], kMaxBfloat)); });
+    row_for_synced(team, row.channels,
+                   [&](int c) { values[c] = bfloat_of(saturate(x[c], kMaxBfloat)); });
   }
 };
 
@@ -101,7 +102,7 @@ struct PackedMemory {
            row.t * packed_bytes(bits, row.channels);
   }
 
-  KOKKOS_INLINE_FUNCTION static void load(const Team& team, const MemoryRow& row, float* work,
+  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t* codes) {
     unpack_bits<bits>(team, lanes_of(row.channels), packed(row), codes);
     const std::uint16_t* step_of_tile = steps(row);
@@ -112,17 +113,18 @@ struct PackedMemory {
     if constexpr (kHostExecution) {
       for (int first = 0; first < n; first += kTile) {
         const float step = float_of_step(step_of_tile[first / kTile]);
-        row_for(team, n - first < kTile ? n - first : kTile,
-                [=](int c) { work[first + c] = value(codes[first + c], step); });
+        row_for_synced(team, n - first < kTile ? n - first : kTile,
+                       [=](int c) { work[first + c] = value(codes[first + c], step); });
       }
     } else {
-      row_for(team, n,
-              [=](int c) { work[c] = value(codes[c], float_of_step(step_of_tile[c / kTile])); });
+      row_for_synced(team, n, [=](int c) {
+        work[c] = value(codes[c], float_of_step(step_of_tile[c / kTile]));
+      });
     }
   }
 
-  KOKKOS_INLINE_FUNCTION static void store(const Team& team, const MemoryRow& row, const float* x,
-                                           std::uint8_t* codes) {
+  KOKKOS_INLINE_FUNCTION static void store(const RowMember& team, const MemoryRow& row,
+                                           const float* x, std::uint8_t* codes) {
     const int n = row.channels;
     const int lanes = lanes_of(n);
     std::uint16_t* step_of_tile = steps(row);
@@ -130,17 +132,17 @@ struct PackedMemory {
       const int width = n - first < kTile ? n - first : kTile;
       const float* tile = x + first;
       const std::uint32_t largest =
-          row_max(team, width, [&](int c) { return finite_magnitude(tile[c]); });
+          row_max(team, width, 0u, [&](int c) { return finite_magnitude(tile[c]); });
       const std::uint16_t step = step_of(float_of(largest), static_cast<float>(kLevels));
       const float inverse = inverse_of(float_of_step(step));
-      row_for(team, width, [=](int c) {
+      row_for_synced(team, width, [=](int c) {
         // rint, not an addition of 1.5 * 2^23: product and sum must not be fused.
         const float code = saturate(std::rint(tile[c] * inverse), static_cast<float>(kLevels));
         codes[first + c] = static_cast<std::uint8_t>(static_cast<int>(code) + kLevels);
       });
       Kokkos::single(Kokkos::PerTeam(team), [=]() { step_of_tile[first / kTile] = step; });
     }
-    row_for(team, 8 * lanes - n, [=](int c) { codes[n + c] = 0; });
+    row_for_synced(team, 8 * lanes - n, [=](int c) { codes[n + c] = 0; });
     pack_bits<bits>(team, lanes, codes, packed(row));
   }
 };

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/codec/row.hpp"
+#include "core/row.hpp"
 
 namespace deltapipe::codec {
 
@@ -21,9 +21,9 @@ KOKKOS_INLINE_FUNCTION constexpr std::size_t packed_bytes(int bits, int n) {
 
 /// codes: 8*lanes bytes, each below 2^bits, those after the n-th zero.
 template <int bits>
-KOKKOS_INLINE_FUNCTION void pack_bits(const Team& team, int lanes, const std::uint8_t* codes,
+KOKKOS_INLINE_FUNCTION void pack_bits(const RowMember& team, int lanes, const std::uint8_t* codes,
                                       std::uint8_t* packed) {
-  row_for(team, lanes, [&](int l) {
+  row_for_synced(team, lanes, [&](int l) {
     std::uint32_t low = 0;   // codes 0 to 3
     std::uint32_t high = 0;  // codes 4 to 7
     for (int k = 0; k < 4; ++k) {
@@ -47,10 +47,10 @@ KOKKOS_INLINE_FUNCTION void pack_bits(const Team& team, int lanes, const std::ui
 }
 
 template <int bits>
-KOKKOS_INLINE_FUNCTION void unpack_bits(const Team& team, int lanes, const std::uint8_t* packed,
-                                        std::uint8_t* codes) {
+KOKKOS_INLINE_FUNCTION void unpack_bits(const RowMember& team, int lanes,
+                                        const std::uint8_t* packed, std::uint8_t* codes) {
   constexpr std::uint32_t mask = (1u << bits) - 1;
-  row_for(team, lanes, [&](int l) {
+  row_for_synced(team, lanes, [&](int l) {
     std::uint32_t low = 0;
     std::uint32_t high = 0;
     constexpr int whole = bits / 2;
@@ -75,8 +75,8 @@ KOKKOS_INLINE_FUNCTION void unpack_bits(const Team& team, int lanes, const std::
   });
 }
 
-KOKKOS_INLINE_FUNCTION void pack_row(const Team& team, int bits, int n, const std::uint8_t* codes,
-                                     std::uint8_t* packed) {
+KOKKOS_INLINE_FUNCTION void pack_row(const RowMember& team, int bits, int n,
+                                     const std::uint8_t* codes, std::uint8_t* packed) {
   const int lanes = lanes_of(n);
   switch (bits) {
     case 1:
@@ -98,7 +98,7 @@ KOKKOS_INLINE_FUNCTION void pack_row(const Team& team, int bits, int n, const st
   }
 }
 
-KOKKOS_INLINE_FUNCTION void unpack_row(const Team& team, int bits, int n,
+KOKKOS_INLINE_FUNCTION void unpack_row(const RowMember& team, int bits, int n,
                                        const std::uint8_t* packed, std::uint8_t* codes) {
   const int lanes = lanes_of(n);
   switch (bits) {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/codec/memory.hpp"
-#include "core/codec/philox.hpp"
 #include "core/codec/row_codec.hpp"
+#include "core/random.hpp"
 
 namespace deltapipe::codec {
 
@@ -64,7 +64,7 @@ struct RowBuffers {
   static std::size_t bytes(int channels) {
     return 4 * round_up(channels, 16) + 3 * round_up(8 * lanes_of(channels), 64) + 64;
   }
-  KOKKOS_INLINE_FUNCTION static RowBuffers of(const Team& team, int channels) {
+  KOKKOS_INLINE_FUNCTION static RowBuffers of(const RowMember& team, int channels) {
     const std::size_t floats = (static_cast<std::size_t>(channels) + 15) / 16 * 16;
     const std::size_t lanes = (static_cast<std::size_t>(8) * lanes_of(channels) + 63) / 64 * 64;
     auto* memory =
@@ -76,22 +76,22 @@ struct RowBuffers {
 
 /// No memory: the codec quantize.
 struct NoMemory {
-  KOKKOS_INLINE_FUNCTION static void load(const Team& team, const MemoryRow& row, float* work,
+  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
-    row_for(team, row.channels, [&](int c) { work[c] = 0.0f; });
+    row_for_synced(team, row.channels, [&](int c) { work[c] = 0.0f; });
   }
-  KOKKOS_INLINE_FUNCTION static void store(const Team&, const MemoryRow&, const float*,
+  KOKKOS_INLINE_FUNCTION static void store(const RowMember&, const MemoryRow&, const float*,
                                            std::uint8_t*) {}
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int, int) { return 0; }
 };
 
 /// Zeroes a record's bytes after its last row, so that equal memories are equal records.
 template <class M>
-KOKKOS_INLINE_FUNCTION void clear_record_end(const Team& team, const MemoryRow& row) {
+KOKKOS_INLINE_FUNCTION void clear_record_end(const RowMember& team, const MemoryRow& row) {
   const std::size_t used = M::bytes(row.tokens, row.channels);
   const std::size_t end = (used + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
   std::uint8_t* rest = row.record + used;
-  row_for(team, static_cast<int>(end - used), [=](int i) { rest[i] = 0; });
+  row_for_synced(team, static_cast<int>(end - used), [=](int i) { rest[i] = 0; });
 }
 
 struct UniformStep {
@@ -117,7 +117,7 @@ struct StepOfSegment {
 
 /// random[k*lanes + l], k = 0 ... 7: 16 random bits for channel k*lanes + l of token t. They depend
 /// on nothing but run, step, boundary, direction, sample and element.
-KOKKOS_INLINE_FUNCTION void fill_random(const Team& team, const RowArguments& a,
+KOKKOS_INLINE_FUNCTION void fill_random(const RowMember& team, const RowArguments& a,
                                         std::uint64_t sample, int t, std::uint16_t* random) {
   const int lanes = lanes_of(a.channels);
   const auto first = static_cast<std::uint32_t>(t) * static_cast<std::uint32_t>(lanes);
@@ -125,7 +125,7 @@ KOKKOS_INLINE_FUNCTION void fill_random(const Team& team, const RowArguments& a,
   const auto id1 = static_cast<std::uint32_t>(sample >> 32);
   const std::uint64_t key = a.key;
   const std::uint32_t step = a.step;
-  row_for(team, lanes, [&](int l) {
+  row_for_synced(team, lanes, [&](int l) {
     const PhiloxBlock block = philox(first + static_cast<std::uint32_t>(l), step, id0, id1, key);
     for (int w = 0; w < 4; ++w) {
       random[2 * w * lanes + l] = static_cast<std::uint16_t>(block.word[w]);
@@ -146,7 +146,7 @@ KOKKOS_INLINE_FUNCTION float changed(float memory, float level, float step) {
 /// Stochastic rounding takes x to a grid of 2^-16 steps, nearest, and from there up with exactly
 /// the probability of the remainder: the bias is below 2^-17 steps.
 template <class Step>
-KOKKOS_INLINE_FUNCTION void quantize_span(const Team& team, const RowFormat& format, int n,
+KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat& format, int n,
                                           const float* x, float* work, std::uint8_t* codes,
                                           const std::uint16_t* random, const Step& step) {
   const float low = format.low;
@@ -159,14 +159,14 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const Team& team, const RowFormat& for
     return v > low ? v : low;
   };
   if (format.stride == 1.0f && !format.stochastic) {
-    row_for(team, n, [=](int c) {
+    row_for_synced(team, n, [=](int c) {
       constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction
       const float q = (scaled(c) + kRound) - kRound;
       codes[c] = static_cast<std::uint8_t>(static_cast<int>(q) + shift);
       work[c] = changed(work[c], q, step.at(c));
     });
   } else if (format.stride == 1.0f) {
-    row_for(team, n, [=](int c) {
+    row_for_synced(team, n, [=](int c) {
       const float v = scaled(c) * 65536.0f;
       const int grid = static_cast<int>(v + (v < 0.0f ? -0.5f : 0.5f));
       const int q = (grid + static_cast<int>(random[c])) >> 16;
@@ -174,13 +174,13 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const Team& team, const RowFormat& for
       work[c] = changed(work[c], static_cast<float>(q), step.at(c));
     });
   } else if (!format.stochastic) {
-    row_for(team, n, [=](int c) {
+    row_for_synced(team, n, [=](int c) {
       const float q = x[c] - work[c] < 0.0f ? -1.0f : 1.0f;
       codes[c] = static_cast<std::uint8_t>(q > 0.0f ? 1 : 0);
       work[c] = changed(work[c], q, step.at(c));
     });
   } else {
-    row_for(team, n, [=](int c) {
+    row_for_synced(team, n, [=](int c) {
       const int grid = static_cast<int>((scaled(c) + 1.0f) * 32768.0f + 0.5f);
       const int u = (grid + static_cast<int>(random[c])) >> 16;
       codes[c] = static_cast<std::uint8_t>(u);
@@ -191,18 +191,18 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const Team& team, const RowFormat& for
 
 /// work := work + what the codes stand for.
 template <class Step>
-KOKKOS_INLINE_FUNCTION void add_codes(const Team& team, const RowFormat& format, int n,
+KOKKOS_INLINE_FUNCTION void add_codes(const RowMember& team, const RowFormat& format, int n,
                                       const std::uint8_t* codes, float* work, const Step& step) {
   const float stride = format.stride;
   const float shift = format.shift;
-  row_for(team, n, [=](int c) {
+  row_for_synced(team, n, [=](int c) {
     const float q = static_cast<float>(static_cast<int>(codes[c])) * stride - shift;
     work[c] = changed(work[c], q, step.at(c));
   });
 }
 
 /// Steps of a row's segments for x - work.
-KOKKOS_INLINE_FUNCTION void find_steps(const Team& team, const RowFormat& format, int n,
+KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& format, int n,
                                        const float* x, const float* work, std::uint16_t* steps) {
   for (int s = 0; s < format.segments; ++s) {
     const int first = s * format.segment;
@@ -215,12 +215,13 @@ KOKKOS_INLINE_FUNCTION void find_steps(const Team& team, const RowFormat& format
                static_cast<float>(width);
     } else if (format.is_even()) {
       std::uint32_t largest =
-          row_max(team, width, [=](int c) { return bits_of(change(c)) & 0x7fffffffu; });
+          row_max(team, width, 0u, [=](int c) { return bits_of(change(c)) & 0x7fffffffu; });
       if (largest >= kInfinityBits)
-        largest = row_max(team, width, [=](int c) { return finite_magnitude(change(c)); });
+        largest = row_max(team, width, 0u, [=](int c) { return finite_magnitude(change(c)); });
       needed = float_of(largest);
     } else {
-      needed = float_of(row_max(team, width, [&](int c) { return format.needed_step(change(c)); }));
+      needed =
+          float_of(row_max(team, width, 0u, [&](int c) { return format.needed_step(change(c)); }));
     }
     const std::uint16_t step = format.step_for(needed);
     Kokkos::single(Kokkos::PerTeam(team), [&]() { steps[s] = step; });
@@ -246,7 +247,7 @@ struct CodeRow {
   }
 };
 
-KOKKOS_INLINE_FUNCTION void quantize_row(const Team& team, const RowArguments& a,
+KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
                                          const RowFormat& format, const SampleEntry& sample, int t,
                                          const float* x, const RowBuffers& buffers) {
   const int n = a.channels;
@@ -267,11 +268,11 @@ KOKKOS_INLINE_FUNCTION void quantize_row(const Team& team, const RowArguments& a
     quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
                   StepOfSegment{row.steps, format.segment});
   }
-  row_for(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
+  row_for_synced(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
   pack_row(team, format.bits, n, buffers.codes, row.packed);
 }
 
-KOKKOS_INLINE_FUNCTION void dequantize_row(const Team& team, const RowArguments& a,
+KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
                                            const RowFormat& format, const SampleEntry& sample,
                                            int t, float* work, std::uint8_t* codes) {
   const int n = a.channels;
@@ -297,14 +298,14 @@ KOKKOS_INLINE_FUNCTION float* float_row(std::uint8_t* block, int t, int n) {
 
 /// A first visit's values, sent as fp32 or fp16. Only finite ones may enter a memory: NaN becomes
 /// 0, infinities the largest number. work := what was sent.
-KOKKOS_INLINE_FUNCTION void send_dense_row(const Team& team, const RowArguments& a, RowKind kind,
-                                           const SampleEntry& sample, int t, const float* x,
-                                           float* work) {
+KOKKOS_INLINE_FUNCTION void send_dense_row(const RowMember& team, const RowArguments& a,
+                                           RowKind kind, const SampleEntry& sample, int t,
+                                           const float* x, float* work) {
   const int n = a.channels;
   std::uint8_t* block = a.payload + sample.payload;
   if (kind == RowKind::fp32) {
     float* values = float_row(block, t, n);
-    row_for(team, n, [=](int c) { values[c] = work[c] = saturate(x[c], kMaxFloat); });
+    row_for_synced(team, n, [=](int c) { values[c] = work[c] = saturate(x[c], kMaxFloat); });
     return;
   }
   const HalfRow row = HalfRow::of(block, sample.tokens, t, n);
@@ -312,13 +313,14 @@ KOKKOS_INLINE_FUNCTION void send_dense_row(const Team& team, const RowArguments&
   read_half_row(team, n, row, work);
 }
 
-KOKKOS_INLINE_FUNCTION void receive_dense_row(const Team& team, const RowArguments& a, RowKind kind,
-                                              const SampleEntry& sample, int t, float* work) {
+KOKKOS_INLINE_FUNCTION void receive_dense_row(const RowMember& team, const RowArguments& a,
+                                              RowKind kind, const SampleEntry& sample, int t,
+                                              float* work) {
   const int n = a.channels;
   std::uint8_t* block = a.payload + sample.payload;
   if (kind == RowKind::fp32) {
     const float* values = float_row(block, t, n);
-    row_for(team, n, [=](int c) { work[c] = values[c]; });
+    row_for_synced(team, n, [=](int c) { work[c] = values[c]; });
   } else {
     read_half_row(team, n, HalfRow::of(block, sample.tokens, t, n), work);
   }
@@ -329,7 +331,7 @@ struct EncodeRows {
   RowArguments a;
   RowFormats formats;
 
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int index = team.league_rank();
     const SampleEntry& sample = a.samples[index / a.tokens];
     const RowFormat& format = formats.format[sample.format];
@@ -357,12 +359,12 @@ struct EncodeRows {
     add_sums(team, x, index, buffers.work);
   }
 
-  KOKKOS_INLINE_FUNCTION void add_sums(const Team& team, const float* x, int index,
+  KOKKOS_INLINE_FUNCTION void add_sums(const RowMember& team, const float* x, int index,
                                        const float* seen) const {
     const int n = a.channels;
     // The largest magnitude, as bits, tells in one pass whether there is anything to count.
     const std::uint32_t largest =
-        row_max(team, n, [=](int c) { return bits_of(x[c]) & 0x7fffffffu; });
+        row_max(team, n, 0u, [=](int c) { return bits_of(x[c]) & 0x7fffffffu; });
     std::uint32_t nonfinite = 0;
     if (largest >= kInfinityBits)
       nonfinite = row_sum<std::uint32_t>(team, n, [=](int c) { return is_nonfinite(x[c]); });
@@ -393,14 +395,14 @@ struct DecodeRows {
   RowArguments a;
   RowFormats formats;
 
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int index = team.league_rank();
     const int b = index / a.tokens;
     const int t = index % a.tokens;
     const int n = a.channels;
     float* x = a.x + static_cast<std::size_t>(index) * n;
     if (b >= a.sample_count) {
-      row_for(team, n, [=](int c) { x[c] = 0.0f; });
+      row_for_synced(team, n, [=](int c) { x[c] = 0.0f; });
       return;
     }
     const SampleEntry& sample = a.samples[b];
@@ -409,7 +411,7 @@ struct DecodeRows {
     const MemoryRow memory{a.pool + sample.record, a.tokens, t, n};
     if (t == 0 && !format.uses_memory) clear_record_end<M>(team, memory);
     if (t >= sample.tokens) {
-      row_for(team, n, [=](int c) { x[c] = 0.0f; });
+      row_for_synced(team, n, [=](int c) { x[c] = 0.0f; });
       if (!format.uses_memory) {
         NoMemory::load(team, memory, buffers.work, buffers.codes);
         M::store(team, memory, buffers.work, buffers.codes);
@@ -440,11 +442,11 @@ struct ChannelScales {
   int format;  ///< only samples of this one count
   std::uint32_t* partials_RC;
 
-  KOKKOS_INLINE_FUNCTION void operator()(const Team& team) const {
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int n = a.channels;
     const RowBuffers buffers = RowBuffers::of(team, n);
     std::uint32_t* partials = partials_RC + static_cast<std::size_t>(team.league_rank()) * n;
-    row_for(team, n, [=](int c) { partials[c] = 0; });
+    row_for_synced(team, n, [=](int c) { partials[c] = 0; });
     const RowFormat& rows = formats.format[format];
     const bool mean = rows.mean_scale;
     const int end = a.sample_count * a.tokens;
@@ -461,7 +463,7 @@ struct ChannelScales {
         M::load(team, memory, work, buffers.codes);
       else
         NoMemory::load(team, memory, work, buffers.codes);
-      row_for(team, n, [&](int c) {
+      row_for_synced(team, n, [&](int c) {
         const std::uint32_t value = rows.needed_step(x[c] - work[c]);
         const std::uint32_t sum = bits_of(float_of(partials[c]) + float_of(value));
         const std::uint32_t larger = value > partials[c] ? value : partials[c];

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/random.hpp"
 
 namespace deltapipe {
 
@@ -16,14 +17,8 @@ namespace codec {
 
 namespace {
 
-std::uint64_t mix(std::uint64_t x) {  // splitmix64's finaliser
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 std::uint64_t chain(std::uint64_t hash, std::uint64_t value) {
-  return mix(hash + 0x9e3779b97f4a7c15ull + mix(value));
+  return mix_bits(hash + 0x9e3779b97f4a7c15ull + mix_bits(value));
 }
 
 std::uint64_t random_key(const Visit& visit) {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/codec/codec.hpp"
-#include "core/codec/row.hpp"
 #include "core/memory_ledger.hpp"
+#include "core/row.hpp"
 
 namespace deltapipe::codec {
 

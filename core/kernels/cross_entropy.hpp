@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/kernels/math.hpp"
-#include "core/kernels/row.hpp"
+#include "core/row.hpp"
 
 namespace deltapipe {
 

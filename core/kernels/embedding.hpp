@@ -2,7 +2,7 @@
 // or only the rows that a step's tokens need.
 #pragma once
 
-#include "core/kernels/row.hpp"
+#include "core/row.hpp"
 
 namespace deltapipe {
 

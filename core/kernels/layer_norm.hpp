@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/kernels/row.hpp"
+#include "core/row.hpp"
 
 namespace deltapipe {
 

@@ -4,8 +4,8 @@
 
 #include "core/kernels/gemm.hpp"
 #include "core/kernels/math.hpp"
-#include "core/kernels/row.hpp"
 #include "core/random.hpp"
+#include "core/row.hpp"
 
 namespace deltapipe {
 

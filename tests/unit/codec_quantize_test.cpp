@@ -7,8 +7,8 @@
 #include <set>
 
 #include "core/codec/codec.hpp"
-#include "core/codec/philox.hpp"
 #include "core/error.hpp"
+#include "core/random.hpp"
 #include "support/codec_reference.hpp"
 
 using namespace deltapipe;
@@ -270,8 +270,7 @@ TEST_CASE("Philox is Random123's") {
     const r123::Philox4x32::ctr_type counter = {{i, i * 77, ~i, i << 20}};
     const r123::Philox4x32::key_type key = {{i * 3, 0xdeadbeefu ^ i}};
     const auto expected = r123::Philox4x32()(counter, key);
-    const auto block =
-        codec::philox(i, i * 77, ~i, i << 20, (std::uint64_t{key[1]} << 32) | key[0]);
+    const auto block = philox(i, i * 77, ~i, i << 20, (std::uint64_t{key[1]} << 32) | key[0]);
     for (int w = 0; w < 4; ++w) REQUIRE(block.word[w] == expected[w]);
   }
 }

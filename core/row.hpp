@@ -10,21 +10,37 @@ namespace deltapipe {
 using RowPolicy = Kokkos::TeamPolicy<ExecSpace>;
 using RowMember = RowPolicy::member_type;
 
-/// One team a row.
-inline RowPolicy row_policy(const ExecSpace& exec, int rows) {
-  if constexpr (kHostExecution) return RowPolicy(exec, rows, 1);
-  return RowPolicy(exec, rows, Kokkos::AUTO);
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && !defined(__HIPCC__)
+#define DELTAPIPE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#else
+#define DELTAPIPE_INDEPENDENT_ITERATIONS
+#endif
+
+/// One team a row, with scratch memory of its own.
+inline RowPolicy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0) {
+  RowPolicy policy =
+      kHostExecution ? RowPolicy(exec, rows, 1) : RowPolicy(exec, rows, Kokkos::AUTO);
+  if (scratch_bytes > 0) policy.set_scratch_size(0, Kokkos::PerTeam(scratch_bytes));
+  return policy;
 }
 
-/// body(i) for i in [0, n); iterations are independent.
+/// body(i) for i in [0, n); iterations are independent. No barrier: other threads of the team may
+/// not see yet what was written.
 template <class Body>
 KOKKOS_FORCEINLINE_FUNCTION void row_for(const RowMember& team, int n, const Body& body) {
   if constexpr (kHostExecution) {
-#pragma GCC ivdep
+    DELTAPIPE_INDEPENDENT_ITERATIONS
     for (int i = 0; i < n; ++i) body(i);
   } else {
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, n), body);
   }
+}
+
+/// row_for, and then the whole team sees what was written.
+template <class Body>
+KOKKOS_FORCEINLINE_FUNCTION void row_for_synced(const RowMember& team, int n, const Body& body) {
+  row_for(team, n, body);
+  if constexpr (!kHostExecution) team.team_barrier();
 }
 
 inline constexpr int kRowLanes = 16;
@@ -37,7 +53,7 @@ KOKKOS_FORCEINLINE_FUNCTION Real row_sum(const RowMember& team, int n, const Bod
     Real lane[kRowLanes] = {};
     const int whole = n - n % kRowLanes;
     for (int i = 0; i < whole; i += kRowLanes) {
-#pragma GCC ivdep
+      DELTAPIPE_INDEPENDENT_ITERATIONS
       for (int l = 0; l < kRowLanes; ++l) lane[l] += body(i + l);
     }
     for (int i = whole; i < n; ++i) lane[i - whole] += body(i);
@@ -51,35 +67,38 @@ KOKKOS_FORCEINLINE_FUNCTION Real row_sum(const RowMember& team, int n, const Bod
   return total;
 }
 
-/// Largest body(i) over [0, n), at least `least`; NaN values are passed over.
-template <class Real, class Body>
-KOKKOS_FORCEINLINE_FUNCTION Real row_max(const RowMember& team, int n, Real least,
-                                         const Body& body) {
-  Real largest = least;
+/// Largest body(i) over [0, n), at least `least`, the same value in all threads of the team; NaN
+/// values are passed over.
+template <class Value, class Body>
+KOKKOS_FORCEINLINE_FUNCTION Value row_max(const RowMember& team, int n, Value least,
+                                          const Body& body) {
+  Value largest = least;
   if constexpr (kHostExecution) {
-    Real lane[kRowLanes];
-    for (int l = 0; l < kRowLanes; ++l) lane[l] = least;
-    const int whole = n - n % kRowLanes;
-    for (int i = 0; i < whole; i += kRowLanes) {
-#pragma GCC ivdep
-      for (int l = 0; l < kRowLanes; ++l) {
-        const Real value = body(i + l);
+    // Lanes by hand: GCC 12 makes branches of the plain loop.
+    constexpr int kLanes = 128 / static_cast<int>(sizeof(Value));
+    Value lane[kLanes];
+    for (int l = 0; l < kLanes; ++l) lane[l] = least;
+    const int whole = n - n % kLanes;
+    for (int i = 0; i < whole; i += kLanes) {
+      DELTAPIPE_INDEPENDENT_ITERATIONS
+      for (int l = 0; l < kLanes; ++l) {
+        const Value value = body(i + l);
         lane[l] = value > lane[l] ? value : lane[l];
       }
     }
     for (int i = whole; i < n; ++i) {
-      const Real value = body(i);
-      lane[0] = value > lane[0] ? value : lane[0];
+      const Value value = body(i);
+      lane[i - whole] = value > lane[i - whole] ? value : lane[i - whole];
     }
-    for (int l = 0; l < kRowLanes; ++l) largest = lane[l] > largest ? lane[l] : largest;
+    for (int l = 0; l < kLanes; ++l) largest = lane[l] > largest ? lane[l] : largest;
   } else {
     Kokkos::parallel_reduce(
         Kokkos::TeamThreadRange(team, n),
-        [&](int i, Real& most) {
-          const Real value = body(i);
+        [&](int i, Value& most) {
+          const Value value = body(i);
           if (value > most) most = value;
         },
-        Kokkos::Max<Real>(largest));
+        Kokkos::Max<Value>(largest));
     if (!(largest > least)) largest = least;
   }
   return largest;
@@ -102,7 +121,7 @@ KOKKOS_FORCEINLINE_FUNCTION void column_sums(const RowMember& team, int columns,
   if constexpr (kHostExecution) {
     Real sum[kColumnTile] = {};
     for (int n = 0; n < rows; ++n) {
-#pragma GCC ivdep
+      DELTAPIPE_INDEPENDENT_ITERATIONS
       for (int i = 0; i < width; ++i) sum[i] += body(n, first + i);
     }
     for (int i = 0; i < width; ++i) store(first + i, sum[i]);
