@@ -324,7 +324,9 @@ void print_model(const Settings& settings, const Inputs& inputs, const ModelLayo
   print_disk(disk_needs(settings, model, shape, here));
   std::fflush(stdout);
   check_budgets(settings, model, shape);
-  if (!machines.empty()) check_memory(ranks, machines);
+  std::vector<std::uint64_t> peaks;
+  for (const RankMemory& rank : ranks) peaks.push_back(rank.host_peak());
+  if (!machines.empty()) check_memory(peaks, machines);
 }
 
 }  // namespace

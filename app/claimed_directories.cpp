@@ -9,9 +9,9 @@ namespace deltapipe {
 
 namespace {
 
-bool may_spill(const Settings& settings) {
-  return settings.pipeline.stages > 1 && settings.cache.budget_bytes > 0 &&
-         settings.forward.kind == CodecKind::delta;
+/// The same on all ranks, as a rank's budget need not be.
+bool has_memories(const Settings& settings) {
+  return settings.pipeline.stages > 1 && settings.forward.kind == CodecKind::delta;
 }
 
 }  // namespace
@@ -22,11 +22,12 @@ ClaimedDirectories::ClaimedDirectories(const Settings& settings, const ProcessGr
   broadcast(progress, grid.world(), run_id, 0);
   if (grid.rank() == 0) claim(settings.output.directory, run_id, true);
   barrier(progress, grid.world());
-  if (!may_spill(settings)) return;
+  if (!has_memories(settings)) return;
   // In turns: of the ranks that share a directory the first holds its lock, and none writes there
   // before the leftovers are gone.
   for (int rank = 0; rank < progress.size(); ++rank) {
-    if (grid.rank() == rank) claim(cache_directory(settings), run_id, rank == 0);
+    if (grid.rank() == rank && settings.cache.budget_bytes > 0)
+      claim(cache_directory(settings), run_id, rank == 0);
     barrier(progress, grid.world());
   }
 }

@@ -64,7 +64,7 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
   const StagePart part = stage_part(model.partition, place.stage);
   const std::vector<ParameterInfo> parameters = gpt2_parameters(model.config, part);
   RankMemory memory;
-  memory.process = process_bytes + first_use_bytes(ranks_of(settings.pipeline));
+  memory.process = process_bytes;
   memory.ledger = gpt2_memory(model.config, part, plan.capacity);
   if (shape.training) {
     memory.ledger.add(Optimizer<float>::memory(parameters));
@@ -115,12 +115,12 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
   return list;
 }
 
-void check_memory(const std::vector<RankMemory>& ranks, const std::vector<RankMachine>& machines) {
-  DELTAPIPE_ASSERT(ranks.size() == machines.size(), "one machine a rank");
+void check_memory(std::span<const std::uint64_t> peaks, const std::vector<RankMachine>& machines) {
+  DELTAPIPE_ASSERT(peaks.size() == machines.size(), "one machine a rank");
   std::map<int, std::pair<std::uint64_t, int>> needs;  // of each machine: bytes, ranks
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+  for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
     auto& [bytes, count] = needs[machines[rank].machine];
-    bytes += ranks[rank].host_peak();
+    bytes += peaks[rank];
     ++count;
   }
   for (const auto& [machine, need] : needs) {
@@ -141,10 +141,6 @@ void check_budgets(const Settings& settings, const ModelLayout& model, const Pip
     for (const BoundaryEndPlan* end :
          ends_of(plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank))))
       check_cache_budget(*end);
-}
-
-std::uint64_t first_use_bytes(int ranks) {
-  return ranks > 0 ? 0 : 0;
 }
 
 }  // namespace deltapipe

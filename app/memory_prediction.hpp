@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,7 @@ namespace deltapipe {
 
 struct RankMemory {
   MemoryLedger ledger;
-  /// Host memory of program, libraries, tokenizer and data: resident before the stage is built,
-  /// with what BLAS and MPI take once they work.
+  /// Host memory of program, libraries, tokenizer and data: resident before the stage is built.
   std::uint64_t process = 0;
   std::uint64_t loading = 0;  ///< host, in passing: while weights are read
   std::uint64_t saving = 0;   ///< host, in passing: while the model is saved
@@ -26,9 +26,6 @@ struct RankMemory {
   std::uint64_t host_peak() const;
   std::uint64_t device_peak() const { return ledger.device_bytes(); }
 };
-
-/// Host memory that BLAS and MPI take at their first use: it does not show before.
-std::uint64_t first_use_bytes(int ranks);
 
 /// `process_bytes`: resident in this process once tokenizer and data are loaded.
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
@@ -47,8 +44,9 @@ struct DiskNeed {
 std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& model,
                                  const PipelineShape& shape, const std::vector<int>& ranks);
 
-/// UserError when the ranks of a machine need more memory than it has. One entry a rank in both.
-void check_memory(const std::vector<RankMemory>& ranks, const std::vector<RankMachine>& machines);
+/// `peaks`: host_peak() of every rank. UserError when the ranks of a machine need more memory than
+/// it has.
+void check_memory(std::span<const std::uint64_t> peaks, const std::vector<RankMachine>& machines);
 /// UserError when a cache's budget is under what its micro-batches in flight take.
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape);
 

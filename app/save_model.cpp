@@ -58,7 +58,8 @@ UserError in_terms_of(const std::string& directory, const std::string& temporary
 void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressThread& progress,
                       Stage<float>& stage, SafetensorsWriter* writer) {
   const std::vector<std::vector<ParameterInfo>> all = parameters_by_stage(plan);
-  std::vector<float> piece(kPieceElements);
+  const auto owner = std::make_shared<std::vector<float>>(kPieceElements);
+  std::vector<float>& piece = *owner;
   for (int s = 0; s < grid.stages(); ++s) {
     if (!grid.first() && grid.stage() != s) continue;
     for (std::size_t i = 0; i < all[s].size(); ++i) {
@@ -76,9 +77,11 @@ void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressTh
           Kokkos::deep_copy(Kokkos::View<float*, Layout, Kokkos::HostSpace>(piece.data(), count),
                             values);
           if (!grid.first())
-            progress.wait(progress.isend(piece.data(), bytes, 0, kModelTag, grid.pipeline_comm()));
+            progress.wait(
+                progress.isend({owner, piece.data()}, bytes, 0, kModelTag, grid.pipeline_comm()));
         } else {
-          progress.wait(progress.irecv(piece.data(), bytes, s, kModelTag, grid.pipeline_comm()));
+          progress.wait(
+              progress.irecv({owner, piece.data()}, bytes, s, kModelTag, grid.pipeline_comm()));
         }
         if (writer)
           writer->write_fp32_rows(saved_name(p.name), first, std::span(piece).first(count));

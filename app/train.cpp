@@ -163,16 +163,22 @@ class Trainer {
 
   /// Nobody starts what does not fit.
   void check_resources(const PipelineShape& shape) {
-    const std::vector<RankMemory> ranks =
-        predict_memory(settings_, *plan_, shape, process_memory().resident);
-    predicted_ = ranks[static_cast<std::size_t>(grid_.rank())];
+    // Each rank for itself: budgets and what is resident may differ.
+    const auto rank = static_cast<std::size_t>(grid_.rank());
+    predicted_ =
+        predict_memory(settings_, *plan_, shape, place_of_rank(settings_.pipeline, grid_.rank()),
+                       process_memory().resident);
+    std::vector<std::uint64_t> peaks(static_cast<std::size_t>(grid_.stages()) *
+                                     static_cast<std::size_t>(grid_.replicas()));
+    peaks[rank] = predicted_.host_peak();
     check_budgets(settings_, *plan_, shape);
     std::vector<RankMachine> machines;
     {
       const auto lock = progress_.pause();
       machines = machines_of_ranks(grid_.world());
     }
-    check_memory(ranks, machines);
+    all_reduce(progress_, grid_.world(), peaks, Reduction::sum);
+    check_memory(peaks, machines);
   }
 
   void open_run_file() {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kSegmentBytes = 1448;    // of a message in a TCP segment with timestamps
 constexpr std::size_t kFrameOverhead = 66;     // Ethernet 14, IP 20, TCP 20 + 12
-constexpr std::chrono::minutes kMemory{10};    // nothing is booked so late
+constexpr std::chrono::minutes kMemory{1};     // nothing is booked so late
 constexpr std::chrono::hours kForever{87600};  // longer than any run, far from the end of Clock
 
 Clock::duration duration_of(double seconds) {

@@ -68,8 +68,6 @@ const char* name_of(MessageKind kind) {
       return "tied rows";
     case MessageKind::tied_gradients:
       return "tied gradients";
-    case MessageKind::control:
-      return "control message";
   }
   return "message of unknown kind";
 }
@@ -90,19 +88,6 @@ std::uint64_t checksum(const void* bytes, std::size_t size) {
 
 std::uint64_t sample_hash(std::span<const std::uint64_t> ids) {
   return checksum(ids.data(), ids.size_bytes());
-}
-
-std::uint32_t codec_id(const CodecSettings& settings, std::uint32_t variant) {
-  const std::uint64_t fields[] = {static_cast<std::uint64_t>(settings.kind),
-                                  static_cast<std::uint64_t>(settings.bits),
-                                  static_cast<std::uint64_t>(settings.scale),
-                                  static_cast<std::uint64_t>(settings.tile),
-                                  static_cast<std::uint64_t>(settings.rounding),
-                                  static_cast<std::uint64_t>(settings.levels),
-                                  static_cast<std::uint64_t>(settings.first_visit),
-                                  std::bit_cast<std::uint64_t>(settings.warmup_epochs),
-                                  variant};
-  return static_cast<std::uint32_t>(checksum(fields, sizeof fields));
 }
 
 void seal(MessageHeader& header) {

@@ -8,16 +8,13 @@
 #include <string>
 #include <type_traits>
 
-#include "core/deck/settings.hpp"
-
 namespace deltapipe {
 
 enum class MessageKind : std::uint8_t {
   activation = 1,
   gradient = 2,
   tied_rows = 3,
-  tied_gradients = 4,
-  control = 5
+  tied_gradients = 4
 };
 enum class Direction : std::uint8_t { forward = 0, backward = 1 };
 
@@ -38,7 +35,7 @@ struct MessageHeader {
   std::uint32_t boundary = 0;
   std::uint64_t sample_hash = 0;  ///< sample_hash() of the samples' ids
   std::uint32_t sample_count = 0;
-  std::uint32_t codec_id = 0;  ///< codec_id() of the settings that the payload is encoded with
+  std::uint32_t codec_id = 0;  ///< Codec::id() of what encoded the payload
 
   std::uint32_t source_rank = 0;  ///< in MPI_COMM_WORLD
   std::uint32_t target_rank = 0;  ///< in MPI_COMM_WORLD
@@ -60,9 +57,6 @@ static_assert(std::has_unique_object_representations_v<MessageHeader>, "no paddi
 
 /// XXH3-64 of the ids in their order.
 std::uint64_t sample_hash(std::span<const std::uint64_t> ids);
-/// A hash of all settings of a codec, to notice ranks that run different decks. `variant` tells
-/// apart encodings under the same settings (a first visit, a warm-up epoch).
-std::uint32_t codec_id(const CodecSettings& settings, std::uint32_t variant = 0);
 
 std::uint64_t checksum(const void* bytes, std::size_t size);
 /// Sets header_checksum; all other fields must be final.

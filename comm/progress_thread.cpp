@@ -54,9 +54,11 @@ constexpr NapLimits kUnawaited{microseconds(250), milliseconds(2), 2};
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
 // How long a rank that ends tries to agree with the others: a rank that fails by itself, one that
-// was told to stop (longer, so that the one that knows why speaks first), one whose peer is gone.
+// was told to stop (longer, so that the one that knows why speaks first), one whose peer is gone. A
+// signal may come while ranks are in long passes; batch systems kill 30 s after it.
 constexpr nanoseconds kAgreementLimit = std::chrono::seconds(10);
 constexpr nanoseconds kToldAgreementLimit = std::chrono::seconds(15);
+constexpr nanoseconds kInterruptedAgreementLimit = std::chrono::seconds(25);
 constexpr nanoseconds kLostAgreementLimit = std::chrono::seconds(3);
 
 void ask_for_precise_naps() {
@@ -275,22 +277,24 @@ Ticket ProgressThread::submit_regardless(OperationPlan plan) {
   return enqueue(std::move(plan), true);
 }
 
-Ticket ProgressThread::isend(const void* bytes, int count, int peer, int tag, MPI_Comm comm) {
+Ticket ProgressThread::isend(std::shared_ptr<const void> bytes, int count, int peer, int tag,
+                             MPI_Comm comm) {
   OperationPlan plan;
   plan.name = "send to rank " + std::to_string(peer);
   plan.start = [=](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Isend(bytes, count, MPI_BYTE, peer, tag, comm, &requests.back()));
+    DELTAPIPE_MPI(MPI_Isend(bytes.get(), count, MPI_BYTE, peer, tag, comm, &requests.back()));
   };
   return submit(std::move(plan));
 }
 
-Ticket ProgressThread::irecv(void* bytes, int count, int peer, int tag, MPI_Comm comm) {
+Ticket ProgressThread::irecv(std::shared_ptr<void> bytes, int count, int peer, int tag,
+                             MPI_Comm comm) {
   OperationPlan plan;
   plan.name = "receive from rank " + std::to_string(peer);
   plan.start = [=](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(bytes, count, MPI_BYTE, peer, tag, comm, &requests.back()));
+    DELTAPIPE_MPI(MPI_Irecv(bytes.get(), count, MPI_BYTE, peer, tag, comm, &requests.back()));
   };
   return submit(std::move(plan));
 }
@@ -335,7 +339,9 @@ void ProgressThread::wait_regardless(const Ticket& ticket) {
   wait_until(lock, [&] { return ticket->done || failure_; });
   if (!ticket->done) {
     ++waiters_;
-    finished_.wait_until(lock, give_up_, [&] { return ticket->done; });
+    // Who comes late out of a long pass finds the others waiting: they answer at once.
+    const TimePoint limit = std::max(give_up_, Clock::now() + kGrace);
+    finished_.wait_until(lock, limit, [&] { return ticket->done; });
     --waiters_;
   }
   if (!ticket->done) throw AgreementTimeout(ticket->plan.name);
@@ -397,7 +403,12 @@ void ProgressThread::set_failure(std::exception_ptr error) {
   try {
     std::rethrow_exception(failure_);
   } catch (const StopRequested& stop) {
-    if (stop.rank() != rank_) limit = kToldAgreementLimit;
+    if (stop.signal() != 0)
+      limit = kInterruptedAgreementLimit;
+    else if (stop.rank() != rank_)
+      limit = kToldAgreementLimit;
+  } catch (const Interrupted&) {
+    limit = kInterruptedAgreementLimit;
   } catch (const PeerLost&) {
     limit = kLostAgreementLimit;
   } catch (...) {

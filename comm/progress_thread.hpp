@@ -103,10 +103,11 @@ class ProgressThread {
   /// Throws what went wrong earlier on the progress thread, see check().
   Ticket submit(OperationPlan plan);
 
-  /// Shorthands; the memory must stay valid until the ticket is done.
-  Ticket isend(const void* bytes, int count, int peer, int tag, MPI_Comm comm);
-  Ticket irecv(void* bytes, int count, int peer, int tag, MPI_Comm comm);
-  /// In place.
+  /// Shorthands; `bytes` shares ownership of the memory, which MPI may use until the ticket is
+  /// done, also when the wait for it was given up.
+  Ticket isend(std::shared_ptr<const void> bytes, int count, int peer, int tag, MPI_Comm comm);
+  Ticket irecv(std::shared_ptr<void> bytes, int count, int peer, int tag, MPI_Comm comm);
+  /// In place; the memory must stay valid until the ticket is done.
   Ticket iallreduce(void* values, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
 
   /// Sleeps until the operation is done. Throws its error, or as check() does.
@@ -142,7 +143,7 @@ class ProgressThread {
 
   /// Of the thread that computes and waits for what is submitted here; its use alone.
   TimeAccount& account() { return account_; }
-  /// What channels built from now on receive over, and sums and broadcasts pass; set by the thread
+  /// What channels built from now on receive over, and sums pass; set by the thread
   /// that uses them.
   void set_wire(RankWire wire) { wire_ = std::move(wire); }
   const RankWire& wire() const { return wire_; }

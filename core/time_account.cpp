@@ -19,7 +19,10 @@ void IntervalSet::add(TimePoint begin, TimePoint end) {
 }
 
 void IntervalSet::forget_before(TimePoint time) {
-  std::erase_if(intervals_, [&](const Interval& interval) { return interval.end <= time; });
+  const auto kept =
+      std::partition_point(intervals_.begin(), intervals_.end(),
+                           [&](const Interval& interval) { return interval.end <= time; });
+  intervals_.erase(intervals_.begin(), kept);
   if (!intervals_.empty()) intervals_.front().begin = std::max(intervals_.front().begin, time);
 }
 

@@ -249,6 +249,7 @@ void TokenFileWriter::close() {
   file_.reset();
   std::error_code error;
   std::filesystem::rename(temporary_, path_, error);
+  if (error) std::remove(temporary_.c_str());
   if (error) fail(path_, "cannot put the token file in its place", error.message(), "");
 }
 

@@ -163,6 +163,11 @@ void check_pipeline(const Settings& s, const Places& places) {
            to_string(p.stages) + " stages, " + to_string(s.model.n_layer) + " blocks",
            "every stage needs a block");
   }
+  if (p.timeout_seconds > 0 && p.timeout_seconds < 1) {
+    refuse(place_of(places, {"pipeline.timeout"}),
+           "pipeline.timeout is shorter than what a living rank may be silent",
+           to_string(p.timeout_seconds), "use at least 1 s, or 0 for no limit");
+  }
 }
 
 void check_boundary(const CodecSettings& c, const std::string& section, const Places& places) {

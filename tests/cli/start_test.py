@@ -71,6 +71,15 @@ class Starts(support.TestCase):
         self.refused("rank 1", "tokenizer", "290 tokens", "300 tokens",
                      first=known, second=[*known, f"tokenizer.path={smaller}/model"])
 
+    def test_budgets_may_differ(self):
+        memories = ["boundary.forward.codec=delta"]
+        for one, two in (("0", "1 MB"), ("1 MB", "0")):
+            with self.subTest(first=one, second=two):
+                result = self.start(["train", self.deck, *memories, f"cache.budget={one}"],
+                                    ["train", self.deck, *memories, f"cache.budget={two}"],
+                                    limit=60)
+                self.assertEqual(result.status, 0, str(result))
+
     def test_output_is_that_of_rank_0(self):
         one, two = self.output("one"), self.output("two")
         result = self.start(["train", self.deck, f"output.directory={one}"],

@@ -253,12 +253,14 @@ TEST_CASE("A message that is not the awaited one is refused, naming both sides",
 std::string refusal_of_bytes(std::vector<std::uint8_t> bytes, std::size_t max_payload_bytes) {
   ProgressThread progress(MPI_COMM_WORLD);
   const Ring ring(progress);
+  const auto message = std::make_shared<std::vector<std::uint8_t>>(std::move(bytes));
   std::string text;
   {
     ReceiveChannel receive(progress, MPI_COMM_WORLD, ring.previous, 0,
                            options_of(max_payload_bytes, 2));
     const Ticket sent =
-        progress.isend(bytes.data(), static_cast<int>(bytes.size()), ring.next, 0, MPI_COMM_WORLD);
+        progress.isend({message, message->data()}, static_cast<int>(message->size()), ring.next, 0,
+                       MPI_COMM_WORLD);
     try {
       receive.receive(header_of(0));
     } catch (const UserError& error) {

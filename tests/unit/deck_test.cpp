@@ -268,6 +268,7 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[network]\nbandwidth = 1e300\n", {}, {"network.bandwidth is out of range", "Tbit/s"}},
       {"[network]\nbandwidth = nan\n", {}, {"network.bandwidth is out of range"}},
       {"[pipeline]\ntimeout = -1\n", {}, {"pipeline.timeout is out of range"}},
+      {"[pipeline]\ntimeout = 0.01\n", {}, {"d.toml:2:1: pipeline.timeout is shorter than"}},
       {"[output]\ndirectory = \"\"\n", {}, {"output.directory is out of range", "not empty"}},
       {"[training]\nsteps = 1\nsteps = 2\n", {}, {"d.toml:3:", "not valid TOML"}},
       {"[training\n", {}, {"d.toml:1:", "not valid TOML"}},
