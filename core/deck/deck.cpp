@@ -9,8 +9,8 @@
 #include "core/deck/checks.hpp"
 #include "core/deck/keys.hpp"
 #include "core/deck/nearest.hpp"
-#include "core/deck/nesting.hpp"
 #include "core/deck/toml.inc"
+#include "core/deck/toml_scan.hpp"
 #include "core/error.hpp"
 #include "core/files/input_file.hpp"
 #include "core/printable.hpp"
@@ -275,16 +275,18 @@ void read_section(const toml::table& table, const std::string& section,
   }
 }
 
-void check_nesting(const std::string& text, Place place) {
-  const std::size_t line = line_nested_too_deeply(text);
-  if (line == 0) return;
-  if (place.line > 0) place.line = line;
-  refuse(place, "nested deeper than " + std::to_string(max_nesting) + " levels", {},
-         "a deck has sections, keys and lists of values");
+[[noreturn]] void refuse_flaw(const TomlFlaw& flaw, Place place) {
+  if (place.line > 0) place.line = flaw.line;
+  if (flaw.kind == TomlFlaw::nesting) {
+    refuse(place, "nested deeper than " + std::to_string(max_nesting) + " levels", {},
+           "a deck has sections, keys and lists of values");
+  }
+  refuse(place, "not valid TOML: a letter outside ASCII that is in no text, or behind a backslash",
+         {}, "names of sections and keys may hold A-Z, a-z, 0-9, _ and -");
 }
 
 toml::table parse_toml(const std::string& text, const std::string& file) {
-  check_nesting(text, {file, 1, 0});
+  if (const auto flaw = find_flaw(text)) refuse_flaw(*flaw, {file, 1, 0});
   try {
     return toml::parse(text, file);
   } catch (const toml::parse_error& error) {
@@ -317,8 +319,9 @@ toml::table value_of_override(const std::string& text, const Key& key, const Pla
   const bool bare_text = !quoted && (std::holds_alternative<Text>(key.target) ||
                                      std::holds_alternative<TextList>(key.target) ||
                                      std::holds_alternative<Choice>(key.target));
-  if (!bare_text) check_nesting(text, place);
-  std::optional<toml::table> table = bare_text ? string_value(text) : parse_value(text);
+  const std::optional<TomlFlaw> flaw = bare_text ? std::nullopt : find_flaw(text);
+  if (flaw && flaw->kind == TomlFlaw::nesting) refuse_flaw(*flaw, place);
+  std::optional<toml::table> table = bare_text || flaw ? string_value(text) : parse_value(text);
   if (!table && !quoted) table = string_value(text);
   if (!table) refuse(place, "not a valid TOML value", text, "check its quotes and brackets");
   return *std::move(table);

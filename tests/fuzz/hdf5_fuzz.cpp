@@ -103,6 +103,28 @@ void make_object(FuzzedDataProvider& input, hid_t file, const char* name) {
   }
 }
 
+/// What a token file may say of its origin, in any type and number.
+void make_attribute(FuzzedDataProvider& input, hid_t file, const char* name) {
+  static const std::vector<hid_t> types = {H5T_STD_I8LE,   H5T_STD_I64LE, H5T_STD_U64BE,
+                                           H5T_IEEE_F64LE, H5T_C_S1,      H5T_STD_REF_OBJ};
+  const hdf5::Handle type(H5Tcopy(types[input.ConsumeIntegralInRange<std::size_t>(0, 5)]),
+                          H5Tclose);
+  if (H5Tget_class(type.get()) == H5T_STRING) {
+    H5Tset_size(type.get(), input.ConsumeIntegralInRange<std::size_t>(1, 100));
+  }
+  const hsize_t count = input.ConsumeIntegralInRange<hsize_t>(0, 3);
+  const hdf5::Handle space(
+      input.ConsumeBool() ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &count, nullptr), H5Sclose);
+  const hdf5::Handle attribute(
+      H5Acreate2(file, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  if (!attribute.is_open()) return;
+  std::vector<std::uint8_t> bytes(512);
+  for (std::size_t i = 0; i < bytes.size() && input.remaining_bytes() > 0; i += 1 + i) {
+    bytes[i] = input.ConsumeIntegral<std::uint8_t>();
+  }
+  H5Awrite(attribute.get(), type.get(), bytes.data());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -114,6 +136,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                             H5Fclose);
     make_object(input, file.get(), "tokens");
     make_object(input, file.get(), "document_offsets");
+    for (const char* name : {"vocabulary_size", "end_of_text", "tokenizer"}) {
+      if (input.ConsumeBool()) make_attribute(input, file.get(), name);
+    }
   }
   Ignore sink;
   fuzz::takes([&] { read_tokens(path, {}, tokenizer(), sink); });

@@ -271,7 +271,11 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[output]\ndirectory = \"\"\n", {}, {"output.directory is out of range", "not empty"}},
       {"[training]\nsteps = 1\nsteps = 2\n", {}, {"d.toml:3:", "not valid TOML"}},
       {"[training\n", {}, {"d.toml:1:", "not valid TOML"}},
-      {"[\xc3\xa9]\n", {}, {"d.toml:", "not valid TOML"}},
+      {"[\xc3\xa9]\n", {}, {"d.toml:1: not valid TOML: a letter outside ASCII"}},
+      {"[model]\npath = \"\\\ufbef\"", {}, {"d.toml:2: ", "behind a backslash"}},
+      {"[model]\npath = \"\"\"\\\n  \u00e9\"\"\"", {}, {"d.toml:3: ", "behind a backslash"}},
+      {"[model]\npath = 1\"\u030b\"", {}, {"d.toml:2: ", "in no text"}},
+      {"\n\u030b = 1", {}, {"d.toml:2: not valid TOML: a letter outside ASCII"}},
       {"[training]\n [ =]\n", {}, {"d.toml:", "not valid TOML"}},
       {"[training]\n\"a\\nb\" = 1\n", {}, {"unknown key 'a\\nb'"}},
       {"[data]\ntrain = \"\xff\xfe\"\n", {}, {"d.toml:2:", "not valid TOML"}},
@@ -334,6 +338,11 @@ TEST_CASE("decks nested beyond sense are refused before they are parsed") {
             .empty());
   CHECK(message_of("[pipeline]\nstages = 31\n[model.new]\nn_layer = 31\n[network]\nlatency = [" +
                    repeated(29, "0.1, ") + "0.1]")
+            .empty());
+}
+
+TEST_CASE("letters outside ASCII are for text and comments of a deck") {
+  CHECK(message_of("\xEF\xBB\xBF# \u00e9\n[model]\npath = \"\u030b\"\n[data]\ntrain = '\u00e9'")
             .empty());
 }
 

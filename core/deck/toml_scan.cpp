@@ -1,0 +1,80 @@
+#include "core/deck/toml_scan.hpp"
+
+#include <algorithm>
+
+namespace deltapipe::deck {
+
+namespace {
+
+bool is_ascii(char c) {
+  return static_cast<unsigned char>(c) < 0x80;
+}
+
+std::string_view behind_space(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+}
+
+/// The rest of `toml` behind the string that it starts with, or from a letter outside ASCII on that
+/// a backslash in it would escape. A string that does not end takes the whole rest: toml++ refuses
+/// it, and what comes after it does not matter.
+std::string_view behind_string(std::string_view toml) {
+  const char quote = toml[0];
+  const std::string_view three = quote == '"' ? "\"\"\"" : "'''";
+  const bool is_long = toml.starts_with(three);
+  const std::string_view end = three.substr(0, is_long ? 3 : 1);
+  for (toml.remove_prefix(end.size()); !toml.empty(); toml.remove_prefix(1)) {
+    if (toml.starts_with(end)) {
+      toml.remove_prefix(end.size());
+      // A long string may have one or two quotes right before its end.
+      for (int i = 0; is_long && i < 2 && toml.starts_with(quote); ++i) toml.remove_prefix(1);
+      return toml;
+    }
+    if (toml[0] == '\n' && !is_long) break;
+    if (toml[0] != '\\' || quote != '"' || toml.size() < 2) continue;
+    const std::string_view escaped = behind_space(toml.substr(1));
+    if (!escaped.empty() && !is_ascii(escaped[0])) return escaped;
+    toml.remove_prefix(1);
+  }
+  return {};
+}
+
+std::string_view behind_comment(std::string_view toml) {
+  return toml.substr(std::min(toml.find('\n'), toml.size()));
+}
+
+}  // namespace
+
+std::optional<TomlFlaw> find_flaw(std::string_view toml) {
+  constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+  int open = 0;  // brackets
+  int dots = 0;  // of one key
+  bool in_word = false;
+  std::string_view rest = toml;
+  if (rest.starts_with(byte_order_mark)) rest.remove_prefix(byte_order_mark.size());
+  while (!rest.empty()) {
+    const char c = rest[0];
+    // A quote inside of a word starts no string: toml++ reads the word to its end and refuses it.
+    if ((c == '"' || c == '\'') && !in_word) {
+      rest = behind_string(rest);
+      continue;
+    }
+    in_word = std::string_view(" \t\r\n=,.[{").find(c) == std::string_view::npos;
+    if (c == '#') {
+      rest = behind_comment(rest);
+      continue;
+    }
+    if (c == '[' || c == '{') ++open;
+    if ((c == ']' || c == '}') && open > 0) --open;
+    if (c == '.') ++dots;
+    if (c == '\n' || c == '=' || c == ',' || c == '[' || c == '{') dots = 0;
+    if (open > max_nesting || dots > max_nesting || !is_ascii(c)) {
+      const auto end = toml.end() - static_cast<std::ptrdiff_t>(rest.size());
+      return TomlFlaw{is_ascii(c) ? TomlFlaw::nesting : TomlFlaw::characters,
+                      1 + static_cast<std::size_t>(std::count(toml.begin(), end, '\n'))};
+    }
+    rest.remove_prefix(1);
+  }
+  return std::nullopt;
+}
+
+}  // namespace deltapipe::deck
