@@ -114,6 +114,7 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
   try {
     agree(world, [&] { thread_ = start_helper_thread("communication", [this] { run(); }); });
     DELTAPIPE_MPI(MPI_Comm_dup(world, &control_));
+    DELTAPIPE_MPI(MPI_Comm_dup(world, &pauses_));
     align_clock(control_, rank_, size_, clock_);
   } catch (...) {
     leave();
@@ -156,7 +157,9 @@ ProgressThread::~ProgressThread() {
   work_.notify_all();
   thread_.join();
   // After a failure peers may be anywhere: the communicator is left to MPI_Finalize.
-  if (!failure_ && !unwinding_) MPI_Comm_free(&control_);
+  if (failure_ || unwinding_) return;
+  MPI_Comm_free(&control_);
+  MPI_Comm_free(&pauses_);
 }
 
 void ProgressThread::post_stop_receive() {
@@ -382,7 +385,7 @@ std::unique_lock<std::mutex> ProgressThread::pause() {
   plan.name = "barrier before a pause";
   plan.start = [this](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Ibarrier(control_, &requests.back()));
+    DELTAPIPE_MPI(MPI_Ibarrier(pauses_, &requests.back()));
   };
   wait(submit(std::move(plan)));
   return lock_mpi();

@@ -188,6 +188,8 @@ class ProgressThread {
 
   MPI_Comm world_;
   MPI_Comm control_ = MPI_COMM_NULL;
+  /// For barriers before pauses: a rank that is stopped in one goes on to agreements on control_.
+  MPI_Comm pauses_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
   ClockEstimate clock_;

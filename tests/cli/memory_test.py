@@ -89,7 +89,7 @@ class Memory(support.TestCase):
         self.compare("delta", self.memories(), 2)
 
     def test_spilled_activation_memories(self):
-        self.compare("spill", self.memories(cache={"budget": "4 MB"}), 2)
+        self.compare("spill", self.memories(cache={"budget": "7 MB"}), 2)
 
     def test_delta_with_replicas(self):
         self.compare("delta-replicas", self.deck(12, 64, 64, (8, 8), **DELTA,
