@@ -20,11 +20,7 @@ class HostileFiles(support.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        deck = cls.deck_file(cls.small(training={"steps": 1}))
-        result = support.run(["train", deck, f"output.directory={cls.place}/base"])
-        if result.status != 0:
-            raise AssertionError(str(result))
-        cls.model = cls.place / "base" / "model"
+        cls.model = cls.trained_model()
 
     def deck(self, model, **sections):
         return self.deck_file(self.small(

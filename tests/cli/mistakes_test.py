@@ -21,11 +21,7 @@ class Mistakes(support.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        deck = cls.deck_file(cls.small(training={"steps": 1}))
-        result = support.run(["train", deck, f"output.directory={cls.place}/base"])
-        if result.status != 0:
-            raise AssertionError(str(result))
-        cls.model = cls.place / "base" / "model"
+        cls.model = cls.trained_model()
 
     def stops(self, deck, *parts, overrides=(), command="train", ranks=(1,), status=None):
         """`deck`: a dictionary or a path."""

@@ -166,6 +166,15 @@ class TestCase(unittest.TestCase):
         cls.decks = 0
 
     @classmethod
+    def trained_model(cls):
+        """A model of one step, whose directory files can be taken from."""
+        deck = cls.deck_file(cls.small(training={"steps": 1}))
+        result = run(["train", deck, f"output.directory={cls.place}/base"])
+        if result.status != 0:
+            raise AssertionError(str(result))
+        return cls.place / "base" / "model"
+
+    @classmethod
     def small(cls, **sections):
         """A deck of a model that trains in a moment."""
         deck = {
