@@ -255,19 +255,17 @@ std::string refusal_of_bytes(std::vector<std::uint8_t> bytes, std::size_t max_pa
   const Ring ring(progress);
   const auto message = std::make_shared<std::vector<std::uint8_t>>(std::move(bytes));
   std::string text;
-  {
+  // Sent before anything is received: what arrives may be the progress thread's last message.
+  const Ticket sent = progress.isend({message, message->data()}, static_cast<int>(message->size()),
+                                     ring.next, 0, MPI_COMM_WORLD);
+  try {
     ReceiveChannel receive(progress, MPI_COMM_WORLD, ring.previous, 0,
                            options_of(max_payload_bytes, 2));
-    const Ticket sent =
-        progress.isend({message, message->data()}, static_cast<int>(message->size()), ring.next, 0,
-                       MPI_COMM_WORLD);
-    try {
-      receive.receive(header_of(0));
-    } catch (const UserError& error) {
-      text = error.what();
-    }
-    progress.wait_regardless(sent);
+    receive.receive(header_of(0));
+  } catch (const UserError& error) {
+    text = error.what();
   }
+  progress.wait_regardless(sent);
   return text;
 }
 
