@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "app/deck/settings.hpp"
 #include "app/memory_check.hpp"
 #include "comm/channel.hpp"
 #include "core/cache/activation_cache.hpp"
 #include "core/codec/codec.hpp"
-#include "core/deck/settings.hpp"
 #include "core/memory_ledger.hpp"
 
 namespace deltapipe {

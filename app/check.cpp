@@ -7,16 +7,16 @@
 #include <system_error>
 
 #include "app/commands.hpp"
+#include "app/deck/deck.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
 #include "app/session.hpp"
 #include "app/step_plan.hpp"
 #include "app/warnings.hpp"
 #include "comm/message.hpp"
-#include "comm/schedule.hpp"
+#include "comm/pipeline/schedule.hpp"
 #include "core/codec/codec.hpp"
 #include "core/data/corpus.hpp"
-#include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "models/gpt2_weights.hpp"
 #include "models/partition.hpp"

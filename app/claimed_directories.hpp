@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "app/deck/settings.hpp"
 #include "comm/process_grid.hpp"
 #include "comm/progress_thread.hpp"
-#include "core/deck/settings.hpp"
 #include "core/files/directory_lock.hpp"
 
 namespace deltapipe {

@@ -7,8 +7,8 @@
 #include <ostream>
 #include <string_view>
 
-#include "core/deck/deck.hpp"
-#include "core/deck/nearest.hpp"
+#include "app/deck/deck.hpp"
+#include "app/deck/nearest.hpp"
 #include "core/error.hpp"
 #include "core/printable.hpp"
 #include "core/version.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/deck/settings.hpp"
+#include "app/deck/settings.hpp"
 
 namespace deltapipe {
 

@@ -3,10 +3,10 @@
 
 #include <vector>
 
+#include "app/deck/settings.hpp"
 #include "comm/machines.hpp"
 #include "comm/process_grid.hpp"
 #include "comm/progress_thread.hpp"
-#include "core/deck/settings.hpp"
 
 namespace deltapipe {
 

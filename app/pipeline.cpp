@@ -87,7 +87,7 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
       stage_(stage),
       shape_(shape),
       seed_(settings.training.seed),
-      schedule_(settings.pipeline.schedule),
+      schedule_(find_schedule(settings.pipeline.schedule)),
       in_flight_(settings.pipeline.in_flight),
       table_is_remote_(stage.tied() && stage.is_last() != stage.is_first()),
       all_reduce_(
@@ -235,21 +235,12 @@ Crossing Pipeline::crossing(int index, MessageKind kind, int boundary, bool back
   return c;
 }
 
-void Pipeline::send_table_rows() {
-  if (!tokens_ || !grid_.last() || ids_.empty()) return;
-  const ActivityScope activity(account_, Activity::compute);
-  tokens_->send_rows(exec_, step_crossing(), *index_,
-                     stage_.parameters().matrix(stage_.token_table()));
-}
-
-void Pipeline::finish_table_gradient() {
+void Pipeline::add_table_gradient() {
   ParameterArena<float>& parameters = stage_.parameters();
-  if (stage_.token_table() < 0) return;
   const ActivityScope activity(account_, Activity::compute);
-  const MatrixRef<float> rows =
-      tokens_
-          ? tokens_->receive_gradients(exec_, step_crossing(), *index_)
-          : stage_.table_gradient(exec_, index_->first_of_U(), index_->row_of(), index_->size());
+  const MatrixRef<float> rows = tokens_ ? tokens_->gradients(*index_)
+                                        : stage_.table_gradient(exec_, index_->first_of_U(),
+                                                                index_->row_of(), index_->size());
   const MatrixRef<float> table = parameters.gradient_matrix(stage_.token_table());
   if (!stage_.tied()) Kokkos::deep_copy(exec_, table, 0.0f);
   add_rows<float>(exec_, index_->token_by_last_use_U(), rows, table);
@@ -257,8 +248,6 @@ void Pipeline::finish_table_gradient() {
 }
 
 void Pipeline::forward(int index, int slot) {
-  if (tokens_ && grid_.first())
-    tokens_->receive_rows(exec_, step_crossing(), *index_, index, stage_);
   const ActivityScope activity(account_, Activity::compute);
   const TraceScope trace(TraceCategory::compute, "forward", index);
   stage_.forward(exec_, micro_batch(index), slot, training_, index > 0);
@@ -267,87 +256,100 @@ void Pipeline::forward(int index, int slot) {
 
 void Pipeline::backward(int index, int slot, bool accumulate) {
   Stage<float>::BucketFinal bucket_final;
-  if (index + 1 == static_cast<int>(ids_.size()))
-    bucket_final = [&](int bucket) { all_reduce_.start(exec_, bucket); };
-  {
-    const ActivityScope activity(account_, Activity::compute);
-    const TraceScope trace(TraceCategory::compute, "backward", index);
-    stage_.backward(exec_, micro_batch(index), slot, accumulate, bucket_final);
-    exec_.fence();
-  }
-  if (!tokens_ || !grid_.first()) return;
+  if (gradients_are_final_) bucket_final = [&](int bucket) { all_reduce_.start(exec_, bucket); };
   const ActivityScope activity(account_, Activity::compute);
-  tokens_->send_gradients(exec_, step_crossing(), *index_, index, stage_);
+  const TraceScope trace(TraceCategory::compute, "backward", index);
+  stage_.backward(exec_, micro_batch(index), slot, accumulate, bucket_final);
+  exec_.fence();
 }
 
-void Pipeline::run_schedule() {
-  const int i = grid_.stage();
-  for (const Instruction& instruction :
-       make_schedule(schedule_, i, grid_.stages(), static_cast<int>(ids_.size()), in_flight_)) {
-    const int m = instruction.micro_batch;
-    const int slot = instruction.slot;
-    const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;
-    switch (instruction.action) {
-      case Action::receive_activation:
-        receive_forward_->receive(exec_, crossing(m, MessageKind::activation, i - 1, false),
-                                  stage_.input(slot, rows));
-        break;
-      case Action::forward:
-        forward(m, slot);
-        break;
-      case Action::send_activation:
-        send_forward_->send(exec_, crossing(m, MessageKind::activation, i, false),
-                            stage_.output(slot, rows));
-        break;
-      case Action::receive_gradient:
-        receive_backward_->receive(exec_, crossing(m, MessageKind::gradient, i, true),
-                                   stage_.output_gradient(slot, rows));
-        break;
-      case Action::backward:
-        backward(m, slot, m > 0);
-        break;
-      case Action::send_gradient:
-        send_backward_->send(exec_, crossing(m, MessageKind::gradient, i - 1, true),
-                             stage_.input_gradient(slot, rows));
-        break;
+ScheduleShape Pipeline::schedule_shape() const {
+  return {grid_.stage(), grid_.stages(), static_cast<int>(ids_.size()), in_flight_,
+          stage_.tied() ? EmbeddingPlace::shared : EmbeddingPlace::first_stage};
+}
+
+void Pipeline::exchange_embedding(const Instruction& instruction) {
+  const int m = instruction.micro_batch;
+  const Crossing step = step_crossing();
+  switch (instruction.action) {
+    case Action::send_embedding: {
+      const ActivityScope activity(account_, Activity::compute);
+      return tokens_->send_rows(exec_, step, *index_, m,
+                                stage_.parameters().matrix(stage_.token_table()));
+    }
+    case Action::receive_embedding:
+      return tokens_->receive_rows(exec_, step, *index_, m, stage_);
+    case Action::send_embedding_gradient: {
+      const ActivityScope activity(account_, Activity::compute);
+      return tokens_->send_gradients(exec_, step, *index_, m, stage_);
+    }
+    default: {
+      const ActivityScope activity(account_, Activity::compute);
+      return tokens_->receive_gradients(exec_, step, *index_, m);
     }
   }
 }
 
-void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors) {
+void Pipeline::execute(const Instruction& instruction, const std::function<void()>& update) {
+  const int i = grid_.stage();
+  const int m = instruction.micro_batch;
+  const int slot = instruction.slot;
+  const int rows = m < 0 ? 0 : static_cast<int>(ids_[m].size()) * shape_.tokens;
+  switch (instruction.action) {
+    case Action::send_embedding:
+    case Action::receive_embedding:
+    case Action::send_embedding_gradient:
+    case Action::receive_embedding_gradient:
+      return exchange_embedding(instruction);
+    case Action::receive_activation:
+      return receive_forward_->receive(exec_, crossing(m, MessageKind::activation, i - 1, false),
+                                       stage_.input(slot, rows));
+    case Action::forward:
+      return forward(m, slot);
+    case Action::send_activation:
+      return send_forward_->send(exec_, crossing(m, MessageKind::activation, i, false),
+                                 stage_.output(slot, rows));
+    case Action::receive_gradient:
+      return receive_backward_->receive(exec_, crossing(m, MessageKind::gradient, i, true),
+                                        stage_.output_gradient(slot, rows));
+    case Action::backward:
+      return backward(m, slot, m > 0);
+    case Action::send_gradient:
+      return send_backward_->send(exec_, crossing(m, MessageKind::gradient, i - 1, true),
+                                  stage_.input_gradient(slot, rows));
+    case Action::reduce_gradients:
+      gradients_are_final_ = true;
+      return;
+    case Action::reduce_zeros:
+      Kokkos::deep_copy(exec_, stage_.parameters().all_gradients(), 0.0f);
+      return all_reduce_.start_all(exec_);
+    case Action::add_embedding_gradient:
+      return add_table_gradient();
+    case Action::finish_reductions:
+      return all_reduce_.wait_all(exec_);
+    case Action::update:
+      return update();
+  }
+}
+
+void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
+                          const std::function<void()>& update) {
   training_ = true;
+  gradients_are_final_ = false;
   for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
                            static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
     if (end) end->measure_errors(measure_errors);
   if (tokens_) tokens_->measure_errors(measure_errors);
   load(data, plan);
   finish_load(plan, 1.0 / static_cast<double>(plan.predicted_tokens));
-  send_table_rows();
-  if (ids_.empty()) {
-    // This replica has no samples in this step: it adds zeros to the others' gradients.
-    Kokkos::deep_copy(exec_, stage_.parameters().all_gradients(), 0.0f);
-    all_reduce_.start_all(exec_);
-  } else {
-    run_schedule();
-    finish_table_gradient();
-  }
-  all_reduce_.wait_all(exec_);
+  for (const Instruction& instruction : training_program(schedule_, schedule_shape()))
+    execute(instruction, update);
 }
 
 void Pipeline::forward_only() {
   training_ = false;
-  send_table_rows();
-  const int i = grid_.stage();
-  for (int m = 0; m < static_cast<int>(ids_.size()); ++m) {
-    const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;
-    if (receive_forward_)
-      receive_forward_->receive(exec_, crossing(m, MessageKind::activation, i - 1, false),
-                                stage_.input(0, rows));
-    forward(m, 0);
-    if (send_forward_)
-      send_forward_->send(exec_, crossing(m, MessageKind::activation, i, false),
-                          stage_.output(0, rows));
-  }
+  for (const Instruction& instruction : evaluation_program(schedule_shape()))
+    execute(instruction, {});
 }
 
 void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan) {

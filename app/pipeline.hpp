@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,8 +15,8 @@
 #include "app/token_exchange.hpp"
 #include "app/token_table.hpp"
 #include "comm/gradient_all_reduce.hpp"
+#include "comm/pipeline/schedule.hpp"
 #include "comm/process_grid.hpp"
-#include "comm/schedule.hpp"
 #include "core/cache/io_thread.hpp"
 #include "core/data/dataset.hpp"
 #include "core/files/run_file.hpp"
@@ -51,9 +52,10 @@ class Pipeline {
   Pipeline(const Settings& settings, const PipelineShape& shape, const ProcessGrid& grid,
            ProgressThread& progress, Stage<float>& stage);
 
-  /// Forward and backward passes of a step: afterwards the stage's gradients are those of the mean
-  /// loss over the step's tokens, summed over replicas. `measure_errors`: also of the codecs.
-  void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors);
+  /// A step's schedule. When it comes to `update`, the stage's gradients are those of the mean loss
+  /// over the step's tokens, summed over replicas. `measure_errors`: also of the codecs.
+  void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
+                  const std::function<void()>& update);
   /// Forward passes only; losses are left for loss_sum().
   void evaluate_step(const TokenDataset& data, const StepPlan& plan);
   /// Runs one sample given as tokens, padded to T, through the pipeline and returns the logits of
@@ -81,13 +83,14 @@ class Pipeline {
   Crossing crossing(int index, MessageKind kind, int boundary, bool backward) const;
   /// What all crossings of the step have in common.
   Crossing step_crossing() const;
-  void send_table_rows();
+  ScheduleShape schedule_shape() const;
+  void execute(const Instruction& instruction, const std::function<void()>& update);
+  void exchange_embedding(const Instruction& instruction);
   /// Adds the token rows' gradients to the table's and starts its sum over replicas.
-  void finish_table_gradient();
+  void add_table_gradient();
   void forward(int index, int slot);
   void backward(int index, int slot, bool accumulate);
   void forward_only();
-  void run_schedule();
 
   ExecSpace exec_;
   const ProcessGrid& grid_;
@@ -95,7 +98,7 @@ class Pipeline {
   Stage<float>& stage_;
   PipelineShape shape_;
   std::uint64_t seed_;
-  PipelineSchedule schedule_;
+  const Schedule& schedule_;
   int in_flight_;
   bool table_is_remote_;  ///< tied embeddings over more than one stage
 
@@ -110,6 +113,7 @@ class Pipeline {
   std::uint64_t step_ = 0;
   double epoch_ = 0;
   bool training_ = false;
+  bool gradients_are_final_ = false;  ///< of the backward pass at hand
   double loss_scale_ = 0;
   std::vector<std::vector<std::uint64_t>> ids_;
   std::vector<std::vector<int>> lengths_;

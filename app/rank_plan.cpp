@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "app/step_plan.hpp"
-#include "comm/schedule.hpp"
+#include "comm/pipeline/schedule.hpp"
 
 namespace deltapipe {
 
@@ -15,16 +15,20 @@ bool stage_recomputes(const TrainingSettings& settings, int stage) {
              settings.recompute_stages.end();
 }
 
+ScheduleShape schedule_shape(const Settings& settings, const PipelineShape& shape,
+                             const RankPlace& place) {
+  return {place.stage, place.stages, shape.micro_batches, settings.pipeline.in_flight};
+}
+
 StageCapacity stage_capacity(const Settings& settings, const PipelineShape& shape,
                              const RankPlace& place) {
   StageCapacity capacity;
   capacity.samples = shape.samples;
   capacity.tokens = shape.tokens;
   capacity.micro_batches = shape.micro_batches;
-  capacity.slots = shape.training
-                       ? slots_needed(settings.pipeline.schedule, place.stage, place.stages,
-                                      shape.micro_batches, settings.pipeline.in_flight)
-                       : 1;
+  capacity.slots = shape.training ? slots_needed(find_schedule(settings.pipeline.schedule),
+                                                 schedule_shape(settings, shape, place))
+                                  : 1;
   capacity.table_rows = std::min(shape.vocabulary, step_rows(shape));
   capacity.training = shape.training;
   capacity.recompute = stage_recomputes(settings.training, place.stage);
@@ -80,8 +84,8 @@ RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
     e.evaluates = !backward;
     e.backward = backward;
     e.sender = backward != (boundary == place.stage);
-    e.slots = message_buffers(settings.pipeline.schedule, shape.micro_batches,
-                              settings.pipeline.in_flight);
+    e.slots = message_buffers(find_schedule(settings.pipeline.schedule),
+                              schedule_shape(settings, shape, place));
     return e;
   };
   if (!place.last()) {

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "app/boundary.hpp"
+#include "app/deck/settings.hpp"
 #include "app/token_exchange.hpp"
-#include "core/deck/settings.hpp"
 #include "models/stage.hpp"
 
 namespace deltapipe {

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "app/deck/settings.hpp"
 #include "comm/process_grid.hpp"
 #include "core/data/dataset.hpp"
 #include "core/data/tokenizer.hpp"
 #include "core/data/vocabulary.hpp"
-#include "core/deck/settings.hpp"
 #include "core/error.hpp"
 #include "models/gpt2_config.hpp"
 #include "models/gpt2_stage.hpp"

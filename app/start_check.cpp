@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "app/deck/deck.hpp"
 #include "comm/collectives.hpp"
 #include "comm/message.hpp"
-#include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "core/version.hpp"
 

@@ -1,7 +1,6 @@
 #include "app/token_exchange.hpp"
 
 #include <algorithm>
-#include <bit>
 
 #include "core/kernels/embedding.hpp"
 
@@ -35,17 +34,6 @@ MatrixRef<float> row_range(const MatrixRef<float>& matrix, int begin, int end) {
 }
 
 }  // namespace
-
-MicroBatchGroup row_group(int micro_batch, int micro_batches) {
-  if (micro_batch > 0 && !std::has_single_bit(static_cast<unsigned>(micro_batch)))
-    return {micro_batch, micro_batch};
-  return {micro_batch, std::min(std::max(1, 2 * micro_batch), micro_batches)};
-}
-
-MicroBatchGroup gradient_group(int micro_batch, int micro_batches) {
-  const MicroBatchGroup mirrored = row_group(micro_batches - 1 - micro_batch, micro_batches);
-  return {micro_batches - mirrored.end, micro_batches - mirrored.begin};
-}
 
 TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExchangeShape& shape,
                                       int stages, bool last_stage) {
@@ -132,17 +120,16 @@ Crossing TokenExchange::crossing(const Crossing& step, MessageKind kind, int fir
 }
 
 void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
-                              const MatrixRef<const float>& table_VC) {
-  gather_rows<float>(exec, table_VC, index.token_U(), row_range(rows_UC_, 0, index.size()));
-  for (int m = 0; m < index.micro_batches(); ++m) {
-    const MicroBatchGroup group = row_group(m, index.micro_batches());
-    const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
-    if (a < b)
-      sender_->send(
-          exec,
-          crossing(step, MessageKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
-          row_range(rows_UC_, a, b));
-  }
+                              int micro_batch, const MatrixRef<const float>& table_VC) {
+  const MicroBatchGroup group = row_group(micro_batch, index.micro_batches());
+  const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
+  if (a == b) return;
+  const MatrixRef<float> rows_UC = row_range(rows_UC_, a, b);
+  gather_rows<float>(exec, table_VC,
+                     VectorRef<const std::int32_t>(index.token_U().data() + a, b - a), rows_UC);
+  sender_->send(
+      exec, crossing(step, MessageKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
+      rows_UC);
 }
 
 void TokenExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
@@ -168,17 +155,18 @@ void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
   }
 }
 
-MatrixRef<float> TokenExchange::receive_gradients(const ExecSpace& exec, const Crossing& step,
-                                                  const TokenIndex& index) {
-  for (int m = 0; m < index.micro_batches(); ++m) {
-    const MicroBatchGroup group = gradient_group(m, index.micro_batches());
-    const int a = index.final_before(group.begin), b = index.final_before(group.end);
-    if (a < b)
-      receiver_->receive(exec,
-                         crossing(step, MessageKind::tied_gradients, group.begin,
-                                  index.tokens_by_last_use().subspan(a, b - a)),
-                         row_range(rows_UC_, a, b));
-  }
+void TokenExchange::receive_gradients(const ExecSpace& exec, const Crossing& step,
+                                      const TokenIndex& index, int micro_batch) {
+  const MicroBatchGroup group = gradient_group(micro_batch, index.micro_batches());
+  const int a = index.final_before(group.begin), b = index.final_before(group.end);
+  if (a < b)
+    receiver_->receive(exec,
+                       crossing(step, MessageKind::tied_gradients, group.begin,
+                                index.tokens_by_last_use().subspan(a, b - a)),
+                       row_range(rows_UC_, a, b));
+}
+
+MatrixRef<float> TokenExchange::gradients(const TokenIndex& index) const {
   return row_range(rows_UC_, 0, index.size());
 }
 

@@ -8,6 +8,7 @@
 
 #include "app/boundary.hpp"
 #include "app/token_table.hpp"
+#include "comm/pipeline/schedule.hpp"
 #include "comm/process_grid.hpp"
 #include "models/stage.hpp"
 
@@ -46,18 +47,21 @@ class TokenExchange {
   TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid, ProgressThread& progress,
                 std::shared_ptr<EmulatedLink> link);
 
-  /// Last stage, before a step: sends all rows of the step.
+  /// Last stage, before a step's passes: sends the rows of the group that begins with the
+  /// micro-batch.
   void send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
-                 const MatrixRef<const float>& table_VC);
+                 int micro_batch, const MatrixRef<const float>& table_VC);
   /// First stage, before the forward pass of a micro-batch: takes what it is the first to need.
   void receive_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
                     int micro_batch, Stage<float>& stage);
   /// First stage, after the backward pass of a micro-batch: sends what it completes.
   void send_gradients(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
                       int micro_batch, Stage<float>& stage);
-  /// Last stage, after its backward passes: the gradients of a step's rows, by last use. [U, C]
-  MatrixRef<float> receive_gradients(const ExecSpace& exec, const Crossing& step,
-                                     const TokenIndex& index);
+  /// Last stage, after its backward passes: receives what the micro-batch completed.
+  void receive_gradients(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
+                         int micro_batch);
+  /// Then: the gradients of a step's rows, by last use. [U, C]
+  MatrixRef<float> gradients(const TokenIndex& index) const;
 
   /// Whether errors of what this end sends are measured.
   void measure_errors(bool on);
@@ -78,17 +82,5 @@ class TokenExchange {
   std::vector<std::uint64_t> ids_;
   std::vector<int> lengths_;
 };
-
-struct MicroBatchGroup {
-  int begin = 0;  ///< micro-batches [begin, end)
-  int end = 0;
-};
-
-/// The group of rows that begins with a micro-batch of M, empty if none does; they end at 1, 2, 4,
-/// 8 ... M.
-MicroBatchGroup row_group(int micro_batch, int micro_batches);
-/// The group of gradients that ends with a micro-batch, empty if none does; they end at ... M - 4,
-/// M - 2, M - 1, M.
-MicroBatchGroup gradient_group(int micro_batch, int micro_batches);
 
 }  // namespace deltapipe

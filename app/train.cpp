@@ -6,6 +6,7 @@
 
 #include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
+#include "app/deck/deck.hpp"
 #include "app/evaluation.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/pipeline.hpp"
@@ -17,7 +18,6 @@
 #include "app/warnings.hpp"
 #include "comm/collectives.hpp"
 #include "comm/trace.hpp"
-#include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "core/files/run_file.hpp"
 #include "core/interruption.hpp"
@@ -153,7 +153,7 @@ class Trainer {
     steps_ = total_steps(settings_.training, planner_->steps_per_epoch());
     if (grid_.rank() == 0) open_run_file();
     pipeline_ = std::make_unique<Pipeline>(settings_, shape, grid_, progress_, *stage_);
-    optimizer_.emplace(settings_.training, stage_->parameters());
+    optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
     replica_check_.emplace(stage_->parameters(), grid_, progress_);
     if (settings_.pipeline.verify_replicas > 0) replica_check_->compare(pipeline_->exec(), 0);
     find_global_tensors();
@@ -237,27 +237,9 @@ class Trainer {
     }
     announce(step);
     const StepPlan plan = planner_->plan(step, grid_.replica());
-    pipeline_->train_step(data_.train, plan, step % settings_.output.log_every == 0);
-
     StepRecord record;
-    const double learning_rate = learning_rate_at(settings_.training, step, steps_);
-    share(plan, record);
-    if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
-      throw UserError(
-          {.what = "loss or gradient is no longer finite at step " + std::to_string(step + 1),
-           .value = "loss " + std::to_string(record.loss) + ", gradient norm " +
-                    std::to_string(record.gradient_norm),
-           .remedy = "lower training.optimizer.learning_rate, add warm-up steps, or "
-                     "use more bits at the boundaries"});
-    {
-      const ActivityScope activity(progress_.account(), Activity::compute);
-      const TraceScope trace(TraceCategory::compute, "optimizer");
-      const double clip = settings_.training.clip_norm;
-      // As torch.nn.utils.clip_grad_norm_.
-      const double factor = clip > 0 ? std::min(1.0, clip / (record.gradient_norm + 1e-6)) : 1.0;
-      optimizer_->update(pipeline_->exec(), step, learning_rate, factor);
-      pipeline_->exec().fence();
-    }
+    pipeline_->train_step(data_.train, plan, step % settings_.output.log_every == 0,
+                          [&] { update(step, plan, record); });
     if (compares_replicas_after(step + 1)) replica_check_->compare(pipeline_->exec(), step + 1);
     if (traced) {
       progress_.account().suspend(Clock::now());
@@ -269,10 +251,32 @@ class Trainer {
     record.step = step + 1;
     record.epoch = static_cast<double>(step + 1) / static_cast<double>(planner_->steps_per_epoch());
     record.seconds = seconds_;
-    record.learning_rate = learning_rate;
     record.tokens = plan.predicted_tokens;
     record.samples = plan.samples;
     finish(record);
+  }
+
+  /// Fills the record's loss, norm and rate.
+  void update(std::uint64_t step, const StepPlan& plan, StepRecord& record) {
+    const double learning_rate = learning_rate_at(settings_.training.optimizer, step, steps_);
+    share(plan, record);
+    if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
+      throw UserError(
+          {.what = "loss or gradient is no longer finite at step " + std::to_string(step + 1),
+           .value = "loss " + std::to_string(record.loss) + ", gradient norm " +
+                    std::to_string(record.gradient_norm),
+           .remedy = "lower training.optimizer.learning_rate, add warm-up steps, or "
+                     "use more bits at the boundaries"});
+    {
+      const ActivityScope activity(progress_.account(), Activity::compute);
+      const TraceScope trace(TraceCategory::compute, "optimizer");
+      const double clip = settings_.training.optimizer.clip_norm;
+      // As torch.nn.utils.clip_grad_norm_.
+      const double factor = clip > 0 ? std::min(1.0, clip / (record.gradient_norm + 1e-6)) : 1.0;
+      optimizer_->update(pipeline_->exec(), step, learning_rate, factor);
+      pipeline_->exec().fence();
+    }
+    record.learning_rate = learning_rate;
   }
 
   const std::vector<double>& squared_norms() {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/deck/settings.hpp"
+#include "app/deck/settings.hpp"
 #include "models/gpt2_config.hpp"
 
 namespace deltapipe {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "comm/emulated_link.hpp"
+#include "comm/link_settings.hpp"
 #include "comm/message.hpp"
 #include "comm/progress_thread.hpp"
-#include "core/deck/settings.hpp"
 #include "core/time_account.hpp"
 #include "core/views.hpp"
 

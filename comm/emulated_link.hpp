@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-#include "core/deck/settings.hpp"
+#include "comm/link_settings.hpp"
 #include "core/time_account.hpp"
 
 namespace deltapipe {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/deck/settings.hpp"
 #include "core/files/safetensors.hpp"
+#include "core/precision.hpp"
 #include "models/gpt2_config.hpp"
 #include "models/parameters.hpp"
 

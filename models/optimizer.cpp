@@ -8,7 +8,8 @@
 
 namespace deltapipe {
 
-double learning_rate_at(const TrainingSettings& settings, std::uint64_t step, std::uint64_t steps) {
+double learning_rate_at(const OptimizerSettings& settings, std::uint64_t step,
+                        std::uint64_t steps) {
   const double warmup = static_cast<double>(settings.warmup_steps);
   if (step < settings.warmup_steps)
     return settings.learning_rate * static_cast<double>(step) / std::max(1.0, warmup);
@@ -47,7 +48,7 @@ MemoryLedger Optimizer<Real>::memory(const std::vector<ParameterInfo>& parameter
 }
 
 template <class Real>
-Optimizer<Real>::Optimizer(const TrainingSettings& settings, ParameterArena<Real>& parameters)
+Optimizer<Real>::Optimizer(const OptimizerSettings& settings, ParameterArena<Real>& parameters)
     : settings_(settings), parameters_(parameters) {
   first_partial_.push_back(0);
   for (const ParameterInfo& p : parameters.info())

@@ -3,19 +3,19 @@
 
 #include <vector>
 
-#include "core/deck/settings.hpp"
+#include "models/optimizer_settings.hpp"
 #include "models/parameters.hpp"
 
 namespace deltapipe {
 
 /// Learning rate of optimizer step `step` (counted from 0) of `steps`: linear warm-up, then
 /// constant, linear or cosine decay to the final fraction, as transformers' schedulers define them.
-double learning_rate_at(const TrainingSettings& settings, std::uint64_t step, std::uint64_t steps);
+double learning_rate_at(const OptimizerSettings& settings, std::uint64_t step, std::uint64_t steps);
 
 template <class Real>
 class Optimizer {
  public:
-  Optimizer(const TrainingSettings& settings, ParameterArena<Real>& parameters);
+  Optimizer(const OptimizerSettings& settings, ParameterArena<Real>& parameters);
   /// What an optimizer takes for these parameters, beside their moments.
   static MemoryLedger memory(const std::vector<ParameterInfo>& parameters);
 
@@ -30,7 +30,7 @@ class Optimizer {
   static std::size_t partials(const ParameterInfo& parameter);
   static Vector<double> partial_sums(std::size_t count, const ViewAllocator& memory);
 
-  TrainingSettings settings_;
+  OptimizerSettings settings_;
   ParameterArena<Real>& parameters_;
   std::vector<std::size_t> first_partial_;  ///< of each tensor, and one past the last
   Vector<double> partial_;

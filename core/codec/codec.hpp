@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 
+#include "core/codec/settings.hpp"
 #include "core/codec/visit.hpp"
-#include "core/deck/settings.hpp"
 #include "core/views.hpp"
 
 namespace deltapipe {

@@ -8,7 +8,7 @@
 #include "core/codec/half_rows.hpp"
 #include "core/codec/packing.hpp"
 #include "core/codec/scales.hpp"
-#include "core/deck/settings.hpp"
+#include "core/codec/settings.hpp"
 
 namespace deltapipe::codec {
 

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "core/deck/settings.hpp"
+#include "core/codec/settings.hpp"
 #include "core/error.hpp"
 
 namespace deltapipe {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/data/settings.hpp"
 #include "core/data/vocabulary.hpp"
-#include "core/deck/settings.hpp"
 
 namespace deltapipe {
 

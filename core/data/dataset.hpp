@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "core/data/settings.hpp"
 #include "core/data/vocabulary.hpp"
-#include "core/deck/settings.hpp"
 
 namespace deltapipe {
 

@@ -105,7 +105,7 @@ void train(const Shape& shape) {
   capacity.table_rows = std::min(rows, shape.config.vocabulary_size);
   stage.reserve(capacity);
   initialise_weights(shape.config, 1, stage.parameters());
-  TrainingSettings settings;
+  OptimizerSettings settings;
   Optimizer<float> optimizer(settings, stage.parameters());
   std::vector<std::uint64_t> sample_ids(shape.samples);
   std::iota(sample_ids.begin(), sample_ids.end(), 0);

@@ -1,5 +1,5 @@
 // A deck and, behind bytes 0xFE, overrides. What is taken reads back to the same settings.
-#include "core/deck/deck.hpp"
+#include "app/deck/deck.hpp"
 #include "support.hpp"
 
 using namespace deltapipe;

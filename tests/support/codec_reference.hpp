@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/deck/settings.hpp"
+#include "core/codec/settings.hpp"
 
 namespace deltapipe::test {
 

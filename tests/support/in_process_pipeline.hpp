@@ -27,6 +27,7 @@ struct PipelineShape {
   bool recompute = false;
   /// All micro-batches go forward before the first goes back; else one after the other.
   bool forward_first = true;
+  std::uint64_t seed = 42;  ///< of dropout
 };
 
 /// The samples of one step: [S, T] each, S <= micro_batches * samples.
@@ -45,7 +46,7 @@ class InProcessPipeline {
   };
 
   InProcessPipeline(const Gpt2Config& config, const std::vector<int>& partition,
-                    const PipelineShape& shape, const TrainingSettings& settings)
+                    const PipelineShape& shape, const OptimizerSettings& settings)
       : config_(config), shape_(shape), settings_(settings) {
     for (std::size_t k = 0; k < partition.size(); ++k) {
       stages_.push_back(std::make_unique<Gpt2Stage<Real>>(
@@ -180,7 +181,7 @@ class InProcessPipeline {
           data.targets.begin() + first * T, data.targets.begin() + (first + count) * T));
       batch.sample_ids = to_device(std::vector<std::uint64_t>(
           data.sample_ids.begin() + first, data.sample_ids.begin() + first + count));
-      batch.micro_batch.seed = settings_.seed;
+      batch.micro_batch.seed = shape_.seed;
       batch.micro_batch.step = step;
       batch.micro_batch.index = m;
       batch.micro_batch.samples = count;
@@ -245,7 +246,7 @@ class InProcessPipeline {
 
   Gpt2Config config_;
   PipelineShape shape_;
-  TrainingSettings settings_;
+  OptimizerSettings settings_;
   ExecSpace exec_;
   std::vector<std::unique_ptr<Gpt2Stage<Real>>> stages_;
   std::vector<std::unique_ptr<Optimizer<Real>>> optimizers_;

@@ -1,4 +1,4 @@
-#include "core/deck/deck.hpp"
+#include "app/deck/deck.hpp"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/deck/nearest.hpp"
-#include "core/deck/units.hpp"
+#include "app/deck/nearest.hpp"
+#include "app/deck/units.hpp"
 #include "core/error.hpp"
 
 using namespace deltapipe;
@@ -63,19 +63,19 @@ Settings unusual_settings() {
   s.training.micro_batch_size = 3;
   s.training.micro_batches = 4;
   s.training.seed = 1234567890123456789;
-  s.training.learning_rate = 5e-324;
-  s.training.schedule = LearningRateSchedule::cosine;
-  s.training.warmup_steps = 2;
-  s.training.final_learning_rate_fraction = 0.05;
-  s.training.beta1 = 0;
-  s.training.beta2 = 0.95;
-  s.training.epsilon = 1e-6;
-  s.training.weight_decay = 100;
-  s.training.clip_norm = 1.7976931348623157e308;
+  s.training.optimizer.learning_rate = 5e-324;
+  s.training.optimizer.schedule = LearningRateSchedule::cosine;
+  s.training.optimizer.warmup_steps = 2;
+  s.training.optimizer.final_learning_rate_fraction = 0.05;
+  s.training.optimizer.beta1 = 0;
+  s.training.optimizer.beta2 = 0.95;
+  s.training.optimizer.epsilon = 1e-6;
+  s.training.optimizer.weight_decay = 100;
+  s.training.optimizer.clip_norm = 1.7976931348623157e308;
   s.training.recompute = true;
   s.training.recompute_stages = {0, 2};
   s.training.evaluate_every = 5;
-  s.pipeline = {3, 2, PipelineSchedule::gpipe, 2, 2.5, {1, 3, 2}};
+  s.pipeline = {3, 2, "gpipe", 2, 2.5, {1, 3, 2}};
   s.forward = {
       CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
       FirstVisit::refine, 1.5};
@@ -149,8 +149,8 @@ bandwidth = ["10Gbit/s", 0]
   CHECK(s.data.validation == std::vector<std::string>{"a.txt", "b.txt"});
   CHECK(s.data.format == DataFormat::text);
   CHECK(s.training.epochs == 3);
-  CHECK(s.training.learning_rate == 1e-3);
-  CHECK(s.pipeline.schedule == PipelineSchedule::one_forward_one_backward);
+  CHECK(s.training.optimizer.learning_rate == 1e-3);
+  CHECK(s.pipeline.schedule == "1f1b");
   CHECK(s.pipeline.partition == std::vector<int>{4, 4, 4});
   CHECK(s.forward.kind == CodecKind::delta);
   CHECK(s.forward.bits == 3);

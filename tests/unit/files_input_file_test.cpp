@@ -6,9 +6,9 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "app/deck/deck.hpp"
 #include "core/data/corpus.hpp"
 #include "core/data/tokenizer.hpp"
-#include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/input_file.hpp"

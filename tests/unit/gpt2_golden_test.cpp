@@ -61,7 +61,7 @@ double relative_difference(const std::vector<Real>& values, const std::vector<Tr
 template <class Real>
 InProcessPipeline<Real> load_pipeline(const std::string& model, const std::vector<int>& partition,
                                       const PipelineShape& shape,
-                                      const TrainingSettings& settings = {}) {
+                                      const OptimizerSettings& settings = {}) {
   const std::string directory = kFixtures + "/" + model;
   const Gpt2Config config = Gpt2Config::load(directory);
   InProcessPipeline<Real> pipeline(config, partition, shape, settings);
@@ -109,8 +109,8 @@ struct Tolerance<double> {
                           parameters = 2e-6;
 };
 
-TrainingSettings golden_settings(const hdf5::Location& training) {
-  TrainingSettings settings;
+OptimizerSettings golden_settings(const hdf5::Location& training) {
+  OptimizerSettings settings;
   settings.beta1 = training.read_attribute<double>("beta1");
   settings.beta2 = training.read_attribute<double>("beta2");
   settings.epsilon = training.read_attribute<double>("epsilon");
@@ -169,7 +169,7 @@ TEMPLATE_TEST_CASE("A GPT-2's logits, loss and gradients are those of transforme
 TEMPLATE_TEST_CASE("Ten AdamW steps are those of PyTorch", "[models][golden]", float, double) {
   const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
   const hdf5::Group training = golden.open_group("training");
-  const TrainingSettings settings = golden_settings(training);
+  const OptimizerSettings settings = golden_settings(training);
   const auto rates = read_all<double>(training, "learning_rates");
   const auto losses = read_all<double>(training, "losses");
   const auto norms = read_all<double>(training, "gradient_norms");

@@ -47,12 +47,12 @@ struct Run {
 };
 
 Run run(const Gpt2Config& config, const std::vector<int>& partition, const PipelineShape& shape) {
-  TrainingSettings settings;
+  OptimizerSettings settings;
   settings.learning_rate = 1e-2;
   settings.clip_norm = 0.5;
   InProcessPipeline<float> pipeline(config, partition, shape, settings);
   for (int k = 0; k < pipeline.stage_count(); ++k)
-    initialise_weights(config, settings.seed, pipeline.stage(k).parameters());
+    initialise_weights(config, shape.seed, pipeline.stage(k).parameters());
   Run result;
   constexpr int kSamples = 5;
   for (std::uint64_t step = 0; step < 3; ++step) {

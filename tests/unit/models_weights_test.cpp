@@ -221,7 +221,7 @@ TEST_CASE("Partitions that do not fit are named with a remedy", "[models][partit
 }
 
 TEST_CASE("Learning rates are those of transformers' schedulers", "[models][optimizer]") {
-  TrainingSettings settings;
+  OptimizerSettings settings;
   settings.learning_rate = 0.5;
   settings.warmup_steps = GENERATE(0, 1, 4);
   const std::uint64_t steps = 20;

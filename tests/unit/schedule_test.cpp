@@ -1,157 +1,61 @@
-// Schedules run in a simulator: no deadlock, each micro-batch once, memory and idle time as
+// Schedules run in the simulator: no deadlock, each micro-batch once, memory and idle time as
 // promised.
-#include "comm/schedule.hpp"
+#include "comm/pipeline/schedule.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstddef>
-#include <deque>
 #include <map>
 #include <set>
 
+#include "comm/pipeline/settings.hpp"
+#include "comm/pipeline/simulation.hpp"
 #include "core/error.hpp"
 
 namespace deltapipe {
 namespace {
 
+using Catch::Matchers::Contains;
+
 constexpr int kUnbounded = 1 << 20;
 
-struct Message {
-  int micro_batch;
-  double arrival;
-};
+std::vector<Program> programs_of(const Schedule& schedule, int stages, int micro_batches,
+                                 int in_flight = 1,
+                                 EmbeddingPlace embedding = EmbeddingPlace::none) {
+  std::vector<Program> programs;
+  for (int s = 0; s < stages; ++s)
+    programs.push_back(
+        training_program(schedule, {s, stages, micro_batches, in_flight, embedding}));
+  return programs;
+}
 
-/// One direction of one boundary: `capacity` messages fit between the sender's send and the
-/// receiver's receive; a send into a full link waits.
-struct Link {
-  std::deque<Message> messages;
-  std::deque<double> freed;  // times at which a place became free
-};
-
-/// Runs all stages' instructions; messages take no time, receives wait, sends wait when `capacity`
-/// messages are unreceived.
-class Simulator {
- public:
-  Simulator(PipelineSchedule kind, int stages, int micro_batches, int capacity,
-            double forward_cost = 1, double backward_cost = 1, int in_flight = 1)
-      : stages_(stages),
-        capacity_(capacity),
-        forward_cost_(forward_cost),
-        backward_cost_(backward_cost),
-        forward_links_(static_cast<std::size_t>(stages)),
-        backward_links_(static_cast<std::size_t>(stages)),
-        clock_(static_cast<std::size_t>(stages), 0) {
-    for (int s = 0; s < stages; ++s) {
-      programs_.push_back(make_schedule(kind, s, stages, micro_batches, in_flight));
-    }
-    position_.resize(static_cast<std::size_t>(stages), 0);
-    for (auto* links : {&forward_links_, &backward_links_}) {
-      for (Link& link : *links)
-        link.freed.assign(static_cast<std::size_t>(std::min(capacity, 4096)), 0);
-    }
-  }
-
-  /// False when no stage can go on although not all are at their end.
-  bool run() {
-    bool moved = true;
-    while (moved) {
-      moved = false;
-      for (std::size_t s = 0; s < programs_.size(); ++s) {
-        while (position_[s] < programs_[s].size() && execute(s, programs_[s][position_[s]])) {
-          ++position_[s];
-          moved = true;
-        }
-      }
-    }
-    for (std::size_t s = 0; s < programs_.size(); ++s) {
-      if (position_[s] < programs_[s].size()) return false;
-    }
-    return true;
-  }
-
-  double makespan() const { return *std::max_element(clock_.begin(), clock_.end()); }
-  bool links_are_empty() const {
-    for (const auto* links : {&forward_links_, &backward_links_}) {
-      for (const Link& link : *links) {
-        if (!link.messages.empty()) return false;
-      }
-    }
-    return true;
-  }
-
- private:
-  bool execute(std::size_t s, const Instruction& instruction) {
-    switch (instruction.action) {
-      case Action::forward:
-        clock_[s] += forward_cost_;
-        return true;
-      case Action::backward:
-        clock_[s] += backward_cost_;
-        return true;
-      case Action::receive_activation:
-        return receive(s, forward_links_[s - 1], instruction.micro_batch);
-      case Action::send_activation:
-        return send(s, forward_links_[s], instruction.micro_batch);
-      case Action::receive_gradient:
-        return receive(s, backward_links_[s], instruction.micro_batch);
-      case Action::send_gradient:
-        return send(s, backward_links_[s - 1], instruction.micro_batch);
-    }
-    return false;
-  }
-
-  bool send(std::size_t s, Link& link, int micro_batch) {
-    if (link.messages.size() >= static_cast<std::size_t>(capacity_)) return false;
-    if (!link.freed.empty()) {
-      clock_[s] = std::max(clock_[s], link.freed.front());
-      link.freed.pop_front();
-    }
-    link.messages.push_back({micro_batch, clock_[s]});
-    return true;
-  }
-
-  bool receive(std::size_t s, Link& link, int micro_batch) {
-    if (link.messages.empty()) return false;
-    REQUIRE(link.messages.front().micro_batch == micro_batch);
-    clock_[s] = std::max(clock_[s], link.messages.front().arrival);
-    link.messages.pop_front();
-    link.freed.push_back(clock_[s]);
-    return true;
-  }
-
-  int stages_;
-  int capacity_;
-  double forward_cost_;
-  double backward_cost_;
-  std::vector<std::vector<Instruction>> programs_;
-  std::vector<std::size_t> position_;
-  std::vector<Link> forward_links_;   // by lower stage
-  std::vector<Link> backward_links_;  // by lower stage
-  std::vector<double> clock_;
-};
+SimulationCosts costs_of(int buffers, double backward = 1) {
+  SimulationCosts costs;
+  costs.backward = backward;
+  costs.buffers = buffers;
+  return costs;
+}
 
 const std::vector<int> kStages = {1, 2, 3, 4, 7, 8};
 const std::vector<int> kMicroBatches = {1, 2, 3, 5, 8, 31};
-const std::vector<PipelineSchedule> kKinds = {PipelineSchedule::gpipe,
-                                              PipelineSchedule::one_forward_one_backward};
 
 template <class What>
 void for_all(What what) {
-  for (const PipelineSchedule kind : kKinds) {
+  for (const Schedule& schedule : schedules()) {
     for (const int stages : kStages) {
       for (const int micro_batches : kMicroBatches) {
-        CAPTURE(static_cast<int>(kind), stages, micro_batches);
-        what(kind, stages, micro_batches);
+        CAPTURE(schedule.name, stages, micro_batches);
+        what(schedule, stages, micro_batches);
       }
     }
   }
 }
 
 TEST_CASE("Every micro-batch passes every stage once, backward in order", "[schedule]") {
-  for_all([](PipelineSchedule kind, int stages, int micro_batches) {
+  for_all([](const Schedule& schedule, int stages, int micro_batches) {
     for (int s = 0; s < stages; ++s) {
       std::map<Action, std::vector<int>> seen;
-      for (const Instruction& i : make_schedule(kind, s, stages, micro_batches)) {
+      for (const Instruction& i : training_program(schedule, {s, stages, micro_batches})) {
         seen[i.action].push_back(i.micro_batch);
       }
       std::vector<int> all(static_cast<std::size_t>(micro_batches));
@@ -168,10 +72,10 @@ TEST_CASE("Every micro-batch passes every stage once, backward in order", "[sche
 }
 
 TEST_CASE("Messages stand next to the pass that needs or makes them", "[schedule]") {
-  for_all([](PipelineSchedule kind, int stages, int micro_batches) {
+  for_all([](const Schedule& schedule, int stages, int micro_batches) {
     for (int s = 0; s < stages; ++s) {
       std::map<std::pair<Action, int>, std::size_t> at;
-      const std::vector<Instruction> program = make_schedule(kind, s, stages, micro_batches);
+      const Program program = training_program(schedule, {s, stages, micro_batches});
       for (std::size_t i = 0; i < program.size(); ++i) {
         at[{program[i].action, program[i].micro_batch}] = i;
       }
@@ -189,15 +93,16 @@ TEST_CASE("Messages stand next to the pass that needs or makes them", "[schedule
 }
 
 TEST_CASE("A stage holds as many micro-batches as promised, each in its slot", "[schedule]") {
-  for_all([](PipelineSchedule kind, int stages, int micro_batches) {
+  for_all([](const Schedule& schedule, int stages, int micro_batches) {
     for (int s = 0; s < stages; ++s) {
-      const int promised =
-          kind == PipelineSchedule::gpipe ? micro_batches : std::min(micro_batches, stages - s);
-      CHECK(slots_needed(kind, s, stages, micro_batches) == promised);
+      const int promised = schedule.name == std::string("gpipe")
+                               ? micro_batches
+                               : std::min(micro_batches, stages - s);
+      CHECK(slots_needed(schedule, {s, stages, micro_batches}) == promised);
       std::map<int, int> slot_of;  // of living micro-batches
       std::set<int> used;
       std::size_t most = 0;
-      for (const Instruction& i : make_schedule(kind, s, stages, micro_batches)) {
+      for (const Instruction& i : training_program(schedule, {s, stages, micro_batches})) {
         CHECK(i.slot >= 0);
         CHECK(i.slot < promised);
         if (i.action == Action::forward) {
@@ -222,10 +127,10 @@ TEST_CASE("A stage holds as many micro-batches as promised, each in its slot", "
 TEST_CASE("No schedule deadlocks, also when only one message fits into a link", "[schedule]") {
   for (const int capacity : {1, 2, kUnbounded}) {
     CAPTURE(capacity);
-    for_all([&](PipelineSchedule kind, int stages, int micro_batches) {
-      Simulator simulator(kind, stages, micro_batches, capacity);
-      CHECK(simulator.run());
-      CHECK(simulator.links_are_empty());
+    for_all([&](const Schedule& schedule, int stages, int micro_batches) {
+      const Simulation simulation =
+          simulate(programs_of(schedule, stages, micro_batches), costs_of(capacity));
+      CHECK(simulation.deadlock.empty());
     });
   }
 }
@@ -233,62 +138,169 @@ TEST_CASE("No schedule deadlocks, also when only one message fits into a link", 
 TEST_CASE("With a boundary's message buffers no schedule deadlocks or waits for one",
           "[schedule]") {
   for (int in_flight = 1; in_flight <= kMostInFlight; ++in_flight)
-    for (const PipelineSchedule kind : kKinds)
+    for (const Schedule& schedule : schedules())
       for (const int stages : {2, 3, 8})
         for (const int micro_batches : {1, 4, in_flight, in_flight + 3, 2 * in_flight + 5}) {
-          if (kind == PipelineSchedule::gpipe && in_flight > 1) continue;
-          CAPTURE(static_cast<int>(kind), stages, micro_batches, in_flight);
-          const int buffers = message_buffers(kind, micro_batches, in_flight);
-          Simulator ideal(kind, stages, micro_batches, kUnbounded, 1, 2, in_flight);
-          REQUIRE(ideal.run());
+          const bool gpipe = schedule.name == std::string("gpipe");
+          if (gpipe && in_flight > 1) continue;
+          CAPTURE(schedule.name, stages, micro_batches, in_flight);
+          const int buffers = message_buffers(schedule, {0, stages, micro_batches, in_flight});
+          const std::vector<Program> programs =
+              programs_of(schedule, stages, micro_batches, in_flight);
+          const Simulation ideal = simulate(programs, costs_of(kUnbounded, 2));
+          REQUIRE(ideal.deadlock.empty());
           // A message takes a buffer at one end at least until it is received.
           for (const int capacity : {buffers, buffers + 1, 2 * buffers}) {
-            Simulator simulator(kind, stages, micro_batches, capacity, 1, 2, in_flight);
-            CHECK(simulator.run());
-            CHECK(simulator.links_are_empty());
-            if (kind != PipelineSchedule::gpipe) CHECK(simulator.makespan() == ideal.makespan());
+            const Simulation simulation = simulate(programs, costs_of(capacity, 2));
+            CHECK(simulation.deadlock.empty());
+            if (!gpipe) CHECK(simulation.makespan() == ideal.makespan());
           }
         }
 }
 
 TEST_CASE("The simulator finds the deadlock of too few buffers", "[schedule]") {
   // 65 forwards ahead fit no longer into 16 buffers at each of two ends.
-  constexpr auto kind = PipelineSchedule::one_forward_one_backward;
-  CHECK(Simulator(kind, 2, 128, 2 * 16, 1, 1, 64).run());
-  CHECK_FALSE(Simulator(kind, 2, 128, 2 * 16, 1, 1, 65).run());
+  const Schedule& schedule = find_schedule("1f1b");
+  CHECK(simulate(programs_of(schedule, 2, 128, 64), costs_of(2 * 16)).deadlock.empty());
+  const std::string deadlock =
+      simulate(programs_of(schedule, 2, 128, 65), costs_of(2 * 16)).deadlock;
+  CHECK(deadlock ==
+        "send_activation stage=0 micro_batch=64 slot=64; send_gradient stage=1 micro_batch=32 "
+        "slot=0");
 }
 
 TEST_CASE("Idle time is the ideal (K - 1) / (M + K - 1)", "[schedule]") {
   for (const double backward_cost : {1.0, 2.0}) {
-    for_all([&](PipelineSchedule kind, int stages, int micro_batches) {
-      Simulator simulator(kind, stages, micro_batches, kUnbounded, 1, backward_cost);
-      REQUIRE(simulator.run());
+    for_all([&](const Schedule& schedule, int stages, int micro_batches) {
+      const Simulation simulation = simulate(programs_of(schedule, stages, micro_batches),
+                                             costs_of(kUnbounded, backward_cost));
+      REQUIRE(simulation.deadlock.empty());
       const double work = micro_batches * (1 + backward_cost);
-      CHECK(1 - work / simulator.makespan() ==
-            Approx(bubble_fraction(stages, micro_batches)).margin(1e-12));
-      CHECK(bubble_fraction(stages, micro_batches) ==
-            Approx(static_cast<double>(stages - 1) / (micro_batches + stages - 1)));
+      const double ideal = static_cast<double>(stages - 1) / (micro_batches + stages - 1);
+      CHECK(1 - work / simulation.makespan() == Approx(ideal).margin(1e-12));
+      CHECK(1 - simulation.busy_fraction() == Approx(ideal).margin(1e-12));
+      CHECK(bubble_fraction(stages, micro_batches) == Approx(ideal));
     });
   }
 }
 
+TEST_CASE("A simulated step over slow links takes what a hand works out", "[schedule]") {
+  // Two stages, one micro-batch: forward 1, its message 3 + 0.5, forward 1, backward 2, its message
+  // 4, backward 2; the second micro-batch's message waits for the first one's to leave.
+  SimulationCosts costs;
+  costs.activation = {3, 0.5};
+  costs.gradient = {4, 0};
+  costs.update = 0.25;
+  const Schedule& schedule = find_schedule("gpipe");
+  CHECK(simulate(programs_of(schedule, 2, 1), costs).makespan() == 1 + 3.5 + 3 + 4 + 2 + 0.25);
+  const Simulation two = simulate(programs_of(schedule, 2, 2), costs);
+  // Messages leave at 4 and 7; the second forward ends at 8.5, backwards at 10.5 and 12.5, their
+  // messages arrive at 14.5 and 18.5.
+  CHECK(two.makespan() == 18.5 + 2 + 0.25);
+  CHECK(two.busy_fraction() == Approx((2 * 6 + 2 * 0.25) / (2 * two.makespan())));
+}
+
+TEST_CASE("Shared embeddings cross before their first use and come back after the last",
+          "[schedule]") {
+  for_all([](const Schedule& schedule, int stages, int micro_batches) {
+    const std::vector<Program> programs =
+        programs_of(schedule, stages, micro_batches, 1, EmbeddingPlace::shared);
+    CHECK(simulate(programs, costs_of(kUnbounded)).deadlock.empty());
+    std::map<Action, int> seen;
+    for (const Program& program : programs)
+      for (const Instruction& instruction : program) ++seen[instruction.action];
+    int groups = 0;
+    for (int m = 0; m < micro_batches; ++m)
+      groups += row_group(m, micro_batches).begin < row_group(m, micro_batches).end ? 1 : 0;
+    for (const Action action :
+         {Action::send_embedding, Action::receive_embedding, Action::send_embedding_gradient,
+          Action::receive_embedding_gradient})
+      CHECK(seen[action] == (stages > 1 ? groups : 0));
+    CHECK(seen[Action::add_embedding_gradient] == 1);
+    CHECK(seen[Action::update] == stages);
+  });
+}
+
+TEST_CASE("Every step sums gradients once and updates last", "[schedule]") {
+  for (const EmbeddingPlace embedding :
+       {EmbeddingPlace::none, EmbeddingPlace::first_stage, EmbeddingPlace::shared})
+    for (const int micro_batches : {0, 1, 5})
+      for (const Program& program :
+           programs_of(find_schedule("1f1b"), 3, micro_batches, 1, embedding)) {
+        CHECK(program.back().action == Action::update);
+        CHECK(program[program.size() - 2].action == Action::finish_reductions);
+        const auto count = [&](Action action) {
+          return std::count_if(program.begin(), program.end(),
+                               [&](const Instruction& i) { return i.action == action; });
+        };
+        CHECK(count(Action::reduce_zeros) == (micro_batches == 0 ? 1 : 0));
+        CHECK(count(Action::reduce_gradients) == (micro_batches == 0 ? 0 : 1));
+        if (micro_batches == 0) continue;
+        const auto reduce = std::find_if(program.begin(), program.end(), [](const Instruction& i) {
+          return i.action == Action::reduce_gradients;
+        });
+        CHECK((reduce + 1)->action == Action::backward);
+        CHECK((reduce + 1)->micro_batch == micro_batches - 1);
+      }
+}
+
+TEST_CASE("An evaluation goes forward only, in one slot", "[schedule]") {
+  using enum Action;
+  const Program expected = {
+      {receive_activation, 1, 0, 0}, {forward, 1, 0, 0}, {send_activation, 1, 0, 0},
+      {receive_activation, 1, 1, 0}, {forward, 1, 1, 0}, {send_activation, 1, 1, 0}};
+  CHECK(evaluation_program({1, 3, 2}) == expected);
+  const Program first = {{receive_embedding, 0, 0}, {forward, 0, 0, 0}, {send_activation, 0, 0, 0},
+                         {receive_embedding, 0, 1}, {forward, 0, 1, 0}, {send_activation, 0, 1, 0}};
+  CHECK(evaluation_program({0, 2, 2, 1, EmbeddingPlace::shared}) == first);
+}
+
 TEST_CASE("1F1B of the third of four stages is the textbook's", "[schedule]") {
   using enum Action;
-  const std::vector<Instruction> expected = {
-      {receive_activation, 0, 0}, {forward, 0, 0},  {send_activation, 0, 0},
-      {receive_activation, 1, 1}, {forward, 1, 1},  {send_activation, 1, 1},
-      {receive_gradient, 0, 0},   {backward, 0, 0}, {send_gradient, 0, 0},
-      {receive_activation, 2, 0}, {forward, 2, 0},  {send_activation, 2, 0},
-      {receive_gradient, 1, 1},   {backward, 1, 1}, {send_gradient, 1, 1},
-      {receive_gradient, 2, 0},   {backward, 2, 0}, {send_gradient, 2, 0}};
-  CHECK(make_schedule(PipelineSchedule::one_forward_one_backward, 2, 4, 3) == expected);
+  const Program expected = {
+      {receive_activation, 2, 0, 0}, {forward, 2, 0, 0},     {send_activation, 2, 0, 0},
+      {receive_activation, 2, 1, 1}, {forward, 2, 1, 1},     {send_activation, 2, 1, 1},
+      {receive_gradient, 2, 0, 0},   {backward, 2, 0, 0},    {send_gradient, 2, 0, 0},
+      {receive_activation, 2, 2, 0}, {forward, 2, 2, 0},     {send_activation, 2, 2, 0},
+      {receive_gradient, 2, 1, 1},   {backward, 2, 1, 1},    {send_gradient, 2, 1, 1},
+      {receive_gradient, 2, 2, 0},   {reduce_gradients, 2},  {backward, 2, 2, 0},
+      {send_gradient, 2, 2, 0},      {finish_reductions, 2}, {update, 2}};
+  CHECK(training_program(find_schedule("1f1b"), {2, 4, 3}) == expected);
+}
+
+TEST_CASE("Programs are read back from their text", "[schedule]") {
+  for_all([](const Schedule& schedule, int stages, int micro_batches) {
+    for (const Program& program :
+         programs_of(schedule, stages, micro_batches, 2, EmbeddingPlace::shared))
+      CHECK(parse_program(to_text(program)) == program);
+  });
+  CHECK(to_text(Instruction{Action::forward, 1, 3, 0}) == "forward stage=1 micro_batch=3 slot=0");
+  CHECK(to_text(Instruction{Action::update, 2}) == "update stage=2");
+  for (const char* text : {"leap stage=0", "forward stage=-1", "forward stage=x", "forward phase=1",
+                           "forward 1", "forward stage=99999999999"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH(parse_program(std::string("update stage=0\n") + text),
+                      Contains("no instruction") && Contains(text));
+  }
+}
+
+TEST_CASE("The grid of a schedule shows passes and waiting", "[schedule]") {
+  CHECK(grid_of(simulate(programs_of(find_schedule("1f1b"), 2, 3), costs_of(kUnbounded, 2))) ==
+        "stage 0 | F0 F1 .  B0 ---F2 B1 ---.  B2 ---\n"
+        "stage 1 | .  F0 B0 ---F1 B1 ---F2 B2 ---.  .\n");
+  CHECK(grid_of(Simulation{}) == "");
+}
+
+TEST_CASE("An unknown schedule is refused with the known ones", "[schedule]") {
+  CHECK_THROWS_WITH(find_schedule("zb-h1"), Contains("zb-h1") && Contains("gpipe, 1f1b"));
 }
 
 TEST_CASE("Impossible layouts are refused", "[schedule]") {
-  for (const PipelineSchedule kind : kKinds) {
-    CHECK_THROWS_AS(make_schedule(kind, 2, 2, 1), InternalError);
-    CHECK_THROWS_AS(make_schedule(kind, -1, 2, 1), InternalError);
-    CHECK_THROWS_AS(make_schedule(kind, 0, 2, 0), InternalError);
+  for (const Schedule& schedule : schedules()) {
+    CHECK_THROWS_AS(training_program(schedule, {2, 2, 1}), InternalError);
+    CHECK_THROWS_AS(training_program(schedule, {-1, 2, 1}), InternalError);
+    CHECK_THROWS_AS(training_program(schedule, {0, 2, -1}), InternalError);
+    CHECK_THROWS_AS(training_program(schedule, {0, 2, 1, 0}), InternalError);
   }
   CHECK_THROWS_AS(bubble_fraction(0, 1), InternalError);
 }

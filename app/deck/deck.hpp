@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/deck/settings.hpp"
+#include "app/deck/settings.hpp"
 
 namespace deltapipe {
 

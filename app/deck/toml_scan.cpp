@@ -1,4 +1,4 @@
-#include "core/deck/toml_scan.hpp"
+#include "app/deck/toml_scan.hpp"
 
 #include <algorithm>
 

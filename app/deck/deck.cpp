@@ -1,4 +1,4 @@
-#include "core/deck/deck.hpp"
+#include "app/deck/deck.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,11 +6,11 @@
 #include <sstream>
 #include <type_traits>
 
-#include "core/deck/checks.hpp"
-#include "core/deck/keys.hpp"
-#include "core/deck/nearest.hpp"
-#include "core/deck/toml.inc"
-#include "core/deck/toml_scan.hpp"
+#include "app/deck/checks.hpp"
+#include "app/deck/keys.hpp"
+#include "app/deck/nearest.hpp"
+#include "app/deck/toml.inc"
+#include "app/deck/toml_scan.hpp"
 #include "core/error.hpp"
 #include "core/files/input_file.hpp"
 #include "core/printable.hpp"

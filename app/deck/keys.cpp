@@ -1,8 +1,11 @@
-#include "core/deck/keys.hpp"
+#include "app/deck/keys.hpp"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
+
+#include "comm/pipeline/schedule.hpp"
 
 namespace deltapipe::deck {
 
@@ -44,6 +47,16 @@ Choice choice(Enum& value, std::vector<std::pair<std::string, Enum>> options) {
     return i;
   };
   result.set = [&value, values](std::size_t i) { value = values[i]; };
+  return result;
+}
+
+Choice schedule_choice(std::string& value) {
+  Choice result;
+  for (const Schedule& schedule : schedules()) result.names.emplace_back(schedule.name);
+  result.get = [&value, names = result.names] {
+    return static_cast<std::size_t>(std::find(names.begin(), names.end(), value) - names.begin());
+  };
+  result.set = [&value, names = result.names](std::size_t i) { value = names[i]; };
   return result;
 }
 
@@ -141,7 +154,7 @@ void add_training(std::vector<Key>& keys, TrainingSettings& t) {
       "steps between validations; 0: at the end of every epoch");
 }
 
-void add_optimizer(std::vector<Key>& keys, TrainingSettings& t) {
+void add_optimizer(std::vector<Key>& keys, OptimizerSettings& t) {
   SectionKeys add(keys, "training.optimizer");
   add("learning_rate", Real{&t.learning_rate, 0, 1e3}, "the largest learning rate");
   add("schedule",
@@ -170,9 +183,7 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
   add("stages", Integer{&p.stages, 1, 65536}, "parts that the model is cut into");
   add("replicas", Integer{&p.replicas, 1, 65536},
       "data-parallel copies of the pipeline; MPI ranks needed: stages x replicas");
-  add("schedule",
-      choice(p.schedule, {{"gpipe", PipelineSchedule::gpipe},
-                          {"1f1b", PipelineSchedule::one_forward_one_backward}}),
+  add("schedule", schedule_choice(p.schedule),
       "gpipe: all forwards, then all backwards; 1f1b: alternating, holds fewer activations");
   add("in_flight", Integer{&p.in_flight, 1, kMostInFlight},
       "1f1b: micro-batches that may be under way at a boundary; more hide slower links and take "
@@ -361,7 +372,7 @@ std::vector<Key> keys_of(Draft& draft) {
   add_tokenizer(keys, s.tokenizer);
   add_data(keys, s.data);
   add_training(keys, s.training);
-  add_optimizer(keys, s.training);
+  add_optimizer(keys, s.training.optimizer);
   add_pipeline(keys, s.pipeline);
   add_boundary(keys, s.forward, "boundary.forward", true);
   add_boundary(keys, s.backward, "boundary.backward", false);

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "core/deck/keys.hpp"
+#include "app/deck/keys.hpp"
 
 namespace deltapipe::deck {
 

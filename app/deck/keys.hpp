@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "core/deck/settings.hpp"
-#include "core/deck/units.hpp"
+#include "app/deck/settings.hpp"
+#include "app/deck/units.hpp"
 
 namespace deltapipe::deck {
 

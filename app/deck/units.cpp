@@ -1,4 +1,4 @@
-#include "core/deck/units.hpp"
+#include "app/deck/units.hpp"
 
 #include <array>
 #include <charconv>

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <sstream>
 
-#include "core/deck/deck.hpp"
-#include "core/deck/keys.hpp"
-#include "core/deck/toml.inc"
+#include "app/deck/deck.hpp"
+#include "app/deck/keys.hpp"
+#include "app/deck/toml.inc"
 
 namespace deltapipe {
 

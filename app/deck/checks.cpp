@@ -1,4 +1,4 @@
-#include "core/deck/checks.hpp"
+#include "app/deck/checks.hpp"
 
 #include <algorithm>
 #include <array>
@@ -114,10 +114,10 @@ void check_training(const Settings& s, const Places& places) {
            "the training has no steps and no epochs", "",
            "set training.steps or training.epochs above 0");
   }
-  if (t.steps > 0 && t.warmup_steps > t.steps) {
+  if (t.steps > 0 && t.optimizer.warmup_steps > t.steps) {
     refuse(place_of(places, {"training.optimizer.warmup_steps", "training.steps"}),
            "the learning rate warms up for longer than the training lasts",
-           to_string(t.warmup_steps) + " of " + to_string(t.steps) + " steps",
+           to_string(t.optimizer.warmup_steps) + " of " + to_string(t.steps) + " steps",
            "lower training.optimizer.warmup_steps");
   }
   // Rows of a step are counted in 32 bits. A model from files has its own longest sequence.

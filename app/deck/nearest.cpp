@@ -1,4 +1,4 @@
-#include "core/deck/nearest.hpp"
+#include "app/deck/nearest.hpp"
 
 #include <algorithm>
 #include <numeric>

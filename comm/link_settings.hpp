@@ -1,0 +1,19 @@
+// Emulated links: how fast they are and who shares one.
+#pragma once
+
+namespace deltapipe {
+
+/// One direction of one emulated link.
+struct LinkSettings {
+  double bits_per_second = 0;  ///< 0: as fast as MPI carries it
+  double latency_seconds = 0;
+
+  bool operator==(const LinkSettings&) const = default;
+};
+
+/// boundary: each direction of each boundary is a link of its own. rank: one wire joins each rank
+/// to the network, one message at a time in each direction, and all that it sends and receives
+/// passes it.
+enum class WireSharing { boundary, rank };
+
+}  // namespace deltapipe

@@ -1,0 +1,192 @@
+#include "comm/pipeline/schedule.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <string>
+
+#include "comm/pipeline/schedules/schedules.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+namespace {
+
+constexpr std::array kSchedules = {
+    Schedule{"gpipe", "arXiv 1811.06965", gpipe_passes, gpipe_messages_ahead},
+    Schedule{"1f1b", "arXiv 1806.03377", one_forward_one_backward_passes,
+             one_forward_one_backward_messages_ahead},
+};
+
+void check_shape(const ScheduleShape& shape) {
+  DELTAPIPE_ASSERT(shape.stage >= 0 && shape.stage < shape.stages && shape.micro_batches >= 0 &&
+                       shape.in_flight > 0,
+                   "stage " + std::to_string(shape.stage) + " of " + std::to_string(shape.stages) +
+                       ", " + std::to_string(shape.micro_batches) + " micro-batches, " +
+                       std::to_string(shape.in_flight) + " in flight");
+}
+
+/// Slots of living micro-batches.
+class Slots {
+ public:
+  int take(int micro_batch) {
+    const auto free = std::find(held_.begin(), held_.end(), -1);
+    const auto slot = static_cast<int>(free - held_.begin());
+    if (free == held_.end())
+      held_.push_back(micro_batch);
+    else
+      *free = micro_batch;
+    return slot;
+  }
+  int of(int micro_batch) const {
+    return static_cast<int>(std::find(held_.begin(), held_.end(), micro_batch) - held_.begin());
+  }
+  void free(int micro_batch) { held_[static_cast<std::size_t>(of(micro_batch))] = -1; }
+  int most() const { return static_cast<int>(held_.size()); }
+
+ private:
+  std::vector<int> held_;
+};
+
+class Writer {
+ public:
+  explicit Writer(const ScheduleShape& shape)
+      : shape_(shape),
+        first_(shape.stage == 0),
+        last_(shape.stage + 1 == shape.stages),
+        borrows_(shape.embedding == EmbeddingPlace::shared && shape.stages > 1) {}
+
+  void send_embeddings() {
+    if (!borrows_ || !last_) return;
+    for (int m = 0; m < shape_.micro_batches; ++m)
+      if (begins_row_group(m)) add(Action::send_embedding, m);
+  }
+  void forward(int micro_batch, int slot) {
+    if (borrows_ && first_ && begins_row_group(micro_batch))
+      add(Action::receive_embedding, micro_batch);
+    if (!first_) add(Action::receive_activation, micro_batch, slot);
+    add(Action::forward, micro_batch, slot);
+    if (!last_) add(Action::send_activation, micro_batch, slot);
+  }
+  void backward(int micro_batch, int slot) {
+    if (!last_) add(Action::receive_gradient, micro_batch, slot);
+    if (micro_batch + 1 == shape_.micro_batches) add(Action::reduce_gradients);
+    add(Action::backward, micro_batch, slot);
+    if (!first_) add(Action::send_gradient, micro_batch, slot);
+    if (borrows_ && first_ && ends_gradient_group(micro_batch))
+      add(Action::send_embedding_gradient, micro_batch);
+  }
+  void finish() {
+    if (shape_.micro_batches == 0) add(Action::reduce_zeros);
+    if (shape_.micro_batches > 0 && owns_embedding()) {
+      for (int m = 0; borrows_ && m < shape_.micro_batches; ++m)
+        if (ends_gradient_group(m)) add(Action::receive_embedding_gradient, m);
+      add(Action::add_embedding_gradient);
+    }
+    add(Action::finish_reductions);
+    add(Action::update);
+  }
+  Program take() { return std::move(program_); }
+
+ private:
+  bool owns_embedding() const {
+    return shape_.embedding == EmbeddingPlace::first_stage ? first_
+           : shape_.embedding == EmbeddingPlace::shared    ? last_
+                                                           : false;
+  }
+  bool begins_row_group(int micro_batch) const {
+    const MicroBatchGroup group = row_group(micro_batch, shape_.micro_batches);
+    return group.begin < group.end;
+  }
+  bool ends_gradient_group(int micro_batch) const {
+    const MicroBatchGroup group = gradient_group(micro_batch, shape_.micro_batches);
+    return group.begin < group.end;
+  }
+  void add(Action action, int micro_batch = -1, int slot = -1) {
+    program_.push_back({action, shape_.stage, micro_batch, slot});
+  }
+
+  ScheduleShape shape_;
+  bool first_, last_;
+  bool borrows_;  ///< the first stage the embedding's rows
+  Program program_;
+};
+
+}  // namespace
+
+std::span<const Schedule> schedules() {
+  return kSchedules;
+}
+
+const Schedule& find_schedule(std::string_view name) {
+  std::string known;
+  for (const Schedule& schedule : kSchedules) {
+    if (schedule.name == name) return schedule;
+    known += (known.empty() ? "" : ", ") + std::string(schedule.name);
+  }
+  throw UserError({.what = "there is no such pipeline schedule",
+                   .value = std::string(name),
+                   .remedy = "use one of " + known});
+}
+
+Program training_program(const Schedule& schedule, const ScheduleShape& shape) {
+  check_shape(shape);
+  Writer writer(shape);
+  Slots slots;
+  writer.send_embeddings();
+  for (const Pass& pass : schedule.passes(shape)) {
+    if (!pass.backward) {
+      writer.forward(pass.micro_batch, slots.take(pass.micro_batch));
+    } else {
+      writer.backward(pass.micro_batch, slots.of(pass.micro_batch));
+      slots.free(pass.micro_batch);
+    }
+  }
+  writer.finish();
+  return writer.take();
+}
+
+Program evaluation_program(const ScheduleShape& shape) {
+  check_shape(shape);
+  Writer writer(shape);
+  writer.send_embeddings();
+  for (int m = 0; m < shape.micro_batches; ++m) writer.forward(m, 0);
+  return writer.take();
+}
+
+int slots_needed(const Schedule& schedule, const ScheduleShape& shape) {
+  check_shape(shape);
+  Slots slots;
+  for (const Pass& pass : schedule.passes(shape)) {
+    if (pass.backward)
+      slots.free(pass.micro_batch);
+    else
+      slots.take(pass.micro_batch);
+  }
+  return slots.most();
+}
+
+int message_buffers(const Schedule& schedule, const ScheduleShape& shape) {
+  constexpr int kForwardOnly = 4;
+  const int wanted = std::max(kForwardOnly, schedule.messages_ahead(shape) + 1);
+  return std::clamp(shape.micro_batches, 2, wanted);
+}
+
+double bubble_fraction(int stages, int micro_batches) {
+  DELTAPIPE_ASSERT(
+      stages > 0 && micro_batches > 0,
+      std::to_string(stages) + " stages, " + std::to_string(micro_batches) + " micro-batches");
+  return static_cast<double>(stages - 1) / (micro_batches + stages - 1);
+}
+
+MicroBatchGroup row_group(int micro_batch, int micro_batches) {
+  if (micro_batch > 0 && !std::has_single_bit(static_cast<unsigned>(micro_batch)))
+    return {micro_batch, micro_batch};
+  return {micro_batch, std::min(std::max(1, 2 * micro_batch), micro_batches)};
+}
+
+MicroBatchGroup gradient_group(int micro_batch, int micro_batches) {
+  const MicroBatchGroup mirrored = row_group(micro_batches - 1 - micro_batch, micro_batches);
+  return {micro_batches - mirrored.end, micro_batches - mirrored.begin};
+}
+
+}  // namespace deltapipe

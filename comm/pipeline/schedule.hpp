@@ -1,0 +1,118 @@
+// Pipeline schedules as pure lists of instructions: all that one stage does in a step, in order.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace deltapipe {
+
+/// Instructions of one micro-batch name it; the others have micro_batch -1. Those between a
+/// micro-batch's forward and the end of its backward, and the messages beside them, name its slot.
+enum class Action {
+  send_embedding,  ///< shared embedding, on its owner: the rows that the micro-batch's group needs
+  receive_embedding,
+  receive_activation,
+  forward,
+  send_activation,
+  receive_gradient,
+  backward,
+  send_gradient,
+  send_embedding_gradient,     ///< of the group that the micro-batch completes
+  receive_embedding_gradient,  ///< on the owner
+  /// Gradients of the next backward are final: as they come, their sums over replicas start.
+  reduce_gradients,
+  reduce_zeros,            ///< a replica without samples in this step adds nothing to the others'
+  add_embedding_gradient,  ///< to the embedding's, and starts that sum
+  finish_reductions,
+  update  ///< global gradient norm, clipping, optimizer
+};
+
+struct Instruction {
+  Action action;
+  int stage = 0;
+  int micro_batch = -1;
+  int slot = -1;
+  bool operator==(const Instruction&) const = default;
+};
+
+using Program = std::vector<Instruction>;
+
+/// Where the matrix of the token embedding lives; shared: on the last stage, as its output matrix,
+/// and the first stage borrows the rows of a step's tokens.
+enum class EmbeddingPlace { none, first_stage, shared };
+
+/// What a program is made for.
+struct ScheduleShape {
+  int stage = 0;
+  int stages = 1;
+  int micro_batches = 1;  ///< of this step; 0: the replica has no samples in it
+  /// Over slow links a micro-batch spends longer on the way than in a stage: so many may be under
+  /// way at each boundary behind the stage.
+  int in_flight = 1;
+  EmbeddingPlace embedding = EmbeddingPlace::none;
+};
+
+struct Pass {
+  bool backward = false;
+  int micro_batch = 0;
+};
+
+/// One order of forward and backward passes. A new one is a function for `passes`, declared in
+/// schedules/, and a line in the table of schedules().
+struct Schedule {
+  const char* name;  ///< as decks have it
+  const char* source;
+  /// The passes of a stage: every micro-batch forward and later backward, backward passes in the
+  /// order 0 ... micro_batches - 1, so that gradients are summed in one order.
+  std::vector<Pass> (*passes)(const ScheduleShape& shape);
+  /// Messages that a sender may have to leave behind before the receiver takes the first.
+  int (*messages_ahead)(const ScheduleShape& shape);
+};
+
+std::span<const Schedule> schedules();
+/// UserError for an unknown name.
+const Schedule& find_schedule(std::string_view name);
+
+/// A training step of one stage. The first stage receives no activations and sends no gradients,
+/// the last one sends no activations and receives no gradients. A micro-batch holds the lowest slot
+/// that is free from its forward to the end of its backward.
+/// Throws InternalError unless 0 <= stage < stages, micro_batches >= 0 and in_flight > 0.
+Program training_program(const Schedule& schedule, const ScheduleShape& shape);
+
+/// Forward passes only, all in slot 0.
+Program evaluation_program(const ScheduleShape& shape);
+
+/// The most micro-batches that are alive (forward done, backward not) at a stage.
+int slots_needed(const Schedule& schedule, const ScheduleShape& shape);
+
+/// Message buffers at each end of either direction of a boundary: enough that no send of the
+/// schedule ever waits for one, within a limit, and a few where evaluation, which only goes
+/// forward, can use them.
+int message_buffers(const Schedule& schedule, const ScheduleShape& shape);
+
+/// The idle part of a step where all stages cost the same and messages are free:
+/// (K - 1) / (M + K - 1) for GPipe and 1F1B.
+double bubble_fraction(int stages, int micro_batches);
+
+/// "forward stage=1 micro_batch=3 slot=0"
+std::string to_text(const Instruction& instruction);
+/// One instruction a line; parse_program() reads it back. UserError names the line.
+std::string to_text(const Program& program);
+Program parse_program(std::string_view text);
+
+struct MicroBatchGroup {
+  int begin = 0;  ///< micro-batches [begin, end)
+  int end = 0;
+};
+
+/// Shared embeddings cross in groups of micro-batches that double in size away from the moment that
+/// is waited for. The group of rows that begins with a micro-batch of M, empty if none does; they
+/// end at 1, 2, 4, 8 ... M.
+MicroBatchGroup row_group(int micro_batch, int micro_batches);
+/// The group of gradients that ends with a micro-batch, empty if none does; they end at ... M - 4,
+/// M - 2, M - 1, M.
+MicroBatchGroup gradient_group(int micro_batch, int micro_batches);
+
+}  // namespace deltapipe

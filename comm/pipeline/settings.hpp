@@ -1,0 +1,26 @@
+// The layout of a pipeline and the order of its work.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace deltapipe {
+
+/// Each micro-batch under way takes a message buffer and MPI tags of its own at both ends, of which
+/// a channel has 127.
+inline constexpr int kMostInFlight = 126;
+
+struct PipelineSettings {
+  int stages = 1;                 ///< K
+  int replicas = 1;               ///< R; ranks needed: K * R
+  std::string schedule = "1f1b";  ///< a name of schedules()
+  int in_flight = 1;              ///< 1F1B: micro-batches a boundary that may be under way at once
+  double timeout_seconds = 600;   ///< silence after which a rank counts as lost; 0: never
+  std::vector<int> partition;     ///< blocks a stage; empty: balanced by counted cost
+  std::uint64_t verify_replicas = 500;  ///< steps between comparisons of replicas' weights; 0: none
+
+  bool operator==(const PipelineSettings&) const = default;
+};
+
+}  // namespace deltapipe

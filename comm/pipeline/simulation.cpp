@@ -1,0 +1,198 @@
+#include "comm/pipeline/simulation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <deque>
+#include <map>
+
+#include "core/error.hpp"
+
+namespace deltapipe {
+namespace {
+
+enum class Wire { activation, gradient, embedding, embedding_gradient };
+
+/// One direction of one boundary.
+class SimulatedLink {
+ public:
+  SimulatedLink() = default;
+  SimulatedLink(const LinkCost& cost, int buffers) : cost_(cost), buffers_(buffers) {}
+
+  /// False while all buffers hold messages that nobody received yet.
+  bool send(int micro_batch, double& clock) {
+    if (static_cast<int>(messages_.size()) >= buffers_) return false;
+    // The buffer's last message was received at that time.
+    if (sent_ >= buffers_) {
+      clock = std::max(clock, freed_.front());
+      freed_.pop_front();
+    }
+    ++sent_;
+    idle_from_ = std::max(clock, idle_from_) + cost_.message_seconds;
+    messages_.push_back({micro_batch, idle_from_ + cost_.latency_seconds});
+    return true;
+  }
+  /// False while there is no message.
+  bool receive(int micro_batch, double& clock) {
+    if (messages_.empty()) return false;
+    DELTAPIPE_ASSERT(messages_.front().micro_batch == micro_batch,
+                     "micro-batch " + std::to_string(micro_batch) + " is received as " +
+                         std::to_string(messages_.front().micro_batch) + " arrives");
+    clock = std::max(clock, messages_.front().arrival);
+    messages_.pop_front();
+    freed_.push_back(clock);
+    return true;
+  }
+  bool empty() const { return messages_.empty(); }
+
+ private:
+  struct Message {
+    int micro_batch;
+    double arrival;
+  };
+  LinkCost cost_;
+  int buffers_ = 0;
+  int sent_ = 0;
+  double idle_from_ = 0;
+  std::deque<Message> messages_;
+  std::deque<double> freed_;
+};
+
+class Simulator {
+ public:
+  Simulator(const std::vector<Program>& programs, const SimulationCosts& costs)
+      : programs_(programs), costs_(costs), clock_(programs.size()), position_(programs.size()) {
+    result_.stages.resize(programs.size());
+  }
+
+  Simulation run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t s = 0; s < programs_.size(); ++s)
+        while (position_[s] < programs_[s].size() && execute(s)) moved = true;
+    }
+    for (std::size_t s = 0; s < programs_.size(); ++s)
+      if (position_[s] < programs_[s].size())
+        result_.deadlock +=
+            (result_.deadlock.empty() ? "" : "; ") + to_text(programs_[s][position_[s]]);
+    for (const auto& [place, link] : links_)
+      DELTAPIPE_ASSERT(!result_.deadlock.empty() || link.empty(), "a message is never received");
+    return std::move(result_);
+  }
+
+ private:
+  bool execute(std::size_t s) {
+    const Instruction& instruction = programs_[s][position_[s]];
+    if (!run_instruction(instruction, static_cast<int>(s), clock_[s])) return false;
+    const double begin = clock_[s];
+    clock_[s] += cost_of(instruction.action);
+    result_.stages[s].push_back({instruction, begin, clock_[s]});
+    ++position_[s];
+    return true;
+  }
+
+  double cost_of(Action action) const {
+    return action == Action::forward    ? costs_.forward
+           : action == Action::backward ? costs_.backward
+           : action == Action::update   ? costs_.update
+                                        : 0;
+  }
+
+  bool run_instruction(const Instruction& i, int s, double& clock) {
+    const int m = i.micro_batch;
+    switch (i.action) {
+      case Action::send_activation:
+        return link(Wire::activation, s).send(m, clock);
+      case Action::receive_activation:
+        return link(Wire::activation, s - 1).receive(m, clock);
+      case Action::send_gradient:
+        return link(Wire::gradient, s - 1).send(m, clock);
+      case Action::receive_gradient:
+        return link(Wire::gradient, s).receive(m, clock);
+      case Action::send_embedding:
+        return link(Wire::embedding, 0).send(m, clock);
+      case Action::receive_embedding:
+        return link(Wire::embedding, 0).receive(m, clock);
+      case Action::send_embedding_gradient:
+        return link(Wire::embedding_gradient, 0).send(m, clock);
+      case Action::receive_embedding_gradient:
+        return link(Wire::embedding_gradient, 0).receive(m, clock);
+      default:
+        return true;
+    }
+  }
+
+  SimulatedLink& link(Wire wire, int boundary) {
+    const bool embedding = wire == Wire::embedding || wire == Wire::embedding_gradient;
+    const LinkCost& cost = embedding                ? costs_.embedding
+                           : wire == Wire::gradient ? costs_.gradient
+                                                    : costs_.activation;
+    const int buffers = embedding ? std::numeric_limits<int>::max() : costs_.buffers;
+    return links_.try_emplace({wire, boundary}, cost, buffers).first->second;
+  }
+
+  const std::vector<Program>& programs_;
+  SimulationCosts costs_;
+  std::vector<double> clock_;
+  std::vector<std::size_t> position_;
+  std::map<std::pair<Wire, int>, SimulatedLink> links_;
+  Simulation result_;
+};
+
+/// Where a pass begins: "F3", "B12".
+std::string cell_of(const Instruction& instruction) {
+  if (instruction.action == Action::forward) return "F" + std::to_string(instruction.micro_batch);
+  if (instruction.action == Action::backward) return "B" + std::to_string(instruction.micro_batch);
+  return "U";
+}
+
+}  // namespace
+
+double Simulation::makespan() const {
+  double last = 0;
+  for (const auto& timeline : stages)
+    for (const TimelineEntry& entry : timeline) last = std::max(last, entry.end);
+  return last;
+}
+
+double Simulation::busy_fraction() const {
+  double busy = 0;
+  for (const auto& timeline : stages)
+    for (const TimelineEntry& entry : timeline) busy += entry.end - entry.begin;
+  const double all = makespan() * static_cast<double>(stages.size());
+  return all > 0 ? busy / all : 0;
+}
+
+Simulation simulate(const std::vector<Program>& programs, const SimulationCosts& costs) {
+  return Simulator(programs, costs).run();
+}
+
+std::string grid_of(const Simulation& simulation, double seconds_per_column) {
+  DELTAPIPE_ASSERT(seconds_per_column > 0, std::to_string(seconds_per_column));
+  const auto column = [&](double seconds) {
+    return static_cast<std::size_t>(std::llround(seconds / seconds_per_column));
+  };
+  const std::size_t columns = column(simulation.makespan());
+  std::vector<std::vector<std::string>> rows(simulation.stages.size(),
+                                             std::vector<std::string>(columns, "."));
+  std::size_t width = 1;
+  for (std::size_t s = 0; s < rows.size(); ++s)
+    for (const TimelineEntry& entry : simulation.stages[s])
+      for (std::size_t c = column(entry.begin); c < column(entry.end); ++c) {
+        rows[s][c] = c == column(entry.begin) ? cell_of(entry.instruction) : "-";
+        width = std::max(width, rows[s][c].size());
+      }
+  std::string text;
+  for (std::size_t s = 0; s < rows.size(); ++s) {
+    std::string line = "stage " + std::to_string(s) + " |";
+    for (std::string& cell : rows[s]) {
+      cell.resize(width, cell == "-" ? '-' : ' ');
+      line += (cell.front() == '-' ? "-" : " ") + cell;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace deltapipe

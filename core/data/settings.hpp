@@ -1,0 +1,37 @@
+// Which text a run trains on, and how it becomes samples.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace deltapipe {
+
+struct TokenizerSettings {
+  std::string path;          ///< directory or tokenizer.json; empty: the model's directory
+  int train_vocabulary = 0;  ///< > 0: train a byte-level BPE of this size on the training text
+
+  bool operator==(const TokenizerSettings&) const = default;
+};
+
+enum class DataFormat { automatic, text, jsonl, hdf5 };
+/// stream: documents are joined by the end-of-text token and cut into windows that overlap by one
+/// token. document: every document starts a window of its own, the last one is padded.
+enum class Packing { stream, document };
+
+struct DataSettings {
+  std::vector<std::string> train;       ///< files, read in this order
+  std::vector<std::string> validation;  ///< files; empty: the last validation_fraction of train
+  double validation_fraction = 0.05;
+  DataFormat format = DataFormat::automatic;  ///< automatic: by suffix .txt .jsonl .h5
+  std::vector<std::string> jsonl_fields = {"text"};
+  Packing packing = Packing::stream;
+  int sequence_length = 0;  ///< T; 0: the model's n_positions
+  bool shuffle = true;
+  std::uint64_t max_train_samples = 0;       ///< 0: all
+  std::uint64_t max_validation_samples = 0;  ///< 0: all
+
+  bool operator==(const DataSettings&) const = default;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,24 @@
+// AdamW (arXiv 1711.05101) and its learning rate.
+#pragma once
+
+#include <cstdint>
+
+namespace deltapipe {
+
+enum class LearningRateSchedule { constant, linear, cosine };
+
+struct OptimizerSettings {
+  double learning_rate = 5e-5;
+  LearningRateSchedule schedule = LearningRateSchedule::linear;
+  std::uint64_t warmup_steps = 0;
+  double final_learning_rate_fraction = 0;  ///< of learning_rate, at the last step
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;  ///< linear layers' matrices and wte; biases, norms, wpe: none
+  double clip_norm = 1.0;      ///< global gradient norm; 0: no clipping
+
+  bool operator==(const OptimizerSettings&) const = default;
+};
+
+}  // namespace deltapipe
