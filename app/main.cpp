@@ -20,7 +20,7 @@
 #include "core/error.hpp"
 #include "core/helper_thread.hpp"
 #include "core/interruption.hpp"
-#include "core/kernels/gemm.hpp"
+#include "core/kernels/blas.hpp"
 
 namespace deltapipe {
 
@@ -143,6 +143,7 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace deltapipe;
+  restart_with_better_blas_kernels(argv);
   remember_process_cores();
   try {
     const MpiSession mpi(&argc, &argv);

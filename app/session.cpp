@@ -10,6 +10,7 @@
 #include "core/data/tokenizer_files.hpp"
 #include "core/error.hpp"
 #include "core/files/safetensors.hpp"
+#include "core/kernels/blas.hpp"
 #include "core/printable.hpp"
 #include "models/gpt2_weights.hpp"
 #include "models/partition.hpp"
@@ -165,7 +166,7 @@ std::string kokkos_configuration() {
   std::ostringstream text;
   text << "Kokkos " << KOKKOS_VERSION / 10000 << '.' << KOKKOS_VERSION / 100 % 100 << '.'
        << KOKKOS_VERSION % 100 << ", " << ExecSpace::name() << ", concurrency "
-       << ExecSpace().concurrency();
+       << ExecSpace().concurrency() << ", " << blas_configuration();
   return text.str();
 }
 

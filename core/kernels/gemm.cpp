@@ -1,18 +1,11 @@
 #include "core/kernels/gemm.hpp"
 
-#include <sys/mman.h>
-
 #include <KokkosBlas2_gemv.hpp>
 #include <KokkosBlas3_gemm.hpp>
 #include <algorithm>
 #include <string>
 
 #include "core/error.hpp"
-
-#ifdef DELTAPIPE_HAVE_OPENBLAS
-extern "C" void openblas_set_num_threads(int threads);
-extern "C" int openblas_get_num_threads();
-#endif
 
 namespace deltapipe {
 
@@ -66,47 +59,6 @@ void gemm(const ExecSpace& exec, Transpose op_a, Transpose op_b, double alpha,
           const MatrixRef<const double>& a, const MatrixRef<const double>& b, double beta,
           const MatrixRef<double>& c) {
   gemm_of<double>(exec, op_a, op_b, alpha, a, b, beta, c);
-}
-
-#ifdef DELTAPIPE_HAVE_OPENBLAS
-namespace {
-
-/// What OpenBLAS maps for each of its threads: its largest setting (BUFFER_SIZE in common_x86_64.h
-/// and others), and something to spare.
-constexpr std::size_t kBlasBufferBytes = (std::size_t{128} + 4) << 20;
-
-bool address_space_has(std::size_t bytes) {
-  void* const memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return false;
-  munmap(memory, bytes);
-  return true;
-}
-
-}  // namespace
-
-void reserve_blas_memory() {
-  const std::size_t bytes = kBlasBufferBytes * std::max(1, openblas_get_num_threads());
-  if (!address_space_has(bytes))
-    throw UserError({.what = "not enough address space for OpenBLAS's work memory",
-                     .value = "less than " + std::to_string(bytes >> 20) + " MiB left",
-                     .remedy = "raise the limit (ulimit -v), or set OPENBLAS_NUM_THREADS=1"});
-  // Products smaller than this do without the buffer on some processors.
-  constexpr int n = 128;
-  const Matrix<float> a("deltapipe::Blas::firstProduct", n, n);
-  const Matrix<float> c("deltapipe::Blas::firstProduct", n, n);
-  const ExecSpace exec;
-  gemm(exec, Transpose::no, Transpose::no, 1.0f, a, a, 0.0f, c);
-  exec.fence();
-}
-#else
-void reserve_blas_memory() {}
-#endif
-
-void use_single_threaded_blas() {
-#ifdef DELTAPIPE_HAVE_OPENBLAS
-  openblas_set_num_threads(1);
-#endif
 }
 
 }  // namespace deltapipe

@@ -30,11 +30,4 @@ void gemm_batched(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real al
          strided_matrix(c.data() + i * stride_c, c.extent_int(0), c.extent_int(1), c.stride_0()));
 }
 
-/// Lets BLAS use one thread a process; for backends that do not thread themselves.
-void use_single_threaded_blas();
-
-/// Lets BLAS take its work buffers now. OpenBLAS takes them in its first product and asks again for
-/// ever where the address space is too small (ulimit -v); this throws UserError instead.
-void reserve_blas_memory();
-
 }  // namespace deltapipe

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "core/kernels/blas.hpp"
 #include "core/kernels/embedding.hpp"
-#include "core/kernels/gemm.hpp"
 #include "models/gpt2_stage.hpp"
 #include "models/gpt2_weights.hpp"
 #include "models/optimizer.hpp"
@@ -154,6 +154,7 @@ void train(const Shape& shape) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  restart_with_better_blas_kernels(argv);
   if (argc != 9) {
     std::fprintf(stderr,
                  "usage: %s LAYERS HEADS CHANNELS VOCABULARY POSITIONS SAMPLES TOKENS STEPS\n",

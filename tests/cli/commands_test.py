@@ -78,6 +78,22 @@ class Commands(support.TestCase):
         np.testing.assert_allclose(run.evaluations["perplexity"], np.exp(run.evaluations["loss"]))
         self.assertIn(f"{run.evaluations['perplexity'][-1]:.3f}", self.said.out)
 
+    def test_blas_kernels_fit_the_processor(self):
+        """OpenBLAS takes processors that are newer than itself for those of 2004."""
+        def blas_of(run, **environment):
+            result = support.finish(support.start(
+                ["train", self.deck_file(self.deck), "pipeline.stages=1", "training.steps=1",
+                 f"output.directory={self.output(run)}"], **environment))
+            self.assertEqual(result.status, 0, str(result))
+            return support.Run(self.output(run) / "run.h5").attributes["kokkos"]
+
+        flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+        if "OpenBLAS" not in blas_of("blas") or "avx2" not in flags:
+            self.skipTest("another library, or no AVX2")
+        self.assertNotIn("Prescott", blas_of("blas"))
+        # Who chooses is not overruled.
+        self.assertIn("Prescott", blas_of("blas", OPENBLAS_CORETYPE="Prescott"))
+
     def test_trace(self):
         self.train(self.deck, "traced", 2, ["training.steps=3", "output.trace_step=2"])
         trace = json.loads((self.output("traced") / "trace.json").read_text(encoding="utf-8"))

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/files/hdf5.hpp"
-#include "core/kernels/gemm.hpp"
+#include "core/kernels/blas.hpp"
 #include "models/gpt2_weights.hpp"
 #include "support/in_process_pipeline.hpp"
 

@@ -2,7 +2,7 @@
 // schedules. And what the golden values do not reach: untied embeddings, dropout's gradient.
 #include <catch2/catch.hpp>
 
-#include "core/kernels/gemm.hpp"
+#include "core/kernels/blas.hpp"
 #include "models/gpt2_weights.hpp"
 #include "support/in_process_pipeline.hpp"
 

@@ -1,0 +1,94 @@
+#include "core/kernels/blas.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "core/error.hpp"
+#include "core/kernels/gemm.hpp"
+
+#ifdef DELTAPIPE_HAVE_OPENBLAS
+extern "C" void openblas_set_num_threads(int threads);
+extern "C" int openblas_get_num_threads();
+extern "C" char* openblas_get_corename();
+#endif
+
+namespace deltapipe {
+
+#ifdef DELTAPIPE_HAVE_OPENBLAS
+namespace {
+
+/// What OpenBLAS maps for each of its threads: its largest setting (BUFFER_SIZE in common_x86_64.h
+/// and others), and something to spare.
+constexpr std::size_t kBlasBufferBytes = (std::size_t{128} + 4) << 20;
+
+bool address_space_has(std::size_t bytes) {
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  munmap(memory, bytes);
+  return true;
+}
+
+}  // namespace
+
+void reserve_blas_memory() {
+  const std::size_t bytes = kBlasBufferBytes * std::max(1, openblas_get_num_threads());
+  if (!address_space_has(bytes))
+    throw UserError({.what = "not enough address space for OpenBLAS's work memory",
+                     .value = "less than " + std::to_string(bytes >> 20) + " MiB left",
+                     .remedy = "raise the limit (ulimit -v), or set OPENBLAS_NUM_THREADS=1"});
+  // Products smaller than this do without the buffer on some processors.
+  constexpr int n = 128;
+  const Matrix<float> a("deltapipe::Blas::firstProduct", n, n);
+  const Matrix<float> c("deltapipe::Blas::firstProduct", n, n);
+  const ExecSpace exec;
+  gemm(exec, Transpose::no, Transpose::no, 1.0f, a, a, 0.0f, c);
+  exec.fence();
+}
+#else
+void reserve_blas_memory() {}
+#endif
+
+void use_single_threaded_blas() {
+#ifdef DELTAPIPE_HAVE_OPENBLAS
+  openblas_set_num_threads(1);
+#endif
+}
+
+std::string better_blas_kernels() {
+#if defined(DELTAPIPE_HAVE_OPENBLAS) && defined(__x86_64__)
+  constexpr std::array kWithoutAvx = {"Prescott", "Core2",   "Penryn",    "Dunnington",
+                                      "Nehalem",  "Atom",    "Nano",      "Katmai",
+                                      "Athlon",   "Opteron", "Barcelona", "Bobcat",
+                                      "Generic",  "generic", "Northwood", "Opteron_SSE3"};
+  if (std::getenv("OPENBLAS_CORETYPE") != nullptr) return "";
+  const std::string chosen = openblas_get_corename();
+  if (std::find(kWithoutAvx.begin(), kWithoutAvx.end(), chosen) == kWithoutAvx.end()) return "";
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512cd"))
+    return "SkylakeX";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "Haswell";
+#endif
+  return "";
+}
+
+void restart_with_better_blas_kernels(char** argv) {
+  const std::string kernels = better_blas_kernels();
+  if (kernels.empty() || setenv("OPENBLAS_CORETYPE", kernels.c_str(), 0) != 0) return;
+  execv("/proc/self/exe", argv);  // returns where there is no /proc: then with the slow ones
+}
+
+std::string blas_configuration() {
+#ifdef DELTAPIPE_HAVE_OPENBLAS
+  return std::string("OpenBLAS ") + openblas_get_corename();
+#else
+  return "BLAS";
+#endif
+}
+
+}  // namespace deltapipe

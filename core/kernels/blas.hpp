@@ -1,0 +1,27 @@
+// How the BLAS library is set up for this process and processor.
+#pragma once
+
+#include <string>
+
+namespace deltapipe {
+
+/// Lets BLAS use one thread a process; for backends that do not thread themselves.
+void use_single_threaded_blas();
+
+/// Lets BLAS take its work buffers now. OpenBLAS takes them in its first product and asks again for
+/// ever where the address space is too small (ulimit -v); this throws UserError instead.
+void reserve_blas_memory();
+
+/// OpenBLAS knows the processors of its time, and falls back to kernels of 2004 on later ones.
+/// Name, as OPENBLAS_CORETYPE takes it, of kernels for this processor that are several times as
+/// fast as those that it chose; empty: there are none, or the environment has made the choice.
+std::string better_blas_kernels();
+
+/// Runs the program again with OPENBLAS_CORETYPE set if there are better kernels; to be called
+/// before anything else, since OpenBLAS chooses when it is loaded.
+void restart_with_better_blas_kernels(char** argv);
+
+/// "OpenBLAS SkylakeX", for outputs; "BLAS" for other libraries.
+std::string blas_configuration();
+
+}  // namespace deltapipe
