@@ -24,7 +24,7 @@ constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
 // most 127 slots, pieces of two messages with the same tag are never awaited at once.
 constexpr int kTagsPerChannel = 128;
 constexpr int kLargestSlots = kTagsPerChannel - 1;
-static_assert(kMostInFlight + 1 <= kLargestSlots);
+static_assert(kMostMessageBuffers <= kLargestSlots);
 
 int first_tag(int tag) {
   return tag * kTagsPerChannel;

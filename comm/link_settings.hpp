@@ -11,6 +11,9 @@ struct LinkSettings {
   bool operator==(const LinkSettings&) const = default;
 };
 
+/// Message buffers of a channel: each has MPI tags of its own.
+inline constexpr int kMostMessageBuffers = 127;
+
 /// boundary: each direction of each boundary is a link of its own. rank: one wire joins each rank
 /// to the network, one message at a time in each direction, and all that it sends and receives
 /// passes it.

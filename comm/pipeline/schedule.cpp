@@ -68,8 +68,8 @@ class Writer {
     if (!last_) add(Action::send_activation, micro_batch, slot);
   }
   void backward(int micro_batch, int slot) {
-    if (!last_) add(Action::receive_gradient, micro_batch, slot);
     if (micro_batch + 1 == shape_.micro_batches) add(Action::reduce_gradients);
+    if (!last_) add(Action::receive_gradient, micro_batch, slot);
     add(Action::backward, micro_batch, slot);
     if (!first_) add(Action::send_gradient, micro_batch, slot);
     if (borrows_ && first_ && ends_gradient_group(micro_batch))

@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "comm/link_settings.hpp"
+
 namespace deltapipe {
 
-/// Each micro-batch under way takes a message buffer and MPI tags of its own at both ends, of which
-/// a channel has 127.
-inline constexpr int kMostInFlight = 126;
+/// Each micro-batch under way takes a message buffer at both ends, and one more is being filled.
+inline constexpr int kMostInFlight = kMostMessageBuffers - 1;
 
 struct PipelineSettings {
   int stages = 1;                 ///< K
