@@ -30,6 +30,10 @@ namespace deltapipe {
 namespace {
 
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
+/// For progress threads, which answer within some 20 ms unless their processors are very busy.
+constexpr std::chrono::milliseconds kAnswerLimit{300};
+constexpr std::chrono::seconds kLateAnswerLimit{3};
+
                              const TokenDataset& train, bool training) {
   PipelineShape shape =
       pipeline_shape(settings, plan.config.vocabulary_size, plan.tokens, training);
@@ -79,10 +83,16 @@ class Trainer {
     try {
       train();
     } catch (const Interrupted& interrupted) {
-      close_interrupted(interrupted.signal());
+      end_interrupted(interrupted.signal());
       throw;
     } catch (const StopRequested& stop) {
-      if (stop.signal() != 0) close_interrupted(stop.signal());
+      if (stop.signal() != 0)
+        end_interrupted(stop.signal());
+      else
+        close(RunStatus::failed, stop.what());
+      throw;
+    } catch (const std::exception& error) {
+      close(RunStatus::failed, error.what());
       throw;
     }
   }
@@ -120,11 +130,11 @@ class Trainer {
 
   std::string model_directory() const { return settings_.output.directory + "/model"; }
 
-  /// The signal is what the run ends with, whatever becomes of the file.
-  void close_interrupted(int signal) {
+  /// What ended the run is what it ends with, whatever becomes of the file.
+  void close(RunStatus status, const std::string& reason) {
     if (!run_file_) return;
     try {
-      run_file_->close(RunStatus::interrupted, Interrupted(signal).what());
+      run_file_->close(status, reason);
     } catch (const UserError&) {
     }
   }
@@ -137,6 +147,24 @@ class Trainer {
       std::fflush(stdout);
     }
     plan_.emplace(plan_model(settings_));
+  /// Launchers send SIGTERM as well when a rank has died: a run that has lost a rank was not
+  /// interrupted but failed. Throws PeerLost then.
+  void end_interrupted(int signal) {
+    if (!run_file_) return;
+    const std::string interrupted = Interrupted(signal).what();
+    std::vector<int> silent = progress_.silent_ranks(kAnswerLimit);
+    if (silent.empty()) return close(RunStatus::interrupted, interrupted);
+    std::string lost = "lost contact with ";
+    for (const int rank : silent)
+      lost += (rank == silent.front() ? "" : ", ") + progress_.name_of(rank);
+    lost += " before " + name_of_signal(signal) + " came: its process or machine has ended";
+    // Open MPI kills a second after the signal: what is known by now is on the disk by then.
+    close(RunStatus::failed, lost);
+    silent = progress_.silent_ranks(kLateAnswerLimit);
+    if (silent.empty()) return close(RunStatus::interrupted, interrupted);
+    throw PeerLost(lost);
+  }
+
     if (grid_.rank() == 0) {
       print_warnings(plan_->warnings);
       print_warnings(warnings_of(settings_, plan_->config));

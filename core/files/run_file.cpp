@@ -392,7 +392,6 @@ class RunFile::State {
   }
 
   void close(RunStatus status, const std::string& reason) {
-    if (closed_) return;
     file_.write_attribute("status", name_of(status));
     if (!reason.empty()) file_.write_attribute("reason", reason);
     file_.write_attribute("stopped", utc_now());
@@ -408,6 +407,8 @@ class RunFile::State {
     steps_.store();
     evaluations_.store();
     write_file_atomically(path_, std::span<const std::byte>(file_.image()));
+  bool is_closed() const { return closed_; }
+
     const Clock::time_point end = Clock::now();
     const std::chrono::duration<double> pause = (end - begin) / flush_cost;
     next_flush_ =
@@ -432,7 +433,7 @@ RunFile::RunFile(const std::string& path, const RunAttributes& attributes, Warn 
 RunFile::RunFile(RunFile&&) noexcept = default;
 
 RunFile::~RunFile() {
-  if (state_ == nullptr) return;
+  if (state_ == nullptr || state_->is_closed()) return;
   try {
     state_->close(RunStatus::failed, "");
   } catch (const std::exception&) {

@@ -139,7 +139,8 @@ class RunFile {
   /// The file on disk now holds everything appended, unless that fails, as above.
   void flush();
   /// The last flush, with the run's status and, where there is more to say, the reason of its end.
-  /// UserError when the file cannot be written; a later close() can still succeed.
+  /// UserError when the file cannot be written; a later close() can still succeed, and one that
+  /// knows better writes another status and reason.
   void close(RunStatus status = RunStatus::finished, const std::string& reason = {});
 
  private:
