@@ -444,6 +444,7 @@ void ProgressThread::drain() {
 
 std::unique_lock<std::mutex> ProgressThread::pause() {
   drain();
+  if (size_ == 1) return lock_mpi();
   OperationPlan plan;
   plan.name = "barrier before a pause";
   plan.start = [this](RequestList& requests) {
