@@ -17,6 +17,7 @@
 #include "comm/mpi_session.hpp"
 #include "comm/process_grid.hpp"
 #include "comm/progress_thread.hpp"
+#include "comm/start_watch.hpp"
 #include "core/error.hpp"
 #include "core/helper_thread.hpp"
 #include "core/interruption.hpp"
@@ -95,7 +96,7 @@ WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) 
   return watch;
 }
 
-int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
+int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int argc, char** argv) {
   // 1. The deck, on every rank; one rank speaks of a mistake in it.
   Settings settings;
   try {
@@ -110,6 +111,7 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
   std::optional<Kokkos::ScopeGuard> kokkos;
   try {
     if (line.command == Command::tokenize) {
+      watch.stop();
       agree(MPI_COMM_WORLD, [&] {
         if (mpi.rank() == 0) run_tokenize(settings);
       });
@@ -119,6 +121,7 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
     if (line.command == Command::check) {
       std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
       if (mpi.size() != settings.pipeline.stages * settings.pipeline.replicas) machines.clear();
+      watch.stop();
       agree(MPI_COMM_WORLD, [&] {
         if (mpi.rank() == 0) run_check(settings, machines);
       });
@@ -130,6 +133,7 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
     });
     note_interruptions();  // from here on somebody looks
     ProgressThread progress(grid->world(), watch_settings(settings, *grid));
+    watch.stop();  // from here on the ranks watch each other
     agree(progress, [&] { run_command(line, settings, *grid, progress); });
   } catch (const Stopped& stopped) {
     return report(stopped, mpi, exit_failure);
@@ -146,11 +150,12 @@ int main(int argc, char** argv) {
   restart_with_better_blas_kernels(argv);
   remember_process_cores();
   try {
+    StartWatch watch;
     const MpiSession mpi(&argc, &argv);
     try {
       const auto command_line = read_command_line(mpi, argc, argv);
       if (const int* status = std::get_if<int>(&command_line)) return *status;
-      return run(std::get<CommandLine>(command_line), mpi, argc, argv);
+      return run(std::get<CommandLine>(command_line), mpi, watch, argc, argv);
     } catch (const std::exception& error) {
       // Outside of all agreements the others cannot be told; MPI_Finalize would wait for them.
       std::fprintf(stderr, "\ndeltapipe: error: %s\n", error.what());

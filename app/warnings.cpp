@@ -3,15 +3,11 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/number_text.hpp"
+
 namespace deltapipe {
 
 namespace {
-
-std::string decimal(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
 
 /// Two visits of a sample drop different values, and their difference is what delta sends.
 std::string dropout_warning(const Gpt2Config& model) {
@@ -20,7 +16,7 @@ std::string dropout_warning(const Gpt2Config& model) {
                                           std::pair{"dropout_attention", model.attn_pdrop},
                                           std::pair{"dropout_residual", model.resid_pdrop}}) {
     if (probability <= 0) continue;
-    given += (given.empty() ? "" : ", ") + std::string(name) + " " + decimal(probability);
+    given += (given.empty() ? "" : ", ") + std::string(name) + " " + number_text("%g", probability);
     remedy += (remedy.empty() ? "model." : ", model.") + std::string(name) + " = 0";
   }
   if (given.empty()) return given;

@@ -348,7 +348,10 @@ class Outputs(Mistakes):
         self.stops(self.small(training={"steps": 30}, **{"training.optimizer": {
             "learning_rate": 1000, "clip_norm": 0}}), "finite", "learning_rate", ranks=(1, 2),
             status=1)
-        self.assertEqual(support.Run(self.output("run") / "run.h5").attributes["status"], "failed")
+        attributes = support.Run(self.output("run") / "run.h5").attributes
+        self.assertEqual(attributes["status"], "failed")
+        self.assertIn("no longer finite", attributes["reason"])
+        self.assertNotIn("-nan", attributes["reason"])
 
     def full(self, name, limit_bytes, deck, *parts):
         """Trains with a limit to the size of the program's files, as a full disk has."""
