@@ -103,7 +103,8 @@ class Commands(support.TestCase):
             self.assertTrue({"forward 0", "backward 1", "optimizer"} <= names, names)
 
     def test_a_trace_that_does_not_come(self):
-        deck = self.deck_file(self.small(output={"trace_step": 4}))
+        deck = self.deck_file(self.small(
+            output={"trace_step": 4, "directory": str(self.output("untraced"))}))
         warning = "output.trace_step is 4 and the run ends after step 3"
         self.assertEqual(self.succeed(["train", deck]).err.count(warning), 1)
         self.assertIn("# warning: " + warning, self.succeed(["check", deck]).out)

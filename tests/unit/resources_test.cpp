@@ -42,7 +42,7 @@ TEST_CASE("Ranks share a device or have their own, on each machine", "[resources
   CHECK(refusal(peaks, {on_device(0, 7, 80 * kGB), on_device(1, 7, 80 * kGB)}) == "");
   CHECK_THAT(refusal(peaks, {on_device(0, 7, 80 * kGB), on_device(0, 7, 80 * kGB)}),
              Contains("more memory than the device of rank 0") && Contains("for 2 rank(s)") &&
-                 Contains("80 GB there"));
+                 Contains("80.0 GB there"));
   CHECK_THAT(refusal(peaks, {on_device(0, 7, 80 * kGB), on_device(0, 8, 40 * kGB)}),
              Contains("device of rank 1") && Contains("for 1 rank(s)"));
   CHECK(refusal(peaks, {on_device(0, 0, 0), on_device(0, 0, 0)}) == "");  // kernels on the host
