@@ -56,6 +56,7 @@ std::string message_of(const Stopped& stopped) {
 int report(const Stopped& stopped, const MpiSession& mpi, int exit_code) {
   if (stopped.print_here())
     std::fprintf(stderr, "\ndeltapipe: error: %s\n", message_of(stopped).c_str());
+  if (stopped.in_deck()) exit_code = exit_usage;
   if (stopped.signal() != 0) exit_code = exit_signal + stopped.signal();
   if (!stopped.agreed()) mpi.abort(exit_code);
   return exit_code;
@@ -99,8 +100,9 @@ WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) 
 int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int argc, char** argv) {
   // 1. The deck, on every rank; one rank speaks of a mistake in it.
   Settings settings;
+  DeckPlaces places;
   try {
-    agree(MPI_COMM_WORLD, [&] { settings = settings_of(line); });
+    agree(MPI_COMM_WORLD, [&] { settings = settings_of(line, &places); });
     agree(MPI_COMM_WORLD,
           [&] { compare_program_and_deck(MPI_COMM_WORLD, line.command, settings); });
   } catch (const Stopped& stopped) {
@@ -113,7 +115,7 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     if (line.command == Command::tokenize) {
       watch.stop();
       agree(MPI_COMM_WORLD, [&] {
-        if (mpi.rank() == 0) run_tokenize(settings);
+        if (mpi.rank() == 0) with_places(places, [&] { run_tokenize(settings); });
       });
       return exit_success;
     }
@@ -123,18 +125,21 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
       if (mpi.size() != settings.pipeline.stages * settings.pipeline.replicas) machines.clear();
       watch.stop();
       agree(MPI_COMM_WORLD, [&] {
-        if (mpi.rank() == 0) run_check(settings, machines);
+        if (mpi.rank() == 0) with_places(places, [&] { run_check(settings, machines); });
       });
       return exit_success;
     }
     std::optional<ProcessGrid> grid;
     agree(MPI_COMM_WORLD, [&] {
-      grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas);
+      with_places(places, [&] {
+        grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas);
+      });
     });
     note_interruptions();  // from here on somebody looks
     ProgressThread progress(grid->world(), watch_settings(settings, *grid));
     watch.stop();  // from here on the ranks watch each other
-    agree(progress, [&] { run_command(line, settings, *grid, progress); });
+    agree(progress,
+          [&] { with_places(places, [&] { run_command(line, settings, *grid, progress); }); });
   } catch (const Stopped& stopped) {
     return report(stopped, mpi, exit_failure);
   }

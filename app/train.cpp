@@ -7,12 +7,14 @@
 #include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
 #include "app/evaluation.hpp"
+#include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/pipeline.hpp"
 #include "app/progress_display.hpp"
 #include "app/replica_check.hpp"
 #include "app/save_model.hpp"
 #include "app/session.hpp"
+#include "app/spill_check.hpp"
 #include "app/start_check.hpp"
 #include "app/warnings.hpp"
 #include "comm/collectives.hpp"
@@ -46,13 +48,6 @@ PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
 StepPlanner::Layout step_layout(const Settings& settings) {
   return {settings.training.micro_batch_size, settings.training.micro_batches,
           settings.pipeline.replicas};
-}
-
-std::uint64_t total_steps(const TrainingSettings& settings, std::uint64_t steps_per_epoch) {
-  if (settings.steps > 0) return settings.steps;
-  return std::max<std::uint64_t>(
-      1, static_cast<std::uint64_t>(
-             std::ceil(settings.epochs * static_cast<double>(steps_per_epoch) - 1e-9)));
 }
 
 RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
@@ -172,6 +167,7 @@ class Trainer {
       std::printf("reading model and data\n");
       std::fflush(stdout);
     }
+    require(find_input_files(settings_, InputUse::train));
     plan_.emplace(plan_model(settings_));
     if (grid_.rank() == 0) {
       print_warnings(plan_->warnings);
@@ -187,7 +183,10 @@ class Trainer {
     if (data_.validation.size() > 0)
       validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_));
     steps_ = total_steps(settings_.training, planner_->steps_per_epoch());
-    if (grid_.rank() == 0) open_run_file();
+    if (grid_.rank() == 0) {
+      print_warnings(warnings_of_steps(settings_.output, steps_));
+      open_run_file();
+    }
     pipeline_ = std::make_unique<Pipeline>(settings_, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training, stage_->parameters());
     replica_check_.emplace(stage_->parameters(), grid_, progress_);
@@ -201,28 +200,33 @@ class Trainer {
   void check_resources(const PipelineShape& shape) {
     // Each rank for itself: budgets and what is resident may differ.
     const auto rank = static_cast<std::size_t>(grid_.rank());
-    predicted_ =
-        predict_memory(settings_, *plan_, shape, place_of_rank(settings_.pipeline, grid_.rank()),
-                       process_memory().resident);
-    std::vector<std::uint64_t> peaks(static_cast<std::size_t>(grid_.stages()) *
-                                     static_cast<std::size_t>(grid_.replicas()));
-    peaks[rank] = predicted_.host_peak();
+    const RankPlace place = place_of_rank(settings_.pipeline, grid_.rank());
+    predicted_ = predict_memory(settings_, *plan_, shape, place, process_memory().resident);
+    const std::size_t ranks =
+        static_cast<std::size_t>(grid_.stages()) * static_cast<std::size_t>(grid_.replicas());
+    std::vector<std::uint64_t> bytes(2 * ranks);
+    bytes[2 * rank] = predicted_.host_peak();
+    bytes[2 * rank + 1] = predicted_.device_peak();
     check_budgets(settings_, *plan_, shape);
     std::vector<RankMachine> machines;
     {
       const auto lock = progress_.pause();
       machines = machines_of_ranks(grid_.world());
     }
-    all_reduce(progress_, grid_.world(), peaks, Reduction::sum);
+    all_reduce(progress_, grid_.world(), bytes, Reduction::sum);
+    std::vector<RankPeak> peaks;
+    for (std::size_t r = 0; r < ranks; ++r) peaks.push_back({bytes[2 * r], bytes[2 * r + 1]});
     check_memory(peaks, machines);
+    compare_spill_space(progress_,
+                        spill_need(settings_, *plan_, shape, place, machines[rank].machine));
   }
 
   void open_run_file() {
     const std::string path = settings_.output.directory + "/run.h5";
     if (!settings_.output.overwrite && file_exists(path))
-      throw UserError({.what = "the run file exists and output.overwrite is false",
-                       .file = path,
-                       .remedy = "choose another output.directory or set output.overwrite = true"});
+      throw UserError({.what = path + " exists and output.overwrite is false",
+                       .remedy = "choose another output.directory or set output.overwrite = true",
+                       .keys = {"output.overwrite"}});
     run_file_.emplace(path, run_attributes(settings_, *plan_), [](const std::string& message) {
       std::fprintf(stderr, "\ndeltapipe: warning: %s\n", message.c_str());
     });
@@ -501,8 +505,12 @@ void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread
 }
 
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
-  const ModelPlan plan = plan_model(settings);
-  if (grid.rank() == 0) print_warnings(plan.warnings);
+  require(find_input_files(settings, InputUse::train));
+  ModelPlan plan = plan_model(settings);
+  if (grid.rank() == 0) {
+    print_warnings(plan.warnings);
+    print_warnings(warnings_of_untrained(settings));
+  }
   const DataSplit data = load_data(settings.data, plan.vocabulary(), plan.tokens);
   compare_inputs(progress, plan, &data);
   const TokenDataset& set = data.validation;
@@ -510,7 +518,8 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
     throw UserError({.what = "the deck leaves no validation samples to evaluate",
                      .value = "data.validation_fraction = 0, no files in data.validation",
                      .remedy = "set data.validation_fraction above 0 or name files in "
-                               "data.validation; to evaluate the training text, name its files"});
+                               "data.validation; to evaluate the training text, name its files",
+                     .keys = {"data.validation_fraction", "data.validation"}});
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
   Pipeline pipeline(settings, pipeline_shape(settings, plan, data.train, false), grid, progress,
                     *stage);
