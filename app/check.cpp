@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdarg>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -8,6 +7,7 @@
 
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
+#include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
 #include "app/session.hpp"
@@ -18,6 +18,7 @@
 #include "core/codec/codec.hpp"
 #include "core/data/corpus.hpp"
 #include "core/error.hpp"
+#include "core/printable.hpp"
 #include "models/gpt2_weights.hpp"
 #include "models/partition.hpp"
 
@@ -27,104 +28,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
 std::string text_of(std::uint64_t bytes) {
   return with_prefix(static_cast<double>(bytes)) + "B";
 }
 
-/// What a run needs and nobody brought yet.
-class Missing {
- public:
-  /// True when it is there.
-  bool expect(bool there, const std::string& what, const std::string& remedy) {
-    if (!there) list_.push_back({what, remedy});
-    return there;
-  }
-  bool expect_file(const fs::path& path, const std::string& remedy) {
-    return expect(is_there(path), path.string(), remedy);
-  }
-  bool empty() const { return list_.empty(); }
-
-  void print() const {
-    for (const Item& item : list_)
-      std::printf("# missing: %s; %s\n", item.what.c_str(), item.remedy.c_str());
-  }
-  [[noreturn]] void refuse() const {
-    std::string what = list_.front().what;
-    if (list_.size() > 1) what += " and " + std::to_string(list_.size() - 1) + " more";
-    throw UserError(
-        {.what = "the run cannot start yet, missing: " + what, .remedy = list_.front().remedy});
-  }
-
- private:
-  struct Item {
-    std::string what, remedy;
-  };
-  std::vector<Item> list_;
-};
-
-/// What of a run's files is there.
+/// What of a run's inputs is there.
 struct Inputs {
-  Missing missing;
+  InputFiles files;
   std::optional<Tokenizer> tokenizer;
+  std::optional<SafetensorsReader> weights;
   std::optional<Gpt2Config> config;
   std::optional<DataSplit> data;
   std::string assumption;  ///< about the vocabulary, where it is not known
   std::vector<std::string> warnings;
+
+  bool has_tokens_only(const DataSettings& settings) const {
+    return files.texts && holds_tokens_only(settings);
+  }
 };
 
-std::string download(const Settings& settings, const std::string& files) {
-  return "fetch it: hf download REPOSITORY " + files + " --local-dir " + settings.model.path;
-}
-
-void look_for_text(const Settings& settings, Missing& missing) {
-  for (const auto* files : {&settings.data.train, &settings.data.validation})
-    for (const std::string& file : *files)
-      missing.expect_file(file, "put the text there or name another file");
-  missing.expect(!settings.data.train.empty(), "training text", "name files in data.train");
-}
-
-void look_for_tokenizer(const Settings& settings, bool have_text, Inputs& inputs) {
-  if (settings.tokenizer.train_vocabulary > 0) {
-    if (have_text) inputs.tokenizer = load_tokenizer(settings);
-    return;
-  }
-  const bool of_model = settings.tokenizer.path.empty();
-  const fs::path path = of_model ? settings.model.path : settings.tokenizer.path;
-  const bool there =
-      !path.empty() && (fs::is_regular_file(path) || is_there(path / "tokenizer.json") ||
-                        is_there(path / "vocab.json") || is_there(path / "encoder.json"));
-  if (!there && of_model && have_text && holds_tokens_only(settings.data)) return;
-  const bool known = inputs.missing.expect(
-      there, "a tokenizer" + (path.empty() ? "" : " in " + path.string()),
-      of_model && !path.empty() ? download(settings, "vocab.json merges.txt")
-                                : "set tokenizer.path, tokenizer.train_vocabulary or model.path");
-  if (known) inputs.tokenizer = load_tokenizer(settings);
-}
-
-void look_for_weights(const Settings& settings, Missing& missing) {
-  const fs::path directory = settings.model.path;
-  missing.expect(is_there(directory / "model.safetensors") ||
-                     is_there(directory / "model.safetensors.index.json"),
-                 (directory / "model.safetensors").string(),
-                 download(settings, "model.safetensors"));
-}
-
-void look_for_model(const Settings& settings, Inputs& inputs) {
-  const fs::path file = fs::path(settings.model.path) / "config.json";
-  if (inputs.missing.expect_file(file, download(settings, "config.json")))
-    inputs.config = load_config(settings.model.path, inputs.warnings);
-  look_for_weights(settings, inputs.missing);
-}
-
 /// Of a new model.
-void make_config(const Settings& settings, bool have_text, Inputs& inputs) {
+void make_config(const Settings& settings, Inputs& inputs) {
   int vocabulary = 1, end_of_text = 0;
-  if (inputs.tokenizer || (have_text && holds_tokens_only(settings.data))) {
+  if (inputs.tokenizer || inputs.has_tokens_only(settings.data)) {
     const Vocabulary known = plan_vocabulary(settings, inputs.tokenizer, 0);
     vocabulary = known.size;
     end_of_text = known.end_of_text;
@@ -138,19 +64,28 @@ void make_config(const Settings& settings, bool have_text, Inputs& inputs) {
   inputs.config = new_config(settings.model, vocabulary, end_of_text);
 }
 
-Inputs look_for_inputs(const Settings& settings) {
+/// Reads what is there, as far as it is there.
+Inputs read_inputs(const Settings& settings) {
   Inputs inputs;
-  Missing text;
-  look_for_text(settings, text);
-  if (settings.model.path.empty()) {
-    look_for_tokenizer(settings, text.empty(), inputs);
-    make_config(settings, text.empty(), inputs);
-  } else {
-    look_for_model(settings, inputs);
-    look_for_tokenizer(settings, text.empty(), inputs);
-  }
-  look_for_text(settings, inputs.missing);
+  inputs.files = find_input_files(settings, InputUse::train);
+  const std::string& model = settings.model.path;
+  if (inputs.files.tokenizer) inputs.tokenizer = load_tokenizer(settings);
+  if (inputs.files.weights) inputs.weights.emplace(SafetensorsReader::open_directory(model));
+  if (model.empty())
+    make_config(settings, inputs);
+  else if (inputs.files.config)
+    inputs.config =
+        load_config(model, inputs.weights ? &*inputs.weights : nullptr, inputs.warnings);
   return inputs;
+}
+
+void read_data(const Settings& settings, const ModelLayout& model, Inputs& inputs) {
+  if (!inputs.files.texts || settings.data.train.empty()) return;
+  if (!inputs.tokenizer && !holds_tokens_only(settings.data)) return;
+  const Vocabulary vocabulary =
+      plan_vocabulary(settings, inputs.tokenizer, model.config.vocabulary_size);
+  check_vocabulary(settings, vocabulary.size, model.config);
+  inputs.data = load_data(settings.data, vocabulary, model.tokens);
 }
 
 PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const ModelLayout& model) {
@@ -159,7 +94,12 @@ PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const Mod
   return shape;
 }
 
-void print_data(const Settings& settings, const DataSplit& data) {
+void print_warning_lines(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) std::printf("# warning: %s\n", warning.c_str());
+}
+
+/// Returns the steps of an epoch.
+std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
   const TrainingSettings& t = settings.training;
   const StepPlanner planner(data.train, t.seed, settings.data.shuffle,
                             {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
@@ -170,6 +110,7 @@ void print_data(const Settings& settings, const DataSplit& data) {
       with_prefix(static_cast<double>(data.train.tokens())).c_str(),
       static_cast<unsigned long long>(data.validation.size()),
       static_cast<unsigned long long>(planner.steps_per_epoch()));
+  return planner.steps_per_epoch();
 }
 
 void print_stages(const Settings& settings, const ModelLayout& model) {
@@ -238,13 +179,15 @@ void print_machine(const std::vector<RankMemory>& ranks, bool ranks_are_here) {
     std::printf("# warning: other programs have to leave some of it first\n");
 }
 
-/// The nearest directory above that exists: where the run will make it.
-fs::path existing_parent(fs::path directory) {
-  std::error_code error;
-  directory = fs::absolute(directory, error);
-  while (!fs::is_directory(directory, error) && directory.has_relative_path())
-    directory = directory.parent_path();
-  return directory;
+void print_device(const std::vector<RankMemory>& ranks, bool ranks_are_here) {
+  const DeviceMemory device = device_memory();
+  if (device.total == 0) return;
+  std::uint64_t largest = 0;
+  for (const RankMemory& rank : ranks) largest = std::max(largest, rank.device_peak());
+  std::printf("# this device: %s, %s of it free\n", text_of(device.total).c_str(),
+              text_of(device.available).c_str());
+  if (largest > device.total && !ranks_are_here)
+    std::printf("# warning: this device does not hold every rank\n");
 }
 
 void print_disk(const std::vector<DiskNeed>& needs) {
@@ -304,59 +247,81 @@ void print_caches(const Settings& settings, const ModelLayout& model, const Pipe
   std::printf("\n");
 }
 
-void print_model(const Settings& settings, const Inputs& inputs, const ModelLayout& model,
-                 const std::vector<RankMachine>& machines) {
+std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& machines) {
+  std::vector<int> here;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    if (machines.empty() || machines[rank].machine == 0) here.push_back(static_cast<int>(rank));
+  return here;
+}
+
+/// What `train` refuses at its start. Without machines the ranks may run anywhere: nothing is
+/// refused for memory, and spill files count as if all of them were here.
+void check_resources(const Settings& settings, const Inputs& inputs, const ModelLayout& model,
+                     const std::vector<RankMemory>& ranks,
+                     const std::vector<RankMachine>& machines) {
+  const PipelineShape shape = shape_of(settings, inputs, model);
+  check_budgets(settings, model, shape);
+  if (!machines.empty()) {
+    std::vector<RankPeak> peaks;
+    for (const RankMemory& rank : ranks) peaks.push_back({rank.host_peak(), rank.device_peak()});
+    check_memory(peaks, machines);
+  }
+  std::vector<SpillNeed> needs;
+  for (const int rank : ranks_here(ranks.size(), machines))
+    needs.push_back(spill_need(settings, model, shape, place_of_rank(settings.pipeline, rank), 0));
+  check_spill_space(needs);
+}
+
+/// Returns what every rank takes.
+std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inputs,
+                                    const ModelLayout& model,
+                                    const std::vector<RankMachine>& machines) {
   const PipelineShape shape = shape_of(settings, inputs, model);
   print_stages(settings, model);
   if (settings.pipeline.stages > 1) {
     print_wire(settings, model);
     print_caches(settings, model, shape);
   }
-  const std::vector<RankMemory> ranks =
-      predict_memory(settings, model, shape, process_memory().resident);
+  std::vector<RankMemory> ranks = predict_memory(settings, model, shape, process_memory().resident);
   print_memory(settings, ranks);
   if (!inputs.data) std::printf("# (without tokenizer or text)\n");
   print_machine(ranks, !machines.empty());
-  std::vector<int> here;  // the ranks on rank 0's machine
-  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank)
-    if (machines.empty() || machines[static_cast<std::size_t>(rank)].machine == 0)
-      here.push_back(rank);
-  print_disk(disk_needs(settings, model, shape, here));
+  print_device(ranks, !machines.empty());
+  print_disk(disk_needs(settings, model, shape, ranks_here(ranks.size(), machines)));
+  return ranks;
+}
+
+/// All that the model's configuration tells, and then what is refused of it.
+void check_model(const Settings& settings, Inputs& inputs,
+                 const std::vector<RankMachine>& machines) {
+  const ModelLayout model = plan_layout(settings, *inputs.config);
+  print_warning_lines(warnings_of(settings, model.config));
+  read_data(settings, model, inputs);
+  const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
+  if (inputs.data || settings.training.steps > 0)
+    print_warning_lines(
+        warnings_of_steps(settings.output, total_steps(settings.training, steps_per_epoch)));
+  const std::vector<RankMemory> ranks = print_model(settings, inputs, model, machines);
   std::fflush(stdout);
-  check_budgets(settings, model, shape);
-  std::vector<std::uint64_t> peaks;
-  for (const RankMemory& rank : ranks) peaks.push_back(rank.host_peak());
-  if (!machines.empty()) check_memory(peaks, machines);
+  if (inputs.weights) check_weights(settings.model.path, *inputs.weights, model);
+  check_resources(settings, inputs, model, ranks, machines);
 }
 
 }  // namespace
 
 void run_check(const Settings& settings, const std::vector<RankMachine>& machines) {
   std::printf("%s\n", effective_deck(settings).c_str());
-  Inputs inputs = look_for_inputs(settings);
-  inputs.missing.print();
+  Inputs inputs = read_inputs(settings);
+  for (const Mistake& item : inputs.files.missing)
+    std::printf("# %s; %s\n", printable(item.what).c_str(), printable(item.remedy).c_str());
   print_warnings(inputs.warnings);
   if (!inputs.assumption.empty()) std::printf("# %s\n", inputs.assumption.c_str());
   std::printf("# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
               settings.pipeline.stages, settings.pipeline.replicas,
               100 * bubble_fraction(settings.pipeline.stages, settings.training.micro_batches));
   std::fflush(stdout);
-  if (inputs.config) {
-    const ModelLayout model = plan_layout(settings, *inputs.config);
-    for (const std::string& warning : warnings_of(settings, model.config))
-      std::printf("# warning: %s\n", warning.c_str());
-    Missing text;
-    look_for_text(settings, text);
-    if (text.empty() && (inputs.tokenizer || holds_tokens_only(settings.data))) {
-      const Vocabulary vocabulary =
-          plan_vocabulary(settings, inputs.tokenizer, model.config.vocabulary_size);
-      check_vocabulary(settings, vocabulary.size, model.config);
-      inputs.data = load_data(settings.data, vocabulary, model.tokens);
-      print_data(settings, *inputs.data);
-    }
-    print_model(settings, inputs, model, machines);
-  }
-  if (!inputs.missing.empty()) inputs.missing.refuse();
+  if (inputs.config) check_model(settings, inputs, machines);
+  require(inputs.files);
 }
 
 }  // namespace deltapipe

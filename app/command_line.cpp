@@ -134,9 +134,10 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
   return {arguments.line, exit_success};
 }
 
-Settings settings_of(const CommandLine& command_line) {
-  Settings settings = read_deck(command_line.deck, command_line.overrides);
+Settings settings_of(const CommandLine& command_line, DeckPlaces* where) {
+  Settings settings = read_deck(command_line.deck, command_line.overrides, where);
   if (command_line.prompts.empty()) return settings;
+  if (where != nullptr) where->keys["generate.prompts"] = {"argument '--prompt'"};
   settings.generate.prompts = command_line.prompts;
   if (parse_deck(effective_deck(settings), "--prompt") != settings) {
     throw UserError(

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/deck/places.hpp"
 #include "app/deck/settings.hpp"
 
 namespace deltapipe {
@@ -36,7 +37,7 @@ struct ParsedCommandLine {
 /// all the same arguments.
 ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool speak);
 
-/// The deck with overrides and prompts. Throws UserError.
-Settings settings_of(const CommandLine& command_line);
+/// The deck with overrides and prompts. Throws UserError. `where`: gets their places.
+Settings settings_of(const CommandLine& command_line, DeckPlaces* where = nullptr);
 
 }  // namespace deltapipe

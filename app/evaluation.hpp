@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "app/pipeline.hpp"
 #include "comm/progress_thread.hpp"
@@ -12,6 +13,9 @@ struct EvaluationResult {
   double loss = 0;  ///< mean over all predicted tokens, nats
   double perplexity = 0;
   std::uint64_t tokens = 0;
+  /// On the wire, headers included, all replicas: to the next stage at each boundary, token rows.
+  std::vector<std::uint64_t> forward_bytes;
+  std::uint64_t tied_row_bytes = 0;
 };
 
 /// All ranks call it together; every rank gets the result.

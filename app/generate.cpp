@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "app/commands.hpp"
+#include "app/input_files.hpp"
 #include "app/pipeline.hpp"
 #include "app/session.hpp"
 #include "app/start_check.hpp"
@@ -62,9 +63,12 @@ std::string readable(const std::string& bytes) {
 }  // namespace
 
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
-  const ModelPlan plan = plan_model(settings);
-  if (grid.rank() == 0) print_warnings(plan.warnings);
-  if (!plan.tokenizer) throw UserError(no_tokenizer("generate"));
+  require(find_input_files(settings, InputUse::generate));
+  ModelPlan plan = plan_model(settings);
+  if (grid.rank() == 0) {
+    print_warnings(plan.warnings);
+    print_warnings(warnings_of_untrained(settings));
+  }
   compare_inputs(progress, plan, nullptr);
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
   PipelineShape shape;
@@ -82,7 +86,8 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
       throw UserError({.what = "prompt " + std::to_string(p + 1) + " leaves no room for an answer",
                        .value = std::to_string(tokens.size()) + " tokens",
                        .remedy = "use fewer than " + std::to_string(plan.tokens) +
-                                 " tokens (data.sequence_length)"});
+                                 " tokens (data.sequence_length)",
+                       .keys = {"generate.prompts"}});
     const std::size_t room = plan.tokens - tokens.size();
     const std::size_t limit = std::min<std::size_t>(room, settings.generate.max_new_tokens);
     for (std::size_t i = 0; i < limit; ++i) {

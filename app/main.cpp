@@ -17,6 +17,7 @@
 #include "comm/mpi_session.hpp"
 #include "comm/process_grid.hpp"
 #include "comm/progress_thread.hpp"
+#include "comm/start_watch.hpp"
 #include "core/error.hpp"
 #include "core/helper_thread.hpp"
 #include "core/interruption.hpp"
@@ -55,6 +56,7 @@ std::string message_of(const Stopped& stopped) {
 int report(const Stopped& stopped, const MpiSession& mpi, int exit_code) {
   if (stopped.print_here())
     std::fprintf(stderr, "\ndeltapipe: error: %s\n", message_of(stopped).c_str());
+  if (stopped.in_deck()) exit_code = exit_usage;
   if (stopped.signal() != 0) exit_code = exit_signal + stopped.signal();
   if (!stopped.agreed()) mpi.abort(exit_code);
   return exit_code;
@@ -95,11 +97,12 @@ WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) 
   return watch;
 }
 
-int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
+int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int argc, char** argv) {
   // 1. The deck, on every rank; one rank speaks of a mistake in it.
   Settings settings;
+  DeckPlaces places;
   try {
-    agree(MPI_COMM_WORLD, [&] { settings = settings_of(line); });
+    agree(MPI_COMM_WORLD, [&] { settings = settings_of(line, &places); });
     agree(MPI_COMM_WORLD,
           [&] { compare_program_and_deck(MPI_COMM_WORLD, line.command, settings); });
   } catch (const Stopped& stopped) {
@@ -110,8 +113,9 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
   std::optional<Kokkos::ScopeGuard> kokkos;
   try {
     if (line.command == Command::tokenize) {
+      watch.stop();
       agree(MPI_COMM_WORLD, [&] {
-        if (mpi.rank() == 0) run_tokenize(settings);
+        if (mpi.rank() == 0) with_places(places, [&] { run_tokenize(settings); });
       });
       return exit_success;
     }
@@ -119,18 +123,23 @@ int run(const CommandLine& line, const MpiSession& mpi, int argc, char** argv) {
     if (line.command == Command::check) {
       std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
       if (mpi.size() != settings.pipeline.stages * settings.pipeline.replicas) machines.clear();
+      watch.stop();
       agree(MPI_COMM_WORLD, [&] {
-        if (mpi.rank() == 0) run_check(settings, machines);
+        if (mpi.rank() == 0) with_places(places, [&] { run_check(settings, machines); });
       });
       return exit_success;
     }
     std::optional<ProcessGrid> grid;
     agree(MPI_COMM_WORLD, [&] {
-      grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas);
+      with_places(places, [&] {
+        grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas);
+      });
     });
     note_interruptions();  // from here on somebody looks
     ProgressThread progress(grid->world(), watch_settings(settings, *grid));
-    agree(progress, [&] { run_command(line, settings, *grid, progress); });
+    watch.stop();  // from here on the ranks watch each other
+    agree(progress,
+          [&] { with_places(places, [&] { run_command(line, settings, *grid, progress); }); });
   } catch (const Stopped& stopped) {
     return report(stopped, mpi, exit_failure);
   }
@@ -146,11 +155,12 @@ int main(int argc, char** argv) {
   restart_with_better_blas_kernels(argv);
   remember_process_cores();
   try {
+    StartWatch watch;
     const MpiSession mpi(&argc, &argv);
     try {
       const auto command_line = read_command_line(mpi, argc, argv);
       if (const int* status = std::get_if<int>(&command_line)) return *status;
-      return run(std::get<CommandLine>(command_line), mpi, argc, argv);
+      return run(std::get<CommandLine>(command_line), mpi, watch, argc, argv);
     } catch (const std::exception& error) {
       // Outside of all agreements the others cannot be told; MPI_Finalize would wait for them.
       std::fprintf(stderr, "\ndeltapipe: error: %s\n", error.what());

@@ -1,9 +1,13 @@
 #include "app/memory_prediction.hpp"
 
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <system_error>
+#include <utility>
 
 #include "app/progress_display.hpp"
 #include "app/save_model.hpp"
@@ -15,6 +19,8 @@
 #include "models/partition.hpp"
 
 namespace deltapipe {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -38,7 +44,7 @@ int ranks_of(const PipelineSettings& settings) {
 
 std::uint64_t size_of_file(const std::string& path) {
   std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  const std::uintmax_t size = fs::file_size(path, error);
   return error ? 0 : size;
 }
 
@@ -115,25 +121,101 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
   return list;
 }
 
-void check_memory(std::span<const std::uint64_t> peaks, const std::vector<RankMachine>& machines) {
-  DELTAPIPE_ASSERT(peaks.size() == machines.size(), "one machine a rank");
-  std::map<int, std::pair<std::uint64_t, int>> needs;  // of each machine: bytes, ranks
-  for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
-    auto& [bytes, count] = needs[machines[rank].machine];
-    bytes += peaks[rank];
-    ++count;
+SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
+                     const RankPlace& place, int machine) {
+  SpillNeed need;
+  need.machine = machine;
+  need.directory = cache_directory(settings);
+  const RankPlan plan = plan_of(settings, model, shape, place);
+  for (const BoundaryEndPlan* end : ends_of(plan)) {
+    const std::uint64_t bytes = cache_need(*end).disk_bytes;
+    need.bytes += bytes - std::min(bytes, size_of_file(spill_file_path(*end)));
   }
-  for (const auto& [machine, need] : needs) {
-    const std::uint64_t total = machines[static_cast<std::size_t>(machine)].memory.total;
-    if (total == 0 || need.first <= total) continue;
+  struct stat status {};
+  struct statvfs space {};
+  const std::string parent = existing_parent(need.directory).string();
+  if (::stat(parent.c_str(), &status) != 0 || ::statvfs(parent.c_str(), &space) != 0) {
+    need.bytes = 0;  // what cannot be looked at is refused where the file is made
+    return need;
+  }
+  need.file_system = status.st_dev;
+  need.available = std::uint64_t{space.f_bavail} * space.f_frsize;
+  return need;
+}
+
+void check_spill_space(const std::vector<SpillNeed>& needs) {
+  std::map<std::pair<int, std::uint64_t>, SpillNeed> sums;  // of each file system
+  for (const SpillNeed& need : needs) {
+    if (need.bytes == 0) continue;
+    const auto [sum, is_new] = sums.try_emplace({need.machine, need.file_system}, need);
+    if (!is_new) sum->second.bytes += need.bytes;
+  }
+  for (const auto& [place, need] : sums) {
+    if (need.bytes <= need.available) continue;
     throw UserError(
-        {.what = "the run needs more memory than the machine of rank " + std::to_string(machine) +
-                 " has",
-         .value = bytes_text(need.first) + " for " + std::to_string(need.second) + " rank(s), " +
-                  bytes_text(total) + " there",
-         .remedy = "use more stages or machines, smaller micro-batches, training.recompute or a "
-                   "cache.budget; `deltapipe check` says what takes it"});
+        {.what = "too little disk space in " + need.directory + " on the machine of rank " +
+                 std::to_string(need.machine) + ": the activation caches need " +
+                 bytes_text(need.bytes) + ", " + bytes_text(need.available) + " are free",
+         .remedy = "free space, set cache.directory to a larger disk or choose a smaller "
+                   "cache.storage",
+         .keys = {"cache.directory", "output.directory"}});
   }
+}
+
+fs::path existing_parent(fs::path directory) {
+  std::error_code error;
+  directory = fs::absolute(directory, error);
+  while (!fs::is_directory(directory, error) && directory.has_relative_path())
+    directory = directory.parent_path();
+  return directory;
+}
+
+namespace {
+
+/// Ranks that take from the same memory.
+struct SharedMemory {
+  std::uint64_t total = 0;
+  std::uint64_t need = 0;
+  int ranks = 0;
+  std::size_t first_rank = 0;
+
+  void add(std::size_t rank, std::uint64_t bytes, std::uint64_t memory) {
+    if (ranks == 0) first_rank = rank;
+    total = memory;
+    need += bytes;
+    ++ranks;
+  }
+};
+
+void check_shared(const SharedMemory& memory, const std::string& owner, const char* remedy) {
+  if (memory.total == 0 || memory.need <= memory.total) return;
+  throw UserError({.what = "the run needs more memory than the " + owner + " of rank " +
+                           std::to_string(memory.first_rank) + " has",
+                   .value = bytes_text(memory.need) + " for " + std::to_string(memory.ranks) +
+                            " rank(s), " + bytes_text(memory.total) + " there",
+                   .remedy = remedy,
+                   .keys = {"pipeline.stages", "training.micro_batch_size"}});
+}
+
+}  // namespace
+
+void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine>& machines) {
+  DELTAPIPE_ASSERT(peaks.size() == machines.size(), "one machine a rank");
+  std::map<int, SharedMemory> hosts;
+  std::map<std::pair<int, std::uint64_t>, SharedMemory> devices;
+  for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
+    const auto& [machine, memory, device] = machines[rank];
+    hosts[machine].add(rank, peaks[rank].host, memory.total);
+    devices[{machine, device.device}].add(rank, peaks[rank].device, device.total);
+  }
+  for (const auto& [machine, memory] : hosts)
+    check_shared(memory, "machine",
+                 "use more stages or machines, smaller micro-batches, training.recompute or a "
+                 "cache.budget; `deltapipe check` says what takes it");
+  for (const auto& [device, memory] : devices)
+    check_shared(memory, "device",
+                 "use more stages, a device for each rank, smaller micro-batches, "
+                 "training.recompute or a cache.budget; `deltapipe check` says what takes it");
 }
 
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {

@@ -1,8 +1,9 @@
-// What every rank of a run takes at its peak, and whether the machines have it. `check` prints it,
-// `train` starts by it.
+// What every rank of a run takes of memory and disk, and whether the machines have it. `check`
+// prints it, `train` starts by it.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,9 +45,30 @@ struct DiskNeed {
 std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& model,
                                  const PipelineShape& shape, const std::vector<int>& ranks);
 
-/// `peaks`: host_peak() of every rank. UserError when the ranks of a machine need more memory than
-/// it has.
-void check_memory(std::span<const std::uint64_t> peaks, const std::vector<RankMachine>& machines);
+/// What a rank's spill files take of a file system before training starts.
+struct SpillNeed {
+  int machine = 0;
+  std::uint64_t file_system = 0;  ///< tells those of a machine apart
+  std::uint64_t bytes = 0;        ///< beyond the files that will be replaced; 0: nothing
+  std::uint64_t available = 0;    ///< bytes there, without those of the files that will be replaced
+  std::string directory;
+};
+/// `directory` need not exist yet. Called on `machine`.
+SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
+                     const RankPlace& place, int machine);
+/// UserError when the ranks' spill files need more disk space than a file system has left.
+void check_spill_space(const std::vector<SpillNeed>& needs);
+
+/// The nearest directory above that exists: where a run will make `directory`.
+std::filesystem::path existing_parent(std::filesystem::path directory);
+
+struct RankPeak {
+  std::uint64_t host = 0;
+  std::uint64_t device = 0;
+};
+/// UserError when the ranks of a machine need more memory than it has, or those that share a device
+/// more than that has.
+void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine>& machines);
 /// UserError when a cache's budget is under what its micro-batches in flight take.
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape);
 

@@ -51,7 +51,9 @@ double relative_error(double error, double signal) {
 }  // namespace
 
 StepMeasurements::StepMeasurements(int stages, int replicas)
-    : stages_(stages), replicas_(replicas), values_(kStageValues * stages + 2 * stages * fields) {}
+    : stages_(stages),
+      replicas_(replicas),
+      values_(kStageValues * stages + 2 * stages * fields + 1) {}
 
 double& StepMeasurements::direction(int boundary, bool backward, Field field) {
   return values_[kStageValues * stages_ + (2 * boundary + (backward ? 1 : 0)) * fields + field];
@@ -76,6 +78,7 @@ void StepMeasurements::fill(StepRecord& record) const {
     }
   record.tied_row_bytes = static_cast<std::uint64_t>(self.tied(false, bytes));
   record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied(true, bytes));
+  record.collective_bytes = static_cast<std::uint64_t>(self.collectives());
   record.tied_row_error = relative_error(self.tied(false, error2), self.tied(false, signal2));
   record.tied_gradient_error = relative_error(self.tied(true, error2), self.tied(true, signal2));
 }
@@ -83,6 +86,7 @@ void StepMeasurements::fill(StepRecord& record) const {
 Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const ProcessGrid& grid,
                    ProgressThread& progress, Stage<float>& stage)
     : grid_(grid),
+      progress_(progress),
       account_(progress.account()),
       stage_(stage),
       shape_(shape),
@@ -430,7 +434,11 @@ void Pipeline::take_measurements(StepMeasurements& into) {
     into.tied(grid_.first(), M::signal2) += codec.signal2;
     tokens_->take_received();
   }
-  all_reduce_.take_statistics();
+  // Of the stage, told by one of its ranks: the share of each need not be a whole number.
+  if (grid_.replica() == 0)
+    into.stage(i, StageValue::replica_bytes) += static_cast<double>(
+        all_reduce_bytes(grid_.replicas(), all_reduce_.take_statistics().bytes));
+  into.collectives() += static_cast<double>(progress_.take_collective_bytes());
 
   for (ActivationCache* cache : caches()) {
     const CacheStatistics c = cache->take_statistics();
@@ -456,12 +464,17 @@ void Pipeline::take_measurements(StepMeasurements& into) {
   into.stage(i, StageValue::wire_hidden) += time.wire_hidden;
 }
 
-void Pipeline::forget_wire() {
-  if (send_forward_) send_forward_->take_statistics();
+Pipeline::SentBytes Pipeline::take_sent_bytes() {
+  SentBytes sent;
+  if (send_forward_) sent.forward = static_cast<double>(send_forward_->take_statistics().bytes);
   if (send_backward_) send_backward_->take_statistics();
   if (receive_forward_) receive_forward_->take_statistics();
   if (receive_backward_) receive_backward_->take_statistics();
-  if (tokens_) tokens_->take_sent(), tokens_->take_received();
+  if (tokens_) {
+    sent.tied_rows = static_cast<double>(tokens_->take_sent().bytes);
+    tokens_->take_received();
+  }
+  return sent;
 }
 
 std::vector<ActivationCache*> Pipeline::caches() {

@@ -39,6 +39,8 @@ struct StepMeasurements {
   double& direction(int boundary, bool backward, Field field);
   /// Tied rows, which go backward from the last stage to the first, and their gradients.
   double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }
+  /// Bytes of collectives.
+  double& collectives() { return values_.back(); }
 
  private:
   int stages_;
@@ -68,8 +70,12 @@ class Pipeline {
   void prefetch(std::span<const std::uint64_t> sample_ids);
   /// Adds what happened since the last call.
   void take_measurements(StepMeasurements& into);
-  /// Leaves what crossed since then (evaluations) out of the next measurements.
-  void forget_wire();
+  /// What this rank sent since then (in evaluations), which the next measurements leave out.
+  struct SentBytes {
+    double forward = 0;    ///< to the next stage
+    double tied_rows = 0;  ///< from the last stage to the first
+  };
+  SentBytes take_sent_bytes();
   /// Activation memories of this rank's ends, for tests and reports.
   std::vector<ActivationCache*> caches();
 
@@ -94,6 +100,7 @@ class Pipeline {
 
   ExecSpace exec_;
   const ProcessGrid& grid_;
+  ProgressThread& progress_;
   TimeAccount& account_;
   Stage<float>& stage_;
   PipelineShape shape_;

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/number_text.hpp"
+
 namespace deltapipe {
 
 namespace {
@@ -24,12 +26,6 @@ bool wants_bar() {
   return isatty(STDOUT_FILENO) == 1;
 }
 
-std::string formatted(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 }  // namespace
 
 std::string with_prefix(double value) {
@@ -39,11 +35,11 @@ std::string with_prefix(double value) {
     value /= 1000;
     ++i;
   }
-  return formatted(i == 0        ? "%.0f"
-                   : value < 10  ? "%.2f"
-                   : value < 100 ? "%.1f"
-                                 : "%.0f",
-                   value) +
+  return number_text(i == 0        ? "%.0f"
+                     : value < 10  ? "%.2f"
+                     : value < 100 ? "%.1f"
+                                   : "%.0f",
+                     value) +
          prefixes[i];
 }
 
@@ -97,9 +93,9 @@ void ProgressDisplay::step(const Progress& progress) {
   char text[256];
   std::snprintf(
       text, sizeof text,
-      "step %llu/%llu  epoch %.2f  loss %.4f  lr %.3g  %s tokens/s  %sB/s  %s left",
+      "step %llu/%llu  epoch %.2f  loss %s  lr %.3g  %s tokens/s  %sB/s  %s left",
       static_cast<unsigned long long>(progress.step), static_cast<unsigned long long>(steps_),
-      progress.epoch, progress.loss, progress.learning_rate,
+      progress.epoch, number_text("%.4f", progress.loss).c_str(), progress.learning_rate,
       with_prefix(rate.tokens_per_second).c_str(),
       (with_prefix(rate.bytes_per_second) + (rate.bytes_per_second < 1000 ? " " : "")).c_str(),
       duration_text(left).c_str());

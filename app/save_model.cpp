@@ -100,11 +100,12 @@ void check_model_directory(const std::string& directory) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::symlink_status(directory, error);
   if (!std::filesystem::exists(status) || std::filesystem::is_directory(status)) return;
-  throw UserError({.what = std::filesystem::is_symlink(status)
-                               ? "is a symbolic link, which the trained model would replace"
-                               : "is in the place of the trained model's directory",
-                   .file = directory,
-                   .remedy = "remove or rename it, or choose another output.directory"});
+  throw UserError({.what = directory + (std::filesystem::is_symlink(status)
+                                            ? " is a symbolic link, which the trained model would "
+                                              "replace"
+                                            : " is in the place of the trained model's directory"),
+                   .remedy = "remove or rename it, or choose another output.directory",
+                   .keys = {"output.directory"}});
 }
 
 std::string save_model(const std::string& directory, Precision precision, const ModelPlan& plan,

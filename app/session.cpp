@@ -5,6 +5,7 @@
 #include <limits>
 #include <sstream>
 
+#include "app/input_files.hpp"
 #include "core/data/corpus.hpp"
 #include "core/data/token_file.hpp"
 #include "core/data/tokenizer_files.hpp"
@@ -27,13 +28,6 @@ std::optional<Tokenizer> load_tokenizer(const Settings& settings) {
   if (!settings.model.path.empty() && has_tokenizer_files(settings.model.path))
     return Tokenizer::load(settings.model.path);
   return std::nullopt;
-}
-
-Mistake no_tokenizer(const std::string& needed_for) {
-  return {.what = needed_for + " needs a tokenizer and the deck names none",
-          .remedy =
-              "set tokenizer.path, or tokenizer.train_vocabulary to train one, or model.path "
-              "to a directory that has one"};
 }
 
 Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
@@ -62,28 +56,23 @@ Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_o
   return config;
 }
 
-namespace {
-
-/// Compares config.json with the weights before anything is planned or built by it. A model that is
-/// cut short by its config.json would train, as another model.
-void check_weights(const std::string& directory, const ModelLayout& layout) {
+void check_weights(const std::string& directory, const SafetensorsReader& weights,
+                   const ModelLayout& layout) {
   const Gpt2Config& config = layout.config;
-  const SafetensorsReader reader = SafetensorsReader::open_directory(directory);
   const std::string name = "h." + std::to_string(config.n_layer) + ".ln_1.weight";
-  if (reader.contains(name) || reader.contains("transformer." + name))
+  if (weights.contains(name) || weights.contains("transformer." + name))
     throw UserError({.what = "the weights have more blocks than config.json says",
                      .file = directory,
                      .value = "n_layer " + std::to_string(config.n_layer) + ", tensor " + name,
                      .remedy = "set n_layer in config.json to the number of blocks"});
   for (int stage = 0; stage < static_cast<int>(layout.partition.size()); ++stage)
-    check_weights(reader, gpt2_parameters(config, stage_part(layout.partition, stage)));
+    check_weights(weights, gpt2_parameters(config, stage_part(layout.partition, stage)));
 }
 
-}  // namespace
-
-Gpt2Config load_config(const std::string& directory, std::vector<std::string>& warnings) {
+Gpt2Config load_config(const std::string& directory, const SafetensorsReader* weights,
+                       std::vector<std::string>& warnings) {
   Gpt2Config config = Gpt2Config::load(directory);
-  if (config.tie_word_embeddings && has_own_head(directory)) {
+  if (config.tie_word_embeddings && weights != nullptr && has_own_head(*weights)) {
     config.tie_word_embeddings = false;
     warnings.push_back(printable(directory, 200) +
                        ": config.json says tie_word_embeddings, but lm_head.weight is another "
@@ -95,11 +84,12 @@ Gpt2Config load_config(const std::string& directory, std::vector<std::string>& w
 
 void check_vocabulary(const Settings& settings, int vocabulary_size, const Gpt2Config& config) {
   if (vocabulary_size > config.vocabulary_size)
-    throw UserError({.what = "the tokenizer has more tokens than the model has embeddings",
-                     .file = settings.model.path,
+    throw UserError({.what = "the tokenizer has more tokens than the model in " +
+                             settings.model.path + " has embeddings",
                      .value = std::to_string(vocabulary_size) + " tokens, " +
                               std::to_string(config.vocabulary_size) + " embeddings",
-                     .remedy = "set tokenizer.path to the tokenizer that the model was made with"});
+                     .remedy = "set tokenizer.path to the tokenizer that the model was made with",
+                     .keys = {"tokenizer.path", "model.path"}});
 }
 
 ModelLayout plan_layout(const Settings& settings, Gpt2Config config) {
@@ -111,16 +101,19 @@ ModelLayout plan_layout(const Settings& settings, Gpt2Config config) {
   if (tokens > config.n_positions)
     throw UserError({.what = "data.sequence_length is longer than the model has positions",
                      .value = std::to_string(tokens),
-                     .remedy = "use at most " + std::to_string(config.n_positions)});
+                     .remedy = "use at most " + std::to_string(config.n_positions),
+                     .keys = {"data.sequence_length"}});
   // Rows of a step are counted in 32 bits.
   const TrainingSettings& t = settings.training;
   const double rows = static_cast<double>(t.micro_batch_size) * t.micro_batches * tokens;
   if (rows > std::numeric_limits<int>::max())
-    throw UserError({.what = "training.micro_batch_size x training.micro_batches x "
-                             "data.sequence_length is too large",
-                     .value = std::to_string(t.micro_batch_size) + " x " +
-                              std::to_string(t.micro_batches) + " x " + std::to_string(tokens),
-                     .remedy = "let a step and replica have fewer than 2^31 tokens"});
+    throw UserError(
+        {.what = "training.micro_batch_size x training.micro_batches x "
+                 "data.sequence_length is too large",
+         .value = std::to_string(t.micro_batch_size) + " x " + std::to_string(t.micro_batches) +
+                  " x " + std::to_string(tokens),
+         .remedy = "let a step and replica have fewer than 2^31 tokens",
+         .keys = {"training.micro_batches", "training.micro_batch_size", "data.sequence_length"}});
   std::vector<int> partition = settings.pipeline.partition;
   if (partition.empty())
     partition =
@@ -138,26 +131,32 @@ ModelPlan plan_model(const Settings& settings) {
   std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
   const bool is_new = settings.model.path.empty();
   std::vector<std::string> warnings;
+  std::optional<SafetensorsReader> weights;
   Gpt2Config config;
-  if (!is_new) config = load_config(settings.model.path, warnings);
+  if (!is_new) {
+    weights.emplace(SafetensorsReader::open_directory(settings.model.path));
+    config = load_config(settings.model.path, &*weights, warnings);
+  }
   const Vocabulary vocabulary =
       plan_vocabulary(settings, tokenizer, is_new ? 0 : config.vocabulary_size);
   if (is_new) config = new_config(settings.model, vocabulary.size, vocabulary.end_of_text);
   check_vocabulary(settings, vocabulary.size, config);
   const std::int32_t end_of_text = vocabulary.end_of_text;
   ModelLayout layout = plan_layout(settings, config);
-  if (!is_new) check_weights(settings.model.path, layout);
-  return {std::move(layout), std::move(tokenizer), end_of_text, std::move(warnings)};
+  if (weights) check_weights(settings.model.path, *weights, layout);
+  return {std::move(layout), std::move(tokenizer), end_of_text, std::move(warnings),
+          std::move(weights)};
 }
 
-std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const ModelPlan& plan,
+std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
                                              const ProcessGrid& grid, bool training) {
   auto stage = std::make_unique<Gpt2Stage<float>>(
       plan.config, stage_part(plan.partition, grid.stage()), training);
-  if (settings.model.path.empty()) {
-    initialise_weights<float>(plan.config, settings.training.seed, stage->parameters());
+  if (plan.weights) {
+    load_weights<float>(*plan.weights, stage->parameters());
+    plan.weights.reset();
   } else {
-    load_weights<float>(settings.model.path, stage->parameters());
+    initialise_weights<float>(plan.config, settings.training.seed, stage->parameters());
   }
   return stage;
 }

@@ -12,6 +12,7 @@
 #include "core/data/tokenizer.hpp"
 #include "core/data/vocabulary.hpp"
 #include "core/error.hpp"
+#include "core/files/safetensors.hpp"
 #include "models/gpt2_config.hpp"
 #include "models/gpt2_stage.hpp"
 
@@ -24,11 +25,12 @@ struct ModelLayout {
   int tokens = 0;              ///< T
 };
 
-/// The model without its weights.
+/// The model before its weights are read.
 struct ModelPlan : ModelLayout {
-  std::optional<Tokenizer> tokenizer;  ///< none: the data are token files
-  std::int32_t end_of_text = -1;       ///< -1: none
-  std::vector<std::string> warnings;   ///< what the user should know of the model's files
+  std::optional<Tokenizer> tokenizer;        ///< none: the data are token files
+  std::int32_t end_of_text = -1;             ///< -1: none
+  std::vector<std::string> warnings;         ///< what the user should know of the model's files
+  std::optional<SafetensorsReader> weights;  ///< of model.path, until a stage has them
 
   /// Of the data; refers to the tokenizer.
   Vocabulary vocabulary() const;
@@ -36,9 +38,6 @@ struct ModelPlan : ModelLayout {
 
 /// The deck's tokenizer, or one trained on its text; none if it names none. Throws UserError.
 std::optional<Tokenizer> load_tokenizer(const Settings& settings);
-
-/// The user's mistake where text meets no tokenizer.
-Mistake no_tokenizer(const std::string& needed_for);
 
 /// The tokenizer's ids, or else those of the deck's token files. `model_size`: that of the model's
 /// configuration, 0 for a new model. Refers to the tokenizer. Throws UserError.
@@ -48,8 +47,10 @@ Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokeniz
 /// The shape of [model.new], to be given a vocabulary of its tokenizer.
 Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_of_text);
 
-/// A directory's config.json, corrected by what its weights are. Throws UserError.
-Gpt2Config load_config(const std::string& directory, std::vector<std::string>& warnings);
+/// A directory's config.json, corrected by what its weights are (null: they are not there yet).
+/// Throws UserError.
+Gpt2Config load_config(const std::string& directory, const SafetensorsReader* weights,
+                       std::vector<std::string>& warnings);
 
 /// UserError when there are more tokens than the model has embeddings.
 void check_vocabulary(const Settings& settings, int vocabulary_size, const Gpt2Config& config);
@@ -57,12 +58,18 @@ void check_vocabulary(const Settings& settings, int vocabulary_size, const Gpt2C
 /// Checks the configuration against the deck, whose dropout it takes. Throws UserError.
 ModelLayout plan_layout(const Settings& settings, Gpt2Config config);
 
-/// Reads configuration and tokenizer (or trains one) and checks them against the deck. Throws
-/// UserError.
+/// Compares weights' headers with what config.json says. A model that is cut short by its
+/// config.json would train, as another model. Throws UserError.
+void check_weights(const std::string& directory, const SafetensorsReader& weights,
+                   const ModelLayout& layout);
+
+/// Reads configuration and tokenizer (or trains one), opens the weights and checks all of them
+/// against the deck. Throws UserError.
 ModelPlan plan_model(const Settings& settings);
 
-/// This rank's stage with its weights, read from the deck's model or made new.
-std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, const ModelPlan& plan,
+/// This rank's stage with its weights, read from those of the plan, which are closed then, or made
+/// new.
+std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
                                              const ProcessGrid& grid, bool training);
 
 /// What Kokkos was built with and runs on, for outputs.

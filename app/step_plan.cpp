@@ -1,6 +1,7 @@
 #include "app/step_plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.hpp"
 
@@ -53,6 +54,13 @@ StepPlan StepPlanner::plan(std::uint64_t step, int replica) const {
     }
   }
   return plan;
+}
+
+std::uint64_t total_steps(const TrainingSettings& settings, std::uint64_t steps_per_epoch) {
+  if (settings.steps > 0) return settings.steps;
+  return std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(
+             std::ceil(settings.epochs * static_cast<double>(steps_per_epoch) - 1e-9)));
 }
 
 }  // namespace deltapipe

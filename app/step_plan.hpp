@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "app/deck/settings.hpp"
 #include "core/data/dataset.hpp"
 #include "core/data/sampler.hpp"
 
@@ -47,5 +48,8 @@ class StepPlanner {
   std::vector<Sampler> samplers_;  ///< of the replicas that have samples
   std::uint64_t steps_per_epoch_ = 0;
 };
+
+/// Optimizer steps of a run: the deck's steps, or its epochs'.
+std::uint64_t total_steps(const TrainingSettings& settings, std::uint64_t steps_per_epoch);
 
 }  // namespace deltapipe

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "app/commands.hpp"
+#include "app/input_files.hpp"
 #include "app/session.hpp"
 #include "core/data/corpus.hpp"
 #include "core/data/token_file.hpp"
@@ -12,13 +13,13 @@ namespace deltapipe {
 
 namespace {
 
-void write_tokens(const std::string& path, const std::vector<std::string>& files,
+void write_tokens(const std::string& path, const char* key, const std::vector<std::string>& files,
                   const DataSettings& settings, const Tokenizer& tokenizer) {
   for (const std::string& file : files) {
     if (data_format(file, settings.format) == DataFormat::hdf5)
-      throw UserError({.what = "the file holds tokens already",
-                       .file = file,
-                       .remedy = "name text or JSONL files in data.train and data.validation"});
+      throw UserError({.what = file + " holds tokens already",
+                       .remedy = "name text or JSONL files in data.train and data.validation",
+                       .keys = {key}});
   }
   TokenFileWriter writer(path, tokenizer, files);
   for (const std::string& file : files) read_tokens(file, settings, tokenizer, writer);
@@ -32,10 +33,9 @@ void write_tokens(const std::string& path, const std::vector<std::string>& files
 
 void run_tokenize(const Settings& settings) {
   const std::string& directory = settings.output.directory;
+  require(find_input_files(settings, InputUse::tokenize));
   const std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
-  if (!tokenizer) throw UserError(no_tokenizer("tokenize"));
-  if (settings.data.train.empty() && settings.data.validation.empty())
-    throw UserError({.what = "there is no text to tokenise", .remedy = "name files in data.train"});
+  DELTAPIPE_ASSERT(tokenizer, "required above");
   make_directory(directory);
   const DirectoryLock lock(directory, new_run_id());
   if (lock.is_holder()) remove_leftovers(directory);
@@ -43,9 +43,11 @@ void run_tokenize(const Settings& settings) {
   std::printf("%s/tokenizer: %d tokens, hash %s\n", directory.c_str(), tokenizer->vocabulary_size(),
               tokenizer->hash().c_str());
   if (!settings.data.train.empty())
-    write_tokens(directory + "/train.h5", settings.data.train, settings.data, *tokenizer);
+    write_tokens(directory + "/train.h5", "data.train", settings.data.train, settings.data,
+                 *tokenizer);
   if (!settings.data.validation.empty())
-    write_tokens(directory + "/validation.h5", settings.data.validation, settings.data, *tokenizer);
+    write_tokens(directory + "/validation.h5", "data.validation", settings.data.validation,
+                 settings.data, *tokenizer);
 }
 
 }  // namespace deltapipe

@@ -8,12 +8,14 @@
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
 #include "app/evaluation.hpp"
+#include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/pipeline.hpp"
 #include "app/progress_display.hpp"
 #include "app/replica_check.hpp"
 #include "app/save_model.hpp"
 #include "app/session.hpp"
+#include "app/spill_check.hpp"
 #include "app/start_check.hpp"
 #include "app/warnings.hpp"
 #include "comm/collectives.hpp"
@@ -21,6 +23,7 @@
 #include "core/error.hpp"
 #include "core/files/run_file.hpp"
 #include "core/interruption.hpp"
+#include "core/number_text.hpp"
 #include "core/version.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
@@ -28,6 +31,10 @@
 namespace deltapipe {
 
 namespace {
+
+/// For progress threads, which answer within some 20 ms unless their processors are very busy.
+constexpr std::chrono::milliseconds kAnswerLimit{300};
+constexpr std::chrono::seconds kLateAnswerLimit{3};
 
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                              const TokenDataset& train, bool training) {
@@ -41,13 +48,6 @@ PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
 StepPlanner::Layout step_layout(const Settings& settings) {
   return {settings.training.micro_batch_size, settings.training.micro_batches,
           settings.pipeline.replicas};
-}
-
-std::uint64_t total_steps(const TrainingSettings& settings, std::uint64_t steps_per_epoch) {
-  if (settings.steps > 0) return settings.steps;
-  return std::max<std::uint64_t>(
-      1, static_cast<std::uint64_t>(
-             std::ceil(settings.epochs * static_cast<double>(steps_per_epoch) - 1e-9)));
 }
 
 RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
@@ -66,7 +66,13 @@ std::uint64_t wire_bytes(const StepRecord& record) {
                          std::uint64_t{0}) +
          std::accumulate(record.backward.bytes.begin(), record.backward.bytes.end(),
                          std::uint64_t{0}) +
-         record.tied_row_bytes + record.tied_gradient_bytes;
+         record.tied_row_bytes + record.tied_gradient_bytes + record.collective_bytes +
+         std::accumulate(record.stages.begin(), record.stages.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const StageRecord& stage) {
+                           const double bytes =
+                               stage[static_cast<std::size_t>(StageValue::replica_bytes)];
+                           return sum + static_cast<std::uint64_t>(bytes);
+                         });
 }
 
 /// Training as a sequence of steps and evaluations.
@@ -79,10 +85,16 @@ class Trainer {
     try {
       train();
     } catch (const Interrupted& interrupted) {
-      close_interrupted(interrupted.signal());
+      end_interrupted(interrupted.signal());
       throw;
     } catch (const StopRequested& stop) {
-      if (stop.signal() != 0) close_interrupted(stop.signal());
+      if (stop.signal() != 0)
+        end_interrupted(stop.signal());
+      else
+        close(RunStatus::failed, stop.what());
+      throw;
+    } catch (const std::exception& error) {
+      close(RunStatus::failed, error.what());
       throw;
     }
   }
@@ -93,6 +105,7 @@ class Trainer {
     const std::uint64_t evaluate_every = settings_.training.evaluate_every > 0
                                              ? settings_.training.evaluate_every
                                              : planner_->steps_per_epoch();
+    progress_.take_collective_bytes();  // of the set-up
     progress_.account().resume(Clock::now());
     for (std::uint64_t step = 0; step < steps_; ++step) {
       progress_.check();
@@ -120,13 +133,31 @@ class Trainer {
 
   std::string model_directory() const { return settings_.output.directory + "/model"; }
 
-  /// The signal is what the run ends with, whatever becomes of the file.
-  void close_interrupted(int signal) {
+  /// What ended the run is what it ends with, whatever becomes of the file.
+  void close(RunStatus status, const std::string& reason) {
     if (!run_file_) return;
     try {
-      run_file_->close(RunStatus::interrupted, Interrupted(signal).what());
+      run_file_->close(status, reason);
     } catch (const UserError&) {
     }
+  }
+
+  /// Launchers send SIGTERM as well when a rank has died: a run that has lost a rank was not
+  /// interrupted but failed. Throws PeerLost then.
+  void end_interrupted(int signal) {
+    if (!run_file_) return;
+    const std::string interrupted = Interrupted(signal).what();
+    std::vector<int> silent = progress_.silent_ranks(kAnswerLimit);
+    if (silent.empty()) return close(RunStatus::interrupted, interrupted);
+    std::string lost = "lost contact with ";
+    for (const int rank : silent)
+      lost += (rank == silent.front() ? "" : ", ") + progress_.name_of(rank);
+    lost += " before " + name_of_signal(signal) + " came: its process or machine has ended";
+    // Open MPI kills a second after the signal: what is known by now is on the disk by then.
+    close(RunStatus::failed, lost);
+    silent = progress_.silent_ranks(kLateAnswerLimit);
+    if (silent.empty()) return close(RunStatus::interrupted, interrupted);
+    throw PeerLost(lost);
   }
 
   void set_up() {
@@ -136,6 +167,7 @@ class Trainer {
       std::printf("reading model and data\n");
       std::fflush(stdout);
     }
+    require(find_input_files(settings_, InputUse::train));
     plan_.emplace(plan_model(settings_));
     if (grid_.rank() == 0) {
       print_warnings(plan_->warnings);
@@ -151,7 +183,10 @@ class Trainer {
     if (data_.validation.size() > 0)
       validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_));
     steps_ = total_steps(settings_.training, planner_->steps_per_epoch());
-    if (grid_.rank() == 0) open_run_file();
+    if (grid_.rank() == 0) {
+      print_warnings(warnings_of_steps(settings_.output, steps_));
+      open_run_file();
+    }
     pipeline_ = std::make_unique<Pipeline>(settings_, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
     replica_check_.emplace(stage_->parameters(), grid_, progress_);
@@ -165,28 +200,33 @@ class Trainer {
   void check_resources(const PipelineShape& shape) {
     // Each rank for itself: budgets and what is resident may differ.
     const auto rank = static_cast<std::size_t>(grid_.rank());
-    predicted_ =
-        predict_memory(settings_, *plan_, shape, place_of_rank(settings_.pipeline, grid_.rank()),
-                       process_memory().resident);
-    std::vector<std::uint64_t> peaks(static_cast<std::size_t>(grid_.stages()) *
-                                     static_cast<std::size_t>(grid_.replicas()));
-    peaks[rank] = predicted_.host_peak();
+    const RankPlace place = place_of_rank(settings_.pipeline, grid_.rank());
+    predicted_ = predict_memory(settings_, *plan_, shape, place, process_memory().resident);
+    const std::size_t ranks =
+        static_cast<std::size_t>(grid_.stages()) * static_cast<std::size_t>(grid_.replicas());
+    std::vector<std::uint64_t> bytes(2 * ranks);
+    bytes[2 * rank] = predicted_.host_peak();
+    bytes[2 * rank + 1] = predicted_.device_peak();
     check_budgets(settings_, *plan_, shape);
     std::vector<RankMachine> machines;
     {
       const auto lock = progress_.pause();
       machines = machines_of_ranks(grid_.world());
     }
-    all_reduce(progress_, grid_.world(), peaks, Reduction::sum);
+    all_reduce(progress_, grid_.world(), bytes, Reduction::sum);
+    std::vector<RankPeak> peaks;
+    for (std::size_t r = 0; r < ranks; ++r) peaks.push_back({bytes[2 * r], bytes[2 * r + 1]});
     check_memory(peaks, machines);
+    compare_spill_space(progress_,
+                        spill_need(settings_, *plan_, shape, place, machines[rank].machine));
   }
 
   void open_run_file() {
     const std::string path = settings_.output.directory + "/run.h5";
     if (!settings_.output.overwrite && file_exists(path))
-      throw UserError({.what = "the run file exists and output.overwrite is false",
-                       .file = path,
-                       .remedy = "choose another output.directory or set output.overwrite = true"});
+      throw UserError({.what = path + " exists and output.overwrite is false",
+                       .remedy = "choose another output.directory or set output.overwrite = true",
+                       .keys = {"output.overwrite"}});
     run_file_.emplace(path, run_attributes(settings_, *plan_), [](const std::string& message) {
       std::fprintf(stderr, "\ndeltapipe: warning: %s\n", message.c_str());
     });
@@ -263,8 +303,8 @@ class Trainer {
     if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
       throw UserError(
           {.what = "loss or gradient is no longer finite at step " + std::to_string(step + 1),
-           .value = "loss " + std::to_string(record.loss) + ", gradient norm " +
-                    std::to_string(record.gradient_norm),
+           .value = "loss " + number_text("%g", record.loss) + ", gradient norm " +
+                    number_text("%g", record.gradient_norm),
            .remedy = "lower training.optimizer.learning_rate, add warm-up steps, or "
                      "use more bits at the boundaries"});
     {
@@ -288,6 +328,7 @@ class Trainer {
   /// one is told from the wait for the network.
   void sum_over_ranks(std::vector<double>& values) {
     const int ranks = grid_.stages() * grid_.replicas();
+    if (ranks == 1) return progress_.check();
     const std::size_t first = values.size();
     values.resize(first + ranks, 0);
     const TimePoint came = Clock::now();
@@ -329,6 +370,8 @@ class Trainer {
     std::copy(values.begin() + tensors_ + grid_.replicas(), values.end(),
               measured.values().begin());
     measured.fill(record);
+    // What the sum itself sent, which rank 0 counts.
+    record.collective_bytes += progress_.take_collective_bytes();
   }
 
   void finish(const StepRecord& record) {
@@ -351,18 +394,17 @@ class Trainer {
     account.suspend(Clock::now());
     const EvaluationResult result =
         evaluate(*pipeline_, data_.validation, *validation_planner_, grid_, progress_);
-    pipeline_->forget_wire();
     account.resume(Clock::now());
     last_evaluation_ = result;
-    char text[128];
     const double epoch =
         static_cast<double>(step) / static_cast<double>(planner_->steps_per_epoch());
-    std::snprintf(text, sizeof text, "epoch %.2f: validation loss %.4f, perplexity %.3f", epoch,
-                  result.loss, result.perplexity);
-    display_->line(text);
+    display_->line("epoch " + number_text("%.2f", epoch) + ": validation loss " +
+                   number_text("%.4f", result.loss) + ", perplexity " +
+                   number_text("%.3f", result.perplexity));
     if (run_file_)
-      run_file_->append(
-          EvaluationRecord{step, epoch, seconds, result.loss, result.perplexity, result.tokens});
+      run_file_->append(EvaluationRecord{step, epoch, seconds, result.loss, result.perplexity,
+                                         result.tokens, result.forward_bytes,
+                                         result.tied_row_bytes});
   }
 
   /// Where each stage's time went, and how much of what was on the wire it did not wait for.
@@ -412,14 +454,15 @@ class Trainer {
     if (grid_.rank() != 0) return;
     std::printf("\n%-28s %llu, %.2f s each\n", "steps", static_cast<unsigned long long>(steps_),
                 seconds_ / static_cast<double>(steps_));
-    std::printf("%-28s %.4f\n", "training loss, last step", last_loss_);
+    std::printf("%-28s %s\n", "training loss, last step", number_text("%.4f", last_loss_).c_str());
     if (last_evaluation_)
-      std::printf("%-28s %.4f (perplexity %.3f)\n", "validation loss", last_evaluation_->loss,
-                  last_evaluation_->perplexity);
+      std::printf("%-28s %s (perplexity %s)\n", "validation loss",
+                  number_text("%.4f", last_evaluation_->loss).c_str(),
+                  number_text("%.3f", last_evaluation_->perplexity).c_str());
     std::printf("%-28s %s tokens/s, %.2f sequences/s\n", "speed",
                 with_prefix(static_cast<double>(total_tokens_) / seconds_).c_str(),
                 static_cast<double>(total_samples_) / seconds_);
-    if (grid_.stages() > 1) {
+    if (grid_.stages() * grid_.replicas() > 1) {
       std::printf("%-28s %sB, %sB/s\n", "on the wire",
                   with_prefix(static_cast<double>(total_bytes_)).c_str(),
                   with_prefix(static_cast<double>(total_bytes_) / seconds_).c_str());
@@ -466,8 +509,12 @@ void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread
 }
 
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
-  const ModelPlan plan = plan_model(settings);
-  if (grid.rank() == 0) print_warnings(plan.warnings);
+  require(find_input_files(settings, InputUse::train));
+  ModelPlan plan = plan_model(settings);
+  if (grid.rank() == 0) {
+    print_warnings(plan.warnings);
+    print_warnings(warnings_of_untrained(settings));
+  }
   const DataSplit data = load_data(settings.data, plan.vocabulary(), plan.tokens);
   compare_inputs(progress, plan, &data);
   const TokenDataset& set = data.validation;
@@ -475,7 +522,8 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
     throw UserError({.what = "the deck leaves no validation samples to evaluate",
                      .value = "data.validation_fraction = 0, no files in data.validation",
                      .remedy = "set data.validation_fraction above 0 or name files in "
-                               "data.validation; to evaluate the training text, name its files"});
+                               "data.validation; to evaluate the training text, name its files",
+                     .keys = {"data.validation_fraction", "data.validation"}});
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
   Pipeline pipeline(settings, pipeline_shape(settings, plan, data.train, false), grid, progress,
                     *stage);
@@ -483,12 +531,12 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   const TimePoint begin = Clock::now();
   const EvaluationResult result = evaluate(pipeline, set, planner, grid, progress);
   if (grid.rank() != 0) return;
-  std::printf("%llu samples, %llu tokens, %s tokens/s\nloss %.6f, perplexity %.4f\n",
-              static_cast<unsigned long long>(set.size()),
-              static_cast<unsigned long long>(result.tokens),
-              with_prefix(static_cast<double>(result.tokens) / seconds_between(begin, Clock::now()))
-                  .c_str(),
-              result.loss, result.perplexity);
+  std::printf(
+      "%llu samples, %llu tokens, %s tokens/s\nloss %s, perplexity %s\n",
+      static_cast<unsigned long long>(set.size()), static_cast<unsigned long long>(result.tokens),
+      with_prefix(static_cast<double>(result.tokens) / seconds_between(begin, Clock::now()))
+          .c_str(),
+      number_text("%.6f", result.loss).c_str(), number_text("%.4f", result.perplexity).c_str());
   std::fflush(stdout);
 }
 

@@ -1,17 +1,16 @@
 #include "app/warnings.hpp"
 
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
+
+#include "core/number_text.hpp"
+#include "core/printable.hpp"
 
 namespace deltapipe {
 
 namespace {
-
-std::string decimal(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
 
 /// Two visits of a sample drop different values, and their difference is what delta sends.
 std::string dropout_warning(const Gpt2Config& model) {
@@ -20,7 +19,7 @@ std::string dropout_warning(const Gpt2Config& model) {
                                           std::pair{"dropout_attention", model.attn_pdrop},
                                           std::pair{"dropout_residual", model.resid_pdrop}}) {
     if (probability <= 0) continue;
-    given += (given.empty() ? "" : ", ") + std::string(name) + " " + decimal(probability);
+    given += (given.empty() ? "" : ", ") + std::string(name) + " " + number_text("%g", probability);
     remedy += (remedy.empty() ? "model." : ", model.") + std::string(name) + " = 0";
   }
   if (given.empty()) return given;
@@ -39,6 +38,24 @@ std::vector<std::string> warnings_of(const Settings& settings, const Gpt2Config&
     if (!dropout.empty()) warnings.push_back(std::move(dropout));
   }
   return warnings;
+}
+
+std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps) {
+  if (output.trace_step <= steps) return {};
+  return {"output.trace_step is " + std::to_string(output.trace_step) +
+          " and the run ends after step " + std::to_string(steps) +
+          ": no trace.json is written; choose a step up to that"};
+}
+
+std::vector<std::string> warnings_of_untrained(const Settings& settings) {
+  if (!settings.model.path.empty()) return {};
+  const std::string trained = settings.output.directory + "/model";
+  std::error_code error;
+  const bool is_there = std::filesystem::is_directory(trained, error);
+  return {
+      "no model.path is set: these are the initial weights of a new model, which nothing has "
+      "trained; set model.path" +
+      (is_there ? "=" + printable(trained, 200) : " to the directory of a trained model")};
 }
 
 void print_warnings(const std::vector<std::string>& warnings) {

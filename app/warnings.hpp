@@ -1,6 +1,7 @@
 // What a user should know about settings that are no mistake.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,12 @@ namespace deltapipe {
 /// Sentences that tell what is doubtful and what to do, for a deck and the model that it trains
 /// (with the deck's dropout). Empty: nothing is.
 std::vector<std::string> warnings_of(const Settings& settings, const Gpt2Config& model);
+
+/// The same, for what only the number of steps tells.
+std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps);
+
+/// For commands that use a model: the deck names none, so that its weights are initial values.
+std::vector<std::string> warnings_of_untrained(const Settings& settings);
 
 /// Prints warnings to stderr, a line each; for one rank.
 void print_warnings(const std::vector<std::string>& warnings);

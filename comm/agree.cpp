@@ -15,11 +15,11 @@ namespace {
 
 /// How a phase ended on this rank.
 struct Outcome {
-  enum State { fine, stopped, mistaken, broken } state = fine;
+  enum State { fine, stopped, mistaken, wrong_deck, broken } state = fine;
   std::string message;
   int signal = 0;
 
-  Stopped::Cause cause() const { return {message, state == broken, signal}; }
+  Stopped::Cause cause() const { return {message, state == broken, signal, state == wrong_deck}; }
 };
 
 Outcome run(const std::function<void()>& phase) {
@@ -33,7 +33,7 @@ Outcome run(const std::function<void()>& phase) {
   } catch (const Interrupted& interrupted) {
     return {Outcome::mistaken, interrupted.what(), interrupted.signal()};
   } catch (const UserError& error) {
-    return {Outcome::mistaken, error.what()};
+    return {error.mistake().keys.empty() ? Outcome::mistaken : Outcome::wrong_deck, error.what()};
   } catch (const PeerLost& lost) {
     return {Outcome::mistaken, lost.what()};
   } catch (const std::exception& error) {

@@ -20,6 +20,7 @@ class Stopped : public std::exception {
     std::string message;
     bool internal = false;  ///< no user's mistake but a bug (anything but UserError)
     int signal = 0;         ///< that interrupted a rank; 0: a failure
+    bool in_deck = false;   ///< a UserError that names keys of the deck
   };
   Stopped(Cause cause, bool print_here, bool agreed)
       : cause_(std::move(cause)), print_here_(print_here), agreed_(agreed) {}
@@ -27,6 +28,7 @@ class Stopped : public std::exception {
   const std::string& message() const { return cause_.message; }
   bool internal() const { return cause_.internal; }
   int signal() const { return cause_.signal; }
+  bool in_deck() const { return cause_.in_deck; }
   bool print_here() const { return print_here_; }
   /// False: this rank could not agree with the others in time. They may wait for it for ever:
   /// print the message, then MPI_Abort.

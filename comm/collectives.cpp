@@ -45,16 +45,23 @@ int count_of(std::size_t size) {
   return static_cast<int>(size);
 }
 
-int rank_in(MPI_Comm comm) {
+/// This rank among those of a communicator.
+struct Place {
   int rank = 0;
-  DELTAPIPE_MPI(MPI_Comm_rank(comm, &rank));
-  return rank;
+  int size = 1;
+  bool alone() const { return size == 1; }
+};
+
+Place place_in(MPI_Comm comm) {
+  Place place;
+  DELTAPIPE_MPI(MPI_Comm_rank(comm, &place.rank));
+  DELTAPIPE_MPI(MPI_Comm_size(comm, &place.size));
+  return place;
 }
 
-int size_of(MPI_Comm comm) {
-  int size = 0;
-  DELTAPIPE_MPI(MPI_Comm_size(comm, &size));
-  return size;
+Place place_in(ProgressThread& progress, MPI_Comm comm) {
+  const auto lock = progress.lock_mpi();
+  return place_in(comm);
 }
 
 /// Starts one nonblocking collective and ends it. Memory that MPI touches belongs to the closure:
@@ -102,15 +109,10 @@ Runner runner(ProgressThread& progress) {
   };
 }
 
-/// An emulated wire takes its time for what MPI has just carried.
-void pass_wire(ProgressThread& progress, MPI_Comm comm, std::size_t bytes) {
-  if (!progress.wire()) return;
-  int ranks = 1;
-  {
-    const auto lock = progress.lock_mpi();
-    ranks = size_of(comm);
-  }
-  std::this_thread::sleep_until(progress.wire().book_tree(Clock::now(), ranks, bytes));
+/// An emulated wire takes its time for what MPI has just carried: `book` says until when.
+template <class Book>
+void pass_wire(ProgressThread& progress, Book book) {
+  if (progress.wire()) std::this_thread::sleep_until(book(progress.wire(), Clock::now()));
 }
 
 Runner regardless(ProgressThread& progress) {
@@ -130,6 +132,20 @@ void reduce_with(const Runner& run, MPI_Comm comm, std::span<T> values, Reductio
   std::copy(buffer->begin(), buffer->end(), values.begin());
 }
 
+/// The same, or nothing but a look at the run's state where there is nobody to sum with.
+template <class T>
+void reduce_over(ProgressThread& progress, MPI_Comm comm, std::span<T> values,
+                 Reduction reduction) {
+  const Place place = place_in(progress, comm);
+  if (place.alone()) return progress.check();
+  reduce_with(runner(progress), comm, values, reduction);
+  const std::size_t bytes = values.size_bytes();
+  if (place.rank == 0) progress.count_collective_bytes(all_reduce_bytes(place.size, bytes));
+  pass_wire(progress, [&](const RankWire& wire, TimePoint now) {
+    return wire.book_tree(now, place.size, bytes);
+  });
+}
+
 /// Container: std::vector or std::string.
 template <class Container>
 void broadcast_with(const Runner& run, MPI_Comm comm, Container& values, int root) {
@@ -145,6 +161,20 @@ void broadcast_with(const Runner& run, MPI_Comm comm, Container& values, int roo
     DELTAPIPE_MPI(MPI_Ibcast(buffer->data(), count, datatype_of<T>(), root, comm, request));
   });
   values = *buffer;
+}
+
+template <class Container>
+void broadcast_over(ProgressThread& progress, MPI_Comm comm, Container& values, int root) {
+  const Place place = place_in(progress, comm);
+  if (place.alone()) return progress.check();
+  broadcast_with(runner(progress), comm, values, root);
+  const std::size_t bytes = values.size() * sizeof(typename Container::value_type);
+  const bool is_root = place.rank == root;
+  if (is_root) progress.count_collective_bytes((place.size - 1) * (sizeof(std::uint64_t) + bytes));
+  pass_wire(progress, [&](const RankWire& wire, TimePoint now) {
+    now = wire.book_broadcast(now, place.size, is_root, sizeof(std::uint64_t));
+    return wire.book_broadcast(now, place.size, is_root, bytes);
+  });
 }
 
 struct Gathered {
@@ -164,11 +194,11 @@ void set_offsets(Gathered& gathered) {
   gathered.all.resize(total);
 }
 
-std::vector<std::string> gather_with(const Runner& run, MPI_Comm comm, int rank, int size,
+std::vector<std::string> gather_with(const Runner& run, MPI_Comm comm, const Place& place,
                                      const std::string& bytes, int root) {
   auto gathered = std::make_shared<Gathered>();
   gathered->mine = bytes;
-  gathered->counts.resize(rank == root ? static_cast<std::size_t>(size) : 0);
+  gathered->counts.resize(place.rank == root ? static_cast<std::size_t>(place.size) : 0);
   gathered->offsets.resize(gathered->counts.size());
   auto count = std::make_shared<int>(count_of(bytes.size()));
   run("gather of sizes", [=](MPI_Request* request) {
@@ -199,13 +229,11 @@ void all_reduce(MPI_Comm comm, std::span<std::uint64_t> values, Reduction reduct
 }
 void all_reduce(ProgressThread& progress, MPI_Comm comm, std::span<double> values,
                 Reduction reduction) {
-  reduce_with(runner(progress), comm, values, reduction);
-  pass_wire(progress, comm, values.size_bytes());
+  reduce_over(progress, comm, values, reduction);
 }
 void all_reduce(ProgressThread& progress, MPI_Comm comm, std::span<std::uint64_t> values,
                 Reduction reduction) {
-  reduce_with(runner(progress), comm, values, reduction);
-  pass_wire(progress, comm, values.size_bytes());
+  reduce_over(progress, comm, values, reduction);
 }
 double all_reduce(ProgressThread& progress, MPI_Comm comm, double value, Reduction reduction) {
   all_reduce(progress, comm, std::span(&value, 1), reduction);
@@ -227,29 +255,39 @@ void broadcast(MPI_Comm comm, std::string& bytes, int root) {
   broadcast_with(run_blocking, comm, bytes, root);
 }
 void broadcast(ProgressThread& progress, MPI_Comm comm, std::vector<double>& values, int root) {
-  broadcast_with(runner(progress), comm, values, root);
+  broadcast_over(progress, comm, values, root);
 }
 void broadcast(ProgressThread& progress, MPI_Comm comm, std::vector<std::uint64_t>& values,
                int root) {
-  broadcast_with(runner(progress), comm, values, root);
+  broadcast_over(progress, comm, values, root);
 }
 void broadcast(ProgressThread& progress, MPI_Comm comm, std::string& bytes, int root) {
-  broadcast_with(runner(progress), comm, bytes, root);
+  broadcast_over(progress, comm, bytes, root);
 }
 
 std::vector<std::string> gather(MPI_Comm comm, const std::string& bytes, int root) {
-  return gather_with(run_blocking, comm, rank_in(comm), size_of(comm), bytes, root);
+  return gather_with(run_blocking, comm, place_in(comm), bytes, root);
 }
 std::vector<std::string> gather(ProgressThread& progress, MPI_Comm comm, const std::string& bytes,
                                 int root) {
-  int rank = 0;
-  int size = 0;
-  {
-    const auto lock = progress.lock_mpi();
-    rank = rank_in(comm);
-    size = size_of(comm);
+  const Place place = place_in(progress, comm);
+  if (place.alone()) {
+    progress.check();
+    return {bytes};
   }
-  return gather_with(runner(progress), comm, rank, size, bytes, root);
+  const std::vector<std::string> all = gather_with(runner(progress), comm, place, bytes, root);
+  const bool is_root = place.rank == root;
+  std::size_t passing = sizeof(int) + bytes.size();
+  if (is_root) {
+    passing = (place.size - 1) * sizeof(int);
+    for (int rank = 0; rank < place.size; ++rank)
+      if (rank != root) passing += all[static_cast<std::size_t>(rank)].size();
+    progress.count_collective_bytes(passing);
+  }
+  pass_wire(progress, [&](const RankWire& wire, TimePoint now) {
+    return wire.book_gather(now, is_root, passing);
+  });
+  return all;
 }
 
 std::vector<double> gather(ProgressThread& progress, MPI_Comm comm, std::span<const double> values,
@@ -265,8 +303,13 @@ std::vector<double> gather(ProgressThread& progress, MPI_Comm comm, std::span<co
 }
 
 void barrier(ProgressThread& progress, MPI_Comm comm) {
+  const Place place = place_in(progress, comm);
+  if (place.alone()) return progress.check();
   runner(progress)("barrier",
                    [comm](MPI_Request* request) { DELTAPIPE_MPI(MPI_Ibarrier(comm, request)); });
+  pass_wire(progress, [&](const RankWire& wire, TimePoint now) {
+    return wire.book_barrier(now, place.size);
+  });
 }
 
 std::uint64_t agree_on_minimum(MPI_Comm comm, std::uint64_t value, TimePoint deadline) {

@@ -1,5 +1,6 @@
-// Small collectives on plain values. With a ProgressThread they sleep instead of spinning and end
-// with StopRequested when another rank stops; without one they are MPI's blocking calls.
+// Small collectives on plain values. With a ProgressThread they sleep instead of spinning, end with
+// StopRequested when another rank stops, pass the emulated wire and are counted by the thread;
+// over one rank they return at once. Without one they are MPI's blocking calls.
 #pragma once
 
 #include <mpi.h>

@@ -71,4 +71,21 @@ TimePoint RankWire::book_tree(TimePoint now, int ranks, std::size_t bytes) const
   return now;
 }
 
+TimePoint RankWire::book_broadcast(TimePoint now, int ranks, bool is_root,
+                                   std::size_t bytes) const {
+  for (int reached = 1; reached < ranks; reached *= 2)
+    now = (is_root ? out : in)->book(now, bytes).arrival;
+  return now;
+}
+
+TimePoint RankWire::book_gather(TimePoint now, bool is_root, std::size_t bytes) const {
+  return is_root ? in->book(now, bytes).arrival : out->book(now, bytes).end;
+}
+
+TimePoint RankWire::book_barrier(TimePoint now, int ranks) const {
+  for (int reached = 1; reached < ranks; reached *= 2)
+    now = std::max(out->book(now, 1).arrival, in->book(now, 1).arrival);
+  return now;
+}
+
 }  // namespace deltapipe

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 
@@ -53,10 +54,25 @@ struct RankWire {
   explicit operator bool() const { return out != nullptr; }
 
   /// Each of these books a collective that has just ended in MPI and returns when it would have
-  /// ended over the wires: a sum in a ring, in which every rank sends and receives 2 (ranks - 1)
-  /// parts, and one in a tree, which goes up to one rank and back.
+  /// ended over the wires. They are models that hold for any MPI library, not what the one at hand
+  /// does; where ranks differ, this one stands for the one that ends last. Trees have
+  /// ceil(log2(ranks)) levels.
+  /// A sum in a ring: every rank sends and receives 2 (ranks - 1) parts.
   TimePoint book_ring(TimePoint now, int ranks, std::size_t bytes) const;
+  /// A sum that goes up a tree to one rank and back, whole at every level.
   TimePoint book_tree(TimePoint now, int ranks, std::size_t bytes) const;
+  /// Down a tree: the root sends at every level; another rank has it when the last level has.
+  TimePoint book_broadcast(TimePoint now, int ranks, bool is_root, std::size_t bytes) const;
+  /// Straight to the root, whose wire takes all. `bytes`: what passes this rank's wire.
+  TimePoint book_gather(TimePoint now, bool is_root, std::size_t bytes) const;
+  /// As many rounds as a tree has levels, in each of which a rank sends and receives one byte.
+  TimePoint book_barrier(TimePoint now, int ranks) const;
 };
+
+/// What an all-reduce of so many bytes sends, all ranks together: in a ring, and in any tree that
+/// goes up and back.
+inline std::uint64_t all_reduce_bytes(int ranks, std::size_t bytes) {
+  return 2 * static_cast<std::uint64_t>(ranks - 1) * bytes;
+}
 
 }  // namespace deltapipe

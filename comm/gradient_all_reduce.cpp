@@ -87,6 +87,7 @@ void GradientAllReduce::start(const ExecSpace& space, int bucket) {
 void GradientAllReduce::wait_all(const ExecSpace& space) {
   DELTAPIPE_ASSERT(std::exchange(started_, 0) == buckets_.size(),
                    "a bucket of gradients was not summed");
+  if (replicas_ == 1) return;
   const ActivityScope waiting(progress_.account(), Activity::replicas);
   const TimePoint begin = Clock::now();
   for (const Running& running : running_) {

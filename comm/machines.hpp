@@ -1,10 +1,11 @@
-// Which ranks share a machine, and what memory it has.
+// Which ranks share a machine or a device, and what memory it has.
 #pragma once
 
 #include <mpi.h>
 
 #include <vector>
 
+#include "core/kokkos_compat.hpp"
 #include "core/machine_memory.hpp"
 
 namespace deltapipe {
@@ -12,9 +13,10 @@ namespace deltapipe {
 struct RankMachine {
   int machine = 0;  ///< the lowest rank on the same machine
   MachineMemory memory;
+  DeviceMemory device;
 };
 
-/// One entry a rank of `comm`. Collective.
+/// One entry a rank of `comm`. Collective; Kokkos has started.
 std::vector<RankMachine> machines_of_ranks(MPI_Comm comm);
 
 }  // namespace deltapipe

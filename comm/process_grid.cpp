@@ -18,7 +18,8 @@ void check_size(int size, int stages, int replicas) {
               std::to_string(replicas) + " replicas = " + std::to_string(needed) + " ranks, but " +
               std::to_string(size) + (size == 1 ? " was" : " were") + " started",
       .remedy = "start with mpirun -n " + std::to_string(needed) +
-                ", or change pipeline.stages or pipeline.replicas"});
+                ", or change pipeline.stages or pipeline.replicas",
+      .keys = {"pipeline.stages", "pipeline.replicas"}});
 }
 
 }  // namespace

@@ -39,6 +39,8 @@ using std::chrono::nanoseconds;
 constexpr int kStopTag = 1;
 constexpr int kClockTag = 2;
 constexpr int kSignTag = 3;
+constexpr int kRollCallTag = 4;
+constexpr int kPresentTag = 5;
 constexpr int kSignsPerTimeout = 8;
 constexpr std::chrono::seconds kLongestSignInterval{30};
 // Naps between polls grow with the time since something last happened, so that a poll comes late by
@@ -130,6 +132,7 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
   }
   ClockSync::start(*this, control_, clock_);
   if (rank_ == 0 && size_ > 1) ++standing_requests_;
+  if (rank_ > 0) await_roll_call();
   {
     const std::lock_guard lock(mutex_);
     started_ = true;
@@ -207,6 +210,67 @@ void ProgressThread::send_sign() {
   sign_sent_ = enqueue(std::move(plan), true);
 }
 
+void ProgressThread::await_roll_call() {
+  ++standing_requests_;
+  OperationPlan plan;
+  plan.name = "roll call to rank " + std::to_string(rank_);
+  plan.passive = true;
+  const auto post = [this](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Irecv(nullptr, 0, MPI_INT, 0, kRollCallTag, control_, &requests.back()));
+  };
+  plan.start = post;
+  plan.completed = [this, post](const MPI_Status&, RequestList& requests) {
+    answer_roll_call();
+    post(requests);
+  };
+  enqueue(std::move(plan), true);
+}
+
+void ProgressThread::answer_roll_call() {
+  OperationPlan plan;
+  plan.name = "answer of rank " + std::to_string(rank_);
+  plan.passive = true;
+  plan.start = [this](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Isend(nullptr, 0, MPI_INT, 0, kPresentTag, control_, &requests.back()));
+  };
+  enqueue(std::move(plan), true);
+}
+
+std::vector<int> ProgressThread::silent_ranks(nanoseconds limit) {
+  std::vector<int> silent;
+  if (rank_ > 0) return silent;
+  std::vector<Ticket> answers;
+  for (int peer = 1; peer < size_; ++peer) {
+    OperationPlan plan;
+    plan.name = "roll call of rank " + std::to_string(peer);
+    plan.passive = true;
+    plan.start = [this, peer](RequestList& requests) {
+      requests.push_back(MPI_REQUEST_NULL);
+      DELTAPIPE_MPI(MPI_Irecv(nullptr, 0, MPI_INT, peer, kPresentTag, control_, &requests.back()));
+      requests.push_back(MPI_REQUEST_NULL);
+      DELTAPIPE_MPI(MPI_Isend(nullptr, 0, MPI_INT, peer, kRollCallTag, control_, &requests.back()));
+    };
+    answers.push_back(enqueue(std::move(plan), true));
+  }
+  std::unique_lock lock(mutex_);
+  ++waiters_;
+  work_.notify_one();
+  finished_.wait_until(lock, Clock::now() + limit, [&] {
+    return std::all_of(answers.begin(), answers.end(),
+                       [](const Ticket& answer) { return answer->done; });
+  });
+  --waiters_;
+  for (std::size_t i = 0; i < answers.size(); ++i)
+    if (!answers[i]->done || answers[i]->error) silent.push_back(static_cast<int>(i) + 1);
+  return silent;
+}
+
+std::string ProgressThread::name_of(int rank) const {
+  return watch_.name_of_rank ? watch_.name_of_rank(rank) : "rank " + std::to_string(rank);
+}
+
 /// Gives and awaits signs of life, and looks for signals.
 void ProgressThread::watch(TimePoint now) {
   if (const int signal = noted_signal(); signal != 0 && !interrupted_) {
@@ -229,10 +293,9 @@ void ProgressThread::watch(TimePoint now) {
     const std::lock_guard lock(mutex_);
     awaited = awaited_;
   }
-  const std::string name =
-      watch_.name_of_rank ? watch_.name_of_rank(peer) : "rank " + std::to_string(peer);
   fail(std::make_exception_ptr(PeerLost(
-      "no sign of life from " + name + " for " + std::to_string(std::lround(silent)) + " s" +
+      "no sign of life from " + name_of(peer) + " for " + std::to_string(std::lround(silent)) +
+      " s" +
       (awaited.empty() ? "" : ", while rank " + std::to_string(rank_) + " waited for " + awaited) +
       "; its process was stopped, or its machine or network is gone (pipeline.timeout says how "
       "long to wait)")));
@@ -381,6 +444,7 @@ void ProgressThread::drain() {
 
 std::unique_lock<std::mutex> ProgressThread::pause() {
   drain();
+  if (size_ == 1) return lock_mpi();
   OperationPlan plan;
   plan.name = "barrier before a pause";
   plan.start = [this](RequestList& requests) {

@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/clock_sync.hpp"
@@ -148,6 +149,17 @@ class ProgressThread {
   void set_wire(RankWire wire) { wire_ = std::move(wire); }
   const RankWire& wire() const { return wire_; }
 
+  /// Bytes that collectives sent, all of their ranks together; told to one rank of each. For the
+  /// thread that uses them.
+  void count_collective_bytes(std::uint64_t bytes) { collective_bytes_ += bytes; }
+  std::uint64_t take_collective_bytes() { return std::exchange(collective_bytes_, 0); }
+
+  /// On rank 0, also after errors and stops: the ranks whose progress threads do not answer within
+  /// `limit`, though they compute. Elsewhere none.
+  std::vector<int> silent_ranks(std::chrono::nanoseconds limit);
+  /// "rank 3 (stage 1, replica 1)".
+  std::string name_of(int rank) const;
+
   MPI_Comm world() const { return world_; }      ///< as given
   MPI_Comm control() const { return control_; }  ///< the duplicate
   int rank() const { return rank_; }             ///< in world()
@@ -166,6 +178,8 @@ class ProgressThread {
   bool step();
   void watch(TimePoint now);
   void post_sign_receive();
+  void await_roll_call();
+  void answer_roll_call();
   void send_sign();
   void sleep();
   void shut_down();
@@ -197,6 +211,7 @@ class ProgressThread {
   int exceptions_ = std::uncaught_exceptions();
   TimeAccount account_;
   RankWire wire_;
+  std::uint64_t collective_bytes_ = 0;
 
   std::mutex mpi_mutex_;  ///< held around every MPI call
 

@@ -27,7 +27,8 @@ std::string message_of(const Mistake& mistake) {
 
 }  // namespace
 
-UserError::UserError(const Mistake& mistake) : std::runtime_error(message_of(mistake)) {}
+UserError::UserError(const Mistake& mistake)
+    : std::runtime_error(message_of(mistake)), mistake_(std::make_shared<const Mistake>(mistake)) {}
 
 void throw_internal_error(const char* condition, const char* file, int line,
                           const std::string& detail) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace deltapipe {
 
@@ -18,6 +20,9 @@ struct Mistake {
   std::size_t column = 0;   ///< counted from 1; 0: unknown
   std::string value = {};   ///< the offending value
   std::string remedy = {};  ///< what to do: "use one of none, fp16, bf16"
+  /// The deck's keys that are at fault, the likeliest first: "data.train". Who read the deck says
+  /// where they stand (app/deck/places.hpp). Empty: what is wrong is in no deck.
+  std::vector<std::string> keys = {};
 };
 
 /// Thrown for everything that a user can mend: decks, files, data, layouts, full disks.
@@ -25,6 +30,10 @@ struct Mistake {
 class UserError : public std::runtime_error {
  public:
   explicit UserError(const Mistake& mistake);
+  const Mistake& mistake() const { return *mistake_; }
+
+ private:
+  std::shared_ptr<const Mistake> mistake_;  // copies of an exception must not throw
 };
 
 /// Thrown when the program itself is wrong; what() names the condition and the source line.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "core/error.hpp"
 #include "core/random.hpp"
@@ -22,12 +21,12 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-void check_finite(const std::string& directory, const std::string& name,
+void check_finite(const std::string& file, const std::string& name,
                   const std::vector<float>& values) {
   for (std::size_t i = 0; i < values.size(); ++i)
     if (!std::isfinite(values[i]))
       throw UserError({.what = "the weights are not finite",
-                       .file = directory,
+                       .file = file,
                        .value = std::to_string(values[i]) + " in element " + std::to_string(i) +
                                 " of tensor " + name,
                        .remedy = "use weights from before the training that made them diverged"});
@@ -65,16 +64,16 @@ void check_weights(const SafetensorsReader& reader, const std::vector<ParameterI
 }
 
 template <class Real>
-void load_weights(const std::string& directory, ParameterArena<Real>& parameters) {
-  const SafetensorsReader reader = SafetensorsReader::open_directory(directory);
+void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& parameters) {
   check_weights(reader, parameters.info());
   std::vector<float> values;
   for (std::size_t i = 0; i < parameters.info().size(); ++i) {
     const ParameterInfo& p = parameters.info()[i];
+    const std::string name = stored_name(reader, p.name);
     values.resize(p.size);
-    reader.read_fp32(stored_name(reader, p.name), values);
+    reader.read_fp32(name, values);
     const auto target = parameters.value(static_cast<int>(i));
-    check_finite(directory, stored_name(reader, p.name), values);
+    check_finite(reader.path_of(name), name, values);
     const auto host = Kokkos::create_mirror_view(target);
     for (std::size_t j = 0; j < p.size; ++j) host(j) = static_cast<Real>(values[j]);
     Kokkos::deep_copy(target, host);
@@ -88,13 +87,7 @@ std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters,
   return largest * sizeof(float) * ((from_file ? 1 : 0) + (kMirrors ? 1 : 0));
 }
 
-bool has_own_head(const std::string& directory) {
-  const std::filesystem::path base(directory);
-  if (!std::filesystem::exists(base / "model.safetensors") &&
-      !std::filesystem::exists(base / "model.safetensors.index.json")) {
-    return false;
-  }
-  const SafetensorsReader reader = SafetensorsReader::open_directory(directory);
+bool has_own_head(const SafetensorsReader& reader) {
   const std::string head = "lm_head.weight", embedding = stored_name(reader, "wte.weight");
   if (!reader.contains(head) || !reader.contains(embedding)) return false;
   const std::vector<std::uint64_t>& shape = reader.info(embedding).shape;
@@ -150,8 +143,8 @@ std::vector<TensorDeclaration> tensor_declarations(const std::vector<ParameterIn
   return declarations;
 }
 
-template void load_weights<float>(const std::string&, ParameterArena<float>&);
-template void load_weights<double>(const std::string&, ParameterArena<double>&);
+template void load_weights<float>(const SafetensorsReader&, ParameterArena<float>&);
+template void load_weights<double>(const SafetensorsReader&, ParameterArena<double>&);
 template void initialise_weights<float>(const Gpt2Config&, std::uint64_t, ParameterArena<float>&);
 template void initialise_weights<double>(const Gpt2Config&, std::uint64_t, ParameterArena<double>&);
 

@@ -16,19 +16,19 @@ namespace deltapipe {
 /// that it can come before a stage is built by a config.json that may be wrong.
 void check_weights(const SafetensorsReader& reader, const std::vector<ParameterInfo>& parameters);
 
-/// Reads the tensors of `parameters`, and no others, from a directory's safetensors; names with and
-/// without "transformer." in front are known. UserError for a missing tensor or another shape.
+/// Reads the tensors of `parameters`, and no others; names with and without "transformer." in front
+/// are known. UserError for a missing tensor, another shape, or values that are not finite.
 template <class Real>
-void load_weights(const std::string& directory, ParameterArena<Real>& parameters);
+void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& parameters);
 
 /// Host memory that load_weights() (`from_file`) or initialise_weights() takes in passing for
 /// parameters in fp32.
 std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file);
 
-/// Whether the directory holds an lm_head.weight that is another matrix than its token embedding.
-/// transformers 5 then keeps both, whatever tie_word_embeddings in config.json says. False if there
-/// are no weights. UserError for weights that cannot be read.
-bool has_own_head(const std::string& directory);
+/// Whether the files hold an lm_head.weight that is another matrix than their token embedding.
+/// transformers 5 then keeps both, whatever tie_word_embeddings in config.json says. UserError for
+/// weights that cannot be read.
+bool has_own_head(const SafetensorsReader& reader);
 
 /// Hugging Face's initial values: matrices normal(0, initializer_range), those that write to the
 /// residual stream smaller by sqrt(2 n_layer); biases 0, gains 1. Keyed by seed and tensor name, so

@@ -23,7 +23,8 @@ std::vector<int> balanced_partition(int blocks, int stages, const ModelCost& cos
     throw UserError(
         {.what = "there are more pipeline stages than blocks in the model",
          .value = std::to_string(stages) + " stages, " + std::to_string(blocks) + " blocks",
-         .remedy = "set pipeline.stages to at most " + std::to_string(blocks)});
+         .remedy = "set pipeline.stages to at most " + std::to_string(blocks),
+         .keys = {"pipeline.stages"}});
   // The last stage takes `last` blocks and the head; the others share the rest evenly.
   std::vector<int> best;
   double best_load = 0;
@@ -55,7 +56,8 @@ void check_partition(const std::vector<int>& partition, int blocks, int stages) 
                    .value = "[" + text + "]",
                    .remedy = "give " + std::to_string(stages) +
                              " positive numbers that add up to " + std::to_string(blocks) +
-                             " blocks, or leave it out"});
+                             " blocks, or leave it out",
+                   .keys = {"pipeline.partition", "pipeline.stages"}});
 }
 
 StagePart stage_part(const std::vector<int>& partition, int stage) {

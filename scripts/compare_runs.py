@@ -9,7 +9,7 @@ import sys
 from run_reader import Run, bytes_text, distinct_names, run_main
 
 CSV_COLUMNS = ("run", "status", "perplexity", "wire_bytes", "sequences_per_second", "speedup",
-               "target_loss", "seconds_to_loss", "bytes_to_loss")
+               "target_loss", "seconds_to_loss", "bytes_to_loss", "evaluation_bytes")
 
 
 def common_loss(runs):
@@ -36,6 +36,7 @@ def compare(runs, loss):
             "target_loss": loss,
             "seconds_to_loss": seconds,
             "bytes_to_loss": wire_bytes,
+            "evaluation_bytes": run.evaluation_bytes,
         }
 
 
@@ -59,7 +60,8 @@ def write_csv(path, rows):
         writer = csv.DictWriter(file, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            row = dict(row, wire_bytes=int(row["wire_bytes"]))
+            row = dict(row, wire_bytes=int(row["wire_bytes"]),
+                       evaluation_bytes=f"{row['evaluation_bytes']:.0f}")
             writer.writerow(row)
 
 

@@ -1,6 +1,9 @@
 """Reads run.h5 files for the analysis scripts."""
 
+import fcntl
+import os
 import pathlib
+import struct
 import sys
 
 import h5py
@@ -18,8 +21,38 @@ TIME_PARTS = (("compute_seconds", "compute"), ("codec_seconds", "codec"),
 DIRECTIONS = ("forward", "backward")
 
 
+STEP_BYTES = ("forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
+              "replica_bytes", "collective_bytes")
+EVALUATION_BYTES = ("forward_bytes", "tied_row_bytes")
+
+
 class RunError(Exception):
     """A file that cannot be analysed; the message is for the user."""
+
+
+def is_locked(path):
+    """Whether a process holds a lock on a file, as a run does on .deltapipe.lock beside its run.h5;
+    None: cannot be told."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:  # struct flock: type, whence, start, length, process
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, = struct.unpack_from("h", fcntl.fcntl(descriptor, fcntl.F_GETLK, lock))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return kind != fcntl.F_UNLCK
+
+
+def row_sums(columns):
+    """Sums over all that a table has of some columns, a number a row."""
+    return sum((column if column.ndim == 1 else column.sum(axis=1)).astype(np.float64)
+               for column in columns)
 
 
 class Run:
@@ -81,17 +114,33 @@ class Run:
 
     @property
     def step_bytes(self):
-        """Bytes on the wire in each step: all boundaries, both directions."""
-        total = (self.steps["forward_bytes"].sum(axis=1)
-                 + self.steps["backward_bytes"].sum(axis=1)).astype(np.float64)
-        for tied in ("tied_row_bytes", "tied_gradient_bytes"):
-            if tied in self.steps:
-                total += self.steps[tied]
-        return total
+        """Bytes on the wire in each step: boundaries, token rows, replicas, sums over ranks."""
+        return row_sums(self.steps[name] for name in STEP_BYTES if name in self.steps)
+
+    @property
+    def evaluation_bytes(self):
+        """Bytes on the wire in all evaluations; NaN: not recorded."""
+        columns = [self.evaluations[name] for name in EVALUATION_BYTES if name in self.evaluations]
+        return float(row_sums(columns).sum()) if columns else float("nan")
 
     @property
     def status(self):
-        return str(self.attributes.get("status", "unknown"))
+        """As the file has it; `killed` where it says `running` and nobody holds the lock, and
+        `unknown` where there is no lock to see: the file was copied, or the run killed."""
+        status = str(self.attributes.get("status", "unknown"))
+        if status != "running":
+            return status
+        locked = is_locked(self.path.resolve().parent / ".deltapipe.lock")
+        return {True: "running", False: "killed", None: "unknown"}[locked]
+
+    @property
+    def reason(self):
+        """Of the run's end, in words; empty: none given."""
+        if "reason" in self.attributes:
+            return str(self.attributes["reason"])
+        return {"killed": "the file says running, but no process holds the directory's lock",
+                "unknown": "the file says running, and there is no lock beside it to tell"}.get(
+                    self.status, "")
 
     @property
     def has_times(self):

@@ -75,7 +75,7 @@ def print_summary(run):
     attributes = run.attributes
     partition = " ".join(str(blocks) for blocks in attributes.get("partition", []))
     print(f"run          {run.path}")
-    print(f"status       {attributes.get('status', 'unknown')}")
+    print(f"status       {run.status}" + (f": {run.reason}" if run.reason else ""))
     print(f"started      {attributes.get('started', 'unknown')}")
     print(f"version      {attributes.get('deltapipe_version', 'unknown')} "
           f"({attributes.get('source_revision', 'unknown')})")
@@ -89,6 +89,8 @@ def print_summary(run):
     print(f"speed        {run.rate('tokens'):.1f} tokens/s, {run.rate('samples'):.3f} sequences/s")
     print(f"on the wire  {bytes_text(run.wire_bytes)} "
           f"({bytes_text(run.wire_bytes / run.length)} a step)")
+    if run.evaluation_bytes > 0:
+        print(f"evaluations  {bytes_text(run.evaluation_bytes)} more on the wire")
     print_times(run)
     print_cache(run)
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/codec/settings_check.hpp"
 #include "core/error.hpp"
@@ -14,36 +16,24 @@ namespace {
 
 using std::to_string;
 
-/// The place of the first of these keys that was given, else of the deck.
-Place place_of(const Places& places, std::initializer_list<const char*> keys) {
-  for (const char* key : keys) {
-    const auto found = places.keys.find(key);
-    if (found != places.keys.end()) return found->second;
-  }
-  return places.deck;
-}
-
-[[noreturn]] void refuse(const Place& place, std::string what, std::string value,
+[[noreturn]] void refuse(std::vector<std::string> keys, std::string what, std::string value,
                          std::string remedy) {
   throw UserError({.what = std::move(what),
-                   .file = place.file,
-                   .line = place.line,
-                   .column = place.column,
                    .value = std::move(value),
-                   .remedy = std::move(remedy)});
+                   .remedy = std::move(remedy),
+                   .keys = std::move(keys)});
 }
 
-void check_model(const Settings& s, const Places& places) {
+void check_model(const Settings& s) {
   const ModelSettings& m = s.model;
   if (m.n_embd % m.n_head != 0) {
-    refuse(place_of(places, {"model.new.n_head", "model.new.n_embd"}),
-           "model.new.n_head does not divide n_embd",
+    refuse({"model.new.n_head", "model.new.n_embd"}, "model.new.n_head does not divide n_embd",
            to_string(m.n_head) + " heads, " + to_string(m.n_embd) + " channels",
            "use a divisor of n_embd");
   }
   if (m.path.empty() && s.data.sequence_length > m.n_positions) {
     refuse(
-        place_of(places, {"data.sequence_length", "model.new.n_positions"}),
+        {"data.sequence_length", "model.new.n_positions"},
         "data.sequence_length is longer than the new model's n_positions",
         to_string(s.data.sequence_length) + " tokens, " + to_string(m.n_positions) + " positions",
         "raise model.new.n_positions or lower data.sequence_length");
@@ -60,62 +50,62 @@ bool is_tokenised(const DataSettings& data) {
          std::ranges::all_of(data.validation, holds_tokens);
 }
 
-void check_tokenizer(const Settings& s, const Places& places) {
+void check_tokenizer(const Settings& s) {
   const TokenizerSettings& t = s.tokenizer;
   if (t.train_vocabulary > 0 && t.train_vocabulary < 257) {
-    refuse(place_of(places, {"tokenizer.train_vocabulary"}),
+    refuse({"tokenizer.train_vocabulary"},
            "tokenizer.train_vocabulary is too small for 256 bytes and the end of text",
            to_string(t.train_vocabulary), "use at least 257, or 0 to train no tokenizer");
   }
   if (t.train_vocabulary > 0 && !t.path.empty()) {
-    refuse(place_of(places, {"tokenizer.train_vocabulary"}),
+    refuse({"tokenizer.train_vocabulary"},
            "tokenizer.path and tokenizer.train_vocabulary exclude each other", "",
            "leave one of them out");
   }
   if (t.train_vocabulary > 0 && !s.model.path.empty()) {
-    refuse(place_of(places, {"tokenizer.train_vocabulary", "model.path"}),
+    refuse({"tokenizer.train_vocabulary", "model.path"},
            "model.path and tokenizer.train_vocabulary exclude each other: a model knows the ids of "
            "its own tokenizer only",
-           s.model.path, "set tokenizer.train_vocabulary to 0, or tokenizer.path");
+           s.model.path,
+           "set tokenizer.train_vocabulary to 0, or name the model on the command line, in place "
+           "of the deck's new one");
   }
   if (s.model.path.empty() && t.path.empty() && t.train_vocabulary == 0 && !s.data.train.empty() &&
       !is_tokenised(s.data)) {
     refuse(
-        place_of(places, {"data.train"}), "a new model has no tokenizer for its text", "",
+        {"data.train"}, "a new model has no tokenizer for its text", "",
         "set tokenizer.path, tokenizer.train_vocabulary or model.path, or name token files (.h5)");
   }
 }
 
-void check_data(const Settings& s, const Places& places) {
+void check_data(const Settings& s) {
   const DataSettings& d = s.data;
   if (d.sequence_length == 1) {
-    refuse(place_of(places, {"data.sequence_length"}),
-           "data.sequence_length leaves nothing to predict", "1", "use at least 2");
+    refuse({"data.sequence_length"}, "data.sequence_length leaves nothing to predict", "1",
+           "use at least 2");
   }
   const auto empty = [](const std::string& text) { return text.empty(); };
   for (const auto& [key, list] :
        {std::pair{"data.train", &d.train}, std::pair{"data.validation", &d.validation},
         std::pair{"data.jsonl_fields", &d.jsonl_fields}}) {
     if (std::ranges::any_of(*list, empty)) {
-      refuse(place_of(places, {key}), std::string(key) + " holds an empty name", "\"\"",
-             "remove it");
+      refuse({key}, std::string(key) + " holds an empty name", "\"\"", "remove it");
     }
   }
   if (d.jsonl_fields.empty()) {
-    refuse(place_of(places, {"data.jsonl_fields"}), "data.jsonl_fields names no field", "",
+    refuse({"data.jsonl_fields"}, "data.jsonl_fields names no field", "",
            "name at least one, as [\"text\"]");
   }
 }
 
-void check_training(const Settings& s, const Places& places) {
+void check_training(const Settings& s) {
   const TrainingSettings& t = s.training;
   if (t.steps == 0 && t.epochs <= 0) {
-    refuse(place_of(places, {"training.epochs", "training.steps"}),
-           "the training has no steps and no epochs", "",
+    refuse({"training.epochs", "training.steps"}, "the training has no steps and no epochs", "",
            "set training.steps or training.epochs above 0");
   }
   if (t.steps > 0 && t.optimizer.warmup_steps > t.steps) {
-    refuse(place_of(places, {"training.optimizer.warmup_steps", "training.steps"}),
+    refuse({"training.optimizer.warmup_steps", "training.steps"},
            "the learning rate warms up for longer than the training lasts",
            to_string(t.optimizer.warmup_steps) + " of " + to_string(t.steps) + " steps",
            "lower training.optimizer.warmup_steps");
@@ -126,8 +116,7 @@ void check_training(const Settings& s, const Places& places) {
                                                 : 1;
   const double rows = static_cast<double>(t.micro_batch_size) * t.micro_batches * tokens;
   if (rows > std::numeric_limits<int>::max()) {
-    refuse(place_of(places, {"training.micro_batches", "training.micro_batch_size",
-                             "data.sequence_length"}),
+    refuse({"training.micro_batches", "training.micro_batch_size", "data.sequence_length"},
            "training.micro_batch_size x training.micro_batches x data.sequence_length is too large",
            to_string(t.micro_batch_size) + " x " + to_string(t.micro_batches) + " x " +
                to_string(tokens),
@@ -135,53 +124,51 @@ void check_training(const Settings& s, const Places& places) {
   }
   for (const int stage : t.recompute_stages) {
     if (stage < s.pipeline.stages) continue;
-    refuse(place_of(places, {"training.recompute_stages", "pipeline.stages"}),
+    refuse({"training.recompute_stages", "pipeline.stages"},
            "training.recompute_stages names a stage that does not exist", to_string(stage),
            "stages are 0 to " + to_string(s.pipeline.stages - 1));
   }
 }
 
-void check_pipeline(const Settings& s, const Places& places) {
+void check_pipeline(const Settings& s) {
   const PipelineSettings& p = s.pipeline;
   if (!p.partition.empty() && p.partition.size() != static_cast<std::size_t>(p.stages)) {
-    refuse(place_of(places, {"pipeline.partition", "pipeline.stages"}),
-           "pipeline.partition needs one number a stage",
+    refuse({"pipeline.partition", "pipeline.stages"}, "pipeline.partition needs one number a stage",
            to_string(p.partition.size()) + " for " + to_string(p.stages) + " stages",
            "give as many numbers as pipeline.stages, or none");
   }
   std::int64_t blocks = 0;
   for (const int stage_blocks : p.partition) blocks += stage_blocks;
   if (s.model.path.empty() && !p.partition.empty() && blocks != s.model.n_layer) {
-    refuse(place_of(places, {"pipeline.partition", "model.new.n_layer"}),
+    refuse({"pipeline.partition", "model.new.n_layer"},
            "pipeline.partition does not add up to the new model's n_layer",
            to_string(blocks) + " of " + to_string(s.model.n_layer) + " blocks",
            "every block belongs to one stage");
   }
   if (s.model.path.empty() && p.stages > s.model.n_layer) {
-    refuse(place_of(places, {"pipeline.stages", "model.new.n_layer"}),
+    refuse({"pipeline.stages", "model.new.n_layer"},
            "pipeline.stages is larger than the new model's n_layer",
            to_string(p.stages) + " stages, " + to_string(s.model.n_layer) + " blocks",
            "every stage needs a block");
   }
   if (p.timeout_seconds > 0 && p.timeout_seconds < 1) {
-    refuse(place_of(places, {"pipeline.timeout"}),
+    refuse({"pipeline.timeout"},
            "pipeline.timeout is shorter than what a living rank may be silent",
            to_string(p.timeout_seconds), "use at least 1 s, or 0 for no limit");
   }
 }
 
-void check_boundary(const CodecSettings& c, const std::string& section, const Places& places) {
+void check_boundary(const CodecSettings& c, const std::string& section) {
   const auto mistake = contradiction_in(c);
   if (!mistake) return;
   const std::string bits = section + ".bits", levels = section + ".levels";
   const std::string rounding = section + ".rounding";
-  refuse(place_of(places, {bits.c_str(), levels.c_str(), rounding.c_str()}),
-         section + ": " + mistake->what, mistake->value, mistake->remedy);
+  refuse({bits, levels, rounding}, section + ": " + mistake->what, mistake->value, mistake->remedy);
 }
 
-void check_gradients(const Settings& s, const Places& places) {
+void check_gradients(const Settings& s) {
   if (s.backward.kind != CodecKind::delta) return;
-  refuse(place_of(places, {"boundary.backward.codec"}),
+  refuse({"boundary.backward.codec"},
          "boundary.backward.codec cannot be delta: AQ-SGD keeps no memory of gradients",
          "\"delta\"", "use \"none\", \"fp16\", \"bf16\" or \"quantize\"");
 }
@@ -189,8 +176,7 @@ void check_gradients(const Settings& s, const Places& places) {
 /// One direction's links from its own lists or else those of both directions; `count` of what
 /// they join.
 std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
-                                   const std::string& section, std::size_t count,
-                                   const Places& places) {
+                                   const std::string& section, std::size_t count) {
   const bool of_ranks = draft.settings.network.wire == WireSharing::rank;
   const auto& rates =
       own.bits_per_second.empty() ? draft.both.bits_per_second : own.bits_per_second;
@@ -201,7 +187,7 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
     if (size <= 1 || size == count) continue;
     const std::string key = section + "." + name, common = std::string("network.") + name;
     refuse(
-        place_of(places, {key.c_str(), common.c_str(), "pipeline.stages"}),
+        {key, common, "pipeline.stages"},
         std::string("network ") + name + " needs one value or one a " +
             (of_ranks ? "stage" : "boundary"),
         to_string(size) + " values, " + to_string(count) + (of_ranks ? " stages" : " boundaries"),
@@ -218,34 +204,34 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
 
 }  // namespace
 
-void join_links(Draft& draft, const Places& places) {
+void join_links(Draft& draft) {
   NetworkSettings& network = draft.settings.network;
   const auto stages = static_cast<std::size_t>(draft.settings.pipeline.stages);
   if (network.wire == WireSharing::boundary) {
-    network.forward = links_of(draft, draft.forward, "network.forward", stages - 1, places);
-    network.backward = links_of(draft, draft.backward, "network.backward", stages - 1, places);
+    network.forward = links_of(draft, draft.forward, "network.forward", stages - 1);
+    network.backward = links_of(draft, draft.backward, "network.backward", stages - 1);
     return;
   }
   for (const auto& [links, section] : {std::pair{&draft.forward, "network.forward"},
                                        std::pair{&draft.backward, "network.backward"}}) {
     if (links->bits_per_second.empty() && links->latency_seconds.empty()) continue;
-    refuse(place_of(places, {(std::string(section) + ".bandwidth").c_str(),
-                             (std::string(section) + ".latency").c_str(), "network.wire"}),
+    const std::string name = section;
+    refuse({name + ".bandwidth", name + ".latency", "network.wire"},
            std::string("[") + section + "] means nothing with network.wire = \"rank\"", {},
            "a rank's wire serves both directions: set [network] bandwidth and latency");
   }
-  network.ranks = links_of(draft, draft.both, "network", stages, places);
+  network.ranks = links_of(draft, draft.both, "network", stages);
 }
 
-void check_settings(const Settings& settings, const Places& places) {
-  check_model(settings, places);
-  check_tokenizer(settings, places);
-  check_data(settings, places);
-  check_training(settings, places);
-  check_pipeline(settings, places);
-  check_boundary(settings.forward, "boundary.forward", places);
-  check_boundary(settings.backward, "boundary.backward", places);
-  check_gradients(settings, places);
+void check_settings(const Settings& settings) {
+  check_model(settings);
+  check_tokenizer(settings);
+  check_data(settings);
+  check_training(settings);
+  check_pipeline(settings);
+  check_boundary(settings.forward, "boundary.forward");
+  check_boundary(settings.backward, "boundary.backward");
+  check_gradients(settings);
 }
 
 }  // namespace deltapipe::deck

@@ -9,6 +9,7 @@
 #include "app/deck/checks.hpp"
 #include "app/deck/keys.hpp"
 #include "app/deck/nearest.hpp"
+#include "app/deck/places.hpp"
 #include "app/deck/toml.inc"
 #include "app/deck/toml_scan.hpp"
 #include "core/error.hpp"
@@ -32,11 +33,11 @@ std::string shown(const toml::node& node) {
   return printable(text.str(), 57);
 }
 
-Place place_in(const std::string& file, const toml::source_region& source) {
+DeckPlace place_in(const std::string& file, const toml::source_region& source) {
   return {file, source.begin.line, source.begin.column};
 }
 
-[[noreturn]] void refuse(const Place& place, std::string what, std::string value = {},
+[[noreturn]] void refuse(const DeckPlace& place, std::string what, std::string value = {},
                          std::string remedy = {}) {
   throw UserError({.what = std::move(what),
                    .file = place.file,
@@ -49,7 +50,7 @@ Place place_in(const std::string& file, const toml::source_region& source) {
 /// Sets one key from one TOML value; lists also take a single value.
 class Assign {
  public:
-  Assign(const Key& key, const toml::node& node, Place place)
+  Assign(const Key& key, const toml::node& node, DeckPlace place)
       : key_(key), node_(node), place_(std::move(place)) {}
 
   void operator()(const Flag& flag) const {
@@ -150,7 +151,7 @@ class Assign {
   }
 
   /// An element's own place when it is in a file, else that of the whole value.
-  Place place_of(const toml::node& node) const {
+  DeckPlace place_of(const toml::node& node) const {
     return node.source().begin.line > 0 && place_.line > 0 ? place_in(place_.file, node.source())
                                                            : place_;
   }
@@ -167,7 +168,7 @@ class Assign {
 
   const Key& key_;
   const toml::node& node_;
-  Place place_;
+  DeckPlace place_;
 };
 
 const Key* find_key(const std::vector<Key>& keys, const std::string& section,
@@ -185,7 +186,7 @@ bool is_section(const std::string& name) {
   return false;
 }
 
-[[noreturn]] void unknown_section(const std::string& name, const Place& place) {
+[[noreturn]] void unknown_section(const std::string& name, const DeckPlace& place) {
   std::vector<std::string> names;
   std::string all;
   for (const Section& section : sections()) {
@@ -230,7 +231,7 @@ std::string remedy_for(const std::vector<Key>& keys, const std::string& section,
 }
 
 [[noreturn]] void unknown_key(const std::vector<Key>& keys, const std::string& section,
-                              const std::string& name, const Place& place) {
+                              const std::string& name, const DeckPlace& place) {
   refuse(place, "unknown key '" + name + "' in [" + section + "]", {},
          remedy_for(keys, section, name));
 }
@@ -253,12 +254,12 @@ std::vector<Entry> entries_of(const toml::table& table) {
 
 /// Sets the keys of a section and of the sections in it.
 void read_section(const toml::table& table, const std::string& section,
-                  const std::vector<Key>& keys, const std::string& file, Places& places) {
+                  const std::vector<Key>& keys, const std::string& file, DeckPlaces& places) {
   for (const auto& [toml_key, value] : entries_of(table)) {
     const toml::node& node = *value;
     const std::string name(toml_key->str());
     const std::string full = section.empty() ? name : section + "." + name;
-    const Place key_place = place_in(file, toml_key->source());
+    const DeckPlace key_place = place_in(file, toml_key->source());
     if (const Key* key = find_key(keys, section, name)) {
       std::visit(Assign(*key, node, place_in(file, node.source())), key->target);
       places.keys[full] = key_place;
@@ -275,7 +276,7 @@ void read_section(const toml::table& table, const std::string& section,
   }
 }
 
-[[noreturn]] void refuse_flaw(const TomlFlaw& flaw, Place place) {
+[[noreturn]] void refuse_flaw(const TomlFlaw& flaw, DeckPlace place) {
   if (place.line > 0) place.line = flaw.line;
   if (flaw.kind == TomlFlaw::nesting) {
     refuse(place, "nested deeper than " + std::to_string(max_nesting) + " levels", {},
@@ -314,7 +315,7 @@ toml::table string_value(const std::string& text) {
 }
 
 /// The value of an override: TOML, or a bare word that stands for a string.
-toml::table value_of_override(const std::string& text, const Key& key, const Place& place) {
+toml::table value_of_override(const std::string& text, const Key& key, const DeckPlace& place) {
   const bool quoted = !text.empty() && std::string("\"'[{").find(text[0]) != std::string::npos;
   const bool bare_text = !quoted && (std::holds_alternative<Text>(key.target) ||
                                      std::holds_alternative<TextList>(key.target) ||
@@ -327,8 +328,8 @@ toml::table value_of_override(const std::string& text, const Key& key, const Pla
   return *std::move(table);
 }
 
-void apply_override(const std::string& argument, const std::vector<Key>& keys, Places& places) {
-  const Place place{"argument '" + printable(argument, 200) + "'"};
+void apply_override(const std::string& argument, const std::vector<Key>& keys, DeckPlaces& places) {
+  const DeckPlace place{"argument '" + printable(argument, 200) + "'"};
   const std::size_t equals = argument.find('=');
   if (equals == std::string::npos) {
     refuse(place, "not an override", {}, "write section.key=value");
@@ -356,16 +357,30 @@ void apply_override(const std::string& argument, const std::vector<Key>& keys, P
   places.keys[full] = place;
 }
 
+bool sets(const std::string& argument, const std::string& key) {
+  return argument.starts_with(key + "=");
+}
+
 /// An override of [network] counts for both directions, whatever the deck says of one.
 void clear_directions(Draft& draft, const std::string& argument) {
   for (Draft::Links* links : {&draft.forward, &draft.backward}) {
-    if (argument.starts_with("network.bandwidth=")) links->bits_per_second.clear();
-    if (argument.starts_with("network.latency=")) links->latency_seconds.clear();
+    if (sets(argument, "network.bandwidth")) links->bits_per_second.clear();
+    if (sets(argument, "network.latency")) links->latency_seconds.clear();
   }
 }
 
+/// A model on the command line takes the place of the deck's new one, whose tokenizer it does not
+/// share: the model's directory or tokenizer.path has its own.
+void replace_new_model(Settings& settings, const std::vector<std::string>& overrides) {
+  const auto given = [&](const std::string& key) {
+    return std::ranges::any_of(overrides, [&](const auto& o) { return sets(o, key); });
+  };
+  if (settings.model.path.empty() || !given("model.path")) return;
+  if (!given("tokenizer.train_vocabulary")) settings.tokenizer.train_vocabulary = 0;
+}
+
 /// Names of files are bytes to the system, but a deck is UTF-8; and no name or text holds a NUL.
-void check_text(const std::vector<Key>& keys, const Places& places) {
+void check_text(const std::vector<Key>& keys, const DeckPlaces& places) {
   for (const Key& key : keys) {
     const auto place = places.keys.find(key.full_name());
     if (place == places.keys.end()) continue;
@@ -388,9 +403,9 @@ void check_text(const std::vector<Key>& keys, const Places& places) {
 }  // namespace deck
 
 Settings parse_deck(const std::string& text, const std::string& name,
-                    const std::vector<std::string>& overrides) {
+                    const std::vector<std::string>& overrides, DeckPlaces* where) {
   deck::Draft draft;
-  deck::Places places;
+  DeckPlaces places;
   places.deck.file = name;
   const std::vector<deck::Key> keys = deck::keys_of(draft);
   deck::read_section(deck::parse_toml(text, name), "", keys, name, places);
@@ -399,13 +414,18 @@ Settings parse_deck(const std::string& text, const std::string& name,
     deck::clear_directions(draft, argument);
   }
   deck::check_text(keys, places);
-  deck::join_links(draft, places);
-  deck::check_settings(draft.settings, places);
+  deck::replace_new_model(draft.settings, overrides);
+  with_places(places, [&] {
+    deck::join_links(draft);
+    deck::check_settings(draft.settings);
+  });
+  if (where != nullptr) *where = std::move(places);
   return draft.settings;
 }
 
-Settings read_deck(const std::string& path, const std::vector<std::string>& overrides) {
-  return parse_deck(read_text_file(path, file_limit::deck), path, overrides);
+Settings read_deck(const std::string& path, const std::vector<std::string>& overrides,
+                   DeckPlaces* where) {
+  return parse_deck(read_text_file(path, file_limit::deck), path, overrides, where);
 }
 
 }  // namespace deltapipe

@@ -8,18 +8,21 @@
 #include <string_view>
 #include <vector>
 
+#include "app/deck/places.hpp"
 #include "app/deck/settings.hpp"
 
 namespace deltapipe {
 
 /// Reads a deck and then the overrides "section.key=value" (values in TOML; a bare word is a
 /// string), and checks all that can be known without the model and the data. Throws UserError that
-/// names file, line and column, or the override, of the first mistake.
-Settings read_deck(const std::string& path, const std::vector<std::string>& overrides = {});
+/// names file, line and column, or the override, of the first mistake. `where`: gets the places of
+/// the values that were given, for mistakes that show later.
+Settings read_deck(const std::string& path, const std::vector<std::string>& overrides = {},
+                   DeckPlaces* where = nullptr);
 
 /// As read_deck, for a deck's text; `name` stands for the file in messages.
 Settings parse_deck(const std::string& text, const std::string& name,
-                    const std::vector<std::string>& overrides = {});
+                    const std::vector<std::string>& overrides = {}, DeckPlaces* where = nullptr);
 
 /// The complete deck, defaults included, as TOML that reads back to the same settings.
 std::string effective_deck(const Settings& settings);

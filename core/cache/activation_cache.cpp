@@ -696,7 +696,8 @@ void ActivationCache::check_budget(const CacheShape& shape, std::uint64_t budget
     throw UserError({.what = "the activation cache's budget is too small",
                      .value = std::to_string(budget_bytes) + " bytes",
                      .remedy = "set cache.budget to at least " + std::to_string(minimum) +
-                               ", the records of the micro-batches in flight, or to 0"});
+                               ", the records of the micro-batches in flight, or to 0",
+                     .keys = {"cache.budget"}});
 }
 
 CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t budget_bytes) {

@@ -63,12 +63,16 @@ class Utf8Check {
     std::ostringstream byte;
     byte << "byte 0x" << std::hex << std::uppercase << std::setw(2) << std::setfill('0')
          << static_cast<unsigned>(static_cast<unsigned char>(text[position]));
-    throw UserError({.what = "this is no UTF-8 text: " + byte.str() + " at offset " +
-                             std::to_string(here.offset_),
-                     .file = file_,
-                     .line = here.line_,
-                     .column = here.offset_ - here.line_start_ + 1,
-                     .remedy = "convert the file, for example with iconv -f LATIN1 -t UTF-8"});
+    const bool nul = text[position] == '\0';
+    const char* const what = nul ? "this is no text, it holds a NUL: " : "this is no UTF-8 text: ";
+    throw UserError(
+        {.what = what + byte.str() + " at offset " + std::to_string(here.offset_),
+         .file = file_,
+         .line = here.line_,
+         .column = here.offset_ - here.line_start_ + 1,
+         .remedy = nul ? "name a text file; one in UTF-16 becomes UTF-8 with iconv -f UTF-16 -t "
+                         "UTF-8"
+                       : "convert the file, for example with iconv -f LATIN1 -t UTF-8"});
   }
 
   std::string file_;
@@ -207,6 +211,7 @@ DataFormat data_format(const std::string& file, DataFormat asked) {
   if (suffix == ".txt") return DataFormat::text;
   if (suffix == ".jsonl") return DataFormat::jsonl;
   if (suffix == ".h5" || suffix == ".hdf5") return DataFormat::hdf5;
+  const ReadOnlyFile readable(file);  // of a pipe or a device the suffix is not what is wrong
   fail(file, "the suffix of the data file does not tell its format", suffix,
        "set data.format to text, jsonl or hdf5");
 }
@@ -260,7 +265,10 @@ std::vector<std::string> training_texts(const DataSettings& settings) {
       empty = empty && text.empty();
     });
   }
-  if (empty) fail("", "there is no text to train a tokenizer from", "", "name files in data.train");
+  if (empty)
+    throw UserError({.what = "there is no text to train a tokenizer from",
+                     .remedy = "name files in data.train",
+                     .keys = {"data.train"}});
   return texts;
 }
 

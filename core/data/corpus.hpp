@@ -22,7 +22,7 @@ class TokenSink {
 };
 
 /// The format of `file`: `asked`, or for DataFormat::automatic what the suffix says (.txt; .jsonl;
-/// .h5, .hdf5). Throws UserError for another suffix.
+/// .h5, .hdf5). Throws UserError for another suffix; of what is no regular file it says that.
 DataFormat data_format(const std::string& file, DataFormat asked);
 
 /// Reads one file into `sink`; large files are read in pieces.

@@ -60,21 +60,21 @@ class SetBuilder : public TokenSink {
   std::int32_t last_ = -1;
 };
 
-[[noreturn]] void fail(const std::string& what, const std::string& value,
+[[noreturn]] void fail(const char* key, const std::string& what, const std::string& value,
                        const std::string& remedy) {
-  throw UserError({.what = what, .file = "", .value = value, .remedy = remedy});
+  throw UserError({.what = what, .value = value, .remedy = remedy, .keys = {key}});
 }
 
 /// How many of `windows` are held out for validation.
 std::uint64_t held_out(std::uint64_t windows, double fraction) {
   if (!(fraction >= 0 && fraction < 1)) {
-    fail("data.validation_fraction is no fraction", std::to_string(fraction),
-         "set it from 0 to below 1");
+    fail("data.validation_fraction", "data.validation_fraction is no fraction",
+         std::to_string(fraction), "set it from 0 to below 1");
   }
   if (fraction == 0) return 0;
   if (windows < 2) {
-    fail("the training data is one sample only, none can be held out for validation", "",
-         "give more text, a shorter data.sequence_length, or files in data.validation");
+    fail("data.train", "the training data is one sample only, none can be held out for validation",
+         "", "give more text, a shorter data.sequence_length, or files in data.validation");
   }
   const auto wanted =
       static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(windows)));
@@ -97,7 +97,7 @@ CutSet read_set(const std::vector<std::string>& files, const char* key,
   CutSet set{builder.store(), builder.windows()};
   if (set.windows.empty()) {
     fail(
-        std::string("the files of ") + key + " give no sample",
+        key, std::string("the files of ") + key + " give no sample",
         std::to_string(set.store->size()) + " tokens in " + std::to_string(files.size()) + " files",
         "give files with at least two tokens");
   }
@@ -160,10 +160,11 @@ std::uint64_t TokenDataset::fingerprint() const {
 DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
                     int sequence_length) {
   if (sequence_length < 1) {
-    fail("a sample has no tokens", std::to_string(sequence_length),
+    fail("data.sequence_length", "a sample has no tokens", std::to_string(sequence_length),
          "set data.sequence_length to at least 1");
   }
-  if (settings.train.empty()) fail("there is no training data", "", "name files in data.train");
+  if (settings.train.empty())
+    fail("data.train", "there is no training data", "", "name files in data.train");
   CutSet train = read_set(settings.train, "data.train", settings, vocabulary, sequence_length);
   CutSet validation{train.store, {}};
   if (!settings.validation.empty()) {

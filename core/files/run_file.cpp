@@ -31,6 +31,8 @@ const std::array<StageColumn, kStageValues> kStageColumns = {{
     {"cache_late_misses", "1", "of the misses, those that were waited for"},
     {"cache_bytes_read", "B", "read from the cache's file"},
     {"cache_bytes_written", "B", "written to the cache's file"},
+    {"replica_bytes", "B",
+     "sums of gradients over replicas: 2 (replicas - 1) times the gradients, what a ring sends"},
 }};
 
 namespace {
@@ -222,6 +224,8 @@ class StepTable {
         tied_gradient_bytes_(
             group, {"tied_gradient_bytes", "B",
                     "gradients of token rows from the first stage to the last, on the wire"}),
+        collective_bytes_(group, {"collective_bytes", "B",
+                                  "sums over all ranks, as much as a tree or a ring sends"}),
         tied_row_error_(group, {"tied_row_error", "1",
                                 "relative RMS error of the token rows' codec; NaN: not measured"}),
         tied_gradient_error_(
@@ -240,6 +244,7 @@ class StepTable {
     samples_.add(record.samples);
     tied_row_bytes_.add(record.tied_row_bytes);
     tied_gradient_bytes_.add(record.tied_gradient_bytes);
+    collective_bytes_.add(record.collective_bytes);
     tied_row_error_.add(record.tied_row_error);
     tied_gradient_error_.add(record.tied_gradient_error);
     forward_.add(record.forward);
@@ -258,6 +263,7 @@ class StepTable {
     samples_.store(rows);
     tied_row_bytes_.store(rows);
     tied_gradient_bytes_.store(rows);
+    collective_bytes_.store(rows);
     tied_row_error_.store(rows);
     tied_gradient_error_.store(rows);
     forward_.store(rows);
@@ -274,6 +280,7 @@ class StepTable {
   Integers samples_;
   Integers tied_row_bytes_;
   Integers tied_gradient_bytes_;
+  Integers collective_bytes_;
   Reals tied_row_error_;
   Reals tied_gradient_error_;
   DirectionColumns forward_;
@@ -284,17 +291,23 @@ class StepTable {
 
 class EvaluationTable {
  public:
-  explicit EvaluationTable(hdf5::Group group)
+  EvaluationTable(hdf5::Group group, const RunLayout& layout)
       : progress_(group),
         loss_(group, {"loss", "nat", "mean validation loss per token"}),
         perplexity_(group, {"perplexity", "1", "exp(loss)"}),
-        tokens_(group, {"tokens", "1", "predicted tokens of the evaluation"}) {}
+        tokens_(group, {"tokens", "1", "predicted tokens of the evaluation"}),
+        forward_bytes_(group, {"forward_bytes", "B", "sent on the wire, headers included"},
+                       static_cast<std::size_t>(layout.boundaries())),
+        tied_row_bytes_(group, {"tied_row_bytes", "B",
+                                "token rows from the last stage to the first, on the wire"}) {}
 
   void add(const EvaluationRecord& record) {
     progress_.add(record);
     loss_.add(record.loss);
     perplexity_.add(record.perplexity);
     tokens_.add(record.tokens);
+    forward_bytes_.add(record.forward_bytes);
+    tied_row_bytes_.add(record.tied_row_bytes);
     ++waiting_;
   }
   void store() {
@@ -304,6 +317,8 @@ class EvaluationTable {
     loss_.store(rows);
     perplexity_.store(rows);
     tokens_.store(rows);
+    forward_bytes_.store(rows);
+    tied_row_bytes_.store(rows);
   }
 
  private:
@@ -311,6 +326,8 @@ class EvaluationTable {
   Reals loss_;
   Reals perplexity_;
   Integers tokens_;
+  Integers forward_bytes_;
+  Integers tied_row_bytes_;
   std::uint64_t waiting_ = 0;
 };
 
@@ -340,7 +357,7 @@ class RunFile::State {
         flush_interval_(flush_interval),
         file_(make_file(path, attributes)),
         steps_(file_.create_group("steps"), attributes.layout),
-        evaluations_(file_.create_group("evaluations")) {
+        evaluations_(file_.create_group("evaluations"), attributes.layout) {
     replace_file();
   }
 
@@ -391,8 +408,9 @@ class RunFile::State {
     }
   }
 
+  bool is_closed() const { return closed_; }
+
   void close(RunStatus status, const std::string& reason) {
-    if (closed_) return;
     file_.write_attribute("status", name_of(status));
     if (!reason.empty()) file_.write_attribute("reason", reason);
     file_.write_attribute("stopped", utc_now());
@@ -432,7 +450,7 @@ RunFile::RunFile(const std::string& path, const RunAttributes& attributes, Warn 
 RunFile::RunFile(RunFile&&) noexcept = default;
 
 RunFile::~RunFile() {
-  if (state_ == nullptr) return;
+  if (state_ == nullptr || state_->is_closed()) return;
   try {
     state_->close(RunStatus::failed, "");
   } catch (const std::exception&) {

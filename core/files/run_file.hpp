@@ -65,6 +65,7 @@ enum class StageValue {
   cache_late_misses,
   cache_read,
   cache_written,
+  replica_bytes,
   count
 };
 inline constexpr std::size_t kStageValues = static_cast<std::size_t>(StageValue::count);
@@ -89,7 +90,8 @@ struct StepRecord {
   /// Tied embeddings: token rows from the last stage to the first, and their gradients back.
   std::uint64_t tied_row_bytes = 0;
   std::uint64_t tied_gradient_bytes = 0;
-  double tied_row_error = 0;  ///< relative RMS of their codec; NaN: not measured
+  std::uint64_t collective_bytes = 0;  ///< sums over all ranks and the like, all ranks together
+  double tied_row_error = 0;           ///< relative RMS of their codec; NaN: not measured
   double tied_gradient_error = 0;
   std::vector<StageRecord> stages;  ///< layout.stages entries
 };
@@ -101,6 +103,9 @@ struct EvaluationRecord {
   double loss = 0;
   double perplexity = 0;
   std::uint64_t tokens = 0;
+  /// On the wire, headers included, all replicas. layout.boundaries() entries.
+  std::vector<std::uint64_t> forward_bytes;
+  std::uint64_t tied_row_bytes = 0;
 };
 
 /// What one rank took, bytes.
@@ -139,7 +144,8 @@ class RunFile {
   /// The file on disk now holds everything appended, unless that fails, as above.
   void flush();
   /// The last flush, with the run's status and, where there is more to say, the reason of its end.
-  /// UserError when the file cannot be written; a later close() can still succeed.
+  /// UserError when the file cannot be written; a later close() can still succeed, and one that
+  /// knows better writes another status and reason.
   void close(RunStatus status = RunStatus::finished, const std::string& reason = {});
 
  private:

@@ -160,6 +160,10 @@ const TensorInfo& SafetensorsReader::info(const std::string& name) const {
   return found->second;
 }
 
+const std::string& SafetensorsReader::path_of(const std::string& name) const {
+  return files_[info(name).file].path();
+}
+
 void SafetensorsReader::expect_shape(const std::string& name,
                                      const std::vector<std::uint64_t>& shape) const {
   const TensorInfo& tensor = info(name);

@@ -60,6 +60,8 @@ class SafetensorsReader {
   bool contains(const std::string& name) const { return tensors_.count(name) > 0; }
   /// UserError when the file has no such tensor.
   const TensorInfo& info(const std::string& name) const;
+  /// The file that holds it. UserError when none does.
+  const std::string& path_of(const std::string& name) const;
   /// UserError unless the tensor has exactly this shape.
   void expect_shape(const std::string& name, const std::vector<std::uint64_t>& shape) const;
 

@@ -29,11 +29,30 @@ foreach(major IN ITEMS 5 4)
 endforeach()
 
 if(Kokkos_FOUND)
+  # Kokkos may have put a launcher before the compiler, which calls nvcc where it has to.
+  get_property(kokkos_launcher GLOBAL PROPERTY RULE_LAUNCH_COMPILE)
+  if(Kokkos_ENABLE_CUDA AND NOT kokkos_launcher AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang|NVHPC")
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} --version OUTPUT_VARIABLE kokkos_compiler
+      ERROR_VARIABLE kokkos_compiler)
+    if(NOT kokkos_compiler MATCHES "nvcc|Cuda compiler")
+      deltapipe_needs("a compiler for CUDA" "Kokkos in ${Kokkos_DIR} computes on NVIDIA GPUs, \
+${CMAKE_CXX_COMPILER} does not compile for them"
+        "${kokkos_debian} (-DCMAKE_DISABLE_FIND_PACKAGE_Kokkos=ON passes over the one with CUDA)"
+        "-DCMAKE_CXX_COMPILER=nvcc_wrapper, of that Kokkos, as the preset 'cuda' has it; or another \
+Kokkos: -DKokkos_ROOT=<prefix> -DKokkosKernels_ROOT=<prefix>")
+    endif()
+  endif()
   find_package(KokkosKernels CONFIG QUIET)
-  if(NOT KokkosKernels_FOUND)
+  # Debian's package of Trilinos answers to the name as well and brings no target.
+  if(NOT KokkosKernels_FOUND OR NOT TARGET Kokkos::kokkoskernels)
+    set(problem "its CMake package was not found")
+    if(KokkosKernels_FOUND)
+      set(problem "the one in ${KokkosKernels_DIR} belongs to another Kokkos")
+    endif()
     deltapipe_needs("Kokkos Kernels ${Kokkos_VERSION}"
-      "its CMake package was not found although Kokkos is in ${Kokkos_DIR}"
-      "${kokkos_debian} (and no Kokkos_ROOT)" "${kokkos_elsewhere}")
+      "${problem}, although Kokkos is in ${Kokkos_DIR}"
+      "${kokkos_debian} (-DCMAKE_DISABLE_FIND_PACKAGE_Kokkos=ON passes over the other Kokkos)"
+      "${kokkos_elsewhere}")
   endif()
   get_target_property(kernels_include Kokkos::kokkoskernels INTERFACE_INCLUDE_DIRECTORIES)
   find_file(kernels_config KokkosKernels_config.h PATHS ${kernels_include} NO_DEFAULT_PATH NO_CACHE)

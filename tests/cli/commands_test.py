@@ -102,6 +102,14 @@ class Commands(support.TestCase):
             names = {event["name"] for event in events if event.get("pid") == rank}
             self.assertTrue({"forward 0", "backward 1", "optimizer"} <= names, names)
 
+    def test_a_trace_that_does_not_come(self):
+        deck = self.deck_file(self.small(
+            output={"trace_step": 4, "directory": str(self.output("untraced"))}))
+        warning = "output.trace_step is 4 and the run ends after step 3"
+        self.assertEqual(self.succeed(["train", deck]).err.count(warning), 1)
+        self.assertIn("# warning: " + warning, self.succeed(["check", deck]).out)
+        self.assertNotIn(warning, self.succeed(["check", deck, "output.trace_step=3"]).out)
+
     def test_help_and_version(self):
         for arguments in (["--help"], ["train", "--help"], ["--version"], ["check", "--reference"]):
             result = self.succeed(arguments)
@@ -149,6 +157,31 @@ class Commands(support.TestCase):
         out = self.generated("generate.prompts=[\"Ka\", \"Né ши\"]", "generate.temperature=0")
         self.assertTrue(out.startswith("Ka"))
         self.assertIn("\n\nNé ши", out)
+
+    # --- the deck of a new model
+
+    def test_the_same_deck_uses_the_trained_model(self):
+        """model.path on the command line stands for [model.new] and the tokenizer it was given."""
+        deck = self.deck_file(self.deck)
+        options = ["pipeline.stages=1", "generate.max_new_tokens=12", "--prompt", "Ka lo"]
+        said = self.succeed(["generate", deck, f"model.path={self.model}", *options])
+        self.assertEqual(said.out, self.generated("--prompt", "Ka lo"))
+        self.assertEqual(said.err, "")
+        out = self.succeed(["evaluate", deck, f"model.path={self.model}"], 2).out
+        expected, _, _ = self.evaluated()
+        self.assertIn(f"loss {expected:.6f}", out)
+        self.assertIn("train_vocabulary = 0",
+                      self.succeed(["check", deck, f"model.path={self.model}"]).out)
+
+    def test_untrained_weights_are_warned_of_once(self):
+        deck = self.deck_file(self.deck)
+        for command, ranks in (("generate", 1), ("evaluate", 1), ("evaluate", 2)):
+            result = self.succeed([command, deck, f"pipeline.stages={ranks}",
+                                   *(["--prompt", "Ka"] if command == "generate" else [])], ranks)
+            warnings = [line for line in result.err.splitlines() if "warning" in line]
+            self.assertEqual(len(warnings), 1, str(result))
+            # The deck's run is over: this is what was meant.
+            self.assertIn(f"set model.path={self.model}", warnings[0])
 
     # --- check
 

@@ -391,12 +391,12 @@ class Durability(support.TestCase):
         (output / "model").rename(elsewhere)
         (output / "model").symlink_to(elsewhere)
         result = support.run(["train", self.deck_of("b", output)])
-        self.assert_stops(result, output / "model", "symbolic link", status=1)
+        self.assert_stops(result, output / "model", "symbolic link", status=2)
         self.assertEqual(which_model(elsewhere), "a")
         (output / "model").unlink()
         (output / "model").write_text("no directory")
         self.assert_stops(support.run(["train", self.deck_of("b", output)]), output / "model",
-                          status=1)
+                          status=2)
 
     def test_a_strangers_file_in_the_model_directory_is_kept(self):
         output = self.output("notes")

@@ -4,6 +4,7 @@
 import os
 import pathlib
 import signal
+import sys
 import time
 
 import support
@@ -126,10 +127,34 @@ class Faults(support.TestCase):
                 self.assertNotEqual(result.status, 0)
                 self.assert_all_ended(pids)
                 self.assert_readable(run_file)
+                self.assertRegex(self.table(run_file), "status +killed")
                 # The directory can be used again.
                 self.succeed(["train", self.deck_file(self.small(training={"steps": 1})),
                               f"output.directory={run_file.parent}"])
                 self.assert_readable(run_file, "finished")
+
+    def table(self, run_file):
+        script = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "run_table.py"
+        result = support.run_command([sys.executable, str(script), str(run_file)])
+        self.assertEqual(result.status, 0, str(result))
+        return result.out
+
+    def test_the_end_of_a_peer_is_no_interruption(self):
+        """The launcher sends SIGTERM to the ranks that are left, and this long later SIGKILL."""
+        for ranks, replicas, lost in ((2, 1, 1), (4, 2, 2)):
+            with self.subTest(ranks=ranks):
+                process, pids, run_file = self.begin(
+                    f"lost{ranks}", ranks, pipeline={"replicas": replicas},
+                    OMPI_MCA_odls_base_sigkill_timeout="3")
+                self.assertRegex(self.table(run_file), "status +running")
+                os.kill(pids[lost], signal.SIGKILL)
+                self.assertNotEqual(support.finish(process).status, 0)
+                self.assert_all_ended(pids)
+                self.assert_readable(run_file, "failed")
+                reason = support.Run(run_file).attributes["reason"]
+                self.assertRegex(reason, r"^lost contact with rank \d \(stage \d, replica \d\) before "
+                                         "SIGTERM came")
+                self.assertIn(f"rank {lost} ", reason)
 
     def test_a_killed_rank_of_a_replica_ends_the_job(self):
         process, pids, run_file = self.begin("replica", 4, pipeline={"replicas": 2})

@@ -2,7 +2,9 @@
 """A user's mistake is one line that says where it is and what to do; it stops all ranks."""
 
 import json
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import unittest
@@ -94,6 +96,107 @@ class Decks(Mistakes):
             self.assert_stops(result, status=2)
 
 
+class LateMistakes(Mistakes):
+    """What the deck alone does not show is still told where it stands in the deck."""
+
+    def told(self, deck, line, *parts, overrides=(), command="train", ranks=(1,), at=None):
+        """`line`: the deck's line at fault, or None for the deck as a whole; `at`: another place."""
+        path = self.deck_file(deck)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        place = str(path) if line is None else f"{path}:{1 + lines.index(line)}:1"
+        for count in ranks:
+            with self.subTest(command, line=line, ranks=count):
+                result = support.run([command, path, *overrides], count)
+                self.assert_stops(result, *parts, status=2)
+                self.assertTrue(
+                    result.errors[0].startswith(f"deltapipe: error: {at or place}: "),
+                    result.errors[0])
+
+    def test_of_the_loaded_model(self):
+        self.told(self.fine_tuned(self.model, data={"sequence_length": 33}),
+                  "sequence_length = 33", "(got 33)", "at most 32")
+        self.told(self.fine_tuned(self.model), None, "(got 33)", "at most 32",
+                  overrides=["data.sequence_length=33"],
+                  at="argument 'data.sequence_length=33'")
+        self.told(self.fine_tuned(self.model, data={"sequence_length": 33},
+                                  pipeline={"stages": 2}), "sequence_length = 33", ranks=(2,))
+        self.told(self.fine_tuned(self.model, training={"micro_batches": 65536,
+                                                        "micro_batch_size": 1024}),
+                  "micro_batches = 65536", "1024 x 65536 x 32")
+        self.told(self.fine_tuned(self.model, pipeline={"stages": 2, "partition": [1, 1]}),
+                  "partition = [1, 1]", "4 blocks", ranks=(2,))
+        for command, ranks in (("check", 1), ("train", 5)):
+            self.told(self.fine_tuned(self.model, pipeline={"stages": 5}), "stages = 5", "4 blocks",
+                      command=command, ranks=(ranks,))
+
+    def test_of_missing_files(self):
+        gone = str(self.place / "nowhere")
+        for command in ("train", "check", "evaluate", "generate"):
+            self.told(self.fine_tuned(gone), f'path = "{gone}"', gone + "/config.json is missing",
+                      "hf download", command=command)
+        for command in ("train", "check", "evaluate", "tokenize"):
+            self.told(self.small(data={"train": ["nowhere.txt"]}), 'train = ["nowhere.txt"]',
+                      "nowhere.txt is missing", command=command)
+        self.told(self.small(data={"validation": ["nowhere.txt"]}, pipeline={"stages": 2}),
+                  'validation = ["nowhere.txt"]', "nowhere.txt is missing", ranks=(2,))
+        self.told(self.small(data={"train": []}), "train = []", "data.train")
+        self.told(self.small(tokenizer={"train_vocabulary": 0, "path": gone}), f'path = "{gone}"',
+                  gone, "missing")
+        bare = str(FIXTURES / "tiny_gpt2" / "model")
+        for command in ("train", "check", "generate"):
+            self.told(self.fine_tuned(bare), f'path = "{bare}"', "a tokenizer in " + bare,
+                      command=command)
+
+    def test_of_things_that_are_no_files(self):
+        fifo = self.place / "a_pipe"
+        os.mkfifo(fifo)
+        for path, part in (("/dev/zero", "a device"), (fifo, "a named pipe"),
+                           (self.place, "directory")):
+            for command in ("train", "check"):
+                self.told(self.small(data={"train": [str(path)]}), f'train = ["{path}"]', path,
+                          part, command=command)
+
+    def test_of_the_machines(self):
+        spilling = {"boundary__forward": {"codec": "delta"}, "pipeline": {"stages": 2},
+                    "cache": {"budget": "1 kB"}}
+        for command, ranks in (("check", 1), ("check", 2), ("train", 2)):
+            self.told(self.small(**spilling), 'budget = "1 kB"', "cache.budget", command=command,
+                      ranks=(ranks,))
+        self.told(self.small(pipeline={"stages": 2},
+                             **{"model.new": {"n_layer": 10000, "n_embd": 65536}}),
+                  "stages = 2", "more memory than the machine", ranks=(2,))
+        self.told(self.small(pipeline={"stages": 3}), "stages = 3", "1 was started")
+
+    def test_of_outputs_and_uses(self):
+        self.told(self.small(output={"overwrite": False, "directory": str(self.place / "base")}),
+                  "overwrite = false", "run.h5")
+        self.told(self.small(data={"validation_fraction": 0}), "validation_fraction = 0",
+                  command="evaluate")
+        long = "to be " * 40
+        self.told(self.fine_tuned(self.model, generate={"prompts": [long]}),
+                  f'prompts = ["{long}"]', "prompt 1", command="generate")
+        self.told(self.fine_tuned(self.model), None, "prompt 1", command="generate",
+                  overrides=["--prompt", long], at="argument '--prompt'")
+
+    def test_weights_that_do_not_fit(self):
+        """check reads their headers as train does."""
+        model = self.place / "cut"
+        shutil.copytree(self.model, model)
+        config = json.loads((model / "config.json").read_text())
+        for key, value, part in (("n_layer", 3, "more blocks"), ("n_layer", 5, "has no tensor"),
+                                 ("n_inner", 64, "must have the shape")):
+            (model / "config.json").write_text(json.dumps(dict(config, **{key: value})))
+            deck = self.deck_file(self.fine_tuned(model))
+            said = []
+            for command in ("check", "train"):
+                result = support.run([command, deck])
+                self.assert_stops(result, part, status=1)
+                said.append(result.errors[0])
+                if command == "check":
+                    self.assertIn("# peak", result.out)
+            self.assertEqual(*said)
+
+
 class Layouts(Mistakes):
     def test_more_stages_than_blocks(self):
         self.stops(self.small(pipeline={"stages": 5}), "5", "4", ranks=(5,))
@@ -119,7 +222,7 @@ class Layouts(Mistakes):
 
     def test_too_large_for_any_machine(self):
         self.stops(self.small(**{"model.new": {"n_layer": 10000, "n_embd": 65536}}), "memory",
-                   "deltapipe check", ranks=(1, 2), status=1)
+                   "deltapipe check", ranks=(1, 2), status=2)
         self.stops(self.small(training={"micro_batches": 65536, "micro_batch_size": 65536}),
                    "micro_batches", "65536 x 65536 x 32", ".toml:", status=2)
 
@@ -152,6 +255,12 @@ class Data(Mistakes):
         bad.write_bytes(b"good\n" + "caf\xe9\n".encode("latin-1"))
         self.stops(self.fine_tuned(self.model, data={"train": [str(bad)]}), "latin1.txt:2:4",
                    "UTF-8", "0xE9 at offset 8", "iconv")
+
+    def test_nul(self):
+        bad = self.place / "wide.txt"
+        bad.write_bytes("wide".encode("utf-16-le"))
+        self.stops(self.fine_tuned(self.model, data={"train": [str(bad)]}), "wide.txt:1:2",
+                   "holds a NUL", "offset 1", "UTF-16")
 
     def test_bad_json_line(self):
         bad = self.place / "bad.jsonl"
@@ -348,7 +457,10 @@ class Outputs(Mistakes):
         self.stops(self.small(training={"steps": 30}, **{"training.optimizer": {
             "learning_rate": 1000, "clip_norm": 0}}), "finite", "learning_rate", ranks=(1, 2),
             status=1)
-        self.assertEqual(support.Run(self.output("run") / "run.h5").attributes["status"], "failed")
+        attributes = support.Run(self.output("run") / "run.h5").attributes
+        self.assertEqual(attributes["status"], "failed")
+        self.assertIn("no longer finite", attributes["reason"])
+        self.assertNotIn("-nan", attributes["reason"])
 
     def full(self, name, limit_bytes, deck, *parts):
         """Trains with a limit to the size of the program's files, as a full disk has."""
@@ -394,7 +506,7 @@ class Outputs(Mistakes):
                            check=True, capture_output=True, timeout=20)
         except (OSError, subprocess.SubprocessError) as error:
             raise unittest.SkipTest("no file system can be mounted here") from error
-        self.addCleanup(subprocess.run, ["umount", mounted], check=True, timeout=20)
+        self.addCleanup(subprocess.run, ["umount", "-q", mounted], check=False, timeout=20)
         return mounted
 
     def test_full_disk_of_a_small_file_system(self):
@@ -403,11 +515,26 @@ class Outputs(Mistakes):
                    overrides=[f"output.directory={disk}/run"], status=1)
 
     def test_too_small_disk_for_the_cache(self):
-        disk = self.small_disk(16384)
-        # 30 samples of 2 kB each; nothing is trained before.
-        self.stops(self.small(boundary__forward={"codec": "delta"},
-                              cache={"budget": "8 kB", "directory": str(disk / "cache")}),
-                   disk, "space", ranks=(2,), status=1)
+        # 30 samples of 2 kB each at either end: one file would fit, nothing is trained before.
+        for size in (16384, 98304):
+            disk = self.small_disk(size)
+            deck = self.deck_file(self.small(
+                boundary__forward={"codec": "delta"}, pipeline={"stages": 2},
+                cache={"budget": "8 kB", "directory": str(disk / "cache")}))
+            line = 1 + deck.read_text().splitlines().index(f'directory = "{disk}/cache"')
+            said = set()
+            for command, ranks in (("train", 2), ("check", 2), ("check", 1)):
+                with self.subTest(command, ranks=ranks, size=size):
+                    result = support.run([command, deck], ranks)
+                    self.assert_stops(result, f"{deck}:{line}:1: too little disk space", disk,
+                                      status=2)
+                    # A lock file was made before training looked.
+                    said.add(re.sub(r"[\d.]+ ?k?B are free", "FREE", result.errors[0]))
+                    if command == "check":
+                        self.assertIn("# disk:", result.out)
+            self.assertEqual(len(said), 1, said)
+            self.assertFalse(list(disk.glob("cache/*.h5")))
+            subprocess.run(["umount", disk], check=True, timeout=20)
 
 
 if __name__ == "__main__":

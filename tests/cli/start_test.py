@@ -93,7 +93,7 @@ class Evaluation(support.TestCase):
     def test_without_validation_data(self):
         """No loss is better than that of other data than was asked for."""
         deck = self.deck_file(self.small(data={"validation_fraction": 0}))
-        self.assert_stops(support.run(["evaluate", deck]), "validation_fraction", status=1)
+        self.assert_stops(support.run(["evaluate", deck]), "validation_fraction", status=2)
         self.succeed(["evaluate", deck, f"data.validation={self.text}"])
 
 

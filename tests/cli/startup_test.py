@@ -20,7 +20,8 @@ class StartUp(support.TestCase):
                          training={"steps": 1})
         cls.deck = cls.deck_file(deck)
 
-    def start_two(self, failing, prefix=(), arguments=None, status=None, wdir=None):
+    def start_two(self, failing, prefix=(), arguments=None, status=None, wdir=None,
+                  **environment):
         """Two ranks, of which `failing` runs behind `prefix` or with other arguments."""
         good = [support.PROGRAM, "train", str(self.deck)]
         # PROGRAM may be relative to where the tests run.
@@ -34,7 +35,7 @@ class StartUp(support.TestCase):
                 inner = [*prefix, good[0], *(arguments or good[1:])]
             command += ["sh", "-c", 'cd "$0" && exec "$@"', str(place), *inner]
         begin = time.monotonic()
-        result = support.run_command(command)
+        result = support.run_command(command, **environment)
         self.assertLess(time.monotonic() - begin, LIMIT, str(result))
         self.assertNotEqual(result.status, 0, str(result))
         return result
@@ -74,6 +75,20 @@ class StartUp(support.TestCase):
             self.assert_one_fails(
                 "the system has no thread for " + purpose,
                 prefix=["env", f"LD_PRELOAD={FAIL_THREADS}", f"FAIL_THREAD={number}"])
+
+    def test_a_rank_that_does_not_start(self):
+        """The others wait in MPI_Init, each of them watched by itself."""
+        for prefix in (["sh", "-c", "exec sleep 60"],
+                       ["sh", "-c", 'kill -STOP $$; exec "$0" "$@"']):
+            self.assert_one_fails("did not come together within 2 s", "DELTAPIPE_START_TIMEOUT",
+                                  prefix=prefix, DELTAPIPE_START_TIMEOUT="2")
+
+    def test_time_to_start(self):
+        for wrong in ("soon", "-1", "nan", "2 s"):
+            command = [*support.MPIEXEC, support.NUMPROC_FLAG, "2", support.PROGRAM, "train",
+                       str(self.deck)]
+            result = support.run_command(command, DELTAPIPE_START_TIMEOUT=wrong)
+            self.assert_stops(result, "DELTAPIPE_START_TIMEOUT", wrong, status=1)
 
     def test_address_space(self):
         """OpenBLAS would ask for its work memory for ever."""

@@ -31,6 +31,15 @@ class Times(support.TestCase):
     def wire(self, run, *columns):
         return sum(run.steps[name].sum() for name in columns) * 8 / BITS_PER_SECOND
 
+    def test_one_rank(self):
+        """Nobody to talk to: not a moment of it."""
+        run = self.train(self.small(), "alone")
+        parts = self.parts(run)
+        for name in ("wire_exposed", "bubble", "replica_wait"):
+            self.assertFalse(parts[name].any(), parts[name])
+        for name in ("wire_seconds", "wire_hidden_seconds", "collective_bytes", "replica_bytes"):
+            self.assertFalse(run.steps[name].any(), run.steps[name])
+
     def test_slow_link(self):
         deck = self.small(pipeline={"stages": 2, "schedule": "gpipe"},
                           network={"bandwidth": BITS_PER_SECOND})

@@ -86,7 +86,7 @@ class TokenFiles(support.TestCase):
         file = self.characters("g.h5", 27, vocabulary_size=27)
         deck = self.deck_file(self.character_deck(file))
         result = support.run(["generate", deck, "--prompt", "a"])
-        self.assert_stops(result, "generate needs a tokenizer", "tokenizer.path", status=1)
+        self.assert_stops(result, "generate needs a tokenizer", "tokenizer.path", status=2)
 
     def test_mistakes(self):
         unknown = self.deck_file(self.character_deck(self.characters("u.h5", 27)))
@@ -94,12 +94,13 @@ class TokenFiles(support.TestCase):
         low = self.deck_file(self.character_deck(self.characters("l.h5", 27, vocabulary_size=20)))
         self.assert_stops(support.run(["check", low]), "l.h5", "vocabulary of 20", status=1)
         again = self.deck_file(self.from_tokens())
-        self.assert_stops(support.run(["tokenize", again]), "train.h5", "tokens already", status=1)
+        self.assert_stops(support.run(["tokenize", again]), "train.h5", "tokens already", status=2)
         other = self.deck_file(self.from_tokens())
         with_other = support.run(["check", other, "tokenizer.path=",
                                   "tokenizer.train_vocabulary=280", f"data.train={self.text}"])
         self.assert_stops(with_other, "validation.h5", "another tokenizer", status=1)
-        both = support.run(["check", self.deck, f"model.path={self.place}"])
+        both = support.run(["check", self.deck, f"model.path={self.place}",
+                            "tokenizer.train_vocabulary=280"])
         self.assert_stops(both, "model.path and tokenizer.train_vocabulary", status=2)
 
 

@@ -177,6 +177,42 @@ class Bytes(support.TestCase):
         step = 2 * 2 * (HEADER_BYTES + 2 * TOKENS * CHANNELS * 4)
         np.testing.assert_array_equal(run.steps["forward_bytes"], np.full((3, 1), step))
 
+    def test_all_that_is_sent_is_counted(self):
+        """Gradients between replicas, evaluations and sums over ranks."""
+        deck = self.small(pipeline={"stages": 2, "replicas": 2, "partition": [2, 2],
+                                    "verify_replicas": 0},
+                          training={"evaluate_every": 2},
+                          boundary__forward={"codec": "quantize"})
+        run = self.train(deck, "all-bytes", 4)
+        header, _ = support.read_safetensors(self.output("all-bytes") / "model"
+                                             / "model.safetensors")
+        sizes = {name: int(np.prod(tensor["shape"])) for name, tensor in header.items()
+                 if name != "__metadata__"}
+        last = ("h.2.", "h.3.", "ln_f.", "wte.")
+        stages = [0, 0]
+        for name, size in sizes.items():
+            stages[name.removeprefix("transformer.").startswith(last)] += size
+        # A ring over two: each sends half of it twice.
+        np.testing.assert_array_equal(run.steps["replica_bytes"],
+                                      np.tile(2 * 4 * np.array(stages, np.uint64), (3, 1)))
+        # Evaluations send fp32, whatever training sends: 7 samples in micro-batches of 2 or 1.
+        self.assertEqual(run.evaluations["step"].tolist(), [2, 3])
+        self.assertEqual(run.evaluations["forward_bytes"][:, 0].tolist(),
+                         [4 * HEADER_BYTES + 7 * TOKENS * CHANNELS * 4] * 2)
+        rows = run.evaluations["tied_row_bytes"]
+        self.assertEqual(rows[0], rows[1])
+        self.assertGreater(rows[0], 2 * HEADER_BYTES)
+        # A number of 8 bytes for each tensor's norm, replica's loss, rank's clock, measurement; in
+        # the third step also what the evaluation before it summed.
+        sent = run.steps["collective_bytes"] / (2 * 3 * 8)
+        self.assertTrue(len(sizes) + 2 + 4 < sent[0] < len(sizes) + 100, sent)
+        self.assertEqual((sent - sent[0]).tolist(), [0, 0, 3])
+
+        one = self.train(self.small(), "all-bytes-one", 1)
+        for name in ("replica_bytes", "collective_bytes", "tied_row_bytes"):
+            self.assertFalse(one.steps[name].any(), name)
+        self.assertEqual(one.evaluations["forward_bytes"].shape[1], 0)
+
 
 class Compressed(support.TestCase):
     """Two stages, 3-bit changes forward and 6-bit gradients backward."""

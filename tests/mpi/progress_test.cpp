@@ -371,6 +371,70 @@ TEST_CASE("Collectives carry values, texts and nothing", "[collectives]") {
   }
 }
 
+TEST_CASE("Collectives over one rank need no others and see a stop", "[collectives]") {
+  ProgressThread progress(MPI_COMM_SELF);
+  CHECK(all_reduce(progress, MPI_COMM_SELF, 0.1, Reduction::sum) == 0.1);
+  const double nothing = -0.0;
+  CHECK(std::signbit(all_reduce(progress, MPI_COMM_SELF, nothing, Reduction::sum)));
+  std::string text = "alone";
+  broadcast(progress, MPI_COMM_SELF, text, 0);
+  CHECK(gather(progress, MPI_COMM_SELF, text, 0) == std::vector<std::string>{"alone"});
+  barrier(progress, MPI_COMM_SELF);
+  CHECK(progress.take_collective_bytes() == 0);
+  progress.stop_others();
+  CHECK_THROWS_AS(all_reduce(progress, MPI_COMM_SELF, 0.1, Reduction::sum), StopRequested);
+  CHECK_THROWS_AS(broadcast(progress, MPI_COMM_SELF, text, 0), StopRequested);
+  CHECK_THROWS_AS(gather(progress, MPI_COMM_SELF, text, 0), StopRequested);
+  CHECK_THROWS_AS(barrier(progress, MPI_COMM_SELF), StopRequested);
+}
+
+TEST_CASE("Collectives are counted once and pass the emulated wire", "[collectives][link]") {
+  const int size = world_size();
+  ProgressThread progress(MPI_COMM_WORLD);
+  LinkSettings settings;
+  settings.latency_seconds = 0.05;
+  progress.set_wire({std::make_shared<EmulatedLink>(settings, Framing::ethernet),
+                     std::make_shared<EmulatedLink>(settings, Framing::ethernet)});
+  int levels = 0;
+  while (1 << levels < size) ++levels;
+  const auto seconds_of = [&](const auto& collective) {
+    const TimePoint begin = Clock::now();
+    collective();
+    return seconds_between(begin, Clock::now());
+  };
+  std::vector<double> values(10, 1.0);
+  CHECK(seconds_of([&] { all_reduce(progress, MPI_COMM_WORLD, values, Reduction::sum); }) >=
+        2 * levels * 0.05);
+  const std::uint64_t others = static_cast<std::uint64_t>(size) - 1;
+  CHECK(progress.take_collective_bytes() == (world_rank() == 0 ? 2 * others * 80 : 0));
+  CHECK(seconds_of([&] { broadcast(progress, MPI_COMM_WORLD, values, size - 1); }) >=
+        2 * levels * 0.05);
+  CHECK(progress.take_collective_bytes() == (world_rank() == size - 1 ? others * (8 + 80) : 0));
+  const std::string mine(static_cast<std::size_t>(world_rank()), 'x');
+  const double gathered = seconds_of([&] { gather(progress, MPI_COMM_WORLD, mine, 0); });
+  if (world_rank() == 0 && size > 1) CHECK(gathered >= 0.05);
+  CHECK(progress.take_collective_bytes() ==
+        (world_rank() == 0 ? others * sizeof(int) + others * (others + 1) / 2 : 0));
+  CHECK(seconds_of([&] { barrier(progress, MPI_COMM_WORLD); }) >= levels * 0.05);
+}
+
+TEST_CASE("Rank 0 hears of every rank that lives, also after a stop", "[progress]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  CHECK_THROWS_AS(agree(progress,
+                        [&] {
+                          const std::chrono::seconds limit(10);
+                          for (int call = 0; world_rank() == 0 && call < 2; ++call)
+                            CHECK(progress.silent_ranks(limit).empty());
+                          if (world_rank() == 0) progress.stop_others(15);
+                          CHECK(progress.silent_ranks(limit).empty());
+                          for (;;) {
+                            progress.check();
+                            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                          }
+                        }),
+                  Stopped);
+}
+
 TEST_CASE("Gradients are summed to the same bits on all replicas", "[all_reduce]") {
   ProgressThread progress(MPI_COMM_WORLD);
   const int rank = progress.rank();

@@ -5,8 +5,10 @@ the scripts also read what deltapipe itself writes.
 """
 
 import csv
+import fcntl
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,11 +29,19 @@ PARTS = {"compute": 0.5, "codec": 0.05, "cache": 0.05, "wire_exposed": 0.2, "bub
          "replica_wait": 0.0, "other": 0.1}
 
 
-def write_run(path, rate=2.0, steps=100, boundaries=2, version=2, evaluations=None):
+def evaluation_bytes(rows, boundaries, wire):
+    if not wire:
+        return ()
+    return (("forward_bytes", np.full((rows, boundaries), 300, np.uint64)),
+            ("tied_row_bytes", np.full(rows, 50, np.uint64)))
+
+
+def write_run(path, rate=2.0, steps=100, boundaries=2, version=2, evaluations=None, wire=False,
+              status="finished"):
     """Steps of 4 samples at `rate` samples a second after a slow first step."""
     number = np.arange(1, steps + 1)
     with h5py.File(path, "w") as file:
-        file.attrs.update({"format_version": version, "status": "finished",
+        file.attrs.update({"format_version": version, "status": status,
                            "stages": boundaries + 1, "replicas": 1,
                            "partition": [1] * (boundaries + 1),
                            "started": "2000-01-01T00:00:00Z", "deltapipe_version": "0.1.0"})
@@ -58,13 +68,19 @@ def write_run(path, rate=2.0, steps=100, boundaries=2, version=2, evaluations=No
             for name, value in (("first_visits", 1), ("hits", 2), ("misses", 3),
                                 ("late_misses", 0), ("bytes_read", 5000), ("bytes_written", 0)):
                 table["cache_" + name] = np.full(stages, value, np.uint64)
+        if wire:
+            table["tied_row_bytes"] = np.full(steps, 10, np.uint64)
+            table["tied_gradient_bytes"] = np.full(steps, 20, np.uint64)
+            table["replica_bytes"] = np.full(stages, 100, np.uint64)
+            table["collective_bytes"] = np.full(steps, 5, np.uint64)
         for name, values in table.items():
             file[f"steps/{name}"] = values
         # (step, validation loss)
         rows = np.array(evaluations or ([(steps, 3.25)] if steps else []), float).reshape(-1, 2)
         for name, values in (("step", rows[:, 0].astype(np.uint64)), ("epoch", rows[:, 0] / 50),
                              ("seconds", 100 + rows[:, 0] * 4 / rate), ("loss", rows[:, 1]),
-                             ("perplexity", np.exp(rows[:, 1]))):
+                             ("perplexity", np.exp(rows[:, 1])),
+                             *evaluation_bytes(len(rows), boundaries, wire)):
             file[f"evaluations/{name}"] = values
 
 
@@ -97,7 +113,8 @@ class AnalysisTest(unittest.TestCase):
             rows = list(csv.DictReader(file))
         self.assertEqual(list(rows[0]), ["run", "status", "perplexity", "wire_bytes",
                                          "sequences_per_second", "speedup", "target_loss",
-                                         "seconds_to_loss", "bytes_to_loss"])
+                                         "seconds_to_loss", "bytes_to_loss",
+                                         "evaluation_bytes"])
         self.assertEqual([row["status"] for row in rows], ["finished", "finished"])
         self.assertEqual([row["run"] for row in rows], ["none", "delta"])
         self.assertEqual([row["wire_bytes"] for row in rows], ["400000", "200000"])
@@ -148,6 +165,46 @@ class AnalysisTest(unittest.TestCase):
         self.assertNotIn("75.0 %", old)
         self.assertIn("400.00 kB", text)
         self.run_script("run_table.py", self.directory / "r.h5", "--every", -1, status=2)
+
+    def test_all_bytes_are_summed(self):
+        run = self.file("r.h5", wire=True)
+        text = self.run_script("run_table.py", run)
+        # A step: two boundaries both ways, rows and their gradients, three stages' replicas, sums.
+        self.assertIn("433.50 kB (4.33 kB a step)", text)
+        self.assertIn("evaluations  650 B more", text)
+        table = self.directory / "out.csv"
+        self.run_script("compare_runs.py", run, "--csv", table)
+        with open(table, newline="") as file:
+            row, = csv.DictReader(file)
+        self.assertEqual((row["wire_bytes"], row["evaluation_bytes"]), ("433500", "650"))
+
+    def test_a_run_that_was_killed(self):
+        run = self.file("run.h5", status="running")
+        lock = self.directory / ".deltapipe.lock"
+
+        def status():
+            self.run_script("compare_runs.py", run, "--csv", self.directory / "out.csv")
+            with open(self.directory / "out.csv", newline="") as file:
+                row, = csv.DictReader(file)
+            self.assertRegex(self.run_script("run_table.py", run), "status +" + row["status"])
+            return row["status"]
+
+        self.assertEqual(status(), "unknown")
+        lock.write_text("0123\nprocess 1 on here\n")
+        self.assertEqual(status(), "killed")
+        self.assertIn("no process holds", self.run_script("run_table.py", run))
+        with open(lock, "r+b") as holder:
+            fcntl.fcntl(holder, fcntl.F_OFD_SETLK,
+                        struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            self.assertEqual(status(), "running")
+        self.assertEqual(status(), "killed")
+        lock.unlink()
+        lock.symlink_to("elsewhere")
+        self.assertEqual(status(), "unknown")
+        with h5py.File(run, "r+") as file:
+            file.attrs["status"] = "failed"
+            file.attrs["reason"] = "lost contact with rank 1"
+        self.assertIn("failed: lost contact with rank 1", self.run_script("run_table.py", run))
 
     def test_plot(self):
         first, second = self.file("a.h5"), self.file("b.h5", steps=1, boundaries=0)

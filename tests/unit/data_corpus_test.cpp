@@ -62,8 +62,18 @@ TEST_CASE("The suffix tells the format unless it is set", "[data]") {
   CHECK(data_format("b.h5", DataFormat::automatic) == DataFormat::hdf5);
   CHECK(data_format("b.hdf5", DataFormat::automatic) == DataFormat::hdf5);
   CHECK(data_format("b.dat", DataFormat::text) == DataFormat::text);
-  CHECK_THROWS_AS(data_format("b.dat", DataFormat::automatic), UserError);
+  const TemporaryDirectory directory;
+  write_bytes(directory / "b.dat", "x");
+  CHECK_THAT(message_of<UserError>([&] { data_format(directory / "b.dat", {}); }),
+             Contains("suffix"));
   CHECK_THROWS_AS(data_format("", DataFormat::automatic), UserError);
+  // What is no file has no suffix to mend.
+  CHECK_THAT(message_of<UserError>([] { data_format("/dev/zero", {}); }),
+             Contains("this is a device"));
+  CHECK_THAT(message_of<UserError>([&] { data_format(directory.path(), {}); }),
+             Contains("directory"));
+  CHECK_THAT(message_of<UserError>([&] { data_format(directory / "none.dat", {}); }),
+             Contains("No such file"));
 }
 
 TEST_CASE("A text file is one document, large ones come in pieces", "[data]") {
@@ -101,7 +111,8 @@ TEST_CASE("Text that is not UTF-8 is an error with its place", "[data]") {
   write_bytes(file, std::string("\xFF\xFEO\0n\0e\0", 8));
   CHECK_THAT(message(file), Contains("a.txt:1:1: this is no UTF-8 text: byte 0xFF at offset 0"));
   write_bytes(file, std::string("O\0n\0e\0", 6));
-  CHECK_THAT(message(file), Contains("a.txt:1:2: this is no UTF-8 text: byte 0x00 at offset 1"));
+  CHECK_THAT(message(file), Contains("a.txt:1:2: this is no text, it holds a NUL: byte 0x00 at "
+                                     "offset 1; name a text file; one in UTF-16"));
   write_bytes(file, "One \xF0\x9F\x98");
   CHECK_THAT(message(file), Contains("byte 0xF0 at offset 4"));
   const std::string lines = directory / "a.jsonl";

@@ -408,6 +408,50 @@ TEST_CASE("contradictions are refused") {
             .empty());
 }
 
+TEST_CASE("a mistake that shows later is told with the place of its key") {
+  DeckPlaces places;
+  parse_deck("[data]\n  sequence_length = 64\n[training]\nmicro_batches = 2\n", "d.toml",
+             {"training.micro_batch_size=3", "training.micro_batches=4"}, &places);
+  const auto told = [&](Mistake mistake) -> std::string {
+    try {
+      with_places(places, [&] { throw UserError(mistake); });
+    } catch (const UserError& error) {
+      CHECK(error.mistake().keys == mistake.keys);
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(told({.what = "too long", .value = "64", .keys = {"data.sequence_length"}}) ==
+        "d.toml:2:3: too long (got 64)");
+  // The first key that was given, and the override in place of the deck's line.
+  CHECK(told({.what = "too large", .keys = {"cache.budget", "training.micro_batches"}}) ==
+        "argument 'training.micro_batches=4': too large");
+  CHECK(told({.what = "too large", .keys = {"cache.budget", "cache.directory"}}) ==
+        "d.toml: too large");
+  CHECK(told({.what = "broken", .file = "a.txt", .line = 4, .keys = {"data.sequence_length"}}) ==
+        "a.txt:4: broken");
+  CHECK(told({.what = "the disk is full"}) == "the disk is full");
+  CHECK_NOTHROW(with_places(places, [] {}));
+  CHECK_THROWS_AS(with_places(places, [] { throw InternalError("bug"); }), InternalError);
+}
+
+TEST_CASE("a model on the command line takes the place of the deck's new one") {
+  const std::string deck = "[tokenizer]\ntrain_vocabulary = 300\n[model.new]\nn_layer = 2\n";
+  const Settings settings = parse_deck(deck, "d.toml", {"model.path=m"});
+  CHECK(settings.model.path == "m");
+  CHECK(settings.tokenizer.train_vocabulary == 0);
+  CHECK(parse_deck(effective_deck(settings), "again") == settings);
+  CHECK(parse_deck(deck, "d.toml", {"model.path="}).tokenizer.train_vocabulary == 300);
+  // Both in the deck, or both on the command line, contradict each other.
+  const std::string both = "[model]\npath = \"m\"\n" + deck;
+  CHECK_THAT(message_of(both), Catch::Contains("exclude each other"));
+  CHECK_THAT(message_of(both, {"data.shuffle=false"}), Catch::Contains("exclude each other"));
+  CHECK_THAT(message_of("", {"model.path=m", "tokenizer.train_vocabulary=300"}),
+             Catch::Contains("exclude each other"));
+  CHECK_THAT(message_of("[model]\npath = \"m\"\n", {"tokenizer.train_vocabulary=300"}),
+             Catch::Contains("exclude each other"));
+}
+
 TEST_CASE("unreadable decks are refused") {
   const auto path = std::filesystem::temp_directory_path() / "deltapipe_deck_test.toml";
   CHECK_THROWS_WITH(read_deck("/does/not/exist.toml"),

@@ -88,6 +88,23 @@ TEST_CASE("Collectives over wires of ranks by hand", "[link]") {
   // A tree of 4 goes up two levels and down two.
   CHECK(ms(wire(3).book_tree(at(0), 4, 100)) == Approx(4 * 103));
   CHECK(ms(wire(0).book_tree(at(0), 5, 10)) == Approx(60));
+  // Down the two levels of a tree of 3 or 4, from its root and elsewhere.
+  for (const int ranks : {3, 4}) {
+    for (const bool is_root : {true, false}) {
+      const RankWire own = wire(3);
+      CHECK(ms(own.book_broadcast(at(0), ranks, is_root, 100)) == Approx(206));
+      CHECK(ms((is_root ? own.out : own.in)->book(at(206), 1).start) == Approx(206));
+      CHECK(ms((is_root ? own.in : own.out)->book(at(0), 1).start) == Approx(0));
+    }
+    CHECK(ms(wire(3).book_barrier(at(0), ranks)) == Approx(2 * 4));
+  }
+  CHECK(ms(wire(3).book_broadcast(at(0), 1, true, 100)) == 0);
+  CHECK(ms(wire(3).book_barrier(at(0), 1)) == 0);
+  // All to the root; the others are free once theirs has left.
+  CHECK(ms(wire(3).book_gather(at(0), true, 300)) == Approx(303));
+  CHECK(ms(wire(3).book_gather(at(0), false, 100)) == Approx(100));
+  CHECK(all_reduce_bytes(4, 100) == 600);
+  CHECK(all_reduce_bytes(1, 100) == 0);
   // What is under way goes first, and the ring's parts then hold up later messages.
   const RankWire busy = wire(0);
   busy.out->book(at(0), 50);

@@ -46,6 +46,7 @@ StepRecord step_record(std::uint64_t step, int stages) {
   record.gradient_norm = 1 / x;
   record.tokens = 2048;
   record.samples = 16;
+  record.collective_bytes = step * 3;
   for (DirectionRecord* direction : {&record.forward, &record.backward}) {
     for (std::size_t i = 0; i < boundaries; ++i) {
       direction->bytes.push_back(step * 10 + i);
@@ -61,11 +62,19 @@ StepRecord step_record(std::uint64_t step, int stages) {
   return record;
 }
 
-EvaluationRecord evaluation_record(std::uint64_t step) {
+EvaluationRecord evaluation_record(std::uint64_t step, int stages) {
   const double loss = 3.5 + 1.0 / static_cast<double>(step);
-  return {
-      step, static_cast<double>(step) / 100, static_cast<double>(step) * 0.25, loss, std::exp(loss),
-      999};
+  EvaluationRecord record{step,
+                          static_cast<double>(step) / 100,
+                          static_cast<double>(step) * 0.25,
+                          loss,
+                          std::exp(loss),
+                          999,
+                          {},
+                          70};
+  for (int boundary = 0; boundary + 1 < stages; ++boundary)
+    record.forward_bytes.push_back(static_cast<std::uint64_t>(500 + boundary));
+  return record;
 }
 
 template <typename T>
@@ -108,7 +117,7 @@ TEST_CASE("A run file holds what was appended", "[files][run_file]") {
     CHECK(file.read_string_attribute("started").size() == 20);
   }
   for (std::uint64_t step = 1; step <= 700; ++step) run.append(step_record(step, 3));
-  run.append(evaluation_record(700));
+  run.append(evaluation_record(700, 3));
   CHECK(complete_steps(path) == 0);
   run.flush();
   CHECK(complete_steps(path) == 700);
@@ -143,6 +152,11 @@ TEST_CASE("A run file holds what was appended", "[files][run_file]") {
   CHECK(file.open_dataset("steps/seconds").read_string_attribute("unit") == "s");
   CHECK(column<double>(file, "evaluations/perplexity") ==
         std::vector<double>{std::exp(3.5 + 1.0 / 700)});
+  CHECK(column<std::uint64_t>(file, "evaluations/forward_bytes") ==
+        std::vector<std::uint64_t>{500, 501});
+  CHECK(column<std::uint64_t>(file, "evaluations/tied_row_bytes") ==
+        std::vector<std::uint64_t>{70});
+  CHECK(column<std::uint64_t>(file, "steps/collective_bytes")[700] == 701 * 3);
 }
 
 TEST_CASE("A run of one stage has no boundaries", "[files][run_file]") {
@@ -216,6 +230,7 @@ TEST_CASE("A run file says how and why a run stopped", "[files][run_file]") {
   {
     RunFile run(path, attributes_of(2));
     run.append(step_record(1, 2));
+    run.close(RunStatus::failed, "rank 1 does not answer");
     run.close(RunStatus::interrupted, "SIGTERM");
   }
   const hdf5::File file = hdf5::File::open_read_only(path);
@@ -274,7 +289,7 @@ TEST_CASE("Runs for the analysis scripts", "[.write_runs]") {
                 attributes_of(stages));
     for (std::uint64_t step = 1; step <= 200; ++step) {
       run.append(step_record(step, stages));
-      if (step % 100 == 0) run.append(evaluation_record(step));
+      if (step % 100 == 0) run.append(evaluation_record(step, stages));
     }
     run.close();
   }

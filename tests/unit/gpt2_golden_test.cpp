@@ -66,7 +66,7 @@ InProcessPipeline<Real> load_pipeline(const std::string& model, const std::vecto
   const Gpt2Config config = Gpt2Config::load(directory);
   InProcessPipeline<Real> pipeline(config, partition, shape, settings);
   for (int k = 0; k < pipeline.stage_count(); ++k)
-    load_weights(directory, pipeline.stage(k).parameters());
+    load_weights(SafetensorsReader::open_directory(directory), pipeline.stage(k).parameters());
   return pipeline;
 }
 

@@ -119,6 +119,10 @@ TEST_CASE("Initial weights depend on the seed and not on the partition", "[model
   CHECK(whole != initial_values(config, 6, {3}));
 }
 
+SafetensorsReader weights_in(const TemporaryDirectory& directory) {
+  return SafetensorsReader::open_directory(directory.path());
+}
+
 TEST_CASE("Saved weights load again, whole and by stages", "[models][weights]") {
   const TemporaryDirectory directory;
   for (const bool tied : {true, false}) {
@@ -130,7 +134,7 @@ TEST_CASE("Saved weights load again, whole and by stages", "[models][weights]") 
     Values loaded;
     for (int k = 0; k < 2; ++k) {
       Gpt2Stage<float> stage(config, stage_part({1, 2}, k), false);
-      load_weights(directory.path(), stage.parameters());
+      load_weights(weights_in(directory), stage.parameters());
       loaded.merge(values_of(stage.parameters()));
     }
     CHECK(loaded == values);
@@ -143,7 +147,7 @@ TEST_CASE("Missing tensors and other shapes are the user's mistake", "[models][w
   const Values values = initial_values(config, 5, {3});
   Gpt2Stage<float> stage(config, {0, 3, true, true}, false);
   const auto load = [&](Gpt2Stage<float>& into) {
-    return message_of<UserError>([&] { load_weights(directory.path(), into.parameters()); });
+    return message_of<UserError>([&] { load_weights(weights_in(directory), into.parameters()); });
   };
   CHECK_THAT(load(stage), Catch::Contains("model.safetensors"));  // no such file
 
@@ -151,7 +155,7 @@ TEST_CASE("Missing tensors and other shapes are the user's mistake", "[models][w
   CHECK_THAT(load(stage), Catch::Contains("transformer.h.1.mlp.c_fc.bias"));
   // A stage that does not need the tensor does not miss it.
   Gpt2Stage<float> last(config, {2, 1, false, true}, false);
-  CHECK_NOTHROW(load_weights(directory.path(), last.parameters()));
+  CHECK_NOTHROW(load_weights(weights_in(directory), last.parameters()));
 
   save_without(directory, config, "", values);
   Gpt2Config wider = config;
@@ -164,19 +168,18 @@ TEST_CASE("Missing tensors and other shapes are the user's mistake", "[models][w
 
 TEST_CASE("A stored output matrix is told from the token embedding", "[models][weights]") {
   const TemporaryDirectory directory;
-  CHECK_FALSE(has_own_head(directory.path()));  // no weights yet
   Gpt2Config config = small_config();
   Values values = initial_values(config, 5, {3});
   save_without(directory, config, "", values);
-  CHECK_FALSE(has_own_head(directory.path()));  // tied: no such tensor
+  CHECK_FALSE(has_own_head(weights_in(directory)));  // tied: no such tensor
   config.tie_word_embeddings = false;
   values = initial_values(config, 5, {3});
   values["lm_head.weight"] = values.at("wte.weight");
   save_without(directory, config, "", values);
-  CHECK_FALSE(has_own_head(directory.path()));
+  CHECK_FALSE(has_own_head(weights_in(directory)));
   values["lm_head.weight"].back() += 1;
   save_without(directory, config, "", values);
-  CHECK(has_own_head(directory.path()));
+  CHECK(has_own_head(weights_in(directory)));
 }
 
 TEST_CASE("The balanced partition is as good as the best of all", "[models][partition]") {

@@ -29,6 +29,17 @@ Ids all_of(const StepPlan& plan) {
   return ids;
 }
 
+TEST_CASE("A run has the deck's steps or its epochs'", "[step_plan]") {
+  TrainingSettings settings;
+  settings.epochs = 2.5;
+  CHECK(total_steps(settings, 4) == 10);
+  CHECK(total_steps(settings, 3) == 8);
+  settings.epochs = 0.001;
+  CHECK(total_steps(settings, 3) == 1);
+  settings.steps = 7;
+  CHECK(total_steps(settings, 3) == 7);
+}
+
 TEST_CASE("An epoch visits every sample once, whatever the layout", "[step_plan]") {
   for (const std::uint64_t size : {1u, 2u, 5u, 12u, 13u, 100u})
     for (const int replicas : {1, 2, 3, 7})

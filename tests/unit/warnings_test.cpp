@@ -38,3 +38,25 @@ TEST_CASE("dropout is warned of where it hurts and only there") {
   model.resid_pdrop = 0;
   CHECK(warnings_of(delta_over(2), model).empty());
 }
+
+TEST_CASE("a trace of a step that does not come is warned of") {
+  OutputSettings output;
+  CHECK(warnings_of_steps(output, 3).empty());
+  output.trace_step = 3;
+  CHECK(warnings_of_steps(output, 3).empty());
+  output.trace_step = 4;
+  const auto warnings = warnings_of_steps(output, 3);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("output.trace_step is 4") != std::string::npos);
+  CHECK(warnings[0].find("step 3") != std::string::npos);
+}
+
+TEST_CASE("the use of a model that nothing trained is warned of") {
+  Settings settings;
+  settings.output.directory = "/does/not/exist";
+  const auto warnings = warnings_of_untrained(settings);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("nothing has trained; set model.path to") != std::string::npos);
+  settings.model.path = "m";
+  CHECK(warnings_of_untrained(settings).empty());
+}

@@ -1,0 +1,33 @@
+// The files that a deck names, and which of them are there: `check` prints what is missing, the
+// other commands start with nothing missing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/deck/settings.hpp"
+#include "core/error.hpp"
+
+namespace deltapipe {
+
+/// What reads the files. train: also evaluate and check. tokenize needs no model.
+enum class InputUse { train, generate, tokenize };
+
+struct InputFiles {
+  bool texts = false;            ///< all of data.train and data.validation
+  bool tokenizer = false;        ///< load_tokenizer() finds one, or text to train one from
+  bool config = false;           ///< model.path has a config.json
+  bool weights = false;          ///< and weights
+  std::vector<Mistake> missing;  ///< what the use needs and nobody brought yet, with remedies
+};
+
+/// Opens files, but reads none.
+InputFiles find_input_files(const Settings& settings, InputUse use);
+
+/// UserError that names the first that is missing, if any is.
+void require(const InputFiles& files);
+
+/// The user's mistake where text meets no tokenizer.
+Mistake no_tokenizer(const std::string& needed_for);
+
+}  // namespace deltapipe

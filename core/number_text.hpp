@@ -1,0 +1,12 @@
+// Numbers as text for people.
+#pragma once
+
+#include <string>
+
+namespace deltapipe {
+
+/// `value` by a format of printf for one double. NaN is "nan", whatever its sign, which printf
+/// shows and which depends on the processor.
+std::string number_text(const char* format, double value);
+
+}  // namespace deltapipe
