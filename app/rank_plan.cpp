@@ -79,7 +79,7 @@ RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
     e.boundary = static_cast<std::uint32_t>(boundary);
     e.evaluates = !backward;
     e.backward = backward;
-    e.sender = backward != (boundary == place.stage);
+    e.side = backward != (boundary == place.stage) ? BoundarySide::sender : BoundarySide::receiver;
     e.slots = message_buffers(settings.pipeline.schedule, shape.micro_batches,
                               settings.pipeline.in_flight);
     return e;
