@@ -24,7 +24,7 @@ CacheShape cache_shape(const BoundaryEndPlan& plan, const Codec& codec) {
   const int samples = plan.codec.shape.max_samples;
   CacheShape shape;
   shape.samples = plan.memory.samples;
-  shape.record_bytes = codec.record_bytes();
+  shape.record_bytes = codec.record().bytes(plan.side);
   shape.max_samples_in_flight = samples;
   shape.prefetch_samples = std::max(1, plan.memory.prefetch_micro_batches) * samples;
   return shape;
@@ -55,7 +55,7 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
   MemoryLedger ledger;
   ChannelOptions channel;
   const std::size_t hashes = MemoryCheck::max_bytes(
-      plan.memory.verify_every, plan.codec.shape.max_samples, codec->record_bytes());
+      plan.memory.verify_every, plan.codec.shape.max_samples, codec->record().shared_bytes);
   channel.max_payload_bytes = payload + hashes;
   channel.slots = plan.slots;
   ledger.add_host(MemoryUse::messages, channel_memory_bytes(channel));
@@ -63,7 +63,7 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
                           codec->memory_bytes() + (plain ? plain->memory_bytes() : 0) + 2 * hashes);
   if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
     ledger.add<DeviceBytes>(MemoryUse::messages, payload);
-  if (codec->record_bytes() == 0) return ledger;
+  if (codec->record().bytes(plan.side) == 0) return ledger;
   if (plan.memory.samples == 0) {
     ledger.add<DeviceBytes>(MemoryUse::cache, plan.memory.budget_bytes);
     return ledger;
@@ -78,7 +78,7 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
 CacheNeed cache_need(const BoundaryEndPlan& plan) {
   const std::unique_ptr<Codec> codec = main_codec(plan.codec);
   CacheNeed need;
-  need.record_bytes = codec->record_bytes();
+  need.record_bytes = codec->record().bytes(plan.side);
   if (need.record_bytes == 0 || plan.memory.samples == 0) return need;
   const CacheShape shape = cache_shape(plan, *codec);
   const CacheMemory memory = ActivationCache::memory_bytes(shape, plan.memory.budget_bytes);
@@ -90,7 +90,7 @@ CacheNeed cache_need(const BoundaryEndPlan& plan) {
 
 void check_cache_budget(const BoundaryEndPlan& plan) {
   const std::unique_ptr<Codec> codec = main_codec(plan.codec);
-  if (codec->record_bytes() == 0) return;
+  if (codec->record().bytes(plan.side) == 0) return;
   CacheShape shape = cache_shape(plan, *codec);
   if (plan.memory.samples == 0) shape.samples = shape.max_samples_in_flight;
   ActivationCache::check_budget(shape, plan.memory.budget_bytes);
@@ -99,7 +99,7 @@ void check_cache_budget(const BoundaryEndPlan& plan) {
 std::string spill_file_path(const BoundaryEndPlan& plan) {
   return plan.memory.directory + "/cache-replica" + std::to_string(plan.memory.replica) +
          "-boundary" + std::to_string(plan.boundary) + (plan.backward ? "-backward" : "-forward") +
-         (plan.sender ? "-sender.h5" : "-receiver.h5");
+         (plan.side == BoundarySide::sender ? "-sender.h5" : "-receiver.h5");
 }
 
 BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
@@ -110,17 +110,17 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
       first_sample_(plan.memory.first_sample),
       sample_stride_(plan.memory.sample_stride),
       memory_check_(plan.memory.verify_every, plan.codec.shape.max_samples,
-                    codec_->record_bytes()) {
+                    codec_->record().shared_bytes) {
   if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
     staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
-  if (codec_->record_bytes() == 0) return;
+  if (codec_->record().bytes(plan.side) == 0) return;
 
   const BoundaryCodec& codec = plan.codec;
   const BoundaryMemory& memory = plan.memory;
   CacheIdentity identity;
   identity.boundary = plan.boundary;
   identity.backward = plan.backward;
-  identity.sender = plan.sender;
+  identity.sender = plan.side == BoundarySide::sender;
   identity.storage = kMemoryStorageNames[static_cast<std::size_t>(codec.storage)];
   identity.tokens = codec.shape.tokens;
   identity.channels = codec.shape.channels;
@@ -147,28 +147,20 @@ void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
   cache_->prefetch(record_ids_);
 }
 
-const Visit& BoundaryEnd::begin_visit(const Crossing& crossing) {
-  visit_.seed = crossing.seed;
-  visit_.step = crossing.step;
-  visit_.epoch = crossing.epoch;
-  visit_.boundary = crossing.boundary;
-  visit_.backward = crossing.backward;
-  visit_.sample_ids.assign(crossing.sample_ids.begin(), crossing.sample_ids.end());
-  visit_.tokens.assign(crossing.tokens.begin(), crossing.tokens.end());
-  visit_.visits.assign(visit_.sample_ids.size(), 0);
-  if (remembers(crossing)) {
-    const ActivityScope activity(account_, Activity::cache);
-    const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
-    find_records(crossing.sample_ids);
-    cache_->acquire(record_ids_, records_, visit_.visits);
-    memory_check_.choose(visit_, records_);
-  } else {
+void BoundaryEnd::acquire_records(Crossing& crossing) {
+  if (!remembers(crossing)) {
+    crossing.visits.assign(crossing.samples(), 0);
     memory_check_.choose_none();
+    return;
   }
-  return visit_;
+  const ActivityScope activity(account_, Activity::cache);
+  const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
+  find_records(crossing.sample_ids);
+  cache_->acquire(record_ids_, records_, crossing.visits);
+  memory_check_.choose(crossing, records_);
 }
 
-void BoundaryEnd::end_visit(const ExecSpace& exec, const Crossing& crossing) {
+void BoundaryEnd::release_records(const ExecSpace& exec, const Crossing& crossing) {
   if (!remembers(crossing)) return;
   const ActivityScope activity(account_, Activity::cache);
   cache_->release(exec, record_ids_);
@@ -180,16 +172,7 @@ CodecStatistics BoundaryEnd::take_codec_statistics(const ExecSpace& exec) {
 }
 
 MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
-  MessageHeader h;
-  h.kind = crossing.kind;
-  h.direction = crossing.backward ? Direction::backward : Direction::forward;
-  h.step = crossing.step;
-  h.micro_batch = crossing.micro_batch;
-  h.boundary = crossing.boundary;
-  h.sample_hash = sample_hash(crossing.sample_ids);
-  h.sample_count = static_cast<std::uint32_t>(crossing.sample_ids.size());
-  h.codec_id = (crossing.training ? codec_ : plain_)->id();
-  return h;
+  return header_of(crossing, codec(crossing).id());
 }
 
 std::size_t BoundaryEnd::max_payload_bytes() const {
@@ -216,16 +199,16 @@ BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer
                    .max_payload_bytes = max_message_bytes(), .slots = plan.slots, .name = name},
                std::move(link)) {}
 
-void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
+void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
                           const MatrixRef<float>& x_BTC) {
   const SendChannel::Buffer buffer = channel_.acquire();
   const DeviceBytes payload = device_payload(buffer.payload);
-  const Visit& visit = begin_visit(crossing);
+  acquire_records(crossing);
   std::size_t bytes = 0;
   {
     const ActivityScope activity(account_, Activity::codec);
     const TraceScope trace(TraceCategory::encode, "encode", crossing.micro_batch);
-    bytes = codec(crossing).encode(exec, visit, activations(x_BTC), records_, payload);
+    bytes = codec(crossing).encode(exec, crossing, activations(x_BTC), records_, payload);
     if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
       Kokkos::deep_copy(exec, Kokkos::subview(buffer.payload, range),
@@ -234,7 +217,7 @@ void BoundarySender::send(const ExecSpace& exec, const Crossing& crossing,
     memory_check_.hash(exec, records_);
     exec.fence();
   }
-  end_visit(exec, crossing);
+  release_records(exec, crossing);
   memory_check_.append(buffer.payload.data() + bytes);
   channel_.send(buffer, header(crossing), bytes + memory_check_.bytes());
 }
@@ -246,11 +229,28 @@ BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int 
                ChannelOptions{
                    .max_payload_bytes = max_message_bytes(), .slots = plan.slots, .name = name}) {}
 
-void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
+namespace {
+
+[[noreturn]] void refuse_without_hashes(const ReceiveChannel::Received& received,
+                                        std::size_t hashes) {
+  const MessageHeader& header = received.header;
+  throw UserError({.what = "the message of rank " + std::to_string(header.source_rank) +
+                           " to rank " + std::to_string(header.target_rank) + " at boundary " +
+                           std::to_string(header.boundary) + ", step " +
+                           std::to_string(header.step) + " is too short for its memories' hashes",
+                   .value = std::to_string(received.payload.extent(0)) + " bytes, not " +
+                            std::to_string(hashes) + " or more",
+                   .remedy = "run the same program and deck on all ranks"});
+}
+
+}  // namespace
+
+void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
                                const MatrixRef<float>& x_BTC) {
-  const Visit& visit = begin_visit(crossing);
+  acquire_records(crossing);
   const ReceiveChannel::Received received = channel_.receive(header(crossing));
-  const std::size_t hashes = std::min(memory_check_.bytes(), received.payload.extent(0));
+  const std::size_t hashes = memory_check_.bytes();
+  if (received.payload.extent(0) < hashes) refuse_without_hashes(received, hashes);
   const std::size_t bytes = received.payload.extent(0) - hashes;
   const DeviceBytes payload = device_payload(received.payload);
   {
@@ -261,13 +261,13 @@ void BoundaryReceiver::receive(const ExecSpace& exec, const Crossing& crossing,
       Kokkos::deep_copy(exec, Kokkos::subview(payload, range),
                         Kokkos::subview(received.payload, range));
     }
-    codec(crossing).decode(exec, visit, payload, bytes, records_, activations(x_BTC));
+    codec(crossing).decode(exec, crossing, payload, bytes, records_, activations(x_BTC));
     memory_check_.hash(exec, records_);
     exec.fence();
   }
-  memory_check_.compare(received.payload.data() + bytes, visit, received.header);
+  memory_check_.compare(received.payload.data() + bytes, crossing, received.header);
   channel_.release(received);
-  end_visit(exec, crossing);
+  release_records(exec, crossing);
 }
 
 }  // namespace deltapipe

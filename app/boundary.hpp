@@ -19,22 +19,6 @@ namespace deltapipe {
 /// Tells the channels between two ranks apart.
 enum ChannelTag : int { kForwardTag, kBackwardTag, kTokenRowsTag, kTokenGradientsTag };
 
-/// What both ends of a crossing agree on before a byte is sent.
-struct Crossing {
-  MessageKind kind = MessageKind::activation;
-  std::uint64_t seed = 0;
-  std::uint64_t step = 0;
-  double epoch = 0;
-  std::uint32_t micro_batch = 0;
-  std::uint32_t boundary = 0;
-  bool backward = false;
-  /// Evaluation and generation send fp32 and leave the memories alone: their samples are not those
-  /// of the training set.
-  bool training = true;
-  std::span<const std::uint64_t> sample_ids;
-  std::span<const int> tokens;  ///< valid tokens of each sample
-};
-
 /// How an end encodes.
 struct BoundaryCodec {
   CodecSettings settings;
@@ -64,7 +48,7 @@ struct BoundaryEndPlan {
   BoundaryMemory memory;
   std::uint32_t boundary = 0;
   bool backward = false;
-  bool sender = false;
+  BoundarySide side = BoundarySide::receiver;
   int slots = 2;  ///< message buffers
   /// Also carries the fp32 messages of evaluations; gradients do not.
   bool evaluates = true;
@@ -98,11 +82,12 @@ class BoundaryEnd {
  protected:
   /// Fills record_ids_.
   void find_records(std::span<const std::uint64_t> sample_ids);
-  Codec& codec(const Crossing& crossing) { return crossing.training ? *codec_ : *plain_; }
+  Codec& codec(const Crossing& crossing) const { return crossing.training ? *codec_ : *plain_; }
   bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
-  /// Pins the crossing's memories into records_.
-  const Visit& begin_visit(const Crossing& crossing);
-  void end_visit(const ExecSpace& exec, const Crossing& crossing);
+  /// Pins the crossing's records into records_ and fills in its visits.
+  void acquire_records(Crossing& crossing);
+  /// Unpins what the crossing's kernels on exec have changed.
+  void release_records(const ExecSpace& exec, const Crossing& crossing);
   MessageHeader header(const Crossing& crossing) const;
   std::size_t max_payload_bytes() const;  ///< of the codecs
   std::size_t max_message_bytes() const;  ///< hashes of memories included
@@ -116,7 +101,6 @@ class BoundaryEnd {
   std::unique_ptr<ActivationCache> cache_;
   std::uint64_t first_sample_;
   std::uint64_t sample_stride_;
-  Visit visit_;                            ///< of the samples at hand
   std::vector<std::uint64_t> record_ids_;  ///< of the samples at hand, in the cache
   MemoryRecords records_;
   MemoryCheck memory_check_;
@@ -129,8 +113,9 @@ class BoundarySender : public BoundaryEnd {
                  const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
                  const std::string& name);
 
-  /// x_BTC: rows of shape.tokens a sample. Returns when x_BTC may be overwritten.
-  void send(const ExecSpace& exec, const Crossing& crossing, const MatrixRef<float>& x_BTC);
+  /// x_BTC: rows of shape.tokens a sample. Returns when x_BTC may be overwritten. Fills in
+  /// crossing.visits.
+  void send(const ExecSpace& exec, Crossing& crossing, const MatrixRef<float>& x_BTC);
   /// Waits until everything left.
   void flush() { channel_.flush(); }
   ChannelStatistics take_statistics() { return channel_.take_statistics(); }
@@ -144,8 +129,8 @@ class BoundaryReceiver : public BoundaryEnd {
   BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                    const BoundaryEndPlan& plan, const std::string& name);
 
-  /// Waits for the message and decodes it into x_BTC.
-  void receive(const ExecSpace& exec, const Crossing& crossing, const MatrixRef<float>& x_BTC);
+  /// Waits for the message and decodes it into x_BTC. Fills in crossing.visits.
+  void receive(const ExecSpace& exec, Crossing& crossing, const MatrixRef<float>& x_BTC);
   ChannelStatistics take_statistics() { return channel_.take_statistics(); }
 
  private:

@@ -211,18 +211,18 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
   for (const bool backward : {false, true}) {
     const CodecSettings& codec_settings = backward ? settings.backward : settings.forward;
     const std::unique_ptr<Codec> codec = make_codec(codec_settings, shape, settings.cache.storage);
-    Visit visit;
-    visit.backward = backward;
-    visit.epoch = codec_settings.warmup_epochs;
+    Crossing crossing;
+    crossing.kind = backward ? CrossingKind::gradient : CrossingKind::activation;
+    crossing.epoch = codec_settings.warmup_epochs;
     for (int b = 0; b < t.micro_batch_size; ++b) {
-      visit.sample_ids.push_back(b);
-      visit.tokens.push_back(model.tokens);
-      visit.visits.push_back(0);
+      crossing.sample_ids.push_back(b);
+      crossing.tokens.push_back(model.tokens);
+      crossing.visits.push_back(0);
     }
-    const double first = static_cast<double>(codec->payload_bytes(visit));
+    const double first = static_cast<double>(codec->payload_bytes(crossing));
     // A refined first visit takes several; later ones are all alike.
-    std::fill(visit.visits.begin(), visit.visits.end(), 1000u);
-    const double later = static_cast<double>(codec->payload_bytes(visit));
+    std::fill(crossing.visits.begin(), crossing.visits.end(), 1000u);
+    const double later = static_cast<double>(codec->payload_bytes(crossing));
     const double step = t.micro_batches * settings.pipeline.replicas *
                         (later + static_cast<double>(sizeof(MessageHeader)));
     std::printf("# %-9s  %36sB  %7sB  %20sB\n", backward ? "backward" : "forward",
@@ -230,21 +230,30 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
   }
 }
 
-void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
-  const RankPlan plan =
-      plan_rank(settings, shape, {model.config.n_embd, model.config.tie_word_embeddings},
-                place_of_rank(settings.pipeline, 0));
-  if (!plan.send_forward) return;
-  const CacheNeed need = cache_need(*plan.send_forward);
+void print_cache(const char* where, const CacheNeed& need, const PipelineShape& shape) {
   if (need.record_bytes == 0) return;
-  std::printf("# activation cache at each boundary end: %s a sample",
-              text_of(need.record_bytes).c_str());
+  std::printf("# %s: %s a sample", where, text_of(need.record_bytes).c_str());
   if (shape.train_samples > 0)
     std::printf("; %s in memory (%s of it staging), %s on disk", text_of(need.memory_bytes).c_str(),
                 text_of(need.staging_bytes).c_str(), text_of(need.disk_bytes).c_str());
   else
     std::printf(", the number of samples is not known yet");
   std::printf("\n");
+}
+
+/// What both ends keep is said once.
+void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
+  const auto plan_of_stage = [&](int stage) {
+    return plan_rank(settings, shape, {model.config.n_embd, model.config.tie_word_embeddings},
+                     place_of_rank(settings.pipeline, stage));
+  };
+  const RankPlan first = plan_of_stage(0), second = plan_of_stage(1);
+  const CacheNeed sender = cache_need(*first.send_forward);
+  if (cache_need(*second.receive_forward).record_bytes > 0)
+    print_cache("activation cache at each boundary end", sender, shape);
+  else
+    print_cache("errors of activations at each sender", sender, shape);
+  print_cache("errors of gradients at each sender", cache_need(*second.send_backward), shape);
 }
 
 std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& machines) {

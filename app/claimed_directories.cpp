@@ -11,7 +11,8 @@ namespace {
 
 /// The same on all ranks, as a rank's budget need not be.
 bool has_memories(const Settings& settings) {
-  return settings.pipeline.stages > 1 && settings.forward.kind == CodecKind::delta;
+  return settings.pipeline.stages > 1 &&
+         (has_memory(settings.forward) || has_memory(settings.backward));
 }
 
 }  // namespace

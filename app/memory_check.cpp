@@ -8,8 +8,8 @@
 
 namespace deltapipe {
 
-MemoryCheck::MemoryCheck(std::uint64_t every, int max_samples, std::size_t record_bytes)
-    : every_(record_bytes > 0 ? every : 0), record_bytes_(record_bytes) {
+MemoryCheck::MemoryCheck(std::uint64_t every, int max_samples, std::size_t shared_bytes)
+    : every_(shared_bytes > 0 ? every : 0), shared_bytes_(shared_bytes) {
   if (every_ == 0) return;
   offset_B_ = Vector<std::uint64_t>(uninitialized("deltapipe::MemoryCheck::offsets"), max_samples);
   hash_B_ = Vector<std::uint64_t>(uninitialized("deltapipe::MemoryCheck::hashes"), max_samples);
@@ -17,11 +17,11 @@ MemoryCheck::MemoryCheck(std::uint64_t every, int max_samples, std::size_t recor
   hash_host_ = Kokkos::create_mirror_view(hash_B_);
 }
 
-void MemoryCheck::choose(const Visit& visit, const MemoryRecords& records) {
+void MemoryCheck::choose(const Crossing& crossing, const MemoryRecords& records) {
   chosen_.clear();
   if (every_ == 0) return;
-  for (std::size_t b = 0; b < visit.sample_ids.size(); ++b) {
-    if ((visit.sample_ids[b] + visit.visits[b]) % every_ != 0) continue;
+  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b) {
+    if ((crossing.sample_ids[b] + crossing.visits[b]) % every_ != 0) continue;
     offset_host_(chosen_.size()) = records.offset_B[b];
     chosen_.push_back(b);
   }
@@ -33,7 +33,7 @@ void MemoryCheck::hash(const ExecSpace& exec, const MemoryRecords& records) {
   const auto range = Kokkos::make_pair(std::size_t{0}, count);
   Kokkos::deep_copy(exec, Kokkos::subview(offset_B_, range), Kokkos::subview(offset_host_, range));
   hash_ranges(exec, records.pool.data(), VectorRef<const std::uint64_t>(offset_B_.data(), count),
-              record_bytes_, VectorRef<std::uint64_t>(hash_B_.data(), count));
+              shared_bytes_, VectorRef<std::uint64_t>(hash_B_.data(), count));
   Kokkos::deep_copy(exec, Kokkos::subview(hash_host_, range), Kokkos::subview(hash_B_, range));
 }
 
@@ -41,7 +41,7 @@ void MemoryCheck::append(std::uint8_t* behind_payload) const {
   if (bytes() > 0) std::memcpy(behind_payload, hash_host_.data(), bytes());
 }
 
-void MemoryCheck::compare(const std::uint8_t* behind_payload, const Visit& visit,
+void MemoryCheck::compare(const std::uint8_t* behind_payload, const Crossing& crossing,
                           const MessageHeader& header) const {
   for (std::size_t i = 0; i < chosen_.size(); ++i) {
     std::uint64_t sent = 0;
@@ -51,13 +51,13 @@ void MemoryCheck::compare(const std::uint8_t* behind_payload, const Visit& visit
     const std::string sender = "rank " + std::to_string(header.source_rank);
     const std::string receiver = "rank " + std::to_string(header.target_rank);
     const bool is_row =
-        header.kind == MessageKind::tied_rows || header.kind == MessageKind::tied_gradients;
+        crossing.kind == CrossingKind::tied_rows || crossing.kind == CrossingKind::tied_gradients;
     throw UserError(
         {.what = sender + " and " + receiver + " remember " + (is_row ? "token " : "sample ") +
-                 std::to_string(visit.sample_ids[b]) + " at boundary " +
-                 std::to_string(visit.boundary) + " " + name_of(header.direction) +
-                 " differently after its visit " + std::to_string(visit.visits[b] + 1) + ", step " +
-                 std::to_string(visit.step),
+                 std::to_string(crossing.sample_ids[b]) + " at boundary " +
+                 std::to_string(crossing.boundary) + " " + name_of(crossing.direction()) +
+                 " differently after its visit " + std::to_string(crossing.visits[b] + 1) +
+                 ", step " + std::to_string(crossing.step),
          .value = "hashes " + hexadecimal(sent) + " and " + hexadecimal(hash_host_(i)),
          .remedy = "check memory and disks of both machines and run the same build on them; "
                    "cache.verify_every = 1 finds the visit"});

@@ -1,4 +1,4 @@
-// Both ends of a boundary must remember the same activations to the bit: hashes of what they store
+// Both ends of a boundary must keep the same bits of what they share: hashes of what they store
 // after a visit travel behind some messages' payload (design section 4).
 #pragma once
 
@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "comm/message.hpp"
-#include "core/codec/visit.hpp"
+#include "core/codec/crossing.hpp"
+#include "core/codec/records.hpp"
 #include "core/views.hpp"
 
 namespace deltapipe {
@@ -16,16 +17,17 @@ namespace deltapipe {
 class MemoryCheck {
  public:
   /// every: visits of a sample between comparisons, spread evenly over samples; 0: none.
-  MemoryCheck(std::uint64_t every, int max_samples, std::size_t record_bytes);
+  /// shared_bytes: the first ones of a record, RecordLayout::shared_bytes.
+  MemoryCheck(std::uint64_t every, int max_samples, std::size_t shared_bytes);
 
   /// Bytes behind the largest payload.
-  static std::size_t max_bytes(std::uint64_t every, int max_samples, std::size_t record_bytes) {
-    return every > 0 && record_bytes > 0 ? sizeof(std::uint64_t) * max_samples : 0;
+  static std::size_t max_bytes(std::uint64_t every, int max_samples, std::size_t shared_bytes) {
+    return every > 0 && shared_bytes > 0 ? sizeof(std::uint64_t) * max_samples : 0;
   }
   std::size_t max_bytes() const { return sizeof(std::uint64_t) * hash_B_.extent(0); }
 
   /// Picks the samples of a crossing, the same ones at both ends.
-  void choose(const Visit& visit, const MemoryRecords& records);
+  void choose(const Crossing& crossing, const MemoryRecords& records);
   /// Picks none: of a crossing without memories.
   void choose_none() { chosen_.clear(); }
   /// Bytes behind this crossing's payload.
@@ -35,13 +37,13 @@ class MemoryCheck {
   void hash(const ExecSpace& exec, const MemoryRecords& records);
   void append(std::uint8_t* behind_payload) const;
   /// UserError that names the first sample that differs, its visit, boundary and both ranks.
-  void compare(const std::uint8_t* behind_payload, const Visit& visit,
+  void compare(const std::uint8_t* behind_payload, const Crossing& crossing,
                const MessageHeader& header) const;
 
  private:
   std::uint64_t every_;
-  std::size_t record_bytes_;
-  std::vector<std::size_t> chosen_;  ///< indices into the visit
+  std::size_t shared_bytes_;
+  std::vector<std::size_t> chosen_;  ///< indices into the crossing's samples
   Vector<std::uint64_t> offset_B_, hash_B_;
   Vector<std::uint64_t>::HostMirror offset_host_, hash_host_;
 };

@@ -90,18 +90,19 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
       account_(progress.account()),
       stage_(stage),
       shape_(shape),
-      seed_(settings.training.seed),
       schedule_(find_schedule(settings.pipeline.schedule)),
       in_flight_(settings.pipeline.in_flight),
       table_is_remote_(stage.tied() && stage.is_last() != stage.is_first()),
       all_reduce_(
           progress, grid.stage_comm(),
           shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
+  step_.seed = settings.training.seed;
   const int rows = step_rows(shape);
   RankPlan plan = plan_rank(settings, shape, {stage.channels(), stage.tied()}, place_of(grid));
   stage.reserve(plan.capacity);
   if (settings.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
-  for (auto* end : {&plan.send_forward, &plan.receive_forward})
+  for (auto* end :
+       {&plan.send_forward, &plan.receive_forward, &plan.send_backward, &plan.receive_backward})
     if (*end) (*end)->memory.io = cache_io_.get();
 
   const int i = grid.stage();
@@ -154,10 +155,12 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
 }
 
 void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths) {
-  const int m = static_cast<int>(ids_.size());
+  const int m = static_cast<int>(micro_batches_.size());
   DELTAPIPE_ASSERT(m < shape_.micro_batches, "more micro-batches than reserved");
-  ids_.emplace_back(ids.begin(), ids.end());
-  lengths_.emplace_back(lengths.begin(), lengths.end());
+  Crossing& batch = micro_batches_.emplace_back(step_);
+  batch.micro_batch = static_cast<std::uint32_t>(m);
+  batch.sample_ids.assign(ids.begin(), ids.end());
+  batch.tokens.assign(lengths.begin(), lengths.end());
   const std::size_t first_sample = static_cast<std::size_t>(m) * shape_.samples;
   for (std::size_t b = 0; b < ids.size(); ++b) sample_id_host_(first_sample + b) = ids[b];
   if (!index_) return;
@@ -166,15 +169,20 @@ void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<con
               static_cast<std::int32_t>(first_row));
 }
 
-void Pipeline::load(const TokenDataset& data, const StepPlan& plan) {
+void Pipeline::begin_step(std::uint64_t step, double epoch, bool training) {
+  step_.step = step;
+  step_.epoch = epoch;
+  step_.training = training;
+  micro_batches_.clear();
   if (index_) index_->clear();
-  ids_.clear();
-  lengths_.clear();
+}
+
+void Pipeline::load(const TokenDataset& data, const StepPlan& plan) {
   std::vector<int> lengths;
   for (const std::vector<std::uint64_t>& ids : plan.micro_batches) {
     lengths.clear();
     for (std::size_t b = 0; b < ids.size(); ++b) {
-      const std::size_t row = (ids_.size() * shape_.samples + b) * shape_.tokens;
+      const std::size_t row = (micro_batches_.size() * shape_.samples + b) * shape_.tokens;
       const std::size_t T = shape_.tokens;
       lengths.push_back(data.read(ids[b], std::span<std::int32_t>(inputs_).subspan(row, T),
                                   std::span<std::int32_t>(target_host_.data() + row, T)));
@@ -183,16 +191,14 @@ void Pipeline::load(const TokenDataset& data, const StepPlan& plan) {
   }
 }
 
-void Pipeline::finish_load(const StepPlan& plan, double loss_scale) {
-  step_ = plan.step;
-  epoch_ = plan.epoch;
+void Pipeline::finish_load(double loss_scale) {
   loss_scale_ = loss_scale;
   Kokkos::deep_copy(exec_, sample_id_, sample_id_host_);
   if (index_) index_->finish(exec_);
   if (grid_.first()) {
-    for (std::size_t m = 0; m < ids_.size(); ++m) {
+    for (std::size_t m = 0; m < micro_batches_.size(); ++m) {
       const std::size_t first = m * shape_.samples * shape_.tokens;
-      for (std::size_t n = 0; n < ids_[m].size() * shape_.tokens; ++n) {
+      for (std::size_t n = 0; n < micro_batches_[m].samples() * shape_.tokens; ++n) {
         const std::int32_t token = inputs_[first + n];
         row_host_(first + n) = table_is_remote_ ? index_->row_of_token(token) : token;
       }
@@ -207,10 +213,10 @@ MicroBatch Pipeline::micro_batch(int index) const {
   const std::size_t sample = static_cast<std::size_t>(index) * shape_.samples;
   const std::size_t row = sample * shape_.tokens;
   MicroBatch batch;
-  batch.seed = seed_;
-  batch.step = step_;
+  batch.seed = step_.seed;
+  batch.step = step_.step;
   batch.index = index;
-  batch.samples = static_cast<int>(ids_[index].size());
+  batch.samples = static_cast<int>(micro_batches_[index].samples());
   batch.tokens = shape_.tokens;
   batch.sample_id_B = VectorRef<const std::uint64_t>(sample_id_.data() + sample, batch.samples);
   batch.row_N = VectorRef<const std::int32_t>(row_.data() + row, batch.rows());
@@ -219,23 +225,10 @@ MicroBatch Pipeline::micro_batch(int index) const {
   return batch;
 }
 
-Crossing Pipeline::step_crossing() const {
-  Crossing c;
-  c.seed = seed_;
-  c.step = step_;
-  c.epoch = epoch_;
-  c.training = training_;
-  return c;
-}
-
-Crossing Pipeline::crossing(int index, MessageKind kind, int boundary, bool backward) const {
-  Crossing c = step_crossing();
+Crossing& Pipeline::crossing(int index, CrossingKind kind, int boundary) {
+  Crossing& c = micro_batches_[index];
   c.kind = kind;
-  c.micro_batch = static_cast<std::uint32_t>(index);
   c.boundary = static_cast<std::uint32_t>(boundary);
-  c.backward = backward;
-  c.sample_ids = ids_[index];
-  c.tokens = lengths_[index];
   return c;
 }
 
@@ -254,7 +247,7 @@ void Pipeline::add_table_gradient() {
 void Pipeline::forward(int index, int slot) {
   const ActivityScope activity(account_, Activity::compute);
   const TraceScope trace(TraceCategory::compute, "forward", index);
-  stage_.forward(exec_, micro_batch(index), slot, training_, index > 0);
+  stage_.forward(exec_, micro_batch(index), slot, step_.training, index > 0);
   exec_.fence();
 }
 
@@ -268,28 +261,27 @@ void Pipeline::backward(int index, int slot, bool accumulate) {
 }
 
 ScheduleShape Pipeline::schedule_shape() const {
-  return {grid_.stage(), grid_.stages(), static_cast<int>(ids_.size()), in_flight_,
+  return {grid_.stage(), grid_.stages(), static_cast<int>(micro_batches_.size()), in_flight_,
           stage_.tied() ? EmbeddingPlace::shared : EmbeddingPlace::first_stage};
 }
 
 void Pipeline::exchange_embedding(const Instruction& instruction) {
   const int m = instruction.micro_batch;
-  const Crossing step = step_crossing();
   switch (instruction.action) {
     case Action::send_embedding: {
       const ActivityScope activity(account_, Activity::compute);
-      return tokens_->send_rows(exec_, step, *index_, m,
+      return tokens_->send_rows(exec_, step_, *index_, m,
                                 stage_.parameters().matrix(stage_.token_table()));
     }
     case Action::receive_embedding:
-      return tokens_->receive_rows(exec_, step, *index_, m, stage_);
+      return tokens_->receive_rows(exec_, step_, *index_, m, stage_);
     case Action::send_embedding_gradient: {
       const ActivityScope activity(account_, Activity::compute);
-      return tokens_->send_gradients(exec_, step, *index_, m, stage_);
+      return tokens_->send_gradients(exec_, step_, *index_, m, stage_);
     }
     default: {
       const ActivityScope activity(account_, Activity::compute);
-      return tokens_->receive_gradients(exec_, step, *index_, m);
+      return tokens_->receive_gradients(exec_, step_, *index_, m);
     }
   }
 }
@@ -298,7 +290,7 @@ void Pipeline::execute(const Instruction& instruction, const std::function<void(
   const int i = grid_.stage();
   const int m = instruction.micro_batch;
   const int slot = instruction.slot;
-  const int rows = m < 0 ? 0 : static_cast<int>(ids_[m].size()) * shape_.tokens;
+  const int rows = m < 0 ? 0 : static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
   switch (instruction.action) {
     case Action::send_embedding:
     case Action::receive_embedding:
@@ -306,20 +298,20 @@ void Pipeline::execute(const Instruction& instruction, const std::function<void(
     case Action::receive_embedding_gradient:
       return exchange_embedding(instruction);
     case Action::receive_activation:
-      return receive_forward_->receive(exec_, crossing(m, MessageKind::activation, i - 1, false),
+      return receive_forward_->receive(exec_, crossing(m, CrossingKind::activation, i - 1),
                                        stage_.input(slot, rows));
     case Action::forward:
       return forward(m, slot);
     case Action::send_activation:
-      return send_forward_->send(exec_, crossing(m, MessageKind::activation, i, false),
+      return send_forward_->send(exec_, crossing(m, CrossingKind::activation, i),
                                  stage_.output(slot, rows));
     case Action::receive_gradient:
-      return receive_backward_->receive(exec_, crossing(m, MessageKind::gradient, i, true),
+      return receive_backward_->receive(exec_, crossing(m, CrossingKind::gradient, i),
                                         stage_.output_gradient(slot, rows));
     case Action::backward:
       return backward(m, slot, m > 0);
     case Action::send_gradient:
-      return send_backward_->send(exec_, crossing(m, MessageKind::gradient, i - 1, true),
+      return send_backward_->send(exec_, crossing(m, CrossingKind::gradient, i - 1),
                                   stage_.input_gradient(slot, rows));
     case Action::reduce_gradients:
       gradients_are_final_ = true;
@@ -338,27 +330,27 @@ void Pipeline::execute(const Instruction& instruction, const std::function<void(
 
 void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                           const std::function<void()>& update) {
-  training_ = true;
+  begin_step(plan.step, plan.epoch, true);
   gradients_are_final_ = false;
   for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
                            static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
     if (end) end->measure_errors(measure_errors);
   if (tokens_) tokens_->measure_errors(measure_errors);
   load(data, plan);
-  finish_load(plan, 1.0 / static_cast<double>(plan.predicted_tokens));
+  finish_load(1.0 / static_cast<double>(plan.predicted_tokens));
   for (const Instruction& instruction : training_program(schedule_, schedule_shape()))
     execute(instruction, update);
 }
 
 void Pipeline::forward_only() {
-  training_ = false;
   for (const Instruction& instruction : evaluation_program(schedule_shape()))
     execute(instruction, {});
 }
 
 void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan) {
+  begin_step(plan.step, plan.epoch, false);
   load(data, plan);
-  finish_load(plan, 0);
+  finish_load(0);
   forward_only();
 }
 
@@ -366,17 +358,13 @@ std::vector<float> Pipeline::next_token_logits(std::span<const std::int32_t> tok
                                                std::uint64_t call) {
   const int count = static_cast<int>(tokens.size());
   DELTAPIPE_ASSERT(count > 0 && count <= shape_.tokens, "prompt longer than T");
-  if (index_) index_->clear();
-  ids_.clear();
-  lengths_.clear();
+  begin_step(call, 0, false);
   std::copy(tokens.begin(), tokens.end(), inputs_.begin());
   std::fill(inputs_.begin() + count, inputs_.begin() + shape_.tokens, tokens.front());
   std::fill_n(target_host_.data(), shape_.tokens, -1);
   const std::uint64_t id = 0;
   add_micro_batch({&id, 1}, {&count, 1});
-  StepPlan plan;
-  plan.step = call;
-  finish_load(plan, 0);
+  finish_load(0);
   forward_only();
   if (!grid_.last()) return {};
   const VectorRef<const float> logits = stage_.logits(exec_, 0, count - 1);
@@ -390,8 +378,8 @@ std::vector<float> Pipeline::next_token_logits(std::span<const std::int32_t> tok
 double Pipeline::loss_sum() {
   double sum = 0;
   if (!grid_.last()) return sum;
-  for (int m = 0; m < static_cast<int>(ids_.size()); ++m) {
-    const int rows = static_cast<int>(ids_[m].size()) * shape_.tokens;
+  for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
+    const int rows = static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
     const Vector<float>::HostMirror host(loss_host_.data(), rows);
     Kokkos::deep_copy(exec_, host, stage_.losses(m, rows));
     exec_.fence();
@@ -481,6 +469,8 @@ std::vector<ActivationCache*> Pipeline::caches() {
   std::vector<ActivationCache*> all;
   if (send_forward_) all.push_back(send_forward_->cache());
   if (receive_forward_) all.push_back(receive_forward_->cache());
+  if (send_backward_) all.push_back(send_backward_->cache());
+  if (receive_backward_) all.push_back(receive_backward_->cache());
   std::erase(all, nullptr);
   return all;
 }

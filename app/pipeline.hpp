@@ -82,13 +82,13 @@ class Pipeline {
   const ExecSpace& exec() const { return exec_; }
 
  private:
+  void begin_step(std::uint64_t step, double epoch, bool training);
   void load(const TokenDataset& data, const StepPlan& plan);
-  void finish_load(const StepPlan& plan, double loss_scale);
+  void finish_load(double loss_scale);
   void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
   MicroBatch micro_batch(int index) const;
-  Crossing crossing(int index, MessageKind kind, int boundary, bool backward) const;
-  /// What all crossings of the step have in common.
-  Crossing step_crossing() const;
+  /// The micro-batch's crossing of a boundary; valid until its next one.
+  Crossing& crossing(int index, CrossingKind kind, int boundary);
   ScheduleShape schedule_shape() const;
   void execute(const Instruction& instruction, const std::function<void()>& update);
   void exchange_embedding(const Instruction& instruction);
@@ -104,7 +104,6 @@ class Pipeline {
   TimeAccount& account_;
   Stage<float>& stage_;
   PipelineShape shape_;
-  std::uint64_t seed_;
   const Schedule& schedule_;
   int in_flight_;
   bool table_is_remote_;  ///< tied embeddings over more than one stage
@@ -117,13 +116,10 @@ class Pipeline {
   std::optional<TokenExchange> tokens_;  ///< on the first and the last stage
 
   // The step that is loaded.
-  std::uint64_t step_ = 0;
-  double epoch_ = 0;
-  bool training_ = false;
+  Crossing step_;                     ///< what all of its crossings have in common
   bool gradients_are_final_ = false;  ///< of the backward pass at hand
   double loss_scale_ = 0;
-  std::vector<std::vector<std::uint64_t>> ids_;
-  std::vector<std::vector<int>> lengths_;
+  std::vector<Crossing> micro_batches_;
   Vector<std::uint64_t> sample_id_;    ///< [M*B]
   Vector<std::int32_t> row_, target_;  ///< [M*B*T]
   Vector<std::uint64_t>::HostMirror sample_id_host_;

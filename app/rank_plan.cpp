@@ -83,7 +83,7 @@ RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
     e.boundary = static_cast<std::uint32_t>(boundary);
     e.evaluates = !backward;
     e.backward = backward;
-    e.sender = backward != (boundary == place.stage);
+    e.side = backward != (boundary == place.stage) ? BoundarySide::sender : BoundarySide::receiver;
     e.slots = message_buffers(find_schedule(settings.pipeline.schedule),
                               schedule_shape(settings, shape, place));
     return e;

@@ -17,6 +17,7 @@ CodecSettings row_settings(const CodecSettings& forward) {
   settings.kind = CodecKind::delta;
   settings.bits = 8;
   settings.first_visit = FirstVisit::fp16;
+  settings.error_feedback = false;
   return settings;
 }
 
@@ -25,6 +26,7 @@ CodecSettings gradient_settings(const CodecSettings& backward) {
   if (backward.kind != CodecKind::quantize) return backward;
   CodecSettings settings = backward;
   settings.bits = 8;
+  settings.error_feedback = false;
   return settings;
 }
 
@@ -55,7 +57,7 @@ TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExcha
     e.boundary = static_cast<std::uint32_t>(plan.boundary);
     e.evaluates = backward;  // rows cross in evaluations, their gradients do not
     e.backward = backward;
-    e.sender = backward == last_stage;
+    e.side = backward == last_stage ? BoundarySide::sender : BoundarySide::receiver;
     e.slots = slots;
     return e;
   };
@@ -104,19 +106,16 @@ TokenExchange::TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& g
   }
 }
 
-/// Rows go backward, from the last stage; their gradients forward. Tokens stand for samples.
-Crossing TokenExchange::crossing(const Crossing& step, MessageKind kind, int first_micro_batch,
-                                 std::span<const std::int32_t> tokens) {
-  ids_.assign(tokens.begin(), tokens.end());
-  lengths_.assign(tokens.size(), 1);
-  Crossing c = step;
-  c.kind = kind;
-  c.micro_batch = static_cast<std::uint32_t>(first_micro_batch);
-  c.boundary = static_cast<std::uint32_t>(boundary_);
-  c.backward = kind == MessageKind::tied_rows;
-  c.sample_ids = ids_;
-  c.tokens = lengths_;
-  return c;
+/// Tokens stand for samples.
+Crossing& TokenExchange::crossing(const Crossing& step, CrossingKind kind, int first_micro_batch,
+                                  std::span<const std::int32_t> tokens) {
+  crossing_ = step;
+  crossing_.kind = kind;
+  crossing_.micro_batch = static_cast<std::uint32_t>(first_micro_batch);
+  crossing_.boundary = static_cast<std::uint32_t>(boundary_);
+  crossing_.sample_ids.assign(tokens.begin(), tokens.end());
+  crossing_.tokens.assign(tokens.size(), 1);
+  return crossing_;
 }
 
 void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
@@ -128,7 +127,7 @@ void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const
   gather_rows<float>(exec, table_VC,
                      VectorRef<const std::int32_t>(index.token_U().data() + a, b - a), rows_UC);
   sender_->send(
-      exec, crossing(step, MessageKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
+      exec, crossing(step, CrossingKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
       rows_UC);
 }
 
@@ -138,7 +137,8 @@ void TokenExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
   const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
   if (a < b)
     receiver_->receive(
-        exec, crossing(step, MessageKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
+        exec,
+        crossing(step, CrossingKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
         row_range(stage.table_rows(index.size()), a, b));
 }
 
@@ -149,7 +149,7 @@ void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
   if (a < b) {
     const VectorRef<const std::int32_t> first_of_U(index.first_of_U().data() + a, b - a + 1);
     sender_->send(exec,
-                  crossing(step, MessageKind::tied_gradients, group.begin,
+                  crossing(step, CrossingKind::tied_gradients, group.begin,
                            index.tokens_by_last_use().subspan(a, b - a)),
                   stage.table_gradient(exec, first_of_U, index.row_of(), b - a));
   }
@@ -161,7 +161,7 @@ void TokenExchange::receive_gradients(const ExecSpace& exec, const Crossing& ste
   const int a = index.final_before(group.begin), b = index.final_before(group.end);
   if (a < b)
     receiver_->receive(exec,
-                       crossing(step, MessageKind::tied_gradients, group.begin,
+                       crossing(step, CrossingKind::tied_gradients, group.begin,
                                 index.tokens_by_last_use().subspan(a, b - a)),
                        row_range(rows_UC_, a, b));
 }

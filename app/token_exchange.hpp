@@ -47,6 +47,8 @@ class TokenExchange {
   TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid, ProgressThread& progress,
                 std::shared_ptr<EmulatedLink> link);
 
+  /// `step`: what all crossings of a step have in common, without samples.
+  ///
   /// Last stage, before a step's passes: sends the rows of the group that begins with the
   /// micro-batch.
   void send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
@@ -72,15 +74,15 @@ class TokenExchange {
   ChannelStatistics take_received();
 
  private:
-  Crossing crossing(const Crossing& step, MessageKind kind, int first_micro_batch,
-                    std::span<const std::int32_t> tokens);
+  /// Of a group of rows; valid until the next one.
+  Crossing& crossing(const Crossing& step, CrossingKind kind, int first_micro_batch,
+                     std::span<const std::int32_t> tokens);
 
   int boundary_;
   std::optional<BoundarySender> sender_;
   std::optional<BoundaryReceiver> receiver_;
   Matrix<float> rows_UC_;  ///< last stage: rows to send, gradients received
-  std::vector<std::uint64_t> ids_;
-  std::vector<int> lengths_;
+  Crossing crossing_;
 };
 
 }  // namespace deltapipe

@@ -58,36 +58,25 @@ std::string hexadecimal(std::uint64_t value) {
   return text;
 }
 
-const char* name_of(MessageKind kind) {
-  switch (kind) {
-    case MessageKind::activation:
-      return "activation";
-    case MessageKind::gradient:
-      return "gradient";
-    case MessageKind::tied_rows:
-      return "tied rows";
-    case MessageKind::tied_gradients:
-      return "tied gradients";
-  }
-  return "message of unknown kind";
-}
-
-const char* name_of(Direction direction) {
-  switch (direction) {
-    case Direction::forward:
-      return "forward";
-    case Direction::backward:
-      return "backward";
-  }
-  return "unknown";
-}
-
 std::uint64_t checksum(const void* bytes, std::size_t size) {
   return XXH3_64bits(bytes, size);
 }
 
 std::uint64_t sample_hash(std::span<const std::uint64_t> ids) {
   return checksum(ids.data(), ids.size_bytes());
+}
+
+MessageHeader header_of(const Crossing& crossing, std::uint32_t codec_id) {
+  MessageHeader header;
+  header.kind = crossing.kind;
+  header.direction = crossing.direction();
+  header.step = crossing.step;
+  header.micro_batch = crossing.micro_batch;
+  header.boundary = crossing.boundary;
+  header.sample_hash = sample_hash(crossing.sample_ids);
+  header.sample_count = static_cast<std::uint32_t>(crossing.samples());
+  header.codec_id = codec_id;
+  return header;
 }
 
 void seal(MessageHeader& header) {

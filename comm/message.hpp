@@ -8,27 +8,19 @@
 #include <string>
 #include <type_traits>
 
+#include "core/codec/crossing.hpp"
+
 namespace deltapipe {
 
-enum class MessageKind : std::uint8_t {
-  activation = 1,
-  gradient = 2,
-  tied_rows = 3,
-  tied_gradients = 4
-};
-enum class Direction : std::uint8_t { forward = 0, backward = 1 };
-
-const char* name_of(MessageKind kind);
-const char* name_of(Direction direction);
 /// "0x1f", for hashes in messages.
 std::string hexadecimal(std::uint64_t value);
 
-/// First bytes of every message, little-endian, followed by the payload. The first group is filled
-/// in by whoever sends (and, as the expectation, by whoever receives), the rest by the channels.
+/// First bytes of every message, little-endian, followed by the payload. The first group describes
+/// the crossing (header_of), at the receiver as the expectation; the rest is the channels'.
 struct MessageHeader {
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
-  MessageKind kind = MessageKind::activation;
+  CrossingKind kind = CrossingKind::activation;
   Direction direction = Direction::forward;
   std::uint64_t step = 0;
   std::uint32_t micro_batch = 0;
@@ -57,6 +49,9 @@ static_assert(std::has_unique_object_representations_v<MessageHeader>, "no paddi
 
 /// XXH3-64 of the ids in their order.
 std::uint64_t sample_hash(std::span<const std::uint64_t> ids);
+
+/// The header of a crossing's message, which Codec `codec_id` encodes, as far as both ends know it.
+MessageHeader header_of(const Crossing& crossing, std::uint32_t codec_id);
 
 std::uint64_t checksum(const void* bytes, std::size_t size);
 /// Sets header_checksum; all other fields must be final.

@@ -162,15 +162,18 @@ void check_boundary(const CodecSettings& c, const std::string& section) {
   const auto mistake = contradiction_in(c);
   if (!mistake) return;
   const std::string bits = section + ".bits", levels = section + ".levels";
-  const std::string rounding = section + ".rounding";
-  refuse({bits, levels, rounding}, section + ": " + mistake->what, mistake->value, mistake->remedy);
+  const std::string rounding = section + ".rounding", feedback = section + ".error_feedback";
+  const std::string what = section + ": " + mistake->what;
+  if (c.error_feedback && c.kind != CodecKind::quantize)
+    refuse({feedback}, what, mistake->value, mistake->remedy);
+  refuse({bits, levels, rounding}, what, mistake->value, mistake->remedy);
 }
 
 void check_gradients(const Settings& s) {
   if (s.backward.kind != CodecKind::delta) return;
   refuse({"boundary.backward.codec"},
          "boundary.backward.codec cannot be delta: AQ-SGD keeps no memory of gradients",
-         "\"delta\"", "use \"none\", \"fp16\", \"bf16\" or \"quantize\"");
+         "\"delta\"", "use \"none\", \"fp16\", \"bf16\", \"quantize\" or \"row_sparse\"");
 }
 
 /// One direction's links from its own lists or else those of both directions; `count` of what

@@ -24,7 +24,9 @@ const std::array<Section, 15> section_table = {{
     {"pipeline", "How the model is spread over MPI ranks."},
     {"boundary.forward", "What is sent from a stage to the next: activations."},
     {"boundary.backward", "What is sent from a stage to the previous one: gradients."},
-    {"cache", "What both ends of a boundary remember of each sample, for codec \"delta\"."},
+    {"cache",
+     "What the ends of a boundary keep of each sample, for codec \"delta\" (both ends) and "
+     "error_feedback (the sender)."},
     {"network",
      "Emulated links between the stages, for both directions. No bandwidth and latency: none."},
     {"network.forward", "Emulated links in the forward direction only; goes before [network]."},
@@ -199,17 +201,19 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
 }
 
 void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section, bool memory) {
-  std::vector<std::pair<std::string, CodecKind>> kinds = {{"none", CodecKind::none},
-                                                          {"fp16", CodecKind::fp16},
-                                                          {"bf16", CodecKind::bf16},
-                                                          {"quantize", CodecKind::quantize},
-                                                          {"delta", CodecKind::delta}};
+  std::vector<std::pair<std::string, CodecKind>> kinds = {
+      {"none", CodecKind::none},   {"fp16", CodecKind::fp16},
+      {"bf16", CodecKind::bf16},   {"quantize", CodecKind::quantize},
+      {"delta", CodecKind::delta}, {"row_sparse", CodecKind::row_sparse}};
   SectionKeys add(keys, section);
   add("codec", choice(c.kind, kinds),
-      memory ? "none: fp32 as it is; quantize: the values in bits; delta: the change since the "
-               "sample's last visit in bits (AQ-SGD)"
-             : "none: fp32 as it is; quantize: the values in bits; delta is not for gradients, "
-               "which AQ-SGD sends without memory");
+      memory
+          ? "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
+            "quantize: the values in bits; delta: the change since the sample's last visit in "
+            "bits (AQ-SGD)"
+          : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
+            "quantize: the values in bits; delta is not for gradients, which AQ-SGD sends "
+            "without memory");
   add("bits", Integer{&c.bits, 1, 8}, "bits a value, for quantize and delta");
   add("scale",
       choice(c.scale, {{"channel", ScaleKind::channel},
@@ -239,6 +243,9 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
         "least 4, with a scale a tile");
   }
   add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
+  add("error_feedback", Flag{&c.error_feedback},
+      "for quantize: what rounding left out of a sample is added to its values at the next visit; "
+      "the sender keeps it in the cache; tied rows travel without");
 }
 
 void add_cache(std::vector<Key>& keys, CacheSettings& c) {

@@ -1,6 +1,6 @@
-// The memories m(s) that one end of one boundary direction keeps: one record of opaque bytes a
-// sample, its visit count and its checksum. Records live in device memory up to a budget; the
-// others are in a spill file, from which one thread reads ahead and to which it writes behind.
+// What one end of one boundary direction keeps of each sample (memories m(s), errors): one record
+// of opaque bytes, its visit count and its checksum. Records live in device memory up to a budget;
+// the others are in a spill file, from which one thread reads ahead and to which it writes behind.
 //
 // In a training loop, for every micro-batch and in the order of announcement:
 //   cache.prefetch(ids of a later micro-batch);     // or of a whole epoch at once
@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "core/codec/visit.hpp"
+#include "core/codec/records.hpp"
 #include "core/views.hpp"
 
 namespace deltapipe {
@@ -29,7 +29,7 @@ class ActivationCacheState;
 
 struct CacheShape {
   std::uint64_t samples = 0;      ///< S: the cache knows samples as 0 ... S-1
-  std::size_t record_bytes = 0;   ///< of one record, Codec::record_bytes()
+  std::size_t record_bytes = 0;   ///< of one record: Codec::record().bytes() of this end
   int max_samples_in_flight = 1;  ///< acquired and not yet released, at most
   int prefetch_samples = 8;       ///< records read ahead: micro-batches times their samples
 };

@@ -1,4 +1,4 @@
-// Where the activation memories m(s) of delta codecs live.
+// Where the memories m(s) of delta codecs and the errors of quantize with error feedback live.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,11 @@
 #include "core/cache/spill_file.hpp"
 
 #include <fcntl.h>
-#include <hdf5.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <limits>
@@ -53,85 +51,6 @@ std::string hexadecimal(std::uint64_t value) {
   return digits;
 }
 
-hdf5::Handle checked(hid_t id, hdf5::Handle::CloseFunction close, const std::string& path) {
-  if (id < 0) hdf5::throw_failure("the activation cache cannot be created", path);
-  return hdf5::Handle(id, close);
-}
-
-void check(herr_t status, const std::string& path) {
-  if (status < 0) hdf5::throw_failure("the activation cache cannot be created", path);
-}
-
-/// Early allocation without a fill value or filters: HDF5 then needs no index, chunk i follows
-/// chunk i-1 in the file.
-void create_records(hid_t file, const std::string& path, std::uint64_t samples,
-                    std::size_t record_bytes) {
-  const std::array<hsize_t, 2> shape = {samples, record_bytes};
-  const std::array<hsize_t, 2> chunk = {1, record_bytes};
-  const hdf5::Handle space = checked(H5Screate_simple(2, shape.data(), nullptr), H5Sclose, path);
-  const hdf5::Handle options = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
-  check(H5Pset_chunk(options.get(), 2, chunk.data()), path);
-  check(H5Pset_alloc_time(options.get(), H5D_ALLOC_TIME_EARLY), path);
-  check(H5Pset_fill_time(options.get(), H5D_FILL_TIME_NEVER), path);
-  checked(H5Dcreate2(file, "records", H5T_NATIVE_UINT8, space.get(), H5P_DEFAULT, options.get(),
-                     H5P_DEFAULT),
-          H5Dclose, path);
-}
-
-/// Contiguous and filled with zeros.
-void create_table(hid_t file, const std::string& path, const char* name, hid_t type,
-                  std::uint64_t samples) {
-  const hsize_t shape = samples;
-  const hdf5::Handle space = checked(H5Screate_simple(1, &shape, nullptr), H5Sclose, path);
-  const hdf5::Handle options = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
-  check(H5Pset_alloc_time(options.get(), H5D_ALLOC_TIME_EARLY), path);
-  checked(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, options.get(), H5P_DEFAULT),
-          H5Dclose, path);
-}
-
-/// Strings of fixed length: unlike HDF5's variable-length ones they lie where checksums protect
-/// them, and reading a damaged file cannot crash the library.
-void write_attribute(hid_t file, const std::string& path, const char* name,
-                     const std::string& text) {
-  const hdf5::Handle type = checked(H5Tcopy(H5T_C_S1), H5Tclose, path);
-  check(H5Tset_size(type.get(), text.size() + 1), path);
-  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), path);
-  const hdf5::Handle space = checked(H5Screate(H5S_SCALAR), H5Sclose, path);
-  const hdf5::Handle attribute = checked(
-      H5Acreate2(file, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose, path);
-  check(H5Awrite(attribute.get(), type.get(), text.c_str()), path);
-}
-
-void write_attribute(hid_t file, const std::string& path, const char* name, std::uint64_t value) {
-  const hdf5::Handle space = checked(H5Screate(H5S_SCALAR), H5Sclose, path);
-  const hdf5::Handle attribute = checked(
-      H5Acreate2(file, name, H5T_STD_U64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose, path);
-  check(H5Awrite(attribute.get(), H5T_NATIVE_UINT64, &value), path);
-}
-
-/// Empty: there is no such attribute, or it is not a scalar that write_attribute() writes.
-std::string read_attribute(const hdf5::File& file, const char* name) {
-  if (!file.has_attribute(name)) return "";
-  const hdf5::Lock lock;
-  const hdf5::Handle attribute(H5Aopen(file.id(), name, H5P_DEFAULT), H5Aclose);
-  if (!attribute.is_open()) return "";
-  const hdf5::Handle type(H5Aget_type(attribute.get()), H5Tclose);
-  const hdf5::Handle space(H5Aget_space(attribute.get()), H5Sclose);
-  if (!type.is_open() || !space.is_open() || H5Sget_simple_extent_npoints(space.get()) != 1)
-    return "";
-  if (H5Tget_class(type.get()) == H5T_INTEGER) {
-    std::uint64_t value = 0;
-    return H5Aread(attribute.get(), H5T_NATIVE_UINT64, &value) < 0 ? "" : std::to_string(value);
-  }
-  const std::size_t size = H5Tget_size(type.get());
-  if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 ||
-      size > kOverheadBytes)
-    return "";
-  std::string text(size, '\0');
-  if (H5Aread(attribute.get(), type.get(), text.data()) < 0) return "";
-  return text.c_str();
-}
-
 struct Attribute {
   const char* name;
   std::string text;  ///< of numbers: decimal
@@ -159,51 +78,26 @@ std::vector<Attribute> attributes_of(const CacheIdentity& identity, std::uint64_
 /// `path` is what messages name, `place` the file.
 void create_file(const std::string& place, const std::string& path, const CacheIdentity& identity,
                  std::uint64_t samples, std::size_t record_bytes) {
-  const hdf5::Lock lock;
-  const hdf5::Handle access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
-  check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), path);
-  check(H5Pset_alignment(access.get(), kPage, kPage), path);
-  hdf5::Handle file =
-      checked(H5Fcreate(place.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
   try {
+    hdf5::File file = hdf5::File::create(
+        place, {.replace = false, .shown_path = path, .checksummed = true, .alignment = kPage});
     for (const Attribute& attribute : attributes_of(identity, samples, record_bytes)) {
       if (attribute.is_number)
-        write_attribute(file.get(), path, attribute.name, std::stoull(attribute.text));
+        file.write_attribute(attribute.name, std::uint64_t{std::stoull(attribute.text)});
       else
-        write_attribute(file.get(), path, attribute.name, attribute.text);
+        file.write_fixed_attribute(attribute.name, attribute.text);
     }
-    create_records(file.get(), path, samples, record_bytes);
-    create_table(file.get(), path, "visits", H5T_NATIVE_UINT32, samples);
-    create_table(file.get(), path, "checksums", H5T_NATIVE_UINT64, samples);
-    if (!file.close()) hdf5::throw_failure("the activation cache cannot be created", path);
-  } catch (...) {
+    file.create_dataset(
+        "records", hdf5::ElementType::u8, {samples, record_bytes},
+        {.chunk = {1, record_bytes}, .extendable = false, .allocate_early = true, .fill = false});
+    const hdf5::DatasetOptions zeros = {.chunk = {}, .allocate_early = true};
+    file.create_dataset("visits", hdf5::ElementType::u32, {samples}, zeros);
+    file.create_dataset("checksums", hdf5::ElementType::u64, {samples}, zeros);
     file.close();
+  } catch (...) {
     ::unlink(place.c_str());
     throw;
   }
-}
-
-void check_native_type(const hdf5::Dataset& dataset, hid_t native, bool& matches) {
-  const hdf5::Lock lock;
-  const hdf5::Handle type(H5Dget_type(dataset.id()), H5Tclose);
-  if (type.get() < 0 || H5Tequal(type.get(), native) <= 0) matches = false;
-}
-
-/// Of the whole dataset, or of one chunk; HADDR_UNDEF where there is none.
-haddr_t table_offset(const hdf5::Dataset& dataset) {
-  const hdf5::Lock lock;
-  return H5Dget_offset(dataset.id());
-}
-
-haddr_t chunk_offset(const hdf5::Dataset& dataset, std::uint64_t sample, std::size_t record_bytes) {
-  const hdf5::Lock lock;
-  const std::array<hsize_t, 2> place = {sample, 0};
-  unsigned filter_mask = 0;
-  haddr_t address = HADDR_UNDEF;
-  hsize_t size = 0;
-  const herr_t status =
-      H5Dget_chunk_info_by_coord(dataset.id(), place.data(), &filter_mask, &address, &size);
-  return status < 0 || size != record_bytes ? HADDR_UNDEF : address;
 }
 
 }  // namespace
@@ -259,7 +153,7 @@ void SpillFile::remove_former() {
   if (is_cache && status.st_size > 0) {
     open_descriptor(path_);
     try {
-      is_cache = read_attribute(hdf5::File::open_read_only(path_), "format") == kFormat;
+      is_cache = hdf5::File::open_read_only(path_).find_plain_attribute("format") == kFormat;
     } catch (const UserError&) {
       is_cache = false;
     }
@@ -318,10 +212,9 @@ void SpillFile::open_descriptor(const std::string& place) {
 void SpillFile::check_identity(const CacheIdentity& identity) const {
   const hdf5::File file = hdf5::File::open_read_only(path_);
   for (const Attribute& expected : attributes_of(identity, samples_, record_bytes_)) {
-    const std::string found = read_attribute(file, expected.name);
+    const std::string found = file.find_plain_attribute(expected.name).value_or("none");
     if (found != expected.text)
-      throw_foreign(std::string(expected.name) + " is not " + expected.text,
-                    found.empty() ? "none" : found);
+      throw_foreign(std::string(expected.name) + " is not " + expected.text, found);
   }
 }
 
@@ -330,23 +223,27 @@ void SpillFile::locate_datasets(const std::string& place) {
   const hdf5::Dataset records = file.open_dataset("records");
   const hdf5::Dataset visits = file.open_dataset("visits");
   const hdf5::Dataset checksums = file.open_dataset("checksums");
-  bool matches = records.shape() == std::vector<std::uint64_t>{samples_, record_bytes_} &&
-                 visits.shape() == std::vector<std::uint64_t>{samples_} &&
-                 checksums.shape() == std::vector<std::uint64_t>{samples_};
-  check_native_type(records, H5T_NATIVE_UINT8, matches);
-  check_native_type(visits, H5T_NATIVE_UINT32, matches);
-  check_native_type(checksums, H5T_NATIVE_UINT64, matches);
-  if (!matches) throw_foreign("its datasets have other shapes or types", "");
-
-  records_offset_ = chunk_offset(records, 0, record_bytes_);
-  visits_offset_ = table_offset(visits);
-  checksums_offset_ = table_offset(checksums);
-  const auto follows = [&](std::uint64_t sample) {
-    return chunk_offset(records, sample, record_bytes_) == records_offset_ + sample * record_bytes_;
+  const auto is = [](const hdf5::Dataset& dataset, hdf5::ElementType type,
+                     const std::vector<std::uint64_t>& shape) {
+    return dataset.element_type() == type && dataset.shape() == shape;
   };
-  if (records_offset_ == HADDR_UNDEF || visits_offset_ == HADDR_UNDEF ||
-      checksums_offset_ == HADDR_UNDEF || !follows(samples_ / 2) || !follows(samples_ - 1))
+  if (!is(records, hdf5::ElementType::u8, {samples_, record_bytes_}) ||
+      !is(visits, hdf5::ElementType::u32, {samples_}) ||
+      !is(checksums, hdf5::ElementType::u64, {samples_}))
+    throw_foreign("its datasets have other shapes or types", "");
+
+  const auto records_at = records.chunk_file_offset(0, record_bytes_);
+  const auto visits_at = visits.file_offset();
+  const auto checksums_at = checksums.file_offset();
+  const auto follows = [&](std::uint64_t sample) {
+    return records.chunk_file_offset(sample, record_bytes_) == *records_at + sample * record_bytes_;
+  };
+  if (!records_at || !visits_at || !checksums_at || !follows(samples_ / 2) ||
+      !follows(samples_ - 1))
     throw_foreign("its records are not stored one after the other (was it repacked?)", "");
+  records_offset_ = *records_at;
+  visits_offset_ = *visits_at;
+  checksums_offset_ = *checksums_at;
 
   struct stat status {};
   const std::uint64_t end = std::max({records_offset_ + samples_ * record_bytes_,

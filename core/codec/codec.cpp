@@ -62,34 +62,39 @@ class WarmupCodec final : public Codec {
   WarmupCodec(const CodecSettings& settings, std::unique_ptr<Codec> warmup,
               std::unique_ptr<Codec> main)
       : epochs_(settings.warmup_epochs), warmup_(std::move(warmup)), main_(std::move(main)) {
-    DELTAPIPE_ASSERT(warmup_->record_bytes() == main_->record_bytes(), "one kind of memory");
+    DELTAPIPE_ASSERT(warmup_->record() == main_->record() || warmup_->record() == RecordLayout{},
+                     "one kind of memory");
     std::uint64_t bits;
     std::memcpy(&bits, &epochs_, sizeof bits);
     id_ = static_cast<std::uint32_t>(mix_bits(bits) >> 32) ^ main_->id();
   }
 
   std::uint32_t id() const override { return id_; }
-  std::size_t record_bytes() const override { return main_->record_bytes(); }
+  RecordLayout record() const override { return main_->record(); }
   std::size_t max_payload_bytes() const override {
     return std::max(warmup_->max_payload_bytes(), main_->max_payload_bytes());
   }
   std::size_t memory_bytes() const override {
     return warmup_->memory_bytes() + main_->memory_bytes();
   }
-  std::size_t payload_bytes(const Visit& visit) const override {
-    return is_warmup(visit) ? warmup_->payload_bytes(as_first(visit)) : main_->payload_bytes(visit);
+  std::size_t payload_bytes(const Crossing& crossing) const override {
+    return is_warmup(crossing) ? warmup_->payload_bytes(as_first(crossing))
+                               : main_->payload_bytes(crossing);
   }
-  std::size_t encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,
+  std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                      const MemoryRecords& records, DeviceBytes payload) override {
-    if (is_warmup(visit)) return warmup_->encode(exec, as_first(visit), x_BTC, records, payload);
-    return main_->encode(exec, visit, x_BTC, records, payload);
+    if (!is_warmup(crossing)) return main_->encode(exec, crossing, x_BTC, records, payload);
+    clear(exec, records, BoundarySide::sender);
+    return warmup_->encode(exec, as_first(crossing), x_BTC, records, payload);
   }
-  void decode(const ExecSpace& exec, const Visit& visit, DeviceBytes payload, std::size_t bytes,
-              const MemoryRecords& records, Activations x_BTC) override {
-    if (is_warmup(visit))
-      warmup_->decode(exec, as_first(visit), payload, bytes, records, x_BTC);
-    else
-      main_->decode(exec, visit, payload, bytes, records, x_BTC);
+  void decode(const ExecSpace& exec, const Crossing& crossing, DeviceBytes payload,
+              std::size_t bytes, const MemoryRecords& records, Activations x_BTC) override {
+    if (!is_warmup(crossing)) {
+      main_->decode(exec, crossing, payload, bytes, records, x_BTC);
+      return;
+    }
+    clear(exec, records, BoundarySide::receiver);
+    warmup_->decode(exec, as_first(crossing), payload, bytes, records, x_BTC);
   }
   void measure_errors(bool on) override {
     warmup_->measure_errors(on);
@@ -106,11 +111,21 @@ class WarmupCodec final : public Codec {
   }
 
  private:
-  bool is_warmup(const Visit& visit) const { return visit.epoch < epochs_; }
+  bool is_warmup(const Crossing& crossing) const { return crossing.epoch < epochs_; }
   /// A first visit sets the memory to what was sent.
-  static Visit as_first(Visit visit) {
-    std::fill(visit.visits.begin(), visit.visits.end(), 0u);
-    return visit;
+  static Crossing as_first(Crossing crossing) {
+    std::fill(crossing.visits.begin(), crossing.visits.end(), 0u);
+    return crossing;
+  }
+
+  /// fp32 leaves no error: records that the warm-up does not write become zeros.
+  void clear(const ExecSpace& exec, const MemoryRecords& records, BoundarySide side) const {
+    const std::size_t bytes = main_->record().bytes(side);
+    if (warmup_->record().bytes(side) == bytes) return;
+    for (const std::uint64_t offset : records.offset_B)
+      Kokkos::deep_copy(exec,
+                        Kokkos::subview(records.pool, Kokkos::make_pair(offset, offset + bytes)),
+                        std::uint8_t{0});
   }
 
   const double epochs_;
@@ -126,7 +141,8 @@ std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShap
   static const Registry registry;
   check(settings, shape);
   auto main = registry.find(settings.kind)(settings, shape, storage);
-  if (settings.warmup_epochs == 0 || settings.kind == CodecKind::none) return main;
+  const bool is_exact = settings.kind == CodecKind::none || settings.kind == CodecKind::row_sparse;
+  if (settings.warmup_epochs == 0 || is_exact) return main;
   CodecSettings warmup = settings;
   warmup.first_visit = FirstVisit::fp32;
   if (settings.kind != CodecKind::delta) warmup.kind = CodecKind::none;

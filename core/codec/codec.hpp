@@ -6,8 +6,9 @@
 #include <functional>
 #include <memory>
 
+#include "core/codec/crossing.hpp"
+#include "core/codec/records.hpp"
 #include "core/codec/settings.hpp"
-#include "core/codec/visit.hpp"
 #include "core/views.hpp"
 
 namespace deltapipe {
@@ -22,7 +23,7 @@ struct CodecShape {
   int channels = 1;     ///< C
 };
 
-/// Sums over the valid elements of encoded visits.
+/// Sums over the valid elements of what was encoded.
 struct CodecStatistics {
   double error2 = 0;            ///< sum (x - x_hat)^2, x_hat being what the receiver sees
   double signal2 = 0;           ///< sum x^2
@@ -34,9 +35,10 @@ struct CodecStatistics {
 };
 
 /// Turns activations into payload bytes and back. One object serves one end of one boundary and
-/// direction; calls are asynchronous on their execution space instance, and an object's calls must
-/// run one after another (same instance, or fences between). Codecs with memory change the
-/// visit's records in encode and decode alike: afterwards both ends hold the same bits.
+/// direction; calls are asynchronous on their execution space instance, but that a length which
+/// depends on the data is waited for, and an object's calls must run one after another (same
+/// instance, or fences between). Codecs with memory change the crossing's records: the shared part
+/// in encode and decode alike, so that afterwards both ends hold the same bits of it.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -45,21 +47,23 @@ class Codec {
   virtual std::uint32_t id() const = 0;
   /// Bytes of the largest payload.
   virtual std::size_t max_payload_bytes() const = 0;
-  /// Bytes of this visit's payload; depends on nothing but the visit.
-  virtual std::size_t payload_bytes(const Visit& visit) const = 0;
-  /// Bytes of one sample's memory, a multiple of kRecordAlignment; 0: the codec keeps none.
-  virtual std::size_t record_bytes() const { return 0; }
+  /// Most bytes that this crossing's payload takes; all of them unless the length depends on the
+  /// data.
+  virtual std::size_t payload_bytes(const Crossing& crossing) const = 0;
+  /// What each end keeps of a sample. Nothing: the codec has no memory.
+  virtual RecordLayout record() const { return {}; }
 
   /// Bytes that the codec itself holds: tables, sums and partial scales.
   virtual std::size_t memory_bytes() const = 0;
 
-  /// Fills payload (at least payload_bytes(visit) long) and returns payload_bytes(visit).
-  /// Padding rows of x_BTC are not read.
-  virtual std::size_t encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,
+  /// Writes the payload and returns its length in bytes. The buffer has room for
+  /// payload_bytes(crossing); records are the sender's. Padding rows of x_BTC are not read.
+  virtual std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                              const MemoryRecords& records, DeviceBytes payload) = 0;
   /// Sets the valid rows of x_BTC to what the sender encoded, as it is after quantisation, and
-  /// all other rows to zero. Throws UserError when payload_bytes is not that of the visit.
-  virtual void decode(const ExecSpace& exec, const Visit& visit, DeviceBytes payload,
+  /// all other rows to zero; records are the receiver's. Throws UserError, before it changes
+  /// anything, when payload_bytes is not the length of such a payload.
+  virtual void decode(const ExecSpace& exec, const Crossing& crossing, DeviceBytes payload,
                       std::size_t payload_bytes, const MemoryRecords& records,
                       Activations x_BTC) = 0;
 
@@ -70,8 +74,9 @@ class Codec {
 };
 
 /// Throws UserError when a setting is out of range. The storage is that of a delta codec's
-/// memories. With settings.warmup_epochs > 0 the codec sends fp32 while visit.epoch is below it,
-/// and a delta codec sets m(s) := a(s) at each of those visits.
+/// memories and of error feedback. With settings.warmup_epochs > 0 the codec sends fp32 while
+/// crossing.epoch is below it; a delta codec sets m(s) := a(s) at each of those visits, and errors
+/// are zero after them.
 std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShape& shape,
                                   MemoryStorage storage);
 

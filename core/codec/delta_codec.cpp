@@ -58,19 +58,19 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
                                         formats_of(settings, shape.channels)),
         refines_(settings.first_visit == FirstVisit::refine),
         warmup_epochs_(settings.warmup_epochs),
-        record_bytes_(
-            round_up(Memory<storage>::bytes(shape.tokens, shape.channels), kRecordAlignment)) {}
+        record_bytes_(record_bytes_of<Memory<storage>>(shape)) {}
 
-  std::size_t record_bytes() const override { return record_bytes_; }
+  RecordLayout record() const override { return {.shared_bytes = record_bytes_}; }
 
  private:
-  int format_of(const Visit& visit, std::size_t b) const override {
-    if (visit.visits[b] == 0) return first_visit;
-    return visit.visits[b] == 1 && refines_ && first_was_coarse(visit) ? second_visit : later_visit;
+  int format_of(const Crossing& crossing, std::size_t b) const override {
+    if (crossing.visits[b] == 0) return first_visit;
+    return crossing.visits[b] == 1 && refines_ && first_was_coarse(crossing) ? second_visit
+                                                                             : later_visit;
   }
   /// A sample's former visit was an epoch ago: a warm-up that lasted until then left nothing out.
-  bool first_was_coarse(const Visit& visit) const {
-    return warmup_epochs_ == 0 || std::floor(visit.epoch) - 1 >= warmup_epochs_;
+  bool first_was_coarse(const Crossing& crossing) const {
+    return warmup_epochs_ == 0 || std::floor(crossing.epoch) - 1 >= warmup_epochs_;
   }
 
   const bool refines_;

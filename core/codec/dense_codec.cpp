@@ -135,14 +135,16 @@ class DenseCodec final : public RowCodec {
   }
 
  private:
-  int format_of(const Visit&, std::size_t) const override { return 0; }
+  int format_of(const Crossing&, std::size_t) const override { return 0; }
   std::size_t block_bytes(int, int tokens) const override {
     return DenseRows<format>::block_bytes(tokens, shape_.channels);
   }
-  void run_encode(const ExecSpace& exec, const RowArguments& arguments) override {
+  std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
+                         std::size_t max_bytes) override {
     Kokkos::parallel_for("deltapipe::DenseCodec::encode",
                          row_policy(exec, arguments.sample_count * arguments.tokens),
                          DenseEncode<format>{arguments});
+    return max_bytes;
   }
   void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) override {
     Kokkos::parallel_for("deltapipe::DenseCodec::decode", row_policy(exec, rows),

@@ -37,6 +37,8 @@ struct RowFormat {
     if (is_even()) return magnitude;
     return bits_of(float_of(magnitude) / (change < 0.0f ? negative_levels : positive_levels));
   }
+  /// One step a channel, for all tokens, at the payload's front.
+  bool has_channel_steps() const { return kind == RowKind::codes && segment == 0; }
   /// The step for the largest needed_step, or for mean|x|.
   KOKKOS_INLINE_FUNCTION std::uint16_t step_for(float needed) const {
     if (mean_scale) return step_at_least(needed, 1.0f);
@@ -49,7 +51,8 @@ RowFormat dense_format(RowKind kind);
 RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels);
 std::size_t block_bytes_of(const RowFormat& format, int tokens, int channels);
 
-/// Up to three formats; a sample's entry names one.
+/// Up to three formats; a sample's entry names one. Those with steps per channel share them, and
+/// so their kinds of codes.
 struct RowFormats {
   static constexpr int kCount = 3;
   RowFormat format[kCount];
@@ -84,6 +87,12 @@ struct NoMemory {
                                            std::uint8_t*) {}
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int, int) { return 0; }
 };
+
+/// Bytes of a sample's record of rows M.
+template <class M>
+std::size_t record_bytes_of(const CodecShape& shape) {
+  return round_up(M::bytes(shape.tokens, shape.channels), kRecordAlignment);
+}
 
 /// Zeroes a record's bytes after its last row, so that equal memories are equal records.
 template <class M>
@@ -326,6 +335,37 @@ KOKKOS_INLINE_FUNCTION void receive_dense_row(const RowMember& team, const RowAr
   }
 }
 
+/// Adds a row's sums: of what is not finite in x and, where measured, of the error of `seen`.
+KOKKOS_INLINE_FUNCTION void add_row_sums(const RowMember& team, const RowArguments& a, int index,
+                                         const float* x, const float* seen) {
+  const int n = a.channels;
+  // The largest magnitude, as bits, tells in one pass whether there is anything to count.
+  const std::uint32_t largest =
+      row_max(team, n, 0u, [=](int c) { return bits_of(x[c]) & 0x7fffffffu; });
+  std::uint32_t nonfinite = 0;
+  if (largest >= kInfinityBits)
+    nonfinite = row_sum<std::uint32_t>(team, n, [=](int c) { return is_nonfinite(x[c]); });
+  float error2 = 0;
+  float signal2 = 0;
+  if (a.measure) {
+    error2 = row_sum<float>(team, n, [=](int c) {
+      const float error = x[c] - seen[c];
+      return is_nonfinite(x[c]) ? 0.0f : error * error;
+    });
+    signal2 =
+        row_sum<float>(team, n, [=](int c) { return is_nonfinite(x[c]) ? 0.0f : x[c] * x[c]; });
+  }
+  RowSums* row_sums = a.sums + index;
+  const bool measure = a.measure;
+  Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_sums->nonfinite += nonfinite;
+    if (!measure) return;
+    row_sums->error2 += error2;
+    row_sums->signal2 += signal2;
+    row_sums->elements += n;
+  });
+}
+
 template <class M>
 struct EncodeRows {
   RowArguments a;
@@ -356,37 +396,7 @@ struct EncodeRows {
     else
       send_dense_row(team, a, format.kind, sample, t, x, buffers.work);
     M::store(team, memory, buffers.work, buffers.codes);
-    add_sums(team, x, index, buffers.work);
-  }
-
-  KOKKOS_INLINE_FUNCTION void add_sums(const RowMember& team, const float* x, int index,
-                                       const float* seen) const {
-    const int n = a.channels;
-    // The largest magnitude, as bits, tells in one pass whether there is anything to count.
-    const std::uint32_t largest =
-        row_max(team, n, 0u, [=](int c) { return bits_of(x[c]) & 0x7fffffffu; });
-    std::uint32_t nonfinite = 0;
-    if (largest >= kInfinityBits)
-      nonfinite = row_sum<std::uint32_t>(team, n, [=](int c) { return is_nonfinite(x[c]); });
-    float error2 = 0;
-    float signal2 = 0;
-    if (a.measure) {
-      error2 = row_sum<float>(team, n, [=](int c) {
-        const float error = x[c] - seen[c];
-        return is_nonfinite(x[c]) ? 0.0f : error * error;
-      });
-      signal2 =
-          row_sum<float>(team, n, [=](int c) { return is_nonfinite(x[c]) ? 0.0f : x[c] * x[c]; });
-    }
-    RowSums* row_sums = a.sums + index;
-    const bool measure = a.measure;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
-      row_sums->nonfinite += nonfinite;
-      if (!measure) return;
-      row_sums->error2 += error2;
-      row_sums->signal2 += signal2;
-      row_sums->elements += n;
-    });
+    add_row_sums(team, a, index, x, buffers.work);
   }
 };
 
@@ -434,12 +444,12 @@ struct DecodeRows {
 inline constexpr int kScaleRows = 64;
 
 /// partials_RC(r, c) := largest needed step, or sum of |x - m|, over the r-th block of rows, as the
-/// bits of a float.
+/// bits of a float. Only rows with channel steps count.
 template <class M>
 struct ChannelScales {
   RowArguments a;
   RowFormats formats;
-  int format;  ///< only samples of this one count
+  bool mean;  ///< all such rows' scale is the mean
   std::uint32_t* partials_RC;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
@@ -447,15 +457,15 @@ struct ChannelScales {
     const RowBuffers buffers = RowBuffers::of(team, n);
     std::uint32_t* partials = partials_RC + static_cast<std::size_t>(team.league_rank()) * n;
     row_for_synced(team, n, [=](int c) { partials[c] = 0; });
-    const RowFormat& rows = formats.format[format];
-    const bool mean = rows.mean_scale;
+    const bool sum_up = mean;
     const int end = a.sample_count * a.tokens;
     const int first = team.league_rank() * kScaleRows;
     const int last = first + kScaleRows < end ? first + kScaleRows : end;
     for (int index = first; index < last; ++index) {
       const SampleEntry& sample = a.samples[index / a.tokens];
       const int t = index % a.tokens;
-      if (sample.format != format || t >= sample.tokens) continue;
+      const RowFormat& rows = formats.format[sample.format];
+      if (rows.kind != RowKind::codes || rows.segment != 0 || t >= sample.tokens) continue;
       const MemoryRow memory{a.pool + sample.record, a.tokens, t, n};
       const float* x = a.x + static_cast<std::size_t>(index) * n;
       float* work = buffers.work;
@@ -467,7 +477,7 @@ struct ChannelScales {
         const std::uint32_t value = rows.needed_step(x[c] - work[c]);
         const std::uint32_t sum = bits_of(float_of(partials[c]) + float_of(value));
         const std::uint32_t larger = value > partials[c] ? value : partials[c];
-        partials[c] = mean ? sum : larger;
+        partials[c] = sum_up ? sum : larger;
       });
     }
   }
@@ -509,16 +519,21 @@ class QuantizedCodec : public RowCodec {
   std::size_t block_bytes(int format, int tokens) const override {
     return block_bytes_of(formats_.format[format], tokens, shape_.channels);
   }
-  std::size_t front_bytes(const Visit& visit) const override;
-  void run_encode(const ExecSpace& exec, const RowArguments& arguments) override;
+  std::size_t front_bytes(const Crossing& crossing) const override;
+  std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
+                         std::size_t max_bytes) override;
   void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) override;
+  /// Kernels that write the steps per channel of x - (what Memories loads), if any row has them.
+  template <class Memories>
+  void find_channel_steps(const ExecSpace& exec, const RowArguments& arguments);
+  const RowFormats& formats() const { return formats_; }
 
  private:
   std::size_t front_size() const { return round_up(std::size_t{2} * shape_.channels, 4); }
   int rows_with_channel_scales(const std::vector<SampleEntry>& samples) const;
 
   const RowFormats formats_;
-  int channel_format_ = -1;  ///< the one with steps at the payload's front; -1: none
+  int channel_format_ = -1;  ///< one with steps at the payload's front; -1: none
   Vector<std::uint32_t> partials_RC_;
 };
 
@@ -527,8 +542,7 @@ QuantizedCodec<M>::QuantizedCodec(const CodecShape& shape, std::uint32_t id,
                                   const RowFormats& formats)
     : RowCodec(shape, id), formats_(formats) {
   for (int f = 0; f < RowFormats::kCount; ++f)
-    if (formats.format[f].kind == RowKind::codes && formats.format[f].segment == 0)
-      channel_format_ = f;
+    if (formats.format[f].has_channel_steps()) channel_format_ = f;
   if (channel_format_ < 0) return;
   const std::size_t rows = static_cast<std::size_t>(shape.max_samples) * shape.tokens;
   const std::size_t blocks = (rows + kScaleRows - 1) / kScaleRows;
@@ -545,9 +559,10 @@ std::size_t QuantizedCodec<M>::max_payload_bytes() const {
 }
 
 template <class M>
-std::size_t QuantizedCodec<M>::front_bytes(const Visit& visit) const {
-  for (std::size_t b = 0; b < visit.sample_ids.size(); ++b)
-    if (format_of(visit, b) == channel_format_ && visit.tokens[b] > 0) return front_size();
+std::size_t QuantizedCodec<M>::front_bytes(const Crossing& crossing) const {
+  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
+    if (crossing.tokens[b] > 0 && formats_.format[format_of(crossing, b)].has_channel_steps())
+      return front_size();
   return 0;
 }
 
@@ -555,28 +570,36 @@ template <class M>
 int QuantizedCodec<M>::rows_with_channel_scales(const std::vector<SampleEntry>& samples) const {
   int rows = 0;
   for (const SampleEntry& sample : samples)
-    if (sample.format == channel_format_) rows += sample.tokens;
+    if (formats_.format[sample.format].has_channel_steps()) rows += sample.tokens;
   return rows;
 }
 
 template <class M>
-void QuantizedCodec<M>::run_encode(const ExecSpace& exec, const RowArguments& arguments) {
-  const int rows = arguments.sample_count * arguments.tokens;
-  const std::size_t scratch = RowBuffers::bytes(shape_.channels);
+template <class Memories>
+void QuantizedCodec<M>::find_channel_steps(const ExecSpace& exec, const RowArguments& arguments) {
   const int counted = rows_with_channel_scales(samples());
-  if (counted > 0) {
-    const int blocks = (rows + kScaleRows - 1) / kScaleRows;
-    Kokkos::parallel_for(
-        "deltapipe::QuantizedCodec::channel_scales", row_policy(exec, blocks, scratch),
-        ChannelScales<M>{arguments, formats_, channel_format_, partials_RC_.data()});
-    Kokkos::parallel_for(
-        "deltapipe::QuantizedCodec::channel_steps",
-        Kokkos::RangePolicy<ExecSpace>(exec, 0, shape_.channels),
-        ChannelSteps{formats_.format[channel_format_], partials_RC_.data(), blocks, shape_.channels,
-                     counted, reinterpret_cast<std::uint16_t*>(arguments.payload)});
-  }
-  Kokkos::parallel_for("deltapipe::QuantizedCodec::encode", row_policy(exec, rows, scratch),
+  if (counted == 0) return;
+  const RowFormat& format = formats_.format[channel_format_];
+  const int blocks = (arguments.sample_count * arguments.tokens + kScaleRows - 1) / kScaleRows;
+  Kokkos::parallel_for(
+      "deltapipe::QuantizedCodec::channel_scales",
+      row_policy(exec, blocks, RowBuffers::bytes(shape_.channels)),
+      ChannelScales<Memories>{arguments, formats_, format.mean_scale, partials_RC_.data()});
+  Kokkos::parallel_for("deltapipe::QuantizedCodec::channel_steps",
+                       Kokkos::RangePolicy<ExecSpace>(exec, 0, shape_.channels),
+                       ChannelSteps{format, partials_RC_.data(), blocks, shape_.channels, counted,
+                                    reinterpret_cast<std::uint16_t*>(arguments.payload)});
+}
+
+template <class M>
+std::size_t QuantizedCodec<M>::run_encode(const ExecSpace& exec, const RowArguments& arguments,
+                                          std::size_t max_bytes) {
+  find_channel_steps<M>(exec, arguments);
+  const int rows = arguments.sample_count * arguments.tokens;
+  Kokkos::parallel_for("deltapipe::QuantizedCodec::encode",
+                       row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
                        EncodeRows<M>{arguments, formats_});
+  return max_bytes;
 }
 
 template <class M>

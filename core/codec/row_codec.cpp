@@ -21,11 +21,11 @@ std::uint64_t chain(std::uint64_t hash, std::uint64_t value) {
   return mix_bits(hash + 0x9e3779b97f4a7c15ull + mix_bits(value));
 }
 
-std::uint64_t random_key(const Visit& visit) {
-  std::uint64_t key = chain(0, visit.seed);
-  key = chain(key, visit.step >> 32);
-  key = chain(key, visit.boundary);
-  return chain(key, visit.backward ? 1 : 0);
+std::uint64_t random_key(const Crossing& crossing) {
+  std::uint64_t key = chain(0, crossing.seed);
+  key = chain(key, crossing.step >> 32);
+  key = chain(key, crossing.boundary);
+  return chain(key, crossing.direction() == Direction::backward ? 1 : 0);
 }
 
 }  // namespace
@@ -42,6 +42,7 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
     add(static_cast<std::uint64_t>(settings.rounding));
     add(static_cast<std::uint64_t>(settings.levels));
   }
+  if (settings.kind == CodecKind::quantize && settings.error_feedback) add(1);
   if (settings.kind == CodecKind::delta) {
     add(static_cast<std::uint64_t>(settings.first_visit));
     add(static_cast<std::uint64_t>(storage));
@@ -55,6 +56,8 @@ const char* name_of(CodecKind kind) {
   switch (kind) {
     case CodecKind::none:
       return "none";
+    case CodecKind::row_sparse:
+      return "row_sparse";
     case CodecKind::fp16:
       return "fp16";
     case CodecKind::bf16:
@@ -97,55 +100,58 @@ RowCodec::RowCodec(const CodecShape& shape, std::uint32_t id)
   entries_.reserve(shape.max_samples);
 }
 
-std::size_t RowCodec::lay_out(const Visit& visit, const MemoryRecords* records,
+std::size_t RowCodec::lay_out(const Crossing& crossing, const MemoryRecords* records,
                               std::vector<SampleEntry>* entries) const {
-  std::size_t at = front_bytes(visit);
-  for (std::size_t b = 0; b < visit.sample_ids.size(); ++b) {
-    const int format = format_of(visit, b);
+  std::size_t at = front_bytes(crossing);
+  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b) {
+    const int format = format_of(crossing, b);
     if (entries != nullptr) {
-      const std::uint64_t record = record_bytes() > 0 ? records->offset_B[b] : 0;
-      entries->push_back({visit.sample_ids[b], record, at, visit.tokens[b], format});
+      const std::uint64_t record = records != nullptr ? records->offset_B[b] : 0;
+      entries->push_back({crossing.sample_ids[b], record, at, crossing.tokens[b], format});
     }
-    at += round_up(block_bytes(format, visit.tokens[b]), 4);
+    at += round_up(block_bytes(format, crossing.tokens[b]), 4);
   }
   return at;
 }
 
-std::size_t RowCodec::payload_bytes(const Visit& visit) const {
-  return lay_out(visit, nullptr, nullptr);
+std::size_t RowCodec::payload_bytes(const Crossing& crossing) const {
+  return lay_out(crossing, nullptr, nullptr);
 }
 
 std::size_t RowCodec::memory_bytes() const {
   return table_.memory_bytes() + bytes_of_view(sums_N_) + bytes_of_view(host_sums_N_);
 }
 
-void RowCodec::check(const Visit& visit, const Activations& x_BTC, const MemoryRecords& records,
-                     const DeviceBytes& payload, std::size_t bytes) const {
-  const std::size_t samples = visit.sample_ids.size();
+void RowCodec::check(const Crossing& crossing, const Activations& x_BTC,
+                     const MemoryRecords& records, BoundarySide side, const DeviceBytes& payload,
+                     std::size_t bytes) const {
+  const std::size_t samples = crossing.sample_ids.size();
   const std::size_t rows = static_cast<std::size_t>(shape_.max_samples) * shape_.tokens;
   DELTAPIPE_ASSERT(samples <= static_cast<std::size_t>(shape_.max_samples), "too many samples");
-  DELTAPIPE_ASSERT(visit.tokens.size() == samples, "one token count a sample");
-  for (const int tokens : visit.tokens)
+  DELTAPIPE_ASSERT(crossing.tokens.size() == samples, "one token count a sample");
+  for (const int tokens : crossing.tokens)
     DELTAPIPE_ASSERT(tokens >= 0 && tokens <= shape_.tokens, "token count is out of range");
   DELTAPIPE_ASSERT(x_BTC.extent(0) >= samples * shape_.tokens && x_BTC.extent(0) <= rows &&
                        x_BTC.extent(1) == static_cast<std::size_t>(shape_.channels),
                    "shape of the activations");
   DELTAPIPE_ASSERT(payload.extent(0) >= bytes, "payload buffer is too small");
   DELTAPIPE_ASSERT(reinterpret_cast<std::uintptr_t>(payload.data()) % 4 == 0, "payload alignment");
-  if (record_bytes() == 0) return;
-  DELTAPIPE_ASSERT(visit.visits.size() == samples, "one visit count a sample");
+  const RecordLayout record = this->record();
+  if (record == RecordLayout{}) return;
+  DELTAPIPE_ASSERT(crossing.visits.size() == samples, "one visit count a sample");
+  if (record.bytes(side) == 0) return;
   DELTAPIPE_ASSERT(records.offset_B.size() == samples, "one memory record a sample");
   for (const std::uint64_t offset : records.offset_B)
     DELTAPIPE_ASSERT(offset % kRecordAlignment == 0 && offset <= records.pool.extent(0) &&
-                         record_bytes() <= records.pool.extent(0) - offset,
+                         record.bytes(side) <= records.pool.extent(0) - offset,
                      "memory record is outside of its pool");
 }
 
-RowArguments RowCodec::arguments(const ExecSpace& exec, const Visit& visit,
+RowArguments RowCodec::arguments(const ExecSpace& exec, const Crossing& crossing,
                                  const Activations& x_BTC, const MemoryRecords& records,
-                                 const DeviceBytes& payload) {
+                                 BoundarySide side, const DeviceBytes& payload) {
   entries_.clear();
-  lay_out(visit, &records, &entries_);
+  lay_out(crossing, record().bytes(side) > 0 ? &records : nullptr, &entries_);
   RowArguments result{};
   result.samples = table_.upload(exec, entries_);
   result.sample_count = static_cast<int>(entries_.size());
@@ -156,33 +162,46 @@ RowArguments RowCodec::arguments(const ExecSpace& exec, const Visit& visit,
   result.payload = payload.data();
   result.sums = sums_N_.data();
   result.measure = measure_;
-  result.key = random_key(visit);
-  result.step = static_cast<std::uint32_t>(visit.step);
+  result.key = random_key(crossing);
+  result.step = static_cast<std::uint32_t>(crossing.step);
   return result;
 }
 
-std::size_t RowCodec::encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,
+std::size_t RowCodec::encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                              const MemoryRecords& records, DeviceBytes payload) {
-  const std::size_t bytes = payload_bytes(visit);
-  check(visit, x_BTC, records, payload, bytes);
-  if (!visit.sample_ids.empty()) run_encode(exec, arguments(exec, visit, x_BTC, records, payload));
+  const std::size_t most = payload_bytes(crossing);
+  check(crossing, x_BTC, records, BoundarySide::sender, payload, most);
+  if (crossing.sample_ids.empty()) return most;
+  const std::size_t bytes = run_encode(
+      exec, arguments(exec, crossing, x_BTC, records, BoundarySide::sender, payload), most);
+  DELTAPIPE_ASSERT(bytes <= most, "a payload is longer than announced");
   return bytes;
 }
 
-void RowCodec::decode(const ExecSpace& exec, const Visit& visit, DeviceBytes payload,
+namespace {
+
+[[noreturn]] void refuse_length(const Crossing& crossing, std::size_t bytes,
+                                const std::string& expected) {
+  throw UserError({.what = "payload at boundary " + std::to_string(crossing.boundary) + " " +
+                           name_of(crossing.direction()) + ", step " +
+                           std::to_string(crossing.step) + ", micro-batch " +
+                           std::to_string(crossing.micro_batch) + " has the wrong length",
+                   .value = std::to_string(bytes) + " bytes, not " + expected,
+                   .remedy = "run the same program and deck on all ranks"});
+}
+
+}  // namespace
+
+void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceBytes payload,
                       std::size_t bytes, const MemoryRecords& records, Activations x_BTC) {
-  const std::size_t expected = payload_bytes(visit);
-  if (bytes != expected) {
-    Mistake mistake;
-    mistake.what = "payload at boundary " + std::to_string(visit.boundary) + ", step " +
-                   std::to_string(visit.step) + " has the wrong length";
-    mistake.value = std::to_string(bytes) + " bytes, not " + std::to_string(expected);
-    mistake.remedy = "run the same program and deck on all ranks";
-    throw UserError(mistake);
-  }
-  check(visit, x_BTC, records, payload, bytes);
+  const std::size_t most = payload_bytes(crossing);
+  if (bytes > most) refuse_length(crossing, bytes, "at most " + std::to_string(most));
+  check(crossing, x_BTC, records, BoundarySide::receiver, payload, bytes);
+  const std::size_t expected = expected_bytes(exec, crossing, payload, bytes);
+  if (bytes != expected) refuse_length(crossing, bytes, std::to_string(expected));
   const int rows = static_cast<int>(x_BTC.extent(0));
-  run_decode(exec, rows, arguments(exec, visit, x_BTC, records, payload));
+  run_decode(exec, rows,
+             arguments(exec, crossing, x_BTC, records, BoundarySide::receiver, payload));
 }
 
 CodecStatistics RowCodec::take_statistics(const ExecSpace& exec) {

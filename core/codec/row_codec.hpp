@@ -62,11 +62,11 @@ struct RowArguments {
 class RowCodec : public Codec {
  public:
   std::uint32_t id() const final { return id_; }
-  std::size_t payload_bytes(const Visit& visit) const final;
+  std::size_t payload_bytes(const Crossing& crossing) const final;
   std::size_t memory_bytes() const override;
-  std::size_t encode(const ExecSpace& exec, const Visit& visit, Activations x_BTC,
+  std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                      const MemoryRecords& records, DeviceBytes payload) final;
-  void decode(const ExecSpace& exec, const Visit& visit, DeviceBytes payload,
+  void decode(const ExecSpace& exec, const Crossing& crossing, DeviceBytes payload,
               std::size_t payload_bytes, const MemoryRecords& records, Activations x_BTC) final;
   void measure_errors(bool on) final { measure_ = on; }
   CodecStatistics take_statistics(const ExecSpace& exec) final;
@@ -74,28 +74,37 @@ class RowCodec : public Codec {
  protected:
   RowCodec(const CodecShape& shape, std::uint32_t id);
 
-  /// Index of the row format of the visit's b-th sample.
-  virtual int format_of(const Visit& visit, std::size_t b) const = 0;
-  /// Payload bytes of a sample's rows.
+  /// Index of the row format of the crossing's b-th sample.
+  virtual int format_of(const Crossing& crossing, std::size_t b) const = 0;
+  /// Payload bytes of a sample's rows, at most.
   virtual std::size_t block_bytes(int format, int tokens) const = 0;
   /// Payload bytes before the first sample's block; a multiple of 4.
-  virtual std::size_t front_bytes(const Visit&) const { return 0; }
+  virtual std::size_t front_bytes(const Crossing&) const { return 0; }
   /// Kernels over the rows of arguments.sample_count samples to encode, over all rows to decode.
-  virtual void run_encode(const ExecSpace& exec, const RowArguments& arguments) = 0;
+  /// Encoding returns the bytes written, at most max_bytes.
+  virtual std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
+                                 std::size_t max_bytes) = 0;
   virtual void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) = 0;
+  /// The length that a payload of `bytes` bytes has to have.
+  virtual std::size_t expected_bytes(const ExecSpace&, const Crossing& crossing, const DeviceBytes&,
+                                     std::size_t) {
+    return payload_bytes(crossing);
+  }
 
-  /// Entries of the visit at hand.
+  /// Entries of the crossing at hand.
   const std::vector<SampleEntry>& samples() const { return entries_; }
 
   const CodecShape shape_;
 
  private:
-  void check(const Visit& visit, const Activations& x_BTC, const MemoryRecords& records,
-             const DeviceBytes& payload, std::size_t bytes) const;
-  std::size_t lay_out(const Visit& visit, const MemoryRecords* records,
+  void check(const Crossing& crossing, const Activations& x_BTC, const MemoryRecords& records,
+             BoundarySide side, const DeviceBytes& payload, std::size_t bytes) const;
+  /// Returns payload_bytes(crossing). No records: offsets are left out.
+  std::size_t lay_out(const Crossing& crossing, const MemoryRecords* records,
                       std::vector<SampleEntry>* entries) const;
-  RowArguments arguments(const ExecSpace& exec, const Visit& visit, const Activations& x_BTC,
-                         const MemoryRecords& records, const DeviceBytes& payload);
+  RowArguments arguments(const ExecSpace& exec, const Crossing& crossing, const Activations& x_BTC,
+                         const MemoryRecords& records, BoundarySide side,
+                         const DeviceBytes& payload);
 
   const std::uint32_t id_;
   bool measure_ = false;

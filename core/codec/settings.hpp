@@ -5,7 +5,7 @@
 
 namespace deltapipe {
 
-enum class CodecKind { none, fp16, bf16, quantize, delta };
+enum class CodecKind { none, fp16, bf16, quantize, delta, row_sparse };
 enum class ScaleKind { channel, token, tile };
 enum class Rounding { nearest, stochastic };
 /// symmetric: 2^b - 1 codes around zero; 1 bit: the sign. asymmetric, from 2 bits on: 2^b codes, to
@@ -25,7 +25,7 @@ enum class FirstVisit { fp32, fp16, quantize8, refine };
 /// after a first visit by fp16, quantize8 or refine its second visit errs by 0.038, 0.040 and
 /// 0.042.
 struct CodecSettings {
-  CodecKind kind = CodecKind::none;  ///< none: fp32 as it is
+  CodecKind kind = CodecKind::none;  ///< none: fp32 as it is; row_sparse: without rows of zeros
   int bits = 4;                      ///< 1 ... 8, for quantize and delta
   ScaleKind scale = ScaleKind::tile;
   int tile = 64;  ///< channels a scale covers, for scale = tile and codes of first visits
@@ -33,9 +33,18 @@ struct CodecSettings {
   Levels levels = Levels::symmetric;
   FirstVisit first_visit = FirstVisit::quantize8;  ///< delta only
   double warmup_epochs = 0;                        ///< epochs sent as fp32 before the codec starts
+  /// quantize only: the sender adds to a sample's values what rounding left out at its last
+  /// crossing (EF: arXiv 2401.07788), from a record of the cache that only it keeps.
+  bool error_feedback = false;
 
   bool operator==(const CodecSettings&) const = default;
 };
+
+/// Whether an end of a boundary keeps something of each sample.
+inline bool has_memory(const CodecSettings& codec) {
+  return codec.kind == CodecKind::delta ||
+         (codec.kind == CodecKind::quantize && codec.error_feedback);
+}
 
 enum class MemoryStorage { fp32, fp16, bf16, bits8, bits4, bits2 };
 

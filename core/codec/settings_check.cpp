@@ -4,6 +4,12 @@ namespace deltapipe {
 
 std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
   const bool delta = settings.kind == CodecKind::delta;
+  const bool half = settings.kind == CodecKind::fp16 || settings.kind == CodecKind::bf16;
+  if (settings.error_feedback && (delta || half))
+    return Mistake{.what = delta ? "a delta codec's next change has what rounding left out already"
+                                 : "16-bit values are sent without error feedback",
+                   .value = "error_feedback = true",
+                   .remedy = "set error_feedback = false, or use codec = \"quantize\""};
   if (settings.bits != 1 || (!delta && settings.kind != CodecKind::quantize)) return std::nullopt;
   if (settings.levels == Levels::asymmetric)
     return Mistake{.what =

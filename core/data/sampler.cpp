@@ -1,11 +1,10 @@
 #include "core/data/sampler.hpp"
 
-#include <Random123/philox.h>
-
 #include <algorithm>
 #include <bit>
 
 #include "core/error.hpp"
+#include "core/random.hpp"
 
 namespace deltapipe {
 namespace {
@@ -16,12 +15,9 @@ constexpr int kRoundBits = 8;
 /// `site`: round and stream.
 std::uint32_t round_function(std::uint32_t site, std::uint32_t half, std::uint64_t epoch,
                              std::uint64_t seed) {
-  using Philox = r123::Philox4x32;
-  const Philox::ctr_type counter = {
-      {half, site, static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32)}};
-  const Philox::key_type key = {
-      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)}};
-  return Philox{}(counter, key)[0];
+  return philox(half, site, static_cast<std::uint32_t>(epoch),
+                static_cast<std::uint32_t>(epoch >> 32), seed)
+      .word[0];
 }
 
 }  // namespace

@@ -360,6 +360,17 @@ void Object::write_attribute(const std::string& name, std::string_view text) {
   }
 }
 
+void Object::write_fixed_attribute(const std::string& name, std::string_view text) {
+  const Lock lock;
+  const std::string what = "cannot write " + quoted("attribute", name);
+  const std::string copy(text);
+  const Handle type = string_type(copy.size() + 1, file_name());
+  const Handle space = take(H5Screate(H5S_SCALAR), H5Sclose, what, file_name());
+  if (!replace_attribute(*this, name, type.get(), type.get(), space.get(), copy.c_str())) {
+    fail_writing(what);
+  }
+}
+
 void Object::write_attribute(const std::string& name, const std::vector<std::string>& texts) {
   const Lock lock;
   const std::string what = "cannot write " + quoted("attribute", name);
@@ -427,6 +438,35 @@ OpenAttribute open_attribute(const Object& object, const std::string& name) {
 }
 
 }  // namespace
+
+std::optional<std::string> Object::find_plain_attribute(const std::string& name) const {
+  constexpr std::size_t largest_text = std::size_t{64} << 10;
+  const Lock lock;
+  if (!has_attribute(name)) return {};
+  const Handle attribute(H5Aopen(id(), name.c_str(), H5P_DEFAULT), H5Aclose);
+  if (!attribute.is_open()) return {};
+  const Handle type(H5Aget_type(attribute.get()), H5Tclose);
+  const Handle space(H5Aget_space(attribute.get()), H5Sclose);
+  if (!type.is_open() || !space.is_open() || H5Sget_simple_extent_npoints(space.get()) != 1)
+    return {};
+  if (H5Tget_class(type.get()) == H5T_INTEGER) {
+    if (H5Tget_sign(type.get()) == H5T_SGN_NONE) {
+      std::uint64_t value = 0;
+      if (H5Aread(attribute.get(), H5T_NATIVE_UINT64, &value) < 0) return {};
+      return std::to_string(value);
+    }
+    std::int64_t value = 0;
+    if (H5Aread(attribute.get(), H5T_NATIVE_INT64, &value) < 0) return {};
+    return std::to_string(value);
+  }
+  const std::size_t size = H5Tget_size(type.get());
+  if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 ||
+      size > largest_text)
+    return {};
+  std::string text(size, '\0');
+  if (H5Aread(attribute.get(), type.get(), text.data()) < 0) return {};
+  return text.substr(0, text.find('\0'));
+}
 
 std::string Object::read_string_attribute(const std::string& name) const {
   const Lock lock;
@@ -542,6 +582,27 @@ void Dataset::expect_stored() const {
   if (product_of(grid) != written) refuse("has elements that were never written");
 }
 
+std::optional<std::uint64_t> Dataset::file_offset() const {
+  const Lock lock;
+  const haddr_t offset = H5Dget_offset(id());
+  if (offset == HADDR_UNDEF) return {};
+  return offset;
+}
+
+std::optional<std::uint64_t> Dataset::chunk_file_offset(std::uint64_t row,
+                                                        std::uint64_t bytes) const {
+  const Lock lock;
+  std::vector<hsize_t> place(shape_.size(), 0);
+  place[0] = row;
+  unsigned filter_mask = 0;
+  haddr_t offset = HADDR_UNDEF;
+  hsize_t size = 0;
+  const herr_t status =
+      H5Dget_chunk_info_by_coord(id(), place.data(), &filter_mask, &offset, &size);
+  if (status < 0 || offset == HADDR_UNDEF || size != bytes) return {};
+  return offset;
+}
+
 void Dataset::resize(std::uint64_t rows) {
   const Lock lock;
   std::vector<hsize_t> extent(shape_.begin(), shape_.end());
@@ -628,7 +689,7 @@ Dataset Location::create_dataset(const std::string& name, ElementType type,
   const Lock lock;
   std::vector<hsize_t> extent(shape.begin(), shape.end());
   std::vector<hsize_t> maximum = extent;
-  if (chunked) maximum[0] = H5S_UNLIMITED;
+  if (chunked && options.extendable) maximum[0] = H5S_UNLIMITED;
   // A chunk must not exceed a fixed dimension, and no chunk fits an empty one.
   for (hsize_t& dimension : maximum) {
     if (chunked && dimension == 0) dimension = H5S_UNLIMITED;
@@ -686,12 +747,18 @@ std::shared_ptr<FileState> new_state(const std::string& path, bool writable) {
 
 }  // namespace
 
-File File::create(const std::string& path) {
+File File::create(const std::string& path, const FileOptions& options) {
   const Lock lock;
-  const Handle access = file_access(path);
-  return File(take(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose,
-                   "cannot be created", path),
-              new_state(path, true));
+  const std::string& shown = options.shown_path.empty() ? path : options.shown_path;
+  const Handle access = file_access(shown);
+  const std::string what = "cannot be created";
+  if (options.checksummed)
+    check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), what, shown);
+  if (options.alignment > 1)
+    check(H5Pset_alignment(access.get(), options.alignment, options.alignment), what, shown);
+  const unsigned mode = options.replace ? H5F_ACC_TRUNC : H5F_ACC_EXCL;
+  return File(take(H5Fcreate(path.c_str(), mode, H5P_DEFAULT, access.get()), H5Fclose, what, shown),
+              new_state(shown, true));
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -103,6 +104,9 @@ class Object {
     write_attribute(name, std::string_view(text));
   }
   void write_attribute(const std::string& name, const std::vector<std::string>& texts);
+  /// Text of fixed length, at most 64 KiB: in files with checksums these protect it, and reading it
+  /// from a damaged file cannot crash the library, as text of variable length can.
+  void write_fixed_attribute(const std::string& name, std::string_view text);
   template <typename T>
   requires std::is_arithmetic_v<T>
   void write_attribute(const std::string& name, T value) {
@@ -114,6 +118,9 @@ class Object {
     write_attribute_elements(name, element_type_of<T>(), values.data(), values.size(), false);
   }
 
+  /// For files that may be damaged: one integer in decimal, or text of fixed length. Nothing when
+  /// there is no such attribute, or it is of another kind.
+  std::optional<std::string> find_plain_attribute(const std::string& name) const;
   /// UserError when missing, of another kind, or larger than 16 MiB.
   std::string read_string_attribute(const std::string& name) const;
   template <typename T>
@@ -158,6 +165,13 @@ class Dataset : public Object {
   /// no mere claim. Elements that nobody wrote are not there, and chunks are at most 1 GiB.
   void expect_stored() const;
 
+  /// Where the elements lie in the file, in bytes; nothing when they have no place of their own. Of
+  /// a contiguous dataset:
+  std::optional<std::uint64_t> file_offset() const;
+  /// Of the chunk that begins with this row, unfiltered and `bytes` long, in a dataset whose chunks
+  /// span all other dimensions:
+  std::optional<std::uint64_t> chunk_file_offset(std::uint64_t row, std::uint64_t bytes) const;
+
   void resize(std::uint64_t rows);
   /// Rows [first_row, first_row + rows) from or to row-major memory; they must exist.
   void write_elements(std::uint64_t first_row, std::uint64_t rows, ElementType type,
@@ -192,6 +206,9 @@ class Dataset : public Object {
 struct DatasetOptions {
   /// Chunk shape, as many dimensions as the dataset; empty: contiguous, not extendable.
   std::vector<std::uint64_t> chunk;
+  /// Chunked: the first dimension can grow. False, with allocate_early, without fill and deflate:
+  /// HDF5 needs no index, and chunk i follows chunk i-1 in the file.
+  bool extendable = true;
   int deflate_level = 0;        ///< 0: not compressed; 1 ... 9
   bool allocate_early = false;  ///< all disk space at creation instead of at the first write
   bool fill = true;             ///< false: elements never written are undefined
@@ -209,7 +226,6 @@ class Location : public Object {
   /// What is opened lies in this file itself: soft and external links are a UserError, as are
   /// datasets whose elements are in other files (external storage, virtual datasets).
   Group open_group(const std::string& name) const;
-  /// The first dimension can grow when there is a chunk shape.
   Dataset create_dataset(const std::string& name, ElementType type,
                          const std::vector<std::uint64_t>& shape,
                          const DatasetOptions& options = {});
@@ -225,10 +241,16 @@ class Group : public Location {
   using Location::Location;
 };
 
+struct FileOptions {
+  bool replace = true;          ///< false: an existing file is an error
+  std::string shown_path = {};  ///< what messages name; empty: the path itself
+  bool checksummed = false;     ///< metadata with checksums, as HDF5 1.10 and newer read them
+  std::uint64_t alignment = 1;  ///< what has so many bytes or more begins at a multiple of them
+};
+
 class File : public Location {
  public:
-  /// Replaces an existing file.
-  static File create(const std::string& path);
+  static File create(const std::string& path, const FileOptions& options = {});
   static File open_read_only(const std::string& path);
   static File open_read_write(const std::string& path);
   /// Lives in memory only and touches no disk; `name` stands in messages.

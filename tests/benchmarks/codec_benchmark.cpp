@@ -123,11 +123,11 @@ struct Bench {
   void run(const Case& test) const {
     const auto codec = make_codec(test.settings, shape, test.storage);
     const ExecSpace exec;
-    const std::size_t record = codec->record_bytes();
+    const std::size_t record = codec->record().bytes(BoundarySide::sender);
     DeviceBytes pool("pool", record * samples), payload("payload", codec->max_payload_bytes());
     const auto visit_all = [&](std::uint32_t visits, bool encodes) {
       for (int s = 0; s < samples; ++s) {
-        Visit visit;
+        Crossing visit;
         visit.sample_ids = {static_cast<std::uint64_t>(s)};
         visit.tokens = {shape.tokens};
         visit.visits = {visits};
@@ -147,7 +147,7 @@ struct Bench {
     const double encode = seconds_of([&] { visit_all(2, true); });
     visit_all(2, true);
     const double decode = seconds_of([&] { visit_all(2, false); });
-    Visit one;
+    Crossing one;
     one.sample_ids = {0};
     one.tokens = {shape.tokens};
     one.visits = {2};

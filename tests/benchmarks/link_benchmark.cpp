@@ -31,7 +31,7 @@ struct Case {
 
 MessageHeader header_of(std::uint32_t message) {
   MessageHeader header;
-  header.kind = MessageKind::activation;
+  header.kind = CrossingKind::activation;
   header.micro_batch = message;
   return header;
 }

@@ -91,6 +91,25 @@ class Memory(support.TestCase):
     def test_spilled_activation_memories(self):
         self.compare("spill", self.memories(cache={"budget": "7 MB"}), 2)
 
+    def test_errors_of_gradients(self):
+        """What they take, on the last stage only: with error feedback less without."""
+        predicted, taken = [], []
+        for feedback in (False, True):
+            deck = self.memories(boundary__forward={"codec": "none"},
+                                 boundary__backward={"codec": "quantize",
+                                                     "error_feedback": feedback})
+            deck = support.merged(deck, {"pipeline": {"stages": 2}})
+            name = f"feedback-{feedback}"
+            said = self.succeed(["check", self.deck_file(deck),
+                                 f"output.directory={self.output(name)}"]).out
+            predicted.append(np.array(predicted_peaks(said)))
+            taken.append(self.train(deck, name, 2).memory["peak"].astype(float))
+        records = 960 * 128 * 32 * 4
+        for what, (without, with_errors) in (("predicted", predicted), ("taken", taken)):
+            more = with_errors - without
+            self.assertLess(abs(more[0]), 0.2 * records, what)
+            self.assertLess(abs(more[1] / records - 1), 0.2, what)
+
     def test_delta_with_replicas(self):
         self.compare("delta-replicas", self.deck(12, 64, 64, (8, 8), **DELTA,
                                                  pipeline={"schedule": "gpipe"},

@@ -26,7 +26,7 @@ ChannelOptions options_of(std::size_t max_payload_bytes, int slots,
 
 MessageHeader header_of(std::uint32_t micro_batch) {
   MessageHeader header;
-  header.kind = MessageKind::activation;
+  header.kind = CrossingKind::activation;
   header.step = 7;
   header.micro_batch = micro_batch;
   header.boundary = 3;
@@ -175,7 +175,7 @@ TEST_CASE("A message that is not the awaited one is refused, naming both sides",
   std::string arrived;
   SECTION("the same") {}
   SECTION("kind") {
-    sent.kind = MessageKind::gradient;
+    sent.kind = CrossingKind::gradient;
     field = "kind";
     awaited = "activation";
     arrived = "gradient";

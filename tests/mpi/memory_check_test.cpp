@@ -72,7 +72,7 @@ std::pair<std::string, std::uint64_t> run(MemoryStorage storage, std::uint64_t v
   const int rank = progress.rank();
   CacheIoThread io;
   BoundaryEndPlan plan = end_plan(storage, verify_every, spills ? &io : nullptr);
-  plan.sender = rank == 0;
+  plan.side = rank == 0 ? BoundarySide::sender : BoundarySide::receiver;
   std::optional<BoundarySender> sender;
   std::optional<BoundaryReceiver> receiver;
   if (rank == 0)
@@ -93,12 +93,11 @@ std::pair<std::string, std::uint64_t> run(MemoryStorage storage, std::uint64_t v
         for (const Ids& ids : kEpoch) {
           if (rank == damage.rank && step == damage.step)
             flip_bit(rank == 0 ? *sender->cache() : *receiver->cache(), damage.record, damage.byte);
-          const std::vector<int> tokens(ids.size(), kTokens - 1);
           Crossing crossing;
           crossing.step = static_cast<std::uint64_t>(step++);
           crossing.epoch = epoch;
           crossing.sample_ids = ids;
-          crossing.tokens = tokens;
+          crossing.tokens.assign(ids.size(), kTokens - 1);
           if (rank > 1) continue;
           fill(x, step, ids);
           if (rank == 0) sender->prefetch(ids);

@@ -65,8 +65,8 @@ inline float ends_value(std::uint64_t sample, int step, int t, int c) {
 }
 
 /// Samples of a step: three, at the last step two; each is first seen at another step.
-inline Visit ends_visit(int step, std::vector<std::uint32_t>& visits_of_sample) {
-  Visit visit;
+inline Crossing ends_visit(int step, std::vector<std::uint32_t>& visits_of_sample) {
+  Crossing visit;
   visit.seed = 7;
   visit.step = static_cast<std::uint64_t>(step) + (1ull << 40);
   visit.boundary = 2;
@@ -84,21 +84,21 @@ class End {
  public:
   explicit End(const EndsCase& test)
       : codec(make_codec(test.settings, kEndsShape, test.storage)),
-        pool("deltapipe::Test::pool", codec->record_bytes() * kEndsSamples),
+        pool("deltapipe::Test::pool", codec->record().bytes(BoundarySide::sender) * kEndsSamples),
         x_BTC("deltapipe::Test::x", kEndsShape.max_samples * kEndsShape.tokens,
               kEndsShape.channels),
         payload("deltapipe::Test::payload", codec->max_payload_bytes()) {
     Kokkos::deep_copy(pool, garbage++);  // a first visit reads nothing of it
   }
 
-  MemoryRecords records(const Visit& visit) const {
+  MemoryRecords records(const Crossing& visit) const {
     MemoryRecords records{pool, {}};
     for (const std::uint64_t id : visit.sample_ids)
-      records.offset_B.push_back((id & 0xff) * codec->record_bytes());
+      records.offset_B.push_back((id & 0xff) * codec->record().bytes(BoundarySide::sender));
     return records;
   }
 
-  std::vector<std::uint8_t> send(const Visit& visit, int step) {
+  std::vector<std::uint8_t> send(const Crossing& visit, int step) {
     auto host = Kokkos::create_mirror_view(x_BTC);
     for (std::size_t row = 0; row < host.extent(0); ++row)
       for (std::size_t c = 0; c < host.extent(1); ++c) {
@@ -115,7 +115,7 @@ class End {
     return {sent.data(), sent.data() + bytes};
   }
 
-  void receive(const Visit& visit, const std::uint8_t* bytes, std::size_t size) {
+  void receive(const Crossing& visit, const std::uint8_t* bytes, std::size_t size) {
     auto host = Kokkos::create_mirror_view(payload);
     std::memcpy(host.data(), bytes, std::min(size, host.extent(0)));
     Kokkos::deep_copy(payload, host);
@@ -165,7 +165,7 @@ inline EndsRun run_receiver(const EndsCase& test, const std::vector<std::uint8_t
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
   std::size_t at = 0;
   for (int step = 0; step < kEndsSteps; ++step) {
-    const Visit visit = ends_visit(step, visits);
+    const Crossing visit = ends_visit(step, visits);
     const std::size_t size = end.codec->payload_bytes(visit);
     if (at + size > stream.size()) return run;
     end.receive(visit, stream.data() + at, size);

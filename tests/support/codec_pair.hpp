@@ -17,8 +17,8 @@ struct CodecPair {
         sent(label(), shape.tokens, shape.channels),
         received(label(), shape.tokens, shape.channels),
         payload(label(), sender->max_payload_bytes()),
-        near(label(), sender->record_bytes()),
-        far(label(), sender->record_bytes()) {
+        near(label(), sender->record().bytes(BoundarySide::sender)),
+        far(label(), sender->record().bytes(BoundarySide::sender)) {
     visit.sample_ids = {3};
     visit.tokens = {shape.tokens};
     visit.visits = {0};
@@ -28,7 +28,7 @@ struct CodecPair {
   static std::string label() { return "deltapipe::Test::pair"; }
 
   MemoryRecords records(const DeviceBytes& pool) const {
-    if (sender->record_bytes() == 0) return {};
+    if (sender->record().bytes(BoundarySide::sender) == 0) return {};
     return {pool, {0}};
   }
 
@@ -53,7 +53,7 @@ struct CodecPair {
   std::unique_ptr<Codec> sender, receiver;
   Activations sent, received;
   DeviceBytes payload, near, far;
-  Visit visit;
+  Crossing visit;
 };
 
 }  // namespace deltapipe::test

@@ -222,7 +222,7 @@ TEST_CASE("a warm-up hands on fp32 and leaves it in the memories") {
 
 TEST_CASE("refine takes at least four bits for two visits, but no second one after a warm-up") {
   const auto bytes = [](const Codec& codec, double epoch, std::uint32_t visits) {
-    Visit visit;
+    Crossing visit;
     visit.sample_ids = {3};
     visit.tokens = {1};
     visit.visits = {visits};
@@ -250,7 +250,7 @@ TEST_CASE("a payload of the wrong length is an error with boundary and step") {
   const EndsCase test{delta(3), MemoryStorage::fp16};
   End sender(test), receiver(test);
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
-  const Visit visit = ends_visit(0, visits);
+  const Crossing visit = ends_visit(0, visits);
   std::vector<std::uint8_t> bytes = sender.send(visit, 0);
   const std::size_t right = bytes.size();
   bytes.resize(right + 4);

@@ -13,8 +13,8 @@ using namespace deltapipe;
 
 namespace {
 
-Visit visit_of(std::vector<int> tokens) {
-  Visit visit;
+Crossing visit_of(std::vector<int> tokens) {
+  Crossing visit;
   for (std::size_t b = 0; b < tokens.size(); ++b) {
     visit.sample_ids.push_back(100 + b);
     visit.visits.push_back(0);
@@ -105,8 +105,8 @@ TEST_CASE("dense codecs carry valid rows and nothing of the padding") {
   std::normal_distribution<float> normal(0, 3);
   for (int row = 0; row < 15; ++row)
     for (int c = 0; c < 13; ++c) host(row, c) = normal(random);
-  const Visit visit = visit_of({4, 0});  // an incomplete micro-batch
-  host(4, 0) = std::nanf("");            // padding
+  const Crossing visit = visit_of({4, 0});  // an incomplete micro-batch
+  host(4, 0) = std::nanf("");               // padding
   host(1, 3) = std::nanf("");
   host(2, 7) = std::numeric_limits<float>::infinity();
   Kokkos::deep_copy(sent, host);
@@ -174,7 +174,7 @@ TEST_CASE("the fp16 codec is exact for all that fp16 holds and nowhere out of ra
   host(3, 9) = -0x1.ffcp-3f;
   Kokkos::deep_copy(sent, host);
   DeviceBytes payload("test::payload", codec->max_payload_bytes());
-  const Visit visit = visit_of({rows});
+  const Crossing visit = visit_of({rows});
   const std::size_t bytes = codec->encode(ExecSpace(), visit, sent, {}, payload);
   codec->decode(ExecSpace(), visit, payload, bytes, {}, received);
   Kokkos::fence();
@@ -195,7 +195,7 @@ TEST_CASE("warm-up sends fp32 until its epochs are over") {
   settings.kind = CodecKind::fp16;
   settings.warmup_epochs = 1;
   const auto codec = make_codec(settings, {2, 3, 8}, MemoryStorage::fp16);
-  Visit visit = visit_of({3, 3});
+  Crossing visit = visit_of({3, 3});
   visit.epoch = 0.99;
   CHECK(codec->payload_bytes(visit) == 6 * 8 * 4);
   CHECK(codec->max_payload_bytes() == 6 * 8 * 4);

@@ -28,8 +28,8 @@ CodecSettings quantize(int bits, ScaleKind scale = ScaleKind::token,
   return settings;
 }
 
-Visit visit_of(std::vector<int> tokens) {
-  Visit visit;
+Crossing visit_of(std::vector<int> tokens) {
+  Crossing visit;
   for (std::size_t b = 0; b < tokens.size(); ++b) visit.sample_ids.push_back(40 + b);
   visit.visits.assign(tokens.size(), 0);
   visit.tokens = std::move(tokens);
@@ -44,7 +44,7 @@ struct Link {
         x_BTC("deltapipe::Test::x", extents.max_samples * extents.tokens, extents.channels),
         payload("deltapipe::Test::payload", codec->max_payload_bytes()) {}
 
-  std::vector<std::uint8_t> encode(const Visit& visit, const std::vector<float>& x) {
+  std::vector<std::uint8_t> encode(const Crossing& visit, const std::vector<float>& x) {
     auto host = Kokkos::create_mirror_view(x_BTC);
     std::copy(x.begin(), x.end(), host.data());
     Kokkos::deep_copy(x_BTC, host);
@@ -55,7 +55,7 @@ struct Link {
     return {sent.data(), sent.data() + bytes};
   }
 
-  std::vector<float> decode(const Visit& visit) {
+  std::vector<float> decode(const Crossing& visit) {
     Kokkos::deep_copy(x_BTC, 99.0f);
     codec->decode(ExecSpace(), visit, payload, bytes, {}, x_BTC);
     Kokkos::fence();
@@ -92,7 +92,7 @@ struct Expected {
 };
 
 /// Payload and values of the whole micro-batch, row by row.
-Expected expect(const CodecSettings& settings, const CodecShape& shape, const Visit& visit,
+Expected expect(const CodecSettings& settings, const CodecShape& shape, const Crossing& visit,
                 const std::vector<float>& x) {
   Expected expected;
   const int n = shape.channels;
@@ -153,7 +153,7 @@ TEST_CASE("payloads are the written reference's, byte by byte") {
     settings.levels = levels;
     INFO(describe(settings) << ", channels " << channels);
     Link link(settings, {3, 4, channels});
-    const Visit visit = visit_of({3, 0, 4});
+    const Crossing visit = visit_of({3, 0, 4});
     std::vector<float> x(12 * channels);
     for (float& value : x) value = std::nearbyint(normal(random) * 64) / 16;
     if (bits == 1 && scale != ScaleKind::channel)
@@ -208,7 +208,7 @@ TEST_CASE("stochastic rounding is unbiased") {
   std::mt19937 random(5);
   std::uniform_real_distribution<float> uniform(-1, 1);
   for (float& value : x) value = uniform(random);
-  Visit visit = visit_of({tokens});
+  Crossing visit = visit_of({tokens});
   std::vector<double> sum(x.size()), sum2(x.size());
   for (int repeat = 0; repeat < repeats; ++repeat) {
     visit.step = repeat;
@@ -240,7 +240,7 @@ TEST_CASE("stochastic codes depend on run, step, boundary, direction, sample and
   std::normal_distribution<float> normal;
   for (float& value : x) value = normal(random);
   std::copy(x.begin(), x.begin() + 240, x.begin() + 720);
-  Visit visit = visit_of({3, 2, 3, 3});
+  Crossing visit = visit_of({3, 2, 3, 3});
   visit.sample_ids = {5, 6, 7, 5};
   const auto bytes = link.encode(visit, x);
   const std::vector<float> seen = link.decode(visit);
@@ -251,17 +251,17 @@ TEST_CASE("stochastic codes depend on run, step, boundary, direction, sample and
   };
   std::set<std::string> all = {text(bytes)};
   const auto changed = [&](auto change) {
-    Visit other = visit;
+    Crossing other = visit;
     change(other);
     all.insert(text(link.encode(other, x)));
   };
-  changed([](Visit& v) { v.seed = 1; });
-  changed([](Visit& v) { v.step = 1; });
-  changed([](Visit& v) { v.step = 1ull << 32; });
-  changed([](Visit& v) { v.boundary = 1; });
-  changed([](Visit& v) { v.backward = true; });
-  changed([](Visit& v) { v.sample_ids[0] = 8; });
-  changed([](Visit& v) { v.sample_ids[0] = 5 + (1ull << 32); });
+  changed([](Crossing& v) { v.seed = 1; });
+  changed([](Crossing& v) { v.step = 1; });
+  changed([](Crossing& v) { v.step = 1ull << 32; });
+  changed([](Crossing& v) { v.boundary = 1; });
+  changed([](Crossing& v) { v.kind = CrossingKind::gradient; });
+  changed([](Crossing& v) { v.sample_ids[0] = 8; });
+  changed([](Crossing& v) { v.sample_ids[0] = 5 + (1ull << 32); });
   CHECK(all.size() == 8);
 }
 
@@ -285,7 +285,7 @@ TEST_CASE("zero, tiny, huge and non-finite values are defined") {
   if (bits == 1 && levels == Levels::asymmetric) return;
   INFO(describe(settings));
   Link link(settings, {1, 1, 9});
-  const Visit visit = visit_of({1});
+  const Crossing visit = visit_of({1});
   const std::vector<float> zeros(9, 0.0f);
   link.encode(visit, zeros);
   CHECK(link.decode(visit) == zeros);

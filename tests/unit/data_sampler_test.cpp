@@ -1,3 +1,5 @@
+#include <Random123/philox.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -40,6 +42,42 @@ TEST_CASE("The order depends on seed and epoch and on nothing else", "[sampler]"
   CHECK(order_of(sampler, 1) != order_of(sampler, std::uint64_t{1} << 32));
   CHECK(order_of(sampler, 0) != order_of(Sampler(1000, 43, true), 0));
   CHECK(order_of(sampler, 0) != order_of(Sampler(1000, 42 + (std::uint64_t{1} << 32), true), 0));
+}
+
+/// Twelve Feistel rounds with Random123's Philox, walked until they land inside the set.
+std::uint64_t reference_at(std::uint64_t size, std::uint64_t seed, std::uint32_t stream,
+                           std::uint64_t epoch, std::uint64_t position) {
+  int half_bits = 1;
+  while (half_bits < 32 && (std::uint64_t{1} << (2 * half_bits)) < size) ++half_bits;
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  do {
+    std::uint64_t left = position >> half_bits, right = position & mask;
+    for (std::uint32_t round = 0; round < 12; ++round) {
+      const r123::Philox4x32::ctr_type counter = {
+          {static_cast<std::uint32_t>(right), round | stream << 8,
+           static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32)}};
+      const r123::Philox4x32::key_type key = {
+          {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)}};
+      const std::uint64_t mixed = left ^ (r123::Philox4x32()(counter, key)[0] & mask);
+      left = right;
+      right = mixed;
+    }
+    position = left << half_bits | right;
+  } while (position >= size);
+  return position;
+}
+
+TEST_CASE("The order is that of Random123's Philox in a Feistel network", "[sampler]") {
+  const std::uint64_t large = (std::uint64_t{1} << 33) + 5;
+  for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{1000}, large})
+    for (const std::uint64_t seed : {std::uint64_t{42}, 0x123456789abcdef0u})
+      for (const std::uint64_t epoch : {std::uint64_t{0}, (std::uint64_t{7} << 32) + 1})
+        for (const std::uint32_t stream : {0u, 5u}) {
+          const Sampler sampler(size, seed, true, stream);
+          for (std::uint64_t i = 0; i < std::min<std::uint64_t>(size, 50); ++i)
+            REQUIRE(sampler.at(epoch, size - 1 - i) ==
+                    reference_at(size, seed, stream, epoch, size - 1 - i));
+        }
 }
 
 TEST_CASE("Without shuffle the order is that of the files", "[sampler]") {

@@ -79,9 +79,15 @@ Settings unusual_settings() {
   s.forward = {
       CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
       FirstVisit::refine, 1.5};
-  s.backward = {
-      CodecKind::quantize,   2, ScaleKind::channel, 16, Rounding::stochastic, Levels::asymmetric,
-      FirstVisit::quantize8, 2};
+  s.backward = {CodecKind::quantize,
+                2,
+                ScaleKind::channel,
+                16,
+                Rounding::stochastic,
+                Levels::asymmetric,
+                FirstVisit::quantize8,
+                2,
+                true};
   s.cache = {MemoryStorage::bits4, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
   s.network.forward = {{1e8, 1e-3}, {123456789.125, 5e-5}};
   s.network.backward = {{0, 1.0 / 3}};
@@ -380,6 +386,12 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.forward]\ncodec = \"delta\"\nrounding = \"stochastic\"\nbits = 1\n",
        {},
        {"d.toml:4:1: boundary.forward: one-bit changes", "use rounding = \"nearest\""}},
+      {"[boundary.forward]\ncodec = \"delta\"\nerror_feedback = true\n",
+       {},
+       {"d.toml:3:1: boundary.forward: a delta codec's next change", "use codec = \"quantize\""}},
+      {"[boundary.backward]\nerror_feedback = true\ncodec = \"bf16\"\n",
+       {},
+       {"d.toml:2:1: boundary.backward: 16-bit values are sent without error feedback"}},
       {"[model.new]\nn_head = 3\n", {}, {"3 heads, 256 channels"}},
       {"[data]\nsequence_length = 2000\n", {}, {"2000 tokens, 1024 positions"}},
       {"[data]\nsequence_length = 1\n", {}, {"use at least 2"}},

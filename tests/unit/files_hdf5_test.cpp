@@ -1,6 +1,8 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <thread>
 
@@ -49,6 +51,73 @@ TEST_CASE("HDF5 attributes come back as written", "[files][hdf5]") {
   CHECK_THROWS_AS(file.read_string_attribute("names"), UserError);
   CHECK_THROWS_AS(file.read_attribute<double>("list"), UserError);
   CHECK_THROWS_AS(file.read_attribute<double>("text"), UserError);
+}
+
+TEST_CASE("HDF5 attributes of files that may be damaged", "[files][hdf5]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "p.h5";
+  {
+    hdf5::File file = hdf5::File::create(path, {.checksummed = true});
+    file.write_fixed_attribute("fixed", "grün");
+    file.write_fixed_attribute("empty", "");
+    file.write_attribute("variable", "text");
+    file.write_attribute("huge", std::uint64_t{0xFFFFFFFFFFFFFFFF});
+    file.write_attribute("negative", -7);
+    file.write_attribute("real", 3.25);
+    file.write_attribute("list", std::vector<int>{3, -1, 4});
+    file.close();
+  }
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  CHECK(file.find_plain_attribute("fixed") == "grün");
+  CHECK(file.find_plain_attribute("empty") == "");
+  CHECK(file.find_plain_attribute("huge") == "18446744073709551615");
+  CHECK(file.find_plain_attribute("negative") == "-7");
+  for (const char* name : {"variable", "real", "list", "missing"}) {
+    INFO(name);
+    CHECK_FALSE(file.find_plain_attribute(name).has_value());
+  }
+  CHECK(file.read_string_attribute("fixed") == "grün");
+}
+
+TEST_CASE("HDF5 says where elements lie that keep their places", "[files][hdf5]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "o.h5";
+  {
+    hdf5::File file = hdf5::File::create(path, {.checksummed = true, .alignment = 4096});
+    file.create_dataset(
+        "fixed", hdf5::ElementType::u8, {50, 300},
+        {.chunk = {1, 300}, .extendable = false, .allocate_early = true, .fill = false});
+    file.create_dataset("table", hdf5::ElementType::u32, {50},
+                        {.chunk = {}, .allocate_early = true});
+    file.create_dataset("unwritten", hdf5::ElementType::u32, {50});
+    file.create_dataset("growing", hdf5::ElementType::u8, {0, 4}, {.chunk = {8, 4}});
+    hdf5::Dataset fixed = file.open_dataset("fixed");
+    for (std::uint64_t row = 0; row < 50; ++row)
+      fixed.write<std::uint8_t>(row,
+                                std::vector<std::uint8_t>(300, static_cast<std::uint8_t>(row)));
+    CHECK_THROWS_AS(fixed.resize(51), UserError);
+    file.close();
+  }
+  CHECK_THROWS_AS(hdf5::File::create(path, {.replace = false, .shown_path = "shown.h5"}),
+                  UserError);
+  CHECK(message_of<UserError>([&] {
+          hdf5::File::create(path, {.replace = false, .shown_path = "shown.h5"});
+        }).find("shown.h5: cannot be created") == 0);
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  const hdf5::Dataset fixed = file.open_dataset("fixed");
+  std::ifstream stream(path, std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(stream), {});
+  for (const std::uint64_t row : {0, 1, 31, 49}) {
+    const auto offset = fixed.chunk_file_offset(row, 300);
+    REQUIRE(offset.has_value());
+    CHECK(*offset == *fixed.chunk_file_offset(0, 300) + 300 * row);
+    CHECK(bytes.substr(*offset, 300) == std::string(300, static_cast<char>(row)));
+  }
+  CHECK_FALSE(fixed.chunk_file_offset(0, 299).has_value());
+  CHECK_FALSE(fixed.file_offset().has_value());
+  CHECK(file.open_dataset("table").file_offset().value_or(0) > 0);
+  CHECK_FALSE(file.open_dataset("unwritten").file_offset().has_value());
+  CHECK_FALSE(file.open_dataset("growing").chunk_file_offset(0, 32).has_value());
 }
 
 TEST_CASE("HDF5 datasets grow and are read in slices", "[files][hdf5]") {

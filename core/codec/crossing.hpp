@@ -1,0 +1,47 @@
+// One crossing of a boundary by a micro-batch: what both of its ends know before a byte is sent.
+// Boundaries, codecs and message headers all read this description.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace deltapipe {
+
+/// What crosses. The numbers are those of the wire.
+enum class CrossingKind : std::uint8_t {
+  activation = 1,
+  gradient = 2,
+  tied_rows = 3,      ///< token embeddings from the last stage to the first
+  tied_gradients = 4  ///< their gradients back
+};
+enum class Direction : std::uint8_t { forward = 0, backward = 1 };
+
+const char* name_of(CrossingKind kind);
+const char* name_of(Direction direction);
+Direction direction_of(CrossingKind kind);
+
+/// Vectors have one entry a sample: B entries, fewer in an incomplete micro-batch. For tied rows
+/// tokens of the vocabulary stand for samples. Both ends of a boundary describe a crossing equally.
+struct Crossing {
+  CrossingKind kind = CrossingKind::activation;
+  std::uint64_t seed = 0;         ///< of the run; keys stochastic rounding
+  std::uint64_t step = 0;         ///< optimizer step
+  double epoch = 0;               ///< epochs begun and done at this step; decides on warm-up
+  std::uint32_t micro_batch = 0;  ///< tied rows: the first one that needs or completes them
+  std::uint32_t boundary = 0;     ///< i: between stages i and i+1
+  /// Evaluation and generation send fp32 and leave the memories alone: their samples are not those
+  /// of the training set.
+  bool training = true;
+  std::vector<std::uint64_t> sample_ids;
+  std::vector<int> tokens;  ///< valid tokens, 0 ... T; the rows after them are padding. A sample
+                            ///< has the same number at each of its crossings.
+  /// Crossings of the sample before this one; 0: first visit. An end of a boundary fills them in
+  /// from its records; zeros where it keeps none.
+  std::vector<std::uint32_t> visits;
+
+  Direction direction() const { return direction_of(kind); }
+  std::size_t samples() const { return sample_ids.size(); }
+};
+
+}  // namespace deltapipe

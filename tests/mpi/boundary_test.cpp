@@ -1,0 +1,249 @@
+// What codecs whose payloads' length depends on the data, and codecs with records at one end only,
+// make of a boundary between two ranks.
+#include "app/boundary.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "comm/agree.hpp"
+#include "core/cache/io_thread.hpp"
+#include "core/error.hpp"
+#include "mpi_test.hpp"
+
+namespace deltapipe {
+namespace {
+
+using Catch::Matchers::Contains;
+using Ids = std::vector<std::uint64_t>;
+
+constexpr int kTokens = 20, kChannels = 9, kSamples = 2;
+const std::vector<Ids> kEpoch = {{0, 1}, {2, 3}, {4}};
+
+int world_size() {
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+
+constexpr std::size_t round_up_record(std::size_t bytes) {
+  return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+}
+
+BoundaryEndPlan plan_of(CodecKind kind, BoundarySide side, CacheIoThread* io = nullptr) {
+  BoundaryEndPlan plan;
+  plan.codec.settings.kind = kind;
+  plan.codec.settings.bits = 3;
+  plan.codec.settings.error_feedback = kind == CodecKind::quantize;
+  plan.codec.shape = {kSamples, kTokens, kChannels};
+  plan.codec.storage = MemoryStorage::fp32;
+  plan.memory.samples = 5;
+  plan.memory.verify_every = 1;
+  plan.memory.prefetch_micro_batches = 1;
+  plan.memory.directory = ".";
+  plan.memory.io = io;
+  if (io != nullptr) plan.memory.budget_bytes = 3 * round_up_record(4 * kTokens * kChannels);
+  plan.backward = true;
+  plan.evaluates = false;
+  plan.side = side;
+  return plan;
+}
+
+int valid_tokens(std::uint64_t id) {
+  return kTokens - static_cast<int>(id);
+}
+
+/// A row of a sample is zero now and then, at other places in each step; step 3 has no other rows.
+bool is_zero(int step, std::uint64_t id, int t) {
+  return step == 3 || (static_cast<int>(id) + t * 7 + step) % 3 == 0;
+}
+
+Crossing crossing_of(int step, const Ids& ids) {
+  Crossing crossing;
+  crossing.kind = CrossingKind::gradient;
+  crossing.step = static_cast<std::uint64_t>(step);
+  crossing.sample_ids = ids;
+  for (const std::uint64_t id : ids) crossing.tokens.push_back(valid_tokens(id));
+  return crossing;
+}
+
+/// Valid rows are left out or waves, padding is 5.
+void fill(const Matrix<float>& x, int step, const Ids& ids) {
+  const auto host = Kokkos::create_mirror_view(x);
+  for (int row = 0; row < kSamples * kTokens; ++row) {
+    const std::size_t b = row / kTokens;
+    const int t = row % kTokens;
+    const bool valid = b < ids.size() && t < valid_tokens(ids[b]);
+    for (int c = 0; c < kChannels; ++c) {
+      const float wave = std::sin(static_cast<float>(step * 31 + row * 7 + c));
+      host(row, c) = !valid ? 5.0f : is_zero(step, ids[b], t) ? 0.0f : wave;
+    }
+  }
+  Kokkos::deep_copy(x, host);
+}
+
+std::vector<float> values_of(const Matrix<float>& x) {
+  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
+  return {host.data(), host.data() + host.size()};
+}
+
+/// Three epochs from rank 0 to rank 1: what rank 1 saw, what was sent and what the ends keep.
+struct Result {
+  std::vector<float> seen;
+  std::vector<std::uint64_t> bytes_sent;  ///< of each step
+  std::uint64_t bytes_received = 0;
+  bool has_cache = false;
+  std::string text;  ///< what stopped the run
+};
+
+Result run(CodecKind kind, bool spills = false, CodecKind receivers_kind = CodecKind::delta) {
+  MPI_Comm world = MPI_COMM_NULL;  // of no further use after a stop
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  ProgressThread progress(world);
+  CacheIoThread io;
+  const int rank = progress.rank();
+  std::optional<BoundarySender> sender;
+  std::optional<BoundaryReceiver> receiver;
+  CacheIoThread* const spill = spills ? &io : nullptr;
+  if (rank == 0)
+    sender.emplace(progress, world, 1, kBackwardTag, plan_of(kind, BoundarySide::sender, spill),
+                   std::make_shared<EmulatedLink>(LinkSettings{}), "test");
+  if (rank == 1)
+    receiver.emplace(progress, world, 0, kBackwardTag,
+                     plan_of(receivers_kind == CodecKind::delta ? kind : receivers_kind,
+                             BoundarySide::receiver, spill),
+                     "test");
+  {
+    const auto lock = progress.pause();
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  const Matrix<float> x("deltapipe::Test::x", kSamples * kTokens, kChannels);
+  Result result;
+  try {
+    agree(progress, [&] {
+      for (int step = 0; step < 9; ++step) {
+        const Ids& ids = kEpoch[step % 3];
+        Crossing crossing = crossing_of(step, ids);
+        if (rank == 0) {
+          fill(x, step, ids);
+          sender->prefetch(ids);
+          sender->send(ExecSpace(), crossing, x);
+          result.bytes_sent.push_back(sender->take_statistics().bytes);
+        }
+        if (rank == 1) {
+          receiver->prefetch(ids);
+          receiver->receive(ExecSpace(), crossing, x);
+          const std::vector<float> seen = values_of(x);
+          result.seen.insert(result.seen.end(), seen.begin(), seen.end());
+          result.bytes_received += receiver->take_statistics().bytes;
+        }
+      }
+      if (sender) sender->flush();
+      barrier(progress, world);
+    });
+  } catch (const Stopped& stopped) {
+    result.text = stopped.message();
+  }
+  if (sender) result.has_cache = sender->cache() != nullptr;
+  if (receiver) result.has_cache = receiver->cache() != nullptr;
+  return result;
+}
+
+int world_rank() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+TEST_CASE("A message is as long as its payload", "[boundary]") {
+  if (world_size() < 2) return;
+  const Result none = run(CodecKind::none);
+  const Result sparse = run(CodecKind::row_sparse);
+  CHECK(none.text.empty());
+  CHECK(sparse.text.empty());
+  CHECK(sparse.seen.size() == none.seen.size());
+  if (!sparse.seen.empty())
+    CHECK(std::memcmp(sparse.seen.data(), none.seen.data(), 4 * none.seen.size()) == 0);
+  std::uint64_t total = 0;
+  for (int step = 0; step < 9; ++step) {
+    int valid = 0, sent = 0;
+    for (const std::uint64_t id : kEpoch[step % 3])
+      for (int t = 0; t < valid_tokens(id); ++t) {
+        ++valid;
+        sent += is_zero(step, id, t) ? 0 : 1;
+      }
+    const std::uint64_t bytes =
+        sizeof(MessageHeader) + 4 * ((valid + 31) / 32) + 4 * sent * kChannels;
+    total += bytes;
+    if (world_rank() == 0) CHECK(sparse.bytes_sent[step] == bytes);
+  }
+  if (world_rank() == 1) CHECK(sparse.bytes_received == total);
+}
+
+TEST_CASE("Errors that only the sender keeps", "[boundary]") {
+  if (world_size() < 2) return;
+  const Result memory = run(CodecKind::quantize);
+  const Result spilled = run(CodecKind::quantize, true);
+  for (const Result* result : {&memory, &spilled}) {
+    CHECK(result->text.empty());
+    CHECK(result->has_cache == (world_rank() == 0));
+  }
+  CHECK(memory.seen == spilled.seen);
+  CHECK(memory.bytes_sent == spilled.bytes_sent);
+  if (world_rank() > 1) return;
+
+  // The same in one process.
+  const BoundaryEndPlan plan = plan_of(CodecKind::quantize, BoundarySide::sender);
+  const auto codec = make_codec(plan.codec.settings, plan.codec.shape, plan.codec.storage);
+  const std::size_t record = codec->record().bytes(BoundarySide::sender);
+  CHECK(codec->record().bytes(BoundarySide::receiver) == 0);
+  const DeviceBytes pool("deltapipe::Test::pool", 5 * record);
+  const DeviceBytes payload("deltapipe::Test::payload", codec->max_payload_bytes());
+  const Matrix<float> x("deltapipe::Test::x", kSamples * kTokens, kChannels);
+  std::vector<float> expected;
+  for (int step = 0; step < 9; ++step) {
+    const Ids& ids = kEpoch[step % 3];
+    Crossing crossing = crossing_of(step, ids);
+    crossing.visits.assign(ids.size(), static_cast<std::uint32_t>(step / 3));
+    MemoryRecords records{pool, {}};
+    for (const std::uint64_t id : ids) records.offset_B.push_back(id * record);
+    fill(x, step, ids);
+    const std::size_t bytes = codec->encode(ExecSpace(), crossing, x, records, payload);
+    codec->decode(ExecSpace(), crossing, payload, bytes, {}, x);
+    Kokkos::fence();
+    const std::vector<float> seen = values_of(x);
+    expected.insert(expected.end(), seen.begin(), seen.end());
+    // No hashes: nothing is kept at both ends.
+    if (world_rank() == 0) CHECK(memory.bytes_sent[step] == sizeof(MessageHeader) + bytes);
+  }
+  if (world_rank() == 1) CHECK(memory.seen == expected);
+}
+
+TEST_CASE("Ends with other codecs stop and say so", "[boundary]") {
+  if (world_size() < 2) return;
+  const Result result = run(CodecKind::row_sparse, false, CodecKind::none);
+  CHECK_THAT(result.text, Contains("the codec is 0x") && Contains("rank 0") && Contains("rank 1"));
+}
+
+TEST_CASE("Memory at the ends of a boundary is what each of them keeps", "[boundary]") {
+  for (const bool spills : {false, true}) {
+    CacheIoThread io;
+    const auto cache_bytes = [&](CodecKind kind, BoundarySide side) {
+      const BoundaryEndPlan plan = plan_of(kind, side, spills ? &io : nullptr);
+      const CacheNeed need = cache_need(plan);
+      CHECK(boundary_end_memory(plan).bytes(MemoryUse::cache) == need.memory_bytes);
+      CHECK((need.disk_bytes > 0) == (spills && need.record_bytes > 0));
+      return need.record_bytes;
+    };
+    const std::uint64_t record = round_up_record(4 * kTokens * kChannels);
+    CHECK(cache_bytes(CodecKind::quantize, BoundarySide::sender) == record);
+    CHECK(cache_bytes(CodecKind::quantize, BoundarySide::receiver) == 0);
+    CHECK(cache_bytes(CodecKind::delta, BoundarySide::sender) == record);
+    CHECK(cache_bytes(CodecKind::delta, BoundarySide::receiver) == record);
+    CHECK(cache_bytes(CodecKind::row_sparse, BoundarySide::sender) == 0);
+  }
+}
+
+}  // namespace
+}  // namespace deltapipe

@@ -1,0 +1,280 @@
+// Error feedback: c = Q(x + e), e := x + e - c, with e at the sender only.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "core/codec/codec.hpp"
+#include "core/codec/settings_check.hpp"
+#include "core/error.hpp"
+#include "support/codec_reference.hpp"
+
+using namespace deltapipe;
+using namespace deltapipe::test;
+
+namespace {
+
+CodecSettings feedback(int bits, ScaleKind scale = ScaleKind::tile,
+                       Rounding rounding = Rounding::nearest) {
+  CodecSettings settings;
+  settings.kind = CodecKind::quantize;
+  settings.bits = bits;
+  settings.scale = scale;
+  settings.tile = 16;
+  settings.rounding = rounding;
+  settings.error_feedback = true;
+  return settings;
+}
+
+/// A sender with records of its samples and a receiver without any.
+struct Link {
+  Link(const CodecSettings& settings, const CodecShape& extents, MemoryStorage storage, int samples)
+      : shape(extents),
+        sender(make_codec(settings, extents, storage)),
+        receiver(make_codec(settings, extents, storage)),
+        record_bytes(sender->record().bytes(BoundarySide::sender)),
+        pool("deltapipe::Test::pool", record_bytes * samples),
+        x("deltapipe::Test::x", extents.max_samples * extents.tokens, extents.channels),
+        payload("deltapipe::Test::payload", sender->max_payload_bytes()) {
+    Kokkos::deep_copy(pool, std::uint8_t{0xff});  // a first visit reads nothing of it
+  }
+
+  /// Rows of x for the samples in turn; returns what the receiver sees.
+  std::vector<float> cross(const std::vector<std::uint64_t>& ids, const std::vector<int>& tokens,
+                           const std::vector<float>& values) {
+    crossing.sample_ids = ids;
+    crossing.tokens = tokens;
+    crossing.visits.clear();
+    MemoryRecords records{pool, {}};
+    for (const std::uint64_t id : ids) {
+      crossing.visits.push_back(visits[id]++);
+      records.offset_B.push_back(id * record_bytes);
+    }
+    const auto host = Kokkos::create_mirror_view(x);
+    std::copy(values.begin(), values.end(), host.data());
+    Kokkos::deep_copy(x, host);
+    const std::size_t bytes = sender->encode(ExecSpace(), crossing, x, records, payload);
+    REQUIRE(bytes == sender->payload_bytes(crossing));
+    Crossing at_receiver = crossing;
+    at_receiver.visits.assign(ids.size(), 0);  // it does not count them
+    receiver->decode(ExecSpace(), at_receiver, payload, bytes, {}, x);
+    Kokkos::fence();
+    ++crossing.step;
+    const auto seen = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
+    return {seen.data(), seen.data() + seen.size()};
+  }
+
+  /// Errors of a sample, stored as fp32.
+  std::vector<float> errors(std::uint64_t id) const {
+    const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), pool);
+    std::vector<float> values(static_cast<std::size_t>(shape.tokens) * shape.channels);
+    std::memcpy(values.data(), host.data() + id * record_bytes, values.size() * sizeof(float));
+    return values;
+  }
+
+  CodecShape shape;
+  std::unique_ptr<Codec> sender, receiver;
+  std::size_t record_bytes;
+  DeviceBytes pool;
+  Activations x;
+  DeviceBytes payload;
+  Crossing crossing;
+  std::map<std::uint64_t, std::uint32_t> visits;
+};
+
+/// Q of the rows of one crossing, with scales as the settings say.
+std::vector<float> quantized(const CodecSettings& settings, int channels,
+                             const std::vector<float>& rows) {
+  std::vector<float> result(rows.size());
+  const int count = static_cast<int>(rows.size()) / channels;
+  const auto quantize = [&](const std::vector<std::size_t>& places) {
+    std::vector<float> values;
+    for (const std::size_t place : places) values.push_back(rows[place]);
+    const Quantized q = naive_quantize(values, settings.bits, settings.levels);
+    for (std::size_t i = 0; i < places.size(); ++i)
+      result[places[i]] = static_cast<float>(q.level[i]) * q.step;
+  };
+  if (settings.scale == ScaleKind::channel) {
+    for (int c = 0; c < channels; ++c) {
+      std::vector<std::size_t> places;
+      for (int row = 0; row < count; ++row)
+        places.push_back(static_cast<std::size_t>(row) * channels + c);
+      quantize(places);
+    }
+    return result;
+  }
+  const int width = settings.scale == ScaleKind::token ? channels : settings.tile;
+  for (int row = 0; row < count; ++row)
+    for (int first = 0; first < channels; first += width) {
+      std::vector<std::size_t> places;
+      for (int c = first; c < std::min(first + width, channels); ++c)
+        places.push_back(static_cast<std::size_t>(row) * channels + c);
+      quantize(places);
+    }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("error feedback is its formula, to the bit", "[codec][feedback]") {
+  const int bits = GENERATE(1, 2, 3, 8);
+  const auto scale = GENERATE(ScaleKind::channel, ScaleKind::token, ScaleKind::tile);
+  const CodecSettings settings = feedback(bits, scale);
+  INFO(describe(settings));
+  const CodecShape shape{2, 3, 37};
+  Link link(settings, shape, MemoryStorage::fp32, 3);
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  // Samples are first seen at different steps; sample 1 has two valid tokens.
+  const std::vector<std::vector<std::uint64_t>> steps = {{0, 1}, {1, 2}, {2, 0}, {1}, {0, 1}};
+  std::map<std::uint64_t, std::vector<float>> error;
+  for (const auto& ids : steps) {
+    std::vector<int> tokens;
+    std::vector<float> x(static_cast<std::size_t>(shape.max_samples) * 3 * 37), rows;
+    for (float& value : x) value = normal(random);
+    for (std::size_t b = 0; b < ids.size(); ++b) {
+      tokens.push_back(ids[b] == 1 ? 2 : 3);
+      std::vector<float>& e = error[ids[b]];
+      e.resize(3 * 37);
+      for (int i = 0; i < tokens[b] * 37; ++i) rows.push_back(x[b * 111 + i] + e[i]);
+    }
+    const std::vector<float> c = quantized(settings, 37, rows);
+    const std::vector<float> seen = link.cross(ids, tokens, x);
+    std::size_t at = 0;
+    for (std::size_t b = 0; b < ids.size(); ++b) {
+      std::vector<float>& e = error[ids[b]];
+      for (int i = 0; i < tokens[b] * 37; ++i, ++at) {
+        REQUIRE(seen[b * 111 + i] == (bits == 1 ? Approx(c[at]).epsilon(0x1p-7) : Approx(c[at])));
+        e[i] = rows[at] - seen[b * 111 + i];
+      }
+      REQUIRE(link.errors(ids[b]) == e);
+    }
+  }
+}
+
+// Sum over n visits of c is n x - e_n: with a constant x the receiver's mean is off by e_n / n.
+TEST_CASE("what error feedback leaves out comes later", "[codec][feedback]") {
+  const auto rounding = GENERATE(Rounding::nearest, Rounding::stochastic);
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bits8);
+  const CodecShape shape{1, 1, 64};
+  CodecSettings settings = feedback(2, ScaleKind::token, rounding);
+  std::vector<float> x(64);
+  for (int i = 0; i < 64; ++i) x[i] = 0.3f * std::sin(static_cast<float>(3 * i + 1));
+  x[0] = 1;
+  const auto mean_error = [&](bool with_feedback, int n) {
+    settings.error_feedback = with_feedback;
+    Link link(settings, shape, storage, 1);
+    std::vector<double> sum(64);
+    for (int visit = 0; visit < n; ++visit) {
+      const std::vector<float> seen = link.cross({0}, {1}, x);
+      for (int i = 0; i < 64; ++i) sum[i] += seen[i];
+    }
+    double largest = 0;
+    for (int i = 0; i < 64; ++i) largest = std::max(largest, std::abs(sum[i] / n - x[i]));
+    return largest;
+  };
+  // Rounding to nearest at levels -1, 0 and 1 of the largest |x + e| <= 1 + |e| leaves |e| of half
+  // of it at most, so |e| <= 1; a random one of the whole.
+  const double bound = rounding == Rounding::nearest ? 1 : 4;
+  const double stored = storage == MemoryStorage::bits8 ? 0.02 : 0.001;
+  for (const int n : {4, 16, 64, 256}) {
+    CAPTURE(n);
+    CHECK(mean_error(true, n) <= bound / n + stored);
+  }
+  if (rounding == Rounding::nearest) CHECK(mean_error(false, 64) > 0.2);
+}
+
+TEST_CASE("errors are the sender's alone", "[codec][feedback]") {
+  const CodecShape shape{2, 5, 30};
+  const auto codec = make_codec(feedback(4), shape, MemoryStorage::fp16);
+  CHECK(codec->record().bytes(BoundarySide::sender) == 320);  // 5 * 30 * 2, in units of 64
+  CHECK(codec->record().bytes(BoundarySide::receiver) == 0);
+  CHECK(codec->record().shared_bytes == 0);
+  CodecSettings plain = feedback(4);
+  plain.error_feedback = false;
+  const auto without = make_codec(plain, shape, MemoryStorage::fp16);
+  CHECK(without->record() == RecordLayout{});
+  CHECK(without->id() != codec->id());
+  CHECK(without->max_payload_bytes() == codec->max_payload_bytes());
+  plain.kind = CodecKind::delta;
+  const RecordLayout delta = make_codec(plain, shape, MemoryStorage::fp16)->record();
+  CHECK(delta.bytes(BoundarySide::sender) == 320);
+  CHECK(delta.bytes(BoundarySide::receiver) == 320);
+  CHECK(delta.shared_bytes == 320);
+}
+
+TEST_CASE("a warm-up leaves no error", "[codec][feedback]") {
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::bits4);
+  CodecSettings settings = feedback(3);
+  settings.warmup_epochs = 1;
+  const CodecShape shape{1, 2, 40};
+  Link link(settings, shape, storage, 1);
+  settings.warmup_epochs = 0;
+  Link fresh(settings, shape, storage, 1);
+  std::vector<float> x(80);
+  for (int i = 0; i < 80; ++i) x[i] = std::cos(static_cast<float>(i * i));
+  CHECK(link.cross({0}, {2}, x) == x);
+  link.crossing.epoch = 1;
+  const std::vector<float> seen = link.cross({0}, {2}, x);
+  CHECK(seen == fresh.cross({0}, {2}, x));
+  CHECK(seen != x);
+}
+
+TEST_CASE("errors stay finite whatever comes", "[codec][feedback]") {
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                                MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
+  const CodecShape shape{1, 1, 40};
+  Link link(feedback(3, ScaleKind::token), shape, storage, 1);
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> x(40, 1.0f);
+  x[1] = inf;
+  x[2] = -inf;
+  x[3] = std::nanf("");
+  x[4] = 3.4e38f;
+  x[39] = -3.4e38f;
+  for (int visit = 0; visit < 5; ++visit) {
+    for (const float value : link.cross({0}, {1}, x)) REQUIRE(std::isfinite(value));
+    if (storage != MemoryStorage::fp32) continue;
+    for (const float value : link.errors(0)) REQUIRE(std::isfinite(value));
+  }
+  CHECK(link.sender->take_statistics(ExecSpace()).nonfinite == 15);
+}
+
+TEST_CASE("error sums with feedback compare what is seen with what was to be sent",
+          "[codec][feedback]") {
+  const CodecShape shape{1, 4, 50};
+  Link link(feedback(3), shape, MemoryStorage::fp16, 1);
+  link.sender->measure_errors(true);
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(200);
+  double error2 = 0, signal2 = 0;
+  for (int visit = 0; visit < 3; ++visit) {
+    for (float& value : x) value = normal(random);
+    const std::vector<float> seen = link.cross({0}, {4}, x);
+    for (int i = 0; i < 200; ++i) {
+      error2 += std::pow(double{seen[i]} - x[i], 2);
+      signal2 += std::pow(double{x[i]}, 2);
+    }
+  }
+  const CodecStatistics sums = link.sender->take_statistics(ExecSpace());
+  CHECK(sums.elements == 600);
+  CHECK(sums.error2 == Approx(error2).epsilon(1e-5));
+  CHECK(sums.signal2 == Approx(signal2).epsilon(1e-5));
+}
+
+TEST_CASE("error feedback is for quantize", "[codec][feedback]") {
+  CodecSettings settings = feedback(4);
+  for (const CodecKind kind : {CodecKind::delta, CodecKind::fp16, CodecKind::bf16}) {
+    settings.kind = kind;
+    CHECK(contradiction_in(settings).has_value());
+    CHECK_THROWS_AS(make_codec(settings, {1, 1, 1}, MemoryStorage::fp16), UserError);
+  }
+  for (const CodecKind kind : {CodecKind::none, CodecKind::row_sparse}) {  // leave nothing out
+    settings.kind = kind;
+    CHECK(make_codec(settings, {1, 1, 1}, MemoryStorage::fp16)->record() == RecordLayout{});
+  }
+}
