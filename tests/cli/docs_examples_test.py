@@ -7,7 +7,6 @@ import io
 import pathlib
 import re
 
-import h5py
 import numpy as np
 
 import support
