@@ -15,7 +15,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACE = ROOT / "docs/deck.md"
 INTRODUCTION = """\
-<!-- Made by scripts/deck_reference.py from `deltapipe check --reference`; edit core/deck/keys.cpp. -->
+<!-- Made by scripts/deck_reference.py from what the program prints; edit the keys there. -->
 # Deck reference
 
 A deck is a TOML file that says everything about a run. Every key has a default; an unknown key is an

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Links inside the documents lead to files and headings that are there, documents that readers
-should find are linked, and the README is short."""
+"""Links inside the documents lead to files and headings that are there, files that they name exist,
+every document is linked, and the README is short."""
 
 import pathlib
 import re
@@ -9,6 +9,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README_LINES = 200
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
+# A file of the project, named in code style; NAME and the like stand for others.
+NAMED = re.compile(r"`((?:app|comm|core|docs|inputs|models|scripts|tests)/[a-z0-9_./-]+\.\w+)`")
 
 
 def without_code(text):
@@ -45,6 +47,10 @@ def mistakes_in(document, text, linked):
         if anchor and (place.suffix != ".md"
                        or anchor not in anchors(place.read_text(encoding="utf-8"))):
             yield f"{document.relative_to(ROOT)}:{number}: {place.name} has no heading #{anchor}"
+    for found in NAMED.finditer(without_code(text)):
+        if not (ROOT / found.group(1)).exists():
+            number = text.count("\n", 0, found.start()) + 1
+            yield f"{document.relative_to(ROOT)}:{number}: there is no {found.group(1)}"
 
 
 documents = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
