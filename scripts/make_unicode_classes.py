@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes core/data/unicode_classes.inc: how the tokenizers library classes every code point.
 
 GPT-2's pre-tokenisation asks of a character whether it is a letter (\\p{L}), a number (\\p{N}) or a
@@ -53,7 +54,8 @@ def table(classes):
             line = ""
         line += (" " if line else "  ") + value
     lines.append(line)
-    return (f"// Made by scripts/make_unicode_classes.py from tokenizers {tokenizers.__version__}.\n"
+    return ("// SPDX-License-Identifier: BSD-3-Clause\n"
+            f"// Made by scripts/make_unicode_classes.py from tokenizers {tokenizers.__version__}.\n"
             "// Where the class changes: the first code point << 2 | UnicodeClass.\n"
             f"constexpr std::array<std::uint32_t, {len(starts)}> kClassStarts = {{\n"
             + "\n".join(lines) + "\n};\n")

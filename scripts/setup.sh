@@ -22,6 +22,7 @@ packages=(
   libxxhash-dev                 # checksums
   catch2                        # unit and MPI tests
   clang-format                  # the style check
+  clang-tidy-14                 # checks of changed files (8 MB to load)
   clang-14                      # fuzz targets
   libclang-rt-14-dev            # ... libFuzzer and the sanitizers behind them
   python3                       # analysis and style checks
@@ -38,7 +39,7 @@ packages=(
 say() { echo "setup: $*"; }
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-  say "this is not Debian; README.md says what to bring by modules or Spack" >&2
+  say "this is not Debian; docs/systems.md says what to bring by modules or Spack" >&2
   exit 1
 fi
 
@@ -71,6 +72,6 @@ install=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no
 if ! "${install[@]}" "${missing[@]}"; then
   . /etc/os-release
   say "apt-get could not install these on ${PRETTY_NAME:-this system}; the list is Debian 12's." \
-    "README.md says what to bring by modules or Spack" >&2
+    "docs/systems.md says what to bring by modules or Spack" >&2
   exit 1
 fi

@@ -1,5 +1,5 @@
 // The deck: a TOML file that says what a run does. Every key, its range and its meaning stand once,
-// in keys.cpp; README and inputs/ show them.
+// in keys.cpp; docs/deck.md and inputs/ show them.
 #pragma once
 
 #include <optional>

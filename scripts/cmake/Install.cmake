@@ -25,6 +25,9 @@ foreach(folder IN ITEMS inputs scripts)
     install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/deltapipe
       USE_SOURCE_PERMISSIONS
       PATTERN cmake EXCLUDE PATTERN __pycache__ EXCLUDE
-      PATTERN setup.sh EXCLUDE PATTERN setup_python.sh EXCLUDE PATTERN test.sh EXCLUDE)
+      PATTERN setup.sh EXCLUDE PATTERN setup_python.sh EXCLUDE PATTERN test.sh EXCLUDE
+      PATTERN clang_tidy.sh EXCLUDE PATTERN deck_reference.py EXCLUDE
+      PATTERN render_results.py EXCLUDE)
   endif()
 endforeach()
+install(FILES LICENSE CITATION.cff DESTINATION ${CMAKE_INSTALL_DOCDIR})

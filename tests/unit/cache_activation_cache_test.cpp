@@ -11,7 +11,6 @@ using deltapipe::CacheIoThread;
 using deltapipe::CacheStatistics;
 using deltapipe::ExecSpace;
 using deltapipe::SpillStart;
-using deltapipe::UserError;
 
 namespace {
 

@@ -13,7 +13,6 @@
 using namespace cache_test;
 using deltapipe::CacheIoThread;
 using deltapipe::ExecSpace;
-using deltapipe::SpillFile;
 using deltapipe::SpillStart;
 using deltapipe::UserError;
 using deltapipe::testing::FileSizeLimit;

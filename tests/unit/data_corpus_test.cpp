@@ -11,7 +11,6 @@ namespace {
 
 using namespace testing;
 using Catch::Matchers::Contains;
-using Catch::Matchers::EndsWith;
 using Ids = std::vector<std::int32_t>;
 
 /// Keeps the documents as they come.

@@ -157,7 +157,7 @@ TEST_CASE("Every parameter's gradient is the loss's slope, dropout and untied ma
       size += std::abs(direction[i] * gradient[i]);
     }
     const double h = 1e-5;
-    const auto loss_at = [&](double distance) {
+    const auto loss_at = [&, &name = name](double distance) {
       std::vector<double> moved = start.at(name);
       for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += distance * direction[i];
       pipeline.set_parameter(name, moved);

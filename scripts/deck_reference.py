@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Writes docs/deck.md from what `deltapipe check --reference` prints.
+
+usage: deck_reference.py [--check] [PROGRAM]     default: build/release/bin/deltapipe
+  --check   write nothing; exit status 1 if docs/deck.md differs
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PLACE = ROOT / "docs/deck.md"
+INTRODUCTION = """\
+<!-- Made by scripts/deck_reference.py from what the program prints; edit the keys there. -->
+# Deck reference
+
+A deck is a TOML file that says everything about a run. Every key has a default; an unknown key is an
+error that names line, column and the nearest known key, as is a value out of range. On the command
+line `section.key=value` replaces what the deck says. `deltapipe check DECK` prints a deck with all
+defaults, `deltapipe check --reference` the tables below, and every `run.h5` holds the deck of its
+run. The decks in [`inputs/`](../inputs) have a comment on each line.
+
+"""
+
+
+def reference(program):
+    try:
+        printed = subprocess.run([program, "check", "--reference"], check=True, capture_output=True,
+                                 text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"deck_reference: {error}")
+    text = re.sub(r"^#{3,4} ", "## ", printed, flags=re.MULTILINE).strip() + "\n"
+    sections = re.findall(r"^## `\[([\w.]+)\]`$", text, flags=re.MULTILINE)
+    if not sections:
+        sys.exit("deck_reference: the program printed no sections")
+    links = [f"- [`[{name}]`](#{name.replace('.', '')})" for name in sections]
+    return INTRODUCTION + "\n".join(links) + "\n\n" + text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("program", nargs="?", default=ROOT / "build/release/bin/deltapipe")
+    arguments = parser.parse_args()
+    text = reference(arguments.program)
+    if PLACE.exists() and PLACE.read_text(encoding="utf-8") == text:
+        print("docs/deck.md is current")
+        return 0
+    if arguments.check:
+        print("docs/deck.md is not what the program prints: run scripts/deck_reference.py")
+        return 1
+    PLACE.write_text(text, encoding="utf-8")
+    print("docs/deck.md written")
+    return 0
+
+
+sys.exit(main())
