@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // One end of one direction of a boundary: codec, activation memories and channel together.
 #pragma once
 

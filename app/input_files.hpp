@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The files that a deck names, and which of them are there: `check` prints what is missing, the
 // other commands start with nothing missing.
 #pragma once

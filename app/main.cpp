@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // deltapipe: fine-tunes transformers over pipelines of machines joined by slow networks.
 #include <Kokkos_Core.hpp>
 #include <cstdint>

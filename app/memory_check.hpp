@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Both ends of a boundary must keep the same bits of what they share: hashes of what they store
 // after a visit travel behind some messages' payload (design section 4).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "app/memory_prediction.hpp"
 
 #include <sys/stat.h>

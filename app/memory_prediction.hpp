@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What every rank of a run takes of memory and disk, and whether the machines have it. `check`
 // prints it, `train` starts by it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // One rank's part of the pipeline: its stage, its boundary ends, and the steps that run over them.
 #pragma once
 

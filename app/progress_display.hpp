@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Progress of long work for people: a bar on a terminal, a line every N steps in a batch log.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What one rank of a run builds: the sizes of its stage, its boundary ends and its part of the
 // exchange of token rows. Pipeline builds from it, and predictions of memory count from it.
 #pragma once

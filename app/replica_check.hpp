@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Replicas of a stage must hold the same weights to the bit: a hash tells.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The fine-tuned model as a Hugging Face directory.
 #pragma once
 

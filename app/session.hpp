@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What all commands set up: the model's shape, tokenizer, partition and this rank's stage.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "app/spill_check.hpp"
 
 #include <sstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Whether the disks of all machines have room for the ranks' spill files, before training starts.
 #pragma once
 

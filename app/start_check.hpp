@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What all ranks must have in common before they train together: each compares with rank 0.
 #pragma once
 

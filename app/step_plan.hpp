@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Which samples a step visits, and where.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Tied embeddings over more than one stage: the token table lives on the last stage, and the first
 // one borrows the rows of a step's tokens and returns their gradients.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Which rows of the token table a step needs, when each is needed first and when its gradient is
 // complete.
 #pragma once

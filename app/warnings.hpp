@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a user should know about settings that are no mistake.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // How all ranks stop together, with one message.
 #pragma once
 

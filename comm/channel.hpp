@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // One direction of one boundary as a stream of checked messages between two ranks. Buffers are
 // allocated once; MPI runs on the progress thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The common clock of all ranks: that of rank 0, as exchanges of messages show it. Clocks of two
 // machines drift apart by milliseconds a minute, so that it is measured again and again.
 #pragma once

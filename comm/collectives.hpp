@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Small collectives on plain values. With a ProgressThread they sleep instead of spinning, end with
 // StopRequested when another rank stops, pass the emulated wire and are counted by the thread;
 // over one rank they return at once. Without one they are MPI's blocking calls.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Networks slower than the real one: when a message would have passed. What is emulated is the
 // wire; the time that a processor spends on TCP is not.
 #pragma once

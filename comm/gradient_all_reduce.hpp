@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Sums gradients over the replicas of a stage while the backward pass still runs.
 #pragma once
 

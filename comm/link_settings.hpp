@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Emulated links: how fast they are and who shares one.
 #pragma once
 

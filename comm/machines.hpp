@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Which ranks share a machine or a device, and what memory it has.
 #pragma once
 

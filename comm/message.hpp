@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What every message says about itself, and how the two ends compare notes (design section 4).
 #pragma once
 

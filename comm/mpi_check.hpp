@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // MPI's return codes as exceptions. The communicators in use must return errors: MpiSession sets
 // that for MPI_COMM_WORLD, and duplicates and splits inherit it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "comm/progress_thread.hpp"
 
 #ifdef __linux__

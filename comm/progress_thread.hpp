@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // One thread owns MPI while a step runs (design section 6): large messages move only inside MPI
 // calls, so it keeps calling MPI while the compute thread runs kernels.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "comm/start_watch.hpp"
 
 #include <sys/time.h>

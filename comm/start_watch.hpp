@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Who watches while MPI starts and no rank can talk to another.
 #pragma once
 

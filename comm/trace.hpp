@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Gathers the events of one step from all ranks into one file for chrome://tracing or Perfetto.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Errors: a user's mistake is one message that names place, value and remedy; a broken invariant is
 // a bug and names the source line.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Threads beside those that compute: communication, files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Signals that ask a run to end: noted when they come, acted on where a run can end in order.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The one place where Kokkos 3.4 (Debian 12) and current Kokkos 4.x/5.x differ.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What memory this process uses and what the machine has, as Linux tells it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // How much memory a component takes, told by the code that takes it: a ViewAllocator that is given
 // a ledger counts Views instead of allocating them, so that no formula stands beside the code.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Text of outside origin (paths, tokens, lines) made fit for a message on a terminal.
 #pragma once
 

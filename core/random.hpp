@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11) keyed by what a number is for,
 // so that results depend neither on the layout of ranks nor on the number of threads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Loops over one row of a matrix by one team: the device's threads share it; on the host one thread
 // runs it in fixed vector lanes, so that sums vectorise without reassociating floating point and
 // have the same order whatever the instruction set.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Where a thread's time goes: at every moment it does one thing, so that the parts add up to the
 // wall time, and what was on the wire meanwhile is counted once.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Records what one step spent its time on, for Chrome's trace viewer. Off, a scope costs one load.
 #pragma once
 

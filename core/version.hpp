@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Which deltapipe this is, for outputs and the command line.
 #pragma once
 

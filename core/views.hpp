@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // View aliases. Shape suffixes used in names throughout:
 //   B samples in a micro-batch   T tokens in a sample   C model width (channels)
 //   H attention heads            D head width (C/H)     V vocabulary   N = B*T rows

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // config.json of a GPT-2 in a Hugging Face directory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "models/gpt2_stage.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // GPT-2 (Radford et al. 2019) as a stage of consecutive blocks, as Hugging Face's GPT2LMHeadModel
 // computes it.
 #pragma once

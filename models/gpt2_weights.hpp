@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // GPT-2's weights from and to Hugging Face directories.
 #pragma once
 

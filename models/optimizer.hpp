@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // AdamW over a stage's parameters, with the pieces of the global gradient norm.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // AdamW (arXiv 1711.05101) and its learning rate.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A stage's parameters in one flat allocation each for values, gradients and AdamW's moments, so
 // that a block's gradients are one range to all-reduce and a tensor is a pointer into it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // How blocks are spread over stages.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a pipeline knows of a model: a stage turns boundary activations into boundary activations
 // and, backwards, gradients into gradients. Adding a model means deriving from Stage.
 #pragma once

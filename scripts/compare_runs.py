@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Compares runs: status, quality, bytes on the wire, speed, the speed-up to the first run, and time
 and bytes to a validation loss."""
 

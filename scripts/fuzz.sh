@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # Fuzzes everything that reads bytes from outside (tests/fuzz) with libFuzzer under the address and
 # undefined-behaviour sanitizers, two targets at a time.
 #   scripts/fuzz.sh [SECONDS [TARGET ...]]   seconds for each target, default 60; all targets

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Plots runs: loss over steps (or epochs) and over time, bytes on the wire, errors of the codecs,
 and where the stages' time went."""
 

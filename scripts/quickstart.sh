@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # From a fresh checkout to a first result in one command: installs, builds, makes a small corpus from
 # the King James Bible, trains a small GPT-2 on the Old Testament and fine-tunes it on the New over
 # two pipeline stages and an emulated slow link: uncompressed, directly quantised, and with AQ-SGD.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads run.h5 files for the analysis scripts."""
 
 import fcntl

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Prints the steps of a run as a table, its evaluations and a summary."""
 
 import argparse

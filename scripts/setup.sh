@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # Installs what deltapipe is built, tested and used with, from Debian 12's own packages.
 # Quick when all is there. --check only says what is missing (exit status 1 if anything is).
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # Makes the Python environments of the tests that compare deltapipe with transformers:
 #   build/venv          the oldest transformers that is promised, on Debian's python3-torch
 #   build/venv-newest   the newest transformers, tokenizers and PyTorch of PyPI (600 MB to load)

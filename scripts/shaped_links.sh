@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # shellcheck disable=SC2034  # arrays that are reached through a local -n
 # Trains over really shaped links instead of emulated ones: a network namespace a stage and veth
 # pairs, shaped by tc: one between every two stages, or with network.wire = "rank" one from each stage

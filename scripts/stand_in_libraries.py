@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Lets PyPI's PyTorch, which is built for CUDA, run on CPUs without 2 GB of CUDA libraries.
 
 PyTorch's libraries name cuBLAS, cuDNN and others although a run on CPUs calls none of their

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # Everything that has to hold: packages, build with warnings as errors, all tests, style checks, and
 # the unit and MPI tests again under the address and undefined-behaviour sanitizers.
 # The last line is "N passed, N failed"; exit status 0 only if none failed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a deck must satisfy as a whole, without knowing model and data.
 #pragma once
 

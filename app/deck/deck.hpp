@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The deck: a TOML file that says what a run does. Every key, its range and its meaning stand once,
 // in keys.cpp; docs/deck.md and inputs/ show them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The deck's keys, each described once: where it stands, what it may hold, what it means, and the
 // setting that it sets.
 #pragma once

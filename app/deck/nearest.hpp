@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a misspelt name was most likely meant to be.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "app/deck/places.hpp"
 
 #include "core/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Where the values of a deck stand, for messages about them: also about mistakes that are found
 // long after the deck was read.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The effective deck as plain values: what a run is told to do. One struct a section, each defined
 // where it is used; defaults are those of an empty section. Units are in the names.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Numbers with units as decks write them: "8 GiB", "100 Mbit/s", "1 ms".
 #pragma once
 

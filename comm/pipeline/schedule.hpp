@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Pipeline schedules as pure lists of instructions: all that one stage does in a step, in order.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The layout of a pipeline and the order of its work.
 #pragma once
 

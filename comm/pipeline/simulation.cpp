@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "comm/pipeline/simulation.hpp"
 
 #include <algorithm>

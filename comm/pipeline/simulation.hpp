@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Runs the programs of all stages with given costs, without models or messages: how long a step
 // takes, who waits, and whether it ends at all.
 #pragma once

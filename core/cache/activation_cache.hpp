@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What one end of one boundary direction keeps of each sample (memories m(s), errors): one record
 // of opaque bytes, its visit count and its checksum. Records live in device memory up to a budget;
 // the others are in a spill file, from which one thread reads ahead and to which it writes behind.

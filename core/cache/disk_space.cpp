@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "core/cache/disk_space.hpp"
 
 #include <sys/statvfs.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The thread that reads and writes spill files, one for all caches of a rank. Reads come before
 // writes, since training will wait for them sooner; tasks of one kind run in the order of
 // submission.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // When each sample is needed next, as far as the sampler has told, and which record is best given
 // up.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Where the memories m(s) of delta codecs and the errors of quantize with error feedback live.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The HDF5 file in which one end of one boundary direction keeps its records:
 //   records   [S, record_bytes] uint8, one chunk a sample
 //   visits    [S] uint32, 0: no record

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Boundary codecs: what crosses a stage boundary, as bytes.
 #pragma once
 

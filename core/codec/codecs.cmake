@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Every core/codec/NAME_codec.cpp that defines register_NAME_codec is a codec: this writes the
 # function that calls them all, so that a static library keeps them.
 file(GLOB codec_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*_codec.cpp)

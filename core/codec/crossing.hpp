@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // One crossing of a boundary by a micro-batch: what both of its ends know before a byte is sent.
 // Boundaries, codecs and message headers all read this description.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // AQ-SGD (arXiv 2206.01299): at the first visit x := a(s) as it was sent, later x := m(s) +
 // Q(a(s) - m(s)). The receiver sees x; both ends then store m(s) := x, whose rounding to the
 // storage's precision is part of the next change.

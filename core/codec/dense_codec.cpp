@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // none, bf16: every value by itself. fp16: every row with a power of two of its own.
 #include "core/codec/half_rows.hpp"
 #include "core/codec/row_codec.hpp"

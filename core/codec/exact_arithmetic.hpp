@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Refuses compiler options under which the codecs' arithmetic is no longer IEEE 754's: both ends of
 // a boundary would keep different memories, and NaN would pass for a number. Options that define
 // no macro are refused when CMake configures (scripts/cmake/ExactArithmetic.cmake).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Rows of fp16 values with a power of two of their own. It puts the row's largest magnitude into
 // fp16's top binade, so that gradients far below fp16's 6e-8 survive; all that fp16 holds stays
 // exact, because a row in its range is never scaled down.

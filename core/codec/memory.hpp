@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Memories m(s) in their storage precision. A record holds T rows. What is stored is a function of
 // the values that both ends computed with alone: both ends keep the same bits.
 #pragma once

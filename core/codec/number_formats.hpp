@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // 16-bit number formats on 32-bit lanes: the same bits on every backend and instruction set.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // b-bit codes, really packed. A row of n codes has ceil(n/8) lanes; lane l packs the eight codes
 // l, l + lanes, l + 2*lanes ... into b bytes, lowest bits first, and byte p of all lanes lies
 // together at [p*lanes, (p+1)*lanes). So loops over lanes read and write contiguous bytes.

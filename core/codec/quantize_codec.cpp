@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // DirectQ: the values themselves as b-bit codes. With error feedback (EF: arXiv 2401.07788) the
 // sender keeps of each sample what rounding left out, e(s), and adds it to the sample's next
 // values: c = Q(x + e(s)), e(s) := x + e(s) - c; e(s) = 0 at first. The receiver sees c and keeps

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Rows as b-bit codes: kernels of the codecs quantize and delta.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What the ends of a boundary keep of each sample from one crossing to the next.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What codecs share that work row by row: checks, the per-sample table in device memory and the
 // error sums.
 #pragma once

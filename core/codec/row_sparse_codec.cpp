@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // fp32 without the rows of zeros: a bitmap of the crossing's valid rows, in whole 32-bit words, and
 // then the rows whose bit is set. A row is left out when all its bits are zero, so that what comes
 // out is what went in, to the bit.

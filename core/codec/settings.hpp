@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a boundary's codec does in one direction, and how activation memories are stored.
 #pragma once
 

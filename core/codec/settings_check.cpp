@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "core/codec/settings_check.hpp"
 
 namespace deltapipe {

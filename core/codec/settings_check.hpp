@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Which codec settings contradict each other. Knows no kernels, so that decks use it as well.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Byte-pair merges of single pieces, and what tokenizer files say.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Learns the merges of a byte-level BPE (arXiv 1508.07909) from text.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Documents of a corpus: text files, JSON lines and HDF5 files of token ids.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Tokens in memory, cut into the samples of a run.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/pretokenizer.hpp"
 
 #include "core/data/unicode_class.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // GPT-2's pre-tokenisation: cuts a text into the pieces that BPE works on.
 #pragma once
 

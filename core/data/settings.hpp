@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Which text a run trains on, and how it becomes samples.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Token files: HDF5 files with a corpus as token ids.
 //
 // tokens            [N] integer: the ids of all documents, one after the other

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Token ids in memory, two bytes each where the vocabulary allows it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // GPT-2's byte-level BPE: text to token ids and back, Hugging Face files in and out, training.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Tokenizer files of Hugging Face and of OpenAI's GPT-2 release.
 #pragma once
 

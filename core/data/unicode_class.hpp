@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Letters, numbers and spaces of Unicode, as the tokenizers library sees them.
 #pragma once
 

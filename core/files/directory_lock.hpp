@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // One run at a time writes into a directory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // IEEE binary16 and bfloat16 as their 16 bits, to and from fp32 on the host. Narrowing rounds to
 // nearest even; NaN stays NaN, overflow becomes infinity, subnormals are kept.
 #pragma once

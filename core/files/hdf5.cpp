@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "core/files/hdf5.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // HDF5 files under RAII handles, every return code checked. A failure is a UserError that names the
 // file and repeats HDF5's innermost reason (no such file, no space left on device, ...).
 //

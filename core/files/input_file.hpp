@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Files from outside, opened and read without trust: nothing but a regular file is opened, opening
 // never waits, and what is read is what the file had when it was opened, however it grows.
 // Every failure is a UserError that names the file and the reason.

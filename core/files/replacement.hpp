@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Files and directories that are replaced whole or not at all. What is new is written beside the
 // target under a name that nobody else uses, brought to the disk, and takes the target's place in
 // one step. Every failure is a UserError that names the target and the system's reason.

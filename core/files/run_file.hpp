@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // run.h5: what happened in a run. The file on disk is always complete and closed: rows gather in
 // memory and a whole new file replaces the old one at intervals, so that h5py.File(path) works
 // while the job runs and after it was killed.

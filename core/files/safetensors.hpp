@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Weights in the safetensors format, one file or a sharded set, as Hugging Face directories hold
 // them. Files are untrusted: sizes, offsets, overlaps and shapes are checked before memory is
 // taken.

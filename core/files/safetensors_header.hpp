@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The JSON header of a safetensors file, read as untrusted input.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Failed system calls as errors that a user can mend.
 #pragma once
 

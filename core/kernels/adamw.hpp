@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // AdamW (arXiv 1711.05101) over a flat range of parameters in one pass.
 #pragma once
 

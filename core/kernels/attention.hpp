@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Causal multi-head self-attention. Probabilities exist only for a block of query rows of a few
 // heads at a time; the backward pass makes them again from the logarithm of each row's softmax sum
 // (arXiv 2205.14135).

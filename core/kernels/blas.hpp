@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // How the BLAS library is set up for this process and processor.
 #pragma once
 

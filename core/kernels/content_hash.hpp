@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Hashes of device memory, to tell whether two ranks hold the same bits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Softmax cross entropy of a block of rows and its gradient, in one pass over the logits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Token and position embeddings. Tokens come as indices into a table of rows: the whole vocabulary,
 // or only the rows that a step's tokens need.
 #pragma once

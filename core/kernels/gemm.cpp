@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "core/kernels/gemm.hpp"
 
 #include <KokkosBlas2_gemv.hpp>

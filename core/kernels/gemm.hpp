@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Dense matrix products through Kokkos Kernels, which hands them to the vendor's BLAS.
 #pragma once
 

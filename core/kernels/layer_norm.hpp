@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Layer normalisation over the channels: y = (x - mean) * rstd * gain + bias (arXiv 1607.06450).
 #pragma once
 

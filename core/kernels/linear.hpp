@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // y = x W + b with W stored [in, out], as Hugging Face's GPT-2 stores it, and what is fused behind
 // the product: bias, GELU, dropout, residual.
 #pragma once

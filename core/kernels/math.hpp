@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // exp and the logistic function in forms that compilers vectorise: branch-free, no library call.
 #pragma once
 

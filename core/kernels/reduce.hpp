@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Sums over whole vectors in a fixed order.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # deltapipe_options: the flags that deltapipe itself is compiled with; not exported.
 add_library(deltapipe_options INTERFACE)
 target_compile_options(deltapipe_options INTERFACE -Wall -Wextra -Wshadow

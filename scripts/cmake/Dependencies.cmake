@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Finds what deltapipe stands on. Each part becomes one imported target deltapipe::<part>, so that
 # nothing else, the installed package included, needs to know where a part comes from. What is
 # missing or does not fit stops the configuration with its remedy.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Refuses compiler flags with which both ends of a boundary would compute different memories. Works
 # in script mode as well: cmake -DCMAKE_CXX_FLAGS=... -P ExactArithmetic.cmake
 cmake_policy(SET CMP0057 NEW)  # in script mode no version is asked for

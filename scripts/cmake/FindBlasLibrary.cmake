@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # deltapipe::blas: OpenBLAS where there is one, else what find_package(BLAS) finds. BLA_VENDOR
 # (CMake's own variable) asks for another library than OpenBLAS.
 #

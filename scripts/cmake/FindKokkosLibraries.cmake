@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # deltapipe::kokkos and deltapipe::kokkos_kernels, from one of two sources:
 #   1. Kokkos 4 or 5 and Kokkos Kernels through their CMake packages (Kokkos_ROOT,
 #      KokkosKernels_ROOT, CMAKE_PREFIX_PATH);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # cmake --install: program, libraries, headers (#include "core/..."), decks, scripts, and a package
 # that can be moved: find_package(deltapipe) gives deltapipe::core, ::models and ::comm.
 include(CMakePackageConfigHelpers)

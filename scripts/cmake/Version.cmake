@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Writes the source file behind core/version.hpp: the project's version and the git revision.
 #
 # Included by CMakeLists.txt it adds the target deltapipe_revision, which runs this file as a script

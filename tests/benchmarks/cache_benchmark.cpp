@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a cache that spills costs a training loop: epochs over shuffled samples, each micro-batch a
 // stand-in for compute (a sleep, as on a device) between acquire and release, with a budget of a
 // quarter of the records and, for comparison, with everything in memory.

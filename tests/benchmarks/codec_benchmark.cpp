@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Speed of boundary codecs against the memory bandwidth of the same run.
 //
 //   codec_benchmark [T C samples]

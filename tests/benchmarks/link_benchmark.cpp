@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // How faithful emulated links are: messages from rank 0 to rank 1 against size / bandwidth +
 // latency.
 //

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """The same job over emulated and over really shaped links (scripts/shaped_links.sh), in pairs: how
 far is emulation from the real thing? Needs root, iproute2, Open MPI and h5py, and an idle machine:
 both kinds of links are slower beside other work, and not alike.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Compares a 2-stage pipeline on two cores with one stage on one core.
 
 usage: pipeline_benchmark.py [--preset gpt2-124m|small] [--rounds N] [--steps N] [--micro-batches M]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Compares training steps of deltapipe with PyTorch's, both on one thread and from random weights.
 
 usage: pytorch_benchmark.py TRAINING_BENCHMARK [--preset gpt2-124m|small] [--rounds N] [--steps N]

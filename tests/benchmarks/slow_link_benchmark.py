@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """What compression gains on a deck with an emulated slow link, and what bounds it.
 
 usage: slow_link_benchmark.py [DECK] [--epochs N] [--rounds N] [section.key=value ...]

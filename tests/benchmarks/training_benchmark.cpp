@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // One rank, one stage: seconds of training steps of a GPT-2 on random tokens, as JSON. The other
 // side of pytorch_benchmark.py.
 #include <sys/resource.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Flags that change arithmetic are refused: by name when configuring, by the compiler's macros when
 # compiling. Needs SOURCE (the project), WORK (a folder to fill), CXX and GENERATOR.
 function(run_and_expect success text)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # What a user reads who has a Kokkos that the build cannot use. Needs SOURCE (the project), WORK (a
 # folder to fill), CXX and GENERATOR.
 file(REMOVE_RECURSE ${WORK})

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """train, evaluate, generate and check agree with each other, and with transformers."""
 
 import json

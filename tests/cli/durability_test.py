@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """What is on disk is whole: after kills at random moments, with two runs in one directory, on a
 full disk, beside links.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Killed processes and stopped jobs: everything ends, and what was written can be read."""
 
 import os

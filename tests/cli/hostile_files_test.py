@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Files that are made to hang, crash or fill a machine are one line and an exit status."""
 
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Stages, schedules and replicas change nothing but where the work is done."""
 
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """What check predicts of memory is what runs take, and what it refuses train refuses as well."""
 
 import json

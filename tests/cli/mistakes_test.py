@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """A user's mistake is one line that says where it is and what to do; it stops all ranks."""
 
 import json

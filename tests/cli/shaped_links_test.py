@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """scripts/shaped_links.sh: the same losses and bytes as over emulated links, no faster than the
 wire, nothing left behind. Exit status 77 without root, network namespaces, tc, mpirun or h5py.
 """

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """A rank that fails while the job starts: all ranks end soon, with its message and a failure."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What the tests of the program share: a place to work, decks, runs with time limits.
 
 The environment names the program (DELTAPIPE_PROGRAM) and the MPI launcher with its options

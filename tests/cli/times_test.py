@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """What a run says its time went into: the parts add up, a slow link shows as exposed communication,
 a slow stage as a bubble."""
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """deltapipe tokenize, and runs from token files with and without a tokenizer."""
 
 import h5py

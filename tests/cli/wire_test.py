@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Bytes on the wire by formula, and what the compression does to a run."""
 
 import re

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The other end of a boundary as another build of the codecs makes it (plain instruction set and
 // less optimisation, or fused products and sums): its memories must be the same bits.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Text and JSON lines. What is taken gives the ids of the whole text, and as many documents as
 // there are.
 #include "core/data/corpus.hpp"

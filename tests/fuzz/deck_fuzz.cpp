@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A deck and, behind bytes 0xFE, overrides. What is taken reads back to the same settings.
 #include "app/deck/deck.hpp"
 #include "support.hpp"

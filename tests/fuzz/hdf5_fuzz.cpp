@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // HDF5 files of tokens. The file's own structure is left to the HDF5 library, which in version 1.10
 // does not survive damaged files; what is made up is all that a sound file can say: datasets of any
 // rank, extent, type, layout and filter, written or not, groups and links in their place, damaged

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Weights: the header of a file with some data behind it, a whole file, or an index.
 #include "core/files/safetensors.hpp"
 #include "core/files/safetensors_header.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What the fuzz targets share: files in a scratch directory, and what a reader may throw.
 #pragma once
 

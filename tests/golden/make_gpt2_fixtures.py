@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes tests/fixtures/tiny_gpt2: small GPT-2 models and what transformers computes with them.
 
 usage: make_gpt2_fixtures.py [DIRECTORY]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes tests/fixtures/safetensors with the safetensors package and PyTorch.
 
 types.safetensors: "x_<dtype>" in each dtype and "fp32/x_<dtype>", the same values as PyTorch

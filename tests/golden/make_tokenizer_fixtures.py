@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Makes tests/fixtures/tokenizer: a small byte-level BPE, texts of all kinds and their token ids.
 
 The ids come from transformers' GPT2TokenizerFast where a text is valid UTF-8, and from the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Uses a header, a function and, through a View, Kokkos of the installed package.
 #include <iostream>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Installs BUILD into a new prefix, moves the prefix, and builds and runs a program against it there.
 foreach(needed IN ITEMS BUILD SOURCE WORK GENERATOR CXX VERSION CONFIG)
   if(NOT DEFINED ${needed})

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What codecs whose payloads' length depends on the data, and codecs with records at one end only,
 // make of a boundary between two ranks.
 #include "app/boundary.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Channels between neighbouring ranks: rank r sends to r + 1, the last one to the first.
 #include "comm/channel.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Catch2's runner on every rank. All ranks run the same tests in the same order. A rank that breaks
 // off a test (REQUIRE, an exception) ends the run, since the others may wait for it; failed CHECKs
 // are reported at the end by the rank that saw them, and make all ranks exit non-zero.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Both ends' memories are compared on the way, and a damaged one is found and named.
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The progress thread, agreements, grids and collectives.
 #include <sys/resource.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Replicas that no longer hold the same weights are noticed and named.
 #include "app/replica_check.hpp"
 

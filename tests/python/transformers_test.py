@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Models and tokenizers go from transformers to deltapipe and back.
 
 usage: transformers_test.py PROGRAM [--newest]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Tests of scripts/plot_run.py, compare_runs.py and run_table.py.
 
 Runs of known content are written with h5py; when DELTAPIPE_UNIT_TESTS names the unit tests' binary,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """No host code touches an element of a device View: not by view(i), view[i], view.access(i), nor
 through std:: algorithms on its pointer. Where host and device share memory, as in the tests, that
 works; elsewhere it ends the program.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """All C++ files are as clang-format 14 writes them. Exit status 77 (skipped) without it."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Every Kokkos kernel, region and fence is written with a label deltapipe::Component::what.
 
 Kernels that a test launches are also watched as they run (tests/support/kernel_labels.hpp); this

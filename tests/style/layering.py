@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Nothing points upwards: core knows no MPI, models no network, comm no model."""
 
 import re

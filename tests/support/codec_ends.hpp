@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Two ends of a boundary for tests of codecs: micro-batches whose samples come and go over some
 // steps, and what each end makes of them.
 #pragma once

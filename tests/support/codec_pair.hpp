@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // One sample that crosses one boundary again and again: a codec at each end with its own memory.
 #pragma once
 

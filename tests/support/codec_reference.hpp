@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What a codec should make of a few numbers, written for reading.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Values between std::vector and device memory, for tests.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 /* Preloaded into a program, lets thread number FAIL_THREAD (counted from 1) of those that C++ code
    starts fail as the system does at its limit. MPI's and BLAS's own threads are C's. */
 #define _GNU_SOURCE

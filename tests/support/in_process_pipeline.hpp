@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Runs the stages of a GPT-2 one after another in one process: what a pipeline computes without
 // messages, codecs or schedules.
 #pragma once

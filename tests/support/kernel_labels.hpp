@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Watches, through Kokkos' tools interface, that whatever runs or is allocated has a label that a
 // profiler's user can place: deltapipe::Component::what.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A model of what a cache must hold, and a directory of its own for every test.
 #pragma once
 

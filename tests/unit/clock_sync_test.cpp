@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "comm/clock_sync.hpp"
 
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Error feedback: c = Q(x + e), e := x + e - c, with e at the sender only.
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What the next stage computes with, against what quantisation theory allows. Nothing here knows
 // how codes, steps or memories are made: bounds follow from the number of levels, from how far an
 // activation moved since its last visit, and from the precision of the storage.

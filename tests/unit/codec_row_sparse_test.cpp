@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // fp32 without rows of zeros: the payload against one built by hand, and what is refused.
 #include <catch2/catch.hpp>
 #include <cmath>

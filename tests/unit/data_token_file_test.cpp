@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Token files: what the writer promises, what the reader believes.
 #include <catch2/catch.hpp>
 #include <filesystem>

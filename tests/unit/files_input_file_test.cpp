@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Only regular files are read, and opening anything else neither waits nor reads.
 #include <sys/socket.h>
 #include <sys/stat.h>

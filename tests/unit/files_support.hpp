@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What the file tests share: a directory that goes away, and a disk that is full.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Gpt2Stage against what transformers computes (tests/golden/make_gpt2_fixtures.py).
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

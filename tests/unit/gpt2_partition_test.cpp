@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What must not change a GPT-2's results: the number of stages, recomputation, the order of
 // schedules. And what the golden values do not reach: untied embeddings, dropout's gradient.
 #include <catch2/catch.hpp>

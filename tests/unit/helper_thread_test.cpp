@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Helper threads' cores: those of the process, not of the thread that starts them.
 #include "core/helper_thread.hpp"
 

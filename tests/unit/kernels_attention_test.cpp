@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Attention against the formula that materialises everything, in double.
 #include <catch2/catch.hpp>
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Hashes of device memory against a plain loop, and what they notice.
 #include <catch2/catch.hpp>
 #include <set>

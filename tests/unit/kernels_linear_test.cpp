@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Products, bias, GELU, dropout, residual and embeddings: formulas and finite differences.
 #include <algorithm>
 #include <catch2/catch.hpp>

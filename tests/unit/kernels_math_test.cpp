@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // exp, sums of squares and AdamW against the same formulas in double.
 #include <catch2/catch.hpp>
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Layer norm and cross entropy: formulas in double, finite differences, extreme values.
 #include <catch2/catch.hpp>
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Catch2's runner with Kokkos started once around all tests.
 #define CATCH_CONFIG_RUNNER
 #include <Kokkos_Core.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "comm/message.hpp"
 
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Initial and stored weights, partitions and learning rates.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "core/number_text.hpp"
 
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "app/progress_display.hpp"
 
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Who shares a machine's memory, a device or a disk takes of it together.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Schedules run in the simulator: no deadlock, each micro-batch once, memory and idle time as
 // promised.
 #include "comm/pipeline/schedule.hpp"

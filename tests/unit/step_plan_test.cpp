@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Which samples a step visits: each once an epoch, at the same replica in all of them.
 #include "app/step_plan.hpp"
 

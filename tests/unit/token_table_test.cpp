@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Which rows of the token table a step exchanges, and in which groups.
 #include "app/token_table.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Names of bytes and the well-formed sequences of UTF-8 (Unicode 15.0, table 3-7).
 #include <catch2/catch.hpp>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Tokenizer files: all layouts that are read, what is written, mistakes.
 #include <catch2/catch.hpp>
 #include <filesystem>

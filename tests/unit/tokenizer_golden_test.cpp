@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Ids against transformers' GPT2TokenizerFast (tests/golden/make_tokenizer_fixtures.py).
 #include <algorithm>
 #include <array>

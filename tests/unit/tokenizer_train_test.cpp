@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Training against the tokenizers package (tests/golden/make_tokenizer_fixtures.py) and by hand.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

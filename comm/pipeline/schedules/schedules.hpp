@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The orders of passes that schedules() lists.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Catch2 3 under the header name and the names of Catch2 2, which the tests are written with.
 #pragma once
 
