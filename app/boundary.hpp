@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "app/deck/settings.hpp"
+#include "core/cache/settings.hpp"
 #include "app/memory_check.hpp"
 #include "comm/channel.hpp"
 #include "core/cache/activation_cache.hpp"

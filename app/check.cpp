@@ -90,7 +90,7 @@ void read_data(const Settings& settings, const ModelLayout& model, Inputs& input
 }
 
 PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const ModelLayout& model) {
-  PipelineShape shape = pipeline_shape(settings, model.config.vocabulary_size, model.tokens, true);
+  PipelineShape shape = pipeline_shape(pipeline_options(settings), model.config.vocabulary_size, model.tokens, true);
   shape.train_samples = inputs.data ? inputs.data->train.size() : settings.data.max_train_samples;
   return shape;
 }
@@ -245,7 +245,7 @@ void print_cache(const char* where, const CacheNeed& need, const PipelineShape& 
 /// What both ends keep is said once.
 void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
   const auto plan_of_stage = [&](int stage) {
-    return plan_rank(settings, shape, {model.config.n_embd, model.config.tie_word_embeddings},
+    return plan_rank(pipeline_options(settings), shape, {model.config.n_embd, model.config.tie_word_embeddings},
                      place_of_rank(settings.pipeline, stage));
   };
   const RankPlan first = plan_of_stage(0), second = plan_of_stage(1);
@@ -310,7 +310,7 @@ void check_model(const Settings& settings, Inputs& inputs,
   const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
   if (inputs.data || settings.training.steps > 0)
     print_warning_lines(
-        warnings_of_steps(settings.output, total_steps(settings.training, steps_per_epoch)));
+        warnings_of_steps(settings.output, total_steps(settings.training.steps, settings.training.epochs, steps_per_epoch)));
   const std::vector<RankMemory> ranks = print_model(settings, inputs, model, machines);
   std::fflush(stdout);
   if (inputs.weights) check_weights(settings.model.path, *inputs.weights, model);

@@ -76,7 +76,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   shape.vocabulary = plan.config.vocabulary_size;
   shape.tokens = plan.tokens;
   shape.training = false;
-  Pipeline pipeline(settings, shape, grid, progress, *stage);
+  Pipeline pipeline(pipeline_options(settings), shape, grid, progress, *stage);
   const std::vector<std::string> prompts =
       settings.generate.prompts.empty() ? std::vector<std::string>{""} : settings.generate.prompts;
   std::uint64_t calls = 0;

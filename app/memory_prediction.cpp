@@ -27,7 +27,7 @@ namespace {
 
 RankPlan plan_of(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
                  const RankPlace& place) {
-  return plan_rank(settings, shape, {model.config.n_embd, model.config.tie_word_embeddings}, place);
+  return plan_rank(pipeline_options(settings), shape, {model.config.n_embd, model.config.tie_word_embeddings}, place);
 }
 
 /// The ends that a plan has, tied embeddings' excepted.

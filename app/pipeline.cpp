@@ -84,24 +84,24 @@ void StepMeasurements::fill(StepRecord& record) const {
   record.tied_gradient_error = relative_error(self.tied(true, error2), self.tied(true, signal2));
 }
 
-Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const ProcessGrid& grid,
+Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
                    ProgressThread& progress, Stage<float>& stage)
     : grid_(grid),
       progress_(progress),
       account_(progress.account()),
       stage_(stage),
       shape_(shape),
-      schedule_(find_schedule(settings.pipeline.schedule)),
-      in_flight_(settings.pipeline.in_flight),
+      schedule_(find_schedule(options.pipeline.schedule)),
+      in_flight_(options.pipeline.in_flight),
       table_is_remote_(stage.tied() && stage.is_last() != stage.is_first()),
       all_reduce_(
           progress, grid.stage_comm(),
           shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
-  step_.seed = settings.training.seed;
+  step_.seed = options.seed;
   const int rows = step_rows(shape);
-  RankPlan plan = plan_rank(settings, shape, {stage.channels(), stage.tied()}, place_of(grid));
+  RankPlan plan = plan_rank(options, shape, {stage.channels(), stage.tied()}, place_of(grid));
   stage.reserve(plan.capacity);
-  if (settings.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
+  if (options.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
   for (auto* end :
        {&plan.send_forward, &plan.receive_forward, &plan.send_backward, &plan.receive_backward})
     if (*end) (*end)->memory.io = cache_io_.get();
@@ -111,14 +111,14 @@ Pipeline::Pipeline(const Settings& settings, const PipelineShape& shape, const P
   // between the last stage and the first, as fast as the nearest boundary's.
   const int last = grid.stages() - 1;
   std::shared_ptr<EmulatedLink> forward_link, backward_link, table_link;
-  progress.set_wire(wire_of(settings.network, i));
-  if (!grid.last()) forward_link = link_of(settings.network.forward, i);
-  if (!grid.first()) backward_link = link_of(settings.network.backward, i - 1);
+  progress.set_wire(wire_of(options.network, i));
+  if (!grid.last()) forward_link = link_of(options.network.forward, i);
+  if (!grid.first()) backward_link = link_of(options.network.backward, i - 1);
   if (table_is_remote_) {
     table_link = grid.first() ? forward_link : backward_link;
     if (last > 1)
-      table_link = grid.first() ? link_of(settings.network.forward, 0)
-                                : link_of(settings.network.backward, last - 1);
+      table_link = grid.first() ? link_of(options.network.forward, 0)
+                                : link_of(options.network.backward, last - 1);
   }
   if (progress.wire()) forward_link = backward_link = table_link = progress.wire().out;
 

@@ -52,7 +52,7 @@ struct StepMeasurements {
 class Pipeline {
  public:
   /// `stage` is reserved here. All ranks build their pipelines together.
-  Pipeline(const Settings& settings, const PipelineShape& shape, const ProcessGrid& grid,
+  Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
            ProgressThread& progress, Stage<float>& stage);
 
   /// A step's schedule. When it comes to `update`, the stage's gradients are those of the mean loss

@@ -10,33 +10,33 @@ namespace deltapipe {
 
 namespace {
 
-bool stage_recomputes(const TrainingSettings& settings, int stage) {
-  return settings.recompute ||
-         std::find(settings.recompute_stages.begin(), settings.recompute_stages.end(), stage) !=
-             settings.recompute_stages.end();
+bool stage_recomputes(const PipelineOptions& options, int stage) {
+  return options.recompute ||
+         std::find(options.recompute_stages.begin(), options.recompute_stages.end(), stage) !=
+             options.recompute_stages.end();
 }
 
-ScheduleShape schedule_shape(const Settings& settings, const PipelineShape& shape,
+ScheduleShape schedule_shape(const PipelineOptions& options, const PipelineShape& shape,
                              const RankPlace& place) {
-  return {place.stage, place.stages, shape.micro_batches, settings.pipeline.in_flight};
+  return {place.stage, place.stages, shape.micro_batches, options.pipeline.in_flight};
 }
 
-StageCapacity stage_capacity(const Settings& settings, const PipelineShape& shape,
+StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape& shape,
                              const RankPlace& place) {
   StageCapacity capacity;
   capacity.samples = shape.samples;
   capacity.tokens = shape.tokens;
   capacity.micro_batches = shape.micro_batches;
-  capacity.slots = shape.training ? slots_needed(find_schedule(settings.pipeline.schedule),
-                                                 schedule_shape(settings, shape, place))
+  capacity.slots = shape.training ? slots_needed(find_schedule(options.pipeline.schedule),
+                                                 schedule_shape(options, shape, place))
                                   : 1;
   capacity.table_rows = std::min(shape.vocabulary, step_rows(shape));
   capacity.training = shape.training;
-  capacity.recompute = stage_recomputes(settings.training, place.stage);
+  capacity.recompute = stage_recomputes(options, place.stage);
   return capacity;
 }
 
-BoundaryMemory boundary_memory(const Settings& settings, const PipelineShape& shape,
+BoundaryMemory boundary_memory(const PipelineOptions& options, const PipelineShape& shape,
                                const RankPlace& place) {
   BoundaryMemory memory;
   memory.samples = shape.train_samples;
@@ -46,47 +46,47 @@ BoundaryMemory boundary_memory(const Settings& settings, const PipelineShape& sh
   memory.first_sample = place.replica;
   memory.sample_stride = place.replicas;
   memory.data_fingerprint = shape.data_fingerprint;
-  memory.budget_bytes = settings.cache.budget_bytes;
-  memory.prefetch_micro_batches = settings.cache.prefetch;
-  memory.directory = cache_directory(settings);
-  memory.keep_file = settings.cache.keep;
-  memory.verify_every = settings.cache.verify_every;
+  memory.budget_bytes = options.cache.budget_bytes;
+  memory.prefetch_micro_batches = options.cache.prefetch;
+  memory.directory = options.cache.directory;
+  memory.keep_file = options.cache.keep;
+  memory.verify_every = options.cache.verify_every;
   memory.replica = place.replica;
   return memory;
 }
 
 }  // namespace
 
-PipelineShape pipeline_shape(const Settings& settings, int vocabulary, int tokens, bool training) {
+PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens, bool training) {
   PipelineShape shape;
   shape.vocabulary = vocabulary;
   shape.tokens = tokens;
-  shape.samples = settings.training.micro_batch_size;
-  shape.micro_batches = settings.training.micro_batches;
+  shape.samples = options.micro_batch_size;
+  shape.micro_batches = options.micro_batches;
   shape.training = training;
   // Memories stay where they are, so samples do, too.
   return shape;
 }
 
-RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
+RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
                    const BoundaryTraits& traits, const RankPlace& place) {
   RankPlan plan;
-  plan.capacity = stage_capacity(settings, shape, place);
+  plan.capacity = stage_capacity(options, shape, place);
 
-  const BoundaryMemory memory = boundary_memory(settings, shape, place);
+  const BoundaryMemory memory = boundary_memory(options, shape, place);
   const auto end = [&](int boundary, bool backward) {
     BoundaryEndPlan e;
-    e.codec.settings = backward ? settings.backward : settings.forward;
+    e.codec.settings = backward ? options.backward : options.forward;
     e.codec.shape = {shape.samples, shape.tokens, traits.channels};
-    e.codec.storage = settings.cache.storage;
+    e.codec.storage = options.cache.storage;
     e.codec.training = shape.training;
     e.memory = memory;
     e.boundary = static_cast<std::uint32_t>(boundary);
     e.evaluates = !backward;
     e.backward = backward;
     e.side = backward != (boundary == place.stage) ? BoundarySide::sender : BoundarySide::receiver;
-    e.slots = message_buffers(find_schedule(settings.pipeline.schedule),
-                              schedule_shape(settings, shape, place));
+    e.slots = message_buffers(find_schedule(options.pipeline.schedule),
+                              schedule_shape(options, shape, place));
     return e;
   };
   if (!place.last()) {
@@ -107,7 +107,7 @@ RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
     tokens.micro_batches = shape.micro_batches;
     tokens.channels = traits.channels;
     tokens.training = shape.training;
-    plan.tokens = plan_token_exchange(settings, tokens, place.stages, place.last());
+    plan.tokens = plan_token_exchange(options, tokens, place.stages, place.last());
   }
   return plan;
 }

@@ -6,13 +6,13 @@
 #include <optional>
 
 #include "app/boundary.hpp"
-#include "app/deck/settings.hpp"
+#include "comm/pipeline/settings.hpp"
 #include "app/token_exchange.hpp"
 #include "models/stage.hpp"
 
 namespace deltapipe {
 
-/// What a pipeline is built for, beyond the deck.
+/// What a pipeline is built for, beyond its options.
 struct PipelineShape {
   int vocabulary = 0;
   int tokens = 0;         ///< T
@@ -23,8 +23,8 @@ struct PipelineShape {
   std::uint64_t data_fingerprint = 0;
 };
 
-/// Of the deck's training or, without gradients, of an evaluation; the data's part is left out.
-PipelineShape pipeline_shape(const Settings& settings, int vocabulary, int tokens, bool training);
+/// Of a training or, without gradients, of an evaluation; the data's part is left out.
+PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens, bool training);
 
 /// What the plan needs to know of the model.
 struct BoundaryTraits {
@@ -51,7 +51,7 @@ struct RankPlan {
   bool has_token_index = false;
 };
 
-RankPlan plan_rank(const Settings& settings, const PipelineShape& shape,
+RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
                    const BoundaryTraits& traits, const RankPlace& place);
 
 /// Rows of a step and replica: M * B * T.

@@ -57,11 +57,11 @@ StepPlan StepPlanner::plan(std::uint64_t step, int replica) const {
   return plan;
 }
 
-std::uint64_t total_steps(const TrainingSettings& settings, std::uint64_t steps_per_epoch) {
-  if (settings.steps > 0) return settings.steps;
+std::uint64_t total_steps(std::uint64_t steps, double epochs, std::uint64_t steps_per_epoch) {
+  if (steps > 0) return steps;
   return std::max<std::uint64_t>(
       1, static_cast<std::uint64_t>(
-             std::ceil(settings.epochs * static_cast<double>(steps_per_epoch) - 1e-9)));
+             std::ceil(epochs * static_cast<double>(steps_per_epoch) - 1e-9)));
 }
 
 }  // namespace deltapipe

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "app/deck/settings.hpp"
 #include "core/data/dataset.hpp"
 #include "core/data/sampler.hpp"
 
@@ -50,7 +49,7 @@ class StepPlanner {
   std::uint64_t steps_per_epoch_ = 0;
 };
 
-/// Optimizer steps of a run: the deck's steps, or its epochs'.
-std::uint64_t total_steps(const TrainingSettings& settings, std::uint64_t steps_per_epoch);
+/// Optimizer steps of a run: `steps` or, if these are 0, those of its epochs.
+std::uint64_t total_steps(std::uint64_t steps, double epochs, std::uint64_t steps_per_epoch);
 
 }  // namespace deltapipe

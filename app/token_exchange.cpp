@@ -38,7 +38,7 @@ MatrixRef<float> row_range(const MatrixRef<float>& matrix, int begin, int end) {
 
 }  // namespace
 
-TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExchangeShape& shape,
+TokenExchangePlan plan_token_exchange(const PipelineOptions& options, const TokenExchangeShape& shape,
                                       int stages, bool last_stage) {
   int slots = 0, largest = 0;
   for (int m = 0; m < shape.micro_batches; ++m) {
@@ -54,7 +54,7 @@ TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExcha
     BoundaryEndPlan e;
     e.codec = {codec, {rows, 1, shape.channels}, MemoryStorage::fp32, shape.training};
     e.memory.samples = shape.vocabulary;
-    e.memory.verify_every = settings.cache.verify_every;
+    e.memory.verify_every = options.cache.verify_every;
     e.boundary = static_cast<std::uint32_t>(plan.boundary);
     e.evaluates = backward;  // rows cross in evaluations, their gradients do not
     e.backward = backward;
@@ -62,8 +62,8 @@ TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExcha
     e.slots = slots;
     return e;
   };
-  plan.rows = end(row_settings(settings.forward), true);
-  if (shape.training) plan.gradients = end(gradient_settings(settings.backward), false);
+  plan.rows = end(row_settings(options.forward), true);
+  if (shape.training) plan.gradients = end(gradient_settings(options.backward), false);
   if (last_stage)
     plan.table_rows = std::min(shape.vocabulary, shape.micro_batches * shape.rows_per_micro_batch);
   return plan;

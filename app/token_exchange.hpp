@@ -10,6 +10,7 @@
 #include "app/boundary.hpp"
 #include "app/token_table.hpp"
 #include "comm/pipeline/schedule.hpp"
+#include "comm/pipeline/settings.hpp"
 #include "comm/process_grid.hpp"
 #include "models/stage.hpp"
 
@@ -32,7 +33,7 @@ struct TokenExchangePlan {
   int channels = 0;
 };
 
-TokenExchangePlan plan_token_exchange(const Settings& settings, const TokenExchangeShape& shape,
+TokenExchangePlan plan_token_exchange(const PipelineOptions& options, const TokenExchangeShape& shape,
                                       int stages, bool last_stage);
 
 MemoryLedger token_exchange_memory(const TokenExchangePlan& plan);

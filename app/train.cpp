@@ -40,7 +40,7 @@ constexpr std::chrono::seconds kLateAnswerLimit{3};
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                              const TokenDataset& train, bool training) {
   PipelineShape shape =
-      pipeline_shape(settings, plan.config.vocabulary_size, plan.tokens, training);
+      pipeline_shape(pipeline_options(settings), plan.config.vocabulary_size, plan.tokens, training);
   shape.train_samples = train.size();
   shape.data_fingerprint = train.fingerprint();
   return shape;
@@ -183,12 +183,13 @@ class Trainer {
                      step_layout(settings_));
     if (data_.validation.size() > 0)
       validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_));
-    steps_ = total_steps(settings_.training, planner_->steps_per_epoch());
+    steps_ = total_steps(settings_.training.steps, settings_.training.epochs,
+                         planner_->steps_per_epoch());
     if (grid_.rank() == 0) {
       print_warnings(warnings_of_steps(settings_.output, steps_));
       open_run_file();
     }
-    pipeline_ = std::make_unique<Pipeline>(settings_, shape, grid_, progress_, *stage_);
+    pipeline_ = std::make_unique<Pipeline>(pipeline_options(settings_), shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
     replica_check_.emplace(stage_->parameters(), grid_, progress_);
     if (settings_.pipeline.verify_replicas > 0) replica_check_->compare(pipeline_->exec(), 0);
@@ -526,7 +527,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
                                "data.validation; to evaluate the training text, name its files",
                      .keys = {"data.validation_fraction", "data.validation"}});
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
-  Pipeline pipeline(settings, pipeline_shape(settings, plan, data.train, false), grid, progress,
+  Pipeline pipeline(pipeline_options(settings), pipeline_shape(settings, plan, data.train, false), grid, progress,
                     *stage);
   const StepPlanner planner(set, 0, false, step_layout(settings));
   const TimePoint begin = Clock::now();

@@ -2,6 +2,8 @@
 // Emulated links: how fast they are and who shares one.
 #pragma once
 
+#include <vector>
+
 namespace deltapipe {
 
 /// One direction of one emulated link.
@@ -19,5 +21,16 @@ inline constexpr int kMostMessageBuffers = 127;
 /// to the network, one message at a time in each direction, and all that it sends and receives
 /// passes it.
 enum class WireSharing { boundary, rank };
+
+/// Emulated links. Entry i of a list is the
+/// boundary between stages i and i+1; one entry serves all boundaries; none: no emulation.
+struct NetworkSettings {
+  WireSharing wire = WireSharing::boundary;
+  std::vector<LinkSettings> forward;
+  std::vector<LinkSettings> backward;
+  std::vector<LinkSettings> ranks;  ///< with WireSharing::rank: entry i is stage i's wire
+
+  bool operator==(const NetworkSettings&) const = default;
+};
 
 }  // namespace deltapipe

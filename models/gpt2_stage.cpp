@@ -77,6 +77,16 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part, With
   }
 }
 
+ModelCost gpt2_cost(const Gpt2Config& config, int tokens) {
+  const double C = config.n_embd, F = config.n_inner, V = config.vocabulary_size, T = tokens;
+  ModelCost cost;
+  // Two operations a multiply-add; backward costs twice the forward pass; attention's two products
+  // run over half of T x T, and its scores are made again in the backward pass.
+  cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T / 2 * C * 7;
+  cost.head = 3 * 2 * T * C * V;
+  return cost;
+}
+
 std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const StagePart& part) {
   return Gpt2Stage<float>(config, part, Gpt2Stage<float>::WithoutMemory{}).parameters_.info();
 }

@@ -8,17 +8,10 @@
 #include "core/kernels/attention.hpp"
 #include "core/random.hpp"
 #include "models/gpt2_config.hpp"
+#include "models/partition.hpp"
 #include "models/stage.hpp"
 
 namespace deltapipe {
-
-/// Which part of the model a stage is.
-struct StagePart {
-  int first_block = 0;
-  int blocks = 1;
-  bool first = true;  ///< holds the position table, and the token table if that is not tied
-  bool last = true;   ///< holds the final norm and the output matrix
-};
 
 /// The parameters that a stage has, in its order, without taking memory for them.
 std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const StagePart& part);
@@ -26,6 +19,9 @@ std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const Stage
 /// What a stage in fp32 takes for its parameters and in reserve().
 MemoryLedger gpt2_memory(const Gpt2Config& config, const StagePart& part,
                          const StageCapacity& capacity);
+
+/// Floating-point operations of one sample of T tokens, forward and backward.
+ModelCost gpt2_cost(const Gpt2Config& config, int tokens);
 
 template <class Real>
 class Gpt2Stage final : public Stage<Real> {

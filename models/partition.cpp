@@ -9,16 +9,6 @@
 
 namespace deltapipe {
 
-ModelCost gpt2_cost(const Gpt2Config& config, int tokens) {
-  const double C = config.n_embd, F = config.n_inner, V = config.vocabulary_size, T = tokens;
-  ModelCost cost;
-  // Two operations a multiply-add; backward costs twice the forward pass; attention's two products
-  // run over half of T x T, and its scores are made again in the backward pass.
-  cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T / 2 * C * 7;
-  cost.head = 3 * 2 * T * C * V;
-  return cost;
-}
-
 std::vector<int> balanced_partition(int blocks, int stages, const ModelCost& cost) {
   if (stages > blocks)
     throw UserError(

@@ -4,17 +4,21 @@
 
 #include <vector>
 
-#include "models/gpt2_config.hpp"
-#include "models/gpt2_stage.hpp"
-
 namespace deltapipe {
 
-/// Floating-point operations of one sample of T tokens, forward and backward.
+/// Which part of the model a stage is.
+struct StagePart {
+  int first_block = 0;
+  int blocks = 1;
+  bool first = true;  ///< holds the position table, and the token table if that is not tied
+  bool last = true;   ///< holds the final norm and the output matrix
+};
+
+/// Floating-point operations of one sample, forward and backward.
 struct ModelCost {
   double block = 0;  ///< one block
   double head = 0;   ///< final norm, output matrix and loss, on the last stage
 };
-ModelCost gpt2_cost(const Gpt2Config& config, int tokens);
 
 /// Blocks a stage such that the most loaded stage has the least to do; among equals the earlier
 /// stages hold more. Throws UserError when there are more stages than blocks.

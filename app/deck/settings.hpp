@@ -49,17 +49,6 @@ struct TrainingSettings {
   bool operator==(const TrainingSettings&) const = default;
 };
 
-/// [network], [network.forward], [network.backward]: emulated links. Entry i of a list is the
-/// boundary between stages i and i+1; one entry serves all boundaries; none: no emulation.
-struct NetworkSettings {
-  WireSharing wire = WireSharing::boundary;
-  std::vector<LinkSettings> forward;
-  std::vector<LinkSettings> backward;
-  std::vector<LinkSettings> ranks;  ///< with WireSharing::rank: entry i is stage i's wire
-
-  bool operator==(const NetworkSettings&) const = default;
-};
-
 /// [output]
 struct OutputSettings {
   std::string directory = "runs/run";  ///< made if missing; holds run.h5, model/, cache files
@@ -103,5 +92,8 @@ struct Settings {
 inline const std::string& cache_directory(const Settings& settings) {
   return settings.cache.directory.empty() ? settings.output.directory : settings.cache.directory;
 }
+
+/// What the deck says of the pipeline; cache.directory is where spill files go.
+PipelineOptions pipeline_options(const Settings& settings);
 
 }  // namespace deltapipe

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "comm/link_settings.hpp"
+#include "core/cache/settings.hpp"
+#include "core/codec/settings.hpp"
 
 namespace deltapipe {
 
@@ -23,6 +25,19 @@ struct PipelineSettings {
   std::uint64_t verify_replicas = 500;  ///< steps between comparisons of replicas' weights; 0: none
 
   bool operator==(const PipelineSettings&) const = default;
+};
+
+/// All that a pipeline is built from but its model and data.
+struct PipelineOptions {
+  PipelineSettings pipeline;
+  CodecSettings forward, backward;  ///< what crosses a boundary in that direction
+  CacheSettings cache;
+  NetworkSettings network;
+  std::uint64_t seed = 0;
+  int micro_batch_size = 1;           ///< B
+  int micro_batches = 1;              ///< M, of a step and replica
+  bool recompute = false;             ///< activation recomputation in every stage ...
+  std::vector<int> recompute_stages;  ///< ... or only in these
 };
 
 }  // namespace deltapipe

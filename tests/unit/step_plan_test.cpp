@@ -31,14 +31,10 @@ Ids all_of(const StepPlan& plan) {
 }
 
 TEST_CASE("A run has the deck's steps or its epochs'", "[step_plan]") {
-  TrainingSettings settings;
-  settings.epochs = 2.5;
-  CHECK(total_steps(settings, 4) == 10);
-  CHECK(total_steps(settings, 3) == 8);
-  settings.epochs = 0.001;
-  CHECK(total_steps(settings, 3) == 1);
-  settings.steps = 7;
-  CHECK(total_steps(settings, 3) == 7);
+  CHECK(total_steps(0, 2.5, 4) == 10);
+  CHECK(total_steps(0, 2.5, 3) == 8);
+  CHECK(total_steps(0, 0.001, 3) == 1);
+  CHECK(total_steps(7, 0.001, 3) == 7);
 }
 
 TEST_CASE("An epoch visits every sample once, whatever the layout", "[step_plan]") {

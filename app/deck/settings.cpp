@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/deck/settings.hpp"
+
+namespace deltapipe {
+
+PipelineOptions pipeline_options(const Settings& settings) {
+  PipelineOptions options;
+  options.pipeline = settings.pipeline;
+  options.forward = settings.forward;
+  options.backward = settings.backward;
+  options.cache = settings.cache;
+  options.cache.directory = cache_directory(settings);
+  options.network = settings.network;
+  options.seed = settings.training.seed;
+  options.micro_batch_size = settings.training.micro_batch_size;
+  options.micro_batches = settings.training.micro_batches;
+  options.recompute = settings.training.recompute;
+  options.recompute_stages = settings.training.recompute_stages;
+  return options;
+}
+
+}  // namespace deltapipe
