@@ -12,15 +12,15 @@
 #include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
 #include "app/session.hpp"
-#include "app/step_plan.hpp"
 #include "app/warnings.hpp"
-#include "comm/message.hpp"
 #include "comm/pipeline/schedule.hpp"
+#include "comm/pipeline/step_plan.hpp"
+#include "comm/transport/message.hpp"
+#include "core/base/error.hpp"
+#include "core/base/printable.hpp"
 #include "core/codec/codec.hpp"
-#include "core/data/corpus.hpp"
-#include "core/error.hpp"
-#include "core/printable.hpp"
-#include "models/gpt2_weights.hpp"
+#include "core/text/corpus.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {
@@ -90,7 +90,8 @@ void read_data(const Settings& settings, const ModelLayout& model, Inputs& input
 }
 
 PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const ModelLayout& model) {
-  PipelineShape shape = pipeline_shape(pipeline_options(settings), model.config.vocabulary_size, model.tokens, true);
+  PipelineShape shape =
+      pipeline_shape(pipeline_options(settings), model.config.vocabulary_size, model.tokens, true);
   shape.train_samples = inputs.data ? inputs.data->train.size() : settings.data.max_train_samples;
   return shape;
 }
@@ -245,7 +246,8 @@ void print_cache(const char* where, const CacheNeed& need, const PipelineShape& 
 /// What both ends keep is said once.
 void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
   const auto plan_of_stage = [&](int stage) {
-    return plan_rank(pipeline_options(settings), shape, {model.config.n_embd, model.config.tie_word_embeddings},
+    return plan_rank(pipeline_options(settings), shape,
+                     {model.config.n_embd, model.config.tie_word_embeddings},
                      place_of_rank(settings.pipeline, stage));
   };
   const RankPlan first = plan_of_stage(0), second = plan_of_stage(1);
@@ -309,8 +311,9 @@ void check_model(const Settings& settings, Inputs& inputs,
   read_data(settings, model, inputs);
   const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
   if (inputs.data || settings.training.steps > 0)
-    print_warning_lines(
-        warnings_of_steps(settings.output, total_steps(settings.training.steps, settings.training.epochs, steps_per_epoch)));
+    print_warning_lines(warnings_of_steps(
+        settings.output,
+        total_steps(settings.training.steps, settings.training.epochs, steps_per_epoch)));
   const std::vector<RankMemory> ranks = print_model(settings, inputs, model, machines);
   std::fflush(stdout);
   if (inputs.weights) check_weights(settings.model.path, *inputs.weights, model);

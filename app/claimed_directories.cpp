@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "comm/collectives.hpp"
+#include "comm/transport/collectives.hpp"
 #include "core/files/replacement.hpp"
 
 namespace deltapipe {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
-#include "comm/process_grid.hpp"
-#include "comm/progress_thread.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
 #include "core/files/directory_lock.hpp"
 
 namespace deltapipe {

@@ -10,9 +10,9 @@
 
 #include "app/deck/deck.hpp"
 #include "app/deck/nearest.hpp"
-#include "core/error.hpp"
-#include "core/printable.hpp"
-#include "core/version.hpp"
+#include "core/base/error.hpp"
+#include "core/base/printable.hpp"
+#include "core/base/version.hpp"
 
 namespace deltapipe {
 

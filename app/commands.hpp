@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
-#include "comm/machines.hpp"
-#include "comm/process_grid.hpp"
-#include "comm/progress_thread.hpp"
+#include "comm/transport/machines.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
 
 namespace deltapipe {
 

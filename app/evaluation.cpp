@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/collectives.hpp"
-#include "core/error.hpp"
-#include "core/number_text.hpp"
+#include "comm/transport/collectives.hpp"
+#include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 
 namespace deltapipe {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "app/pipeline.hpp"
-#include "comm/progress_thread.hpp"
+#include "comm/pipeline/pipeline.hpp"
+#include "comm/transport/progress_thread.hpp"
 
 namespace deltapipe {
 

@@ -6,14 +6,14 @@
 
 #include "app/commands.hpp"
 #include "app/input_files.hpp"
-#include "app/pipeline.hpp"
 #include "app/session.hpp"
 #include "app/start_check.hpp"
 #include "app/warnings.hpp"
-#include "comm/collectives.hpp"
-#include "core/error.hpp"
-#include "core/random.hpp"
-#include "core/utf8.hpp"
+#include "comm/pipeline/pipeline.hpp"
+#include "comm/transport/collectives.hpp"
+#include "core/base/error.hpp"
+#include "core/base/random.hpp"
+#include "core/base/utf8.hpp"
 
 namespace deltapipe {
 

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <system_error>
 
-#include "core/data/corpus.hpp"
-#include "core/data/tokenizer_files.hpp"
 #include "core/files/input_file.hpp"
+#include "core/text/corpus.hpp"
+#include "core/text/tokenizer_files.hpp"
 
 namespace deltapipe {
 

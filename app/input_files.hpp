@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace deltapipe {
 

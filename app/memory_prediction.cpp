@@ -12,10 +12,10 @@
 
 #include "app/progress_display.hpp"
 #include "app/save_model.hpp"
-#include "app/token_table.hpp"
-#include "comm/gradient_all_reduce.hpp"
-#include "core/error.hpp"
-#include "models/gpt2_weights.hpp"
+#include "comm/pipeline/token_table.hpp"
+#include "comm/replicas/gradient_all_reduce.hpp"
+#include "core/base/error.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
 
@@ -27,7 +27,8 @@ namespace {
 
 RankPlan plan_of(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
                  const RankPlace& place) {
-  return plan_rank(pipeline_options(settings), shape, {model.config.n_embd, model.config.tie_word_embeddings}, place);
+  return plan_rank(pipeline_options(settings), shape,
+                   {model.config.n_embd, model.config.tie_word_embeddings}, place);
 }
 
 /// The ends that a plan has, tied embeddings' excepted.

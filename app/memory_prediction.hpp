@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "app/rank_plan.hpp"
 #include "app/session.hpp"
-#include "comm/machines.hpp"
-#include "core/memory_ledger.hpp"
+#include "comm/pipeline/rank_plan.hpp"
+#include "comm/transport/machines.hpp"
+#include "core/base/memory_ledger.hpp"
 
 namespace deltapipe {
 

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "core/number_text.hpp"
+#include "core/base/number_text.hpp"
 
 namespace deltapipe {
 

@@ -6,7 +6,7 @@
 #include <deque>
 #include <string>
 
-#include "core/trace.hpp"
+#include "core/base/trace.hpp"
 
 namespace deltapipe {
 

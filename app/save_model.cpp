@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/safetensors.hpp"
-#include "models/gpt2_weights.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {

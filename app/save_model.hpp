@@ -6,8 +6,8 @@
 #include <string>
 
 #include "app/session.hpp"
-#include "comm/process_grid.hpp"
-#include "comm/progress_thread.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
 
 namespace deltapipe {
 

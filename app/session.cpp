@@ -7,14 +7,14 @@
 #include <sstream>
 
 #include "app/input_files.hpp"
-#include "core/data/corpus.hpp"
-#include "core/data/token_file.hpp"
-#include "core/data/tokenizer_files.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/base/printable.hpp"
 #include "core/files/safetensors.hpp"
 #include "core/kernels/blas.hpp"
-#include "core/printable.hpp"
-#include "models/gpt2_weights.hpp"
+#include "core/text/corpus.hpp"
+#include "core/text/token_file.hpp"
+#include "core/text/tokenizer_files.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {

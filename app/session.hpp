@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
-#include "comm/process_grid.hpp"
-#include "core/data/dataset.hpp"
-#include "core/data/tokenizer.hpp"
-#include "core/data/vocabulary.hpp"
-#include "core/error.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "core/base/error.hpp"
 #include "core/files/safetensors.hpp"
-#include "models/gpt2_config.hpp"
-#include "models/gpt2_stage.hpp"
+#include "core/text/dataset.hpp"
+#include "core/text/tokenizer.hpp"
+#include "core/text/vocabulary.hpp"
+#include "models/gpt2/gpt2_config.hpp"
+#include "models/gpt2/gpt2_stage.hpp"
 
 namespace deltapipe {
 

@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "comm/collectives.hpp"
+#include "comm/transport/collectives.hpp"
 
 namespace deltapipe {
 

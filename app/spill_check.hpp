@@ -3,7 +3,7 @@
 #pragma once
 
 #include "app/memory_prediction.hpp"
-#include "comm/progress_thread.hpp"
+#include "comm/transport/progress_thread.hpp"
 
 namespace deltapipe {
 

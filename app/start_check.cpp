@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "app/deck/deck.hpp"
-#include "comm/collectives.hpp"
-#include "comm/message.hpp"
-#include "core/error.hpp"
-#include "core/version.hpp"
+#include "comm/transport/collectives.hpp"
+#include "comm/transport/message.hpp"
+#include "core/base/error.hpp"
+#include "core/base/version.hpp"
 
 namespace deltapipe {
 

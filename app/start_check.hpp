@@ -6,8 +6,8 @@
 
 #include "app/command_line.hpp"
 #include "app/session.hpp"
-#include "comm/progress_thread.hpp"
-#include "core/data/dataset.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "core/text/dataset.hpp"
 
 namespace deltapipe {
 

@@ -4,11 +4,11 @@
 #include "app/commands.hpp"
 #include "app/input_files.hpp"
 #include "app/session.hpp"
-#include "core/data/corpus.hpp"
-#include "core/data/token_file.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/directory_lock.hpp"
 #include "core/files/replacement.hpp"
+#include "core/text/corpus.hpp"
+#include "core/text/token_file.hpp"
 
 namespace deltapipe {
 

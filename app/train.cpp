@@ -11,21 +11,21 @@
 #include "app/evaluation.hpp"
 #include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
-#include "app/pipeline.hpp"
 #include "app/progress_display.hpp"
-#include "app/replica_check.hpp"
 #include "app/save_model.hpp"
 #include "app/session.hpp"
 #include "app/spill_check.hpp"
 #include "app/start_check.hpp"
 #include "app/warnings.hpp"
-#include "comm/collectives.hpp"
-#include "comm/trace.hpp"
-#include "core/error.hpp"
+#include "comm/pipeline/pipeline.hpp"
+#include "comm/replicas/replica_check.hpp"
+#include "comm/transport/collectives.hpp"
+#include "comm/transport/trace.hpp"
+#include "core/base/error.hpp"
+#include "core/base/interruption.hpp"
+#include "core/base/number_text.hpp"
+#include "core/base/version.hpp"
 #include "core/files/run_file.hpp"
-#include "core/interruption.hpp"
-#include "core/number_text.hpp"
-#include "core/version.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
 
@@ -39,8 +39,8 @@ constexpr std::chrono::seconds kLateAnswerLimit{3};
 
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                              const TokenDataset& train, bool training) {
-  PipelineShape shape =
-      pipeline_shape(pipeline_options(settings), plan.config.vocabulary_size, plan.tokens, training);
+  PipelineShape shape = pipeline_shape(pipeline_options(settings), plan.config.vocabulary_size,
+                                       plan.tokens, training);
   shape.train_samples = train.size();
   shape.data_fingerprint = train.fingerprint();
   return shape;
@@ -189,7 +189,8 @@ class Trainer {
       print_warnings(warnings_of_steps(settings_.output, steps_));
       open_run_file();
     }
-    pipeline_ = std::make_unique<Pipeline>(pipeline_options(settings_), shape, grid_, progress_, *stage_);
+    pipeline_ =
+        std::make_unique<Pipeline>(pipeline_options(settings_), shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
     replica_check_.emplace(stage_->parameters(), grid_, progress_);
     if (settings_.pipeline.verify_replicas > 0) replica_check_->compare(pipeline_->exec(), 0);
@@ -527,8 +528,8 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
                                "data.validation; to evaluate the training text, name its files",
                      .keys = {"data.validation_fraction", "data.validation"}});
   const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
-  Pipeline pipeline(pipeline_options(settings), pipeline_shape(settings, plan, data.train, false), grid, progress,
-                    *stage);
+  Pipeline pipeline(pipeline_options(settings), pipeline_shape(settings, plan, data.train, false),
+                    grid, progress, *stage);
   const StepPlanner planner(set, 0, false, step_layout(settings));
   const TimePoint begin = Clock::now();
   const EvaluationResult result = evaluate(pipeline, set, planner, grid, progress);

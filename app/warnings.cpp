@@ -6,8 +6,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/number_text.hpp"
-#include "core/printable.hpp"
+#include "core/base/number_text.hpp"
+#include "core/base/printable.hpp"
 
 namespace deltapipe {
 

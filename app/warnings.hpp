@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
-#include "models/gpt2_config.hpp"
+#include "models/gpt2/gpt2_config.hpp"
 
 namespace deltapipe {
 

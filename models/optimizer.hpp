@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "core/stage/parameters.hpp"
 #include "models/optimizer_settings.hpp"
-#include "models/parameters.hpp"
 
 namespace deltapipe {
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes core/data/unicode_classes.inc: how the tokenizers library classes every code point.
+"""Writes core/text/unicode_classes.inc: how the tokenizers library classes every code point.
 
 GPT-2's pre-tokenisation asks of a character whether it is a letter (\\p{L}), a number (\\p{N}) or a
 space (\\s). The table holds the answers of the library's own regular expressions, so that ids are
@@ -17,8 +17,8 @@ import sys
 
 import tokenizers
 
-TABLE = pathlib.Path(__file__).resolve().parent.parent / "core/data/unicode_classes.inc"
-CLASSES = ((r"\p{L}", 1), (r"\p{N}", 2), (r"\s", 3))  # UnicodeClass of core/data/unicode_class.hpp
+TABLE = pathlib.Path(__file__).resolve().parent.parent / "core/text/unicode_classes.inc"
+CLASSES = ((r"\p{L}", 1), (r"\p{N}", 2), (r"\s", 3))  # UnicodeClass of core/text/unicode_class.hpp
 CODE_POINTS = 0x110000
 SURROGATES = range(0xD800, 0xE000)
 BLOCK = 4096

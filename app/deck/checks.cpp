@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "core/codec/settings_check.hpp"
-#include "core/error.hpp"
 
 namespace deltapipe::deck {
 

@@ -13,10 +13,10 @@
 #include "app/deck/places.hpp"
 #include "app/deck/toml.inc"
 #include "app/deck/toml_scan.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/base/printable.hpp"
+#include "core/base/utf8.hpp"
 #include "core/files/input_file.hpp"
-#include "core/printable.hpp"
-#include "core/utf8.hpp"
 
 namespace deltapipe {
 

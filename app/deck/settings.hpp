@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "comm/link_settings.hpp"
 #include "comm/pipeline/settings.hpp"
+#include "comm/transport/link_settings.hpp"
+#include "core/base/precision.hpp"
 #include "core/cache/settings.hpp"
 #include "core/codec/settings.hpp"
-#include "core/data/settings.hpp"
-#include "core/precision.hpp"
+#include "core/text/settings.hpp"
 #include "models/optimizer_settings.hpp"
 
 namespace deltapipe {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "comm/pipeline/schedules/schedules.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace deltapipe {
 namespace {

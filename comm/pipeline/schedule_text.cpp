@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "comm/pipeline/schedule.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace deltapipe {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/link_settings.hpp"
+#include "comm/transport/link_settings.hpp"
 #include "core/cache/settings.hpp"
 #include "core/codec/settings.hpp"
 

@@ -7,7 +7,7 @@
 #include <deque>
 #include <map>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace deltapipe {
 namespace {

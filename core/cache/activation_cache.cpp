@@ -9,10 +9,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/base/error.hpp"
 #include "core/cache/io_thread.hpp"
 #include "core/cache/next_use.hpp"
 #include "core/cache/spill_file.hpp"
-#include "core/error.hpp"
 
 namespace deltapipe {
 

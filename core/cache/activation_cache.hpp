@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/views.hpp"
 #include "core/codec/records.hpp"
-#include "core/views.hpp"
 
 namespace deltapipe {
 

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace deltapipe {
 

@@ -13,8 +13,8 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/error.hpp"
 #include "core/cache/disk_space.hpp"
-#include "core/error.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/system_error.hpp"

@@ -7,10 +7,10 @@
 #include <map>
 #include <string>
 
+#include "core/base/error.hpp"
+#include "core/base/random.hpp"
 #include "core/codec/row_codec.hpp"
 #include "core/codec/settings_check.hpp"
-#include "core/error.hpp"
-#include "core/random.hpp"
 
 namespace deltapipe {
 

@@ -7,10 +7,10 @@
 #include <functional>
 #include <memory>
 
-#include "core/codec/crossing.hpp"
+#include "core/base/crossing.hpp"
+#include "core/base/views.hpp"
 #include "core/codec/records.hpp"
 #include "core/codec/settings.hpp"
-#include "core/views.hpp"
 
 namespace deltapipe {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/codec/crossing.hpp"
+#include "core/base/crossing.hpp"
 
 namespace deltapipe {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/base/kokkos_compat.hpp"
 #include "core/codec/exact_arithmetic.hpp"
-#include "core/kokkos_compat.hpp"
 
 namespace deltapipe::codec {
 

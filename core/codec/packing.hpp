@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/row.hpp"
+#include "core/base/row.hpp"
 
 namespace deltapipe::codec {
 

@@ -2,9 +2,9 @@
 // Rows as b-bit codes: kernels of the codecs quantize and delta.
 #pragma once
 
+#include "core/base/random.hpp"
 #include "core/codec/memory.hpp"
 #include "core/codec/row_codec.hpp"
-#include "core/random.hpp"
 
 namespace deltapipe::codec {
 

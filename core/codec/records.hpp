@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/views.hpp"
+#include "core/base/views.hpp"
 
 namespace deltapipe {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <string>
 
-#include "core/error.hpp"
-#include "core/random.hpp"
+#include "core/base/error.hpp"
+#include "core/base/random.hpp"
 
 namespace deltapipe {
 

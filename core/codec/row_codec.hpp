@@ -5,9 +5,9 @@
 
 #include <vector>
 
+#include "core/base/memory_ledger.hpp"
+#include "core/base/row.hpp"
 #include "core/codec/codec.hpp"
-#include "core/memory_ledger.hpp"
-#include "core/row.hpp"
 
 namespace deltapipe::codec {
 

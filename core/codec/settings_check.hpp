@@ -4,8 +4,8 @@
 
 #include <optional>
 
+#include "core/base/error.hpp"
 #include "core/codec/settings.hpp"
-#include "core/error.hpp"
 
 namespace deltapipe {
 

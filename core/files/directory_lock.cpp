@@ -15,7 +15,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/system_error.hpp"
 
 namespace deltapipe {

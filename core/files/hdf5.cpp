@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/input_file.hpp"
 
 namespace deltapipe::hdf5 {

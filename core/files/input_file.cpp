@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/system_error.hpp"
 
 namespace deltapipe {

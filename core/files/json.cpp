@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/base/printable.hpp"
 #include "core/files/input_file.hpp"
-#include "core/printable.hpp"
 
 namespace deltapipe {
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/system_error.hpp"
 
 namespace deltapipe {

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/replacement.hpp"
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/float_bits.hpp"
 #include "core/files/safetensors_header.hpp"
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string_view>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/json.inc"
 
 namespace deltapipe {

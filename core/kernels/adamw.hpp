@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/views.hpp"
+#include "core/base/views.hpp"
 
 namespace deltapipe {
 

@@ -8,7 +8,7 @@
 #include <array>
 #include <cstdlib>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/kernels/gemm.hpp"
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS

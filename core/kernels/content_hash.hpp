@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/views.hpp"
+#include "core/base/views.hpp"
 
 namespace deltapipe {
 

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "core/base/row.hpp"
 #include "core/kernels/math.hpp"
-#include "core/row.hpp"
 
 namespace deltapipe {
 

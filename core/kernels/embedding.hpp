@@ -3,7 +3,7 @@
 // or only the rows that a step's tokens need.
 #pragma once
 
-#include "core/row.hpp"
+#include "core/base/row.hpp"
 
 namespace deltapipe {
 

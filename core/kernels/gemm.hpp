@@ -2,7 +2,7 @@
 // Dense matrix products through Kokkos Kernels, which hands them to the vendor's BLAS.
 #pragma once
 
-#include "core/views.hpp"
+#include "core/base/views.hpp"
 
 namespace deltapipe {
 

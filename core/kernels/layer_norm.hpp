@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/row.hpp"
+#include "core/base/row.hpp"
 
 namespace deltapipe {
 

@@ -3,10 +3,10 @@
 // the product: bias, GELU, dropout, residual.
 #pragma once
 
+#include "core/base/random.hpp"
+#include "core/base/row.hpp"
 #include "core/kernels/gemm.hpp"
 #include "core/kernels/math.hpp"
-#include "core/random.hpp"
-#include "core/row.hpp"
 
 namespace deltapipe {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/kokkos_compat.hpp"
+#include "core/base/kokkos_compat.hpp"
 
 namespace deltapipe {
 

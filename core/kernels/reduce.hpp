@@ -2,7 +2,7 @@
 // Sums over whole vectors in a fixed order.
 #pragma once
 
-#include "core/views.hpp"
+#include "core/base/views.hpp"
 
 namespace deltapipe {
 

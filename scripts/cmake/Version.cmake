@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Writes the source file behind core/version.hpp: the project's version and the git revision.
+# Writes the source file behind core/base/version.hpp: the project's version and the git revision.
 #
 # Included by CMakeLists.txt it adds the target deltapipe_revision, which runs this file as a script
 # in every build; the file changes, and is compiled, only when the revision does.
@@ -26,7 +26,7 @@ if(EXISTS ${SOURCE}/.git)
   endif()
 endif()
 file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
-#include "core/version.hpp"
+#include "core/base/version.hpp"
 
 namespace deltapipe {
 

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/channel.hpp"
-#include "comm/collectives.hpp"
-#include "comm/mpi_session.hpp"
+#include "comm/transport/channel.hpp"
+#include "comm/transport/collectives.hpp"
+#include "comm/transport/mpi_session.hpp"
 
 using namespace deltapipe;
 

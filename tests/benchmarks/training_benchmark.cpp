@@ -15,8 +15,8 @@
 
 #include "core/kernels/blas.hpp"
 #include "core/kernels/embedding.hpp"
-#include "models/gpt2_stage.hpp"
-#include "models/gpt2_weights.hpp"
+#include "models/gpt2/gpt2_stage.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
 #include "models/optimizer.hpp"
 
 using namespace deltapipe;

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/base/error.hpp"
+#include "core/base/printable.hpp"
 
 namespace deltapipe::fuzz {
 

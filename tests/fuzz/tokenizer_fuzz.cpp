@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The files of a tokenizer, separated by bytes 0xFE. The first byte of the input chooses which: a
 // vocabulary of all single bytes is supplied where a file needs one to get further.
-#include "core/data/byte_level.hpp"
-#include "core/data/tokenizer.hpp"
+#include "core/text/byte_level.hpp"
+#include "core/text/tokenizer.hpp"
 #include "support.hpp"
 
 using namespace deltapipe;

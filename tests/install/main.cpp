@@ -2,9 +2,9 @@
 // Uses a header, a function and, through a View, Kokkos of the installed package.
 #include <iostream>
 
-#include "core/error.hpp"
-#include "core/version.hpp"
-#include "core/views.hpp"
+#include "core/base/error.hpp"
+#include "core/base/version.hpp"
+#include "core/base/views.hpp"
 
 int main(int argc, char** argv) {
   Kokkos::ScopeGuard kokkos(argc, argv);

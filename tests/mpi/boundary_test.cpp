@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What codecs whose payloads' length depends on the data, and codecs with records at one end only,
 // make of a boundary between two ranks.
-#include "app/boundary.hpp"
+#include "comm/pipeline/boundary.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <optional>
 
-#include "comm/agree.hpp"
+#include "comm/transport/agree.hpp"
+#include "core/base/error.hpp"
 #include "core/cache/io_thread.hpp"
-#include "core/error.hpp"
 #include "mpi_test.hpp"
 
 namespace deltapipe {

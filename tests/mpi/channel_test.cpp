@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Channels between neighbouring ranks: rank r sends to r + 1, the last one to the first.
-#include "comm/channel.hpp"
+#include "comm/transport/channel.hpp"
 
 #include <catch2/catch.hpp>
 #include <optional>
 
-#include "comm/agree.hpp"
-#include "comm/mpi_check.hpp"
-#include "core/error.hpp"
+#include "comm/transport/agree.hpp"
+#include "comm/transport/mpi_check.hpp"
+#include "core/base/error.hpp"
 #include "mpi_test.hpp"
 
 namespace deltapipe {

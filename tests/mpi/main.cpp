@@ -10,7 +10,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "comm/mpi_session.hpp"
+#include "comm/transport/mpi_session.hpp"
 #include "support/kernel_labels.hpp"
 
 namespace {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <optional>
 
-#include "app/boundary.hpp"
-#include "comm/agree.hpp"
+#include "comm/pipeline/boundary.hpp"
+#include "comm/transport/agree.hpp"
+#include "core/base/error.hpp"
 #include "core/cache/io_thread.hpp"
-#include "core/error.hpp"
 #include "mpi_test.hpp"
 
 namespace deltapipe {

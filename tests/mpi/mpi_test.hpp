@@ -6,5 +6,5 @@
 #include <string>
 #include <vector>
 
-#include "comm/collectives.hpp"
-#include "comm/progress_thread.hpp"
+#include "comm/transport/collectives.hpp"
+#include "comm/transport/progress_thread.hpp"

@@ -8,16 +8,16 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "comm/agree.hpp"
-#include "comm/channel.hpp"
-#include "comm/collectives.hpp"
-#include "comm/gradient_all_reduce.hpp"
-#include "comm/mpi_check.hpp"
-#include "comm/process_grid.hpp"
-#include "comm/trace.hpp"
-#include "core/error.hpp"
-#include "core/interruption.hpp"
-#include "models/parameters.hpp"
+#include "comm/replicas/gradient_all_reduce.hpp"
+#include "comm/transport/agree.hpp"
+#include "comm/transport/channel.hpp"
+#include "comm/transport/collectives.hpp"
+#include "comm/transport/mpi_check.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/trace.hpp"
+#include "core/base/error.hpp"
+#include "core/base/interruption.hpp"
+#include "core/stage/parameters.hpp"
 #include "mpi_test.hpp"
 
 namespace deltapipe {

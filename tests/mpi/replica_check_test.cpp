@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Replicas that no longer hold the same weights are noticed and named.
-#include "app/replica_check.hpp"
+#include "comm/replicas/replica_check.hpp"
 
 #include <catch2/catch.hpp>
 
-#include "comm/agree.hpp"
+#include "comm/transport/agree.hpp"
 #include "mpi_test.hpp"
 
 namespace deltapipe {

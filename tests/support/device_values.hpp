@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "core/views.hpp"
+#include "core/base/views.hpp"
 
 namespace deltapipe::test {
 

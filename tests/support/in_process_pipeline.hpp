@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/kernels/embedding.hpp"
-#include "models/gpt2_stage.hpp"
+#include "models/gpt2/gpt2_stage.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
 #include "support/device_values.hpp"

@@ -3,8 +3,8 @@
 #include <memory>
 #include <optional>
 
+#include "core/base/error.hpp"
 #include "core/cache/io_thread.hpp"
-#include "core/error.hpp"
 #include "tests/unit/cache_support.hpp"
 
 using namespace cache_test;

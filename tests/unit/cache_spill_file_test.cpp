@@ -5,9 +5,9 @@
 #include <iterator>
 #include <optional>
 
+#include "core/base/error.hpp"
 #include "core/cache/disk_space.hpp"
 #include "core/cache/io_thread.hpp"
-#include "core/error.hpp"
 #include "core/files/hdf5.hpp"
 #include "tests/unit/cache_support.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/clock_sync.hpp"
+#include "comm/transport/clock_sync.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>

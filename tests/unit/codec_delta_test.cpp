@@ -6,8 +6,8 @@
 #include <fstream>
 #include <random>
 
+#include "core/base/error.hpp"
 #include "core/codec/number_formats.hpp"
-#include "core/error.hpp"
 #include "support/codec_ends.hpp"
 #include "support/codec_pair.hpp"
 #include "support/codec_reference.hpp"

@@ -6,9 +6,9 @@
 #include <random>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "core/codec/codec.hpp"
 #include "core/codec/number_formats.hpp"
-#include "core/error.hpp"
 
 using namespace deltapipe;
 

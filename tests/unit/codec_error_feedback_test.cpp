@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "core/codec/codec.hpp"
 #include "core/codec/settings_check.hpp"
-#include "core/error.hpp"
 #include "support/codec_reference.hpp"
 
 using namespace deltapipe;

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "support/codec_pair.hpp"
 #include "support/codec_reference.hpp"
 

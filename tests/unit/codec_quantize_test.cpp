@@ -7,9 +7,9 @@
 #include <random>
 #include <set>
 
+#include "core/base/error.hpp"
+#include "core/base/random.hpp"
 #include "core/codec/codec.hpp"
-#include "core/error.hpp"
-#include "core/random.hpp"
 #include "support/codec_reference.hpp"
 
 using namespace deltapipe;

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "core/codec/codec.hpp"
-#include "core/error.hpp"
 
 using namespace deltapipe;
 

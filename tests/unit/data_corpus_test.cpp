@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <catch2/catch.hpp>
 
-#include "core/data/corpus.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/base/utf8.hpp"
 #include "core/files/hdf5.hpp"
-#include "core/utf8.hpp"
+#include "core/text/corpus.hpp"
 #include "tests/unit/text_support.hpp"
 
 namespace deltapipe {

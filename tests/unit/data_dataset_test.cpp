@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "core/data/dataset.hpp"
-#include "core/data/token_store.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/text/dataset.hpp"
+#include "core/text/token_store.hpp"
 #include "tests/unit/text_support.hpp"
 
 namespace deltapipe {

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "core/data/sampler.hpp"
+#include "core/text/sampler.hpp"
 
 namespace deltapipe {
 namespace {

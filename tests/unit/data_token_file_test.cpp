@@ -3,11 +3,11 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "core/data/corpus.hpp"
-#include "core/data/dataset.hpp"
-#include "core/data/token_file.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/hdf5.hpp"
+#include "core/text/corpus.hpp"
+#include "core/text/dataset.hpp"
+#include "core/text/token_file.hpp"
 #include "tests/unit/text_support.hpp"
 
 namespace deltapipe {

@@ -11,7 +11,7 @@
 
 #include "app/deck/nearest.hpp"
 #include "app/deck/units.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 using namespace deltapipe;
 

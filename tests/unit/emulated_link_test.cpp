@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/emulated_link.hpp"
+#include "comm/transport/emulated_link.hpp"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 #include <catch2/catch.hpp>
 

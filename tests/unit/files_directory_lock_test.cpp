@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/directory_lock.hpp"
 #include "files_support.hpp"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <catch2/catch.hpp>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "files_support.hpp"
-#include "models/gpt2_config.hpp"
+#include "models/gpt2/gpt2_config.hpp"
 
 using namespace deltapipe;
 using deltapipe::testing::message_of;

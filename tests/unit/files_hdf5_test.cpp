@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/hdf5.hpp"
 #include "files_support.hpp"
 

@@ -8,14 +8,14 @@
 #include <filesystem>
 
 #include "app/deck/deck.hpp"
-#include "core/data/corpus.hpp"
-#include "core/data/tokenizer.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/safetensors.hpp"
+#include "core/text/corpus.hpp"
+#include "core/text/tokenizer.hpp"
 #include "files_support.hpp"
-#include "models/gpt2_config.hpp"
+#include "models/gpt2/gpt2_config.hpp"
 #include "text_support.hpp"
 
 namespace deltapipe {

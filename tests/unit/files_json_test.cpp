@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/json.inc"
 #include "files_support.hpp"

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/replacement.hpp"
 #include "files_support.hpp"
 

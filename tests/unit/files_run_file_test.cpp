@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/run_file.hpp"
 #include "files_support.hpp"

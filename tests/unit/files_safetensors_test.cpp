@@ -7,7 +7,7 @@
 #include <functional>
 #include <limits>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/float_bits.hpp"
 #include "core/files/safetensors.hpp"
 #include "files_support.hpp"

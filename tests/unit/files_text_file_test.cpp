@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <catch2/catch.hpp>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/files/input_file.hpp"
 #include "files_support.hpp"
 

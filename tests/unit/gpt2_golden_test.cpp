@@ -5,7 +5,7 @@
 
 #include "core/files/hdf5.hpp"
 #include "core/kernels/blas.hpp"
-#include "models/gpt2_weights.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
 #include "support/in_process_pipeline.hpp"
 
 using namespace deltapipe;

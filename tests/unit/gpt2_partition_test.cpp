@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "core/kernels/blas.hpp"
-#include "models/gpt2_weights.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
 #include "support/in_process_pipeline.hpp"
 
 using namespace deltapipe;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Helper threads' cores: those of the process, not of the thread that starts them.
-#include "core/helper_thread.hpp"
+#include "core/base/helper_thread.hpp"
 
 #include <catch2/catch.hpp>
 

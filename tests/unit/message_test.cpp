@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/message.hpp"
+#include "comm/transport/message.hpp"
 
 #include <catch2/catch.hpp>
 

@@ -5,9 +5,10 @@
 #include <map>
 #include <numeric>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "files_support.hpp"
-#include "models/gpt2_weights.hpp"
+#include "models/gpt2/gpt2_stage.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
 #include "support/device_values.hpp"

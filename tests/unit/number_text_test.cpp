@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/number_text.hpp"
+#include "core/base/number_text.hpp"
 
 #include <catch2/catch.hpp>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/printable.hpp"
+#include "core/base/printable.hpp"
 
 #include <catch2/catch.hpp>
 

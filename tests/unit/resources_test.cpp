@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "app/memory_prediction.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "files_support.hpp"
 
 namespace deltapipe {

@@ -11,7 +11,7 @@
 
 #include "comm/pipeline/settings.hpp"
 #include "comm/pipeline/simulation.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace deltapipe {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which samples a step visits: each once an epoch, at the same replica in all of them.
-#include "app/step_plan.hpp"
+#include "comm/pipeline/step_plan.hpp"
 
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <set>
 
-#include "core/data/token_store.hpp"
+#include "core/text/token_store.hpp"
 
 namespace deltapipe {
 namespace {

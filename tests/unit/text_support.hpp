@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/data/tokenizer.hpp"
+#include "core/text/tokenizer.hpp"
 #include "tests/unit/files_support.hpp"
 
 namespace deltapipe::testing {

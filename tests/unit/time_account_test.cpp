@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/time_account.hpp"
+#include "core/base/time_account.hpp"
 
 #include <catch2/catch.hpp>
 #include <numeric>

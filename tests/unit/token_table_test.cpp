@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which rows of the token table a step exchanges, and in which groups.
-#include "app/token_table.hpp"
+#include "comm/pipeline/token_table.hpp"
 
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
 
-#include "app/token_exchange.hpp"
+#include "comm/pipeline/token_exchange.hpp"
 #include "support/device_values.hpp"
 
 namespace deltapipe {

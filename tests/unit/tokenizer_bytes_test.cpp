@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "core/data/byte_level.hpp"
-#include "core/utf8.hpp"
+#include "core/base/utf8.hpp"
+#include "core/text/byte_level.hpp"
 #include "tests/unit/text_support.hpp"
 
 namespace deltapipe {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/data/pretokenizer.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/text/pretokenizer.hpp"
 #include "tests/unit/text_support.hpp"
 
 namespace deltapipe {

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/pipeline/boundary.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "core/base/error.hpp"
+#include "core/base/trace.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+CodecSettings plain_settings() {
+  CodecSettings settings;
+  settings.kind = CodecKind::none;
+  return settings;
+}
+
+std::unique_ptr<Codec> main_codec(const BoundaryCodec& codec) {
+  return make_codec(codec.training ? codec.settings : plain_settings(), codec.shape, codec.storage);
+}
+
+CacheShape cache_shape(const BoundaryEndPlan& plan, const Codec& codec) {
+  const int samples = plan.codec.shape.max_samples;
+  CacheShape shape;
+  shape.samples = plan.memory.samples;
+  shape.record_bytes = codec.record().bytes(plan.side);
+  shape.max_samples_in_flight = samples;
+  shape.prefetch_samples = std::max(1, plan.memory.prefetch_micro_batches) * samples;
+  return shape;
+}
+
+/// Null where no evaluation comes by.
+std::unique_ptr<Codec> plain_codec(const BoundaryEndPlan& plan) {
+  if (!plan.evaluates) return nullptr;
+  return make_codec(plain_settings(), plan.codec.shape, plan.codec.storage);
+}
+
+/// Bytes of the largest message's payload.
+std::size_t largest_payload(const Codec& codec, const Codec* plain) {
+  return std::max(codec.max_payload_bytes(), plain == nullptr ? 0 : plain->max_payload_bytes());
+}
+
+/// All rows as the codec's View type, without taking part in ownership.
+Activations activations(const MatrixRef<float>& x) {
+  return Activations(x.data(), x.extent(0), x.extent(1));
+}
+
+}  // namespace
+
+MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
+  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  const std::unique_ptr<Codec> plain = plain_codec(plan);
+  const std::size_t payload = largest_payload(*codec, plain.get());
+  MemoryLedger ledger;
+  ChannelOptions channel;
+  const std::size_t hashes = MemoryCheck::max_bytes(
+      plan.memory.verify_every, plan.codec.shape.max_samples, codec->record().shared_bytes);
+  channel.max_payload_bytes = payload + hashes;
+  channel.slots = plan.slots;
+  ledger.add_host(MemoryUse::messages, channel_memory_bytes(channel));
+  ledger.add<DeviceBytes>(MemoryUse::messages,
+                          codec->memory_bytes() + (plain ? plain->memory_bytes() : 0) + 2 * hashes);
+  if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
+    ledger.add<DeviceBytes>(MemoryUse::messages, payload);
+  if (codec->record().bytes(plan.side) == 0) return ledger;
+  if (plan.memory.samples == 0) {
+    ledger.add<DeviceBytes>(MemoryUse::cache, plan.memory.budget_bytes);
+    return ledger;
+  }
+  const CacheMemory cache =
+      ActivationCache::memory_bytes(cache_shape(plan, *codec), plan.memory.budget_bytes);
+  ledger.add<DeviceBytes>(MemoryUse::cache, cache.pool_bytes);
+  ledger.add_host(MemoryUse::cache, cache.staging_bytes + cache.table_bytes);
+  return ledger;
+}
+
+CacheNeed cache_need(const BoundaryEndPlan& plan) {
+  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  CacheNeed need;
+  need.record_bytes = codec->record().bytes(plan.side);
+  if (need.record_bytes == 0 || plan.memory.samples == 0) return need;
+  const CacheShape shape = cache_shape(plan, *codec);
+  const CacheMemory memory = ActivationCache::memory_bytes(shape, plan.memory.budget_bytes);
+  need.memory_bytes = memory.pool_bytes + memory.staging_bytes + memory.table_bytes;
+  need.staging_bytes = memory.staging_bytes;
+  need.disk_bytes = ActivationCache::disk_bytes_needed(shape, plan.memory.budget_bytes);
+  return need;
+}
+
+void check_cache_budget(const BoundaryEndPlan& plan) {
+  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  if (codec->record().bytes(plan.side) == 0) return;
+  CacheShape shape = cache_shape(plan, *codec);
+  if (plan.memory.samples == 0) shape.samples = shape.max_samples_in_flight;
+  ActivationCache::check_budget(shape, plan.memory.budget_bytes);
+}
+
+std::string spill_file_path(const BoundaryEndPlan& plan) {
+  return plan.memory.directory + "/cache-replica" + std::to_string(plan.memory.replica) +
+         "-boundary" + std::to_string(plan.boundary) + (plan.backward ? "-backward" : "-forward") +
+         (plan.side == BoundarySide::sender ? "-sender.h5" : "-receiver.h5");
+}
+
+BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
+    : account_(progress.account()),
+      shape_(plan.codec.shape),
+      codec_(main_codec(plan.codec)),
+      plain_(plain_codec(plan)),
+      first_sample_(plan.memory.first_sample),
+      sample_stride_(plan.memory.sample_stride),
+      memory_check_(plan.memory.verify_every, plan.codec.shape.max_samples,
+                    codec_->record().shared_bytes) {
+  if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
+    staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
+  if (codec_->record().bytes(plan.side) == 0) return;
+
+  const BoundaryCodec& codec = plan.codec;
+  const BoundaryMemory& memory = plan.memory;
+  CacheIdentity identity;
+  identity.boundary = plan.boundary;
+  identity.backward = plan.backward;
+  identity.sender = plan.side == BoundarySide::sender;
+  identity.storage = kMemoryStorageNames[static_cast<std::size_t>(codec.storage)];
+  identity.tokens = codec.shape.tokens;
+  identity.channels = codec.shape.channels;
+  identity.data_fingerprint = memory.data_fingerprint;
+  identity.first_sample = memory.first_sample;
+  identity.sample_stride = memory.sample_stride;
+  cache_ = std::make_unique<ActivationCache>(ExecSpace(), memory.io, cache_shape(plan, *codec_),
+                                             identity, memory.budget_bytes, spill_file_path(plan));
+  if (!memory.keep_file) cache_->remove_file_at_end();
+}
+
+void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids) {
+  record_ids_.assign(sample_ids.begin(), sample_ids.end());
+  for (std::uint64_t& id : record_ids_) {
+    DELTAPIPE_ASSERT(id % sample_stride_ == first_sample_,
+                     "sample " + std::to_string(id) + " belongs to another replica");
+    id /= sample_stride_;
+  }
+}
+
+void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
+  if (!cache_) return;
+  find_records(sample_ids);
+  cache_->prefetch(record_ids_);
+}
+
+void BoundaryEnd::acquire_records(Crossing& crossing) {
+  if (!remembers(crossing)) {
+    crossing.visits.assign(crossing.samples(), 0);
+    memory_check_.choose_none();
+    return;
+  }
+  const ActivityScope activity(account_, Activity::cache);
+  const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
+  find_records(crossing.sample_ids);
+  cache_->acquire(record_ids_, records_, crossing.visits);
+  memory_check_.choose(crossing, records_);
+}
+
+void BoundaryEnd::release_records(const ExecSpace& exec, const Crossing& crossing) {
+  if (!remembers(crossing)) return;
+  const ActivityScope activity(account_, Activity::cache);
+  cache_->release(exec, record_ids_);
+}
+
+CodecStatistics BoundaryEnd::take_codec_statistics(const ExecSpace& exec) {
+  const ActivityScope activity(account_, Activity::codec);
+  return codec_->take_statistics(exec);
+}
+
+MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
+  return header_of(crossing, codec(crossing).id());
+}
+
+std::size_t BoundaryEnd::max_payload_bytes() const {
+  return largest_payload(*codec_, plain_.get());
+}
+
+std::size_t BoundaryEnd::max_message_bytes() const {
+  return max_payload_bytes() + memory_check_.max_bytes();
+}
+
+DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
+  if constexpr (std::is_same_v<HostBytes, DeviceBytes>)
+    return payload;
+  else
+    return staging_;
+}
+
+BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                               const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
+                               const std::string& name)
+    : BoundaryEnd(progress, plan),
+      channel_(progress, comm, peer, tag,
+               ChannelOptions{
+                   .max_payload_bytes = max_message_bytes(), .slots = plan.slots, .name = name},
+               std::move(link)) {}
+
+void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
+                          const MatrixRef<float>& x_BTC) {
+  const SendChannel::Buffer buffer = channel_.acquire();
+  const DeviceBytes payload = device_payload(buffer.payload);
+  acquire_records(crossing);
+  std::size_t bytes = 0;
+  {
+    const ActivityScope activity(account_, Activity::codec);
+    const TraceScope trace(TraceCategory::encode, "encode", crossing.micro_batch);
+    bytes = codec(crossing).encode(exec, crossing, activations(x_BTC), records_, payload);
+    if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
+      const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
+      Kokkos::deep_copy(exec, Kokkos::subview(buffer.payload, range),
+                        Kokkos::subview(payload, range));
+    }
+    memory_check_.hash(exec, records_);
+    exec.fence();
+  }
+  release_records(exec, crossing);
+  memory_check_.append(buffer.payload.data() + bytes);
+  channel_.send(buffer, header(crossing), bytes + memory_check_.bytes());
+}
+
+BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                                   const BoundaryEndPlan& plan, const std::string& name)
+    : BoundaryEnd(progress, plan),
+      channel_(progress, comm, peer, tag,
+               ChannelOptions{
+                   .max_payload_bytes = max_message_bytes(), .slots = plan.slots, .name = name}) {}
+
+namespace {
+
+[[noreturn]] void refuse_without_hashes(const ReceiveChannel::Received& received,
+                                        std::size_t hashes) {
+  const MessageHeader& header = received.header;
+  throw UserError({.what = "the message of rank " + std::to_string(header.source_rank) +
+                           " to rank " + std::to_string(header.target_rank) + " at boundary " +
+                           std::to_string(header.boundary) + ", step " +
+                           std::to_string(header.step) + " is too short for its memories' hashes",
+                   .value = std::to_string(received.payload.extent(0)) + " bytes, not " +
+                            std::to_string(hashes) + " or more",
+                   .remedy = "run the same program and deck on all ranks"});
+}
+
+}  // namespace
+
+void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
+                               const MatrixRef<float>& x_BTC) {
+  acquire_records(crossing);
+  const ReceiveChannel::Received received = channel_.receive(header(crossing));
+  const std::size_t hashes = memory_check_.bytes();
+  if (received.payload.extent(0) < hashes) refuse_without_hashes(received, hashes);
+  const std::size_t bytes = received.payload.extent(0) - hashes;
+  const DeviceBytes payload = device_payload(received.payload);
+  {
+    const ActivityScope activity(account_, Activity::codec);
+    const TraceScope trace(TraceCategory::decode, "decode", crossing.micro_batch);
+    if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
+      const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
+      Kokkos::deep_copy(exec, Kokkos::subview(payload, range),
+                        Kokkos::subview(received.payload, range));
+    }
+    codec(crossing).decode(exec, crossing, payload, bytes, records_, activations(x_BTC));
+    memory_check_.hash(exec, records_);
+    exec.fence();
+  }
+  memory_check_.compare(received.payload.data() + bytes, crossing, received.header);
+  channel_.release(received);
+  release_records(exec, crossing);
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One end of one direction of a boundary: codec, activation memories and channel together.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/pipeline/memory_check.hpp"
+#include "comm/transport/channel.hpp"
+#include "core/base/memory_ledger.hpp"
+#include "core/cache/activation_cache.hpp"
+#include "core/cache/settings.hpp"
+#include "core/codec/codec.hpp"
+
+namespace deltapipe {
+
+/// Tells the channels between two ranks apart.
+enum ChannelTag : int { kForwardTag, kBackwardTag, kTokenRowsTag, kTokenGradientsTag };
+
+/// How an end encodes.
+struct BoundaryCodec {
+  CodecSettings settings;
+  CodecShape shape;
+  MemoryStorage storage = MemoryStorage::fp16;
+  bool training = true;  ///< false: only fp32 crosses
+};
+
+/// Where an end keeps its memories; used by codecs that have some.
+struct BoundaryMemory {
+  std::uint64_t samples = 0;  ///< that cross here, of the training set
+  std::uint64_t first_sample = 0;
+  std::uint64_t sample_stride = 1;  ///< their ids are first_sample + n * sample_stride
+  std::uint64_t data_fingerprint = 0;
+  std::uint64_t budget_bytes = 0;
+  int prefetch_micro_batches = 8;
+  std::string directory;            ///< of the spill file
+  bool keep_file = false;           ///< after the end of the run
+  std::uint64_t verify_every = 64;  ///< as MemoryCheck has it
+  int replica = 0;
+  CacheIoThread* io = nullptr;
+};
+
+/// One end of one direction of a boundary before it is built.
+struct BoundaryEndPlan {
+  BoundaryCodec codec;
+  BoundaryMemory memory;
+  std::uint32_t boundary = 0;
+  bool backward = false;
+  BoundarySide side = BoundarySide::receiver;
+  int slots = 2;  ///< message buffers
+  /// Also carries the fp32 messages of evaluations; gradients do not.
+  bool evaluates = true;
+};
+
+/// What the end takes. memory.samples 0: not known yet, the cache takes its budget.
+MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan);
+/// What its cache takes; all 0: it has none. Nothing but records where memory.samples is 0.
+struct CacheNeed {
+  std::uint64_t record_bytes = 0;   ///< of a sample
+  std::uint64_t memory_bytes = 0;   ///< records in memory, staging, tables
+  std::uint64_t staging_bytes = 0;  ///< of memory_bytes: for reads and writes under way
+  std::uint64_t disk_bytes = 0;     ///< size of the spill file
+};
+CacheNeed cache_need(const BoundaryEndPlan& plan);
+/// UserError when the budget of its cache is too small.
+void check_cache_budget(const BoundaryEndPlan& plan);
+std::string spill_file_path(const BoundaryEndPlan& plan);
+
+/// What the two kinds of ends share.
+class BoundaryEnd {
+ public:
+  BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan);
+
+  /// Announces the samples of later micro-batches, in their order.
+  void prefetch(std::span<const std::uint64_t> sample_ids);
+  void measure_errors(bool on) { codec_->measure_errors(on); }
+  CodecStatistics take_codec_statistics(const ExecSpace& exec);
+  ActivationCache* cache() { return cache_.get(); }
+
+ protected:
+  /// Fills record_ids_.
+  void find_records(std::span<const std::uint64_t> sample_ids);
+  Codec& codec(const Crossing& crossing) const { return crossing.training ? *codec_ : *plain_; }
+  bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
+  /// Pins the crossing's records into records_ and fills in its visits.
+  void acquire_records(Crossing& crossing);
+  /// Unpins what the crossing's kernels on exec have changed.
+  void release_records(const ExecSpace& exec, const Crossing& crossing);
+  MessageHeader header(const Crossing& crossing) const;
+  std::size_t max_payload_bytes() const;  ///< of the codecs
+  std::size_t max_message_bytes() const;  ///< hashes of memories included
+  /// The payload where kernels reach it: the host buffer itself, or device memory beside it.
+  DeviceBytes device_payload(const HostBytes& payload) const;
+
+  TimeAccount& account_;
+  CodecShape shape_;
+  std::unique_ptr<Codec> codec_;
+  std::unique_ptr<Codec> plain_;  ///< of evaluations, if it carries them
+  std::unique_ptr<ActivationCache> cache_;
+  std::uint64_t first_sample_;
+  std::uint64_t sample_stride_;
+  std::vector<std::uint64_t> record_ids_;  ///< of the samples at hand, in the cache
+  MemoryRecords records_;
+  MemoryCheck memory_check_;
+  DeviceBytes staging_;
+};
+
+class BoundarySender : public BoundaryEnd {
+ public:
+  BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                 const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
+                 const std::string& name);
+
+  /// x_BTC: rows of shape.tokens a sample. Returns when x_BTC may be overwritten. Fills in
+  /// crossing.visits.
+  void send(const ExecSpace& exec, Crossing& crossing, const MatrixRef<float>& x_BTC);
+  /// Waits until everything left.
+  void flush() { channel_.flush(); }
+  ChannelStatistics take_statistics() { return channel_.take_statistics(); }
+
+ private:
+  SendChannel channel_;
+};
+
+class BoundaryReceiver : public BoundaryEnd {
+ public:
+  BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                   const BoundaryEndPlan& plan, const std::string& name);
+
+  /// Waits for the message and decodes it into x_BTC. Fills in crossing.visits.
+  void receive(const ExecSpace& exec, Crossing& crossing, const MatrixRef<float>& x_BTC);
+  ChannelStatistics take_statistics() { return channel_.take_statistics(); }
+
+ private:
+  ReceiveChannel channel_;
+};
+
+}  // namespace deltapipe

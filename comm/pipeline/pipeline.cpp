@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/pipeline/pipeline.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/base/error.hpp"
+#include "core/base/trace.hpp"
+#include "core/kernels/embedding.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// The emulated wire of a stage's ranks, or none.
+RankWire wire_of(const NetworkSettings& network, int stage) {
+  if (network.ranks.empty()) return {};
+  const LinkSettings& settings = network.ranks[network.ranks.size() == 1 ? 0 : stage];
+  return {std::make_shared<EmulatedLink>(settings, Framing::ethernet),
+          std::make_shared<EmulatedLink>(settings, Framing::ethernet)};
+}
+
+/// The emulated link of boundary i: an entry of its own, or the one for all, or none.
+std::shared_ptr<EmulatedLink> link_of(const std::vector<LinkSettings>& links, int boundary) {
+  LinkSettings settings;
+  if (!links.empty()) settings = links.size() == 1 ? links.front() : links[boundary];
+  return std::make_shared<EmulatedLink>(settings);
+}
+
+RankPlace place_of(const ProcessGrid& grid) {
+  return {grid.stage(), grid.stages(), grid.replica(), grid.replicas()};
+}
+
+/// A step's sums over replicas: buckets as backward passes finish them, the token table's last.
+std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
+  const ParameterArena<float>& parameters = stage.parameters();
+  const int table = stage.token_table();
+  const int table_bucket = table < 0 ? -1 : parameters.info()[table].bucket;
+  std::vector<GradientAllReduce::Bucket> buckets;
+  for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
+    if (b != table_bucket) buckets.push_back({b, parameters.bucket_gradient(b)});
+  if (table >= 0) buckets.push_back({table_bucket, parameters.bucket_gradient(table_bucket)});
+  return buckets;
+}
+
+/// Relative RMS error from sums of squares; NaN where nothing was measured.
+double relative_error(double error, double signal) {
+  return signal > 0 ? std::sqrt(error / signal) : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+StepMeasurements::StepMeasurements(int stages, int replicas)
+    : stages_(stages),
+      replicas_(replicas),
+      values_(kStageValues * stages + 2 * stages * fields + 1) {}
+
+double& StepMeasurements::direction(int boundary, bool backward, Field field) {
+  return values_[kStageValues * stages_ + (2 * boundary + (backward ? 1 : 0)) * fields + field];
+}
+
+void StepMeasurements::fill(StepRecord& record) const {
+  auto& self = const_cast<StepMeasurements&>(*this);
+  for (int s = 0; s < stages_; ++s) {
+    StageRecord& stage = record.stages.emplace_back();
+    for (std::size_t i = 0; i < kStageValues; ++i) {
+      const auto value = static_cast<StageValue>(i);
+      stage[i] = self.stage(s, value) / (is_seconds(value) ? replicas_ : 1);
+    }
+  }
+  for (int b = 0; b + 1 < stages_; ++b)
+    for (const bool backward : {false, true}) {
+      DirectionRecord& d = backward ? record.backward : record.forward;
+      d.bytes.push_back(static_cast<std::uint64_t>(self.direction(b, backward, bytes)));
+      d.error.push_back(relative_error(self.direction(b, backward, error2),
+                                       self.direction(b, backward, signal2)));
+      d.wire_seconds.push_back(self.direction(b, backward, wire) / replicas_);
+    }
+  record.tied_row_bytes = static_cast<std::uint64_t>(self.tied(false, bytes));
+  record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied(true, bytes));
+  record.collective_bytes = static_cast<std::uint64_t>(self.collectives());
+  record.tied_row_error = relative_error(self.tied(false, error2), self.tied(false, signal2));
+  record.tied_gradient_error = relative_error(self.tied(true, error2), self.tied(true, signal2));
+}
+
+Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
+                   const ProcessGrid& grid, ProgressThread& progress, Stage<float>& stage)
+    : grid_(grid),
+      progress_(progress),
+      account_(progress.account()),
+      stage_(stage),
+      shape_(shape),
+      schedule_(find_schedule(options.pipeline.schedule)),
+      in_flight_(options.pipeline.in_flight),
+      table_is_remote_(stage.tied() && stage.is_last() != stage.is_first()),
+      all_reduce_(
+          progress, grid.stage_comm(),
+          shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
+  step_.seed = options.seed;
+  const int rows = step_rows(shape);
+  RankPlan plan = plan_rank(options, shape, {stage.channels(), stage.tied()}, place_of(grid));
+  stage.reserve(plan.capacity);
+  if (options.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
+  for (auto* end :
+       {&plan.send_forward, &plan.receive_forward, &plan.send_backward, &plan.receive_backward})
+    if (*end) (*end)->memory.io = cache_io_.get();
+
+  const int i = grid.stage();
+  // With two stages, token rows share the boundary's links; with more they have a link of their own
+  // between the last stage and the first, as fast as the nearest boundary's.
+  const int last = grid.stages() - 1;
+  std::shared_ptr<EmulatedLink> forward_link, backward_link, table_link;
+  progress.set_wire(wire_of(options.network, i));
+  if (!grid.last()) forward_link = link_of(options.network.forward, i);
+  if (!grid.first()) backward_link = link_of(options.network.backward, i - 1);
+  if (table_is_remote_) {
+    table_link = grid.first() ? forward_link : backward_link;
+    if (last > 1)
+      table_link = grid.first() ? link_of(options.network.forward, 0)
+                                : link_of(options.network.backward, last - 1);
+  }
+  if (progress.wire()) forward_link = backward_link = table_link = progress.wire().out;
+
+  const MPI_Comm comm = grid.pipeline_comm();
+  const auto name = [](int boundary, const char* what) {
+    return "boundary " + std::to_string(boundary) + " " + what;
+  };
+  if (plan.send_forward)
+    send_forward_.emplace(progress, comm, i + 1, kForwardTag, *plan.send_forward, forward_link,
+                          name(i, "forward"));
+  if (plan.receive_backward)
+    receive_backward_.emplace(progress, comm, i + 1, kBackwardTag, *plan.receive_backward,
+                              name(i, "backward"));
+  if (plan.receive_forward)
+    receive_forward_.emplace(progress, comm, i - 1, kForwardTag, *plan.receive_forward,
+                             name(i - 1, "forward"));
+  if (plan.send_backward)
+    send_backward_.emplace(progress, comm, i - 1, kBackwardTag, *plan.send_backward, backward_link,
+                           name(i - 1, "backward"));
+
+  if (plan.has_token_index) index_.emplace(shape.vocabulary, rows, shape.micro_batches);
+  if (plan.tokens) tokens_.emplace(*plan.tokens, grid, progress, table_link);
+
+  const std::size_t samples = static_cast<std::size_t>(shape.samples) * shape.micro_batches;
+  sample_id_ = Vector<std::uint64_t>("deltapipe::Pipeline::sampleIds", samples);
+  row_ = Vector<std::int32_t>("deltapipe::Pipeline::tokenRows", rows);
+  target_ = Vector<std::int32_t>("deltapipe::Pipeline::targets", rows);
+  sample_id_host_ = Kokkos::create_mirror_view(sample_id_);
+  row_host_ = Kokkos::create_mirror_view(row_);
+  target_host_ = Kokkos::create_mirror_view(target_);
+  inputs_.resize(rows);
+  if (grid.last())
+    loss_host_ = Kokkos::create_mirror_view(
+        Vector<float>("deltapipe::Pipeline::losses", shape.samples * shape.tokens));
+}
+
+void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths) {
+  const int m = static_cast<int>(micro_batches_.size());
+  DELTAPIPE_ASSERT(m < shape_.micro_batches, "more micro-batches than reserved");
+  Crossing& batch = micro_batches_.emplace_back(step_);
+  batch.micro_batch = static_cast<std::uint32_t>(m);
+  batch.sample_ids.assign(ids.begin(), ids.end());
+  batch.tokens.assign(lengths.begin(), lengths.end());
+  const std::size_t first_sample = static_cast<std::size_t>(m) * shape_.samples;
+  for (std::size_t b = 0; b < ids.size(); ++b) sample_id_host_(first_sample + b) = ids[b];
+  if (!index_) return;
+  const std::size_t first_row = first_sample * shape_.tokens;
+  index_->add(std::span<const std::int32_t>(inputs_).subspan(first_row, ids.size() * shape_.tokens),
+              static_cast<std::int32_t>(first_row));
+}
+
+void Pipeline::begin_step(std::uint64_t step, double epoch, bool training) {
+  step_.step = step;
+  step_.epoch = epoch;
+  step_.training = training;
+  micro_batches_.clear();
+  if (index_) index_->clear();
+}
+
+void Pipeline::load(const TokenDataset& data, const StepPlan& plan) {
+  std::vector<int> lengths;
+  for (const std::vector<std::uint64_t>& ids : plan.micro_batches) {
+    lengths.clear();
+    for (std::size_t b = 0; b < ids.size(); ++b) {
+      const std::size_t row = (micro_batches_.size() * shape_.samples + b) * shape_.tokens;
+      const std::size_t T = shape_.tokens;
+      lengths.push_back(data.read(ids[b], std::span<std::int32_t>(inputs_).subspan(row, T),
+                                  std::span<std::int32_t>(target_host_.data() + row, T)));
+    }
+    add_micro_batch(ids, lengths);
+  }
+}
+
+void Pipeline::finish_load(double loss_scale) {
+  loss_scale_ = loss_scale;
+  Kokkos::deep_copy(exec_, sample_id_, sample_id_host_);
+  if (index_) index_->finish(exec_);
+  if (grid_.first()) {
+    for (std::size_t m = 0; m < micro_batches_.size(); ++m) {
+      const std::size_t first = m * shape_.samples * shape_.tokens;
+      for (std::size_t n = 0; n < micro_batches_[m].samples() * shape_.tokens; ++n) {
+        const std::int32_t token = inputs_[first + n];
+        row_host_(first + n) = table_is_remote_ ? index_->row_of_token(token) : token;
+      }
+    }
+    Kokkos::deep_copy(exec_, row_, row_host_);
+  }
+  if (grid_.last()) Kokkos::deep_copy(exec_, target_, target_host_);
+  exec_.fence();
+}
+
+MicroBatch Pipeline::micro_batch(int index) const {
+  const std::size_t sample = static_cast<std::size_t>(index) * shape_.samples;
+  const std::size_t row = sample * shape_.tokens;
+  MicroBatch batch;
+  batch.seed = step_.seed;
+  batch.step = step_.step;
+  batch.index = index;
+  batch.samples = static_cast<int>(micro_batches_[index].samples());
+  batch.tokens = shape_.tokens;
+  batch.sample_id_B = VectorRef<const std::uint64_t>(sample_id_.data() + sample, batch.samples);
+  batch.row_N = VectorRef<const std::int32_t>(row_.data() + row, batch.rows());
+  batch.target_N = VectorRef<const std::int32_t>(target_.data() + row, batch.rows());
+  batch.loss_scale = loss_scale_;
+  return batch;
+}
+
+Crossing& Pipeline::crossing(int index, CrossingKind kind, int boundary) {
+  Crossing& c = micro_batches_[index];
+  c.kind = kind;
+  c.boundary = static_cast<std::uint32_t>(boundary);
+  return c;
+}
+
+void Pipeline::add_table_gradient() {
+  ParameterArena<float>& parameters = stage_.parameters();
+  const ActivityScope activity(account_, Activity::compute);
+  const MatrixRef<float> rows = tokens_ ? tokens_->gradients(*index_)
+                                        : stage_.table_gradient(exec_, index_->first_of_U(),
+                                                                index_->row_of(), index_->size());
+  const MatrixRef<float> table = parameters.gradient_matrix(stage_.token_table());
+  if (!stage_.tied()) Kokkos::deep_copy(exec_, table, 0.0f);
+  add_rows<float>(exec_, index_->token_by_last_use_U(), rows, table);
+  all_reduce_.start(exec_, parameters.info()[stage_.token_table()].bucket);
+}
+
+void Pipeline::forward(int index, int slot) {
+  const ActivityScope activity(account_, Activity::compute);
+  const TraceScope trace(TraceCategory::compute, "forward", index);
+  stage_.forward(exec_, micro_batch(index), slot, step_.training, index > 0);
+  exec_.fence();
+}
+
+void Pipeline::backward(int index, int slot, bool accumulate) {
+  Stage<float>::BucketFinal bucket_final;
+  if (gradients_are_final_) bucket_final = [&](int bucket) { all_reduce_.start(exec_, bucket); };
+  const ActivityScope activity(account_, Activity::compute);
+  const TraceScope trace(TraceCategory::compute, "backward", index);
+  stage_.backward(exec_, micro_batch(index), slot, accumulate, bucket_final);
+  exec_.fence();
+}
+
+ScheduleShape Pipeline::schedule_shape() const {
+  return {grid_.stage(), grid_.stages(), static_cast<int>(micro_batches_.size()), in_flight_,
+          stage_.tied() ? EmbeddingPlace::shared : EmbeddingPlace::first_stage};
+}
+
+void Pipeline::exchange_embedding(const Instruction& instruction) {
+  const int m = instruction.micro_batch;
+  switch (instruction.action) {
+    case Action::send_embedding: {
+      const ActivityScope activity(account_, Activity::compute);
+      return tokens_->send_rows(exec_, step_, *index_, m,
+                                stage_.parameters().matrix(stage_.token_table()));
+    }
+    case Action::receive_embedding:
+      return tokens_->receive_rows(exec_, step_, *index_, m, stage_);
+    case Action::send_embedding_gradient: {
+      const ActivityScope activity(account_, Activity::compute);
+      return tokens_->send_gradients(exec_, step_, *index_, m, stage_);
+    }
+    default: {
+      const ActivityScope activity(account_, Activity::compute);
+      return tokens_->receive_gradients(exec_, step_, *index_, m);
+    }
+  }
+}
+
+void Pipeline::execute(const Instruction& instruction, const std::function<void()>& update) {
+  const int i = grid_.stage();
+  const int m = instruction.micro_batch;
+  const int slot = instruction.slot;
+  const int rows = m < 0 ? 0 : static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
+  switch (instruction.action) {
+    case Action::send_embedding:
+    case Action::receive_embedding:
+    case Action::send_embedding_gradient:
+    case Action::receive_embedding_gradient:
+      return exchange_embedding(instruction);
+    case Action::receive_activation:
+      return receive_forward_->receive(exec_, crossing(m, CrossingKind::activation, i - 1),
+                                       stage_.input(slot, rows));
+    case Action::forward:
+      return forward(m, slot);
+    case Action::send_activation:
+      return send_forward_->send(exec_, crossing(m, CrossingKind::activation, i),
+                                 stage_.output(slot, rows));
+    case Action::receive_gradient:
+      return receive_backward_->receive(exec_, crossing(m, CrossingKind::gradient, i),
+                                        stage_.output_gradient(slot, rows));
+    case Action::backward:
+      return backward(m, slot, m > 0);
+    case Action::send_gradient:
+      return send_backward_->send(exec_, crossing(m, CrossingKind::gradient, i - 1),
+                                  stage_.input_gradient(slot, rows));
+    case Action::reduce_gradients:
+      gradients_are_final_ = true;
+      return;
+    case Action::reduce_zeros:
+      Kokkos::deep_copy(exec_, stage_.parameters().all_gradients(), 0.0f);
+      return all_reduce_.start_all(exec_);
+    case Action::add_embedding_gradient:
+      return add_table_gradient();
+    case Action::finish_reductions:
+      return all_reduce_.wait_all(exec_);
+    case Action::update:
+      return update();
+  }
+}
+
+void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
+                          const std::function<void()>& update) {
+  begin_step(plan.step, plan.epoch, true);
+  gradients_are_final_ = false;
+  for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
+                           static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
+    if (end) end->measure_errors(measure_errors);
+  if (tokens_) tokens_->measure_errors(measure_errors);
+  load(data, plan);
+  finish_load(1.0 / static_cast<double>(plan.predicted_tokens));
+  for (const Instruction& instruction : training_program(schedule_, schedule_shape()))
+    execute(instruction, update);
+}
+
+void Pipeline::forward_only() {
+  for (const Instruction& instruction : evaluation_program(schedule_shape()))
+    execute(instruction, {});
+}
+
+void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan) {
+  begin_step(plan.step, plan.epoch, false);
+  load(data, plan);
+  finish_load(0);
+  forward_only();
+}
+
+std::vector<float> Pipeline::next_token_logits(std::span<const std::int32_t> tokens,
+                                               std::uint64_t call) {
+  const int count = static_cast<int>(tokens.size());
+  DELTAPIPE_ASSERT(count > 0 && count <= shape_.tokens, "prompt longer than T");
+  begin_step(call, 0, false);
+  std::copy(tokens.begin(), tokens.end(), inputs_.begin());
+  std::fill(inputs_.begin() + count, inputs_.begin() + shape_.tokens, tokens.front());
+  std::fill_n(target_host_.data(), shape_.tokens, -1);
+  const std::uint64_t id = 0;
+  add_micro_batch({&id, 1}, {&count, 1});
+  finish_load(0);
+  forward_only();
+  if (!grid_.last()) return {};
+  const VectorRef<const float> logits = stage_.logits(exec_, 0, count - 1);
+  std::vector<float> values(logits.extent(0));
+  Kokkos::deep_copy(
+      exec_, Kokkos::View<float*, Layout, Kokkos::HostSpace>(values.data(), values.size()), logits);
+  exec_.fence();
+  return values;
+}
+
+double Pipeline::loss_sum() {
+  double sum = 0;
+  if (!grid_.last()) return sum;
+  for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
+    const int rows = static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
+    const Vector<float>::HostMirror host(loss_host_.data(), rows);
+    Kokkos::deep_copy(exec_, host, stage_.losses(m, rows));
+    exec_.fence();
+    for (int n = 0; n < rows; ++n) sum += host(n);
+  }
+  return sum;
+}
+
+void Pipeline::prefetch(std::span<const std::uint64_t> sample_ids) {
+  if (send_forward_) send_forward_->prefetch(sample_ids);
+  if (receive_forward_) receive_forward_->prefetch(sample_ids);
+  if (send_backward_) send_backward_->prefetch(sample_ids);
+  if (receive_backward_) receive_backward_->prefetch(sample_ids);
+}
+
+void Pipeline::take_measurements(StepMeasurements& into) {
+  using M = StepMeasurements;
+  const int i = grid_.stage();
+  const auto sent = [&](auto& end, int boundary, bool backward) {
+    if (!end) return;
+    const CodecStatistics codec = end->take_codec_statistics(exec_);
+    into.direction(boundary, backward, M::bytes) +=
+        static_cast<double>(end->take_statistics().bytes);
+    into.direction(boundary, backward, M::error2) += codec.error2;
+    into.direction(boundary, backward, M::signal2) += codec.signal2;
+  };
+  // The receiver knows when a message arrived.
+  const auto received = [&](auto& end, int boundary, bool backward) {
+    if (end) into.direction(boundary, backward, M::wire) += end->take_statistics().wire_seconds;
+  };
+  sent(send_forward_, i, false);
+  sent(send_backward_, i - 1, true);
+  received(receive_forward_, i - 1, false);
+  received(receive_backward_, i, true);
+  if (tokens_) {
+    const ChannelStatistics channel = tokens_->take_sent();
+    const CodecStatistics codec = tokens_->take_codec_statistics(exec_);
+    into.tied(grid_.first(), M::bytes) += static_cast<double>(channel.bytes);
+    into.tied(grid_.first(), M::error2) += codec.error2;
+    into.tied(grid_.first(), M::signal2) += codec.signal2;
+    tokens_->take_received();
+  }
+  // Of the stage, told by one of its ranks: the share of each need not be a whole number.
+  if (grid_.replica() == 0)
+    into.stage(i, StageValue::replica_bytes) += static_cast<double>(
+        all_reduce_bytes(grid_.replicas(), all_reduce_.take_statistics().bytes));
+  into.collectives() += static_cast<double>(progress_.take_collective_bytes());
+
+  for (ActivationCache* cache : caches()) {
+    const CacheStatistics c = cache->take_statistics();
+    into.stage(i, StageValue::cache_stall) += c.stall_seconds;
+    into.stage(i, StageValue::cache_first_visits) += static_cast<double>(c.first_visits);
+    into.stage(i, StageValue::cache_hits) += static_cast<double>(c.hits);
+    into.stage(i, StageValue::cache_misses) += static_cast<double>(c.misses);
+    into.stage(i, StageValue::cache_late_misses) += static_cast<double>(c.late_misses);
+    into.stage(i, StageValue::cache_read) += static_cast<double>(c.bytes_read);
+    into.stage(i, StageValue::cache_written) += static_cast<double>(c.bytes_written);
+  }
+
+  const TimeReport time = account_.take(Clock::now());
+  into.stage(i, StageValue::wall) += time.wall;
+  into.stage(i, StageValue::compute) += time[Activity::compute];
+  into.stage(i, StageValue::codec) += time[Activity::codec];
+  into.stage(i, StageValue::cache) += time[Activity::cache];
+  into.stage(i, StageValue::wire_exposed) += time[Activity::wire_exposed];
+  into.stage(i, StageValue::bubble) += time[Activity::bubble];
+  into.stage(i, StageValue::replicas) += time[Activity::replicas];
+  into.stage(i, StageValue::other) += time[Activity::other];
+  into.stage(i, StageValue::wire) += time.wire;
+  into.stage(i, StageValue::wire_hidden) += time.wire_hidden;
+}
+
+Pipeline::SentBytes Pipeline::take_sent_bytes() {
+  SentBytes sent;
+  if (send_forward_) sent.forward = static_cast<double>(send_forward_->take_statistics().bytes);
+  if (send_backward_) send_backward_->take_statistics();
+  if (receive_forward_) receive_forward_->take_statistics();
+  if (receive_backward_) receive_backward_->take_statistics();
+  if (tokens_) {
+    sent.tied_rows = static_cast<double>(tokens_->take_sent().bytes);
+    tokens_->take_received();
+  }
+  return sent;
+}
+
+std::vector<ActivationCache*> Pipeline::caches() {
+  std::vector<ActivationCache*> all;
+  if (send_forward_) all.push_back(send_forward_->cache());
+  if (receive_forward_) all.push_back(receive_forward_->cache());
+  if (send_backward_) all.push_back(send_backward_->cache());
+  if (receive_backward_) all.push_back(receive_backward_->cache());
+  std::erase(all, nullptr);
+  return all;
+}
+
+}  // namespace deltapipe

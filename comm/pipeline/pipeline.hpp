@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One rank's part of the pipeline: its stage, its boundary ends, and the steps that run over them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/pipeline/boundary.hpp"
+#include "comm/pipeline/rank_plan.hpp"
+#include "comm/pipeline/schedule.hpp"
+#include "comm/pipeline/step_plan.hpp"
+#include "comm/pipeline/token_exchange.hpp"
+#include "comm/pipeline/token_table.hpp"
+#include "comm/replicas/gradient_all_reduce.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "core/cache/io_thread.hpp"
+#include "core/files/run_file.hpp"
+#include "core/stage/stage.hpp"
+#include "core/text/dataset.hpp"
+
+namespace deltapipe {
+
+/// What a rank measured since the last take_measurements(), laid out so that a sum over all ranks
+/// is the record of the step.
+struct StepMeasurements {
+  StepMeasurements(int stages, int replicas);
+  std::span<double> values() { return values_; }
+  /// After the sum over ranks: fills a record's vectors.
+  void fill(StepRecord& record) const;
+
+  double& stage(int stage, StageValue value) {
+    return values_[kStageValues * stage + static_cast<std::size_t>(value)];
+  }
+  enum Field { bytes, error2, signal2, wire, fields };
+  double& direction(int boundary, bool backward, Field field);
+  /// Tied rows, which go backward from the last stage to the first, and their gradients.
+  double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }
+  /// Bytes of collectives.
+  double& collectives() { return values_.back(); }
+
+ private:
+  int stages_;
+  int replicas_;
+  std::vector<double> values_;
+};
+
+class Pipeline {
+ public:
+  /// `stage` is reserved here. All ranks build their pipelines together.
+  Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
+           ProgressThread& progress, Stage<float>& stage);
+
+  /// A step's schedule. When it comes to `update`, the stage's gradients are those of the mean loss
+  /// over the step's tokens, summed over replicas. `measure_errors`: also of the codecs.
+  void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
+                  const std::function<void()>& update);
+  /// Forward passes only; losses are left for loss_sum().
+  void evaluate_step(const TokenDataset& data, const StepPlan& plan);
+  /// Runs one sample given as tokens, padded to T, through the pipeline and returns the logits of
+  /// the last one; empty but on the last stage.
+  std::vector<float> next_token_logits(std::span<const std::int32_t> tokens, std::uint64_t call);
+
+  /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
+  double loss_sum();
+  /// Samples of later steps, for the caches' prefetching.
+  void prefetch(std::span<const std::uint64_t> sample_ids);
+  /// Adds what happened since the last call.
+  void take_measurements(StepMeasurements& into);
+  /// What this rank sent since then (in evaluations), which the next measurements leave out.
+  struct SentBytes {
+    double forward = 0;    ///< to the next stage
+    double tied_rows = 0;  ///< from the last stage to the first
+  };
+  SentBytes take_sent_bytes();
+  /// Activation memories of this rank's ends, for tests and reports.
+  std::vector<ActivationCache*> caches();
+
+  const ExecSpace& exec() const { return exec_; }
+
+ private:
+  void begin_step(std::uint64_t step, double epoch, bool training);
+  void load(const TokenDataset& data, const StepPlan& plan);
+  void finish_load(double loss_scale);
+  void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
+  MicroBatch micro_batch(int index) const;
+  /// The micro-batch's crossing of a boundary; valid until its next one.
+  Crossing& crossing(int index, CrossingKind kind, int boundary);
+  ScheduleShape schedule_shape() const;
+  void execute(const Instruction& instruction, const std::function<void()>& update);
+  void exchange_embedding(const Instruction& instruction);
+  /// Adds the token rows' gradients to the table's and starts its sum over replicas.
+  void add_table_gradient();
+  void forward(int index, int slot);
+  void backward(int index, int slot, bool accumulate);
+  void forward_only();
+
+  ExecSpace exec_;
+  const ProcessGrid& grid_;
+  ProgressThread& progress_;
+  TimeAccount& account_;
+  Stage<float>& stage_;
+  PipelineShape shape_;
+  const Schedule& schedule_;
+  int in_flight_;
+  bool table_is_remote_;  ///< tied embeddings over more than one stage
+
+  std::unique_ptr<CacheIoThread> cache_io_;
+  std::optional<BoundarySender> send_forward_, send_backward_;
+  std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
+  GradientAllReduce all_reduce_;
+  std::optional<TokenIndex> index_;
+  std::optional<TokenExchange> tokens_;  ///< on the first and the last stage
+
+  // The step that is loaded.
+  Crossing step_;                     ///< what all of its crossings have in common
+  bool gradients_are_final_ = false;  ///< of the backward pass at hand
+  double loss_scale_ = 0;
+  std::vector<Crossing> micro_batches_;
+  Vector<std::uint64_t> sample_id_;    ///< [M*B]
+  Vector<std::int32_t> row_, target_;  ///< [M*B*T]
+  Vector<std::uint64_t>::HostMirror sample_id_host_;
+  Vector<std::int32_t>::HostMirror row_host_, target_host_;
+  std::vector<std::int32_t> inputs_;  ///< [M*B*T], host
+  Vector<float>::HostMirror loss_host_;
+};
+
+}  // namespace deltapipe

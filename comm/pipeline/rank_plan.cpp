@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/pipeline/rank_plan.hpp"
+
+#include <algorithm>
+
+#include "comm/pipeline/schedule.hpp"
+#include "comm/pipeline/step_plan.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+bool stage_recomputes(const PipelineOptions& options, int stage) {
+  return options.recompute ||
+         std::find(options.recompute_stages.begin(), options.recompute_stages.end(), stage) !=
+             options.recompute_stages.end();
+}
+
+ScheduleShape schedule_shape(const PipelineOptions& options, const PipelineShape& shape,
+                             const RankPlace& place) {
+  return {place.stage, place.stages, shape.micro_batches, options.pipeline.in_flight};
+}
+
+StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape& shape,
+                             const RankPlace& place) {
+  StageCapacity capacity;
+  capacity.samples = shape.samples;
+  capacity.tokens = shape.tokens;
+  capacity.micro_batches = shape.micro_batches;
+  capacity.slots = shape.training ? slots_needed(find_schedule(options.pipeline.schedule),
+                                                 schedule_shape(options, shape, place))
+                                  : 1;
+  capacity.table_rows = std::min(shape.vocabulary, step_rows(shape));
+  capacity.training = shape.training;
+  capacity.recompute = stage_recomputes(options, place.stage);
+  return capacity;
+}
+
+BoundaryMemory boundary_memory(const PipelineOptions& options, const PipelineShape& shape,
+                               const RankPlace& place) {
+  BoundaryMemory memory;
+  memory.samples = shape.train_samples;
+  if (shape.train_samples > 0)
+    memory.samples = std::max<std::uint64_t>(
+        1, StepPlanner::samples_of_replica(shape.train_samples, place.replica, place.replicas));
+  memory.first_sample = place.replica;
+  memory.sample_stride = place.replicas;
+  memory.data_fingerprint = shape.data_fingerprint;
+  memory.budget_bytes = options.cache.budget_bytes;
+  memory.prefetch_micro_batches = options.cache.prefetch;
+  memory.directory = options.cache.directory;
+  memory.keep_file = options.cache.keep;
+  memory.verify_every = options.cache.verify_every;
+  memory.replica = place.replica;
+  return memory;
+}
+
+}  // namespace
+
+PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens,
+                             bool training) {
+  PipelineShape shape;
+  shape.vocabulary = vocabulary;
+  shape.tokens = tokens;
+  shape.samples = options.micro_batch_size;
+  shape.micro_batches = options.micro_batches;
+  shape.training = training;
+  // Memories stay where they are, so samples do, too.
+  return shape;
+}
+
+RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
+                   const BoundaryTraits& traits, const RankPlace& place) {
+  RankPlan plan;
+  plan.capacity = stage_capacity(options, shape, place);
+
+  const BoundaryMemory memory = boundary_memory(options, shape, place);
+  const auto end = [&](int boundary, bool backward) {
+    BoundaryEndPlan e;
+    e.codec.settings = backward ? options.backward : options.forward;
+    e.codec.shape = {shape.samples, shape.tokens, traits.channels};
+    e.codec.storage = options.cache.storage;
+    e.codec.training = shape.training;
+    e.memory = memory;
+    e.boundary = static_cast<std::uint32_t>(boundary);
+    e.evaluates = !backward;
+    e.backward = backward;
+    e.side = backward != (boundary == place.stage) ? BoundarySide::sender : BoundarySide::receiver;
+    e.slots = message_buffers(find_schedule(options.pipeline.schedule),
+                              schedule_shape(options, shape, place));
+    return e;
+  };
+  if (!place.last()) {
+    plan.send_forward = end(place.stage, false);
+    if (shape.training) plan.receive_backward = end(place.stage, true);
+  }
+  if (!place.first()) {
+    plan.receive_forward = end(place.stage - 1, false);
+    if (shape.training) plan.send_backward = end(place.stage - 1, true);
+  }
+
+  const bool table_is_remote = traits.tied && place.stages > 1;
+  plan.has_token_index = place.first() || (place.last() && table_is_remote);
+  if (table_is_remote && (place.first() || place.last())) {
+    TokenExchangeShape tokens;
+    tokens.vocabulary = shape.vocabulary;
+    tokens.rows_per_micro_batch = shape.samples * shape.tokens;
+    tokens.micro_batches = shape.micro_batches;
+    tokens.channels = traits.channels;
+    tokens.training = shape.training;
+    plan.tokens = plan_token_exchange(options, tokens, place.stages, place.last());
+  }
+  return plan;
+}
+
+}  // namespace deltapipe

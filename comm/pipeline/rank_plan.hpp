@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What one rank of a run builds: the sizes of its stage, its boundary ends and its part of the
+// exchange of token rows. Pipeline builds from it, and predictions of memory count from it.
+#pragma once
+
+#include <optional>
+
+#include "comm/pipeline/boundary.hpp"
+#include "comm/pipeline/settings.hpp"
+#include "comm/pipeline/token_exchange.hpp"
+#include "core/stage/stage.hpp"
+
+namespace deltapipe {
+
+/// What a pipeline is built for, beyond its options.
+struct PipelineShape {
+  int vocabulary = 0;
+  int tokens = 0;         ///< T
+  int samples = 1;        ///< B
+  int micro_batches = 1;  ///< M
+  bool training = true;
+  std::uint64_t train_samples = 0;
+  std::uint64_t data_fingerprint = 0;
+};
+
+/// Of a training or, without gradients, of an evaluation; the data's part is left out.
+PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens,
+                             bool training);
+
+/// What the plan needs to know of the model.
+struct BoundaryTraits {
+  int channels = 0;   ///< C, width of what crosses
+  bool tied = false;  ///< the token table is the output matrix as well
+};
+
+/// A place in the process grid.
+struct RankPlace {
+  int stage = 0;
+  int stages = 1;
+  int replica = 0;
+  int replicas = 1;
+  bool first() const { return stage == 0; }
+  bool last() const { return stage + 1 == stages; }
+};
+
+struct RankPlan {
+  StageCapacity capacity;
+  std::optional<BoundaryEndPlan> send_forward, receive_backward;  ///< not on the last stage
+  std::optional<BoundaryEndPlan> receive_forward, send_backward;  ///< not on the first stage
+  /// Tied embeddings over more than one stage: on the first and the last one.
+  std::optional<TokenExchangePlan> tokens;
+  bool has_token_index = false;
+};
+
+RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
+                   const BoundaryTraits& traits, const RankPlace& place);
+
+/// Rows of a step and replica: M * B * T.
+inline int step_rows(const PipelineShape& shape) {
+  return shape.samples * shape.tokens * shape.micro_batches;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/pipeline/token_exchange.hpp"
+
+#include <algorithm>
+
+#include "core/kernels/embedding.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Rows change little from step to step: where activations are compressed, 8 bits of that change
+/// are sent, after the same warm-up and with the same scales, rounding and levels. A row's memory
+/// is kept exactly.
+CodecSettings row_settings(const CodecSettings& forward) {
+  if (forward.kind != CodecKind::quantize && forward.kind != CodecKind::delta) return forward;
+  CodecSettings settings = forward;
+  settings.kind = CodecKind::delta;
+  settings.bits = 8;
+  settings.first_visit = FirstVisit::fp16;
+  settings.error_feedback = false;
+  return settings;
+}
+
+/// Their gradients go back at 8 bits where the boundaries' are quantised, else as these do.
+CodecSettings gradient_settings(const CodecSettings& backward) {
+  if (backward.kind != CodecKind::quantize) return backward;
+  CodecSettings settings = backward;
+  settings.bits = 8;
+  settings.error_feedback = false;
+  return settings;
+}
+
+MatrixRef<float> row_range(const MatrixRef<float>& matrix, int begin, int end) {
+  const std::size_t columns = matrix.extent(1);
+  return MatrixRef<float>(matrix.data() + begin * columns, end - begin, columns);
+}
+
+}  // namespace
+
+TokenExchangePlan plan_token_exchange(const PipelineOptions& options,
+                                      const TokenExchangeShape& shape, int stages,
+                                      bool last_stage) {
+  int slots = 0, largest = 0;
+  for (int m = 0; m < shape.micro_batches; ++m) {
+    const MicroBatchGroup group = row_group(m, shape.micro_batches);
+    if (group.begin < group.end) ++slots;
+    largest = std::max(largest, group.end - group.begin);
+  }
+  const int rows = std::min(shape.vocabulary, largest * shape.rows_per_micro_batch);
+  TokenExchangePlan plan;
+  plan.boundary = stages - 1;
+  plan.channels = shape.channels;
+  const auto end = [&](const CodecSettings& codec, bool backward) {
+    BoundaryEndPlan e;
+    e.codec = {codec, {rows, 1, shape.channels}, MemoryStorage::fp32, shape.training};
+    e.memory.samples = shape.vocabulary;
+    e.memory.verify_every = options.cache.verify_every;
+    e.boundary = static_cast<std::uint32_t>(plan.boundary);
+    e.evaluates = backward;  // rows cross in evaluations, their gradients do not
+    e.backward = backward;
+    e.side = backward == last_stage ? BoundarySide::sender : BoundarySide::receiver;
+    e.slots = slots;
+    return e;
+  };
+  plan.rows = end(row_settings(options.forward), true);
+  if (shape.training) plan.gradients = end(gradient_settings(options.backward), false);
+  if (last_stage)
+    plan.table_rows = std::min(shape.vocabulary, shape.micro_batches * shape.rows_per_micro_batch);
+  return plan;
+}
+
+namespace {
+
+Matrix<float> rows_of_step(const TokenExchangePlan& plan, const ViewAllocator& memory) {
+  return memory.uninitialized<Matrix<float>>(
+      MemoryUse::embeddings, "deltapipe::TokenExchange::rows", plan.table_rows, plan.channels);
+}
+
+}  // namespace
+
+MemoryLedger token_exchange_memory(const TokenExchangePlan& plan) {
+  MemoryLedger ends = boundary_end_memory(plan.rows);
+  if (plan.gradients) ends.add(boundary_end_memory(*plan.gradients));
+  MemoryLedger ledger;
+  ledger.add_host(MemoryUse::embeddings, ends.host_bytes());
+  ledger.add_device(MemoryUse::embeddings, ends.device_bytes());
+  rows_of_step(plan, ViewAllocator(ledger));
+  return ledger;
+}
+
+TokenExchange::TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid,
+                             ProgressThread& progress, std::shared_ptr<EmulatedLink> link)
+    : boundary_(plan.boundary) {
+  const MPI_Comm comm = grid.pipeline_comm();
+  const int peer = grid.last() ? 0 : boundary_;
+  if (grid.last()) {
+    rows_UC_ = rows_of_step(plan, {});
+    sender_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, link, "token rows");
+    if (plan.gradients)
+      receiver_.emplace(progress, comm, peer, kTokenGradientsTag, *plan.gradients,
+                        "token row gradients");
+  } else {
+    receiver_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, "token rows");
+    if (plan.gradients)
+      sender_.emplace(progress, comm, peer, kTokenGradientsTag, *plan.gradients, link,
+                      "token row gradients");
+  }
+}
+
+/// Tokens stand for samples.
+Crossing& TokenExchange::crossing(const Crossing& step, CrossingKind kind, int first_micro_batch,
+                                  std::span<const std::int32_t> tokens) {
+  crossing_ = step;
+  crossing_.kind = kind;
+  crossing_.micro_batch = static_cast<std::uint32_t>(first_micro_batch);
+  crossing_.boundary = static_cast<std::uint32_t>(boundary_);
+  crossing_.sample_ids.assign(tokens.begin(), tokens.end());
+  crossing_.tokens.assign(tokens.size(), 1);
+  return crossing_;
+}
+
+void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
+                              int micro_batch, const MatrixRef<const float>& table_VC) {
+  const MicroBatchGroup group = row_group(micro_batch, index.micro_batches());
+  const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
+  if (a == b) return;
+  const MatrixRef<float> rows_UC = row_range(rows_UC_, a, b);
+  gather_rows<float>(exec, table_VC,
+                     VectorRef<const std::int32_t>(index.token_U().data() + a, b - a), rows_UC);
+  sender_->send(
+      exec, crossing(step, CrossingKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
+      rows_UC);
+}
+
+void TokenExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
+                                 const TokenIndex& index, int micro_batch, Stage<float>& stage) {
+  const MicroBatchGroup group = row_group(micro_batch, index.micro_batches());
+  const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
+  if (a < b)
+    receiver_->receive(
+        exec,
+        crossing(step, CrossingKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
+        row_range(stage.table_rows(index.size()), a, b));
+}
+
+void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
+                                   const TokenIndex& index, int micro_batch, Stage<float>& stage) {
+  const MicroBatchGroup group = gradient_group(micro_batch, index.micro_batches());
+  const int a = index.final_before(group.begin), b = index.final_before(group.end);
+  if (a < b) {
+    const VectorRef<const std::int32_t> first_of_U(index.first_of_U().data() + a, b - a + 1);
+    sender_->send(exec,
+                  crossing(step, CrossingKind::tied_gradients, group.begin,
+                           index.tokens_by_last_use().subspan(a, b - a)),
+                  stage.table_gradient(exec, first_of_U, index.row_of(), b - a));
+  }
+}
+
+void TokenExchange::receive_gradients(const ExecSpace& exec, const Crossing& step,
+                                      const TokenIndex& index, int micro_batch) {
+  const MicroBatchGroup group = gradient_group(micro_batch, index.micro_batches());
+  const int a = index.final_before(group.begin), b = index.final_before(group.end);
+  if (a < b)
+    receiver_->receive(exec,
+                       crossing(step, CrossingKind::tied_gradients, group.begin,
+                                index.tokens_by_last_use().subspan(a, b - a)),
+                       row_range(rows_UC_, a, b));
+}
+
+MatrixRef<float> TokenExchange::gradients(const TokenIndex& index) const {
+  return row_range(rows_UC_, 0, index.size());
+}
+
+ChannelStatistics TokenExchange::take_sent() {
+  return sender_ ? sender_->take_statistics() : ChannelStatistics{};
+}
+
+void TokenExchange::measure_errors(bool on) {
+  if (sender_) sender_->measure_errors(on);
+}
+
+CodecStatistics TokenExchange::take_codec_statistics(const ExecSpace& exec) {
+  return sender_ ? sender_->take_codec_statistics(exec) : CodecStatistics{};
+}
+
+ChannelStatistics TokenExchange::take_received() {
+  return receiver_ ? receiver_->take_statistics() : ChannelStatistics{};
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tied embeddings over more than one stage: the token table lives on the last stage, and the first
+// one borrows the rows of a step's tokens and returns their gradients.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/pipeline/boundary.hpp"
+#include "comm/pipeline/schedule.hpp"
+#include "comm/pipeline/settings.hpp"
+#include "comm/pipeline/token_table.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "core/stage/stage.hpp"
+
+namespace deltapipe {
+
+struct TokenExchangeShape {
+  int vocabulary = 0;
+  int rows_per_micro_batch = 0;  ///< B * T
+  int micro_batches = 0;         ///< M
+  int channels = 0;
+  bool training = true;
+};
+
+/// One end of the exchange before it is built.
+struct TokenExchangePlan {
+  int boundary = 0;  ///< K - 1, the one that joins the last stage to the first
+  BoundaryEndPlan rows;
+  std::optional<BoundaryEndPlan> gradients;  ///< in training
+  int table_rows = 0;                        ///< last stage: rows of a step, to send
+  int channels = 0;
+};
+
+TokenExchangePlan plan_token_exchange(const PipelineOptions& options,
+                                      const TokenExchangeShape& shape, int stages, bool last_stage);
+
+MemoryLedger token_exchange_memory(const TokenExchangePlan& plan);
+
+/// Sends rows in groups of micro-batches, so that only the first rows and the last gradients are
+/// waited for: rows before the group's first forward pass, gradients after the last backward pass
+/// that adds to them. Groups double in size away from the moment that waits, which takes a
+/// message for each power of two of micro-batches.
+class TokenExchange {
+ public:
+  /// On the first and the last stage of a grid; the other one builds its end at the same time.
+  /// Over emulated links `link` is the one from this stage to the other.
+  TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid, ProgressThread& progress,
+                std::shared_ptr<EmulatedLink> link);
+
+  /// `step`: what all crossings of a step have in common, without samples.
+  ///
+  /// Last stage, before a step's passes: sends the rows of the group that begins with the
+  /// micro-batch.
+  void send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
+                 int micro_batch, const MatrixRef<const float>& table_VC);
+  /// First stage, before the forward pass of a micro-batch: takes what it is the first to need.
+  void receive_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
+                    int micro_batch, Stage<float>& stage);
+  /// First stage, after the backward pass of a micro-batch: sends what it completes.
+  void send_gradients(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
+                      int micro_batch, Stage<float>& stage);
+  /// Last stage, after its backward passes: receives what the micro-batch completed.
+  void receive_gradients(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
+                         int micro_batch);
+  /// Then: the gradients of a step's rows, by last use. [U, C]
+  MatrixRef<float> gradients(const TokenIndex& index) const;
+
+  /// Whether errors of what this end sends are measured.
+  void measure_errors(bool on);
+
+  /// Nothing where nothing is sent or received.
+  CodecStatistics take_codec_statistics(const ExecSpace& exec);
+  ChannelStatistics take_sent();
+  ChannelStatistics take_received();
+
+ private:
+  /// Of a group of rows; valid until the next one.
+  Crossing& crossing(const Crossing& step, CrossingKind kind, int first_micro_batch,
+                     std::span<const std::int32_t> tokens);
+
+  int boundary_;
+  std::optional<BoundarySender> sender_;
+  std::optional<BoundaryReceiver> receiver_;
+  Matrix<float> rows_UC_;  ///< last stage: rows to send, gradients received
+  Crossing crossing_;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sums gradients over the replicas of a stage while the backward pass still runs.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/transport/channel.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "core/base/views.hpp"
+
+namespace deltapipe {
+
+/// Memory for sums of so many elements under way at once: MPI's own copy of what it sums, and on
+/// devices the pinned buffers.
+std::uint64_t gradient_all_reduce_bytes(std::size_t elements, int replicas);
+
+/// Uncompressed all-reduce. Every replica gets the same bits: MPI's nonblocking all-reduce forms
+/// each sum in one place or in an order that does not depend on the rank.
+class GradientAllReduce {
+ public:
+  struct Bucket {
+    int id = 0;
+    Vector<float> gradients;  ///< owns its memory or shares its ownership
+  };
+
+  /// `stage_comm` joins the replicas of a stage; with one replica nothing is sent. `buckets`: all
+  /// that a step sums, in the order in which every replica starts them.
+  GradientAllReduce(ProgressThread& progress, MPI_Comm stage_comm, std::vector<Bucket> buckets);
+
+  /// Starts summing a bucket in place. InternalError when it is not the next one of the step. On
+  /// host backends MPI works on the View itself, which stays alive until MPI is done with it, also
+  /// when the run stops before; on devices the values pass through a pinned buffer that is
+  /// allocated at a bucket's first use. Kernels that write the bucket must have been queued on
+  /// `space`, which is fenced.
+  void start(const ExecSpace& space, int bucket);
+  /// Starts all buckets of a step: what a replica without samples does, its gradients being zero.
+  void start_all(const ExecSpace& space);
+  /// Waits for the buckets; after it the Views hold the sums (not the means). InternalError when
+  /// one of them was not started in this step.
+  void wait_all(const ExecSpace& space);
+
+  /// bytes: values handed to MPI at this rank, not what its algorithm sends.
+  ChannelStatistics take_statistics();
+
+ private:
+  struct Running {
+    const Bucket& bucket;
+    HostVector<float> staged;
+    std::vector<Ticket> tickets;
+    /// When the ring has passed the emulated wires; one a ticket, written before that is done.
+    std::vector<std::shared_ptr<TimePoint>> passed;
+  };
+
+  HostVector<float> stage(const ExecSpace& space, std::size_t place);
+
+  ProgressThread& progress_;
+  MPI_Comm comm_;
+  int replicas_ = 1;
+  const std::vector<Bucket> buckets_;
+  std::size_t started_ = 0;                 ///< buckets of the step at hand
+  std::vector<HostVector<float>> staging_;  ///< as buckets_; devices only
+  std::vector<Running> running_;
+  ChannelStatistics statistics_;
+  IntervalSet transfers_;  ///< not yet in statistics_
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Replicas of a stage must hold the same weights to the bit: a hash tells.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "core/stage/parameters.hpp"
+
+namespace deltapipe {
+
+class ReplicaCheck {
+ public:
+  ReplicaCheck(const ParameterArena<float>& parameters, const ProcessGrid& grid,
+               ProgressThread& progress);
+
+  /// Hashes every parameter on the device and compares the hashes of all replicas of the stage,
+  /// which call it together. UserError that names the stage, the steps done and the first parameter
+  /// that differs. With one replica: nothing.
+  void compare(const ExecSpace& exec, std::uint64_t steps_done);
+
+ private:
+  const ParameterArena<float>& parameters_;
+  const ProcessGrid& grid_;
+  ProgressThread& progress_;
+  Vector<std::uint64_t> hash_P_;  ///< of each parameter
+  Vector<std::uint64_t>::HostMirror hash_host_;
+  Vector<std::uint64_t> start_;  ///< of a parameter in its own memory: 0
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/transport/channel.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "comm/transport/mpi_check.hpp"
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+namespace {
+
+// Slots are aligned to 64 bytes; starting the header here aligns the payload as well.
+constexpr std::size_t kHeaderOffset = (64 - sizeof(MessageHeader) % 64) % 64;
+constexpr std::size_t kPayloadOffset = kHeaderOffset + sizeof(MessageHeader);
+static_assert(kPayloadOffset % 64 == 0);
+
+constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
+// First pieces use one MPI tag, the other pieces of message n the tag 1 + n % 127 after it: with at
+// most 127 slots, pieces of two messages with the same tag are never awaited at once.
+constexpr int kTagsPerChannel = 128;
+constexpr int kLargestSlots = kTagsPerChannel - 1;
+static_assert(kMostMessageBuffers <= kLargestSlots);
+
+int first_tag(int tag) {
+  return tag * kTagsPerChannel;
+}
+int rest_tag(int tag, std::uint64_t sequence) {
+  return tag * kTagsPerChannel + 1 + static_cast<int>(sequence % kLargestSlots);
+}
+
+// Messages over an emulated link are handed to MPI so much before they arrive, and lie at the
+// receiver until then: how late MPI is polled does not show.
+constexpr std::chrono::milliseconds kHandover{2};
+
+std::size_t message_bytes(std::size_t payload_bytes) {
+  return sizeof(MessageHeader) + payload_bytes;
+}
+
+void check_tag(int tag) {
+  int* largest = nullptr;
+  int found = 0;
+  DELTAPIPE_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &largest, &found));
+  const int limit = found ? *largest : 32767;
+  if (tag < 0 || tag > (limit - (kTagsPerChannel - 1)) / kTagsPerChannel) {
+    throw UserError(Mistake{
+        .what = "the MPI library has too few tags for this many boundaries",
+        .value = "channel " + std::to_string(tag) + ", largest MPI tag " + std::to_string(limit),
+        .remedy = "use fewer stages"});
+  }
+}
+
+void check_options(const ChannelOptions& options) {
+  DELTAPIPE_ASSERT(options.slots >= 1 && options.slots <= kLargestSlots,
+                   std::to_string(options.slots) + " slots");
+  DELTAPIPE_ASSERT(
+      options.piece_bytes >= sizeof(MessageHeader) && options.piece_bytes <= kLargestPiece,
+      std::to_string(options.piece_bytes) + " bytes a piece");
+  DELTAPIPE_ASSERT(
+      options.max_payload_bytes <= std::numeric_limits<std::size_t>::max() / 2 - kPayloadOffset,
+      std::to_string(options.max_payload_bytes) + " bytes of payload");
+}
+
+std::size_t buffer_bytes(std::size_t max_payload_bytes) {
+  return kPayloadOffset + max_payload_bytes;
+}
+
+HostBytes allocate(std::size_t max_payload_bytes, const std::string& name) {
+  try {
+    return HostBytes(uninitialized("deltapipe::Channel::slot"), buffer_bytes(max_payload_bytes));
+  } catch (const std::exception&) {
+    throw UserError(Mistake{.what = "no memory for a message buffer of " + name,
+                            .value = std::to_string(max_payload_bytes) + " bytes",
+                            .remedy = "use smaller micro-batches or more memory"});
+  }
+}
+
+HostBytes payload_of(const HostBytes& memory, std::size_t payload_bytes) {
+  return Kokkos::subview(
+      memory, std::pair<std::size_t, std::size_t>(kPayloadOffset, kPayloadOffset + payload_bytes));
+}
+
+/// World ranks of the caller and of `peer` in `comm`.
+std::pair<std::uint32_t, std::uint32_t> world_ranks(MPI_Comm comm, int peer) {
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Group world = MPI_GROUP_NULL;
+  int ranks[2] = {0, peer};
+  int translated[2] = {0, 0};
+  DELTAPIPE_MPI(MPI_Comm_rank(comm, &ranks[0]));
+  DELTAPIPE_MPI(MPI_Comm_group(comm, &group));
+  DELTAPIPE_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  DELTAPIPE_MPI(MPI_Group_translate_ranks(group, 2, ranks, world, translated));
+  DELTAPIPE_MPI(MPI_Group_free(&group));
+  DELTAPIPE_MPI(MPI_Group_free(&world));
+  return {static_cast<std::uint32_t>(translated[0]), static_cast<std::uint32_t>(translated[1])};
+}
+
+std::string between(const std::string& name, std::uint32_t source, std::uint32_t target) {
+  return name + ", message from rank " + std::to_string(source) + " to rank " +
+         std::to_string(target);
+}
+
+/// A moment of the common clock on a rank's; none for 0.
+TimePoint local_time(std::int64_t common_ns, std::chrono::nanoseconds clock_offset) {
+  if (common_ns == 0) return {};
+  return TimePoint(std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(common_ns) -
+                                                               clock_offset));
+}
+
+/// Calls what(offset, size, first) for every piece of a message.
+template <class What>
+void for_each_piece(std::size_t begin, std::size_t bytes, std::size_t piece_bytes, What what) {
+  for (std::size_t offset = begin; offset < bytes; offset += piece_bytes) {
+    what(offset, std::min(piece_bytes, bytes - offset));
+  }
+}
+
+}  // namespace
+
+std::uint64_t channel_memory_bytes(const ChannelOptions& options) {
+  return static_cast<std::uint64_t>(options.slots) * buffer_bytes(options.max_payload_bytes);
+}
+
+SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                         ChannelOptions options, LinkSettings link)
+    : SendChannel(progress, comm, peer, tag, std::move(options),
+                  std::make_shared<EmulatedLink>(link)) {}
+
+SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                         ChannelOptions options, std::shared_ptr<EmulatedLink> link)
+    : progress_(progress),
+      comm_(comm),
+      peer_(peer),
+      tag_(tag),
+      options_(std::move(options)),
+      link_(std::move(link)) {
+  check_options(options_);
+  {
+    const auto lock = progress_.lock_mpi();
+    check_tag(tag_);
+    std::tie(source_rank_, target_rank_) = world_ranks(comm_, peer_);
+  }
+  slots_.resize(static_cast<std::size_t>(options_.slots));
+  for (Slot& slot : slots_) slot.memory = allocate(options_.max_payload_bytes, options_.name);
+}
+
+bool SendChannel::arrived(const Slot& slot) const {
+  return progress_.done(slot.ticket) && Clock::now() >= slot.arrival;
+}
+
+void SendChannel::reclaim(Slot& slot) {
+  const OperationTimes times = progress_.times(slot.ticket);
+  const TimePoint begin = link_->emulates() ? slot.link_start : times.started;
+  const TimePoint end = std::max(times.finished, slot.arrival);
+  transfers_.add(begin, end);
+  progress_.account().transfer(begin, end);
+  TraceRecorder::instance().record(TraceCategory::wire, options_.name + " send", "transfer", begin,
+                                   end);
+  slot.ticket.reset();
+}
+
+void SendChannel::wait(Slot& slot) {
+  if (!arrived(slot)) {
+    const ActivityScope waiting(progress_.account(), Activity::wire_exposed);
+    const TimePoint begin = Clock::now();
+    progress_.wait(slot.ticket);
+    std::this_thread::sleep_until(slot.arrival);
+    const TimePoint end = Clock::now();
+    TraceRecorder::instance().record(TraceCategory::wait, "compute",
+                                     "wait for a slot, " + options_.name, begin, end);
+  } else {
+    progress_.wait(slot.ticket);
+  }
+  reclaim(slot);
+}
+
+void SendChannel::reclaim_arrived() {
+  for (; !in_flight_.empty() && arrived(slots_[in_flight_.front()]); in_flight_.pop_front())
+    wait(slots_[in_flight_.front()]);
+}
+
+SendChannel::Buffer SendChannel::acquire() {
+  reclaim_arrived();
+  const auto is_free = [](const Slot& slot) { return !slot.lent && !slot.ticket; };
+  auto slot = std::find_if(slots_.begin(), slots_.end(), is_free);
+  if (slot == slots_.end()) {
+    DELTAPIPE_ASSERT(!in_flight_.empty(), options_.name + ": all send buffers are lent");
+    wait(slots_[in_flight_.front()]);
+    in_flight_.pop_front();
+    slot = std::find_if(slots_.begin(), slots_.end(), is_free);
+  }
+  slot->lent = true;
+  return {static_cast<int>(slot - slots_.begin()),
+          payload_of(slot->memory, options_.max_payload_bytes)};
+}
+
+void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t payload_bytes) {
+  DELTAPIPE_ASSERT(buffer.slot >= 0 && buffer.slot < options_.slots &&
+                       slots_[static_cast<std::size_t>(buffer.slot)].lent,
+                   options_.name + ": the buffer was not acquired");
+  DELTAPIPE_ASSERT(payload_bytes <= options_.max_payload_bytes,
+                   options_.name + ": " + std::to_string(payload_bytes) + " bytes");
+  Slot& slot = slots_[static_cast<std::size_t>(buffer.slot)];
+  header.source_rank = source_rank_;
+  header.target_rank = target_rank_;
+  header.sequence = sequence_++;
+  header.payload_bytes = payload_bytes;
+  header.payload_checksum = checksum(slot.memory.data() + kPayloadOffset, payload_bytes);
+  const std::size_t bytes = message_bytes(payload_bytes);
+  const TimePoint sent = Clock::now();
+  header.sent_ns = nanoseconds_of(sent) + progress_.clock_offset().count();
+
+  OperationPlan plan;
+  plan.name = between(options_.name, source_rank_, target_rank_);
+  TimePoint link_start{};
+  if (link_->emulates()) {
+    const EmulatedLink::Passage passage = link_->book(sent, bytes);
+    link_start = passage.start;
+    plan.not_before = passage.arrival - kHandover;
+    slot.arrival = passage.arrival;
+    header.arrival_ns = nanoseconds_of(passage.arrival) + progress_.clock_offset().count();
+    statistics_.link_busy_seconds += passage.busy_seconds;
+  }
+  slot.link_start = link_start;
+  plan.start = [memory = slot.memory, header, bytes, link_start, comm = comm_, peer = peer_,
+                tag = tag_, piece = options_.piece_bytes,
+                offset = progress_.clock_offset()](RequestList& requests) mutable {
+    const TimePoint started = link_start == TimePoint{} ? Clock::now() : link_start;
+    header.started_ns = nanoseconds_of(started) + offset.count();
+    seal(header);
+    std::memcpy(memory.data() + kHeaderOffset, &header, sizeof header);
+    for_each_piece(0, bytes, piece, [&](std::size_t begin, std::size_t size) {
+      requests.push_back(MPI_REQUEST_NULL);
+      DELTAPIPE_MPI(MPI_Isend(
+          memory.data() + kHeaderOffset + begin, static_cast<int>(size), MPI_BYTE, peer,
+          begin == 0 ? first_tag(tag) : rest_tag(tag, header.sequence), comm, &requests.back()));
+    });
+  };
+  slot.ticket = progress_.submit(std::move(plan));
+  slot.lent = false;
+  in_flight_.push_back(buffer.slot);
+  statistics_.bytes += bytes;
+  ++statistics_.messages;
+}
+
+void SendChannel::flush() {
+  for (; !in_flight_.empty(); in_flight_.pop_front()) wait(slots_[in_flight_.front()]);
+}
+
+ChannelStatistics SendChannel::take_statistics() {
+  reclaim_arrived();
+  statistics_.wire_seconds = std::exchange(transfers_, {}).seconds();
+  return std::exchange(statistics_, {});
+}
+
+/// Written by the progress thread until the ticket is done, by the compute thread after it.
+struct ReceiveChannel::Slot {
+  HostBytes memory;
+  Ticket ticket;
+  std::size_t received = 0;
+  TimePoint passed{};  ///< the emulated wire of this rank
+};
+
+ReceiveChannel::ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
+                               ChannelOptions options)
+    : progress_(progress), comm_(comm), peer_(peer), tag_(tag), options_(std::move(options)) {
+  check_options(options_);
+  {
+    const auto lock = progress_.lock_mpi();
+    check_tag(tag_);
+    std::tie(target_rank_, source_rank_) = world_ranks(comm_, peer_);
+  }
+  for (int i = 0; i < options_.slots; ++i) {
+    slots_.push_back(std::make_shared<Slot>());
+    slots_.back()->memory = allocate(options_.max_payload_bytes, options_.name);
+  }
+  for (int i = 0; i < options_.slots; ++i) post(i);
+}
+
+ReceiveChannel::~ReceiveChannel() {
+  for (const int i : posted_) progress_.cancel(slots_[static_cast<std::size_t>(i)]->ticket);
+}
+
+void ReceiveChannel::post(int index) {
+  const std::shared_ptr<Slot> slot = slots_[static_cast<std::size_t>(index)];
+  slot->received = 0;
+  slot->passed = {};
+  OperationPlan plan;
+  plan.name = between(options_.name, source_rank_, target_rank_);
+  plan.passive = true;
+  const std::size_t largest = message_bytes(options_.max_payload_bytes);
+  plan.start = [slot, largest, comm = comm_, peer = peer_, tag = tag_,
+                piece = options_.piece_bytes](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Irecv(slot->memory.data() + kHeaderOffset,
+                            static_cast<int>(std::min(piece, largest)), MPI_BYTE, peer,
+                            first_tag(tag), comm, &requests.back()));
+  };
+  plan.completed = [slot, largest, comm = comm_, peer = peer_, tag = tag_, number = posts_,
+                    piece = options_.piece_bytes, wire = progress_.wire(),
+                    progress = &progress_](const MPI_Status& status, RequestList& requests) {
+    int count = 0;
+    DELTAPIPE_MPI(MPI_Get_count(&status, MPI_BYTE, &count));
+    const bool is_first = slot->received == 0;
+    slot->received += static_cast<std::size_t>(count);
+    if (!is_first || slot->received < sizeof(MessageHeader)) return;
+    // Only a header that can be trusted counts; receive() tells why if not.
+    MessageHeader header;
+    std::memcpy(&header, slot->memory.data() + kHeaderOffset, sizeof header);
+    MessageHeader sealed = header;
+    seal(sealed);
+    if (sealed.header_checksum != header.header_checksum) return;
+    if (header.payload_bytes > largest - sizeof header) return;
+    if (wire) {
+      const TimePoint started = local_time(header.started_ns, progress->clock_offset());
+      slot->passed =
+          wire.in->book(started + wire.in->latency(), message_bytes(header.payload_bytes)).end;
+    }
+    if (slot->received != piece) return;
+    for_each_piece(piece, message_bytes(header.payload_bytes), piece,
+                   [&](std::size_t begin, std::size_t size) {
+                     requests.push_back(MPI_REQUEST_NULL);
+                     DELTAPIPE_MPI(MPI_Irecv(slot->memory.data() + kHeaderOffset + begin,
+                                             static_cast<int>(size), MPI_BYTE, peer,
+                                             rest_tag(tag, number), comm, &requests.back()));
+                   });
+  };
+  ++posts_;
+  slot->ticket = progress_.submit(std::move(plan));
+  posted_.push_back(index);
+}
+
+TimePoint ReceiveChannel::local(std::int64_t common_ns) const {
+  return local_time(common_ns, progress_.clock_offset());
+}
+
+ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
+  DELTAPIPE_ASSERT(!posted_.empty(), options_.name + ": all received messages are still held");
+  const int index = posted_.front();
+  Slot& slot = *slots_[static_cast<std::size_t>(index)];
+  const TimePoint called = Clock::now();
+  const bool was_done = progress_.done(slot.ticket);
+  progress_.wait(slot.ticket);
+  expected.source_rank = source_rank_;
+  expected.target_rank = target_rank_;
+  expected.sequence = sequence_;
+  const std::uint8_t* message = slot.memory.data() + kHeaderOffset;
+  const MessageHeader header = read_header(message, slot.received, expected);
+  check(header, expected);
+  check_payload(header, message + sizeof header, slot.received - sizeof header);
+
+  const TimePoint arrival = std::max(local(header.arrival_ns), slot.passed);
+  if (!was_done || arrival > called) {
+    std::this_thread::sleep_until(arrival);
+    const TimePoint end = Clock::now();
+    progress_.account().waited(called, local(header.sent_ns), end);
+    TraceRecorder::instance().record(TraceCategory::wait, "compute",
+                                     "wait for a message, " + options_.name, called, end);
+  }
+  posted_.pop_front();
+  ++sequence_;
+  statistics_.bytes += slot.received;
+  ++statistics_.messages;
+  const TimePoint begin = local(header.started_ns);
+  const TimePoint end = std::max(progress_.times(slot.ticket).finished, arrival);
+  transfers_.add(begin, end);
+  progress_.account().transfer(begin, end);
+  TraceRecorder::instance().record(
+      TraceCategory::wire, options_.name,
+      std::string(name_of(header.kind)) + " " + std::to_string(header.micro_batch), begin, end);
+  return {index, header, payload_of(slot.memory, header.payload_bytes)};
+}
+
+void ReceiveChannel::release(const Received& received) {
+  DELTAPIPE_ASSERT(received.slot >= 0 && received.slot < options_.slots &&
+                       std::find(posted_.begin(), posted_.end(), received.slot) == posted_.end(),
+                   options_.name + ": the message is not held");
+  post(received.slot);
+}
+
+ChannelStatistics ReceiveChannel::take_statistics() {
+  statistics_.wire_seconds = std::exchange(transfers_, {}).seconds();
+  return std::exchange(statistics_, {});
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/transport/clock_sync.hpp"
+
+#include <utility>
+
+#include "comm/transport/mpi_check.hpp"
+#include "comm/transport/progress_thread.hpp"
+
+namespace deltapipe {
+namespace {
+
+constexpr int kAskTag = 11;
+constexpr int kAnswerTag = 12;
+constexpr double kDrift = 2e-5;  // of two crystals
+constexpr std::chrono::seconds kInterval{2};
+
+std::int64_t now_ns() {
+  return nanoseconds_of(Clock::now());
+}
+
+struct Answer {
+  std::int64_t received_ns = 0;
+  std::int64_t sent_ns = 0;
+};
+
+/// Rank 0: answers one question after the other.
+struct Answerer : std::enable_shared_from_this<Answerer> {
+  Answerer(ProgressThread& its_progress, MPI_Comm its_comm)
+      : progress(its_progress), comm(its_comm) {}
+  ProgressThread& progress;
+  MPI_Comm comm;
+  std::int64_t question = 0;
+
+  void await() {
+    OperationPlan plan;
+    plan.name = "question about the clock";
+    plan.passive = true;
+    plan.start = [self = shared_from_this()](RequestList& requests) {
+      requests.push_back(MPI_REQUEST_NULL);
+      DELTAPIPE_MPI(MPI_Irecv(&self->question, 1, MPI_INT64_T, MPI_ANY_SOURCE, kAskTag, self->comm,
+                              &requests.back()));
+    };
+    plan.completed = [self = shared_from_this()](const MPI_Status& status, RequestList&) {
+      self->answer(status.MPI_SOURCE, now_ns());
+      self->await();
+    };
+    progress.submit_regardless(std::move(plan));
+  }
+
+  void answer(int peer, std::int64_t received_ns) {
+    auto message = std::make_shared<Answer>();
+    message->received_ns = received_ns;
+    OperationPlan plan;
+    plan.name = "answer about the clock to rank " + std::to_string(peer);
+    plan.passive = true;
+    plan.start = [message, peer, comm = comm](RequestList& requests) {
+      requests.push_back(MPI_REQUEST_NULL);
+      message->sent_ns = now_ns();
+      DELTAPIPE_MPI(
+          MPI_Isend(message.get(), 2, MPI_INT64_T, peer, kAnswerTag, comm, &requests.back()));
+    };
+    progress.submit_regardless(std::move(plan));
+  }
+};
+
+/// Other ranks: asks every kInterval.
+struct Asker : std::enable_shared_from_this<Asker> {
+  Asker(ProgressThread& its_progress, MPI_Comm its_comm, ClockEstimate& its_estimate)
+      : progress(its_progress), comm(its_comm), estimate(its_estimate) {}
+  ProgressThread& progress;
+  MPI_Comm comm;
+  ClockEstimate& estimate;
+  std::int64_t asked_ns = 0;
+  Answer message;
+  int open = 0;
+
+  void ask(TimePoint when) {
+    OperationPlan plan;
+    plan.name = "question about the clock";
+    plan.passive = true;
+    plan.not_before = when;
+    plan.start = [self = shared_from_this()](RequestList& requests) { self->post(requests); };
+    plan.completed = [self = shared_from_this()](const MPI_Status&, RequestList&) {
+      if (--self->open == 0) self->finish();
+    };
+    progress.submit_regardless(std::move(plan));
+  }
+
+  void post(RequestList& requests) {
+    open = 2;
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Irecv(&message, 2, MPI_INT64_T, 0, kAnswerTag, comm, &requests.back()));
+    asked_ns = now_ns();
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Isend(&asked_ns, 1, MPI_INT64_T, 0, kAskTag, comm, &requests.back()));
+  }
+
+  void finish() {
+    estimate.add({asked_ns, message.received_ns, message.sent_ns, now_ns()});
+    ask(Clock::now() + kInterval);
+  }
+};
+
+}  // namespace
+
+double ClockEstimate::error_at(std::int64_t now) const {
+  return error_ns_ + kDrift * static_cast<double>(now - measured_ns_);
+}
+
+void ClockEstimate::add(const ClockExchange& e) {
+  const std::lock_guard lock(mutex_);
+  ++seen_;
+  const std::int64_t trip = (e.answered_ns - e.asked_ns) - (e.sent_ns - e.received_ns);
+  const double error = static_cast<double>(trip) / 2;
+  if (trip < 0 || (taken_ > 0 && error > error_at(e.answered_ns))) return;
+  offset_ns_ = ((e.received_ns - e.asked_ns) + (e.sent_ns - e.answered_ns)) / 2;
+  error_ns_ = error;
+  measured_ns_ = e.answered_ns;
+  ++taken_;
+}
+
+std::chrono::nanoseconds ClockEstimate::error(TimePoint now) const {
+  const std::lock_guard lock(mutex_);
+  if (taken_ == 0) return std::chrono::nanoseconds(0);
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(error_at(nanoseconds_of(now))));
+}
+
+void ClockSync::start(ProgressThread& progress, MPI_Comm comm, ClockEstimate& estimate) {
+  if (progress.size() == 1) return;
+  if (progress.rank() == 0) {
+    std::make_shared<Answerer>(progress, comm)->await();
+  } else {
+    std::make_shared<Asker>(progress, comm, estimate)->ask(Clock::now() + kInterval);
+  }
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/transport/message.hpp"
+
+#include <xxhash.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+namespace {
+
+const char* const kSameBuild = "start the same deltapipe build on every rank";
+const char* const kSameDeck = "start every rank with the same deck and build";
+const char* const kSameData = "give every rank the same data files and seed";
+const char* const kNetwork = "the network or a machine's memory damages data; check both";
+
+std::string rank_name(std::uint32_t rank) {
+  return "rank " + std::to_string(rank);
+}
+
+std::string place(const MessageHeader& header) {
+  return std::string(name_of(header.kind)) + " of step " + std::to_string(header.step) +
+         ", micro-batch " + std::to_string(header.micro_batch) + ", boundary " +
+         std::to_string(header.boundary) + " " + name_of(header.direction);
+}
+
+[[noreturn]] void differ(const MessageHeader& expected, const char* field,
+                         const std::string& awaited, const std::string& arrived,
+                         const char* remedy) {
+  throw UserError(Mistake{.what = rank_name(expected.target_rank) + " waits for the " +
+                                  place(expected) + " from " + rank_name(expected.source_rank) +
+                                  ", but another message came: " + field + " is " + awaited +
+                                  " on " + rank_name(expected.target_rank) + " and " + arrived +
+                                  " in the message from " + rank_name(expected.source_rank),
+                          .remedy = remedy});
+}
+
+void same(const MessageHeader& expected, const char* field, std::uint64_t awaited,
+          std::uint64_t arrived, const char* remedy) {
+  if (awaited != arrived) {
+    differ(expected, field, std::to_string(awaited), std::to_string(arrived), remedy);
+  }
+}
+
+void same_hash(const MessageHeader& expected, const char* field, std::uint64_t awaited,
+               std::uint64_t arrived, const char* remedy) {
+  if (awaited != arrived) {
+    differ(expected, field, hexadecimal(awaited), hexadecimal(arrived), remedy);
+  }
+}
+
+}  // namespace
+
+std::string hexadecimal(std::uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::uint64_t checksum(const void* bytes, std::size_t size) {
+  return XXH3_64bits(bytes, size);
+}
+
+std::uint64_t sample_hash(std::span<const std::uint64_t> ids) {
+  return checksum(ids.data(), ids.size_bytes());
+}
+
+MessageHeader header_of(const Crossing& crossing, std::uint32_t codec_id) {
+  MessageHeader header;
+  header.kind = crossing.kind;
+  header.direction = crossing.direction();
+  header.step = crossing.step;
+  header.micro_batch = crossing.micro_batch;
+  header.boundary = crossing.boundary;
+  header.sample_hash = sample_hash(crossing.sample_ids);
+  header.sample_count = static_cast<std::uint32_t>(crossing.samples());
+  header.codec_id = codec_id;
+  return header;
+}
+
+void seal(MessageHeader& header) {
+  header.header_checksum = checksum(&header, offsetof(MessageHeader, header_checksum));
+}
+
+MessageHeader read_header(const void* bytes, std::size_t received_bytes,
+                          const MessageHeader& expected) {
+  if (received_bytes < sizeof(MessageHeader)) {
+    differ(expected, "the header's size", std::to_string(sizeof(MessageHeader)) + " bytes",
+           std::to_string(received_bytes) + " bytes", kSameBuild);
+  }
+  MessageHeader header;
+  std::memcpy(&header, bytes, sizeof header);
+  same_hash(expected, "the message's first word", MessageHeader::kMagic, header.magic, kSameBuild);
+  same(expected, "the message format's version", MessageHeader::kVersion, header.version,
+       kSameBuild);
+  same_hash(expected, "the header's checksum",
+            checksum(&header, offsetof(MessageHeader, header_checksum)), header.header_checksum,
+            kNetwork);
+  return header;
+}
+
+void check(const MessageHeader& received, const MessageHeader& expected) {
+  same(expected, "the sending rank", expected.source_rank, received.source_rank, kSameDeck);
+  same(expected, "the receiving rank", expected.target_rank, received.target_rank, kSameDeck);
+  if (received.kind != expected.kind) {
+    differ(expected, "its kind", name_of(expected.kind), name_of(received.kind), kSameDeck);
+  }
+  if (received.direction != expected.direction) {
+    differ(expected, "its direction", name_of(expected.direction), name_of(received.direction),
+           kSameDeck);
+  }
+  same(expected, "the boundary", expected.boundary, received.boundary, kSameDeck);
+  same(expected, "the step", expected.step, received.step, kSameDeck);
+  same(expected, "the micro-batch", expected.micro_batch, received.micro_batch, kSameDeck);
+  same(expected, "the message's number", expected.sequence, received.sequence, kSameDeck);
+  same(expected, "the number of samples", expected.sample_count, received.sample_count, kSameData);
+  same_hash(expected, "the hash of the sample ids", expected.sample_hash, received.sample_hash,
+            kSameData);
+  same_hash(expected, "the codec", expected.codec_id, received.codec_id, kSameDeck);
+}
+
+void check_payload(const MessageHeader& header, const void* payload, std::size_t payload_bytes) {
+  same(header, "the payload's size", header.payload_bytes, payload_bytes, kSameBuild);
+  same_hash(header, "the payload's checksum", checksum(payload, payload_bytes),
+            header.payload_checksum, kNetwork);
+}
+
+}  // namespace deltapipe

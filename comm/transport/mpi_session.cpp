@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/transport/mpi_session.hpp"
+
+#include <mpi.h>
+
+#include "comm/transport/mpi_check.hpp"
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+
+MpiSession::MpiSession(int* argc, char*** argv) {
+  int provided = MPI_THREAD_SINGLE;
+  DELTAPIPE_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
+  if (provided < MPI_THREAD_SERIALIZED) {
+    // All ranks have the same library: all leave here.
+    MPI_Finalize();
+    throw UserError(Mistake{.what = "the MPI library does not support MPI_THREAD_SERIALIZED",
+                            .remedy = "use an MPI built with thread support"});
+  }
+  DELTAPIPE_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  DELTAPIPE_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
+  DELTAPIPE_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size_));
+}
+
+MpiSession::~MpiSession() {
+  MPI_Finalize();
+}
+
+void MpiSession::abort(int exit_code) const noexcept {
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/transport/start_watch.hpp"
+
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+constexpr double kSeconds = 120;
+constexpr double kMostSeconds = 1e8;
+constexpr const char* kVariable = "DELTAPIPE_START_TIMEOUT";
+/// The first rank speaks first, and its end is the end of the others before they speak.
+constexpr int kLatestRank = 10;  ///< seconds after the first
+
+std::array<char, 512> message;  // for the signal handler
+
+/// As launchers tell it to the processes; 0: started without one.
+int rank_before_mpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* const text = std::getenv(name)) return std::max(0, std::atoi(text));
+  return 0;
+}
+
+double limit_seconds(int rank) {
+  const char* const text = std::getenv(kVariable);
+  if (text == nullptr || *text == '\0') return kSeconds;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end == '\0' && std::isfinite(seconds) && seconds >= 0)
+    return std::min(seconds, kMostSeconds);
+  if (rank > 0) return kSeconds;  // one speaks for all
+  throw UserError({.what = std::string(kVariable) + " is not a number of seconds",
+                   .value = text,
+                   .remedy = "set it to how long the ranks may take to start, 0: for ever"});
+}
+
+void end_process(int) {
+  (void)!::write(STDERR_FILENO, message.data(), std::strlen(message.data()));
+  ::_exit(1);
+}
+
+/// 0: never.
+void set_timer(double seconds) {
+  itimerval time{};
+  time.it_value.tv_sec = static_cast<time_t>(seconds);
+  time.it_value.tv_usec = static_cast<suseconds_t>((seconds - std::floor(seconds)) * 1e6);
+  (void)::setitimer(ITIMER_REAL, &time, nullptr);
+}
+
+}  // namespace
+
+StartWatch::StartWatch() {
+  const int rank = rank_before_mpi();
+  const double seconds = limit_seconds(rank);
+  if (seconds == 0) return;
+  (void)std::snprintf(
+      message.data(), message.size(),
+      "\ndeltapipe: error: the ranks did not come together within %g s: a process was stopped or "
+      "has not started, or the network between the machines does not carry MPI; start them again, "
+      "or set %s to the seconds that they need (0: for ever)\n",
+      seconds, kVariable);
+  struct sigaction action {};
+  action.sa_handler = end_process;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGALRM, &action, nullptr);
+  sigset_t alarm;
+  sigemptyset(&alarm);
+  sigaddset(&alarm, SIGALRM);
+  (void)::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);  // a launcher may have blocked it
+  set_timer(seconds + std::min(rank, kLatestRank));
+}
+
+StartWatch::~StartWatch() {
+  stop();
+}
+
+void StartWatch::stop() noexcept {
+  set_timer(0);
+  std::signal(SIGALRM, SIG_DFL);
+}
+
+}  // namespace deltapipe

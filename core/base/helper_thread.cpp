@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/base/helper_thread.hpp"
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include <cstddef>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+
+#ifdef __linux__
+
+namespace {
+
+/// As many words as the kernel's mask has; empty: not remembered.
+std::vector<cpu_set_t> remembered_cores;
+
+}  // namespace
+
+void remember_process_cores() {
+  // The kernel refuses a mask that is shorter than its own (1024 processors a cpu_set_t).
+  for (std::size_t sets = 1; sets <= 64; sets *= 2) {
+    std::vector<cpu_set_t> cores(sets);
+    if (sched_getaffinity(0, sets * sizeof(cpu_set_t), cores.data()) != 0) continue;
+    remembered_cores = std::move(cores);
+    return;
+  }
+}
+
+void use_process_cores() noexcept {
+  // A refusal (the cores were taken away meanwhile) costs speed only.
+  if (!remembered_cores.empty())
+    (void)sched_setaffinity(0, remembered_cores.size() * sizeof(cpu_set_t),
+                            remembered_cores.data());
+}
+
+#else
+
+void remember_process_cores() {}
+void use_process_cores() noexcept {}
+
+#endif
+
+std::thread start_helper_thread(const std::string& purpose, std::function<void()> run) {
+  try {
+    return std::thread([run = std::move(run)] {
+      use_process_cores();
+      run();
+    });
+  } catch (const std::system_error& error) {
+    throw UserError({.what = "the system has no thread for " + purpose,
+                     .value = error.code().message(),
+                     .remedy = "raise the limits on processes and threads (ulimit -u, the "
+                               "cgroup's pids.max)"});
+  }
+}
+
+}  // namespace deltapipe

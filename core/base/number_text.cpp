@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/base/number_text.hpp"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+namespace deltapipe {
+
+std::string number_text(const char* format, double value) {
+  if (std::isnan(value)) value = std::nan("");
+  std::array<char, 64> text{};
+  const int length = std::snprintf(text.data(), text.size(), format, value);
+  if (length < static_cast<int>(text.size())) return text.data();
+  std::string whole(static_cast<std::size_t>(length) + 1, '\0');  // %f of a large number
+  (void)std::snprintf(whole.data(), whole.size(), format, value);
+  whole.pop_back();
+  return whole;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Loops over one row of a matrix by one team: the device's threads share it; on the host one thread
+// runs it in fixed vector lanes, so that sums vectorise without reassociating floating point and
+// have the same order whatever the instruction set.
+#pragma once
+
+#include "core/base/views.hpp"
+
+namespace deltapipe {
+
+using RowPolicy = Kokkos::TeamPolicy<ExecSpace>;
+using RowMember = RowPolicy::member_type;
+
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && !defined(__HIPCC__)
+#define DELTAPIPE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#else
+#define DELTAPIPE_INDEPENDENT_ITERATIONS
+#endif
+
+/// One team a row, with scratch memory of its own.
+inline RowPolicy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0) {
+  RowPolicy policy =
+      kHostExecution ? RowPolicy(exec, rows, 1) : RowPolicy(exec, rows, Kokkos::AUTO);
+  if (scratch_bytes > 0) policy.set_scratch_size(0, Kokkos::PerTeam(scratch_bytes));
+  return policy;
+}
+
+/// body(i) for i in [0, n); iterations are independent. No barrier: other threads of the team may
+/// not see yet what was written.
+template <class Body>
+KOKKOS_FORCEINLINE_FUNCTION void row_for(const RowMember& team, int n, const Body& body) {
+  if constexpr (kHostExecution) {
+    DELTAPIPE_INDEPENDENT_ITERATIONS
+    for (int i = 0; i < n; ++i) body(i);
+  } else {
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, n), body);
+  }
+}
+
+/// row_for, and then the whole team sees what was written.
+template <class Body>
+KOKKOS_FORCEINLINE_FUNCTION void row_for_synced(const RowMember& team, int n, const Body& body) {
+  row_for(team, n, body);
+  if constexpr (!kHostExecution) team.team_barrier();
+}
+
+inline constexpr int kRowLanes = 16;
+
+/// Sum of body(i) over [0, n), the same value in all threads of the team.
+template <class Real, class Body>
+KOKKOS_FORCEINLINE_FUNCTION Real row_sum(const RowMember& team, int n, const Body& body) {
+  Real total = 0;
+  if constexpr (kHostExecution) {
+    Real lane[kRowLanes] = {};
+    const int whole = n - n % kRowLanes;
+    for (int i = 0; i < whole; i += kRowLanes) {
+      DELTAPIPE_INDEPENDENT_ITERATIONS
+      for (int l = 0; l < kRowLanes; ++l) lane[l] += body(i + l);
+    }
+    for (int i = whole; i < n; ++i) lane[i - whole] += body(i);
+    for (int width = kRowLanes / 2; width > 0; width /= 2)
+      for (int l = 0; l < width; ++l) lane[l] += lane[l + width];
+    total = lane[0];
+  } else {
+    Kokkos::parallel_reduce(
+        Kokkos::TeamThreadRange(team, n), [&](int i, Real& sum) { sum += body(i); }, total);
+  }
+  return total;
+}
+
+/// Largest body(i) over [0, n), at least `least`, the same value in all threads of the team; NaN
+/// values are passed over.
+template <class Value, class Body>
+KOKKOS_FORCEINLINE_FUNCTION Value row_max(const RowMember& team, int n, Value least,
+                                          const Body& body) {
+  Value largest = least;
+  if constexpr (kHostExecution) {
+    // Lanes by hand: GCC 12 makes branches of the plain loop.
+    constexpr int kLanes = 128 / static_cast<int>(sizeof(Value));
+    Value lane[kLanes];
+    for (int l = 0; l < kLanes; ++l) lane[l] = least;
+    const int whole = n - n % kLanes;
+    for (int i = 0; i < whole; i += kLanes) {
+      DELTAPIPE_INDEPENDENT_ITERATIONS
+      for (int l = 0; l < kLanes; ++l) {
+        const Value value = body(i + l);
+        lane[l] = value > lane[l] ? value : lane[l];
+      }
+    }
+    for (int i = whole; i < n; ++i) {
+      const Value value = body(i);
+      lane[i - whole] = value > lane[i - whole] ? value : lane[i - whole];
+    }
+    for (int l = 0; l < kLanes; ++l) largest = lane[l] > largest ? lane[l] : largest;
+  } else {
+    Kokkos::parallel_reduce(
+        Kokkos::TeamThreadRange(team, n),
+        [&](int i, Value& most) {
+          const Value value = body(i);
+          if (value > most) most = value;
+        },
+        Kokkos::Max<Value>(largest));
+    if (!(largest > least)) largest = least;
+  }
+  return largest;
+}
+
+/// Columns that one team sums over all rows.
+inline constexpr int kColumnTile = 64;
+
+inline RowPolicy column_policy(const ExecSpace& exec, int columns) {
+  return row_policy(exec, (columns + kColumnTile - 1) / kColumnTile);
+}
+
+/// store(c, sum over n in [0, rows) of body(n, c)) for the team's tile of columns; rows are added
+/// in their order.
+template <class Real, class Body, class Store>
+KOKKOS_FORCEINLINE_FUNCTION void column_sums(const RowMember& team, int columns, int rows,
+                                             const Body& body, const Store& store) {
+  const int first = team.league_rank() * kColumnTile;
+  const int width = columns - first < kColumnTile ? columns - first : kColumnTile;
+  if constexpr (kHostExecution) {
+    Real sum[kColumnTile] = {};
+    for (int n = 0; n < rows; ++n) {
+      DELTAPIPE_INDEPENDENT_ITERATIONS
+      for (int i = 0; i < width; ++i) sum[i] += body(n, first + i);
+    }
+    for (int i = 0; i < width; ++i) store(first + i, sum[i]);
+  } else {
+    row_for(team, width, [&](int i) {
+      Real sum = 0;
+      for (int n = 0; n < rows; ++n) sum += body(n, first + i);
+      store(first + i, sum);
+    });
+  }
+}
+
+}  // namespace deltapipe

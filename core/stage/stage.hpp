@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a pipeline knows of a model: a stage turns boundary activations into boundary activations
+// and, backwards, gradients into gradients. Adding a model means deriving from Stage.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/stage/parameters.hpp"
+
+namespace deltapipe {
+
+/// One micro-batch as a stage sees it. Rows n = b*T + t.
+struct MicroBatch {
+  std::uint64_t seed = 0;  ///< of the run; with step it keys dropout
+  std::uint64_t step = 0;
+  int index = 0;    ///< within the step
+  int samples = 0;  ///< B, at most what the stage was reserved for
+  int tokens = 0;   ///< T
+  VectorRef<const std::uint64_t> sample_id_B;
+  VectorRef<const std::int32_t> row_N;     ///< first stage: each token's row in the token table
+  VectorRef<const std::int32_t> target_N;  ///< last stage: next token, -1 for padding
+  double loss_scale = 0;  ///< gradients are those of loss_scale * (sum of the rows' losses)
+
+  int rows() const { return samples * tokens; }
+};
+
+/// Sizes that a stage takes memory for, once.
+struct StageCapacity {
+  int samples = 1;        ///< B
+  int tokens = 1;         ///< T
+  int slots = 1;          ///< micro-batches between their forward and backward pass
+  int micro_batches = 1;  ///< in a step
+  int table_rows = 0;     ///< first stage: rows of the token table that a step can need
+  bool training = true;
+  bool recompute = false;  ///< keep only the blocks' inputs; make the rest again in backward
+};
+
+template <class Real>
+class Stage {
+ public:
+  virtual ~Stage() = default;
+
+  virtual ParameterArena<Real>& parameters() = 0;
+  virtual int channels() const = 0;
+  virtual bool is_first() const = 0;
+  virtual bool is_last() const = 0;
+  /// Takes all memory that forward and backward need.
+  virtual void reserve(const StageCapacity& capacity) = 0;
+
+  /// Where the boundary's activations of a slot go before forward(); not on the first stage.
+  virtual MatrixRef<Real> input(int slot, int rows) = 0;
+  /// Where forward() leaves them; not on the last stage.
+  virtual MatrixRef<Real> output(int slot, int rows) = 0;
+  /// Where the gradient of the output goes before backward(); not on the last stage.
+  virtual MatrixRef<Real> output_gradient(int slot, int rows) = 0;
+  /// Where backward() leaves the gradient of the input; not on the first stage.
+  virtual MatrixRef<Real> input_gradient(int slot, int rows) = 0;
+
+  /// In training the last stage also makes the loss's gradient, so that logits never outlive a
+  /// block of rows; `accumulate` is false for a step's first micro-batch, whose gradients replace
+  /// what is there.
+  virtual void forward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
+                       bool accumulate) = 0;
+  using BucketFinal = std::function<void(int bucket)>;
+  /// `bucket_final` is called, if set, after the kernels that finish a bucket's gradients were
+  /// launched: once for every bucket but that of the token table, in descending order.
+  virtual void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
+                        const BucketFinal& bucket_final) = 0;
+
+  /// Last stage: loss of every row of a micro-batch of the step (0 for padding).
+  virtual VectorRef<const Real> losses(int micro_batch, int rows) = 0;
+  /// Last stage: logits of one row of the last forward() of a slot. [V]
+  virtual VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) = 0;
+
+  /// Whether the token table is the output matrix as well.
+  virtual bool tied() const = 0;
+  /// Tied embeddings: the table lives on the last stage, and the first one holds, for a step, only
+  /// the rows that the step's tokens need. Index of the table among the parameters; -1: not here.
+  virtual int token_table() const = 0;
+  /// First stage: the rows in use, to be filled before a step if the table is elsewhere. [U, C]
+  virtual MatrixRef<Real> table_rows(int rows) = 0;
+  /// First stage: gradient of the step's table rows from all its micro-batches. Row u gets the sum
+  /// over stored rows row_of(first_of_U(u)...first_of_U(u+1)), stored row m*B*T + n being row n of
+  /// micro-batch m.
+  virtual MatrixRef<Real> table_gradient(const ExecSpace& exec,
+                                         const VectorRef<const std::int32_t>& first_of_U,
+                                         const VectorRef<const std::int32_t>& row_of, int rows) = 0;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Documents of a corpus: text files, JSON lines and HDF5 files of token ids.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/text/settings.hpp"
+#include "core/text/vocabulary.hpp"
+
+namespace deltapipe {
+
+/// Takes a corpus piece by piece. A document is all pieces up to its end_document().
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  virtual void append(std::span<const std::int32_t> ids) = 0;
+  virtual void end_document() = 0;
+};
+
+/// The format of `file`: `asked`, or for DataFormat::automatic what the suffix says (.txt; .jsonl;
+/// .h5, .hdf5). Throws UserError for another suffix; of what is no regular file it says that.
+DataFormat data_format(const std::string& file, DataFormat asked);
+
+/// Reads one file into `sink`; large files are read in pieces.
+/// text: the file is one document. jsonl: a line is one document, its `jsonl_fields` joined by an
+/// empty line. hdf5: a token file (token_file.hpp). Throws UserError with file and line for what
+/// cannot be read, for text without a tokenizer, and for ids outside the vocabulary.
+void read_tokens(const std::string& file, const DataSettings& settings,
+                 const Vocabulary& vocabulary, TokenSink& sink);
+
+/// Whether there are training files and all data files are token files.
+bool holds_tokens_only(const DataSettings& settings);
+
+/// Calls `take` with the text of every document of `file` (text or jsonl; hdf5 is a UserError).
+void read_texts(const std::string& file, const DataSettings& settings,
+                const std::function<void(std::string_view)>& take);
+
+/// The texts of all settings.train files, to train a tokenizer from. Throws UserError if there is
+/// no text at all.
+std::vector<std::string> training_texts(const DataSettings& settings);
+
+}  // namespace deltapipe

@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/text/tokenizer_files.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <iterator>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "core/base/error.hpp"
+#include "core/files/input_file.hpp"
+#include "core/files/json.inc"
+#include "core/files/replacement.hpp"
+#include "core/text/byte_level.hpp"
+
+namespace deltapipe {
+namespace {
+
+namespace fs = std::filesystem;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr const char* kEndOfText = "<|endoftext|>";
+constexpr const char* kNothingAdded =
+    "deltapipe adds no tokens to a text; save the tokenizer with add_bos_token=False and "
+    "add_eos_token=False";
+// GPT-2's pattern as OpenAI and as the tiktoken library write it.
+constexpr std::array kPatterns = {
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+    R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
+constexpr const char* kByteLevelOnly = "deltapipe reads GPT-2's byte-level BPE only";
+
+[[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
+                       const std::string& remedy, std::size_t line = 0) {
+  throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
+}
+
+Json read_json(const std::string& file) {
+  return read_json_file(file, file_limit::tokenizer);
+}
+
+/// A member of an object, or null.
+const Json& member(const Json& object, const char* key) {
+  static const Json null;
+  if (!object.is_object()) return null;
+  const auto found = object.find(key);
+  return found == object.end() ? null : *found;
+}
+
+bool flag(const std::string& file, const Json& object, const char* key, bool otherwise) {
+  const Json& value = member(object, key);
+  if (value.is_null()) return otherwise;
+  if (!value.is_boolean()) fail(file, std::string("'") + key + "' is no boolean", shown(value), "");
+  return value.get<bool>();
+}
+
+/// Builds a definition and checks what comes in against the ids that are there.
+class Builder {
+ public:
+  explicit Builder(std::string file) : file_(std::move(file)) {}
+
+  TokenizerDefinition definition;
+
+  void add_vocabulary(const Json& vocabulary) {
+    if (!vocabulary.is_object() || vocabulary.empty()) {
+      fail(file_, "the vocabulary is no JSON object of tokens and ids", shown(vocabulary),
+           kByteLevelOnly);
+    }
+    id_limit_ = 4 * vocabulary.size() + 65536;
+    for (const auto& [name, id] : vocabulary.items()) add_token(name, id);
+    check_bytes();
+  }
+
+  /// An added token; the vocabulary may have it already.
+  void add_added(const std::string& file, const std::string& content, const Json& id, bool special,
+                 bool normalized) {
+    if (content.empty()) fail(file, "an added token is empty", "", "give it a text");
+    if (added_.contains(content)) return;
+    const auto found = id_of_.find(content);
+    if (found == id_of_.end()) {
+      add_token(content, id);
+    } else if (!id.is_null() && id != found->second) {
+      fail(file, "added token '" + content + "' has another id in the vocabulary", shown(id),
+           "use " + std::to_string(found->second));
+    }
+    definition.added.push_back({content, id_of_.at(content), special, normalized});
+    added_.insert(content);
+  }
+
+  /// One entry of added_tokens or added_tokens_decoder.
+  void add_added(const std::string& file, const Json& entry, const Json& id) {
+    const Json& content = member(entry, "content");
+    if (!content.is_string()) fail(file, "an added token has no content", shown(entry), "");
+    for (const char* key : {"lstrip", "rstrip", "single_word"}) {
+      if (flag(file, entry, key, false)) {
+        fail(file, "added token " + shown(content) + " asks for " + key, "true",
+             "deltapipe knows added tokens without it only");
+      }
+    }
+    const bool special = flag(file, entry, "special", false);
+    add_added(file, content.get<std::string>(), id, special,
+              flag(file, entry, "normalized", !special));
+  }
+
+  void add_merge(const std::string& file, std::size_t line, const std::string& left,
+                 const std::string& right) {
+    for (const std::string& name : {left, right, left + right}) {
+      if (!id_of_.contains(name)) {
+        fail(file, "a merge needs a token that the vocabulary lacks", name,
+             "take both files from the same tokenizer", line);
+      }
+    }
+    definition.merges.emplace_back(id_of_.at(left), id_of_.at(right));
+  }
+
+  /// "left right", as in merges.txt.
+  void add_merge(const std::string& file, std::size_t line, const std::string& text) {
+    const std::size_t space = text.find(' ');
+    if (space == std::string::npos || space == 0 || space + 1 == text.size() ||
+        text.find(' ', space + 1) != std::string::npos) {
+      fail(file, "a merge is two tokens with a space between", text, "fetch the file again", line);
+    }
+    add_merge(file, line, text.substr(0, space), text.substr(space + 1));
+  }
+
+  void set_end_of_text(const std::string& content, bool required) {
+    const auto found = id_of_.find(content);
+    if (found != id_of_.end()) {
+      add_added(file_, content, Json(), true, false);
+      definition.end_of_text = found->second;
+    } else if (required) {
+      fail(file_, "the vocabulary lacks the end-of-text token", content,
+           "name one of its tokens as eos_token in tokenizer_config.json");
+    }
+  }
+
+  const std::string& file() const { return file_; }
+
+ private:
+  void check_bytes() const {
+    for (int byte = 0; byte < 256; ++byte) {
+      const char c = static_cast<char>(byte);
+      if (!id_of_.contains(byte_level_name({&c, 1}))) {
+        fail(file_, "the vocabulary lacks a single byte", std::to_string(byte), kByteLevelOnly);
+      }
+    }
+  }
+
+  void add_token(const std::string& name, const Json& id) {
+    if (!id.is_number_integer() || id < 0 || id >= id_limit_) {
+      fail(file_, "token '" + name + "' has no usable id", shown(id),
+           "ids count from 0 without large gaps");
+    }
+    if (name.empty()) fail(file_, "a token is empty", shown(id), "");
+    const auto index = id.get<std::size_t>();
+    if (index >= definition.names.size()) definition.names.resize(index + 1);
+    if (!definition.names[index].empty()) {
+      fail(file_, "two tokens have the same id", shown(id), "fetch the file again");
+    }
+    definition.names[index] = name;
+    id_of_.emplace(name, static_cast<std::int32_t>(index));
+  }
+
+  std::string file_;
+  std::uint64_t id_limit_ = 0;
+  std::unordered_map<std::string, std::int32_t> id_of_;
+  std::unordered_set<std::string> added_;  ///< contents of definition.added
+};
+
+void read_merges_txt(const std::string& file, Builder& builder) {
+  const std::string text = read_text_file(file, file_limit::tokenizer);
+  std::size_t line = 0;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find('\n', start), text.size());
+    std::string merge = text.substr(start, end - start);
+    start = end + 1;
+    ++line;
+    if (!merge.empty() && merge.back() == '\r') merge.pop_back();
+    const bool header = line == 1 && merge.starts_with("#version");
+    if (!header && !merge.empty()) builder.add_merge(file, line, merge);
+  }
+}
+
+/// The parts of a member that may be a Sequence of them (`list` names its list); null: none.
+std::vector<Json> parts_of(const Json& root, const char* key, const char* list) {
+  const Json& part = member(root, key);
+  if (part.is_null()) return {};
+  const Json& parts = member(part, list);
+  if (member(part, "type") != "Sequence" || !parts.is_array()) return {part};
+  return parts.get<std::vector<Json>>();
+}
+
+bool is_byte_level(const Json& part) {
+  return member(part, "type") == "ByteLevel";
+}
+
+/// A template such as "$A" gives the text's own ids and no others.
+bool adds_nothing(const Json& processor) {
+  if (is_byte_level(processor)) return true;
+  const Json& single = member(processor, "single");
+  return member(processor, "type") == "TemplateProcessing" && single.is_array() &&
+         single.size() == 1 && member(member(single[0], "Sequence"), "id") == "A";
+}
+
+void check_post_processor(const std::string& file, const Json& root) {
+  for (const Json& part : parts_of(root, "post_processor", "processors")) {
+    if (adds_nothing(part)) continue;
+    const bool is_template = member(part, "type") == "TemplateProcessing";
+    fail(file, is_template ? "the post_processor adds tokens to a text" : "unknown post_processor",
+         shown(is_template ? member(part, "single") : member(part, "type")),
+         is_template ? kNothingAdded : kByteLevelOnly);
+  }
+}
+
+/// Cuts at the matches of GPT-2's pattern, which ByteLevel has built in.
+bool is_gpt2_split(const Json& part) {
+  const Json& pattern = member(member(part, "pattern"), "Regex");
+  return member(part, "type") == "Split" && member(part, "behavior") == "Isolated" &&
+         member(part, "invert") != true &&
+         std::find(kPatterns.begin(), kPatterns.end(), pattern) != kPatterns.end();
+}
+
+/// ByteLevel with its own pattern, or Split by that pattern and a ByteLevel without. Returns
+/// whether it puts a space before a text.
+bool read_pre_tokenizer(const std::string& file, const Json& root) {
+  const std::vector<Json> parts = parts_of(root, "pre_tokenizer", "pretokenizers");
+  const Json byte_level = parts.empty() ? Json() : parts.back();
+  if (is_byte_level(byte_level)) {
+    const bool prefix = flag(file, byte_level, "add_prefix_space", true);
+    const bool own_pattern = flag(file, byte_level, "use_regex", true);
+    if (parts.size() == 1 && own_pattern) return prefix;
+    if (parts.size() == 2 && is_gpt2_split(parts[0]) && !own_pattern && !prefix) return false;
+  }
+  fail(file, "the pre_tokenizer is not ByteLevel with GPT-2's pattern",
+       shown(member(root, "pre_tokenizer")), kByteLevelOnly);
+}
+
+void check_kind(const std::string& file, const Json& root) {
+  const Json& model = member(root, "model");
+  if (!model.is_object()) fail(file, "this is no tokenizer.json: no 'model'", "", kByteLevelOnly);
+  const Json& type = member(model, "type");
+  if (!type.is_null() && type != "BPE") {
+    fail(file, "the tokenizer is of another kind", shown(type), kByteLevelOnly);
+  }
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const Json& value = member(model, key);
+    if (!value.is_null() && value != "") {
+      fail(file, std::string("the model has a ") + key, shown(value), kByteLevelOnly);
+    }
+  }
+  if (flag(file, model, "byte_fallback", false)) {
+    fail(file, "the model has byte_fallback", "true", kByteLevelOnly);
+  }
+  const Json& dropout = member(model, "dropout");
+  if (!dropout.is_null() && dropout != 0) {
+    fail(file, "the model has BPE dropout", shown(dropout), "set it to null");
+  }
+  if (!parts_of(root, "normalizer", "normalizers").empty()) {
+    fail(file, "the tokenizer has a normalizer", shown(member(root, "normalizer")), kByteLevelOnly);
+  }
+  check_post_processor(file, root);
+  for (const Json& part : parts_of(root, "decoder", "decoders")) {
+    if (!is_byte_level(part)) {
+      fail(file, "unknown decoder", shown(member(part, "type")), kByteLevelOnly);
+    }
+  }
+}
+
+/// Truncation and padding are left alone: transformers switches them off unless a call asks.
+void read_tokenizer_json(const Json& root, Builder& builder) {
+  const std::string& file = builder.file();
+  check_kind(file, root);
+  const Json& model = member(root, "model");
+  builder.add_vocabulary(member(model, "vocab"));
+  const Json& merges = member(model, "merges");
+  if (!merges.is_array()) fail(file, "the model has no list of merges", shown(merges), "");
+  for (const Json& merge : merges) {
+    if (merge.is_string()) {
+      builder.add_merge(file, 0, merge.get<std::string>());
+    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+               merge[1].is_string()) {
+      builder.add_merge(file, 0, merge[0].get<std::string>(), merge[1].get<std::string>());
+    } else {
+      fail(file, "a merge is two tokens", shown(merge), "fetch the file again");
+    }
+  }
+  const Json& added = member(root, "added_tokens");
+  if (!added.is_null() && !added.is_array()) {
+    fail(file, "'added_tokens' is no list", shown(added), "");
+  }
+  for (const Json& entry : added) builder.add_added(file, entry, member(entry, "id"));
+  builder.definition.add_prefix_space = read_pre_tokenizer(file, root);
+  builder.definition.ignore_merges = flag(file, model, "ignore_merges", false);
+}
+
+std::string token_text(const Json& token) {
+  const Json& content = token.is_object() ? member(token, "content") : token;
+  return content.is_string() ? content.get<std::string>() : std::string();
+}
+
+/// The id that a key of added_tokens_decoder spells; what spells none stays a string.
+Json number_of(const std::string& text) {
+  std::int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && last == end ? Json(number) : Json(text);
+}
+
+/// added_tokens.json and tokenizer_config.json beside the vocabulary, as transformers reads them.
+void read_side_files(const fs::path& directory, Builder& builder) {
+  std::error_code ignored;
+  if (const fs::path file = directory / "added_tokens.json"; fs::exists(file, ignored)) {
+    const Json added = read_json(file.string());
+    if (!added.is_object()) fail(file.string(), "this is no JSON object", shown(added), "");
+    for (const auto& [content, id] : added.items()) {
+      builder.add_added(file.string(), content, id, false, true);
+    }
+  }
+  std::string end_of_text = kEndOfText;
+  bool required = false;
+  if (const fs::path file = directory / "tokenizer_config.json"; fs::exists(file, ignored)) {
+    const Json config = read_json(file.string());
+    builder.definition.add_prefix_space =
+        flag(file.string(), config, "add_prefix_space", builder.definition.add_prefix_space);
+    for (const char* key : {"add_bos_token", "add_eos_token"}) {
+      if (flag(file.string(), config, key, false)) {
+        fail(file.string(), std::string("the tokenizer asks for ") + key, "true", kNothingAdded);
+      }
+    }
+    const Json& added = member(config, "added_tokens_decoder");
+    for (const auto& [id, entry] : added.items()) {
+      builder.add_added(file.string(), entry, number_of(id));
+    }
+    if (const std::string name = token_text(member(config, "eos_token")); !name.empty()) {
+      end_of_text = name;
+      required = true;
+    }
+  }
+  builder.set_end_of_text(end_of_text, required);
+}
+
+TokenizerDefinition load_tokenizer_json(const fs::path& path) {
+  Builder builder(path.string());
+  read_tokenizer_json(read_json(path.string()), builder);
+  read_side_files(path.parent_path(), builder);
+  return std::move(builder.definition);
+}
+
+TokenizerDefinition load_pair(const fs::path& vocabulary, const fs::path& merges) {
+  Builder builder(vocabulary.string());
+  builder.add_vocabulary(read_json(vocabulary.string()));
+  read_merges_txt(merges.string(), builder);
+  read_side_files(vocabulary.parent_path(), builder);
+  return std::move(builder.definition);
+}
+
+void write_file(const fs::path& file, const std::string& text) {
+  write_file_atomically(file.string(), text);
+}
+
+OrderedJson vocabulary_json(const TokenizerDefinition& definition) {
+  OrderedJson vocabulary = OrderedJson::object();
+  auto& object = vocabulary.get_ref<OrderedJson::object_t&>();
+  for (std::size_t id = 0; id < definition.names.size(); ++id) {
+    if (definition.names[id].empty()) continue;
+    object.emplace_back(definition.names[id], id);  // operator[] searches linearly
+  }
+  return vocabulary;
+}
+
+OrderedJson added_json(const AddedToken& token, bool with_id) {
+  OrderedJson entry = OrderedJson::object();
+  if (with_id) entry["id"] = token.id;
+  entry["content"] = token.content;
+  entry["single_word"] = false;
+  entry["lstrip"] = false;
+  entry["rstrip"] = false;
+  entry["normalized"] = token.normalized;
+  entry["special"] = token.special;
+  return entry;
+}
+
+OrderedJson tokenizer_json(const TokenizerDefinition& definition,
+                           const std::vector<AddedToken>& added, const OrderedJson& vocabulary) {
+  OrderedJson byte_level = {{"type", "ByteLevel"},
+                            {"add_prefix_space", definition.add_prefix_space},
+                            {"trim_offsets", true},
+                            {"use_regex", true}};
+  OrderedJson root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
+  root["added_tokens"] = OrderedJson::array();
+  for (const AddedToken& token : added) root["added_tokens"].push_back(added_json(token, true));
+  root["normalizer"] = nullptr;
+  root["pre_tokenizer"] = byte_level;
+  root["post_processor"] = byte_level;
+  root["post_processor"]["trim_offsets"] = false;
+  root["decoder"] = byte_level;
+  OrderedJson& model = root["model"];
+  model = {{"type", "BPE"},
+           {"dropout", nullptr},
+           {"unk_token", nullptr},
+           {"continuing_subword_prefix", ""},
+           {"end_of_word_suffix", ""},
+           {"fuse_unk", false},
+           {"byte_fallback", false},
+           {"ignore_merges", definition.ignore_merges}};
+  model["vocab"] = vocabulary;
+  model["merges"] = OrderedJson::array();
+  for (const auto& [left, right] : definition.merges) {
+    model["merges"].push_back(definition.names[static_cast<std::size_t>(left)] + " " +
+                              definition.names[static_cast<std::size_t>(right)]);
+  }
+  return root;
+}
+
+OrderedJson tokenizer_config_json(const TokenizerDefinition& definition,
+                                  const std::vector<AddedToken>& added) {
+  // transformers 5 builds a GPT2Tokenizer from vocabulary and merges alone.
+  const char* tokenizer_class =
+      definition.ignore_merges ? "PreTrainedTokenizerFast" : "GPT2Tokenizer";
+  OrderedJson config = {{"tokenizer_class", tokenizer_class},
+                        {"add_prefix_space", definition.add_prefix_space},
+                        {"clean_up_tokenization_spaces", false}};
+  config["added_tokens_decoder"] = OrderedJson::object();
+  for (const AddedToken& token : added) {
+    config["added_tokens_decoder"][std::to_string(token.id)] = added_json(token, false);
+  }
+  for (const char* key : {"bos_token", "eos_token", "unk_token"}) {
+    if (definition.end_of_text < 0) {
+      config[key] = nullptr;
+    } else {
+      config[key] = definition.names[static_cast<std::size_t>(definition.end_of_text)];
+    }
+  }
+  return config;
+}
+
+}  // namespace
+
+bool has_tokenizer_files(const std::string& directory) {
+  std::error_code ignored;
+  const auto has = [&](const char* name) {
+    return fs::exists(fs::path(directory) / name, ignored);
+  };
+  return has("tokenizer.json") || has("vocab.json") || has("encoder.json");
+}
+
+TokenizerDefinition load_tokenizer_files(const std::string& path) {
+  std::error_code ignored;
+  const fs::path given(path);
+  if (!fs::is_directory(given, ignored)) {
+    if (!fs::exists(given, ignored)) {
+      fail(path, "there is no such tokenizer file or directory", "", "check tokenizer.path");
+    }
+    return load_tokenizer_json(given);
+  }
+  if (fs::exists(given / "tokenizer.json", ignored)) {
+    return load_tokenizer_json(given / "tokenizer.json");
+  }
+  for (const auto& [vocabulary, merges] :
+       {std::pair("vocab.json", "merges.txt"), std::pair("encoder.json", "vocab.bpe")}) {
+    if (fs::exists(given / vocabulary, ignored)) {
+      return load_pair(given / vocabulary, given / merges);
+    }
+  }
+  fail(path, "the directory has no tokenizer", "",
+       "it needs tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe");
+}
+
+void save_tokenizer_files(const TokenizerDefinition& definition, const std::string& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) fail(directory, "cannot make the directory", error.message(), "");
+  std::vector<AddedToken> added = definition.added;
+  std::sort(added.begin(), added.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  std::string merges = "#version: 0.2\n";
+  for (const auto& [left, right] : definition.merges) {
+    merges += definition.names[static_cast<std::size_t>(left)] + " " +
+              definition.names[static_cast<std::size_t>(right)] + "\n";
+  }
+  const OrderedJson vocabulary = vocabulary_json(definition);
+  const fs::path base(directory);
+  write_file(base / "vocab.json", vocabulary.dump() + "\n");
+  write_file(base / "merges.txt", merges);
+  write_file(base / "tokenizer.json", tokenizer_json(definition, added, vocabulary).dump(1) + "\n");
+  write_file(base / "tokenizer_config.json",
+             tokenizer_config_json(definition, added).dump(2) + "\n");
+}
+
+}  // namespace deltapipe

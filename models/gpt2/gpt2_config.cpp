@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/gpt2/gpt2_config.hpp"
+
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "core/base/error.hpp"
+#include "core/files/input_file.hpp"
+#include "core/files/json.inc"
+#include "core/files/replacement.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+constexpr const char* supported =
+    "deltapipe computes GPT-2 as openai-community/gpt2 and its fine-tuned children set it up";
+
+std::string path_in(const std::string& directory) {
+  return (std::filesystem::path(directory) / "config.json").string();
+}
+
+/// Typed access to the keys of one config.json; an absent or null key leaves the default.
+class Keys {
+ public:
+  Keys(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
+
+  [[noreturn]] void refuse(const std::string& what, const std::string& value,
+                           const std::string& remedy) const {
+    throw UserError({.what = what, .file = file_, .value = value, .remedy = remedy});
+  }
+
+  void integer(const char* key, int& target) const {
+    const Json* value = find(key);
+    if (value == nullptr) return;
+    // Any 64-bit number is compared before it is narrowed.
+    if (!value->is_number_integer() || *value > 2147483647 || *value < 0) {
+      refuse("'" + std::string(key) + "' must be a whole number from 0 to 2147483647",
+             shown(*value), "correct config.json");
+    }
+    target = value->get<int>();
+  }
+
+  /// A token id or null.
+  void token_id(const char* key, std::optional<int>& target) const {
+    if (!json_.contains(key)) return;
+    target.reset();
+    if (find(key) == nullptr) return;
+    int id = 0;
+    integer(key, id);
+    target = id;
+  }
+
+  /// A token id, a list of them, or null.
+  void token_ids(const char* key, std::vector<int>& target) const {
+    if (!json_.contains(key)) return;
+    target.clear();
+    const Json* value = find(key);
+    if (value == nullptr) return;
+    const Json list = value->is_array() ? *value : Json::array({*value});
+    for (const Json& id : list) {
+      const Json one = {{key, id}};
+      target.emplace_back();
+      Keys(one, file_).integer(key, target.back());
+    }
+  }
+
+  void real(const char* key, double& target) const {
+    const Json* value = find(key);
+    if (value == nullptr) return;
+    if (!value->is_number()) {
+      refuse("'" + std::string(key) + "' must be a number", shown(*value), "correct config.json");
+    }
+    target = value->get<double>();
+  }
+
+  void boolean(const char* key, bool& target) const {
+    const Json* value = find(key);
+    if (value == nullptr) return;
+    if (!value->is_boolean()) {
+      refuse("'" + std::string(key) + "' must be true or false", shown(*value),
+             "correct config.json");
+    }
+    target = value->get<bool>();
+  }
+
+  /// The key is absent or has this value.
+  void expect(const char* key, const Json& expected) const {
+    const Json* value = find(key);
+    if (value == nullptr || *value == expected) return;
+    refuse("'" + std::string(key) + "' is supported as " + expected.dump() + " only", shown(*value),
+           supported);
+  }
+
+  const Json* find(const char* key) const {
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+ private:
+  const Json& json_;
+  std::string file_;
+};
+
+void check_kind(const Keys& keys) {
+  const Json* type = keys.find("model_type");
+  if (type == nullptr || *type != "gpt2") {
+    keys.refuse("'model_type' must be \"gpt2\"", type == nullptr ? "none" : shown(*type),
+                supported);
+  }
+  const Json* activation = keys.find("activation_function");
+  if (activation == nullptr || *activation != "gelu_pytorch_tanh") {
+    keys.expect("activation_function", "gelu_new");
+  }
+  keys.expect("scale_attn_weights", true);
+  keys.expect("scale_attn_by_inverse_layer_idx", false);
+  keys.expect("add_cross_attention", false);
+  keys.expect("is_encoder_decoder", false);
+  // Only the order of rounding in the attention differs, so both values mean the same model.
+  bool reorder = false;
+  keys.boolean("reorder_and_upcast_attn", reorder);
+}
+
+Json json_of(const std::optional<int>& id) {
+  return id ? Json(*id) : Json();
+}
+
+/// None, one or several ids, as transformers writes them.
+Json json_of(const std::vector<int>& ids) {
+  if (ids.empty()) return {};
+  return ids.size() == 1 ? Json(ids[0]) : Json(ids);
+}
+
+}  // namespace
+
+Gpt2Config Gpt2Config::load(const std::string& directory) {
+  const std::string file = path_in(directory);
+  const Json json = read_json_file(file, file_limit::model_config);
+  if (!json.is_object()) {
+    throw UserError({.what = "is not a JSON object",
+                     .file = file,
+                     .remedy = "copy or download the file again"});
+  }
+  const Keys keys(json, file);
+  check_kind(keys);
+  Gpt2Config config;
+  keys.integer("n_layer", config.n_layer);
+  keys.integer("n_head", config.n_head);
+  keys.integer("n_embd", config.n_embd);
+  keys.integer("n_positions", config.n_positions);
+  keys.integer("vocab_size", config.vocabulary_size);
+  config.n_inner = 0;
+  keys.integer("n_inner", config.n_inner);
+  const bool has_inner = keys.find("n_inner") != nullptr;
+  keys.real("layer_norm_epsilon", config.layer_norm_epsilon);
+  keys.real("initializer_range", config.initializer_range);
+  keys.real("embd_pdrop", config.embd_pdrop);
+  keys.real("attn_pdrop", config.attn_pdrop);
+  keys.real("resid_pdrop", config.resid_pdrop);
+  keys.boolean("tie_word_embeddings", config.tie_word_embeddings);
+  keys.token_id("bos_token_id", config.bos_token_id);
+  keys.token_ids("eos_token_id", config.eos_token_ids);
+  keys.token_id("pad_token_id", config.pad_token_id);
+  // Absent or null means four times the width; the width is checked before it is multiplied.
+  if (!has_inner) config.n_inner = config.n_embd <= (1 << 20) ? 4 * config.n_embd : config.n_embd;
+  config.check(file);
+  return config;
+}
+
+void Gpt2Config::check(const std::string& file) const {
+  struct Range {
+    const char* key;
+    int value;
+    int last;
+  };
+  // Products of two of these fit 64 bits with room for a factor of 2^14.
+  const std::array<Range, 6> ranges = {{{"n_layer", n_layer, 1 << 14},
+                                        {"n_embd", n_embd, 1 << 18},
+                                        {"n_head", n_head, 1 << 14},
+                                        {"n_positions", n_positions, 1 << 24},
+                                        {"vocab_size", vocabulary_size, 1 << 26},
+                                        {"n_inner", n_inner, 1 << 20}}};
+  for (const auto& [key, value, last] : ranges) {
+    if (value >= 1 && value <= last) continue;
+    throw UserError({.what = "'" + std::string(key) + "' must be from 1 to " + std::to_string(last),
+                     .file = file,
+                     .value = std::to_string(value),
+                     .remedy = "correct config.json"});
+  }
+  if (n_embd % n_head != 0) {
+    throw UserError({.what = "'n_embd' must be a multiple of 'n_head'",
+                     .file = file,
+                     .value = std::to_string(n_embd) + " and " + std::to_string(n_head),
+                     .remedy = "correct config.json"});
+  }
+  const std::array<std::pair<const char*, double>, 3> dropouts = {
+      {{"embd_pdrop", embd_pdrop}, {"attn_pdrop", attn_pdrop}, {"resid_pdrop", resid_pdrop}}};
+  for (const auto& [key, value] : dropouts) {
+    if (value >= 0 && value < 1) continue;
+    throw UserError({.what = "'" + std::string(key) + "' must be a probability from 0 to below 1",
+                     .file = file,
+                     .value = std::to_string(value),
+                     .remedy = "correct config.json"});
+  }
+  if (!(layer_norm_epsilon > 0 && layer_norm_epsilon < 1)) {
+    throw UserError({.what = "'layer_norm_epsilon' must be above 0 and below 1",
+                     .file = file,
+                     .value = std::to_string(layer_norm_epsilon),
+                     .remedy = "correct config.json"});
+  }
+  if (!(initializer_range >= 0 && initializer_range < 100)) {
+    throw UserError({.what = "'initializer_range' must be from 0 to below 100",
+                     .file = file,
+                     .value = std::to_string(initializer_range),
+                     .remedy = "correct config.json"});
+  }
+}
+
+void Gpt2Config::save(const std::string& directory) const {
+  const std::string file = path_in(directory);
+  check(file);
+  nlohmann::ordered_json json;
+  json["activation_function"] = "gelu_new";
+  json["architectures"] = {"GPT2LMHeadModel"};
+  json["attn_pdrop"] = attn_pdrop;
+  json["bos_token_id"] = json_of(bos_token_id);
+  json["embd_pdrop"] = embd_pdrop;
+  json["eos_token_id"] = json_of(eos_token_ids);
+  json["initializer_range"] = initializer_range;
+  json["layer_norm_epsilon"] = layer_norm_epsilon;
+  json["model_type"] = "gpt2";
+  json["n_ctx"] = n_positions;
+  json["n_embd"] = n_embd;
+  json["n_head"] = n_head;
+  json["n_inner"] = n_inner;
+  json["n_layer"] = n_layer;
+  json["n_positions"] = n_positions;
+  json["pad_token_id"] = json_of(pad_token_id);
+  json["reorder_and_upcast_attn"] = false;
+  json["resid_pdrop"] = resid_pdrop;
+  json["scale_attn_by_inverse_layer_idx"] = false;
+  json["scale_attn_weights"] = true;
+  json["tie_word_embeddings"] = tie_word_embeddings;
+  json["use_cache"] = true;
+  json["vocab_size"] = vocabulary_size;
+  write_file_atomically(file, json.dump(2) + "\n");
+}
+
+}  // namespace deltapipe

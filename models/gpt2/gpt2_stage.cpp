@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/gpt2/gpt2_stage.hpp"
+
+#include <algorithm>
+
+#include "core/base/error.hpp"
+#include "core/kernels/cross_entropy.hpp"
+#include "core/kernels/embedding.hpp"
+#include "core/kernels/layer_norm.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+constexpr std::uint32_t kEmbeddingSite = 0;
+constexpr int kAttentionSite = 0, kAttentionOutputSite = 1, kMlpSite = 2, kSitesABlock = 3;
+
+/// Logits exist for as many rows at a time as this many elements hold (64 MiB in fp32).
+constexpr std::size_t kLogitElements = std::size_t{1} << 24;
+
+template <class Real>
+MatrixRef<Real> narrow(const Matrix<Real>& workspace, int rows, int columns) {
+  return MatrixRef<Real>(workspace.data(), rows, columns);
+}
+
+template <class Real>
+VectorRef<Real> head_of(const Vector<Real>& vector, int count) {
+  return VectorRef<Real>(vector.data(), count);
+}
+
+}  // namespace
+
+template <class Real>
+Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training)
+    : Gpt2Stage(config, part, WithoutMemory{}) {
+  parameters_.allocate(training);
+}
+
+template <class Real>
+Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part, WithoutMemory)
+    : config_(config), part_(part) {
+  const std::uint64_t C = config.n_embd, V = config.vocabulary_size, F = config.n_inner;
+  const std::uint64_t positions = config.n_positions;
+  int bucket = 0;
+  if (part.first) {
+    position_bucket_ = bucket;
+    position_table_ = parameters_.add("wpe.weight", {positions, C}, false, bucket++);
+    if (!config.tie_word_embeddings)
+      token_table_ = parameters_.add("wte.weight", {V, C}, true, bucket++);
+  }
+  for (int i = 0; i < part.blocks; ++i, ++bucket) {
+    const std::string h = "h." + std::to_string(part.first_block + i) + ".";
+    Block b;
+    b.bucket = bucket;
+    b.ln1_gain = parameters_.add(h + "ln_1.weight", {C}, false, bucket);
+    b.ln1_bias = parameters_.add(h + "ln_1.bias", {C}, false, bucket);
+    b.qkv_weight = parameters_.add(h + "attn.c_attn.weight", {C, 3 * C}, true, bucket);
+    b.qkv_bias = parameters_.add(h + "attn.c_attn.bias", {3 * C}, false, bucket);
+    b.out_weight = parameters_.add(h + "attn.c_proj.weight", {C, C}, true, bucket);
+    b.out_bias = parameters_.add(h + "attn.c_proj.bias", {C}, false, bucket);
+    b.ln2_gain = parameters_.add(h + "ln_2.weight", {C}, false, bucket);
+    b.ln2_bias = parameters_.add(h + "ln_2.bias", {C}, false, bucket);
+    b.up_weight = parameters_.add(h + "mlp.c_fc.weight", {C, F}, true, bucket);
+    b.up_bias = parameters_.add(h + "mlp.c_fc.bias", {F}, false, bucket);
+    b.down_weight = parameters_.add(h + "mlp.c_proj.weight", {F, C}, true, bucket);
+    b.down_bias = parameters_.add(h + "mlp.c_proj.bias", {C}, false, bucket);
+    blocks_.push_back(b);
+  }
+  if (part.last) {
+    final_bucket_ = bucket++;
+    final_gain_ = parameters_.add("ln_f.weight", {C}, false, final_bucket_);
+    final_bias_ = parameters_.add("ln_f.bias", {C}, false, final_bucket_);
+    if (config.tie_word_embeddings)
+      output_matrix_ = token_table_ = parameters_.add("wte.weight", {V, C}, true, bucket);
+    else
+      output_matrix_ = parameters_.add("lm_head.weight", {V, C}, true, bucket);
+  }
+}
+
+ModelCost gpt2_cost(const Gpt2Config& config, int tokens) {
+  const double C = config.n_embd, F = config.n_inner, V = config.vocabulary_size, T = tokens;
+  ModelCost cost;
+  // Two operations a multiply-add; backward costs twice the forward pass; attention's two products
+  // run over half of T x T, and its scores are made again in the backward pass.
+  cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T / 2 * C * 7;
+  cost.head = 3 * 2 * T * C * V;
+  return cost;
+}
+
+std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const StagePart& part) {
+  return Gpt2Stage<float>(config, part, Gpt2Stage<float>::WithoutMemory{}).parameters_.info();
+}
+
+MemoryLedger gpt2_memory(const Gpt2Config& config, const StagePart& part,
+                         const StageCapacity& capacity) {
+  MemoryLedger ledger;
+  const ViewAllocator counting(ledger);
+  Gpt2Stage<float> stage(config, part, Gpt2Stage<float>::WithoutMemory{});
+  stage.parameters_.allocate(capacity.training, counting);
+  stage.reserve(capacity, counting);
+  return ledger;
+}
+
+template <class Real>
+typename Gpt2Stage<Real>::BlockState Gpt2Stage<Real>::make_state(
+    int rows, const ViewAllocator& memory) const {
+  const int C = config_.n_embd;
+  const auto matrix = [&](const char* label, int columns) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::activations, label, rows, columns);
+  };
+  const auto vector = [&](const char* label, std::size_t size) {
+    return memory.uninitialized<Vector<Real>>(MemoryUse::activations, label, size);
+  };
+  BlockState s;
+  s.qkv_N3C = matrix("deltapipe::Gpt2Stage::qkv", 3 * C);
+  s.attention_NC = matrix("deltapipe::Gpt2Stage::attention", C);
+  s.middle_NC = matrix("deltapipe::Gpt2Stage::middle", C);
+  s.hidden_NF = matrix("deltapipe::Gpt2Stage::hidden", config_.n_inner);
+  s.log_sum_BHT =
+      vector("deltapipe::Gpt2Stage::logSum", static_cast<std::size_t>(rows) * config_.n_head);
+  s.mean1_N = vector("deltapipe::Gpt2Stage::mean1", rows);
+  s.rstd1_N = vector("deltapipe::Gpt2Stage::rstd1", rows);
+  s.mean2_N = vector("deltapipe::Gpt2Stage::mean2", rows);
+  s.rstd2_N = vector("deltapipe::Gpt2Stage::rstd2", rows);
+  return s;
+}
+
+template <class Real>
+void Gpt2Stage<Real>::reserve(const StageCapacity& capacity) {
+  DELTAPIPE_ASSERT(capacity.tokens <= config_.n_positions, "longer samples than positions");
+  capacity_ = capacity;
+  reserve(capacity, ViewAllocator());
+}
+
+template <class Real>
+void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator& memory) {
+  const int rows = capacity.samples * capacity.tokens;
+  const std::size_t step_rows = static_cast<std::size_t>(rows) * capacity.micro_batches;
+  const int C = config_.n_embd;
+  const bool share_state = capacity.recompute || !capacity.training;
+  const auto activation = [&](const char* label) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::activations, label, rows, C);
+  };
+  const auto matrix = [&](const char* label, std::size_t height, std::size_t columns) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::workspace, label, height, columns);
+  };
+  const auto vector = [&](const char* label, std::size_t size) {
+    return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, size);
+  };
+  const auto embedding = [&](const char* label) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::embeddings, label, capacity.table_rows, C);
+  };
+
+  slots_.clear();
+  slots_.resize(capacity.slots);
+  for (Slot& slot : slots_) {
+    for (int i = 0; i <= part_.blocks; ++i)
+      slot.x_NC.push_back(activation("deltapipe::Gpt2Stage::x"));
+    if (!share_state)
+      for (int i = 0; i < part_.blocks; ++i) slot.states.push_back(make_state(rows, memory));
+    if (capacity.training && part_.last)
+      slot.gradient_NC = activation("deltapipe::Gpt2Stage::headGradient");
+  }
+  if (share_state) {
+    const BlockState shared = make_state(rows, memory);
+    for (Slot& slot : slots_) slot.states = {shared};
+  }
+
+  const int F = std::max(config_.n_inner, 3 * C);
+  norm_NC_ = matrix("deltapipe::Gpt2Stage::norm", rows, C);
+  branch_NC_ = matrix("deltapipe::Gpt2Stage::branch", rows, C);
+  wide_NF_ = matrix("deltapipe::Gpt2Stage::wide", rows, F);
+  const std::size_t scores =
+      attention_workspace({capacity.samples, capacity.tokens, config_.n_head, C / config_.n_head});
+  scores_ = vector("deltapipe::Gpt2Stage::scores", scores);
+  if (capacity.training) {
+    if (!part_.last) gradient_NC_ = matrix("deltapipe::Gpt2Stage::gradient", rows, C);
+    wide2_NF_ = matrix("deltapipe::Gpt2Stage::wide2", rows, F);
+    scores2_ = vector("deltapipe::Gpt2Stage::scores2", scores);
+  }
+  if (part_.last) {
+    const std::size_t V = config_.vocabulary_size;
+    const int block = std::clamp<int>(static_cast<int>(kLogitElements / V), 1, rows);
+    logits_ = matrix("deltapipe::Gpt2Stage::logits", block, V);
+    loss_ =
+        memory.zeroed<Vector<Real>>(MemoryUse::workspace, "deltapipe::Gpt2Stage::loss", step_rows);
+    final_mean_N_ = vector("deltapipe::Gpt2Stage::finalMean", rows);
+    final_rstd_N_ = vector("deltapipe::Gpt2Stage::finalRstd", rows);
+  }
+  if (part_.first) {
+    if (token_table_ < 0) table_rows_UC_ = embedding("deltapipe::Gpt2Stage::tableRows");
+    if (capacity.training) {
+      table_gradient_UC_ = embedding("deltapipe::Gpt2Stage::tableGradient");
+      embedding_gradient_NC_ = matrix("deltapipe::Gpt2Stage::embeddingGradient", step_rows, C);
+    }
+  }
+}
+
+template <class Real>
+typename Gpt2Stage<Real>::BlockState& Gpt2Stage<Real>::state(int slot, int block) {
+  std::vector<BlockState>& states = slots_[slot].states;
+  return states[states.size() == 1 ? 0 : block];
+}
+
+template <class Real>
+MatrixRef<Real> Gpt2Stage<Real>::input(int slot, int rows) {
+  return narrow(slots_[slot].x_NC.front(), rows, channels());
+}
+
+template <class Real>
+MatrixRef<Real> Gpt2Stage<Real>::output(int slot, int rows) {
+  return narrow(slots_[slot].x_NC.back(), rows, channels());
+}
+
+template <class Real>
+MatrixRef<Real> Gpt2Stage<Real>::gradient(int slot, int rows) {
+  return narrow(part_.last ? slots_[slot].gradient_NC : gradient_NC_, rows, channels());
+}
+
+template <class Real>
+MatrixRef<Real> Gpt2Stage<Real>::output_gradient(int slot, int rows) {
+  return gradient(slot, rows);
+}
+
+template <class Real>
+MatrixRef<Real> Gpt2Stage<Real>::input_gradient(int slot, int rows) {
+  return gradient(slot, rows);
+}
+
+template <class Real>
+Dropout Gpt2Stage<Real>::dropout(const MicroBatch& batch, double probability,
+                                 std::uint32_t site) const {
+  Dropout d;
+  d.probability = static_cast<float>(probability);
+  d.stream = RandomStream(batch.seed, batch.step, site);
+  d.sample_id_B = batch.sample_id_B;
+  d.tokens = batch.tokens;
+  return d;
+}
+
+template <class Real>
+Dropout Gpt2Stage<Real>::block_dropout(const MicroBatch& batch, double probability, int block,
+                                       int site) const {
+  return dropout(batch, probability,
+                 kEmbeddingSite + 1 + (part_.first_block + block) * kSitesABlock + site);
+}
+
+template <class Real>
+void Gpt2Stage<Real>::embed(const ExecSpace& exec, const MicroBatch& batch, int slot) {
+  const MatrixRef<Real> x = input(slot, batch.rows());
+  const MatrixRef<Real> table =
+      token_table_ >= 0 ? parameters_.matrix(token_table_)
+                        : narrow(table_rows_UC_, table_rows_UC_.extent_int(0), channels());
+  embedding_forward<Real>(exec, batch.row_N, batch.tokens, table,
+                          parameters_.matrix(position_table_), x);
+}
+
+template <class Real>
+void Gpt2Stage<Real>::embed_backward(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                                     bool accumulate) {
+  const int rows = batch.rows();
+  const MatrixRef<Real> dx = gradient(slot, rows);
+  const std::size_t first =
+      static_cast<std::size_t>(batch.index) * capacity_.samples * capacity_.tokens;
+  const MatrixRef<Real> kept = rows_of<Real>(embedding_gradient_NC_, first, rows);
+  if (config_.embd_pdrop > 0)
+    apply_dropout<Real>(exec, dropout(batch, config_.embd_pdrop, kEmbeddingSite), dx, kept);
+  else
+    Kokkos::deep_copy(exec, kept, dx);
+  position_gradient<Real>(exec, kept, batch.tokens, accumulate,
+                          parameters_.gradient_matrix(position_table_));
+}
+
+/// From the block's input to the MLP's hidden layer before GELU: all that backward needs.
+template <class Real>
+void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                                  int block, bool training) {
+  const int rows = batch.rows();
+  const int C = config_.n_embd;
+  const Block& b = blocks_[block];
+  BlockState& s = state(slot, block);
+  const MatrixRef<Real> x = narrow(slots_[slot].x_NC[block], rows, C);
+  const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
+  const MatrixRef<Real> qkv = narrow(s.qkv_N3C, rows, 3 * C);
+  const MatrixRef<Real> attention = narrow(s.attention_NC, rows, C);
+  const MatrixRef<Real> middle = narrow(s.middle_NC, rows, C);
+  const Real epsilon = Real(config_.layer_norm_epsilon);
+  const double attention_drop = training ? config_.attn_pdrop : 0;
+  const double residual_drop = training ? config_.resid_pdrop : 0;
+
+  layer_norm_forward<Real>(exec, x, value(b.ln1_gain), value(b.ln1_bias), epsilon, norm,
+                           head_of(s.mean1_N, rows), head_of(s.rstd1_N, rows));
+  linear_forward<Real>(exec, norm, parameters_.matrix(b.qkv_weight), value(b.qkv_bias), qkv);
+  attention_forward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
+                          qkv, block_dropout(batch, attention_drop, block, kAttentionSite), scores_,
+                          attention, s.log_sum_BHT);
+  linear_residual_forward<Real>(exec, attention, parameters_.matrix(b.out_weight),
+                                value(b.out_bias), x,
+                                block_dropout(batch, residual_drop, block, kAttentionOutputSite),
+                                narrow(branch_NC_, rows, C), middle);
+  layer_norm_forward<Real>(exec, middle, value(b.ln2_gain), value(b.ln2_bias), epsilon, norm,
+                           head_of(s.mean2_N, rows), head_of(s.rstd2_N, rows));
+  const MatrixRef<Real> hidden = narrow(s.hidden_NF, rows, config_.n_inner);
+  linear_forward<Real>(exec, norm, parameters_.matrix(b.up_weight), value(b.up_bias), hidden);
+  gelu_forward<Real>(exec, hidden, narrow(wide_NF_, rows, config_.n_inner));
+}
+
+/// The rest of the block, behind block_inner.
+template <class Real>
+void Gpt2Stage<Real>::block_output(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                                   int block, bool training) {
+  const int rows = batch.rows();
+  const int C = config_.n_embd;
+  const Block& b = blocks_[block];
+  linear_residual_forward<Real>(
+      exec, narrow(wide_NF_, rows, config_.n_inner), parameters_.matrix(b.down_weight),
+      value(b.down_bias), narrow(state(slot, block).middle_NC, rows, C),
+      block_dropout(batch, training ? config_.resid_pdrop : 0, block, kMlpSite),
+      narrow(branch_NC_, rows, C), narrow(slots_[slot].x_NC[block + 1], rows, C));
+}
+
+template <class Real>
+void Gpt2Stage<Real>::forward(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                              bool training, bool accumulate) {
+  DELTAPIPE_ASSERT(batch.samples <= capacity_.samples && batch.tokens <= capacity_.tokens,
+                   "micro-batch larger than reserved");
+  if (part_.first) {
+    embed(exec, batch, slot);
+    const MatrixRef<Real> x = input(slot, batch.rows());
+    if (training && config_.embd_pdrop > 0)
+      apply_dropout<Real>(exec, dropout(batch, config_.embd_pdrop, kEmbeddingSite), x, x);
+  }
+  for (int i = 0; i < part_.blocks; ++i) {
+    block_inner(exec, batch, slot, i, training);
+    block_output(exec, batch, slot, i, training);
+  }
+  if (part_.last) head(exec, batch, slot, training, accumulate);
+}
+
+/// Loss of every row and, in training, the gradients of the output matrix, the final norm and the
+/// last block's output.
+template <class Real>
+void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
+                           bool accumulate) {
+  const int rows = batch.rows();
+  const int C = config_.n_embd;
+  const int V = config_.vocabulary_size;
+  const MatrixRef<Real> x = narrow(slots_[slot].x_NC.back(), rows, C);
+  const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
+  const MatrixRef<Real> dnorm = narrow(branch_NC_, rows, C);
+  const VectorRef<Real> mean = head_of(final_mean_N_, rows);
+  const VectorRef<Real> rstd = head_of(final_rstd_N_, rows);
+  const MatrixRef<Real> matrix = parameters_.matrix(output_matrix_);
+  const std::size_t first_loss =
+      static_cast<std::size_t>(batch.index) * capacity_.samples * capacity_.tokens;
+
+  layer_norm_forward<Real>(exec, x, value(final_gain_), value(final_bias_),
+                           Real(config_.layer_norm_epsilon), norm, mean, rstd);
+  const int step = logits_.extent_int(0);
+  for (int first = 0; first < rows; first += step) {
+    const int count = std::min(step, rows - first);
+    const MatrixRef<Real> norm_part = rows_of<Real>(norm, first, count);
+    const MatrixRef<Real> logits = narrow(logits_, count, V);
+    gemm(exec, Transpose::no, Transpose::yes, Real(1), norm_part, matrix, Real(0), logits);
+    cross_entropy<Real>(exec, VectorRef<const std::int32_t>(batch.target_N.data() + first, count),
+                        Real(batch.loss_scale), training, logits,
+                        VectorRef<Real>(loss_.data() + first_loss + first, count));
+    if (!training) continue;
+    gemm(exec, Transpose::no, Transpose::no, Real(1), logits, matrix, Real(0),
+         rows_of<Real>(dnorm, first, count));
+    gemm(exec, Transpose::yes, Transpose::no, Real(1), logits, norm_part,
+         Real(accumulate || first > 0 ? 1 : 0), parameters_.gradient_matrix(output_matrix_));
+  }
+  if (!training) return;
+  const MatrixRef<Real> dx = gradient(slot, rows);
+  Kokkos::deep_copy(exec, dx, Real(0));
+  layer_norm_parameter_gradient<Real>(exec, dnorm, x, mean, rstd, accumulate,
+                                      parameters_.gradient(final_gain_),
+                                      parameters_.gradient(final_bias_));
+  layer_norm_backward<Real>(exec, dnorm, x, value(final_gain_), value(final_bias_), mean, rstd, dx,
+                            norm);
+}
+
+template <class Real>
+void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                                   int block, bool accumulate) {
+  const int rows = batch.rows();
+  const int C = config_.n_embd;
+  const int F = config_.n_inner;
+  const Block& b = blocks_[block];
+  BlockState& s = state(slot, block);
+  const MatrixRef<Real> dx = gradient(slot, rows);
+  const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
+  const MatrixRef<Real> dnorm = narrow(branch_NC_, rows, C);
+  const MatrixRef<Real> dhidden = narrow(wide_NF_, rows, F);
+  const MatrixRef<Real> activated = narrow(wide2_NF_, rows, F);
+  const MatrixRef<Real> middle = narrow(s.middle_NC, rows, C);
+  const bool drop = config_.resid_pdrop > 0;
+  const MatrixRef<Real> dbranch = drop ? norm : dx;
+
+  if (drop)
+    apply_dropout<Real>(exec, block_dropout(batch, config_.resid_pdrop, block, kMlpSite), dx,
+                        dbranch);
+  gemm(exec, Transpose::no, Transpose::yes, Real(1), dbranch, parameters_.matrix(b.down_weight),
+       Real(0), dhidden);
+  gelu_backward<Real>(exec, narrow(s.hidden_NF, rows, F), dhidden, activated);
+  linear_parameter_gradient<Real>(exec, activated, dbranch, accumulate,
+                                  parameters_.gradient_matrix(b.down_weight),
+                                  parameters_.gradient(b.down_bias));
+  gemm(exec, Transpose::no, Transpose::yes, Real(1), dhidden, parameters_.matrix(b.up_weight),
+       Real(0), dnorm);
+  const VectorRef<Real> mean = head_of(s.mean2_N, rows);
+  const VectorRef<Real> rstd = head_of(s.rstd2_N, rows);
+  layer_norm_parameter_gradient<Real>(exec, dnorm, middle, mean, rstd, accumulate,
+                                      parameters_.gradient(b.ln2_gain),
+                                      parameters_.gradient(b.ln2_bias));
+  layer_norm_backward<Real>(exec, dnorm, middle, value(b.ln2_gain), value(b.ln2_bias), mean, rstd,
+                            dx, norm);
+  linear_parameter_gradient<Real>(exec, norm, dhidden, accumulate,
+                                  parameters_.gradient_matrix(b.up_weight),
+                                  parameters_.gradient(b.up_bias));
+}
+
+template <class Real>
+void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const MicroBatch& batch,
+                                               int slot, int block, bool accumulate) {
+  const int rows = batch.rows();
+  const int C = config_.n_embd;
+  const Block& b = blocks_[block];
+  BlockState& s = state(slot, block);
+  const MatrixRef<Real> x = narrow(slots_[slot].x_NC[block], rows, C);
+  const MatrixRef<Real> dx = gradient(slot, rows);
+  const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
+  const MatrixRef<Real> branch = narrow(branch_NC_, rows, C);
+  const MatrixRef<Real> dqkv = narrow(wide_NF_, rows, 3 * C);
+  const MatrixRef<Real> attention = narrow(s.attention_NC, rows, C);
+  const bool drop = config_.resid_pdrop > 0;
+  const MatrixRef<Real> dbranch = drop ? norm : dx;
+
+  if (drop)
+    apply_dropout<Real>(
+        exec, block_dropout(batch, config_.resid_pdrop, block, kAttentionOutputSite), dx, dbranch);
+  linear_parameter_gradient<Real>(exec, attention, dbranch, accumulate,
+                                  parameters_.gradient_matrix(b.out_weight),
+                                  parameters_.gradient(b.out_bias));
+  gemm(exec, Transpose::no, Transpose::yes, Real(1), dbranch, parameters_.matrix(b.out_weight),
+       Real(0), branch);
+  attention_backward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
+                           narrow(s.qkv_N3C, rows, 3 * C),
+                           block_dropout(batch, config_.attn_pdrop, block, kAttentionSite),
+                           attention, s.log_sum_BHT, branch, scores_, scores2_, dqkv);
+  gemm(exec, Transpose::no, Transpose::yes, Real(1), dqkv, parameters_.matrix(b.qkv_weight),
+       Real(0), branch);
+  const VectorRef<Real> mean = head_of(s.mean1_N, rows);
+  const VectorRef<Real> rstd = head_of(s.rstd1_N, rows);
+  layer_norm_parameter_gradient<Real>(exec, branch, x, mean, rstd, accumulate,
+                                      parameters_.gradient(b.ln1_gain),
+                                      parameters_.gradient(b.ln1_bias));
+  layer_norm_backward<Real>(exec, branch, x, value(b.ln1_gain), value(b.ln1_bias), mean, rstd, dx,
+                            norm);
+  linear_parameter_gradient<Real>(exec, norm, dqkv, accumulate,
+                                  parameters_.gradient_matrix(b.qkv_weight),
+                                  parameters_.gradient(b.qkv_bias));
+}
+
+template <class Real>
+void Gpt2Stage<Real>::backward(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                               bool accumulate,
+                               const typename Stage<Real>::BucketFinal& bucket_final) {
+  if (part_.last && bucket_final) {
+    if (!tied()) bucket_final(parameters_.info()[output_matrix_].bucket);
+    bucket_final(final_bucket_);
+  }
+  for (int i = part_.blocks - 1; i >= 0; --i) {
+    if (capacity_.recompute) block_inner(exec, batch, slot, i, true);
+    mlp_backward(exec, batch, slot, i, accumulate);
+    attention_block_backward(exec, batch, slot, i, accumulate);
+    if (bucket_final) bucket_final(blocks_[i].bucket);
+  }
+  if (!part_.first) return;
+  embed_backward(exec, batch, slot, accumulate);
+  if (bucket_final) bucket_final(position_bucket_);
+}
+
+template <class Real>
+VectorRef<const Real> Gpt2Stage<Real>::losses(int micro_batch, int rows) {
+  const std::size_t first =
+      static_cast<std::size_t>(micro_batch) * capacity_.samples * capacity_.tokens;
+  return VectorRef<const Real>(loss_.data() + first, rows);
+}
+
+template <class Real>
+VectorRef<const Real> Gpt2Stage<Real>::logits(const ExecSpace& exec, int slot, int row) {
+  const int C = config_.n_embd;
+  const MatrixRef<Real> x = rows_of<Real>(slots_[slot].x_NC.back(), row, 1);
+  const MatrixRef<Real> norm = narrow(norm_NC_, 1, C);
+  const MatrixRef<Real> logits = narrow(logits_, 1, config_.vocabulary_size);
+  layer_norm_forward<Real>(exec, x, value(final_gain_), value(final_bias_),
+                           Real(config_.layer_norm_epsilon), norm, head_of(final_mean_N_, 1),
+                           head_of(final_rstd_N_, 1));
+  gemm(exec, Transpose::no, Transpose::yes, Real(1), norm, parameters_.matrix(output_matrix_),
+       Real(0), logits);
+  return VectorRef<const Real>(logits_.data(), config_.vocabulary_size);
+}
+
+template <class Real>
+MatrixRef<Real> Gpt2Stage<Real>::table_rows(int rows) {
+  return narrow(table_rows_UC_, rows, channels());
+}
+
+template <class Real>
+MatrixRef<Real> Gpt2Stage<Real>::table_gradient(const ExecSpace& exec,
+                                                const VectorRef<const std::int32_t>& first_of_U,
+                                                const VectorRef<const std::int32_t>& row_of,
+                                                int rows) {
+  const MatrixRef<Real> sums = narrow(table_gradient_UC_, rows, channels());
+  token_gradient<Real>(
+      exec, narrow(embedding_gradient_NC_, embedding_gradient_NC_.extent_int(0), channels()),
+      first_of_U, row_of, sums);
+  return sums;
+}
+
+template class Gpt2Stage<float>;
+template class Gpt2Stage<double>;
+
+}  // namespace deltapipe

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// GPT-2 (Radford et al. 2019) as a stage of consecutive blocks, as Hugging Face's GPT2LMHeadModel
+// computes it.
+#pragma once
+
+#include <vector>
+
+#include "core/base/random.hpp"
+#include "core/kernels/attention.hpp"
+#include "core/stage/stage.hpp"
+#include "models/gpt2/gpt2_config.hpp"
+#include "models/partition.hpp"
+
+namespace deltapipe {
+
+/// The parameters that a stage has, in its order, without taking memory for them.
+std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const StagePart& part);
+
+/// What a stage in fp32 takes for its parameters and in reserve().
+MemoryLedger gpt2_memory(const Gpt2Config& config, const StagePart& part,
+                         const StageCapacity& capacity);
+
+/// Floating-point operations of one sample of T tokens, forward and backward.
+ModelCost gpt2_cost(const Gpt2Config& config, int tokens);
+
+template <class Real>
+class Gpt2Stage final : public Stage<Real> {
+ public:
+  Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training);
+
+  ParameterArena<Real>& parameters() override { return parameters_; }
+  int channels() const override { return config_.n_embd; }
+  bool is_first() const override { return part_.first; }
+  bool is_last() const override { return part_.last; }
+  void reserve(const StageCapacity& capacity) override;
+
+  MatrixRef<Real> input(int slot, int rows) override;
+  MatrixRef<Real> output(int slot, int rows) override;
+  MatrixRef<Real> output_gradient(int slot, int rows) override;
+  MatrixRef<Real> input_gradient(int slot, int rows) override;
+
+  void forward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
+               bool accumulate) override;
+  void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
+                const typename Stage<Real>::BucketFinal& bucket_final) override;
+
+  VectorRef<const Real> losses(int micro_batch, int rows) override;
+  VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) override;
+
+  bool tied() const override { return config_.tie_word_embeddings; }
+  int token_table() const override { return token_table_; }
+  MatrixRef<Real> table_rows(int rows) override;
+  MatrixRef<Real> table_gradient(const ExecSpace& exec,
+                                 const VectorRef<const std::int32_t>& first_of_U,
+                                 const VectorRef<const std::int32_t>& row_of, int rows) override;
+
+ private:
+  /// Indices of a block's tensors.
+  struct Block {
+    int ln1_gain, ln1_bias, qkv_weight, qkv_bias, out_weight, out_bias;
+    int ln2_gain, ln2_bias, up_weight, up_bias, down_weight, down_bias;
+    int bucket;
+  };
+  /// What a block's backward pass needs besides the block's input.
+  struct BlockState {
+    Matrix<Real> qkv_N3C, attention_NC, middle_NC, hidden_NF;
+    Vector<Real> log_sum_BHT, mean1_N, rstd1_N, mean2_N, rstd2_N;
+  };
+  struct Slot {
+    std::vector<Matrix<Real>> x_NC;  ///< block inputs and, last, the stage's output
+    std::vector<BlockState> states;  ///< one a block, or one for all
+    Matrix<Real> gradient_NC;        ///< last stage: of its final block's output
+  };
+
+  friend std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config&, const StagePart&);
+  friend MemoryLedger gpt2_memory(const Gpt2Config&, const StagePart&, const StageCapacity&);
+  struct WithoutMemory {};
+  Gpt2Stage(const Gpt2Config& config, const StagePart& part, WithoutMemory);
+
+  void reserve(const StageCapacity& capacity, const ViewAllocator& memory);
+  BlockState make_state(int rows, const ViewAllocator& memory) const;
+  BlockState& state(int slot, int block);
+  VectorRef<Real> value(int index) const { return parameters_.value(index); }
+  Dropout dropout(const MicroBatch& batch, double probability, std::uint32_t site) const;
+  Dropout block_dropout(const MicroBatch& batch, double probability, int block, int site) const;
+  MatrixRef<Real> gradient(int slot, int rows);
+
+  void embed(const ExecSpace& exec, const MicroBatch& batch, int slot);
+  void embed_backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate);
+  void block_inner(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,
+                   bool training);
+  void block_output(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,
+                    bool training);
+  void mlp_backward(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,
+                    bool accumulate);
+  void attention_block_backward(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,
+                                bool accumulate);
+  void head(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
+            bool accumulate);
+
+  Gpt2Config config_;
+  StagePart part_;
+  StageCapacity capacity_;
+  ParameterArena<Real> parameters_;
+  std::vector<Block> blocks_;
+  int position_table_ = -1;
+  int token_table_ = -1;    ///< tied: on the last stage; else on the first
+  int output_matrix_ = -1;  ///< last stage
+  int final_gain_ = -1;
+  int final_bias_ = -1;
+  int final_bucket_ = -1;
+  int position_bucket_ = -1;
+
+  std::vector<Slot> slots_;
+  Matrix<Real> gradient_NC_;          ///< travels backwards through the blocks
+  Matrix<Real> norm_NC_, branch_NC_;  ///< workspaces of one width
+  Matrix<Real> wide_NF_, wide2_NF_;   ///< workspaces of F = max(n_inner, 3C)
+  Vector<Real> scores_, scores2_;
+  Matrix<Real> logits_;  ///< of a block of rows
+  Vector<Real> loss_, final_mean_N_, final_rstd_N_;
+  Matrix<Real> table_rows_UC_, table_gradient_UC_;
+  Matrix<Real> embedding_gradient_NC_;  ///< of all micro-batches of a step
+};
+
+}  // namespace deltapipe
