@@ -20,7 +20,7 @@
 #include "core/base/printable.hpp"
 #include "core/codec/codec.hpp"
 #include "core/text/corpus.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
+#include "models/model.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {
@@ -38,7 +38,7 @@ struct Inputs {
   InputFiles files;
   std::optional<Tokenizer> tokenizer;
   std::optional<SafetensorsReader> weights;
-  std::optional<Gpt2Config> config;
+  std::unique_ptr<Model> model;
   std::optional<DataSplit> data;
   std::string assumption;  ///< about the vocabulary, where it is not known
   std::vector<std::string> warnings;
@@ -49,7 +49,7 @@ struct Inputs {
 };
 
 /// Of a new model.
-void make_config(const Settings& settings, Inputs& inputs) {
+void make_model(const Settings& settings, Inputs& inputs) {
   int vocabulary = 1, end_of_text = 0;
   if (inputs.tokenizer || inputs.has_tokens_only(settings.data)) {
     const Vocabulary known = plan_vocabulary(settings, inputs.tokenizer, 0);
@@ -62,7 +62,7 @@ void make_config(const Settings& settings, Inputs& inputs) {
   } else {
     inputs.assumption = "the vocabulary is not known yet: all is without token embeddings";
   }
-  inputs.config = new_config(settings.model, vocabulary, end_of_text);
+  inputs.model = new_model(settings.model, vocabulary, end_of_text);
 }
 
 /// Reads what is there, as far as it is there.
@@ -73,10 +73,9 @@ Inputs read_inputs(const Settings& settings) {
   if (inputs.files.tokenizer) inputs.tokenizer = load_tokenizer(settings);
   if (inputs.files.weights) inputs.weights.emplace(SafetensorsReader::open_directory(model));
   if (model.empty())
-    make_config(settings, inputs);
+    make_model(settings, inputs);
   else if (inputs.files.config)
-    inputs.config =
-        load_config(model, inputs.weights ? &*inputs.weights : nullptr, inputs.warnings);
+    inputs.model = load_model(model, inputs.weights ? &*inputs.weights : nullptr, inputs.warnings);
   return inputs;
 }
 
@@ -84,14 +83,14 @@ void read_data(const Settings& settings, const ModelLayout& model, Inputs& input
   if (!inputs.files.texts || settings.data.train.empty()) return;
   if (!inputs.tokenizer && !holds_tokens_only(settings.data)) return;
   const Vocabulary vocabulary =
-      plan_vocabulary(settings, inputs.tokenizer, model.config.vocabulary_size);
-  check_vocabulary(settings, vocabulary.size, model.config);
+      plan_vocabulary(settings, inputs.tokenizer, model.model->shape().vocabulary);
+  check_vocabulary(settings, vocabulary.size, model.model->shape());
   inputs.data = load_data(settings.data, vocabulary, model.tokens);
 }
 
 PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const ModelLayout& model) {
-  PipelineShape shape =
-      pipeline_shape(pipeline_options(settings), model.config.vocabulary_size, model.tokens, true);
+  PipelineShape shape = pipeline_shape(pipeline_options(settings), model.model->shape().vocabulary,
+                                       model.tokens, true);
   shape.train_samples = inputs.data ? inputs.data->train.size() : settings.data.max_train_samples;
   return shape;
 }
@@ -117,12 +116,12 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
 
 void print_stages(const Settings& settings, const ModelLayout& model) {
   const int stages = settings.pipeline.stages;
-  const ModelCost cost = gpt2_cost(model.config, model.tokens);
-  const double whole = model.config.n_layer * cost.block + cost.head;
+  const ModelCost cost = model.model->cost(model.tokens);
+  const double whole = model.model->shape().blocks * cost.block + cost.head;
   std::printf("#\n# stage  blocks  parameters  share of work\n");
   for (int s = 0; s < stages; ++s) {
     double parameters = 0;
-    for (const ParameterInfo& p : gpt2_parameters(model.config, stage_part(model.partition, s)))
+    for (const ParameterInfo& p : model.model->parameters(stage_part(model.partition, s)))
       parameters += static_cast<double>(p.size);
     const double work = model.partition[s] * cost.block + (s + 1 == stages ? cost.head : 0);
     std::printf("# %5d  %6d  %10s  %11.1f %%\n", s, model.partition[s],
@@ -206,7 +205,7 @@ void print_disk(const std::vector<DiskNeed>& needs) {
 
 void print_wire(const Settings& settings, const ModelLayout& model) {
   const TrainingSettings& t = settings.training;
-  const CodecShape shape{t.micro_batch_size, model.tokens, model.config.n_embd};
+  const CodecShape shape{t.micro_batch_size, model.tokens, model.model->shape().channels};
   std::printf(
       "#\n# direction  payload of a micro-batch: first visit  later    wire a step and "
       "boundary\n");
@@ -246,8 +245,7 @@ void print_cache(const char* where, const CacheNeed& need, const PipelineShape& 
 /// What both ends keep is said once.
 void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
   const auto plan_of_stage = [&](int stage) {
-    return plan_rank(pipeline_options(settings), shape,
-                     {model.config.n_embd, model.config.tie_word_embeddings},
+    return plan_rank(pipeline_options(settings), shape, boundary_traits(*model.model),
                      place_of_rank(settings.pipeline, stage));
   };
   const RankPlan first = plan_of_stage(0), second = plan_of_stage(1);
@@ -306,8 +304,8 @@ std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inpu
 /// All that the model's configuration tells, and then what is refused of it.
 void check_model(const Settings& settings, Inputs& inputs,
                  const std::vector<RankMachine>& machines) {
-  const ModelLayout model = plan_layout(settings, *inputs.config);
-  print_warning_lines(warnings_of(settings, model.config));
+  const ModelLayout model = plan_layout(settings, std::move(inputs.model));
+  print_warning_lines(warnings_of(settings, model.model->dropout()));
   read_data(settings, model, inputs);
   const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
   if (inputs.data || settings.training.steps > 0)
@@ -316,7 +314,8 @@ void check_model(const Settings& settings, Inputs& inputs,
         total_steps(settings.training.steps, settings.training.epochs, steps_per_epoch)));
   const std::vector<RankMemory> ranks = print_model(settings, inputs, model, machines);
   std::fflush(stdout);
-  if (inputs.weights) check_weights(settings.model.path, *inputs.weights, model);
+  if (inputs.weights)
+    model.model->check_weights(settings.model.path, *inputs.weights, model.partition);
   check_resources(settings, inputs, model, ranks, machines);
 }
 
@@ -333,7 +332,7 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
               settings.pipeline.stages, settings.pipeline.replicas,
               100 * bubble_fraction(settings.pipeline.stages, settings.training.micro_batches));
   std::fflush(stdout);
-  if (inputs.config) check_model(settings, inputs, machines);
+  if (inputs.model) check_model(settings, inputs, machines);
   require(inputs.files);
 }
 

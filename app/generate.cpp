@@ -71,9 +71,9 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
     print_warnings(warnings_of_untrained(settings));
   }
   compare_inputs(progress, plan, nullptr);
-  const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
+  const std::unique_ptr<Stage<float>> stage = make_stage(settings, plan, grid, false);
   PipelineShape shape;
-  shape.vocabulary = plan.config.vocabulary_size;
+  shape.vocabulary = plan.model->shape().vocabulary;
   shape.tokens = plan.tokens;
   shape.training = false;
   Pipeline pipeline(pipeline_options(settings), shape, grid, progress, *stage);

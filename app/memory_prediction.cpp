@@ -15,7 +15,7 @@
 #include "comm/pipeline/token_table.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
 #include "core/base/error.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
+#include "models/model.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
 
@@ -27,8 +27,7 @@ namespace {
 
 RankPlan plan_of(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
                  const RankPlace& place) {
-  return plan_rank(pipeline_options(settings), shape,
-                   {model.config.n_embd, model.config.tie_word_embeddings}, place);
+  return plan_rank(pipeline_options(settings), shape, boundary_traits(*model.model), place);
 }
 
 /// The ends that a plan has, tied embeddings' excepted.
@@ -56,6 +55,11 @@ std::string bytes_text(std::uint64_t bytes) {
 
 }  // namespace
 
+BoundaryTraits boundary_traits(const Model& model) {
+  const ModelShape shape = model.shape();
+  return {shape.channels, shape.tied};
+}
+
 RankPlace place_of_rank(const PipelineSettings& settings, int rank) {
   return {rank % settings.stages, settings.stages, rank / settings.stages, settings.replicas};
 }
@@ -70,10 +74,10 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
                           std::uint64_t process_bytes) {
   const RankPlan plan = plan_of(settings, model, shape, place);
   const StagePart part = stage_part(model.partition, place.stage);
-  const std::vector<ParameterInfo> parameters = gpt2_parameters(model.config, part);
+  const std::vector<ParameterInfo> parameters = model.model->parameters(part);
   RankMemory memory;
   memory.process = process_bytes;
-  memory.ledger = gpt2_memory(model.config, part, plan.capacity);
+  memory.ledger = model.model->memory(part, plan.capacity);
   if (shape.training) {
     memory.ledger.add(Optimizer<float>::memory(parameters));
     std::size_t elements = 0;
@@ -113,7 +117,7 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
     if (rank > 0 || !settings.output.save_model) continue;
     std::uint64_t parameters = 0;
     for (int s = 0; s < settings.pipeline.stages; ++s)
-      for (const ParameterInfo& p : gpt2_parameters(model.config, stage_part(model.partition, s)))
+      for (const ParameterInfo& p : model.model->parameters(stage_part(model.partition, s)))
         parameters += p.size;
     needs[settings.output.directory] +=
         parameters * (settings.output.model_precision == Precision::fp32 ? 4 : 2);

@@ -11,7 +11,7 @@
 #include "core/base/error.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/safetensors.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
+#include "models/model.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {
@@ -25,7 +25,7 @@ constexpr std::size_t kPieceElements = std::size_t{1} << 22;
 std::vector<std::vector<ParameterInfo>> parameters_by_stage(const ModelPlan& plan) {
   std::vector<std::vector<ParameterInfo>> all;
   for (int s = 0; s < static_cast<int>(plan.partition.size()); ++s)
-    all.push_back(gpt2_parameters(plan.config, stage_part(plan.partition, s)));
+    all.push_back(plan.model->parameters(stage_part(plan.partition, s)));
   return all;
 }
 
@@ -85,7 +85,8 @@ void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressTh
               progress.irecv({owner, piece.data()}, bytes, s, kModelTag, grid.pipeline_comm()));
         }
         if (writer)
-          writer->write_fp32_rows(saved_name(p.name), first, std::span(piece).first(count));
+          writer->write_fp32_rows(plan.model->saved_name(p.name), first,
+                                  std::span(piece).first(count));
       }
     }
   }
@@ -123,10 +124,10 @@ std::string save_model(const std::string& directory, Precision precision, const 
     for (const auto& infos : parameters_by_stage(plan))
       declared.insert(declared.end(), infos.begin(), infos.end());
     SafetensorsWriter writer(model.path() + "/model.safetensors",
-                             tensor_declarations(declared, precision));
+                             tensor_declarations(*plan.model, declared, precision));
     transfer_weights(plan, grid, progress, stage, &writer);
     writer.finish();
-    plan.config.save(model.path());
+    plan.model->save_configuration(model.path());
     if (plan.tokenizer) plan.tokenizer->save(model.path());
     return model.commit();
   } catch (const UserError& error) {

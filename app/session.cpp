@@ -14,7 +14,6 @@
 #include "core/text/corpus.hpp"
 #include "core/text/token_file.hpp"
 #include "core/text/tokenizer_files.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {
@@ -42,67 +41,38 @@ Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokeniz
   return shared_vocabulary(files, model_size);
 }
 
-Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_of_text) {
-  Gpt2Config config;
-  config.n_layer = model.n_layer;
-  config.n_head = model.n_head;
-  config.n_embd = model.n_embd;
-  config.n_inner = model.n_inner > 0 ? model.n_inner : 4 * model.n_embd;
-  config.n_positions = model.n_positions;
-  config.vocabulary_size = vocabulary_size;
-  config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;
-  config.bos_token_id = std::max(0, end_of_text);
-  config.eos_token_ids = {std::max(0, end_of_text)};
-  config.check("[model.new]");
-  return config;
+std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text) {
+  NewModel shape;
+  shape.blocks = model.n_layer;
+  shape.heads = model.n_head;
+  shape.channels = model.n_embd;
+  shape.positions = model.n_positions;
+  shape.hidden = model.n_inner;
+  shape.vocabulary = vocabulary_size;
+  shape.end_of_text = end_of_text;
+  return model_types().front().create(shape);
 }
 
-void check_weights(const std::string& directory, const SafetensorsReader& weights,
-                   const ModelLayout& layout) {
-  const Gpt2Config& config = layout.config;
-  const std::string name = "h." + std::to_string(config.n_layer) + ".ln_1.weight";
-  if (weights.contains(name) || weights.contains("transformer." + name))
-    throw UserError({.what = "the weights have more blocks than config.json says",
-                     .file = directory,
-                     .value = "n_layer " + std::to_string(config.n_layer) + ", tensor " + name,
-                     .remedy = "set n_layer in config.json to the number of blocks"});
-  for (int stage = 0; stage < static_cast<int>(layout.partition.size()); ++stage)
-    check_weights(weights, gpt2_parameters(config, stage_part(layout.partition, stage)));
-}
-
-Gpt2Config load_config(const std::string& directory, const SafetensorsReader* weights,
-                       std::vector<std::string>& warnings) {
-  Gpt2Config config = Gpt2Config::load(directory);
-  if (config.tie_word_embeddings && weights != nullptr && has_own_head(*weights)) {
-    config.tie_word_embeddings = false;
-    warnings.push_back(printable(directory, 200) +
-                       ": config.json says tie_word_embeddings, but lm_head.weight is another "
-                       "matrix than transformer.wte.weight: both are kept, untied, as transformers "
-                       "5 does; to tie them, remove lm_head.weight");
-  }
-  return config;
-}
-
-void check_vocabulary(const Settings& settings, int vocabulary_size, const Gpt2Config& config) {
-  if (vocabulary_size > config.vocabulary_size)
+void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model) {
+  if (vocabulary_size > model.vocabulary)
     throw UserError({.what = "the tokenizer has more tokens than the model in " +
                              settings.model.path + " has embeddings",
                      .value = std::to_string(vocabulary_size) + " tokens, " +
-                              std::to_string(config.vocabulary_size) + " embeddings",
+                              std::to_string(model.vocabulary) + " embeddings",
                      .remedy = "set tokenizer.path to the tokenizer that the model was made with",
                      .keys = {"tokenizer.path", "model.path"}});
 }
 
-ModelLayout plan_layout(const Settings& settings, Gpt2Config config) {
-  if (settings.model.dropout_embedding >= 0) config.embd_pdrop = settings.model.dropout_embedding;
-  if (settings.model.dropout_attention >= 0) config.attn_pdrop = settings.model.dropout_attention;
-  if (settings.model.dropout_residual >= 0) config.resid_pdrop = settings.model.dropout_residual;
+ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) {
+  model->set_dropout({settings.model.dropout_embedding, settings.model.dropout_attention,
+                      settings.model.dropout_residual});
+  const ModelShape shape = model->shape();
   const int tokens =
-      settings.data.sequence_length > 0 ? settings.data.sequence_length : config.n_positions;
-  if (tokens > config.n_positions)
+      settings.data.sequence_length > 0 ? settings.data.sequence_length : shape.positions;
+  if (tokens > shape.positions)
     throw UserError({.what = "data.sequence_length is longer than the model has positions",
                      .value = std::to_string(tokens),
-                     .remedy = "use at most " + std::to_string(config.n_positions),
+                     .remedy = "use at most " + std::to_string(shape.positions),
                      .keys = {"data.sequence_length"}});
   // Rows of a step are counted in 32 bits.
   const TrainingSettings& t = settings.training;
@@ -117,15 +87,14 @@ ModelLayout plan_layout(const Settings& settings, Gpt2Config config) {
          .keys = {"training.micro_batches", "training.micro_batch_size", "data.sequence_length"}});
   std::vector<int> partition = settings.pipeline.partition;
   if (partition.empty())
-    partition =
-        balanced_partition(config.n_layer, settings.pipeline.stages, gpt2_cost(config, tokens));
+    partition = balanced_partition(shape.blocks, settings.pipeline.stages, model->cost(tokens));
   else
-    check_partition(partition, config.n_layer, settings.pipeline.stages);
-  return {config, partition, tokens};
+    check_partition(partition, shape.blocks, settings.pipeline.stages);
+  return {std::move(model), std::move(partition), tokens};
 }
 
 Vocabulary ModelPlan::vocabulary() const {
-  return tokenizer ? Vocabulary(*tokenizer) : Vocabulary(config.vocabulary_size, end_of_text);
+  return tokenizer ? Vocabulary(*tokenizer) : Vocabulary(model->shape().vocabulary, end_of_text);
 }
 
 ModelPlan plan_model(const Settings& settings) {
@@ -133,31 +102,31 @@ ModelPlan plan_model(const Settings& settings) {
   const bool is_new = settings.model.path.empty();
   std::vector<std::string> warnings;
   std::optional<SafetensorsReader> weights;
-  Gpt2Config config;
+  std::unique_ptr<Model> model;
   if (!is_new) {
     weights.emplace(SafetensorsReader::open_directory(settings.model.path));
-    config = load_config(settings.model.path, &*weights, warnings);
+    model = load_model(settings.model.path, &*weights, warnings);
   }
   const Vocabulary vocabulary =
-      plan_vocabulary(settings, tokenizer, is_new ? 0 : config.vocabulary_size);
-  if (is_new) config = new_config(settings.model, vocabulary.size, vocabulary.end_of_text);
-  check_vocabulary(settings, vocabulary.size, config);
+      plan_vocabulary(settings, tokenizer, is_new ? 0 : model->shape().vocabulary);
+  if (is_new) model = new_model(settings.model, vocabulary.size, vocabulary.end_of_text);
+  check_vocabulary(settings, vocabulary.size, model->shape());
   const std::int32_t end_of_text = vocabulary.end_of_text;
-  ModelLayout layout = plan_layout(settings, config);
-  if (weights) check_weights(settings.model.path, *weights, layout);
+  ModelLayout layout = plan_layout(settings, std::move(model));
+  if (weights) layout.model->check_weights(settings.model.path, *weights, layout.partition);
   return {std::move(layout), std::move(tokenizer), end_of_text, std::move(warnings),
           std::move(weights)};
 }
 
-std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
-                                             const ProcessGrid& grid, bool training) {
-  auto stage = std::make_unique<Gpt2Stage<float>>(
-      plan.config, stage_part(plan.partition, grid.stage()), training);
+std::unique_ptr<Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
+                                         const ProcessGrid& grid, bool training) {
+  std::unique_ptr<Stage<float>> stage =
+      plan.model->make_stage(stage_part(plan.partition, grid.stage()), training);
   if (plan.weights) {
-    load_weights<float>(*plan.weights, stage->parameters());
+    plan.model->load(*plan.weights, stage->parameters());
     plan.weights.reset();
   } else {
-    initialise_weights<float>(plan.config, settings.training.seed, stage->parameters());
+    plan.model->initialise(settings.training.seed, stage->parameters());
   }
   return stage;
 }

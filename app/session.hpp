@@ -14,14 +14,13 @@
 #include "core/text/dataset.hpp"
 #include "core/text/tokenizer.hpp"
 #include "core/text/vocabulary.hpp"
-#include "models/gpt2/gpt2_config.hpp"
-#include "models/gpt2/gpt2_stage.hpp"
+#include "models/model.hpp"
 
 namespace deltapipe {
 
 /// What config.json and the deck say together.
 struct ModelLayout {
-  Gpt2Config config;
+  std::shared_ptr<const Model> model;
   std::vector<int> partition;  ///< blocks a stage
   int tokens = 0;              ///< T
 };
@@ -45,24 +44,14 @@ std::optional<Tokenizer> load_tokenizer(const Settings& settings);
 Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
                            int model_size);
 
-/// The shape of [model.new], to be given a vocabulary of its tokenizer.
-Gpt2Config new_config(const ModelSettings& model, int vocabulary_size, int end_of_text);
-
-/// A directory's config.json, corrected by what its weights are (null: they are not there yet).
-/// Throws UserError.
-Gpt2Config load_config(const std::string& directory, const SafetensorsReader* weights,
-                       std::vector<std::string>& warnings);
+/// The model of [model.new], to be given a vocabulary of its tokenizer.
+std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text);
 
 /// UserError when there are more tokens than the model has embeddings.
-void check_vocabulary(const Settings& settings, int vocabulary_size, const Gpt2Config& config);
+void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model);
 
 /// Checks the configuration against the deck, whose dropout it takes. Throws UserError.
-ModelLayout plan_layout(const Settings& settings, Gpt2Config config);
-
-/// Compares weights' headers with what config.json says. A model that is cut short by its
-/// config.json would train, as another model. Throws UserError.
-void check_weights(const std::string& directory, const SafetensorsReader& weights,
-                   const ModelLayout& layout);
+ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model);
 
 /// Reads configuration and tokenizer (or trains one), opens the weights and checks all of them
 /// against the deck. Throws UserError.
@@ -70,8 +59,8 @@ ModelPlan plan_model(const Settings& settings);
 
 /// This rank's stage with its weights, read from those of the plan, which are closed then, or made
 /// new.
-std::unique_ptr<Gpt2Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
-                                             const ProcessGrid& grid, bool training);
+std::unique_ptr<Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
+                                         const ProcessGrid& grid, bool training);
 
 /// What Kokkos was built with and runs on, for outputs.
 std::string kokkos_configuration();

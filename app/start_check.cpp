@@ -108,32 +108,10 @@ std::string fingerprint(const TokenDataset& set) {
          " tokens, hash " + hexadecimal(set.fingerprint());
 }
 
-std::vector<Fact> facts_of(const Gpt2Config& c) {
+std::vector<Fact> facts_of(const Model& model) {
   std::vector<Fact> facts;
-  const auto add = [&](const char* key, auto value) {
-    std::ostringstream text;
-    text.precision(17);
-    text << key << " = " << value;
-    facts.push_back(
-        {"model configuration", text.str(), "give every rank the same config.json and deck"});
-  };
-  add("n_layer", c.n_layer);
-  add("n_head", c.n_head);
-  add("n_embd", c.n_embd);
-  add("n_positions", c.n_positions);
-  add("vocab_size", c.vocabulary_size);
-  add("n_inner", c.n_inner);
-  add("layer_norm_epsilon", c.layer_norm_epsilon);
-  add("initializer_range", c.initializer_range);
-  add("embd_pdrop", c.embd_pdrop);
-  add("attn_pdrop", c.attn_pdrop);
-  add("resid_pdrop", c.resid_pdrop);
-  add("tie_word_embeddings", c.tie_word_embeddings);
-  add("bos_token_id", c.bos_token_id.value_or(-1));
-  std::string ends;
-  for (const int id : c.eos_token_ids) ends += (ends.empty() ? "" : ", ") + std::to_string(id);
-  add("eos_token_id", ends);
-  add("pad_token_id", c.pad_token_id.value_or(-1));
+  for (const std::string& line : model.configuration())
+    facts.push_back({"model configuration", line, "give every rank the same config.json and deck"});
   return facts;
 }
 
@@ -155,7 +133,7 @@ void compare_program_and_deck(MPI_Comm world, Command command, Settings& setting
 }
 
 void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data) {
-  std::vector<Fact> facts = facts_of(plan.config);
+  std::vector<Fact> facts = facts_of(*plan.model);
   facts.push_back(
       {"tokenizer", fingerprint(plan.tokenizer), "give every rank the same tokenizer files"});
   if (data != nullptr) {

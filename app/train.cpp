@@ -39,7 +39,7 @@ constexpr std::chrono::seconds kLateAnswerLimit{3};
 
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                              const TokenDataset& train, bool training) {
-  PipelineShape shape = pipeline_shape(pipeline_options(settings), plan.config.vocabulary_size,
+  PipelineShape shape = pipeline_shape(pipeline_options(settings), plan.model->shape().vocabulary,
                                        plan.tokens, training);
   shape.train_samples = train.size();
   shape.data_fingerprint = train.fingerprint();
@@ -172,7 +172,7 @@ class Trainer {
     plan_.emplace(plan_model(settings_));
     if (grid_.rank() == 0) {
       print_warnings(plan_->warnings);
-      print_warnings(warnings_of(settings_, plan_->config));
+      print_warnings(warnings_of(settings_, plan_->model->dropout()));
     }
     data_ = load_data(settings_.data, plan_->vocabulary(), plan_->tokens);
     compare_inputs(progress_, *plan_, &data_);
@@ -242,9 +242,8 @@ class Trainer {
   }
 
   std::string description() const {
-    std::string text = "GPT-2 of " + std::to_string(plan_->config.n_layer) + " blocks x " +
-                       std::to_string(plan_->config.n_embd) + " channels, vocabulary " +
-                       std::to_string(plan_->config.vocabulary_size) + "; blocks a stage";
+    std::string text = plan_->model->description() + ", vocabulary " +
+                       std::to_string(plan_->model->shape().vocabulary) + "; blocks a stage";
     for (const int blocks : plan_->partition) text += " " + std::to_string(blocks);
     text += "; " + std::to_string(grid_.replicas()) + " replica(s)\n" +
             std::to_string(data_.train.size()) + " training and " +
@@ -260,7 +259,7 @@ class Trainer {
     tensors_ = 0;
     for (int s = 0; s < grid_.stages(); ++s) {
       if (s == grid_.stage()) tensors_before_ = tensors_;
-      tensors_ += gpt2_parameters(plan_->config, stage_part(plan_->partition, s)).size();
+      tensors_ += plan_->model->parameters(stage_part(plan_->partition, s)).size();
     }
   }
 
@@ -490,7 +489,7 @@ class Trainer {
   std::optional<RunFile> run_file_;
   std::optional<ModelPlan> plan_;
   DataSplit data_;
-  std::unique_ptr<Gpt2Stage<float>> stage_;
+  std::unique_ptr<Stage<float>> stage_;
   std::optional<StepPlanner> planner_, validation_planner_;
   std::unique_ptr<Pipeline> pipeline_;
   std::optional<Optimizer<float>> optimizer_;
@@ -527,7 +526,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
                      .remedy = "set data.validation_fraction above 0 or name files in "
                                "data.validation; to evaluate the training text, name its files",
                      .keys = {"data.validation_fraction", "data.validation"}});
-  const std::unique_ptr<Gpt2Stage<float>> stage = make_stage(settings, plan, grid, false);
+  const std::unique_ptr<Stage<float>> stage = make_stage(settings, plan, grid, false);
   Pipeline pipeline(pipeline_options(settings), pipeline_shape(settings, plan, data.train, false),
                     grid, progress, *stage);
   const StepPlanner planner(set, 0, false, step_layout(settings));

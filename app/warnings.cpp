@@ -14,11 +14,11 @@ namespace deltapipe {
 namespace {
 
 /// Two visits of a sample drop different values, and their difference is what delta sends.
-std::string dropout_warning(const Gpt2Config& model) {
+std::string dropout_warning(const DropoutProbabilities& dropout) {
   std::string given, remedy;
-  for (const auto& [name, probability] : {std::pair{"dropout_embedding", model.embd_pdrop},
-                                          std::pair{"dropout_attention", model.attn_pdrop},
-                                          std::pair{"dropout_residual", model.resid_pdrop}}) {
+  for (const auto& [name, probability] : {std::pair{"dropout_embedding", dropout.embedding},
+                                          std::pair{"dropout_attention", dropout.attention},
+                                          std::pair{"dropout_residual", dropout.residual}}) {
     if (probability <= 0) continue;
     given += (given.empty() ? "" : ", ") + std::string(name) + " " + number_text("%g", probability);
     remedy += (remedy.empty() ? "model." : ", model.") + std::string(name) + " = 0";
@@ -32,11 +32,12 @@ std::string dropout_warning(const Gpt2Config& model) {
 
 }  // namespace
 
-std::vector<std::string> warnings_of(const Settings& settings, const Gpt2Config& model) {
+std::vector<std::string> warnings_of(const Settings& settings,
+                                     const DropoutProbabilities& dropout) {
   std::vector<std::string> warnings;
   if (settings.forward.kind == CodecKind::delta && settings.pipeline.stages > 1) {
-    std::string dropout = dropout_warning(model);
-    if (!dropout.empty()) warnings.push_back(std::move(dropout));
+    std::string warning = dropout_warning(dropout);
+    if (!warning.empty()) warnings.push_back(std::move(warning));
   }
   return warnings;
 }

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
-#include "models/gpt2/gpt2_config.hpp"
+#include "models/model.hpp"
 
 namespace deltapipe {
 
 /// Sentences that tell what is doubtful and what to do, for a deck and the model that it trains
 /// (with the deck's dropout). Empty: nothing is.
-std::vector<std::string> warnings_of(const Settings& settings, const Gpt2Config& model);
+std::vector<std::string> warnings_of(const Settings& settings, const DropoutProbabilities& dropout);
 
 /// The same, for what only the number of steps tells.
 std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps);

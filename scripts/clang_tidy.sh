@@ -67,7 +67,7 @@ source_of() {
   elif [[ -e ${1%.hpp}.cpp ]]; then
     echo "${1%.hpp}.cpp"
   else
-    git grep -l -F "#include \"${1#tests/}\"" -- '*.cpp' | head -n 1
+    git grep -l -F "#include \"${1#tests/}\"" -- '*.cpp' | head -n 1 || true
   fi
 }
 

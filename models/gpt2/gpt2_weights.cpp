@@ -81,13 +81,6 @@ void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& paramet
   }
 }
 
-std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file) {
-  constexpr bool kMirrors = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSpace>::accessible;
-  std::size_t largest = 0;
-  for (const ParameterInfo& p : parameters) largest = std::max(largest, p.size);
-  return largest * sizeof(float) * ((from_file ? 1 : 0) + (kMirrors ? 1 : 0));
-}
-
 bool has_own_head(const SafetensorsReader& reader) {
   const std::string head = "lm_head.weight", embedding = stored_name(reader, "wte.weight");
   if (!reader.contains(head) || !reader.contains(embedding)) return false;
@@ -131,17 +124,6 @@ void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
     }
     Kokkos::deep_copy(target, host);
   }
-}
-
-std::vector<TensorDeclaration> tensor_declarations(const std::vector<ParameterInfo>& parameters,
-                                                   Precision precision) {
-  const TensorType type = precision == Precision::fp16   ? TensorType::F16
-                          : precision == Precision::bf16 ? TensorType::BF16
-                                                         : TensorType::F32;
-  std::vector<TensorDeclaration> declarations;
-  for (const ParameterInfo& p : parameters)
-    declarations.push_back({saved_name(p.name), type, p.shape});
-  return declarations;
 }
 
 template void load_weights<float>(const SafetensorsReader&, ParameterArena<float>&);

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "core/base/precision.hpp"
 #include "core/files/safetensors.hpp"
 #include "core/stage/parameters.hpp"
 #include "models/gpt2/gpt2_config.hpp"
@@ -22,10 +21,6 @@ void check_weights(const SafetensorsReader& reader, const std::vector<ParameterI
 template <class Real>
 void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& parameters);
 
-/// Host memory that load_weights() (`from_file`) or initialise_weights() takes in passing for
-/// parameters in fp32.
-std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file);
-
 /// Whether the files hold an lm_head.weight that is another matrix than their token embedding.
 /// transformers 5 then keeps both, whatever tie_word_embeddings in config.json says. UserError for
 /// weights that cannot be read.
@@ -40,9 +35,5 @@ void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
 
 /// The name under which GPT2LMHeadModel saves a parameter.
 std::string saved_name(const std::string& parameter);
-
-/// What a saved file declares for these parameters.
-std::vector<TensorDeclaration> tensor_declarations(const std::vector<ParameterInfo>& parameters,
-                                                   Precision precision);
 
 }  // namespace deltapipe

@@ -7,6 +7,7 @@
 
 #include "core/base/error.hpp"
 #include "files_support.hpp"
+#include "models/gpt2/gpt2_model.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/gpt2/gpt2_weights.hpp"
 #include "models/optimizer.hpp"
@@ -56,7 +57,8 @@ void save_without(const TemporaryDirectory& directory, const Gpt2Config& config,
                   const std::string& left_out, const Values& values) {
   Gpt2Stage<float> stage(config, {0, config.n_layer, true, true}, false);
   std::vector<TensorDeclaration> declared;
-  for (const auto& tensor : tensor_declarations(stage.parameters().info(), Precision::fp32))
+  for (const auto& tensor :
+       tensor_declarations(Gpt2Model(config), stage.parameters().info(), Precision::fp32))
     if (tensor.name != left_out) declared.push_back(tensor);
   SafetensorsWriter writer(directory / "model.safetensors", declared);
   for (const auto& [name, tensor] : values)

@@ -17,8 +17,8 @@ Settings delta_over(int stages) {
 }  // namespace
 
 TEST_CASE("delta with the dropout of GPT-2's own config.json is warned of, with the remedy") {
-  const Gpt2Config model;  // 0.1 each, as the published one
-  const auto warnings = warnings_of(delta_over(2), model);
+  const DropoutProbabilities dropout{0.1, 0.1, 0.1};
+  const auto warnings = warnings_of(delta_over(2), dropout);
   REQUIRE(warnings.size() == 1);
   CHECK(warnings[0].find("dropout_attention 0.1") != std::string::npos);
   CHECK(warnings[0].find("set model.dropout_embedding = 0, model.dropout_attention = 0, "
@@ -26,18 +26,18 @@ TEST_CASE("delta with the dropout of GPT-2's own config.json is warned of, with 
 }
 
 TEST_CASE("dropout is warned of where it hurts and only there") {
-  Gpt2Config model;
-  CHECK(warnings_of(delta_over(1), model).empty());
+  DropoutProbabilities dropout{0.1, 0.1, 0.1};
+  CHECK(warnings_of(delta_over(1), dropout).empty());
   Settings direct = delta_over(2);
   direct.forward.kind = CodecKind::quantize;
-  CHECK(warnings_of(direct, model).empty());
-  model.embd_pdrop = model.attn_pdrop = 0;
-  const auto warnings = warnings_of(delta_over(2), model);
+  CHECK(warnings_of(direct, dropout).empty());
+  dropout.embedding = dropout.attention = 0;
+  const auto warnings = warnings_of(delta_over(2), dropout);
   REQUIRE(warnings.size() == 1);
   CHECK(warnings[0].find("attention") == std::string::npos);
   CHECK(warnings[0].find("set model.dropout_residual = 0") != std::string::npos);
-  model.resid_pdrop = 0;
-  CHECK(warnings_of(delta_over(2), model).empty());
+  dropout.residual = 0;
+  CHECK(warnings_of(delta_over(2), dropout).empty());
 }
 
 TEST_CASE("a trace of a step that does not come is warned of") {

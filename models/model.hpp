@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A model with its configuration, before its weights: all that the program knows of an
+// architecture. A new one is a folder with a class derived from Model and a line in the table of
+// model_types().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/memory_ledger.hpp"
+#include "core/base/precision.hpp"
+#include "core/files/safetensors.hpp"
+#include "core/stage/parameters.hpp"
+#include "core/stage/stage.hpp"
+#include "models/partition.hpp"
+
+namespace deltapipe {
+
+struct ModelShape {
+  int blocks = 0;
+  int channels = 0;   ///< C, width of what crosses a boundary
+  int positions = 0;  ///< the longest sequence T
+  int vocabulary = 0;
+  bool tied = false;  ///< the token embedding is the output matrix as well
+};
+
+/// Negative: the model's own.
+struct DropoutProbabilities {
+  double embedding = -1;
+  double attention = -1;
+  double residual = -1;
+};
+
+/// Shape of a new model.
+struct NewModel {
+  int blocks = 0;
+  int heads = 0;
+  int channels = 0;
+  int positions = 0;
+  int hidden = 0;  ///< width of the MLP; 0: 4 channels
+  int vocabulary = 0;
+  int end_of_text = 0;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual ModelShape shape() const = 0;
+  /// "GPT-2 of 12 blocks x 768 channels"
+  virtual std::string description() const = 0;
+  /// "key = value" of everything that changes results, for comparison between ranks.
+  virtual std::vector<std::string> configuration() const = 0;
+  virtual DropoutProbabilities dropout() const = 0;
+  virtual void set_dropout(const DropoutProbabilities& dropout) = 0;
+  virtual ModelCost cost(int tokens) const = 0;
+
+  /// The parameters that a stage has, in its order, without taking memory for them.
+  virtual std::vector<ParameterInfo> parameters(const StagePart& part) const = 0;
+  /// What a stage in fp32 takes for its parameters and in reserve().
+  virtual MemoryLedger memory(const StagePart& part, const StageCapacity& capacity) const = 0;
+  virtual std::unique_ptr<Stage<float>> make_stage(const StagePart& part, bool training) const = 0;
+
+  /// Initial values of a stage's parameters, keyed by seed and tensor name, so that every partition
+  /// gets the same.
+  virtual void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const = 0;
+  /// Reads a stage's parameters. UserError for a missing tensor, another shape, or values that are
+  /// not finite.
+  virtual void load(const SafetensorsReader& weights, ParameterArena<float>& parameters) const = 0;
+  /// Compares weights' headers with the configuration. A model that is cut short by its
+  /// configuration would train, as another model. Throws UserError.
+  virtual void check_weights(const std::string& directory, const SafetensorsReader& weights,
+                             const std::vector<int>& partition) const = 0;
+
+  /// Writes DIRECTORY/config.json, which transformers loads.
+  virtual void save_configuration(const std::string& directory) const = 0;
+  /// The name under which transformers knows a parameter.
+  virtual std::string saved_name(const std::string& parameter) const = 0;
+};
+
+/// One architecture, by the model_type of config.json.
+struct ModelType {
+  const char* name;
+  /// A directory's config.json, corrected by what its weights are (null: they are not there yet),
+  /// of which a warning tells. Throws UserError.
+  std::unique_ptr<Model> (*load)(const std::string& directory, const SafetensorsReader* weights,
+                                 std::vector<std::string>& warnings);
+  std::unique_ptr<Model> (*create)(const NewModel& shape);
+};
+
+/// The first one is that of new models.
+std::span<const ModelType> model_types();
+
+/// By the model_type of a directory's config.json. Throws UserError.
+std::unique_ptr<Model> load_model(const std::string& directory, const SafetensorsReader* weights,
+                                  std::vector<std::string>& warnings);
+
+/// What a saved file declares for these parameters.
+std::vector<TensorDeclaration> tensor_declarations(const Model& model,
+                                                   const std::vector<ParameterInfo>& parameters,
+                                                   Precision precision);
+
+/// Host memory that load() (`from_file`) or initialise() takes in passing for parameters in fp32.
+std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file);
+
+}  // namespace deltapipe
