@@ -198,9 +198,8 @@ void print_disk(const std::vector<DiskNeed>& needs) {
     std::printf("# disk: %s more in %s", text_of(need.bytes).c_str(), need.directory.c_str());
     if (!error) std::printf(", %s free", text_of(space.available).c_str());
     std::printf("\n");
-    if (!error && space.available < need.bytes)
-      std::printf("# warning: too little disk space in %s\n", need.directory.c_str());
   }
+  print_warning_lines(warnings_of_disk(needs));
 }
 
 void print_wire(const Settings& settings, const ModelLayout& model) {

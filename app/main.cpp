@@ -147,6 +147,15 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
   return exit_success;
 }
 
+/// What was printed is a command's result, but for a training, which leaves files.
+int status_of_output(const std::variant<CommandLine, int>& command_line) {
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  const auto* line = std::get_if<CommandLine>(&command_line);
+  if (is_written || (line != nullptr && line->command == Command::train)) return exit_success;
+  std::fprintf(stderr, "deltapipe: error: standard output cannot be written\n");
+  return exit_failure;
+}
+
 }  // namespace
 
 }  // namespace deltapipe
@@ -155,13 +164,17 @@ int main(int argc, char** argv) {
   using namespace deltapipe;
   restart_with_better_blas_kernels(argv);
   remember_process_cores();
+  outlive_readers();
   try {
     StartWatch watch;
     const MpiSession mpi(&argc, &argv);
+    if (mpi.size() == 1) watch.stop();
     try {
       const auto command_line = read_command_line(mpi, argc, argv);
-      if (const int* status = std::get_if<int>(&command_line)) return *status;
-      return run(std::get<CommandLine>(command_line), mpi, watch, argc, argv);
+      if (const int* status = std::get_if<int>(&command_line))
+        return *status == exit_success ? status_of_output(command_line) : *status;
+      const int status = run(std::get<CommandLine>(command_line), mpi, watch, argc, argv);
+      return status == exit_success ? status_of_output(command_line) : status;
     } catch (const std::exception& error) {
       // Outside of all agreements the others cannot be told; MPI_Finalize would wait for them.
       std::fprintf(stderr, "\ndeltapipe: error: %s\n", error.what());

@@ -15,6 +15,7 @@
 #include "comm/pipeline/token_table.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
 #include "core/base/error.hpp"
+#include "core/files/run_file.hpp"
 #include "models/model.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
@@ -77,6 +78,8 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
   const std::vector<ParameterInfo> parameters = model.model->parameters(part);
   RankMemory memory;
   memory.process = process_bytes;
+  const bool writes_run_file = shape.training && place.first() && place.replica == 0;
+  if (writes_run_file) memory.process += RunFile::kMemoryBytes;
   memory.ledger = model.model->memory(part, plan.capacity);
   if (shape.training) {
     memory.ledger.add(Optimizer<float>::memory(parameters));
@@ -229,6 +232,19 @@ void check_budgets(const Settings& settings, const ModelLayout& model, const Pip
     for (const BoundaryEndPlan* end :
          ends_of(plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank))))
       check_cache_budget(*end);
+}
+
+std::vector<std::string> warnings_of_disk(const std::vector<DiskNeed>& needs) {
+  std::vector<std::string> warnings;
+  for (const DiskNeed& need : needs) {
+    std::error_code error;
+    const fs::space_info space = fs::space(existing_parent(need.directory), error);
+    if (!error && space.available < need.bytes)
+      warnings.push_back("too little disk space in " + need.directory + ": " +
+                         bytes_text(space.available) + " free, " + bytes_text(need.bytes) +
+                         " needed");
+  }
+  return warnings;
 }
 
 }  // namespace deltapipe

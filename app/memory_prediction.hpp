@@ -62,6 +62,8 @@ void check_spill_space(const std::vector<SpillNeed>& needs);
 
 /// The nearest directory above that exists: where a run will make `directory`.
 std::filesystem::path existing_parent(std::filesystem::path directory);
+/// One for each directory that has less than it needs.
+std::vector<std::string> warnings_of_disk(const std::vector<DiskNeed>& needs);
 
 struct RankPeak {
   std::uint64_t host = 0;

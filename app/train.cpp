@@ -218,6 +218,8 @@ class Trainer {
     }
     all_reduce(progress_, grid_.world(), bytes, Reduction::sum);
     std::vector<RankPeak> peaks;
+    if (grid_.rank() == 0)
+      print_warnings(warnings_of_disk(disk_needs(settings_, *plan_, shape, {0})));
     for (std::size_t r = 0; r < ranks; ++r) peaks.push_back({bytes[2 * r], bytes[2 * r + 1]});
     check_memory(peaks, machines);
     compare_spill_space(progress_,
@@ -283,10 +285,12 @@ class Trainer {
     pipeline_->train_step(data_.train, plan, step % settings_.output.log_every == 0,
                           [&] { update(step, plan, record); });
     if (compares_replicas_after(step + 1)) replica_check_->compare(pipeline_->exec(), step + 1);
+    record.collective_bytes += progress_.take_collective_bytes();  // which rank 0 counts
     if (traced) {
       progress_.account().suspend(Clock::now());
       write_trace(progress_, TraceRecorder::instance().stop(),
                   settings_.output.directory + "/trace.json");
+      progress_.take_collective_bytes();  // of gathering the trace
       progress_.account().resume(Clock::now());
     }
 
@@ -372,8 +376,6 @@ class Trainer {
     std::copy(values.begin() + tensors_ + grid_.replicas(), values.end(),
               measured.values().begin());
     measured.fill(record);
-    // What the sum itself sent, which rank 0 counts.
-    record.collective_bytes += progress_.take_collective_bytes();
   }
 
   void finish(const StepRecord& record) {
@@ -405,8 +407,10 @@ class Trainer {
                    number_text("%.3f", result.perplexity));
     if (run_file_)
       run_file_->append(EvaluationRecord{step, epoch, seconds, result.loss, result.perplexity,
-                                         result.tokens, result.forward_bytes,
-                                         result.tied_row_bytes});
+                                         result.tokens, result.forward_bytes, result.tied_row_bytes,
+                                         progress_.take_collective_bytes()});
+    else
+      progress_.take_collective_bytes();
   }
 
   /// Where each stage's time went, and how much of what was on the wire it did not wait for.

@@ -24,7 +24,7 @@ DIRECTIONS = ("forward", "backward")
 
 STEP_BYTES = ("forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
               "replica_bytes", "collective_bytes")
-EVALUATION_BYTES = ("forward_bytes", "tied_row_bytes")
+EVALUATION_BYTES = ("forward_bytes", "tied_row_bytes", "collective_bytes")
 
 
 class RunError(Exception):

@@ -171,6 +171,14 @@ void check_boundary(const CodecSettings& c, const std::string& section) {
 }
 
 void check_gradients(const Settings& s) {
+  const MemoryStorage storage = s.cache.storage;
+  if (s.backward.error_feedback && s.backward.kind == CodecKind::quantize &&
+      (storage == MemoryStorage::bits8 || storage == MemoryStorage::bits4 ||
+       storage == MemoryStorage::bits2))
+    refuse({"cache.storage", "boundary.backward.error_feedback"},
+           "errors of gradients are too small for the 16-bit scales of a cache.storage in codes",
+           kMemoryStorageNames[static_cast<std::size_t>(storage)],
+           "use \"fp32\", \"bf16\" or \"fp16\" (which is bf16 for errors)");
   if (s.backward.kind != CodecKind::delta) return;
   refuse({"boundary.backward.codec"},
          "boundary.backward.codec cannot be delta: AQ-SGD keeps no memory of gradients",

@@ -107,6 +107,8 @@ class Assign {
     for (std::size_t i = 0; i < choice.names.size(); ++i) {
       if (choice.names[i] == value->get()) return choice.set(i);
     }
+    const auto other = choice.other_names.find(value->get());
+    if (other != choice.other_names.end()) return choice.set(other->second);
     refuse(place_, "unknown value of " + key_.full_name(), shown(node_), "use " + allowed(key_));
   }
 

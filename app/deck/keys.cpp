@@ -202,12 +202,15 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
 }
 
 void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section, bool memory) {
-  std::vector<std::pair<std::string, CodecKind>> kinds = {
-      {"none", CodecKind::none},   {"fp16", CodecKind::fp16},
-      {"bf16", CodecKind::bf16},   {"quantize", CodecKind::quantize},
-      {"delta", CodecKind::delta}, {"row_sparse", CodecKind::row_sparse}};
+  std::vector<std::pair<std::string, CodecKind>> kinds;
+  for (const char* name : kCodecKindNames)
+    kinds.emplace_back(name, static_cast<CodecKind>(kinds.size()));
+  Choice codecs = choice(c.kind, kinds);
+  // The names of arXiv 2206.01299.
+  codecs.other_names = {{"directq", static_cast<std::size_t>(CodecKind::quantize)},
+                        {"aqsgd", static_cast<std::size_t>(CodecKind::delta)}};
   SectionKeys add(keys, section);
-  add("codec", choice(c.kind, kinds),
+  add("codec", std::move(codecs),
       memory
           ? "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; delta: the change since the sample's last visit in "
@@ -341,6 +344,8 @@ struct Allowed {
     for (std::size_t i = 0; i < options.names.size(); ++i) {
       text += (i > 0 ? ", \"" : "\"") + options.names[i] + "\"";
     }
+    for (const auto& [name, value] : options.other_names)
+      text += ", \"" + name + "\" (\"" + options.names[value] + "\")";
     return text;
   }
   std::string operator()(const Size&) const {

@@ -244,6 +244,17 @@ namespace {
                    .remedy = "run the same program and deck on all ranks"});
 }
 
+/// Before the payload is copied to the device.
+void check_length(const ReceiveChannel::Received& received, std::size_t bytes, std::size_t most) {
+  if (bytes <= most) return;
+  throw UserError({.what = "the message of rank " + std::to_string(received.header.source_rank) +
+                           " at boundary " + std::to_string(received.header.boundary) + ", step " +
+                           std::to_string(received.header.step) +
+                           " is longer than its codec's longest payload",
+                   .value = std::to_string(bytes) + " bytes, not up to " + std::to_string(most),
+                   .remedy = "run the same program and deck on all ranks"});
+}
+
 }  // namespace
 
 void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
@@ -253,6 +264,7 @@ void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
   const std::size_t hashes = memory_check_.bytes();
   if (received.payload.extent(0) < hashes) refuse_without_hashes(received, hashes);
   const std::size_t bytes = received.payload.extent(0) - hashes;
+  check_length(received, bytes, max_payload_bytes());
   const DeviceBytes payload = device_payload(received.payload);
   {
     const ActivityScope activity(account_, Activity::codec);

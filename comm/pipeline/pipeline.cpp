@@ -230,6 +230,7 @@ Crossing& Pipeline::crossing(int index, CrossingKind kind, int boundary) {
   Crossing& c = micro_batches_[index];
   c.kind = kind;
   c.boundary = static_cast<std::uint32_t>(boundary);
+  c.scale = kind == CrossingKind::gradient ? loss_scale_ : 1;
   return c;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
@@ -55,6 +56,26 @@ bool take_field(std::string_view word, Instruction& instruction) {
   return error == std::errc() && end == digits.data() + digits.size() && *field >= 0;
 }
 
+/// Whether it has the micro-batch and slot that its action needs.
+bool is_complete(const Instruction& instruction) {
+  switch (instruction.action) {
+    case Action::receive_activation:
+    case Action::forward:
+    case Action::send_activation:
+    case Action::receive_gradient:
+    case Action::backward:
+    case Action::send_gradient:
+      return instruction.micro_batch >= 0 && instruction.slot >= 0;
+    case Action::send_embedding:
+    case Action::receive_embedding:
+    case Action::send_embedding_gradient:
+    case Action::receive_embedding_gradient:
+      return instruction.micro_batch >= 0;
+    default:
+      return true;
+  }
+}
+
 }  // namespace
 
 std::string to_text(const Instruction& instruction) {
@@ -86,7 +107,7 @@ Program parse_program(std::string_view text) {
     bool good = action.has_value();
     for (std::string_view word = take_word(rest); !word.empty(); word = take_word(rest))
       good = take_field(word, instruction) && good;
-    if (!good)
+    if (!good || !is_complete(instruction))
       throw UserError({.what = "this is no instruction of a schedule",
                        .line = line,
                        .value = std::string(whole),

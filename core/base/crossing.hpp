@@ -34,6 +34,9 @@ struct Crossing {
   /// Evaluation and generation send fp32 and leave the memories alone: their samples are not those
   /// of the training set.
   bool training = true;
+  /// Factor of all values, which differs from step to step: gradients are those of scale * (sum of
+  /// losses). Records that outlive a step leave it out. Positive and finite.
+  double scale = 1;
   std::vector<std::uint64_t> sample_ids;
   std::vector<int> tokens;  ///< valid tokens, 0 ... T; the rows after them are padding. A sample
                             ///< has the same number at each of its crossings.

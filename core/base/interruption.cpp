@@ -36,4 +36,8 @@ std::string name_of_signal(int signal) {
   return "signal " + std::to_string(signal);
 }
 
+void outlive_readers() {
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
 }  // namespace deltapipe

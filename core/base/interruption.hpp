@@ -11,6 +11,10 @@ namespace deltapipe {
 /// once. Writing beyond a file size limit becomes an ordinary error (SIGXFSZ is ignored).
 void note_interruptions();
 
+/// From now on a reader of standard output or error that goes away ends nothing: writing to it
+/// fails.
+void outlive_readers();
+
 /// The signal that was noted last; 0: none.
 int noted_signal() noexcept;
 

@@ -18,7 +18,8 @@ struct MemoryRow {
   std::uint8_t* record;
   int tokens;  ///< T
   int t;
-  int channels;  ///< C
+  int channels;     ///< C
+  float scale = 1;  ///< Crossing::scale, for records that leave it out
 
   template <class T>
   KOKKOS_INLINE_FUNCTION T* values() const {

@@ -32,13 +32,14 @@ class QuantizeCodec final : public QuantizedCodec<NoMemory> {
   int format_of(const Crossing&, std::size_t) const override { return later_visit; }
 };
 
-/// Loads -e, so that x - (what is loaded) is what is quantised.
+/// Loads -e at the step's scale, so that x - (what is loaded) is what is quantised.
 template <class M>
 struct NegatedRows {
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t* codes) {
     M::load(team, row, work, codes);
-    row_for_synced(team, row.channels, [=](int c) { work[c] = -work[c]; });
+    const float scale = row.scale;
+    row_for_synced(team, row.channels, [=](int c) { work[c] *= -scale; });
   }
 };
 
@@ -61,7 +62,8 @@ struct EncodeWithFeedback {
     const int n = a.channels;
     const RowBuffers buffers = RowBuffers::of(team, n);
     auto* sum = static_cast<float*>(team.team_scratch(0).get_shmem(sum_bytes(n)));
-    const MemoryRow error{a.pool + sample.record, a.tokens, t, n};
+    const MemoryRow error{a.pool + sample.record, a.tokens, t, n, a.scale};
+    const float scale = a.scale;
     if (t == 0 && !format.uses_memory) clear_record_end<M>(team, error);
     if (t >= sample.tokens && format.uses_memory) return;
     if (format.uses_memory)
@@ -71,12 +73,14 @@ struct EncodeWithFeedback {
     if (t < sample.tokens) {
       const float* x = a.x + static_cast<std::size_t>(index) * n;
       float* work = buffers.work;
-      row_for_synced(team, n, [=](int c) { sum[c] += x[c]; });
+      row_for_synced(team, n, [=](int c) { sum[c] = sum[c] * scale + x[c]; });
       NoMemory::load(team, error, work, buffers.codes);
       quantize_row(team, a, format, sample, t, sum, buffers);
       add_row_sums(team, a, index, x, work);
-      row_for_synced(team, n,
-                     [=](int c) { sum[c] = is_nonfinite(sum[c]) ? 0.0f : sum[c] - work[c]; });
+      row_for_synced(team, n, [=](int c) {
+        const float left_out = (sum[c] - work[c]) / scale;
+        sum[c] = is_nonfinite(sum[c]) || is_nonfinite(left_out) ? 0.0f : left_out;
+      });
     }
     M::store(team, error, sum, buffers.codes);
   }
@@ -130,8 +134,12 @@ void register_quantize_codec(CodecRegistry& registry) {
   registry.add(CodecKind::quantize,
                [](const CodecSettings& settings, const CodecShape& shape,
                   MemoryStorage storage) -> std::unique_ptr<Codec> {
-                 if (settings.error_feedback)
-                   return codec::with_storage(storage, codec::MakeWithFeedback{settings, shape});
+                 if (settings.error_feedback) {
+                   // Errors of gradients are too small for fp16.
+                   const MemoryStorage errors =
+                       storage == MemoryStorage::fp16 ? MemoryStorage::bf16 : storage;
+                   return codec::with_storage(errors, codec::MakeWithFeedback{settings, shape});
+                 }
                  return std::make_unique<codec::QuantizeCodec>(settings, shape, storage);
                });
 }

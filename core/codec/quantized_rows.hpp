@@ -467,7 +467,7 @@ struct ChannelScales {
       const int t = index % a.tokens;
       const RowFormat& rows = formats.format[sample.format];
       if (rows.kind != RowKind::codes || rows.segment != 0 || t >= sample.tokens) continue;
-      const MemoryRow memory{a.pool + sample.record, a.tokens, t, n};
+      const MemoryRow memory{a.pool + sample.record, a.tokens, t, n, a.scale};
       const float* x = a.x + static_cast<std::size_t>(index) * n;
       float* work = buffers.work;
       if (rows.uses_memory)

@@ -54,21 +54,7 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
 }
 
 const char* name_of(CodecKind kind) {
-  switch (kind) {
-    case CodecKind::none:
-      return "none";
-    case CodecKind::row_sparse:
-      return "row_sparse";
-    case CodecKind::fp16:
-      return "fp16";
-    case CodecKind::bf16:
-      return "bf16";
-    case CodecKind::quantize:
-      return "quantize";
-    case CodecKind::delta:
-      return "delta";
-  }
-  return "unknown";
+  return kCodecKindNames[static_cast<std::size_t>(kind)];
 }
 
 SampleTable::SampleTable(int max_samples)
@@ -165,6 +151,7 @@ RowArguments RowCodec::arguments(const ExecSpace& exec, const Crossing& crossing
   result.measure = measure_;
   result.key = random_key(crossing);
   result.step = static_cast<std::uint32_t>(crossing.step);
+  result.scale = static_cast<float>(crossing.scale);
   return result;
 }
 

@@ -58,6 +58,7 @@ struct RowArguments {
   bool measure;
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction
   std::uint32_t step;  ///< low half; the high half is in key
+  float scale;         ///< Crossing::scale
 };
 
 class RowCodec : public Codec {

@@ -7,6 +7,11 @@
 namespace deltapipe {
 
 enum class CodecKind { none, fp16, bf16, quantize, delta, row_sparse };
+
+/// By the value of the enum, as decks and messages name them.
+inline constexpr std::array<const char*, 6> kCodecKindNames = {"none",     "fp16",  "bf16",
+                                                               "quantize", "delta", "row_sparse"};
+
 enum class ScaleKind { channel, token, tile };
 enum class Rounding { nearest, stochastic };
 /// symmetric: 2^b - 1 codes around zero; 1 bit: the sign. asymmetric, from 2 bits on: 2^b codes, to

@@ -21,7 +21,13 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                        "use levels = \"symmetric\", which sends signs and a mean magnitude, "
                        "or 2 bits or more"};
   // Codes are plus and minus the largest change, so that a small change becomes a large error,
-  // which is the next change.
+  // which is the next change. With error feedback the same is so of errors.
+  if (settings.error_feedback && settings.rounding == Rounding::stochastic)
+    return Mistake{.what =
+                       "one-bit values with stochastic rounding miss by up to twice the largest "
+                       "value: with error feedback errors grow without end",
+                   .value = "bits = 1, rounding = \"stochastic\", error_feedback = true",
+                   .remedy = "use rounding = \"nearest\", or 2 bits or more"};
   if (delta && settings.rounding == Rounding::stochastic)
     return Mistake{.what =
                        "one-bit changes with stochastic rounding miss by up to twice the "

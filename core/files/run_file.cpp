@@ -300,7 +300,8 @@ class EvaluationTable {
         forward_bytes_(group, {"forward_bytes", "B", "sent on the wire, headers included"},
                        static_cast<std::size_t>(layout.boundaries())),
         tied_row_bytes_(group, {"tied_row_bytes", "B",
-                                "token rows from the last stage to the first, on the wire"}) {}
+                                "token rows from the last stage to the first, on the wire"}),
+        collective_bytes_(group, {"collective_bytes", "B", "small sums over all ranks"}) {}
 
   void add(const EvaluationRecord& record) {
     progress_.add(record);
@@ -309,6 +310,7 @@ class EvaluationTable {
     tokens_.add(record.tokens);
     forward_bytes_.add(record.forward_bytes);
     tied_row_bytes_.add(record.tied_row_bytes);
+    collective_bytes_.add(record.collective_bytes);
     ++waiting_;
   }
   void store() {
@@ -320,6 +322,7 @@ class EvaluationTable {
     tokens_.store(rows);
     forward_bytes_.store(rows);
     tied_row_bytes_.store(rows);
+    collective_bytes_.store(rows);
   }
 
  private:
@@ -329,6 +332,7 @@ class EvaluationTable {
   Integers tokens_;
   Integers forward_bytes_;
   Integers tied_row_bytes_;
+  Integers collective_bytes_;
   std::uint64_t waiting_ = 0;
 };
 

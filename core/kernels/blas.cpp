@@ -27,8 +27,8 @@ namespace {
 constexpr std::size_t kBlasBufferBytes = (std::size_t{128} + 4) << 20;
 
 bool address_space_has(std::size_t bytes) {
-  void* const memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return false;
   munmap(memory, bytes);
   return true;

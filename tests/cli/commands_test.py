@@ -95,6 +95,26 @@ class Commands(support.TestCase):
         # Who chooses is not overruled.
         self.assertIn("Prescott", blas_of("blas", OPENBLAS_CORETYPE="Prescott"))
 
+    def test_nobody_reads(self):
+        """What a command prints is its result; a training goes on without a reader."""
+        deck = self.deck_file(self.deck)
+        for arguments in (["check", deck], ["check", "--reference"], ["--version"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([support.PROGRAM, *map(str, arguments)], stdout=full,
+                                      stderr=subprocess.PIPE, env=support.ENVIRONMENT, text=True,
+                                      timeout=support.TIME_LIMIT)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn("standard output cannot be written", done.stderr)
+        output = self.output("unread")
+        run = subprocess.Popen([support.PROGRAM, "train", str(deck), "pipeline.stages=1",
+                                "training.steps=5", "output.log_every=1",
+                                f"output.directory={output}"],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env=support.ENVIRONMENT)
+        run.stdout.close()
+        self.assertEqual(run.wait(support.TIME_LIMIT), 0)
+        self.assertEqual(support.Run(output / "run.h5").attributes["status"], "finished")
+
     def test_trace(self):
         self.train(self.deck, "traced", 2, ["training.steps=3", "output.trace_step=2"])
         trace = json.loads((self.output("traced") / "trace.json").read_text(encoding="utf-8"))

@@ -224,11 +224,60 @@ TEST_CASE("a warm-up leaves no error", "[codec][feedback]") {
   CHECK(seen != x);
 }
 
+// The gradients of a short batch are larger than those of a full one by a factor that errors do not
+// have. With powers of two everything else is the same to the bit.
+TEST_CASE("errors of gradients do not depend on the step's scale", "[codec][feedback]") {
+  const auto scales = GENERATE(ScaleKind::token, ScaleKind::channel, ScaleKind::tile);
+  const CodecShape shape{1, 2, 40};
+  Link plain(feedback(3, scales), shape, MemoryStorage::fp32, 1);
+  Link scaled(feedback(3, scales), shape, MemoryStorage::fp32, 1);
+  for (int visit = 0; visit < 6; ++visit) {
+    CAPTURE(visit);
+    const float factor = std::ldexp(1.0f, visit % 2 == 0 ? 0 : -7);
+    std::vector<float> x(80), y(80);
+    for (int i = 0; i < 80; ++i) {
+      x[i] = std::cos(static_cast<float>(i * i + visit));
+      y[i] = factor * x[i];
+    }
+    scaled.crossing.scale = factor;
+    const std::vector<float> expected = plain.cross({0}, {2}, x);
+    std::vector<float> seen = scaled.cross({0}, {2}, y);
+    for (float& value : seen) value /= factor;
+    CHECK(seen == expected);
+    CHECK(scaled.errors(0) == plain.errors(0));
+  }
+}
+
+TEST_CASE("errors of the smallest gradients are kept", "[codec][feedback]") {
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16);
+  const CodecShape shape{1, 1, 64};
+  Link link(feedback(2, ScaleKind::token), shape, storage, 1);
+  std::vector<float> x(64);
+  for (int i = 0; i < 64; ++i) x[i] = 3e-10f * std::sin(static_cast<float>(3 * i + 1));
+  x[0] = 1e-9f;
+  std::vector<double> sum(64);
+  constexpr int kVisits = 64;
+  for (int visit = 0; visit < kVisits; ++visit) {
+    const std::vector<float> seen = link.cross({0}, {1}, x);
+    for (int i = 0; i < 64; ++i) sum[i] += seen[i];
+  }
+  // Without feedback all but the first value would come as 0.
+  for (int i = 0; i < 64; ++i) CHECK(std::abs(sum[i] / kVisits - x[i]) < 1e-9 * 0.04);
+}
+
+TEST_CASE("one random bit has no error feedback", "[codec][feedback]") {
+  CodecSettings settings = feedback(1, ScaleKind::token, Rounding::stochastic);
+  CHECK(contradiction_in(settings).has_value());
+  settings.rounding = Rounding::nearest;
+  CHECK_FALSE(contradiction_in(settings).has_value());
+}
+
 TEST_CASE("errors stay finite whatever comes", "[codec][feedback]") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                                 MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
   const CodecShape shape{1, 1, 40};
   Link link(feedback(3, ScaleKind::token), shape, storage, 1);
+  link.crossing.scale = GENERATE(1.0, 1e-6);
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> x(40, 1.0f);
   x[1] = inf;

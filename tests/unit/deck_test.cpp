@@ -89,7 +89,7 @@ Settings unusual_settings() {
                 FirstVisit::quantize8,
                 2,
                 true};
-  s.cache = {MemoryStorage::bits4, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
+  s.cache = {MemoryStorage::bf16, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
   s.network.forward = {{1e8, 1e-3}, {123456789.125, 5e-5}};
   s.network.backward = {{0, 1.0 / 3}};
   s.output = {"out dir", false, Precision::bf16, false, 1, 9};
@@ -165,6 +165,15 @@ bandwidth = ["10Gbit/s", 0]
   CHECK(s.cache.budget_bytes == std::uint64_t{3} << 29);
   CHECK(s.network.forward == std::vector<LinkSettings>{{1e8, 1e-3}, {1e8, 50e-6}});
   CHECK(s.network.backward == std::vector<LinkSettings>{{1e10, 1e-3}, {0, 50e-6}});
+}
+
+TEST_CASE("the papers' names of codecs are understood") {
+  const Settings s = parse_deck(
+      "[boundary.forward]\ncodec = \"aqsgd\"\n[boundary.backward]\ncodec = \"directq\"\n",
+      "d.toml");
+  CHECK(s.forward.kind == CodecKind::delta);
+  CHECK(s.backward.kind == CodecKind::quantize);
+  CHECK(effective_deck(s).find("codec = \"delta\"") != std::string::npos);
 }
 
 TEST_CASE("overrides replace what the deck says") {

@@ -281,8 +281,9 @@ TEST_CASE("Programs are read back from their text", "[schedule]") {
   });
   CHECK(to_text(Instruction{Action::forward, 1, 3, 0}) == "forward stage=1 micro_batch=3 slot=0");
   CHECK(to_text(Instruction{Action::update, 2}) == "update stage=2");
-  for (const char* text : {"leap stage=0", "forward stage=-1", "forward stage=x", "forward phase=1",
-                           "forward 1", "forward stage=99999999999"}) {
+  for (const char* text : {"leap stage=0", "forward stage=0", "backward stage=0 micro_batch=1",
+                           "send_embedding stage=1", "forward stage=-1", "forward stage=x",
+                           "forward phase=1", "forward 1", "forward stage=99999999999"}) {
     CAPTURE(text);
     CHECK_THROWS_WITH(parse_program(std::string("update stage=0\n") + text),
                       Contains("no instruction") && Contains(text));
