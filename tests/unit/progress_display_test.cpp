@@ -11,7 +11,7 @@ TEST_CASE("Rates are those of the last steps, at every step", "[progress_display
   // Half-second steps of ever more tokens: each step changes the mean over the last four.
   double last = 0;
   for (int step = 1; step <= 20; ++step) {
-    meter.add(0.5 * step, static_cast<std::uint64_t>(100 * step), 10);
+    meter.add(0.5 * step, std::uint64_t{100} * static_cast<std::uint64_t>(step), 10);
     const RateMeter::Rate rate = meter.rate();
     CAPTURE(step, rate.tokens_per_second);
     CHECK(rate.tokens_per_second > last);

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/gpt2/gpt2_model.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "core/base/error.hpp"
+#include "core/base/printable.hpp"
+#include "models/gpt2/gpt2_stage.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
+
+namespace deltapipe {
+
+ModelShape Gpt2Model::shape() const {
+  return {config_.n_layer, config_.n_embd, config_.n_positions, config_.vocabulary_size,
+          config_.tie_word_embeddings};
+}
+
+std::string Gpt2Model::description() const {
+  return "GPT-2 of " + std::to_string(config_.n_layer) + " blocks x " +
+         std::to_string(config_.n_embd) + " channels";
+}
+
+std::vector<std::string> Gpt2Model::configuration() const {
+  std::vector<std::string> facts;
+  const auto add = [&](const char* key, auto value) {
+    std::ostringstream text;
+    text.precision(17);
+    text << key << " = " << value;
+    facts.push_back(text.str());
+  };
+  add("n_layer", config_.n_layer);
+  add("n_head", config_.n_head);
+  add("n_embd", config_.n_embd);
+  add("n_positions", config_.n_positions);
+  add("vocab_size", config_.vocabulary_size);
+  add("n_inner", config_.n_inner);
+  add("layer_norm_epsilon", config_.layer_norm_epsilon);
+  add("initializer_range", config_.initializer_range);
+  add("embd_pdrop", config_.embd_pdrop);
+  add("attn_pdrop", config_.attn_pdrop);
+  add("resid_pdrop", config_.resid_pdrop);
+  add("tie_word_embeddings", config_.tie_word_embeddings);
+  add("bos_token_id", config_.bos_token_id.value_or(-1));
+  std::string ends;
+  for (const int id : config_.eos_token_ids)
+    ends += (ends.empty() ? "" : ", ") + std::to_string(id);
+  add("eos_token_id", ends);
+  add("pad_token_id", config_.pad_token_id.value_or(-1));
+  return facts;
+}
+
+DropoutProbabilities Gpt2Model::dropout() const {
+  return {config_.embd_pdrop, config_.attn_pdrop, config_.resid_pdrop};
+}
+
+void Gpt2Model::set_dropout(const DropoutProbabilities& dropout) {
+  if (dropout.embedding >= 0) config_.embd_pdrop = dropout.embedding;
+  if (dropout.attention >= 0) config_.attn_pdrop = dropout.attention;
+  if (dropout.residual >= 0) config_.resid_pdrop = dropout.residual;
+}
+
+ModelCost Gpt2Model::cost(int tokens) const {
+  return gpt2_cost(config_, tokens);
+}
+
+std::vector<ParameterInfo> Gpt2Model::parameters(const StagePart& part) const {
+  return gpt2_parameters(config_, part);
+}
+
+MemoryLedger Gpt2Model::memory(const StagePart& part, const StageCapacity& capacity) const {
+  return gpt2_memory(config_, part, capacity);
+}
+
+std::unique_ptr<Stage<float>> Gpt2Model::make_stage(const StagePart& part, bool training) const {
+  return std::make_unique<Gpt2Stage<float>>(config_, part, training);
+}
+
+void Gpt2Model::initialise(std::uint64_t seed, ParameterArena<float>& parameters) const {
+  initialise_weights<float>(config_, seed, parameters);
+}
+
+void Gpt2Model::load(const SafetensorsReader& weights, ParameterArena<float>& parameters) const {
+  load_weights<float>(weights, parameters);
+}
+
+void Gpt2Model::check_weights(const std::string& directory, const SafetensorsReader& weights,
+                              const std::vector<int>& partition) const {
+  const std::string name = "h." + std::to_string(config_.n_layer) + ".ln_1.weight";
+  if (weights.contains(name) || weights.contains(saved_name(name)))
+    throw UserError({.what = "the weights have more blocks than config.json says",
+                     .file = directory,
+                     .value = "n_layer " + std::to_string(config_.n_layer) + ", tensor " + name,
+                     .remedy = "set n_layer in config.json to the number of blocks"});
+  for (int stage = 0; stage < static_cast<int>(partition.size()); ++stage)
+    deltapipe::check_weights(weights, parameters(stage_part(partition, stage)));
+}
+
+void Gpt2Model::save_configuration(const std::string& directory) const {
+  config_.save(directory);
+}
+
+std::string Gpt2Model::saved_name(const std::string& parameter) const {
+  return deltapipe::saved_name(parameter);
+}
+
+std::unique_ptr<Model> load_gpt2(const std::string& directory, const SafetensorsReader* weights,
+                                 std::vector<std::string>& warnings) {
+  Gpt2Config config = Gpt2Config::load(directory);
+  if (config.tie_word_embeddings && weights != nullptr && has_own_head(*weights)) {
+    config.tie_word_embeddings = false;
+    warnings.push_back(printable(directory, 200) +
+                       ": config.json says tie_word_embeddings, but lm_head.weight is another "
+                       "matrix than transformer.wte.weight: both are kept, untied, as transformers "
+                       "5 does; to tie them, remove lm_head.weight");
+  }
+  return std::make_unique<Gpt2Model>(std::move(config));
+}
+
+std::unique_ptr<Model> create_gpt2(const NewModel& shape) {
+  Gpt2Config config;
+  config.n_layer = shape.blocks;
+  config.n_head = shape.heads;
+  config.n_embd = shape.channels;
+  config.n_inner = shape.hidden > 0 ? shape.hidden : 4 * shape.channels;
+  config.n_positions = shape.positions;
+  config.vocabulary_size = shape.vocabulary;
+  config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;
+  config.bos_token_id = std::max(0, shape.end_of_text);
+  config.eos_token_ids = {std::max(0, shape.end_of_text)};
+  config.check("[model.new]");
+  return std::make_unique<Gpt2Model>(std::move(config));
+}
+
+}  // namespace deltapipe

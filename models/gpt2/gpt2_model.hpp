@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// GPT-2 as a model of the table model_types().
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/gpt2/gpt2_config.hpp"
+#include "models/model.hpp"
+
+namespace deltapipe {
+
+class Gpt2Model final : public Model {
+ public:
+  explicit Gpt2Model(Gpt2Config config) : config_(std::move(config)) {}
+
+  ModelShape shape() const override;
+  std::string description() const override;
+  std::vector<std::string> configuration() const override;
+  DropoutProbabilities dropout() const override;
+  void set_dropout(const DropoutProbabilities& dropout) override;
+  ModelCost cost(int tokens) const override;
+  std::vector<ParameterInfo> parameters(const StagePart& part) const override;
+  MemoryLedger memory(const StagePart& part, const StageCapacity& capacity) const override;
+  std::unique_ptr<Stage<float>> make_stage(const StagePart& part, bool training) const override;
+  void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const override;
+  void load(const SafetensorsReader& weights, ParameterArena<float>& parameters) const override;
+  void check_weights(const std::string& directory, const SafetensorsReader& weights,
+                     const std::vector<int>& partition) const override;
+  void save_configuration(const std::string& directory) const override;
+  std::string saved_name(const std::string& parameter) const override;
+
+  const Gpt2Config& config() const { return config_; }
+
+ private:
+  Gpt2Config config_;
+};
+
+std::unique_ptr<Model> load_gpt2(const std::string& directory, const SafetensorsReader* weights,
+                                 std::vector<std::string>& warnings);
+std::unique_ptr<Model> create_gpt2(const NewModel& shape);
+
+}  // namespace deltapipe
