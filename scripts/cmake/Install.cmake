@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# cmake --install: program, libraries, headers (#include "core/..."), decks, scripts, and a package
+# cmake --install: program, libraries, headers (#include <deltapipe/core/...>), decks, scripts, and a package
 # that can be moved: find_package(deltapipe) gives deltapipe::core, ::models and ::comm.
 include(CMakePackageConfigHelpers)
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Uses a header, a function and, through a View, Kokkos of the installed package.
+#include <deltapipe/core/base/error.hpp>
+#include <deltapipe/core/base/version.hpp>
+#include <deltapipe/core/base/views.hpp>
 #include <iostream>
-
-#include "core/base/error.hpp"
-#include "core/base/version.hpp"
-#include "core/base/views.hpp"
 
 int main(int argc, char** argv) {
   Kokkos::ScopeGuard kokkos(argc, argv);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Installs BUILD into a new prefix, moves the prefix, and builds and runs a program against it there.
-foreach(needed IN ITEMS BUILD SOURCE WORK GENERATOR CXX VERSION CONFIG)
+foreach(needed IN ITEMS BUILD SOURCE WORK GENERATOR CXX VERSION CONFIG MPIEXEC)
   if(NOT DEFINED ${needed})
     message(FATAL_ERROR "run.cmake needs -D${needed}=...")
   endif()
@@ -50,6 +50,18 @@ run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/build/consumer)
 if(NOT run_output MATCHES "${VERSION} ")
   message(FATAL_ERROR "the program printed '${run_output}' and not version ${VERSION}")
+endif()
+
+run(${CMAKE_COMMAND} -S ${source_root}/docs/examples -B ${WORK}/examples -G ${GENERATOR} ${options}
+  -DCMAKE_PREFIX_PATH=${WORK}/moved)
+run(${CMAKE_COMMAND} --build ${WORK}/examples)
+run(${WORK}/examples/codec_round_trip)
+if(NOT run_output MATCHES "visit 4: [0-9]+ bytes of 4096")
+  message(FATAL_ERROR "codec_round_trip printed '${run_output}'")
+endif()
+run(${MPIEXEC} ${WORK}/examples/boundary)
+if(NOT run_output MATCHES "step 5: [0-9]+ bytes")
+  message(FATAL_ERROR "boundary printed '${run_output}'")
 endif()
 if(EXISTS ${WORK}/moved/bin/deltapipe)
   run(${WORK}/moved/bin/deltapipe --help)
