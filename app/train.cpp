@@ -118,6 +118,8 @@ class Trainer {
     seconds_ += progress_.account().open_seconds(Clock::now());
     display_->finish();
     if (run_file_) run_file_->flush();
+    if (settings_.cache.keep)
+      for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
     if (settings_.output.save_model) {
       const std::string former = save_model(model_directory(), settings_.output.model_precision,
                                             *plan_, grid_, progress_, *stage_);

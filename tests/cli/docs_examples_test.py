@@ -63,21 +63,16 @@ class Examples(support.TestCase):
         memory = names["memory"]
         sender, receiver = self.spilled("fp32")
         exact = [memory(sender, n) for n in range(30)]
-        self.assertGreater(sum(m is not None for m in exact), 10)
-        self.assertTrue(all(m.shape == (self.TOKENS, self.CHANNELS) for m in exact if m is not None))
+        self.assertTrue(all(m is not None for m in exact))
+        self.assertTrue(all(m.shape == (self.TOKENS, self.CHANNELS) for m in exact))
         for storage in ("fp32", "fp16", "bf16", "8bit", "4bit", "2bit"):
             if storage != "fp32":
                 sender, receiver = self.spilled(storage)
-            compared = 0
             for n in range(30):
                 here, there = memory(sender, n), memory(receiver, n)
-                if here is None or there is None or exact[n] is None:
-                    continue
-                compared += 1
                 np.testing.assert_array_equal(here, there)
                 error = np.abs(here - exact[n])
                 self.assertTrue((error <= self.bound(storage, exact[n])).all(), f"{storage} {n}")
-            self.assertGreater(compared, 5, storage)
 
     def bound(self, storage, exact):
         """Half of a unit in the last place, or of a quantiser's step for 64 channels of a token."""
