@@ -264,7 +264,9 @@ void Pipeline::backward(int index, int slot, bool accumulate) {
 
 ScheduleShape Pipeline::schedule_shape() const {
   return {grid_.stage(), grid_.stages(), static_cast<int>(micro_batches_.size()), in_flight_,
-          stage_.tied() ? EmbeddingPlace::shared : EmbeddingPlace::first_stage};
+          stage_.tied()              ? EmbeddingPlace::shared
+          : stage_.token_table() < 0 ? EmbeddingPlace::none
+                                     : EmbeddingPlace::first_stage};
 }
 
 void Pipeline::exchange_embedding(const Instruction& instruction) {
