@@ -232,27 +232,28 @@ BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int 
 
 namespace {
 
-[[noreturn]] void refuse_without_hashes(const ReceiveChannel::Received& received,
-                                        std::size_t hashes) {
+[[noreturn]] void refuse_length(const ReceiveChannel::Received& received, const std::string& wrong,
+                                const std::string& value) {
   const MessageHeader& header = received.header;
   throw UserError({.what = "the message of rank " + std::to_string(header.source_rank) +
                            " to rank " + std::to_string(header.target_rank) + " at boundary " +
                            std::to_string(header.boundary) + ", step " +
-                           std::to_string(header.step) + " is too short for its memories' hashes",
-                   .value = std::to_string(received.payload.extent(0)) + " bytes, not " +
-                            std::to_string(hashes) + " or more",
+                           std::to_string(header.step) + " is " + wrong,
+                   .value = value,
                    .remedy = "run the same program and deck on all ranks"});
 }
 
-/// Before the payload is copied to the device.
-void check_length(const ReceiveChannel::Received& received, std::size_t bytes, std::size_t most) {
-  if (bytes <= most) return;
-  throw UserError({.what = "the message of rank " + std::to_string(received.header.source_rank) +
-                           " at boundary " + std::to_string(received.header.boundary) + ", step " +
-                           std::to_string(received.header.step) +
-                           " is longer than its codec's longest payload",
-                   .value = std::to_string(bytes) + " bytes, not up to " + std::to_string(most),
-                   .remedy = "run the same program and deck on all ranks"});
+/// Of the payload, which hashes follow; at most `most`, before it is copied to the device.
+std::size_t payload_length(const ReceiveChannel::Received& received, std::size_t hashes,
+                           std::size_t most) {
+  const std::size_t all = received.payload.extent(0);
+  if (all < hashes)
+    refuse_length(received, "too short for its memories' hashes",
+                  std::to_string(all) + " bytes, not " + std::to_string(hashes) + " or more");
+  if (all - hashes > most)
+    refuse_length(received, "longer than its codec's longest payload",
+                  std::to_string(all - hashes) + " bytes, not up to " + std::to_string(most));
+  return all - hashes;
 }
 
 }  // namespace
@@ -261,10 +262,7 @@ void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
                                const MatrixRef<float>& x_BTC) {
   acquire_records(crossing);
   const ReceiveChannel::Received received = channel_.receive(header(crossing));
-  const std::size_t hashes = memory_check_.bytes();
-  if (received.payload.extent(0) < hashes) refuse_without_hashes(received, hashes);
-  const std::size_t bytes = received.payload.extent(0) - hashes;
-  check_length(received, bytes, max_payload_bytes());
+  const std::size_t bytes = payload_length(received, memory_check_.bytes(), max_payload_bytes());
   const DeviceBytes payload = device_payload(received.payload);
   {
     const ActivityScope activity(account_, Activity::codec);

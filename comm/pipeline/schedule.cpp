@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <map>
+#include <set>
 #include <string>
 
 #include "comm/pipeline/schedules/schedules.hpp"
@@ -26,26 +28,22 @@ void check_shape(const ScheduleShape& shape) {
                        std::to_string(shape.in_flight) + " in flight");
 }
 
-/// Slots of living micro-batches.
+/// Slots of living micro-batches, the lowest free one first.
 class Slots {
  public:
   int take(int micro_batch) {
-    const auto free = std::find(held_.begin(), held_.end(), -1);
-    const auto slot = static_cast<int>(free - held_.begin());
-    if (free == held_.end())
-      held_.push_back(micro_batch);
-    else
-      *free = micro_batch;
+    const int slot = free_.empty() ? most_++ : free_.extract(free_.begin()).value();
+    held_.emplace(micro_batch, slot);
     return slot;
   }
-  int of(int micro_batch) const {
-    return static_cast<int>(std::find(held_.begin(), held_.end(), micro_batch) - held_.begin());
-  }
-  void free(int micro_batch) { held_[static_cast<std::size_t>(of(micro_batch))] = -1; }
-  int most() const { return static_cast<int>(held_.size()); }
+  int of(int micro_batch) const { return held_.at(micro_batch); }
+  void free(int micro_batch) { free_.insert(held_.extract(micro_batch).mapped()); }
+  int most() const { return most_; }
 
  private:
-  std::vector<int> held_;
+  std::map<int, int> held_;  ///< by micro-batch
+  std::set<int> free_;
+  int most_ = 0;
 };
 
 class Writer {
