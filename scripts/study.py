@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs a study: a matrix of decks that differ in codec, stages, links and seeds, one after another,
+and what came out as tables and plots in runs/studies/NAME. Runs that finished are not run again, so
+that a study which was stopped goes on where it was.
+
+    scripts/study.py headline --small      a small one, on the text of the quick start
+    scripts/study.py rudakov --list        its runs, numbered
+    scripts/study.py rudakov --run 7       one of them, as a job array does; then --summary
+
+Studies are files inputs/studies/NAME.toml; docs/studies.md describes them.
+"""
+
+import argparse
+import os
+import pathlib
+import shlex
+import sys
+
+try:
+    from run_reader import RunError, run_main
+    from study_matrix import Study
+    from study_runner import Runner
+    from study_summary import summarise
+except ImportError as error:
+    sys.exit(f"error: {error}; install python3-h5py and python3-matplotlib, and run the python3 "
+             "that has them")
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+STUDIES = ROOT / "inputs" / "studies"
+
+
+def default_launcher():
+    return os.environ.get("DELTAPIPE_LAUNCH", "mpirun --oversubscribe --bind-to none")
+
+
+def parse_arguments():
+    names = sorted(path.stem for path in STUDIES.glob("*.toml"))
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", metavar="NAME", help=" ".join(names) + ", or a file")
+    parser.add_argument("--small", action="store_true", help="the study's small preset")
+    parser.add_argument("--output", metavar="DIR", help="default: runs/studies/NAME, or NAME-small")
+    parser.add_argument("--pretrain-text", metavar="FILE", help="instead of the quick start's")
+    parser.add_argument("--fine-tune-text", metavar="FILE", help="instead of the quick start's")
+    parser.add_argument("--program", default=str(ROOT / "build/release/bin/deltapipe"))
+    parser.add_argument("--launcher", default=default_launcher(),
+                        help="starts the ranks; '-n RANKS' is added (default: %(default)s)")
+    parser.add_argument("--only", metavar="TEXT", default="", help="runs whose name contains it")
+    parser.add_argument("--list", action="store_true", help="print the runs and leave")
+    parser.add_argument("--prepare", action="store_true", help="text, model and bandwidths only")
+    parser.add_argument("--run", type=int, metavar="I", help="only run I of --list, no summary")
+    parser.add_argument("--summary", action="store_true", help="run nothing; tables and plots only")
+    arguments = parser.parse_args()
+    if bool(arguments.pretrain_text) != bool(arguments.fine_tune_text):
+        parser.error("--pretrain-text and --fine-tune-text go together")
+    return arguments
+
+
+def find_definition(name):
+    path = pathlib.Path(name) if name.endswith(".toml") else STUDIES / f"{name}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(found.stem for found in STUDIES.glob("*.toml")))
+        raise RunError(f"{path}: no such study; there are {known}")
+    return path
+
+
+def main():
+    arguments = parse_arguments()
+    study = Study(find_definition(arguments.study), small=arguments.small)
+    runs = [run for run in study.runs() if arguments.only in run.name]
+    if not runs:
+        raise RunError(f"{study.path}: no run's name contains '{arguments.only}'")
+    if arguments.list:
+        for i, run in enumerate(runs):
+            print(i, run.name)
+        return 0
+    name = study.name + ("-small" if arguments.small else "")
+    output = pathlib.Path(arguments.output or f"runs/studies/{name}")
+    output.mkdir(parents=True, exist_ok=True)
+    if not arguments.summary:
+        runner = Runner(study, output, program=arguments.program,
+                        launcher=shlex.split(arguments.launcher),
+                        texts=(arguments.pretrain_text, arguments.fine_tune_text))
+        if arguments.run is not None and not 0 <= arguments.run < len(runs):
+            raise RunError(f"--run {arguments.run}: the study has runs 0 to {len(runs) - 1}")
+        runner.prepare()
+        if arguments.prepare:
+            return 0
+        chosen = runs if arguments.run is None else [runs[arguments.run]]
+        runner.run(chosen)
+        if arguments.run is not None:
+            return 0
+    summarise(study, runs, output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

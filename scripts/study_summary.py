@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tables and plots of a study from the run files of its runs."""
+
+import csv
+import itertools
+import json
+import math
+import tomllib
+
+import h5py
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from run_reader import Run, RunError, bytes_text
+
+COLUMNS = ("setting", "stages", "perplexity", "wire_bytes", "seconds", "speedup", "forward_bits",
+           "backward_bits", "seed", "bandwidth", "best_perplexity", "sequences_per_second",
+           "status")
+NAN = math.nan
+
+
+def bits_per_element(run, direction, channels):
+    """Bits on the wire for each value that crossed a boundary in training, headers and first visits
+    included."""
+    boundaries = int(run.attributes["stages"]) - 1
+    elements = run.steps["tokens"].sum() * channels * boundaries
+    return 8.0 * float(run.steps[direction + "_bytes"].sum()) / elements if elements else NAN
+
+
+def end_seconds(run):
+    """From the run's start to the end of its last step or evaluation."""
+    ends = [table["seconds"][-1] for table in (run.steps, run.evaluations) if len(table["seconds"])]
+    return float(max(ends, default=NAN))
+
+
+def link_of(run):
+    """The emulated bandwidth as the run's deck has it, in bit/s; empty: none."""
+    network = tomllib.loads(str(run.attributes["deck"])).get("network", {})
+    values = network.get("bandwidth", [])
+    return "" if not values else str(values[0] if isinstance(values, list) else values)
+
+
+def row_of(study_run, run, channels):
+    perplexities = run.evaluations["perplexity"]
+    return {
+        "setting": study_run.setting,
+        "stages": study_run.stages,
+        "perplexity": run.perplexity,
+        "wire_bytes": int(run.wire_bytes + np.nan_to_num(run.evaluation_bytes)),
+        "seconds": end_seconds(run),
+        "speedup": NAN,
+        "forward_bits": bits_per_element(run, "forward", channels),
+        "backward_bits": bits_per_element(run, "backward", channels),
+        "seed": study_run.seed,
+        "bandwidth": link_of(run),
+        "best_perplexity": float(perplexities.min()) if len(perplexities) else NAN,
+        "sequences_per_second": run.rate("samples"),
+        "status": run.status,
+    }
+
+
+def fill_speedups(rows, baseline):
+    """Against the baseline's run of the same stages, seed and link."""
+    def key(row):
+        return row["stages"], row["seed"], row["matrix_bandwidth"]
+    seconds = {key(row): row["seconds"] for row in rows if row["setting"] == baseline}
+    for row in rows:
+        row["speedup"] = seconds.get(key(row), NAN) / row["seconds"]
+
+
+def write_csv(path, rows):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value
+                             for name, value in row.items()})
+
+
+def write_hdf5(path, study, rows, runs):
+    """A column a dataset, and the curves of each run as a group."""
+    with h5py.File(path, "w") as file:
+        file.attrs["title"] = study.title
+        for name in COLUMNS:
+            values = [row[name] for row in rows]
+            if isinstance(values[0], str):
+                file.create_dataset(name, data=values, dtype=h5py.string_dtype())
+            else:
+                file.create_dataset(name, data=np.array(values))
+        for row, run in zip(rows, runs):
+            group = file.create_group("curves/" + row["run"])
+            group.attrs["setting"] = row["setting"]
+            for name in ("epoch", "loss", "perplexity", "seconds"):
+                group[name] = run.evaluations[name]
+            group["wire_bytes"] = bytes_at_evaluations(run)
+
+
+def bytes_at_evaluations(run):
+    sent = np.concatenate([[0.0], np.cumsum(run.step_bytes)])
+    return sent[np.searchsorted(run.steps["step"], run.evaluations["step"], side="right")]
+
+
+def groups_of(rows):
+    """Rows that differ in the seed only, in the order of the study."""
+    def key(row):
+        return row["matrix_bandwidth"], row["stages"], row["setting"]
+    order = list(dict.fromkeys(map(key, rows)))
+    return [(k, [row for row in rows if key(row) == k]) for k in order]
+
+
+def mean(rows, column):
+    return float(np.mean([row[column] for row in rows]))
+
+
+def spread(rows, column):
+    """Standard deviation over seeds; NaN for one."""
+    return float(np.std([row[column] for row in rows], ddof=1)) if len(rows) > 1 else NAN
+
+
+def with_spread(rows, column, form):
+    text = form.format(mean(rows, column))
+    deviation = spread(rows, column)
+    return text if math.isnan(deviation) else text + " ± " + form.format(deviation)
+
+
+def against(groups, key, baseline, column):
+    """Mean of a column relative to the baseline's, in percent."""
+    found = dict(groups).get((key[0], key[1], baseline))
+    own = dict(groups)[key]
+    return 100 * (mean(own, column) / mean(found, column) - 1) if found else NAN
+
+
+def table_of(study, rows):
+    groups = groups_of(rows)
+    links = len({key[0] for key, _ in groups}) > 1 or any(key[0] for key, _ in groups)
+    header = ["setting", "stages", *(["link"] if links else []), "seeds", "perplexity",
+              f"to {study.baseline}", "best", "bits forward", "backward", "on the wire", "seconds",
+              "sequences/s", "speed-up"]
+    lines = [f"# {study.title}", "", "| " + " | ".join(header) + " |",
+             "|" + "---|" * 2 + "---:|" * (len(header) - 2)]
+    for key, group in groups:
+        change = against(groups, key, study.baseline, "perplexity")
+        cells = [key[2], str(key[1]), *([group[0]["matrix_bandwidth"] or "none"] if links else []),
+                 str(len(group)), with_spread(group, "perplexity", "{:.3f}"), f"{change:+.2f} %",
+                 f"{mean(group, 'best_perplexity'):.3f}", f"{mean(group, 'forward_bits'):.2f}",
+                 f"{mean(group, 'backward_bits'):.2f}", bytes_text(mean(group, "wire_bytes")),
+                 f"{mean(group, 'seconds'):.1f}", f"{mean(group, 'sequences_per_second'):.1f}",
+                 f"{mean(group, 'speedup'):.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def claim_lines(study, rows):
+    """Whether what a paper found was found here: for each claim, in perplexity, that one setting is
+    at least `by` percent better than another, or within `within` percent of it."""
+    lines = ["", "| finding | here | figures (perplexity) |", "|---|---|---|"] if study.claims else []
+    for claim in study.claims:
+        better = [row for row in rows if row["setting"] == claim["better"]]
+        worse = [row for row in rows if row["setting"] == claim["than"]]
+        if not better or not worse:
+            verdict, figures = "not run", ""
+        else:
+            p, q = mean(better, "perplexity"), mean(worse, "perplexity")
+            change = 100 * (p / q - 1)
+            holds = change <= claim["within"] if "within" in claim else -change >= claim["by"]
+            verdict = "agrees" if holds else "does not agree"
+            figures = (f"{claim['better']} {with_spread(better, 'perplexity', '{:.3f}')}, "
+                       f"{claim['than']} {with_spread(worse, 'perplexity', '{:.3f}')} "
+                       f"({change:+.2f} %)")
+        lines.append(f"| {claim['finding']} | {verdict} | {figures} |")
+    return lines
+
+
+def plot_curves(path, study, rows, runs):
+    """Validation loss against epochs, bytes and seconds: a line a setting, one panel row for each
+    number of stages and link; seeds as thin lines."""
+    panels = list(dict.fromkeys((row["matrix_bandwidth"], row["stages"]) for row in rows))
+    settings = list(study.settings)
+    colors = dict(zip(settings, plt.get_cmap("tab20")(np.arange(len(settings)) % 20)))
+    axes_of = (("epoch", "epoch", 1), ("wire_bytes", "on the wire [MB]", 1e-6),
+               ("seconds", "time [s]", 1))
+    figure, grid = plt.subplots(len(panels), 3, figsize=(15, 4.4 * len(panels)), squeeze=False,
+                                constrained_layout=True)
+    for line, panel in zip(grid, panels):
+        for row, run in zip(rows, runs):
+            if (row["matrix_bandwidth"], row["stages"]) != panel:
+                continue
+            for axes, (name, label, scale) in zip(line, axes_of):
+                x = bytes_at_evaluations(run) if name == "wire_bytes" else run.evaluations[name]
+                first = row["seed"] == study.matrix["seeds"][0]
+                axes.plot(x * scale, run.evaluations["loss"], "o-", markersize=3,
+                          color=colors[row["setting"]], linewidth=1.6 if first else 0.7,
+                          label=row["setting"] if first else None)
+                axes.set_xlabel(label)
+        where = f"{panel[1]} stages" + (f", {panel[0]}" if panel[0] else "")
+        line[0].set_ylabel(f"validation loss, {where}")
+        line[0].legend(frameon=False, fontsize=7)
+    for axes in itertools.chain.from_iterable(grid):
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def plot_links(path, study, rows):
+    """Sequences per second by link, a bar a setting."""
+    links = list(dict.fromkeys(row["matrix_bandwidth"] for row in rows))
+    stages = list(dict.fromkeys(row["stages"] for row in rows))
+    groups = dict(groups_of(rows))
+    width = 0.8 / len(study.settings)
+    figure, grid = plt.subplots(len(stages), 1, figsize=(11, 4 * len(stages)), squeeze=False,
+                                constrained_layout=True)
+    for axes, count in zip(grid[:, 0], stages):
+        for i, setting in enumerate(study.settings):
+            heights = [mean(groups[link, count, setting], "sequences_per_second")
+                       if (link, count, setting) in groups else NAN for link in links]
+            axes.bar(np.arange(len(links)) + i * width, heights, width, label=setting)
+        axes.set_xticks(np.arange(len(links)) + 0.4 - width / 2)
+        axes.set_xticklabels([link or "no link" for link in links])
+        axes.set_ylabel(f"sequences/s, {count} stages")
+        axes.grid(axis="y", alpha=0.3)
+    grid[0, 0].legend(frameon=False, fontsize=8, ncol=4)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def read_rows(study_runs, output):
+    """Of the runs that finished; the others are told of."""
+    config = output / "pretrain" / "model" / "config.json"
+    if not config.is_file():
+        raise RunError(f"{config}: no such file; nothing was run here yet")
+    settings = json.loads(config.read_text(encoding="utf-8"))
+    channels = settings.get("n_embd", settings.get("hidden_size"))
+    rows, runs = [], []
+    for study_run in study_runs:
+        try:
+            run = Run(output / study_run.name)
+        except RunError as error:
+            print(f"left out: {error}")
+            continue
+        if run.status != "finished" or not run.length:
+            print(f"left out: {study_run.name}: {run.status}")
+            continue
+        rows.append({**row_of(study_run, run, channels), "run": study_run.name,
+                     "matrix_bandwidth": study_run.bandwidth})
+        runs.append(run)
+    if not rows:
+        raise RunError(f"{output}: no finished run")
+    return rows, runs
+
+
+def summarise(study, study_runs, output):
+    """Writes summary.csv, summary.h5, table.md, curves.png and, with several links, links.png."""
+    rows, runs = read_rows(study_runs, output)
+    fill_speedups(rows, study.baseline)
+    write_csv(output / "summary.csv", rows)
+    write_hdf5(output / "summary.h5", study, rows, runs)
+    lines = table_of(study, rows) + claim_lines(study, rows)
+    (output / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+    plot_curves(output / "curves.png", study, rows, runs)
+    if len(study.matrix["bandwidths"]) > 1:
+        plot_links(output / "links.png", study, rows)
+    print(f"in {output}: summary.csv summary.h5 table.md curves.png")

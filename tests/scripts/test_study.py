@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tests of scripts/study.py with a program that writes run files instead of training."""
+
+import csv
+import json
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import h5py
+    import matplotlib  # noqa: F401
+    import numpy as np
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
+
+STUDY = """
+title = "Test"
+baseline = "none"
+communication_ratio = 7.0
+claims = [
+  { finding = "as good", better = "half", than = "none", within = 1.0 },
+  { finding = "better", better = "half", than = "none", by = 1.0 },
+  { finding = "of others", better = "half", than = "absent", by = 1.0 },
+]
+[deck]
+"training.epochs" = 2
+[matrix]
+stages = [2, 3]
+seeds = [1, 2]
+[settings.none]
+[settings.half]
+"boundary.forward.codec" = "fp16"
+[small]
+settings = ["none"]
+[small.matrix]
+stages = [2]
+"""
+
+# Stands for the launcher and deltapipe: 10 steps of 0.5 s (with a link 4 s, half of the bytes 2 s).
+PROGRAM = f"""#!{sys.executable}
+import json, os, pathlib, sys
+sys.path.insert(0, {str(pathlib.Path(__file__).resolve().parent)!r})
+from test_analysis import write_run
+import h5py
+arguments = sys.argv[sys.argv.index("train") + 1:]
+deck = dict(a.split("=", 1) for a in arguments[1:])
+with open(os.environ["CALLS"], "a") as file:
+    file.write(json.dumps([sys.argv[1:3], deck]) + "\\n")
+if os.environ.get("FAIL") and os.environ["FAIL"] in deck["output.directory"]:
+    sys.exit("a mistake")
+output = pathlib.Path(deck["output.directory"])
+(output / "model").mkdir(parents=True, exist_ok=True)
+(output / "model" / "config.json").write_text('{{"n_embd": 10}}')
+half = deck.get("boundary.forward.codec") == "fp16"
+link = deck.get("network.bandwidth", "")
+write_run(output / "run.h5", steps=10, boundaries=int(deck.get("pipeline.stages", 2)) - 1,
+          rate=8.0 if not link else 2.0 if half else 1.0,
+          evaluations=[(5, 3.5), (10, 3.0 + 0.001 * int(deck.get("training.seed", 0)) * half)])
+with h5py.File(output / "run.h5", "r+") as file:
+    file.attrs["deck"] = f'[network]\\nbandwidth = ["{{link}}"]' if link else ""
+    if half:
+        file["steps/forward_bytes"][...] = file["steps/forward_bytes"][...] // 2
+"""
+
+
+class StudyTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+        self.study = self.directory / "test.toml"
+        self.study.write_text(STUDY)
+        self.program = self.directory / "program"
+        self.program.write_text(PROGRAM)
+        self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
+        self.calls = self.directory / "calls"
+        self.calls.touch()
+        self.output = self.directory / "out"
+        for name in ("a.txt", "b.txt"):
+            (self.directory / name).write_text("text")
+
+    def run_study(self, *arguments, status=0, study=None, **environment):
+        result = subprocess.run(
+            [sys.executable, SCRIPTS / "study.py", str(study or self.study), "--output",
+             self.output, "--program", self.program, "--launcher", str(self.program),
+             "--pretrain-text", self.directory / "a.txt", "--fine-tune-text",
+             self.directory / "b.txt", *map(str, arguments)],
+            capture_output=True, text=True, timeout=120,
+            env={**os.environ, "CALLS": str(self.calls), **environment})
+        self.assertEqual(result.returncode, status, result.stderr + result.stdout)
+        self.assertNotIn("Traceback", result.stderr)
+        return result.stdout if status == 0 else result.stderr
+
+    def decks(self):
+        return [json.loads(line) for line in self.calls.read_text().splitlines()]
+
+    def rows(self):
+        with open(self.output / "summary.csv", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def test_whole_study(self):
+        text = self.run_study()
+        rows = self.rows()
+        self.assertEqual(list(rows[0])[:8], ["setting", "stages", "perplexity", "wire_bytes",
+                                             "seconds", "speedup", "forward_bits",
+                                             "backward_bits"])
+        self.assertEqual([(row["setting"], row["stages"], row["seed"]) for row in rows],
+                         [(s, k, seed) for k in "23" for seed in "12" for s in ("none", "half")])
+        # 100 s before the first step; 10 steps of 4 s and of 2 s.
+        self.assertAlmostEqual(float(rows[0]["seconds"]), 140)
+        self.assertAlmostEqual(float(rows[1]["speedup"]), 140 / 120, places=4)
+        self.assertAlmostEqual(float(rows[2]["speedup"]), 1)
+        # 1000 bytes a step, 400 tokens of 10 channels, one or two boundaries.
+        for row in rows:
+            self.assertAlmostEqual(float(row["backward_bits"]), 2)
+            self.assertAlmostEqual(float(row["forward_bits"]), 1 if row["setting"] == "half" else 2)
+        self.assertAlmostEqual(float(rows[3]["perplexity"]), np.exp(3.002), places=3)
+        self.assertIn("| as good | agrees |", text)
+        self.assertIn("| better | does not agree |", text)
+        self.assertIn("| of others | not run |", text)
+        self.assertIn("±", (self.output / "table.md").read_text())
+        with h5py.File(self.output / "summary.h5") as file:
+            self.assertEqual(file["speedup"].shape, (8,))
+            np.testing.assert_array_equal(file["curves/none-k3-seed2/wire_bytes"],
+                                          [20000, 40000])
+        self.assertGreater((self.output / "curves.png").stat().st_size, 10000)
+
+    def test_link_of_the_ratio(self):
+        self.run_study("--only", "k2-seed1")
+        calibration = json.loads((self.output / "calibration-k2.json").read_text())
+        # 0.5 s and 2000 bytes a step: 7 x 0.5 s for 16,000 bits.
+        self.assertEqual(calibration["bandwidth"], "0.00457 Mbit/s")
+        runs = {deck["output.directory"].rsplit("/", 1)[1]: deck for _, deck in self.decks()}
+        self.assertEqual(runs["half-k2-seed1"]["network.bandwidth"], "0.00457 Mbit/s")
+        self.assertNotIn("network.bandwidth", runs["calibration-k2"])
+        self.assertEqual(runs["half-k2-seed1"]["training.epochs"], "2")
+        self.assertEqual(runs["half-k2-seed1"]["training.seed"], "1")
+
+    def test_goes_on_where_it_stopped(self):
+        message = self.run_study(status=1, FAIL="half-k2-seed2")
+        self.assertIn("half-k2-seed2: exit status 1", message)
+        self.assertIn("a mistake", message)
+        before = len(self.decks())
+        self.run_study()
+        # 8 runs, a model and two calibrations, and one run again.
+        self.assertEqual(len(self.decks()), 8 + 3 + 1)
+        self.assertLess(before, 8 + 3)
+        self.run_study()
+        self.assertEqual(len(self.decks()), 8 + 3 + 1)
+        self.assertEqual(len(self.rows()), 8)
+
+    def test_one_run_of_a_job_array(self):
+        self.assertEqual(self.run_study("--list").splitlines()[3], "3 half-k2-seed2")
+        self.run_study("--run", 3)
+        self.assertTrue((self.output / "half-k2-seed2" / "run.h5").exists())
+        self.assertFalse((self.output / "summary.csv").exists())
+        self.assertIn("left out", self.run_study("--summary"))
+        self.assertEqual([row["setting"] for row in self.rows()], ["half"])
+        self.assertIn("runs 0 to 7", self.run_study("--run", 8, status=1))
+
+    def test_small(self):
+        self.assertEqual(len(self.run_study("--small", "--list").splitlines()), 2)
+
+    def test_mistakes(self):
+        for old, new, message in (("title", "titel", "unknown key 'titel'"),
+                                  ("stages", "stage", "unknown key 'matrix.stage'"),
+                                  ('baseline = "none"', 'baseline = "non"', "no setting 'non'"),
+                                  ("[deck]", "[deck", "test.toml")):
+            self.study.write_text(STUDY.replace(old, new, 1))
+            self.assertIn(message, self.run_study("--list", status=1))
+        self.assertIn("no such study", self.run_study("--list", status=1, study="nothing"))
+        self.study.write_text(STUDY)
+        self.assertIn("no such program",
+                      self.run_study("--program", "/nonexistent/deltapipe", status=1))
+        self.assertIn("nothing was run", self.run_study("--summary", status=1))
+
+    def test_studies_of_the_project(self):
+        for path in sorted((SCRIPTS.parent / "inputs" / "studies").glob("*.toml")):
+            for small in ([], ["--small"]):
+                names = self.run_study("--list", *small, study=path).splitlines()
+                self.assertEqual(len(names), len(set(names)))
+
+
+if __name__ == "__main__":
+    unittest.main()
