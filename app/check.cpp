@@ -206,7 +206,7 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
   const TrainingSettings& t = settings.training;
   const CodecShape shape{t.micro_batch_size, model.tokens, model.model->shape().channels};
   std::printf(
-      "#\n# direction  payload of a micro-batch: first visit  later    wire a step and "
+      "#\n# direction  payload of a micro-batch: first visit  later    wire per step and "
       "boundary\n");
   for (const bool backward : {false, true}) {
     const CodecSettings& codec_settings = backward ? settings.backward : settings.forward;
@@ -232,7 +232,7 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
 
 void print_cache(const char* where, const CacheNeed& need, const PipelineShape& shape) {
   if (need.record_bytes == 0) return;
-  std::printf("# %s: %s a sample", where, text_of(need.record_bytes).c_str());
+  std::printf("# %s: %s per sample", where, text_of(need.record_bytes).c_str());
   if (shape.train_samples > 0)
     std::printf("; %s in memory (%s of it staging), %s on disk", text_of(need.memory_bytes).c_str(),
                 text_of(need.staging_bytes).c_str(), text_of(need.disk_bytes).c_str());

@@ -45,7 +45,7 @@ constexpr std::array descriptions = {
     Description{Command::check, "check",
                 "Validate a deck; show what it means in full and what a run will take",
                 "Needs one process only. Prints the deck with all defaults, the blocks of each "
-                "stage, memory,\ncache and bytes on the wire a step.\n"},
+                "stage, memory,\ncache and bytes on the wire per step.\n"},
     Description{Command::tokenize, "tokenize", "Write the texts of a deck as token files",
                 "Needs one process only. Writes train.h5, validation.h5 and tokenizer/ to "
                 "output.directory,\nso that runs need not tokenise again:\n"

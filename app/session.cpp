@@ -83,7 +83,7 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
                  "data.sequence_length is too large",
          .value = std::to_string(t.micro_batch_size) + " x " + std::to_string(t.micro_batches) +
                   " x " + std::to_string(tokens),
-         .remedy = "let a step and replica have fewer than 2^31 tokens",
+         .remedy = "let a step of a replica have fewer than 2^31 tokens",
          .keys = {"training.micro_batches", "training.micro_batch_size", "data.sequence_length"}});
   std::vector<int> partition = settings.pipeline.partition;
   if (partition.empty())

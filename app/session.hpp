@@ -21,7 +21,7 @@ namespace deltapipe {
 /// What config.json and the deck say together.
 struct ModelLayout {
   std::shared_ptr<const Model> model;
-  std::vector<int> partition;  ///< blocks a stage
+  std::vector<int> partition;  ///< blocks per stage
   int tokens = 0;              ///< T
 };
 

@@ -247,13 +247,13 @@ class Trainer {
 
   std::string description() const {
     std::string text = plan_->model->description() + ", vocabulary " +
-                       std::to_string(plan_->model->shape().vocabulary) + "; blocks a stage";
+                       std::to_string(plan_->model->shape().vocabulary) + "; blocks per stage";
     for (const int blocks : plan_->partition) text += " " + std::to_string(blocks);
     text += "; " + std::to_string(grid_.replicas()) + " replica(s)\n" +
             std::to_string(data_.train.size()) + " training and " +
             std::to_string(data_.validation.size()) + " validation samples of " +
             std::to_string(plan_->tokens) + " tokens; " + std::to_string(steps_) + " steps, " +
-            std::to_string(planner_->steps_per_epoch()) + " an epoch";
+            std::to_string(planner_->steps_per_epoch()) + " per epoch";
     return text;
   }
 

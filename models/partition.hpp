@@ -24,7 +24,7 @@ struct ModelCost {
 /// stages hold more. Throws UserError when there are more stages than blocks.
 std::vector<int> balanced_partition(int blocks, int stages, const ModelCost& cost);
 
-/// Checks a partition that the user gave: one positive entry a stage, their sum the blocks.
+/// Checks a partition that the user gave: one positive entry per stage, their sum the blocks.
 void check_partition(const std::vector<int>& partition, int blocks, int stages);
 
 StagePart stage_part(const std::vector<int>& partition, int stage);

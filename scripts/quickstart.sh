@@ -52,7 +52,7 @@ make_corpus() {
 program=build/release/bin/deltapipe
 runs=runs/quickstart
 
-# pipeline COMMAND ARGUMENTS...: deltapipe on two ranks, one a core.
+# pipeline COMMAND ARGUMENTS...: deltapipe on two ranks, one per core.
 pipeline() {
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 \
     DELTAPIPE_PROGRESS=$progress mpirun --oversubscribe --bind-to none -n 2 "$program" "$@"

@@ -51,7 +51,7 @@ def is_locked(path):
 
 
 def row_sums(columns):
-    """Sums over all that a table has of some columns, a number a row."""
+    """Sums over all that a table has of some columns, a number per row."""
     return sum((column if column.ndim == 1 else column.sum(axis=1)).astype(np.float64)
                for column in columns)
 
@@ -148,7 +148,7 @@ class Run:
         return "wall_seconds" in self.steps
 
     def stage_sum(self, column):
-        """Sum over the steps of a column of one value a stage; zeros where there is none."""
+        """Sum over the steps of a column of one value per stage; zeros where there is none."""
         if column not in self.steps:
             return np.zeros(int(self.attributes.get("stages", 1)))
         return self.steps[column].sum(axis=0)

@@ -89,7 +89,7 @@ def print_summary(run):
     print(f"perplexity   {run.perplexity:.3f}")
     print(f"speed        {run.rate('tokens'):.1f} tokens/s, {run.rate('samples'):.3f} sequences/s")
     print(f"on the wire  {bytes_text(run.wire_bytes)} "
-          f"({bytes_text(run.wire_bytes / run.length)} a step)")
+          f"({bytes_text(run.wire_bytes / run.length)} per step)")
     if run.evaluation_bytes > 0:
         print(f"evaluations  {bytes_text(run.evaluation_bytes)} more on the wire")
     print_times(run)

@@ -86,7 +86,7 @@ class Runner:
         found = {"seconds_a_step": float(seconds), "bytes_a_step": int(sent), "ratio": ratio,
                  "bandwidth": f"{8 * sent / (ratio * seconds) / 1e6:.3g} Mbit/s"}
         file.write_text(json.dumps(found, indent=1) + "\n")
-        print(f"{stages} stages: {seconds:.4f} s and {sent} bytes a step at a boundary; "
+        print(f"{stages} stages: {seconds:.4f} s and {sent} bytes per step at a boundary; "
               f"{found['bandwidth']} for {ratio} times the compute", flush=True)
         return found
 

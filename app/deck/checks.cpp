@@ -121,7 +121,7 @@ void check_training(const Settings& s) {
            "training.micro_batch_size x training.micro_batches x data.sequence_length is too large",
            to_string(t.micro_batch_size) + " x " + to_string(t.micro_batches) + " x " +
                to_string(tokens),
-           "let a step and replica have fewer than 2^31 tokens");
+           "let a step of a replica have fewer than 2^31 tokens");
   }
   for (const int stage : t.recompute_stages) {
     if (stage < s.pipeline.stages) continue;
@@ -134,7 +134,8 @@ void check_training(const Settings& s) {
 void check_pipeline(const Settings& s) {
   const PipelineSettings& p = s.pipeline;
   if (!p.partition.empty() && p.partition.size() != static_cast<std::size_t>(p.stages)) {
-    refuse({"pipeline.partition", "pipeline.stages"}, "pipeline.partition needs one number a stage",
+    refuse({"pipeline.partition", "pipeline.stages"},
+           "pipeline.partition needs one number per stage",
            to_string(p.partition.size()) + " for " + to_string(p.stages) + " stages",
            "give as many numbers as pipeline.stages, or none");
   }
@@ -200,7 +201,7 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
     const std::string key = section + "." + name, common = std::string("network.") + name;
     refuse(
         {key, common, "pipeline.stages"},
-        std::string("network ") + name + " needs one value or one a " +
+        std::string("network ") + name + " needs one value or one per " +
             (of_ranks ? "stage" : "boundary"),
         to_string(size) + " values, " + to_string(count) + (of_ranks ? " stages" : " boundaries"),
         of_ranks ? "with network.wire = \"rank\" each stage has one wire"

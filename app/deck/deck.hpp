@@ -40,7 +40,7 @@ struct DeckDifference {
 std::optional<DeckDifference> first_difference(const Settings& left, const Settings& right,
                                                std::span<const std::string_view> ignored = {});
 
-/// All keys with type, range, default and meaning as Markdown tables, one a section.
+/// All keys with type, range, default and meaning as Markdown tables, one per section.
 std::string deck_reference();
 
 }  // namespace deltapipe

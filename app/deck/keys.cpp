@@ -144,7 +144,7 @@ void add_training(std::vector<Key>& keys, TrainingSettings& t) {
   add("micro_batch_size", Integer{&t.micro_batch_size, 1, 65536},
       "samples that cross a boundary together");
   add("micro_batches", Integer{&t.micro_batches, 1, 65536},
-      "micro-batches a step and replica; the batch is micro_batch_size x micro_batches x "
+      "micro-batches per step and replica; the batch is micro_batch_size x micro_batches x "
       "pipeline.replicas samples");
   add("seed", Integer{&t.seed, 0, any_count},
       "of everything random: new weights, order, dropout, "
@@ -195,7 +195,7 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
       "seconds after which a rank whose process or machine gives no sign of life ends the run; 0: "
       "never");
   add("partition", IntegerList{&p.partition, 1, 10000},
-      "transformer blocks of each stage, one number a stage; empty: balanced by cost");
+      "transformer blocks of each stage, one number per stage; empty: balanced by cost");
   add("verify_replicas", Integer{&p.verify_replicas, 0, any_count},
       "steps between comparisons of the replicas' weights, which are also compared before the "
       "first and after the last step; a difference ends the run; 0: never");
@@ -218,7 +218,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
           : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; delta is not for gradients, which AQ-SGD sends "
             "without memory");
-  add("bits", Integer{&c.bits, 1, 8}, "bits a value, for quantize and delta");
+  add("bits", Integer{&c.bits, 1, 8}, "bits per value, for quantize and delta");
   add("scale",
       choice(c.scale, {{"channel", ScaleKind::channel},
                        {"token", ScaleKind::token},
@@ -244,7 +244,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
                                {"refine", FirstVisit::refine}}),
         "how delta sends a sample that has no memory yet; refine: it and the next visit in bits, "
         "at "
-        "least 4, with a scale a tile");
+        "least 4, with a scale per tile");
   }
   add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
   add("error_feedback", Flag{&c.error_feedback},
@@ -272,16 +272,17 @@ void add_cache(std::vector<Key>& keys, CacheSettings& c) {
 void add_links(std::vector<Key>& keys, Draft::Links& links, const char* section) {
   SectionKeys add(keys, section);
   add("bandwidth", QuantityList{&links.bits_per_second, bandwidth_units(), 1, 1e15},
-      "one value for all boundaries or a list with one a boundary; 0: as fast as MPI carries it");
+      "one value for all boundaries or a list with one per boundary; 0: as fast as MPI carries it");
   add("latency", QuantityList{&links.latency_seconds, duration_units(), 0, 3600},
-      "one value for all boundaries or a list with one a boundary");
+      "one value for all boundaries or a list with one per boundary");
 }
 
 void add_network(std::vector<Key>& keys, NetworkSettings& n) {
   SectionKeys add(keys, "network");
   add("wire", choice(n.wire, {{"boundary", WireSharing::boundary}, {"rank", WireSharing::rank}}),
-      "boundary: a link for each direction of each boundary; rank: one wire a rank, full duplex, "
-      "for all that it sends and receives, lists have one value a stage, and the bandwidth counts "
+      "boundary: a link for each direction of each boundary; rank: one wire per rank, full duplex, "
+      "for all that it sends and receives, lists have one value per stage, and the bandwidth "
+      "counts "
       "Ethernet frames");
 }
 

@@ -39,7 +39,7 @@ struct TrainingSettings {
   double epochs = 1;         ///< used when steps is 0
   std::uint64_t steps = 0;   ///< optimizer steps; 0: from epochs
   int micro_batch_size = 1;  ///< B: samples that cross a boundary together
-  int micro_batches = 1;     ///< micro-batches a step and replica
+  int micro_batches = 1;     ///< micro-batches per step and replica
   std::uint64_t seed = 42;
   OptimizerSettings optimizer;        ///< [training.optimizer]
   bool recompute = false;             ///< activation recomputation in every stage ...

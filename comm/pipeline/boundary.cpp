@@ -58,7 +58,7 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
   const std::size_t hashes = MemoryCheck::max_bytes(
       plan.memory.verify_every, plan.codec.shape.max_samples, codec->record().shared_bytes);
   channel.max_payload_bytes = payload + hashes;
-  channel.slots = plan.slots;
+  channel.buffers = plan.buffers;
   ledger.add_host(MemoryUse::messages, channel_memory_bytes(channel));
   ledger.add<DeviceBytes>(MemoryUse::messages,
                           codec->memory_bytes() + (plain ? plain->memory_bytes() : 0) + 2 * hashes);
@@ -197,7 +197,7 @@ BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer
     : BoundaryEnd(progress, plan),
       channel_(progress, comm, peer, tag,
                ChannelOptions{
-                   .max_payload_bytes = max_message_bytes(), .slots = plan.slots, .name = name},
+                   .max_payload_bytes = max_message_bytes(), .buffers = plan.buffers, .name = name},
                std::move(link)) {}
 
 void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
@@ -226,9 +226,10 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
 BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                                    const BoundaryEndPlan& plan, const std::string& name)
     : BoundaryEnd(progress, plan),
-      channel_(progress, comm, peer, tag,
-               ChannelOptions{
-                   .max_payload_bytes = max_message_bytes(), .slots = plan.slots, .name = name}) {}
+      channel_(
+          progress, comm, peer, tag,
+          ChannelOptions{
+              .max_payload_bytes = max_message_bytes(), .buffers = plan.buffers, .name = name}) {}
 
 namespace {
 

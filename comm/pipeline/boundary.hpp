@@ -50,7 +50,7 @@ struct BoundaryEndPlan {
   std::uint32_t boundary = 0;
   bool backward = false;
   BoundarySide side = BoundarySide::receiver;
-  int slots = 2;  ///< message buffers
+  int buffers = 2;  ///< of messages
   /// Also carries the fp32 messages of evaluations; gradients do not.
   bool evaluates = true;
 };

@@ -86,8 +86,8 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
     e.evaluates = !backward;
     e.backward = backward;
     e.side = backward != (boundary == place.stage) ? BoundarySide::sender : BoundarySide::receiver;
-    e.slots = message_buffers(find_schedule(options.pipeline.schedule),
-                              schedule_shape(options, shape, place));
+    e.buffers = message_buffers(find_schedule(options.pipeline.schedule),
+                                schedule_shape(options, shape, place));
     return e;
   };
   if (!place.last()) {

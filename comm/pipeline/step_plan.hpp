@@ -27,7 +27,7 @@ class StepPlanner {
  public:
   struct Layout {
     int micro_batch_size = 1;
-    int micro_batches = 1;  ///< a step and replica
+    int micro_batches = 1;  ///< per step and replica
     int replicas = 1;
   };
 

@@ -60,7 +60,7 @@ TokenExchangePlan plan_token_exchange(const PipelineOptions& options,
     e.evaluates = backward;  // rows cross in evaluations, their gradients do not
     e.backward = backward;
     e.side = backward == last_stage ? BoundarySide::sender : BoundarySide::receiver;
-    e.slots = slots;
+    e.buffers = slots;
     return e;
   };
   plan.rows = end(row_settings(options.forward), true);

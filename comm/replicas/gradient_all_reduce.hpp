@@ -52,7 +52,7 @@ class GradientAllReduce {
     const Bucket& bucket;
     HostVector<float> staged;
     std::vector<Ticket> tickets;
-    /// When the ring has passed the emulated wires; one a ticket, written before that is done.
+    /// When the ring has passed the emulated wires; one per ticket, written before that is done.
     std::vector<std::shared_ptr<TimePoint>> passed;
   };
 

@@ -15,23 +15,23 @@
 namespace deltapipe {
 namespace {
 
-// Slots are aligned to 64 bytes; starting the header here aligns the payload as well.
+// Buffers are aligned to 64 bytes; starting the header here aligns the payload as well.
 constexpr std::size_t kHeaderOffset = (64 - sizeof(MessageHeader) % 64) % 64;
 constexpr std::size_t kPayloadOffset = kHeaderOffset + sizeof(MessageHeader);
 static_assert(kPayloadOffset % 64 == 0);
 
 constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
 // First pieces use one MPI tag, the other pieces of message n the tag 1 + n % 127 after it: with at
-// most 127 slots, pieces of two messages with the same tag are never awaited at once.
+// most 127 buffers, pieces of two messages with the same tag are never awaited at once.
 constexpr int kTagsPerChannel = 128;
-constexpr int kLargestSlots = kTagsPerChannel - 1;
-static_assert(kMostMessageBuffers <= kLargestSlots);
+constexpr int kMostBuffers = kTagsPerChannel - 1;
+static_assert(kMostMessageBuffers <= kMostBuffers);
 
 int first_tag(int tag) {
   return tag * kTagsPerChannel;
 }
 int rest_tag(int tag, std::uint64_t sequence) {
-  return tag * kTagsPerChannel + 1 + static_cast<int>(sequence % kLargestSlots);
+  return tag * kTagsPerChannel + 1 + static_cast<int>(sequence % kMostBuffers);
 }
 
 // Messages over an emulated link are handed to MPI so much before they arrive, and lie at the
@@ -56,8 +56,8 @@ void check_tag(int tag) {
 }
 
 void check_options(const ChannelOptions& options) {
-  DELTAPIPE_ASSERT(options.slots >= 1 && options.slots <= kLargestSlots,
-                   std::to_string(options.slots) + " slots");
+  DELTAPIPE_ASSERT(options.buffers >= 1 && options.buffers <= kMostBuffers,
+                   std::to_string(options.buffers) + " buffers");
   DELTAPIPE_ASSERT(
       options.piece_bytes >= sizeof(MessageHeader) && options.piece_bytes <= kLargestPiece,
       std::to_string(options.piece_bytes) + " bytes a piece");
@@ -72,7 +72,7 @@ std::size_t buffer_bytes(std::size_t max_payload_bytes) {
 
 HostBytes allocate(std::size_t max_payload_bytes, const std::string& name) {
   try {
-    return HostBytes(uninitialized("deltapipe::Channel::slot"), buffer_bytes(max_payload_bytes));
+    return HostBytes(uninitialized("deltapipe::Channel::buffer"), buffer_bytes(max_payload_bytes));
   } catch (const std::exception&) {
     throw UserError(Mistake{.what = "no memory for a message buffer of " + name,
                             .value = std::to_string(max_payload_bytes) + " bytes",
@@ -123,7 +123,7 @@ void for_each_piece(std::size_t begin, std::size_t bytes, std::size_t piece_byte
 }  // namespace
 
 std::uint64_t channel_memory_bytes(const ChannelOptions& options) {
-  return static_cast<std::uint64_t>(options.slots) * buffer_bytes(options.max_payload_bytes);
+  return static_cast<std::uint64_t>(options.buffers) * buffer_bytes(options.max_payload_bytes);
 }
 
 SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
@@ -145,72 +145,75 @@ SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int 
     check_tag(tag_);
     std::tie(source_rank_, target_rank_) = world_ranks(comm_, peer_);
   }
-  slots_.resize(static_cast<std::size_t>(options_.slots));
-  for (Slot& slot : slots_) slot.memory = allocate(options_.max_payload_bytes, options_.name);
+  buffers_.resize(static_cast<std::size_t>(options_.buffers));
+  for (MessageBuffer& message : buffers_)
+    message.memory = allocate(options_.max_payload_bytes, options_.name);
 }
 
-bool SendChannel::arrived(const Slot& slot) const {
-  return progress_.done(slot.ticket) && Clock::now() >= slot.arrival;
+bool SendChannel::arrived(const MessageBuffer& message) const {
+  return progress_.done(message.ticket) && Clock::now() >= message.arrival;
 }
 
-void SendChannel::reclaim(Slot& slot) {
-  const OperationTimes times = progress_.times(slot.ticket);
-  const TimePoint begin = link_->emulates() ? slot.link_start : times.started;
-  const TimePoint end = std::max(times.finished, slot.arrival);
+void SendChannel::reclaim(MessageBuffer& message) {
+  const OperationTimes times = progress_.times(message.ticket);
+  const TimePoint begin = link_->emulates() ? message.link_start : times.started;
+  const TimePoint end = std::max(times.finished, message.arrival);
   transfers_.add(begin, end);
   progress_.account().transfer(begin, end);
   TraceRecorder::instance().record(TraceCategory::wire, options_.name + " send", "transfer", begin,
                                    end);
-  slot.ticket.reset();
+  message.ticket.reset();
 }
 
-void SendChannel::wait(Slot& slot) {
-  if (!arrived(slot)) {
+void SendChannel::wait(MessageBuffer& message) {
+  if (!arrived(message)) {
     const ActivityScope waiting(progress_.account(), Activity::wire_exposed);
     const TimePoint begin = Clock::now();
-    progress_.wait(slot.ticket);
-    std::this_thread::sleep_until(slot.arrival);
+    progress_.wait(message.ticket);
+    std::this_thread::sleep_until(message.arrival);
     const TimePoint end = Clock::now();
     TraceRecorder::instance().record(TraceCategory::wait, "compute",
-                                     "wait for a slot, " + options_.name, begin, end);
+                                     "wait for a buffer, " + options_.name, begin, end);
   } else {
-    progress_.wait(slot.ticket);
+    progress_.wait(message.ticket);
   }
-  reclaim(slot);
+  reclaim(message);
 }
 
 void SendChannel::reclaim_arrived() {
-  for (; !in_flight_.empty() && arrived(slots_[in_flight_.front()]); in_flight_.pop_front())
-    wait(slots_[in_flight_.front()]);
+  for (; !in_flight_.empty() && arrived(buffers_[in_flight_.front()]); in_flight_.pop_front())
+    wait(buffers_[in_flight_.front()]);
 }
 
 SendChannel::Buffer SendChannel::acquire() {
   reclaim_arrived();
-  const auto is_free = [](const Slot& slot) { return !slot.lent && !slot.ticket; };
-  auto slot = std::find_if(slots_.begin(), slots_.end(), is_free);
-  if (slot == slots_.end()) {
+  const auto is_free = [](const MessageBuffer& message) {
+    return !message.lent && !message.ticket;
+  };
+  auto message = std::find_if(buffers_.begin(), buffers_.end(), is_free);
+  if (message == buffers_.end()) {
     DELTAPIPE_ASSERT(!in_flight_.empty(), options_.name + ": all send buffers are lent");
-    wait(slots_[in_flight_.front()]);
+    wait(buffers_[in_flight_.front()]);
     in_flight_.pop_front();
-    slot = std::find_if(slots_.begin(), slots_.end(), is_free);
+    message = std::find_if(buffers_.begin(), buffers_.end(), is_free);
   }
-  slot->lent = true;
-  return {static_cast<int>(slot - slots_.begin()),
-          payload_of(slot->memory, options_.max_payload_bytes)};
+  message->lent = true;
+  return {static_cast<int>(message - buffers_.begin()),
+          payload_of(message->memory, options_.max_payload_bytes)};
 }
 
 void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t payload_bytes) {
-  DELTAPIPE_ASSERT(buffer.slot >= 0 && buffer.slot < options_.slots &&
-                       slots_[static_cast<std::size_t>(buffer.slot)].lent,
+  DELTAPIPE_ASSERT(buffer.index >= 0 && buffer.index < options_.buffers &&
+                       buffers_[static_cast<std::size_t>(buffer.index)].lent,
                    options_.name + ": the buffer was not acquired");
   DELTAPIPE_ASSERT(payload_bytes <= options_.max_payload_bytes,
                    options_.name + ": " + std::to_string(payload_bytes) + " bytes");
-  Slot& slot = slots_[static_cast<std::size_t>(buffer.slot)];
+  MessageBuffer& message = buffers_[static_cast<std::size_t>(buffer.index)];
   header.source_rank = source_rank_;
   header.target_rank = target_rank_;
   header.sequence = sequence_++;
   header.payload_bytes = payload_bytes;
-  header.payload_checksum = checksum(slot.memory.data() + kPayloadOffset, payload_bytes);
+  header.payload_checksum = checksum(message.memory.data() + kPayloadOffset, payload_bytes);
   const std::size_t bytes = message_bytes(payload_bytes);
   const TimePoint sent = Clock::now();
   header.sent_ns = nanoseconds_of(sent) + progress_.clock_offset().count();
@@ -222,12 +225,12 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
     const EmulatedLink::Passage passage = link_->book(sent, bytes);
     link_start = passage.start;
     plan.not_before = passage.arrival - kHandover;
-    slot.arrival = passage.arrival;
+    message.arrival = passage.arrival;
     header.arrival_ns = nanoseconds_of(passage.arrival) + progress_.clock_offset().count();
     statistics_.link_busy_seconds += passage.busy_seconds;
   }
-  slot.link_start = link_start;
-  plan.start = [memory = slot.memory, header, bytes, link_start, comm = comm_, peer = peer_,
+  message.link_start = link_start;
+  plan.start = [memory = message.memory, header, bytes, link_start, comm = comm_, peer = peer_,
                 tag = tag_, piece = options_.piece_bytes,
                 offset = progress_.clock_offset()](RequestList& requests) mutable {
     const TimePoint started = link_start == TimePoint{} ? Clock::now() : link_start;
@@ -241,15 +244,15 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
           begin == 0 ? first_tag(tag) : rest_tag(tag, header.sequence), comm, &requests.back()));
     });
   };
-  slot.ticket = progress_.submit(std::move(plan));
-  slot.lent = false;
-  in_flight_.push_back(buffer.slot);
+  message.ticket = progress_.submit(std::move(plan));
+  message.lent = false;
+  in_flight_.push_back(buffer.index);
   statistics_.bytes += bytes;
   ++statistics_.messages;
 }
 
 void SendChannel::flush() {
-  for (; !in_flight_.empty(); in_flight_.pop_front()) wait(slots_[in_flight_.front()]);
+  for (; !in_flight_.empty(); in_flight_.pop_front()) wait(buffers_[in_flight_.front()]);
 }
 
 ChannelStatistics SendChannel::take_statistics() {
@@ -259,7 +262,7 @@ ChannelStatistics SendChannel::take_statistics() {
 }
 
 /// Written by the progress thread until the ticket is done, by the compute thread after it.
-struct ReceiveChannel::Slot {
+struct ReceiveChannel::MessageBuffer {
   HostBytes memory;
   Ticket ticket;
   std::size_t received = 0;
@@ -275,63 +278,63 @@ ReceiveChannel::ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer
     check_tag(tag_);
     std::tie(target_rank_, source_rank_) = world_ranks(comm_, peer_);
   }
-  for (int i = 0; i < options_.slots; ++i) {
-    slots_.push_back(std::make_shared<Slot>());
-    slots_.back()->memory = allocate(options_.max_payload_bytes, options_.name);
+  for (int i = 0; i < options_.buffers; ++i) {
+    buffers_.push_back(std::make_shared<MessageBuffer>());
+    buffers_.back()->memory = allocate(options_.max_payload_bytes, options_.name);
   }
-  for (int i = 0; i < options_.slots; ++i) post(i);
+  for (int i = 0; i < options_.buffers; ++i) post(i);
 }
 
 ReceiveChannel::~ReceiveChannel() {
-  for (const int i : posted_) progress_.cancel(slots_[static_cast<std::size_t>(i)]->ticket);
+  for (const int i : posted_) progress_.cancel(buffers_[static_cast<std::size_t>(i)]->ticket);
 }
 
 void ReceiveChannel::post(int index) {
-  const std::shared_ptr<Slot> slot = slots_[static_cast<std::size_t>(index)];
-  slot->received = 0;
-  slot->passed = {};
+  const std::shared_ptr<MessageBuffer> message = buffers_[static_cast<std::size_t>(index)];
+  message->received = 0;
+  message->passed = {};
   OperationPlan plan;
   plan.name = between(options_.name, source_rank_, target_rank_);
   plan.passive = true;
   const std::size_t largest = message_bytes(options_.max_payload_bytes);
-  plan.start = [slot, largest, comm = comm_, peer = peer_, tag = tag_,
+  plan.start = [message, largest, comm = comm_, peer = peer_, tag = tag_,
                 piece = options_.piece_bytes](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(slot->memory.data() + kHeaderOffset,
+    DELTAPIPE_MPI(MPI_Irecv(message->memory.data() + kHeaderOffset,
                             static_cast<int>(std::min(piece, largest)), MPI_BYTE, peer,
                             first_tag(tag), comm, &requests.back()));
   };
-  plan.completed = [slot, largest, comm = comm_, peer = peer_, tag = tag_, number = posts_,
+  plan.completed = [message, largest, comm = comm_, peer = peer_, tag = tag_, number = posts_,
                     piece = options_.piece_bytes, wire = progress_.wire(),
                     progress = &progress_](const MPI_Status& status, RequestList& requests) {
     int count = 0;
     DELTAPIPE_MPI(MPI_Get_count(&status, MPI_BYTE, &count));
-    const bool is_first = slot->received == 0;
-    slot->received += static_cast<std::size_t>(count);
-    if (!is_first || slot->received < sizeof(MessageHeader)) return;
+    const bool is_first = message->received == 0;
+    message->received += static_cast<std::size_t>(count);
+    if (!is_first || message->received < sizeof(MessageHeader)) return;
     // Only a header that can be trusted counts; receive() tells why if not.
     MessageHeader header;
-    std::memcpy(&header, slot->memory.data() + kHeaderOffset, sizeof header);
+    std::memcpy(&header, message->memory.data() + kHeaderOffset, sizeof header);
     MessageHeader sealed = header;
     seal(sealed);
     if (sealed.header_checksum != header.header_checksum) return;
     if (header.payload_bytes > largest - sizeof header) return;
     if (wire) {
       const TimePoint started = local_time(header.started_ns, progress->clock_offset());
-      slot->passed =
+      message->passed =
           wire.in->book(started + wire.in->latency(), message_bytes(header.payload_bytes)).end;
     }
-    if (slot->received != piece) return;
+    if (message->received != piece) return;
     for_each_piece(piece, message_bytes(header.payload_bytes), piece,
                    [&](std::size_t begin, std::size_t size) {
                      requests.push_back(MPI_REQUEST_NULL);
-                     DELTAPIPE_MPI(MPI_Irecv(slot->memory.data() + kHeaderOffset + begin,
+                     DELTAPIPE_MPI(MPI_Irecv(message->memory.data() + kHeaderOffset + begin,
                                              static_cast<int>(size), MPI_BYTE, peer,
                                              rest_tag(tag, number), comm, &requests.back()));
                    });
   };
   ++posts_;
-  slot->ticket = progress_.submit(std::move(plan));
+  message->ticket = progress_.submit(std::move(plan));
   posted_.push_back(index);
 }
 
@@ -342,19 +345,19 @@ TimePoint ReceiveChannel::local(std::int64_t common_ns) const {
 ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   DELTAPIPE_ASSERT(!posted_.empty(), options_.name + ": all received messages are still held");
   const int index = posted_.front();
-  Slot& slot = *slots_[static_cast<std::size_t>(index)];
+  MessageBuffer& message = *buffers_[static_cast<std::size_t>(index)];
   const TimePoint called = Clock::now();
-  const bool was_done = progress_.done(slot.ticket);
-  progress_.wait(slot.ticket);
+  const bool was_done = progress_.done(message.ticket);
+  progress_.wait(message.ticket);
   expected.source_rank = source_rank_;
   expected.target_rank = target_rank_;
   expected.sequence = sequence_;
-  const std::uint8_t* message = slot.memory.data() + kHeaderOffset;
-  const MessageHeader header = read_header(message, slot.received, expected);
+  const std::uint8_t* raw = message.memory.data() + kHeaderOffset;
+  const MessageHeader header = read_header(raw, message.received, expected);
   check(header, expected);
-  check_payload(header, message + sizeof header, slot.received - sizeof header);
+  check_payload(header, raw + sizeof header, message.received - sizeof header);
 
-  const TimePoint arrival = std::max(local(header.arrival_ns), slot.passed);
+  const TimePoint arrival = std::max(local(header.arrival_ns), message.passed);
   if (!was_done || arrival > called) {
     std::this_thread::sleep_until(arrival);
     const TimePoint end = Clock::now();
@@ -364,23 +367,23 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   }
   posted_.pop_front();
   ++sequence_;
-  statistics_.bytes += slot.received;
+  statistics_.bytes += message.received;
   ++statistics_.messages;
   const TimePoint begin = local(header.started_ns);
-  const TimePoint end = std::max(progress_.times(slot.ticket).finished, arrival);
+  const TimePoint end = std::max(progress_.times(message.ticket).finished, arrival);
   transfers_.add(begin, end);
   progress_.account().transfer(begin, end);
   TraceRecorder::instance().record(
       TraceCategory::wire, options_.name,
       std::string(name_of(header.kind)) + " " + std::to_string(header.micro_batch), begin, end);
-  return {index, header, payload_of(slot.memory, header.payload_bytes)};
+  return {index, header, payload_of(message.memory, header.payload_bytes)};
 }
 
 void ReceiveChannel::release(const Received& received) {
-  DELTAPIPE_ASSERT(received.slot >= 0 && received.slot < options_.slots &&
-                       std::find(posted_.begin(), posted_.end(), received.slot) == posted_.end(),
+  DELTAPIPE_ASSERT(received.index >= 0 && received.index < options_.buffers &&
+                       std::find(posted_.begin(), posted_.end(), received.index) == posted_.end(),
                    options_.name + ": the message is not held");
-  post(received.slot);
+  post(received.index);
 }
 
 ChannelStatistics ReceiveChannel::take_statistics() {

@@ -23,7 +23,8 @@ namespace deltapipe {
 /// What both ends of a channel must agree on, and what each end keeps.
 struct ChannelOptions {
   std::size_t max_payload_bytes = 0;
-  int slots = 2;  ///< buffers at this end, 1 ... 127; a sender waits for one, a receiver posts all
+  int buffers =
+      2;  ///< buffers at this end, 1 ... 127; a sender waits for one, a receiver posts all
   /// Messages travel in pieces of this size, at most 1 GiB; the same at both ends. Below the eager
   /// limit of MPI over TCP (Open MPI: 64 KiB) messages follow each other through a slow link;
   /// larger pieces share it, so that the first of two arrives as late as the second, and each waits
@@ -45,9 +46,9 @@ struct ChannelStatistics {
 
 class SendChannel {
  public:
-  /// A free slot; payload is max_payload_bytes long.
+  /// A free buffer; payload is max_payload_bytes long.
   struct Buffer {
-    int slot = -1;
+    int index = -1;
     HostBytes payload;
   };
 
@@ -63,11 +64,11 @@ class SendChannel {
   SendChannel(const SendChannel&) = delete;
   SendChannel& operator=(const SendChannel&) = delete;
 
-  /// Waits until a slot is free.
+  /// Waits until a buffer is free.
   Buffer acquire();
   /// Sends the first payload_bytes of the buffer and returns at once. Ranks, sequence, sizes,
-  /// checksums and times of the header are filled in here. With an emulated link the slot stays
-  /// in use until the message arrives: a link kept full needs 1 + latency / transfer time slots.
+  /// checksums and times of the header are filled in here. With an emulated link the buffer stays
+  /// in use until the message arrives: a link kept full needs 1 + latency / transfer time buffers.
   void send(const Buffer& buffer, MessageHeader header, std::size_t payload_bytes);
   /// Waits until all messages left.
   void flush();
@@ -76,7 +77,7 @@ class SendChannel {
   ChannelStatistics take_statistics();
 
  private:
-  struct Slot {
+  struct MessageBuffer {
     HostBytes memory;
     Ticket ticket;
     TimePoint link_start{};
@@ -84,9 +85,9 @@ class SendChannel {
     bool lent = false;
   };
 
-  bool arrived(const Slot& slot) const;
-  void reclaim(Slot& slot);
-  void wait(Slot& slot);
+  bool arrived(const MessageBuffer& message) const;
+  void reclaim(MessageBuffer& message);
+  void wait(MessageBuffer& message);
   void reclaim_arrived();
 
   ProgressThread& progress_;
@@ -98,7 +99,7 @@ class SendChannel {
   std::uint32_t source_rank_;
   std::uint32_t target_rank_;
   std::uint64_t sequence_ = 0;
-  std::vector<Slot> slots_;
+  std::vector<MessageBuffer> buffers_;
   std::deque<int> in_flight_;
   ChannelStatistics statistics_;
   IntervalSet transfers_;  ///< not yet in statistics_
@@ -108,13 +109,13 @@ class ReceiveChannel {
  public:
   /// A message; payload is as long as what was sent and valid until release().
   struct Received {
-    int slot = -1;
+    int index = -1;
     MessageHeader header;
     HostBytes payload;
   };
 
-  /// As SendChannel; posts receives for all slots at once. Messages pass progress.wire() when that
-  /// is emulated.
+  /// As SendChannel; posts receives for all buffers at once. Messages pass progress.wire() when
+  /// that is emulated.
   ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                  ChannelOptions options);
   /// Cancels the posted receives.
@@ -124,17 +125,17 @@ class ReceiveChannel {
 
   /// Sleeps until the next message is here and checks it against `expected` (of which the caller
   /// fills the first group). Throws UserError that names both ranks when it is another message,
-  /// truncated or damaged. At most `slots` messages can be held at a time.
+  /// truncated or damaged. At most `buffers` messages can be held at a time.
   Received receive(MessageHeader expected);
-  /// Gives the slot back and posts it for a later message.
+  /// Gives the buffer back and posts it for a later message.
   void release(const Received& received);
 
   ChannelStatistics take_statistics();
 
  private:
-  struct Slot;
+  struct MessageBuffer;
 
-  void post(int slot);
+  void post(int index);
   /// A moment of the common clock on this rank's.
   TimePoint local(std::int64_t common_ns) const;
 
@@ -146,7 +147,7 @@ class ReceiveChannel {
   std::uint32_t source_rank_;
   std::uint32_t target_rank_;
   std::uint64_t sequence_ = 0;
-  std::vector<std::shared_ptr<Slot>> slots_;
+  std::vector<std::shared_ptr<MessageBuffer>> buffers_;
   std::deque<int> posted_;  ///< in the order in which messages fill them
   std::uint64_t posts_ = 0;
   ChannelStatistics statistics_;

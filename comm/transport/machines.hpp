@@ -17,7 +17,7 @@ struct RankMachine {
   DeviceMemory device;
 };
 
-/// One entry a rank of `comm`. Collective; Kokkos has started.
+/// One entry per rank of `comm`. Collective; Kokkos has started.
 std::vector<RankMachine> machines_of_ranks(MPI_Comm comm);
 
 }  // namespace deltapipe

@@ -22,7 +22,7 @@ const char* name_of(CrossingKind kind);
 const char* name_of(Direction direction);
 Direction direction_of(CrossingKind kind);
 
-/// Vectors have one entry a sample: B entries, fewer in an incomplete micro-batch. For tied rows
+/// Vectors have one entry per sample: B entries, fewer in an incomplete micro-batch. For tied rows
 /// tokens of the vocabulary stand for samples. Both ends of a boundary describe a crossing equally.
 struct Crossing {
   CrossingKind kind = CrossingKind::activation;

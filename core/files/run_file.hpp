@@ -25,7 +25,7 @@ struct RunLayout {
 /// Root attributes of run.h5.
 struct RunAttributes {
   RunLayout layout;
-  std::vector<int> partition;  ///< blocks a stage
+  std::vector<int> partition;  ///< blocks per stage
   std::string deltapipe_version;
   std::string source_revision;
   std::string deck;    ///< the effective deck, TOML
@@ -39,7 +39,7 @@ struct DirectionRecord {
   std::vector<double> wire_seconds;  ///< at least one message was travelling, mean over replicas
 };
 
-/// A column of one number a stage.
+/// A column of one number per stage.
 struct StageColumn {
   const char* name;
   const char* unit;
@@ -145,7 +145,7 @@ class RunFile {
 
   void append(const StepRecord& record);
   void append(const EvaluationRecord& record);
-  /// One entry a rank, once, before close().
+  /// One entry per rank, once, before close().
   void write_memory(const std::vector<RankMemoryRecord>& ranks);
   /// The file on disk now holds everything appended, unless that fails, as above.
   void flush();

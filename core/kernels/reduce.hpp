@@ -13,7 +13,7 @@ inline std::size_t sum_of_squares_workspace(std::size_t count) {
   return (count + kSumTile - 1) / kSumTile;
 }
 
-/// Partial sums of squares, one a tile of kSumTile elements, in double: partial(tile).
+/// Partial sums of squares, one per tile of kSumTile elements, in double: partial(tile).
 template <class Real>
 void partial_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
                              const VectorRef<double>& partial) {

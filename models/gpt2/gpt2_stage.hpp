@@ -68,7 +68,7 @@ class Gpt2Stage final : public Stage<Real> {
   };
   struct Slot {
     std::vector<Matrix<Real>> x_NC;  ///< block inputs and, last, the stage's output
-    std::vector<BlockState> states;  ///< one a block, or one for all
+    std::vector<BlockState> states;  ///< one per block, or one for all
     Matrix<Real> gradient_NC;        ///< last stage: of its final block's output
   };
 

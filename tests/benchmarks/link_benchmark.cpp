@@ -37,10 +37,10 @@ MessageHeader header_of(std::uint32_t message) {
   return header;
 }
 
-ChannelOptions options_of(std::size_t payload_bytes, int slots, const char* name) {
+ChannelOptions options_of(std::size_t payload_bytes, int buffers, const char* name) {
   ChannelOptions options;
   options.max_payload_bytes = payload_bytes;
-  options.slots = slots;
+  options.buffers = buffers;
   options.name = name;
   return options;
 }

@@ -166,7 +166,7 @@ class Memory(support.TestCase):
         self.assertEqual(len(peaks), 8)
         # 16 bytes a parameter: six blocks of 12 C^2 + 13 C each.
         self.assertGreater(min(peaks), 16 * 6 * (12 * 1600**2 + 13 * 1600))
-        self.assertRegex(result.out, r"3\.28 MB a sample, the number of samples is not known yet")
+        self.assertRegex(result.out, r"3\.28 MB per sample, the number of samples is not known yet")
 
     def test_untied_model_from_a_file(self):
         self.train(self.deck(output={"save_model": True}, training={"steps": 1}), "tied")

@@ -30,7 +30,7 @@ def block_bytes(row_bytes, tokens):
 class Bytes(support.TestCase):
     def test_whole_values(self):
         deck = self.small(training={"micro_batches": 3})
-        # fp16 has a scale of two bytes a token.
+        # fp16 has a scale of two bytes per token.
         for codec, row in (("none", 4 * CHANNELS), ("fp16", 2 * CHANNELS + 2),
                            ("bf16", 2 * CHANNELS)):
             with self.subTest(codec):
@@ -108,7 +108,7 @@ class Bytes(support.TestCase):
         self.assertIn("activation cache", said)
 
     def test_tied_rows(self):
-        """Each distinct token's row travels once a step, and as many gradients."""
+        """Each distinct token's row travels once per step, and as many gradients."""
         base = self.deck_file(self.small(training={"steps": 1}))
         self.succeed(["train", base, f"output.directory={self.place}/base"])
         tokens = self.place / "known.h5"
@@ -194,7 +194,7 @@ class Bytes(support.TestCase):
         whole = 2 * HEADER_BYTES + 4 * TOKENS * CHANNELS * 4
         later = 2 * HEADER_BYTES + 4 * block_bytes(code_bytes(2, CHANNELS), TOKENS)
         self.assertEqual(run.steps["forward_bytes"][:, 0].tolist(), [whole, whole, later, later])
-        # Tied rows and their gradients: four bytes a value, then about one.
+        # Tied rows and their gradients: four bytes per value, then about one.
         for name in ("tied_row", "tied_gradient"):
             sent = run.steps[f"{name}_bytes"]
             self.assertGreater(sent[:2].min(), 2.5 * sent[2:].max())
@@ -331,7 +331,7 @@ class Compressed(support.TestCase):
         self.assertEqual(spilled.steps["cache_bytes_read"][:, 0].sum(), 0)
         self.assertGreater(spilled.steps["cache_bytes_read"][:, 1].sum(), 0)
         said = self.succeed(["check", self.deck_file(deck)]).out
-        self.assertRegex(said, r"# errors of gradients at each sender: 4\.1\d? kB a sample; ")
+        self.assertRegex(said, r"# errors of gradients at each sender: 4\.1\d? kB per sample; ")
         self.assertNotIn("activation cache at", said)
 
     def test_replicas(self):

@@ -15,11 +15,11 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-ChannelOptions options_of(std::size_t max_payload_bytes, int slots,
+ChannelOptions options_of(std::size_t max_payload_bytes, int buffers,
                           std::size_t piece_bytes = ChannelOptions{}.piece_bytes) {
   ChannelOptions options;
   options.max_payload_bytes = max_payload_bytes;
-  options.slots = slots;
+  options.buffers = buffers;
   options.piece_bytes = piece_bytes;
   options.name = "ring";
   return options;

@@ -39,7 +39,7 @@ def evaluation_bytes(rows, boundaries, wire):
 
 def write_run(path, rate=2.0, steps=100, boundaries=2, version=2, evaluations=None, wire=False,
               status="finished"):
-    """Steps of 4 samples at `rate` samples a second after a slow first step."""
+    """Steps of 4 samples at `rate` samples per second after a slow first step."""
     number = np.arange(1, steps + 1)
     with h5py.File(path, "w") as file:
         file.attrs.update({"format_version": version, "status": status,
@@ -171,7 +171,7 @@ class AnalysisTest(unittest.TestCase):
         run = self.file("r.h5", wire=True)
         text = self.run_script("run_table.py", run)
         # A step: two boundaries both ways, rows and their gradients, three stages' replicas, sums.
-        self.assertIn("433.50 kB (4.33 kB a step)", text)
+        self.assertIn("433.50 kB (4.33 kB per step)", text)
         self.assertIn("evaluations  650 B more", text)
         table = self.directory / "out.csv"
         self.run_script("compare_runs.py", run, "--csv", table)

@@ -118,7 +118,7 @@ class StudyTest(unittest.TestCase):
         self.assertAlmostEqual(float(rows[0]["seconds"]), 140)
         self.assertAlmostEqual(float(rows[1]["speedup"]), 140 / 120, places=4)
         self.assertAlmostEqual(float(rows[2]["speedup"]), 1)
-        # 1000 bytes a step, 400 tokens of 10 channels, one or two boundaries.
+        # 1000 bytes per step, 400 tokens of 10 channels, one or two boundaries.
         for row in rows:
             self.assertAlmostEqual(float(row["backward_bits"]), 2)
             self.assertAlmostEqual(float(row["forward_bits"]), 1 if row["setting"] == "half" else 2)
@@ -136,7 +136,7 @@ class StudyTest(unittest.TestCase):
     def test_link_of_the_ratio(self):
         self.run_study("--only", "k2-seed1")
         calibration = json.loads((self.output / "calibration-k2.json").read_text())
-        # 0.5 s and 2000 bytes a step: 7 x 0.5 s for 16,000 bits.
+        # 0.5 s and 2000 bytes per step: 7 x 0.5 s for 16,000 bits.
         self.assertEqual(calibration["bandwidth"], "0.00457 Mbit/s")
         runs = {deck["output.directory"].rsplit("/", 1)[1]: deck for _, deck in self.decks()}
         self.assertEqual(runs["half-k2-seed1"]["network.bandwidth"], "0.00457 Mbit/s")

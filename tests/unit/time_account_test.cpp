@@ -68,7 +68,7 @@ TEST_CASE("A slow link is exposed communication", "[time]") {
 }
 
 TEST_CASE("A slow stage is a bubble", "[time]") {
-  // Stage 0 computes 40 ms a micro-batch, the link takes 5: here at 45 and 85.
+  // Stage 0 computes 40 ms per micro-batch, the link takes 5: here at 45 and 85.
   Rank stage_1;
   stage_1.receives(0, 40, 45);
   stage_1.does(Activity::codec, 45, 46);
@@ -86,7 +86,7 @@ TEST_CASE("A slow stage is a bubble", "[time]") {
 }
 
 TEST_CASE("A slow link and a slow stage are told apart", "[time]") {
-  // 30 ms a micro-batch on stage 0, 25 ms a message: sent 30 and 60, here at 55 and 85. Stage 1
+  // 30 ms per micro-batch on stage 0, 25 ms per message: sent 30 and 60, here at 55 and 85. Stage 1
   // sends back 20 ms of gradients each time, from 66 (to 86) and 96 (to 116, told in the next
   // step).
   Rank stage_1;
