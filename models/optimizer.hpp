@@ -27,6 +27,11 @@ class Optimizer {
   void update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
               double gradient_factor);
 
+  /// Its step count is the caller's.
+  std::vector<StatePart> state(const ExecSpace& exec) const {
+    return {moment_state(exec, parameters_)};
+  }
+
  private:
   static std::size_t partials(const ParameterInfo& parameter);
   static Vector<double> partial_sums(std::size_t count, const ViewAllocator& memory);

@@ -123,6 +123,8 @@ class ActivationCacheState {
   void forget(std::span<const std::uint64_t> sample_ids);
   std::vector<std::uint64_t> find_damaged_records();
   std::uint64_t record_hash(std::uint64_t sample);
+  void write_state(StateWriter& writer);
+  void read_state(StateReader& reader);
   void remove_file_at_end();
 
   CacheStatistics statistics;
@@ -141,6 +143,10 @@ class ActivationCacheState {
   void rethrow_failure();
   void wait_for(StagingSlot& slot);
   void wait_for_all_tasks();
+  void come_to_rest(const char* what);
+  StateItem visited_records() const;
+  void fetch(std::uint64_t sample, std::uint8_t* bytes);
+  void put(std::uint64_t sample, const std::uint8_t* bytes);
 
   void pin(std::span<const std::uint64_t> sample_ids);
   void start_read(std::uint64_t sample);
@@ -616,15 +622,81 @@ std::uint64_t ActivationCacheState::record_hash(std::uint64_t sample) {
   DELTAPIPE_ASSERT(!place.pinned, "the hash of an acquired record");
   if (visits[sample] == 0) return 0;
   HostBytes record(uninitialized("deltapipe::ActivationCache::hashed_record"), shape_.record_bytes);
-  if (place.pool != kNowhere) {
+  if (place.pool != kNowhere)
     settle_released();
-    copy_from_pool(record.data(), place.pool);
-    copies_.fence();
-  } else {
+  else
     wait_for_all_tasks();
-    file_->read_record(sample, record.data());
-  }
+  fetch(sample, record.data());
   return record_checksum(record.data(), shape_.record_bytes);
+}
+
+/// Of a record that no kernel and no task is changing.
+void ActivationCacheState::fetch(std::uint64_t sample, std::uint8_t* bytes) {
+  const Place& place = places_[sample];
+  if (place.pool == kNowhere) return file_->read_record(sample, bytes);
+  copy_from_pool(bytes, place.pool);
+  copies_.fence();
+}
+
+/// Nothing is pinned or under way after this.
+void ActivationCacheState::come_to_rest(const char* what) {
+  collect_finished();
+  rethrow_failure();
+  DELTAPIPE_ASSERT(pinned_ == 0, std::string(what) + " while samples are acquired");
+  settle_released();
+  const double stalled = statistics.stall_seconds;
+  wait_for_all_tasks();
+  statistics.stall_seconds = stalled;
+}
+
+/// All bytes of records in one item, in the order of samples.
+StateItem ActivationCacheState::visited_records() const {
+  const auto never = std::count(visits.begin(), visits.end(), 0u);
+  return {"records", StateType::u8, {visits.size() - never, shape_.record_bytes}};
+}
+
+void ActivationCacheState::write_state(StateWriter& writer) {
+  come_to_rest("write_state()");
+  write_array<std::uint32_t>(writer, "visits", visits);
+  writer.begin_item(visited_records());
+  const HostBytes record(uninitialized("deltapipe::ActivationCache::written_record"),
+                         shape_.record_bytes);
+  for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
+    if (visits[sample] == 0) continue;
+    fetch(sample, record.data());
+    writer.append(record.data(), shape_.record_bytes);
+  }
+}
+
+void ActivationCacheState::read_state(StateReader& reader) {
+  come_to_rest("read_state()");
+  clear_prefetch();
+  for (std::uint64_t sample = 0; sample < shape_.samples; ++sample)
+    if (places_[sample].pool != kNowhere) drop_from_pool(sample);
+  const std::vector<std::uint32_t> former = visits;
+  read_array<std::uint32_t>(reader, "visits", visits);
+  reader.begin_item(visited_records());
+  const HostBytes record(uninitialized("deltapipe::ActivationCache::read_record"),
+                         shape_.record_bytes);
+  for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
+    if (visits[sample] > 0) {
+      reader.take(record.data(), shape_.record_bytes);
+      put(sample, record.data());
+    } else if (former[sample] > 0 && file_) {
+      file_->forget_record(sample);
+    }
+  }
+}
+
+/// A record where there is room for it: in the pool, then in the file.
+void ActivationCacheState::put(std::uint64_t sample, const std::uint8_t* bytes) {
+  if (free_pool_.empty()) return file_->write_record(sample, bytes, visits[sample]);
+  Place& place = places_[sample];
+  place.pool = take_pool_slot();
+  place.dirty = true;
+  copy_to_pool(place.pool, bytes);
+  copies_.fence();
+  evictable_.insert(sample, uses_.next_use(sample));
 }
 
 ActivationCache::ActivationCache(const ExecSpace& copies, CacheIoThread* io,
@@ -672,6 +744,14 @@ void ActivationCache::forget(std::span<const std::uint64_t> sample_ids) {
 
 std::vector<std::uint64_t> ActivationCache::find_damaged_records() {
   return state_->find_damaged_records();
+}
+
+void ActivationCache::write_state(StateWriter& writer) {
+  state_->write_state(writer);
+}
+
+void ActivationCache::read_state(StateReader& reader) {
+  state_->read_state(reader);
 }
 
 CacheStatistics ActivationCache::take_statistics() {

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/state.hpp"
 #include "core/base/views.hpp"
 #include "core/codec/records.hpp"
 
@@ -121,6 +122,12 @@ class ActivationCache {
   /// After SpillStart::open_existing: reads the whole file and returns the samples whose record is
   /// torn or damaged, so that they can be forgotten on both ends. Without a file: none.
   std::vector<std::uint64_t> find_damaged_records();
+
+  /// Visits and the records of visited samples, wherever they are: items `visits` and `records`.
+  /// Waits; nothing may be pinned. Announcements, and which records memory holds, are no state:
+  /// after read_state() nothing is announced, and hits and misses may differ.
+  void write_state(StateWriter& writer);
+  void read_state(StateReader& reader);
 
   CacheStatistics take_statistics();
 

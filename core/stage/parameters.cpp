@@ -2,6 +2,7 @@
 #include "core/stage/parameters.hpp"
 
 #include "core/base/error.hpp"
+#include "core/base/state_views.hpp"
 
 namespace deltapipe {
 
@@ -41,7 +42,52 @@ void ParameterArena<Real>::allocate(bool training, const ViewAllocator& memory) 
   moments2_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments2");
 }
 
+namespace {
+
+/// each(item name, values, shape) for all that the part has.
+template <class Each>
+StatePart part_of(const std::string& name, const ExecSpace& exec, const Each& each) {
+  return {name,
+          [=](StateWriter& writer) {
+            each([&](const std::string& item, const auto& values, const auto& shape) {
+              write_view(writer, exec, item, values, shape);
+            });
+          },
+          [=](StateReader& reader) {
+            each([&](const std::string& item, const auto& values, const auto& shape) {
+              read_view(reader, exec, item, values, shape);
+            });
+          }};
+}
+
+}  // namespace
+
+template <class Real>
+StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& parameters) {
+  return part_of("parameters", exec, [&parameters](const auto& use) {
+    for (std::size_t i = 0; i < parameters.info().size(); ++i) {
+      const ParameterInfo& p = parameters.info()[i];
+      use(p.name, parameters.value(static_cast<int>(i)), p.shape);
+    }
+  });
+}
+
+template <class Real>
+StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parameters) {
+  return part_of("moments", exec, [&parameters](const auto& use) {
+    for (std::size_t i = 0; i < parameters.info().size(); ++i) {
+      const ParameterInfo& p = parameters.info()[i];
+      use(p.name + ".moment1", parameters.moment1(static_cast<int>(i)), p.shape);
+      use(p.name + ".moment2", parameters.moment2(static_cast<int>(i)), p.shape);
+    }
+  });
+}
+
 template class ParameterArena<float>;
 template class ParameterArena<double>;
+template StatePart parameter_state(const ExecSpace&, const ParameterArena<float>&);
+template StatePart parameter_state(const ExecSpace&, const ParameterArena<double>&);
+template StatePart moment_state(const ExecSpace&, const ParameterArena<float>&);
+template StatePart moment_state(const ExecSpace&, const ParameterArena<double>&);
 
 }  // namespace deltapipe

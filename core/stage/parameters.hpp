@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/memory_ledger.hpp"
+#include "core/base/state.hpp"
 #include "core/base/views.hpp"
 
 namespace deltapipe {
@@ -66,5 +67,12 @@ class ParameterArena {
   std::size_t size_ = 0;
   Vector<Real> values_, gradients_, moments1_, moments2_;
 };
+
+/// The values, tensor by tensor under their names.
+template <class Real>
+StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& parameters);
+/// AdamW's moments: NAME.moment1 and NAME.moment2 of every tensor.
+template <class Real>
+StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parameters);
 
 }  // namespace deltapipe

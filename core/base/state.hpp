@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a run remembers from one step to the next, as a list of named parts, each of which writes
+// and reads itself: all that a restart needs. What is on no list is a function of (deck, seed,
+// step).
+//
+// A part is a row of items: arrays with a name, a type and a shape. Writers and readers take an
+// item's elements in pieces, so that no part needs memory for all of itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace deltapipe {
+
+enum class StateType { u8, i32, u32, i64, u64, f32, f64 };
+
+const char* name_of(StateType type);
+std::size_t bytes_of(StateType type);
+
+template <class T>
+constexpr StateType state_type_of() {
+  if constexpr (std::is_same_v<T, std::uint8_t>) return StateType::u8;
+  if constexpr (std::is_same_v<T, std::int32_t>) return StateType::i32;
+  if constexpr (std::is_same_v<T, std::uint32_t>) return StateType::u32;
+  if constexpr (std::is_same_v<T, std::int64_t>) return StateType::i64;
+  if constexpr (std::is_same_v<T, std::uint64_t>) return StateType::u64;
+  if constexpr (std::is_same_v<T, float>) return StateType::f32;
+  if constexpr (std::is_same_v<T, double>) return StateType::f64;
+}
+
+/// A scalar is an array of one element; text is an array of u8.
+struct StateItem {
+  std::string name;  ///< once in its part, without '/'
+  StateType type = StateType::u8;
+  std::vector<std::uint64_t> shape;  ///< row-major; an extent may be 0
+
+  std::uint64_t elements() const;
+  std::uint64_t bytes() const { return elements() * bytes_of(type); }
+  bool operator==(const StateItem&) const = default;
+};
+
+/// Where state goes. Parts follow one another, and so do the items of a part.
+class StateWriter {
+ public:
+  virtual ~StateWriter() = default;
+
+  void begin_part(const std::string& name);
+  void end_part();
+  /// append() follows until all of the item's bytes are there, in row-major order; an empty item is
+  /// complete at once.
+  void begin_item(const StateItem& item);
+  void append(const void* elements, std::uint64_t bytes);
+
+ protected:
+  virtual void open_part(const std::string& name) = 0;
+  virtual void close_part() = 0;
+  virtual void open_item(const StateItem& item) = 0;
+  virtual void write(const void* elements, std::uint64_t bytes) = 0;
+  virtual void close_item() = 0;
+
+ private:
+  std::set<std::string> parts_, items_;
+  bool in_part_ = false;
+  std::uint64_t bytes_left_ = 0;  ///< of the item at hand
+};
+
+/// Where state comes from. What differs from what is asked for (no such part or item, another type
+/// or shape, bytes that are missing or damaged) is a UserError that names file, part and item; what
+/// was read until then is of no use.
+class StateReader {
+ public:
+  virtual ~StateReader() = default;
+
+  void begin_part(const std::string& name);
+  /// All of its items must have been read.
+  void end_part();
+  /// The item of that name, for what depends on the data: text.
+  StateItem find(const std::string& name);
+  /// It must be just this item. take() follows until all of its bytes are read.
+  void begin_item(const StateItem& item);
+  void take(void* elements, std::uint64_t bytes);
+
+  virtual std::vector<std::string> part_names() = 0;
+
+  /// UserError about an item of the part at hand.
+  [[noreturn]] void refuse(const std::string& item, const std::string& wrong,
+                           const std::string& value, const std::string& remedy = {}) const;
+  /// UserError about a part.
+  [[noreturn]] void refuse_part(const std::string& part, const std::string& wrong) const;
+
+ protected:
+  /// What messages name; empty: state in memory.
+  virtual std::string file_name() const { return {}; }
+  virtual void open_part(const std::string& name) = 0;
+  virtual void close_part() = 0;
+  virtual std::vector<std::string> item_names() = 0;  ///< of the open part
+  virtual StateItem item(const std::string& name) = 0;
+  virtual void open_item(const StateItem& item) = 0;
+  virtual void read(void* elements, std::uint64_t bytes) = 0;
+  virtual void close_item() = 0;
+
+ private:
+  std::string part_;  ///< the one at hand; empty: none
+  std::set<std::string> not_read_;
+  std::uint64_t bytes_left_ = 0;
+};
+
+/// Refers to what it is the state of, which must outlive it and must not move.
+struct StatePart {
+  std::string name;  ///< once in a rank's list
+  std::function<void(StateWriter&)> write;
+  std::function<void(StateReader&)> read;
+};
+
+void write_state(std::span<const StatePart> parts, StateWriter& writer);
+/// The reader must have these parts, in any order, and no others.
+void read_state(std::span<const StatePart> parts, StateReader& reader);
+
+template <class T>
+void write_array(StateWriter& writer, const std::string& name, std::span<const T> values) {
+  writer.begin_item({name, state_type_of<T>(), {values.size()}});
+  writer.append(values.data(), values.size_bytes());
+}
+/// As many as there are in `values`.
+template <class T>
+void read_array(StateReader& reader, const std::string& name, std::span<T> values) {
+  reader.begin_item({name, state_type_of<T>(), {values.size()}});
+  reader.take(values.data(), values.size_bytes());
+}
+
+template <class T>
+void write_scalar(StateWriter& writer, const std::string& name, T value) {
+  write_array(writer, name, std::span<const T>(&value, 1));
+}
+template <class T>
+T read_scalar(StateReader& reader, const std::string& name) {
+  T value{};
+  read_array(reader, name, std::span<T>(&value, 1));
+  return value;
+}
+/// For what cannot change between writing and reading: UserError when it did.
+template <class T>
+void expect_scalar(StateReader& reader, const std::string& name, T value) {
+  const T found = read_scalar<T>(reader, name);
+  if (found != value)
+    reader.refuse(name, "is another one than this run's",
+                  std::to_string(found) + ", not " + std::to_string(value));
+}
+
+void write_text(StateWriter& writer, const std::string& name, std::string_view text);
+std::string read_text(StateReader& reader, const std::string& name);
+
+}  // namespace deltapipe

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// State as an HDF5 file: a group per part, a dataset per item with its XXH3 checksum (64 bits), and
+// root attributes `kind`, `format_version` and, last, `complete`. Text is bytes; what is read is
+// compared with its checksum. Who replaces a file writes beside it and renames.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/state.hpp"
+#include "core/files/hdf5.hpp"
+
+namespace deltapipe {
+
+class StateChecksum;
+
+class StateFileWriter final : public StateWriter {
+ public:
+  /// Replaces what is there. UserError as hdf5::File has it, here and from all functions.
+  explicit StateFileWriter(const std::string& path);
+  ~StateFileWriter() override;
+  /// After the last part: only now is the file a state.
+  void close();
+
+ protected:
+  void open_part(const std::string& name) override;
+  void close_part() override;
+  void open_item(const StateItem& item) override;
+  void write(const void* elements, std::uint64_t bytes) override;
+  void close_item() override;
+
+ private:
+  void write_whole_rows();
+
+  hdf5::File file_;
+  std::optional<hdf5::Group> part_;
+  std::optional<hdf5::Dataset> dataset_;
+  StateItem item_;
+  std::uint64_t row_bytes_ = 0, rows_written_ = 0;
+  std::vector<std::uint8_t> buffer_;  ///< what is not written yet
+  std::unique_ptr<StateChecksum> checksum_;
+};
+
+class StateFileReader final : public StateReader {
+ public:
+  /// UserError: no file, no HDF5, no state, or one that was never completed.
+  explicit StateFileReader(const std::string& path);
+  ~StateFileReader() override;
+
+  std::vector<std::string> part_names() override;
+
+ protected:
+  std::string file_name() const override { return file_.file_name(); }
+  void open_part(const std::string& name) override;
+  void close_part() override;
+  std::vector<std::string> item_names() override;
+  StateItem item(const std::string& name) override;
+  void open_item(const StateItem& item) override;
+  void read(void* elements, std::uint64_t bytes) override;
+  void close_item() override;
+
+ private:
+  void read_rows();
+
+  hdf5::File file_;
+  std::optional<hdf5::Group> part_;
+  std::optional<hdf5::Dataset> dataset_;
+  StateItem item_;
+  std::uint64_t row_bytes_ = 0, rows_read_ = 0;
+  std::vector<std::uint8_t> buffer_;
+  std::size_t taken_ = 0;  ///< bytes of the buffer
+  std::unique_ptr<StateChecksum> checksum_;
+};
+
+}  // namespace deltapipe
