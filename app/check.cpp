@@ -244,8 +244,7 @@ void print_cache(const char* where, const CacheNeed& need, const PipelineShape& 
 /// What both ends keep is said once.
 void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
   const auto plan_of_stage = [&](int stage) {
-    return plan_rank(pipeline_options(settings), shape, boundary_traits(*model.model),
-                     place_of_rank(settings.pipeline, stage));
+    return rank_plan_of(settings, model, shape, place_of_rank(settings.pipeline, stage));
   };
   const RankPlan first = plan_of_stage(0), second = plan_of_stage(1);
   const CacheNeed sender = cache_need(*first.send_forward);

@@ -26,11 +26,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-RankPlan plan_of(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
-                 const RankPlace& place) {
-  return plan_rank(pipeline_options(settings), shape, boundary_traits(*model.model), place);
-}
-
 /// The ends that a plan has, tied embeddings' excepted.
 std::vector<const BoundaryEndPlan*> ends_of(const RankPlan& plan) {
   std::vector<const BoundaryEndPlan*> ends;
@@ -56,9 +51,10 @@ std::string bytes_text(std::uint64_t bytes) {
 
 }  // namespace
 
-BoundaryTraits boundary_traits(const Model& model) {
-  const ModelShape shape = model.shape();
-  return {shape.channels, shape.tied};
+RankPlan rank_plan_of(const Settings& settings, const ModelLayout& model,
+                      const PipelineShape& shape, const RankPlace& place) {
+  return plan_rank(pipeline_options(settings), shape,
+                   *model.model->make_stage(stage_part(model.partition, place.stage)), place);
 }
 
 RankPlace place_of_rank(const PipelineSettings& settings, int rank) {
@@ -73,14 +69,15 @@ std::uint64_t RankMemory::host_peak() const {
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
                           const PipelineShape& shape, const RankPlace& place,
                           std::uint64_t process_bytes) {
-  const RankPlan plan = plan_of(settings, model, shape, place);
-  const StagePart part = stage_part(model.partition, place.stage);
-  const std::vector<ParameterInfo> parameters = model.model->parameters(part);
+  const std::unique_ptr<Stage<float>> stage =
+      model.model->make_stage(stage_part(model.partition, place.stage));
+  const RankPlan plan = plan_rank(pipeline_options(settings), shape, *stage, place);
+  const std::vector<ParameterInfo>& parameters = stage->parameters().info();
   RankMemory memory;
   memory.process = process_bytes;
   const bool writes_run_file = shape.training && place.first() && place.replica == 0;
   if (writes_run_file) memory.process += RunFile::kMemoryBytes;
-  memory.ledger = model.model->memory(part, plan.capacity);
+  memory.ledger = stage->memory(plan.capacity);
   if (shape.training) {
     memory.ledger.add(Optimizer<float>::memory(parameters));
     std::size_t elements = 0;
@@ -111,7 +108,8 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
                                  const PipelineShape& shape, const std::vector<int>& ranks) {
   std::map<std::string, std::uint64_t> needs;
   for (const int rank : ranks) {
-    const RankPlan plan = plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank));
+    const RankPlan plan =
+        rank_plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank));
     for (const BoundaryEndPlan* end : ends_of(plan)) {
       const std::uint64_t bytes = cache_need(*end).disk_bytes;
       const std::uint64_t there = size_of_file(spill_file_path(*end));
@@ -135,7 +133,7 @@ SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const P
   SpillNeed need;
   need.machine = machine;
   need.directory = cache_directory(settings);
-  const RankPlan plan = plan_of(settings, model, shape, place);
+  const RankPlan plan = rank_plan_of(settings, model, shape, place);
   for (const BoundaryEndPlan* end : ends_of(plan)) {
     const std::uint64_t bytes = cache_need(*end).disk_bytes;
     need.bytes += bytes - std::min(bytes, size_of_file(spill_file_path(*end)));
@@ -230,7 +228,7 @@ void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
   for (int rank = 0; rank < ranks_of(settings.pipeline); ++rank)
     for (const BoundaryEndPlan* end :
-         ends_of(plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank))))
+         ends_of(rank_plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank))))
       check_cache_budget(*end);
 }
 

@@ -75,7 +75,9 @@ void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine
 /// UserError when a cache's budget is under what its micro-batches in flight take.
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape);
 
-BoundaryTraits boundary_traits(const Model& model);
+/// What the rank will build.
+RankPlan rank_plan_of(const Settings& settings, const ModelLayout& model,
+                      const PipelineShape& shape, const RankPlace& place);
 
 RankPlace place_of_rank(const PipelineSettings& settings, int rank);
 

@@ -121,7 +121,8 @@ ModelPlan plan_model(const Settings& settings) {
 std::unique_ptr<Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
                                          const ProcessGrid& grid, bool training) {
   std::unique_ptr<Stage<float>> stage =
-      plan.model->make_stage(stage_part(plan.partition, grid.stage()), training);
+      plan.model->make_stage(stage_part(plan.partition, grid.stage()));
+  stage->parameters().allocate(training);
   if (plan.weights) {
     plan.model->load(*plan.weights, stage->parameters());
     plan.weights.reset();

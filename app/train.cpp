@@ -16,6 +16,7 @@
 #include "app/session.hpp"
 #include "app/spill_check.hpp"
 #include "app/start_check.hpp"
+#include "app/training_state.hpp"
 #include "app/warnings.hpp"
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/replicas/replica_check.hpp"
@@ -115,7 +116,7 @@ class Trainer {
     }
     evaluate_now(steps_);
     progress_.account().suspend(Clock::now());
-    seconds_ += progress_.account().open_seconds(Clock::now());
+    totals_.seconds += progress_.account().open_seconds(Clock::now());
     display_->finish();
     if (run_file_) run_file_->flush();
     if (settings_.cache.keep)
@@ -191,6 +192,9 @@ class Trainer {
       print_warnings(warnings_of_steps(settings_.output, steps_));
       open_run_file();
     }
+    totals_.seed = settings_.training.seed;
+    totals_.data_fingerprint = shape.data_fingerprint;
+    totals_.stages.resize(grid_.stages());
     pipeline_ =
         std::make_unique<Pipeline>(pipeline_options(settings_), shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
@@ -298,7 +302,7 @@ class Trainer {
 
     record.step = step + 1;
     record.epoch = static_cast<double>(step + 1) / static_cast<double>(planner_->steps_per_epoch());
-    record.seconds = seconds_;
+    record.seconds = totals_.seconds;
     record.tokens = plan.predicted_tokens;
     record.samples = plan.samples;
     finish(record);
@@ -365,7 +369,7 @@ class Trainer {
     values[tensors_ + grid_.replica()] = pipeline_->loss_sum();
     StepMeasurements measured(grid_.stages(), grid_.replicas());
     pipeline_->take_measurements(measured);
-    seconds_ += measured.stage(grid_.stage(), StageValue::wall);
+    totals_.seconds += measured.stage(grid_.stage(), StageValue::wall);
     values.insert(values.end(), measured.values().begin(), measured.values().end());
     sum_over_ranks(values);
 
@@ -381,13 +385,13 @@ class Trainer {
   }
 
   void finish(const StepRecord& record) {
-    total_bytes_ += wire_bytes(record);
-    total_samples_ += record.samples;
-    total_tokens_ += record.tokens;
-    last_loss_ = record.loss;
-    stage_sums_.resize(record.stages.size(), StageRecord{});
+    totals_.bytes += wire_bytes(record);
+    totals_.samples += record.samples;
+    totals_.tokens += record.tokens;
+    totals_.last_loss = record.loss;
+    totals_.steps = record.step;
     for (std::size_t s = 0; s < record.stages.size(); ++s)
-      for (std::size_t i = 0; i < kStageValues; ++i) stage_sums_[s][i] += record.stages[s][i];
+      for (std::size_t i = 0; i < kStageValues; ++i) totals_.stages[s][i] += record.stages[s][i];
     display_->step({record.step, record.epoch, record.loss, record.learning_rate, record.tokens,
                     wire_bytes(record), record.seconds});
     if (run_file_) run_file_->append(record);
@@ -396,7 +400,7 @@ class Trainer {
   void evaluate_now(std::uint64_t step) {
     if (!validation_planner_) return;
     TimeAccount& account = progress_.account();
-    const double seconds = seconds_ + account.open_seconds(Clock::now());
+    const double seconds = totals_.seconds + account.open_seconds(Clock::now());
     account.suspend(Clock::now());
     const EvaluationResult result =
         evaluate(*pipeline_, data_.validation, *validation_planner_, grid_, progress_);
@@ -423,9 +427,9 @@ class Trainer {
         {StageValue::bubble, "bubble"},   {StageValue::replicas, "replicas"},
         {StageValue::other, "other"},
     };
-    for (std::size_t s = 0; s < stage_sums_.size(); ++s) {
+    for (std::size_t s = 0; s < totals_.stages.size(); ++s) {
       const auto seconds = [&](StageValue value) {
-        return stage_sums_[s][static_cast<std::size_t>(value)];
+        return totals_.stages[s][static_cast<std::size_t>(value)];
       };
       const std::string name = "time of stage " + std::to_string(s);
       std::printf("%-28s", name.c_str());
@@ -461,19 +465,20 @@ class Trainer {
   void report() {
     if (grid_.rank() != 0) return;
     std::printf("\n%-28s %llu, %.2f s each\n", "steps", static_cast<unsigned long long>(steps_),
-                seconds_ / static_cast<double>(steps_));
-    std::printf("%-28s %s\n", "training loss, last step", number_text("%.4f", last_loss_).c_str());
+                totals_.seconds / static_cast<double>(steps_));
+    std::printf("%-28s %s\n", "training loss, last step",
+                number_text("%.4f", totals_.last_loss).c_str());
     if (last_evaluation_)
       std::printf("%-28s %s (perplexity %s)\n", "validation loss",
                   number_text("%.4f", last_evaluation_->loss).c_str(),
                   number_text("%.3f", last_evaluation_->perplexity).c_str());
     std::printf("%-28s %s tokens/s, %.2f sequences/s\n", "speed",
-                with_prefix(static_cast<double>(total_tokens_) / seconds_).c_str(),
-                static_cast<double>(total_samples_) / seconds_);
+                with_prefix(static_cast<double>(totals_.tokens) / totals_.seconds).c_str(),
+                static_cast<double>(totals_.samples) / totals_.seconds);
     if (grid_.stages() * grid_.replicas() > 1) {
       std::printf("%-28s %sB, %sB/s\n", "on the wire",
-                  with_prefix(static_cast<double>(total_bytes_)).c_str(),
-                  with_prefix(static_cast<double>(total_bytes_) / seconds_).c_str());
+                  with_prefix(static_cast<double>(totals_.bytes)).c_str(),
+                  with_prefix(static_cast<double>(totals_.bytes) / totals_.seconds).c_str());
     }
     report_times();
     std::printf("%-28s", "peak memory, rank by rank");
@@ -503,9 +508,7 @@ class Trainer {
   std::optional<ProgressDisplay> display_;
   std::size_t tensors_ = 0, tensors_before_ = 0;
   std::uint64_t steps_ = 0, announced_ = 0;
-  double seconds_ = 0, last_loss_ = 0;
-  std::uint64_t total_bytes_ = 0, total_samples_ = 0, total_tokens_ = 0;
-  std::vector<StageRecord> stage_sums_;
+  RunTotals totals_;
   std::vector<RankMemoryRecord> memory_;  ///< rank 0
   std::optional<EvaluationResult> last_evaluation_;
 };

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "core/base/memory_ledger.hpp"
 #include "core/base/precision.hpp"
 #include "core/files/safetensors.hpp"
 #include "core/stage/parameters.hpp"
@@ -58,11 +57,12 @@ class Model {
   virtual void set_dropout(const DropoutProbabilities& dropout) = 0;
   virtual ModelCost cost(int tokens) const = 0;
 
-  /// The parameters that a stage has, in its order, without taking memory for them.
-  virtual std::vector<ParameterInfo> parameters(const StagePart& part) const = 0;
-  /// What a stage in fp32 takes for its parameters and in reserve().
-  virtual MemoryLedger memory(const StagePart& part, const StageCapacity& capacity) const = 0;
-  virtual std::unique_ptr<Stage<float>> make_stage(const StagePart& part, bool training) const = 0;
+  /// A stage without memory: what it will have and take is its answer to give.
+  virtual std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const = 0;
+  /// The parameters that a stage has, in its order.
+  std::vector<ParameterInfo> parameters(const StagePart& part) const {
+    return make_stage(part)->parameters().info();
+  }
 
   /// Initial values of a stage's parameters, keyed by seed and tensor name, so that every partition
   /// gets the same.

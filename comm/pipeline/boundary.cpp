@@ -103,8 +103,10 @@ std::string spill_file_path(const BoundaryEndPlan& plan) {
          (plan.side == BoundarySide::sender ? "-sender.h5" : "-receiver.h5");
 }
 
-BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan)
+BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
+                         const std::string& name)
     : account_(progress.account()),
+      state_name_(name + (plan.side == BoundarySide::sender ? " sender" : " receiver")),
       shape_(plan.codec.shape),
       codec_(main_codec(plan.codec)),
       plain_(plain_codec(plan)),
@@ -146,6 +148,23 @@ void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
   if (!cache_) return;
   find_records(sample_ids);
   cache_->prefetch(record_ids_);
+}
+
+std::vector<StatePart> BoundaryEnd::state() {
+  if (!cache_) return {};
+  const auto write = [this](StateWriter& writer) {
+    write_scalar(writer, "codec", codec_->id());
+    write_scalar(writer, "first_sample", first_sample_);
+    write_scalar(writer, "sample_stride", sample_stride_);
+    cache_->write_state(writer);
+  };
+  const auto read = [this](StateReader& reader) {
+    expect_scalar(reader, "codec", codec_->id());
+    expect_scalar(reader, "first_sample", first_sample_);
+    expect_scalar(reader, "sample_stride", sample_stride_);
+    cache_->read_state(reader);
+  };
+  return {{state_name_, write, read}};
 }
 
 void BoundaryEnd::acquire_records(Crossing& crossing) {
@@ -194,7 +213,7 @@ DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
 BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                                const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
                                const std::string& name)
-    : BoundaryEnd(progress, plan),
+    : BoundaryEnd(progress, plan, name),
       channel_(progress, comm, peer, tag,
                ChannelOptions{
                    .max_payload_bytes = max_message_bytes(), .buffers = plan.buffers, .name = name},
@@ -225,7 +244,7 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
 
 BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                                    const BoundaryEndPlan& plan, const std::string& name)
-    : BoundaryEnd(progress, plan),
+    : BoundaryEnd(progress, plan, name),
       channel_(
           progress, comm, peer, tag,
           ChannelOptions{

@@ -11,6 +11,7 @@
 #include "comm/pipeline/memory_check.hpp"
 #include "comm/transport/channel.hpp"
 #include "core/base/memory_ledger.hpp"
+#include "core/base/state.hpp"
 #include "core/cache/activation_cache.hpp"
 #include "core/cache/settings.hpp"
 #include "core/codec/codec.hpp"
@@ -72,13 +73,17 @@ std::string spill_file_path(const BoundaryEndPlan& plan);
 /// What the two kinds of ends share.
 class BoundaryEnd {
  public:
-  BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan);
+  /// `name` of the direction: "boundary 0 forward".
+  BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan, const std::string& name);
 
   /// Announces the samples of later micro-batches, in their order.
   void prefetch(std::span<const std::uint64_t> sample_ids);
   void measure_errors(bool on) { codec_->measure_errors(on); }
   CodecStatistics take_codec_statistics(const ExecSpace& exec);
   ActivationCache* cache() { return cache_.get(); }
+  /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records. Codecs
+  /// themselves keep nothing from one crossing to the next.
+  std::vector<StatePart> state();
 
  protected:
   /// Fills record_ids_.
@@ -96,6 +101,7 @@ class BoundaryEnd {
   DeviceBytes device_payload(const HostBytes& payload) const;
 
   TimeAccount& account_;
+  std::string state_name_;
   CodecShape shape_;
   std::unique_ptr<Codec> codec_;
   std::unique_ptr<Codec> plain_;  ///< of evaluations, if it carries them

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "comm/pipeline/stage_check.hpp"
 #include "core/base/error.hpp"
 #include "core/base/trace.hpp"
 #include "core/kernels/embedding.hpp"
@@ -35,7 +37,8 @@ RankPlace place_of(const ProcessGrid& grid) {
 /// A step's sums over replicas: buckets as backward passes finish them, the token table's last.
 std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
   const ParameterArena<float>& parameters = stage.parameters();
-  const int table = stage.token_table();
+  const TokenEmbedding<float>* const embedding = stage.token_embedding();
+  const int table = embedding ? embedding->token_table() : -1;
   const int table_bucket = table < 0 ? -1 : parameters.info()[table].bucket;
   std::vector<GradientAllReduce::Bucket> buckets;
   for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
@@ -90,16 +93,20 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
       progress_(progress),
       account_(progress.account()),
       stage_(stage),
+      embedding_(stage.token_embedding()),
       shape_(shape),
+      input_shape_(stage.input_shape(shape.tokens)),
+      output_shape_(stage.output_shape(shape.tokens)),
       schedule_(find_schedule(options.pipeline.schedule)),
       in_flight_(options.pipeline.in_flight),
-      table_is_remote_(stage.tied() && stage.is_last() != stage.is_first()),
+      table_is_remote_(embedding_ && embedding_->shared() && grid.stages() > 1),
       all_reduce_(
           progress, grid.stage_comm(),
           shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
   step_.seed = options.seed;
   const int rows = step_rows(shape);
-  RankPlan plan = plan_rank(options, shape, {stage.channels(), stage.tied()}, place_of(grid));
+  compare_stages(progress, grid, stage, shape.tokens);
+  RankPlan plan = plan_rank(options, shape, stage, place_of(grid));
   stage.reserve(plan.capacity);
   if (options.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
   for (auto* end :
@@ -150,6 +157,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
   row_host_ = Kokkos::create_mirror_view(row_);
   target_host_ = Kokkos::create_mirror_view(target_);
   inputs_.resize(rows);
+  valid_tokens_.resize(samples);
   if (grid.last())
     loss_host_ = Kokkos::create_mirror_view(
         Vector<float>("deltapipe::Pipeline::losses", shape.samples * shape.tokens));
@@ -161,9 +169,9 @@ void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<con
   Crossing& batch = micro_batches_.emplace_back(step_);
   batch.micro_batch = static_cast<std::uint32_t>(m);
   batch.sample_ids.assign(ids.begin(), ids.end());
-  batch.tokens.assign(lengths.begin(), lengths.end());
   const std::size_t first_sample = static_cast<std::size_t>(m) * shape_.samples;
   for (std::size_t b = 0; b < ids.size(); ++b) sample_id_host_(first_sample + b) = ids[b];
+  std::copy(lengths.begin(), lengths.end(), valid_tokens_.begin() + first_sample);
   if (!index_) return;
   const std::size_t first_row = first_sample * shape_.tokens;
   index_->add(std::span<const std::int32_t>(inputs_).subspan(first_row, ids.size() * shape_.tokens),
@@ -231,19 +239,27 @@ Crossing& Pipeline::crossing(int index, CrossingKind kind, int boundary) {
   c.kind = kind;
   c.boundary = static_cast<std::uint32_t>(boundary);
   c.scale = kind == CrossingKind::gradient ? loss_scale_ : 1;
+  const int tokens = (boundary == grid_.stage() ? output_shape_ : input_shape_).tokens;
+  const auto valid = valid_tokens_.begin() + static_cast<std::size_t>(index) * shape_.samples;
+  if (tokens == shape_.tokens)
+    c.tokens.assign(valid, valid + c.samples());
+  else
+    c.tokens.assign(c.samples(), tokens);
   return c;
 }
 
 void Pipeline::add_table_gradient() {
   ParameterArena<float>& parameters = stage_.parameters();
   const ActivityScope activity(account_, Activity::compute);
-  const MatrixRef<float> rows = tokens_ ? tokens_->gradients(*index_)
-                                        : stage_.table_gradient(exec_, index_->first_of_U(),
-                                                                index_->row_of(), index_->size());
-  const MatrixRef<float> table = parameters.gradient_matrix(stage_.token_table());
-  if (!stage_.tied()) Kokkos::deep_copy(exec_, table, 0.0f);
+  const MatrixRef<float> rows = tokens_
+                                    ? tokens_->gradients(*index_)
+                                    : embedding_->table_gradient(exec_, index_->first_of_U(),
+                                                                 index_->row_of(), index_->size());
+  const int index = embedding_->token_table();
+  const MatrixRef<float> table = parameters.gradient_matrix(index);
+  if (!embedding_->shared()) Kokkos::deep_copy(exec_, table, 0.0f);
   add_rows<float>(exec_, index_->token_by_last_use_U(), rows, table);
-  all_reduce_.start(exec_, parameters.info()[stage_.token_table()].bucket);
+  all_reduce_.start(exec_, parameters.info()[index].bucket);
 }
 
 void Pipeline::forward(int index, int slot) {
@@ -264,9 +280,9 @@ void Pipeline::backward(int index, int slot, bool accumulate) {
 
 ScheduleShape Pipeline::schedule_shape() const {
   return {grid_.stage(), grid_.stages(), static_cast<int>(micro_batches_.size()), in_flight_,
-          stage_.tied()              ? EmbeddingPlace::shared
-          : stage_.token_table() < 0 ? EmbeddingPlace::none
-                                     : EmbeddingPlace::first_stage};
+          embedding_ == nullptr  ? EmbeddingPlace::none
+          : embedding_->shared() ? EmbeddingPlace::shared
+                                 : EmbeddingPlace::first_stage};
 }
 
 void Pipeline::exchange_embedding(const Instruction& instruction) {
@@ -275,13 +291,13 @@ void Pipeline::exchange_embedding(const Instruction& instruction) {
     case Action::send_embedding: {
       const ActivityScope activity(account_, Activity::compute);
       return tokens_->send_rows(exec_, step_, *index_, m,
-                                stage_.parameters().matrix(stage_.token_table()));
+                                stage_.parameters().matrix(embedding_->token_table()));
     }
     case Action::receive_embedding:
-      return tokens_->receive_rows(exec_, step_, *index_, m, stage_);
+      return tokens_->receive_rows(exec_, step_, *index_, m, *embedding_);
     case Action::send_embedding_gradient: {
       const ActivityScope activity(account_, Activity::compute);
-      return tokens_->send_gradients(exec_, step_, *index_, m, stage_);
+      return tokens_->send_gradients(exec_, step_, *index_, m, *embedding_);
     }
     default: {
       const ActivityScope activity(account_, Activity::compute);
@@ -294,7 +310,8 @@ void Pipeline::execute(const Instruction& instruction, const std::function<void(
   const int i = grid_.stage();
   const int m = instruction.micro_batch;
   const int slot = instruction.slot;
-  const int rows = m < 0 ? 0 : static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
+  const int samples = m < 0 ? 0 : static_cast<int>(micro_batches_[m].samples());
+  const int rows_in = samples * input_shape_.tokens, rows_out = samples * output_shape_.tokens;
   switch (instruction.action) {
     case Action::send_embedding:
     case Action::receive_embedding:
@@ -303,20 +320,20 @@ void Pipeline::execute(const Instruction& instruction, const std::function<void(
       return exchange_embedding(instruction);
     case Action::receive_activation:
       return receive_forward_->receive(exec_, crossing(m, CrossingKind::activation, i - 1),
-                                       stage_.input(slot, rows));
+                                       stage_.input(slot, rows_in));
     case Action::forward:
       return forward(m, slot);
     case Action::send_activation:
       return send_forward_->send(exec_, crossing(m, CrossingKind::activation, i),
-                                 stage_.output(slot, rows));
+                                 stage_.output(slot, rows_out));
     case Action::receive_gradient:
       return receive_backward_->receive(exec_, crossing(m, CrossingKind::gradient, i),
-                                        stage_.output_gradient(slot, rows));
+                                        stage_.output_gradient(slot, rows_out));
     case Action::backward:
       return backward(m, slot, m > 0);
     case Action::send_gradient:
       return send_backward_->send(exec_, crossing(m, CrossingKind::gradient, i - 1),
-                                  stage_.input_gradient(slot, rows));
+                                  stage_.input_gradient(slot, rows_in));
     case Action::reduce_gradients:
       gradients_are_final_ = true;
       return;
@@ -467,6 +484,20 @@ Pipeline::SentBytes Pipeline::take_sent_bytes() {
     tokens_->take_received();
   }
   return sent;
+}
+
+std::vector<StatePart> Pipeline::state() {
+  std::vector<StatePart> parts = stage_.state(exec_);
+  const auto add = [&](auto& end) {
+    if (!end) return;
+    for (StatePart& part : end->state()) parts.push_back(std::move(part));
+  };
+  add(send_forward_);
+  add(receive_forward_);
+  add(send_backward_);
+  add(receive_backward_);
+  add(tokens_);
+  return parts;
 }
 
 std::vector<ActivationCache*> Pipeline::caches() {

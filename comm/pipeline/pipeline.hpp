@@ -51,7 +51,8 @@ struct StepMeasurements {
 
 class Pipeline {
  public:
-  /// `stage` is reserved here. All ranks build their pipelines together.
+  /// `stage`, whose parameters have memory, is reserved here. All ranks build their pipelines
+  /// together. UserError on all of them when stages disagree on what crosses a boundary.
   Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
            ProgressThread& progress, Stage<float>& stage);
 
@@ -77,6 +78,9 @@ class Pipeline {
     double tied_rows = 0;  ///< from the last stage to the first
   };
   SentBytes take_sent_bytes();
+  /// What this rank's part remembers from step to step: the stage and the memories of all boundary
+  /// ends, those of shared embeddings included. To be written and read between steps.
+  std::vector<StatePart> state();
   /// Activation memories of this rank's ends, for tests and reports.
   std::vector<ActivationCache*> caches();
 
@@ -104,10 +108,12 @@ class Pipeline {
   ProgressThread& progress_;
   TimeAccount& account_;
   Stage<float>& stage_;
+  TokenEmbedding<float>* embedding_;  ///< null: none here
   PipelineShape shape_;
+  BoundaryShape input_shape_, output_shape_;
   const Schedule& schedule_;
   int in_flight_;
-  bool table_is_remote_;  ///< tied embeddings over more than one stage
+  bool table_is_remote_;  ///< a shared embedding over more than one stage
 
   std::unique_ptr<CacheIoThread> cache_io_;
   std::optional<BoundarySender> send_forward_, send_backward_;
@@ -121,6 +127,7 @@ class Pipeline {
   bool gradients_are_final_ = false;  ///< of the backward pass at hand
   double loss_scale_ = 0;
   std::vector<Crossing> micro_batches_;
+  std::vector<int> valid_tokens_;      ///< [M*B], of the samples
   Vector<std::uint64_t> sample_id_;    ///< [M*B]
   Vector<std::int32_t> row_, target_;  ///< [M*B*T]
   Vector<std::uint64_t>::HostMirror sample_id_host_;

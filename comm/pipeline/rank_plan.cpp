@@ -70,15 +70,17 @@ PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int
 }
 
 RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
-                   const BoundaryTraits& traits, const RankPlace& place) {
+                   const Stage<float>& stage, const RankPlace& place) {
   RankPlan plan;
   plan.capacity = stage_capacity(options, shape, place);
 
   const BoundaryMemory memory = boundary_memory(options, shape, place);
   const auto end = [&](int boundary, bool backward) {
+    const BoundaryShape crosses = boundary == place.stage ? stage.output_shape(shape.tokens)
+                                                          : stage.input_shape(shape.tokens);
     BoundaryEndPlan e;
     e.codec.settings = backward ? options.backward : options.forward;
-    e.codec.shape = {shape.samples, shape.tokens, traits.channels};
+    e.codec.shape = {shape.samples, crosses.tokens, crosses.channels};
     e.codec.storage = options.cache.storage;
     e.codec.training = shape.training;
     e.memory = memory;
@@ -99,14 +101,15 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
     if (shape.training) plan.send_backward = end(place.stage - 1, true);
   }
 
-  const bool table_is_remote = traits.tied && place.stages > 1;
-  plan.has_token_index = place.first() || (place.last() && table_is_remote);
-  if (table_is_remote && (place.first() || place.last())) {
+  const TokenEmbedding<float>* const embedding = stage.token_embedding();
+  const bool table_is_remote = embedding && embedding->shared() && place.stages > 1;
+  plan.has_token_index = embedding && (place.first() || table_is_remote);
+  if (table_is_remote) {
     TokenExchangeShape tokens;
     tokens.vocabulary = shape.vocabulary;
     tokens.rows_per_micro_batch = shape.samples * shape.tokens;
     tokens.micro_batches = shape.micro_batches;
-    tokens.channels = traits.channels;
+    tokens.channels = embedding->table_channels();
     tokens.training = shape.training;
     plan.tokens = plan_token_exchange(options, tokens, place.stages, place.last());
   }

@@ -27,12 +27,6 @@ struct PipelineShape {
 PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens,
                              bool training);
 
-/// What the plan needs to know of the model.
-struct BoundaryTraits {
-  int channels = 0;   ///< C, width of what crosses
-  bool tied = false;  ///< the token table is the output matrix as well
-};
-
 /// A place in the process grid.
 struct RankPlace {
   int stage = 0;
@@ -47,13 +41,14 @@ struct RankPlan {
   StageCapacity capacity;
   std::optional<BoundaryEndPlan> send_forward, receive_backward;  ///< not on the last stage
   std::optional<BoundaryEndPlan> receive_forward, send_backward;  ///< not on the first stage
-  /// Tied embeddings over more than one stage: on the first and the last one.
+  /// A shared embedding over more than one stage: on the first and the last one.
   std::optional<TokenExchangePlan> tokens;
   bool has_token_index = false;
 };
 
+/// The stage need not have memory.
 RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
-                   const BoundaryTraits& traits, const RankPlace& place);
+                   const Stage<float>& stage, const RankPlace& place);
 
 /// Rows of a step and replica: M * B * T.
 inline int step_rows(const PipelineShape& shape) {

@@ -2,6 +2,7 @@
 #include "comm/pipeline/token_exchange.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/kernels/embedding.hpp"
 
@@ -134,18 +135,20 @@ void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const
 }
 
 void TokenExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
-                                 const TokenIndex& index, int micro_batch, Stage<float>& stage) {
+                                 const TokenIndex& index, int micro_batch,
+                                 TokenEmbedding<float>& embedding) {
   const MicroBatchGroup group = row_group(micro_batch, index.micro_batches());
   const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
   if (a < b)
     receiver_->receive(
         exec,
         crossing(step, CrossingKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
-        row_range(stage.table_rows(index.size()), a, b));
+        row_range(embedding.table_rows(index.size()), a, b));
 }
 
 void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
-                                   const TokenIndex& index, int micro_batch, Stage<float>& stage) {
+                                   const TokenIndex& index, int micro_batch,
+                                   TokenEmbedding<float>& embedding) {
   const MicroBatchGroup group = gradient_group(micro_batch, index.micro_batches());
   const int a = index.final_before(group.begin), b = index.final_before(group.end);
   if (a < b) {
@@ -153,7 +156,7 @@ void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
     sender_->send(exec,
                   crossing(step, CrossingKind::tied_gradients, group.begin,
                            index.tokens_by_last_use().subspan(a, b - a)),
-                  stage.table_gradient(exec, first_of_U, index.row_of(), b - a));
+                  embedding.table_gradient(exec, first_of_U, index.row_of(), b - a));
   }
 }
 
@@ -170,6 +173,14 @@ void TokenExchange::receive_gradients(const ExecSpace& exec, const Crossing& ste
 
 MatrixRef<float> TokenExchange::gradients(const TokenIndex& index) const {
   return row_range(rows_UC_, 0, index.size());
+}
+
+std::vector<StatePart> TokenExchange::state() {
+  std::vector<StatePart> parts;
+  if (sender_) parts = sender_->state();
+  if (receiver_)
+    for (StatePart& part : receiver_->state()) parts.push_back(std::move(part));
+  return parts;
 }
 
 ChannelStatistics TokenExchange::take_sent() {

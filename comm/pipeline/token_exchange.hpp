@@ -45,7 +45,7 @@ MemoryLedger token_exchange_memory(const TokenExchangePlan& plan);
 class TokenExchange {
  public:
   /// On the first and the last stage of a grid; the other one builds its end at the same time.
-  /// Over emulated links `link` is the one from this stage to the other.
+  /// `link`, never null, is the one from this stage to the other.
   TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid, ProgressThread& progress,
                 std::shared_ptr<EmulatedLink> link);
 
@@ -57,15 +57,18 @@ class TokenExchange {
                  int micro_batch, const MatrixRef<const float>& table_VC);
   /// First stage, before the forward pass of a micro-batch: takes what it is the first to need.
   void receive_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
-                    int micro_batch, Stage<float>& stage);
+                    int micro_batch, TokenEmbedding<float>& embedding);
   /// First stage, after the backward pass of a micro-batch: sends what it completes.
   void send_gradients(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
-                      int micro_batch, Stage<float>& stage);
+                      int micro_batch, TokenEmbedding<float>& embedding);
   /// Last stage, after its backward passes: receives what the micro-batch completed.
   void receive_gradients(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
                          int micro_batch);
   /// Then: the gradients of a step's rows, by last use. [U, C]
   MatrixRef<float> gradients(const TokenIndex& index) const;
+
+  /// Of both of its directions.
+  std::vector<StatePart> state();
 
   /// Whether errors of what this end sends are measured.
   void measure_errors(bool on);

@@ -7,11 +7,14 @@
 #include <functional>
 #include <vector>
 
+#include "core/base/memory_ledger.hpp"
+#include "core/base/state.hpp"
 #include "core/stage/parameters.hpp"
 
 namespace deltapipe {
 
-/// One micro-batch as a stage sees it. Rows n = b*T + t.
+/// One micro-batch as a stage sees it. Rows n = b*T + t are those of the data, which cross a
+/// boundary as BoundaryShape says.
 struct MicroBatch {
   std::uint64_t seed = 0;  ///< of the run; with step it keys dropout
   std::uint64_t step = 0;
@@ -37,17 +40,80 @@ struct StageCapacity {
   bool recompute = false;  ///< keep only the blocks' inputs; make the rest again in backward
 };
 
+/// What crosses a boundary for each sample: rows of `channels` values, `tokens` of them.
+struct BoundaryShape {
+  int tokens = 0;
+  int channels = 0;
+  bool operator==(const BoundaryShape&) const = default;
+};
+
+/// What stages have whose model looks tokens up in a table: the first one and, if it is shared, the
+/// last one. The first stage finds in MicroBatch::row_N each token's row of the table or, if that
+/// is shared and elsewhere, of table_rows().
+template <class Real>
+class TokenEmbedding {
+ public:
+  virtual ~TokenEmbedding() = default;
+
+  /// The table is the output matrix as well: it lives on the last stage, and the first one, if it
+  /// is another, holds for a step only the rows that the step's tokens need.
+  virtual bool shared() const = 0;
+  /// Columns of the table.
+  virtual int table_channels() const = 0;
+  /// Index of the table among the parameters; -1: not here.
+  virtual int token_table() const = 0;
+  /// First stage: the rows in use, to be filled before a step if the table is elsewhere. [U, C]
+  virtual MatrixRef<Real> table_rows(int rows) = 0;
+  /// First stage: gradient of the step's table rows from all its micro-batches. Row u gets the sum
+  /// over stored rows row_of(first_of_U(u)...first_of_U(u+1)), stored row m*B*T + n being row n of
+  /// micro-batch m.
+  virtual MatrixRef<Real> table_gradient(const ExecSpace& exec,
+                                         const VectorRef<const std::int32_t>& first_of_U,
+                                         const VectorRef<const std::int32_t>& row_of, int rows) = 0;
+};
+
+/// A stage is made without memory and answers then already what its parameters are, what crosses at
+/// its two ends and how much memory it will take. parameters().allocate() and reserve() take it.
 template <class Real>
 class Stage {
  public:
   virtual ~Stage() = default;
 
   virtual ParameterArena<Real>& parameters() = 0;
-  virtual int channels() const = 0;
-  virtual bool is_first() const = 0;
-  virtual bool is_last() const = 0;
+  const ParameterArena<Real>& parameters() const { return const_cast<Stage*>(this)->parameters(); }
+
+  /// What crosses at each end when samples have `tokens` tokens (StageCapacity, MicroBatch). The
+  /// input's is of no account on the first stage, nor is the output's on the last. Stages that
+  /// share a boundary must agree. Where as many tokens cross as samples have, those that are
+  /// padding are neither sent nor counted; where another number crosses, all of them are.
+  virtual BoundaryShape input_shape(int tokens) const = 0;
+  virtual BoundaryShape output_shape(int tokens) const = 0;
+
+  /// Null: this stage has to do with no token embedding.
+  virtual TokenEmbedding<Real>* token_embedding() { return nullptr; }
+  const TokenEmbedding<Real>* token_embedding() const {
+    return const_cast<Stage*>(this)->token_embedding();
+  }
+
+  /// What parameters().allocate(capacity.training) and reserve(capacity) take. Takes nothing: the
+  /// same code runs with a ViewAllocator that counts.
+  virtual MemoryLedger memory(const StageCapacity& capacity) const = 0;
   /// Takes all memory that forward and backward need.
   virtual void reserve(const StageCapacity& capacity) = 0;
+
+  /// What the stage remembers from step to step, all parts that it has.
+  virtual std::vector<StatePart> state(const ExecSpace& exec) {
+    return {parameter_state(exec, parameters())};
+  }
+
+  // Rows below are those of the end: B * input_shape(T).tokens or B * output_shape(T).tokens.
+  //
+  // Who runs a stage keeps these orders, so that memory may be shared as follows. Of a slot:
+  // input, forward(), output read, output_gradient, backward(), input_gradient read. Between
+  // slots: from writing output_gradient() to having read input_gradient() no other forward() or
+  // backward() of the stage runs and no other slot's gradient is written. So both gradients of
+  // all slots may be the same memory, or overlap; no gradient may overlap an input or an output;
+  // inputs and outputs of different slots are separate. backward() may overwrite output_gradient().
 
   /// Where the boundary's activations of a slot go before forward(); not on the first stage.
   virtual MatrixRef<Real> input(int slot, int rows) = 0;
@@ -73,20 +139,6 @@ class Stage {
   virtual VectorRef<const Real> losses(int micro_batch, int rows) = 0;
   /// Last stage: logits of one row of the last forward() of a slot. [V]
   virtual VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) = 0;
-
-  /// Whether the token table is the output matrix as well.
-  virtual bool tied() const = 0;
-  /// Tied embeddings: the table lives on the last stage, and the first one holds, for a step, only
-  /// the rows that the step's tokens need. Index of the table among the parameters; -1: not here.
-  virtual int token_table() const = 0;
-  /// First stage: the rows in use, to be filled before a step if the table is elsewhere. [U, C]
-  virtual MatrixRef<Real> table_rows(int rows) = 0;
-  /// First stage: gradient of the step's table rows from all its micro-batches. Row u gets the sum
-  /// over stored rows row_of(first_of_U(u)...first_of_U(u+1)), stored row m*B*T + n being row n of
-  /// micro-batch m.
-  virtual MatrixRef<Real> table_gradient(const ExecSpace& exec,
-                                         const VectorRef<const std::int32_t>& first_of_U,
-                                         const VectorRef<const std::int32_t>& row_of, int rows) = 0;
 };
 
 }  // namespace deltapipe

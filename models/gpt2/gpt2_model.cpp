@@ -64,16 +64,8 @@ ModelCost Gpt2Model::cost(int tokens) const {
   return gpt2_cost(config_, tokens);
 }
 
-std::vector<ParameterInfo> Gpt2Model::parameters(const StagePart& part) const {
-  return gpt2_parameters(config_, part);
-}
-
-MemoryLedger Gpt2Model::memory(const StagePart& part, const StageCapacity& capacity) const {
-  return gpt2_memory(config_, part, capacity);
-}
-
-std::unique_ptr<Stage<float>> Gpt2Model::make_stage(const StagePart& part, bool training) const {
-  return std::make_unique<Gpt2Stage<float>>(config_, part, training);
+std::unique_ptr<Stage<float>> Gpt2Model::make_stage(const StagePart& part) const {
+  return std::make_unique<Gpt2Stage<float>>(config_, part);
 }
 
 void Gpt2Model::initialise(std::uint64_t seed, ParameterArena<float>& parameters) const {

@@ -21,9 +21,7 @@ class Gpt2Model final : public Model {
   DropoutProbabilities dropout() const override;
   void set_dropout(const DropoutProbabilities& dropout) override;
   ModelCost cost(int tokens) const override;
-  std::vector<ParameterInfo> parameters(const StagePart& part) const override;
-  MemoryLedger memory(const StagePart& part, const StageCapacity& capacity) const override;
-  std::unique_ptr<Stage<float>> make_stage(const StagePart& part, bool training) const override;
+  std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const override;
   void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const override;
   void load(const SafetensorsReader& weights, ParameterArena<float>& parameters) const override;
   void check_weights(const std::string& directory, const SafetensorsReader& weights,

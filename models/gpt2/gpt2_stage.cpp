@@ -31,13 +31,7 @@ VectorRef<Real> head_of(const Vector<Real>& vector, int count) {
 }  // namespace
 
 template <class Real>
-Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training)
-    : Gpt2Stage(config, part, WithoutMemory{}) {
-  parameters_.allocate(training);
-}
-
-template <class Real>
-Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part, WithoutMemory)
+Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part)
     : config_(config), part_(part) {
   const std::uint64_t C = config.n_embd, V = config.vocabulary_size, F = config.n_inner;
   const std::uint64_t positions = config.n_positions;
@@ -87,15 +81,11 @@ ModelCost gpt2_cost(const Gpt2Config& config, int tokens) {
   return cost;
 }
 
-std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const StagePart& part) {
-  return Gpt2Stage<float>(config, part, Gpt2Stage<float>::WithoutMemory{}).parameters_.info();
-}
-
-MemoryLedger gpt2_memory(const Gpt2Config& config, const StagePart& part,
-                         const StageCapacity& capacity) {
+template <class Real>
+MemoryLedger Gpt2Stage<Real>::memory(const StageCapacity& capacity) const {
   MemoryLedger ledger;
   const ViewAllocator counting(ledger);
-  Gpt2Stage<float> stage(config, part, Gpt2Stage<float>::WithoutMemory{});
+  Gpt2Stage stage(config_, part_);
   stage.parameters_.allocate(capacity.training, counting);
   stage.reserve(capacity, counting);
   return ledger;
@@ -468,7 +458,7 @@ void Gpt2Stage<Real>::backward(const ExecSpace& exec, const MicroBatch& batch, i
                                bool accumulate,
                                const typename Stage<Real>::BucketFinal& bucket_final) {
   if (part_.last && bucket_final) {
-    if (!tied()) bucket_final(parameters_.info()[output_matrix_].bucket);
+    if (!shared()) bucket_final(parameters_.info()[output_matrix_].bucket);
     bucket_final(final_bucket_);
   }
   for (int i = part_.blocks - 1; i >= 0; --i) {

@@ -13,25 +13,28 @@
 
 namespace deltapipe {
 
-/// The parameters that a stage has, in its order, without taking memory for them.
-std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config& config, const StagePart& part);
-
-/// What a stage in fp32 takes for its parameters and in reserve().
-MemoryLedger gpt2_memory(const Gpt2Config& config, const StagePart& part,
-                         const StageCapacity& capacity);
-
 /// Floating-point operations of one sample of T tokens, forward and backward.
 ModelCost gpt2_cost(const Gpt2Config& config, int tokens);
 
 template <class Real>
-class Gpt2Stage final : public Stage<Real> {
+class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
  public:
-  Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training);
+  Gpt2Stage(const Gpt2Config& config, const StagePart& part);
+  /// With memory for its parameters.
+  Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training)
+      : Gpt2Stage(config, part) {
+    parameters_.allocate(training);
+  }
 
+  using Stage<Real>::parameters;
+  using Stage<Real>::token_embedding;
   ParameterArena<Real>& parameters() override { return parameters_; }
-  int channels() const override { return config_.n_embd; }
-  bool is_first() const override { return part_.first; }
-  bool is_last() const override { return part_.last; }
+  BoundaryShape input_shape(int tokens) const override { return {tokens, config_.n_embd}; }
+  BoundaryShape output_shape(int tokens) const override { return {tokens, config_.n_embd}; }
+  TokenEmbedding<Real>* token_embedding() override {
+    return part_.first || (part_.last && shared()) ? this : nullptr;
+  }
+  MemoryLedger memory(const StageCapacity& capacity) const override;
   void reserve(const StageCapacity& capacity) override;
 
   MatrixRef<Real> input(int slot, int rows) override;
@@ -47,7 +50,8 @@ class Gpt2Stage final : public Stage<Real> {
   VectorRef<const Real> losses(int micro_batch, int rows) override;
   VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) override;
 
-  bool tied() const override { return config_.tie_word_embeddings; }
+  bool shared() const override { return config_.tie_word_embeddings; }
+  int table_channels() const override { return channels(); }
   int token_table() const override { return token_table_; }
   MatrixRef<Real> table_rows(int rows) override;
   MatrixRef<Real> table_gradient(const ExecSpace& exec,
@@ -72,11 +76,7 @@ class Gpt2Stage final : public Stage<Real> {
     Matrix<Real> gradient_NC;        ///< last stage: of its final block's output
   };
 
-  friend std::vector<ParameterInfo> gpt2_parameters(const Gpt2Config&, const StagePart&);
-  friend MemoryLedger gpt2_memory(const Gpt2Config&, const StagePart&, const StageCapacity&);
-  struct WithoutMemory {};
-  Gpt2Stage(const Gpt2Config& config, const StagePart& part, WithoutMemory);
-
+  int channels() const { return config_.n_embd; }
   void reserve(const StageCapacity& capacity, const ViewAllocator& memory);
   BlockState make_state(int rows, const ViewAllocator& memory) const;
   BlockState& state(int slot, int block);

@@ -1,89 +1,144 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pipeline with stages that can be worked out by hand: y = w x, the loss of a row the sum of
-// its last y. Every schedule gives their losses and gradients, and holds each micro-batch's slot.
+// The pipeline with stages that can be worked out by hand. Every schedule gives their losses and
+// gradients, holds each micro-batch's slot, and takes what crosses from the stages, whose tokens
+// and channels differ from boundary to boundary.
 #include "comm/pipeline/pipeline.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
-#include <map>
+#include <limits>
 
+#include "comm/transport/agree.hpp"
+#include "core/base/error.hpp"
 #include "core/text/token_store.hpp"
 #include "mpi_test.hpp"
 
 namespace deltapipe {
 namespace {
 
-constexpr int kTokens = 2, kChannels = 3, kSamplesAtOnce = 2;
+using Catch::Matchers::Contains;
+
+constexpr int kTokens = 4, kChannels = 3, kSamplesAtOnce = 2;
 constexpr std::uint64_t kSamples = 16;
 
 float weight_of(int stage) {
   return static_cast<float>(stage + 2);
 }
 
-class LinearStage final : public Stage<float> {
+/// Sum over a sample's tokens and channels of the first stage's x.
+KOKKOS_FUNCTION float sum_of_input(std::uint64_t id) {
+  float sum = 0;
+  for (int t = 0; t < kTokens; ++t)
+    for (int c = 0; c < kChannels; ++c) sum += static_cast<float>(id) + t + c;
+  return sum;
+}
+
+enum class Gradients { separate, one_memory };
+
+/// The sum s of a sample's input becomes w s, spread evenly over its output; the last stage's loss
+/// is that output, spread over T rows.
+class SumStage final : public Stage<float> {
  public:
-  LinearStage(int stage, int stages) : first_(stage == 0), last_(stage + 1 == stages) {
+  struct Ends {
+    BoundaryShape input, output;
+  };
+
+  SumStage(int stage, int stages, const Ends& ends, Gradients gradients)
+      : first_(stage == 0), last_(stage + 1 == stages), ends_(ends), gradients_(gradients) {
     parameters_.add("w", {1}, false, 0);
-    parameters_.allocate(true);
-    Kokkos::deep_copy(parameters_.value(0), weight_of(stage));
+    weight_ = weight_of(stage);
   }
 
   ParameterArena<float>& parameters() override { return parameters_; }
-  int channels() const override { return kChannels; }
-  bool is_first() const override { return first_; }
-  bool is_last() const override { return last_; }
+  BoundaryShape input_shape(int) const override { return ends_.input; }
+  BoundaryShape output_shape(int) const override { return ends_.output; }
+  MemoryLedger memory(const StageCapacity&) const override { return {}; }
   void reserve(const StageCapacity& capacity) override {
-    rows_ = capacity.samples * capacity.tokens;
-    const auto matrix = [&] { return Matrix<float>("deltapipe::Test::rows", rows_, kChannels); };
-    for (int slot = 0; slot < capacity.slots; ++slot) slots_.push_back({matrix(), matrix(), -1});
-    gradient_in_ = matrix();
-    gradient_out_ = matrix();
-    loss_ = Vector<float>("deltapipe::Test::loss", rows_ * capacity.micro_batches);
+    Kokkos::deep_copy(parameters_.value(0), weight_);
+    samples_ = capacity.samples;
+    const auto values = [&](const BoundaryShape& shape) {
+      return Vector<float>("deltapipe::Test::values", samples_ * shape.tokens * shape.channels);
+    };
+    Vector<float> all("deltapipe::Test::gradients",
+                      samples_ * std::max(ends_.input.tokens * ends_.input.channels,
+                                          ends_.output.tokens * ends_.output.channels));
+    for (int slot = 0; slot < capacity.slots; ++slot) {
+      const bool shared = gradients_ == Gradients::one_memory;
+      slots_.push_back({values(ends_.input), values(ends_.output),
+                        shared ? all : values(ends_.input), shared ? all : values(ends_.output)});
+    }
+    mean_gradient_B_ = Vector<float>("deltapipe::Test::meanGradient", samples_);
+    loss_ = Vector<float>("deltapipe::Test::loss", samples_ * kTokens * capacity.micro_batches);
   }
 
-  MatrixRef<float> input(int slot, int rows) override { return part(slots_[slot].x, rows); }
-  MatrixRef<float> output(int slot, int rows) override { return part(slots_[slot].y, rows); }
-  MatrixRef<float> output_gradient(int, int rows) override { return part(gradient_out_, rows); }
-  MatrixRef<float> input_gradient(int, int rows) override { return part(gradient_in_, rows); }
+  MatrixRef<float> input(int slot, int rows) override {
+    return matrix(slots_[slot].x, rows, ends_.input);
+  }
+  MatrixRef<float> output(int slot, int rows) override {
+    return matrix(slots_[slot].y, rows, ends_.output);
+  }
+  MatrixRef<float> output_gradient(int slot, int rows) override {
+    return matrix(slots_[slot].dy, rows, ends_.output);
+  }
+  MatrixRef<float> input_gradient(int slot, int rows) override {
+    return matrix(slots_[slot].dx, rows, ends_.input);
+  }
 
   void forward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
                bool) override {
-    CHECK(slots_[slot].micro_batch == -1);
-    if (training) slots_[slot].micro_batch = batch.index;
-    const auto x = input(slot, batch.rows()), y = output(slot, batch.rows());
+    Slot& s = slots_[slot];
+    CHECK(s.micro_batch == -1);
+    if (training) s.micro_batch = batch.index;
+    // By the contract no gradient is of use while a forward pass runs.
+    Kokkos::deep_copy(exec, s.dx, std::numeric_limits<float>::quiet_NaN());
+    Kokkos::deep_copy(exec, s.dy, std::numeric_limits<float>::quiet_NaN());
+    const Vector<float> x = s.x, y = s.y;
     const auto ids = batch.sample_id_B;
     const auto w = parameters_.value(0);
     const auto loss = losses_of(batch.index, batch.rows());
+    const int inputs = ends_.input.tokens * ends_.input.channels;
+    const int outputs = last_ ? 0 : ends_.output.tokens * ends_.output.channels;
     const bool first = first_;
     Kokkos::parallel_for(
-        "deltapipe::Test::forward", Kokkos::RangePolicy<ExecSpace>(exec, 0, batch.rows()),
-        KOKKOS_LAMBDA(int n) {
-          loss(n) = 0;
-          for (int c = 0; c < kChannels; ++c) {
-            if (first) x(n, c) = static_cast<float>(ids(n / kTokens)) + n % kTokens + c;
-            y(n, c) = w(0) * x(n, c);
-            loss(n) += y(n, c);
-          }
+        "deltapipe::Test::forward", Kokkos::RangePolicy<ExecSpace>(exec, 0, batch.samples),
+        KOKKOS_LAMBDA(int b) {
+          float sum = first ? sum_of_input(ids(b)) : 0;
+          if (!first)
+            for (int i = 0; i < inputs; ++i) sum += x(b * inputs + i);
+          for (int i = 0; i < outputs; ++i) y(b * outputs + i) = w(0) * sum / outputs;
+          for (int t = 0; t < kTokens; ++t) loss(b * kTokens + t) = w(0) * sum / kTokens;
         });
   }
+
   void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
                 const BucketFinal& bucket_final) override {
-    CHECK(slots_[slot].micro_batch == batch.index);
-    slots_[slot].micro_batch = -1;
-    const auto x = input(slot, batch.rows());
-    const auto dy = output_gradient(slot, batch.rows()), dx = input_gradient(slot, batch.rows());
+    Slot& s = slots_[slot];
+    CHECK(s.micro_batch == batch.index);
+    s.micro_batch = -1;
+    const Vector<float> x = s.x, dx = s.dx, dy = s.dy, mean = mean_gradient_B_;
+    const auto ids = batch.sample_id_B;
     const auto w = parameters_.value(0), dw = parameters_.gradient(0);
-    const bool last = last_;
+    const int inputs = ends_.input.tokens * ends_.input.channels;
+    const int outputs = ends_.output.tokens * ends_.output.channels;
+    const bool first = first_, last = last_;
     const auto scale = static_cast<float>(batch.loss_scale);
+    const int samples = batch.samples;
     Kokkos::parallel_for(
         "deltapipe::Test::backward", Kokkos::RangePolicy<ExecSpace>(exec, 0, 1),
         KOKKOS_LAMBDA(int) {
           if (!accumulate) dw(0) = 0;
-          for (int n = 0; n < dy.extent_int(0); ++n)
-            for (int c = 0; c < kChannels; ++c) {
-              const float gradient = last ? scale : dy(n, c);
-              dw(0) += gradient * x(n, c);
-              dx(n, c) = gradient * w(0);
-            }
+          for (int b = 0; b < samples; ++b) {
+            mean(b) = last ? scale : 0;
+            float sum = first ? sum_of_input(ids(b)) : 0;
+            if (!last)
+              for (int i = 0; i < outputs; ++i) mean(b) += dy(b * outputs + i) / outputs;
+            if (!first)
+              for (int i = 0; i < inputs; ++i) sum += x(b * inputs + i);
+            dw(0) += mean(b) * sum;
+          }
+          if (first) return;
+          for (int b = 0; b < samples; ++b)
+            for (int i = 0; i < inputs; ++i) dx(b * inputs + i) = mean(b) * w(0);
         });
     if (bucket_final) bucket_final(0);
     ++backward_passes;
@@ -93,13 +148,6 @@ class LinearStage final : public Stage<float> {
     return losses_of(micro_batch, rows);
   }
   VectorRef<const float> logits(const ExecSpace&, int, int) override { return {}; }
-  bool tied() const override { return false; }
-  int token_table() const override { return -1; }
-  MatrixRef<float> table_rows(int) override { return {}; }
-  MatrixRef<float> table_gradient(const ExecSpace&, const VectorRef<const std::int32_t>&,
-                                  const VectorRef<const std::int32_t>&, int) override {
-    return {};
-  }
 
   float gradient() const {
     float value = 0;
@@ -110,22 +158,27 @@ class LinearStage final : public Stage<float> {
 
  private:
   struct Slot {
-    Matrix<float> x, y;
-    int micro_batch;
+    Vector<float> x, y, dx, dy;
+    int micro_batch = -1;
   };
-  static MatrixRef<float> part(const Matrix<float>& all, int rows) {
-    return MatrixRef<float>(all.data(), rows, kChannels);
+  MatrixRef<float> matrix(const Vector<float>& all, int rows, const BoundaryShape& shape) const {
+    CHECK(rows % shape.tokens == 0);
+    CHECK(rows <= samples_ * shape.tokens);
+    return MatrixRef<float>(all.data(), rows, shape.channels);
   }
   VectorRef<float> losses_of(int micro_batch, int rows) const {
-    return VectorRef<float>(loss_.data() + static_cast<std::size_t>(micro_batch) * rows_, rows);
+    return VectorRef<float>(
+        loss_.data() + static_cast<std::size_t>(micro_batch) * samples_ * kTokens, rows);
   }
 
   bool first_, last_;
-  int rows_ = 0;
+  Ends ends_;
+  Gradients gradients_;
+  float weight_ = 0;
+  int samples_ = 0;
   ParameterArena<float> parameters_;
   std::vector<Slot> slots_;
-  Matrix<float> gradient_in_, gradient_out_;
-  Vector<float> loss_;
+  Vector<float> mean_gradient_B_, loss_;
 };
 
 TokenDataset dataset() {
@@ -134,39 +187,53 @@ TokenDataset dataset() {
   return {store, std::vector<TokenWindow>(kSamples, {0, kTokens}), kTokens, 0};
 }
 
-/// Sum over all rows and channels of the first stage's x.
-double sum_of_inputs() {
-  double sum = 0;
-  for (std::uint64_t id = 0; id < kSamples; ++id)
-    for (int t = 0; t < kTokens; ++t)
-      for (int c = 0; c < kChannels; ++c) sum += static_cast<double>(id) + t + c;
-  return sum;
+/// Powers of two, so that spreading a sum is exact. Of boundary 0, 1, 2.
+using Boundaries = std::vector<BoundaryShape>;
+const Boundaries kEqual = {{kTokens, 8}, {kTokens, 8}, {kTokens, 8}};
+const Boundaries kDifferentWidths = {{kTokens, 2}, {kTokens, 64}, {kTokens, 1}};
+const Boundaries kDifferentTokens = {{2, 8}, {16, 4}, {1, 32}};
+
+SumStage::Ends ends_of(const Boundaries& boundaries, int stage, int stages) {
+  SumStage::Ends ends;
+  if (stage > 0) ends.input = boundaries[stage - 1];
+  if (stage + 1 < stages) ends.output = boundaries[stage];
+  return ends;
 }
 
-TEST_CASE("Every schedule runs stages to their losses and gradients", "[pipeline]") {
-  int stages = 1;
-  MPI_Comm_size(MPI_COMM_WORLD, &stages);
-  const auto* schedule = GENERATE(from_range(schedules().begin(), schedules().end())).name;
-  const int in_flight = GENERATE(1, 3);
-  CAPTURE(schedule, in_flight);
-  const ProcessGrid grid(MPI_COMM_WORLD, stages, 1);
-  ProgressThread progress(MPI_COMM_WORLD);
-  LinearStage stage(grid.stage(), stages);
+int world_size() {
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+
+PipelineOptions options_of(int stages) {
   PipelineOptions options;
   options.pipeline.stages = stages;
-  options.pipeline.schedule = schedule;
-  options.pipeline.in_flight = in_flight;
   options.micro_batch_size = kSamplesAtOnce;
   options.micro_batches = static_cast<int>(kSamples) / kSamplesAtOnce;
+  return options;
+}
+
+PipelineShape shape_of(const PipelineOptions& options) {
   PipelineShape shape = pipeline_shape(options, 10, kTokens, true);
   shape.train_samples = kSamples;
+  return shape;
+}
+
+void run_steps(PipelineOptions options, const Boundaries& boundaries, Gradients gradients) {
+  const int stages = options.pipeline.stages;
+  const ProcessGrid grid(MPI_COMM_WORLD, stages, 1);
+  ProgressThread progress(MPI_COMM_WORLD);
+  SumStage stage(grid.stage(), stages, ends_of(boundaries, grid.stage(), stages), gradients);
+  stage.parameters().allocate(true);
   const TokenDataset data = dataset();
-  Pipeline pipeline(options, shape, grid, progress, stage);
+  Pipeline pipeline(options, shape_of(options), grid, progress, stage);
   const StepPlanner planner(data, 1, true, {options.micro_batch_size, options.micro_batches, 1});
 
-  double product = 1;
+  double product = 1, inputs = 0;
   for (int s = 0; s < stages; ++s) product *= weight_of(s);
-  const double loss = product * sum_of_inputs();
+  for (std::uint64_t id = 0; id < kSamples; ++id) inputs += sum_of_input(id);
+  const double loss = product * inputs;
   for (std::uint64_t step = 0; step < 2; ++step) {
     int updates = 0;
     pipeline.train_step(data, planner.plan(step, 0), false, [&] {
@@ -182,6 +249,70 @@ TEST_CASE("Every schedule runs stages to their losses and gradients", "[pipeline
   CHECK(pipeline.loss_sum() == (grid.last() ? loss : 0));
   CHECK(stage.backward_passes == 2 * options.micro_batches);
   barrier(progress, MPI_COMM_WORLD);
+}
+
+TEST_CASE("Every schedule runs stages to their losses and gradients", "[pipeline]") {
+  PipelineOptions options = options_of(world_size());
+  options.pipeline.schedule = GENERATE(from_range(schedules().begin(), schedules().end())).name;
+  options.pipeline.in_flight = GENERATE(1, 3);
+  const Gradients gradients = GENERATE(Gradients::separate, Gradients::one_memory);
+  CAPTURE(options.pipeline.schedule, options.pipeline.in_flight, gradients);
+  run_steps(options, kEqual, gradients);
+}
+
+TEST_CASE("Each boundary has the tokens and channels of its stages", "[pipeline]") {
+  PipelineOptions options = options_of(world_size());
+  const Boundaries boundaries = GENERATE(kDifferentWidths, kDifferentTokens);
+  const Gradients gradients = GENERATE(Gradients::separate, Gradients::one_memory);
+  // fp16 holds all of these values exactly.
+  options.forward.kind = options.backward.kind = GENERATE(CodecKind::none, CodecKind::fp16);
+  run_steps(options, boundaries, gradients);
+}
+
+TEST_CASE("A boundary's bytes are those of its shape", "[pipeline]") {
+  const int stages = world_size();
+  for (const Boundaries& boundaries : {kDifferentWidths, kDifferentTokens})
+    for (int s = 0; s + 1 < stages; ++s) {
+      const PipelineOptions options = options_of(stages);
+      const SumStage stage(s, stages, ends_of(boundaries, s, stages), Gradients::separate);
+      const RankPlan plan = plan_rank(options, shape_of(options), stage, {s, stages, 0, 1});
+      for (const auto& end : {plan.send_forward, plan.receive_backward}) {
+        CHECK(end->codec.shape.tokens == boundaries[s].tokens);
+        CHECK(end->codec.shape.channels == boundaries[s].channels);
+      }
+      CHECK_FALSE(plan.tokens);
+      CHECK_FALSE(plan.has_token_index);
+    }
+}
+
+TEST_CASE("Stages that disagree on a boundary are refused on all ranks", "[pipeline]") {
+  const int stages = world_size();
+  if (stages == 1) return;
+  const int culprit = stages - 1;
+  const BoundaryShape wrong = GENERATE(BoundaryShape{kTokens, 4}, BoundaryShape{2, 8});
+  MPI_Comm world = MPI_COMM_NULL;  // of no further use after the stop
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  const ProcessGrid grid(world, stages, 1);
+  ProgressThread progress(world);
+  SumStage::Ends ends = ends_of(kEqual, grid.stage(), stages);
+  if (grid.stage() == culprit) ends.input = wrong;
+  SumStage stage(grid.stage(), stages, ends, Gradients::separate);
+  stage.parameters().allocate(true);
+  const PipelineOptions options = options_of(stages);
+  std::string text;
+  try {
+    Pipeline(options, shape_of(options), grid, progress, stage);
+  } catch (const UserError& error) {
+    text = error.what();
+  }
+  const std::string sent = std::to_string(kTokens) + " x 8";
+  const std::string expected =
+      std::to_string(wrong.tokens) + " x " + std::to_string(wrong.channels);
+  CHECK_THAT(
+      text, Contains("stages " + std::to_string(culprit - 1) + " and " + std::to_string(culprit)) &&
+                Contains("at boundary " + std::to_string(culprit - 1)) &&
+                Contains("got " + sent + " and " + expected));
+  barrier(progress, world);
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <catch2/catch.hpp>
+#include <functional>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "core/base/error.hpp"
 #include "files_support.hpp"
 #include "models/model.hpp"
+#include "support/kernel_labels.hpp"
 
 using namespace deltapipe;
 using Catch::Matchers::Contains;
@@ -54,23 +57,108 @@ TEST_CASE("Every model type makes a model that its config.json brings back", "[m
   }
 }
 
-TEST_CASE("The stages of a model have all of its parameters between them", "[model_types]") {
+TEST_CASE("The stages of a model fit and have all of its parameters between them",
+          "[model_types]") {
+  constexpr int kTokens = 4;
   for (const ModelType& type : model_types()) {
     CAPTURE(type.name);
     const std::unique_ptr<Model> model = type.create(small_model());
     const std::size_t whole = elements(model->parameters(stage_part({3}, 0)));
     std::size_t sum = 0;
+    BoundaryShape before;
     for (int s = 0; s < 3; ++s) {
-      const StagePart part = stage_part({1, 1, 1}, s);
-      const std::vector<ParameterInfo> parameters = model->parameters(part);
-      sum += elements(parameters);
-      const std::unique_ptr<Stage<float>> stage = model->make_stage(part, false);
-      CHECK(stage->is_first() == (s == 0));
-      CHECK(stage->is_last() == (s == 2));
-      CHECK(stage->channels() == model->shape().channels);
-      CHECK(elements(stage->parameters().info()) == elements(parameters));
+      const std::unique_ptr<Stage<float>> stage = model->make_stage(stage_part({1, 1, 1}, s));
+      sum += elements(stage->parameters().info());
+      if (s > 0) CHECK(stage->input_shape(kTokens) == before);
+      before = stage->output_shape(kTokens);
+      CHECK(before.tokens > 0);
+      CHECK(before.channels > 0);
+      const TokenEmbedding<float>* const embedding = stage->token_embedding();
+      if (s == 1) CHECK(embedding == nullptr);
+      if (s == 2 && embedding) CHECK(embedding->shared());
+      if (embedding && embedding->token_table() >= 0)
+        CHECK(stage->parameters().matrix(embedding->token_table()).extent_int(1) ==
+              embedding->table_channels());
     }
     CHECK(sum == whole);
+  }
+}
+
+namespace {
+
+std::uint64_t allocated = 0;
+
+void count_allocation(Kokkos_Profiling_SpaceHandle, const char*, const void*, std::uint64_t bytes) {
+  allocated += bytes;
+}
+
+}  // namespace
+
+TEST_CASE("A stage takes the memory that it says, and none before", "[model_types][stage]") {
+  namespace tools = Kokkos::Tools::Experimental;
+  const bool training = GENERATE(true, false);
+  const bool recompute = GENERATE(true, false);
+  CAPTURE(training, recompute);
+  StageCapacity capacity;
+  capacity.samples = 3;
+  capacity.tokens = 5;
+  capacity.slots = 2;
+  capacity.micro_batches = 4;
+  capacity.table_rows = 7;
+  capacity.training = training;
+  capacity.recompute = recompute;
+  for (const ModelType& type : model_types()) {
+    CAPTURE(type.name);
+    const std::unique_ptr<Model> model = type.create(small_model());
+    for (const std::vector<int>& partition : {std::vector<int>{3}, {1, 1, 1}})
+      for (int s = 0; s < static_cast<int>(partition.size()); ++s) {
+        allocated = 0;
+        tools::set_allocate_data_callback(count_allocation);
+        const std::unique_ptr<Stage<float>> stage = model->make_stage(stage_part(partition, s));
+        const MemoryLedger said = stage->memory(capacity);
+        const std::uint64_t before = allocated;
+        stage->parameters().allocate(training);
+        stage->reserve(capacity);
+        deltapipe::test::watch_kernel_labels();
+        CHECK(before == 0);
+        // Kokkos adds a header to each View.
+        CHECK(allocated >= said.host_bytes() + said.device_bytes());
+        CHECK(allocated <= said.host_bytes() + said.device_bytes() + 128 * 200);
+        CHECK(said.host_bytes() + said.device_bytes() > 0);
+      }
+  }
+}
+
+TEST_CASE("The gradients at a stage's ends alias nothing that their contract keeps apart",
+          "[model_types][stage]") {
+  StageCapacity capacity;
+  capacity.samples = 2;
+  capacity.tokens = 4;
+  capacity.slots = 2;
+  capacity.table_rows = 8;
+  const int rows = 2 * 4;
+  using Range = std::pair<const float*, const float*>;
+  const auto range = [](const MatrixRef<float>& m) { return Range(m.data(), m.data() + m.size()); };
+  const auto overlap = [](const Range& a, const Range& b) {
+    return std::less<>()(a.first, b.second) && std::less<>()(b.first, a.second);
+  };
+  for (const ModelType& type : model_types()) {
+    CAPTURE(type.name);
+    const std::unique_ptr<Model> model = type.create(small_model());
+    const std::unique_ptr<Stage<float>> stage = model->make_stage(stage_part({1, 1, 1}, 1));
+    stage->parameters().allocate(true);
+    stage->reserve(capacity);
+    std::vector<Range> activations, gradients;
+    for (int slot = 0; slot < capacity.slots; ++slot) {
+      activations.push_back(range(stage->input(slot, rows)));
+      activations.push_back(range(stage->output(slot, rows)));
+      gradients.push_back(range(stage->output_gradient(slot, rows)));
+      gradients.push_back(range(stage->input_gradient(slot, rows)));
+    }
+    for (std::size_t i = 0; i < activations.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(overlap(activations[i], activations[j]));
+      for (const Range& gradient : gradients) CHECK_FALSE(overlap(activations[i], gradient));
+    }
   }
 }
 

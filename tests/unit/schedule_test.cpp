@@ -126,6 +126,28 @@ TEST_CASE("A stage holds as many micro-batches as promised, each in its slot", "
   });
 }
 
+TEST_CASE("A micro-batch's gradients are done with before another pass, as stages rely on",
+          "[schedule]") {
+  for_all([](const Schedule& schedule, int stages, int micro_batches) {
+    for (const Program& program : programs_of(schedule, stages, micro_batches)) {
+      int open = -1;  // the micro-batch whose gradients are in use
+      for (const Instruction& i : program) {
+        const bool last = i.stage + 1 == stages;
+        if (i.action == Action::receive_gradient || (i.action == Action::backward && last)) {
+          CHECK(open == -1);
+          open = i.micro_batch;
+        }
+        if (i.action == Action::forward) CHECK(open == -1);
+        if (i.action == Action::backward) CHECK(open == i.micro_batch);
+        if (i.action == Action::send_gradient) CHECK(open == i.micro_batch);
+        if (i.action == Action::send_gradient || (i.action == Action::backward && i.stage == 0))
+          open = -1;
+      }
+      CHECK(open == -1);
+    }
+  });
+}
+
 TEST_CASE("No schedule deadlocks, also when only one message fits into a link", "[schedule]") {
   for (const int capacity : {1, 2, kUnbounded}) {
     CAPTURE(capacity);

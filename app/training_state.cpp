@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/training_state.hpp"
+
+#include <utility>
+
+namespace deltapipe {
+
+namespace {
+
+StateItem stage_sums(const std::vector<StageRecord>& stages) {
+  return {"stages", StateType::f64, {stages.size(), kStageValues}};
+}
+
+}  // namespace
+
+StatePart RunTotals::state() {
+  const auto write = [this](StateWriter& writer) {
+    write_scalar(writer, "seed", seed);
+    write_scalar(writer, "data_fingerprint", data_fingerprint);
+    write_scalar(writer, "steps", steps);
+    write_scalar(writer, "bytes", bytes);
+    write_scalar(writer, "samples", samples);
+    write_scalar(writer, "tokens", tokens);
+    write_scalar(writer, "seconds", seconds);
+    write_scalar(writer, "last_loss", last_loss);
+    writer.begin_item(stage_sums(stages));
+    for (const StageRecord& stage : stages) writer.append(stage.data(), sizeof stage);
+  };
+  const auto read = [this](StateReader& reader) {
+    expect_scalar(reader, "seed", seed);
+    expect_scalar(reader, "data_fingerprint", data_fingerprint);
+    steps = read_scalar<std::uint64_t>(reader, "steps");
+    bytes = read_scalar<std::uint64_t>(reader, "bytes");
+    samples = read_scalar<std::uint64_t>(reader, "samples");
+    tokens = read_scalar<std::uint64_t>(reader, "tokens");
+    seconds = read_scalar<double>(reader, "seconds");
+    last_loss = read_scalar<double>(reader, "last_loss");
+    reader.begin_item(stage_sums(stages));
+    for (StageRecord& stage : stages) reader.take(stage.data(), sizeof stage);
+  };
+  return {"run", write, read};
+}
+
+std::vector<StatePart> training_state(Pipeline& pipeline, const Optimizer<float>& optimizer,
+                                      RunTotals& totals) {
+  std::vector<StatePart> parts = pipeline.state();
+  for (StatePart& part : optimizer.state(pipeline.exec())) parts.push_back(std::move(part));
+  parts.push_back(totals.state());
+  return parts;
+}
+
+}  // namespace deltapipe

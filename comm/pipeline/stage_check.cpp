@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/pipeline/stage_check.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/transport/collectives.hpp"
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Of one rank.
+enum Fact { input_tokens, input_channels, output_tokens, output_channels, shared_channels, facts };
+
+std::string shape_text(std::uint64_t tokens, std::uint64_t channels) {
+  return std::to_string(tokens) + " x " + std::to_string(channels);
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& value) {
+  throw UserError({.what = what,
+                   .value = value,
+                   .remedy = "run the same program, model and deck on all ranks; the stages of a "
+                             "model must agree on what crosses between them"});
+}
+
+}  // namespace
+
+void compare_stages(ProgressThread& progress, const ProcessGrid& grid, const Stage<float>& stage,
+                    int tokens) {
+  if (grid.stages() == 1) return;
+  const auto ranks = static_cast<std::size_t>(grid.stages()) * grid.replicas();
+  std::vector<std::uint64_t> all(facts * ranks, 0);
+  const BoundaryShape input = stage.input_shape(tokens), output = stage.output_shape(tokens);
+  const TokenEmbedding<float>* const embedding = stage.token_embedding();
+  std::uint64_t* const mine = all.data() + static_cast<std::size_t>(facts) * grid.rank();
+  mine[input_tokens] = input.tokens;
+  mine[input_channels] = input.channels;
+  mine[output_tokens] = output.tokens;
+  mine[output_channels] = output.channels;
+  if (embedding && embedding->shared()) mine[shared_channels] = embedding->table_channels();
+  all_reduce(progress, grid.world(), all, Reduction::sum);
+
+  for (int replica = 0; replica < grid.replicas(); ++replica) {
+    const std::uint64_t* const first =
+        all.data() + static_cast<std::size_t>(facts) * grid.rank_of(0, replica);
+    const std::uint64_t* sender = first;
+    for (int boundary = 0; boundary + 1 < grid.stages(); ++boundary, sender += facts) {
+      const std::uint64_t* const receiver = sender + facts;
+      const std::string sent = shape_text(sender[output_tokens], sender[output_channels]);
+      const std::string expected = shape_text(receiver[input_tokens], receiver[input_channels]);
+      if (sent != expected)
+        refuse("stages " + std::to_string(boundary) + " and " + std::to_string(boundary + 1) +
+                   " disagree on the tokens x channels of a sample at boundary " +
+                   std::to_string(boundary),
+               sent + " and " + expected);
+      if (sender[output_tokens] == 0 || sender[output_channels] == 0)
+        refuse("nothing crosses boundary " + std::to_string(boundary), sent);
+    }
+    if (first[shared_channels] != sender[shared_channels])
+      refuse("the first and the last stage disagree on the channels of a shared token embedding",
+             std::to_string(first[shared_channels]) + " and " +
+                 std::to_string(sender[shared_channels]) + ", 0 being none");
+  }
+}
+
+}  // namespace deltapipe
