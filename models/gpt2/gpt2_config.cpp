@@ -3,13 +3,11 @@
 
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/files/input_file.hpp"
-#include "core/files/json.inc"
 #include "core/files/replacement.hpp"
+#include "models/config_file.hpp"
 
 namespace deltapipe {
 
@@ -17,10 +15,6 @@ namespace {
 
 constexpr const char* supported =
     "deltapipe computes GPT-2 as openai-community/gpt2 and its fine-tuned children set it up";
-
-std::string path_in(const std::string& directory) {
-  return (std::filesystem::path(directory) / "config.json").string();
-}
 
 /// Typed access to the keys of one config.json; an absent or null key leaves the default.
 class Keys {
@@ -136,14 +130,11 @@ Json json_of(const std::vector<int>& ids) {
 }  // namespace
 
 Gpt2Config Gpt2Config::load(const std::string& directory) {
-  const std::string file = path_in(directory);
-  const Json json = read_json_file(file, file_limit::model_config);
-  if (!json.is_object()) {
-    throw UserError({.what = "is not a JSON object",
-                     .file = file,
-                     .remedy = "copy or download the file again"});
-  }
-  const Keys keys(json, file);
+  return read(read_config_file(directory));
+}
+
+Gpt2Config Gpt2Config::read(const ConfigFile& file) {
+  const Keys keys(file.json, file.path);
   check_kind(keys);
   Gpt2Config config;
   keys.integer("n_layer", config.n_layer);
@@ -165,7 +156,7 @@ Gpt2Config Gpt2Config::load(const std::string& directory) {
   keys.token_id("pad_token_id", config.pad_token_id);
   // Absent or null means four times the width; the width is checked before it is multiplied.
   if (!has_inner) config.n_inner = config.n_embd <= (1 << 20) ? 4 * config.n_embd : config.n_embd;
-  config.check(file);
+  config.check(file.path);
   return config;
 }
 
@@ -219,9 +210,9 @@ void Gpt2Config::check(const std::string& file) const {
 }
 
 void Gpt2Config::save(const std::string& directory) const {
-  const std::string file = path_in(directory);
+  const std::string file = config_path(directory);
   check(file);
-  nlohmann::ordered_json json;
+  Json json;  // keys come out in their alphabetical order
   json["activation_function"] = "gelu_new";
   json["architectures"] = {"GPT2LMHeadModel"};
   json["attn_pdrop"] = attn_pdrop;
