@@ -224,6 +224,12 @@ std::map<std::string, TensorInfo> read_safetensors_header(const ReadOnlyFile& fi
   return tensors;
 }
 
+std::string safetensors_header_entry(const std::string& name, const TensorInfo& info) {
+  return Json(name).dump() + R"(:{"dtype":")" + name_of(info.type) + R"(","shape":)" +
+         Json(info.shape).dump() + R"(,"data_offsets":)" + Json({info.begin, info.end}).dump() +
+         "}";
+}
+
 std::map<std::string, std::string> parse_safetensors_index(const std::string& text,
                                                            const std::string& path) {
   const Place place{path};
