@@ -161,6 +161,11 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
 }
 
 void Gpt2Config::check(const std::string& file) const {
+  const auto require = [&file](bool holds, const std::string& rule, const std::string& value) {
+    if (holds) return;
+    throw UserError({.what = rule, .file = file, .value = value, .remedy = "correct config.json"});
+  };
+  const auto quoted = [](const char* key) { return "'" + std::string(key) + "'"; };
   struct Range {
     const char* key;
     int value;
@@ -173,40 +178,20 @@ void Gpt2Config::check(const std::string& file) const {
                                         {"n_positions", n_positions, 1 << 24},
                                         {"vocab_size", vocabulary_size, 1 << 26},
                                         {"n_inner", n_inner, 1 << 20}}};
-  for (const auto& [key, value, last] : ranges) {
-    if (value >= 1 && value <= last) continue;
-    throw UserError({.what = "'" + std::string(key) + "' must be from 1 to " + std::to_string(last),
-                     .file = file,
-                     .value = std::to_string(value),
-                     .remedy = "correct config.json"});
-  }
-  if (n_embd % n_head != 0) {
-    throw UserError({.what = "'n_embd' must be a multiple of 'n_head'",
-                     .file = file,
-                     .value = std::to_string(n_embd) + " and " + std::to_string(n_head),
-                     .remedy = "correct config.json"});
-  }
+  for (const auto& [key, value, last] : ranges)
+    require(value >= 1 && value <= last, quoted(key) + " must be from 1 to " + std::to_string(last),
+            std::to_string(value));
+  require(n_embd % n_head == 0, "'n_embd' must be a multiple of 'n_head'",
+          std::to_string(n_embd) + " and " + std::to_string(n_head));
   const std::array<std::pair<const char*, double>, 3> dropouts = {
       {{"embd_pdrop", embd_pdrop}, {"attn_pdrop", attn_pdrop}, {"resid_pdrop", resid_pdrop}}};
-  for (const auto& [key, value] : dropouts) {
-    if (value >= 0 && value < 1) continue;
-    throw UserError({.what = "'" + std::string(key) + "' must be a probability from 0 to below 1",
-                     .file = file,
-                     .value = std::to_string(value),
-                     .remedy = "correct config.json"});
-  }
-  if (!(layer_norm_epsilon > 0 && layer_norm_epsilon < 1)) {
-    throw UserError({.what = "'layer_norm_epsilon' must be above 0 and below 1",
-                     .file = file,
-                     .value = std::to_string(layer_norm_epsilon),
-                     .remedy = "correct config.json"});
-  }
-  if (!(initializer_range >= 0 && initializer_range < 100)) {
-    throw UserError({.what = "'initializer_range' must be from 0 to below 100",
-                     .file = file,
-                     .value = std::to_string(initializer_range),
-                     .remedy = "correct config.json"});
-  }
+  for (const auto& [key, value] : dropouts)
+    require(value >= 0 && value < 1, quoted(key) + " must be a probability from 0 to below 1",
+            std::to_string(value));
+  require(layer_norm_epsilon > 0 && layer_norm_epsilon < 1,
+          "'layer_norm_epsilon' must be above 0 and below 1", std::to_string(layer_norm_epsilon));
+  require(initializer_range >= 0 && initializer_range < 100,
+          "'initializer_range' must be from 0 to below 100", std::to_string(initializer_range));
 }
 
 void Gpt2Config::save(const std::string& directory) const {
