@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/files/json.inc"
+#include "core/files/json.hpp"
 
 namespace deltapipe {
 

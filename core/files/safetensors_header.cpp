@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "core/base/error.hpp"
-#include "core/files/json.inc"
+#include "core/files/json.hpp"
 
 namespace deltapipe {
 
