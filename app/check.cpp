@@ -16,6 +16,7 @@
 #include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/transport/message.hpp"
+#include "core/base/device_memory.hpp"
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 #include "core/codec/codec.hpp"

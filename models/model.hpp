@@ -18,6 +18,8 @@
 
 namespace deltapipe {
 
+struct ConfigFile;  // models/config_file.hpp
+
 struct ModelShape {
   int blocks = 0;
   int channels = 0;   ///< C, width of what crosses a boundary
@@ -84,9 +86,9 @@ class Model {
 /// One architecture, by the model_type of config.json.
 struct ModelType {
   const char* name;
-  /// A directory's config.json, corrected by what its weights are (null: they are not there yet),
+  /// What config.json says, corrected by what its weights are (null: they are not there yet),
   /// of which a warning tells. Throws UserError.
-  std::unique_ptr<Model> (*load)(const std::string& directory, const SafetensorsReader* weights,
+  std::unique_ptr<Model> (*load)(const ConfigFile& config, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings);
   std::unique_ptr<Model> (*create)(const NewModel& shape);
 };

@@ -11,7 +11,7 @@
 #include "app/deck/keys.hpp"
 #include "app/deck/nearest.hpp"
 #include "app/deck/places.hpp"
-#include "app/deck/toml.inc"
+#include "app/deck/toml.hpp"
 #include "app/deck/toml_scan.hpp"
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"

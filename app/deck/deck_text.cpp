@@ -4,7 +4,7 @@
 
 #include "app/deck/deck.hpp"
 #include "app/deck/keys.hpp"
-#include "app/deck/toml.inc"
+#include "app/deck/toml.hpp"
 
 namespace deltapipe {
 

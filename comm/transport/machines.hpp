@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "core/base/kokkos_compat.hpp"
+#include "core/base/device_memory.hpp"
 #include "core/base/machine_memory.hpp"
 
 namespace deltapipe {

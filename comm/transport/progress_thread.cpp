@@ -129,7 +129,7 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
     sign_interval_ = std::min<nanoseconds>(
         kLongestSignInterval, std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(
                                   watch_.timeout_seconds / kSignsPerTimeout)));
-    post_sign_receive();
+    await_signs();
   }
   ClockSync::start(*this, control_, clock_);
   if (rank_ == 0 && size_ > 1) ++standing_requests_;
@@ -181,62 +181,48 @@ void ProgressThread::post_stop_receive() {
   stop_receive_ = enqueue(std::move(plan), true);
 }
 
-void ProgressThread::post_sign_receive() {
+void ProgressThread::receive_always(const std::string& name, int source, int tag,
+                                    std::function<void()> arrived) {
   ++standing_requests_;
   OperationPlan plan;
-  plan.name = "sign of life to rank " + std::to_string(rank_);
+  plan.name = name;
   plan.passive = true;
-  const auto post = [this](RequestList& requests) {
+  const auto post = [this, source, tag](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(nullptr, 0, MPI_INT, (rank_ + size_ - 1) % size_, kSignTag, control_,
-                            &requests.back()));
+    DELTAPIPE_MPI(MPI_Irecv(nullptr, 0, MPI_INT, source, tag, control_, &requests.back()));
   };
   plan.start = post;
-  plan.completed = [this, post](const MPI_Status&, RequestList& requests) {
-    last_sign_ = Clock::now();
+  plan.completed = [post, arrived = std::move(arrived)](const MPI_Status&, RequestList& requests) {
+    arrived();
     post(requests);
   };
   enqueue(std::move(plan), true);
+}
+
+Ticket ProgressThread::send_empty(const std::string& name, int destination, int tag) {
+  OperationPlan plan;
+  plan.name = name;
+  plan.passive = true;
+  plan.start = [this, destination, tag](RequestList& requests) {
+    requests.push_back(MPI_REQUEST_NULL);
+    DELTAPIPE_MPI(MPI_Isend(nullptr, 0, MPI_INT, destination, tag, control_, &requests.back()));
+  };
+  return enqueue(std::move(plan), true);
+}
+
+void ProgressThread::await_signs() {
+  receive_always("sign of life to rank " + std::to_string(rank_), (rank_ + size_ - 1) % size_,
+                 kSignTag, [this] { last_sign_ = Clock::now(); });
 }
 
 void ProgressThread::send_sign() {
-  OperationPlan plan;
-  plan.name = "sign of life from rank " + std::to_string(rank_);
-  plan.passive = true;
-  plan.start = [this](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(
-        MPI_Isend(nullptr, 0, MPI_INT, (rank_ + 1) % size_, kSignTag, control_, &requests.back()));
-  };
-  sign_sent_ = enqueue(std::move(plan), true);
+  sign_sent_ =
+      send_empty("sign of life from rank " + std::to_string(rank_), (rank_ + 1) % size_, kSignTag);
 }
 
 void ProgressThread::await_roll_call() {
-  ++standing_requests_;
-  OperationPlan plan;
-  plan.name = "roll call to rank " + std::to_string(rank_);
-  plan.passive = true;
-  const auto post = [this](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(nullptr, 0, MPI_INT, 0, kRollCallTag, control_, &requests.back()));
-  };
-  plan.start = post;
-  plan.completed = [this, post](const MPI_Status&, RequestList& requests) {
-    answer_roll_call();
-    post(requests);
-  };
-  enqueue(std::move(plan), true);
-}
-
-void ProgressThread::answer_roll_call() {
-  OperationPlan plan;
-  plan.name = "answer of rank " + std::to_string(rank_);
-  plan.passive = true;
-  plan.start = [this](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Isend(nullptr, 0, MPI_INT, 0, kPresentTag, control_, &requests.back()));
-  };
-  enqueue(std::move(plan), true);
+  receive_always("roll call to rank " + std::to_string(rank_), 0, kRollCallTag,
+                 [this] { send_empty("answer of rank " + std::to_string(rank_), 0, kPresentTag); });
 }
 
 std::vector<int> ProgressThread::silent_ranks(nanoseconds limit) {

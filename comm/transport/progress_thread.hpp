@@ -178,9 +178,11 @@ class ProgressThread {
   void serve();
   bool step();
   void watch(TimePoint now);
-  void post_sign_receive();
+  /// Empty messages from `source`, for as long as the thread runs.
+  void receive_always(const std::string& name, int source, int tag, std::function<void()> arrived);
+  Ticket send_empty(const std::string& name, int destination, int tag);
+  void await_signs();
   void await_roll_call();
-  void answer_roll_call();
   void send_sign();
   void sleep();
   void shut_down();

@@ -4,8 +4,6 @@
 
 #include <Kokkos_Core.hpp>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 namespace deltapipe {
@@ -28,44 +26,5 @@ using StagingSpace = Kokkos::Experimental::HIPHostPinnedSpace;
 #else
 using StagingSpace = Kokkos::HostSpace;
 #endif
-
-/// Memory of the device that kernels run on, in bytes.
-struct DeviceMemory {
-  std::uint64_t device = 0;     ///< tells the devices of a machine apart
-  std::uint64_t total = 0;      ///< 0: kernels run in the host's memory, or unknown
-  std::uint64_t available = 0;  ///< of it, not in use now
-};
-
-/// On the thread that started Kokkos. Device numbers differ between processes that see different
-/// devices; identities that hardware and driver give do not.
-inline DeviceMemory device_memory() {
-#if defined(KOKKOS_ENABLE_CUDA)
-  int number = 0;
-  std::size_t available = 0, total = 0;
-  cudaDeviceProp properties;
-  if (kHostExecution || cudaGetDevice(&number) != cudaSuccess ||
-      cudaGetDeviceProperties(&properties, number) != cudaSuccess ||
-      cudaMemGetInfo(&available, &total) != cudaSuccess)
-    return {};
-  std::uint64_t halves[2];
-  static_assert(sizeof halves == sizeof properties.uuid.bytes);
-  std::memcpy(halves, properties.uuid.bytes, sizeof halves);
-  return {halves[0] ^ halves[1], total, available};
-#elif defined(KOKKOS_ENABLE_HIP)
-  int number = 0;
-  std::size_t available = 0, total = 0;
-  char address[16] = {};  // "0000:65:00.0" on the PCI bus
-  if (kHostExecution || hipGetDevice(&number) != hipSuccess ||
-      hipDeviceGetPCIBusId(address, sizeof address, number) != hipSuccess ||
-      hipMemGetInfo(&available, &total) != hipSuccess)
-    return {};
-  std::uint64_t halves[2];
-  static_assert(sizeof halves == sizeof address);
-  std::memcpy(halves, address, sizeof halves);
-  return {halves[0] ^ halves[1], total, available};
-#else
-  return {};
-#endif
-}
 
 }  // namespace deltapipe

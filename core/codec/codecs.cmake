@@ -25,11 +25,14 @@ ${codec_calls}}
 }  // namespace deltapipe
 " @ONLY)
 
+file(GLOB codec_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
+add_library(deltapipe_codec OBJECT ${codec_sources} ${codec_list})
+target_include_directories(deltapipe_codec PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(deltapipe_codec PRIVATE deltapipe_options deltapipe::kokkos)
 # Both ends' memories are the same bits with fused products and sums and without (the tests have
 # such builds); error sums on the sender are the same bits only without.
-file(GLOB codec_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
-set(codec_options -ffp-contract=off)
+target_compile_options(deltapipe_codec PRIVATE -ffp-contract=off)
 if(Kokkos_ENABLE_CUDA)
-  list(APPEND codec_options --fmad=false)
+  target_compile_options(deltapipe_codec PRIVATE --fmad=false)
 endif()
-set_source_files_properties(${codec_sources} PROPERTIES COMPILE_OPTIONS "${codec_options}")
+deltapipe_precompile(deltapipe_codec)

@@ -156,6 +156,17 @@ struct Memory<MemoryStorage::bits4> : PackedMemory<4> {};
 template <>
 struct Memory<MemoryStorage::bits2> : PackedMemory<2> {};
 
+/// Nothing is kept: every row is zero before.
+struct NoMemory {
+  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
+                                          std::uint8_t*) {
+    row_for_synced(team, row.channels, [&](int c) { work[c] = 0.0f; });
+  }
+  KOKKOS_INLINE_FUNCTION static void store(const RowMember&, const MemoryRow&, const float*,
+                                           std::uint8_t*) {}
+  KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int, int) { return 0; }
+};
+
 /// Calls f with the storage as a template argument: f.template operator()<MemoryStorage>().
 template <class F>
 auto with_storage(MemoryStorage storage, const F& f) {

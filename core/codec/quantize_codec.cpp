@@ -32,86 +32,66 @@ class QuantizeCodec final : public QuantizedCodec<NoMemory> {
   int format_of(const Crossing&, std::size_t) const override { return later_visit; }
 };
 
-/// Loads -e at the step's scale, so that x - (what is loaded) is what is quantised.
+/// The record is the error e(s), in units of the step's scale. M: its rows.
 template <class M>
-struct NegatedRows {
-  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
-                                          std::uint8_t* codes) {
-    M::load(team, row, work, codes);
-    const float scale = row.scale;
-    row_for_synced(team, row.channels, [=](int c) { work[c] *= -scale; });
+struct ErrorSender {
+  using Record = M;
+  static std::size_t scratch_bytes(int channels) { return sum_bytes(channels) + 64; }
+
+  /// work := -e, so that x - work is what is quantised.
+  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& record,
+                                          float* work, std::uint8_t* codes) {
+    M::load(team, record, work, codes);
+    const float scale = record.scale;
+    row_for_synced(team, record.channels, [=](int c) { work[c] *= -scale; });
   }
-};
-
-/// Scratch memory for x + e, behind that of RowBuffers.
-KOKKOS_INLINE_FUNCTION std::size_t sum_bytes(int channels) {
-  return sizeof(float) * ((static_cast<std::size_t>(channels) + 15) / 16 * 16);
-}
-
-/// M: rows of errors.
-template <class M>
-struct EncodeWithFeedback {
-  RowArguments a;
-  RowFormats formats;
-
-  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
-    const int index = team.league_rank();
-    const SampleEntry& sample = a.samples[index / a.tokens];
-    const RowFormat& format = formats.format[sample.format];
-    const int t = index % a.tokens;
-    const int n = a.channels;
-    const RowBuffers buffers = RowBuffers::of(team, n);
+  /// Returns x + e, in scratch memory.
+  KOKKOS_INLINE_FUNCTION static float* begin(const RowMember& team, const RowFormat& format,
+                                             const MemoryRow& record, const float* x,
+                                             const RowBuffers& buffers) {
+    const int n = record.channels;
+    const float scale = record.scale;
     auto* sum = static_cast<float*>(team.team_scratch(0).get_shmem(sum_bytes(n)));
-    const MemoryRow error{a.pool + sample.record, a.tokens, t, n, a.scale};
-    const float scale = a.scale;
-    if (t == 0 && !format.uses_memory) clear_record_end<M>(team, error);
-    if (t >= sample.tokens && format.uses_memory) return;
     if (format.uses_memory)
-      M::load(team, error, sum, buffers.codes);
+      M::load(team, record, sum, buffers.codes);
     else
-      NoMemory::load(team, error, sum, buffers.codes);
-    if (t < sample.tokens) {
-      const float* x = a.x + static_cast<std::size_t>(index) * n;
-      float* work = buffers.work;
-      row_for_synced(team, n, [=](int c) { sum[c] = sum[c] * scale + x[c]; });
-      NoMemory::load(team, error, work, buffers.codes);
-      quantize_row(team, a, format, sample, t, sum, buffers);
-      add_row_sums(team, a, index, x, work);
-      row_for_synced(team, n, [=](int c) {
-        const float left_out = (sum[c] - work[c]) / scale;
-        sum[c] = is_nonfinite(sum[c]) || is_nonfinite(left_out) ? 0.0f : left_out;
-      });
-    }
-    M::store(team, error, sum, buffers.codes);
+      NoMemory::load(team, record, sum, buffers.codes);
+    row_for_synced(team, n, [=](int c) { sum[c] = sum[c] * scale + x[c]; });
+    NoMemory::load(team, record, buffers.work, buffers.codes);
+    return sum;
+  }
+  KOKKOS_INLINE_FUNCTION static void keep(const RowMember& team, const MemoryRow& record,
+                                          float* sum, const RowBuffers& buffers) {
+    const float* work = buffers.work;
+    const float scale = record.scale;
+    row_for_synced(team, record.channels, [=](int c) {
+      const float left_out = (sum[c] - work[c]) / scale;
+      sum[c] = is_nonfinite(sum[c]) || is_nonfinite(left_out) ? 0.0f : left_out;
+    });
+    M::store(team, record, sum, buffers.codes);
+  }
+
+ private:
+  KOKKOS_INLINE_FUNCTION static std::size_t sum_bytes(int channels) {
+    return sizeof(float) * ((static_cast<std::size_t>(channels) + 15) / 16 * 16);
   }
 };
 
 template <MemoryStorage storage>
-class ErrorFeedbackCodec final : public QuantizedCodec<NoMemory> {
+class ErrorFeedbackCodec final : public QuantizedCodec<NoMemory, ErrorSender<Memory<storage>>> {
  public:
   ErrorFeedbackCodec(const CodecSettings& settings, const CodecShape& shape)
-      : QuantizedCodec(shape, settings_hash(settings, shape, storage, 2),
-                       formats_of(settings, shape.channels)),
-        record_bytes_(record_bytes_of<Errors>(shape)) {}
+      : QuantizedCodec<NoMemory, ErrorSender<Memory<storage>>>(
+            shape, settings_hash(settings, shape, storage, 2),
+            formats_of(settings, shape.channels)),
+        record_bytes_(record_bytes_of<Memory<storage>>(shape)) {}
 
   RecordLayout record() const override { return {.sender_bytes = record_bytes_}; }
 
  private:
-  using Errors = Memory<storage>;
-
   /// Both formats look the same on the wire: the receiver need not know the sender's visits.
   int format_of(const Crossing& crossing, std::size_t b) const override {
     return crossing.visits[b] == 0 ? first_visit : later_visit;
-  }
-  std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
-                         std::size_t max_bytes) override {
-    find_channel_steps<NegatedRows<Errors>>(exec, arguments);
-    const std::size_t scratch =
-        RowBuffers::bytes(shape_.channels) + sum_bytes(shape_.channels) + 64;
-    Kokkos::parallel_for("deltapipe::QuantizeCodec::encode_with_feedback",
-                         row_policy(exec, arguments.sample_count * arguments.tokens, scratch),
-                         EncodeWithFeedback<Errors>{arguments, formats()});
-    return max_bytes;
   }
 
   const std::size_t record_bytes_;

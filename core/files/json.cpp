@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/files/json.inc"
+#include "core/files/json.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/base/error.hpp"
@@ -220,8 +219,8 @@ void SafetensorsReader::read_range(const std::string& name, std::uint64_t first_
 SafetensorsWriter::SafetensorsWriter(const std::string& path,
                                      const std::vector<TensorDeclaration>& tensors)
     : file_(path) {
-  nlohmann::ordered_json header;
-  header["__metadata__"]["format"] = "pt";
+  // Tensors stand in the header in the order of their data.
+  std::string text = R"({"__metadata__":{"format":"pt"})";
   std::uint64_t end = 0;
   for (const TensorDeclaration& tensor : tensors) {
     DELTAPIPE_ASSERT(tensor.type != TensorType::F64 && converts_to_fp32(tensor.type), tensor.name);
@@ -236,11 +235,9 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
     new_slot.info.end = end;
     const bool is_new = slots_.emplace(tensor.name, new_slot).second;
     DELTAPIPE_ASSERT(is_new, "tensor '" + tensor.name + "' is declared twice");
-    header[tensor.name] = {{"dtype", name_of(tensor.type)},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {new_slot.info.begin, new_slot.info.end}}};
+    text += "," + safetensors_header_entry(tensor.name, new_slot.info);
   }
-  std::string text = header.dump();
+  text += "}";
   // Padded with spaces, so that the data is aligned for readers that map the file.
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();

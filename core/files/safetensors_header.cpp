@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "core/base/error.hpp"
-#include "core/files/json.inc"
+#include "core/files/json.hpp"
 
 namespace deltapipe {
 
@@ -222,6 +222,12 @@ std::map<std::string, TensorInfo> read_safetensors_header(const ReadOnlyFile& fi
     info.end += data_start;
   }
   return tensors;
+}
+
+std::string safetensors_header_entry(const std::string& name, const TensorInfo& info) {
+  return Json(name).dump() + R"(:{"dtype":")" + name_of(info.type) + R"(","shape":)" +
+         Json(info.shape).dump() + R"(,"data_offsets":)" + Json({info.begin, info.end}).dump() +
+         "}";
 }
 
 std::map<std::string, std::string> parse_safetensors_index(const std::string& text,

@@ -11,7 +11,7 @@
 #include "core/base/printable.hpp"
 #include "core/base/utf8.hpp"
 #include "core/files/input_file.hpp"
-#include "core/files/json.inc"
+#include "core/files/json.hpp"
 #include "core/text/token_file.hpp"
 
 namespace deltapipe {

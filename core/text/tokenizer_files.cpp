@@ -12,7 +12,7 @@
 
 #include "core/base/error.hpp"
 #include "core/files/input_file.hpp"
-#include "core/files/json.inc"
+#include "core/files/json.hpp"
 #include "core/files/replacement.hpp"
 #include "core/text/byte_level.hpp"
 

@@ -3,13 +3,11 @@
 
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/files/input_file.hpp"
-#include "core/files/json.inc"
 #include "core/files/replacement.hpp"
+#include "models/config_file.hpp"
 
 namespace deltapipe {
 
@@ -17,10 +15,6 @@ namespace {
 
 constexpr const char* supported =
     "deltapipe computes GPT-2 as openai-community/gpt2 and its fine-tuned children set it up";
-
-std::string path_in(const std::string& directory) {
-  return (std::filesystem::path(directory) / "config.json").string();
-}
 
 /// Typed access to the keys of one config.json; an absent or null key leaves the default.
 class Keys {
@@ -136,14 +130,11 @@ Json json_of(const std::vector<int>& ids) {
 }  // namespace
 
 Gpt2Config Gpt2Config::load(const std::string& directory) {
-  const std::string file = path_in(directory);
-  const Json json = read_json_file(file, file_limit::model_config);
-  if (!json.is_object()) {
-    throw UserError({.what = "is not a JSON object",
-                     .file = file,
-                     .remedy = "copy or download the file again"});
-  }
-  const Keys keys(json, file);
+  return read(read_config_file(directory));
+}
+
+Gpt2Config Gpt2Config::read(const ConfigFile& file) {
+  const Keys keys(file.json, file.path);
   check_kind(keys);
   Gpt2Config config;
   keys.integer("n_layer", config.n_layer);
@@ -165,11 +156,16 @@ Gpt2Config Gpt2Config::load(const std::string& directory) {
   keys.token_id("pad_token_id", config.pad_token_id);
   // Absent or null means four times the width; the width is checked before it is multiplied.
   if (!has_inner) config.n_inner = config.n_embd <= (1 << 20) ? 4 * config.n_embd : config.n_embd;
-  config.check(file);
+  config.check(file.path);
   return config;
 }
 
 void Gpt2Config::check(const std::string& file) const {
+  const auto require = [&file](bool holds, const std::string& rule, const std::string& value) {
+    if (holds) return;
+    throw UserError({.what = rule, .file = file, .value = value, .remedy = "correct config.json"});
+  };
+  const auto quoted = [](const char* key) { return "'" + std::string(key) + "'"; };
   struct Range {
     const char* key;
     int value;
@@ -182,46 +178,26 @@ void Gpt2Config::check(const std::string& file) const {
                                         {"n_positions", n_positions, 1 << 24},
                                         {"vocab_size", vocabulary_size, 1 << 26},
                                         {"n_inner", n_inner, 1 << 20}}};
-  for (const auto& [key, value, last] : ranges) {
-    if (value >= 1 && value <= last) continue;
-    throw UserError({.what = "'" + std::string(key) + "' must be from 1 to " + std::to_string(last),
-                     .file = file,
-                     .value = std::to_string(value),
-                     .remedy = "correct config.json"});
-  }
-  if (n_embd % n_head != 0) {
-    throw UserError({.what = "'n_embd' must be a multiple of 'n_head'",
-                     .file = file,
-                     .value = std::to_string(n_embd) + " and " + std::to_string(n_head),
-                     .remedy = "correct config.json"});
-  }
+  for (const auto& [key, value, last] : ranges)
+    require(value >= 1 && value <= last, quoted(key) + " must be from 1 to " + std::to_string(last),
+            std::to_string(value));
+  require(n_embd % n_head == 0, "'n_embd' must be a multiple of 'n_head'",
+          std::to_string(n_embd) + " and " + std::to_string(n_head));
   const std::array<std::pair<const char*, double>, 3> dropouts = {
       {{"embd_pdrop", embd_pdrop}, {"attn_pdrop", attn_pdrop}, {"resid_pdrop", resid_pdrop}}};
-  for (const auto& [key, value] : dropouts) {
-    if (value >= 0 && value < 1) continue;
-    throw UserError({.what = "'" + std::string(key) + "' must be a probability from 0 to below 1",
-                     .file = file,
-                     .value = std::to_string(value),
-                     .remedy = "correct config.json"});
-  }
-  if (!(layer_norm_epsilon > 0 && layer_norm_epsilon < 1)) {
-    throw UserError({.what = "'layer_norm_epsilon' must be above 0 and below 1",
-                     .file = file,
-                     .value = std::to_string(layer_norm_epsilon),
-                     .remedy = "correct config.json"});
-  }
-  if (!(initializer_range >= 0 && initializer_range < 100)) {
-    throw UserError({.what = "'initializer_range' must be from 0 to below 100",
-                     .file = file,
-                     .value = std::to_string(initializer_range),
-                     .remedy = "correct config.json"});
-  }
+  for (const auto& [key, value] : dropouts)
+    require(value >= 0 && value < 1, quoted(key) + " must be a probability from 0 to below 1",
+            std::to_string(value));
+  require(layer_norm_epsilon > 0 && layer_norm_epsilon < 1,
+          "'layer_norm_epsilon' must be above 0 and below 1", std::to_string(layer_norm_epsilon));
+  require(initializer_range >= 0 && initializer_range < 100,
+          "'initializer_range' must be from 0 to below 100", std::to_string(initializer_range));
 }
 
 void Gpt2Config::save(const std::string& directory) const {
-  const std::string file = path_in(directory);
+  const std::string file = config_path(directory);
   check(file);
-  nlohmann::ordered_json json;
+  Json json;  // keys come out in their alphabetical order
   json["activation_function"] = "gelu_new";
   json["architectures"] = {"GPT2LMHeadModel"};
   json["attn_pdrop"] = attn_pdrop;

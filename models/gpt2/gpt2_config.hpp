@@ -8,6 +8,8 @@
 
 namespace deltapipe {
 
+struct ConfigFile;
+
 /// Shape and constants of a GPT-2. Only what is computed here is accepted: activation gelu_new
 /// (or gelu_pytorch_tanh, the same function), scaled attention weights, no scaling by layer, no
 /// cross-attention.
@@ -28,7 +30,9 @@ struct Gpt2Config {
   std::vector<int> eos_token_ids = {50256};
   std::optional<int> pad_token_id;
 
-  /// DIRECTORY/config.json. UserError names the key, its value and what is supported.
+  /// UserError names the key, its value and what is supported.
+  static Gpt2Config read(const ConfigFile& file);
+  /// Reads DIRECTORY/config.json.
   static Gpt2Config load(const std::string& directory);
   /// Checks the ranges; `file` stands in messages.
   void check(const std::string& file) const;

@@ -6,6 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
+#include "models/config_file.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/gpt2/gpt2_weights.hpp"
 
@@ -96,12 +97,12 @@ std::string Gpt2Model::saved_name(const std::string& parameter) const {
   return deltapipe::saved_name(parameter);
 }
 
-std::unique_ptr<Model> load_gpt2(const std::string& directory, const SafetensorsReader* weights,
+std::unique_ptr<Model> load_gpt2(const ConfigFile& file, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings) {
-  Gpt2Config config = Gpt2Config::load(directory);
+  Gpt2Config config = Gpt2Config::read(file);
   if (config.tie_word_embeddings && weights != nullptr && has_own_head(*weights)) {
     config.tie_word_embeddings = false;
-    warnings.push_back(printable(directory, 200) +
+    warnings.push_back(printable(file.directory, 200) +
                        ": config.json says tie_word_embeddings, but lm_head.weight is another "
                        "matrix than transformer.wte.weight: both are kept, untied, as transformers "
                        "5 does; to tie them, remove lm_head.weight");

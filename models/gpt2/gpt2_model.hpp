@@ -35,7 +35,7 @@ class Gpt2Model final : public Model {
   Gpt2Config config_;
 };
 
-std::unique_ptr<Model> load_gpt2(const std::string& directory, const SafetensorsReader* weights,
+std::unique_ptr<Model> load_gpt2(const ConfigFile& config, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings);
 std::unique_ptr<Model> create_gpt2(const NewModel& shape);
 

@@ -103,6 +103,21 @@ std::vector<Case> cases() {
     s.kind = CodecKind::quantize;
     s.bits = 6;
   });
+  const auto with_feedback = [](CodecSettings& s) {
+    s.kind = CodecKind::quantize;
+    s.bits = 4;
+    s.error_feedback = true;
+  };
+  add("quantize 4 token, errors fp32", with_feedback, MemoryStorage::fp32);
+  add("quantize 4 token, errors bf16", with_feedback, MemoryStorage::bf16);
+  add("quantize 4 token, errors bits8", with_feedback, MemoryStorage::bits8);
+  add(
+      "quantize 4 channel, errors bf16",
+      [&](CodecSettings& s) {
+        with_feedback(s);
+        s.scale = ScaleKind::channel;
+      },
+      MemoryStorage::bf16);
   add("delta 3 token", same);
   add("delta 3 tile", [](CodecSettings& s) { s.scale = ScaleKind::tile; });
   add("delta 3 channel", [](CodecSettings& s) { s.scale = ScaleKind::channel; });
@@ -156,7 +171,7 @@ struct Bench {
     const double payload_bytes = static_cast<double>(codec->payload_bytes(one)) * samples;
     const double bytes = 4 * elements + 2.0 * static_cast<double>(record) * samples + payload_bytes;
     std::printf(
-        "%-28s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%\n",
+        "%-31s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%\n",
         test.name, 8 * payload_bytes / elements, bytes / encode / 1e9,
         100 * bytes / encode / bandwidth, bytes / decode / 1e9, 100 * bytes / decode / bandwidth,
         100 * 2 * bytes / (encode + decode) / bandwidth);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A JSON text and a model's config.json. What the reader takes is what the library reads there.
-#include "core/files/json.inc"
+#include "core/files/json.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 #include "support.hpp"
 

@@ -5,7 +5,7 @@
 
 #include "core/base/error.hpp"
 #include "core/files/input_file.hpp"
-#include "core/files/json.inc"
+#include "core/files/json.hpp"
 #include "files_support.hpp"
 
 using namespace deltapipe;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // JSON from outside, read without trust: valid UTF-8, no key twice, limits on depth and on the
 // number of values, time linear in the text. A mistake is a UserError with file, line and column.
-// For sources that read JSON; not among the installed headers.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +16,10 @@ using Json = nlohmann::json;
 
 /// Where a JSON text is from and what it may hold.
 struct JsonSource {
-  std::string file;      ///< as the user named it
-  std::size_t line = 1;  ///< of the text's first character; 0: the file has no lines
+  std::string file;          ///< as the user named it
+  std::size_t line = 1;      ///< of the text's first character; 0: the file has no lines
   std::string subject = "";  ///< what the text is in the file: "its header "
-  int max_depth = 64;    ///< arrays and objects in each other
+  int max_depth = 64;        ///< arrays and objects in each other
   std::size_t max_values = std::size_t{1} << 24;  ///< in one value that is handed out
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// toml++ for the deck's sources, which include nothing else of it; not among the installed headers.
+// toml++ for the deck's sources, which include nothing else of it.
 // Where toml++ is used as headers its assertions become exceptions in every build type: version 3.3
 // finds some mistakes, as a section name that starts with a letter outside ASCII, by an assertion
 // first.

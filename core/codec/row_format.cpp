@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/codec/quantized_rows.hpp"
+#include "core/codec/row_format.hpp"
 
 #include <algorithm>
+
+#include "core/codec/half_rows.hpp"
+#include "core/codec/packing.hpp"
 
 namespace deltapipe::codec {
 

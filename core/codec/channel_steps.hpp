@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Steps per channel, for all tokens of a micro-batch, at the payload's front.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/row.hpp"
+#include "core/codec/memory.hpp"
+#include "core/codec/quantize_row.hpp"
+#include "core/codec/row_codec.hpp"
+#include "core/codec/row_format.hpp"
+#include "core/codec/row_format_codec.hpp"
+
+namespace deltapipe::codec {
+
+/// partials_RC(r, c) := largest needed step, or sum of |x - m|, over the r-th block of rows, as the
+/// bits of a float; m is what Sender::load takes from x. Only rows with channel steps count.
+template <class Sender>
+struct ChannelScales {
+  RowArguments a;
+  RowFormats formats;
+  bool mean;  ///< all such rows' scale is the mean
+  std::uint32_t* partials_RC;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int n = a.channels;
+    const RowBuffers buffers = RowBuffers::of(team, n);
+    std::uint32_t* partials = partials_RC + static_cast<std::size_t>(team.league_rank()) * n;
+    row_for_synced(team, n, [=](int c) { partials[c] = 0; });
+    const bool sum_up = mean;
+    const int end = a.sample_count * a.tokens;
+    const int first = team.league_rank() * kScaleRows;
+    const int last = first + kScaleRows < end ? first + kScaleRows : end;
+    for (int index = first; index < last; ++index) {
+      const SampleEntry& sample = a.samples[index / a.tokens];
+      const int t = index % a.tokens;
+      const RowFormat& rows = formats.format[sample.format];
+      if (rows.kind != RowKind::codes || rows.segment != 0 || t >= sample.tokens) continue;
+      const MemoryRow record{a.pool + sample.record, a.tokens, t, n, a.scale};
+      const float* x = a.x + static_cast<std::size_t>(index) * n;
+      float* work = buffers.work;
+      if (rows.uses_memory)
+        Sender::load(team, record, work, buffers.codes);
+      else
+        NoMemory::load(team, record, work, buffers.codes);
+      row_for_synced(team, n, [&](int c) {
+        const std::uint32_t value = rows.needed_step(x[c] - work[c]);
+        const std::uint32_t sum = bits_of(float_of(partials[c]) + float_of(value));
+        const std::uint32_t larger = value > partials[c] ? value : partials[c];
+        partials[c] = sum_up ? sum : larger;
+      });
+    }
+  }
+};
+
+/// Steps of all channels, to the payload's front, from the blocks of rows in their order.
+struct ChannelSteps {
+  RowFormat format;
+  const std::uint32_t* partials_RC;
+  int blocks;
+  int channels;
+  int rows;  ///< that counted
+  std::uint16_t* steps;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const int c) const {
+    float needed = 0;
+    for (int r = 0; r < blocks; ++r) {
+      const float value = float_of(partials_RC[static_cast<std::size_t>(r) * channels + c]);
+      const float larger = value > needed ? value : needed;
+      needed = format.mean_scale ? needed + value : larger;
+    }
+    if (format.mean_scale) needed /= static_cast<float>(rows);
+    steps[c] = format.step_for(needed);
+  }
+};
+
+}  // namespace deltapipe::codec

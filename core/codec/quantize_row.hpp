@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One row as b-bit codes and back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/random.hpp"
+#include "core/codec/packing.hpp"
+#include "core/codec/row_codec.hpp"
+#include "core/codec/row_format.hpp"
+#include "core/codec/scales.hpp"
+
+namespace deltapipe::codec {
+
+/// Buffers of one row: work (C floats), codes (8*lanes bytes), random numbers (8*lanes * 2 bytes).
+struct RowBuffers {
+  float* work;
+  std::uint8_t* codes;
+  std::uint16_t* random;
+
+  static std::size_t bytes(int channels) {
+    return 4 * round_up(channels, 16) + 3 * round_up(8 * lanes_of(channels), 64) + 64;
+  }
+  KOKKOS_INLINE_FUNCTION static RowBuffers of(const RowMember& team, int channels) {
+    const std::size_t floats = (static_cast<std::size_t>(channels) + 15) / 16 * 16;
+    const std::size_t lanes = (static_cast<std::size_t>(8) * lanes_of(channels) + 63) / 64 * 64;
+    auto* memory =
+        static_cast<std::uint8_t*>(team.team_scratch(0).get_shmem(4 * floats + 3 * lanes));
+    return {reinterpret_cast<float*>(memory), memory + 4 * floats + 2 * lanes,
+            reinterpret_cast<std::uint16_t*>(memory + 4 * floats)};
+  }
+};
+
+struct UniformStep {
+  float step;
+  float inverse;
+  KOKKOS_INLINE_FUNCTION float at(int) const { return step; }
+  KOKKOS_INLINE_FUNCTION float inverse_at(int) const { return inverse; }
+};
+
+struct StepOfChannel {
+  const std::uint16_t* steps;
+  KOKKOS_INLINE_FUNCTION float at(int c) const { return float_of_step(steps[c]); }
+  KOKKOS_INLINE_FUNCTION float inverse_at(int c) const { return inverse_of(at(c)); }
+};
+
+/// Devices only: a lookup for each channel serves all segments of a row in one loop.
+struct StepOfSegment {
+  const std::uint16_t* steps;
+  int segment;
+  KOKKOS_INLINE_FUNCTION float at(int c) const { return float_of_step(steps[c / segment]); }
+  KOKKOS_INLINE_FUNCTION float inverse_at(int c) const { return inverse_of(at(c)); }
+};
+
+/// random[k*lanes + l], k = 0 ... 7: 16 random bits for channel k*lanes + l of token t. They depend
+/// on nothing but run, step, boundary, direction, sample and element.
+KOKKOS_INLINE_FUNCTION void fill_random(const RowMember& team, const RowArguments& a,
+                                        std::uint64_t sample, int t, std::uint16_t* random) {
+  const int lanes = lanes_of(a.channels);
+  const auto first = static_cast<std::uint32_t>(t) * static_cast<std::uint32_t>(lanes);
+  const auto id0 = static_cast<std::uint32_t>(sample);
+  const auto id1 = static_cast<std::uint32_t>(sample >> 32);
+  const std::uint64_t key = a.key;
+  const std::uint32_t step = a.step;
+  row_for_synced(team, lanes, [&](int l) {
+    const PhiloxBlock block = philox(first + static_cast<std::uint32_t>(l), step, id0, id1, key);
+    for (int w = 0; w < 4; ++w) {
+      random[2 * w * lanes + l] = static_cast<std::uint16_t>(block.word[w]);
+      random[(2 * w + 1) * lanes + l] = static_cast<std::uint16_t>(block.word[w] >> 16);
+    }
+  });
+}
+
+/// memory + level * step, which both ends compute with. The product is exact, so that the sum is
+/// the only rounding, fused or not.
+KOKKOS_INLINE_FUNCTION float changed(float memory, float level, float step) {
+  float x = level * step + memory;
+  x = x < kMaxFloat ? x : kMaxFloat;
+  return x > -kMaxFloat ? x : -kMaxFloat;
+}
+
+/// codes := codes of x - work, work := work + what they stand for; n channels from the pointers on.
+/// Stochastic rounding takes x to a grid of 2^-16 steps, nearest, and from there up with exactly
+/// the probability of the remainder: the bias is below 2^-17 steps.
+template <class Step>
+KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat& format, int n,
+                                          const float* x, float* work, std::uint8_t* codes,
+                                          const std::uint16_t* random, const Step& step) {
+  const float low = format.low;
+  const float high = format.high;
+  const int shift = static_cast<int>(format.shift);
+  const auto scaled = [=](int c) {
+    float v = (x[c] - work[c]) * step.inverse_at(c);
+    v = v == v ? v : 0.0f;
+    v = v < high ? v : high;
+    return v > low ? v : low;
+  };
+  if (format.stride == 1.0f && !format.stochastic) {
+    row_for_synced(team, n, [=](int c) {
+      constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction
+      const float q = (scaled(c) + kRound) - kRound;
+      codes[c] = static_cast<std::uint8_t>(static_cast<int>(q) + shift);
+      work[c] = changed(work[c], q, step.at(c));
+    });
+  } else if (format.stride == 1.0f) {
+    row_for_synced(team, n, [=](int c) {
+      const float v = scaled(c) * 65536.0f;
+      const int grid = static_cast<int>(v + (v < 0.0f ? -0.5f : 0.5f));
+      const int q = (grid + static_cast<int>(random[c])) >> 16;
+      codes[c] = static_cast<std::uint8_t>(q + shift);
+      work[c] = changed(work[c], static_cast<float>(q), step.at(c));
+    });
+  } else if (!format.stochastic) {
+    row_for_synced(team, n, [=](int c) {
+      const float q = x[c] - work[c] < 0.0f ? -1.0f : 1.0f;
+      codes[c] = static_cast<std::uint8_t>(q > 0.0f ? 1 : 0);
+      work[c] = changed(work[c], q, step.at(c));
+    });
+  } else {
+    row_for_synced(team, n, [=](int c) {
+      const int grid = static_cast<int>((scaled(c) + 1.0f) * 32768.0f + 0.5f);
+      const int u = (grid + static_cast<int>(random[c])) >> 16;
+      codes[c] = static_cast<std::uint8_t>(u);
+      work[c] = changed(work[c], static_cast<float>(2 * u - 1), step.at(c));
+    });
+  }
+}
+
+/// work := work + what the codes stand for.
+template <class Step>
+KOKKOS_INLINE_FUNCTION void add_codes(const RowMember& team, const RowFormat& format, int n,
+                                      const std::uint8_t* codes, float* work, const Step& step) {
+  const float stride = format.stride;
+  const float shift = format.shift;
+  row_for_synced(team, n, [=](int c) {
+    const float q = static_cast<float>(static_cast<int>(codes[c])) * stride - shift;
+    work[c] = changed(work[c], q, step.at(c));
+  });
+}
+
+/// Steps of a row's segments for x - work.
+KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& format, int n,
+                                       const float* x, const float* work, std::uint16_t* steps) {
+  for (int s = 0; s < format.segments; ++s) {
+    const int first = s * format.segment;
+    const int width = n - first < format.segment ? n - first : format.segment;
+    const auto change = [=](int c) { return x[first + c] - work[first + c]; };
+    float needed;
+    if (format.mean_scale) {
+      needed = row_sum<float>(team, width,
+                              [=](int c) { return float_of(finite_magnitude(change(c))); }) /
+               static_cast<float>(width);
+    } else if (format.is_even()) {
+      std::uint32_t largest =
+          row_max(team, width, 0u, [=](int c) { return bits_of(change(c)) & 0x7fffffffu; });
+      if (largest >= kInfinityBits)
+        largest = row_max(team, width, 0u, [=](int c) { return finite_magnitude(change(c)); });
+      needed = float_of(largest);
+    } else {
+      needed =
+          float_of(row_max(team, width, 0u, [&](int c) { return format.needed_step(change(c)); }));
+    }
+    const std::uint16_t step = format.step_for(needed);
+    Kokkos::single(Kokkos::PerTeam(team), [&]() { steps[s] = step; });
+  }
+  if constexpr (!kHostExecution) team.team_barrier();
+}
+
+/// Places of a row's parts in its sample's payload block.
+struct CodeRow {
+  std::uint16_t* steps;
+  std::uint8_t* packed;
+
+  KOKKOS_INLINE_FUNCTION static CodeRow of(const RowArguments& a, const RowFormat& format,
+                                           const SampleEntry& sample, int t) {
+    std::uint8_t* block = a.payload + sample.payload;
+    std::uint16_t* steps = reinterpret_cast<std::uint16_t*>(block);
+    std::uint8_t* packed = block + std::size_t{2} * format.segments * sample.tokens;
+    if (format.segment == 0)
+      steps = reinterpret_cast<std::uint16_t*>(a.payload);
+    else
+      steps += static_cast<std::size_t>(t) * format.segments;
+    return {steps, packed + t * packed_bytes(format.bits, a.channels)};
+  }
+};
+
+KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
+                                         const RowFormat& format, const SampleEntry& sample, int t,
+                                         const float* x, const RowBuffers& buffers) {
+  const int n = a.channels;
+  const CodeRow row = CodeRow::of(a, format, sample, t);
+  if (format.stochastic) fill_random(team, a, sample.id, t, buffers.random);
+  if (format.segment > 0) find_steps(team, format, n, x, buffers.work, row.steps);
+  if (format.segment == 0) {
+    quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
+                  StepOfChannel{row.steps});
+  } else if constexpr (kHostExecution) {
+    for (int first = 0; first < n; first += format.segment) {
+      const float step = float_of_step(row.steps[first / format.segment]);
+      const int width = n - first < format.segment ? n - first : format.segment;
+      quantize_span(team, format, width, x + first, buffers.work + first, buffers.codes + first,
+                    buffers.random + first, UniformStep{step, inverse_of(step)});
+    }
+  } else {
+    quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
+                  StepOfSegment{row.steps, format.segment});
+  }
+  row_for_synced(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
+  pack_row(team, format.bits, n, buffers.codes, row.packed);
+}
+
+KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
+                                           const RowFormat& format, const SampleEntry& sample,
+                                           int t, float* work, std::uint8_t* codes) {
+  const int n = a.channels;
+  const CodeRow row = CodeRow::of(a, format, sample, t);
+  unpack_row(team, format.bits, n, row.packed, codes);
+  if (format.segment == 0) {
+    add_codes(team, format, n, codes, work, StepOfChannel{row.steps});
+  } else if constexpr (kHostExecution) {
+    for (int first = 0; first < n; first += format.segment) {
+      const float step = float_of_step(row.steps[first / format.segment]);
+      const int width = n - first < format.segment ? n - first : format.segment;
+      add_codes(team, format, width, codes + first, work + first, UniformStep{step, 0.0f});
+    }
+  } else {
+    add_codes(team, format, n, codes, work, StepOfSegment{row.steps, format.segment});
+  }
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a sample's rows lie in its payload block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/codec/number_formats.hpp"
+#include "core/codec/scales.hpp"
+#include "core/codec/settings.hpp"
+
+namespace deltapipe::codec {
+
+enum class RowKind { fp32, fp16, codes };
+
+/// How a sample's rows lie in its payload block: fp32 values, fp16 values with scales (HalfRow), or
+/// the steps of all rows (2 bytes each; scale channel: none, they are at the payload's front) and
+/// then the packed codes of all rows.
+struct RowFormat {
+  RowKind kind = RowKind::fp32;
+  bool uses_memory = false;  ///< values are changes of the memory; else they replace it
+  int bits = 8;
+  int segment = 0;   ///< channels that a step covers; 0: all tokens share a step per channel
+  int segments = 0;  ///< steps a row
+  bool stochastic = false;
+  bool mean_scale = false;  ///< step = mean|x|
+  // Else the least step that brings every x between -negative_levels and positive_levels steps.
+  float negative_levels = 127;
+  float positive_levels = 127;
+  // A code u stands for the level q = u * stride - shift, low <= q <= high.
+  float low = -127;
+  float high = 127;
+  float shift = 127;
+  float stride = 1;
+
+  KOKKOS_INLINE_FUNCTION bool is_even() const { return negative_levels == positive_levels; }
+  /// The step that a change needs, as the bits of a float: |x| itself where levels are even, since
+  /// dividing by them can wait for the largest. Changes that are not finite need none.
+  KOKKOS_INLINE_FUNCTION std::uint32_t needed_step(float change) const {
+    const std::uint32_t magnitude = finite_magnitude(change);
+    if (is_even()) return magnitude;
+    return bits_of(float_of(magnitude) / (change < 0.0f ? negative_levels : positive_levels));
+  }
+  /// One step a channel, for all tokens, at the payload's front.
+  bool has_channel_steps() const { return kind == RowKind::codes && segment == 0; }
+  /// The step for the largest needed_step, or for mean|x|.
+  KOKKOS_INLINE_FUNCTION std::uint16_t step_for(float needed) const {
+    if (mean_scale) return step_at_least(needed, 1.0f);
+    return is_even() ? step_of(needed, negative_levels) : step_at_least(needed, negative_levels);
+  }
+};
+
+RowFormat dense_format(RowKind kind);
+/// Codes as the settings say, at a number of bits.
+RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels);
+std::size_t block_bytes_of(const RowFormat& format, int tokens, int channels);
+
+/// Up to three formats; a sample's entry names one. Those with steps per channel share them, and
+/// so their kinds of codes.
+struct RowFormats {
+  static constexpr int kCount = 3;
+  RowFormat format[kCount];
+};
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What an encoder sums up over a row, for CodecStatistics.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/row.hpp"
+#include "core/codec/number_formats.hpp"
+#include "core/codec/row_codec.hpp"
+
+namespace deltapipe::codec {
+
+/// Adds a row's sums: of what is not finite in x and, where measured, of the error of `seen`.
+KOKKOS_INLINE_FUNCTION void add_row_sums(const RowMember& team, const RowArguments& a, int index,
+                                         const float* x, const float* seen) {
+  const int n = a.channels;
+  // The largest magnitude, as bits, tells in one pass whether there is anything to count.
+  const std::uint32_t largest =
+      row_max(team, n, 0u, [=](int c) { return bits_of(x[c]) & 0x7fffffffu; });
+  std::uint32_t nonfinite = 0;
+  if (largest >= kInfinityBits)
+    nonfinite = row_sum<std::uint32_t>(team, n, [=](int c) { return is_nonfinite(x[c]); });
+  float error2 = 0;
+  float signal2 = 0;
+  if (a.measure) {
+    error2 = row_sum<float>(team, n, [=](int c) {
+      const float error = x[c] - seen[c];
+      return is_nonfinite(x[c]) ? 0.0f : error * error;
+    });
+    signal2 =
+        row_sum<float>(team, n, [=](int c) { return is_nonfinite(x[c]) ? 0.0f : x[c] * x[c]; });
+  }
+  RowSums* row_sums = a.sums + index;
+  const bool measure = a.measure;
+  Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_sums->nonfinite += nonfinite;
+    if (!measure) return;
+    row_sums->error2 += error2;
+    row_sums->signal2 += signal2;
+    row_sums->elements += n;
+  });
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// config.json of a Hugging Face directory, before anything knows whose it is.
+#pragma once
+
+#include <string>
+
+#include "core/files/json.hpp"
+
+namespace deltapipe {
+
+struct ConfigFile {
+  std::string directory;
+  std::string path;  ///< DIRECTORY/config.json
+  Json json;         ///< an object
+};
+
+std::string config_path(const std::string& directory);
+/// Throws UserError when there is no such file or it is not a JSON object.
+ConfigFile read_config_file(const std::string& directory);
+
+}  // namespace deltapipe

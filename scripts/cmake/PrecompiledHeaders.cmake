@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kokkos and the standard library are most of what a compiler reads in nearly every source: read
+# once. CMAKE_DISABLE_PRECOMPILE_HEADERS=ON is CMake's own switch; the preset asan has it, so that
+# one build shows that each source includes what it uses.
+#
+# deltapipe_precompile(<target> [<other>]): for all sources of a target, or the ones of another
+# target, whose compile options must be the same.
+set(precompiled_headers <Kokkos_Core.hpp> <algorithm> <array> <chrono> <cmath> <condition_variable>
+  <cstdint> <cstring> <deque> <exception> <filesystem> <functional> <limits> <map> <memory> <mutex>
+  <optional> <set> <span> <sstream> <stdexcept> <string> <string_view> <thread> <tuple>
+  <unordered_map> <utility> <variant> <vector>)
+if(Kokkos_ENABLE_CUDA OR Kokkos_ENABLE_HIP OR Kokkos_ENABLE_SYCL)
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)  # their compilers read a source once a processor
+endif()
+if(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU"
+    AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # Of the same cause as -Wrestrict's false positives; GCC passes over them in headers of the system,
+  # which it does not know any more for such when they are precompiled.
+  target_compile_options(deltapipe_options INTERFACE -Wno-stringop-overflow -Wno-array-bounds)
+endif()
+
+function(deltapipe_precompile target)
+  if(ARGC GREATER 1)
+    target_precompile_headers(${target} REUSE_FROM ${ARGV1})
+  else()
+    target_precompile_headers(${target} PRIVATE ${precompiled_headers})
+  endif()
+endfunction()
