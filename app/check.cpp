@@ -4,7 +4,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
@@ -14,6 +17,7 @@
 #include "app/session.hpp"
 #include "app/warnings.hpp"
 #include "comm/pipeline/schedule.hpp"
+#include "comm/pipeline/simulation.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/transport/message.hpp"
 #include "core/base/device_memory.hpp"
@@ -113,6 +117,24 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
       static_cast<unsigned long long>(data.validation.size()),
       static_cast<unsigned long long>(planner.steps_per_epoch()));
   return planner.steps_per_epoch();
+}
+
+/// Where all stages take as long, a backward pass as two forward passes, and messages nothing.
+void print_schedule(const Settings& settings) {
+  const PipelineSettings& pipeline = settings.pipeline;
+  const Schedule& schedule = find_schedule(pipeline.schedule);
+  std::vector<Program> programs;
+  for (int stage = 0; stage < pipeline.stages; ++stage)
+    programs.push_back(training_program(
+        schedule, {stage, pipeline.stages, settings.training.micro_batches, pipeline.in_flight}));
+  const Simulation simulation = simulate(programs, SimulationCosts{});
+  std::printf(
+      "#\n# schedule %s: forward passes (F) take 1, backward passes (B) 2, messages "
+      "nothing; stages wait (.) %.1f %% of the step\n",
+      schedule.name, 100 * (1 - simulation.busy_fraction()));
+  std::istringstream grid(grid_of(simulation));
+  for (std::string line; std::getline(grid, line);) std::printf("# %s\n", line.c_str());
+  std::printf("#\n");
 }
 
 void print_stages(const Settings& settings, const ModelLayout& model) {
@@ -320,7 +342,8 @@ void check_model(const Settings& settings, Inputs& inputs,
 
 }  // namespace
 
-void run_check(const Settings& settings, const std::vector<RankMachine>& machines) {
+void run_check(const Settings& settings, const std::vector<RankMachine>& machines,
+               bool shows_schedule) {
   std::printf("%s\n", effective_deck(settings).c_str());
   Inputs inputs = read_inputs(settings);
   for (const Mistake& item : inputs.files.missing)
@@ -330,6 +353,7 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
   std::printf("# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
               settings.pipeline.stages, settings.pipeline.replicas,
               100 * bubble_fraction(settings.pipeline.stages, settings.training.micro_batches));
+  if (shows_schedule) print_schedule(settings);
   std::fflush(stdout);
   if (inputs.model) check_model(settings, inputs, machines);
   require(inputs.files);

@@ -75,6 +75,8 @@ void add_command(CLI::App& app, const Description& description, Arguments& argum
         ->allow_extra_args(false);
   }
   if (description.command == Command::check) {
+    command->add_flag("--schedule", arguments.line.schedule,
+                      "show when each stage works on which micro-batch, and when it waits");
     command->add_flag("--reference", arguments.reference,
                       "print all keys of a deck with ranges, defaults and meaning (Markdown)");
   }

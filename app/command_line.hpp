@@ -26,6 +26,7 @@ struct CommandLine {
   std::string deck;                    ///< path of the TOML file
   std::vector<std::string> overrides;  ///< "section.key=value"
   std::vector<std::string> prompts;    ///< generate: in place of generate.prompts, if any
+  bool schedule = false;               ///< check: show the order of passes
 };
 
 struct ParsedCommandLine {

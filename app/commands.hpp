@@ -16,9 +16,11 @@ void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 /// One process: prints what the deck amounts to and runs nothing. `machines` has an entry a rank
-/// when as many were started as the run needs, else none. Throws UserError when the run could not
-/// start: what is there does not fit, or something is missing.
-void run_check(const Settings& settings, const std::vector<RankMachine>& machines);
+/// when as many were started as the run needs, else none. `shows_schedule`: also the order of
+/// passes. Throws UserError when the run could not start: what is there does not fit, or something
+/// is missing.
+void run_check(const Settings& settings, const std::vector<RankMachine>& machines,
+               bool shows_schedule);
 /// One process: writes the deck's texts as token files, and the tokenizer, to output.directory.
 void run_tokenize(const Settings& settings);
 

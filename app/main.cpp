@@ -126,7 +126,8 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
       if (mpi.size() != settings.pipeline.stages * settings.pipeline.replicas) machines.clear();
       watch.stop();
       agree(MPI_COMM_WORLD, [&] {
-        if (mpi.rank() == 0) with_places(places, [&] { run_check(settings, machines); });
+        if (mpi.rank() == 0)
+          with_places(places, [&] { run_check(settings, machines, line.schedule); });
       });
       return exit_success;
     }

@@ -326,7 +326,6 @@ class Trainer {
       // As torch.nn.utils.clip_grad_norm_.
       const double factor = clip > 0 ? std::min(1.0, clip / (record.gradient_norm + 1e-6)) : 1.0;
       optimizer_->update(pipeline_->exec(), step, learning_rate, factor);
-      pipeline_->exec().fence();
     }
     record.learning_rate = learning_rate;
   }

@@ -11,6 +11,9 @@ namespace deltapipe {
 
 namespace {
 
+/// Messages pass through device memory beside the host's buffers.
+constexpr bool kStaged = !std::is_same_v<HostBytes, DeviceBytes>;
+
 CodecSettings plain_settings() {
   CodecSettings settings;
   settings.kind = CodecKind::none;
@@ -62,8 +65,7 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
   ledger.add_host(MemoryUse::messages, channel_memory_bytes(channel));
   ledger.add<DeviceBytes>(MemoryUse::messages,
                           codec->memory_bytes() + (plain ? plain->memory_bytes() : 0) + 2 * hashes);
-  if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
-    ledger.add<DeviceBytes>(MemoryUse::messages, payload);
+  if constexpr (kStaged) ledger.add<DeviceBytes>(MemoryUse::messages, payload);
   if (codec->record().bytes(plan.side) == 0) return ledger;
   if (plan.memory.samples == 0) {
     ledger.add<DeviceBytes>(MemoryUse::cache, plan.memory.budget_bytes);
@@ -104,8 +106,9 @@ std::string spill_file_path(const BoundaryEndPlan& plan) {
 }
 
 BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
-                         const std::string& name)
+                         const std::string& name, const ExecutionInstances& instances)
     : account_(progress.account()),
+      instances_(instances),
       state_name_(name + (plan.side == BoundarySide::sender ? " sender" : " receiver")),
       shape_(plan.codec.shape),
       codec_(main_codec(plan.codec)),
@@ -114,7 +117,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
       sample_stride_(plan.memory.sample_stride),
       memory_check_(plan.memory.verify_every, plan.codec.shape.max_samples,
                     codec_->record().shared_bytes) {
-  if constexpr (!std::is_same_v<HostBytes, DeviceBytes>)
+  if constexpr (kStaged)
     staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
   if (codec_->record().bytes(plan.side) == 0) return;
 
@@ -130,7 +133,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.data_fingerprint = memory.data_fingerprint;
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
-  cache_ = std::make_unique<ActivationCache>(ExecSpace(), memory.io, cache_shape(plan, *codec_),
+  cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io, cache_shape(plan, *codec_),
                                              identity, memory.budget_bytes, spill_file_path(plan));
   if (!memory.keep_file) cache_->remove_file_at_end();
 }
@@ -180,15 +183,25 @@ void BoundaryEnd::acquire_records(Crossing& crossing) {
   memory_check_.choose(crossing, records_);
 }
 
-void BoundaryEnd::release_records(const ExecSpace& exec, const Crossing& crossing) {
+void BoundaryEnd::release_records(const Crossing& crossing) {
   if (!remembers(crossing)) return;
   const ActivityScope activity(account_, Activity::cache);
-  cache_->release(exec, record_ids_);
+  cache_->release(instances_.codec, record_ids_);
 }
 
-CodecStatistics BoundaryEnd::take_codec_statistics(const ExecSpace& exec) {
+void BoundaryEnd::wait_for_compute(const ExecSpace& exec) {
+  const ActivityScope activity(account_, Activity::compute);
+  exec.fence();
+}
+
+void BoundaryEnd::wait_for_message() const {
+  if constexpr (kStaged) instances_.copy.fence();
+  if (!kStaged || memory_check_.bytes() > 0) instances_.codec.fence();
+}
+
+CodecStatistics BoundaryEnd::take_codec_statistics() {
   const ActivityScope activity(account_, Activity::codec);
-  return codec_->take_statistics(exec);
+  return codec_->take_statistics(instances_.codec);
 }
 
 MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
@@ -204,16 +217,16 @@ std::size_t BoundaryEnd::max_message_bytes() const {
 }
 
 DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
-  if constexpr (std::is_same_v<HostBytes, DeviceBytes>)
-    return payload;
-  else
+  if constexpr (kStaged)
     return staging_;
+  else
+    return payload;
 }
 
 BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                                const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
-                               const std::string& name)
-    : BoundaryEnd(progress, plan, name),
+                               const std::string& name, const ExecutionInstances& instances)
+    : BoundaryEnd(progress, plan, name, instances),
       channel_(progress, comm, peer, tag,
                ChannelOptions{
                    .max_payload_bytes = max_message_bytes(), .buffers = plan.buffers, .name = name},
@@ -224,27 +237,33 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
   const SendChannel::Buffer buffer = channel_.acquire();
   const DeviceBytes payload = device_payload(buffer.payload);
   acquire_records(crossing);
+  if (codec(crossing).waits()) wait_for_compute(exec);
   std::size_t bytes = 0;
   {
     const ActivityScope activity(account_, Activity::codec);
     const TraceScope trace(TraceCategory::encode, "encode", crossing.micro_batch);
-    bytes = codec(crossing).encode(exec, crossing, activations(x_BTC), records_, payload);
-    if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
+    order_after(instances_.codec, exec);
+    bytes =
+        codec(crossing).encode(instances_.codec, crossing, activations(x_BTC), records_, payload);
+    if constexpr (kStaged) {
+      order_after(instances_.copy, instances_.codec);
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
-      Kokkos::deep_copy(exec, Kokkos::subview(buffer.payload, range),
+      Kokkos::deep_copy(instances_.copy, Kokkos::subview(buffer.payload, range),
                         Kokkos::subview(payload, range));
     }
-    memory_check_.hash(exec, records_);
-    exec.fence();
+    memory_check_.hash(instances_.codec, records_);
+    wait_for_compute(exec);
+    wait_for_message();
   }
-  release_records(exec, crossing);
+  release_records(crossing);
   memory_check_.append(buffer.payload.data() + bytes);
   channel_.send(buffer, header(crossing), bytes + memory_check_.bytes());
 }
 
 BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
-                                   const BoundaryEndPlan& plan, const std::string& name)
-    : BoundaryEnd(progress, plan, name),
+                                   const BoundaryEndPlan& plan, const std::string& name,
+                                   const ExecutionInstances& instances)
+    : BoundaryEnd(progress, plan, name, instances),
       channel_(
           progress, comm, peer, tag,
           ChannelOptions{
@@ -281,24 +300,30 @@ std::size_t payload_length(const ReceiveChannel::Received& received, std::size_t
 void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
                                const MatrixRef<float>& x_BTC) {
   acquire_records(crossing);
+  wait_for_compute(exec);  // what comes next is the wait for the message
   const ReceiveChannel::Received received = channel_.receive(header(crossing));
   const std::size_t bytes = payload_length(received, memory_check_.bytes(), max_payload_bytes());
   const DeviceBytes payload = device_payload(received.payload);
   {
     const ActivityScope activity(account_, Activity::codec);
     const TraceScope trace(TraceCategory::decode, "decode", crossing.micro_batch);
-    if constexpr (!std::is_same_v<HostBytes, DeviceBytes>) {
+    if constexpr (kStaged) {
+      order_after(instances_.copy, instances_.codec);  // the payload before this one is decoded
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
-      Kokkos::deep_copy(exec, Kokkos::subview(payload, range),
+      Kokkos::deep_copy(instances_.copy, Kokkos::subview(payload, range),
                         Kokkos::subview(received.payload, range));
+      order_after(instances_.codec, instances_.copy);
     }
-    codec(crossing).decode(exec, crossing, payload, bytes, records_, activations(x_BTC));
-    memory_check_.hash(exec, records_);
-    exec.fence();
+    order_after(instances_.codec, exec);
+    codec(crossing).decode(instances_.codec, crossing, payload, bytes, records_,
+                           activations(x_BTC));
+    memory_check_.hash(instances_.codec, records_);
+    order_after(exec, instances_.codec);
+    wait_for_message();
   }
   memory_check_.compare(received.payload.data() + bytes, crossing, received.header);
   channel_.release(received);
-  release_records(exec, crossing);
+  release_records(crossing);
 }
 
 }  // namespace deltapipe

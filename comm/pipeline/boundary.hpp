@@ -10,6 +10,7 @@
 
 #include "comm/pipeline/memory_check.hpp"
 #include "comm/transport/channel.hpp"
+#include "core/base/execution.hpp"
 #include "core/base/memory_ledger.hpp"
 #include "core/base/state.hpp"
 #include "core/cache/activation_cache.hpp"
@@ -70,16 +71,18 @@ CacheNeed cache_need(const BoundaryEndPlan& plan);
 void check_cache_budget(const BoundaryEndPlan& plan);
 std::string spill_file_path(const BoundaryEndPlan& plan);
 
-/// What the two kinds of ends share.
+/// What the two kinds of ends share. An end encodes and decodes on instances.codec, and copies on
+/// instances.copy.
 class BoundaryEnd {
  public:
   /// `name` of the direction: "boundary 0 forward".
-  BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan, const std::string& name);
+  BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan, const std::string& name,
+              const ExecutionInstances& instances);
 
   /// Announces the samples of later micro-batches, in their order.
   void prefetch(std::span<const std::uint64_t> sample_ids);
   void measure_errors(bool on) { codec_->measure_errors(on); }
-  CodecStatistics take_codec_statistics(const ExecSpace& exec);
+  CodecStatistics take_codec_statistics();
   ActivationCache* cache() { return cache_.get(); }
   /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records. Codecs
   /// themselves keep nothing from one crossing to the next.
@@ -92,8 +95,12 @@ class BoundaryEnd {
   bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
   /// Pins the crossing's records into records_ and fills in its visits.
   void acquire_records(Crossing& crossing);
-  /// Unpins what the crossing's kernels on exec have changed.
-  void release_records(const ExecSpace& exec, const Crossing& crossing);
+  /// Unpins what the crossing's kernels have changed.
+  void release_records(const Crossing& crossing);
+  /// Waits for what the model has queued, so that its time counts as the model's.
+  void wait_for_compute(const ExecSpace& exec);
+  /// After this the host may use the message's buffer and the memories' hashes.
+  void wait_for_message() const;
   MessageHeader header(const Crossing& crossing) const;
   std::size_t max_payload_bytes() const;  ///< of the codecs
   std::size_t max_message_bytes() const;  ///< hashes of memories included
@@ -101,6 +108,7 @@ class BoundaryEnd {
   DeviceBytes device_payload(const HostBytes& payload) const;
 
   TimeAccount& account_;
+  ExecutionInstances instances_;
   std::string state_name_;
   CodecShape shape_;
   std::unique_ptr<Codec> codec_;
@@ -118,10 +126,10 @@ class BoundarySender : public BoundaryEnd {
  public:
   BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                  const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
-                 const std::string& name);
+                 const std::string& name, const ExecutionInstances& instances = {});
 
-  /// x_BTC: rows of shape.tokens a sample. Returns when x_BTC may be overwritten. Fills in
-  /// crossing.visits.
+  /// x_BTC: rows of shape.tokens a sample, as what is queued on exec leaves them. Returns when
+  /// x_BTC may be overwritten. Fills in crossing.visits.
   void send(const ExecSpace& exec, Crossing& crossing, const MatrixRef<float>& x_BTC);
   /// Waits until everything left.
   void flush() { channel_.flush(); }
@@ -134,9 +142,11 @@ class BoundarySender : public BoundaryEnd {
 class BoundaryReceiver : public BoundaryEnd {
  public:
   BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
-                   const BoundaryEndPlan& plan, const std::string& name);
+                   const BoundaryEndPlan& plan, const std::string& name,
+                   const ExecutionInstances& instances = {});
 
-  /// Waits for the message and decodes it into x_BTC. Fills in crossing.visits.
+  /// Waits for the message and decodes it into x_BTC, behind what is queued on exec and before what
+  /// comes next there. Fills in crossing.visits.
   void receive(const ExecSpace& exec, Crossing& crossing, const MatrixRef<float>& x_BTC);
   ChannelStatistics take_statistics() { return channel_.take_statistics(); }
 

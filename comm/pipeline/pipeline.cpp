@@ -135,19 +135,19 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
   };
   if (plan.send_forward)
     send_forward_.emplace(progress, comm, i + 1, kForwardTag, *plan.send_forward, forward_link,
-                          name(i, "forward"));
+                          name(i, "forward"), instances_);
   if (plan.receive_backward)
     receive_backward_.emplace(progress, comm, i + 1, kBackwardTag, *plan.receive_backward,
-                              name(i, "backward"));
+                              name(i, "backward"), instances_);
   if (plan.receive_forward)
     receive_forward_.emplace(progress, comm, i - 1, kForwardTag, *plan.receive_forward,
-                             name(i - 1, "forward"));
+                             name(i - 1, "forward"), instances_);
   if (plan.send_backward)
     send_backward_.emplace(progress, comm, i - 1, kBackwardTag, *plan.send_backward, backward_link,
-                           name(i - 1, "backward"));
+                           name(i - 1, "backward"), instances_);
 
   if (plan.has_token_index) index_.emplace(shape.vocabulary, rows, shape.micro_batches);
-  if (plan.tokens) tokens_.emplace(*plan.tokens, grid, progress, table_link);
+  if (plan.tokens) tokens_.emplace(*plan.tokens, grid, progress, table_link, instances_);
 
   const std::size_t samples = static_cast<std::size_t>(shape.samples) * shape.micro_batches;
   sample_id_ = Vector<std::uint64_t>("deltapipe::Pipeline::sampleIds", samples);
@@ -179,6 +179,7 @@ void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<con
 }
 
 void Pipeline::begin_step(std::uint64_t step, double epoch, bool training) {
+  instances_.copy.fence();  // of the host's memory that the step before was loaded from
   step_.step = step;
   step_.epoch = epoch;
   step_.training = training;
@@ -202,8 +203,10 @@ void Pipeline::load(const TokenDataset& data, const StepPlan& plan) {
 
 void Pipeline::finish_load(double loss_scale) {
   loss_scale_ = loss_scale;
-  Kokkos::deep_copy(exec_, sample_id_, sample_id_host_);
-  if (index_) index_->finish(exec_);
+  const ExecSpace& copy = instances_.copy;
+  order_after(copy, instances_.compute);  // which may still read the step before
+  Kokkos::deep_copy(copy, sample_id_, sample_id_host_);
+  if (index_) index_->finish(copy);
   if (grid_.first()) {
     for (std::size_t m = 0; m < micro_batches_.size(); ++m) {
       const std::size_t first = m * shape_.samples * shape_.tokens;
@@ -212,10 +215,10 @@ void Pipeline::finish_load(double loss_scale) {
         row_host_(first + n) = table_is_remote_ ? index_->row_of_token(token) : token;
       }
     }
-    Kokkos::deep_copy(exec_, row_, row_host_);
+    Kokkos::deep_copy(copy, row_, row_host_);
   }
-  if (grid_.last()) Kokkos::deep_copy(exec_, target_, target_host_);
-  exec_.fence();
+  if (grid_.last()) Kokkos::deep_copy(copy, target_, target_host_);
+  order_after(instances_.compute, copy);
 }
 
 MicroBatch Pipeline::micro_batch(int index) const {
@@ -248,34 +251,52 @@ Crossing& Pipeline::crossing(int index, CrossingKind kind, int boundary) {
   return c;
 }
 
-void Pipeline::add_table_gradient() {
+void Pipeline::start_reduction(int bucket) {
+  order_after(instances_.copy, instances_.compute);
+  all_reduce_.start(instances_.copy, bucket);
+}
+
+void Pipeline::reduce_zeros() {
+  const ParameterArena<float>& parameters = stage_.parameters();
+  Kokkos::deep_copy(instances_.compute, parameters.all_gradients(), 0.0f);
+  order_after(instances_.copy, instances_.compute);
+  all_reduce_.start_all(instances_.copy);
+}
+
+void Pipeline::add_embedding_gradient() {
+  const ExecSpace& exec = instances_.compute;
   ParameterArena<float>& parameters = stage_.parameters();
   const ActivityScope activity(account_, Activity::compute);
-  const MatrixRef<float> rows = tokens_
-                                    ? tokens_->gradients(*index_)
-                                    : embedding_->table_gradient(exec_, index_->first_of_U(),
-                                                                 index_->row_of(), index_->size());
+  const MatrixRef<float> rows =
+      tokens_ ? tokens_->gradients(*index_)
+              : embedding_->table_gradient(exec, index_->first_of_U(), index_->row_of(),
+                                           index_->size());
   const int index = embedding_->token_table();
   const MatrixRef<float> table = parameters.gradient_matrix(index);
-  if (!embedding_->shared()) Kokkos::deep_copy(exec_, table, 0.0f);
-  add_rows<float>(exec_, index_->token_by_last_use_U(), rows, table);
-  all_reduce_.start(exec_, parameters.info()[index].bucket);
+  if (!embedding_->shared()) Kokkos::deep_copy(exec, table, 0.0f);
+  add_rows<float>(exec, index_->token_by_last_use_U(), rows, table);
+  start_reduction(parameters.info()[index].bucket);
 }
 
-void Pipeline::forward(int index, int slot) {
+void Pipeline::finish_reductions() {
+  all_reduce_.wait_all(instances_.copy);
+  order_after(instances_.compute, instances_.copy);
+}
+
+void Pipeline::forward(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "forward", index);
-  stage_.forward(exec_, micro_batch(index), slot, step_.training, index > 0);
-  exec_.fence();
+  const TraceScope trace(TraceCategory::compute, "forward", pass.micro_batch);
+  stage_.forward(instances_.compute, micro_batch(pass.micro_batch), pass.slot, step_.training,
+                 pass.accumulate);
 }
 
-void Pipeline::backward(int index, int slot, bool accumulate) {
+void Pipeline::backward(const StagePass& pass) {
   Stage<float>::BucketFinal bucket_final;
-  if (gradients_are_final_) bucket_final = [&](int bucket) { all_reduce_.start(exec_, bucket); };
+  if (pass.gradients_are_final) bucket_final = [&](int bucket) { start_reduction(bucket); };
   const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "backward", index);
-  stage_.backward(exec_, micro_batch(index), slot, accumulate, bucket_final);
-  exec_.fence();
+  const TraceScope trace(TraceCategory::compute, "backward", pass.micro_batch);
+  stage_.backward(instances_.compute, micro_batch(pass.micro_batch), pass.slot, pass.accumulate,
+                  bucket_final);
 }
 
 ScheduleShape Pipeline::schedule_shape() const {
@@ -285,87 +306,65 @@ ScheduleShape Pipeline::schedule_shape() const {
                                  : EmbeddingPlace::first_stage};
 }
 
-void Pipeline::exchange_embedding(const Instruction& instruction) {
-  const int m = instruction.micro_batch;
-  switch (instruction.action) {
-    case Action::send_embedding: {
+void Pipeline::send(const Transfer& message) {
+  const ExecSpace& exec = instances_.compute;
+  const int m = message.micro_batch;
+  const int samples = static_cast<int>(micro_batches_[m].samples());
+  switch (message.wire) {
+    case Wire::activation:
+      return send_forward_->send(exec, crossing(m, CrossingKind::activation, message.boundary),
+                                 stage_.output(message.slot, samples * output_shape_.tokens));
+    case Wire::gradient:
+      return send_backward_->send(exec, crossing(m, CrossingKind::gradient, message.boundary),
+                                  stage_.input_gradient(message.slot, samples * input_shape_.tokens));
+    case Wire::embedding: {
       const ActivityScope activity(account_, Activity::compute);
-      return tokens_->send_rows(exec_, step_, *index_, m,
+      return tokens_->send_rows(exec, step_, *index_, m,
                                 stage_.parameters().matrix(embedding_->token_table()));
     }
-    case Action::receive_embedding:
-      return tokens_->receive_rows(exec_, step_, *index_, m, *embedding_);
-    case Action::send_embedding_gradient: {
+    case Wire::embedding_gradient: {
       const ActivityScope activity(account_, Activity::compute);
-      return tokens_->send_gradients(exec_, step_, *index_, m, *embedding_);
-    }
-    default: {
-      const ActivityScope activity(account_, Activity::compute);
-      return tokens_->receive_gradients(exec_, step_, *index_, m);
+      return tokens_->send_gradients(exec, step_, *index_, m, *embedding_);
     }
   }
 }
 
-void Pipeline::execute(const Instruction& instruction, const std::function<void()>& update) {
-  const int i = grid_.stage();
-  const int m = instruction.micro_batch;
-  const int slot = instruction.slot;
-  const int samples = m < 0 ? 0 : static_cast<int>(micro_batches_[m].samples());
-  const int rows_in = samples * input_shape_.tokens, rows_out = samples * output_shape_.tokens;
-  switch (instruction.action) {
-    case Action::send_embedding:
-    case Action::receive_embedding:
-    case Action::send_embedding_gradient:
-    case Action::receive_embedding_gradient:
-      return exchange_embedding(instruction);
-    case Action::receive_activation:
-      return receive_forward_->receive(exec_, crossing(m, CrossingKind::activation, i - 1),
-                                       stage_.input(slot, rows_in));
-    case Action::forward:
-      return forward(m, slot);
-    case Action::send_activation:
-      return send_forward_->send(exec_, crossing(m, CrossingKind::activation, i),
-                                 stage_.output(slot, rows_out));
-    case Action::receive_gradient:
-      return receive_backward_->receive(exec_, crossing(m, CrossingKind::gradient, i),
-                                        stage_.output_gradient(slot, rows_out));
-    case Action::backward:
-      return backward(m, slot, m > 0);
-    case Action::send_gradient:
-      return send_backward_->send(exec_, crossing(m, CrossingKind::gradient, i - 1),
-                                  stage_.input_gradient(slot, rows_in));
-    case Action::reduce_gradients:
-      gradients_are_final_ = true;
-      return;
-    case Action::reduce_zeros:
-      Kokkos::deep_copy(exec_, stage_.parameters().all_gradients(), 0.0f);
-      return all_reduce_.start_all(exec_);
-    case Action::add_embedding_gradient:
-      return add_table_gradient();
-    case Action::finish_reductions:
-      return all_reduce_.wait_all(exec_);
-    case Action::update:
-      return update();
+void Pipeline::receive(const Transfer& message) {
+  const ExecSpace& exec = instances_.compute;
+  const int m = message.micro_batch;
+  const int samples = static_cast<int>(micro_batches_[m].samples());
+  switch (message.wire) {
+    case Wire::activation:
+      return receive_forward_->receive(exec,
+                                       crossing(m, CrossingKind::activation, message.boundary),
+                                       stage_.input(message.slot, samples * input_shape_.tokens));
+    case Wire::gradient:
+      return receive_backward_->receive(exec, crossing(m, CrossingKind::gradient, message.boundary),
+                                        stage_.output_gradient(message.slot, samples * output_shape_.tokens));
+    case Wire::embedding:
+      return tokens_->receive_rows(exec, step_, *index_, m, *embedding_);
+    case Wire::embedding_gradient: {
+      const ActivityScope activity(account_, Activity::compute);
+      return tokens_->receive_gradients(exec, step_, *index_, m);
+    }
   }
 }
 
 void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                           const std::function<void()>& update) {
   begin_step(plan.step, plan.epoch, true);
-  gradients_are_final_ = false;
   for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
                            static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
     if (end) end->measure_errors(measure_errors);
   if (tokens_) tokens_->measure_errors(measure_errors);
   load(data, plan);
   finish_load(1.0 / static_cast<double>(plan.predicted_tokens));
-  for (const Instruction& instruction : training_program(schedule_, schedule_shape()))
-    execute(instruction, update);
+  update_ = &update;
+  run(training_program(schedule_, schedule_shape()), *this);
 }
 
 void Pipeline::forward_only() {
-  for (const Instruction& instruction : evaluation_program(schedule_shape()))
-    execute(instruction, {});
+  run(evaluation_program(schedule_shape()), *this);
 }
 
 void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan) {
@@ -388,11 +387,12 @@ std::vector<float> Pipeline::next_token_logits(std::span<const std::int32_t> tok
   finish_load(0);
   forward_only();
   if (!grid_.last()) return {};
-  const VectorRef<const float> logits = stage_.logits(exec_, 0, count - 1);
+  const VectorRef<const float> logits = stage_.logits(exec(), 0, count - 1);
   std::vector<float> values(logits.extent(0));
-  Kokkos::deep_copy(
-      exec_, Kokkos::View<float*, Layout, Kokkos::HostSpace>(values.data(), values.size()), logits);
-  exec_.fence();
+  Kokkos::deep_copy(exec(),
+                    Kokkos::View<float*, Layout, Kokkos::HostSpace>(values.data(), values.size()),
+                    logits);
+  exec().fence();
   return values;
 }
 
@@ -402,8 +402,8 @@ double Pipeline::loss_sum() {
   for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
     const int rows = static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
     const Vector<float>::HostMirror host(loss_host_.data(), rows);
-    Kokkos::deep_copy(exec_, host, stage_.losses(m, rows));
-    exec_.fence();
+    Kokkos::deep_copy(exec(), host, stage_.losses(m, rows));
+    exec().fence();
     for (int n = 0; n < rows; ++n) sum += host(n);
   }
   return sum;
@@ -421,7 +421,7 @@ void Pipeline::take_measurements(StepMeasurements& into) {
   const int i = grid_.stage();
   const auto sent = [&](auto& end, int boundary, bool backward) {
     if (!end) return;
-    const CodecStatistics codec = end->take_codec_statistics(exec_);
+    const CodecStatistics codec = end->take_codec_statistics();
     into.direction(boundary, backward, M::bytes) +=
         static_cast<double>(end->take_statistics().bytes);
     into.direction(boundary, backward, M::error2) += codec.error2;
@@ -437,7 +437,7 @@ void Pipeline::take_measurements(StepMeasurements& into) {
   received(receive_backward_, i, true);
   if (tokens_) {
     const ChannelStatistics channel = tokens_->take_sent();
-    const CodecStatistics codec = tokens_->take_codec_statistics(exec_);
+    const CodecStatistics codec = tokens_->take_codec_statistics();
     into.tied(grid_.first(), M::bytes) += static_cast<double>(channel.bytes);
     into.tied(grid_.first(), M::error2) += codec.error2;
     into.tied(grid_.first(), M::signal2) += codec.signal2;
@@ -487,7 +487,7 @@ Pipeline::SentBytes Pipeline::take_sent_bytes() {
 }
 
 std::vector<StatePart> Pipeline::state() {
-  std::vector<StatePart> parts = stage_.state(exec_);
+  std::vector<StatePart> parts = stage_.state(instances_.compute);
   const auto add = [&](auto& end) {
     if (!end) return;
     for (StatePart& part : end->state()) parts.push_back(std::move(part));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/pipeline/boundary.hpp"
+#include "comm/pipeline/executor.hpp"
 #include "comm/pipeline/rank_plan.hpp"
 #include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/step_plan.hpp"
@@ -49,7 +50,7 @@ struct StepMeasurements {
   std::vector<double> values_;
 };
 
-class Pipeline {
+class Pipeline : private InstructionHandler {
  public:
   /// `stage`, whose parameters have memory, is reserved here. All ranks build their pipelines
   /// together. UserError on all of them when stages disagree on what crosses a boundary.
@@ -84,7 +85,8 @@ class Pipeline {
   /// Activation memories of this rank's ends, for tests and reports.
   std::vector<ActivationCache*> caches();
 
-  const ExecSpace& exec() const { return exec_; }
+  /// Of the model's and the optimizer's kernels.
+  const ExecSpace& exec() const { return instances_.compute; }
 
  private:
   void begin_step(std::uint64_t step, double epoch, bool training);
@@ -95,15 +97,20 @@ class Pipeline {
   /// The micro-batch's crossing of a boundary; valid until its next one.
   Crossing& crossing(int index, CrossingKind kind, int boundary);
   ScheduleShape schedule_shape() const;
-  void execute(const Instruction& instruction, const std::function<void()>& update);
-  void exchange_embedding(const Instruction& instruction);
+  void send(const Transfer& message) override;
+  void receive(const Transfer& message) override;
+  void forward(const StagePass& pass) override;
+  void backward(const StagePass& pass) override;
+  void reduce_zeros() override;
   /// Adds the token rows' gradients to the table's and starts its sum over replicas.
-  void add_table_gradient();
-  void forward(int index, int slot);
-  void backward(int index, int slot, bool accumulate);
+  void add_embedding_gradient() override;
+  void finish_reductions() override;
+  void update() override { (*update_)(); }
+  /// Sums a bucket, as what is queued on compute leaves it, over replicas.
+  void start_reduction(int bucket);
   void forward_only();
 
-  ExecSpace exec_;
+  const ExecutionInstances instances_ = make_execution_instances();
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   TimeAccount& account_;
@@ -123,8 +130,8 @@ class Pipeline {
   std::optional<TokenExchange> tokens_;  ///< on the first and the last stage
 
   // The step that is loaded.
-  Crossing step_;                     ///< what all of its crossings have in common
-  bool gradients_are_final_ = false;  ///< of the backward pass at hand
+  Crossing step_;  ///< what all of its crossings have in common
+  const std::function<void()>* update_ = nullptr;
   double loss_scale_ = 0;
   std::vector<Crossing> micro_batches_;
   std::vector<int> valid_tokens_;      ///< [M*B], of the samples

@@ -7,12 +7,11 @@
 #include <deque>
 #include <map>
 
+#include "comm/pipeline/executor.hpp"
 #include "core/base/error.hpp"
 
 namespace deltapipe {
 namespace {
-
-enum class Wire { activation, gradient, embedding, embedding_gradient };
 
 /// One direction of one boundary.
 class SimulatedLink {
@@ -62,33 +61,30 @@ class SimulatedLink {
 class Simulator {
  public:
   Simulator(const std::vector<Program>& programs, const SimulationCosts& costs)
-      : programs_(programs), costs_(costs), clock_(programs.size()), position_(programs.size()) {
+      : programs_(programs), costs_(costs), clock_(programs.size()) {
     result_.stages.resize(programs.size());
   }
 
   Simulation run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t s = 0; s < programs_.size(); ++s)
-        while (position_[s] < programs_[s].size() && execute(s)) moved = true;
-    }
-    for (std::size_t s = 0; s < programs_.size(); ++s)
-      if (position_[s] < programs_[s].size())
-        result_.deadlock +=
-            (result_.deadlock.empty() ? "" : "; ") + to_text(programs_[s][position_[s]]);
+    result_.deadlock = advance_together(
+        programs_,
+        [this](std::size_t s, const Instruction& instruction) { return execute(s, instruction); });
     for (const auto& [place, link] : links_)
       DELTAPIPE_ASSERT(!result_.deadlock.empty() || link.empty(), "a message is never received");
     return std::move(result_);
   }
 
  private:
-  bool execute(std::size_t s) {
-    const Instruction& instruction = programs_[s][position_[s]];
-    if (!run_instruction(instruction, static_cast<int>(s), clock_[s])) return false;
+  bool execute(std::size_t s, const Instruction& instruction) {
+    if (const std::optional<Transfer> message = transfer_of(instruction)) {
+      SimulatedLink& wire = link(*message);
+      const bool passed = message->sends ? wire.send(message->micro_batch, clock_[s])
+                                         : wire.receive(message->micro_batch, clock_[s]);
+      if (!passed) return false;
+    }
     const double begin = clock_[s];
     clock_[s] += cost_of(instruction.action);
     result_.stages[s].push_back({instruction, begin, clock_[s]});
-    ++position_[s];
     return true;
   }
 
@@ -99,43 +95,19 @@ class Simulator {
                                         : 0;
   }
 
-  bool run_instruction(const Instruction& i, int s, double& clock) {
-    const int m = i.micro_batch;
-    switch (i.action) {
-      case Action::send_activation:
-        return link(Wire::activation, s).send(m, clock);
-      case Action::receive_activation:
-        return link(Wire::activation, s - 1).receive(m, clock);
-      case Action::send_gradient:
-        return link(Wire::gradient, s - 1).send(m, clock);
-      case Action::receive_gradient:
-        return link(Wire::gradient, s).receive(m, clock);
-      case Action::send_embedding:
-        return link(Wire::embedding, 0).send(m, clock);
-      case Action::receive_embedding:
-        return link(Wire::embedding, 0).receive(m, clock);
-      case Action::send_embedding_gradient:
-        return link(Wire::embedding_gradient, 0).send(m, clock);
-      case Action::receive_embedding_gradient:
-        return link(Wire::embedding_gradient, 0).receive(m, clock);
-      default:
-        return true;
-    }
-  }
-
-  SimulatedLink& link(Wire wire, int boundary) {
+  SimulatedLink& link(const Transfer& message) {
+    const Wire wire = message.wire;
     const bool embedding = wire == Wire::embedding || wire == Wire::embedding_gradient;
     const LinkCost& cost = embedding                ? costs_.embedding
                            : wire == Wire::gradient ? costs_.gradient
                                                     : costs_.activation;
     const int buffers = embedding ? std::numeric_limits<int>::max() : costs_.buffers;
-    return links_.try_emplace({wire, boundary}, cost, buffers).first->second;
+    return links_.try_emplace({wire, message.boundary}, cost, buffers).first->second;
   }
 
   const std::vector<Program>& programs_;
   SimulationCosts costs_;
   std::vector<double> clock_;
-  std::vector<std::size_t> position_;
   std::map<std::pair<Wire, int>, SimulatedLink> links_;
   Simulation result_;
 };

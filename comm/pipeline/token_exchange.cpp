@@ -91,21 +91,22 @@ MemoryLedger token_exchange_memory(const TokenExchangePlan& plan) {
 }
 
 TokenExchange::TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid,
-                             ProgressThread& progress, std::shared_ptr<EmulatedLink> link)
+                             ProgressThread& progress, std::shared_ptr<EmulatedLink> link,
+                             const ExecutionInstances& instances)
     : boundary_(plan.boundary) {
   const MPI_Comm comm = grid.pipeline_comm();
   const int peer = grid.last() ? 0 : boundary_;
   if (grid.last()) {
     rows_UC_ = rows_of_step(plan, {});
-    sender_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, link, "token rows");
+    sender_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, link, "token rows", instances);
     if (plan.gradients)
       receiver_.emplace(progress, comm, peer, kTokenGradientsTag, *plan.gradients,
-                        "token row gradients");
+                        "token row gradients", instances);
   } else {
-    receiver_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, "token rows");
+    receiver_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, "token rows", instances);
     if (plan.gradients)
       sender_.emplace(progress, comm, peer, kTokenGradientsTag, *plan.gradients, link,
-                      "token row gradients");
+                      "token row gradients", instances);
   }
 }
 
@@ -191,8 +192,8 @@ void TokenExchange::measure_errors(bool on) {
   if (sender_) sender_->measure_errors(on);
 }
 
-CodecStatistics TokenExchange::take_codec_statistics(const ExecSpace& exec) {
-  return sender_ ? sender_->take_codec_statistics(exec) : CodecStatistics{};
+CodecStatistics TokenExchange::take_codec_statistics() {
+  return sender_ ? sender_->take_codec_statistics() : CodecStatistics{};
 }
 
 ChannelStatistics TokenExchange::take_received() {

@@ -47,7 +47,7 @@ class TokenExchange {
   /// On the first and the last stage of a grid; the other one builds its end at the same time.
   /// `link`, never null, is the one from this stage to the other.
   TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid, ProgressThread& progress,
-                std::shared_ptr<EmulatedLink> link);
+                std::shared_ptr<EmulatedLink> link, const ExecutionInstances& instances = {});
 
   /// `step`: what all crossings of a step have in common, without samples.
   ///
@@ -74,7 +74,7 @@ class TokenExchange {
   void measure_errors(bool on);
 
   /// Nothing where nothing is sent or received.
-  CodecStatistics take_codec_statistics(const ExecSpace& exec);
+  CodecStatistics take_codec_statistics();
   ChannelStatistics take_sent();
   ChannelStatistics take_received();
 

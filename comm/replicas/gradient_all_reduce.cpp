@@ -32,19 +32,14 @@ GradientAllReduce::GradientAllReduce(ProgressThread& progress, MPI_Comm stage_co
   for (const Bucket& bucket : buckets_)
     DELTAPIPE_ASSERT(bucket.gradients.extent(0) == 0 || bucket.gradients.use_count() > 0,
                      "bucket " + std::to_string(bucket.id) + " does not own its memory");
-  const auto lock = progress_.lock_mpi();
-  DELTAPIPE_MPI(MPI_Comm_size(comm_, &replicas_));
-}
-
-HostVector<float> GradientAllReduce::stage(const ExecSpace& space, std::size_t place) {
-  const Vector<float>& gradients = buckets_[place].gradients;
-  HostVector<float>& staged = staging_[place];
-  if (staged.extent(0) != gradients.extent(0)) {
-    staged = HostVector<float>(uninitialized("deltapipe::GradientAllReduce::staging"),
-                               gradients.extent(0));
+  {
+    const auto lock = progress_.lock_mpi();
+    DELTAPIPE_MPI(MPI_Comm_size(comm_, &replicas_));
   }
-  Kokkos::deep_copy(space, staged, gradients);
-  return staged;
+  if (kHostMemory || replicas_ == 1) return;
+  for (std::size_t i = 0; i < buckets_.size(); ++i)
+    staging_[i] = HostVector<float>(uninitialized("deltapipe::GradientAllReduce::staging"),
+                                    buckets_[i].gradients.extent(0));
 }
 
 void GradientAllReduce::start_all(const ExecSpace& space) {
@@ -59,7 +54,10 @@ void GradientAllReduce::start(const ExecSpace& space, int bucket) {
   const Vector<float>& gradients = buckets_[place].gradients;
   if (replicas_ == 1 || gradients.extent(0) == 0) return;
   Running running{buckets_[place], {}, {}, {}};
-  if constexpr (!kHostMemory) running.staged = stage(space, place);
+  if constexpr (!kHostMemory) {
+    running.staged = staging_[place];
+    Kokkos::deep_copy(space, running.staged, gradients);
+  }
   space.fence();
   float* const values = kHostMemory ? gradients.data() : running.staged.data();
   const std::size_t size = gradients.extent(0);
@@ -110,7 +108,6 @@ void GradientAllReduce::wait_all(const ExecSpace& space) {
   const TimePoint end = Clock::now();
   TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for gradient all-reduce",
                                    begin, end);
-  if constexpr (!kHostMemory) space.fence();
 }
 
 ChannelStatistics GradientAllReduce::take_statistics() {

@@ -34,14 +34,13 @@ class GradientAllReduce {
 
   /// Starts summing a bucket in place. InternalError when it is not the next one of the step. On
   /// host backends MPI works on the View itself, which stays alive until MPI is done with it, also
-  /// when the run stops before; on devices the values pass through a pinned buffer that is
-  /// allocated at a bucket's first use. Kernels that write the bucket must have been queued on
-  /// `space`, which is fenced.
+  /// when the run stops before; on devices the values pass through a pinned buffer. Kernels
+  /// that write the bucket must have been queued on `space`, which is fenced.
   void start(const ExecSpace& space, int bucket);
   /// Starts all buckets of a step: what a replica without samples does, its gradients being zero.
   void start_all(const ExecSpace& space);
-  /// Waits for the buckets; after it the Views hold the sums (not the means). InternalError when
-  /// one of them was not started in this step.
+  /// Waits for the buckets; what is queued on `space` after it finds the sums (not the means) in
+  /// the Views. InternalError when one of them was not started in this step.
   void wait_all(const ExecSpace& space);
 
   /// bytes: values handed to MPI at this rank, not what its algorithm sends.
@@ -55,8 +54,6 @@ class GradientAllReduce {
     /// When the ring has passed the emulated wires; one per ticket, written before that is done.
     std::vector<std::shared_ptr<TimePoint>> passed;
   };
-
-  HostVector<float> stage(const ExecSpace& space, std::size_t place);
 
   ProgressThread& progress_;
   MPI_Comm comm_;

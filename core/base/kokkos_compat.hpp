@@ -3,7 +3,10 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <array>
 #include <cmath>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 namespace deltapipe {
@@ -26,5 +29,56 @@ using StagingSpace = Kokkos::Experimental::HIPHostPinnedSpace;
 #else
 using StagingSpace = Kokkos::HostSpace;
 #endif
+
+/// Where the backend has streams, instances of their own, whose kernels and copies may overlap;
+/// elsewhere the default instance, thrice.
+inline std::array<ExecSpace, 3> separate_instances() {
+#if KOKKOS_VERSION >= 40000
+  if constexpr (!kHostExecution) {
+    const auto made = Kokkos::Experimental::partition_space(ExecSpace(), 1, 1, 1);
+    return {made[0], made[1], made[2]};
+  }
+#endif
+  return {};
+}
+
+/// False where the backend cannot tell.
+template <class Space>
+bool is_same_instance(const Space& a, const Space& b) {
+  if constexpr (requires { static_cast<bool>(a == b); })
+    return a == b;
+  else
+    return false;
+}
+
+/// What is queued on `later` from now on begins when all that is queued on `earlier` by now is
+/// complete. With streams the host does not wait.
+inline void order_after(const ExecSpace& later, const ExecSpace& earlier) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  if (later.cuda_stream() == earlier.cuda_stream()) return;
+  const auto check = [](cudaError_t error) {
+    if (error != cudaSuccess)
+      throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
+  };
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  check(cudaEventRecord(event, earlier.cuda_stream()));
+  check(cudaStreamWaitEvent(later.cuda_stream(), event, 0));
+  check(cudaEventDestroy(event));  // goes when it has happened
+#elif defined(KOKKOS_ENABLE_HIP)
+  if (later.hip_stream() == earlier.hip_stream()) return;
+  const auto check = [](hipError_t error) {
+    if (error != hipSuccess)
+      throw std::runtime_error(std::string("HIP: ") + hipGetErrorString(error));
+  };
+  hipEvent_t event = nullptr;
+  check(hipEventCreateWithFlags(&event, hipEventDisableTiming));
+  check(hipEventRecord(event, earlier.hip_stream()));
+  check(hipStreamWaitEvent(later.hip_stream(), event, 0));
+  check(hipEventDestroy(event));  // goes when it has happened
+#else
+  if (!is_same_instance(later, earlier)) earlier.fence();
+#endif
+}
 
 }  // namespace deltapipe

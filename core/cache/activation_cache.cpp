@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/execution.hpp"
 #include "core/cache/io_thread.hpp"
 #include "core/cache/next_use.hpp"
 #include "core/cache/spill_file.hpp"
@@ -138,6 +139,7 @@ class ActivationCacheState {
   void exchange(std::int32_t pool_slot, RecordTask& task);
 
   void settle_released();
+  void wait_for_copies();
   void collect_finished();
   void finish(StagingSlot& slot);
   void rethrow_failure();
@@ -164,6 +166,7 @@ class ActivationCacheState {
   CacheShape shape_;
   std::size_t stride_;
   ExecSpace copies_;
+  bool copying_ = false;  ///< copies are queued that nobody waited for
   CacheIoThread* io_;
   std::unique_ptr<SpillFile> file_;
 
@@ -278,18 +281,28 @@ void ActivationCacheState::copy_to_pool(std::int32_t slot, const std::uint8_t* b
   const RawBytes<MemSpace> to(pool_bytes(slot), shape_.record_bytes);
   const ConstRawBytes<StagingSpace> from(bytes, shape_.record_bytes);
   Kokkos::deep_copy(copies_, to, from);
+  copying_ = true;
 }
 
 void ActivationCacheState::copy_from_pool(std::uint8_t* bytes, std::int32_t slot) {
   const RawBytes<StagingSpace> to(bytes, shape_.record_bytes);
   const ConstRawBytes<MemSpace> from(pool_bytes(slot), shape_.record_bytes);
   Kokkos::deep_copy(copies_, to, from);
+  copying_ = true;
 }
 
-/// After this no kernel runs on a record that is not pinned.
+/// After this no kernel runs on a record that is not pinned when it is copied or moved.
 void ActivationCacheState::settle_released() {
-  for (const ExecSpace& exec : released_on_) exec.fence();
+  for (const ExecSpace& exec : released_on_)
+    if (kSharedMemory)
+      exec.fence();  // the I/O thread reads the records themselves
+    else
+      order_after(copies_, exec);
   released_on_.clear();
+}
+
+void ActivationCacheState::wait_for_copies() {
+  if (std::exchange(copying_, false)) copies_.fence();
 }
 
 /// Takes note of a task that is done.
@@ -458,7 +471,7 @@ void ActivationCacheState::acquire(std::span<const std::uint64_t> sample_ids,
     records.offset_B.push_back(pool_offset_[static_cast<std::size_t>(places_[sample].pool)]);
     visits_out.push_back(visits[sample]);
   }
-  copies_.fence();
+  wait_for_copies();
   for (const std::uint64_t sample : sample_ids)
     if (places_[sample].read != kNowhere) free_read_slot(sample);
   submit_filled_writes();
@@ -571,10 +584,10 @@ void ActivationCacheState::flush() {
     if (!places_[sample].dirty) continue;
     fill_write_slot(sample, false);
     if (!free_writes_.empty()) continue;
-    copies_.fence();
+    wait_for_copies();
     submit_filled_writes();
   }
-  copies_.fence();
+  wait_for_copies();
   submit_filled_writes();
   const double stalled = statistics.stall_seconds;
   wait_for_all_tasks();
@@ -635,7 +648,7 @@ void ActivationCacheState::fetch(std::uint64_t sample, std::uint8_t* bytes) {
   const Place& place = places_[sample];
   if (place.pool == kNowhere) return file_->read_record(sample, bytes);
   copy_from_pool(bytes, place.pool);
-  copies_.fence();
+  wait_for_copies();
 }
 
 /// Nothing is pinned or under way after this.
@@ -695,7 +708,7 @@ void ActivationCacheState::put(std::uint64_t sample, const std::uint8_t* bytes) 
   place.pool = take_pool_slot();
   place.dirty = true;
   copy_to_pool(place.pool, bytes);
-  copies_.fence();
+  wait_for_copies();
   evictable_.insert(sample, uses_.next_use(sample));
 }
 

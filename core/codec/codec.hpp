@@ -57,6 +57,9 @@ class Codec {
   /// Bytes that the codec itself holds: tables, sums and partial scales.
   virtual std::size_t memory_bytes() const = 0;
 
+  /// Whether encode waits for its kernels: the payload's length depends on the data.
+  virtual bool waits() const { return false; }
+
   /// Writes the payload and returns its length in bytes. The buffer has room for
   /// payload_bytes(crossing); records are the sender's. Padding rows of x_BTC are not read.
   virtual std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,

@@ -59,14 +59,13 @@ const char* name_of(CodecKind kind) {
 
 SampleTable::SampleTable(int max_samples)
     : max_samples_(max_samples),
-      users_(kSlots),
       entries_(uninitialized("deltapipe::Codec::samples"), kSlots * max_samples),
       staging_(Kokkos::create_mirror_view(StagingSpace(), entries_)) {}
 
 const SampleEntry* SampleTable::upload(const ExecSpace& exec,
                                        const std::vector<SampleEntry>& entries) {
   const std::size_t first = static_cast<std::size_t>(next_) * max_samples_;
-  users_[next_].fence();
+  if (users_[next_]) users_[next_]->fence();
   users_[next_] = exec;
   next_ = (next_ + 1) % kSlots;
   std::copy(entries.begin(), entries.end(), staging_.data() + first);

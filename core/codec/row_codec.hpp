@@ -3,6 +3,8 @@
 // error sums.
 #pragma once
 
+#include <array>
+#include <optional>
 #include <vector>
 
 #include "core/base/memory_ledger.hpp"
@@ -40,7 +42,7 @@ class SampleTable {
   static constexpr int kSlots = 4;
   int max_samples_;
   int next_ = 0;
-  std::vector<ExecSpace> users_;
+  std::array<std::optional<ExecSpace>, kSlots> users_;
   Vector<SampleEntry> entries_;
   HostVector<SampleEntry> staging_;  ///< entries_ itself where the device is the host
 };

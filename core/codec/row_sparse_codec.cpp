@@ -149,6 +149,7 @@ class RowSparseCodec final : public RowCodec {
         place_N_(uninitialized("deltapipe::RowSparseCodec::places"),
                  static_cast<std::size_t>(shape.max_samples) * shape.tokens + 1) {}
 
+  bool waits() const override { return true; }
   std::size_t max_payload_bytes() const override {
     const int rows = shape_.max_samples * shape_.tokens;
     return bitmap_bytes(rows) + block_bytes(0, rows);

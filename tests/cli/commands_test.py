@@ -216,6 +216,22 @@ class Commands(support.TestCase):
         several = self.succeed(["check", self.trained], 2).out
         self.assertEqual(support.without_measurements(several), support.without_measurements(out))
 
+    def test_check_draws_the_schedule(self):
+        deck = [self.trained, "pipeline.stages=2", "training.micro_batches=4"]
+        grids = {"1f1b": ["# stage 0 | F0 F1 .  .  B0--- F2 B1--- F3 B2--- .  B3---",
+                          "# stage 1 | .  F0 B0--- F1 B1--- F2 B2--- F3 B3--- .  ."],
+                 "gpipe": ["# stage 0 | F0 F1 F2 F3 .  .  .  B0--- B1--- B2--- B3---",
+                           "# stage 1 | .  F0 F1 F2 F3 B0--- B1--- B2--- B3--- .  ."]}
+        for schedule, grid in grids.items():
+            out = self.succeed(["check", "--schedule", *deck, f"pipeline.schedule={schedule}"]).out
+            lines = out.splitlines()
+            self.assertEqual(lines[lines.index(grid[0]):][:2], grid)
+            self.assertIn("wait (.) 20.0 % of the step", out)
+            # What check says stays a deck.
+            drawn = self.place / "drawn.toml"
+            drawn.write_text(out, encoding="utf-8")
+            self.assertNotIn(grid[0], self.succeed(["check", drawn]).out)
+
     def test_delta_with_dropout_is_warned_of_once(self):
         remedy = "set model.dropout_residual = 0"
         deck = [self.trained, "pipeline.stages=2", "training.steps=1", "output.save_model=false",

@@ -12,6 +12,7 @@
 #include "core/base/error.hpp"
 #include "core/cache/io_thread.hpp"
 #include "mpi_test.hpp"
+#include "support/instance_watch.hpp"
 
 namespace deltapipe {
 namespace {
@@ -225,6 +226,59 @@ TEST_CASE("Ends with other codecs stop and say so", "[boundary]") {
   if (world_size() < 2) return;
   const Result result = run(CodecKind::row_sparse, false, CodecKind::none);
   CHECK_THAT(result.text, Contains("the codec is 0x") && Contains("rank 0") && Contains("rank 1"));
+}
+
+/// Three epochs of the same values from rank 0 to rank 1, each end's work on `instances`; where it
+/// did not go there. Fills `seen` on rank 1.
+std::vector<std::string> strays_of(CodecKind kind, const ExecutionInstances& instances,
+                                   std::vector<float>& seen) {
+  MPI_Comm world = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  ProgressThread progress(world);
+  const int rank = progress.rank();
+  CacheIoThread io;
+  std::optional<BoundarySender> sender;
+  std::optional<BoundaryReceiver> receiver;
+  if (rank == 0)
+    sender.emplace(progress, world, 1, kBackwardTag, plan_of(kind, BoundarySide::sender, &io),
+                   std::make_shared<EmulatedLink>(LinkSettings{}), "test", instances);
+  if (rank == 1)
+    receiver.emplace(progress, world, 0, kBackwardTag, plan_of(kind, BoundarySide::receiver, &io),
+                     "test", instances);
+  barrier(progress, world);
+  const Matrix<float> x("deltapipe::Test::x", kSamples * kTokens, kChannels);
+  fill(x, 1, kEpoch[0]);
+  Kokkos::fence();
+  test::InstanceWatch watch({instances.compute, instances.codec, instances.copy});
+  for (int step = 0; step < 9; ++step) {
+    const Ids& ids = kEpoch[step % 3];
+    Crossing crossing = crossing_of(step, ids);
+    if (sender) sender->send(instances.compute, crossing, x);
+    if (receiver) receiver->receive(instances.compute, crossing, x);
+  }
+  if (sender) sender->take_codec_statistics();
+  watch.end();
+  if (sender) sender->flush();
+  if (receiver) seen = values_of(x);
+  barrier(progress, world);
+  return watch.strays();
+}
+
+TEST_CASE("Both ends work on the instances that they are given", "[boundary][execution]") {
+  if (world_size() < 2) return;
+  const ExecutionInstances separate = {test::another_instance(), test::another_instance(),
+                                       test::another_instance()};
+  for (const CodecKind kind :
+       {CodecKind::none, CodecKind::quantize, CodecKind::delta, CodecKind::row_sparse}) {
+    CAPTURE(kCodecKindNames[static_cast<std::size_t>(kind)]);
+    std::vector<float> seen, expected;
+    CHECK(strays_of(kind, separate, seen) == std::vector<std::string>{});
+    // Instances of their own change no bit.
+    const ExecSpace one = test::another_instance();
+    CHECK(strays_of(kind, {one, one, one}, expected) == std::vector<std::string>{});
+    CHECK(seen == expected);
+    CHECK(seen.empty() == (world_rank() != 1));
+  }
 }
 
 TEST_CASE("Memory at the ends of a boundary is what each of them keeps", "[boundary]") {

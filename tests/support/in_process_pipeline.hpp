@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs the stages of a GPT-2 one after another in one process: what a pipeline computes without
-// messages, codecs or schedules.
+// The stages of a GPT-2 in one process: the product's programs and executor, without MPI and
+// codecs.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,13 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "comm/pipeline/executor.hpp"
+#include "comm/pipeline/token_table.hpp"
+#include "core/base/error.hpp"
 #include "core/kernels/embedding.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/optimizer.hpp"
@@ -26,8 +29,7 @@ struct PipelineShape {
   int tokens = 1;
   int micro_batches = 1;
   bool recompute = false;
-  /// All micro-batches go forward before the first goes back; else one after the other.
-  bool forward_first = true;
+  std::string schedule = "gpipe";
   std::uint64_t seed = 42;  ///< of dropout
 };
 
@@ -48,14 +50,19 @@ class InProcessPipeline {
 
   InProcessPipeline(const Gpt2Config& config, const std::vector<int>& partition,
                     const PipelineShape& shape, const OptimizerSettings& settings)
-      : config_(config), shape_(shape), settings_(settings) {
-    for (std::size_t k = 0; k < partition.size(); ++k) {
-      stages_.push_back(std::make_unique<Gpt2Stage<Real>>(
-          config, stage_part(partition, static_cast<int>(k)), true));
+      : config_(config),
+        shape_(shape),
+        settings_(settings),
+        schedule_(find_schedule(shape.schedule)),
+        index_(config.vocabulary_size, shape.samples * shape.tokens * shape.micro_batches,
+               shape.micro_batches) {
+    for (int k = 0; k < static_cast<int>(partition.size()); ++k) {
+      stages_.push_back(std::make_unique<Gpt2Stage<Real>>(config, stage_part(partition, k), true));
       StageCapacity capacity;
       capacity.samples = shape.samples;
       capacity.tokens = shape.tokens;
-      capacity.slots = shape.forward_first ? shape.micro_batches : 1;
+      capacity.slots =
+          slots_needed(schedule_, {k, static_cast<int>(partition.size()), shape.micro_batches});
       capacity.micro_batches = shape.micro_batches;
       capacity.table_rows =
           std::min(shape.samples * shape.tokens * shape.micro_batches, config.vocabulary_size);
@@ -72,24 +79,18 @@ class InProcessPipeline {
   /// Losses' gradients of the step without an update.
   double gradients(const StepData& data, std::uint64_t step) {
     prepare(data, step);
-    const int count = static_cast<int>(batches_.size());
-    if (shape_.forward_first) {
-      for (int m = 0; m < count; ++m) forward(m, m, true);
-      for (int m = 0; m < count; ++m) backward(m, m);
-    } else {
-      for (int m = 0; m < count; ++m) {
-        forward(m, 0, true);
-        backward(m, 0);
-      }
-    }
-    add_table_gradient();
+    training_ = true;
+    updates_ = 0;
+    run_programs([&](const ScheduleShape& shape) { return training_program(schedule_, shape); });
+    DELTAPIPE_ASSERT(updates_ == stage_count(), std::to_string(updates_) + " updates");
     return loss();
   }
 
   /// Losses' mean without dropout and gradients.
   double evaluate(const StepData& data) {
     prepare(data, 0);
-    for (int m = 0; m < static_cast<int>(batches_.size()); ++m) forward(m, 0, false);
+    training_ = false;
+    run_programs(evaluation_program);
     return loss();
   }
 
@@ -141,6 +142,49 @@ class InProcessPipeline {
     Vector<std::int32_t> rows, targets;
   };
 
+  class Handler final : public InstructionHandler {
+   public:
+    Handler(InProcessPipeline& pipeline, int stage) : pipeline_(pipeline), stage_(stage) {}
+    void send(const Transfer& message) override { pipeline_.send(stage_, message); }
+    void receive(const Transfer& message) override { pipeline_.receive(stage_, message); }
+    void forward(const StagePass& pass) override {
+      pipeline_.stage(stage_).forward(pipeline_.exec_, batch(pass), pass.slot, pipeline_.training_,
+                                      pass.accumulate);
+    }
+    void backward(const StagePass& pass) override {
+      pipeline_.stage(stage_).backward(pipeline_.exec_, batch(pass), pass.slot, pass.accumulate,
+                                       {});
+    }
+    void reduce_zeros() override { DELTAPIPE_ASSERT(false, "a step without samples"); }
+    void add_embedding_gradient() override { pipeline_.add_table_gradient(); }
+    void finish_reductions() override {}
+    /// The norm over all stages is not known before all have come here.
+    void update() override { ++pipeline_.updates_; }
+
+   private:
+    const MicroBatch& batch(const StagePass& pass) const {
+      return pipeline_.batches_[pass.micro_batch].micro_batch;
+    }
+    InProcessPipeline& pipeline_;
+    int stage_;
+  };
+
+  template <class MakeProgram>
+  void run_programs(const MakeProgram& make) {
+    std::vector<Program> programs;
+    std::vector<Handler> stages;
+    for (int k = 0; k < stage_count(); ++k) {
+      programs.push_back(make(
+          {k, stage_count(), static_cast<int>(batches_.size()), 1,
+           config_.tie_word_embeddings ? EmbeddingPlace::shared : EmbeddingPlace::first_stage}));
+      stages.emplace_back(*this, k);
+    }
+    std::vector<InstructionHandler*> handlers;
+    for (Handler& stage : stages) handlers.push_back(&stage);
+    run_together(programs, handlers);
+    exec_.fence();
+  }
+
   Gpt2Stage<Real>& table_owner() {
     return stages_.front()->token_table() >= 0 ? *stages_.front() : *stages_.back();
   }
@@ -158,24 +202,20 @@ class InProcessPipeline {
 
   void prepare(const StepData& data, std::uint64_t step) {
     const int T = shape_.tokens;
-    const std::set<std::int32_t> distinct(data.tokens.begin(), data.tokens.end());
-    const std::vector<std::int32_t> unique(distinct.begin(), distinct.end());
     const bool table_here = stages_.front()->token_table() >= 0;
-    std::vector<std::vector<std::int32_t>> rows_of(unique.size());
     const int S = static_cast<int>(data.sample_ids.size());
     real_targets_ = static_cast<double>(
         std::count_if(data.targets.begin(), data.targets.end(), [](int t) { return t >= 0; }));
     batches_.clear();
+    index_.clear();
     for (int first = 0; first < S; first += shape_.samples) {
       const int count = std::min(shape_.samples, S - first);
       const int m = static_cast<int>(batches_.size());
-      std::vector<std::int32_t> rows;
-      for (int n = 0; n < count * T; ++n) {
-        const std::int32_t token = data.tokens[first * T + n];
-        const auto u = std::lower_bound(unique.begin(), unique.end(), token) - unique.begin();
-        rows.push_back(table_here ? token : static_cast<std::int32_t>(u));
-        rows_of[u].push_back(m * shape_.samples * T + n);
-      }
+      std::vector<std::int32_t> rows(data.tokens.begin() + first * T,
+                                     data.tokens.begin() + (first + count) * T);
+      index_.add(rows, m * shape_.samples * T);
+      if (!table_here)
+        for (std::int32_t& row : rows) row = index_.row_of_token(row);
       Batch batch;
       batch.rows = to_device(rows);
       batch.targets = to_device(std::vector<std::int32_t>(
@@ -193,47 +233,69 @@ class InProcessPipeline {
       batch.micro_batch.loss_scale = 1 / real_targets_;
       batches_.push_back(batch);
     }
-    std::vector<std::int32_t> first_of = {0}, row_of;
-    for (const auto& rows : rows_of) {
-      row_of.insert(row_of.end(), rows.begin(), rows.end());
-      first_of.push_back(static_cast<std::int32_t>(row_of.size()));
-    }
-    unique_ = to_device(unique);
-    first_of_ = to_device(first_of);
-    row_of_ = to_device(row_of);
-    if (!table_here)
-      gather_rows<Real>(exec_, table_owner().parameters().matrix(table_owner().token_table()),
-                        unique_, stages_.front()->table_rows(static_cast<int>(unique.size())));
+    index_.finish(exec_);
+    table_gradient_UC_ = Matrix<Real>("test::tableGradient", index_.size(), config_.n_embd);
   }
 
-  void forward(int m, int slot, bool training) {
-    const MicroBatch& batch = batches_[m].micro_batch;
-    for (int k = 0; k < stage_count(); ++k) {
-      if (k > 0)
-        Kokkos::deep_copy(exec_, stages_[k]->input(slot, batch.rows()),
-                          stages_[k - 1]->output(slot, batch.rows()));
-      stages_[k]->forward(exec_, batch, slot, training, m > 0);
+  /// What a message holds, at the end that sends it and at the one that receives it.
+  MatrixRef<Real> contents(int k, const Transfer& message) {
+    const int m = message.micro_batch, M = static_cast<int>(batches_.size());
+    const int rows = batches_[m].micro_batch.rows();
+    switch (message.wire) {
+      case Wire::activation:
+        return message.sends ? stage(k).output(message.slot, rows)
+                             : stage(k).input(message.slot, rows);
+      case Wire::gradient:
+        return message.sends ? stage(k).input_gradient(message.slot, rows)
+                             : stage(k).output_gradient(message.slot, rows);
+      case Wire::embedding: {
+        const MicroBatchGroup group = row_group(m, M);
+        const int a = index_.needed_before(group.begin), b = index_.needed_before(group.end);
+        if (!message.sends) return rows_of<Real>(stage(k).table_rows(index_.size()), a, b - a);
+        const MatrixRef<Real> needed = rows_of<Real>(table_gradient_UC_, a, b - a);
+        gather_rows<Real>(exec_, stage(k).parameters().matrix(stage(k).token_table()),
+                          VectorRef<const std::int32_t>(index_.token_U().data() + a, b - a),
+                          needed);
+        return needed;
+      }
+      case Wire::embedding_gradient: {
+        const MicroBatchGroup group = gradient_group(m, M);
+        const int a = index_.final_before(group.begin), b = index_.final_before(group.end);
+        if (!message.sends) return rows_of<Real>(table_gradient_UC_, a, b - a);
+        const VectorRef<const std::int32_t> first(index_.first_of_U().data() + a, b - a + 1);
+        return stage(k).table_gradient(exec_, first, index_.row_of(), b - a);
+      }
     }
+    return {};
   }
 
-  void backward(int m, int slot) {
-    const MicroBatch& batch = batches_[m].micro_batch;
-    for (int k = stage_count() - 1; k >= 0; --k) {
-      if (k + 1 < stage_count())
-        Kokkos::deep_copy(exec_, stages_[k]->output_gradient(slot, batch.rows()),
-                          stages_[k + 1]->input_gradient(slot, batch.rows()));
-      stages_[k]->backward(exec_, batch, slot, m > 0, {});
-    }
+  static auto key_of(const Transfer& message) {
+    return std::make_tuple(message.wire, message.boundary, message.micro_batch);
+  }
+  void send(int k, const Transfer& message) {
+    const MatrixRef<Real> sent = contents(k, message);
+    const Matrix<Real> copy("test::message", sent.extent(0), sent.extent(1));
+    Kokkos::deep_copy(exec_, copy, sent);
+    messages_[key_of(message)] = copy;
+  }
+  void receive(int k, const Transfer& message) {
+    const auto found = messages_.find(key_of(message));
+    DELTAPIPE_ASSERT(found != messages_.end(), "a message that nobody sent");
+    Kokkos::deep_copy(exec_, contents(k, message), found->second);
+    exec_.fence();
+    messages_.erase(found);
   }
 
   void add_table_gradient() {
     Gpt2Stage<Real>& owner = table_owner();
     const MatrixRef<Real> target = owner.parameters().gradient_matrix(owner.token_table());
     if (!config_.tie_word_embeddings) Kokkos::deep_copy(exec_, target, Real(0));
-    const MatrixRef<Real> rows = stages_.front()->table_gradient(
-        exec_, first_of_, row_of_, static_cast<int>(unique_.extent(0)));
-    add_rows<Real>(exec_, unique_, rows, target);
-    exec_.fence();
+    const MatrixRef<Real> rows =
+        config_.tie_word_embeddings && stage_count() > 1
+            ? MatrixRef<Real>(table_gradient_UC_)
+            : stages_.front()->table_gradient(exec_, index_.first_of_U(), index_.row_of(),
+                                              index_.size());
+    add_rows<Real>(exec_, index_.token_by_last_use_U(), rows, target);
   }
 
   double loss() {
@@ -248,11 +310,17 @@ class InProcessPipeline {
   Gpt2Config config_;
   PipelineShape shape_;
   OptimizerSettings settings_;
+  const Schedule& schedule_;
   ExecSpace exec_;
   std::vector<std::unique_ptr<Gpt2Stage<Real>>> stages_;
   std::vector<std::unique_ptr<Optimizer<Real>>> optimizers_;
   std::vector<Batch> batches_;
-  Vector<std::int32_t> unique_, first_of_, row_of_;
+  TokenIndex index_;
+  /// Rows of the step's tokens to send, then their gradients; where the table is lent.
+  Matrix<Real> table_gradient_UC_;
+  std::map<std::tuple<Wire, int, int>, Matrix<Real>> messages_;
+  bool training_ = true;
+  int updates_ = 0;
   double real_targets_ = 1;
 };
 

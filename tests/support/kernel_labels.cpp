@@ -22,14 +22,23 @@ void see(const char* what, const char* label) {
   bad_labels.insert(std::string(what) + " '" + label + "'");
 }
 
-void see_for(const char* label, std::uint32_t, std::uint64_t*) {
-  see("parallel_for", label);
+thread_local LaunchObserver* launch_observer = nullptr;
+
+void see_kernel(const char* what, const char* label, std::uint32_t device) {
+  see(what, label);
+  if (launch_observer != nullptr) launch_observer->kernel(label, device);
 }
-void see_reduce(const char* label, std::uint32_t, std::uint64_t*) {
-  see("parallel_reduce", label);
+void see_for(const char* label, std::uint32_t device, std::uint64_t*) {
+  see_kernel("parallel_for", label, device);
 }
-void see_scan(const char* label, std::uint32_t, std::uint64_t*) {
-  see("parallel_scan", label);
+void see_reduce(const char* label, std::uint32_t device, std::uint64_t*) {
+  see_kernel("parallel_reduce", label, device);
+}
+void see_scan(const char* label, std::uint32_t device, std::uint64_t*) {
+  see_kernel("parallel_scan", label, device);
+}
+void see_fence(const char* label, std::uint32_t device, std::uint64_t*) {
+  if (launch_observer != nullptr) launch_observer->fence(label, device);
 }
 void see_region(const char* label) {
   see("region", label);
@@ -52,8 +61,13 @@ void watch_kernel_labels() {
   tools::set_begin_parallel_for_callback(see_for);
   tools::set_begin_parallel_reduce_callback(see_reduce);
   tools::set_begin_parallel_scan_callback(see_scan);
+  tools::set_begin_fence_callback(see_fence);
   tools::set_push_region_callback(see_region);
   tools::set_allocate_data_callback(see_view);
+}
+
+void observe_launches(LaunchObserver* observer) {
+  launch_observer = observer;
 }
 
 std::vector<std::string> bad_kernel_labels() {

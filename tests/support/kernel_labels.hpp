@@ -3,6 +3,7 @@
 // profiler's user can place: deltapipe::Component::what.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,18 @@ void watch_kernel_labels();
 
 /// What was seen without a proper label, each once: "parallel_for 'name'".
 std::vector<std::string> bad_kernel_labels();
+
+/// Told of every kernel and fence before it begins, by the thread that launches it. Before Kokkos 4
+/// fences are not told, and `device` is always the same.
+class LaunchObserver {
+ public:
+  virtual ~LaunchObserver() = default;
+  virtual void kernel(const char* label, std::uint32_t device) = 0;
+  virtual void fence(const char* label, std::uint32_t device) = 0;
+};
+
+/// One at a time; null: nobody. Of what the calling thread launches.
+void observe_launches(LaunchObserver* observer);
 
 /// Whether a label is proper: deltapipe::Component::what, a test's own test..., or Kokkos' own.
 bool is_proper_label(const std::string& label);

@@ -73,6 +73,16 @@ TEST_CASE("prompts are kept as they are") {
   CHECK(outcome.parsed.command_line->prompts == std::vector<std::string>{"one, two", "[three]"});
 }
 
+TEST_CASE("check shows the schedule when it is asked for it") {
+  for (const bool asked : {false, true}) {
+    const Outcome outcome =
+        asked ? parse({"check", "a.toml", "--schedule", "x.y=1"}) : parse({"check", "a.toml"});
+    REQUIRE(outcome.parsed.command_line);
+    CHECK(outcome.parsed.command_line->schedule == asked);
+    CHECK(outcome.parsed.command_line->overrides.size() == (asked ? 1 : 0));
+  }
+}
+
 TEST_CASE("help, version and reference end the program well") {
   for (const std::vector<const char*>& arguments : {std::vector{"--help"},
                                                     {"train", "--help"},
@@ -105,6 +115,7 @@ TEST_CASE("a wrong command line is a usage error") {
       {{"check"}, "DECK is required"},
       {{"train", "a.toml", "--fast"}, "--fast"},
       {{"train", "a.toml", "--prompt", "x"}, "--prompt"},
+      {{"train", "a.toml", "--schedule"}, "--schedule"},
       {{"generate", "a.toml", "--prompt"}, "--prompt"},
       {{"train", "a.toml", "evaluate", "b.toml"}, ""},
   };

@@ -2,6 +2,7 @@
 // Gpt2Stage against what transformers computes (tests/golden/make_gpt2_fixtures.py).
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/files/hdf5.hpp"
 #include "core/kernels/blas.hpp"
@@ -141,7 +142,7 @@ TEMPLATE_TEST_CASE("A GPT-2's logits, loss and gradients are those of transforme
   const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
   const auto stages = GENERATE(std::vector<int>{4}, std::vector<int>{1, 2, 1});
   const int samples = GENERATE(1, 2, 3);
-  PipelineShape shape{samples, kTokens, (kSamples + samples - 1) / samples, false, true};
+  PipelineShape shape{samples, kTokens, (kSamples + samples - 1) / samples};
   shape.recompute = samples == 2;
   auto pipeline = load_pipeline<TestType>("model", stages, shape);
   const StepData data = with_ids(read_step(golden, 0, kSamples), kSamples);
@@ -177,8 +178,7 @@ TEMPLATE_TEST_CASE("Ten AdamW steps are those of PyTorch", "[models][golden]", f
   const double tolerance = Tolerance<TestType>::training;
 
   const auto stages = GENERATE(std::vector<int>{4}, std::vector<int>{2, 2});
-  auto pipeline =
-      load_pipeline<TestType>("model", stages, {kSamples, kTokens, 1, false, true}, settings);
+  auto pipeline = load_pipeline<TestType>("model", stages, {kSamples, kTokens, 1}, settings);
   for (std::size_t step = 0; step < losses.size(); ++step) {
     INFO("step " << step);
     const double rate = learning_rate_at(settings, step, losses.size());
@@ -215,7 +215,7 @@ TEST_CASE("Half and sharded, bfloat16 and unprefixed weights are read", "[models
   for (const std::string variant : {"f16_sharded", "bf16"}) {
     INFO(variant);
     const hdf5::Group group = golden.open_group(variant);
-    auto pipeline = load_pipeline<double>("model_" + variant, {1, 1}, {2, 9, 1, false, true});
+    auto pipeline = load_pipeline<double>("model_" + variant, {1, 1}, {2, 9, 1});
     const StepData data = with_ids(read_step(group, 0, 2), 2);
     pipeline.evaluate(data);
     CHECK(relative_difference(pipeline.logits(0, 18), read_all<double>(group, "logits")) < 2e-6);

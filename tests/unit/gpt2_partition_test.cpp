@@ -71,11 +71,11 @@ bool same_bits(const Run& a, const Run& b) {
 }
 
 /// Micro-batches of 5, 3 (the last one short) or 2 samples.
-PipelineShape shape_of(int micro_batches, bool recompute, bool forward_first) {
+PipelineShape shape_of(int micro_batches, bool recompute, const char* schedule) {
   return {micro_batches == 1   ? 5
           : micro_batches == 2 ? 3
                                : 2,
-          13, micro_batches, recompute, forward_first};
+          13, micro_batches, recompute, schedule};
 }
 
 }  // namespace
@@ -86,19 +86,17 @@ TEST_CASE("Stages, recomputation and schedules change no bit of a run", "[models
   const bool tied = GENERATE(true, false);
   const int micro_batches = GENERATE(1, 2, 3);
   const Gpt2Config config = small_config(dropout, tied);
-  const Run reference = run(config, {4}, shape_of(micro_batches, false, true));
+  const Run reference = run(config, {4}, shape_of(micro_batches, false, "gpipe"));
   for (const double loss : reference.losses) REQUIRE(std::isfinite(loss));
   CHECK(reference.losses.back() != reference.losses.front());
-  struct Way {
-    bool recompute, forward_first;
-  };
   for (const std::vector<int>& partition : {std::vector<int>{4}, {3, 1}, {1, 2, 1}, {1, 1, 1, 1}})
-    for (const Way& way : {Way{false, true}, Way{true, true}, Way{true, false}}) {
-      INFO(partition.size() << " stages, " << micro_batches << " micro-batches, recompute "
-                            << way.recompute << ", forward first " << way.forward_first);
-      CHECK(same_bits(reference, run(config, partition,
-                                     shape_of(micro_batches, way.recompute, way.forward_first))));
-    }
+    for (const Schedule& schedule : schedules())
+      for (const bool recompute : {false, true}) {
+        INFO(partition.size() << " stages, " << micro_batches << " micro-batches, recompute "
+                              << recompute << ", " << schedule.name);
+        CHECK(same_bits(reference,
+                        run(config, partition, shape_of(micro_batches, recompute, schedule.name))));
+      }
 }
 
 TEST_CASE("Dropout acts in training and not in evaluation", "[models][dropout]") {
@@ -106,7 +104,7 @@ TEST_CASE("Dropout acts in training and not in evaluation", "[models][dropout]")
   const StepData data = make_step(2, 9, with.vocabulary_size, 5);
   double losses[2][2];
   for (const bool drop : {false, true}) {
-    InProcessPipeline<double> pipeline(drop ? with : without, {2, 2}, {2, 9, 1, false, true}, {});
+    InProcessPipeline<double> pipeline(drop ? with : without, {2, 2}, {2, 9, 1}, {});
     for (int k = 0; k < 2; ++k) initialise_weights(with, 3, pipeline.stage(k).parameters());
     losses[drop][0] = pipeline.evaluate(data);
     losses[drop][1] = pipeline.gradients(data, 5);
@@ -119,9 +117,9 @@ TEST_CASE("Dropout acts in training and not in evaluation", "[models][dropout]")
 
 TEST_CASE("Micro-batches change a run by rounding only, dropout included", "[models][partition]") {
   const Gpt2Config config = small_config(GENERATE(0.0, 0.1), GENERATE(true, false));
-  const Run one = run(config, {4}, shape_of(1, false, true));
+  const Run one = run(config, {4}, shape_of(1, false, "gpipe"));
   for (const int micro_batches : {2, 3}) {
-    const Run several = run(config, {4}, shape_of(micro_batches, false, true));
+    const Run several = run(config, {4}, shape_of(micro_batches, false, "gpipe"));
     for (std::size_t step = 0; step < one.losses.size(); ++step)
       CHECK(several.losses[step] == Approx(one.losses[step]).epsilon(2e-5));
     for (std::size_t step = 0; step < one.norms.size(); ++step)
@@ -136,7 +134,7 @@ TEST_CASE("Every parameter's gradient is the loss's slope, dropout and untied ma
   const double dropout = GENERATE(0.0, 0.3);
   const Gpt2Config config = small_config(dropout, tied);
   const std::vector<int> partition = tied ? std::vector<int>{2, 1, 1} : std::vector<int>{4};
-  InProcessPipeline<double> pipeline(config, partition, {2, 9, 2, true, true}, {});
+  InProcessPipeline<double> pipeline(config, partition, {2, 9, 2, true}, {});
   for (int k = 0; k < pipeline.stage_count(); ++k)
     initialise_weights(config, 3, pipeline.stage(k).parameters());
   const StepData data = make_step(3, 9, config.vocabulary_size, 5);
