@@ -73,15 +73,21 @@ source_of() {
 
 in_build() { grep -qF "\"$PWD/$1\"" "$once/compile_commands.json"; }
 
-# A source that several targets compile is looked at once.
+# A source that several targets compile is looked at once, and by itself: without the compiler's
+# precompiled headers, so that what it forgets to include is found.
 once=$build/clang_tidy
 mkdir -p "$once"
 python3 - "$database" "$once/compile_commands.json" <<'PYTHON'
 import json
+import re
 import sys
+
+PRECOMPILED = re.compile(r"-Winvalid-pch|(-Xclang )?-include(-pch)? (-Xclang )?\S*cmake_pch\.hxx\S*")
 
 with open(sys.argv[1]) as file:
     commands = json.load(file)
+for command in commands:
+    command["command"] = PRECOMPILED.sub("", command["command"])
 with open(sys.argv[2], "w") as file:
     json.dump(list({command["file"]: command for command in reversed(commands)}.values()), file)
 PYTHON
