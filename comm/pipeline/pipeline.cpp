@@ -267,10 +267,10 @@ void Pipeline::add_embedding_gradient() {
   const ExecSpace& exec = instances_.compute;
   ParameterArena<float>& parameters = stage_.parameters();
   const ActivityScope activity(account_, Activity::compute);
-  const MatrixRef<float> rows =
-      tokens_ ? tokens_->gradients(*index_)
-              : embedding_->table_gradient(exec, index_->first_of_U(), index_->row_of(),
-                                           index_->size());
+  const MatrixRef<float> rows = tokens_
+                                    ? tokens_->gradients(*index_)
+                                    : embedding_->table_gradient(exec, index_->first_of_U(),
+                                                                 index_->row_of(), index_->size());
   const int index = embedding_->token_table();
   const MatrixRef<float> table = parameters.gradient_matrix(index);
   if (!embedding_->shared()) Kokkos::deep_copy(exec, table, 0.0f);
@@ -315,8 +315,9 @@ void Pipeline::send(const Transfer& message) {
       return send_forward_->send(exec, crossing(m, CrossingKind::activation, message.boundary),
                                  stage_.output(message.slot, samples * output_shape_.tokens));
     case Wire::gradient:
-      return send_backward_->send(exec, crossing(m, CrossingKind::gradient, message.boundary),
-                                  stage_.input_gradient(message.slot, samples * input_shape_.tokens));
+      return send_backward_->send(
+          exec, crossing(m, CrossingKind::gradient, message.boundary),
+          stage_.input_gradient(message.slot, samples * input_shape_.tokens));
     case Wire::embedding: {
       const ActivityScope activity(account_, Activity::compute);
       return tokens_->send_rows(exec, step_, *index_, m,
@@ -339,8 +340,9 @@ void Pipeline::receive(const Transfer& message) {
                                        crossing(m, CrossingKind::activation, message.boundary),
                                        stage_.input(message.slot, samples * input_shape_.tokens));
     case Wire::gradient:
-      return receive_backward_->receive(exec, crossing(m, CrossingKind::gradient, message.boundary),
-                                        stage_.output_gradient(message.slot, samples * output_shape_.tokens));
+      return receive_backward_->receive(
+          exec, crossing(m, CrossingKind::gradient, message.boundary),
+          stage_.output_gradient(message.slot, samples * output_shape_.tokens));
     case Wire::embedding:
       return tokens_->receive_rows(exec, step_, *index_, m, *embedding_);
     case Wire::embedding_gradient: {

@@ -3,6 +3,7 @@
 # All others are details: no release promises anything of them, and they are not installed.
 set(DELTAPIPE_PUBLIC_HEADERS
   comm/pipeline/boundary.hpp
+  comm/pipeline/executor.hpp
   comm/pipeline/memory_check.hpp
   comm/pipeline/pipeline.hpp
   comm/pipeline/rank_plan.hpp
@@ -29,12 +30,14 @@ set(DELTAPIPE_PUBLIC_HEADERS
   core/base/crossing.hpp
   core/base/device_memory.hpp
   core/base/error.hpp
+  core/base/execution.hpp
   core/base/interruption.hpp
   core/base/kokkos_compat.hpp
   core/base/machine_memory.hpp
   core/base/memory_ledger.hpp
   core/base/precision.hpp
   core/base/random.hpp
+  core/base/state.hpp
   core/base/time_account.hpp
   core/base/trace.hpp
   core/base/version.hpp

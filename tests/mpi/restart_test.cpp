@@ -200,8 +200,8 @@ TEST_CASE("A rank's list of state names all that it keeps", "[restart]") {
   if (rank + 1 < stages) boundary(rank, "forward sender");
   if (rank > 0) boundary(rank - 1, "forward receiver");
   if (rank > 0) boundary(rank - 1, "backward sender");  // its errors are the sender's alone
-  if (stages > 1 && rank + 1 == stages) expected.push_back("token rows sender");
-  if (stages > 1 && rank == 0) expected.push_back("token rows receiver");
+  if (stages > 1 && rank + 1 == stages) expected.emplace_back("token rows sender");
+  if (stages > 1 && rank == 0) expected.emplace_back("token rows receiver");
   expected.push_back("moments");
   expected.push_back("run");
   CHECK(names == expected);

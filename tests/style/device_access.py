@@ -4,7 +4,7 @@ through std:: algorithms on its pointer. Where host and device share memory, as 
 works; elsewhere it ends the program.
 
 Device Views are known by the names of their types. Kernels are what follows KOKKOS_LAMBDA,
-KOKKOS_FUNCTION and the like. The build with DELTAPIPE_GUARDED_DEVICE sees the same as it happens.
+KOKKOS_FUNCTION and the like.
 """
 
 import re
