@@ -8,7 +8,8 @@
 
 namespace deltapipe::codec {
 
-enum class RowKind { fp32, fp16, codes };
+/// sparse: not of these kernels, which leave such samples alone.
+enum class RowKind { fp32, fp16, codes, sparse };
 
 /// How a sample's rows lie in its payload block: fp32 values, fp16 values with scales (HalfRow), or
 /// the steps of all rows (2 bytes each; scale channel: none, they are at the payload's front) and
@@ -88,6 +89,29 @@ struct NoMemory {
                                            std::uint8_t*) {}
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int, int) { return 0; }
 };
+
+/// work := what the record's row stands for at this crossing. Products are of double precision, so
+/// that no compiler fuses them with a sum.
+template <class M>
+KOKKOS_INLINE_FUNCTION void load_scaled(const RowMember& team, const MemoryRow& row, float* work,
+                                        std::uint8_t* codes) {
+  M::load(team, row, work, codes);
+  if (std::is_same_v<M, NoMemory> || row.scale == 1.0f) return;
+  const double scale = row.scale;
+  row_for_synced(team, row.channels, [=](int c) {
+    work[c] = static_cast<float>(static_cast<double>(work[c]) * scale);
+  });
+}
+
+/// The record's row := x at this crossing, in storage precision. work may be x.
+template <class M>
+KOKKOS_INLINE_FUNCTION void store_scaled(const RowMember& team, const MemoryRow& row,
+                                         const float* x, float* work, std::uint8_t* codes) {
+  if (std::is_same_v<M, NoMemory> || row.scale == 1.0f) return M::store(team, row, x, codes);
+  const float scale = row.scale;
+  row_for_synced(team, row.channels, [=](int c) { work[c] = saturate(x[c] / scale, kMaxFloat); });
+  M::store(team, row, work, codes);
+}
 
 /// Bytes of a sample's record of rows M.
 template <class M>
@@ -214,7 +238,7 @@ KOKKOS_INLINE_FUNCTION void add_codes(const RowMember& team, const RowFormat& fo
 /// Steps of a row's segments for x - work.
 KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& format, int n,
                                        const float* x, const float* work, std::uint16_t* steps) {
-  for (int s = 0; s < format.segments; ++s) {
+  for (int s = 0; s * format.segment < n; ++s) {
     const int first = s * format.segment;
     const int width = n - first < format.segment ? n - first : format.segment;
     const auto change = [=](int c) { return x[first + c] - work[first + c]; };
@@ -257,12 +281,10 @@ struct CodeRow {
   }
 };
 
-KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
-                                         const RowFormat& format, const SampleEntry& sample, int t,
-                                         const float* x, const RowBuffers& buffers) {
-  const int n = a.channels;
-  const CodeRow row = CodeRow::of(a, format, sample, t);
-  if (format.stochastic) fill_random(team, a, sample.id, t, buffers.random);
+/// Codes of n values x - (buffers.work); work := what is seen. Random numbers are in the buffers.
+KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowFormat& format, int n,
+                                            const float* x, const RowBuffers& buffers,
+                                            const CodeRow& row) {
   if (format.segment > 0) find_steps(team, format, n, x, buffers.work, row.steps);
   if (format.segment == 0) {
     quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
@@ -282,11 +304,17 @@ KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArgumen
   pack_row(team, format.bits, n, buffers.codes, row.packed);
 }
 
-KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
-                                           const RowFormat& format, const SampleEntry& sample,
-                                           int t, float* work, std::uint8_t* codes) {
-  const int n = a.channels;
-  const CodeRow row = CodeRow::of(a, format, sample, t);
+KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
+                                         const RowFormat& format, const SampleEntry& sample, int t,
+                                         const float* x, const RowBuffers& buffers) {
+  if (format.stochastic) fill_random(team, a, sample.id, t, buffers.random);
+  quantize_values(team, format, a.channels, x, buffers, CodeRow::of(a, format, sample, t));
+}
+
+/// work := work + what n codes stand for.
+KOKKOS_INLINE_FUNCTION void dequantize_values(const RowMember& team, const RowFormat& format, int n,
+                                              const CodeRow& row, float* work,
+                                              std::uint8_t* codes) {
   unpack_row(team, format.bits, n, row.packed, codes);
   if (format.segment == 0) {
     add_codes(team, format, n, codes, work, StepOfChannel{row.steps});
@@ -299,6 +327,12 @@ KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArgum
   } else {
     add_codes(team, format, n, codes, work, StepOfSegment{row.steps, format.segment});
   }
+}
+
+KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
+                                           const RowFormat& format, const SampleEntry& sample,
+                                           int t, float* work, std::uint8_t* codes) {
+  dequantize_values(team, format, a.channels, CodeRow::of(a, format, sample, t), work, codes);
 }
 
 /// A row of fp32 values in a sample's payload block.
@@ -379,7 +413,8 @@ struct EncodeRows {
     const int t = index % a.tokens;
     const int n = a.channels;
     const RowBuffers buffers = RowBuffers::of(team, n);
-    const MemoryRow memory{a.pool + sample.record, a.tokens, t, n};
+    const MemoryRow memory{a.pool + sample.record, a.tokens, t, n, a.scale};
+    if (format.kind == RowKind::sparse) return;
     if (t == 0 && !format.uses_memory) clear_record_end<M>(team, memory);
     if (t >= sample.tokens) {
       if (format.uses_memory) return;
@@ -389,15 +424,15 @@ struct EncodeRows {
     }
     const float* x = a.x + static_cast<std::size_t>(index) * n;
     if (format.uses_memory)
-      M::load(team, memory, buffers.work, buffers.codes);
+      load_scaled<M>(team, memory, buffers.work, buffers.codes);
     else if (format.kind == RowKind::codes)
       NoMemory::load(team, memory, buffers.work, buffers.codes);
     if (format.kind == RowKind::codes)
       quantize_row(team, a, format, sample, t, x, buffers);
     else
       send_dense_row(team, a, format.kind, sample, t, x, buffers.work);
-    M::store(team, memory, buffers.work, buffers.codes);
     add_row_sums(team, a, index, x, buffers.work);
+    store_scaled<M>(team, memory, buffers.work, buffers.work, buffers.codes);
   }
 };
 
@@ -419,7 +454,8 @@ struct DecodeRows {
     const SampleEntry& sample = a.samples[b];
     const RowFormat& format = formats.format[sample.format];
     const RowBuffers buffers = RowBuffers::of(team, n);
-    const MemoryRow memory{a.pool + sample.record, a.tokens, t, n};
+    const MemoryRow memory{a.pool + sample.record, a.tokens, t, n, a.scale};
+    if (format.kind == RowKind::sparse) return;
     if (t == 0 && !format.uses_memory) clear_record_end<M>(team, memory);
     if (t >= sample.tokens) {
       row_for_synced(team, n, [=](int c) { x[c] = 0.0f; });
@@ -430,14 +466,22 @@ struct DecodeRows {
       return;
     }
     if (format.uses_memory)
-      M::load(team, memory, x, buffers.codes);
+      load_scaled<M>(team, memory, x, buffers.codes);
     else if (format.kind == RowKind::codes)
       NoMemory::load(team, memory, x, buffers.codes);
     if (format.kind == RowKind::codes)
       dequantize_row(team, a, format, sample, t, x, buffers.codes);
     else
       receive_dense_row(team, a, format.kind, sample, t, x);
-    M::store(team, memory, x, buffers.codes);
+    store_scaled<M>(team, memory, x, buffers.work, buffers.codes);
+  }
+};
+
+template <class M>
+struct ScaledRows {
+  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
+                                          std::uint8_t* codes) {
+    load_scaled<M>(team, row, work, codes);
   }
 };
 
@@ -510,7 +554,7 @@ template <class M>
 class QuantizedCodec : public RowCodec {
  public:
   std::size_t max_payload_bytes() const override;
-  std::size_t memory_bytes() const final {
+  std::size_t memory_bytes() const override {
     return RowCodec::memory_bytes() + bytes_of_view(partials_RC_);
   }
 
@@ -595,7 +639,7 @@ void QuantizedCodec<M>::find_channel_steps(const ExecSpace& exec, const RowArgum
 template <class M>
 std::size_t QuantizedCodec<M>::run_encode(const ExecSpace& exec, const RowArguments& arguments,
                                           std::size_t max_bytes) {
-  find_channel_steps<M>(exec, arguments);
+  find_channel_steps<ScaledRows<M>>(exec, arguments);
   const int rows = arguments.sample_count * arguments.tokens;
   Kokkos::parallel_for("deltapipe::QuantizedCodec::encode",
                        row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
