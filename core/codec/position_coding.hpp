@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "core/base/row.hpp"
+#include "core/codec/bit_counting.hpp"
 
 namespace deltapipe::codec {
 
@@ -34,23 +35,6 @@ KOKKOS_INLINE_FUNCTION constexpr int index_bits(std::uint32_t n) {
   int bits = 0;
   while (bits < 32 && (std::uint64_t{1} << bits) < n) ++bits;
   return bits;
-}
-
-KOKKOS_INLINE_FUNCTION int ones_of(std::uint32_t word) {
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
-  return __popc(word);
-#else
-  return __builtin_popcount(word);
-#endif
-}
-
-/// The place of the lowest 1.
-KOKKOS_INLINE_FUNCTION int lowest_one_of(std::uint32_t word) {
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
-  return __ffs(static_cast<int>(word)) - 1;
-#else
-  return __builtin_ctz(word);
-#endif
 }
 
 /// A start for the search of the best remainder's bits: 2^b is about 0.7 mean gaps.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The k values of largest magnitude of groups of values (TopK), as ascending positions: exact, ties
 // to the lowest positions, without a sort. The bits of |x| order as the magnitudes do: histograms
-// of their upper 11, next 10 and last 10 bits (a radix selection) give the k-th largest.
+// of their upper 11, next 10 and last 10 bits (a radix selection) give the k-th largest. Only
+// candidates take part, values not below a bound that some of the values suggest; where they prove
+// too few, all do.
 #pragma once
 
 #include <cstddef>
@@ -74,8 +76,12 @@ class TopKSelection {
   Vector<std::uint32_t> histogram_GB_;  ///< counts of a group's keys by their bits
   Vector<std::uint32_t> threshold_G_;   ///< bits of the k-th largest key, as far as they are known
   Vector<std::uint32_t> wanted_G_;      ///< values with these bits that are among the k
+  Vector<std::uint32_t> least_G_;       ///< smallest key of candidates
+  Vector<std::uint32_t> again_G_;       ///< whether that left too few
   Vector<std::uint16_t> candidates_;    ///< places in their chunk of values that may be among the k
-  Vector<std::uint32_t> chunk_counts_;  ///< six for each chunk of each group
+  Vector<std::uint32_t> keys_;          ///< of the candidates
+  Vector<std::uint16_t> undecided_;     ///< those where lower bits decide
+  Vector<std::uint32_t> chunk_counts_;  ///< some for each chunk of each group
   Vector<std::uint32_t> nonfinite_G_;
 };
 
