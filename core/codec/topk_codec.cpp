@@ -153,6 +153,7 @@ struct WriteHeaders {
   SparseArguments s;
   const float* y;
   const std::uint32_t* nonfinite_B;  ///< null: counted elsewhere
+  const std::uint32_t* largest_B;    ///< magnitudes of the values; null: not known
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int b = team.league_rank();
@@ -166,11 +167,9 @@ struct WriteHeaders {
       header.words = coding.words;
       header.format = coding.format;
       header.bits = coding.bits;
-      if (s.values.kind == ChosenValues::fp16) {
-        const float* values = y + s.first_of(b);
-        header.exponent = static_cast<std::int16_t>(half_exponent(row_max(
-            team, count, 0u, [=](int i) { return finite_magnitude(values[position[i]]); })));
-      }
+      if (s.values.kind == ChosenValues::fp16)
+        header.exponent = static_cast<std::int16_t>(half_exponent(
+            largest_B != nullptr ? largest_B[b] : largest_of(team, b, position, count)));
     }
     SampleHeader* written = s.headers() + b;
     RowSums* sums = s.a.sums + static_cast<std::size_t>(b) * s.a.tokens;
@@ -179,6 +178,12 @@ struct WriteHeaders {
       *written = header;
       if (nonfinite != nullptr && size > 0) sums->nonfinite += nonfinite[b];
     });
+  }
+
+  KOKKOS_INLINE_FUNCTION std::uint32_t largest_of(const RowMember& team, int b,
+                                                  const std::uint32_t* position, int count) const {
+    const float* values = y + s.first_of(b);
+    return row_max(team, count, 0u, [=](int i) { return finite_magnitude(values[position[i]]); });
   }
 };
 
@@ -553,7 +558,8 @@ class TopKCodec final
     const RowPolicy by_sample = row_policy(exec, a.sample_count);
     const bool counts = keeps == Keeps::nothing && !a.measure;
     Kokkos::parallel_for("deltapipe::TopKCodec::write_headers", by_sample,
-                         WriteHeaders{s, values, counts ? selection_.nonfinite_G() : nullptr});
+                         WriteHeaders{s, values, counts ? selection_.nonfinite_G() : nullptr,
+                                      mixes_ ? nullptr : selection_.largest_G()});
     Kokkos::parallel_for("deltapipe::TopKCodec::place_blocks", row_policy(exec, 1),
                          PlaceBlocks{s, sparse_begin(), result_.data()});
     Kokkos::parallel_for("deltapipe::TopKCodec::write_positions", by_sample, WritePositions{s});

@@ -105,7 +105,9 @@ struct Selection {
   std::uint32_t* ties_GC;        ///< of these, the first ones, which are chosen
   std::uint32_t* place_GC;       ///< of the chunk's first chosen position
   std::uint32_t* nonfinite_GC;
+  std::uint32_t* largest_GC;  ///< finite magnitude
   std::uint32_t* nonfinite_G;
+  std::uint32_t* largest_G;
 
   KOKKOS_INLINE_FUNCTION std::uint32_t* histogram(int group) const {
     return histogram_GB + static_cast<std::size_t>(group) * kBins;
@@ -115,7 +117,7 @@ struct Selection {
   }
 };
 
-constexpr std::size_t kChunkCounts = 7;
+constexpr std::size_t kChunkCounts = 8;
 
 /// A team's part of a group; of no values behind the group's end.
 struct Chunk {
@@ -283,6 +285,8 @@ struct Collect {
     constexpr int kFinite = static_cast<int>(kInfinityBits >> shift_of(0));
     const auto nonfinite =
         row_sum<std::uint32_t>(team, kBins - kFinite, [=](int i) { return own[kFinite + i]; });
+    const std::uint32_t largest =
+        row_max(team, count, 0u, [=](int i) { return finite_magnitude(float_of(keys[i])); });
     if (nonfinite > 0) {
       row_for_synced(team, count, [=](int i) { keys[i] = magnitude_key(float_of(keys[i])); });
       count_own(
@@ -290,9 +294,11 @@ struct Collect {
     }
     std::uint32_t* counted = s.candidates_GC + chunk.index;
     std::uint32_t* counted_nonfinite = s.nonfinite_GC + chunk.index;
+    std::uint32_t* largest_found = s.largest_GC + chunk.index;
     Kokkos::single(Kokkos::PerTeam(team), [=]() {
       *counted = found;
       *counted_nonfinite = nonfinite;
+      *largest_found = largest;
     });
     add_own(team, kBins, own, s.histogram(chunk.group));
   }
@@ -447,9 +453,13 @@ struct PlaceChunks {
                             [=](int c, std::uint32_t before) { place[c] = before; });
     const auto total = row_sum<std::uint32_t>(team, chunks, chosen);
     const auto bad = row_sum<std::uint32_t>(team, chunks, [=](int c) { return nonfinite[c]; });
+    const std::uint32_t* largest = s.largest_GC + first;
+    const std::uint32_t most = row_max(team, chunks, 0u, [=](int c) { return largest[c]; });
+    std::uint32_t* largest_of_all = s.largest_G + g;
     Kokkos::single(Kokkos::PerTeam(team), [=]() {
       *count = total;
       *nonfinite_sum = bad;
+      *largest_of_all = most;
     });
   }
 };
@@ -517,13 +527,14 @@ TopKSelection::TopKSelection(int max_groups, std::size_t max_size)
   chunk_counts_ =
       Vector<std::uint32_t>("deltapipe::TopK::chunk_counts", kChunkCounts * groups * max_chunks_);
   nonfinite_G_ = Vector<std::uint32_t>("deltapipe::TopK::nonfinite", groups);
+  largest_G_ = Vector<std::uint32_t>("deltapipe::TopK::largest", groups);
 }
 
 std::size_t TopKSelection::memory_bytes() const {
   return bytes_of_view(histogram_GB_) + bytes_of_view(threshold_G_) + bytes_of_view(wanted_G_) +
          bytes_of_view(least_G_) + bytes_of_view(again_G_) + bytes_of_view(candidates_) +
          bytes_of_view(keys_) + bytes_of_view(undecided_) + bytes_of_view(chunk_counts_) +
-         bytes_of_view(nonfinite_G_);
+         bytes_of_view(nonfinite_G_) + bytes_of_view(largest_G_);
 }
 
 void TopKSelection::select(const ExecSpace& exec, int groups, const TopKGroup* group_G,
@@ -551,7 +562,9 @@ void TopKSelection::select(const ExecSpace& exec, int groups, const TopKGroup* g
                     counts + 4 * each,
                     counts + 5 * each,
                     counts + 6 * each,
-                    nonfinite_G_.data()};
+                    counts + 7 * each,
+                    nonfinite_G_.data(),
+                    largest_G_.data()};
   const RowPolicy by_chunk = row_policy(exec, groups * max_chunks_);
   const RowPolicy counting = row_policy(exec, groups * max_chunks_, kHistogramBytes);
   const RowPolicy by_group = row_policy(exec, groups);

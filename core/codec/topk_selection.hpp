@@ -67,6 +67,9 @@ class TopKSelection {
               const Positions& chosen);
   /// NaN and infinities of each group of the last selection.
   const std::uint32_t* nonfinite_G() const { return nonfinite_G_.data(); }
+  /// Bits of the largest finite magnitude among each group's candidates of the last selection; of
+  /// all its values, unless it chose infinities alone.
+  const std::uint32_t* largest_G() const { return largest_G_.data(); }
 
   std::size_t memory_bytes() const;
 
@@ -83,6 +86,7 @@ class TopKSelection {
   Vector<std::uint16_t> undecided_;     ///< those where lower bits decide
   Vector<std::uint32_t> chunk_counts_;  ///< some for each chunk of each group
   Vector<std::uint32_t> nonfinite_G_;
+  Vector<std::uint32_t> largest_G_;
 };
 
 }  // namespace deltapipe::codec
