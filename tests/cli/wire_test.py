@@ -351,7 +351,7 @@ class Compressed(support.TestCase):
         self.assertLess(run.steps["backward_bytes"].max(), 4 * record * 0.2 * 22 / 32 + 2000)
         self.assertLess(run.steps["forward_bytes"][3:].max(), 4 * record * 0.2 * 11 / 32 + 2000)
         said = self.succeed(["check", self.deck_file(deck)]).out
-        self.assertRegex(said, r"# memories of gradients at each boundary end: 4\.1\d? kB a sample; ")
+        self.assertRegex(said, r"# memories of gradients at each boundary end: 4\.1\d? kB per sample; ")
         self.assertRegex(said, r"# backward .*B, at most")
 
     def test_replicas(self):
