@@ -248,8 +248,11 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
     const double later = static_cast<double>(codec->payload_bytes(crossing));
     const double step = t.micro_batches * settings.pipeline.replicas *
                         (later + static_cast<double>(sizeof(MessageHeader)));
-    std::printf("# %-9s  %36sB  %7sB  %20sB\n", backward ? "backward" : "forward",
-                with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str());
+    // Positions take the fewer bytes the closer together they are.
+    const char* note = sends_positions(codec_settings) ? ", at most" : "";
+    std::printf("# %-9s  %36sB  %7sB  %20sB%s\n", backward ? "backward" : "forward",
+                with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
+                note);
   }
 }
 
@@ -275,7 +278,11 @@ void print_caches(const Settings& settings, const ModelLayout& model, const Pipe
     print_cache("activation cache at each boundary end", sender, shape);
   else
     print_cache("errors of activations at each sender", sender, shape);
-  print_cache("errors of gradients at each sender", cache_need(*second.send_backward), shape);
+  const CacheNeed gradients = cache_need(*second.send_backward);
+  if (cache_need(*first.receive_backward).record_bytes > 0)
+    print_cache("memories of gradients at each boundary end", gradients, shape);
+  else
+    print_cache("errors of gradients at each sender", gradients, shape);
 }
 
 std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& machines) {

@@ -14,7 +14,7 @@ namespace deltapipe {
 namespace {
 
 /// Two visits of a sample drop different values, and their difference is what delta sends.
-std::string dropout_warning(const DropoutProbabilities& dropout) {
+std::string dropout_warning(const std::string& codec, const DropoutProbabilities& dropout) {
   std::string given, remedy;
   for (const auto& [name, probability] : {std::pair{"dropout_embedding", dropout.embedding},
                                           std::pair{"dropout_attention", dropout.attention},
@@ -26,8 +26,8 @@ std::string dropout_warning(const DropoutProbabilities& dropout) {
   if (given.empty()) return given;
   return "with dropout (" + given +
          ") a sample's activation differs between visits by more than training changes it, and "
-         "codec delta sends that difference; set " +
-         remedy;
+         "codec " +
+         codec + " sends that difference; set " + remedy;
 }
 
 }  // namespace
@@ -35,8 +35,10 @@ std::string dropout_warning(const DropoutProbabilities& dropout) {
 std::vector<std::string> warnings_of(const Settings& settings,
                                      const DropoutProbabilities& dropout) {
   std::vector<std::string> warnings;
-  if (settings.forward.kind == CodecKind::delta && settings.pipeline.stages > 1) {
-    std::string warning = dropout_warning(dropout);
+  const CodecSettings& forward = settings.forward;
+  if (has_shared_memory(forward) && settings.pipeline.stages > 1) {
+    std::string warning =
+        dropout_warning(kCodecKindNames[static_cast<std::size_t>(forward.kind)], dropout);
     if (!warning.empty()) warnings.push_back(std::move(warning));
   }
   return warnings;

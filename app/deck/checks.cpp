@@ -160,30 +160,41 @@ void check_pipeline(const Settings& s) {
   }
 }
 
+bool has_memory_of_errors(const CodecSettings& c) {
+  return c.error_feedback && (c.kind == CodecKind::quantize || c.kind == CodecKind::topk);
+}
+
 void check_boundary(const CodecSettings& c, const std::string& section) {
   const auto mistake = contradiction_in(c);
   if (!mistake) return;
   const std::string bits = section + ".bits", levels = section + ".levels";
   const std::string rounding = section + ".rounding", feedback = section + ".error_feedback";
   const std::string what = section + ": " + mistake->what;
-  if (c.error_feedback && c.kind != CodecKind::quantize)
+  const bool mixed = c.error_feedback && c.feedback_kind == FeedbackKind::mixed;
+  if (c.error_feedback && (!has_memory_of_errors(c) || (mixed && !sends_positions(c))))
     refuse({feedback}, what, mistake->value, mistake->remedy);
+  if (sends_positions(c) && c.scale != ScaleKind::tile)
+    refuse({section + ".scale"}, what, mistake->value, mistake->remedy);
   refuse({bits, levels, rounding}, what, mistake->value, mistake->remedy);
 }
 
 void check_gradients(const Settings& s) {
   const MemoryStorage storage = s.cache.storage;
-  if (s.backward.error_feedback && s.backward.kind == CodecKind::quantize &&
+  if (has_memory_of_errors(s.backward) &&
       (storage == MemoryStorage::bits8 || storage == MemoryStorage::bits4 ||
        storage == MemoryStorage::bits2))
     refuse({"cache.storage", "boundary.backward.error_feedback"},
-           "errors of gradients are too small for the 16-bit scales of a cache.storage in codes",
+           "what error feedback keeps of gradients is too small for the 16-bit scales of a "
+           "cache.storage in codes",
            kMemoryStorageNames[static_cast<std::size_t>(storage)],
            "use \"fp32\", \"bf16\" or \"fp16\" (which is bf16 for errors)");
-  if (s.backward.kind != CodecKind::delta) return;
+  const std::string kind = kCodecKindNames[static_cast<std::size_t>(s.backward.kind)];
+  if (s.backward.kind != CodecKind::delta && s.backward.kind != CodecKind::topk_delta) return;
   refuse({"boundary.backward.codec"},
-         "boundary.backward.codec cannot be delta: AQ-SGD keeps no memory of gradients",
-         "\"delta\"", "use \"none\", \"fp16\", \"bf16\", \"quantize\" or \"row_sparse\"");
+         "boundary.backward.codec cannot be " + kind + ": AQ-SGD keeps no memory of gradients",
+         "\"" + kind + "\"",
+         "use \"none\", \"fp16\", \"bf16\", \"quantize\", \"row_sparse\" or \"topk\"; the last "
+         "with error_feedback = \"ef21\" keeps a memory from zeros on");
 }
 
 /// One direction's links from its own lists or else those of both directions; `count` of what

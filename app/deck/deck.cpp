@@ -102,12 +102,12 @@ class Assign {
   }
 
   void operator()(const Choice& choice) const {
-    const auto* value = node_.as_string();
-    if (value == nullptr) wrong_type(node_);
+    const std::optional<std::string> value = name_in(node_);
+    if (!value) wrong_type(node_);
     for (std::size_t i = 0; i < choice.names.size(); ++i) {
-      if (choice.names[i] == value->get()) return choice.set(i);
+      if (choice.names[i] == *value) return choice.set(i);
     }
-    const auto other = choice.other_names.find(value->get());
+    const auto other = choice.other_names.find(*value);
     if (other != choice.other_names.end()) return choice.set(other->second);
     refuse(place_, "unknown value of " + key_.full_name(), shown(node_), "use " + allowed(key_));
   }
@@ -128,6 +128,13 @@ class Assign {
   }
 
  private:
+  /// Of a choice. One that was once a flag has the names true and false as well.
+  static std::optional<std::string> name_in(const toml::node& node) {
+    if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+    const auto* text = node.as_string();
+    return text == nullptr ? std::nullopt : std::optional<std::string>(text->get());
+  }
+
   template <class Function>
   void for_each_element(Function function) const {
     const toml::array* array = node_.as_array();

@@ -26,8 +26,8 @@ const std::array<Section, 15> section_table = {{
     {"boundary.forward", "What is sent from a stage to the next: activations."},
     {"boundary.backward", "What is sent from a stage to the previous one: gradients."},
     {"cache",
-     "What the ends of a boundary keep of each sample, for codec \"delta\" (both ends) and "
-     "error_feedback (the sender)."},
+     "What the ends of a boundary keep of each sample, for codecs \"delta\" and \"topk_delta\" "
+     "(both ends) and error_feedback (the sender; \"ef21\": both ends)."},
     {"network",
      "Emulated links between the stages, for both directions. No bandwidth and latency: none."},
     {"network.forward", "Emulated links in the forward direction only; goes before [network]."},
@@ -60,6 +60,21 @@ Choice schedule_choice(std::string& value) {
     return static_cast<std::size_t>(std::find(names.begin(), names.end(), value) - names.begin());
   };
   result.set = [&value, names = result.names](std::size_t i) { value = names[i]; };
+  return result;
+}
+
+/// none, or the kind of error feedback.
+Choice feedback_choice(CodecSettings& codec) {
+  Choice result;
+  result.names = {"none", "ef", "ef21", "mixed"};
+  result.other_names = {{"false", 0}, {"true", 1}};
+  result.get = [&codec]() -> std::size_t {
+    return codec.error_feedback ? 1 + static_cast<std::size_t>(codec.feedback_kind) : 0;
+  };
+  result.set = [&codec](std::size_t i) {
+    codec.error_feedback = i > 0;
+    codec.feedback_kind = i > 0 ? static_cast<FeedbackKind>(i - 1) : FeedbackKind::ef;
+  };
   return result;
 }
 
@@ -208,17 +223,27 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
   Choice codecs = choice(c.kind, kinds);
   // The names of arXiv 2206.01299.
   codecs.other_names = {{"directq", static_cast<std::size_t>(CodecKind::quantize)},
-                        {"aqsgd", static_cast<std::size_t>(CodecKind::delta)}};
+                        {"aqsgd", static_cast<std::size_t>(CodecKind::delta)},
+                        {"aqsgd_topk", static_cast<std::size_t>(CodecKind::topk_delta)}};
   SectionKeys add(keys, section);
   add("codec", std::move(codecs),
       memory
           ? "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; delta: the change since the sample's last visit in "
-            "bits (AQ-SGD)"
+            "bits (AQ-SGD); topk: a sample's largest values with their positions; topk_delta: "
+            "delta with changes sent as topk sends values"
           : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
-            "quantize: the values in bits; delta is not for gradients, which AQ-SGD sends "
-            "without memory");
-  add("bits", Integer{&c.bits, 1, 8}, "bits per value, for quantize and delta");
+            "quantize: the values in bits; topk: a sample's largest values with their "
+            "positions; delta and topk_delta are not for gradients, which AQ-SGD sends without "
+            "memory");
+  add("topk", Real{&c.topk, 0, 1, true},
+      "part of a sample's values that topk and topk_delta send, those of largest magnitude");
+  add("values",
+      choice(c.values, {{"fp32", ChosenValues::fp32},
+                        {"fp16", ChosenValues::fp16},
+                        {"codes", ChosenValues::codes}}),
+      "how topk and topk_delta send values; codes: in bits, with a scale for every tile of them");
+  add("bits", Integer{&c.bits, 1, 8}, "bits per value, for quantize, delta and codes of topk");
   add("scale",
       choice(c.scale, {{"channel", ScaleKind::channel},
                        {"token", ScaleKind::token},
@@ -242,14 +267,15 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
                                {"fp16", FirstVisit::fp16},
                                {"quantize8", FirstVisit::quantize8},
                                {"refine", FirstVisit::refine}}),
-        "how delta sends a sample that has no memory yet; refine: it and the next visit in bits, "
-        "at "
-        "least 4, with a scale per tile");
+        "how delta and topk_delta send a sample that has no memory yet; refine: it and the next "
+        "visit in bits, at least 4, with a scale per tile");
   }
   add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
-  add("error_feedback", Flag{&c.error_feedback},
-      "for quantize: what rounding left out of a sample is added to its values at the next visit; "
-      "the sender keeps it in the cache; tied rows travel without");
+  add("error_feedback", feedback_choice(c),
+      "for quantize and topk: what they leave out of a sample comes at its next visits. ef: it is "
+      "added to the next values, the sender keeps it in the cache; ef21: both ends keep what the "
+      "receiver saw and changes are sent, from zeros; mixed: ef with half of topk's positions "
+      "those of the largest errors. Tied rows travel without");
 }
 
 void add_cache(std::vector<Key>& keys, CacheSettings& c) {

@@ -10,11 +10,17 @@ namespace deltapipe {
 
 namespace {
 
+/// Whether a boundary's values travel in a few bits, or few of them.
+bool compresses(const CodecSettings& codec) {
+  return codec.kind == CodecKind::quantize || codec.kind == CodecKind::delta ||
+         sends_positions(codec);
+}
+
 /// Rows change little from step to step: where activations are compressed, 8 bits of that change
 /// are sent, after the same warm-up and with the same scales, rounding and levels. A row's memory
 /// is kept exactly.
 CodecSettings row_settings(const CodecSettings& forward) {
-  if (forward.kind != CodecKind::quantize && forward.kind != CodecKind::delta) return forward;
+  if (!compresses(forward)) return forward;
   CodecSettings settings = forward;
   settings.kind = CodecKind::delta;
   settings.bits = 8;
@@ -23,10 +29,11 @@ CodecSettings row_settings(const CodecSettings& forward) {
   return settings;
 }
 
-/// Their gradients go back at 8 bits where the boundaries' are quantised, else as these do.
+/// Their gradients go back at 8 bits where the boundaries' are compressed, else as these do.
 CodecSettings gradient_settings(const CodecSettings& backward) {
-  if (backward.kind != CodecKind::quantize) return backward;
+  if (!compresses(backward)) return backward;
   CodecSettings settings = backward;
+  settings.kind = CodecKind::quantize;
   settings.bits = 8;
   settings.error_feedback = false;
   return settings;

@@ -105,6 +105,28 @@ KOKKOS_FORCEINLINE_FUNCTION Value row_max(const RowMember& team, int n, Value le
   return largest;
 }
 
+/// use(i, sum of count(j) over j < i) for i in [0, n), on the host in ascending order; count must
+/// not depend on what use changes. Then the whole team sees what was written.
+template <class Value, class Count, class Use>
+KOKKOS_FORCEINLINE_FUNCTION void row_scan(const RowMember& team, int n, const Count& count,
+                                          const Use& use) {
+  if constexpr (kHostExecution) {
+    Value before = 0;
+    for (int i = 0; i < n; ++i) {
+      const Value value = count(i);
+      use(i, before);
+      before += value;
+    }
+  } else {
+    Kokkos::parallel_scan(Kokkos::TeamThreadRange(team, n), [&](int i, Value& sum, bool final) {
+      const Value value = count(i);
+      if (final) use(i, sum);
+      sum += value;
+    });
+    team.team_barrier();
+  }
+}
+
 /// Columns that one team sums over all rows.
 inline constexpr int kColumnTile = 64;
 

@@ -54,6 +54,13 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
   require(settings.bits >= 1 && settings.bits <= 8, "bits", settings.bits, "use 1 to 8");
   require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
   require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");
+  if (sends_positions(settings)) {
+    require(settings.topk > 0 && settings.topk <= 1, "topk", settings.topk,
+            "use a part above 0 and up to 1");
+    const double values = static_cast<double>(shape.tokens) * shape.channels;
+    require(values < 0x1p31, "number of values in a sample", values,
+            "topk counts them in 31 bits: use shorter samples or another codec");
+  }
   if (const auto mistake = contradiction_in(settings)) throw UserError(*mistake);
 }
 
@@ -136,20 +143,35 @@ class WarmupCodec final : public Codec {
   std::uint32_t id_;
 };
 
+/// EF21 is a change codec whose memories begin as zeros.
+CodecSettings with_first_visit(CodecSettings settings, FirstVisit first_visit) {
+  settings.first_visit = first_visit;
+  return settings;
+}
+
+std::unique_ptr<Codec> make(const CodecSettings& settings, const CodecShape& shape,
+                            MemoryStorage storage) {
+  static const Registry registry;
+  const bool changes = has_shared_memory(settings) && settings.kind == CodecKind::quantize;
+  return registry.find(changes ? CodecKind::delta : settings.kind)(settings, shape, storage);
+}
+
 }  // namespace
 
 std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShape& shape,
                                   MemoryStorage storage) {
-  static const Registry registry;
   check(settings, shape);
-  auto main = registry.find(settings.kind)(settings, shape, storage);
+  const bool feedback = settings.error_feedback && has_memory(settings);
+  // What is kept of gradients is too small for fp16.
+  if (feedback && storage == MemoryStorage::fp16) storage = MemoryStorage::bf16;
+  const bool from_zero = feedback && settings.feedback_kind == FeedbackKind::ef21;
+  auto main =
+      make(from_zero ? with_first_visit(settings, FirstVisit::zero) : settings, shape, storage);
   const bool is_exact = settings.kind == CodecKind::none || settings.kind == CodecKind::row_sparse;
   if (settings.warmup_epochs == 0 || is_exact) return main;
-  CodecSettings warmup = settings;
-  warmup.first_visit = FirstVisit::fp32;
-  if (settings.kind != CodecKind::delta) warmup.kind = CodecKind::none;
-  return std::make_unique<WarmupCodec>(settings, registry.find(warmup.kind)(warmup, shape, storage),
-                                       std::move(main));
+  CodecSettings warmup = with_first_visit(settings, FirstVisit::fp32);
+  if (!has_shared_memory(settings)) warmup.kind = CodecKind::none;
+  return std::make_unique<WarmupCodec>(settings, make(warmup, shape, storage), std::move(main));
 }
 
 }  // namespace deltapipe

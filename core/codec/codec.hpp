@@ -79,8 +79,8 @@ class Codec {
 
 /// Throws UserError when a setting is out of range. The storage is that of a delta codec's
 /// memories and of error feedback. With settings.warmup_epochs > 0 the codec sends fp32 while
-/// crossing.epoch is below it; a delta codec sets m(s) := a(s) at each of those visits, and errors
-/// are zero after them.
+/// crossing.epoch is below it; codecs whose ends share a memory set m(s) := a(s) at each of those
+/// visits, and errors are zero after them. What error feedback keeps is kept in bf16 for fp16.
 std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShape& shape,
                                   MemoryStorage storage);
 

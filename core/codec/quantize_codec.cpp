@@ -114,12 +114,8 @@ void register_quantize_codec(CodecRegistry& registry) {
   registry.add(CodecKind::quantize,
                [](const CodecSettings& settings, const CodecShape& shape,
                   MemoryStorage storage) -> std::unique_ptr<Codec> {
-                 if (settings.error_feedback) {
-                   // Errors of gradients are too small for fp16.
-                   const MemoryStorage errors =
-                       storage == MemoryStorage::fp16 ? MemoryStorage::bf16 : storage;
-                   return codec::with_storage(errors, codec::MakeWithFeedback{settings, shape});
-                 }
+                 if (settings.error_feedback)
+                   return codec::with_storage(storage, codec::MakeWithFeedback{settings, shape});
                  return std::make_unique<codec::QuantizeCodec>(settings, shape, storage);
                });
 }

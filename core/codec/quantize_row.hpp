@@ -142,7 +142,7 @@ KOKKOS_INLINE_FUNCTION void add_codes(const RowMember& team, const RowFormat& fo
 /// Steps of a row's segments for x - work.
 KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& format, int n,
                                        const float* x, const float* work, std::uint16_t* steps) {
-  for (int s = 0; s < format.segments; ++s) {
+  for (int s = 0; s * format.segment < n; ++s) {
     const int first = s * format.segment;
     const int width = n - first < format.segment ? n - first : format.segment;
     const auto change = [=](int c) { return x[first + c] - work[first + c]; };
@@ -185,12 +185,10 @@ struct CodeRow {
   }
 };
 
-KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
-                                         const RowFormat& format, const SampleEntry& sample, int t,
-                                         const float* x, const RowBuffers& buffers) {
-  const int n = a.channels;
-  const CodeRow row = CodeRow::of(a, format, sample, t);
-  if (format.stochastic) fill_random(team, a, sample.id, t, buffers.random);
+/// Codes of n values x - (buffers.work); work := what is seen. Random numbers are in the buffers.
+KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowFormat& format, int n,
+                                            const float* x, const RowBuffers& buffers,
+                                            const CodeRow& row) {
   if (format.segment > 0) find_steps(team, format, n, x, buffers.work, row.steps);
   if (format.segment == 0) {
     quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
@@ -210,11 +208,17 @@ KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArgumen
   pack_row(team, format.bits, n, buffers.codes, row.packed);
 }
 
-KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
-                                           const RowFormat& format, const SampleEntry& sample,
-                                           int t, float* work, std::uint8_t* codes) {
-  const int n = a.channels;
-  const CodeRow row = CodeRow::of(a, format, sample, t);
+KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
+                                         const RowFormat& format, const SampleEntry& sample, int t,
+                                         const float* x, const RowBuffers& buffers) {
+  if (format.stochastic) fill_random(team, a, sample.id, t, buffers.random);
+  quantize_values(team, format, a.channels, x, buffers, CodeRow::of(a, format, sample, t));
+}
+
+/// work := work + what n codes stand for.
+KOKKOS_INLINE_FUNCTION void dequantize_values(const RowMember& team, const RowFormat& format, int n,
+                                              const CodeRow& row, float* work,
+                                              std::uint8_t* codes) {
   unpack_row(team, format.bits, n, row.packed, codes);
   if (format.segment == 0) {
     add_codes(team, format, n, codes, work, StepOfChannel{row.steps});
@@ -227,6 +231,12 @@ KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArgum
   } else {
     add_codes(team, format, n, codes, work, StepOfSegment{row.steps, format.segment});
   }
+}
+
+KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
+                                           const RowFormat& format, const SampleEntry& sample,
+                                           int t, float* work, std::uint8_t* codes) {
+  dequantize_values(team, format, a.channels, CodeRow::of(a, format, sample, t), work, codes);
 }
 
 }  // namespace deltapipe::codec

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/codec/channel_steps.hpp"
 #include "core/codec/dense_row.hpp"
@@ -30,6 +31,29 @@ KOKKOS_INLINE_FUNCTION void clear_record_end(const RowMember& team, const Memory
   row_for_synced(team, static_cast<int>(end - used), [=](int i) { rest[i] = 0; });
 }
 
+/// work := what the record's row stands for at this crossing. Products are of double precision, so
+/// that no compiler fuses them with a sum.
+template <class M>
+KOKKOS_INLINE_FUNCTION void load_scaled(const RowMember& team, const MemoryRow& row, float* work,
+                                        std::uint8_t* codes) {
+  M::load(team, row, work, codes);
+  if (std::is_same_v<M, NoMemory> || row.scale == 1.0f) return;
+  const double scale = row.scale;
+  row_for_synced(team, row.channels, [=](int c) {
+    work[c] = static_cast<float>(static_cast<double>(work[c]) * scale);
+  });
+}
+
+/// The record's row := x at this crossing, in storage precision. work may be x.
+template <class M>
+KOKKOS_INLINE_FUNCTION void store_scaled(const RowMember& team, const MemoryRow& row,
+                                         const float* x, float* work, std::uint8_t* codes) {
+  if (std::is_same_v<M, NoMemory> || row.scale == 1.0f) return M::store(team, row, x, codes);
+  const float scale = row.scale;
+  row_for_synced(team, row.channels, [=](int c) { work[c] = saturate(x[c] / scale, kMaxFloat); });
+  M::store(team, row, work, codes);
+}
+
 /// How an encoder uses a sample's record, as the template argument Sender of what follows: M is the
 /// type of the record's rows, begin() returns the values that are quantised and sets work to what
 /// the codes will be added to, keep() stores the record's row once work is what the receiver sees.
@@ -43,20 +67,20 @@ struct MemorySender {
   /// work := what is taken from x before it is quantised.
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& record,
                                           float* work, std::uint8_t* codes) {
-    M::load(team, record, work, codes);
+    load_scaled<M>(team, record, work, codes);
   }
   KOKKOS_INLINE_FUNCTION static const float* begin(const RowMember& team, const RowFormat& format,
                                                    const MemoryRow& record, const float* x,
                                                    const RowBuffers& buffers) {
     if (format.uses_memory)
-      M::load(team, record, buffers.work, buffers.codes);
+      load_scaled<M>(team, record, buffers.work, buffers.codes);
     else if (format.kind == RowKind::codes)
       NoMemory::load(team, record, buffers.work, buffers.codes);
     return x;
   }
   KOKKOS_INLINE_FUNCTION static void keep(const RowMember& team, const MemoryRow& record,
                                           const float*, const RowBuffers& buffers) {
-    M::store(team, record, buffers.work, buffers.codes);
+    store_scaled<M>(team, record, buffers.work, buffers.work, buffers.codes);
   }
 };
 
@@ -74,6 +98,7 @@ struct EncodeRows {
     const int n = a.channels;
     const RowBuffers buffers = RowBuffers::of(team, n);
     const MemoryRow record{a.pool + sample.record, a.tokens, t, n, a.scale};
+    if (format.kind == RowKind::sparse) return;
     if (t == 0 && !format.uses_memory) clear_record_end<Record>(team, record);
     if (t >= sample.tokens) {
       if (format.uses_memory) return;
@@ -87,8 +112,8 @@ struct EncodeRows {
       quantize_row(team, a, format, sample, t, values, buffers);
     else
       send_dense_row(team, a, format.kind, sample, t, values, buffers.work);
-    Sender::keep(team, record, values, buffers);
     add_row_sums(team, a, index, x, buffers.work);
+    Sender::keep(team, record, values, buffers);
   }
 };
 
@@ -110,7 +135,8 @@ struct DecodeRows {
     const SampleEntry& sample = a.samples[b];
     const RowFormat& format = formats.format[sample.format];
     const RowBuffers buffers = RowBuffers::of(team, n);
-    const MemoryRow memory{a.pool + sample.record, a.tokens, t, n};
+    const MemoryRow memory{a.pool + sample.record, a.tokens, t, n, a.scale};
+    if (format.kind == RowKind::sparse) return;
     if (t == 0 && !format.uses_memory) clear_record_end<M>(team, memory);
     if (t >= sample.tokens) {
       row_for_synced(team, n, [=](int c) { x[c] = 0.0f; });
@@ -121,14 +147,14 @@ struct DecodeRows {
       return;
     }
     if (format.uses_memory)
-      M::load(team, memory, x, buffers.codes);
+      load_scaled<M>(team, memory, x, buffers.codes);
     else if (format.kind == RowKind::codes)
       NoMemory::load(team, memory, x, buffers.codes);
     if (format.kind == RowKind::codes)
       dequantize_row(team, a, format, sample, t, x, buffers.codes);
     else
       receive_dense_row(team, a, format.kind, sample, t, x);
-    M::store(team, memory, x, buffers.codes);
+    store_scaled<M>(team, memory, x, buffers.work, buffers.codes);
   }
 };
 

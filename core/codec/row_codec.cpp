@@ -2,6 +2,7 @@
 #include "core/codec/row_codec.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 
@@ -36,18 +37,22 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
   std::uint64_t hash = chain(0x64656c7461706970ull, format_version);
   const auto add = [&hash](std::uint64_t value) { hash = chain(hash, value); };
   add(static_cast<std::uint64_t>(settings.kind));
-  if (settings.kind == CodecKind::quantize || settings.kind == CodecKind::delta) {
+  const bool delta = settings.kind == CodecKind::delta || settings.kind == CodecKind::topk_delta;
+  if (sends_codes(settings) || delta) {
     add(static_cast<std::uint64_t>(settings.bits));
     add(static_cast<std::uint64_t>(settings.scale));
     add(static_cast<std::uint64_t>(settings.tile));
     add(static_cast<std::uint64_t>(settings.rounding));
     add(static_cast<std::uint64_t>(settings.levels));
   }
-  if (settings.kind == CodecKind::quantize && settings.error_feedback) add(1);
-  if (settings.kind == CodecKind::delta) {
-    add(static_cast<std::uint64_t>(settings.first_visit));
-    add(static_cast<std::uint64_t>(storage));
+  if (sends_positions(settings)) {
+    add(std::bit_cast<std::uint64_t>(settings.topk));
+    add(static_cast<std::uint64_t>(settings.values));
   }
+  if (has_memory(settings) && settings.error_feedback)
+    add(1 + static_cast<std::uint64_t>(settings.feedback_kind));
+  if (delta) add(static_cast<std::uint64_t>(settings.first_visit));
+  if (has_shared_memory(settings)) add(static_cast<std::uint64_t>(storage));
   add(static_cast<std::uint64_t>(shape.tokens));
   add(static_cast<std::uint64_t>(shape.channels));
   return static_cast<std::uint32_t>(hash ^ (hash >> 32));
@@ -88,15 +93,19 @@ RowCodec::RowCodec(const CodecShape& shape, std::uint32_t id)
 
 std::size_t RowCodec::lay_out(const Crossing& crossing, const MemoryRecords* records,
                               std::vector<SampleEntry>* entries) const {
+  const std::size_t samples = crossing.sample_ids.size();
+  if (entries != nullptr) entries->resize(samples);
   std::size_t at = front_bytes(crossing);
-  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b) {
-    const int format = format_of(crossing, b);
-    if (entries != nullptr) {
-      const std::uint64_t record = records != nullptr ? records->offset_B[b] : 0;
-      entries->push_back({crossing.sample_ids[b], record, at, crossing.tokens[b], format});
+  for (const bool fixed : {true, false})
+    for (std::size_t b = 0; b < samples; ++b) {
+      const int format = format_of(crossing, b);
+      if (has_fixed_length(format) != fixed) continue;
+      if (entries != nullptr) {
+        const std::uint64_t record = records != nullptr ? records->offset_B[b] : 0;
+        (*entries)[b] = {crossing.sample_ids[b], record, at, crossing.tokens[b], format};
+      }
+      at += round_up(block_bytes(format, crossing.tokens[b]), 4);
     }
-    at += round_up(block_bytes(format, crossing.tokens[b]), 4);
-  }
   return at;
 }
 
@@ -165,16 +174,21 @@ std::size_t RowCodec::encode(const ExecSpace& exec, const Crossing& crossing, Ac
   return bytes;
 }
 
+void RowCodec::refuse(const Crossing& crossing, const std::string& flaw, const std::string& value) {
+  throw UserError({.what = "payload at boundary " + std::to_string(crossing.boundary) + " " +
+                           name_of(crossing.direction()) + ", step " +
+                           std::to_string(crossing.step) + ", micro-batch " +
+                           std::to_string(crossing.micro_batch) + " " + flaw,
+                   .value = value,
+                   .remedy = "run the same program and deck on all ranks"});
+}
+
 namespace {
 
 [[noreturn]] void refuse_length(const Crossing& crossing, std::size_t bytes,
                                 const std::string& expected) {
-  throw UserError({.what = "payload at boundary " + std::to_string(crossing.boundary) + " " +
-                           name_of(crossing.direction()) + ", step " +
-                           std::to_string(crossing.step) + ", micro-batch " +
-                           std::to_string(crossing.micro_batch) + " has the wrong length",
-                   .value = std::to_string(bytes) + " bytes, not " + expected,
-                   .remedy = "run the same program and deck on all ranks"});
+  RowCodec::refuse(crossing, "has the wrong length",
+                   std::to_string(bytes) + " bytes, not " + expected);
 }
 
 }  // namespace
@@ -184,11 +198,11 @@ void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceByt
   const std::size_t most = payload_bytes(crossing);
   if (bytes > most) refuse_length(crossing, bytes, "at most " + std::to_string(most));
   check(crossing, x_BTC, records, BoundarySide::receiver, payload, bytes);
-  const std::size_t expected = expected_bytes(exec, crossing, payload, bytes);
+  const RowArguments arguments =
+      this->arguments(exec, crossing, x_BTC, records, BoundarySide::receiver, payload);
+  const std::size_t expected = expected_bytes(exec, crossing, arguments, bytes);
   if (bytes != expected) refuse_length(crossing, bytes, std::to_string(expected));
-  const int rows = static_cast<int>(x_BTC.extent(0));
-  run_decode(exec, rows,
-             arguments(exec, crossing, x_BTC, records, BoundarySide::receiver, payload));
+  run_decode(exec, static_cast<int>(x_BTC.extent(0)), arguments);
 }
 
 CodecStatistics RowCodec::take_statistics(const ExecSpace& exec) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/memory_ledger.hpp"
@@ -75,6 +76,10 @@ class RowCodec : public Codec {
   void measure_errors(bool on) final { measure_ = on; }
   CodecStatistics take_statistics(const ExecSpace& exec) final;
 
+  /// Throws a UserError that names the crossing of a payload with this flaw.
+  [[noreturn]] static void refuse(const Crossing& crossing, const std::string& flaw,
+                                  const std::string& value);
+
  protected:
   RowCodec(const CodecShape& shape, std::uint32_t id);
 
@@ -82,6 +87,9 @@ class RowCodec : public Codec {
   virtual int format_of(const Crossing& crossing, std::size_t b) const = 0;
   /// Payload bytes of a sample's rows, at most.
   virtual std::size_t block_bytes(int format, int tokens) const = 0;
+  /// Whether blocks of a format always take their most bytes. Those blocks come first; others lie
+  /// behind them as run_encode puts them, and their entries say where the longest ones would be.
+  virtual bool has_fixed_length(int) const { return true; }
   /// Payload bytes before the first sample's block; a multiple of 4.
   virtual std::size_t front_bytes(const Crossing&) const { return 0; }
   /// Kernels over the rows of arguments.sample_count samples to encode, over all rows to decode.
@@ -89,9 +97,9 @@ class RowCodec : public Codec {
   virtual std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
                                  std::size_t max_bytes) = 0;
   virtual void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) = 0;
-  /// The length that a payload of `bytes` bytes has to have.
-  virtual std::size_t expected_bytes(const ExecSpace&, const Crossing& crossing, const DeviceBytes&,
-                                     std::size_t) {
+  /// The length that a payload of `bytes` bytes has to have; may refuse it.
+  virtual std::size_t expected_bytes(const ExecSpace&, const Crossing& crossing,
+                                     const RowArguments&, std::size_t) {
     return payload_bytes(crossing);
   }
 

@@ -11,7 +11,8 @@
 
 namespace deltapipe::codec {
 
-enum class RowKind { fp32, fp16, codes };
+/// sparse: not of the kernels of quantized_rows.hpp, which leave such samples alone.
+enum class RowKind { fp32, fp16, codes, sparse };
 
 /// How a sample's rows lie in its payload block: fp32 values, fp16 values with scales (HalfRow), or
 /// the steps of all rows (2 bytes each; scale channel: none, they are at the payload's front) and

@@ -17,7 +17,7 @@ inline constexpr int kScaleRows = 64;
 class RowFormatCodec : public RowCodec {
  public:
   std::size_t max_payload_bytes() const override;
-  std::size_t memory_bytes() const final {
+  std::size_t memory_bytes() const override {
     return RowCodec::memory_bytes() + bytes_of_view(partials_RC_);
   }
 

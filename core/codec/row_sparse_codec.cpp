@@ -191,16 +191,17 @@ class RowSparseCodec final : public RowCodec {
   }
 
   std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing,
-                             const DeviceBytes& payload, std::size_t bytes) override {
+                             const RowArguments& arguments, std::size_t bytes) override {
     const int rows = valid_rows(crossing);
     const std::size_t front = bitmap_bytes(rows);
     if (rows == 0 || bytes < front) return front;
     std::uint32_t kept = 0;
     const int bits = static_cast<int>(front / sizeof(std::uint32_t)) * kWordRows;
-    Kokkos::parallel_scan(
-        "deltapipe::RowSparseCodec::places_of_bits", Kokkos::RangePolicy<ExecSpace>(exec, 0, bits),
-        PlacesOfBits{reinterpret_cast<const std::uint32_t*>(payload.data()), place_N_.data(), rows},
-        kept);
+    Kokkos::parallel_scan("deltapipe::RowSparseCodec::places_of_bits",
+                          Kokkos::RangePolicy<ExecSpace>(exec, 0, bits),
+                          PlacesOfBits{reinterpret_cast<const std::uint32_t*>(arguments.payload),
+                                       place_N_.data(), rows},
+                          kept);
     exec.fence();
     return front + sizeof(float) * kept * shape_.channels;
   }

@@ -6,11 +6,11 @@
 
 namespace deltapipe {
 
-enum class CodecKind { none, fp16, bf16, quantize, delta, row_sparse };
+enum class CodecKind { none, fp16, bf16, quantize, delta, row_sparse, topk, topk_delta };
 
 /// By the value of the enum, as decks and messages name them.
-inline constexpr std::array<const char*, 6> kCodecKindNames = {"none",     "fp16",  "bf16",
-                                                               "quantize", "delta", "row_sparse"};
+inline constexpr std::array<const char*, 8> kCodecKindNames = {
+    "none", "fp16", "bf16", "quantize", "delta", "row_sparse", "topk", "topk_delta"};
 
 enum class ScaleKind { channel, token, tile };
 enum class Rounding { nearest, stochastic };
@@ -19,8 +19,18 @@ enum class Rounding { nearest, stochastic };
 enum class Levels { symmetric, asymmetric };
 /// How a sample that was never seen is sent. fp32, fp16: whole. quantize8: 8-bit codes. refine:
 /// codes of the codec's bits, at least 4, and so the second visit's change, unless the first was
-/// part of a warm-up. Codes of first visits have a scale per tile.
-enum class FirstVisit { fp32, fp16, quantize8, refine };
+/// part of a warm-up. Codes of first visits have a scale per tile. zero: as a change from a memory
+/// of zeros; make_codec sets it for ErrorFeedback::ef21.
+enum class FirstVisit { fp32, fp16, quantize8, refine, zero };
+/// How topk and topk_delta send the values that they choose. codes: in `bits` bits, with a scale
+/// for every `tile` of them.
+enum class ChosenValues { fp32, fp16, codes };
+/// What becomes of what a codec C leaves out of a sample x (arXiv 2401.07788); 0 at first.
+/// ef: the sender sends C(x + e) and keeps e := x + e - C(x + e).
+/// ef21: both ends keep g := g + C(x - g), which is what the receiver sees.
+/// mixed: as ef, with half of topk's positions those of the largest |x| and the others those of the
+/// largest |e|.
+enum class FeedbackKind { ef, ef21, mixed };
 
 /// What crosses a stage boundary in one direction.
 ///
@@ -32,24 +42,46 @@ enum class FirstVisit { fp32, fp16, quantize8, refine };
 /// 0.042.
 struct CodecSettings {
   CodecKind kind = CodecKind::none;  ///< none: fp32 as it is; row_sparse: without rows of zeros
-  int bits = 4;                      ///< 1 ... 8, for quantize and delta
+  int bits = 4;                      ///< 1 ... 8, for codes
   ScaleKind scale = ScaleKind::tile;
   int tile = 64;  ///< channels a scale covers, for scale = tile and codes of first visits
   Rounding rounding = Rounding::nearest;
   Levels levels = Levels::symmetric;
-  FirstVisit first_visit = FirstVisit::quantize8;  ///< delta only
+  FirstVisit first_visit = FirstVisit::quantize8;  ///< delta and topk_delta only
   double warmup_epochs = 0;                        ///< epochs sent as fp32 before the codec starts
-  /// quantize only: the sender adds to a sample's values what rounding left out at its last
-  /// crossing (EF: arXiv 2401.07788), from a record of the cache that only it keeps.
+  /// quantize and topk only: what the codec leaves out of a sample at a crossing comes with its
+  /// next ones, as feedback_kind says, from records of the cache.
   bool error_feedback = false;
+  FeedbackKind feedback_kind = FeedbackKind::ef;
+  /// topk, topk_delta: the part of a sample's values that is sent, above 0 and up to 1; at least
+  /// one.
+  double topk = 0.1;
+  ChosenValues values = ChosenValues::fp16;
 
   bool operator==(const CodecSettings&) const = default;
 };
 
 /// Whether an end of a boundary keeps something of each sample.
 inline bool has_memory(const CodecSettings& codec) {
-  return codec.kind == CodecKind::delta ||
-         (codec.kind == CodecKind::quantize && codec.error_feedback);
+  return codec.kind == CodecKind::delta || codec.kind == CodecKind::topk_delta ||
+         ((codec.kind == CodecKind::quantize || codec.kind == CodecKind::topk) &&
+          codec.error_feedback);
+}
+
+/// Whether both ends keep the same memory of each sample.
+inline bool has_shared_memory(const CodecSettings& codec) {
+  return has_memory(codec) && (!codec.error_feedback || codec.feedback_kind == FeedbackKind::ef21);
+}
+
+/// Whether it sends a part of each sample's values with their positions.
+inline bool sends_positions(const CodecSettings& codec) {
+  return codec.kind == CodecKind::topk || codec.kind == CodecKind::topk_delta;
+}
+
+/// Whether it sends codes of `bits` bits.
+inline bool sends_codes(const CodecSettings& codec) {
+  return codec.kind == CodecKind::quantize || codec.kind == CodecKind::delta ||
+         (sends_positions(codec) && codec.values == ChosenValues::codes);
 }
 
 enum class MemoryStorage { fp32, fp16, bf16, bits8, bits4, bits2 };

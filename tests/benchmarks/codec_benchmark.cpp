@@ -12,6 +12,7 @@
 #include <ctime>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/codec/codec.hpp"
@@ -127,6 +128,32 @@ std::vector<Case> cases() {
   add("delta 3 token, memory bf16", same, MemoryStorage::bf16);
   add("delta 3 token, memory bits8", same, MemoryStorage::bits8);
   add("delta 3 token, memory bits4", same, MemoryStorage::bits4);
+  const auto topk = [](double part, ChosenValues values) {
+    return [part, values](CodecSettings& s) {
+      s.kind = CodecKind::topk;
+      s.scale = ScaleKind::tile;
+      s.bits = 4;
+      s.topk = part;
+      s.values = values;
+    };
+  };
+  add("topk 50 % fp16", topk(0.5, ChosenValues::fp16));
+  add("topk 10 % fp32", topk(0.1, ChosenValues::fp32));
+  add("topk 10 % fp16", topk(0.1, ChosenValues::fp16));
+  add("topk 10 % codes of 4 bits", topk(0.1, ChosenValues::codes));
+  add("topk 1 % fp16", topk(0.01, ChosenValues::fp16));
+  for (const auto& [name, kind] : {std::pair{"topk 10 % fp16, EF", FeedbackKind::ef},
+                                   std::pair{"topk 10 % fp16, EF21", FeedbackKind::ef21},
+                                   std::pair{"topk 10 % fp16, mixed", FeedbackKind::mixed}})
+    add(name, [&, kind = kind](CodecSettings& s) {
+      topk(0.1, ChosenValues::fp16)(s);
+      s.error_feedback = true;
+      s.feedback_kind = kind;
+    });
+  add("topk_delta 10 % fp16", [&](CodecSettings& s) {
+    topk(0.1, ChosenValues::fp16)(s);
+    s.kind = CodecKind::topk_delta;
+  });
   return all;
 }
 
@@ -141,6 +168,8 @@ struct Bench {
     const ExecSpace exec;
     const std::size_t record = codec->record().bytes(BoundarySide::sender);
     DeviceBytes pool("pool", record * samples), payload("payload", codec->max_payload_bytes());
+    const std::size_t received = codec->record().bytes(BoundarySide::receiver);
+    std::size_t sent = 0;  // bytes of the last payload
     const auto visit_all = [&](std::uint32_t visits, bool encodes) {
       for (int s = 0; s < samples; ++s) {
         Crossing visit;
@@ -152,9 +181,9 @@ struct Bench {
             Kokkos::subview(x_NC, Kokkos::make_pair(row, row + shape.tokens), Kokkos::ALL());
         const MemoryRecords records{pool, {s * record}};
         if (encodes)
-          codec->encode(exec, visit, x, records, payload);
+          sent = codec->encode(exec, visit, x, records, payload);
         else
-          codec->decode(exec, visit, payload, codec->payload_bytes(visit), records, x);
+          codec->decode(exec, visit, payload, sent, records, x);
       }
     };
     Kokkos::parallel_for("deltapipe::Benchmark::fill",
@@ -163,18 +192,18 @@ struct Bench {
     const double encode = seconds_of([&] { visit_all(2, true); });
     visit_all(2, true);
     const double decode = seconds_of([&] { visit_all(2, false); });
-    Crossing one;
-    one.sample_ids = {0};
-    one.tokens = {shape.tokens};
-    one.visits = {2};
     const double elements = static_cast<double>(shape.tokens) * shape.channels * samples;
-    const double payload_bytes = static_cast<double>(codec->payload_bytes(one)) * samples;
-    const double bytes = 4 * elements + 2.0 * static_cast<double>(record) * samples + payload_bytes;
+    const double payload_bytes = static_cast<double>(sent) * samples;
+    const auto bytes_with = [&](std::size_t kept) {
+      return 4 * elements + 2.0 * static_cast<double>(kept) * samples + payload_bytes;
+    };
+    const double sender = bytes_with(record), receiver = bytes_with(received);
     std::printf(
         "%-31s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%\n",
-        test.name, 8 * payload_bytes / elements, bytes / encode / 1e9,
-        100 * bytes / encode / bandwidth, bytes / decode / 1e9, 100 * bytes / decode / bandwidth,
-        100 * 2 * bytes / (encode + decode) / bandwidth);
+        test.name, 8 * payload_bytes / elements, sender / encode / 1e9,
+        100 * sender / encode / bandwidth, receiver / decode / 1e9,
+        100 * receiver / decode / bandwidth,
+        100 * (sender + receiver) / (encode + decode) / bandwidth);
   }
 };
 

@@ -334,6 +334,26 @@ class Compressed(support.TestCase):
         self.assertRegex(said, r"# errors of gradients at each sender: 4\.1\d? kB per sample; ")
         self.assertNotIn("activation cache at", said)
 
+    def test_topk(self):
+        """AQ-SGD with TopK forward, EF21 with TopK backward: memories at both ends."""
+        deck = self.deck(
+            boundary__forward={"codec": "topk_delta", "topk": 0.2, "values": "codes"},
+            boundary__backward={"codec": "topk", "topk": 0.2, "error_feedback": "ef21"},
+            cache={"storage": "fp32", "verify_every": 1})
+        run = self.train(deck, "topk", 2)
+        self.assertTrue(np.isfinite(run.losses).all())
+        self.assertLess(run.losses[-3:].mean(), run.losses[:3].mean() - 0.1)
+        self.same(self.train(deck, "topk-gpipe", 2, ["pipeline.schedule=gpipe"]), run)
+        record = TOKENS * CHANNELS * 4
+        self.same(self.train(deck, "topk-spilled", 2,
+                             [f"cache.budget={3 * record}", "cache.prefetch=1"]), run)
+        # 4 samples a step: 20 % of the values in 16 bits, positions in less than 5 bits each.
+        self.assertLess(run.steps["backward_bytes"].max(), 4 * record * 0.2 * 22 / 32 + 2000)
+        self.assertLess(run.steps["forward_bytes"][3:].max(), 4 * record * 0.2 * 11 / 32 + 2000)
+        said = self.succeed(["check", self.deck_file(deck)]).out
+        self.assertRegex(said, r"# memories of gradients at each boundary end: 4\.1\d? kB per sample; ")
+        self.assertRegex(said, r"# backward .*B, at most")
+
     def test_replicas(self):
         run = self.train(self.deck(pipeline={"stages": 2, "replicas": 2}), "replicas", 4)
         self.assertTrue(np.isfinite(run.losses).all())

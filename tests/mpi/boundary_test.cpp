@@ -37,7 +37,8 @@ BoundaryEndPlan plan_of(CodecKind kind, BoundarySide side, CacheIoThread* io = n
   BoundaryEndPlan plan;
   plan.codec.settings.kind = kind;
   plan.codec.settings.bits = 3;
-  plan.codec.settings.error_feedback = kind == CodecKind::quantize;
+  plan.codec.settings.error_feedback = kind == CodecKind::quantize || kind == CodecKind::topk;
+  if (kind == CodecKind::topk) plan.codec.settings.feedback_kind = FeedbackKind::ef21;
   plan.codec.shape = {kSamples, kTokens, kChannels};
   plan.codec.storage = MemoryStorage::fp32;
   plan.memory.samples = 5;
@@ -222,6 +223,24 @@ TEST_CASE("Errors that only the sender keeps", "[boundary]") {
   if (world_rank() == 1) CHECK(memory.seen == expected);
 }
 
+// The ends compare hashes of each sample's memory at every visit.
+TEST_CASE("Memories of TopK's changes are the same at both ends", "[boundary]") {
+  if (world_size() < 2) return;
+  for (const CodecKind kind : {CodecKind::topk, CodecKind::topk_delta}) {
+    const Result memory = run(kind);
+    const Result spilled = run(kind, true);
+    for (const Result* result : {&memory, &spilled}) {
+      CHECK(result->text.empty());
+      CHECK(result->has_cache == (world_rank() < 2));
+    }
+    CHECK(memory.seen == spilled.seen);
+    CHECK(memory.bytes_sent == spilled.bytes_sent);
+    std::uint64_t total = 0;
+    for (const std::uint64_t bytes : memory.bytes_sent) total += bytes;
+    if (world_rank() == 0) CHECK(total < 9 * 4 * kTokens * kChannels);
+  }
+}
+
 TEST_CASE("Ends with other codecs stop and say so", "[boundary]") {
   if (world_size() < 2) return;
   const Result result = run(CodecKind::row_sparse, false, CodecKind::none);
@@ -297,6 +316,10 @@ TEST_CASE("Memory at the ends of a boundary is what each of them keeps", "[bound
     CHECK(cache_bytes(CodecKind::delta, BoundarySide::sender) == record);
     CHECK(cache_bytes(CodecKind::delta, BoundarySide::receiver) == record);
     CHECK(cache_bytes(CodecKind::row_sparse, BoundarySide::sender) == 0);
+    for (const BoundarySide side : {BoundarySide::sender, BoundarySide::receiver}) {
+      CHECK(cache_bytes(CodecKind::topk, side) == record);
+      CHECK(cache_bytes(CodecKind::topk_delta, side) == record);
+    }
   }
 }
 

@@ -176,6 +176,30 @@ TEST_CASE("the papers' names of codecs are understood") {
   CHECK(effective_deck(s).find("codec = \"delta\"") != std::string::npos);
 }
 
+TEST_CASE("error feedback was a flag before it had kinds") {
+  const auto feedback = [](const std::string& value) {
+    const Settings s = parse_deck(
+        "[boundary.backward]\ncodec = \"topk\"\nerror_feedback = " + value + "\n", "d.toml");
+    CHECK(s.backward == parse_deck(effective_deck(s), "effective.toml").backward);
+    return std::pair(s.backward.error_feedback, s.backward.feedback_kind);
+  };
+  CHECK(feedback("false") == std::pair(false, FeedbackKind::ef));
+  CHECK(feedback("\"none\"") == std::pair(false, FeedbackKind::ef));
+  CHECK(feedback("true") == std::pair(true, FeedbackKind::ef));
+  CHECK(feedback("\"ef\"") == std::pair(true, FeedbackKind::ef));
+  CHECK(feedback("\"ef21\"") == std::pair(true, FeedbackKind::ef21));
+  CHECK(feedback("\"mixed\"") == std::pair(true, FeedbackKind::mixed));
+  const Settings s =
+      parse_deck("", "d.toml",
+                 {"boundary.forward.error_feedback=true", "boundary.forward.topk=0.02",
+                  "boundary.forward.codec=topk", "boundary.forward.values=codes"});
+  CHECK(s.forward.error_feedback);
+  CHECK(s.forward.topk == 0.02);
+  CHECK(s.forward.values == ChosenValues::codes);
+  CHECK_THROWS_WITH(parse_deck("[boundary.forward]\ncodec = true\n", "d.toml"),
+                    Catch::Contains("d.toml:2:"));
+}
+
 TEST_CASE("overrides replace what the deck says") {
   const Settings s =
       parse_deck("[training]\nepochs = 3\n[boundary.forward]\nbits = 4\n", "d.toml",
@@ -402,6 +426,24 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.backward]\nerror_feedback = true\ncodec = \"bf16\"\n",
        {},
        {"d.toml:2:1: boundary.backward: 16-bit values are sent without error feedback"}},
+      {"[boundary.forward]\ncodec = \"topk\"\nvalues = \"codes\"\nscale = \"token\"\n",
+       {},
+       {"d.toml:4:1: boundary.forward: the values that topk chooses have no tokens",
+        "use scale = \"tile\""}},
+      {"[boundary.backward]\ncodec = \"topk_delta\"\n",
+       {},
+       {"d.toml:2:1: boundary.backward.codec cannot be topk_delta", "\"ef21\""}},
+      {"[boundary.forward]\ncodec = \"quantize\"\nerror_feedback = \"mixed\"\n",
+       {},
+       {"d.toml:3:1: boundary.forward: mixed error feedback", "codec = \"topk\""}},
+      {"[boundary.forward]\ncodec = \"topk_delta\"\nerror_feedback = \"ef21\"\n",
+       {},
+       {"d.toml:3:1: boundary.forward: a delta codec's next change"}},
+      {"[boundary.backward]\ncodec = \"topk\"\nerror_feedback = \"ef21\"\n[cache]\nstorage = "
+       "\"8bit\"\n",
+       {},
+       {"d.toml:5:1: what error feedback keeps of gradients is too small"}},
+      {"[boundary.forward]\ntopk = 0\n", {}, {"d.toml:2:"}},
       {"[model.new]\nn_head = 3\n", {}, {"3 heads, 256 channels"}},
       {"[data]\nsequence_length = 2000\n", {}, {"2000 tokens, 1024 positions"}},
       {"[data]\nsequence_length = 1\n", {}, {"use at least 2"}},

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/codec/first_visit.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/error.hpp"
+
+namespace deltapipe::codec {
+
+namespace {
+
+/// FirstVisit::refine: least bits of the first two visits. The second sends what the first left out
+/// along with the change.
+constexpr int kRefineBits = 4;
+
+int refine_bits(const CodecSettings& settings) {
+  return std::max(settings.bits, kRefineBits);
+}
+
+}  // namespace
+
+RowFormat first_visit_format(const CodecSettings& settings, int channels) {
+  DELTAPIPE_ASSERT(settings.first_visit != FirstVisit::zero, "a format of its own");
+  if (settings.first_visit == FirstVisit::fp32) return dense_format(RowKind::fp32);
+  if (settings.first_visit == FirstVisit::fp16) return dense_format(RowKind::fp16);
+  CodecSettings direct = settings;
+  direct.rounding = Rounding::nearest;
+  direct.levels = Levels::symmetric;
+  const int bits = settings.first_visit == FirstVisit::quantize8 ? 8 : refine_bits(settings);
+  return code_format(direct, ScaleKind::tile, bits, channels);
+}
+
+RowFormat refined_format(const CodecSettings& settings, int channels) {
+  RowFormat format = code_format(settings, ScaleKind::tile, refine_bits(settings), channels);
+  format.uses_memory = true;
+  return format;
+}
+
+/// A sample's former visit was an epoch ago: a warm-up that lasted until then left nothing out.
+bool Refinement::first_was_coarse(const Crossing& crossing) const {
+  return warmup_epochs_ == 0 || std::floor(crossing.epoch) - 1 >= warmup_epochs_;
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,722 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// TopK: of each sample the k values of largest magnitude travel with their positions, and the
+// receiver sees zeros elsewhere. C(x) being that:
+//
+//   topk                x^ = C(x)
+//   topk, ef, mixed     x^ = C(x + e), e := x + e - x^ at the sender (arXiv 2401.07788)
+//   topk with ef21      x^ = g + C(x - g), g := x^ at both ends, from zeros
+//   topk_delta          the same from a first visit that is sent whole or in codes: AQ-SGD's
+//                       memories (arXiv 2206.01299) with TopK as its codec
+//
+// Memories and errors of gradients leave the factor Crossing::scale out. NaN and zeros are never
+// chosen; an infinity is chosen before all numbers, is sent as the largest number or code, counts
+// into no scale and leaves no error.
+//
+// Payload: a header for each sample, if any of them is sent so; the blocks of the samples that are
+// not, at a first visit; then those of the others, each its positions and its values.
+#include <algorithm>
+#include <cmath>
+
+#include "core/codec/chosen_values.hpp"
+#include "core/codec/first_visit.hpp"
+#include "core/codec/position_coding.hpp"
+#include "core/codec/topk_selection.hpp"
+
+namespace deltapipe {
+namespace codec {
+namespace {
+
+enum class Keeps { nothing, errors, memory };
+enum Format { first_visit, second_visit, later_visit };
+
+/// Of a sample; zeros where its rows travel in another way.
+struct SampleHeader {
+  std::uint32_t count;  ///< of positions
+  std::uint32_t words;  ///< that the positions take
+  PositionFormat format;
+  std::uint8_t bits;      ///< as PositionCoding has them
+  std::int16_t exponent;  ///< fp16 values: of their power of two; else 0
+
+  KOKKOS_INLINE_FUNCTION PositionCoding coding() const { return {format, bits, words}; }
+};
+static_assert(sizeof(SampleHeader) == 12);
+
+/// k of a sample of so many values.
+KOKKOS_INLINE_FUNCTION std::uint32_t chosen_of(double part, std::uint32_t size) {
+  const double share = std::round(part * static_cast<double>(size));
+  const std::uint32_t k = share < 1 ? 1u : static_cast<std::uint32_t>(share);
+  return k < size ? k : size;
+}
+
+/// What the kernels share.
+struct SparseArguments {
+  RowArguments a;
+  RowFormats formats;
+  ValueCoding values;
+  double part;
+  Positions chosen;
+  std::uint64_t* block_B;  ///< offset of each sample's block in the payload
+
+  KOKKOS_INLINE_FUNCTION bool is_sparse(int b) const {
+    return formats.format[a.samples[b].format].kind == RowKind::sparse;
+  }
+  KOKKOS_INLINE_FUNCTION bool uses_memory(int b) const {
+    return formats.format[a.samples[b].format].uses_memory;
+  }
+  /// Values of sample b among which to choose.
+  KOKKOS_INLINE_FUNCTION std::uint32_t size_of(int b) const {
+    if (!is_sparse(b)) return 0;
+    return static_cast<std::uint32_t>(a.samples[b].tokens) * static_cast<std::uint32_t>(a.channels);
+  }
+  KOKKOS_INLINE_FUNCTION std::uint64_t first_of(int b) const {
+    return static_cast<std::uint64_t>(b) * a.tokens * a.channels;
+  }
+  KOKKOS_INLINE_FUNCTION SampleHeader* headers() const {
+    return reinterpret_cast<SampleHeader*>(a.payload);
+  }
+  KOKKOS_INLINE_FUNCTION std::uint64_t block_bytes(const SampleHeader& header) const {
+    return std::uint64_t{4} * header.words + values.bytes_of(header.count);
+  }
+  KOKKOS_INLINE_FUNCTION MemoryRow row_of(int index) const {
+    const SampleEntry& sample = a.samples[index / a.tokens];
+    return {a.pool + sample.record, a.tokens, index % a.tokens, a.channels, a.scale};
+  }
+};
+
+/// Of the k positions that EF-mixed divides between values and errors, whose.
+enum class Share { all, values, errors };
+
+struct MakeGroups {
+  SparseArguments s;
+  Share share;
+  TopKGroup* group_B;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const int b) const {
+    const std::uint32_t size = s.size_of(b);
+    const std::uint32_t all = size > 0 ? chosen_of(s.part, size) : 0;
+    // Without errors yet, values have all.
+    const std::uint32_t of_errors = s.uses_memory(b) ? all / 2 : 0;
+    std::uint32_t most = all;
+    if (share == Share::values) most = all - of_errors;
+    if (share == Share::errors) most = of_errors;
+    group_B[b] = {s.first_of(b), size, most};
+  }
+};
+
+/// y := x + factor * (what the records hold), for the rows of samples that are sent sparse.
+template <class M>
+struct AddRecords {
+  SparseArguments s;
+  const float* x;  ///< null: zeros
+  float factor;    ///< 1 or -1
+  float* y;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int n = s.a.channels;
+    const int b = index / s.a.tokens;
+    if (!s.is_sparse(b) || index % s.a.tokens >= s.a.samples[b].tokens) return;
+    const RowBuffers buffers = RowBuffers::of(team, n);
+    float* work = buffers.work;
+    if (s.uses_memory(b))
+      load_scaled<M>(team, s.row_of(index), work, buffers.codes);
+    else
+      row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
+    const float* row = x == nullptr ? nullptr : x + static_cast<std::size_t>(index) * n;
+    float* sum = y + static_cast<std::size_t>(index) * n;
+    const float sign = factor;
+    if (row == nullptr)
+      row_for(team, n, [=](int c) { sum[c] = sign * work[c]; });
+    else
+      row_for(team, n, [=](int c) { sum[c] = row[c] + sign * work[c]; });
+  }
+};
+
+/// y := value at the chosen positions.
+struct SetChosen {
+  SparseArguments s;
+  Positions chosen;
+  float value;
+  float* y;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int b = team.league_rank();
+    const std::uint32_t* position = chosen.of(b);
+    float* values = y + s.first_of(b);
+    const float set = value;
+    row_for(team, static_cast<int>(chosen.count_G[b]), [=](int i) { values[position[i]] = set; });
+  }
+};
+
+/// Headers: how positions travel, and the exponent of fp16 values.
+struct WriteHeaders {
+  SparseArguments s;
+  const float* y;
+  const std::uint32_t* nonfinite_B;  ///< null: counted elsewhere
+  const std::uint32_t* largest_B;    ///< magnitudes of the values; null: not known
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int b = team.league_rank();
+    const std::uint32_t size = s.size_of(b);
+    SampleHeader header{};
+    if (size > 0) {
+      const std::uint32_t* position = s.chosen.of(b);
+      header.count = s.chosen.count_G[b];
+      const int count = static_cast<int>(header.count);
+      const PositionCoding coding = choose_positions(team, position, count, size);
+      header.words = coding.words;
+      header.format = coding.format;
+      header.bits = coding.bits;
+      if (s.values.kind == ChosenValues::fp16)
+        header.exponent = static_cast<std::int16_t>(half_exponent(
+            largest_B != nullptr ? largest_B[b] : largest_of(team, b, position, count)));
+    }
+    SampleHeader* written = s.headers() + b;
+    RowSums* sums = s.a.sums + static_cast<std::size_t>(b) * s.a.tokens;
+    const std::uint32_t* nonfinite = nonfinite_B;
+    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+      *written = header;
+      if (nonfinite != nullptr && size > 0) sums->nonfinite += nonfinite[b];
+    });
+  }
+
+  KOKKOS_INLINE_FUNCTION std::uint32_t largest_of(const RowMember& team, int b,
+                                                  const std::uint32_t* position, int count) const {
+    const float* values = y + s.first_of(b);
+    return row_max(team, count, 0u, [=](int i) { return finite_magnitude(values[position[i]]); });
+  }
+};
+
+/// Blocks of sparse samples one after another from `first` on; *end := the last one's.
+struct PlaceBlocks {
+  SparseArguments s;
+  std::uint64_t first;
+  std::uint64_t* end;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const SampleHeader* headers = s.headers();
+    std::uint64_t* block_B = s.block_B;
+    const SparseArguments sparse = s;
+    const std::uint64_t start = first;
+    std::uint64_t* last = end;
+    const int samples = s.a.sample_count;
+    row_scan<std::uint64_t>(
+        team, samples, [=](int b) { return sparse.block_bytes(headers[b]); },
+        [=](int b, std::uint64_t before) {
+          block_B[b] = start + before;
+          if (b + 1 == samples) *last = start + before + sparse.block_bytes(headers[b]);
+        });
+  }
+};
+
+struct WritePositions {
+  SparseArguments s;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int b = team.league_rank();
+    const SampleHeader header = s.headers()[b];
+    write_positions(team, header.coding(), s.chosen.of(b), static_cast<int>(header.count),
+                    reinterpret_cast<std::uint32_t*>(s.a.payload + s.block_B[b]));
+  }
+};
+
+/// One team's row of a sample's chosen values.
+struct ChosenRow {
+  int b;
+  std::uint32_t r;
+  SampleHeader header;
+  int width;  ///< 0: no such row
+  const std::uint32_t* position;
+  std::uint8_t* block;
+
+  KOKKOS_INLINE_FUNCTION static ChosenRow of(const SparseArguments& s, int index, int rows) {
+    ChosenRow row;
+    row.b = index / rows;
+    row.r = static_cast<std::uint32_t>(index % rows);
+    row.header = s.headers()[row.b];
+    row.width = row.r < ValueCoding::rows_of(row.header.count)
+                    ? ValueCoding::width_of(row.header.count, row.r)
+                    : 0;
+    row.position = s.chosen.of(row.b) + static_cast<std::size_t>(row.r) * ValueCoding::kRow;
+    row.block = s.a.payload + s.block_B[row.b] + std::size_t{4} * row.header.words;
+    return row;
+  }
+};
+
+struct WriteValues {
+  SparseArguments s;
+  int rows;  ///< of values a sample, at most
+  const float* y;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const ChosenRow row = ChosenRow::of(s, team.league_rank(), rows);
+    if (row.width == 0) return;
+    const ValueBuffers buffers = ValueBuffers::of(team);
+    const float* values = y + s.first_of(row.b);
+    const std::uint32_t* position = row.position;
+    float* x = buffers.x;
+    row_for_synced(team, row.width, [=](int i) { x[i] = values[position[i]]; });
+    write_values(team, s.values, s.a, s.a.samples[row.b].id, row.header.count, row.r,
+                 row.header.exponent, buffers, row.block);
+  }
+};
+
+/// At the chosen positions y := y + (what was sent), up to the largest numbers, or y - (that).
+struct AddValues {
+  SparseArguments s;
+  int rows;
+  bool adds;
+  float* y;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const ChosenRow row = ChosenRow::of(s, team.league_rank(), rows);
+    if (row.width == 0) return;
+    const ValueBuffers buffers = ValueBuffers::of(team);
+    read_values(team, s.values, row.header.count, row.r, row.header.exponent, buffers, row.block);
+    float* values = y + s.first_of(row.b);
+    const std::uint32_t* position = row.position;
+    const float* sent = buffers.row.work;
+    if (adds)
+      row_for(team, row.width,
+              [=](int i) { values[position[i]] = changed(values[position[i]], 1.0f, sent[i]); });
+    else
+      row_for(team, row.width, [=](int i) { values[position[i]] -= sent[i]; });
+  }
+};
+
+/// y := what the receiver has before values are added: memories or zeros. Padding becomes zeros,
+/// and so do the rows of samples that are not there.
+template <class M>
+struct LoadMemories {
+  SparseArguments s;
+  float* y;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int n = s.a.channels;
+    const int b = index / s.a.tokens;
+    const bool is_there = b < s.a.sample_count;
+    if (is_there && !s.is_sparse(b)) return;
+    float* row = y + static_cast<std::size_t>(index) * n;
+    if (std::is_same_v<M, NoMemory> || !is_there || !s.uses_memory(b) ||
+        index % s.a.tokens >= s.a.samples[b].tokens) {
+      row_for(team, n, [=](int c) { row[c] = 0.0f; });
+      return;
+    }
+    const RowBuffers buffers = RowBuffers::of(team, n);
+    load_scaled<M>(team, s.row_of(index), row, buffers.codes);
+  }
+};
+
+/// Rows of records: what rows of padding and first visits have there, or else store(team, ...).
+template <class M, class Store>
+KOKKOS_FORCEINLINE_FUNCTION void store_row(const RowMember& team, const SparseArguments& s,
+                                           const Store& store) {
+  const int index = team.league_rank();
+  const int n = s.a.channels;
+  const int b = index / s.a.tokens;
+  const int t = index % s.a.tokens;
+  if (!s.is_sparse(b)) return;
+  const RowBuffers buffers = RowBuffers::of(team, n);
+  const MemoryRow record = s.row_of(index);
+  if (t == 0 && !s.uses_memory(b)) clear_record_end<M>(team, record);
+  if (t < s.a.samples[b].tokens) return store(index, record, buffers);
+  if (s.uses_memory(b)) return;
+  float* work = buffers.work;
+  row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
+  M::store(team, record, work, buffers.codes);
+}
+
+/// Memories := y, which the receiver sees; the sender also adds the sums of x - y.
+template <class M>
+struct StoreMemories {
+  SparseArguments s;
+  const float* x;  ///< null at the receiver
+  const float* y;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    store_row<M>(team, s, [&](int index, const MemoryRow& record, const RowBuffers& buffers) {
+      const std::size_t first = static_cast<std::size_t>(index) * record.channels;
+      if (x != nullptr) add_row_sums(team, s.a, index, x + first, y + first);
+      store_scaled<M>(team, record, y + first, buffers.work, buffers.codes);
+    });
+  }
+};
+
+/// Errors := y, what is left of x + e.
+template <class M>
+struct StoreErrors {
+  SparseArguments s;
+  const float* x;
+  const float* y;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    store_row<M>(team, s, [&](int index, const MemoryRow& record, const RowBuffers& buffers) {
+      const int n = record.channels;
+      const float* left = y + static_cast<std::size_t>(index) * n;
+      const float* wanted = x + static_cast<std::size_t>(index) * n;
+      float* work = buffers.work;
+      if (s.uses_memory(index / s.a.tokens))
+        load_scaled<M>(team, record, work, buffers.codes);
+      else
+        row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
+      row_for_synced(team, n, [=](int c) { work[c] = wanted[c] - (left[c] - work[c]); });
+      add_row_sums(team, s.a, index, wanted, work);
+      const float scale = s.a.scale;
+      row_for_synced(team, n, [=](int c) {
+        const float left_out = left[c] / scale;
+        work[c] = is_nonfinite(left_out) ? 0.0f : left_out;
+      });
+      M::store(team, record, work, buffers.codes);
+    });
+  }
+};
+
+struct AddSums {
+  SparseArguments s;
+  const float* y;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int b = index / s.a.tokens;
+    if (!s.is_sparse(b) || index % s.a.tokens >= s.a.samples[b].tokens) return;
+    const std::size_t first = static_cast<std::size_t>(index) * s.a.channels;
+    add_row_sums(team, s.a, index, s.a.x + first, y + first);
+  }
+};
+
+/// Positions from a payload of unknown origin, of which `first` bytes are sure to be there. *wrong
+/// := 1 where it is none of this codec; else *end := its length.
+struct ReadPositions {
+  SparseArguments s;
+  std::uint64_t first;
+  std::uint64_t bytes;
+  std::uint32_t* wrong;
+  std::uint64_t* end;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int b = team.league_rank();
+    std::uint64_t block = first;
+    for (int before = 0; before < b; ++before) block += s.block_bytes(s.headers()[before]);
+    const SampleHeader header = s.headers()[b];
+    const std::uint64_t block_end = block + s.block_bytes(header);
+    const bool fits = is_possible(b, header) && block_end <= bytes;
+    const bool is_last = b + 1 == s.a.sample_count;
+    std::uint32_t* count = s.chosen.count_G + b;
+    std::uint64_t* place = s.block_B + b;
+    std::uint32_t* flaw = wrong;
+    std::uint64_t* length = end;
+    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+      *count = header.count;
+      *place = block;
+      if (is_last) *length = block_end;
+      if (!fits) *flaw = 1;
+    });
+    if (!fits || header.count == 0) return;
+    read_positions(team, header.coding(), reinterpret_cast<std::uint32_t*>(s.a.payload + block),
+                   header.count, s.size_of(b), s.chosen.of(b), flaw);
+  }
+
+  KOKKOS_INLINE_FUNCTION bool is_possible(int b, const SampleHeader& header) const {
+    const std::uint32_t size = s.size_of(b);
+    if (size == 0)
+      return header.count == 0 && header.words == 0 && header.format == PositionFormat::all &&
+             header.bits == 0 && header.exponent == 0;
+    const int exponent = header.exponent;
+    const bool is_half = s.values.kind == ChosenValues::fp16;
+    return header.count <= chosen_of(s.part, size) && exponent >= (is_half ? -126 : 0) &&
+           exponent <= (is_half ? 126 : 0) &&
+           is_position_coding(header.coding(), header.count, size);
+  }
+};
+
+RowFormat sparse_format(bool uses_memory) {
+  RowFormat format;
+  format.kind = RowKind::sparse;
+  format.uses_memory = uses_memory;
+  return format;
+}
+
+RowFormats formats_of(const CodecSettings& settings, int channels, Keeps keeps) {
+  RowFormats formats;
+  formats.format[first_visit] = sparse_format(false);
+  formats.format[second_visit] = sparse_format(keeps != Keeps::nothing);
+  formats.format[later_visit] = sparse_format(keeps != Keeps::nothing);
+  if (keeps == Keeps::memory) {
+    if (settings.first_visit != FirstVisit::zero)
+      formats.format[first_visit] = first_visit_format(settings, channels);
+    if (settings.first_visit == FirstVisit::refine)
+      formats.format[second_visit] = refined_format(settings, channels);
+  }
+  return formats;
+}
+
+/// M: rows of errors or memories.
+template <class M, Keeps keeps>
+class TopKCodec final
+    : public QuantizedCodec<std::conditional_t<keeps == Keeps::memory, M, NoMemory>> {
+  using Base = QuantizedCodec<std::conditional_t<keeps == Keeps::memory, M, NoMemory>>;
+  using RowCodec::samples;
+  using RowCodec::shape_;
+
+ public:
+  TopKCodec(const CodecSettings& settings, const CodecShape& shape, MemoryStorage storage)
+      : Base(shape, settings_hash(settings, shape, storage, 1),
+             formats_of(settings, shape.channels, keeps)),
+        part_(settings.topk),
+        mixes_(keeps == Keeps::errors && settings.feedback_kind == FeedbackKind::mixed),
+        refinement_(settings),
+        values_(ValueCoding::of(settings)),
+        record_bytes_(keeps == Keeps::nothing ? 0 : record_bytes_of<M>(shape)),
+        most_(chosen_of(part_, static_cast<std::uint32_t>(shape.tokens) *
+                                   static_cast<std::uint32_t>(shape.channels))),
+        selection_(shape.max_samples, values_of(1)),
+        chosen_(shape.max_samples, most_),
+        y_(uninitialized("deltapipe::TopKCodec::values"), values_of(shape.max_samples)),
+        group_B_(uninitialized("deltapipe::TopKCodec::groups"), shape.max_samples),
+        block_B_(uninitialized("deltapipe::TopKCodec::blocks"), shape.max_samples),
+        result_("deltapipe::TopKCodec::result", 2),
+        host_result_("deltapipe::TopKCodec::host_result", 2) {
+    if (!mixes_) return;
+    errors_ = Vector<float>(uninitialized("deltapipe::TopKCodec::errors"), y_.size());
+    of_errors_ = PositionLists(shape.max_samples, most_);
+  }
+
+  bool waits() const override { return true; }
+  RecordLayout record() const override {
+    if (keeps == Keeps::errors) return {.sender_bytes = record_bytes_};
+    if (keeps == Keeps::memory) return {.shared_bytes = record_bytes_};
+    return {};
+  }
+  std::size_t max_payload_bytes() const override {
+    std::size_t largest = 0;
+    for (int f = 0; f < RowFormats::kCount; ++f)
+      largest = std::max(largest, round_up(block_bytes(f, shape_.tokens), 4));
+    return shape_.max_samples * (sizeof(SampleHeader) + largest);
+  }
+  std::size_t memory_bytes() const override {
+    return Base::memory_bytes() + selection_.memory_bytes() + chosen_.memory_bytes() +
+           of_errors_.memory_bytes() + bytes_of_view(y_) + bytes_of_view(errors_) +
+           bytes_of_view(group_B_) + bytes_of_view(block_B_) + bytes_of_view(result_) +
+           bytes_of_view(host_result_);
+  }
+
+ private:
+  std::size_t values_of(int count) const {
+    return static_cast<std::size_t>(count) * shape_.tokens * shape_.channels;
+  }
+  bool is_sparse(int format) const {
+    return Base::formats().format[format].kind == RowKind::sparse;
+  }
+
+  /// Errors: both formats look the same on the wire, so that the receiver need not know the visits.
+  int format_of(const Crossing& crossing, std::size_t b) const override {
+    if (keeps == Keeps::nothing || crossing.visits[b] == 0) return first_visit;
+    return keeps == Keeps::memory && refinement_.refines_now(crossing, b) ? second_visit
+                                                                          : later_visit;
+  }
+  bool has_fixed_length(int format) const override { return !is_sparse(format); }
+  std::size_t block_bytes(int format, int tokens) const override {
+    if (!is_sparse(format)) return Base::block_bytes(format, tokens);
+    if (tokens == 0) return 0;
+    const auto size =
+        static_cast<std::uint32_t>(tokens) * static_cast<std::uint32_t>(shape_.channels);
+    const std::uint32_t most = chosen_of(part_, size);
+    return std::size_t{4} * max_position_words(most, size) + values_.bytes_of(most);
+  }
+  std::size_t front_bytes(const Crossing& crossing) const override {
+    for (std::size_t b = 0; b < crossing.samples(); ++b)
+      if (is_sparse(format_of(crossing, b))) return sizeof(SampleHeader) * crossing.samples();
+    return 0;
+  }
+  int sparse_samples() const {
+    int count = 0;
+    for (const SampleEntry& sample : samples()) count += is_sparse(sample.format) ? 1 : 0;
+    return count;
+  }
+  bool has_dense_samples() const { return sparse_samples() < static_cast<int>(samples().size()); }
+  /// Where the first sparse sample's block begins.
+  std::size_t sparse_begin() const {
+    std::size_t begin = sizeof(SampleHeader) * samples().size();
+    for (const SampleEntry& sample : samples())
+      if (!is_sparse(sample.format))
+        begin += round_up(Base::block_bytes(sample.format, sample.tokens), 4);
+    return begin;
+  }
+  SparseArguments sparse(const RowArguments& arguments) const {
+    return {arguments, Base::formats(), values_, part_, chosen_.view(), block_B_.data()};
+  }
+  int value_rows() const {
+    return static_cast<int>(ValueCoding::rows_of(static_cast<std::uint32_t>(most_)));
+  }
+
+  std::size_t run_encode(const ExecSpace& exec, const RowArguments& a,
+                         std::size_t max_bytes) override {
+    if (has_dense_samples()) Base::run_encode(exec, a, max_bytes);
+    if (sparse_samples() == 0) return max_bytes;
+    const SparseArguments s = sparse(a);
+    const float* values = choose(exec, s);
+    const RowPolicy by_sample = row_policy(exec, a.sample_count);
+    const bool counts = keeps == Keeps::nothing && !a.measure;
+    Kokkos::parallel_for("deltapipe::TopKCodec::write_headers", by_sample,
+                         WriteHeaders{s, values, counts ? selection_.nonfinite_G() : nullptr,
+                                      mixes_ ? nullptr : selection_.largest_G()});
+    Kokkos::parallel_for("deltapipe::TopKCodec::place_blocks", row_policy(exec, 1),
+                         PlaceBlocks{s, sparse_begin(), result_.data()});
+    Kokkos::parallel_for("deltapipe::TopKCodec::write_positions", by_sample, WritePositions{s});
+    Kokkos::parallel_for("deltapipe::TopKCodec::write_values", by_value_row(exec, a),
+                         WriteValues{s, value_rows(), values});
+    keep(exec, s);
+    Kokkos::deep_copy(exec, host_result_, result_);
+    exec.fence();
+    return host_result_(0);
+  }
+
+  /// Finds the positions to send, and returns the values to send of them.
+  const float* choose(const ExecSpace& exec, const SparseArguments& s) {
+    const float* values = s.a.x;
+    if constexpr (keeps != Keeps::nothing) {
+      const float sign = keeps == Keeps::errors ? 1.0f : -1.0f;
+      Kokkos::parallel_for("deltapipe::TopKCodec::add_records", by_row(exec, s.a),
+                           AddRecords<M>{s, s.a.x, sign, y_.data()});
+      values = y_.data();
+    }
+    if (mixes_)
+      choose_mixed(exec, s);
+    else
+      select(exec, s, Share::all, values, s.chosen);
+    return values;
+  }
+
+  void select(const ExecSpace& exec, const SparseArguments& s, Share share, const float* values,
+              const Positions& chosen) {
+    Kokkos::parallel_for("deltapipe::TopKCodec::groups",
+                         Kokkos::RangePolicy<ExecSpace>(exec, 0, s.a.sample_count),
+                         MakeGroups{s, share, group_B_.data()});
+    selection_.select(exec, s.a.sample_count, group_B_.data(), values, chosen);
+  }
+
+  /// The largest values, then the largest errors elsewhere; both in one ascending list.
+  void choose_mixed(const ExecSpace& exec, const SparseArguments& s) {
+    const RowPolicy by_sample = row_policy(exec, s.a.sample_count);
+    const Positions of_errors = of_errors_.view();
+    select(exec, s, Share::values, s.a.x, s.chosen);
+    Kokkos::parallel_for("deltapipe::TopKCodec::load_errors", by_row(exec, s.a),
+                         AddRecords<M>{s, nullptr, 1.0f, errors_.data()});
+    Kokkos::parallel_for("deltapipe::TopKCodec::drop_chosen", by_sample,
+                         SetChosen{s, s.chosen, 0.0f, errors_.data()});
+    select(exec, s, Share::errors, errors_.data(), of_errors);
+    Kokkos::deep_copy(exec, errors_, 0.0f);
+    Kokkos::parallel_for("deltapipe::TopKCodec::mark_values", by_sample,
+                         SetChosen{s, s.chosen, 1.0f, errors_.data()});
+    Kokkos::parallel_for("deltapipe::TopKCodec::mark_errors", by_sample,
+                         SetChosen{s, of_errors, 1.0f, errors_.data()});
+    select(exec, s, Share::all, errors_.data(), s.chosen);
+  }
+
+  /// Brings the sender's records and sums up to date.
+  void keep(const ExecSpace& exec, const SparseArguments& s) {
+    if (keeps == Keeps::nothing && !s.a.measure) return;
+    if constexpr (keeps != Keeps::errors)
+      load_memories(exec, s, s.a.sample_count * s.a.tokens, y_.data());
+    Kokkos::parallel_for("deltapipe::TopKCodec::add_values", by_value_row(exec, s.a),
+                         AddValues{s, value_rows(), keeps != Keeps::errors, y_.data()});
+    if constexpr (keeps == Keeps::nothing)
+      Kokkos::parallel_for("deltapipe::TopKCodec::add_sums", by_row(exec, s.a),
+                           AddSums{s, y_.data()});
+    if constexpr (keeps == Keeps::errors)
+      Kokkos::parallel_for("deltapipe::TopKCodec::store_errors", by_row(exec, s.a),
+                           StoreErrors<M>{s, s.a.x, y_.data()});
+    if constexpr (keeps == Keeps::memory)
+      Kokkos::parallel_for("deltapipe::TopKCodec::store_memories", by_row(exec, s.a),
+                           StoreMemories<M>{s, s.a.x, y_.data()});
+  }
+
+  std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing, const RowArguments& a,
+                             std::size_t bytes) override {
+    if (sparse_samples() == 0) return this->payload_bytes(crossing);
+    const std::size_t begin = sparse_begin();
+    if (bytes < begin) return begin;
+    Kokkos::deep_copy(exec, result_, std::uint64_t{0});
+    Kokkos::parallel_for(
+        "deltapipe::TopKCodec::read_positions", row_policy(exec, a.sample_count),
+        ReadPositions{sparse(a), begin, bytes, reinterpret_cast<std::uint32_t*>(result_.data() + 1),
+                      result_.data()});
+    Kokkos::deep_copy(exec, host_result_, result_);
+    exec.fence();
+    if (host_result_(1) != 0)
+      RowCodec::refuse(crossing, "is not one of codec topk",
+                       "its headers and positions contradict each other");
+    return host_result_(0);
+  }
+
+  void run_decode(const ExecSpace& exec, int rows, const RowArguments& a) override {
+    if (has_dense_samples()) Base::run_decode(exec, rows, a);
+    const SparseArguments s = sparse(a);
+    load_memories(exec, s, rows, a.x);
+    if (sparse_samples() == 0) return;
+    Kokkos::parallel_for("deltapipe::TopKCodec::decode", by_value_row(exec, a),
+                         AddValues{s, value_rows(), true, a.x});
+    if constexpr (keeps == Keeps::memory)
+      Kokkos::parallel_for("deltapipe::TopKCodec::store_memories", by_row(exec, a),
+                           StoreMemories<M>{s, nullptr, a.x});
+  }
+
+  void load_memories(const ExecSpace& exec, const SparseArguments& s, int rows, float* y) const {
+    using Seen = std::conditional_t<keeps == Keeps::memory, M, NoMemory>;
+    Kokkos::parallel_for("deltapipe::TopKCodec::load_memories",
+                         row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
+                         LoadMemories<Seen>{s, y});
+  }
+  RowPolicy by_row(const ExecSpace& exec, const RowArguments& a) const {
+    return row_policy(exec, a.sample_count * a.tokens, RowBuffers::bytes(shape_.channels));
+  }
+  RowPolicy by_value_row(const ExecSpace& exec, const RowArguments& a) const {
+    return row_policy(exec, a.sample_count * value_rows(), ValueBuffers::bytes());
+  }
+
+  const double part_;
+  const bool mixes_;
+  const Refinement refinement_;
+  const ValueCoding values_;
+  const std::size_t record_bytes_;
+  const std::size_t most_;  ///< positions of a sample
+  TopKSelection selection_;
+  PositionLists chosen_;
+  Vector<float> y_;                ///< what is chosen from; then what is seen or left
+  Vector<float> errors_;           ///< EF-mixed
+  PositionLists of_errors_{1, 0};  ///< EF-mixed
+  Vector<TopKGroup> group_B_;
+  Vector<std::uint64_t> block_B_;
+  Vector<std::uint64_t> result_;  ///< length of a payload; whether it is wrong
+  HostVector<std::uint64_t> host_result_;
+};
+
+template <Keeps keeps>
+struct MakeTopK {
+  const CodecSettings& settings;
+  const CodecShape& shape;
+
+  template <MemoryStorage storage>
+  std::unique_ptr<Codec> operator()() const {
+    return std::make_unique<TopKCodec<Memory<storage>, keeps>>(settings, shape, storage);
+  }
+};
+
+std::unique_ptr<Codec> make_topk(const CodecSettings& settings, const CodecShape& shape,
+                                 MemoryStorage storage) {
+  if (has_shared_memory(settings))
+    return with_storage(storage, MakeTopK<Keeps::memory>{settings, shape});
+  if (has_memory(settings)) return with_storage(storage, MakeTopK<Keeps::errors>{settings, shape});
+  return std::make_unique<TopKCodec<NoMemory, Keeps::nothing>>(settings, shape, storage);
+}
+
+}  // namespace
+}  // namespace codec
+
+void register_topk_codec(CodecRegistry& registry) {
+  registry.add(CodecKind::topk, codec::make_topk);
+  registry.add(CodecKind::topk_delta, codec::make_topk);
+}
+
+}  // namespace deltapipe

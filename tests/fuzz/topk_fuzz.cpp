@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Payloads of codec topk: bytes as they are, or a right payload with some of them changed. The
+// first byte chooses settings, the second one how the others are used.
+#include <Kokkos_Core.hpp>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "core/codec/codec.hpp"
+#include "support.hpp"
+
+using namespace deltapipe;
+
+namespace {
+
+constexpr CodecShape kShape{3, 12, 25};
+constexpr float kUntouched = 77;
+
+/// A receiver, and a payload that it takes.
+struct End {
+  explicit End(unsigned choice)
+      : codec(make_codec(settings_of(choice), kShape, MemoryStorage::fp32)),
+        pool("deltapipe::Fuzz::pool", 3 * codec->record().bytes(BoundarySide::sender)),
+        x("deltapipe::Fuzz::x", kShape.max_samples * kShape.tokens, kShape.channels),
+        payload("deltapipe::Fuzz::payload", codec->max_payload_bytes()) {
+    crossing.sample_ids = {0, 1, 2};
+    crossing.tokens = {12, 0, 7};
+    // The third sample is at its first visit where that differs from later ones.
+    crossing.visits = {3, 3, has_memory(settings_of(choice)) ? 0u : 3u};
+    std::mt19937 random(choice);
+    std::normal_distribution<float> normal;
+    for (std::size_t i = 0; i < x.size(); ++i) x.data()[i] = normal(random);
+    const std::size_t bytes =
+        codec->encode(ExecSpace(), crossing, x, records(BoundarySide::sender), payload);
+    right.assign(payload.data(), payload.data() + bytes);
+  }
+
+  static CodecSettings settings_of(unsigned choice) {
+    CodecSettings settings;
+    settings.kind = choice / 12 % 3 == 1 ? CodecKind::topk_delta : CodecKind::topk;
+    settings.error_feedback = choice / 12 % 3 == 2;
+    settings.feedback_kind = FeedbackKind::ef21;
+    settings.values = static_cast<ChosenValues>(choice % 3);
+    settings.topk = std::array{1.0, 0.4, 0.1, 0.004}[choice / 3 % 4];
+    settings.bits = 3;
+    settings.tile = 24;
+    return settings;
+  }
+  MemoryRecords records(BoundarySide side) const {
+    const std::size_t bytes = codec->record().bytes(side);
+    if (bytes == 0) return {};
+    return {pool, {0, bytes, 2 * bytes}};
+  }
+
+  std::unique_ptr<Codec> codec;
+  DeviceBytes pool;
+  Activations x;
+  DeviceBytes payload;
+  Crossing crossing;
+  std::vector<std::uint8_t> right;
+};
+
+End& end_of(unsigned choice) {
+  static const Kokkos::ScopeGuard kokkos;
+  static std::map<unsigned, std::unique_ptr<End>> ends;
+  std::unique_ptr<End>& end = ends[choice];
+  if (!end) end = std::make_unique<End>(choice);
+  return *end;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 2) return 0;
+  End& end = end_of(data[0] % 36u);
+  std::vector<std::uint8_t> bytes(data + 2, data + size);
+  if (data[1] % 4 != 0) {
+    bytes = end.right;
+    for (std::size_t i = 2; i + 3 <= size; i += 3)  // place and what to change there
+      bytes[(data[i] * std::size_t{256} + data[i + 1]) % bytes.size()] ^= data[i + 2];
+    if (data[1] % 4 == 3) bytes.resize(bytes.size() - std::min(bytes.size(), size % 64));
+  }
+  // A buffer of just that size, so that reading beyond it is seen.
+  const std::unique_ptr<std::uint32_t[]> buffer(new std::uint32_t[(bytes.size() + 3) / 4]);
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::uint8_t*>(buffer.get()));
+  const DeviceBytes payload(reinterpret_cast<std::uint8_t*>(buffer.get()), bytes.size());
+  std::fill_n(end.x.data(), end.x.size(), kUntouched);
+  const bool taken = fuzz::takes([&] {
+    end.codec->decode(ExecSpace(), end.crossing, payload, bytes.size(),
+                      end.records(BoundarySide::receiver), end.x);
+  });
+  const bool remembers = end.codec->record().shared_bytes > 0;
+  for (std::size_t i = 0; i < end.x.size(); ++i) {
+    const float value = end.x.data()[i];
+    if (!taken) fuzz::expect(value == kUntouched);
+    if (taken && remembers) fuzz::expect(std::isfinite(value));
+  }
+  return 0;
+}

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// TopK and quantised values with what the ends keep: EF, EF-mixed and EF21 (arXiv 2401.07788), and
+// AQ-SGD (arXiv 2206.01299) with TopK as its codec.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "core/codec/codec.hpp"
+#include "support/codec_link.hpp"
+#include "support/codec_reference.hpp"
+#include "support/topk_reference.hpp"
+
+using namespace deltapipe;
+using namespace deltapipe::test;
+
+namespace {
+
+using Floats = std::vector<float>;
+
+CodecSettings topk(double part, bool feedback, FeedbackKind kind = FeedbackKind::ef) {
+  CodecSettings settings;
+  settings.kind = CodecKind::topk;
+  settings.topk = part;
+  settings.values = ChosenValues::fp32;
+  settings.error_feedback = feedback;
+  settings.feedback_kind = kind;
+  return settings;
+}
+
+CodecSettings topk_delta(double part, FirstVisit first_visit) {
+  CodecSettings settings = topk(part, false);
+  settings.kind = CodecKind::topk_delta;
+  settings.first_visit = first_visit;
+  return settings;
+}
+
+constexpr CodecShape kShape{2, 3, 37};
+constexpr std::size_t kSampleValues = 3 * 37;
+
+/// Samples are first seen at different steps; sample 1 has two valid tokens.
+const std::vector<std::vector<std::uint64_t>> kSteps = {{0, 1}, {1, 2}, {2, 0}, {1}, {0, 1}, {2}};
+
+std::vector<int> tokens_of(const std::vector<std::uint64_t>& ids) {
+  std::vector<int> tokens;
+  for (const std::uint64_t id : ids) tokens.push_back(id == 1 ? 2 : 3);
+  return tokens;
+}
+
+/// Values of a sample that drift from step to step.
+Floats values_of(std::uint64_t id, int step) {
+  std::mt19937 random(static_cast<unsigned>(id + 1));
+  std::normal_distribution<float> normal;
+  Floats x(static_cast<std::size_t>(id == 1 ? 2 : 3) * 37);
+  for (float& value : x) value = normal(random);
+  random.seed(static_cast<unsigned>(1000 + step * 10 + static_cast<int>(id)));
+  for (float& value : x) value += 0.2f * normal(random);
+  return x;
+}
+
+Floats rows_of(const std::vector<std::uint64_t>& ids, int step) {
+  Floats rows(2 * kSampleValues, std::nanf(""));
+  for (std::size_t b = 0; b < ids.size(); ++b) {
+    const Floats x = values_of(ids[b], step);
+    std::copy(x.begin(), x.end(), rows.begin() + static_cast<std::ptrdiff_t>(b * kSampleValues));
+  }
+  return rows;
+}
+
+Floats sample_of(const Floats& rows, std::size_t b, std::size_t size) {
+  const auto first = rows.begin() + static_cast<std::ptrdiff_t>(b * kSampleValues);
+  return {first, first + static_cast<std::ptrdiff_t>(size)};
+}
+
+/// The record of a sample: its values, and zeros for padding.
+Floats padded(Floats values) {
+  values.resize(kSampleValues);
+  return values;
+}
+
+Floats sum(const Floats& a, const Floats& b, float factor = 1) {
+  Floats result(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) result[i] = a[i] + factor * b[i];
+  return result;
+}
+
+double norm2(const Floats& x) {
+  double total = 0;
+  for (const float value : x) total += double{value} * value;
+  return total;
+}
+
+/// Runs kSteps; check(id, x, what the receiver saw) is called for every visit.
+template <class Check>
+void visit_all(CodecLink& link, const Check& check) {
+  for (int step = 0; step < static_cast<int>(kSteps.size()); ++step) {
+    const auto& ids = kSteps[static_cast<std::size_t>(step)];
+    const Floats seen = link.cross(ids, tokens_of(ids), rows_of(ids, step));
+    for (std::size_t b = 0; b < ids.size(); ++b) {
+      CAPTURE(step, b);
+      const Floats x = values_of(ids[b], step);
+      check(ids[b], x, sample_of(seen, b, x.size()));
+      for (std::size_t i = x.size(); i < kSampleValues; ++i)
+        REQUIRE(seen[b * kSampleValues + i] == 0);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("topk with error feedback is its formula, to the bit", "[codec][topk][feedback]") {
+  const double part = GENERATE(0.5, 0.1, 0.02);
+  CodecLink link(topk(part, true), kShape, MemoryStorage::fp32, 3);
+  std::map<std::uint64_t, Floats> errors;
+  visit_all(link, [&](std::uint64_t id, const Floats& x, const Floats& seen) {
+    Floats& e = errors[id];
+    e.resize(x.size());
+    const Floats wanted = sum(x, e);
+    REQUIRE(seen == naive_sparse(wanted, naive_k(part, x.size())));
+    e = sum(wanted, seen, -1);
+    REQUIRE(link.floats(id) == padded(e));
+  });
+}
+
+TEST_CASE("mixed feedback shares topk's positions between values and errors",
+          "[codec][topk][feedback]") {
+  const double part = GENERATE(0.5, 0.1, 0.02);
+  CodecLink link(topk(part, true, FeedbackKind::mixed), kShape, MemoryStorage::fp32, 3);
+  std::map<std::uint64_t, Floats> errors;
+  int from_errors = 0;
+  visit_all(link, [&](std::uint64_t id, const Floats& x, const Floats& seen) {
+    const bool is_first = errors.count(id) == 0;
+    Floats& e = errors[id];
+    e.resize(x.size());
+    const std::size_t k = naive_k(part, x.size());
+    const std::size_t of_errors = is_first ? 0 : k / 2;
+    const auto of_values = naive_topk(x, k - of_errors);
+    Floats rest = e;
+    for (const std::uint32_t i : of_values) rest[i] = 0;
+    const Floats wanted = sum(x, e);
+    Floats expected(x.size());
+    for (const std::uint32_t i : of_values) expected[i] = wanted[i];
+    for (const std::uint32_t i : naive_topk(rest, of_errors)) {
+      expected[i] = wanted[i];
+      ++from_errors;
+    }
+    REQUIRE(seen == expected);
+    e = sum(wanted, seen, -1);
+    REQUIRE(link.floats(id) == padded(e));
+  });
+  CHECK(from_errors > 0);
+}
+
+TEST_CASE("topk with EF21 is its formula at both ends", "[codec][topk][feedback]") {
+  const double part = GENERATE(0.5, 0.1, 0.02);
+  CodecLink link(topk(part, true, FeedbackKind::ef21), kShape, MemoryStorage::fp32, 3);
+  std::map<std::uint64_t, Floats> memories;
+  visit_all(link, [&](std::uint64_t id, const Floats& x, const Floats& seen) {
+    Floats& g = memories[id];
+    g.resize(x.size());
+    const std::size_t k = naive_k(part, x.size());
+    const Floats change = sum(x, g, -1);
+    g = sum(g, naive_sparse(change, k));
+    REQUIRE(seen == g);
+    REQUIRE(link.floats(id) == padded(g));
+    const double rest = 1 - static_cast<double>(k) / static_cast<double>(x.size());
+    REQUIRE(norm2(sum(x, g, -1)) <= rest * norm2(change) * (1 + 1e-6));
+  });
+}
+
+TEST_CASE("AQ-SGD with TopK keeps the same memories at both ends", "[codec][topk]") {
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                                MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
+  const auto first_visit =
+      GENERATE(FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8, FirstVisit::refine);
+  const auto values = GENERATE(ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes);
+  CodecSettings settings = topk_delta(0.2, first_visit);
+  settings.values = values;
+  settings.bits = 3;
+  settings.tile = 24;
+  CodecLink link(settings, kShape, storage, 3);
+  std::map<std::uint64_t, Floats> memories;
+  std::map<std::uint64_t, int> visits;
+  visit_all(link, [&](std::uint64_t id, const Floats& x, const Floats& seen) {
+    const int visit = visits[id]++;
+    const double error = norm2(sum(x, seen, -1));
+    if (visit == 0) {
+      const double most = first_visit == FirstVisit::fp32     ? 0
+                          : first_visit == FirstVisit::refine ? 0.01
+                                                              : 1e-4;
+      CHECK(error <= most * norm2(x));
+    } else if (storage == MemoryStorage::fp32) {
+      const Floats change = sum(x, memories[id], -1);
+      const bool dense = visit == 1 && first_visit == FirstVisit::refine;
+      if (!dense && values == ChosenValues::fp32)
+        CHECK(seen == sum(memories[id], naive_sparse(change, naive_k(0.2, x.size()))));
+      CHECK(error <= (dense ? 0.05 : 0.8) * norm2(change));
+    }
+    memories[id] = seen;
+    if (storage == MemoryStorage::fp32) CHECK(link.floats(id) == padded(seen));
+  });
+}
+
+TEST_CASE("EF21 with quantised values is its formula at both ends", "[codec][feedback]") {
+  const int bits = GENERATE(2, 3, 8);
+  const auto scale = GENERATE(ScaleKind::token, ScaleKind::tile);
+  CodecSettings settings;
+  settings.kind = CodecKind::quantize;
+  settings.bits = bits;
+  settings.scale = scale;
+  settings.tile = 16;
+  settings.error_feedback = true;
+  settings.feedback_kind = FeedbackKind::ef21;
+  CodecLink link(settings, kShape, MemoryStorage::fp32, 3);
+  std::map<std::uint64_t, Floats> memories;
+  visit_all(link, [&](std::uint64_t id, const Floats& x, const Floats& seen) {
+    Floats& g = memories[id];
+    g.resize(x.size());
+    const Floats change = sum(x, g, -1);
+    const int width = scale == ScaleKind::token ? 37 : 16;
+    for (std::size_t row = 0; row < x.size(); row += 37)
+      for (int first = 0; first < 37; first += width) {
+        const auto begin = change.begin() + static_cast<std::ptrdiff_t>(row) + first;
+        const Floats tile(begin, begin + std::min(width, 37 - first));
+        const Quantized q = naive_quantize(tile, bits, settings.levels);
+        for (std::size_t i = 0; i < tile.size(); ++i)
+          g[row + static_cast<std::size_t>(first) + i] += static_cast<float>(q.level[i]) * q.step;
+      }
+    REQUIRE(seen == g);
+    REQUIRE(link.floats(id) == padded(g));
+  });
+}
+
+TEST_CASE("what topk leaves out comes later", "[codec][topk][feedback]") {
+  const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
+  const CodecShape shape{1, 1, 100};
+  CodecLink link(topk(0.05, true, kind), shape, MemoryStorage::fp16);
+  CodecLink without(topk(0.05, false), shape, MemoryStorage::fp16);
+  Floats x(100);
+  for (int i = 0; i < 100; ++i)
+    x[static_cast<std::size_t>(i)] = std::sin(static_cast<float>(3 * i + 1));
+  const auto miss = [&](CodecLink& ends) {
+    std::vector<double> total(100);
+    Floats seen;
+    constexpr int kVisits = 200;
+    for (int visit = 0; visit < kVisits; ++visit) {
+      seen = ends.cross({0}, {1}, x);
+      for (std::size_t i = 0; i < 100; ++i) total[i] += seen[i];
+    }
+    double largest = 0;  // EF's values add up to what was to come, EF21's last one is it
+    for (std::size_t i = 0; i < 100; ++i)
+      largest = std::max(largest, kind == FeedbackKind::ef21 && &ends == &link
+                                      ? std::abs(double{seen[i]} - x[i])
+                                      : std::abs(total[i] / kVisits - x[i]));
+    return largest;
+  };
+  CHECK(miss(link) < (kind == FeedbackKind::ef21 ? 0.01 : 0.25));
+  CHECK(miss(without) > 0.9);
+}
+
+// With powers of two everything else is the same to the bit.
+TEST_CASE("memories and errors do not depend on the step's scale", "[codec][topk][feedback]") {
+  const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
+  const auto codec = GENERATE(CodecKind::topk, CodecKind::quantize);
+  if (codec == CodecKind::quantize && kind == FeedbackKind::mixed) return;
+  CodecSettings settings = topk(0.2, true, kind);
+  settings.kind = codec;
+  const CodecShape shape{1, 2, 40};
+  CodecLink plain(settings, shape, MemoryStorage::fp32),
+      scaled(settings, shape, MemoryStorage::fp32);
+  for (int visit = 0; visit < 6; ++visit) {
+    CAPTURE(visit);
+    const float factor = std::ldexp(1.0f, visit % 2 == 0 ? 0 : -7);
+    Floats x(80), y(80);
+    for (std::size_t i = 0; i < 80; ++i) {
+      x[i] = std::cos(static_cast<float>(static_cast<int>(i * i) + visit));
+      y[i] = factor * x[i];
+    }
+    scaled.crossing.scale = factor;
+    const Floats expected = plain.cross({0}, {2}, x);
+    Floats seen = scaled.cross({0}, {2}, y);
+    for (float& value : seen) value /= factor;
+    CHECK(seen == expected);
+    CHECK(scaled.floats(0) == plain.floats(0));
+  }
+}
+
+// Both ends multiply and divide alike, whatever the factor.
+TEST_CASE("memories are the same at both ends at any scale", "[codec][topk][feedback]") {
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bits8);
+  const auto codec = GENERATE(CodecKind::topk, CodecKind::quantize);
+  CodecSettings settings = topk(0.3, true, FeedbackKind::ef21);
+  settings.kind = codec;
+  settings.values = ChosenValues::fp16;
+  CodecLink link(settings, kShape, storage, 3);
+  double scale = 1e-4;
+  visit_all(link, [&](std::uint64_t, const Floats&, const Floats&) {
+    link.crossing.scale = scale *= 1.37;
+  });
+}
+
+TEST_CASE("a warm-up leaves no error and fills memories", "[codec][topk][feedback]") {
+  const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
+  const auto codec = GENERATE(CodecKind::topk, CodecKind::quantize, CodecKind::topk_delta);
+  if (codec == CodecKind::quantize && kind == FeedbackKind::mixed) return;
+  if (codec == CodecKind::topk_delta && kind != FeedbackKind::ef) return;
+  CodecSettings settings = topk(0.1, codec != CodecKind::topk_delta, kind);
+  settings.kind = codec;
+  settings.warmup_epochs = 1;
+  const CodecShape shape{1, 2, 40};
+  CodecLink link(settings, shape, MemoryStorage::fp32);
+  link.crossing.scale = 0.25;
+  Floats x(80);
+  for (std::size_t i = 0; i < 80; ++i) x[i] = std::cos(static_cast<float>(i * i));
+  CHECK(link.cross({0}, {2}, x) == x);
+  CHECK(link.sent_bytes.size() == 4 * 80);
+  const bool remembers = codec == CodecKind::topk_delta || kind == FeedbackKind::ef21;
+  Floats kept(80);
+  for (std::size_t i = 0; i < 80 && remembers; ++i) kept[i] = x[i] / 0.25f;
+  CHECK(link.floats(0) == kept);
+  link.crossing.epoch = 1;
+  const Floats seen = link.cross({0}, {2}, x);
+  if (remembers)
+    CHECK(seen == x);
+  else
+    CHECK(seen != x);
+  CHECK(link.sent_bytes.size() < 4 * 80);
+}
+
+TEST_CASE("memories and errors stay finite whatever comes", "[codec][topk][feedback]") {
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                                MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
+  const auto values = GENERATE(ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes);
+  const auto kind = GENERATE(0, 1, 2, 3);
+  CodecSettings settings = kind == 3 ? topk_delta(0.2, FirstVisit::quantize8)
+                                     : topk(0.2, true, static_cast<FeedbackKind>(kind));
+  settings.values = values;
+  const CodecShape shape{1, 1, 40};
+  CodecLink link(settings, shape, storage);
+  link.crossing.scale = kind == 3 ? 1.0 : 1e-6;
+  const float inf = std::numeric_limits<float>::infinity();
+  Floats x(40, 1.0f);
+  x[1] = inf;
+  x[2] = -inf;
+  x[3] = std::nanf("");
+  x[4] = 3.4e38f;
+  x[39] = -3.4e38f;
+  for (int visit = 0; visit < 5; ++visit) {
+    for (const float value : link.cross({0}, {1}, x)) REQUIRE(std::isfinite(value));
+    if (storage != MemoryStorage::fp32) continue;
+    for (const float value : link.floats(0)) REQUIRE(std::isfinite(value));
+  }
+  CHECK(link.sender->take_statistics(ExecSpace()).nonfinite == 15);
+}
+
+TEST_CASE("error sums with memories compare what is seen with what was to be sent",
+          "[codec][topk][feedback]") {
+  const auto kind = GENERATE(0, 1, 2, 3);
+  CodecSettings settings = kind == 3 ? topk_delta(0.2, FirstVisit::quantize8)
+                                     : topk(0.2, true, static_cast<FeedbackKind>(kind));
+  CodecLink link(settings, kShape, MemoryStorage::fp16, 3);
+  link.sender->measure_errors(true);
+  double error2 = 0, signal2 = 0;
+  std::uint64_t elements = 0;
+  visit_all(link, [&](std::uint64_t, const Floats& x, const Floats& seen) {
+    error2 += norm2(sum(x, seen, -1));
+    signal2 += norm2(x);
+    elements += x.size();
+  });
+  const CodecStatistics sums = link.sender->take_statistics(ExecSpace());
+  CHECK(sums.elements == elements);
+  CHECK(sums.error2 == Approx(error2).epsilon(1e-4));
+  CHECK(sums.signal2 == Approx(signal2).epsilon(1e-4));
+}
