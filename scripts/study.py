@@ -5,16 +5,18 @@ and what came out as tables and plots in runs/studies/NAME. Runs that finished a
 that a study which was stopped goes on where it was.
 
     scripts/study.py headline --small      a small one, on the text of the quick start
-    scripts/study.py rudakov --list        its runs, numbered
-    scripts/study.py rudakov --run 7       one of them, as a job array does; then --summary
+    scripts/study.py convergence --list    its runs, numbered
+    scripts/study.py convergence --run 7   one of them, as a job array does; then --summary
 
 Studies are files inputs/studies/NAME.toml; docs/studies.md describes them.
 """
 
 import argparse
+import fcntl
 import os
 import pathlib
 import shlex
+import signal
 import sys
 
 try:
@@ -57,6 +59,26 @@ def parse_arguments():
     return arguments
 
 
+def lock(output):
+    """Held until the process ends; two studies in one folder would run each other's runs."""
+    file = open(output / ".study.lock", "w", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise RunError(f"{output}: another study.py is at work here") from error
+    return file
+
+
+def split_launcher(text):
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise RunError(f"--launcher '{text}': {error}") from error
+    if not words:
+        raise RunError("--launcher (or DELTAPIPE_LAUNCH) is empty")
+    return words
+
+
 def find_definition(name):
     path = pathlib.Path(name) if name.endswith(".toml") else STUDIES / f"{name}.toml"
     if not path.is_file():
@@ -68,7 +90,8 @@ def find_definition(name):
 def main():
     arguments = parse_arguments()
     study = Study(find_definition(arguments.study), small=arguments.small)
-    runs = [run for run in study.runs() if arguments.only in run.name]
+    all_runs = study.runs()
+    runs = [run for run in all_runs if arguments.only in run.name]
     if not runs:
         raise RunError(f"{study.path}: no run's name contains '{arguments.only}'")
     if arguments.list:
@@ -77,23 +100,39 @@ def main():
         return 0
     name = study.name + ("-small" if arguments.small else "")
     output = pathlib.Path(arguments.output or f"runs/studies/{name}")
-    output.mkdir(parents=True, exist_ok=True)
+    failed = []
     if not arguments.summary:
         runner = Runner(study, output, program=arguments.program,
-                        launcher=shlex.split(arguments.launcher),
+                        launcher=split_launcher(arguments.launcher),
                         texts=(arguments.pretrain_text, arguments.fine_tune_text))
         if arguments.run is not None and not 0 <= arguments.run < len(runs):
             raise RunError(f"--run {arguments.run}: the study has runs 0 to {len(runs) - 1}")
-        runner.prepare()
+        output.mkdir(parents=True, exist_ok=True)
+        if arguments.run is None:
+            held = lock(output)  # noqa: F841
+            runner.prepare()
+        else:
+            runner.find_texts()
+            runner.require_prepared()
         if arguments.prepare:
             return 0
         chosen = runs if arguments.run is None else [runs[arguments.run]]
-        runner.run(chosen)
+        failed = runner.run(chosen)
         if arguments.run is not None:
-            return 0
-    summarise(study, runs, output)
+            return 1 if failed else 0
+    summarise(study, all_runs, output)
+    if failed:
+        raise RunError(f"{len(failed)} of {len(runs)} runs failed: {', '.join(failed)}")
     return 0
 
 
+def stop(number, _):
+    raise KeyboardInterrupt(number)
+
+
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        sys.exit(run_main(main))
+    except KeyboardInterrupt:
+        sys.exit("study.py: stopped; started again it goes on with the run that was stopped")

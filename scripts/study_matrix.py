@@ -11,7 +11,9 @@ from run_reader import RunError
 
 KEYS = {"title", "deck", "pretrain", "small", "matrix", "settings", "communication_ratio",
         "baseline", "claims"}
-MATRIX = {"stages", "seeds", "bandwidths"}
+MATRIX = {"stages": int, "seeds": int, "bandwidths": str}
+# What the matrix and the runner set.
+RESERVED = {"pipeline.stages", "training.seed", "output.directory", "model.path", "data.train"}
 
 
 def override_text(value):
@@ -43,7 +45,7 @@ class Study:
         self.name = self.path.stem
         try:
             definition = tomllib.loads(self.path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise RunError(f"{self.path}: {error}") from error
         self._check_keys(definition, KEYS, "")
         self.small = small
@@ -53,23 +55,62 @@ class Study:
         self.claims = definition.get("claims", [])
         self.matrix = {"stages": [2], "seeds": [42], "bandwidths": [""],
                        **definition.get("matrix", {}), **preset.get("matrix", {})}
-        self._check_keys(self.matrix, MATRIX, "matrix.")
+        self._check_matrix()
         self.settings = definition.get("settings", {})
         if "settings" in preset:
             self.settings = {name: self._setting(name) for name in preset["settings"]}
         if not self.settings:
             raise RunError(f"{self.path}: has no [settings.NAME]")
-        self.baseline = definition.get("baseline", next(iter(self.settings)))
-        self._setting(self.baseline)
-        self.communication_ratio = definition.get("communication_ratio")
         self.deck = {**definition.get("deck", {}), **preset.get("deck", {})}
         self.pretrain = {**definition.get("pretrain", {}), **preset.get("pretrain", {})}
+        self.communication_ratio = definition.get("communication_ratio")
+        self.baseline = definition.get("baseline", next(iter(self.settings)))
+        self._setting(self.baseline)
+        if self.communication_ratio is not None and not (
+                isinstance(self.communication_ratio, (int, float)) and self.communication_ratio > 0
+                and min(self.matrix["stages"]) > 1):
+            raise RunError(f"{self.path}: communication_ratio is a number above 0, for 2 stages or "
+                           "more")
+        self._check_decks()
+        self._check_claims(definition.get("settings", {}))
 
     def _check_keys(self, table, known, prefix):
         for key in table:
             if key not in known:
                 raise RunError(f"{self.path}: unknown key '{prefix}{key}'; there are "
                                + ", ".join(sorted(known)))
+
+    def _check_matrix(self):
+        self._check_keys(self.matrix, MATRIX, "matrix.")
+        for key, kind in MATRIX.items():
+            values = self.matrix[key]
+            if not isinstance(values, list) or not values or len(set(values)) < len(values) \
+                    or not all(type(value) is kind for value in values) \
+                    or (key == "stages" and min(values) < 1):
+                raise RunError(f"{self.path}: matrix.{key} is a list of different "
+                               f"{'numbers' if kind is int else 'texts'}, one or more")
+
+    def _check_decks(self):
+        for name, table in {**self.settings, "deck": self.deck, "pretrain": self.pretrain}.items():
+            if not isinstance(table, dict):
+                raise RunError(f"{self.path}: '{name}' is no table of deck keys")
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+                raise RunError(f"{self.path}: '{name}' is no name for folders")
+            for key in RESERVED & set(table):
+                if name != "pretrain" or key != "pipeline.stages":
+                    raise RunError(f"{self.path}: '{key}' in '{name}' is set by the study itself")
+
+    def _check_claims(self, known):
+        for claim in self.claims:
+            needed = {"finding", "better", "than"}
+            if not needed <= set(claim) or len(set(claim) & {"by", "within"}) != 1 \
+                    or set(claim) - needed - {"by", "within"}:
+                raise RunError(f"{self.path}: a claim has finding, better, than, and one of by and "
+                               f"within; this one has {', '.join(claim)}")
+            for key in ("better", "than"):
+                if claim[key] not in known:
+                    raise RunError(f"{self.path}: the claim '{claim['finding']}' names an unknown "
+                                   f"setting '{claim[key]}'; there are {', '.join(known)}")
 
     def _setting(self, name):
         if name not in self.settings:

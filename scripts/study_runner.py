@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs the decks of a study: its text, the pretrained model, the link, then the matrix."""
 
+import hashlib
 import json
 import os
 import pathlib
 import shutil
+import signal
 import statistics
 import subprocess
-import sys
 import time
 
 from run_reader import Run, RunError
@@ -16,6 +17,24 @@ from study_matrix import override_text
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 STUDIES = ROOT / "inputs" / "studies"
 CALIBRATION_STEPS = 12
+
+
+def fingerprint(path):
+    try:
+        return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from error
+
+
+class RunFailed(RunError):
+    """A run that ended with another exit status than 0."""
+
+
+def reason_in(log):
+    """What the program said of its end: its errors, or else its last line."""
+    lines = [line.strip() for line in open(log, encoding="utf-8", errors="replace") if line.strip()]
+    errors = [line for line in lines if "error:" in line]
+    return " ".join(errors[:3] or lines[-1:] or ["no output"])
 
 
 def is_finished(directory):
@@ -39,30 +58,50 @@ class Runner:
                             "OMPI_MCA_mpi_yield_when_idle": "1", "OPENBLAS_NUM_THREADS": "1",
                             "DELTAPIPE_PROGRESS": "lines", **os.environ}
 
+    def require_prepared(self):
+        """Elements of a job array run at the same time: none of them makes what all share."""
+        missing = [] if is_finished(self.output / "pretrain") else ["the pretrained model"]
+        if self.study.communication_ratio:
+            missing += [f"the bandwidth of {stages} stages"
+                        for stages in self.study.matrix["stages"]
+                        if not self._calibration_file(stages).is_file()]
+        if missing:
+            raise RunError(f"{self.output}: missing: {', '.join(missing)}; "
+                           "run scripts/study.py with --prepare first")
+
     def prepare(self):
         """What all runs share; each part once."""
+        self.find_texts()
+        self._train("pretrain", STUDIES / "decks" / "pretrain.toml",
+                    {"data.train": self.pretrain_text, **self.study.pretrain})
+        if self.study.communication_ratio:
+            for stages in self.study.matrix["stages"]:
+                self._calibrate(stages)
+
+    def find_texts(self):
         if not self.pretrain_text:
             corpus = ROOT / "data" / "quickstart"
             subprocess.run([str(ROOT / "scripts" / "make_corpus.sh"), str(corpus)], check=True)
             self.pretrain_text = str(corpus / "pretrain.txt")
             self.fine_tune_text = str(corpus / "finetune.txt")
-        if not is_finished(self.output / "pretrain"):
-            self._train("pretrain", STUDIES / "decks" / "pretrain.toml",
-                        {"data.train": self.pretrain_text, **self.study.pretrain})
-        if self.study.communication_ratio:
-            for stages in self.study.matrix["stages"]:
-                self._calibrate(stages)
+        for text in (self.pretrain_text, self.fine_tune_text):
+            if not pathlib.Path(text).is_file() or not pathlib.Path(text).stat().st_size:
+                raise RunError(f"{text}: no such file, or an empty one")
 
     def run(self, runs):
+        """Names of those that failed."""
+        failed = []
         for i, run in enumerate(runs):
-            if is_finished(self.output / run.name):
-                print(f"[{i + 1}/{len(runs)}] {run.name}: finished before", flush=True)
-                continue
             print(f"[{i + 1}/{len(runs)}] {run.name}", flush=True)
             overrides = dict(run.overrides)
             if self.study.communication_ratio and not run.bandwidth:
                 overrides["network.bandwidth"] = self._calibrate(run.stages)["bandwidth"]
-            self._fine_tune(run.name, overrides)
+            try:
+                self._fine_tune(run.name, overrides)
+            except RunFailed as error:
+                print(f"    {error}", flush=True)
+                failed.append(run.name)
+        return failed
 
     def _fine_tune(self, name, overrides):
         self._train(name, STUDIES / "decks" / "finetune.toml",
@@ -71,38 +110,59 @@ class Runner:
     def _calibrate(self, stages):
         """The bandwidth at which uncompressed messages occupy a boundary's link, one direction
         after the other, for `communication_ratio` times as long as a step takes without a link."""
-        file = self.output / f"calibration-k{stages}.json"
-        if file.is_file():
-            return json.loads(file.read_text())
+        file = self._calibration_file(stages)
         name = f"calibration-k{stages}"
         self._fine_tune(name, {
             **self.study.deck, "pipeline.stages": stages, "training.steps": CALIBRATION_STEPS,
             "boundary.forward.codec": "none", "boundary.backward.codec": "none",
-            "data.max_validation_samples": 1, "output.save_model": False})
+            "data.max_validation_samples": 1, "output.save_model": False,
+            "training.optimizer.warmup_steps": 0})
         run = Run(self.output / name)
         seconds = statistics.median(run.steps["seconds"][1:] - run.steps["seconds"][:-1])
         sent = (run.steps["forward_bytes"] + run.steps["backward_bytes"])[1:-1].max()
         ratio = self.study.communication_ratio
-        found = {"seconds_a_step": float(seconds), "bytes_a_step": int(sent), "ratio": ratio,
+        found = {"seconds_per_step": float(seconds), "bytes_per_step": int(sent), "ratio": ratio,
                  "bandwidth": f"{8 * sent / (ratio * seconds) / 1e6:.3g} Mbit/s"}
-        file.write_text(json.dumps(found, indent=1) + "\n")
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(found, indent=1) + "\n")
+        part.replace(file)
         print(f"{stages} stages: {seconds:.4f} s and {sent} bytes per step at a boundary; "
               f"{found['bandwidth']} for {ratio} times the compute", flush=True)
         return found
 
+    def _calibration_file(self, stages):
+        return self.output / f"calibration-k{stages}.json"
+
     def _train(self, name, deck, overrides):
+        """Unless it finished before, with the same deck and text."""
         directory = self.output / name
-        stages = overrides.get("pipeline.stages", 2)
-        command = [*self.launcher, "-n", str(stages), self.program, "train", str(deck),
+        asked = {"deck": fingerprint(deck), "text": fingerprint(overrides["data.train"]),
+                 "overrides": {key: override_text(value) for key, value in overrides.items()}}
+        record = directory / "asked.json"
+        if is_finished(directory):
+            if not record.is_file() or json.loads(record.read_text()) != asked:
+                raise RunError(f"{directory}: a run finished here with another deck or text; remove "
+                               "the folder to run it again, or give another --output")
+            print(f"    {name}: finished before", flush=True)
+            return
+        ranks = overrides.get("pipeline.stages", 2) * overrides.get("pipeline.replicas", 1)
+        command = [*self.launcher, "-n", str(ranks), self.program, "train", str(deck),
                    *(f"{key}={override_text(value)}" for key, value in overrides.items()),
                    f"output.directory={directory}"]
         directory.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps(asked, indent=1) + "\n")
         log = directory / "log.txt"
         begin = time.monotonic()
         with open(log, "w", encoding="utf-8") as file:
-            status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT,
-                                    stdin=subprocess.DEVNULL, env=self.environment).returncode
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
+                                       stdin=subprocess.DEVNULL, env=self.environment,
+                                       start_new_session=True)
+            try:
+                status = process.wait()
+            except BaseException:  # a signal: the ranks end as they do on one of their own
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait()
+                raise
         if status != 0:
-            sys.stderr.write("".join(open(log, encoding="utf-8").readlines()[-8:]))
-            raise RunError(f"{name}: exit status {status}; its output is {log}")
+            raise RunFailed(f"{name}: exit status {status}: {reason_in(log)} (all of it: {log})")
         print(f"    {time.monotonic() - begin:.0f} s", flush=True)

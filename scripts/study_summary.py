@@ -181,7 +181,7 @@ def plot_curves(path, study, rows, runs):
     panels = list(dict.fromkeys((row["matrix_bandwidth"], row["stages"]) for row in rows))
     settings = list(study.settings)
     colors = dict(zip(settings, plt.get_cmap("tab20")(np.arange(len(settings)) % 20)))
-    axes_of = (("epoch", "epoch", 1), ("wire_bytes", "on the wire [MB]", 1e-6),
+    axes_of = (("epoch", "epoch", 1), ("wire_bytes", "on the wire in training [MB]", 1e-6),
                ("seconds", "time [s]", 1))
     figure, grid = plt.subplots(len(panels), 3, figsize=(15, 4.4 * len(panels)), squeeze=False,
                                 constrained_layout=True)
