@@ -123,6 +123,13 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
 void print_schedule(const Settings& settings) {
   const PipelineSettings& pipeline = settings.pipeline;
   const Schedule& schedule = find_schedule(pipeline.schedule);
+  constexpr std::int64_t kMostPasses = 20000;  // a drawing of some 100 kB
+  if (std::int64_t{2} * pipeline.stages * settings.training.micro_batches > kMostPasses) {
+    std::printf(
+        "#\n# schedule %s: too large to draw; use fewer stages or micro-batches to see it\n",
+        schedule.name);
+    return;
+  }
   std::vector<Program> programs;
   for (int stage = 0; stage < pipeline.stages; ++stage)
     programs.push_back(training_program(

@@ -12,7 +12,7 @@
 
 #include "app/progress_display.hpp"
 #include "app/save_model.hpp"
-#include "comm/pipeline/token_table.hpp"
+#include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
 #include "core/base/error.hpp"
 #include "core/files/run_file.hpp"

@@ -398,6 +398,7 @@ class Trainer {
 
   void evaluate_now(std::uint64_t step) {
     if (!validation_planner_) return;
+    pipeline_->exec().fence();  // the optimizer's time is training's
     TimeAccount& account = progress_.account();
     const double seconds = totals_.seconds + account.open_seconds(Clock::now());
     account.suspend(Clock::now());

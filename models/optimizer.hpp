@@ -40,7 +40,7 @@ class Optimizer {
   ParameterArena<Real>& parameters_;
   std::vector<std::size_t> first_partial_;  ///< of each tensor, and one past the last
   Vector<double> partial_;
-  Vector<double>::HostMirror partial_host_;
+  MirrorVector<double> partial_host_;
   std::vector<double> squared_norms_;
 };
 

@@ -10,7 +10,7 @@ namespace deltapipe {
 struct StagePart {
   int first_block = 0;
   int blocks = 1;
-  bool first = true;  ///< holds the position table, and the token table if that is not tied
+  bool first = true;  ///< holds the position table, and the token embedding if that is not tied
   bool last = true;   ///< holds the final norm and the output matrix
 };
 

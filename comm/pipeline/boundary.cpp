@@ -317,8 +317,8 @@ void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
     order_after(instances_.codec, exec);
     codec(crossing).decode(instances_.codec, crossing, payload, bytes, records_,
                            activations(x_BTC));
-    memory_check_.hash(instances_.codec, records_);
     order_after(exec, instances_.codec);
+    memory_check_.hash(instances_.codec, records_);
     wait_for_message();
   }
   memory_check_.compare(received.payload.data() + bytes, crossing, received.header);

@@ -46,7 +46,7 @@ class MemoryCheck {
   std::size_t shared_bytes_;
   std::vector<std::size_t> chosen_;  ///< indices into the crossing's samples
   Vector<std::uint64_t> offset_B_, hash_B_;
-  Vector<std::uint64_t>::HostMirror offset_host_, hash_host_;
+  MirrorVector<std::uint64_t> offset_host_, hash_host_;
 };
 
 }  // namespace deltapipe

@@ -34,11 +34,11 @@ RankPlace place_of(const ProcessGrid& grid) {
   return {grid.stage(), grid.stages(), grid.replica(), grid.replicas()};
 }
 
-/// A step's sums over replicas: buckets as backward passes finish them, the token table's last.
+/// A step's sums over replicas: buckets as backward passes finish them, the token embedding's last.
 std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
   const ParameterArena<float>& parameters = stage.parameters();
   const TokenEmbedding<float>* const embedding = stage.token_embedding();
-  const int table = embedding ? embedding->token_table() : -1;
+  const int table = embedding ? embedding->wte() : -1;
   const int table_bucket = table < 0 ? -1 : parameters.info()[table].bucket;
   std::vector<GradientAllReduce::Bucket> buckets;
   for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
@@ -99,7 +99,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
       output_shape_(stage.output_shape(shape.tokens)),
       schedule_(find_schedule(options.pipeline.schedule)),
       in_flight_(options.pipeline.in_flight),
-      table_is_remote_(embedding_ && embedding_->shared() && grid.stages() > 1),
+      embedding_is_remote_(embedding_ && embedding_->shared() && grid.stages() > 1),
       all_reduce_(
           progress, grid.stage_comm(),
           shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
@@ -117,17 +117,17 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
   // With two stages, token rows share the boundary's links; with more they have a link of their own
   // between the last stage and the first, as fast as the nearest boundary's.
   const int last = grid.stages() - 1;
-  std::shared_ptr<EmulatedLink> forward_link, backward_link, table_link;
+  std::shared_ptr<EmulatedLink> forward_link, backward_link, embedding_link;
   progress.set_wire(wire_of(options.network, i));
   if (!grid.last()) forward_link = link_of(options.network.forward, i);
   if (!grid.first()) backward_link = link_of(options.network.backward, i - 1);
-  if (table_is_remote_) {
-    table_link = grid.first() ? forward_link : backward_link;
+  if (embedding_is_remote_) {
+    embedding_link = grid.first() ? forward_link : backward_link;
     if (last > 1)
-      table_link = grid.first() ? link_of(options.network.forward, 0)
-                                : link_of(options.network.backward, last - 1);
+      embedding_link = grid.first() ? link_of(options.network.forward, 0)
+                                    : link_of(options.network.backward, last - 1);
   }
-  if (progress.wire()) forward_link = backward_link = table_link = progress.wire().out;
+  if (progress.wire()) forward_link = backward_link = embedding_link = progress.wire().out;
 
   const MPI_Comm comm = grid.pipeline_comm();
   const auto name = [](int boundary, const char* what) {
@@ -147,7 +147,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
                            name(i - 1, "backward"), instances_);
 
   if (plan.has_token_index) index_.emplace(shape.vocabulary, rows, shape.micro_batches);
-  if (plan.tokens) tokens_.emplace(*plan.tokens, grid, progress, table_link, instances_);
+  if (plan.tokens) tokens_.emplace(*plan.tokens, grid, progress, embedding_link, instances_);
 
   const std::size_t samples = static_cast<std::size_t>(shape.samples) * shape.micro_batches;
   sample_id_ = Vector<std::uint64_t>("deltapipe::Pipeline::sampleIds", samples);
@@ -212,7 +212,7 @@ void Pipeline::finish_load(double loss_scale) {
       const std::size_t first = m * shape_.samples * shape_.tokens;
       for (std::size_t n = 0; n < micro_batches_[m].samples() * shape_.tokens; ++n) {
         const std::int32_t token = inputs_[first + n];
-        row_host_(first + n) = table_is_remote_ ? index_->row_of_token(token) : token;
+        row_host_(first + n) = embedding_is_remote_ ? index_->row_of_token(token) : token;
       }
     }
     Kokkos::deep_copy(copy, row_, row_host_);
@@ -267,11 +267,11 @@ void Pipeline::add_embedding_gradient() {
   const ExecSpace& exec = instances_.compute;
   ParameterArena<float>& parameters = stage_.parameters();
   const ActivityScope activity(account_, Activity::compute);
-  const MatrixRef<float> rows = tokens_
-                                    ? tokens_->gradients(*index_)
-                                    : embedding_->table_gradient(exec, index_->first_of_U(),
-                                                                 index_->row_of(), index_->size());
-  const int index = embedding_->token_table();
+  const MatrixRef<float> rows =
+      tokens_ ? tokens_->gradients(*index_)
+              : embedding_->embedding_gradient(exec, index_->first_of_U(), index_->row_of(),
+                                               index_->size());
+  const int index = embedding_->wte();
   const MatrixRef<float> table = parameters.gradient_matrix(index);
   if (!embedding_->shared()) Kokkos::deep_copy(exec, table, 0.0f);
   add_rows<float>(exec, index_->token_by_last_use_U(), rows, table);
@@ -321,7 +321,7 @@ void Pipeline::send(const Transfer& message) {
     case Wire::embedding: {
       const ActivityScope activity(account_, Activity::compute);
       return tokens_->send_rows(exec, step_, *index_, m,
-                                stage_.parameters().matrix(embedding_->token_table()));
+                                stage_.parameters().matrix(embedding_->wte()));
     }
     case Wire::embedding_gradient: {
       const ActivityScope activity(account_, Activity::compute);
@@ -403,7 +403,7 @@ double Pipeline::loss_sum() {
   if (!grid_.last()) return sum;
   for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
     const int rows = static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
-    const Vector<float>::HostMirror host(loss_host_.data(), rows);
+    const MirrorVector<float> host(loss_host_.data(), rows);
     Kokkos::deep_copy(exec(), host, stage_.losses(m, rows));
     exec().fence();
     for (int n = 0; n < rows; ++n) sum += host(n);

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "comm/pipeline/boundary.hpp"
+#include "comm/pipeline/embedding_exchange.hpp"
 #include "comm/pipeline/executor.hpp"
 #include "comm/pipeline/rank_plan.hpp"
 #include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/step_plan.hpp"
-#include "comm/pipeline/token_exchange.hpp"
-#include "comm/pipeline/token_table.hpp"
+#include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "core/cache/io_thread.hpp"
@@ -120,14 +120,14 @@ class Pipeline : private InstructionHandler {
   BoundaryShape input_shape_, output_shape_;
   const Schedule& schedule_;
   int in_flight_;
-  bool table_is_remote_;  ///< a shared embedding over more than one stage
+  bool embedding_is_remote_;  ///< a shared embedding over more than one stage
 
   std::unique_ptr<CacheIoThread> cache_io_;
   std::optional<BoundarySender> send_forward_, send_backward_;
   std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
   GradientAllReduce all_reduce_;
   std::optional<TokenIndex> index_;
-  std::optional<TokenExchange> tokens_;  ///< on the first and the last stage
+  std::optional<EmbeddingExchange> tokens_;  ///< on the first and the last stage
 
   // The step that is loaded.
   Crossing step_;  ///< what all of its crossings have in common
@@ -137,10 +137,10 @@ class Pipeline : private InstructionHandler {
   std::vector<int> valid_tokens_;      ///< [M*B], of the samples
   Vector<std::uint64_t> sample_id_;    ///< [M*B]
   Vector<std::int32_t> row_, target_;  ///< [M*B*T]
-  Vector<std::uint64_t>::HostMirror sample_id_host_;
-  Vector<std::int32_t>::HostMirror row_host_, target_host_;
+  MirrorVector<std::uint64_t> sample_id_host_;
+  MirrorVector<std::int32_t> row_host_, target_host_;
   std::vector<std::int32_t> inputs_;  ///< [M*B*T], host
-  Vector<float>::HostMirror loss_host_;
+  MirrorVector<float> loss_host_;
 };
 
 }  // namespace deltapipe

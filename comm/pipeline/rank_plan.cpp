@@ -30,7 +30,7 @@ StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape
   capacity.slots = shape.training ? slots_needed(find_schedule(options.pipeline.schedule),
                                                  schedule_shape(options, shape, place))
                                   : 1;
-  capacity.table_rows = std::min(shape.vocabulary, step_rows(shape));
+  capacity.embedding_rows = std::min(shape.vocabulary, step_rows(shape));
   capacity.training = shape.training;
   capacity.recompute = stage_recomputes(options, place.stage);
   return capacity;
@@ -102,16 +102,17 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
   }
 
   const TokenEmbedding<float>* const embedding = stage.token_embedding();
-  const bool table_is_remote = embedding && embedding->shared() && place.stages > 1;
-  plan.has_token_index = embedding && (place.first() || table_is_remote);
-  if (table_is_remote) {
-    TokenExchangeShape tokens;
+  const bool embedding_is_remote =
+      embedding && embedding->shared() && place.stages > 1 && (place.first() || place.last());
+  plan.has_token_index = embedding && (place.first() || embedding_is_remote);
+  if (embedding_is_remote) {
+    EmbeddingExchangeShape tokens;
     tokens.vocabulary = shape.vocabulary;
     tokens.rows_per_micro_batch = shape.samples * shape.tokens;
     tokens.micro_batches = shape.micro_batches;
-    tokens.channels = embedding->table_channels();
+    tokens.channels = embedding->embedding_channels();
     tokens.training = shape.training;
-    plan.tokens = plan_token_exchange(options, tokens, place.stages, place.last());
+    plan.tokens = plan_embedding_exchange(options, tokens, place.stages, place.last());
   }
   return plan;
 }

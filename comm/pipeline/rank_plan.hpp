@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "comm/pipeline/boundary.hpp"
+#include "comm/pipeline/embedding_exchange.hpp"
 #include "comm/pipeline/settings.hpp"
-#include "comm/pipeline/token_exchange.hpp"
 #include "core/stage/stage.hpp"
 
 namespace deltapipe {
@@ -42,7 +42,7 @@ struct RankPlan {
   std::optional<BoundaryEndPlan> send_forward, receive_backward;  ///< not on the last stage
   std::optional<BoundaryEndPlan> receive_forward, send_backward;  ///< not on the first stage
   /// A shared embedding over more than one stage: on the first and the last one.
-  std::optional<TokenExchangePlan> tokens;
+  std::optional<EmbeddingExchangePlan> tokens;
   bool has_token_index = false;
 };
 

@@ -40,7 +40,7 @@ void compare_stages(ProgressThread& progress, const ProcessGrid& grid, const Sta
   mine[input_channels] = input.channels;
   mine[output_tokens] = output.tokens;
   mine[output_channels] = output.channels;
-  if (embedding && embedding->shared()) mine[shared_channels] = embedding->table_channels();
+  if (embedding && embedding->shared()) mine[shared_channels] = embedding->embedding_channels();
   all_reduce(progress, grid.world(), all, Reduction::sum);
 
   for (int replica = 0; replica < grid.replicas(); ++replica) {
@@ -59,6 +59,10 @@ void compare_stages(ProgressThread& progress, const ProcessGrid& grid, const Sta
       if (sender[output_tokens] == 0 || sender[output_channels] == 0)
         refuse("nothing crosses boundary " + std::to_string(boundary), sent);
     }
+    for (const std::uint64_t* between = first + facts; between < sender; between += facts)
+      if (between[shared_channels] != 0)
+        refuse("a stage between the first and the last has a shared token embedding",
+               std::to_string(between[shared_channels]) + " channels");
     if (first[shared_channels] != sender[shared_channels])
       refuse("the first and the last stage disagree on the channels of a shared token embedding",
              std::to_string(first[shared_channels]) + " and " +

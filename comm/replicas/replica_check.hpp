@@ -25,7 +25,7 @@ class ReplicaCheck {
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   Vector<std::uint64_t> hash_P_;  ///< of each parameter
-  Vector<std::uint64_t>::HostMirror hash_host_;
+  MirrorVector<std::uint64_t> hash_host_;
   Vector<std::uint64_t> start_;  ///< of a parameter in its own memory: 0
 };
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // On which execution space instances a rank's work is queued. A kernel, a copy or a BLAS call takes
 // the instance that it is given; what one instance needs of another is ordered by order_after();
-// the host waits (fence) where it reads or reuses memory that an instance works on, and nowhere
-// else. Memory is taken when objects are built, on the default instance, which Kokkos waits for.
+// the host waits (fence) where it reads or reuses memory that an instance works on, and before it
+// begins to wait for a message, so that kernels are not counted as waiting. Memory is taken when
+// objects are built, on the default instance, which Kokkos waits for.
 #pragma once
 
 #include "core/base/kokkos_compat.hpp"

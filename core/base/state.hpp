@@ -33,6 +33,11 @@ constexpr StateType state_type_of() {
   if constexpr (std::is_same_v<T, std::uint64_t>) return StateType::u64;
   if constexpr (std::is_same_v<T, float>) return StateType::f32;
   if constexpr (std::is_same_v<T, double>) return StateType::f64;
+  static_assert(std::is_same_v<T, std::uint8_t> || std::is_same_v<T, std::int32_t> ||
+                    std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::int64_t> ||
+                    std::is_same_v<T, std::uint64_t> || std::is_same_v<T, float> ||
+                    std::is_same_v<T, double>,
+                "no type of a state's item");
 }
 
 /// A scalar is an array of one element; text is an array of u8.

@@ -33,12 +33,13 @@ void for_pieces(const VectorRef<T>& view, const Piece& piece) {
 
 }  // namespace state_views
 
-/// `view` holds the elements of `shape` without gaps. Waits for what is queued on exec.
-template <class T>
+/// `view` holds the elements of `shape` without gaps. Waits for what is queued on exec. kStaged:
+/// through host memory, in pieces.
+template <bool kStaged = !state_views::kOnHost, class T>
 void write_view(StateWriter& writer, const ExecSpace& exec, const std::string& name,
                 const VectorRef<T>& view, const std::vector<std::uint64_t>& shape) {
   writer.begin_item({name, state_type_of<std::remove_const_t<T>>(), shape});
-  if constexpr (state_views::kOnHost) {
+  if constexpr (!kStaged) {
     exec.fence();
     writer.append(view.data(), sizeof(T) * view.extent(0));
   } else {
@@ -51,11 +52,11 @@ void write_view(StateWriter& writer, const ExecSpace& exec, const std::string& n
 }
 
 /// Complete when it returns.
-template <class T>
+template <bool kStaged = !state_views::kOnHost, class T>
 void read_view(StateReader& reader, const ExecSpace& exec, const std::string& name,
                const VectorRef<T>& view, const std::vector<std::uint64_t>& shape) {
   reader.begin_item({name, state_type_of<T>(), shape});
-  if constexpr (state_views::kOnHost) {
+  if constexpr (!kStaged) {
     exec.fence();
     reader.take(view.data(), sizeof(T) * view.extent(0));
   } else {

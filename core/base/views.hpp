@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "core/base/kokkos_compat.hpp"
 
@@ -30,6 +31,10 @@ using MatrixRef = Kokkos::View<T**, Layout, MemSpace, Kokkos::MemoryTraits<Kokko
 /// Host memory that messages and files are read from and written to; pinned where that matters.
 using HostBytes = Kokkos::View<std::uint8_t*, Layout, StagingSpace>;
 using DeviceBytes = Kokkos::View<std::uint8_t*, Layout, MemSpace>;
+
+/// What create_mirror_view() makes of a Vector.
+template <class T>
+using MirrorVector = decltype(Kokkos::create_mirror_view(std::declval<const Vector<T>&>()));
 
 template <class T>
 using HostVector = Kokkos::View<T*, Layout, StagingSpace>;

@@ -31,7 +31,8 @@ struct SampleEntry {
   std::int32_t format;  ///< index into the codec's row formats
 };
 
-/// Per-sample entries in device memory, written by the host without waiting for the device.
+/// Per-sample entries in device memory. The host writes them without waiting for the device until
+/// kSlots uploads are under way.
 class SampleTable {
  public:
   explicit SampleTable(int max_samples);

@@ -19,8 +19,8 @@ const char* letter(Transpose op) {
 /// The column of a one-column matrix.
 template <class T>
 auto column_of(const MatrixRef<T>& matrix) {
-  return Kokkos::View<T*, Kokkos::LayoutStride, MemSpace, Kokkos::MemoryUnmanaged>(
-      matrix.data(), Kokkos::LayoutStride(matrix.extent(0), matrix.stride_0()));
+  return Kokkos::View<T*, Kokkos::LayoutStride, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
+      matrix.data(), Kokkos::LayoutStride(matrix.extent(0), matrix.stride(0)));
 }
 
 template <class Real>
@@ -31,7 +31,7 @@ void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,
   const char* letter_b = letter(op_b);
   // Kokkos Kernels 4 takes an untransposed single column for contiguous, whatever its stride.
   const bool one_column = op_a == Transpose::no && op_b == Transpose::no && c.extent(1) == 1;
-  if (one_column && (b.stride_0() > 1 || c.stride_0() > 1)) {
+  if (one_column && (b.stride(0) > 1 || c.stride(0) > 1)) {
     if constexpr (requires {
                     KokkosBlas::gemv(exec, "N", alpha, a, column_of(b), beta, column_of(c));
                   })

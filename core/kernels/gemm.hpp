@@ -25,10 +25,10 @@ void gemm_batched(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real al
                   const MatrixRef<Real>& c, std::size_t stride_c, int count) {
   for (int i = 0; i < count; ++i)
     gemm(exec, op_a, op_b, alpha,
-         strided_matrix(a.data() + i * stride_a, a.extent_int(0), a.extent_int(1), a.stride_0()),
-         strided_matrix(b.data() + i * stride_b, b.extent_int(0), b.extent_int(1), b.stride_0()),
+         strided_matrix(a.data() + i * stride_a, a.extent_int(0), a.extent_int(1), a.stride(0)),
+         strided_matrix(b.data() + i * stride_b, b.extent_int(0), b.extent_int(1), b.stride(0)),
          beta,
-         strided_matrix(c.data() + i * stride_c, c.extent_int(0), c.extent_int(1), c.stride_0()));
+         strided_matrix(c.data() + i * stride_c, c.extent_int(0), c.extent_int(1), c.stride(0)));
 }
 
 }  // namespace deltapipe

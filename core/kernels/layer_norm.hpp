@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Layer normalisation over the channels: y = (x - mean) * rstd * gain + bias (arXiv 1607.06450).
+// Layer normalisation over the channels: y = (x - mean) * rstd * weight + bias (arXiv 1607.06450).
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace deltapipe {
 /// y_NC from x_NC; mean_N and rstd_N are kept for the backward pass. Variance is the biased one.
 template <class Real>
 void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC,
-                        const VectorRef<const Real>& gain_C, const VectorRef<const Real>& bias_C,
+                        const VectorRef<const Real>& weight_C, const VectorRef<const Real>& bias_C,
                         Real epsilon, const MatrixRef<Real>& y_NC, const VectorRef<Real>& mean_N,
                         const VectorRef<Real>& rstd_N) {
   const int channels = x_NC.extent_int(1);
@@ -20,7 +20,7 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const x = &x_NC(n, 0);
-        const Real* const gain = gain_C.data();
+        const Real* const weight = weight_C.data();
         const Real* const bias = bias_C.data();
         Real* const y = &y_NC(n, 0);
         const Real mean = row_sum<Real>(team, channels, [&](int c) { return x[c]; }) / channels;
@@ -28,7 +28,7 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
             row_sum<Real>(team, channels, [&](int c) { return (x[c] - mean) * (x[c] - mean); }) /
             channels;
         const Real rstd = Real(1) / std::sqrt(variance + epsilon);
-        row_for(team, channels, [&](int c) { y[c] = (x[c] - mean) * rstd * gain[c] + bias[c]; });
+        row_for(team, channels, [&](int c) { y[c] = (x[c] - mean) * rstd * weight[c] + bias[c]; });
         mean_N(n) = mean;
         rstd_N(n) = rstd;
       });
@@ -38,7 +38,7 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
 /// y_NC again for the weight gradient of the layer that follows.
 template <class Real>
 void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_NC,
-                         const MatrixRef<const Real>& x_NC, const VectorRef<const Real>& gain_C,
+                         const MatrixRef<const Real>& x_NC, const VectorRef<const Real>& weight_C,
                          const VectorRef<const Real>& bias_C, const VectorRef<const Real>& mean_N,
                          const VectorRef<const Real>& rstd_N, const MatrixRef<Real>& dx_NC,
                          const MatrixRef<Real>& y_NC) {
@@ -49,33 +49,34 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
         const int n = team.league_rank();
         const Real* const x = &x_NC(n, 0);
         const Real* const dy = &dy_NC(n, 0);
-        const Real* const gain = gain_C.data();
+        const Real* const weight = weight_C.data();
         const Real* const bias = bias_C.data();
         Real* const dx = &dx_NC(n, 0);
         Real* const y = &y_NC(n, 0);
         const Real mean = mean_N(n);
         const Real rstd = rstd_N(n);
         const Real mean_d =
-            row_sum<Real>(team, channels, [&](int c) { return dy[c] * gain[c]; }) / channels;
+            row_sum<Real>(team, channels, [&](int c) { return dy[c] * weight[c]; }) / channels;
         const Real mean_dx =
             row_sum<Real>(team, channels,
-                          [&](int c) { return dy[c] * gain[c] * ((x[c] - mean) * rstd); }) /
+                          [&](int c) { return dy[c] * weight[c] * ((x[c] - mean) * rstd); }) /
             channels;
         row_for(team, channels, [&](int c) {
           const Real normal = (x[c] - mean) * rstd;
-          dx[c] += (dy[c] * gain[c] - mean_d - normal * mean_dx) * rstd;
-          y[c] = normal * gain[c] + bias[c];
+          dx[c] += (dy[c] * weight[c] - mean_d - normal * mean_dx) * rstd;
+          y[c] = normal * weight[c] + bias[c];
         });
       });
 }
 
-/// dgain_C and dbias_C over all rows; added to what is there when `accumulate` is set.
+/// dweight_C and dbias_C over all rows; added to what is there when `accumulate` is set.
 template <class Real>
 void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NC,
                                    const MatrixRef<const Real>& x_NC,
                                    const VectorRef<const Real>& mean_N,
                                    const VectorRef<const Real>& rstd_N, bool accumulate,
-                                   const VectorRef<Real>& dgain_C, const VectorRef<Real>& dbias_C) {
+                                   const VectorRef<Real>& dweight_C,
+                                   const VectorRef<Real>& dbias_C) {
   const int rows = x_NC.extent_int(0);
   const int channels = x_NC.extent_int(1);
   Kokkos::parallel_for(
@@ -84,7 +85,7 @@ void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const 
         column_sums<Real>(
             team, channels, rows,
             [&](int n, int c) { return dy_NC(n, c) * ((x_NC(n, c) - mean_N(n)) * rstd_N(n)); },
-            [&](int c, Real sum) { dgain_C(c) = accumulate ? dgain_C(c) + sum : sum; });
+            [&](int c, Real sum) { dweight_C(c) = accumulate ? dweight_C(c) + sum : sum; });
         column_sums<Real>(
             team, channels, rows, [&](int n, int c) { return dy_NC(n, c); },
             [&](int c, Real sum) { dbias_C(c) = accumulate ? dbias_C(c) + sum : sum; });

@@ -22,7 +22,7 @@ struct MicroBatch {
   int samples = 0;  ///< B, at most what the stage was reserved for
   int tokens = 0;   ///< T
   VectorRef<const std::uint64_t> sample_id_B;
-  VectorRef<const std::int32_t> row_N;     ///< first stage: each token's row in the token table
+  VectorRef<const std::int32_t> row_N;     ///< first stage: each token's row in the token embedding
   VectorRef<const std::int32_t> target_N;  ///< last stage: next token, -1 for padding
   double loss_scale = 0;  ///< gradients are those of loss_scale * (sum of the rows' losses)
 
@@ -31,13 +31,13 @@ struct MicroBatch {
 
 /// Sizes that a stage takes memory for, once.
 struct StageCapacity {
-  int samples = 1;        ///< B
-  int tokens = 1;         ///< T
-  int slots = 1;          ///< micro-batches between their forward and backward pass
-  int micro_batches = 1;  ///< in a step
-  int table_rows = 0;     ///< first stage: rows of the token table that a step can need
+  int samples = 1;         ///< B
+  int tokens = 1;          ///< T
+  int slots = 1;           ///< micro-batches between their forward and backward pass
+  int micro_batches = 1;   ///< in a step
+  int embedding_rows = 0;  ///< first stage: rows of the token embedding that a step can need
   bool training = true;
-  bool recompute = false;  ///< keep only the blocks' inputs; make the rest again in backward
+  bool recompute = false;  ///< keep only the blocks' inputs; recompute the rest in backward
 };
 
 /// What crosses a boundary for each sample: rows of `channels` values, `tokens` of them.
@@ -49,7 +49,7 @@ struct BoundaryShape {
 
 /// What stages have whose model looks tokens up in a table: the first one and, if it is shared, the
 /// last one. The first stage finds in MicroBatch::row_N each token's row of the table or, if that
-/// is shared and elsewhere, of table_rows().
+/// is shared and elsewhere, of embedding_rows().
 template <class Real>
 class TokenEmbedding {
  public:
@@ -59,17 +59,18 @@ class TokenEmbedding {
   /// is another, holds for a step only the rows that the step's tokens need.
   virtual bool shared() const = 0;
   /// Columns of the table.
-  virtual int table_channels() const = 0;
+  virtual int embedding_channels() const = 0;
   /// Index of the table among the parameters; -1: not here.
-  virtual int token_table() const = 0;
+  virtual int wte() const = 0;
   /// First stage: the rows in use, to be filled before a step if the table is elsewhere. [U, C]
-  virtual MatrixRef<Real> table_rows(int rows) = 0;
+  virtual MatrixRef<Real> embedding_rows(int rows) = 0;
   /// First stage: gradient of the step's table rows from all its micro-batches. Row u gets the sum
   /// over stored rows row_of(first_of_U(u)...first_of_U(u+1)), stored row m*B*T + n being row n of
   /// micro-batch m.
-  virtual MatrixRef<Real> table_gradient(const ExecSpace& exec,
-                                         const VectorRef<const std::int32_t>& first_of_U,
-                                         const VectorRef<const std::int32_t>& row_of, int rows) = 0;
+  virtual MatrixRef<Real> embedding_gradient(const ExecSpace& exec,
+                                             const VectorRef<const std::int32_t>& first_of_U,
+                                             const VectorRef<const std::int32_t>& row_of,
+                                             int rows) = 0;
 };
 
 /// A stage is made without memory and answers then already what its parameters are, what crosses at
@@ -112,8 +113,10 @@ class Stage {
   // input, forward(), output read, output_gradient, backward(), input_gradient read. Between
   // slots: from writing output_gradient() to having read input_gradient() no other forward() or
   // backward() of the stage runs and no other slot's gradient is written. So both gradients of
-  // all slots may be the same memory, or overlap; no gradient may overlap an input or an output;
-  // inputs and outputs of different slots are separate. backward() may overwrite output_gradient().
+  // all slots may be the same memory, or overlap, but on the last stage, whose forward() makes the
+  // loss's gradient: there each slot has its own until its backward(). No gradient may overlap an
+  // input or an output; inputs and outputs of different slots are separate. backward() may
+  // overwrite output_gradient().
 
   /// Where the boundary's activations of a slot go before forward(); not on the first stage.
   virtual MatrixRef<Real> input(int slot, int rows) = 0;
@@ -131,7 +134,7 @@ class Stage {
                        bool accumulate) = 0;
   using BucketFinal = std::function<void(int bucket)>;
   /// `bucket_final` is called, if set, after the kernels that finish a bucket's gradients were
-  /// launched: once for every bucket but that of the token table, in descending order.
+  /// launched: once for every bucket but that of the token embedding, in descending order.
   virtual void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
                         const BucketFinal& bucket_final) = 0;
 

@@ -3,10 +3,10 @@
 // AQ-SGD with 4 bits, rank 1 receives them, for three epochs.
 #include <cmath>
 #include <cstdio>
-#include <memory>
-#include <optional>
 #include <deltapipe/comm/pipeline/boundary.hpp>
 #include <deltapipe/comm/transport/mpi_session.hpp>
+#include <memory>
+#include <optional>
 
 using namespace deltapipe;
 

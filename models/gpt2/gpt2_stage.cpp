@@ -39,20 +39,19 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part)
   if (part.first) {
     position_bucket_ = bucket;
     position_table_ = parameters_.add("wpe.weight", {positions, C}, false, bucket++);
-    if (!config.tie_word_embeddings)
-      token_table_ = parameters_.add("wte.weight", {V, C}, true, bucket++);
+    if (!config.tie_word_embeddings) wte_ = parameters_.add("wte.weight", {V, C}, true, bucket++);
   }
   for (int i = 0; i < part.blocks; ++i, ++bucket) {
     const std::string h = "h." + std::to_string(part.first_block + i) + ".";
     Block b;
     b.bucket = bucket;
-    b.ln1_gain = parameters_.add(h + "ln_1.weight", {C}, false, bucket);
+    b.ln1_weight = parameters_.add(h + "ln_1.weight", {C}, false, bucket);
     b.ln1_bias = parameters_.add(h + "ln_1.bias", {C}, false, bucket);
     b.qkv_weight = parameters_.add(h + "attn.c_attn.weight", {C, 3 * C}, true, bucket);
     b.qkv_bias = parameters_.add(h + "attn.c_attn.bias", {3 * C}, false, bucket);
     b.out_weight = parameters_.add(h + "attn.c_proj.weight", {C, C}, true, bucket);
     b.out_bias = parameters_.add(h + "attn.c_proj.bias", {C}, false, bucket);
-    b.ln2_gain = parameters_.add(h + "ln_2.weight", {C}, false, bucket);
+    b.ln2_weight = parameters_.add(h + "ln_2.weight", {C}, false, bucket);
     b.ln2_bias = parameters_.add(h + "ln_2.bias", {C}, false, bucket);
     b.up_weight = parameters_.add(h + "mlp.c_fc.weight", {C, F}, true, bucket);
     b.up_bias = parameters_.add(h + "mlp.c_fc.bias", {F}, false, bucket);
@@ -62,10 +61,10 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part)
   }
   if (part.last) {
     final_bucket_ = bucket++;
-    final_gain_ = parameters_.add("ln_f.weight", {C}, false, final_bucket_);
+    final_weight_ = parameters_.add("ln_f.weight", {C}, false, final_bucket_);
     final_bias_ = parameters_.add("ln_f.bias", {C}, false, final_bucket_);
     if (config.tie_word_embeddings)
-      output_matrix_ = token_table_ = parameters_.add("wte.weight", {V, C}, true, bucket);
+      output_matrix_ = wte_ = parameters_.add("wte.weight", {V, C}, true, bucket);
     else
       output_matrix_ = parameters_.add("lm_head.weight", {V, C}, true, bucket);
   }
@@ -75,7 +74,7 @@ ModelCost gpt2_cost(const Gpt2Config& config, int tokens) {
   const double C = config.n_embd, F = config.n_inner, V = config.vocabulary_size, T = tokens;
   ModelCost cost;
   // Two operations a multiply-add; backward costs twice the forward pass; attention's two products
-  // run over half of T x T, and its scores are made again in the backward pass.
+  // run over half of T x T, and its scores are recomputed in the backward pass.
   cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T / 2 * C * 7;
   cost.head = 3 * 2 * T * C * V;
   return cost;
@@ -104,7 +103,7 @@ typename Gpt2Stage<Real>::BlockState Gpt2Stage<Real>::make_state(
   BlockState s;
   s.qkv_N3C = matrix("deltapipe::Gpt2Stage::qkv", 3 * C);
   s.attention_NC = matrix("deltapipe::Gpt2Stage::attention", C);
-  s.middle_NC = matrix("deltapipe::Gpt2Stage::middle", C);
+  s.residual_NC = matrix("deltapipe::Gpt2Stage::residual", C);
   s.hidden_NF = matrix("deltapipe::Gpt2Stage::hidden", config_.n_inner);
   s.log_sum_BHT =
       vector("deltapipe::Gpt2Stage::logSum", static_cast<std::size_t>(rows) * config_.n_head);
@@ -138,7 +137,8 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
     return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, size);
   };
   const auto embedding = [&](const char* label) {
-    return memory.uninitialized<Matrix<Real>>(MemoryUse::embeddings, label, capacity.table_rows, C);
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::embeddings, label, capacity.embedding_rows,
+                                              C);
   };
 
   slots_.clear();
@@ -178,9 +178,9 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
     final_rstd_N_ = vector("deltapipe::Gpt2Stage::finalRstd", rows);
   }
   if (part_.first) {
-    if (token_table_ < 0) table_rows_UC_ = embedding("deltapipe::Gpt2Stage::tableRows");
+    if (wte_ < 0) embedding_rows_UC_ = embedding("deltapipe::Gpt2Stage::embeddingRows");
     if (capacity.training) {
-      table_gradient_UC_ = embedding("deltapipe::Gpt2Stage::tableGradient");
+      embedding_gradient_UC_ = embedding("deltapipe::Gpt2Stage::embeddingGradient");
       embedding_gradient_NC_ = matrix("deltapipe::Gpt2Stage::embeddingGradient", step_rows, C);
     }
   }
@@ -239,8 +239,8 @@ template <class Real>
 void Gpt2Stage<Real>::embed(const ExecSpace& exec, const MicroBatch& batch, int slot) {
   const MatrixRef<Real> x = input(slot, batch.rows());
   const MatrixRef<Real> table =
-      token_table_ >= 0 ? parameters_.matrix(token_table_)
-                        : narrow(table_rows_UC_, table_rows_UC_.extent_int(0), channels());
+      wte_ >= 0 ? parameters_.matrix(wte_)
+                : narrow(embedding_rows_UC_, embedding_rows_UC_.extent_int(0), channels());
   embedding_forward<Real>(exec, batch.row_N, batch.tokens, table,
                           parameters_.matrix(position_table_), x);
 }
@@ -273,12 +273,12 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
   const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
   const MatrixRef<Real> qkv = narrow(s.qkv_N3C, rows, 3 * C);
   const MatrixRef<Real> attention = narrow(s.attention_NC, rows, C);
-  const MatrixRef<Real> middle = narrow(s.middle_NC, rows, C);
+  const MatrixRef<Real> residual = narrow(s.residual_NC, rows, C);
   const Real epsilon = Real(config_.layer_norm_epsilon);
   const double attention_drop = training ? config_.attn_pdrop : 0;
   const double residual_drop = training ? config_.resid_pdrop : 0;
 
-  layer_norm_forward<Real>(exec, x, value(b.ln1_gain), value(b.ln1_bias), epsilon, norm,
+  layer_norm_forward<Real>(exec, x, value(b.ln1_weight), value(b.ln1_bias), epsilon, norm,
                            head_of(s.mean1_N, rows), head_of(s.rstd1_N, rows));
   linear_forward<Real>(exec, norm, parameters_.matrix(b.qkv_weight), value(b.qkv_bias), qkv);
   attention_forward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
@@ -287,8 +287,8 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
   linear_residual_forward<Real>(exec, attention, parameters_.matrix(b.out_weight),
                                 value(b.out_bias), x,
                                 block_dropout(batch, residual_drop, block, kAttentionOutputSite),
-                                narrow(branch_NC_, rows, C), middle);
-  layer_norm_forward<Real>(exec, middle, value(b.ln2_gain), value(b.ln2_bias), epsilon, norm,
+                                narrow(branch_NC_, rows, C), residual);
+  layer_norm_forward<Real>(exec, residual, value(b.ln2_weight), value(b.ln2_bias), epsilon, norm,
                            head_of(s.mean2_N, rows), head_of(s.rstd2_N, rows));
   const MatrixRef<Real> hidden = narrow(s.hidden_NF, rows, config_.n_inner);
   linear_forward<Real>(exec, norm, parameters_.matrix(b.up_weight), value(b.up_bias), hidden);
@@ -304,7 +304,7 @@ void Gpt2Stage<Real>::block_output(const ExecSpace& exec, const MicroBatch& batc
   const Block& b = blocks_[block];
   linear_residual_forward<Real>(
       exec, narrow(wide_NF_, rows, config_.n_inner), parameters_.matrix(b.down_weight),
-      value(b.down_bias), narrow(state(slot, block).middle_NC, rows, C),
+      value(b.down_bias), narrow(state(slot, block).residual_NC, rows, C),
       block_dropout(batch, training ? config_.resid_pdrop : 0, block, kMlpSite),
       narrow(branch_NC_, rows, C), narrow(slots_[slot].x_NC[block + 1], rows, C));
 }
@@ -344,7 +344,7 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
   const std::size_t first_loss =
       static_cast<std::size_t>(batch.index) * capacity_.samples * capacity_.tokens;
 
-  layer_norm_forward<Real>(exec, x, value(final_gain_), value(final_bias_),
+  layer_norm_forward<Real>(exec, x, value(final_weight_), value(final_bias_),
                            Real(config_.layer_norm_epsilon), norm, mean, rstd);
   const int step = logits_.extent_int(0);
   for (int first = 0; first < rows; first += step) {
@@ -365,10 +365,10 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
   const MatrixRef<Real> dx = gradient(slot, rows);
   Kokkos::deep_copy(exec, dx, Real(0));
   layer_norm_parameter_gradient<Real>(exec, dnorm, x, mean, rstd, accumulate,
-                                      parameters_.gradient(final_gain_),
+                                      parameters_.gradient(final_weight_),
                                       parameters_.gradient(final_bias_));
-  layer_norm_backward<Real>(exec, dnorm, x, value(final_gain_), value(final_bias_), mean, rstd, dx,
-                            norm);
+  layer_norm_backward<Real>(exec, dnorm, x, value(final_weight_), value(final_bias_), mean, rstd,
+                            dx, norm);
 }
 
 template <class Real>
@@ -384,7 +384,7 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   const MatrixRef<Real> dnorm = narrow(branch_NC_, rows, C);
   const MatrixRef<Real> dhidden = narrow(wide_NF_, rows, F);
   const MatrixRef<Real> activated = narrow(wide2_NF_, rows, F);
-  const MatrixRef<Real> middle = narrow(s.middle_NC, rows, C);
+  const MatrixRef<Real> residual = narrow(s.residual_NC, rows, C);
   const bool drop = config_.resid_pdrop > 0;
   const MatrixRef<Real> dbranch = drop ? norm : dx;
 
@@ -401,11 +401,11 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
        Real(0), dnorm);
   const VectorRef<Real> mean = head_of(s.mean2_N, rows);
   const VectorRef<Real> rstd = head_of(s.rstd2_N, rows);
-  layer_norm_parameter_gradient<Real>(exec, dnorm, middle, mean, rstd, accumulate,
-                                      parameters_.gradient(b.ln2_gain),
+  layer_norm_parameter_gradient<Real>(exec, dnorm, residual, mean, rstd, accumulate,
+                                      parameters_.gradient(b.ln2_weight),
                                       parameters_.gradient(b.ln2_bias));
-  layer_norm_backward<Real>(exec, dnorm, middle, value(b.ln2_gain), value(b.ln2_bias), mean, rstd,
-                            dx, norm);
+  layer_norm_backward<Real>(exec, dnorm, residual, value(b.ln2_weight), value(b.ln2_bias), mean,
+                            rstd, dx, norm);
   linear_parameter_gradient<Real>(exec, norm, dhidden, accumulate,
                                   parameters_.gradient_matrix(b.up_weight),
                                   parameters_.gradient(b.up_bias));
@@ -444,9 +444,9 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   const VectorRef<Real> mean = head_of(s.mean1_N, rows);
   const VectorRef<Real> rstd = head_of(s.rstd1_N, rows);
   layer_norm_parameter_gradient<Real>(exec, branch, x, mean, rstd, accumulate,
-                                      parameters_.gradient(b.ln1_gain),
+                                      parameters_.gradient(b.ln1_weight),
                                       parameters_.gradient(b.ln1_bias));
-  layer_norm_backward<Real>(exec, branch, x, value(b.ln1_gain), value(b.ln1_bias), mean, rstd, dx,
+  layer_norm_backward<Real>(exec, branch, x, value(b.ln1_weight), value(b.ln1_bias), mean, rstd, dx,
                             norm);
   linear_parameter_gradient<Real>(exec, norm, dqkv, accumulate,
                                   parameters_.gradient_matrix(b.qkv_weight),
@@ -485,7 +485,7 @@ VectorRef<const Real> Gpt2Stage<Real>::logits(const ExecSpace& exec, int slot, i
   const MatrixRef<Real> x = rows_of<Real>(slots_[slot].x_NC.back(), row, 1);
   const MatrixRef<Real> norm = narrow(norm_NC_, 1, C);
   const MatrixRef<Real> logits = narrow(logits_, 1, config_.vocabulary_size);
-  layer_norm_forward<Real>(exec, x, value(final_gain_), value(final_bias_),
+  layer_norm_forward<Real>(exec, x, value(final_weight_), value(final_bias_),
                            Real(config_.layer_norm_epsilon), norm, head_of(final_mean_N_, 1),
                            head_of(final_rstd_N_, 1));
   gemm(exec, Transpose::no, Transpose::yes, Real(1), norm, parameters_.matrix(output_matrix_),
@@ -494,16 +494,16 @@ VectorRef<const Real> Gpt2Stage<Real>::logits(const ExecSpace& exec, int slot, i
 }
 
 template <class Real>
-MatrixRef<Real> Gpt2Stage<Real>::table_rows(int rows) {
-  return narrow(table_rows_UC_, rows, channels());
+MatrixRef<Real> Gpt2Stage<Real>::embedding_rows(int rows) {
+  return narrow(embedding_rows_UC_, rows, channels());
 }
 
 template <class Real>
-MatrixRef<Real> Gpt2Stage<Real>::table_gradient(const ExecSpace& exec,
-                                                const VectorRef<const std::int32_t>& first_of_U,
-                                                const VectorRef<const std::int32_t>& row_of,
-                                                int rows) {
-  const MatrixRef<Real> sums = narrow(table_gradient_UC_, rows, channels());
+MatrixRef<Real> Gpt2Stage<Real>::embedding_gradient(const ExecSpace& exec,
+                                                    const VectorRef<const std::int32_t>& first_of_U,
+                                                    const VectorRef<const std::int32_t>& row_of,
+                                                    int rows) {
+  const MatrixRef<Real> sums = narrow(embedding_gradient_UC_, rows, channels());
   token_gradient<Real>(
       exec, narrow(embedding_gradient_NC_, embedding_gradient_NC_.extent_int(0), channels()),
       first_of_U, row_of, sums);

@@ -51,23 +51,24 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
   VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) override;
 
   bool shared() const override { return config_.tie_word_embeddings; }
-  int table_channels() const override { return channels(); }
-  int token_table() const override { return token_table_; }
-  MatrixRef<Real> table_rows(int rows) override;
-  MatrixRef<Real> table_gradient(const ExecSpace& exec,
-                                 const VectorRef<const std::int32_t>& first_of_U,
-                                 const VectorRef<const std::int32_t>& row_of, int rows) override;
+  int embedding_channels() const override { return channels(); }
+  int wte() const override { return wte_; }
+  MatrixRef<Real> embedding_rows(int rows) override;
+  MatrixRef<Real> embedding_gradient(const ExecSpace& exec,
+                                     const VectorRef<const std::int32_t>& first_of_U,
+                                     const VectorRef<const std::int32_t>& row_of,
+                                     int rows) override;
 
  private:
   /// Indices of a block's tensors.
   struct Block {
-    int ln1_gain, ln1_bias, qkv_weight, qkv_bias, out_weight, out_bias;
-    int ln2_gain, ln2_bias, up_weight, up_bias, down_weight, down_bias;
+    int ln1_weight, ln1_bias, qkv_weight, qkv_bias, out_weight, out_bias;
+    int ln2_weight, ln2_bias, up_weight, up_bias, down_weight, down_bias;
     int bucket;
   };
   /// What a block's backward pass needs besides the block's input.
   struct BlockState {
-    Matrix<Real> qkv_N3C, attention_NC, middle_NC, hidden_NF;
+    Matrix<Real> qkv_N3C, attention_NC, residual_NC, hidden_NF;
     Vector<Real> log_sum_BHT, mean1_N, rstd1_N, mean2_N, rstd2_N;
   };
   struct Slot {
@@ -104,9 +105,9 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
   ParameterArena<Real> parameters_;
   std::vector<Block> blocks_;
   int position_table_ = -1;
-  int token_table_ = -1;    ///< tied: on the last stage; else on the first
+  int wte_ = -1;            ///< tied: on the last stage; else on the first
   int output_matrix_ = -1;  ///< last stage
-  int final_gain_ = -1;
+  int final_weight_ = -1;
   int final_bias_ = -1;
   int final_bucket_ = -1;
   int position_bucket_ = -1;
@@ -118,7 +119,7 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
   Vector<Real> scores_, scores2_;
   Matrix<Real> logits_;  ///< of a block of rows
   Vector<Real> loss_, final_mean_N_, final_rstd_N_;
-  Matrix<Real> table_rows_UC_, table_gradient_UC_;
+  Matrix<Real> embedding_rows_UC_, embedding_gradient_UC_;
   Matrix<Real> embedding_gradient_NC_;  ///< of all micro-batches of a step
 };
 

@@ -27,8 +27,8 @@ void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& paramet
 bool has_own_head(const SafetensorsReader& reader);
 
 /// Hugging Face's initial values: matrices normal(0, initializer_range), those that write to the
-/// residual stream smaller by sqrt(2 n_layer); biases 0, gains 1. Keyed by seed and tensor name, so
-/// that every partition gets the same.
+/// residual stream smaller by sqrt(2 n_layer); biases 0, norm weights 1. Keyed by seed and tensor
+/// name, so that every partition gets the same.
 template <class Real>
 void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
                         ParameterArena<Real>& parameters);

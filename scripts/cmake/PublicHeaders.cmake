@@ -3,6 +3,7 @@
 # All others are details: no release promises anything of them, and they are not installed.
 set(DELTAPIPE_PUBLIC_HEADERS
   comm/pipeline/boundary.hpp
+  comm/pipeline/embedding_exchange.hpp
   comm/pipeline/executor.hpp
   comm/pipeline/memory_check.hpp
   comm/pipeline/pipeline.hpp
@@ -11,8 +12,7 @@ set(DELTAPIPE_PUBLIC_HEADERS
   comm/pipeline/settings.hpp
   comm/pipeline/simulation.hpp
   comm/pipeline/step_plan.hpp
-  comm/pipeline/token_exchange.hpp
-  comm/pipeline/token_table.hpp
+  comm/pipeline/token_index.hpp
   comm/replicas/gradient_all_reduce.hpp
   comm/replicas/replica_check.hpp
   comm/transport/agree.hpp

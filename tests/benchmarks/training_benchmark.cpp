@@ -103,7 +103,7 @@ void train(const Shape& shape) {
   StageCapacity capacity;
   capacity.samples = shape.samples;
   capacity.tokens = shape.tokens;
-  capacity.table_rows = std::min(rows, shape.config.vocabulary_size);
+  capacity.embedding_rows = std::min(rows, shape.config.vocabulary_size);
   stage.reserve(capacity);
   initialise_weights(shape.config, 1, stage.parameters());
   OptimizerSettings settings;
@@ -127,10 +127,10 @@ void train(const Shape& shape) {
     batch.loss_scale = 1.0 / rows;
     stage.forward(exec, batch, 0, true, false);
     stage.backward(exec, batch, 0, false, {});
-    const auto table = stage.table_gradient(exec, tokens.first_of_U, tokens.row_of,
-                                            static_cast<int>(tokens.distinct_U.extent(0)));
+    const auto table = stage.embedding_gradient(exec, tokens.first_of_U, tokens.row_of,
+                                                static_cast<int>(tokens.distinct_U.extent(0)));
     add_rows<float>(exec, tokens.distinct_U, table,
-                    stage.parameters().gradient_matrix(stage.token_table()));
+                    stage.parameters().gradient_matrix(stage.wte()));
     const std::vector<double>& squares = optimizer.squared_norms(exec);
     const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
     optimizer.update(exec, step, kLearningRate, std::min(1.0, kClipNorm / (norm + 1e-6)));

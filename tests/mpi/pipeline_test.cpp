@@ -50,6 +50,8 @@ class SumStage final : public Stage<float> {
   }
 
   ParameterArena<float>& parameters() override { return parameters_; }
+  TokenEmbedding<float>* token_embedding() override { return embedding_; }
+  void set_token_embedding(TokenEmbedding<float>* embedding) { embedding_ = embedding; }
   BoundaryShape input_shape(int) const override { return ends_.input; }
   BoundaryShape output_shape(int) const override { return ends_.output; }
   MemoryLedger memory(const StageCapacity&) const override { return {}; }
@@ -176,6 +178,7 @@ class SumStage final : public Stage<float> {
   Gradients gradients_;
   float weight_ = 0;
   int samples_ = 0;
+  TokenEmbedding<float>* embedding_ = nullptr;
   ParameterArena<float> parameters_;
   std::vector<Slot> slots_;
   Vector<float> mean_gradient_B_, loss_;
@@ -283,6 +286,44 @@ TEST_CASE("A boundary's bytes are those of its shape", "[pipeline]") {
       CHECK_FALSE(plan.tokens);
       CHECK_FALSE(plan.has_token_index);
     }
+}
+
+/// Of a stage that should have none.
+class StrayEmbedding final : public TokenEmbedding<float> {
+ public:
+  bool shared() const override { return true; }
+  int embedding_channels() const override { return 8; }
+  int wte() const override { return -1; }
+  MatrixRef<float> embedding_rows(int) override { return {}; }
+  MatrixRef<float> embedding_gradient(const ExecSpace&, const VectorRef<const std::int32_t>&,
+                                      const VectorRef<const std::int32_t>&, int) override {
+    return {};
+  }
+};
+
+TEST_CASE("A shared embedding belongs to the first stage and the last", "[pipeline]") {
+  const int stages = world_size();
+  if (stages == 1) return;
+  const int culprit = GENERATE(0, 1);  // between two others, or alone at an end
+  MPI_Comm world = MPI_COMM_NULL;      // of no further use after the stop
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  const ProcessGrid grid(world, stages, 1);
+  ProgressThread progress(world);
+  SumStage stage(grid.stage(), stages, ends_of(kEqual, grid.stage(), stages), Gradients::separate);
+  StrayEmbedding embedding;
+  if (grid.stage() == culprit) stage.set_token_embedding(&embedding);
+  stage.parameters().allocate(true);
+  const PipelineOptions options = options_of(stages);
+  std::string text;
+  try {
+    Pipeline(options, shape_of(options), grid, progress, stage);
+  } catch (const UserError& error) {
+    text = error.what();
+  }
+  const bool between = culprit > 0 && culprit + 1 < stages;
+  CHECK_THAT(text, Contains(between ? "a stage between the first and the last" : "disagree on"));
+  CHECK_THAT(text, Contains("shared token embedding"));
+  barrier(progress, world);
 }
 
 TEST_CASE("Stages that disagree on a boundary are refused on all ranks", "[pipeline]") {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/pipeline/executor.hpp"
-#include "comm/pipeline/token_table.hpp"
+#include "comm/pipeline/token_index.hpp"
 #include "core/base/error.hpp"
 #include "core/kernels/embedding.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
@@ -64,7 +64,7 @@ class InProcessPipeline {
       capacity.slots =
           slots_needed(schedule_, {k, static_cast<int>(partition.size()), shape.micro_batches});
       capacity.micro_batches = shape.micro_batches;
-      capacity.table_rows =
+      capacity.embedding_rows =
           std::min(shape.samples * shape.tokens * shape.micro_batches, config.vocabulary_size);
       capacity.recompute = shape.recompute;
       stages_.back()->reserve(capacity);
@@ -156,7 +156,7 @@ class InProcessPipeline {
                                        {});
     }
     void reduce_zeros() override { DELTAPIPE_ASSERT(false, "a step without samples"); }
-    void add_embedding_gradient() override { pipeline_.add_table_gradient(); }
+    void add_embedding_gradient() override { pipeline_.add_embedding_gradient(); }
     void finish_reductions() override {}
     /// The norm over all stages is not known before all have come here.
     void update() override { ++pipeline_.updates_; }
@@ -186,7 +186,7 @@ class InProcessPipeline {
   }
 
   Gpt2Stage<Real>& table_owner() {
-    return stages_.front()->token_table() >= 0 ? *stages_.front() : *stages_.back();
+    return stages_.front()->wte() >= 0 ? *stages_.front() : *stages_.back();
   }
 
   template <class Get>
@@ -202,7 +202,7 @@ class InProcessPipeline {
 
   void prepare(const StepData& data, std::uint64_t step) {
     const int T = shape_.tokens;
-    const bool table_here = stages_.front()->token_table() >= 0;
+    const bool table_here = stages_.front()->wte() >= 0;
     const int S = static_cast<int>(data.sample_ids.size());
     real_targets_ = static_cast<double>(
         std::count_if(data.targets.begin(), data.targets.end(), [](int t) { return t >= 0; }));
@@ -234,7 +234,7 @@ class InProcessPipeline {
       batches_.push_back(batch);
     }
     index_.finish(exec_);
-    table_gradient_UC_ = Matrix<Real>("test::tableGradient", index_.size(), config_.n_embd);
+    embedding_gradient_UC_ = Matrix<Real>("test::embeddingGradient", index_.size(), config_.n_embd);
   }
 
   /// What a message holds, at the end that sends it and at the one that receives it.
@@ -251,9 +251,9 @@ class InProcessPipeline {
       case Wire::embedding: {
         const MicroBatchGroup group = row_group(m, M);
         const int a = index_.needed_before(group.begin), b = index_.needed_before(group.end);
-        if (!message.sends) return rows_of<Real>(stage(k).table_rows(index_.size()), a, b - a);
-        const MatrixRef<Real> needed = rows_of<Real>(table_gradient_UC_, a, b - a);
-        gather_rows<Real>(exec_, stage(k).parameters().matrix(stage(k).token_table()),
+        if (!message.sends) return rows_of<Real>(stage(k).embedding_rows(index_.size()), a, b - a);
+        const MatrixRef<Real> needed = rows_of<Real>(embedding_gradient_UC_, a, b - a);
+        gather_rows<Real>(exec_, stage(k).parameters().matrix(stage(k).wte()),
                           VectorRef<const std::int32_t>(index_.token_U().data() + a, b - a),
                           needed);
         return needed;
@@ -261,9 +261,9 @@ class InProcessPipeline {
       case Wire::embedding_gradient: {
         const MicroBatchGroup group = gradient_group(m, M);
         const int a = index_.final_before(group.begin), b = index_.final_before(group.end);
-        if (!message.sends) return rows_of<Real>(table_gradient_UC_, a, b - a);
+        if (!message.sends) return rows_of<Real>(embedding_gradient_UC_, a, b - a);
         const VectorRef<const std::int32_t> first(index_.first_of_U().data() + a, b - a + 1);
-        return stage(k).table_gradient(exec_, first, index_.row_of(), b - a);
+        return stage(k).embedding_gradient(exec_, first, index_.row_of(), b - a);
       }
     }
     return {};
@@ -286,15 +286,15 @@ class InProcessPipeline {
     messages_.erase(found);
   }
 
-  void add_table_gradient() {
+  void add_embedding_gradient() {
     Gpt2Stage<Real>& owner = table_owner();
-    const MatrixRef<Real> target = owner.parameters().gradient_matrix(owner.token_table());
+    const MatrixRef<Real> target = owner.parameters().gradient_matrix(owner.wte());
     if (!config_.tie_word_embeddings) Kokkos::deep_copy(exec_, target, Real(0));
     const MatrixRef<Real> rows =
         config_.tie_word_embeddings && stage_count() > 1
-            ? MatrixRef<Real>(table_gradient_UC_)
-            : stages_.front()->table_gradient(exec_, index_.first_of_U(), index_.row_of(),
-                                              index_.size());
+            ? MatrixRef<Real>(embedding_gradient_UC_)
+            : stages_.front()->embedding_gradient(exec_, index_.first_of_U(), index_.row_of(),
+                                                  index_.size());
     add_rows<Real>(exec_, index_.token_by_last_use_U(), rows, target);
   }
 
@@ -317,7 +317,7 @@ class InProcessPipeline {
   std::vector<Batch> batches_;
   TokenIndex index_;
   /// Rows of the step's tokens to send, then their gradients; where the table is lent.
-  Matrix<Real> table_gradient_UC_;
+  Matrix<Real> embedding_gradient_UC_;
   std::map<std::tuple<Wire, int, int>, Matrix<Real>> messages_;
   bool training_ = true;
   int updates_ = 0;

@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/pipeline/token_table.hpp"
+#include "comm/pipeline/token_index.hpp"
 #include "core/cache/io_thread.hpp"
 #include "core/codec/codec.hpp"
 #include "core/codec/settings_check.hpp"
@@ -198,7 +198,7 @@ TEST_CASE("A GPT-2's passes and its optimizer run on the instance that they are 
     for (const bool training : {true, false}) stage.forward(exec, batch, 0, training, false);
     for (const bool accumulate : {false, true})
       stage.backward(exec, batch, 0, accumulate, [](int) {});
-    stage.table_gradient(exec, index.first_of_U(), index.row_of(), index.size());
+    stage.embedding_gradient(exec, index.first_of_U(), index.row_of(), index.size());
     stage.logits(exec, 0, 4);
     const MatrixRef<float> rows_UC = first_rows<float>(rows, index.size());
     gather_rows<float>(exec, table, index.token_U(), rows_UC);

@@ -24,26 +24,26 @@ struct Norm {
 };
 
 template <class Real>
-Norm<Real> norm_of(const std::vector<Real>& x, const std::vector<Real>& gain,
+Norm<Real> norm_of(const std::vector<Real>& x, const std::vector<Real>& weight,
                    const std::vector<Real>& bias, double epsilon) {
-  const int C = static_cast<int>(gain.size()), N = static_cast<int>(x.size()) / C;
+  const int C = static_cast<int>(weight.size()), N = static_cast<int>(x.size()) / C;
   const Matrix<Real> y("test::y", N, C);
   const Vector<Real> mean("test::mean", N), rstd("test::rstd", N);
-  layer_norm_forward<Real>(ExecSpace(), to_device(x, C), to_device(gain), to_device(bias),
+  layer_norm_forward<Real>(ExecSpace(), to_device(x, C), to_device(weight), to_device(bias),
                            Real(epsilon), y, mean, rstd);
   return {to_host(y), to_host(mean), to_host(rstd)};
 }
 
-std::vector<double> norm_formula(const std::vector<double>& x, const std::vector<double>& gain,
+std::vector<double> norm_formula(const std::vector<double>& x, const std::vector<double>& weight,
                                  const std::vector<double>& bias, double epsilon) {
-  const std::size_t C = gain.size();
+  const std::size_t C = weight.size();
   std::vector<double> y(x.size());
   for (std::size_t first = 0; first < x.size(); first += C) {
     double mean = 0, variance = 0;
     for (std::size_t c = 0; c < C; ++c) mean += x[first + c] / C;
     for (std::size_t c = 0; c < C; ++c) variance += std::pow(x[first + c] - mean, 2) / C;
     for (std::size_t c = 0; c < C; ++c)
-      y[first + c] = (x[first + c] - mean) / std::sqrt(variance + epsilon) * gain[c] + bias[c];
+      y[first + c] = (x[first + c] - mean) / std::sqrt(variance + epsilon) * weight[c] + bias[c];
   }
   return y;
 }
@@ -73,31 +73,31 @@ TEST_CASE("Layer norm is its formula", "[kernels][norm]") {
   const double epsilon = 1e-5;
   for (const int C : {1, 2, 15, 16, 17, 100, 769}) {
     INFO(C << " channels");
-    const auto x = random_values(5 * C, C, 3), gain = random_values(C, 2),
+    const auto x = random_values(5 * C, C, 3), weight = random_values(C, 2),
                bias = random_values(C, 3);
-    const auto truth = norm_formula(x, gain, bias, epsilon);
-    CHECK(relative_difference(norm_of(x, gain, bias, epsilon).y, truth) < 1e-13);
-    CHECK(relative_difference(norm_of(as<float>(x), as<float>(gain), as<float>(bias), epsilon).y,
+    const auto truth = norm_formula(x, weight, bias, epsilon);
+    CHECK(relative_difference(norm_of(x, weight, bias, epsilon).y, truth) < 1e-13);
+    CHECK(relative_difference(norm_of(as<float>(x), as<float>(weight), as<float>(bias), epsilon).y,
                               truth) < 1e-5);
   }
 }
 
 TEST_CASE("Layer norm of constant, zero, offset, huge and NaN rows", "[kernels][norm]") {
   const int C = 33;
-  const std::vector<float> gain(C, 2), bias(C, 0.5f);
+  const std::vector<float> weight(C, 2), bias(C, 0.5f);
   for (const float value : {0.0f, 1.0f, -1e4f})
-    for (const float y : norm_of(std::vector<float>(C, value), gain, bias, 1e-5).y)
+    for (const float y : norm_of(std::vector<float>(C, value), weight, bias, 1e-5).y)
       CHECK(y == Approx(0.5).margin(1e-3));
   // A large mean costs no digits of the variance beyond those of x itself.
   auto x = random_values<float>(C, 1);
   for (float& value : x) value += 1000;
-  CHECK(relative_difference(norm_of(x, gain, bias, 1e-5).y,
-                            norm_formula(as<double>(x), as<double>(gain), as<double>(bias), 1e-5)) <
-        1e-4);
-  for (const float y : norm_of(random_values<float>(C, 1, 1e18), gain, bias, 1e-5).y)
+  CHECK(relative_difference(
+            norm_of(x, weight, bias, 1e-5).y,
+            norm_formula(as<double>(x), as<double>(weight), as<double>(bias), 1e-5)) < 1e-4);
+  for (const float y : norm_of(random_values<float>(C, 1, 1e18), weight, bias, 1e-5).y)
     CHECK((std::isfinite(y) && std::abs(y) < 10));
   x[7] = NAN;
-  for (const float y : norm_of(x, gain, bias, 1e-5).y) CHECK(std::isnan(y));
+  for (const float y : norm_of(x, weight, bias, 1e-5).y) CHECK(std::isnan(y));
 }
 
 TEST_CASE("Layer norm's gradients are its slopes", "[kernels][norm]") {
@@ -106,13 +106,13 @@ TEST_CASE("Layer norm's gradients are its slopes", "[kernels][norm]") {
   for (const int C : {1, 5, 16, 70}) {
     INFO(C << " channels");
     const int N = 3;
-    const auto x = random_values(N * C, 1, 2), gain = random_values(C, 2),
+    const auto x = random_values(N * C, 1, 2), weight = random_values(C, 2),
                bias = random_values(C, 3);
     const auto dy = random_values(N * C, 4), before = random_values(N * C, 5);
-    const Norm<double> norm = norm_of(x, gain, bias, epsilon);
+    const Norm<double> norm = norm_of(x, weight, bias, epsilon);
     const Matrix<double> dx = to_device(before, C), y("test::y", N, C);
     const Vector<double> mean = to_device(norm.mean), rstd = to_device(norm.rstd);
-    layer_norm_backward<double>(exec, to_device(dy, C), to_device(x, C), to_device(gain),
+    layer_norm_backward<double>(exec, to_device(dy, C), to_device(x, C), to_device(weight),
                                 to_device(bias), mean, rstd, dx, y);
     CHECK(relative_difference(to_host(y), norm.y) < 1e-14);
     auto gradient = to_host(dx);
@@ -120,7 +120,7 @@ TEST_CASE("Layer norm's gradients are its slopes", "[kernels][norm]") {
     const auto loss = [&](const auto& x_, const auto& gain_, const auto& bias_) {
       return dot(dy, norm_of(x_, gain_, bias_, epsilon).y);
     };
-    CHECK(slope_error([&](const auto& v) { return loss(v, gain, bias); }, x, gradient) < 1e-7);
+    CHECK(slope_error([&](const auto& v) { return loss(v, weight, bias); }, x, gradient) < 1e-7);
 
     const auto start = random_values(C, 6);
     const Vector<double> dgain = to_device(start), dbias = to_device(start);
@@ -130,8 +130,10 @@ TEST_CASE("Layer norm's gradients are its slopes", "[kernels][norm]") {
       auto gain_slope = to_host(dgain), bias_slope = to_host(dbias);
       if (accumulate)  // the second call doubles
         for (int c = 0; c < C; ++c) gain_slope[c] /= 2, bias_slope[c] /= 2;
-      CHECK(slope_error([&](const auto& v) { return loss(x, v, bias); }, gain, gain_slope) < 1e-7);
-      CHECK(slope_error([&](const auto& v) { return loss(x, gain, v); }, bias, bias_slope) < 1e-7);
+      CHECK(slope_error([&](const auto& v) { return loss(x, v, bias); }, weight, gain_slope) <
+            1e-7);
+      CHECK(slope_error([&](const auto& v) { return loss(x, weight, v); }, bias, bias_slope) <
+            1e-7);
     }
   }
 }

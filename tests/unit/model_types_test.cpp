@@ -76,9 +76,9 @@ TEST_CASE("The stages of a model fit and have all of its parameters between them
       const TokenEmbedding<float>* const embedding = stage->token_embedding();
       if (s == 1) CHECK(embedding == nullptr);
       if (s == 2 && embedding) CHECK(embedding->shared());
-      if (embedding && embedding->token_table() >= 0)
-        CHECK(stage->parameters().matrix(embedding->token_table()).extent_int(1) ==
-              embedding->table_channels());
+      if (embedding && embedding->wte() >= 0)
+        CHECK(stage->parameters().matrix(embedding->wte()).extent_int(1) ==
+              embedding->embedding_channels());
     }
     CHECK(sum == whole);
   }
@@ -104,7 +104,7 @@ TEST_CASE("A stage takes the memory that it says, and none before", "[model_type
   capacity.tokens = 5;
   capacity.slots = 2;
   capacity.micro_batches = 4;
-  capacity.table_rows = 7;
+  capacity.embedding_rows = 7;
   capacity.training = training;
   capacity.recompute = recompute;
   for (const ModelType& type : model_types()) {
@@ -135,7 +135,7 @@ TEST_CASE("The gradients at a stage's ends alias nothing that their contract kee
   capacity.samples = 2;
   capacity.tokens = 4;
   capacity.slots = 2;
-  capacity.table_rows = 8;
+  capacity.embedding_rows = 8;
   const int rows = 2 * 4;
   using Range = std::pair<const float*, const float*>;
   const auto range = [](const MatrixRef<float>& m) { return Range(m.data(), m.data() + m.size()); };

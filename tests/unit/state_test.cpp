@@ -237,6 +237,33 @@ TEST_CASE("Large items pass through files in pieces", "[state][files]") {
   }
 }
 
+TEST_CASE("Views pass through host memory in pieces", "[state]") {
+  const ExecSpace exec;
+  const std::size_t piece = state_views::kPieceBytes / sizeof(float);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, piece, 2 * piece + 3}) {
+    const Vector<float> view("test::view", size), back("test::back", size);
+    auto host = Kokkos::create_mirror_view(view);
+    for (std::size_t i = 0; i < size; ++i) host(i) = static_cast<float>(i % 8191) - 4000.0f;
+    Kokkos::deep_copy(view, host);
+    RoundTrip trip(false);
+    const std::vector<StatePart> parts = {
+        {"part",
+         [&](StateWriter& writer) {
+           write_view<true>(writer, exec, "view", VectorRef<const float>(view), {size});
+         },
+         [&](StateReader& reader) {
+           read_view<true>(reader, exec, "view", VectorRef<float>(back), {size});
+         }}};
+    trip.write(parts);
+    trip.read(parts);
+    auto host_back = Kokkos::create_mirror_view(back);
+    Kokkos::deep_copy(host_back, back);
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < size; ++i) different += host_back(i) != host(i);
+    CHECK(different == 0);
+  }
+}
+
 TEST_CASE("Parameters and moments come back tensor by tensor", "[state][stage]") {
   RoundTrip trip(GENERATE(false, true));
   const auto make = [] {

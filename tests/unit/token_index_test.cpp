@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rows of the token table a step exchanges, and in which groups.
-#include "comm/pipeline/token_table.hpp"
+// Which rows of the token embedding a step exchanges, and in which groups.
+#include "comm/pipeline/token_index.hpp"
 
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
 
-#include "comm/pipeline/token_exchange.hpp"
+#include "comm/pipeline/embedding_exchange.hpp"
 #include "support/device_values.hpp"
 
 namespace deltapipe {
@@ -64,7 +64,7 @@ void check(const TokenIndex& index, const std::vector<Tokens>& step, int stride)
   }
 }
 
-TEST_CASE("Tokens are sorted by first and by last use", "[app][token_table]") {
+TEST_CASE("Tokens are sorted by first and by last use", "[app][token_index]") {
   TokenIndex index(11, 4 * 9, 4);
   for (const int rows : {1, 3, 9})
     for (const int micro_batches : {1, 2, 3, 4}) {
@@ -97,7 +97,7 @@ std::vector<int> gradient_groups(int micro_batches) {
   return ends_of(gradient_group, micro_batches);
 }
 
-TEST_CASE("Groups of token rows grow away from the moment that waits", "[app][token_table]") {
+TEST_CASE("Groups of token rows grow away from the moment that waits", "[app][token_index]") {
   CHECK(row_groups(0).empty());
   CHECK(gradient_groups(0).empty());
   CHECK(row_groups(1) == std::vector<int>{1});

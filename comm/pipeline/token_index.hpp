@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rows of the token table a step needs, when each is needed first and when its gradient is
-// complete.
+// Which rows of the token embedding a step needs, when each is needed first and when its gradient
+// is complete.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ class TokenIndex {
   std::vector<std::int32_t> tokens_by_last_use_, place_of_slot_;
   std::vector<int> needed_before_, final_before_;  ///< [M + 1]
   Vector<std::int32_t> token_U_, token_by_last_use_U_, first_of_U_, row_of_;
-  Vector<std::int32_t>::HostMirror token_host_, token_by_last_use_host_, first_host_, row_host_;
+  MirrorVector<std::int32_t> token_host_, token_by_last_use_host_, first_host_, row_host_;
 };
 
 }  // namespace deltapipe

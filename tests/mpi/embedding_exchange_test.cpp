@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A shared embedding's rows and gradients cross as a plain host computation has them: for steps of
 // any number of micro-batches, with tokens that repeat, and with groups that nothing crosses for.
-#include "comm/pipeline/token_exchange.hpp"
+#include "comm/pipeline/embedding_exchange.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -31,12 +31,13 @@ class FakeEmbedding final : public TokenEmbedding<float> {
         gradient_("deltapipe::Test::gradient", stored_rows, kChannels) {}
 
   bool shared() const override { return true; }
-  int table_channels() const override { return kChannels; }
-  int token_table() const override { return -1; }
-  MatrixRef<float> table_rows(int rows) override { return part(rows_, rows); }
-  MatrixRef<float> table_gradient(const ExecSpace& exec,
-                                  const VectorRef<const std::int32_t>& first_of_U,
-                                  const VectorRef<const std::int32_t>& row_of, int rows) override {
+  int embedding_channels() const override { return kChannels; }
+  int wte() const override { return -1; }
+  MatrixRef<float> embedding_rows(int rows) override { return part(rows_, rows); }
+  MatrixRef<float> embedding_gradient(const ExecSpace& exec,
+                                      const VectorRef<const std::int32_t>& first_of_U,
+                                      const VectorRef<const std::int32_t>& row_of,
+                                      int rows) override {
     token_gradient<float>(exec, MatrixRef<const float>(gradient_), first_of_U, row_of,
                           part(sums_, rows));
     return part(sums_, rows);
@@ -86,9 +87,9 @@ class Exchange {
         lossless_(options.forward.kind == CodecKind::none),
         index_(kVocabulary, micro_batches * rows, micro_batches),
         embedding_(micro_batches * rows) {
-    const TokenExchangeShape shape{kVocabulary, rows, micro_batches, kChannels, true};
+    const EmbeddingExchangeShape shape{kVocabulary, rows, micro_batches, kChannels, true};
     if (grid.first() || grid.last())
-      exchange_.emplace(plan_token_exchange(options, shape, grid.stages(), grid.last()), grid,
+      exchange_.emplace(plan_embedding_exchange(options, shape, grid.stages(), grid.last()), grid,
                         progress, std::make_shared<EmulatedLink>(LinkSettings{}));
   }
 
@@ -130,7 +131,7 @@ class Exchange {
         exchange_->receive_rows(exec_, crossing, index_, m, embedding_);
       exec_.fence();
       // What the micro-batch needs is there before its forward pass.
-      const auto rows = to_host(embedding_.table_rows(index_.size()));
+      const auto rows = to_host(embedding_.embedding_rows(index_.size()));
       for (const std::int32_t token : tokens[m])
         for (int c = 0; c < kChannels; ++c)
           check(rows[index_.row_of_token(token) * kChannels + c], table_value(token, c, step),
@@ -191,7 +192,7 @@ class Exchange {
   ExecSpace exec_;
   TokenIndex index_;
   FakeEmbedding embedding_;
-  std::optional<TokenExchange> exchange_;
+  std::optional<EmbeddingExchange> exchange_;
 };
 
 int world_size() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/pipeline/token_table.hpp"
+#include "comm/pipeline/token_index.hpp"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tied embeddings over more than one stage: the token table lives on the last stage, and the first
-// one borrows the rows of a step's tokens and returns their gradients.
+// Tied embeddings over more than one stage: the token embedding lives on the last stage, and the
+// first one borrows the rows of a step's tokens and returns their gradients.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@
 #include "comm/pipeline/boundary.hpp"
 #include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/settings.hpp"
-#include "comm/pipeline/token_table.hpp"
+#include "comm/pipeline/token_index.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "core/stage/stage.hpp"
 
 namespace deltapipe {
 
-struct TokenExchangeShape {
+struct EmbeddingExchangeShape {
   int vocabulary = 0;
   int rows_per_micro_batch = 0;  ///< B * T
   int micro_batches = 0;         ///< M
@@ -25,29 +25,31 @@ struct TokenExchangeShape {
 };
 
 /// One end of the exchange before it is built.
-struct TokenExchangePlan {
+struct EmbeddingExchangePlan {
   int boundary = 0;  ///< K - 1, the one that joins the last stage to the first
   BoundaryEndPlan rows;
   std::optional<BoundaryEndPlan> gradients;  ///< in training
-  int table_rows = 0;                        ///< last stage: rows of a step, to send
+  int embedding_rows = 0;                    ///< last stage: rows of a step, to send
   int channels = 0;
 };
 
-TokenExchangePlan plan_token_exchange(const PipelineOptions& options,
-                                      const TokenExchangeShape& shape, int stages, bool last_stage);
+EmbeddingExchangePlan plan_embedding_exchange(const PipelineOptions& options,
+                                              const EmbeddingExchangeShape& shape, int stages,
+                                              bool last_stage);
 
-MemoryLedger token_exchange_memory(const TokenExchangePlan& plan);
+MemoryLedger token_exchange_memory(const EmbeddingExchangePlan& plan);
 
 /// Sends rows in groups of micro-batches, so that only the first rows and the last gradients are
 /// waited for: rows before the group's first forward pass, gradients after the last backward pass
 /// that adds to them. Groups double in size away from the moment that waits, which takes a
 /// message for each power of two of micro-batches.
-class TokenExchange {
+class EmbeddingExchange {
  public:
   /// On the first and the last stage of a grid; the other one builds its end at the same time.
   /// `link`, never null, is the one from this stage to the other.
-  TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid, ProgressThread& progress,
-                std::shared_ptr<EmulatedLink> link, const ExecutionInstances& instances = {});
+  EmbeddingExchange(const EmbeddingExchangePlan& plan, const ProcessGrid& grid,
+                    ProgressThread& progress, std::shared_ptr<EmulatedLink> link,
+                    const ExecutionInstances& instances = {});
 
   /// `step`: what all crossings of a step have in common, without samples.
   ///

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/pipeline/token_exchange.hpp"
+#include "comm/pipeline/embedding_exchange.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -46,9 +46,9 @@ MatrixRef<float> row_range(const MatrixRef<float>& matrix, int begin, int end) {
 
 }  // namespace
 
-TokenExchangePlan plan_token_exchange(const PipelineOptions& options,
-                                      const TokenExchangeShape& shape, int stages,
-                                      bool last_stage) {
+EmbeddingExchangePlan plan_embedding_exchange(const PipelineOptions& options,
+                                              const EmbeddingExchangeShape& shape, int stages,
+                                              bool last_stage) {
   int slots = 0, largest = 0;
   for (int m = 0; m < shape.micro_batches; ++m) {
     const MicroBatchGroup group = row_group(m, shape.micro_batches);
@@ -56,7 +56,7 @@ TokenExchangePlan plan_token_exchange(const PipelineOptions& options,
     largest = std::max(largest, group.end - group.begin);
   }
   const int rows = std::min(shape.vocabulary, largest * shape.rows_per_micro_batch);
-  TokenExchangePlan plan;
+  EmbeddingExchangePlan plan;
   plan.boundary = stages - 1;
   plan.channels = shape.channels;
   const auto end = [&](const CodecSettings& codec, bool backward) {
@@ -74,20 +74,22 @@ TokenExchangePlan plan_token_exchange(const PipelineOptions& options,
   plan.rows = end(row_settings(options.forward), true);
   if (shape.training) plan.gradients = end(gradient_settings(options.backward), false);
   if (last_stage)
-    plan.table_rows = std::min(shape.vocabulary, shape.micro_batches * shape.rows_per_micro_batch);
+    plan.embedding_rows =
+        std::min(shape.vocabulary, shape.micro_batches * shape.rows_per_micro_batch);
   return plan;
 }
 
 namespace {
 
-Matrix<float> rows_of_step(const TokenExchangePlan& plan, const ViewAllocator& memory) {
-  return memory.uninitialized<Matrix<float>>(
-      MemoryUse::embeddings, "deltapipe::TokenExchange::rows", plan.table_rows, plan.channels);
+Matrix<float> rows_of_step(const EmbeddingExchangePlan& plan, const ViewAllocator& memory) {
+  return memory.uninitialized<Matrix<float>>(MemoryUse::embeddings,
+                                             "deltapipe::EmbeddingExchange::rows",
+                                             plan.embedding_rows, plan.channels);
 }
 
 }  // namespace
 
-MemoryLedger token_exchange_memory(const TokenExchangePlan& plan) {
+MemoryLedger token_exchange_memory(const EmbeddingExchangePlan& plan) {
   MemoryLedger ends = boundary_end_memory(plan.rows);
   if (plan.gradients) ends.add(boundary_end_memory(*plan.gradients));
   MemoryLedger ledger;
@@ -97,9 +99,9 @@ MemoryLedger token_exchange_memory(const TokenExchangePlan& plan) {
   return ledger;
 }
 
-TokenExchange::TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& grid,
-                             ProgressThread& progress, std::shared_ptr<EmulatedLink> link,
-                             const ExecutionInstances& instances)
+EmbeddingExchange::EmbeddingExchange(const EmbeddingExchangePlan& plan, const ProcessGrid& grid,
+                                     ProgressThread& progress, std::shared_ptr<EmulatedLink> link,
+                                     const ExecutionInstances& instances)
     : boundary_(plan.boundary) {
   const MPI_Comm comm = grid.pipeline_comm();
   const int peer = grid.last() ? 0 : boundary_;
@@ -118,8 +120,8 @@ TokenExchange::TokenExchange(const TokenExchangePlan& plan, const ProcessGrid& g
 }
 
 /// Tokens stand for samples.
-Crossing& TokenExchange::crossing(const Crossing& step, CrossingKind kind, int first_micro_batch,
-                                  std::span<const std::int32_t> tokens) {
+Crossing& EmbeddingExchange::crossing(const Crossing& step, CrossingKind kind,
+                                      int first_micro_batch, std::span<const std::int32_t> tokens) {
   crossing_ = step;
   crossing_.kind = kind;
   crossing_.micro_batch = static_cast<std::uint32_t>(first_micro_batch);
@@ -129,8 +131,9 @@ Crossing& TokenExchange::crossing(const Crossing& step, CrossingKind kind, int f
   return crossing_;
 }
 
-void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
-                              int micro_batch, const MatrixRef<const float>& table_VC) {
+void EmbeddingExchange::send_rows(const ExecSpace& exec, const Crossing& step,
+                                  const TokenIndex& index, int micro_batch,
+                                  const MatrixRef<const float>& table_VC) {
   const MicroBatchGroup group = row_group(micro_batch, index.micro_batches());
   const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
   if (a == b) return;
@@ -142,21 +145,21 @@ void TokenExchange::send_rows(const ExecSpace& exec, const Crossing& step, const
       rows_UC);
 }
 
-void TokenExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
-                                 const TokenIndex& index, int micro_batch,
-                                 TokenEmbedding<float>& embedding) {
+void EmbeddingExchange::receive_rows(const ExecSpace& exec, const Crossing& step,
+                                     const TokenIndex& index, int micro_batch,
+                                     TokenEmbedding<float>& embedding) {
   const MicroBatchGroup group = row_group(micro_batch, index.micro_batches());
   const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
   if (a < b)
     receiver_->receive(
         exec,
         crossing(step, CrossingKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
-        row_range(embedding.table_rows(index.size()), a, b));
+        row_range(embedding.embedding_rows(index.size()), a, b));
 }
 
-void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
-                                   const TokenIndex& index, int micro_batch,
-                                   TokenEmbedding<float>& embedding) {
+void EmbeddingExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
+                                       const TokenIndex& index, int micro_batch,
+                                       TokenEmbedding<float>& embedding) {
   const MicroBatchGroup group = gradient_group(micro_batch, index.micro_batches());
   const int a = index.final_before(group.begin), b = index.final_before(group.end);
   if (a < b) {
@@ -164,12 +167,12 @@ void TokenExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
     sender_->send(exec,
                   crossing(step, CrossingKind::tied_gradients, group.begin,
                            index.tokens_by_last_use().subspan(a, b - a)),
-                  embedding.table_gradient(exec, first_of_U, index.row_of(), b - a));
+                  embedding.embedding_gradient(exec, first_of_U, index.row_of(), b - a));
   }
 }
 
-void TokenExchange::receive_gradients(const ExecSpace& exec, const Crossing& step,
-                                      const TokenIndex& index, int micro_batch) {
+void EmbeddingExchange::receive_gradients(const ExecSpace& exec, const Crossing& step,
+                                          const TokenIndex& index, int micro_batch) {
   const MicroBatchGroup group = gradient_group(micro_batch, index.micro_batches());
   const int a = index.final_before(group.begin), b = index.final_before(group.end);
   if (a < b)
@@ -179,11 +182,11 @@ void TokenExchange::receive_gradients(const ExecSpace& exec, const Crossing& ste
                        row_range(rows_UC_, a, b));
 }
 
-MatrixRef<float> TokenExchange::gradients(const TokenIndex& index) const {
+MatrixRef<float> EmbeddingExchange::gradients(const TokenIndex& index) const {
   return row_range(rows_UC_, 0, index.size());
 }
 
-std::vector<StatePart> TokenExchange::state() {
+std::vector<StatePart> EmbeddingExchange::state() {
   std::vector<StatePart> parts;
   if (sender_) parts = sender_->state();
   if (receiver_)
@@ -191,19 +194,19 @@ std::vector<StatePart> TokenExchange::state() {
   return parts;
 }
 
-ChannelStatistics TokenExchange::take_sent() {
+ChannelStatistics EmbeddingExchange::take_sent() {
   return sender_ ? sender_->take_statistics() : ChannelStatistics{};
 }
 
-void TokenExchange::measure_errors(bool on) {
+void EmbeddingExchange::measure_errors(bool on) {
   if (sender_) sender_->measure_errors(on);
 }
 
-CodecStatistics TokenExchange::take_codec_statistics() {
+CodecStatistics EmbeddingExchange::take_codec_statistics() {
   return sender_ ? sender_->take_codec_statistics() : CodecStatistics{};
 }
 
-ChannelStatistics TokenExchange::take_received() {
+ChannelStatistics EmbeddingExchange::take_received() {
   return receiver_ ? receiver_->take_statistics() : ChannelStatistics{};
 }
 
