@@ -227,6 +227,10 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
                         (later + static_cast<double>(sizeof(MessageHeader)));
     std::printf("# %-9s  %36sB  %7sB  %20sB\n", backward ? "backward" : "forward",
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str());
+    const CodecKind kind = codec_settings.kind;
+    const bool has_codes = kind == CodecKind::quantize || kind == CodecKind::delta;
+    if (has_codes && codec_settings.entropy_coding)
+      std::printf("#            at most: entropy-coded values take what they carry\n");
   }
 }
 

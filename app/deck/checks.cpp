@@ -168,6 +168,11 @@ void check_boundary(const CodecSettings& c, const std::string& section) {
   const std::string what = section + ": " + mistake->what;
   if (c.error_feedback && c.kind != CodecKind::quantize)
     refuse({feedback}, what, mistake->value, mistake->remedy);
+  if (!mistake->keys.empty()) {
+    std::vector<std::string> keys;
+    for (const std::string& key : mistake->keys) keys.push_back(section + "." + key);
+    refuse(std::move(keys), what, mistake->value, mistake->remedy);
+  }
   refuse({bits, levels, rounding}, what, mistake->value, mistake->remedy);
 }
 

@@ -29,6 +29,7 @@ RowFormat first_format(const CodecSettings& settings, int channels) {
   if (settings.first_visit == FirstVisit::fp32) return dense_format(RowKind::fp32);
   if (settings.first_visit == FirstVisit::fp16) return dense_format(RowKind::fp16);
   CodecSettings direct = settings;
+  if (direct.scale_rule == ScaleRule::rms) direct.scale_rule = ScaleRule::max;
   direct.rounding = Rounding::nearest;
   direct.levels = Levels::symmetric;
   const int bits = settings.first_visit == FirstVisit::quantize8 ? 8 : refine_bits(settings);
@@ -38,7 +39,9 @@ RowFormat first_format(const CodecSettings& settings, int channels) {
 RowFormat second_format(const CodecSettings& settings, int channels) {
   if (settings.first_visit != FirstVisit::refine)
     return code_format(settings, settings.scale, settings.bits, channels);
-  return code_format(settings, ScaleKind::tile, refine_bits(settings), channels);
+  CodecSettings refined = settings;
+  if (refined.scale_rule == ScaleRule::rms) refined.scale_rule = ScaleRule::max;
+  return code_format(refined, ScaleKind::tile, refine_bits(settings), channels);
 }
 
 RowFormats formats_of(const CodecSettings& settings, int channels) {
@@ -46,6 +49,7 @@ RowFormats formats_of(const CodecSettings& settings, int channels) {
   formats.format[first_visit] = first_format(settings, channels);
   formats.format[second_visit] = second_format(settings, channels);
   formats.format[later_visit] = code_format(settings, settings.scale, settings.bits, channels);
+  for (int f = 0; f < RowFormats::kCount; ++f) formats.format[f].table = f;
   formats.format[second_visit].uses_memory = true;
   formats.format[later_visit].uses_memory = true;
   return formats;

@@ -110,8 +110,8 @@ class ErrorFeedbackCodec final : public QuantizedCodec<NoMemory> {
         RowBuffers::bytes(shape_.channels) + sum_bytes(shape_.channels) + 64;
     Kokkos::parallel_for("deltapipe::QuantizeCodec::encode_with_feedback",
                          row_policy(exec, arguments.sample_count * arguments.tokens, scratch),
-                         EncodeWithFeedback<Errors>{arguments, formats()});
-    return max_bytes;
+                         EncodeWithFeedback<Errors>{with_codes(arguments), formats()});
+    return code_rows(exec, arguments, max_bytes);
   }
 
   const std::size_t record_bytes_;

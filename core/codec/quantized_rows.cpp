@@ -2,6 +2,9 @@
 #include "core/codec/quantized_rows.hpp"
 
 #include <algorithm>
+#include <string>
+
+#include "core/base/error.hpp"
 
 namespace deltapipe::codec {
 
@@ -19,6 +22,15 @@ RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, 
   if (scale == ScaleKind::tile) format.segment = std::min(settings.tile, channels);
   if (format.segment > 0) format.segments = (channels + format.segment - 1) / format.segment;
   format.stochastic = settings.rounding == Rounding::stochastic;
+  format.is_coded = settings.entropy_coding;
+  if (settings.scale_rule == ScaleRule::rms) {
+    format.bits = 8;  // of levels that nothing is cut to
+    format.rule = ScaleRule::rms;
+    format.rms_step = static_cast<float>(settings.rms_step);
+    return format;
+  }
+  // The mean magnitude of a one-bit code has the least square error already.
+  if (bits > 1) format.rule = settings.scale_rule;
   const bool symmetric = settings.levels == Levels::symmetric;
   const float half = static_cast<float>(1 << (bits - 1));
   format.low = symmetric ? 1 - half : -half;
@@ -44,8 +56,30 @@ std::size_t block_bytes_of(const RowFormat& format, int tokens, int channels) {
   if (format.kind == RowKind::fp32) row = std::size_t{4} * channels;
   if (format.kind == RowKind::fp16) row = HalfRow::block_bytes(1, channels);
   if (format.kind == RowKind::codes)
-    row = std::size_t{2} * format.segments + packed_bytes(format.bits, channels);
+    row = std::size_t{2} * format.segments +
+          (format.is_coded ? 0 : packed_bytes(format.bits, channels));
   return row * tokens;
+}
+
+std::unique_ptr<CodeStreams> streams_of(const RowFormats& formats, const CodecShape& shape) {
+  std::array<int, kCodeFormats> bits{};
+  bool any = false;
+  for (int f = 0; f < RowFormats::kCount; ++f) {
+    const RowFormat& format = formats.format[f];
+    if (format.kind != RowKind::codes || !format.is_coded) continue;
+    bits[format.table] = format.bits;
+    any = true;
+  }
+  return any ? std::make_unique<CodeStreams>(shape, bits) : nullptr;
+}
+
+void refuse_codes(const Crossing& crossing) {
+  throw UserError({.what = "payload at boundary " + std::to_string(crossing.boundary) + " " +
+                           name_of(crossing.direction()) + ", step " +
+                           std::to_string(crossing.step) + ", micro-batch " +
+                           std::to_string(crossing.micro_batch) +
+                           " has entropy-coded values that do not decode",
+                   .remedy = "run the same program and deck on all ranks"});
 }
 
 }  // namespace deltapipe::codec

@@ -2,7 +2,12 @@
 // Rows as b-bit codes: kernels of the codecs quantize and delta.
 #pragma once
 
+#include <algorithm>
+#include <memory>
+
 #include "core/base/random.hpp"
+#include "core/codec/code_streams.hpp"
+#include "core/codec/fitted_scales.hpp"
 #include "core/codec/memory.hpp"
 #include "core/codec/row_codec.hpp"
 
@@ -21,6 +26,10 @@ struct RowFormat {
   int segments = 0;  ///< steps a row
   bool stochastic = false;
   bool mean_scale = false;  ///< step = mean|x|
+  bool is_coded = false;    ///< codes are not packed in the block, but coded behind all blocks
+  int table = 0;            ///< of frequencies, which formats that look alike on the wire share
+  ScaleRule rule = ScaleRule::max;
+  float rms_step = 1;
   // Else the least step that brings every x between -negative_levels and positive_levels steps.
   float negative_levels = 127;
   float positive_levels = 127;
@@ -30,6 +39,9 @@ struct RowFormat {
   float shift = 127;
   float stride = 1;
 
+  /// Bits of a code where kernels write and read it; packed at 8 bits, codes are bytes as they
+  /// were.
+  KOKKOS_INLINE_FUNCTION int packed_bits() const { return is_coded ? 8 : bits; }
   KOKKOS_INLINE_FUNCTION bool is_even() const { return negative_levels == positive_levels; }
   /// The step that a change needs, as the bits of a float: |x| itself where levels are even, since
   /// dividing by them can wait for the largest. Changes that are not finite need none.
@@ -58,6 +70,12 @@ struct RowFormats {
   static constexpr int kCount = 3;
   RowFormat format[kCount];
 };
+
+static_assert(RowFormats::kCount == kCodeFormats);
+/// For the formats whose codes are entropy coded; none: there are no such.
+std::unique_ptr<CodeStreams> streams_of(const RowFormats& formats, const CodecShape& shape);
+/// Refuses a payload of the right length.
+[[noreturn]] void refuse_codes(const Crossing& crossing);
 
 /// Buffers of one row: work (C floats), codes (8*lanes bytes), random numbers (8*lanes * 2 bytes).
 struct RowBuffers {
@@ -218,6 +236,14 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
     const int first = s * format.segment;
     const int width = n - first < format.segment ? n - first : format.segment;
     const auto change = [=](int c) { return x[first + c] - work[first + c]; };
+    if (format.rule != ScaleRule::max) {
+      const FittedScale rule{
+          format.rule, format.rms_step, format.negative_levels, format.positive_levels,
+          format.low,  format.high};
+      const std::uint16_t step = fitted_step(team, rule, width, change);
+      Kokkos::single(Kokkos::PerTeam(team), [&]() { steps[s] = step; });
+      continue;
+    }
     float needed;
     if (format.mean_scale) {
       needed = row_sum<float>(team, width,
@@ -239,7 +265,8 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
   if constexpr (!kHostExecution) team.team_barrier();
 }
 
-/// Places of a row's parts in its sample's payload block.
+/// Places of a row's parts in its sample's payload block. Codes that are to be entropy coded are
+/// aside, as bytes.
 struct CodeRow {
   std::uint16_t* steps;
   std::uint8_t* packed;
@@ -253,6 +280,10 @@ struct CodeRow {
       steps = reinterpret_cast<std::uint16_t*>(a.payload);
     else
       steps += static_cast<std::size_t>(t) * format.segments;
+    if (format.is_coded) {
+      const std::size_t row = (&sample - a.samples) * static_cast<std::size_t>(a.tokens) + t;
+      return {steps, a.codes + row * packed_bytes(format.packed_bits(), a.channels)};
+    }
     return {steps, packed + t * packed_bytes(format.bits, a.channels)};
   }
 };
@@ -279,7 +310,7 @@ KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArgumen
                   StepOfSegment{row.steps, format.segment});
   }
   row_for_synced(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
-  pack_row(team, format.bits, n, buffers.codes, row.packed);
+  pack_row(team, format.packed_bits(), n, buffers.codes, row.packed);
 }
 
 KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
@@ -287,7 +318,7 @@ KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArgum
                                            int t, float* work, std::uint8_t* codes) {
   const int n = a.channels;
   const CodeRow row = CodeRow::of(a, format, sample, t);
-  unpack_row(team, format.bits, n, row.packed, codes);
+  unpack_row(team, format.packed_bits(), n, row.packed, codes);
   if (format.segment == 0) {
     add_codes(team, format, n, codes, work, StepOfChannel{row.steps});
   } else if constexpr (kHostExecution) {
@@ -511,7 +542,8 @@ class QuantizedCodec : public RowCodec {
  public:
   std::size_t max_payload_bytes() const override;
   std::size_t memory_bytes() const final {
-    return RowCodec::memory_bytes() + bytes_of_view(partials_RC_);
+    return RowCodec::memory_bytes() + bytes_of_view(partials_RC_) +
+           (streams_ == nullptr ? 0 : streams_->memory_bytes());
   }
 
  protected:
@@ -524,6 +556,17 @@ class QuantizedCodec : public RowCodec {
   std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
                          std::size_t max_bytes) override;
   void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) override;
+  std::size_t tail_bytes(const Crossing& crossing) const override;
+  std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing,
+                             const DeviceBytes& payload, std::size_t bytes) override;
+  /// The arguments with a place for codes that do not go into the payload's blocks.
+  RowArguments with_codes(RowArguments arguments) const {
+    arguments.codes = streams_ == nullptr ? nullptr : streams_->codes();
+    return arguments;
+  }
+  /// Writes the codes that kernels have set aside; returns the payload's length.
+  std::size_t code_rows(const ExecSpace& exec, const RowArguments& arguments,
+                        std::size_t max_bytes);
   /// Kernels that write the steps per channel of x - (what Memories loads), if any row has them.
   template <class Memories>
   void find_channel_steps(const ExecSpace& exec, const RowArguments& arguments);
@@ -531,11 +574,14 @@ class QuantizedCodec : public RowCodec {
 
  private:
   std::size_t front_size() const { return round_up(std::size_t{2} * shape_.channels, 4); }
+  std::size_t most_coded_bytes(int format) const;
   int rows_with_channel_scales(const std::vector<SampleEntry>& samples) const;
 
   const RowFormats formats_;
   int channel_format_ = -1;  ///< one with steps at the payload's front; -1: none
   Vector<std::uint32_t> partials_RC_;
+  std::unique_ptr<CodeStreams> streams_;  ///< none: all codes are packed
+  std::vector<CodeStreams::Sample> coded_;
 };
 
 template <class M>
@@ -544,6 +590,7 @@ QuantizedCodec<M>::QuantizedCodec(const CodecShape& shape, std::uint32_t id,
     : RowCodec(shape, id), formats_(formats) {
   for (int f = 0; f < RowFormats::kCount; ++f)
     if (formats.format[f].has_channel_steps()) channel_format_ = f;
+  streams_ = streams_of(formats, shape);
   if (channel_format_ < 0) return;
   const std::size_t rows = static_cast<std::size_t>(shape.max_samples) * shape.tokens;
   const std::size_t blocks = (rows + kScaleRows - 1) / kScaleRows;
@@ -555,8 +602,53 @@ template <class M>
 std::size_t QuantizedCodec<M>::max_payload_bytes() const {
   std::size_t largest = 0;
   for (int f = 0; f < RowFormats::kCount; ++f)
-    largest = std::max(largest, round_up(block_bytes(f, shape_.tokens), 4));
+    largest = std::max(largest, round_up(block_bytes(f, shape_.tokens), 4) +
+                                    (streams_ == nullptr ? 0 : most_coded_bytes(f)));
   return largest * shape_.max_samples + (channel_format_ < 0 ? 0 : front_size());
+}
+
+template <class M>
+std::size_t QuantizedCodec<M>::most_coded_bytes(int format) const {
+  std::array<int, kCodeFormats> rows{};
+  rows[formats_.format[format].table] = shape_.tokens;
+  return streams_->max_bytes(rows);
+}
+
+template <class M>
+std::size_t QuantizedCodec<M>::tail_bytes(const Crossing& crossing) const {
+  if (streams_ == nullptr) return 0;
+  std::array<int, kCodeFormats> rows{};
+  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
+    rows[formats_.format[format_of(crossing, b)].table] += crossing.tokens[b];
+  return streams_->max_bytes(rows);
+}
+
+template <class M>
+std::size_t QuantizedCodec<M>::code_rows(const ExecSpace& exec, const RowArguments& arguments,
+                                         std::size_t max_bytes) {
+  if (streams_ == nullptr) return max_bytes;
+  coded_.clear();
+  std::array<int, kCodeFormats> rows{};
+  for (const SampleEntry& sample : samples()) {
+    const int table = formats_.format[sample.format].table;
+    coded_.push_back({table, sample.tokens});
+    rows[table] += sample.tokens;
+  }
+  return streams_->encode(exec, coded_, arguments.payload, max_bytes - streams_->max_bytes(rows));
+}
+
+template <class M>
+std::size_t QuantizedCodec<M>::expected_bytes(const ExecSpace& exec, const Crossing& crossing,
+                                              const DeviceBytes& payload, std::size_t bytes) {
+  const std::size_t most = payload_bytes(crossing);
+  if (streams_ == nullptr) return most;
+  coded_.clear();
+  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
+    coded_.push_back({formats_.format[format_of(crossing, b)].table, crossing.tokens[b]});
+  const CodeStreams::Decoded decoded =
+      streams_->decode(exec, coded_, payload.data(), most - tail_bytes(crossing), bytes);
+  if (decoded.bytes == bytes && !decoded.is_sound) refuse_codes(crossing);
+  return decoded.bytes;
 }
 
 template <class M>
@@ -599,15 +691,15 @@ std::size_t QuantizedCodec<M>::run_encode(const ExecSpace& exec, const RowArgume
   const int rows = arguments.sample_count * arguments.tokens;
   Kokkos::parallel_for("deltapipe::QuantizedCodec::encode",
                        row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
-                       EncodeRows<M>{arguments, formats_});
-  return max_bytes;
+                       EncodeRows<M>{with_codes(arguments), formats_});
+  return code_rows(exec, arguments, max_bytes);
 }
 
 template <class M>
 void QuantizedCodec<M>::run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) {
   Kokkos::parallel_for("deltapipe::QuantizedCodec::decode",
                        row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
-                       DecodeRows<M>{arguments, formats_});
+                       DecodeRows<M>{with_codes(arguments), formats_});
 }
 
 }  // namespace deltapipe::codec

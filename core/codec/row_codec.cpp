@@ -42,6 +42,8 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
     add(static_cast<std::uint64_t>(settings.tile));
     add(static_cast<std::uint64_t>(settings.rounding));
     add(static_cast<std::uint64_t>(settings.levels));
+    if (settings.scale_rule == ScaleRule::rms) add(2);
+    if (settings.entropy_coding) add(3);
   }
   if (settings.kind == CodecKind::quantize && settings.error_feedback) add(1);
   if (settings.kind == CodecKind::delta) {
@@ -102,7 +104,7 @@ std::size_t RowCodec::lay_out(const Crossing& crossing, const MemoryRecords* rec
 }
 
 std::size_t RowCodec::payload_bytes(const Crossing& crossing) const {
-  return lay_out(crossing, nullptr, nullptr);
+  return lay_out(crossing, nullptr, nullptr) + tail_bytes(crossing);
 }
 
 std::size_t RowCodec::memory_bytes() const {

@@ -13,6 +13,10 @@ inline constexpr std::array<const char*, 6> kCodecKindNames = {"none",     "fp16
                                                                "quantize", "delta", "row_sparse"};
 
 enum class ScaleKind { channel, token, tile };
+/// max: the largest value has the largest code. mse: the fraction of that scale with the least
+/// square error, which cuts the largest values. rms: steps of a fraction of the root mean square,
+/// with as many levels as values need.
+enum class ScaleRule { max, mse, rms };
 enum class Rounding { nearest, stochastic };
 /// symmetric: 2^b - 1 codes around zero; 1 bit: the sign. asymmetric, from 2 bits on: 2^b codes, to
 /// nearest the AC-SGD code's (2 bits: -1, -1/2, 0, 1/2), which cut the top; stochastic: none cut.
@@ -21,6 +25,10 @@ enum class Levels { symmetric, asymmetric };
 /// codes of the codec's bits, at least 4, and so the second visit's change, unless the first was
 /// part of a warm-up. Codes of first visits have a scale per tile.
 enum class FirstVisit { fp32, fp16, quantize8, refine };
+
+/// Range of CodecSettings::rms_step.
+inline constexpr double kLeastRmsStep = 0.01;
+inline constexpr double kLargestRmsStep = 16;
 
 /// What crosses a stage boundary in one direction.
 ///
@@ -42,6 +50,9 @@ struct CodecSettings {
   /// quantize only: the sender adds to a sample's values what rounding left out at its last
   /// crossing (EF: arXiv 2401.07788), from a record of the cache that only it keeps.
   bool error_feedback = false;
+  ScaleRule scale_rule = ScaleRule::max;
+  double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
+  bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
 
   bool operator==(const CodecSettings&) const = default;
 };

@@ -4,7 +4,8 @@
 //   codec_benchmark [T C samples]
 //
 // Samples visit one at a time and are more than the caches hold. The bytes that a visit must touch
-// are the activations (fp32), the memory read and written, and the payload.
+// are the activations (fp32), the memory read and written, and the payload. The last two figures
+// count the activations alone.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -108,6 +109,37 @@ std::vector<Case> cases() {
   add("delta 3 channel", [](CodecSettings& s) { s.scale = ScaleKind::channel; });
   add("delta 3 token stochastic", [](CodecSettings& s) { s.rounding = Rounding::stochastic; });
   add("delta 2 token", [](CodecSettings& s) { s.bits = 2; });
+  const auto coded = [](CodecSettings& s, ScaleRule rule, double step = 1) {
+    s.scale = ScaleKind::tile;
+    s.scale_rule = rule;
+    s.rms_step = step;
+    s.entropy_coding = rule != ScaleRule::mse;
+  };
+  add("delta 2 tile", [](CodecSettings& s) {
+    s.scale = ScaleKind::tile;
+    s.bits = 2;
+  });
+  add("delta 2 tile mse", [&](CodecSettings& s) {
+    coded(s, ScaleRule::mse);
+    s.bits = 2;
+  });
+  add("delta 2 tile coded", [&](CodecSettings& s) {
+    coded(s, ScaleRule::max);
+    s.bits = 2;
+  });
+  add("delta 3 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::max); });
+  add("delta 8 tile", [](CodecSettings& s) {
+    s.scale = ScaleKind::tile;
+    s.bits = 8;
+  });
+  add("delta rms 2 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 2); });
+  add("delta rms 1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 1); });
+  add("delta rms 0.1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 0.1); });
+  add("quantize 4 tile coded", [&](CodecSettings& s) {
+    coded(s, ScaleRule::max);
+    s.kind = CodecKind::quantize;
+    s.bits = 4;
+  });
   add("delta 3 token, memory fp32", same, MemoryStorage::fp32);
   add("delta 3 token, memory bf16", same, MemoryStorage::bf16);
   add("delta 3 token, memory bits8", same, MemoryStorage::bits8);
@@ -126,6 +158,7 @@ struct Bench {
     const ExecSpace exec;
     const std::size_t record = codec->record().bytes(BoundarySide::sender);
     DeviceBytes pool("pool", record * samples), payload("payload", codec->max_payload_bytes());
+    std::size_t sent = 0;
     const auto visit_all = [&](std::uint32_t visits, bool encodes) {
       for (int s = 0; s < samples; ++s) {
         Crossing visit;
@@ -137,9 +170,9 @@ struct Bench {
             Kokkos::subview(x_NC, Kokkos::make_pair(row, row + shape.tokens), Kokkos::ALL());
         const MemoryRecords records{pool, {s * record}};
         if (encodes)
-          codec->encode(exec, visit, x, records, payload);
+          sent = codec->encode(exec, visit, x, records, payload);
         else
-          codec->decode(exec, visit, payload, codec->payload_bytes(visit), records, x);
+          codec->decode(exec, visit, payload, sent, records, x);
       }
     };
     Kokkos::parallel_for("deltapipe::Benchmark::fill",
@@ -148,18 +181,16 @@ struct Bench {
     const double encode = seconds_of([&] { visit_all(2, true); });
     visit_all(2, true);
     const double decode = seconds_of([&] { visit_all(2, false); });
-    Crossing one;
-    one.sample_ids = {0};
-    one.tokens = {shape.tokens};
-    one.visits = {2};
     const double elements = static_cast<double>(shape.tokens) * shape.channels * samples;
-    const double payload_bytes = static_cast<double>(codec->payload_bytes(one)) * samples;
+    const double payload_bytes = static_cast<double>(sent) * samples;
     const double bytes = 4 * elements + 2.0 * static_cast<double>(record) * samples + payload_bytes;
     std::printf(
-        "%-28s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%\n",
+        "%-28s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%  "
+        "fp32 %5.2f %5.2f GB/s\n",
         test.name, 8 * payload_bytes / elements, bytes / encode / 1e9,
         100 * bytes / encode / bandwidth, bytes / decode / 1e9, 100 * bytes / decode / bandwidth,
-        100 * 2 * bytes / (encode + decode) / bandwidth);
+        100 * 2 * bytes / (encode + decode) / bandwidth, 4 * elements / encode / 1e9,
+        4 * elements / decode / 1e9);
   }
 };
 
