@@ -418,7 +418,7 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.backward]\ncodec = \"fp16\"\nentropy_coding = true\n",
        {},
        {"d.toml:3:1: boundary.backward: 16-bit values are sent without entropy coding"}},
-      {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:1:", "0.01"}},
+      {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:12:", "0.01 to 16"}},
       {"[model.new]\nn_head = 3\n", {}, {"3 heads, 256 channels"}},
       {"[data]\nsequence_length = 2000\n", {}, {"2000 tokens, 1024 positions"}},
       {"[data]\nsequence_length = 1\n", {}, {"use at least 2"}},
