@@ -235,7 +235,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
       "first visits only); rms wants entropy_coding");
   add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
-      "bits a value, 2 about 1.3");
+      "bits per value, 2 about 1.3, and scales");
   add("entropy_coding", Flag{&c.entropy_coding},
       "for quantize and delta: codes travel in the bits that they carry, never more than packed "
       "codes and 4 bytes; nothing is lost");

@@ -8,7 +8,7 @@
 
 namespace deltapipe::codec::stream_kernels {
 
-/// Codes for each symbol of a table that holds several: a table takes about a byte a symbol.
+/// Codes for each symbol of a table that holds several: a table takes about a byte per symbol.
 inline constexpr int kCodesPerSymbol = 256;
 /// What comes before a part's lengths, at most.
 inline constexpr int kHeadBytes = kFoldingBytes + kTableBytes;
@@ -47,7 +47,7 @@ struct FindExtremes {
   }
 };
 
-/// foldings(format): as many codes a symbol as symbols allow, where there are enough codes for a
+/// foldings(format): as many codes per symbol as symbols allow, where there are enough codes for a
 /// table of so many symbols.
 struct ChooseFoldings {
   CodeGroups groups;

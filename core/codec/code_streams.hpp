@@ -41,7 +41,7 @@ class CodeStreams {
   /// bits: of the codes of each format; 0: its rows have none.
   CodeStreams(const CodecShape& shape, const std::array<int, kCodeFormats>& bits);
 
-  /// A byte a code: those of row b*T + t begin at (b*T + t) * row_bytes().
+  /// One byte per code: those of row b*T + t begin at (b*T + t) * row_bytes().
   std::uint8_t* codes() const { return codes_.data(); }
   std::size_t row_bytes() const { return row_bytes_; }
   std::size_t memory_bytes() const;

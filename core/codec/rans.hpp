@@ -23,7 +23,7 @@ inline constexpr std::uint32_t kFrequencySum = 1u << kFrequencyBits;
 inline constexpr std::uint32_t kLeastState = 1u << 15;
 /// Words of a stream before those that the state gave away.
 inline constexpr int kStateWords = 2;
-/// Most bytes of a written table: first and last symbol, two bytes a frequency.
+/// Most bytes of a written table: first and last symbol, two bytes per frequency.
 inline constexpr int kTableBytes = 2 + 2 * kSymbols;
 
 /// frequency[s]: shares of kFrequencySum, nearest to those of count[s]; at least 1 for a symbol

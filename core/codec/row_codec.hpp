@@ -54,7 +54,7 @@ struct RowArguments {
   float* x;      ///< B*T rows of C
   std::uint8_t* pool;
   std::uint8_t* payload;
-  std::uint8_t* codes;  ///< of rows whose codes are not packed, a byte each (CodeStreams)
+  std::uint8_t* codes;  ///< of rows whose codes are not packed, one byte each (CodeStreams)
   RowSums* sums;        ///< one a row
   bool measure;
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction

@@ -136,7 +136,7 @@ TEST_CASE("frequencies are shares of 4096, at least one for what occurs", "[code
     }
     CHECK(sum == 4096);
     CHECK(excess >= -1e-12);
-    // Bits a code above the entropy: rare codes take 1 / 4096 each away from the others.
+    // Bits per code above the entropy: rare codes take 1 / 4096 each away from the others.
     CHECK(excess <= 0.01 - std::log2(1 - occurring / 4096));
     std::uint8_t bytes[codec::kTableBytes];
     std::uint32_t start[257];
