@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Every core/codec/NAME_codec.cpp that defines register_NAME_codec is a codec: this writes the
-# function that calls them all, so that a static library keeps them.
+# function that calls them all, so that a static library keeps them. Leaves codec_sources and that
+# function's source, codec_list.
 file(GLOB codec_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*_codec.cpp)
 set(codec_declarations "")
 set(codec_calls "")
@@ -26,13 +27,3 @@ ${codec_calls}}
 " @ONLY)
 
 file(GLOB codec_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
-add_library(deltapipe_codec OBJECT ${codec_sources} ${codec_list})
-target_include_directories(deltapipe_codec PRIVATE ${PROJECT_SOURCE_DIR})
-target_link_libraries(deltapipe_codec PRIVATE deltapipe_options deltapipe::kokkos)
-# Both ends' memories are the same bits with fused products and sums and without (the tests have
-# such builds); error sums on the sender are the same bits only without.
-target_compile_options(deltapipe_codec PRIVATE -ffp-contract=off)
-if(Kokkos_ENABLE_CUDA)
-  target_compile_options(deltapipe_codec PRIVATE --fmad=false)
-endif()
-deltapipe_precompile(deltapipe_codec)
