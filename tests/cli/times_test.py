@@ -67,7 +67,7 @@ class Times(support.TestCase):
         wall = sum(parts.values()).sum(axis=0)
         bubble = parts["bubble"].sum(axis=0)
         self.assertGreater(bubble[1], 0.3 * wall[1])
-        self.assertGreater(bubble[1], 2 * parts["wire_exposed"][:, 1].sum())
+        self.assertGreater(bubble[1], 3 * parts["wire_exposed"][:, 1].sum())
         self.assertGreater(parts["compute"][:, 0].sum(), 0.5 * wall[0])
 
     def test_slow_link_and_stage(self):
