@@ -86,7 +86,7 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
                            gradient_all_reduce_bytes(elements, place.replicas));
   }
   for (const BoundaryEndPlan* end : ends_of(plan)) memory.ledger.add(boundary_end_memory(*end));
-  if (plan.tokens) memory.ledger.add(token_exchange_memory(*plan.tokens));
+  if (plan.tokens) memory.ledger.add(embedding_exchange_memory(*plan.tokens));
   if (plan.has_token_index)
     memory.ledger.add(TokenIndex::memory(shape.vocabulary, step_rows(shape)));
   memory.loading = loading_memory_bytes(parameters, !settings.model.path.empty());

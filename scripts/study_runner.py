@@ -50,6 +50,7 @@ class Runner:
         self.program, self.launcher = program, launcher
         self.pretrain_text, self.fine_tune_text = texts
         self.model = output / "pretrain" / "model"
+        self.links = {}  # by stages, what _calibrate found
         if shutil.which(program) is None:
             raise RunError(f"{program}: no such program; build deltapipe or give --program")
         if shutil.which(launcher[0]) is None:
@@ -76,7 +77,7 @@ class Runner:
                     {"data.train": self.pretrain_text, **self.study.pretrain})
         if self.study.communication_ratio:
             for stages in self.study.matrix["stages"]:
-                self._calibrate(stages)
+                self._link_of(stages)
 
     def find_texts(self):
         if not self.pretrain_text:
@@ -95,7 +96,7 @@ class Runner:
             print(f"[{i + 1}/{len(runs)}] {run.name}", flush=True)
             overrides = dict(run.overrides)
             if self.study.communication_ratio and not run.bandwidth:
-                overrides["network.bandwidth"] = self._calibrate(run.stages)["bandwidth"]
+                overrides["network.bandwidth"] = self._link_of(run.stages)["bandwidth"]
             try:
                 self._fine_tune(run.name, overrides)
             except RunFailed as error:
@@ -106,6 +107,11 @@ class Runner:
     def _fine_tune(self, name, overrides):
         self._train(name, STUDIES / "decks" / "finetune.toml",
                     {"model.path": str(self.model), "data.train": self.fine_tune_text, **overrides})
+
+    def _link_of(self, stages):
+        if stages not in self.links:
+            self.links[stages] = self._calibrate(stages)
+        return self.links[stages]
 
     def _calibrate(self, stages):
         """The bandwidth at which uncompressed messages occupy a boundary's link, one direction

@@ -160,10 +160,6 @@ void check_pipeline(const Settings& s) {
   }
 }
 
-bool has_memory_of_errors(const CodecSettings& c) {
-  return c.error_feedback && (c.kind == CodecKind::quantize || c.kind == CodecKind::topk);
-}
-
 void check_boundary(const CodecSettings& c, const std::string& section) {
   const auto mistake = contradiction_in(c);
   if (!mistake) return;
@@ -171,7 +167,7 @@ void check_boundary(const CodecSettings& c, const std::string& section) {
   const std::string rounding = section + ".rounding", feedback = section + ".error_feedback";
   const std::string what = section + ": " + mistake->what;
   const bool mixed = c.error_feedback && c.feedback_kind == FeedbackKind::mixed;
-  if (c.error_feedback && (!has_memory_of_errors(c) || (mixed && !sends_positions(c))))
+  if (c.error_feedback && (!has_feedback(c) || (mixed && !sends_positions(c))))
     refuse({feedback}, what, mistake->value, mistake->remedy);
   if (!mistake->keys.empty()) {
     std::vector<std::string> keys;
@@ -185,7 +181,7 @@ void check_boundary(const CodecSettings& c, const std::string& section) {
 
 void check_gradients(const Settings& s) {
   const MemoryStorage storage = s.cache.storage;
-  if (has_memory_of_errors(s.backward) &&
+  if (has_feedback(s.backward) &&
       (storage == MemoryStorage::bits8 || storage == MemoryStorage::bits4 ||
        storage == MemoryStorage::bits2))
     refuse({"cache.storage", "boundary.backward.error_feedback"},
@@ -193,8 +189,8 @@ void check_gradients(const Settings& s) {
            "cache.storage in codes",
            kMemoryStorageNames[static_cast<std::size_t>(storage)],
            "use \"fp32\", \"bf16\" or \"fp16\" (which is bf16 for errors)");
+  if (!sends_changes(s.backward)) return;
   const std::string kind = kCodecKindNames[static_cast<std::size_t>(s.backward.kind)];
-  if (s.backward.kind != CodecKind::delta && s.backward.kind != CodecKind::topk_delta) return;
   refuse({"boundary.backward.codec"},
          "boundary.backward.codec cannot be " + kind + ": AQ-SGD keeps no memory of gradients",
          "\"" + kind + "\"",

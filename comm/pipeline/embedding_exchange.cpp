@@ -12,8 +12,7 @@ namespace {
 
 /// Whether a boundary's values travel in a few bits, or few of them.
 bool compresses(const CodecSettings& codec) {
-  return codec.kind == CodecKind::quantize || codec.kind == CodecKind::delta ||
-         sends_positions(codec);
+  return sends_codes(codec) || sends_positions(codec);
 }
 
 /// Eight bits and nothing that depends on values: a crossing is a few rows at a time.
@@ -42,11 +41,6 @@ CodecSettings gradient_settings(const CodecSettings& backward) {
   CodecSettings settings = plain_codes(backward);
   settings.kind = CodecKind::quantize;
   return settings;
-}
-
-MatrixRef<float> row_range(const MatrixRef<float>& matrix, int begin, int end) {
-  const std::size_t columns = matrix.extent(1);
-  return MatrixRef<float>(matrix.data() + begin * columns, end - begin, columns);
 }
 
 }  // namespace
@@ -94,7 +88,7 @@ Matrix<float> rows_of_step(const EmbeddingExchangePlan& plan, const ViewAllocato
 
 }  // namespace
 
-MemoryLedger token_exchange_memory(const EmbeddingExchangePlan& plan) {
+MemoryLedger embedding_exchange_memory(const EmbeddingExchangePlan& plan) {
   MemoryLedger ends = boundary_end_memory(plan.rows);
   if (plan.gradients) ends.add(boundary_end_memory(*plan.gradients));
   MemoryLedger ledger;
@@ -142,7 +136,7 @@ void EmbeddingExchange::send_rows(const ExecSpace& exec, const Crossing& step,
   const MicroBatchGroup group = row_group(micro_batch, index.micro_batches());
   const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
   if (a == b) return;
-  const MatrixRef<float> rows_UC = row_range(rows_UC_, a, b);
+  const MatrixRef<float> rows_UC = rows_of<float>(rows_UC_, a, b - a);
   gather_rows<float>(exec, table_VC,
                      VectorRef<const std::int32_t>(index.token_U().data() + a, b - a), rows_UC);
   sender_->send(
@@ -159,7 +153,7 @@ void EmbeddingExchange::receive_rows(const ExecSpace& exec, const Crossing& step
     receiver_->receive(
         exec,
         crossing(step, CrossingKind::tied_rows, group.begin, index.tokens().subspan(a, b - a)),
-        row_range(embedding.embedding_rows(index.size()), a, b));
+        rows_of<float>(embedding.embedding_rows(index.size()), a, b - a));
 }
 
 void EmbeddingExchange::send_gradients(const ExecSpace& exec, const Crossing& step,
@@ -184,11 +178,11 @@ void EmbeddingExchange::receive_gradients(const ExecSpace& exec, const Crossing&
     receiver_->receive(exec,
                        crossing(step, CrossingKind::tied_gradients, group.begin,
                                 index.tokens_by_last_use().subspan(a, b - a)),
-                       row_range(rows_UC_, a, b));
+                       rows_of<float>(rows_UC_, a, b - a));
 }
 
 MatrixRef<float> EmbeddingExchange::gradients(const TokenIndex& index) const {
-  return row_range(rows_UC_, 0, index.size());
+  return rows_of<float>(rows_UC_, 0, index.size());
 }
 
 std::vector<StatePart> EmbeddingExchange::state() {

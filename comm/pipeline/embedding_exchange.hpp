@@ -37,7 +37,7 @@ EmbeddingExchangePlan plan_embedding_exchange(const PipelineOptions& options,
                                               const EmbeddingExchangeShape& shape, int stages,
                                               bool last_stage);
 
-MemoryLedger token_exchange_memory(const EmbeddingExchangePlan& plan);
+MemoryLedger embedding_exchange_memory(const EmbeddingExchangePlan& plan);
 
 /// Sends rows in groups of micro-batches, so that only the first rows and the last gradients are
 /// waited for: rows before the group's first forward pass, gradients after the last backward pass

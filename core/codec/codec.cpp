@@ -163,7 +163,7 @@ std::unique_ptr<Codec> make(const CodecSettings& settings, const CodecShape& sha
 std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShape& shape,
                                   MemoryStorage storage) {
   check(settings, shape);
-  const bool feedback = settings.error_feedback && has_memory(settings);
+  const bool feedback = has_feedback(settings);
   // What is kept of gradients is too small for fp16.
   if (feedback && storage == MemoryStorage::fp16) storage = MemoryStorage::bf16;
   const bool from_zero = feedback && settings.feedback_kind == FeedbackKind::ef21;

@@ -37,7 +37,7 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
   std::uint64_t hash = chain(0x64656c7461706970ull, format_version);
   const auto add = [&hash](std::uint64_t value) { hash = chain(hash, value); };
   add(static_cast<std::uint64_t>(settings.kind));
-  const bool delta = settings.kind == CodecKind::delta || settings.kind == CodecKind::topk_delta;
+  const bool delta = sends_changes(settings);
   if (sends_codes(settings) || delta) {
     add(static_cast<std::uint64_t>(settings.bits));
     add(static_cast<std::uint64_t>(settings.scale));
@@ -51,8 +51,7 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
     add(std::bit_cast<std::uint64_t>(settings.topk));
     add(static_cast<std::uint64_t>(settings.values));
   }
-  if (has_memory(settings) && settings.error_feedback)
-    add(1 + static_cast<std::uint64_t>(settings.feedback_kind));
+  if (has_feedback(settings)) add(1 + static_cast<std::uint64_t>(settings.feedback_kind));
   if (delta) add(static_cast<std::uint64_t>(settings.first_visit));
   if (has_shared_memory(settings)) add(static_cast<std::uint64_t>(storage));
   add(static_cast<std::uint64_t>(shape.tokens));

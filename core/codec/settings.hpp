@@ -72,11 +72,20 @@ struct CodecSettings {
   bool operator==(const CodecSettings&) const = default;
 };
 
+/// Whether it sends changes since a sample's last visit, as AQ-SGD does.
+inline bool sends_changes(const CodecSettings& codec) {
+  return codec.kind == CodecKind::delta || codec.kind == CodecKind::topk_delta;
+}
+
+/// Whether what it leaves out of a sample comes at the next visits.
+inline bool has_feedback(const CodecSettings& codec) {
+  return codec.error_feedback &&
+         (codec.kind == CodecKind::quantize || codec.kind == CodecKind::topk);
+}
+
 /// Whether an end of a boundary keeps something of each sample.
 inline bool has_memory(const CodecSettings& codec) {
-  return codec.kind == CodecKind::delta || codec.kind == CodecKind::topk_delta ||
-         ((codec.kind == CodecKind::quantize || codec.kind == CodecKind::topk) &&
-          codec.error_feedback);
+  return sends_changes(codec) || has_feedback(codec);
 }
 
 /// Whether both ends keep the same memory of each sample.

@@ -53,7 +53,7 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
 }  // namespace
 
 std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
-  const bool delta = settings.kind == CodecKind::delta || settings.kind == CodecKind::topk_delta;
+  const bool delta = sends_changes(settings);
   const bool half = settings.kind == CodecKind::fp16 || settings.kind == CodecKind::bf16;
   if (settings.error_feedback && (delta || half))
     return Mistake{.what = delta ? "a delta codec's next change has what rounding left out already"

@@ -132,19 +132,48 @@ struct AddRecords {
   }
 };
 
-/// y := value at the chosen positions.
-struct SetChosen {
+/// y := 0 at the chosen positions.
+struct DropChosen {
   SparseArguments s;
   Positions chosen;
-  float value;
   float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int b = team.league_rank();
     const std::uint32_t* position = chosen.of(b);
     float* values = y + s.first_of(b);
-    const float set = value;
-    row_for(team, static_cast<int>(chosen.count_G[b]), [=](int i) { values[position[i]] = set; });
+    row_for(team, static_cast<int>(chosen.count_G[b]), [=](int i) { values[position[i]] = 0.0f; });
+  }
+};
+
+/// merged := the positions of two lists that have none in common.
+struct MergePositions {
+  Positions a, b, merged;
+
+  KOKKOS_INLINE_FUNCTION static std::uint32_t places_below(const std::uint32_t* positions,
+                                                           std::uint32_t count,
+                                                           std::uint32_t position) {
+    std::uint32_t first = 0;
+    while (count > 0) {
+      const std::uint32_t half = count / 2;
+      const bool below = positions[first + half] < position;
+      first = below ? first + half + 1 : first;
+      count = below ? count - half - 1 : half;
+    }
+    return first;
+  }
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int g = team.league_rank();
+    const std::uint32_t of_a = a.count_G[g], of_b = b.count_G[g];
+    const std::uint32_t *from_a = a.of(g), *from_b = b.of(g);
+    std::uint32_t* to = merged.of(g);
+    std::uint32_t* count = merged.count_G + g;
+    row_for(team, static_cast<int>(of_a),
+            [=](int i) { to[i + places_below(from_b, of_b, from_a[i])] = from_a[i]; });
+    row_for(team, static_cast<int>(of_b),
+            [=](int i) { to[i + places_below(from_a, of_a, from_b[i])] = from_b[i]; });
+    Kokkos::single(Kokkos::PerTeam(team), [=]() { *count = of_a + of_b; });
   }
 };
 
@@ -479,6 +508,7 @@ class TopKCodec final
         host_result_("deltapipe::TopKCodec::host_result", 2) {
     if (!mixes_) return;
     errors_ = Vector<float>(uninitialized("deltapipe::TopKCodec::errors"), y_.size());
+    of_values_ = PositionLists(shape.max_samples, most_);
     of_errors_ = PositionLists(shape.max_samples, most_);
   }
 
@@ -496,9 +526,9 @@ class TopKCodec final
   }
   std::size_t memory_bytes() const override {
     return Base::memory_bytes() + selection_.memory_bytes() + chosen_.memory_bytes() +
-           of_errors_.memory_bytes() + bytes_of_view(y_) + bytes_of_view(errors_) +
-           bytes_of_view(group_B_) + bytes_of_view(block_B_) + bytes_of_view(result_) +
-           bytes_of_view(host_result_);
+           of_values_.memory_bytes() + of_errors_.memory_bytes() + bytes_of_view(y_) +
+           bytes_of_view(errors_) + bytes_of_view(group_B_) + bytes_of_view(block_B_) +
+           bytes_of_view(result_) + bytes_of_view(host_result_);
   }
 
  private:
@@ -599,19 +629,15 @@ class TopKCodec final
   /// The largest values, then the largest errors elsewhere; both in one ascending list.
   void choose_mixed(const ExecSpace& exec, const SparseArguments& s) {
     const RowPolicy by_sample = row_policy(exec, s.a.sample_count);
-    const Positions of_errors = of_errors_.view();
-    select(exec, s, Share::values, s.a.x, s.chosen);
+    const Positions of_values = of_values_.view(), of_errors = of_errors_.view();
+    select(exec, s, Share::values, s.a.x, of_values);
     Kokkos::parallel_for("deltapipe::TopKCodec::load_errors", by_row(exec, s.a),
                          AddRecords<M>{s, nullptr, 1.0f, errors_.data()});
     Kokkos::parallel_for("deltapipe::TopKCodec::drop_chosen", by_sample,
-                         SetChosen{s, s.chosen, 0.0f, errors_.data()});
+                         DropChosen{s, of_values, errors_.data()});
     select(exec, s, Share::errors, errors_.data(), of_errors);
-    Kokkos::deep_copy(exec, errors_, 0.0f);
-    Kokkos::parallel_for("deltapipe::TopKCodec::mark_values", by_sample,
-                         SetChosen{s, s.chosen, 1.0f, errors_.data()});
-    Kokkos::parallel_for("deltapipe::TopKCodec::mark_errors", by_sample,
-                         SetChosen{s, of_errors, 1.0f, errors_.data()});
-    select(exec, s, Share::all, errors_.data(), s.chosen);
+    Kokkos::parallel_for("deltapipe::TopKCodec::merge_positions", by_sample,
+                         MergePositions{of_values, of_errors, s.chosen});
   }
 
   /// Brings the sender's records and sums up to date.
@@ -683,9 +709,9 @@ class TopKCodec final
   const std::size_t most_;  ///< positions of a sample
   TopKSelection selection_;
   PositionLists chosen_;
-  Vector<float> y_;                ///< what is chosen from; then what is seen or left
-  Vector<float> errors_;           ///< EF-mixed
-  PositionLists of_errors_{1, 0};  ///< EF-mixed
+  Vector<float> y_;       ///< what is chosen from; then what is seen or left
+  Vector<float> errors_;  ///< EF-mixed
+  PositionLists of_values_{1, 0}, of_errors_{1, 0};  ///< EF-mixed
   Vector<TopKGroup> group_B_;
   Vector<std::uint64_t> block_B_;
   Vector<std::uint64_t> result_;  ///< length of a payload; whether it is wrong

@@ -288,6 +288,18 @@ TEST_CASE("A boundary's bytes are those of its shape", "[pipeline]") {
     }
 }
 
+/// What the stage's pipeline is refused with; empty: it is not.
+std::string refusal_of(const ProcessGrid& grid, ProgressThread& progress, SumStage& stage) {
+  stage.parameters().allocate(true);
+  const PipelineOptions options = options_of(grid.stages());
+  try {
+    Pipeline(options, shape_of(options), grid, progress, stage);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return {};
+}
+
 /// Of a stage that should have none.
 class StrayEmbedding final : public TokenEmbedding<float> {
  public:
@@ -312,14 +324,7 @@ TEST_CASE("A shared embedding belongs to the first stage and the last", "[pipeli
   SumStage stage(grid.stage(), stages, ends_of(kEqual, grid.stage(), stages), Gradients::separate);
   StrayEmbedding embedding;
   if (grid.stage() == culprit) stage.set_token_embedding(&embedding);
-  stage.parameters().allocate(true);
-  const PipelineOptions options = options_of(stages);
-  std::string text;
-  try {
-    Pipeline(options, shape_of(options), grid, progress, stage);
-  } catch (const UserError& error) {
-    text = error.what();
-  }
+  const std::string text = refusal_of(grid, progress, stage);
   const bool between = culprit > 0 && culprit + 1 < stages;
   CHECK_THAT(text, Contains(between ? "a stage between the first and the last" : "disagree on"));
   CHECK_THAT(text, Contains("shared token embedding"));
@@ -338,14 +343,7 @@ TEST_CASE("Stages that disagree on a boundary are refused on all ranks", "[pipel
   SumStage::Ends ends = ends_of(kEqual, grid.stage(), stages);
   if (grid.stage() == culprit) ends.input = wrong;
   SumStage stage(grid.stage(), stages, ends, Gradients::separate);
-  stage.parameters().allocate(true);
-  const PipelineOptions options = options_of(stages);
-  std::string text;
-  try {
-    Pipeline(options, shape_of(options), grid, progress, stage);
-  } catch (const UserError& error) {
-    text = error.what();
-  }
+  const std::string text = refusal_of(grid, progress, stage);
   const std::string sent = std::to_string(kTokens) + " x 8";
   const std::string expected =
       std::to_string(wrong.tokens) + " x " + std::to_string(wrong.channels);

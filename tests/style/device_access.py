@@ -9,7 +9,7 @@ KOKKOS_FUNCTION and the like.
 
 import re
 
-from sources import ROOT, cpp_files, finish
+from sources import ROOT, check_samples, cpp_files, finish
 
 DEVICE_TYPES = (r"(?:Vector|Matrix|VectorRef|MatrixRef)\s*<[^;(){}<>]*(?:<[^;(){}<>]*>)?[^;(){}<>]*>"
                 r"|DeviceBytes|Activations|Records")
@@ -190,9 +190,7 @@ SAMPLES = [
     ("void f(const VectorRef<float>& x) { g(x.data() + 3, x.extent(0)); }", 0),
     ("S::S(int x) : a_(x), b_(1) {}\nstruct S { Vector<float> a_, b_; };", 0),
 ]
-for sample, expected in SAMPLES:
-    found_here = len(mistakes_in(sample))
-    assert found_here == expected, f"the check itself fails: {found_here} in {sample}"
+check_samples(mistakes_in, SAMPLES)
 
 mistakes = []
 files = cpp_files("core", "comm", "models", "app") + cpp_files("tests/support")

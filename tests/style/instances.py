@@ -7,7 +7,7 @@ tests/unit/execution_test.cpp watches the same as it happens, where Kokkos tells
 
 import re
 
-from sources import ROOT, cpp_files, finish
+from sources import ROOT, check_samples, cpp_files, finish
 
 INSTANCE = r"(?:exec|space|copies_|copy|exec\(\)|instances_\.(?:compute|codec|copy))"
 COPY = re.compile(r"\bdeep_copy\s*\(\s*([^,]*),")
@@ -58,9 +58,7 @@ SAMPLES = [
     ('KokkosBlas::gemm(exec, "N", "T", 1, a, b, 0, c);', 0),
     ('KokkosBlas::gemm("N", "T", 1, a, b, 0, c);', 1),
 ]
-for sample, expected in SAMPLES:
-    found_here = len(mistakes_in(sample))
-    assert found_here == expected, f"the check itself fails: {found_here} in {sample}"
+check_samples(mistakes_in, SAMPLES)
 
 mistakes = []
 files = cpp_files("core", "comm", "models")

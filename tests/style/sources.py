@@ -29,6 +29,13 @@ def cpp_files(*rooms):
     return [path for path in files_below(*rooms) if path.suffix in (".hpp", ".cpp")]
 
 
+def check_samples(mistakes_in, samples):
+    """The check itself, on pairs of a text and the number of its mistakes."""
+    for text, expected in samples:
+        found = len(mistakes_in(text))
+        assert found == expected, f"the check itself fails: {found} in {text}"
+
+
 def finish(mistakes, checked):
     """Prints "file:line: mistake" lines and leaves; a check of nothing is a failure too."""
     for mistake in mistakes:

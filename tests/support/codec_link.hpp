@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -57,6 +58,7 @@ struct CodecLink {
     const std::size_t bytes =
         sender->encode(ExecSpace(), crossing, sent, records(near, BoundarySide::sender), payload);
     REQUIRE(bytes <= sender->payload_bytes(crossing));
+    if (!sender->waits()) REQUIRE(bytes == sender->payload_bytes(crossing));
     REQUIRE(sender->payload_bytes(crossing) <= sender->max_payload_bytes());
     Kokkos::fence();
     const auto all = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), payload);
@@ -123,5 +125,23 @@ struct CodecLink {
   std::vector<std::uint8_t> sent_bytes;
   std::map<std::uint64_t, std::uint32_t> visits;
 };
+
+/// NaN, infinities and the largest numbers, again and again: what is seen and kept stays finite,
+/// and all that was not is counted. The link has one token of 40 channels.
+inline void check_hostile_values(CodecLink& link, MemoryStorage storage) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> x(40, 1.0f);
+  x[1] = inf;
+  x[2] = -inf;
+  x[3] = std::nanf("");
+  x[4] = 3.4e38f;
+  x[39] = -3.4e38f;
+  for (int visit = 0; visit < 5; ++visit) {
+    for (const float value : link.cross({0}, {1}, x)) REQUIRE(std::isfinite(value));
+    if (storage != MemoryStorage::fp32) continue;
+    for (const float value : link.floats(0)) REQUIRE(std::isfinite(value));
+  }
+  CHECK(link.sender->take_statistics(ExecSpace()).nonfinite == 15);
+}
 
 }  // namespace deltapipe::test

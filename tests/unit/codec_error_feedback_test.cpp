@@ -11,6 +11,7 @@
 #include "core/base/error.hpp"
 #include "core/codec/codec.hpp"
 #include "core/codec/settings_check.hpp"
+#include "support/codec_link.hpp"
 #include "support/codec_reference.hpp"
 
 using namespace deltapipe;
@@ -29,62 +30,6 @@ CodecSettings feedback(int bits, ScaleKind scale = ScaleKind::tile,
   settings.error_feedback = true;
   return settings;
 }
-
-/// A sender with records of its samples and a receiver without any.
-struct Link {
-  Link(const CodecSettings& settings, const CodecShape& extents, MemoryStorage storage, int samples)
-      : shape(extents),
-        sender(make_codec(settings, extents, storage)),
-        receiver(make_codec(settings, extents, storage)),
-        record_bytes(sender->record().bytes(BoundarySide::sender)),
-        pool("deltapipe::Test::pool", record_bytes * samples),
-        x("deltapipe::Test::x", extents.max_samples * extents.tokens, extents.channels),
-        payload("deltapipe::Test::payload", sender->max_payload_bytes()) {
-    Kokkos::deep_copy(pool, std::uint8_t{0xff});  // a first visit reads nothing of it
-  }
-
-  /// Rows of x for the samples in turn; returns what the receiver sees.
-  std::vector<float> cross(const std::vector<std::uint64_t>& ids, const std::vector<int>& tokens,
-                           const std::vector<float>& values) {
-    crossing.sample_ids = ids;
-    crossing.tokens = tokens;
-    crossing.visits.clear();
-    MemoryRecords records{pool, {}};
-    for (const std::uint64_t id : ids) {
-      crossing.visits.push_back(visits[id]++);
-      records.offset_B.push_back(id * record_bytes);
-    }
-    const auto host = Kokkos::create_mirror_view(x);
-    std::copy(values.begin(), values.end(), host.data());
-    Kokkos::deep_copy(x, host);
-    const std::size_t bytes = sender->encode(ExecSpace(), crossing, x, records, payload);
-    REQUIRE(bytes == sender->payload_bytes(crossing));
-    Crossing at_receiver = crossing;
-    at_receiver.visits.assign(ids.size(), 0);  // it does not count them
-    receiver->decode(ExecSpace(), at_receiver, payload, bytes, {}, x);
-    Kokkos::fence();
-    ++crossing.step;
-    const auto seen = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
-    return {seen.data(), seen.data() + seen.size()};
-  }
-
-  /// Errors of a sample, stored as fp32.
-  std::vector<float> errors(std::uint64_t id) const {
-    const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), pool);
-    std::vector<float> values(static_cast<std::size_t>(shape.tokens) * shape.channels);
-    std::memcpy(values.data(), host.data() + id * record_bytes, values.size() * sizeof(float));
-    return values;
-  }
-
-  CodecShape shape;
-  std::unique_ptr<Codec> sender, receiver;
-  std::size_t record_bytes;
-  DeviceBytes pool;
-  Activations x;
-  DeviceBytes payload;
-  Crossing crossing;
-  std::map<std::uint64_t, std::uint32_t> visits;
-};
 
 /// Q of the rows of one crossing, with scales as the settings say.
 std::vector<float> quantized(const CodecSettings& settings, int channels,
@@ -126,7 +71,7 @@ TEST_CASE("error feedback is its formula, to the bit", "[codec][feedback]") {
   const CodecSettings settings = feedback(bits, scale);
   INFO(describe(settings));
   const CodecShape shape{2, 3, 37};
-  Link link(settings, shape, MemoryStorage::fp32, 3);
+  CodecLink link(settings, shape, MemoryStorage::fp32, 3);
   std::mt19937 random(4);
   std::normal_distribution<float> normal;
   // Samples are first seen at different steps; sample 1 has two valid tokens.
@@ -151,7 +96,7 @@ TEST_CASE("error feedback is its formula, to the bit", "[codec][feedback]") {
         REQUIRE(seen[b * 111 + i] == (bits == 1 ? Approx(c[at]).epsilon(0x1p-7) : Approx(c[at])));
         e[i] = rows[at] - seen[b * 111 + i];
       }
-      REQUIRE(link.errors(ids[b]) == e);
+      REQUIRE(link.floats(ids[b]) == e);
     }
   }
 }
@@ -167,7 +112,7 @@ TEST_CASE("what error feedback leaves out comes later", "[codec][feedback]") {
   x[0] = 1;
   const auto mean_error = [&](bool with_feedback, int n) {
     settings.error_feedback = with_feedback;
-    Link link(settings, shape, storage, 1);
+    CodecLink link(settings, shape, storage, 1);
     std::vector<double> sum(64);
     for (int visit = 0; visit < n; ++visit) {
       const std::vector<float> seen = link.cross({0}, {1}, x);
@@ -212,9 +157,9 @@ TEST_CASE("a warm-up leaves no error", "[codec][feedback]") {
   CodecSettings settings = feedback(3);
   settings.warmup_epochs = 1;
   const CodecShape shape{1, 2, 40};
-  Link link(settings, shape, storage, 1);
+  CodecLink link(settings, shape, storage, 1);
   settings.warmup_epochs = 0;
-  Link fresh(settings, shape, storage, 1);
+  CodecLink fresh(settings, shape, storage, 1);
   std::vector<float> x(80);
   for (int i = 0; i < 80; ++i) x[i] = std::cos(static_cast<float>(i * i));
   CHECK(link.cross({0}, {2}, x) == x);
@@ -229,8 +174,8 @@ TEST_CASE("a warm-up leaves no error", "[codec][feedback]") {
 TEST_CASE("errors of gradients do not depend on the step's scale", "[codec][feedback]") {
   const auto scales = GENERATE(ScaleKind::token, ScaleKind::channel, ScaleKind::tile);
   const CodecShape shape{1, 2, 40};
-  Link plain(feedback(3, scales), shape, MemoryStorage::fp32, 1);
-  Link scaled(feedback(3, scales), shape, MemoryStorage::fp32, 1);
+  CodecLink plain(feedback(3, scales), shape, MemoryStorage::fp32, 1);
+  CodecLink scaled(feedback(3, scales), shape, MemoryStorage::fp32, 1);
   for (int visit = 0; visit < 6; ++visit) {
     CAPTURE(visit);
     const float factor = std::ldexp(1.0f, visit % 2 == 0 ? 0 : -7);
@@ -244,14 +189,14 @@ TEST_CASE("errors of gradients do not depend on the step's scale", "[codec][feed
     std::vector<float> seen = scaled.cross({0}, {2}, y);
     for (float& value : seen) value /= factor;
     CHECK(seen == expected);
-    CHECK(scaled.errors(0) == plain.errors(0));
+    CHECK(scaled.floats(0) == plain.floats(0));
   }
 }
 
 TEST_CASE("errors of the smallest gradients are kept", "[codec][feedback]") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16);
   const CodecShape shape{1, 1, 64};
-  Link link(feedback(2, ScaleKind::token), shape, storage, 1);
+  CodecLink link(feedback(2, ScaleKind::token), shape, storage, 1);
   std::vector<float> x(64);
   for (int i = 0; i < 64; ++i) x[i] = 3e-10f * std::sin(static_cast<float>(3 * i + 1));
   x[0] = 1e-9f;
@@ -276,27 +221,15 @@ TEST_CASE("errors stay finite whatever comes", "[codec][feedback]") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                                 MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
   const CodecShape shape{1, 1, 40};
-  Link link(feedback(3, ScaleKind::token), shape, storage, 1);
+  CodecLink link(feedback(3, ScaleKind::token), shape, storage, 1);
   link.crossing.scale = GENERATE(1.0, 1e-6);
-  const float inf = std::numeric_limits<float>::infinity();
-  std::vector<float> x(40, 1.0f);
-  x[1] = inf;
-  x[2] = -inf;
-  x[3] = std::nanf("");
-  x[4] = 3.4e38f;
-  x[39] = -3.4e38f;
-  for (int visit = 0; visit < 5; ++visit) {
-    for (const float value : link.cross({0}, {1}, x)) REQUIRE(std::isfinite(value));
-    if (storage != MemoryStorage::fp32) continue;
-    for (const float value : link.errors(0)) REQUIRE(std::isfinite(value));
-  }
-  CHECK(link.sender->take_statistics(ExecSpace()).nonfinite == 15);
+  check_hostile_values(link, storage);
 }
 
 TEST_CASE("error sums with feedback compare what is seen with what was to be sent",
           "[codec][feedback]") {
   const CodecShape shape{1, 4, 50};
-  Link link(feedback(3), shape, MemoryStorage::fp16, 1);
+  CodecLink link(feedback(3), shape, MemoryStorage::fp16, 1);
   link.sender->measure_errors(true);
   std::mt19937 random(8);
   std::normal_distribution<float> normal;

@@ -341,19 +341,7 @@ TEST_CASE("memories and errors stay finite whatever comes", "[codec][topk][feedb
   const CodecShape shape{1, 1, 40};
   CodecLink link(settings, shape, storage);
   link.crossing.scale = kind == 3 ? 1.0 : 1e-6;
-  const float inf = std::numeric_limits<float>::infinity();
-  Floats x(40, 1.0f);
-  x[1] = inf;
-  x[2] = -inf;
-  x[3] = std::nanf("");
-  x[4] = 3.4e38f;
-  x[39] = -3.4e38f;
-  for (int visit = 0; visit < 5; ++visit) {
-    for (const float value : link.cross({0}, {1}, x)) REQUIRE(std::isfinite(value));
-    if (storage != MemoryStorage::fp32) continue;
-    for (const float value : link.floats(0)) REQUIRE(std::isfinite(value));
-  }
-  CHECK(link.sender->take_statistics(ExecSpace()).nonfinite == 15);
+  check_hostile_values(link, storage);
 }
 
 TEST_CASE("error sums with memories compare what is seen with what was to be sent",
