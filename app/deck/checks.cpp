@@ -189,6 +189,12 @@ void check_gradients(const Settings& s) {
            "cache.storage in codes",
            kMemoryStorageNames[static_cast<std::size_t>(storage)],
            "use \"fp32\", \"bf16\" or \"fp16\" (which is bf16 for errors)");
+  if (follows_forward(s.backward) && !sends_positions(s.forward))
+    refuse({"boundary.backward.positions", "boundary.forward.codec"},
+           "boundary.backward.positions = \"forward\" needs positions of activations",
+           "boundary.forward.codec = \"" +
+               std::string(kCodecKindNames[static_cast<std::size_t>(s.forward.kind)]) + "\"",
+           "use boundary.forward.codec = \"topk\" or \"topk_delta\", or positions = \"largest\"");
   if (!sends_changes(s.backward)) return;
   const std::string kind = kCodecKindNames[static_cast<std::size_t>(s.backward.kind)];
   refuse({"boundary.backward.codec"},

@@ -243,6 +243,13 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
                         {"fp16", ChosenValues::fp16},
                         {"codes", ChosenValues::codes}}),
       "how topk and topk_delta send values; codes: in bits, with a scale for every tile of them");
+  if (!memory)
+    add("positions",
+        choice(c.positions,
+               {{"largest", ChosenPositions::largest}, {"forward", ChosenPositions::forward}}),
+        "where topk sends values: those of largest magnitude, with their positions, or where "
+        "boundary.forward sent the micro-batch's activations (topk or topk_delta), so that no "
+        "positions travel; samples that it sent whole have their largest");
   add("bits", Integer{&c.bits, 1, 8}, "bits per value, for quantize, delta and codes of topk");
   add("scale",
       choice(c.scale, {{"channel", ScaleKind::channel},

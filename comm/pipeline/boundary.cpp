@@ -21,7 +21,10 @@ CodecSettings plain_settings() {
 }
 
 std::unique_ptr<Codec> main_codec(const BoundaryCodec& codec) {
-  return make_codec(codec.training ? codec.settings : plain_settings(), codec.shape, codec.storage);
+  auto made =
+      make_codec(codec.training ? codec.settings : plain_settings(), codec.shape, codec.storage);
+  made->share(codec.masks);
+  return made;
 }
 
 CacheShape cache_shape(const BoundaryEndPlan& plan, const Codec& codec) {

@@ -28,6 +28,8 @@ struct BoundaryCodec {
   CodecShape shape;
   MemoryStorage storage = MemoryStorage::fp16;
   bool training = true;  ///< false: only fp32 crosses
+  /// Of both directions at this end of the boundary; null: gradients do not follow positions.
+  std::shared_ptr<ForwardMasks> masks = nullptr;
 };
 
 /// Where an end keeps its memories; used by codecs that have some.

@@ -55,6 +55,12 @@ BoundaryMemory boundary_memory(const PipelineOptions& options, const PipelineSha
   return memory;
 }
 
+/// Gradients that travel at their activations' positions take them from the other direction.
+void share_masks(BoundaryEndPlan& forward, BoundaryEndPlan& backward, int slots) {
+  forward.codec.masks = backward.codec.masks = make_forward_masks(
+      forward.codec.settings, backward.codec.settings, forward.codec.shape, slots);
+}
+
 }  // namespace
 
 PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens,
@@ -94,11 +100,17 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
   };
   if (!place.last()) {
     plan.send_forward = end(place.stage, false);
-    if (shape.training) plan.receive_backward = end(place.stage, true);
+    if (shape.training) {
+      plan.receive_backward = end(place.stage, true);
+      share_masks(*plan.send_forward, *plan.receive_backward, plan.capacity.slots);
+    }
   }
   if (!place.first()) {
     plan.receive_forward = end(place.stage - 1, false);
-    if (shape.training) plan.send_backward = end(place.stage - 1, true);
+    if (shape.training) {
+      plan.send_backward = end(place.stage - 1, true);
+      share_masks(*plan.receive_forward, *plan.send_backward, plan.capacity.slots);
+    }
   }
 
   const TokenEmbedding<float>* const embedding = stage.token_embedding();

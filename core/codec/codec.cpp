@@ -91,6 +91,7 @@ class WarmupCodec final : public Codec {
     return is_warmup(crossing) ? warmup_->payload_bytes(as_first(crossing))
                                : main_->payload_bytes(crossing);
   }
+  void share(std::shared_ptr<ForwardMasks> masks) override { main_->share(std::move(masks)); }
   bool waits() const override { return warmup_->waits() || main_->waits(); }
   std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                      const MemoryRecords& records, DeviceBytes payload) override {

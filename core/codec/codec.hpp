@@ -14,6 +14,8 @@
 
 namespace deltapipe {
 
+class ForwardMasks;
+
 /// B*T rows of C channels; row b*T + t is token t of sample b.
 using Activations = Matrix<float>;
 
@@ -57,6 +59,10 @@ class Codec {
   /// Bytes that the codec itself holds: tables, sums and partial scales.
   virtual std::size_t memory_bytes() const = 0;
 
+  /// Shares positions with the codec of the other direction at this end of the boundary; before the
+  /// first crossing. Codecs that send no positions have no use for them.
+  virtual void share(std::shared_ptr<ForwardMasks>) {}
+
   /// Whether encode waits for its kernels: the payload's length depends on the data.
   virtual bool waits() const { return false; }
 
@@ -83,6 +89,13 @@ class Codec {
 /// visits, and errors are zero after them. What error feedback keeps is kept in bf16 for fp16.
 std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShape& shape,
                                   MemoryStorage storage);
+
+/// For Codec::share of the codecs of activations and of their gradients at one end of a boundary,
+/// with up to `slots` micro-batches between their forward and their backward crossing. The codec of
+/// gradients counts its memory. Null where gradients do not follow the activations' positions.
+std::shared_ptr<ForwardMasks> make_forward_masks(const CodecSettings& forward,
+                                                 const CodecSettings& backward,
+                                                 const CodecShape& shape, int slots);
 
 /// Makes the codecs of a kind. Each file core/codec/NAME_codec.cpp defines
 /// `void register_NAME_codec(CodecRegistry&)`; the build finds the files and calls them all.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ascending positions below n as bits, in the shortest of four ways. Bits fill 32-bit words from
+// Ascending positions below n as bits, in the shortest of these ways. Bits fill 32-bit words from
 // the lowest one. Codings are chosen, written and read by one team.
 //
+//   forward  nothing: those of the activations, of which both ends know
 //   all      nothing: every position
 //   bitmap   n bits, those of the positions are 1
 //   gaps     the gap before a position (the number of those left out since the last one) is
@@ -18,7 +19,7 @@
 
 namespace deltapipe::codec {
 
-enum class PositionFormat : std::uint8_t { all, bitmap, gaps, indices };
+enum class PositionFormat : std::uint8_t { all, bitmap, gaps, indices, forward };
 
 struct PositionCoding {
   PositionFormat format = PositionFormat::all;
@@ -203,6 +204,8 @@ KOKKOS_INLINE_FUNCTION bool is_position_coding(const PositionCoding& coding, std
              coding.words >= words_of_bits(fields) + words_of_bits(count);
     case PositionFormat::indices:
       return count < n && coding.bits == index_bits(n) && coding.words == words_of_bits(fields);
+    case PositionFormat::forward:
+      return false;
   }
   return false;
 }

@@ -50,6 +50,7 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
   if (sends_positions(settings)) {
     add(std::bit_cast<std::uint64_t>(settings.topk));
     add(static_cast<std::uint64_t>(settings.values));
+    if (follows_forward(settings)) add(1);
   }
   if (has_feedback(settings)) add(1 + static_cast<std::uint64_t>(settings.feedback_kind));
   if (delta) add(static_cast<std::uint64_t>(settings.first_visit));
@@ -147,6 +148,7 @@ RowArguments RowCodec::arguments(const ExecSpace& exec, const Crossing& crossing
                                  const Activations& x_BTC, const MemoryRecords& records,
                                  BoundarySide side, const DeviceBytes& payload) {
   entries_.clear();
+  crossing_ = &crossing;
   lay_out(crossing, record().bytes(side) > 0 ? &records : nullptr, &entries_);
   RowArguments result{};
   result.samples = table_.upload(exec, entries_);

@@ -107,7 +107,8 @@ class RowCodec : public Codec {
     return payload_bytes(crossing);
   }
 
-  /// Entries of the crossing at hand.
+  /// The crossing at hand, and its entries.
+  const Crossing& crossing() const { return *crossing_; }
   const std::vector<SampleEntry>& samples() const { return entries_; }
 
   const CodecShape shape_;
@@ -125,6 +126,7 @@ class RowCodec : public Codec {
   const std::uint32_t id_;
   bool measure_ = false;
   SampleTable table_;
+  const Crossing* crossing_ = nullptr;
   std::vector<SampleEntry> entries_;
   Vector<RowSums> sums_N_;
   HostVector<RowSums> host_sums_N_;

@@ -36,6 +36,10 @@ enum class ChosenValues { fp32, fp16, codes };
 /// largest |e|.
 enum class FeedbackKind { ef, ef21, mixed };
 
+/// Where topk sends values of gradients: those of largest magnitude, or where the micro-batch's
+/// activations were sent, whatever their magnitude (arXiv 2401.07788); no positions travel then.
+enum class ChosenPositions { largest, forward };
+
 /// Range of CodecSettings::rms_step.
 inline constexpr double kLeastRmsStep = 0.01;
 inline constexpr double kLargestRmsStep = 16;
@@ -65,6 +69,9 @@ struct CodecSettings {
   /// one.
   double topk = 0.1;
   ChosenValues values = ChosenValues::fp16;
+  /// topk of gradients only; forward: samples whose activations were not sent by positions keep
+  /// their own.
+  ChosenPositions positions = ChosenPositions::largest;
   ScaleRule scale_rule = ScaleRule::max;
   double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
   bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
@@ -96,6 +103,11 @@ inline bool has_shared_memory(const CodecSettings& codec) {
 /// Whether it sends a part of each sample's values with their positions.
 inline bool sends_positions(const CodecSettings& codec) {
   return codec.kind == CodecKind::topk || codec.kind == CodecKind::topk_delta;
+}
+
+/// Whether its gradients travel at the positions of their activations.
+inline bool follows_forward(const CodecSettings& codec) {
+  return codec.kind == CodecKind::topk && codec.positions == ChosenPositions::forward;
 }
 
 /// Whether it sends codes of `bits` bits.

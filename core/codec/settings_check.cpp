@@ -70,6 +70,20 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                        "values and errors, and quantize sends all",
                    .value = "error_feedback = \"mixed\"",
                    .remedy = "use error_feedback = \"ef\" or \"ef21\", or codec = \"topk\""};
+  if (settings.positions == ChosenPositions::forward && settings.kind != CodecKind::topk)
+    return Mistake{.what = "only topk sends values at the positions of activations",
+                   .value = "positions = \"forward\"",
+                   .remedy = "use codec = \"topk\", or positions = \"largest\"",
+                   .keys = {"positions"}};
+  if (follows_forward(settings) && settings.error_feedback &&
+      settings.feedback_kind == FeedbackKind::mixed)
+    return Mistake{
+        .what =
+            "mixed error feedback divides positions between values and errors, and those "
+            "of activations are given",
+        .value = "positions = \"forward\", error_feedback = \"mixed\"",
+        .remedy = "use error_feedback = \"ef\" or \"ef21\"",
+        .keys = {"positions", "error_feedback"}};
   if (sends_positions(settings) && settings.values == ChosenValues::codes &&
       settings.scale != ScaleKind::tile)
     return Mistake{

@@ -8,17 +8,20 @@
 //   topk_delta          the same from a first visit that is sent whole or in codes: AQ-SGD's
 //                       memories (arXiv 2206.01299) with TopK as its codec
 //
-// Memories and errors of gradients leave the factor Crossing::scale out. NaN and zeros are never
-// chosen; an infinity is chosen before all numbers, is sent as the largest number or code, counts
-// into no scale and leaves no error.
+// Gradients may be sent at the positions of their activations instead (ForwardMasks), whatever
+// their magnitude. Memories and errors of gradients leave the factor Crossing::scale out. NaN and
+// zeros are never chosen, and NaN at a given position is sent as 0; an infinity is chosen before
+// all numbers, is sent as the largest number or code, counts into no scale and leaves no error.
 //
 // Payload: a header for each sample, if any of them is sent so; the blocks of the samples that are
 // not, at a first visit; then those of the others, each its positions and its values.
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/error.hpp"
 #include "core/codec/chosen_values.hpp"
 #include "core/codec/first_visit.hpp"
+#include "core/codec/forward_masks.hpp"
 #include "core/codec/position_coding.hpp"
 #include "core/codec/topk_selection.hpp"
 
@@ -41,13 +44,6 @@ struct SampleHeader {
 };
 static_assert(sizeof(SampleHeader) == 12);
 
-/// k of a sample of so many values.
-KOKKOS_INLINE_FUNCTION std::uint32_t chosen_of(double part, std::uint32_t size) {
-  const double share = std::round(part * static_cast<double>(size));
-  const std::uint32_t k = share < 1 ? 1u : static_cast<std::uint32_t>(share);
-  return k < size ? k : size;
-}
-
 /// What the kernels share.
 struct SparseArguments {
   RowArguments a;
@@ -55,8 +51,21 @@ struct SparseArguments {
   ValueCoding values;
   double part;
   Positions chosen;
+  bool is_held;            ///< the chosen ones are kept for gradients
+  Positions forward;       ///< of the micro-batch's activations; position null: none
   std::uint64_t* block_B;  ///< offset of each sample's block in the payload
 
+  /// Whether sample b's values are those at its activations' positions.
+  KOKKOS_INLINE_FUNCTION bool follows(int b) const {
+    return forward.position != nullptr && forward.count_G[b] != ForwardMasks::kNoMask;
+  }
+  KOKKOS_INLINE_FUNCTION const std::uint32_t* positions_of(int b) const {
+    return follows(b) ? forward.of(b) : chosen.of(b);
+  }
+  /// What chosen.count_G has for a sample with so many positions.
+  KOKKOS_INLINE_FUNCTION std::uint32_t held_count(int b, std::uint32_t count) const {
+    return is_held && !is_sparse(b) ? ForwardMasks::kNoMask : count;
+  }
   KOKKOS_INLINE_FUNCTION bool is_sparse(int b) const {
     return formats.format[a.samples[b].format].kind == RowKind::sparse;
   }
@@ -92,8 +101,8 @@ struct MakeGroups {
   TopKGroup* group_B;
 
   KOKKOS_INLINE_FUNCTION void operator()(const int b) const {
-    const std::uint32_t size = s.size_of(b);
-    const std::uint32_t all = size > 0 ? chosen_of(s.part, size) : 0;
+    const std::uint32_t size = s.follows(b) ? 0 : s.size_of(b);
+    const std::uint32_t all = size > 0 ? count_of_part(s.part, size) : 0;
     // Without errors yet, values have all.
     const std::uint32_t of_errors = s.uses_memory(b) ? all / 2 : 0;
     std::uint32_t most = all;
@@ -187,24 +196,30 @@ struct WriteHeaders {
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int b = team.league_rank();
     const std::uint32_t size = s.size_of(b);
+    const bool follows = s.follows(b);
     SampleHeader header{};
     if (size > 0) {
-      const std::uint32_t* position = s.chosen.of(b);
-      header.count = s.chosen.count_G[b];
+      const std::uint32_t* position = s.positions_of(b);
+      header.count = follows ? s.forward.count_G[b] : s.chosen.count_G[b];
       const int count = static_cast<int>(header.count);
-      const PositionCoding coding = choose_positions(team, position, count, size);
+      const PositionCoding coding = follows ? PositionCoding{PositionFormat::forward, 0, 0}
+                                            : choose_positions(team, position, count, size);
       header.words = coding.words;
       header.format = coding.format;
       header.bits = coding.bits;
       if (s.values.kind == ChosenValues::fp16)
-        header.exponent = static_cast<std::int16_t>(half_exponent(
-            largest_B != nullptr ? largest_B[b] : largest_of(team, b, position, count)));
+        header.exponent = static_cast<std::int16_t>(
+            half_exponent(largest_B != nullptr && !follows ? largest_B[b]
+                                                           : largest_of(team, b, position, count)));
     }
     SampleHeader* written = s.headers() + b;
     RowSums* sums = s.a.sums + static_cast<std::size_t>(b) * s.a.tokens;
-    const std::uint32_t* nonfinite = nonfinite_B;
+    const std::uint32_t* nonfinite = follows ? nullptr : nonfinite_B;
+    const std::uint32_t count = s.held_count(b, header.count);
+    std::uint32_t* held = s.is_held ? s.chosen.count_G + b : nullptr;
     Kokkos::single(Kokkos::PerTeam(team), [=]() {
       *written = header;
+      if (held != nullptr) *held = count;
       if (nonfinite != nullptr && size > 0) sums->nonfinite += nonfinite[b];
     });
   }
@@ -244,7 +259,7 @@ struct WritePositions {
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int b = team.league_rank();
     const SampleHeader header = s.headers()[b];
-    write_positions(team, header.coding(), s.chosen.of(b), static_cast<int>(header.count),
+    write_positions(team, header.coding(), s.positions_of(b), static_cast<int>(header.count),
                     reinterpret_cast<std::uint32_t*>(s.a.payload + s.block_B[b]));
   }
 };
@@ -266,7 +281,7 @@ struct ChosenRow {
     row.width = row.r < ValueCoding::rows_of(row.header.count)
                     ? ValueCoding::width_of(row.header.count, row.r)
                     : 0;
-    row.position = s.chosen.of(row.b) + static_cast<std::size_t>(row.r) * ValueCoding::kRow;
+    row.position = s.positions_of(row.b) + static_cast<std::size_t>(row.r) * ValueCoding::kRow;
     row.block = s.a.payload + s.block_B[row.b] + std::size_t{4} * row.header.words;
     return row;
   }
@@ -401,6 +416,22 @@ struct StoreErrors {
   }
 };
 
+/// Of samples for which no selection counts them.
+struct CountNonfinite {
+  SparseArguments s;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int b = index / s.a.tokens;
+    if (!s.follows(b) || index % s.a.tokens >= s.a.samples[b].tokens) return;
+    const float* x = s.a.x + static_cast<std::size_t>(index) * s.a.channels;
+    const auto count = row_sum<std::uint32_t>(team, s.a.channels,
+                                              [=](int c) { return is_nonfinite(x[c]) ? 1u : 0u; });
+    RowSums* sums = s.a.sums + index;
+    Kokkos::single(Kokkos::PerTeam(team), [=]() { sums->nonfinite += count; });
+  }
+};
+
 struct AddSums {
   SparseArguments s;
   const float* y;
@@ -431,17 +462,18 @@ struct ReadPositions {
     const std::uint64_t block_end = block + s.block_bytes(header);
     const bool fits = is_possible(b, header) && block_end <= bytes;
     const bool is_last = b + 1 == s.a.sample_count;
+    const std::uint32_t held = s.held_count(b, header.count);
     std::uint32_t* count = s.chosen.count_G + b;
     std::uint64_t* place = s.block_B + b;
     std::uint32_t* flaw = wrong;
     std::uint64_t* length = end;
     Kokkos::single(Kokkos::PerTeam(team), [=]() {
-      *count = header.count;
+      *count = held;
       *place = block;
       if (is_last) *length = block_end;
       if (!fits) *flaw = 1;
     });
-    if (!fits || header.count == 0) return;
+    if (!fits || header.count == 0 || s.follows(b)) return;
     read_positions(team, header.coding(), reinterpret_cast<std::uint32_t*>(s.a.payload + block),
                    header.count, s.size_of(b), s.chosen.of(b), flaw);
   }
@@ -453,8 +485,11 @@ struct ReadPositions {
              header.bits == 0 && header.exponent == 0;
     const int exponent = header.exponent;
     const bool is_half = s.values.kind == ChosenValues::fp16;
-    return header.count <= chosen_of(s.part, size) && exponent >= (is_half ? -126 : 0) &&
-           exponent <= (is_half ? 126 : 0) &&
+    if (exponent < (is_half ? -126 : 0) || exponent > (is_half ? 126 : 0)) return false;
+    if (s.follows(b))
+      return header.count == s.forward.count_G[b] && header.words == 0 && header.bits == 0 &&
+             header.format == PositionFormat::forward;
+    return header.count <= count_of_part(s.part, size) &&
            is_position_coding(header.coding(), header.count, size);
   }
 };
@@ -493,12 +528,13 @@ class TopKCodec final
       : Base(shape, settings_hash(settings, shape, storage, 1),
              formats_of(settings, shape.channels, keeps)),
         part_(settings.topk),
+        follows_(follows_forward(settings)),
         mixes_(keeps == Keeps::errors && settings.feedback_kind == FeedbackKind::mixed),
         refinement_(settings),
         values_(ValueCoding::of(settings)),
         record_bytes_(keeps == Keeps::nothing ? 0 : record_bytes_of<M>(shape)),
-        most_(chosen_of(part_, static_cast<std::uint32_t>(shape.tokens) *
-                                   static_cast<std::uint32_t>(shape.channels))),
+        most_(count_of_part(part_, static_cast<std::uint32_t>(shape.tokens) *
+                                       static_cast<std::uint32_t>(shape.channels))),
         selection_(shape.max_samples, values_of(1)),
         chosen_(shape.max_samples, most_),
         y_(uninitialized("deltapipe::TopKCodec::values"), values_of(shape.max_samples)),
@@ -513,6 +549,7 @@ class TopKCodec final
   }
 
   bool waits() const override { return true; }
+  void share(std::shared_ptr<ForwardMasks> masks) override { masks_ = std::move(masks); }
   RecordLayout record() const override {
     if (keeps == Keeps::errors) return {.sender_bytes = record_bytes_};
     if (keeps == Keeps::memory) return {.shared_bytes = record_bytes_};
@@ -528,7 +565,8 @@ class TopKCodec final
     return Base::memory_bytes() + selection_.memory_bytes() + chosen_.memory_bytes() +
            of_values_.memory_bytes() + of_errors_.memory_bytes() + bytes_of_view(y_) +
            bytes_of_view(errors_) + bytes_of_view(group_B_) + bytes_of_view(block_B_) +
-           bytes_of_view(result_) + bytes_of_view(host_result_);
+           bytes_of_view(result_) + bytes_of_view(host_result_) +
+           (follows_ && masks_ ? masks_->memory_bytes() : 0);
   }
 
  private:
@@ -551,8 +589,12 @@ class TopKCodec final
     if (tokens == 0) return 0;
     const auto size =
         static_cast<std::uint32_t>(tokens) * static_cast<std::uint32_t>(shape_.channels);
-    const std::uint32_t most = chosen_of(part_, size);
-    return std::size_t{4} * max_position_words(most, size) + values_.bytes_of(most);
+    const std::uint32_t most = count_of_part(part_, size);
+    const std::size_t own =
+        std::size_t{4} * max_position_words(most, size) + values_.bytes_of(most);
+    if (!follows_ || !masks_) return own;
+    const std::uint64_t forward = values_.bytes_of(count_of_part(masks_->part(), size));
+    return std::max<std::size_t>(own, forward);
   }
   std::size_t front_bytes(const Crossing& crossing) const override {
     for (std::size_t b = 0; b < crossing.samples(); ++b)
@@ -574,16 +616,38 @@ class TopKCodec final
     return begin;
   }
   SparseArguments sparse(const RowArguments& arguments) const {
-    return {arguments, Base::formats(), values_, part_, chosen_.view(), block_B_.data()};
+    return {arguments,  Base::formats(), values_,  part_,
+            positions_, is_held_,        forward_, block_B_.data()};
   }
   int value_rows() const {
-    return static_cast<int>(ValueCoding::rows_of(static_cast<std::uint32_t>(most_)));
+    const auto size = static_cast<std::uint32_t>(values_of(1));
+    const double part = follows_ ? std::max(part_, masks_->part()) : part_;
+    return static_cast<int>(ValueCoding::rows_of(count_of_part(part, size)));
+  }
+  /// Where the crossing's positions go or come from.
+  void find_positions() {
+    DELTAPIPE_ASSERT(!follows_ || masks_, "gradients have no positions to follow");
+    const Crossing& crossing = RowCodec::crossing();
+    positions_ = chosen_.view();
+    forward_ = {};
+    forward_has_all_ = false;
+    is_held_ = masks_ && !follows_ && crossing.training;
+    if (is_held_) positions_ = masks_->hold(crossing, !has_dense_samples());
+    if (!follows_) return;
+    const auto mask = masks_->find(crossing);
+    if (!mask) return;
+    forward_ = mask->positions;
+    forward_has_all_ = mask->of_all;
+  }
+  void release_positions() {
+    if (follows_) masks_->release(RowCodec::crossing());
   }
 
   std::size_t run_encode(const ExecSpace& exec, const RowArguments& a,
                          std::size_t max_bytes) override {
     if (has_dense_samples()) Base::run_encode(exec, a, max_bytes);
     if (sparse_samples() == 0) return max_bytes;
+    find_positions();
     const SparseArguments s = sparse(a);
     const float* values = choose(exec, s);
     const RowPolicy by_sample = row_policy(exec, a.sample_count);
@@ -591,12 +655,16 @@ class TopKCodec final
     Kokkos::parallel_for("deltapipe::TopKCodec::write_headers", by_sample,
                          WriteHeaders{s, values, counts ? selection_.nonfinite_G() : nullptr,
                                       mixes_ ? nullptr : selection_.largest_G()});
+    if (counts && forward_.position != nullptr)
+      Kokkos::parallel_for("deltapipe::TopKCodec::count_nonfinite", by_row(exec, a),
+                           CountNonfinite{s});
     Kokkos::parallel_for("deltapipe::TopKCodec::place_blocks", row_policy(exec, 1),
                          PlaceBlocks{s, sparse_begin(), result_.data()});
     Kokkos::parallel_for("deltapipe::TopKCodec::write_positions", by_sample, WritePositions{s});
     Kokkos::parallel_for("deltapipe::TopKCodec::write_values", by_value_row(exec, a),
                          WriteValues{s, value_rows(), values});
     keep(exec, s);
+    release_positions();
     Kokkos::deep_copy(exec, host_result_, result_);
     exec.fence();
     return host_result_(0);
@@ -613,7 +681,7 @@ class TopKCodec final
     }
     if (mixes_)
       choose_mixed(exec, s);
-    else
+    else if (!forward_has_all_)
       select(exec, s, Share::all, values, s.chosen);
     return values;
   }
@@ -661,6 +729,7 @@ class TopKCodec final
   std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing, const RowArguments& a,
                              std::size_t bytes) override {
     if (sparse_samples() == 0) return this->payload_bytes(crossing);
+    find_positions();
     const std::size_t begin = sparse_begin();
     if (bytes < begin) return begin;
     Kokkos::deep_copy(exec, result_, std::uint64_t{0});
@@ -686,6 +755,7 @@ class TopKCodec final
     if constexpr (keeps == Keeps::memory)
       Kokkos::parallel_for("deltapipe::TopKCodec::store_memories", by_row(exec, a),
                            StoreMemories<M>{s, nullptr, a.x});
+    release_positions();
   }
 
   void load_memories(const ExecSpace& exec, const SparseArguments& s, int rows, float* y) const {
@@ -702,13 +772,19 @@ class TopKCodec final
   }
 
   const double part_;
+  const bool follows_;
   const bool mixes_;
   const Refinement refinement_;
   const ValueCoding values_;
   const std::size_t record_bytes_;
   const std::size_t most_;  ///< positions of a sample
+  std::shared_ptr<ForwardMasks> masks_;
   TopKSelection selection_;
   PositionLists chosen_;
+  // Of the crossing at hand.
+  Positions positions_{}, forward_{};
+  bool is_held_ = false;
+  bool forward_has_all_ = false;
   Vector<float> y_;       ///< what is chosen from; then what is seen or left
   Vector<float> errors_;  ///< EF-mixed
   PositionLists of_values_{1, 0}, of_errors_{1, 0};  ///< EF-mixed

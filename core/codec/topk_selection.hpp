@@ -6,6 +6,7 @@
 // too few, all do.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -19,6 +20,13 @@ KOKKOS_INLINE_FUNCTION std::uint32_t magnitude_key(float x) {
   const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu;
   const std::uint32_t number = magnitude > kInfinityBits ? 0u : magnitude;
   return number < kInfinityBits ? number : kInfinityBits - 1;
+}
+
+/// How many of a sample's values a part of them is.
+KOKKOS_INLINE_FUNCTION std::uint32_t count_of_part(double part, std::uint32_t size) {
+  const double share = std::round(part * static_cast<double>(size));
+  const std::uint32_t k = share < 1 ? 1u : static_cast<std::uint32_t>(share);
+  return k < size ? k : size;
 }
 
 /// Values to choose from.
