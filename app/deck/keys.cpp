@@ -255,29 +255,36 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
       choice(c.scale, {{"channel", ScaleKind::channel},
                        {"token", ScaleKind::token},
                        {"tile", ScaleKind::tile}}),
-      "what shares one scale: a channel over all tokens of the micro-batch, a token over all "
-      "channels, or tile channels of a token");
-  add("tile", Integer{&c.tile, 1, 65536}, "channels that share a scale, for scale = \"tile\"");
+      "what shares one scale, for codes: a channel over all tokens of the micro-batch, a token "
+      "over "
+      "all channels, or tile channels of a token");
+  add("tile", Integer{&c.tile, 1, 65536},
+      memory ? "channels that share a scale, for scale = \"tile\" and codes of first visits"
+             : "channels that share a scale, for scale = \"tile\"");
   add("scale_rule",
       choice(c.scale_rule,
              {{"max", ScaleRule::max}, {"mse", ScaleRule::mse}, {"rms", ScaleRule::rms}}),
-      "max: the largest value has the largest code; mse: the scale, down to half of that, with the "
-      "least square error, which cuts the largest values; rms: the step between levels is rms_step "
+      "how scales of codes are found. max: the largest value has the largest code; mse: from 2 "
+      "bits "
+      "on the scale, down to half of that, with the least square error, which cuts the largest "
+      "values; rms, for quantize and delta: the step between levels is rms_step "
       "times the values' root mean square, with as many levels as they need (bits then counts for "
       "first visits only); rms wants entropy_coding");
   add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
-      "bits per value, 2 about 1.3, and scales");
+      "bits per value, 1.9 about 1.3, and scales; from 2 on, values of one size would be sent as "
+      "zeros");
   add("entropy_coding", Flag{&c.entropy_coding},
       "for quantize and delta: codes travel in the bits that they carry, never more than packed "
-      "codes and 4 bytes; nothing is lost");
+      "codes and 4 bytes, of a delta 12; nothing is lost");
   add("rounding",
       choice(c.rounding, {{"nearest", Rounding::nearest}, {"stochastic", Rounding::stochastic}}),
-      memory ? "stochastic is unbiased; delta wants 3 bits or more with it"
-             : "stochastic is unbiased");
+      memory ? "of codes: stochastic is unbiased; delta wants 3 bits or more with it"
+             : "of codes: stochastic is unbiased");
   add("levels",
       choice(c.levels, {{"symmetric", Levels::symmetric}, {"asymmetric", Levels::asymmetric}}),
-      "symmetric: 2^bits - 1 levels around zero, for 1 bit the sign times the mean magnitude "
+      "of codes. symmetric: 2^bits - 1 levels around zero, for 1 bit the sign times the mean "
+      "magnitude "
       "(stochastic: times the largest); asymmetric: 2^bits levels from -1 (2 bits: -1, -1/2, 0, "
       "1/2), as the AC-SGD code has them, which cuts the largest positive values (stochastic: a "
       "wider scale, which cuts none); not for 1 bit");

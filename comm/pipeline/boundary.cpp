@@ -20,9 +20,16 @@ CodecSettings plain_settings() {
   return settings;
 }
 
-std::unique_ptr<Codec> main_codec(const BoundaryCodec& codec) {
-  auto made =
-      make_codec(codec.training ? codec.settings : plain_settings(), codec.shape, codec.storage);
+CodecShape codec_shape(const BoundaryEndPlan& plan) {
+  CodecShape shape = plan.codec.shape;
+  shape.side = plan.side;
+  return shape;
+}
+
+std::unique_ptr<Codec> main_codec(const BoundaryEndPlan& plan) {
+  const BoundaryCodec& codec = plan.codec;
+  auto made = make_codec(codec.training ? codec.settings : plain_settings(), codec_shape(plan),
+                         codec.storage);
   made->share(codec.masks);
   return made;
 }
@@ -40,7 +47,7 @@ CacheShape cache_shape(const BoundaryEndPlan& plan, const Codec& codec) {
 /// Null where no evaluation comes by.
 std::unique_ptr<Codec> plain_codec(const BoundaryEndPlan& plan) {
   if (!plan.evaluates) return nullptr;
-  return make_codec(plain_settings(), plan.codec.shape, plan.codec.storage);
+  return make_codec(plain_settings(), codec_shape(plan), plan.codec.storage);
 }
 
 /// Bytes of the largest message's payload.
@@ -56,7 +63,7 @@ Activations activations(const MatrixRef<float>& x) {
 }  // namespace
 
 MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
-  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  const std::unique_ptr<Codec> codec = main_codec(plan);
   const std::unique_ptr<Codec> plain = plain_codec(plan);
   const std::size_t payload = largest_payload(*codec, plain.get());
   MemoryLedger ledger;
@@ -82,7 +89,7 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
 }
 
 CacheNeed cache_need(const BoundaryEndPlan& plan) {
-  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  const std::unique_ptr<Codec> codec = main_codec(plan);
   CacheNeed need;
   need.record_bytes = codec->record().bytes(plan.side);
   if (need.record_bytes == 0 || plan.memory.samples == 0) return need;
@@ -95,7 +102,7 @@ CacheNeed cache_need(const BoundaryEndPlan& plan) {
 }
 
 void check_cache_budget(const BoundaryEndPlan& plan) {
-  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  const std::unique_ptr<Codec> codec = main_codec(plan);
   if (codec->record().bytes(plan.side) == 0) return;
   CacheShape shape = cache_shape(plan, *codec);
   if (plan.memory.samples == 0) shape.samples = shape.max_samples_in_flight;
@@ -114,7 +121,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
       instances_(instances),
       state_name_(name + (plan.side == BoundarySide::sender ? " sender" : " receiver")),
       shape_(plan.codec.shape),
-      codec_(main_codec(plan.codec)),
+      codec_(main_codec(plan)),
       plain_(plain_codec(plan)),
       first_sample_(plan.memory.first_sample),
       sample_stride_(plan.memory.sample_stride),

@@ -54,7 +54,8 @@ struct ChannelScales {
   }
 };
 
-/// Steps of all channels, to the payload's front, from the blocks of rows in their order.
+/// Steps of all channels, to the payload's front, from the blocks of rows in their order; a zero
+/// behind an odd number.
 struct ChannelSteps {
   RowFormat format;
   const std::uint32_t* partials_RC;
@@ -72,6 +73,7 @@ struct ChannelSteps {
     }
     if (format.mean_scale) needed /= static_cast<float>(rows);
     steps[c] = format.step_for(needed);
+    if (c + 1 == channels && channels % 2 != 0) steps[channels] = 0;
   }
 };
 

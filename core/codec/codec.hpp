@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "core/base/crossing.hpp"
 #include "core/base/views.hpp"
@@ -19,11 +20,17 @@ class ForwardMasks;
 /// B*T rows of C channels; row b*T + t is token t of sample b.
 using Activations = Matrix<float>;
 
-/// The largest micro-batch that a codec is made for.
+/// The largest micro-batch that a codec is made for, and the end.
 struct CodecShape {
   int max_samples = 1;  ///< B
   int tokens = 1;       ///< T
   int channels = 1;     ///< C
+  /// A codec of one end holds what that end uses: the sender's only encodes, the receiver's only
+  /// decodes. None: it does both.
+  std::optional<BoundarySide> side = {};
+
+  bool encodes() const { return side != BoundarySide::receiver; }
+  bool decodes() const { return side != BoundarySide::sender; }
 };
 
 /// Sums over the valid elements of what was encoded.

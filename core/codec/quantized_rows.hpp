@@ -112,6 +112,8 @@ struct EncodeRows {
       quantize_row(team, a, format, sample, t, values, buffers);
     else
       send_dense_row(team, a, format.kind, sample, t, values, buffers.work);
+    if (t + 1 == sample.tokens)
+      clear_block_end(team, a.payload + sample.payload, block_bytes_of(format, sample.tokens, n));
     add_row_sums(team, a, index, x, buffers.work);
     Sender::keep(team, record, values, buffers);
   }

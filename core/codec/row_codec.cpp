@@ -168,6 +168,7 @@ RowArguments RowCodec::arguments(const ExecSpace& exec, const Crossing& crossing
 
 std::size_t RowCodec::encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                              const MemoryRecords& records, DeviceBytes payload) {
+  DELTAPIPE_ASSERT(shape_.encodes(), "the codec is a receiver's");
   const std::size_t most = payload_bytes(crossing);
   check(crossing, x_BTC, records, BoundarySide::sender, payload, most);
   if (crossing.sample_ids.empty()) return most;
@@ -198,6 +199,7 @@ namespace {
 
 void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceBytes payload,
                       std::size_t bytes, const MemoryRecords& records, Activations x_BTC) {
+  DELTAPIPE_ASSERT(shape_.decodes(), "the codec is a sender's");
   const std::size_t most = payload_bytes(crossing);
   if (bytes > most) refuse_length(crossing, bytes, "at most " + std::to_string(most));
   check(crossing, x_BTC, records, BoundarySide::receiver, payload, bytes);

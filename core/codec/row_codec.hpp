@@ -66,6 +66,14 @@ struct RowArguments {
   float scale;         ///< Crossing::scale
 };
 
+/// Zeros behind the `bytes` bytes of a block, up to the next multiple of 4: equal values are equal
+/// payloads.
+KOKKOS_INLINE_FUNCTION void clear_block_end(const RowMember& team, std::uint8_t* block,
+                                            std::size_t bytes) {
+  const int rest = static_cast<int>((4 - bytes % 4) % 4);
+  row_for(team, rest, [=](int i) { block[bytes + i] = 0; });
+}
+
 class RowCodec : public Codec {
  public:
   std::uint32_t id() const final { return id_; }

@@ -33,16 +33,19 @@ enum class ChosenValues { fp32, fp16, codes };
 /// ef: the sender sends C(x + e) and keeps e := x + e - C(x + e).
 /// ef21: both ends keep g := g + C(x - g), which is what the receiver sees.
 /// mixed: as ef, with half of topk's positions those of the largest |x| and the others those of the
-/// largest |e|.
+/// largest |e|; where one of them has too few that are not zero the other has more.
 enum class FeedbackKind { ef, ef21, mixed };
 
 /// Where topk sends values of gradients: those of largest magnitude, or where the micro-batch's
 /// activations were sent, whatever their magnitude (arXiv 2401.07788); no positions travel then.
 enum class ChosenPositions { largest, forward };
 
-/// Range of CodecSettings::rms_step.
+/// Range of CodecSettings::rms_step. With step s no group of values errs by more than s^2 / 4 of
+/// its square, on average where rounding is stochastic, and a constant group errs by so much: from
+/// 2 on, less the 2^-8 by which steps are rounded up, it would be sent as zeros, whatever its
+/// width, and what is left for later visits would never come.
 inline constexpr double kLeastRmsStep = 0.01;
-inline constexpr double kLargestRmsStep = 16;
+inline constexpr double kLargestRmsStep = 1.9;
 
 /// What crosses a stage boundary in one direction.
 ///

@@ -92,22 +92,22 @@ struct SparseArguments {
   }
 };
 
-/// Of the k positions that EF-mixed divides between values and errors, whose.
-enum class Share { all, values, errors };
+/// What a selection may find of the k positions: all; of EF-mixed's the values' share, or those
+/// that are still to be found.
+enum class Share { all, values, rest };
 
 struct MakeGroups {
   SparseArguments s;
   Share share;
+  const std::uint32_t* found_B;  ///< rest: positions that are found already
   TopKGroup* group_B;
 
   KOKKOS_INLINE_FUNCTION void operator()(const int b) const {
     const std::uint32_t size = s.follows(b) ? 0 : s.size_of(b);
-    const std::uint32_t all = size > 0 ? count_of_part(s.part, size) : 0;
+    std::uint32_t most = size > 0 ? count_of_part(s.part, size) : 0;
     // Without errors yet, values have all.
-    const std::uint32_t of_errors = s.uses_memory(b) ? all / 2 : 0;
-    std::uint32_t most = all;
-    if (share == Share::values) most = all - of_errors;
-    if (share == Share::errors) most = of_errors;
+    if (share == Share::values && s.uses_memory(b)) most -= most / 2;
+    if (share == Share::rest) most = s.uses_memory(b) ? most - found_B[b] : 0;
     group_B[b] = {s.first_of(b), size, most};
   }
 };
@@ -116,8 +116,7 @@ struct MakeGroups {
 template <class M>
 struct AddRecords {
   SparseArguments s;
-  const float* x;  ///< null: zeros
-  float factor;    ///< 1 or -1
+  float factor;  ///< 1 or -1
   float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
@@ -131,24 +130,48 @@ struct AddRecords {
       load_scaled<M>(team, s.row_of(index), work, buffers.codes);
     else
       row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
-    const float* row = x == nullptr ? nullptr : x + static_cast<std::size_t>(index) * n;
+    const float* row = s.a.x + static_cast<std::size_t>(index) * n;
     float* sum = y + static_cast<std::size_t>(index) * n;
     const float sign = factor;
-    if (row == nullptr)
-      row_for(team, n, [=](int c) { sum[c] = sign * work[c]; });
-    else
-      row_for(team, n, [=](int c) { sum[c] = row[c] + sign * work[c]; });
+    row_for(team, n, [=](int c) { sum[c] = row[c] + sign * work[c]; });
   }
 };
 
-/// y := 0 at the chosen positions.
+/// offered := x or e, for the samples whose groups may find any; 0 where x + e, which would travel,
+/// is none that topk sends.
+template <class M>
+struct OfferShare {
+  SparseArguments s;
+  const TopKGroup* group_B;
+  bool errors;
+  const float* sum;  ///< x + e
+  float* offered;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int n = s.a.channels;
+    const int b = index / s.a.tokens;
+    if (group_B[b].most == 0 || index % s.a.tokens >= s.a.samples[b].tokens) return;
+    const RowBuffers buffers = RowBuffers::of(team, n);
+    const std::size_t first = static_cast<std::size_t>(index) * n;
+    if (errors) load_scaled<M>(team, s.row_of(index), buffers.work, buffers.codes);
+    const float* from = errors ? buffers.work : s.a.x + first;
+    const float* both = sum + first;
+    float* to = offered + first;
+    row_for(team, n, [=](int c) { to[c] = magnitude_key(both[c]) == 0 ? 0.0f : from[c]; });
+  }
+};
+
+/// y := 0 at the chosen positions, for the samples whose groups may find others.
 struct DropChosen {
   SparseArguments s;
+  const TopKGroup* group_B;
   Positions chosen;
   float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int b = team.league_rank();
+    if (group_B[b].most == 0) return;
     const std::uint32_t* position = chosen.of(b);
     float* values = y + s.first_of(b);
     row_for(team, static_cast<int>(chosen.count_G[b]), [=](int i) { values[position[i]] = 0.0f; });
@@ -535,17 +558,18 @@ class TopKCodec final
         record_bytes_(keeps == Keeps::nothing ? 0 : record_bytes_of<M>(shape)),
         most_(count_of_part(part_, static_cast<std::uint32_t>(shape.tokens) *
                                        static_cast<std::uint32_t>(shape.channels))),
-        selection_(shape.max_samples, values_of(1)),
+        selection_(shape.encodes() ? shape.max_samples : 0, values_of(1)),
         chosen_(shape.max_samples, most_),
-        y_(uninitialized("deltapipe::TopKCodec::values"), values_of(shape.max_samples)),
+        y_(uninitialized("deltapipe::TopKCodec::values"),
+           shape.encodes() ? values_of(shape.max_samples) : 0),
         group_B_(uninitialized("deltapipe::TopKCodec::groups"), shape.max_samples),
         block_B_(uninitialized("deltapipe::TopKCodec::blocks"), shape.max_samples),
         result_("deltapipe::TopKCodec::result", 2),
         host_result_("deltapipe::TopKCodec::host_result", 2) {
-    if (!mixes_) return;
-    errors_ = Vector<float>(uninitialized("deltapipe::TopKCodec::errors"), y_.size());
-    of_values_ = PositionLists(shape.max_samples, most_);
-    of_errors_ = PositionLists(shape.max_samples, most_);
+    if (!mixes_ || !shape.encodes()) return;
+    offered_ = Vector<float>(uninitialized("deltapipe::TopKCodec::offered"), y_.size());
+    others_ = PositionLists(shape.max_samples, most_);
+    both_ = PositionLists(shape.max_samples, most_);
   }
 
   bool waits() const override { return true; }
@@ -563,8 +587,8 @@ class TopKCodec final
   }
   std::size_t memory_bytes() const override {
     return Base::memory_bytes() + selection_.memory_bytes() + chosen_.memory_bytes() +
-           of_values_.memory_bytes() + of_errors_.memory_bytes() + bytes_of_view(y_) +
-           bytes_of_view(errors_) + bytes_of_view(group_B_) + bytes_of_view(block_B_) +
+           others_.memory_bytes() + both_.memory_bytes() + bytes_of_view(y_) +
+           bytes_of_view(offered_) + bytes_of_view(group_B_) + bytes_of_view(block_B_) +
            bytes_of_view(result_) + bytes_of_view(host_result_) +
            (follows_ && masks_ ? masks_->memory_bytes() : 0);
   }
@@ -676,36 +700,53 @@ class TopKCodec final
     if constexpr (keeps != Keeps::nothing) {
       const float sign = keeps == Keeps::errors ? 1.0f : -1.0f;
       Kokkos::parallel_for("deltapipe::TopKCodec::add_records", by_row(exec, s.a),
-                           AddRecords<M>{s, s.a.x, sign, y_.data()});
+                           AddRecords<M>{s, sign, y_.data()});
       values = y_.data();
     }
-    if (mixes_)
+    if (mixes_) {
       choose_mixed(exec, s);
-    else if (!forward_has_all_)
-      select(exec, s, Share::all, values, s.chosen);
+    } else if (!forward_has_all_) {
+      make_groups(exec, s, Share::all, nullptr);
+      selection_.select(exec, s.a.sample_count, group_B_.data(), values, s.chosen);
+    }
     return values;
   }
 
-  void select(const ExecSpace& exec, const SparseArguments& s, Share share, const float* values,
-              const Positions& chosen) {
-    Kokkos::parallel_for("deltapipe::TopKCodec::groups",
-                         Kokkos::RangePolicy<ExecSpace>(exec, 0, s.a.sample_count),
-                         MakeGroups{s, share, group_B_.data()});
-    selection_.select(exec, s.a.sample_count, group_B_.data(), values, chosen);
+  void make_groups(const ExecSpace& exec, const SparseArguments& s, Share share,
+                   const Positions* found) {
+    Kokkos::parallel_for(
+        "deltapipe::TopKCodec::groups", Kokkos::RangePolicy<ExecSpace>(exec, 0, s.a.sample_count),
+        MakeGroups{s, share, found == nullptr ? nullptr : found->count_G, group_B_.data()});
   }
 
-  /// The largest values, then the largest errors elsewhere; both in one ascending list.
+  /// The largest values, the largest errors elsewhere, and while these are fewer than k the next
+  /// values; all in one ascending list.
   void choose_mixed(const ExecSpace& exec, const SparseArguments& s) {
-    const RowPolicy by_sample = row_policy(exec, s.a.sample_count);
-    const Positions of_values = of_values_.view(), of_errors = of_errors_.view();
-    select(exec, s, Share::values, s.a.x, of_values);
-    Kokkos::parallel_for("deltapipe::TopKCodec::load_errors", by_row(exec, s.a),
-                         AddRecords<M>{s, nullptr, 1.0f, errors_.data()});
-    Kokkos::parallel_for("deltapipe::TopKCodec::drop_chosen", by_sample,
-                         DropChosen{s, of_values, errors_.data()});
-    select(exec, s, Share::errors, errors_.data(), of_errors);
-    Kokkos::parallel_for("deltapipe::TopKCodec::merge_positions", by_sample,
-                         MergePositions{of_values, of_errors, s.chosen});
+    const Positions others = others_.view(), both = both_.view();
+    make_groups(exec, s, Share::values, nullptr);
+    choose_share(exec, s, false, nullptr, s.chosen);
+    make_groups(exec, s, Share::rest, &s.chosen);
+    choose_share(exec, s, true, &s.chosen, others);
+    merge(exec, s, {s.chosen, others, both});
+    make_groups(exec, s, Share::rest, &both);
+    choose_share(exec, s, false, &both, others);
+    merge(exec, s, {both, others, s.chosen});
+  }
+
+  /// The groups' largest values or errors at positions that are not found yet.
+  void choose_share(const ExecSpace& exec, const SparseArguments& s, bool errors,
+                    const Positions* found, const Positions& chosen) {
+    Kokkos::parallel_for("deltapipe::TopKCodec::offer_share", by_row(exec, s.a),
+                         OfferShare<M>{s, group_B_.data(), errors, y_.data(), offered_.data()});
+    if (found != nullptr)
+      Kokkos::parallel_for("deltapipe::TopKCodec::drop_chosen", row_policy(exec, s.a.sample_count),
+                           DropChosen{s, group_B_.data(), *found, offered_.data()});
+    selection_.select(exec, s.a.sample_count, group_B_.data(), offered_.data(), chosen);
+  }
+
+  void merge(const ExecSpace& exec, const SparseArguments& s, const MergePositions& lists) const {
+    Kokkos::parallel_for("deltapipe::TopKCodec::merge_positions",
+                         row_policy(exec, s.a.sample_count), lists);
   }
 
   /// Brings the sender's records and sums up to date.
@@ -785,9 +826,9 @@ class TopKCodec final
   Positions positions_{}, forward_{};
   bool is_held_ = false;
   bool forward_has_all_ = false;
-  Vector<float> y_;       ///< what is chosen from; then what is seen or left
-  Vector<float> errors_;  ///< EF-mixed
-  PositionLists of_values_{1, 0}, of_errors_{1, 0};  ///< EF-mixed
+  Vector<float> y_;                          ///< what is chosen from; then what is seen or left
+  Vector<float> offered_;                    ///< EF-mixed: to one of its selections
+  PositionLists others_{1, 0}, both_{1, 0};  ///< EF-mixed
   Vector<TopKGroup> group_B_;
   Vector<std::uint64_t> block_B_;
   Vector<std::uint64_t> result_;  ///< length of a payload; whether it is wrong

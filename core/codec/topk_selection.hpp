@@ -65,7 +65,7 @@ class PositionLists {
 
 class TopKSelection {
  public:
-  /// For up to max_groups groups of up to max_size values.
+  /// For up to max_groups groups of up to max_size values; none: it holds nothing.
   TopKSelection(int max_groups, std::size_t max_size);
 
   /// For each of the groups (in device memory) the positions of the min(k, values that are neither

@@ -45,15 +45,18 @@ Crossing crossing_of(const CodecShape& shape, std::uint8_t choice) {
 
 struct Ends {
   explicit Ends(int i)
-      // The wide ones have several streams.
-      : shape{3, i % 8 == 3 ? 7 : 3,
-              i % 8 == 3   ? 640
+      // The wide ones have several streams, four of them of equally many rows where all samples
+      // have all tokens.
+      : shape{3, is_wide(i) ? 9 : 3,
+              is_wide(i)   ? 640
               : i % 4 == 2 ? 77
                            : 64},
         codec(make_codec(settings_of(i), shape, MemoryStorage::fp16)),
         x("deltapipe::Fuzz::x", shape.max_samples * shape.tokens, shape.channels),
         pool("deltapipe::Fuzz::pool", 3 * codec->record().bytes(BoundarySide::sender)),
         longest("deltapipe::Fuzz::payload", codec->max_payload_bytes()) {}
+
+  static bool is_wide(int i) { return i % 8 == 3 || i % 8 == 4; }
 
   MemoryRecords records() const {
     const std::size_t bytes = codec->record().bytes(BoundarySide::sender);

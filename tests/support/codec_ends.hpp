@@ -19,6 +19,7 @@ namespace deltapipe::test {
 struct EndsCase {
   CodecSettings settings;
   MemoryStorage storage;
+  double scale = 1;  ///< Crossing::scale of the first step; another one at each
 };
 
 inline constexpr CodecShape kEndsShape{3, 4, 77};
@@ -47,7 +48,52 @@ inline std::vector<EndsCase> coded_ends_cases() {
   return cases;
 }
 
-/// Storages, first visits, bits, scales, roundings and levels, mixed so that each pair occurs.
+/// TopK and quantised values without and with each kind of error feedback, as gradients have it: at
+/// scales that are no powers of two. TopK's changes of activations.
+inline std::vector<EndsCase> feedback_ends_cases() {
+  std::vector<EndsCase> cases;
+  const auto add = [&cases](CodecSettings settings) {
+    const auto storage = static_cast<MemoryStorage>(cases.size() % kMemoryStorageNames.size());
+    settings.topk = cases.size() % 2 == 0 ? 0.3 : 0.05;
+    settings.tile = 24;
+    settings.rounding = cases.size() % 3 == 0 ? Rounding::stochastic : Rounding::nearest;
+    const double scale = sends_changes(settings) ? 1 : 0.37;
+    if (!contradiction_in(settings)) cases.push_back({settings, storage, scale});
+  };
+  const auto add_with_feedback = [&add](CodecSettings settings) {
+    add(settings);
+    settings.error_feedback = true;
+    for (const auto kind : {FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed}) {
+      settings.feedback_kind = kind;
+      add(settings);
+    }
+  };
+  CodecSettings settings;
+  settings.bits = 3;
+  for (const auto values : {ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes}) {
+    settings.values = values;
+    settings.kind = CodecKind::topk;
+    add_with_feedback(settings);
+    settings.kind = CodecKind::topk_delta;
+    for (const auto first :
+         {FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8, FirstVisit::refine}) {
+      settings.first_visit = first;
+      add(settings);
+    }
+  }
+  settings.kind = CodecKind::quantize;
+  for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile})
+    for (const bool coded : {false, true}) {
+      settings.scale = scale;
+      settings.entropy_coding = coded;
+      settings.bits = coded ? 4 : 2;
+      add_with_feedback(settings);
+    }
+  return cases;
+}
+
+/// Storages, first visits, bits, scales, roundings and levels, mixed so that each pair occurs; and
+/// the cases above.
 inline std::vector<EndsCase> ends_cases() {
   std::vector<EndsCase> cases;
   int count = 0;
@@ -70,8 +116,8 @@ inline std::vector<EndsCase> ends_cases() {
             if (contradiction_in(settings)) ++settings.bits;
             cases.push_back({settings, storage});
           }
-  const std::vector<EndsCase> coded = coded_ends_cases();
-  cases.insert(cases.end(), coded.begin(), coded.end());
+  for (const auto& others : {coded_ends_cases(), feedback_ends_cases()})
+    cases.insert(cases.end(), others.begin(), others.end());
   return cases;
 }
 
@@ -90,8 +136,10 @@ inline float ends_value(std::uint64_t sample, int step, int t, int c) {
 }
 
 /// Samples of a step: three, at the last step two; each is first seen at another step.
-inline Crossing ends_visit(int step, std::vector<std::uint32_t>& visits_of_sample) {
+inline Crossing ends_visit(int step, std::vector<std::uint32_t>& visits_of_sample,
+                           double scale = 1) {
   Crossing visit;
+  visit.scale = scale == 1 ? 1 : scale / (step + 1);
   visit.seed = 7;
   visit.step = static_cast<std::uint64_t>(step) + (1ull << 40);
   visit.boundary = 2;
@@ -113,7 +161,8 @@ class End {
         x_BTC("deltapipe::Test::x", kEndsShape.max_samples * kEndsShape.tokens,
               kEndsShape.channels),
         payload("deltapipe::Test::payload", codec->max_payload_bytes()) {
-    Kokkos::deep_copy(pool, garbage++);  // a first visit reads nothing of it
+    Kokkos::deep_copy(pool, garbage);  // a first visit reads nothing of it
+    Kokkos::deep_copy(payload, garbage++);
   }
 
   MemoryRecords records(const Crossing& visit) const {
@@ -148,7 +197,10 @@ class End {
     Kokkos::fence();
   }
 
-  std::uint64_t hash_of_records() const { return hash_of(pool); }
+  /// Of what both ends keep.
+  std::uint64_t hash_of_records() const {
+    return codec->record().shared_bytes > 0 ? hash_of(pool) : 0;
+  }
   std::uint64_t hash_of_activations() const { return hash_of(x_BTC); }
 
   std::unique_ptr<Codec> codec;
@@ -178,7 +230,7 @@ inline EndsRun run_sender(const EndsCase& test) {
   EndsRun run;
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
   for (int step = 0; step < kEndsSteps; ++step) {
-    const auto bytes = end.send(ends_visit(step, visits), step);
+    const auto bytes = end.send(ends_visit(step, visits, test.scale), step);
     std::uint8_t length[8];
     const std::uint64_t size = bytes.size();
     std::memcpy(length, &size, sizeof length);
@@ -195,7 +247,7 @@ inline EndsRun run_receiver(const EndsCase& test, const std::vector<std::uint8_t
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
   std::size_t at = 0;
   for (int step = 0; step < kEndsSteps; ++step) {
-    const Crossing visit = ends_visit(step, visits);
+    const Crossing visit = ends_visit(step, visits, test.scale);
     std::uint64_t size = 0;
     if (at + sizeof size > stream.size()) return run;
     std::memcpy(&size, stream.data() + at, sizeof size);
