@@ -255,8 +255,11 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
     const double later = static_cast<double>(codec->payload_bytes(crossing));
     const double step = t.micro_batches * settings.pipeline.replicas *
                         (later + static_cast<double>(sizeof(MessageHeader)));
-    // Positions take the fewer bytes the closer together they are.
-    const char* note = sends_positions(codec_settings) ? ", at most" : "";
+    // Positions take the fewer bytes the closer together they are; coded values take what they
+    // carry.
+    const bool depends = sends_positions(codec_settings) ||
+                         (codec_settings.entropy_coding && sends_codes(codec_settings));
+    const char* note = depends ? ", at most" : "";
     std::printf("# %-9s  %36sB  %7sB  %20sB%s\n", backward ? "backward" : "forward",
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
                 note);

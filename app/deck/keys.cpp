@@ -251,6 +251,19 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
       "what shares one scale: a channel over all tokens of the micro-batch, a token over all "
       "channels, or tile channels of a token");
   add("tile", Integer{&c.tile, 1, 65536}, "channels that share a scale, for scale = \"tile\"");
+  add("scale_rule",
+      choice(c.scale_rule,
+             {{"max", ScaleRule::max}, {"mse", ScaleRule::mse}, {"rms", ScaleRule::rms}}),
+      "max: the largest value has the largest code; mse: the scale, down to half of that, with the "
+      "least square error, which cuts the largest values; rms: the step between levels is rms_step "
+      "times the values' root mean square, with as many levels as they need (bits then counts for "
+      "first visits only); rms wants entropy_coding");
+  add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
+      "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
+      "bits per value, 2 about 1.3, and scales");
+  add("entropy_coding", Flag{&c.entropy_coding},
+      "for quantize and delta: codes travel in the bits that they carry, never more than packed "
+      "codes and 4 bytes; nothing is lost");
   add("rounding",
       choice(c.rounding, {{"nearest", Rounding::nearest}, {"stochastic", Rounding::stochastic}}),
       memory ? "stochastic is unbiased; delta wants 3 bits or more with it"

@@ -15,26 +15,31 @@ bool compresses(const CodecSettings& codec) {
   return sends_codes(codec) || sends_positions(codec);
 }
 
+/// Eight bits and nothing that depends on values: a crossing is a few rows at a time.
+CodecSettings plain_codes(CodecSettings settings) {
+  settings.bits = 8;
+  settings.scale_rule = ScaleRule::max;
+  settings.entropy_coding = false;
+  settings.error_feedback = false;
+  return settings;
+}
+
 /// Rows change little from step to step: where activations are compressed, 8 bits of that change
 /// are sent, after the same warm-up and with the same scales, rounding and levels. A row's memory
 /// is kept exactly.
 CodecSettings row_settings(const CodecSettings& forward) {
   if (!compresses(forward)) return forward;
-  CodecSettings settings = forward;
+  CodecSettings settings = plain_codes(forward);
   settings.kind = CodecKind::delta;
-  settings.bits = 8;
   settings.first_visit = FirstVisit::fp16;
-  settings.error_feedback = false;
   return settings;
 }
 
 /// Their gradients go back at 8 bits where the boundaries' are compressed, else as these do.
 CodecSettings gradient_settings(const CodecSettings& backward) {
   if (!compresses(backward)) return backward;
-  CodecSettings settings = backward;
+  CodecSettings settings = plain_codes(backward);
   settings.kind = CodecKind::quantize;
-  settings.bits = 8;
-  settings.error_feedback = false;
   return settings;
 }
 

@@ -53,6 +53,8 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
                    "rows are counted in int");
   require(settings.bits >= 1 && settings.bits <= 8, "bits", settings.bits, "use 1 to 8");
   require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
+  require(settings.rms_step >= kLeastRmsStep && settings.rms_step <= kLargestRmsStep, "rms_step",
+          settings.rms_step, "use 0.01 to 16");
   require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");
   if (sends_positions(settings)) {
     require(settings.topk > 0 && settings.topk <= 1, "topk", settings.topk,

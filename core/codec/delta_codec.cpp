@@ -27,6 +27,7 @@ RowFormats formats_of(const CodecSettings& settings, int channels) {
     formats.format[first_visit] = first_visit_format(settings, channels);
   if (settings.first_visit == FirstVisit::refine)
     formats.format[second_visit] = refined_format(settings, channels);
+  for (int f = 0; f < RowFormats::kCount; ++f) formats.format[f].table = f;
   return formats;
 }
 

@@ -18,13 +18,19 @@ int refine_bits(const CodecSettings& settings) {
   return std::max(settings.bits, kRefineBits);
 }
 
+/// Visits at a number of bits have its levels.
+CodecSettings with_levels(CodecSettings settings) {
+  if (settings.scale_rule == ScaleRule::rms) settings.scale_rule = ScaleRule::max;
+  return settings;
+}
+
 }  // namespace
 
 RowFormat first_visit_format(const CodecSettings& settings, int channels) {
   DELTAPIPE_ASSERT(settings.first_visit != FirstVisit::zero, "a format of its own");
   if (settings.first_visit == FirstVisit::fp32) return dense_format(RowKind::fp32);
   if (settings.first_visit == FirstVisit::fp16) return dense_format(RowKind::fp16);
-  CodecSettings direct = settings;
+  CodecSettings direct = with_levels(settings);
   direct.rounding = Rounding::nearest;
   direct.levels = Levels::symmetric;
   const int bits = settings.first_visit == FirstVisit::quantize8 ? 8 : refine_bits(settings);
@@ -32,7 +38,8 @@ RowFormat first_visit_format(const CodecSettings& settings, int channels) {
 }
 
 RowFormat refined_format(const CodecSettings& settings, int channels) {
-  RowFormat format = code_format(settings, ScaleKind::tile, refine_bits(settings), channels);
+  RowFormat format =
+      code_format(with_levels(settings), ScaleKind::tile, refine_bits(settings), channels);
   format.uses_memory = true;
   return format;
 }

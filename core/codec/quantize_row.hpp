@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/base/random.hpp"
+#include "core/codec/fitted_scales.hpp"
 #include "core/codec/packing.hpp"
 #include "core/codec/row_codec.hpp"
 #include "core/codec/row_format.hpp"
@@ -146,6 +147,14 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
     const int first = s * format.segment;
     const int width = n - first < format.segment ? n - first : format.segment;
     const auto change = [=](int c) { return x[first + c] - work[first + c]; };
+    if (format.rule != ScaleRule::max) {
+      const FittedScale rule{
+          format.rule, format.rms_step, format.negative_levels, format.positive_levels,
+          format.low,  format.high};
+      const std::uint16_t step = fitted_step(team, rule, width, change);
+      Kokkos::single(Kokkos::PerTeam(team), [&]() { steps[s] = step; });
+      continue;
+    }
     float needed;
     if (format.mean_scale) {
       needed = row_sum<float>(team, width,
@@ -167,7 +176,8 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
   if constexpr (!kHostExecution) team.team_barrier();
 }
 
-/// Places of a row's parts in its sample's payload block.
+/// Places of a row's parts in its sample's payload block. Codes that are to be entropy coded are
+/// aside, as bytes.
 struct CodeRow {
   std::uint16_t* steps;
   std::uint8_t* packed;
@@ -181,6 +191,10 @@ struct CodeRow {
       steps = reinterpret_cast<std::uint16_t*>(a.payload);
     else
       steps += static_cast<std::size_t>(t) * format.segments;
+    if (format.is_coded) {
+      const std::size_t row = (&sample - a.samples) * static_cast<std::size_t>(a.tokens) + t;
+      return {steps, a.codes + row * packed_bytes(format.packed_bits(), a.channels)};
+    }
     return {steps, packed + t * packed_bytes(format.bits, a.channels)};
   }
 };
@@ -205,7 +219,7 @@ KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowForm
                   StepOfSegment{row.steps, format.segment});
   }
   row_for_synced(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
-  pack_row(team, format.bits, n, buffers.codes, row.packed);
+  pack_row(team, format.packed_bits(), n, buffers.codes, row.packed);
 }
 
 KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
@@ -219,7 +233,7 @@ KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArgumen
 KOKKOS_INLINE_FUNCTION void dequantize_values(const RowMember& team, const RowFormat& format, int n,
                                               const CodeRow& row, float* work,
                                               std::uint8_t* codes) {
-  unpack_row(team, format.bits, n, row.packed, codes);
+  unpack_row(team, format.packed_bits(), n, row.packed, codes);
   if (format.segment == 0) {
     add_codes(team, format, n, codes, work, StepOfChannel{row.steps});
   } else if constexpr (kHostExecution) {

@@ -172,14 +172,14 @@ class QuantizedCodec : public RowFormatCodec {
     const std::size_t scratch =
         RowBuffers::bytes(shape_.channels) + Sender::scratch_bytes(shape_.channels);
     Kokkos::parallel_for("deltapipe::QuantizedCodec::encode", row_policy(exec, rows, scratch),
-                         EncodeRows<Sender>{arguments, formats()});
-    return max_bytes;
+                         EncodeRows<Sender>{with_codes(arguments), formats()});
+    return code_rows(exec, arguments, max_bytes);
   }
 
   void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) override {
     Kokkos::parallel_for("deltapipe::QuantizedCodec::decode",
                          row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
-                         DecodeRows<M>{arguments, formats()});
+                         DecodeRows<M>{with_codes(arguments), formats()});
   }
 
  private:

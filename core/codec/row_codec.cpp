@@ -44,6 +44,8 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
     add(static_cast<std::uint64_t>(settings.tile));
     add(static_cast<std::uint64_t>(settings.rounding));
     add(static_cast<std::uint64_t>(settings.levels));
+    if (settings.scale_rule == ScaleRule::rms) add(2);
+    if (settings.entropy_coding) add(3);
   }
   if (sends_positions(settings)) {
     add(std::bit_cast<std::uint64_t>(settings.topk));
@@ -109,7 +111,7 @@ std::size_t RowCodec::lay_out(const Crossing& crossing, const MemoryRecords* rec
 }
 
 std::size_t RowCodec::payload_bytes(const Crossing& crossing) const {
-  return lay_out(crossing, nullptr, nullptr);
+  return lay_out(crossing, nullptr, nullptr) + tail_bytes(crossing);
 }
 
 std::size_t RowCodec::memory_bytes() const {

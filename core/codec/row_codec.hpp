@@ -58,7 +58,8 @@ struct RowArguments {
   float* x;      ///< B*T rows of C
   std::uint8_t* pool;
   std::uint8_t* payload;
-  RowSums* sums;  ///< one a row
+  std::uint8_t* codes;  ///< of rows whose codes are not packed, one byte each (CodeStreams)
+  RowSums* sums;        ///< one a row
   bool measure;
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction
   std::uint32_t step;  ///< low half; the high half is in key
@@ -93,6 +94,8 @@ class RowCodec : public Codec {
   virtual bool has_fixed_length(int) const { return true; }
   /// Payload bytes before the first sample's block; a multiple of 4.
   virtual std::size_t front_bytes(const Crossing&) const { return 0; }
+  /// Payload bytes after the last sample's block, at most.
+  virtual std::size_t tail_bytes(const Crossing&) const { return 0; }
   /// Kernels over the rows of arguments.sample_count samples to encode, over all rows to decode.
   /// Encoding returns the bytes written, at most max_bytes.
   virtual std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,

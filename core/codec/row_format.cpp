@@ -22,6 +22,15 @@ RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, 
   if (scale == ScaleKind::tile) format.segment = std::min(settings.tile, channels);
   if (format.segment > 0) format.segments = (channels + format.segment - 1) / format.segment;
   format.stochastic = settings.rounding == Rounding::stochastic;
+  format.is_coded = settings.entropy_coding;
+  if (settings.scale_rule == ScaleRule::rms) {
+    format.bits = 8;  // of levels that nothing is cut to
+    format.rule = ScaleRule::rms;
+    format.rms_step = static_cast<float>(settings.rms_step);
+    return format;
+  }
+  // The mean magnitude of a one-bit code has the least square error already.
+  if (bits > 1) format.rule = settings.scale_rule;
   const bool symmetric = settings.levels == Levels::symmetric;
   const float half = static_cast<float>(1 << (bits - 1));
   format.low = symmetric ? 1 - half : -half;
@@ -47,7 +56,8 @@ std::size_t block_bytes_of(const RowFormat& format, int tokens, int channels) {
   if (format.kind == RowKind::fp32) row = std::size_t{4} * channels;
   if (format.kind == RowKind::fp16) row = HalfRow::block_bytes(1, channels);
   if (format.kind == RowKind::codes)
-    row = std::size_t{2} * format.segments + packed_bytes(format.bits, channels);
+    row = std::size_t{2} * format.segments +
+          (format.is_coded ? 0 : packed_bytes(format.bits, channels));
   return row * tokens;
 }
 

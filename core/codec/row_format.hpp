@@ -25,6 +25,10 @@ struct RowFormat {
   int segments = 0;  ///< steps a row
   bool stochastic = false;
   bool mean_scale = false;  ///< step = mean|x|
+  bool is_coded = false;    ///< codes are not packed in the block, but coded behind all blocks
+  int table = 0;            ///< of frequencies, which formats that look alike on the wire share
+  ScaleRule rule = ScaleRule::max;
+  float rms_step = 1;
   // Else the least step that brings every x between -negative_levels and positive_levels steps.
   float negative_levels = 127;
   float positive_levels = 127;
@@ -34,6 +38,9 @@ struct RowFormat {
   float shift = 127;
   float stride = 1;
 
+  /// Bits of a code where kernels write and read it; packed at 8 bits, codes are bytes as they
+  /// were.
+  KOKKOS_INLINE_FUNCTION int packed_bits() const { return is_coded ? 8 : bits; }
   KOKKOS_INLINE_FUNCTION bool is_even() const { return negative_levels == positive_levels; }
   /// The step that a change needs, as the bits of a float: |x| itself where levels are even, since
   /// dividing by them can wait for the largest. Changes that are not finite need none.

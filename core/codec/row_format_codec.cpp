@@ -5,10 +5,30 @@
 
 namespace deltapipe::codec {
 
+static_assert(RowFormats::kCount == kCodeFormats);
+
+namespace {
+
+/// For the formats whose codes are entropy coded; none: there are no such.
+std::unique_ptr<CodeStreams> streams_of(const RowFormats& formats, const CodecShape& shape) {
+  std::array<int, kCodeFormats> bits{};
+  bool any = false;
+  for (int f = 0; f < RowFormats::kCount; ++f) {
+    const RowFormat& format = formats.format[f];
+    if (format.kind != RowKind::codes || !format.is_coded) continue;
+    bits[format.table] = format.bits;
+    any = true;
+  }
+  return any ? std::make_unique<CodeStreams>(shape, bits) : nullptr;
+}
+
+}  // namespace
+
 RowFormatCodec::RowFormatCodec(const CodecShape& shape, std::uint32_t id, const RowFormats& formats)
     : RowCodec(shape, id), formats_(formats) {
   for (int f = 0; f < RowFormats::kCount; ++f)
     if (formats.format[f].has_channel_steps()) channel_format_ = f;
+  streams_ = streams_of(formats, shape);
   if (channel_format_ < 0) return;
   const std::size_t rows = static_cast<std::size_t>(shape.max_samples) * shape.tokens;
   const std::size_t blocks = (rows + kScaleRows - 1) / kScaleRows;
@@ -19,8 +39,55 @@ RowFormatCodec::RowFormatCodec(const CodecShape& shape, std::uint32_t id, const 
 std::size_t RowFormatCodec::max_payload_bytes() const {
   std::size_t largest = 0;
   for (int f = 0; f < RowFormats::kCount; ++f)
-    largest = std::max(largest, round_up(block_bytes(f, shape_.tokens), 4));
+    largest = std::max(largest, round_up(block_bytes(f, shape_.tokens), 4) + most_coded_bytes(f));
   return largest * shape_.max_samples + (channel_format_ < 0 ? 0 : front_size());
+}
+
+std::size_t RowFormatCodec::memory_bytes() const {
+  return RowCodec::memory_bytes() + bytes_of_view(partials_RC_) +
+         (streams_ == nullptr ? 0 : streams_->memory_bytes());
+}
+
+std::size_t RowFormatCodec::most_coded_bytes(int format) const {
+  if (streams_ == nullptr) return 0;
+  std::array<int, kCodeFormats> rows{};
+  rows[formats_.format[format].table] = shape_.tokens;
+  return streams_->max_bytes(rows);
+}
+
+std::size_t RowFormatCodec::tail_bytes(const Crossing& crossing) const {
+  if (streams_ == nullptr) return 0;
+  std::array<int, kCodeFormats> rows{};
+  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
+    rows[formats_.format[format_of(crossing, b)].table] += crossing.tokens[b];
+  return streams_->max_bytes(rows);
+}
+
+std::size_t RowFormatCodec::code_rows(const ExecSpace& exec, const RowArguments& arguments,
+                                      std::size_t max_bytes) {
+  if (streams_ == nullptr) return max_bytes;
+  coded_.clear();
+  std::array<int, kCodeFormats> rows{};
+  for (const SampleEntry& sample : samples()) {
+    const int table = formats_.format[sample.format].table;
+    coded_.push_back({table, sample.tokens});
+    rows[table] += sample.tokens;
+  }
+  return streams_->encode(exec, coded_, arguments.payload, max_bytes - streams_->max_bytes(rows));
+}
+
+std::size_t RowFormatCodec::expected_bytes(const ExecSpace& exec, const Crossing& crossing,
+                                           const RowArguments& arguments, std::size_t bytes) {
+  const std::size_t most = payload_bytes(crossing);
+  if (streams_ == nullptr) return most;
+  coded_.clear();
+  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
+    coded_.push_back({formats_.format[format_of(crossing, b)].table, crossing.tokens[b]});
+  const CodeStreams::Decoded decoded =
+      streams_->decode(exec, coded_, arguments.payload, most - tail_bytes(crossing), bytes);
+  if (decoded.bytes == bytes && !decoded.is_sound)
+    refuse(crossing, "has entropy-coded values that do not decode", {});
+  return decoded.bytes;
 }
 
 std::size_t RowFormatCodec::front_bytes(const Crossing& crossing) const {

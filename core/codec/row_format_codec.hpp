@@ -2,10 +2,14 @@
 // Sizes and tables of codecs whose samples each have one of a few row formats.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "core/base/memory_ledger.hpp"
+#include "core/codec/code_streams.hpp"
 #include "core/codec/row_codec.hpp"
 #include "core/codec/row_format.hpp"
 
@@ -17,9 +21,8 @@ inline constexpr int kScaleRows = 64;
 class RowFormatCodec : public RowCodec {
  public:
   std::size_t max_payload_bytes() const override;
-  std::size_t memory_bytes() const override {
-    return RowCodec::memory_bytes() + bytes_of_view(partials_RC_);
-  }
+  std::size_t memory_bytes() const override;
+  bool waits() const override { return streams_ != nullptr; }
 
  protected:
   RowFormatCodec(const CodecShape& shape, std::uint32_t id, const RowFormats& formats);
@@ -28,6 +31,17 @@ class RowFormatCodec : public RowCodec {
     return block_bytes_of(formats_.format[format], tokens, shape_.channels);
   }
   std::size_t front_bytes(const Crossing& crossing) const override;
+  std::size_t tail_bytes(const Crossing& crossing) const override;
+  std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing,
+                             const RowArguments& arguments, std::size_t bytes) override;
+  /// The arguments with a place for codes that do not go into the payload's blocks.
+  RowArguments with_codes(RowArguments arguments) const {
+    arguments.codes = streams_ == nullptr ? nullptr : streams_->codes();
+    return arguments;
+  }
+  /// Writes the codes that kernels have set aside; returns the payload's length.
+  std::size_t code_rows(const ExecSpace& exec, const RowArguments& arguments,
+                        std::size_t max_bytes);
 
   const RowFormats& formats() const { return formats_; }
   /// Rows of the crossing at hand whose steps stand at the payload's front.
@@ -39,10 +53,13 @@ class RowFormatCodec : public RowCodec {
 
  private:
   std::size_t front_size() const { return round_up(std::size_t{2} * shape_.channels, 4); }
+  std::size_t most_coded_bytes(int format) const;
 
   const RowFormats formats_;
   int channel_format_ = -1;  ///< -1: none
   Vector<std::uint32_t> partials_RC_;
+  std::unique_ptr<CodeStreams> streams_;  ///< none: all codes are packed
+  std::vector<CodeStreams::Sample> coded_;
 };
 
 }  // namespace deltapipe::codec

@@ -13,6 +13,10 @@ inline constexpr std::array<const char*, 8> kCodecKindNames = {
     "none", "fp16", "bf16", "quantize", "delta", "row_sparse", "topk", "topk_delta"};
 
 enum class ScaleKind { channel, token, tile };
+/// max: the largest value has the largest code. mse: the fraction of that scale with the least
+/// square error, which cuts the largest values. rms: steps of a fraction of the root mean square,
+/// with as many levels as values need.
+enum class ScaleRule { max, mse, rms };
 enum class Rounding { nearest, stochastic };
 /// symmetric: 2^b - 1 codes around zero; 1 bit: the sign. asymmetric, from 2 bits on: 2^b codes, to
 /// nearest the AC-SGD code's (2 bits: -1, -1/2, 0, 1/2), which cut the top; stochastic: none cut.
@@ -31,6 +35,10 @@ enum class ChosenValues { fp32, fp16, codes };
 /// mixed: as ef, with half of topk's positions those of the largest |x| and the others those of the
 /// largest |e|.
 enum class FeedbackKind { ef, ef21, mixed };
+
+/// Range of CodecSettings::rms_step.
+inline constexpr double kLeastRmsStep = 0.01;
+inline constexpr double kLargestRmsStep = 16;
 
 /// What crosses a stage boundary in one direction.
 ///
@@ -57,6 +65,9 @@ struct CodecSettings {
   /// one.
   double topk = 0.1;
   ChosenValues values = ChosenValues::fp16;
+  ScaleRule scale_rule = ScaleRule::max;
+  double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
+  bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
 
   bool operator==(const CodecSettings&) const = default;
 };

@@ -1,7 +1,56 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/codec/settings_check.hpp"
 
+#include <string>
+
 namespace deltapipe {
+
+namespace {
+
+/// What is wrong with how scales are found and codes are written, of quantize and delta.
+std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
+  const bool rms = settings.scale_rule == ScaleRule::rms;
+  const bool stochastic = settings.rounding == Rounding::stochastic;
+  if (rms && !settings.entropy_coding)
+    return Mistake{.what =
+                       "steps of a fraction of the RMS have as many levels as values need: only "
+                       "entropy coding makes few bits of them",
+                   .value = "scale_rule = \"rms\", entropy_coding = false",
+                   .remedy = "set entropy_coding = true, or use scale_rule = \"max\" or \"mse\"",
+                   .keys = {"scale_rule", "entropy_coding"}};
+  if (settings.scale_rule != ScaleRule::max && settings.scale == ScaleKind::channel)
+    return Mistake{.what =
+                       "a scale per channel, over all tokens of a micro-batch, is found from its "
+                       "largest value",
+                   .value = rms ? "scale = \"channel\", scale_rule = \"rms\""
+                                : "scale = \"channel\", scale_rule = \"mse\"",
+                   .remedy = "use scale = \"tile\" or \"token\", or scale_rule = \"max\"",
+                   .keys = {"scale", "scale_rule"}};
+  if (rms && settings.levels == Levels::asymmetric)
+    return Mistake{.what = "steps of a fraction of the RMS cut no level off",
+                   .value = "scale_rule = \"rms\", levels = \"asymmetric\"",
+                   .remedy = "use levels = \"symmetric\"",
+                   .keys = {"levels", "scale_rule"}};
+  if (settings.scale_rule == ScaleRule::mse && stochastic)
+    return Mistake{.what =
+                       "scales of least square error cut the largest values, which is not "
+                       "unbiased",
+                   .value = "scale_rule = \"mse\", rounding = \"stochastic\"",
+                   .remedy = "use rounding = \"nearest\", or scale_rule = \"max\"",
+                   .keys = {"rounding", "scale_rule"}};
+  // Errors have up to a quarter of a squared step each, and are part of the next values.
+  if (rms && stochastic && settings.rms_step >= 2 && has_memory(settings))
+    return Mistake{
+        .what =
+            "stochastic rounding with steps of twice the RMS or more errs by as much as "
+            "it is given: what is left for the next visit grows without end",
+        .value = "rounding = \"stochastic\", rms_step = " + std::to_string(settings.rms_step),
+        .remedy = "use rounding = \"nearest\", or an rms_step below 2",
+        .keys = {"rms_step", "rounding", "scale_rule"}};
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
   const bool delta = sends_changes(settings);
@@ -29,7 +78,17 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
             "scale",
         .value = settings.scale == ScaleKind::token ? "scale = \"token\"" : "scale = \"channel\"",
         .remedy = "use scale = \"tile\": a scale for every `tile` chosen values"};
-  if (settings.bits != 1 || !sends_codes(settings)) return std::nullopt;
+  if (settings.entropy_coding && (half || sends_positions(settings)))
+    return Mistake{.what = half ? "16-bit values are sent without entropy coding"
+                                : "the values that topk chooses are sent without entropy coding",
+                   .value = "entropy_coding = true",
+                   .remedy =
+                       "set entropy_coding = false, or use codec = \"quantize\" or "
+                       "\"delta\"",
+                   .keys = {"entropy_coding"}};
+  if (!sends_codes(settings)) return std::nullopt;
+  if (const auto mistake = contradiction_in_scales(settings)) return mistake;
+  if (settings.bits != 1 || settings.scale_rule == ScaleRule::rms) return std::nullopt;
   if (settings.levels == Levels::asymmetric)
     return Mistake{.what =
                        "the asymmetric levels of one bit are -1 and 0, which no positive value "

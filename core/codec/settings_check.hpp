@@ -9,8 +9,8 @@
 
 namespace deltapipe {
 
-/// What, value and remedy of the first contradiction; none: the settings make a codec. Ranges of
-/// single settings are not looked at.
+/// What, value and remedy of the first contradiction, and keys without their section; none: the
+/// settings make a codec. Ranges of single settings are not looked at.
 std::optional<Mistake> contradiction_in(const CodecSettings& settings);
 
 }  // namespace deltapipe

@@ -4,7 +4,8 @@
 //   codec_benchmark [T C samples]
 //
 // Samples visit one at a time and are more than the caches hold. The bytes that a visit must touch
-// are the activations (fp32), the memory read and written, and the payload.
+// are the activations (fp32), the memory read and written, and the payload. The last two figures
+// count the activations alone.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -124,6 +125,37 @@ std::vector<Case> cases() {
   add("delta 3 channel", [](CodecSettings& s) { s.scale = ScaleKind::channel; });
   add("delta 3 token stochastic", [](CodecSettings& s) { s.rounding = Rounding::stochastic; });
   add("delta 2 token", [](CodecSettings& s) { s.bits = 2; });
+  const auto coded = [](CodecSettings& s, ScaleRule rule, double step = 1) {
+    s.scale = ScaleKind::tile;
+    s.scale_rule = rule;
+    s.rms_step = step;
+    s.entropy_coding = rule != ScaleRule::mse;
+  };
+  add("delta 2 tile", [](CodecSettings& s) {
+    s.scale = ScaleKind::tile;
+    s.bits = 2;
+  });
+  add("delta 2 tile mse", [&](CodecSettings& s) {
+    coded(s, ScaleRule::mse);
+    s.bits = 2;
+  });
+  add("delta 2 tile coded", [&](CodecSettings& s) {
+    coded(s, ScaleRule::max);
+    s.bits = 2;
+  });
+  add("delta 3 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::max); });
+  add("delta 8 tile", [](CodecSettings& s) {
+    s.scale = ScaleKind::tile;
+    s.bits = 8;
+  });
+  add("delta rms 2 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 2); });
+  add("delta rms 1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 1); });
+  add("delta rms 0.1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 0.1); });
+  add("quantize 4 tile coded", [&](CodecSettings& s) {
+    coded(s, ScaleRule::max);
+    s.kind = CodecKind::quantize;
+    s.bits = 4;
+  });
   add("delta 3 token, memory fp32", same, MemoryStorage::fp32);
   add("delta 3 token, memory bf16", same, MemoryStorage::bf16);
   add("delta 3 token, memory bits8", same, MemoryStorage::bits8);
@@ -199,11 +231,13 @@ struct Bench {
     };
     const double sender = bytes_with(record), receiver = bytes_with(received);
     std::printf(
-        "%-31s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%\n",
+        "%-31s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%  "
+        "fp32 %5.2f %5.2f GB/s\n",
         test.name, 8 * payload_bytes / elements, sender / encode / 1e9,
         100 * sender / encode / bandwidth, receiver / decode / 1e9,
         100 * receiver / decode / bandwidth,
-        100 * (sender + receiver) / (encode + decode) / bandwidth);
+        100 * (sender + receiver) / (encode + decode) / bandwidth, 4 * elements / encode / 1e9,
+        4 * elements / decode / 1e9);
   }
 };
 

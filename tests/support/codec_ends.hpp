@@ -25,6 +25,28 @@ inline constexpr CodecShape kEndsShape{3, 4, 77};
 inline constexpr int kEndsSamples = 5;
 inline constexpr int kEndsSteps = 6;
 
+/// Entropy coding with every rule for scales.
+inline std::vector<EndsCase> coded_ends_cases() {
+  std::vector<EndsCase> cases;
+  for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bits4})
+    for (const auto rule : {ScaleRule::max, ScaleRule::mse, ScaleRule::rms})
+      for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile})
+        for (const auto rounding : {Rounding::nearest, Rounding::stochastic}) {
+          CodecSettings settings;
+          settings.kind = CodecKind::delta;
+          settings.bits = 2 + static_cast<int>(cases.size()) % 4;
+          settings.scale = scale;
+          settings.tile = 24;
+          settings.scale_rule = rule;
+          settings.rms_step = 0.3;
+          settings.entropy_coding = true;
+          settings.rounding = rounding;
+          settings.first_visit = cases.size() % 2 == 0 ? FirstVisit::quantize8 : FirstVisit::refine;
+          if (!contradiction_in(settings)) cases.push_back({settings, storage});
+        }
+  return cases;
+}
+
 /// Storages, first visits, bits, scales, roundings and levels, mixed so that each pair occurs.
 inline std::vector<EndsCase> ends_cases() {
   std::vector<EndsCase> cases;
@@ -48,6 +70,8 @@ inline std::vector<EndsCase> ends_cases() {
             if (contradiction_in(settings)) ++settings.bits;
             cases.push_back({settings, storage});
           }
+  const std::vector<EndsCase> coded = coded_ends_cases();
+  cases.insert(cases.end(), coded.begin(), coded.end());
   return cases;
 }
 
@@ -141,7 +165,8 @@ class End {
   static inline std::uint8_t garbage = 17;
 };
 
-/// What an end did: payloads one after another, and hashes after all steps.
+/// What an end did: payloads one after another, each behind its length in 8 bytes, and hashes after
+/// all steps.
 struct EndsRun {
   std::vector<std::uint8_t> stream;
   std::uint64_t records = 0;
@@ -154,6 +179,10 @@ inline EndsRun run_sender(const EndsCase& test) {
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
   for (int step = 0; step < kEndsSteps; ++step) {
     const auto bytes = end.send(ends_visit(step, visits), step);
+    std::uint8_t length[8];
+    const std::uint64_t size = bytes.size();
+    std::memcpy(length, &size, sizeof length);
+    run.stream.insert(run.stream.end(), length, length + sizeof length);
     run.stream.insert(run.stream.end(), bytes.begin(), bytes.end());
   }
   run.records = end.hash_of_records();
@@ -167,8 +196,11 @@ inline EndsRun run_receiver(const EndsCase& test, const std::vector<std::uint8_t
   std::size_t at = 0;
   for (int step = 0; step < kEndsSteps; ++step) {
     const Crossing visit = ends_visit(step, visits);
-    const std::size_t size = end.codec->payload_bytes(visit);
-    if (at + size > stream.size()) return run;
+    std::uint64_t size = 0;
+    if (at + sizeof size > stream.size()) return run;
+    std::memcpy(&size, stream.data() + at, sizeof size);
+    at += sizeof size;
+    if (size > stream.size() - at) return run;
     end.receive(visit, stream.data() + at, size);
     at += size;
     run.activations = run.activations * 31 + end.hash_of_activations();

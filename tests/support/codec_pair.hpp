@@ -39,12 +39,13 @@ struct CodecPair {
     std::copy(x.begin(), x.end(), host.data());
     Kokkos::deep_copy(sent, host);
     const std::size_t bytes = sender->encode(ExecSpace(), visit, sent, records(near), payload);
-    REQUIRE(bytes == sender->payload_bytes(visit));
+    REQUIRE(bytes <= sender->payload_bytes(visit));
+    sent_bytes = bytes;
     receiver->decode(ExecSpace(), visit, payload, bytes, records(far), received);
     Kokkos::fence();
     const auto a = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), near);
     const auto b = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), far);
-    REQUIRE(std::equal(a.data(), a.data() + a.size(), b.data()));
+    REQUIRE(std::equal(a.data(), a.data() + sender->record().shared_bytes, b.data()));
     const auto y = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), received);
     ++visit.visits[0];
     ++visit.step;
@@ -55,6 +56,7 @@ struct CodecPair {
   Activations sent, received;
   DeviceBytes payload, near, far;
   Crossing visit;
+  std::size_t sent_bytes = 0;  ///< of the last payload
 };
 
 }  // namespace deltapipe::test

@@ -80,6 +80,8 @@ Settings unusual_settings() {
   s.forward = {
       CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
       FirstVisit::refine, 1.5};
+  s.forward.rms_step = 0.1;
+  s.forward.entropy_coding = true;
   s.backward = {CodecKind::quantize,
                 2,
                 ScaleKind::channel,
@@ -444,6 +446,21 @@ TEST_CASE("contradictions are refused") {
        {},
        {"d.toml:5:1: what error feedback keeps of gradients is too small"}},
       {"[boundary.forward]\ntopk = 0\n", {}, {"d.toml:2:"}},
+      {"[boundary.forward]\ncodec = \"delta\"\nbits = 2\nscale_rule = \"rms\"\n",
+       {},
+       {"d.toml:4:1: boundary.forward: steps of a fraction of the RMS", "entropy_coding = true"}},
+      {"[boundary.forward]\ncodec = \"delta\"\nscale_rule = \"mse\"\nscale = \"channel\"\n",
+       {},
+       {"d.toml:4:1: boundary.forward: a scale per channel", "use scale = \"tile\""}},
+      {"[boundary.backward]\ncodec = \"quantize\"\nscale_rule = \"mse\"\nrounding = "
+       "\"stochastic\"\n",
+       {},
+       {"d.toml:4:1: boundary.backward: scales of least square error",
+        "use rounding = \"nearest\""}},
+      {"[boundary.backward]\ncodec = \"fp16\"\nentropy_coding = true\n",
+       {},
+       {"d.toml:3:1: boundary.backward: 16-bit values are sent without entropy coding"}},
+      {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:12:", "0.01 to 16"}},
       {"[model.new]\nn_head = 3\n", {}, {"3 heads, 256 channels"}},
       {"[data]\nsequence_length = 2000\n", {}, {"2000 tokens, 1024 positions"}},
       {"[data]\nsequence_length = 1\n", {}, {"use at least 2"}},

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/codec/code_streams.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/base/memory_ledger.hpp"
+#include "core/codec/code_stream_decoding.hpp"
+#include "core/codec/code_stream_encoding.hpp"
+#include "core/codec/row_codec.hpp"
+
+namespace deltapipe::codec {
+
+using namespace stream_kernels;
+
+namespace {
+
+/// A stream costs six bytes for its state and length, and is one thread's work.
+constexpr int kStreamCodes = 4096;
+
+std::uint64_t padded(std::uint64_t bytes) {
+  return round_up(bytes, 4);
+}
+
+int rows_per_stream(int channels) {
+  return std::max(1, (kStreamCodes + channels / 2) / channels);
+}
+
+}  // namespace
+
+CodeStreams::CodeStreams(const CodecShape& shape, const std::array<int, kCodeFormats>& bits)
+    : shape_(shape),
+      bits_(bits),
+      row_bytes_(std::size_t{8} * lanes_of(shape.channels)),
+      rows_per_stream_(rows_per_stream(shape.channels)) {
+  const std::size_t rows = static_cast<std::size_t>(shape.max_samples) * shape.tokens;
+  const std::size_t streams = rows / rows_per_stream_ + kCodeFormats;
+  const auto place = [](const char* label) { return uninitialized(label); };
+  codes_ = Vector<std::uint8_t>("deltapipe::CodeStreams::codes", rows * row_bytes_);
+  row_N_ = Vector<std::int32_t>(place("deltapipe::CodeStreams::rows"), rows);
+  host_row_N_ = Kokkos::create_mirror_view(StagingSpace(), row_N_);
+  counts_ = Vector<std::uint64_t>(place("deltapipe::CodeStreams::counts"), kCodeFormats * kSymbols);
+  symbols_ =
+      Vector<EncoderSymbol>(place("deltapipe::CodeStreams::symbols"), kCodeFormats * kSymbols);
+  tables_ =
+      Vector<std::uint8_t>(place("deltapipe::CodeStreams::tables"), kCodeFormats * kHeadBytes);
+  words_ = Vector<std::uint16_t>(place("deltapipe::CodeStreams::words"), streams * room());
+  place_S_ = Vector<std::uint64_t>(place("deltapipe::CodeStreams::places"), streams + 1);
+  starts_ =
+      Vector<std::uint32_t>(place("deltapipe::CodeStreams::starts"), kCodeFormats * (kSymbols + 1));
+  foldings_ = Vector<Folding>(place("deltapipe::CodeStreams::foldings"), kCodeFormats);
+  extremes_ = Vector<std::uint32_t>(place("deltapipe::CodeStreams::extremes"), 2 * kCodeFormats);
+  slots_ = Vector<std::uint32_t>("deltapipe::CodeStreams::slots", kCodeFormats * kFrequencySum);
+  summary_ = Vector<std::uint64_t>(place("deltapipe::CodeStreams::summary"), kSummary);
+  host_summary_ = Kokkos::create_mirror_view(StagingSpace(), summary_);
+  host_directory_ =
+      HostVector<std::uint32_t>(place("deltapipe::CodeStreams::host_directory"), kCodeFormats);
+}
+
+/// Every code gives away a word at most; one more is written and taken back.
+std::size_t CodeStreams::room() const {
+  return static_cast<std::size_t>(rows_per_stream_) * shape_.channels + kStateWords + 1;
+}
+
+std::size_t CodeStreams::memory_bytes() const {
+  const bool mirrored = !std::is_same_v<MemSpace, StagingSpace>;
+  return bytes_of_view(codes_) + bytes_of_view(row_N_) * (mirrored ? 2 : 1) +
+         bytes_of_view(counts_) + bytes_of_view(symbols_) + bytes_of_view(tables_) +
+         bytes_of_view(foldings_) + bytes_of_view(extremes_) + bytes_of_view(words_) +
+         bytes_of_view(place_S_) + bytes_of_view(starts_) + bytes_of_view(slots_) +
+         bytes_of_view(summary_) * (mirrored ? 2 : 1) + bytes_of_view(host_directory_);
+}
+
+std::size_t CodeStreams::max_bytes(const std::array<int, kCodeFormats>& rows) const {
+  std::size_t bytes = 0;
+  for (int f = 0; f < kCodeFormats; ++f)
+    if (bits_[f] > 0 && rows[f] > 0)
+      bytes += sizeof(std::uint32_t) + padded(packed_bytes(bits_[f], shape_.channels) * rows[f]);
+  return bytes;
+}
+
+CodeGroups CodeStreams::lay_out(const ExecSpace& exec, const std::vector<Sample>& samples,
+                                std::size_t begin) {
+  CodeGroups groups{};
+  groups.rows_per_stream = rows_per_stream_;
+  groups.channels = shape_.channels;
+  int rows = 0;
+  std::uint64_t head = begin;
+  for (int f = 0; f < kCodeFormats; ++f) {
+    CodeGroup& group = groups.of[f];
+    group.first_row = rows;
+    group.first_stream = groups.streams;
+    group.bits = bits_[f];
+    for (std::size_t b = 0; b < samples.size() && bits_[f] > 0; ++b)
+      for (int t = 0; samples[b].format == f && t < samples[b].tokens; ++t)
+        host_row_N_(rows++) = static_cast<std::int32_t>(b) * shape_.tokens + t;
+    group.rows = rows - group.first_row;
+    group.streams = (group.rows + rows_per_stream_ - 1) / rows_per_stream_;
+    group.head = head;
+    if (group.rows > 0) head += sizeof(std::uint32_t);
+    groups.streams += group.streams;
+  }
+  for (CodeGroup& group : groups.of) group.part = head;
+  if constexpr (!std::is_same_v<MemSpace, StagingSpace>) {
+    const auto range = Kokkos::make_pair(0, rows);
+    Kokkos::deep_copy(exec, Kokkos::subview(row_N_, range), Kokkos::subview(host_row_N_, range));
+  }
+  return groups;
+}
+
+void CodeStreams::find_tables(const ExecSpace& exec, const CodeGroups& groups) {
+  const CodeRows code_rows{row_N_.data(), codes_.data(), row_bytes_};
+  auto* extremes = reinterpret_cast<Extremes*>(extremes_.data());
+  Kokkos::deep_copy(exec, counts_, std::uint64_t{0});
+  Kokkos::deep_copy(exec, extremes_, std::uint32_t{0});
+  Kokkos::parallel_for("deltapipe::CodeStreams::find_extremes", row_policy(exec, groups.streams),
+                       FindExtremes{groups, code_rows, extremes});
+  Kokkos::parallel_for("deltapipe::CodeStreams::choose_foldings",
+                       Kokkos::RangePolicy<ExecSpace>(exec, 0, kCodeFormats),
+                       ChooseFoldings{groups, extremes, foldings_.data()});
+  Kokkos::parallel_for("deltapipe::CodeStreams::fold", row_policy(exec, groups.rows()),
+                       FoldRows{groups, code_rows, foldings_.data()});
+  Kokkos::parallel_for(
+      "deltapipe::CodeStreams::count",
+      row_policy(exec, groups.streams, kHostExecution ? 0 : kSymbols * sizeof(std::uint32_t) + 64),
+      CountSymbols{groups, code_rows, foldings_.data(), counts_.data()});
+  Kokkos::parallel_for("deltapipe::CodeStreams::make_tables",
+                       Kokkos::RangePolicy<ExecSpace>(exec, 0, kCodeFormats),
+                       MakeTables{groups, foldings_.data(), counts_.data(), symbols_.data(),
+                                  tables_.data(), summary_.data() + kTableSizes});
+}
+
+std::size_t CodeStreams::place_parts(const ExecSpace& exec, CodeGroups& groups) {
+  Kokkos::deep_copy(exec, host_summary_, summary_);
+  exec.fence();
+  std::uint64_t end = groups.of[0].part;
+  for (int g = 0; g < kCodeFormats; ++g) {
+    CodeGroup& group = groups.of[g];
+    group.part = end;
+    if (group.rows == 0) continue;
+    const std::uint64_t coded =
+        host_summary_(kTableSizes + g) +
+        kWordBytes * (host_summary_(kStreamWords + g) + static_cast<std::uint64_t>(group.streams));
+    const std::uint64_t packed = packed_size(group, shape_.channels);
+    const bool has_lengths = room() <= std::numeric_limits<std::uint16_t>::max();
+    const bool has_size = coded <= std::numeric_limits<std::uint32_t>::max();
+    group.size = padded(coded) <= padded(packed) && has_lengths && has_size ? coded : 0;
+    end += padded(group.size > 0 ? group.size : packed);
+  }
+  return end;
+}
+
+std::size_t CodeStreams::encode(const ExecSpace& exec, const std::vector<Sample>& samples,
+                                std::uint8_t* payload, std::size_t begin) {
+  CodeGroups groups = lay_out(exec, samples, begin);
+  if (groups.streams == 0) return begin;
+  const CodeRows code_rows{row_N_.data(), codes_.data(), row_bytes_};
+  const Kokkos::RangePolicy<ExecSpace> formats(exec, 0, kCodeFormats);
+  const std::uint64_t* table_sizes = summary_.data() + kTableSizes;
+  find_tables(exec, groups);
+  Kokkos::parallel_for("deltapipe::CodeStreams::encode", ways_policy(exec, groups),
+                       EncodeStreams{groups, code_rows, foldings_.data(), symbols_.data(),
+                                     words_.data(), room(), place_S_.data()});
+  Kokkos::parallel_scan("deltapipe::CodeStreams::places_of_lengths",
+                        Kokkos::RangePolicy<ExecSpace>(exec, 0, groups.streams + 1),
+                        PlacesOfLengths{place_S_.data(), groups.streams});
+  Kokkos::parallel_for("deltapipe::CodeStreams::sum_up", formats,
+                       SumUp{groups, place_S_.data(), summary_.data() + kStreamWords});
+  const std::size_t end = place_parts(exec, groups);
+  Kokkos::parallel_for("deltapipe::CodeStreams::write_heads", formats,
+                       WriteHeads{groups, tables_.data(), table_sizes, payload});
+  Kokkos::parallel_for(
+      "deltapipe::CodeStreams::write_streams", row_policy(exec, groups.streams),
+      WriteStreams{groups, table_sizes, words_.data(), room(), place_S_.data(), payload});
+  Kokkos::parallel_for("deltapipe::CodeStreams::pack", row_policy(exec, groups.rows()),
+                       PackRows{groups, code_rows, foldings_.data(), payload});
+  exec.fence();
+  return end;
+}
+
+bool CodeStreams::read_directory(const ExecSpace& exec, CodeGroups& groups,
+                                 const std::uint8_t* payload, std::size_t begin, std::size_t bytes,
+                                 std::size_t* end) {
+  const std::size_t words = (groups.of[0].part - begin) / sizeof(std::uint32_t);
+  *end = groups.of[0].part;
+  if (bytes < *end) return false;
+  using Words =
+      Kokkos::View<const std::uint32_t*, Layout, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+  Kokkos::deep_copy(exec,
+                    Kokkos::subview(host_directory_, Kokkos::make_pair(std::size_t{0}, words)),
+                    Words(reinterpret_cast<const std::uint32_t*>(payload + begin), words));
+  exec.fence();
+  std::size_t word = 0;
+  for (CodeGroup& group : groups.of) {
+    group.part = *end;
+    if (group.rows == 0) continue;
+    group.size = host_directory_(word++);
+    *end += padded(group.size > 0 ? group.size : packed_size(group, shape_.channels));
+  }
+  return *end == bytes;
+}
+
+CodeStreams::Decoded CodeStreams::decode(const ExecSpace& exec, const std::vector<Sample>& samples,
+                                         const std::uint8_t* payload, std::size_t begin,
+                                         std::size_t bytes) {
+  CodeGroups groups = lay_out(exec, samples, begin);
+  if (groups.streams == 0) return {begin, true};
+  std::size_t end = 0;
+  if (!read_directory(exec, groups, payload, begin, bytes, &end)) return {end, false};
+  const CodeRows code_rows{row_N_.data(), codes_.data(), row_bytes_};
+  std::uint64_t* table_sizes = summary_.data() + kTableSizes;
+  std::uint64_t* soundness = summary_.data() + kSoundness;
+  Kokkos::deep_copy(exec, summary_, std::uint64_t{0});
+  Kokkos::parallel_for("deltapipe::CodeStreams::read_tables", row_policy(exec, kCodeFormats),
+                       ReadTables{groups, payload, foldings_.data(), starts_.data(), slots_.data(),
+                                  table_sizes, soundness});
+  Kokkos::parallel_scan("deltapipe::CodeStreams::places_in_payload",
+                        Kokkos::RangePolicy<ExecSpace>(exec, 0, groups.streams + 1),
+                        PlacesInPayload{groups, table_sizes, payload, place_S_.data()});
+  Kokkos::parallel_for("deltapipe::CodeStreams::decode", ways_policy(exec, groups),
+                       DecodeStreams{groups, code_rows, foldings_.data(), table_sizes,
+                                     slots_.data(), place_S_.data(), payload, soundness});
+  Kokkos::parallel_for("deltapipe::CodeStreams::unpack", row_policy(exec, groups.rows()),
+                       UnpackRows{groups, code_rows, foldings_.data(), table_sizes, payload});
+  Kokkos::deep_copy(exec, host_summary_, summary_);
+  exec.fence();
+  return {end, host_summary_(kSoundness) == sound};
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Scales of least square error and steps of a fraction of the RMS, against sums in double, and what
+// they are worth at equal bytes.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "support/codec_pair.hpp"
+#include "support/codec_reference.hpp"
+
+using namespace deltapipe;
+using namespace deltapipe::test;
+
+namespace {
+
+using Values = std::vector<float>;
+
+CodecSettings settings_of(CodecKind kind, int bits, ScaleRule rule, ScaleKind scale,
+                          int tile = 64) {
+  CodecSettings settings;
+  settings.kind = kind;
+  settings.bits = bits;
+  settings.scale_rule = rule;
+  settings.scale = scale;
+  settings.tile = tile;
+  settings.entropy_coding = rule == ScaleRule::rms;
+  settings.first_visit = FirstVisit::fp32;
+  return settings;
+}
+
+double laplace(std::mt19937& random) {
+  std::exponential_distribution<double> magnitude(1);
+  return std::bernoulli_distribution(0.5)(random) ? magnitude(random) : -magnitude(random);
+}
+
+Values values_of(const std::string& data, int count, double size, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  std::student_t_distribution<double> heavy(3);
+  Values x(static_cast<std::size_t>(count));
+  for (float& value : x) {
+    const double drawn = data == "gauss"      ? normal(random)
+                         : data == "laplace"  ? laplace(random)
+                         : data == "heavy"    ? heavy(random)
+                         : random() % 20 == 0 ? normal(random)
+                                              : 0.0;  // sparse
+    value = static_cast<float>(size * drawn);
+  }
+  return x;
+}
+
+double square_error(const Values& x, const Values& seen, std::size_t first, std::size_t end) {
+  double sum = 0;
+  for (std::size_t i = first; i < end; ++i) {
+    const double error = double{x[i]} - seen[i];
+    sum += error * error;
+  }
+  return sum;
+}
+
+/// Steps of a payload of one sample whose codes are elsewhere or behind them.
+std::vector<double> steps_of(const CodecPair& ends, std::size_t count) {
+  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), ends.payload);
+  std::vector<double> steps;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t bits = (host(2 * i) | static_cast<std::uint32_t>(host(2 * i + 1)) << 8)
+                               << 15;
+    float step;
+    std::memcpy(&step, &bits, sizeof step);
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("steps are the fraction of the RMS and errors half of them", "[codec][scale_rule]") {
+  const std::string data = GENERATE("gauss", "laplace", "heavy", "sparse");
+  const double size = GENERATE(1.0, 1e-12, 1e18);
+  const double fraction = GENERATE(0.02, 0.3, 1.0, 2.5);
+  const auto scale = GENERATE(ScaleKind::token, ScaleKind::tile);
+  const auto rounding = GENERATE(Rounding::nearest, Rounding::stochastic);
+  const int tokens = 5, channels = 200, tile = 48;
+  CAPTURE(data, size, fraction);
+  CodecSettings settings = settings_of(CodecKind::quantize, 4, ScaleRule::rms, scale, tile);
+  settings.rms_step = fraction;
+  settings.rounding = rounding;
+  CodecPair ends(settings, {1, tokens, channels}, MemoryStorage::fp32);
+  const Values x = values_of(data, tokens * channels, size, 3);
+  const Values seen = ends.cross(x);
+  const int width = scale == ScaleKind::token ? channels : tile;
+  const int groups = (channels + width - 1) / width;
+  const std::vector<double> steps = steps_of(ends, static_cast<std::size_t>(tokens) * groups);
+  for (int t = 0; t < tokens; ++t)
+    for (int g = 0; g < groups; ++g) {
+      const int first = t * channels + g * width;
+      const int end = t * channels + std::min(channels, (g + 1) * width);
+      double squares = 0, largest = 0;
+      for (int i = first; i < end; ++i) {
+        squares += double{x[i]} * x[i];
+        largest = std::max(largest, std::abs(double{x[i]}));
+      }
+      const double expected =
+          std::max(fraction * std::sqrt(squares / (end - first)), largest / 127);
+      const double step = steps[t * groups + g];
+      CHECK(step >= expected * (1 - 1e-5));
+      CHECK(step <= expected * (1 + 0x1p-8) * (1 + 1e-5));
+      const double bound = (rounding == Rounding::nearest ? 0.5 : 1.0) * step * (1 + 1e-5);
+      for (int i = first; i < end; ++i) {
+        CHECK(std::abs(double{x[i]} - seen[i]) <= bound);
+        const double level = step > 0 ? seen[i] / step : 0;
+        CHECK(level == std::nearbyint(level));
+      }
+    }
+}
+
+TEST_CASE("the scale of least square error is the best of the fractions and no worse than max",
+          "[codec][scale_rule]") {
+  const std::string data = GENERATE("gauss", "laplace", "heavy", "sparse");
+  const double size = GENERATE(1.0, 1e-15, 1e19);
+  const auto scale = GENERATE(ScaleKind::token, ScaleKind::tile);
+  const auto levels = GENERATE(Levels::symmetric, Levels::asymmetric);
+  const int tokens = 5, channels = 200, tile = 48;
+  for (int bits = levels == Levels::symmetric ? 1 : 2; bits <= 8; ++bits) {
+    CAPTURE(data, size, bits, static_cast<int>(levels));
+    CodecSettings settings = settings_of(CodecKind::quantize, bits, ScaleRule::mse, scale, tile);
+    settings.levels = levels;
+    CodecSettings plain = settings;
+    plain.scale_rule = ScaleRule::max;
+    CodecPair fitted(settings, {1, tokens, channels}, MemoryStorage::fp32);
+    CodecPair largest(plain, {1, tokens, channels}, MemoryStorage::fp32);
+    CHECK(fitted.sender->id() == largest.sender->id());  // the wire is the same
+    const Values x = values_of(data, tokens * channels, size, 4);
+    const Values seen = fitted.cross(x), with_max = largest.cross(x);
+    CHECK(fitted.sent_bytes == largest.sent_bytes);
+    const int width = scale == ScaleKind::token ? channels : tile;
+    for (int first = 0; first < tokens * channels; first += width) {
+      const int t = first / channels;
+      const int begin = first, end = std::min((t + 1) * channels, first + width);
+      const double error = square_error(x, seen, begin, end);
+      CHECK(error <= square_error(x, with_max, begin, end) * (1 + 1e-5));
+      if (bits > 1) {
+        float top = 0;
+        for (int i = begin; i < end; ++i) top = std::max(top, std::abs(x[i]));
+        double least = INFINITY;
+        for (const double fraction : {1.0, 0.85, 0.7, 0.6, 0.5}) {
+          const auto limit = static_cast<float>(fraction * top / levels_of(bits, levels));
+          const double step = round_step_up(limit);
+          const double low = -levels_of(bits, levels);
+          const double high = levels == Levels::symmetric ? -low : -low - 1;
+          double sum = 0;
+          for (int i = begin; i < end && step > 0; ++i) {
+            const double level = std::clamp(std::nearbyint(x[i] / step), low, high);
+            sum += (x[i] - level * step) * (x[i] - level * step);
+          }
+          least = std::min(least, sum);
+        }
+        // A limit's last bit may round to the next step.
+        CHECK(error <= least * (1 + 0x1p-5) + 1e-30 * size * size);
+      }
+      if (end == (t + 1) * channels) first = end - width;
+    }
+  }
+}
+
+namespace {
+
+struct Measured {
+  double error2 = 0;  ///< of the last visits, in units of the change's square
+  double bits = 0;    ///< of the last visits' payloads, a value
+};
+
+/// Errors of a delta codec when samples move, with channels of different sizes.
+Measured settled(const CodecSettings& settings) {
+  const int tokens = 48, channels = 768, visits = 8, counted = 4;
+  CodecPair ends(settings, {1, tokens, channels}, MemoryStorage::fp32);
+  std::mt19937 random(17);
+  std::normal_distribution<double> normal;
+  std::lognormal_distribution<double> spread(0, 0.3);
+  std::vector<double> size(channels);
+  for (double& s : size) s = spread(random);
+  Values x(static_cast<std::size_t>(tokens) * channels);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = static_cast<float>(size[i % channels] * normal(random));
+  Measured result;
+  double change2 = 0;
+  for (int visit = 0; visit < visits; ++visit) {
+    Values before = x;
+    for (std::size_t i = 0; visit > 0 && i < x.size(); ++i)
+      x[i] += static_cast<float>(0.1 * size[i % channels] * normal(random));
+    const Values seen = ends.cross(x);
+    if (visit < visits - counted) continue;
+    result.error2 += square_error(x, seen, 0, x.size());
+    change2 += square_error(x, before, 0, x.size());
+    result.bits += 8.0 * static_cast<double>(ends.sent_bytes) / static_cast<double>(x.size());
+  }
+  result.error2 /= change2;
+  result.bits /= counted;
+  return result;
+}
+
+Measured delta(int bits, ScaleRule rule, double rms_step = 1, bool entropy_coding = false) {
+  CodecSettings settings = settings_of(CodecKind::delta, bits, rule, ScaleKind::tile);
+  settings.rms_step = rms_step;
+  settings.entropy_coding = settings.entropy_coding || entropy_coding;
+  return settled(settings);
+}
+
+}  // namespace
+
+TEST_CASE("delta errs less at equal bytes with fitted scales and entropy coding",
+          "[codec][scale_rule]") {
+  const Measured max2 = delta(2, ScaleRule::max), mse2 = delta(2, ScaleRule::mse);
+  CAPTURE(max2.error2, mse2.error2);
+  CHECK(mse2.bits == max2.bits);
+  CHECK(mse2.error2 <= max2.error2 / 2);
+  // The codes of 2 bits with the largest value as their scale carry half of that.
+  const Measured coded2 = delta(2, ScaleRule::max, 1, true);
+  CHECK(coded2.error2 == max2.error2);
+  CHECK(coded2.bits <= 0.75 * max2.bits);
+  // The step is the knob: at 2, 3 and 4 bits of packed codes fewer bytes and smaller errors.
+  const double steps[] = {1.2, 0.55, 0.27}, gains[] = {3, 2, 1.5};
+  for (int bits = 2; bits <= 4; ++bits) {
+    const Measured packed = delta(bits, ScaleRule::max);
+    const Measured rms = delta(8, ScaleRule::rms, steps[bits - 2]);
+    CAPTURE(bits, packed.bits, rms.bits, packed.error2, rms.error2);
+    CHECK(rms.bits <= packed.bits);
+    CHECK(rms.error2 <= packed.error2 / gains[bits - 2]);
+  }
+}
+
+TEST_CASE("coarser steps of the RMS take fewer bytes", "[codec][scale_rule]") {
+  Measured before{0, 9};
+  for (const double step : {0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0}) {
+    const Measured now = delta(8, ScaleRule::rms, step);
+    CAPTURE(step, now.bits, now.error2);
+    CHECK(now.bits < before.bits);
+    CHECK(now.error2 > before.error2);
+    before = now;
+  }
+}
