@@ -9,6 +9,7 @@
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
 #include "app/evaluation.hpp"
+#include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
@@ -44,6 +45,7 @@ PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                                        plan.tokens, training);
   shape.train_samples = train.size();
   shape.data_fingerprint = train.fingerprint();
+  shape.first_trained_stage = plan.first_trained_stage;
   return shape;
 }
 
@@ -56,6 +58,9 @@ RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
   RunAttributes attributes;
   attributes.layout = {settings.pipeline.stages, settings.pipeline.replicas};
   attributes.partition = plan.partition;
+  const ParameterCount parameters = parameter_count(*plan.model);
+  attributes.parameters = parameters.all;
+  attributes.trained_parameters = parameters.trained;
   attributes.deltapipe_version = std::string(version());
   attributes.source_revision = std::string(revision());
   attributes.deck = effective_deck(settings);
@@ -466,6 +471,8 @@ class Trainer {
     if (grid_.rank() != 0) return;
     std::printf("\n%-28s %llu, %.2f s each\n", "steps", static_cast<unsigned long long>(steps_),
                 totals_.seconds / static_cast<double>(steps_));
+    std::printf("%-28s %s\n", "parameters",
+                parameters_text(parameter_count(*plan_->model)).c_str());
     std::printf("%-28s %s\n", "training loss, last step",
                 number_text("%.4f", totals_.last_loss).c_str());
     if (last_evaluation_)

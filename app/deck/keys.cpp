@@ -194,6 +194,10 @@ void add_optimizer(std::vector<Key>& keys, OptimizerSettings& t) {
   add("clip_norm", Real{&t.clip_norm, 0, infinite, false, true},
       "gradients with a larger global norm are scaled down to "
       "it; 0: never");
+  add("frozen", TextList{&t.frozen},
+      "parameters that are not trained, by their names in model.safetensors, with or without "
+      "\"transformer.\": a tensor (\"wte.weight\"), a module (\"h.0\") or a pattern with *, ? and "
+      "[...] (\"h.[0-5]\", \"*.bias\")");
 }
 
 void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {

@@ -35,6 +35,7 @@ RankPlace place_of(const ProcessGrid& grid) {
 }
 
 /// A step's sums over replicas: buckets as backward passes finish them, the token embedding's last.
+/// Those without trained parameters are left out.
 std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
   const ParameterArena<float>& parameters = stage.parameters();
   const TokenEmbedding<float>* const embedding = stage.token_embedding();
@@ -44,6 +45,7 @@ std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
   for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
     if (b != table_bucket) buckets.push_back({b, parameters.bucket_gradient(b)});
   if (table >= 0) buckets.push_back({table_bucket, parameters.bucket_gradient(table_bucket)});
+  std::erase_if(buckets, [](const auto& bucket) { return bucket.gradients.extent(0) == 0; });
   return buckets;
 }
 
@@ -105,6 +107,8 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
           shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
   step_.seed = options.seed;
   const int rows = step_rows(shape);
+  DELTAPIPE_ASSERT(grid.stage() >= shape.first_trained_stage || !stage.has_trained(),
+                   "stage " + std::to_string(grid.stage()) + " has parameters to train");
   compare_stages(progress, grid, stage, shape.tokens);
   RankPlan plan = plan_rank(options, shape, stage, place_of(grid));
   stage.reserve(plan.capacity);
@@ -252,6 +256,8 @@ Crossing& Pipeline::crossing(int index, CrossingKind kind, int boundary) {
 }
 
 void Pipeline::start_reduction(int bucket) {
+  const BucketRange& gradients = stage_.parameters().buckets()[bucket];
+  if (gradients.begin == gradients.end) return;
   order_after(instances_.copy, instances_.compute);
   all_reduce_.start(instances_.copy, bucket);
 }
@@ -300,10 +306,15 @@ void Pipeline::backward(const StagePass& pass) {
 }
 
 ScheduleShape Pipeline::schedule_shape() const {
-  return {grid_.stage(), grid_.stages(), static_cast<int>(micro_batches_.size()), in_flight_,
+  return {grid_.stage(),
+          grid_.stages(),
+          static_cast<int>(micro_batches_.size()),
+          in_flight_,
           embedding_ == nullptr  ? EmbeddingPlace::none
           : embedding_->shared() ? EmbeddingPlace::shared
-                                 : EmbeddingPlace::first_stage};
+                                 : EmbeddingPlace::first_stage,
+          shape_.first_trained_stage,
+          embedding_ != nullptr && embedding_->wte_frozen()};
 }
 
 void Pipeline::send(const Transfer& message) {

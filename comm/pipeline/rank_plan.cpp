@@ -18,7 +18,13 @@ bool stage_recomputes(const PipelineOptions& options, int stage) {
 
 ScheduleShape schedule_shape(const PipelineOptions& options, const PipelineShape& shape,
                              const RankPlace& place) {
-  return {place.stage, place.stages, shape.micro_batches, options.pipeline.in_flight};
+  ScheduleShape schedule;
+  schedule.stage = place.stage;
+  schedule.stages = place.stages;
+  schedule.micro_batches = shape.micro_batches;
+  schedule.in_flight = options.pipeline.in_flight;
+  schedule.first_trained_stage = shape.first_trained_stage;
+  return schedule;
 }
 
 StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape& shape,
@@ -31,7 +37,8 @@ StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape
                                                  schedule_shape(options, shape, place))
                                   : 1;
   capacity.embedding_rows = std::min(shape.vocabulary, step_rows(shape));
-  capacity.training = shape.training;
+  capacity.training = shape.training && place.stage >= shape.first_trained_stage;
+  capacity.input_gradient = place.stage > shape.first_trained_stage;
   capacity.recompute = stage_recomputes(options, place.stage);
   return capacity;
 }
@@ -100,14 +107,14 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
   };
   if (!place.last()) {
     plan.send_forward = end(place.stage, false);
-    if (shape.training) {
+    if (shape.training && place.stage >= shape.first_trained_stage) {
       plan.receive_backward = end(place.stage, true);
       share_masks(*plan.send_forward, *plan.receive_backward, plan.capacity.slots);
     }
   }
   if (!place.first()) {
     plan.receive_forward = end(place.stage - 1, false);
-    if (shape.training) {
+    if (shape.training && place.stage > shape.first_trained_stage) {
       plan.send_backward = end(place.stage - 1, true);
       share_masks(*plan.receive_forward, *plan.send_backward, plan.capacity.slots);
     }
@@ -124,6 +131,7 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
     tokens.micro_batches = shape.micro_batches;
     tokens.channels = embedding->embedding_channels();
     tokens.training = shape.training;
+    tokens.frozen = embedding->wte_frozen();
     plan.tokens = plan_embedding_exchange(options, tokens, place.stages, place.last());
   }
   return plan;

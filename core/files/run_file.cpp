@@ -345,6 +345,8 @@ hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
   file.write_attribute("stages", attributes.layout.stages);
   file.write_attribute("replicas", attributes.layout.replicas);
   file.write_attribute("partition", attributes.partition);
+  file.write_attribute("parameters", attributes.parameters);
+  file.write_attribute("trained_parameters", attributes.trained_parameters);
   file.write_attribute("kokkos", attributes.kokkos);
   file.write_attribute("started", utc_now());
   file.write_attribute("status", name_of(RunStatus::running));

@@ -26,6 +26,8 @@ struct RunLayout {
 struct RunAttributes {
   RunLayout layout;
   std::vector<int> partition;  ///< blocks per stage
+  std::uint64_t parameters = 0;
+  std::uint64_t trained_parameters = 0;  ///< of them, not frozen
   std::string deltapipe_version;
   std::string source_revision;
   std::string deck;    ///< the effective deck, TOML

@@ -7,10 +7,12 @@
 #include <numeric>
 
 #include "app/training_state.hpp"
+#include "core/base/error.hpp"
 #include "core/base/state_in_memory.hpp"
 #include "core/files/state_file.hpp"
 #include "core/text/token_store.hpp"
 #include "models/model.hpp"
+#include "models/parameter_patterns.hpp"
 #include "mpi_test.hpp"
 #include "tests/unit/files_support.hpp"
 
@@ -36,7 +38,7 @@ TokenDataset dataset() {
   return {store, windows, kTokens, 0};
 }
 
-std::unique_ptr<Model> small_model() {
+std::unique_ptr<Model> small_model(bool freezes) {
   NewModel shape;
   shape.blocks = kBlocks;
   shape.heads = 2;
@@ -45,6 +47,11 @@ std::unique_ptr<Model> small_model() {
   shape.vocabulary = kVocabulary;
   std::unique_ptr<Model> model = model_types().front().create(shape);
   model->set_dropout({0.1, 0.1, 0.1});
+  std::set<std::string> frozen;
+  if (freezes)
+    for (const char* const pattern : {"wte", "wpe", "h.0", "h.2.attn"})
+      for (const std::string& name : matching_parameters(*model, pattern)) frozen.insert(name);
+  model->freeze(frozen);
   return model;
 }
 
@@ -72,20 +79,22 @@ PipelineOptions options_of(int stages, int replicas, bool spills, const std::str
 /// One rank's part of a run, all of it built from nothing.
 class Run {
  public:
-  explicit Run(const PipelineOptions& options)
+  explicit Run(const PipelineOptions& options, bool freezes = false)
       : grid_(MPI_COMM_WORLD, options.pipeline.stages, options.pipeline.replicas),
         progress_(MPI_COMM_WORLD),
-        model_(small_model()),
+        model_(small_model(freezes)),
         data_(dataset()),
         planner_(data_, kSeed, true,
                  {options.micro_batch_size, options.micro_batches, options.pipeline.replicas}) {
-    stage_ = model_->make_stage(stage_part(
-        balanced_partition(kBlocks, grid_.stages(), model_->cost(kTokens)), grid_.stage()));
+    const std::vector<int> partition =
+        balanced_partition(kBlocks, grid_.stages(), model_->cost(kTokens));
+    stage_ = model_->make_stage(stage_part(partition, grid_.stage()));
     stage_->parameters().allocate(true);
     model_->initialise(kSeed, stage_->parameters());
     PipelineShape shape = pipeline_shape(options, kVocabulary, kTokens, true);
     shape.train_samples = data_.size();
     shape.data_fingerprint = data_.fingerprint();
+    shape.first_trained_stage = first_trained_stage(*model_, partition);
     pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
     optimizer_ = std::make_unique<Optimizer<float>>(settings_, stage_->parameters());
     totals_.seed = kSeed;
@@ -142,15 +151,17 @@ TEST_CASE("A run goes on from its written state with the same bits", "[restart]"
   const int replicas = GENERATE(1, 2);
   if (ranks % replicas != 0) return;
   const bool spills = GENERATE(false, true);
+  const bool freezes = GENERATE(false, true);
+  if (spills && freezes) return;
   const int stages = ranks / replicas;
-  CAPTURE(stages, replicas, spills);
+  CAPTURE(stages, replicas, spills, freezes);
   const testing::TemporaryDirectory directory;
   const PipelineOptions options = options_of(stages, replicas, spills, directory.path());
   StateContent uninterrupted;
   std::vector<double> losses;
   int before = 0, after = 0;
   {
-    Run run(options);
+    Run run(options, freezes);
     // In the middle of the second epoch: samples have been visited once or twice.
     before = static_cast<int>(run.steps_per_epoch() + run.steps_per_epoch() / 2);
     after = static_cast<int>(run.steps_per_epoch()) + 1;
@@ -160,14 +171,14 @@ TEST_CASE("A run goes on from its written state with the same bits", "[restart]"
   }
   std::vector<double> resumed;
   {
-    Run run(options);
+    Run run(options, freezes);
     run.train(before);
     StateFileWriter writer(run.file_in(directory.path()));
     write_state(run.state(), writer);
     writer.close();
     resumed = run.losses();
   }
-  Run run(options);
+  Run run(options, freezes);
   StateFileReader reader(run.file_in(directory.path()));
   read_state(run.state(), reader);
   run.train(after);
@@ -183,6 +194,29 @@ TEST_CASE("A run goes on from its written state with the same bits", "[restart]"
       CHECK((end.parts[i].items[j] == uninterrupted.parts[i].items[j]));
     }
   }
+}
+
+TEST_CASE("A state of a run that froze other parameters is refused", "[restart][frozen]") {
+  const testing::TemporaryDirectory directory;
+  const PipelineOptions options = options_of(world_size(), 1, false, directory.path());
+  const bool froze = GENERATE(false, true);
+  StateContent content;
+  {
+    Run run(options, froze);
+    run.train(1);
+    content = state_in_memory(run.state());
+  }
+  Run run(options, !froze);
+  MemoryStateReader reader(content);
+  int refused = 0;
+  try {
+    read_state(run.state(), reader);
+  } catch (const UserError&) {
+    refused = 1;
+  }
+  int some = 0;  // a stage may have nothing that is frozen
+  MPI_Allreduce(&refused, &some, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  CHECK(some == 1);
 }
 
 TEST_CASE("A rank's list of state names all that it keeps", "[restart]") {

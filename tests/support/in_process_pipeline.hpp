@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -31,6 +32,7 @@ struct PipelineShape {
   bool recompute = false;
   std::string schedule = "gpipe";
   std::uint64_t seed = 42;  ///< of dropout
+  std::set<std::string> frozen = {};
 };
 
 /// The samples of one step: [S, T] each, S <= micro_batches * samples.
@@ -56,20 +58,26 @@ class InProcessPipeline {
         schedule_(find_schedule(shape.schedule)),
         index_(config.vocabulary_size, shape.samples * shape.tokens * shape.micro_batches,
                shape.micro_batches) {
-    for (int k = 0; k < static_cast<int>(partition.size()); ++k) {
-      stages_.push_back(std::make_unique<Gpt2Stage<Real>>(config, stage_part(partition, k), true));
+    const int stages = static_cast<int>(partition.size());
+    for (int k = 0; k < stages; ++k)
+      stages_.push_back(
+          std::make_unique<Gpt2Stage<Real>>(config, stage_part(partition, k), shape.frozen));
+    while (first_trained_ + 1 < stages && !stages_[first_trained_]->has_trained()) ++first_trained_;
+    for (int k = 0; k < stages; ++k) {
+      stages_[k]->parameters().allocate(true);
       StageCapacity capacity;
       capacity.samples = shape.samples;
       capacity.tokens = shape.tokens;
-      capacity.slots =
-          slots_needed(schedule_, {k, static_cast<int>(partition.size()), shape.micro_batches});
+      capacity.slots = slots_needed(
+          schedule_, {k, stages, shape.micro_batches, 1, EmbeddingPlace::none, first_trained_});
+      capacity.training = k >= first_trained_;
+      capacity.input_gradient = k > first_trained_;
       capacity.micro_batches = shape.micro_batches;
       capacity.embedding_rows =
           std::min(shape.samples * shape.tokens * shape.micro_batches, config.vocabulary_size);
       capacity.recompute = shape.recompute;
-      stages_.back()->reserve(capacity);
-      optimizers_.push_back(
-          std::make_unique<Optimizer<Real>>(settings, stages_.back()->parameters()));
+      stages_[k]->reserve(capacity);
+      optimizers_.push_back(std::make_unique<Optimizer<Real>>(settings, stages_[k]->parameters()));
     }
   }
 
@@ -124,6 +132,7 @@ class InProcessPipeline {
   std::map<std::string, std::vector<Real>> parameters() {
     return collect([](const ParameterArena<Real>& p, int i) { return p.value(i); });
   }
+  /// Without elements for frozen parameters.
   std::map<std::string, std::vector<Real>> parameter_gradients() {
     return collect([](const ParameterArena<Real>& p, int i) { return p.gradient(i); });
   }
@@ -174,9 +183,10 @@ class InProcessPipeline {
     std::vector<Program> programs;
     std::vector<Handler> stages;
     for (int k = 0; k < stage_count(); ++k) {
-      programs.push_back(make(
-          {k, stage_count(), static_cast<int>(batches_.size()), 1,
-           config_.tie_word_embeddings ? EmbeddingPlace::shared : EmbeddingPlace::first_stage}));
+      programs.push_back(
+          make({k, stage_count(), static_cast<int>(batches_.size()), 1,
+                config_.tie_word_embeddings ? EmbeddingPlace::shared : EmbeddingPlace::first_stage,
+                first_trained_, stages_.front()->wte_frozen()}));
       stages.emplace_back(*this, k);
     }
     std::vector<InstructionHandler*> handlers;
@@ -314,6 +324,7 @@ class InProcessPipeline {
   ExecSpace exec_;
   std::vector<std::unique_ptr<Gpt2Stage<Real>>> stages_;
   std::vector<std::unique_ptr<Optimizer<Real>>> optimizers_;
+  int first_trained_ = 0;  ///< stage
   std::vector<Batch> batches_;
   TokenIndex index_;
   /// Rows of the step's tokens to send, then their gradients; where the table is lent.

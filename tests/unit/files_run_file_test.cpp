@@ -27,6 +27,8 @@ RunAttributes attributes_of(int stages) {
   attributes.layout.stages = stages;
   attributes.layout.replicas = 2;
   attributes.partition = std::vector<int>(static_cast<std::size_t>(stages), 3);
+  attributes.parameters = 5'000'000'000;
+  attributes.trained_parameters = 7;
   attributes.deltapipe_version = "0.1.0";
   attributes.source_revision = "abc";
   attributes.deck = "[training]\nepochs = 2\n";
@@ -115,6 +117,8 @@ TEST_CASE("A run file holds what was appended", "[files][run_file]") {
     CHECK(file.read_attribute<int>("replicas") == 2);
     CHECK(file.read_attribute<int>("format_version") == 2);
     CHECK(file.read_vector_attribute<int>("partition") == std::vector<int>{3, 3, 3});
+    CHECK(file.read_attribute<std::uint64_t>("parameters") == 5'000'000'000);
+    CHECK(file.read_attribute<std::uint64_t>("trained_parameters") == 7);
     CHECK(file.read_string_attribute("started").size() == 20);
   }
   for (std::uint64_t step = 1; step <= 700; ++step) run.append(step_record(step, 3));
