@@ -280,6 +280,26 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
   }
 }
 
+/// Of a micro-batch of evaluations through the codec.
+void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
+  if (!settings.evaluation.has(EvaluationMode::codec)) return;
+  const int samples = settings.training.micro_batch_size;
+  const CodecSettings codec_settings =
+      without_memory(settings.forward, settings.evaluation.changes);
+  const std::unique_ptr<Codec> codec =
+      make_codec(codec_settings, {samples, model.tokens, model.model->shape().channels},
+                 settings.cache.storage);
+  Crossing crossing;
+  crossing.training = false;
+  crossing.evaluation = EvaluationMode::codec;
+  crossing.sample_ids.resize(samples);
+  crossing.tokens.assign(samples, model.tokens);
+  crossing.visits.assign(samples, 0);
+  std::printf("# evaluations through the codec send %s a micro-batch and boundary%s\n",
+              text_of(codec->payload_bytes(crossing)).c_str(),
+              sends_positions(codec_settings) ? ", at most" : "");
+}
+
 void print_cache(const char* where, const CacheNeed& need, const PipelineShape& shape) {
   if (need.record_bytes == 0) return;
   std::printf("# %s: %s per sample", where, text_of(need.record_bytes).c_str());
@@ -345,6 +365,7 @@ std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inpu
   print_frozen(model);
   if (settings.pipeline.stages > 1) {
     print_wire(settings, model);
+    print_evaluation_wire(settings, model);
     print_caches(settings, model, shape);
   }
   std::vector<RankMemory> ranks = predict_memory(settings, model, shape, process_memory().resident);
@@ -362,6 +383,7 @@ void check_model(const Settings& settings, Inputs& inputs, const std::vector<Ran
   const ModelLayout model = plan_layout(settings, std::move(inputs.model));
   if (shows_schedule) print_schedule(settings, model.first_trained_stage);
   print_warning_lines(warnings_of(settings, model.model->dropout()));
+  print_warning_lines(warnings_of_evaluation(settings));
   read_data(settings, model, inputs);
   const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
   if (inputs.data || settings.training.steps > 0)

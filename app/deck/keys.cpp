@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t any_count = std::numeric_limits<std::int64_t>::max();
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
-const std::array<Section, 15> section_table = {{
+const std::array<Section, 16> section_table = {{
     {"model", "Where the weights come from."},
     {"model.new", "Shape of a new GPT-2; used when model.path is empty."},
     {"tokenizer", "How text becomes tokens."},
@@ -25,6 +25,7 @@ const std::array<Section, 15> section_table = {{
     {"pipeline", "How the model is spread over MPI ranks."},
     {"boundary.forward", "What is sent from a stage to the next: activations."},
     {"boundary.backward", "What is sent from a stage to the previous one: gradients."},
+    {"evaluation", "How activations cross boundaries in evaluations and in `deltapipe generate`."},
     {"cache",
      "What the ends of a boundary keep of each sample, for codecs \"delta\" and \"topk_delta\" "
      "(both ends) and error_feedback (the sender; \"ef21\": both ends)."},
@@ -75,6 +76,22 @@ Choice feedback_choice(CodecSettings& codec) {
     codec.error_feedback = i > 0;
     codec.feedback_kind = i > 0 ? static_cast<FeedbackKind>(i - 1) : FeedbackKind::ef;
   };
+  return result;
+}
+
+/// One way of evaluations, or both.
+Choice modes_choice(std::vector<EvaluationMode>& modes) {
+  const std::vector<std::vector<EvaluationMode>> choices = {
+      {EvaluationMode::fp32},
+      {EvaluationMode::codec},
+      {EvaluationMode::fp32, EvaluationMode::codec}};
+  Choice result;
+  result.names = {"fp32", "codec", "both"};
+  result.get = [&modes, choices] {
+    return static_cast<std::size_t>(std::find(choices.begin(), choices.end(), modes) -
+                                    choices.begin());
+  };
+  result.set = [&modes, choices](std::size_t i) { modes = choices[i]; };
   return result;
 }
 
@@ -309,6 +326,18 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
       "those of the largest errors. Tied rows travel without");
 }
 
+void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e) {
+  SectionKeys add(keys, "evaluation");
+  add("boundary", modes_choice(e.modes),
+      "fp32: as they are; codec: through boundary.forward's codec, without memory of samples and "
+      "warm-up; both: one after the other, with both losses and bytes");
+  add("changes",
+      choice(e.changes, {{"first_visit", ChangesWithoutMemory::first_visit},
+                         {"direct", ChangesWithoutMemory::direct}}),
+      "what delta and topk_delta make of a sample there; first_visit: what they send of one "
+      "without memory; direct: the values sent as they send changes, like quantize and topk");
+}
+
 void add_cache(std::vector<Key>& keys, CacheSettings& c) {
   SectionKeys add(keys, "cache");
   std::vector<std::pair<std::string, MemoryStorage>> storages;
@@ -447,6 +476,7 @@ std::vector<Key> keys_of(Draft& draft) {
   add_pipeline(keys, s.pipeline);
   add_boundary(keys, s.forward, "boundary.forward", true);
   add_boundary(keys, s.backward, "boundary.backward", false);
+  add_evaluation(keys, s.evaluation);
   add_cache(keys, s.cache);
   add_network(keys, s.network);
   add_links(keys, draft.both, "network");

@@ -182,11 +182,22 @@ void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<con
               static_cast<std::int32_t>(first_row));
 }
 
-void Pipeline::begin_step(std::uint64_t step, double epoch, bool training) {
+void Pipeline::begin_training_step(const StepPlan& plan) {
+  begin_step(plan.step);
+  step_.epoch = plan.epoch;
+  step_.training = true;
+}
+
+void Pipeline::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
+  begin_step(step);
+  step_.epoch = 0;
+  step_.training = false;
+  step_.evaluation = mode;
+}
+
+void Pipeline::begin_step(std::uint64_t step) {
   instances_.copy.fence();  // of the host's memory that the step before was loaded from
   step_.step = step;
-  step_.epoch = epoch;
-  step_.training = training;
   micro_batches_.clear();
   if (index_) index_->clear();
 }
@@ -365,7 +376,7 @@ void Pipeline::receive(const Transfer& message) {
 
 void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                           const std::function<void()>& update) {
-  begin_step(plan.step, plan.epoch, true);
+  begin_training_step(plan);
   for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
                            static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
     if (end) end->measure_errors(measure_errors);
@@ -380,18 +391,18 @@ void Pipeline::forward_only() {
   run(evaluation_program(schedule_shape()), *this);
 }
 
-void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan) {
-  begin_step(plan.step, plan.epoch, false);
+void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan, EvaluationMode mode) {
+  begin_evaluation_step(plan.step, mode);
   load(data, plan);
   finish_load(0);
   forward_only();
 }
 
 std::vector<float> Pipeline::next_token_logits(std::span<const std::int32_t> tokens,
-                                               std::uint64_t call) {
+                                               std::uint64_t call, EvaluationMode mode) {
   const int count = static_cast<int>(tokens.size());
   DELTAPIPE_ASSERT(count > 0 && count <= shape_.tokens, "prompt longer than T");
-  begin_step(call, 0, false);
+  begin_evaluation_step(call, mode);
   std::copy(tokens.begin(), tokens.end(), inputs_.begin());
   std::fill(inputs_.begin() + count, inputs_.begin() + shape_.tokens, tokens.front());
   std::fill_n(target_host_.data(), shape_.tokens, -1);

@@ -98,7 +98,8 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
     e.codec.training = shape.training;
     e.memory = memory;
     e.boundary = static_cast<std::uint32_t>(boundary);
-    e.evaluates = !backward;
+    e.evaluation = options.evaluation;
+    if (backward) e.evaluation.modes.clear();
     e.backward = backward;
     e.side = backward != (boundary == place.stage) ? BoundarySide::sender : BoundarySide::receiver;
     e.buffers = message_buffers(find_schedule(options.pipeline.schedule),

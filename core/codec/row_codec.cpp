@@ -27,7 +27,8 @@ std::uint64_t random_key(const Crossing& crossing) {
   std::uint64_t key = chain(0, crossing.seed);
   key = chain(key, crossing.step >> 32);
   key = chain(key, crossing.boundary);
-  return chain(key, crossing.direction() == Direction::backward ? 1 : 0);
+  key = chain(key, crossing.direction() == Direction::backward ? 1 : 0);
+  return crossing.training ? key : chain(key, 2);
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ set(DELTAPIPE_PUBLIC_HEADERS
   core/codec/codec.hpp
   core/codec/records.hpp
   core/codec/settings.hpp
+  core/codec/without_memory.hpp
   core/files/hdf5.hpp
   core/files/input_file.hpp
   core/files/replacement.hpp

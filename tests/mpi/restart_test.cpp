@@ -3,57 +3,16 @@
 // happened: the same bits of losses, parameters, moments and all memories. What the list of parts
 // leaves out would show.
 #include <catch2/catch.hpp>
-#include <memory>
-#include <numeric>
 
-#include "app/training_state.hpp"
 #include "core/base/error.hpp"
-#include "core/base/state_in_memory.hpp"
 #include "core/files/state_file.hpp"
-#include "core/text/token_store.hpp"
-#include "models/model.hpp"
-#include "models/parameter_patterns.hpp"
-#include "mpi_test.hpp"
 #include "tests/unit/files_support.hpp"
+#include "training_run.hpp"
 
 namespace deltapipe {
 namespace {
 
-constexpr int kTokens = 6, kVocabulary = 19, kBlocks = 4;
-constexpr std::uint64_t kSamples = 22, kSeed = 5;
-
-/// Some samples are shorter than T.
-TokenDataset dataset() {
-  auto store = std::make_shared<TokenStore>(kVocabulary);
-  std::vector<std::int32_t> tokens;
-  std::uint32_t random = 3;
-  for (std::uint64_t i = 0; i < kSamples * kTokens + 1; ++i) {
-    random = random * 1664525u + 1013904223u;
-    tokens.push_back(static_cast<std::int32_t>((random >> 12) % kVocabulary));
-  }
-  store->append(tokens);
-  std::vector<TokenWindow> windows;
-  for (std::uint64_t id = 0; id < kSamples; ++id)
-    windows.push_back({id * kTokens, id % 5 == 4 ? 3 : kTokens});
-  return {store, windows, kTokens, 0};
-}
-
-std::unique_ptr<Model> small_model(bool freezes) {
-  NewModel shape;
-  shape.blocks = kBlocks;
-  shape.heads = 2;
-  shape.channels = 16;
-  shape.positions = kTokens;
-  shape.vocabulary = kVocabulary;
-  std::unique_ptr<Model> model = model_types().front().create(shape);
-  model->set_dropout({0.1, 0.1, 0.1});
-  std::set<std::string> frozen;
-  if (freezes)
-    for (const char* const pattern : {"wte", "wpe", "h.0", "h.2.attn"})
-      for (const std::string& name : matching_parameters(*model, pattern)) frozen.insert(name);
-  model->freeze(frozen);
-  return model;
-}
+using namespace test;
 
 PipelineOptions options_of(int stages, int replicas, bool spills, const std::string& directory) {
   PipelineOptions options;
@@ -76,76 +35,6 @@ PipelineOptions options_of(int stages, int replicas, bool spills, const std::str
   return options;
 }
 
-/// One rank's part of a run, all of it built from nothing.
-class Run {
- public:
-  explicit Run(const PipelineOptions& options, bool freezes = false)
-      : grid_(MPI_COMM_WORLD, options.pipeline.stages, options.pipeline.replicas),
-        progress_(MPI_COMM_WORLD),
-        model_(small_model(freezes)),
-        data_(dataset()),
-        planner_(data_, kSeed, true,
-                 {options.micro_batch_size, options.micro_batches, options.pipeline.replicas}) {
-    const std::vector<int> partition =
-        balanced_partition(kBlocks, grid_.stages(), model_->cost(kTokens));
-    stage_ = model_->make_stage(stage_part(partition, grid_.stage()));
-    stage_->parameters().allocate(true);
-    model_->initialise(kSeed, stage_->parameters());
-    PipelineShape shape = pipeline_shape(options, kVocabulary, kTokens, true);
-    shape.train_samples = data_.size();
-    shape.data_fingerprint = data_.fingerprint();
-    shape.first_trained_stage = first_trained_stage(*model_, partition);
-    pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
-    optimizer_ = std::make_unique<Optimizer<float>>(settings_, stage_->parameters());
-    totals_.seed = kSeed;
-    totals_.data_fingerprint = shape.data_fingerprint;
-    totals_.stages.resize(grid_.stages());
-  }
-  ~Run() { barrier(progress_, MPI_COMM_WORLD); }
-
-  void train(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      const std::uint64_t step = totals_.steps;
-      const StepPlan plan = planner_.plan(step, grid_.replica());
-      for (std::uint64_t later = step; later < step + 2; ++later)
-        if (later == step + 1 || i == 0)
-          pipeline_->prefetch(planner_.samples(later, grid_.replica()));
-      pipeline_->train_step(data_, plan, false, [&] {
-        losses_.push_back(pipeline_->loss_sum());
-        optimizer_->update(pipeline_->exec(), step, 1e-2, 1.0);
-        pipeline_->exec().fence();
-      });
-      ++totals_.steps;
-    }
-  }
-
-  std::vector<StatePart> state() { return training_state(*pipeline_, *optimizer_, totals_); }
-  const std::vector<double>& losses() const { return losses_; }
-  std::uint64_t steps_per_epoch() const { return planner_.steps_per_epoch(); }
-  std::string file_in(const std::string& directory) const {
-    return directory + "/rank" + std::to_string(grid_.rank()) + ".h5";
-  }
-
- private:
-  ProcessGrid grid_;
-  ProgressThread progress_;
-  std::unique_ptr<Model> model_;
-  TokenDataset data_;
-  StepPlanner planner_;
-  OptimizerSettings settings_;
-  RunTotals totals_;
-  std::unique_ptr<Stage<float>> stage_;
-  std::unique_ptr<Pipeline> pipeline_;
-  std::unique_ptr<Optimizer<float>> optimizer_;
-  std::vector<double> losses_;
-};
-
-int world_size() {
-  int size = 1;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  return size;
-}
-
 TEST_CASE("A run goes on from its written state with the same bits", "[restart]") {
   const int ranks = world_size();
   const int replicas = GENERATE(1, 2);
@@ -161,7 +50,7 @@ TEST_CASE("A run goes on from its written state with the same bits", "[restart]"
   std::vector<double> losses;
   int before = 0, after = 0;
   {
-    Run run(options, freezes);
+    TrainingRun run(options, freezes);
     // In the middle of the second epoch: samples have been visited once or twice.
     before = static_cast<int>(run.steps_per_epoch() + run.steps_per_epoch() / 2);
     after = static_cast<int>(run.steps_per_epoch()) + 1;
@@ -171,29 +60,21 @@ TEST_CASE("A run goes on from its written state with the same bits", "[restart]"
   }
   std::vector<double> resumed;
   {
-    Run run(options, freezes);
+    TrainingRun run(options, freezes);
     run.train(before);
     StateFileWriter writer(run.file_in(directory.path()));
     write_state(run.state(), writer);
     writer.close();
     resumed = run.losses();
   }
-  Run run(options, freezes);
+  TrainingRun run(options, freezes);
   StateFileReader reader(run.file_in(directory.path()));
   read_state(run.state(), reader);
   run.train(after);
   resumed.insert(resumed.end(), run.losses().begin(), run.losses().end());
   CHECK(resumed == losses);
   const StateContent end = state_in_memory(run.state());
-  REQUIRE(end.parts.size() == uninterrupted.parts.size());
-  for (std::size_t i = 0; i < end.parts.size(); ++i) {
-    INFO(end.parts[i].name);
-    REQUIRE(end.parts[i].items.size() == uninterrupted.parts[i].items.size());
-    for (std::size_t j = 0; j < end.parts[i].items.size(); ++j) {
-      INFO(end.parts[i].items[j].item.name);
-      CHECK((end.parts[i].items[j] == uninterrupted.parts[i].items[j]));
-    }
-  }
+  check_same(end, uninterrupted);
 }
 
 TEST_CASE("A state of a run that froze other parameters is refused", "[restart][frozen]") {
@@ -202,11 +83,11 @@ TEST_CASE("A state of a run that froze other parameters is refused", "[restart][
   const bool froze = GENERATE(false, true);
   StateContent content;
   {
-    Run run(options, froze);
+    TrainingRun run(options, froze);
     run.train(1);
     content = state_in_memory(run.state());
   }
-  Run run(options, !froze);
+  TrainingRun run(options, !froze);
   MemoryStateReader reader(content);
   int refused = 0;
   try {
@@ -224,7 +105,7 @@ TEST_CASE("A rank's list of state names all that it keeps", "[restart]") {
   const testing::TemporaryDirectory directory;
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  Run run(options_of(stages, 1, false, directory.path()));
+  TrainingRun run(options_of(stages, 1, false, directory.path()));
   std::vector<std::string> names;
   for (const StatePart& part : run.state()) names.push_back(part.name);
   std::vector<std::string> expected = {"parameters"};

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stages of a GPT-2 in one process: the product's programs and executor, without MPI and
-// codecs.
+// The stages of a GPT-2 in one process: the product's programs and executor, without MPI, and
+// without codecs unless the test brings them.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "comm/pipeline/executor.hpp"
@@ -80,6 +82,10 @@ class InProcessPipeline {
       optimizers_.push_back(std::make_unique<Optimizer<Real>>(settings, stages_[k]->parameters()));
     }
   }
+
+  /// What becomes of a micro-batch's activations at a boundary, in place; nothing at first.
+  using Boundary = std::function<void(int boundary, int micro_batch, const MatrixRef<Real>& x_BTC)>;
+  void set_boundary(Boundary boundary) { boundary_ = std::move(boundary); }
 
   int stage_count() const { return static_cast<int>(stages_.size()); }
   Gpt2Stage<Real>& stage(int k) { return *stages_[k]; }
@@ -286,6 +292,10 @@ class InProcessPipeline {
     const MatrixRef<Real> sent = contents(k, message);
     const Matrix<Real> copy("test::message", sent.extent(0), sent.extent(1));
     Kokkos::deep_copy(exec_, copy, sent);
+    if (message.wire == Wire::activation && boundary_) {
+      exec_.fence();
+      boundary_(message.boundary, message.micro_batch, copy);
+    }
     messages_[key_of(message)] = copy;
   }
   void receive(int k, const Transfer& message) {
@@ -330,6 +340,7 @@ class InProcessPipeline {
   /// Rows of the step's tokens to send, then their gradients; where the table is lent.
   Matrix<Real> embedding_gradient_UC_;
   std::map<std::tuple<Wire, int, int>, Matrix<Real>> messages_;
+  Boundary boundary_;
   bool training_ = true;
   int updates_ = 0;
   double real_targets_ = 1;

@@ -91,6 +91,7 @@ Settings unusual_settings() {
                 FirstVisit::quantize8,
                 2,
                 true};
+  s.evaluation = {{EvaluationMode::fp32, EvaluationMode::codec}, ChangesWithoutMemory::direct};
   s.cache = {MemoryStorage::bf16, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
   s.network.forward = {{1e8, 1e-3}, {123456789.125, 5e-5}};
   s.network.backward = {{0, 1.0 / 3}};
