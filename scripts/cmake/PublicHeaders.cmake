@@ -68,4 +68,5 @@ set(DELTAPIPE_PUBLIC_HEADERS
   models/model.hpp
   models/optimizer.hpp
   models/optimizer_settings.hpp
+  models/parameter_patterns.hpp
   models/partition.hpp)
