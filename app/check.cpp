@@ -246,6 +246,12 @@ void print_disk(const std::vector<DiskNeed>& needs) {
   print_warning_lines(warnings_of_disk(needs));
 }
 
+/// Positions take the fewer bytes the closer together they are; coded values take what they carry.
+const char* note_on_bytes(const CodecSettings& codec) {
+  const bool depends = sends_positions(codec) || (codec.entropy_coding && sends_codes(codec));
+  return depends ? ", at most" : "";
+}
+
 void print_wire(const Settings& settings, const ModelLayout& model) {
   const TrainingSettings& t = settings.training;
   const CodecShape shape{t.micro_batch_size, model.tokens, model.model->shape().channels};
@@ -269,14 +275,9 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
     const double later = static_cast<double>(codec->payload_bytes(crossing));
     const double step = t.micro_batches * settings.pipeline.replicas *
                         (later + static_cast<double>(sizeof(MessageHeader)));
-    // Positions take the fewer bytes the closer together they are; coded values take what they
-    // carry.
-    const bool depends = sends_positions(codec_settings) ||
-                         (codec_settings.entropy_coding && sends_codes(codec_settings));
-    const char* note = depends ? ", at most" : "";
     std::printf("# %-9s  %36sB  %7sB  %20sB%s\n", backward ? "backward" : "forward",
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
-                note);
+                note_on_bytes(codec_settings));
   }
 }
 
@@ -296,8 +297,7 @@ void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
   crossing.tokens.assign(samples, model.tokens);
   crossing.visits.assign(samples, 0);
   std::printf("# evaluations through the codec send %s a micro-batch and boundary%s\n",
-              text_of(codec->payload_bytes(crossing)).c_str(),
-              sends_positions(codec_settings) ? ", at most" : "");
+              text_of(codec->payload_bytes(crossing)).c_str(), note_on_bytes(codec_settings));
 }
 
 void print_cache(const char* where, const CacheNeed& need, const PipelineShape& shape) {

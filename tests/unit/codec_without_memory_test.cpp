@@ -105,6 +105,20 @@ TEST_CASE("changes evaluate as first visits", "[codec][evaluation]") {
   check_same(without_memory(settings, kFirstVisit), after_warmup(settings));
 }
 
+TEST_CASE("entropy-coded changes evaluate as first visits and directly", "[codec][evaluation]") {
+  CodecSettings settings = codec(CodecKind::delta, 3);
+  settings.entropy_coding = true;
+  settings.scale_rule = GENERATE(ScaleRule::max, ScaleRule::mse, ScaleRule::rms);
+  settings.first_visit =
+      GENERATE(FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8, FirstVisit::refine);
+  // Payloads count their groups of codes, of which changes have more.
+  const CodecSettings first = without_memory(settings, kFirstVisit);
+  CHECK(send(first, true).seen == send(after_warmup(settings), true).seen);
+  CodecSettings expected = after_warmup(settings);
+  expected.kind = CodecKind::quantize;
+  check_same(without_memory(settings, kDirect), expected);
+}
+
 TEST_CASE("changes evaluate directly as quantize and topk", "[codec][evaluation]") {
   CodecSettings settings = codec(CodecKind::delta, 4);
   settings.scale = GENERATE(ScaleKind::channel, ScaleKind::token, ScaleKind::tile);
