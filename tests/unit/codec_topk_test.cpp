@@ -85,22 +85,22 @@ const std::vector<Content>& contents() {
        [](std::mt19937& random, std::size_t i) {
          return normal(random, i) * (i / 97 % 20 == 3 ? 100.0f : 1.0f);
        }},
-      // Of large samples the first 256 of each 4,096 values tell how large the k-th is.
+      // Of large samples the first 256 of each 8,192 values tell how large the k-th is.
       {"large where they tell",
        [](std::mt19937& random, std::size_t i) {
-         return normal(random, i) * (i % 4096 < 256 ? 1000.0f : 1.0f);
+         return normal(random, i) * (i % 8192 < 256 ? 1000.0f : 1.0f);
        }},
       {"small where they tell",
        [](std::mt19937& random, std::size_t i) {
-         return normal(random, i) * (i % 4096 < 256 ? 0.001f : 1.0f);
+         return normal(random, i) * (i % 8192 < 256 ? 0.001f : 1.0f);
        }},
       {"zeros but where they tell",
        [](std::mt19937& random, std::size_t i) {
-         return i % 4096 < 256 ? normal(random, i) : 0.0f;
+         return i % 8192 < 256 ? normal(random, i) : 0.0f;
        }},
       {"zeros where they tell",
        [](std::mt19937& random, std::size_t i) {
-         return i % 4096 < 256 ? 0.0f : normal(random, i);
+         return i % 8192 < 256 ? 0.0f : normal(random, i);
        }},
   };
   return all;
