@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -284,6 +285,27 @@ TEST_CASE("random levels of topk's values are unbiased", "[codec][topk]") {
   }
   const double count = 2048.0 * kVisits;
   CHECK(std::abs(sum / count) < 5 * std::sqrt(sum2) / count);
+}
+
+TEST_CASE("an end of topk holds what it uses", "[codec][topk]") {
+  const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
+  CodecSettings settings = topk(0.1);
+  settings.error_feedback = true;
+  settings.feedback_kind = kind;
+  const CodecShape shape{2, 50, 80};
+  const std::size_t values = 2 * 50 * 80, chosen = values / 10;
+  const auto bytes_of = [&](std::optional<BoundarySide> side, const CodecSettings& codec) {
+    CodecShape end = shape;
+    end.side = side;
+    return make_codec(codec, end, MemoryStorage::fp16)->memory_bytes();
+  };
+  const std::size_t tables = bytes_of({}, {});  // codec none
+  const std::size_t receiver = bytes_of(BoundarySide::receiver, settings) - tables;
+  const std::size_t sender = bytes_of(BoundarySide::sender, settings) - tables;
+  CHECK(receiver <= 8 * chosen + 256);
+  CHECK(receiver >= 8 * chosen);  // positions and values
+  CHECK(sender >= 12 * values);   // candidates, their keys, what is chosen from
+  CHECK(sender <= bytes_of({}, settings) - tables);
 }
 
 TEST_CASE("topk is a contraction", "[codec][topk]") {
