@@ -80,6 +80,7 @@ int run(int rank, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   deltapipe::MpiSession mpi(&argc, &argv);
+  deltapipe::test::watch_without_fences();
   Kokkos::ScopeGuard kokkos(argc, argv);
   deltapipe::test::watch_kernel_labels();
   int failures = run(mpi.rank(), argc, argv);

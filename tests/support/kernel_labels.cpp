@@ -56,6 +56,15 @@ bool is_proper_label(const std::string& label) {
   return std::regex_match(label, proper);
 }
 
+void watch_without_fences() {
+#if KOKKOS_VERSION >= 40000
+  Kokkos::Tools::Experimental::set_request_tool_settings_callback(
+      [](std::uint32_t, Kokkos_Tools_ToolSettings* settings) {
+        settings->requires_global_fencing = false;
+      });
+#endif
+}
+
 void watch_kernel_labels() {
   namespace tools = Kokkos::Tools::Experimental;
   tools::set_begin_parallel_for_callback(see_for);

@@ -9,6 +9,10 @@
 
 namespace deltapipe::test {
 
+/// Before Kokkos' initialisation: watching does not wait, as tools do by default before and after
+/// each kernel, for all that runs anywhere.
+void watch_without_fences();
+
 /// Starts watching; between Kokkos' initialisation and its end.
 void watch_kernel_labels();
 

@@ -7,6 +7,7 @@
 #include "support/kernel_labels.hpp"
 
 int main(int argc, char** argv) {
+  deltapipe::test::watch_without_fences();
   Kokkos::ScopeGuard kokkos(argc, argv);
   deltapipe::test::watch_kernel_labels();
   const int failures = Catch::Session().run(argc, argv);
