@@ -67,15 +67,15 @@ struct ValueBuffers {
   }
 };
 
-/// Writes row r of `count` values, whose values are in buffers.x; the last one with padding. NaN is
+/// Writes row r of `count` values, which is x; the last one with padding. NaN is
 /// written as 0, infinities as the largest number or code. `a` and `sample` key random numbers.
 KOKKOS_INLINE_FUNCTION void write_values(const RowMember& team, const ValueCoding& coding,
                                          const RowArguments& a, std::uint64_t sample,
                                          std::uint32_t count, std::uint32_t r, int exponent,
-                                         const ValueBuffers& buffers, std::uint8_t* block) {
+                                         const float* x, const ValueBuffers& buffers,
+                                         std::uint8_t* block) {
   const int n = ValueCoding::width_of(count, r);
   const std::size_t first = static_cast<std::size_t>(r) * ValueCoding::kRow;
-  const float* x = buffers.x;
   if (coding.kind == ChosenValues::fp32) {
     float* values = reinterpret_cast<float*>(block) + first;
     row_for_synced(team, n, [=](int i) { values[i] = saturate(x[i], kMaxFloat); });
@@ -95,13 +95,13 @@ KOKKOS_INLINE_FUNCTION void write_values(const RowMember& team, const ValueCodin
     clear_block_end(team, block, coding.used_bytes_of(count));
 }
 
-/// buffers.row.work := row r as it is seen.
+/// work := row r as it is seen.
 KOKKOS_INLINE_FUNCTION void read_values(const RowMember& team, const ValueCoding& coding,
                                         std::uint32_t count, std::uint32_t r, int exponent,
-                                        const ValueBuffers& buffers, std::uint8_t* block) {
+                                        const ValueBuffers& buffers, std::uint8_t* block,
+                                        float* work) {
   const int n = ValueCoding::width_of(count, r);
   const std::size_t first = static_cast<std::size_t>(r) * ValueCoding::kRow;
-  float* work = buffers.row.work;
   if (coding.kind == ChosenValues::fp32) {
     const float* values = reinterpret_cast<const float*>(block) + first;
     row_for_synced(team, n, [=](int i) { work[i] = values[i]; });

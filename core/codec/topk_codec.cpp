@@ -62,6 +62,11 @@ struct SparseArguments {
   KOKKOS_INLINE_FUNCTION const std::uint32_t* positions_of(int b) const {
     return follows(b) ? forward.of(b) : chosen.of(b);
   }
+  KOKKOS_INLINE_FUNCTION std::uint32_t count_of(int b) const {
+    return follows(b) ? forward.count_G[b] : chosen.count_G[b];
+  }
+  /// Place of a sample's values among those of all positions.
+  KOKKOS_INLINE_FUNCTION std::size_t sent_of(int b) const { return b * chosen.stride; }
   /// What chosen.count_G has for a sample with so many positions.
   KOKKOS_INLINE_FUNCTION std::uint32_t held_count(int b, std::uint32_t count) const {
     return is_held && !is_sparse(b) ? ForwardMasks::kNoMask : count;
@@ -178,22 +183,22 @@ struct DropChosen {
   }
 };
 
+/// How many of some ascending positions are below another one.
+KOKKOS_INLINE_FUNCTION std::uint32_t places_below(const std::uint32_t* positions,
+                                                  std::uint32_t count, std::uint32_t position) {
+  std::uint32_t first = 0;
+  while (count > 0) {
+    const std::uint32_t half = count / 2;
+    const bool below = positions[first + half] < position;
+    first = below ? first + half + 1 : first;
+    count = below ? count - half - 1 : half;
+  }
+  return first;
+}
+
 /// merged := the positions of two lists that have none in common.
 struct MergePositions {
   Positions a, b, merged;
-
-  KOKKOS_INLINE_FUNCTION static std::uint32_t places_below(const std::uint32_t* positions,
-                                                           std::uint32_t count,
-                                                           std::uint32_t position) {
-    std::uint32_t first = 0;
-    while (count > 0) {
-      const std::uint32_t half = count / 2;
-      const bool below = positions[first + half] < position;
-      first = below ? first + half + 1 : first;
-      count = below ? count - half - 1 : half;
-    }
-    return first;
-  }
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int g = team.league_rank();
@@ -223,7 +228,7 @@ struct WriteHeaders {
     SampleHeader header{};
     if (size > 0) {
       const std::uint32_t* position = s.positions_of(b);
-      header.count = follows ? s.forward.count_G[b] : s.chosen.count_G[b];
+      header.count = s.count_of(b);
       const int count = static_cast<int>(header.count);
       const PositionCoding coding = follows ? PositionCoding{PositionFormat::forward, 0, 0}
                                             : choose_positions(team, position, count, size);
@@ -294,6 +299,7 @@ struct ChosenRow {
   SampleHeader header;
   int width;  ///< 0: no such row
   const std::uint32_t* position;
+  std::size_t place;  ///< of its values among those of all positions
   std::uint8_t* block;
 
   KOKKOS_INLINE_FUNCTION static ChosenRow of(const SparseArguments& s, int index, int rows) {
@@ -304,7 +310,9 @@ struct ChosenRow {
     row.width = row.r < ValueCoding::rows_of(row.header.count)
                     ? ValueCoding::width_of(row.header.count, row.r)
                     : 0;
-    row.position = s.positions_of(row.b) + static_cast<std::size_t>(row.r) * ValueCoding::kRow;
+    const std::size_t first = static_cast<std::size_t>(row.r) * ValueCoding::kRow;
+    row.position = s.positions_of(row.b) + first;
+    row.place = s.sent_of(row.b) + first;
     row.block = s.a.payload + s.block_B[row.b] + std::size_t{4} * row.header.words;
     return row;
   }
@@ -312,7 +320,8 @@ struct ChosenRow {
 
 struct WriteValues {
   SparseArguments s;
-  int rows;  ///< of values a sample, at most
+  int rows;                    ///< of values a sample, at most
+  const float* chosen_values;  ///< as the positions lie; null: to be taken from y
   const float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
@@ -321,57 +330,48 @@ struct WriteValues {
     const ValueBuffers buffers = ValueBuffers::of(team);
     const float* values = y + s.first_of(row.b);
     const std::uint32_t* position = row.position;
-    float* x = buffers.x;
-    row_for_synced(team, row.width, [=](int i) { x[i] = values[position[i]]; });
+    float* taken = buffers.x;
+    const float* x = taken;
+    if (chosen_values == nullptr || s.follows(row.b))
+      row_for_synced(team, row.width, [=](int i) { taken[i] = values[position[i]]; });
+    else
+      x = chosen_values + row.place;
     write_values(team, s.values, s.a, s.a.samples[row.b].id, row.header.count, row.r,
-                 row.header.exponent, buffers, row.block);
+                 row.header.exponent, x, buffers, row.block);
   }
 };
 
-/// At the chosen positions y := y + (what was sent), up to the largest numbers, or y - (that).
-struct AddValues {
+/// sent := what was sent of the chosen positions, as they lie.
+struct ReadValues {
   SparseArguments s;
   int rows;
-  bool adds;
+  float* sent;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const ChosenRow row = ChosenRow::of(s, team.league_rank(), rows);
+    if (row.width == 0) return;
+    const ValueBuffers buffers = ValueBuffers::of(team);
+    read_values(team, s.values, row.header.count, row.r, row.header.exponent, buffers, row.block,
+                sent + row.place);
+  }
+};
+
+/// At the chosen positions y := y - (what was sent).
+struct SubtractValues {
+  SparseArguments s;
+  int rows;
   float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const ChosenRow row = ChosenRow::of(s, team.league_rank(), rows);
     if (row.width == 0) return;
     const ValueBuffers buffers = ValueBuffers::of(team);
-    read_values(team, s.values, row.header.count, row.r, row.header.exponent, buffers, row.block);
+    float* sent = buffers.row.work;
+    read_values(team, s.values, row.header.count, row.r, row.header.exponent, buffers, row.block,
+                sent);
     float* values = y + s.first_of(row.b);
     const std::uint32_t* position = row.position;
-    const float* sent = buffers.row.work;
-    if (adds)
-      row_for(team, row.width,
-              [=](int i) { values[position[i]] = changed(values[position[i]], 1.0f, sent[i]); });
-    else
-      row_for(team, row.width, [=](int i) { values[position[i]] -= sent[i]; });
-  }
-};
-
-/// y := what the receiver has before values are added: memories or zeros. Padding becomes zeros,
-/// and so do the rows of samples that are not there.
-template <class M>
-struct LoadMemories {
-  SparseArguments s;
-  float* y;
-
-  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
-    const int index = team.league_rank();
-    const int n = s.a.channels;
-    const int b = index / s.a.tokens;
-    const bool is_there = b < s.a.sample_count;
-    if (is_there && !s.is_sparse(b)) return;
-    float* row = y + static_cast<std::size_t>(index) * n;
-    if (std::is_same_v<M, NoMemory> || !is_there || !s.uses_memory(b) ||
-        index % s.a.tokens >= s.a.samples[b].tokens) {
-      row_for(team, n, [=](int c) { row[c] = 0.0f; });
-      return;
-    }
-    const RowBuffers buffers = RowBuffers::of(team, n);
-    load_scaled<M>(team, s.row_of(index), row, buffers.codes);
+    row_for(team, row.width, [=](int i) { values[position[i]] -= sent[i]; });
   }
 };
 
@@ -394,19 +394,62 @@ KOKKOS_FORCEINLINE_FUNCTION void store_row(const RowMember& team, const SparseAr
   M::store(team, record, work, buffers.codes);
 }
 
-/// Memories := y, which the receiver sees; the sender also adds the sums of x - y.
+/// y := what the receiver sees: memories or zeros and, up to the largest numbers, what was sent.
+/// Padding becomes zeros, and so do the rows of samples that are not there. The sender also adds
+/// the sums of x - y, and memories become y.
 template <class M>
-struct StoreMemories {
+struct SeeRows {
   SparseArguments s;
-  const float* x;  ///< null at the receiver
-  const float* y;
+  const float* sent;  ///< as the positions lie
+  const float* x;     ///< null at the receiver
+  float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
-    store_row<M>(team, s, [&](int index, const MemoryRow& record, const RowBuffers& buffers) {
-      const std::size_t first = static_cast<std::size_t>(index) * record.channels;
-      if (x != nullptr) add_row_sums(team, s.a, index, x + first, y + first);
-      store_scaled<M>(team, record, y + first, buffers.work, buffers.codes);
-    });
+    const int index = team.league_rank();
+    const int n = s.a.channels;
+    const int b = index / s.a.tokens;
+    const int t = index % s.a.tokens;
+    const bool is_there = b < s.a.sample_count;
+    if (is_there && !s.is_sparse(b)) return;
+    const std::size_t first = static_cast<std::size_t>(index) * n;
+    float* row = y + first;
+    const bool is_valid = is_there && t < s.a.samples[b].tokens;
+    if (std::is_same_v<M, NoMemory> || !is_valid || !s.uses_memory(b)) {
+      row_for_synced(team, n, [=](int c) { row[c] = 0.0f; });
+    } else {
+      const RowBuffers buffers = RowBuffers::of(team, n);
+      load_scaled<M>(team, s.row_of(index), row, buffers.codes);
+    }
+    if (!is_there) return;
+    if (is_valid)
+      add_sent(team, b, static_cast<std::uint32_t>(t) * static_cast<std::uint32_t>(n), row);
+    const float* wanted = x == nullptr ? nullptr : x + first;
+    if (wanted != nullptr && is_valid) add_row_sums(team, s.a, index, wanted, row);
+    if constexpr (!std::is_same_v<M, NoMemory>)
+      store_row<M>(team, s, [&](int, const MemoryRow& record, const RowBuffers& buffers) {
+        store_scaled<M>(team, record, row, buffers.work, buffers.codes);
+      });
+  }
+
+  /// Positions of a row are side by side.
+  KOKKOS_INLINE_FUNCTION void add_sent(const RowMember& team, int b, std::uint32_t first,
+                                       float* row) const {
+    const std::uint32_t* position = s.positions_of(b);
+    const std::uint32_t count = s.count_of(b);
+    const std::uint32_t end = first + static_cast<std::uint32_t>(s.a.channels);
+    const std::uint32_t begin = places_below(position, count, first);
+    const float* values = sent + s.sent_of(b);
+    const auto add = [=](std::uint32_t i) {
+      float* value = row + (position[i] - first);
+      *value = changed(*value, 1.0f, values[i]);
+    };
+    if constexpr (kHostExecution) {
+      for (std::uint32_t i = begin; i < count && position[i] < end; ++i) add(i);
+    } else {
+      const std::uint32_t rest = places_below(position + begin, count - begin, end);
+      row_for_synced(team, static_cast<int>(rest),
+                     [=](int i) { add(begin + static_cast<std::uint32_t>(i)); });
+    }
   }
 };
 
@@ -452,19 +495,6 @@ struct CountNonfinite {
                                               [=](int c) { return is_nonfinite(x[c]) ? 1u : 0u; });
     RowSums* sums = s.a.sums + index;
     Kokkos::single(Kokkos::PerTeam(team), [=]() { sums->nonfinite += count; });
-  }
-};
-
-struct AddSums {
-  SparseArguments s;
-  const float* y;
-
-  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
-    const int index = team.league_rank();
-    const int b = index / s.a.tokens;
-    if (!s.is_sparse(b) || index % s.a.tokens >= s.a.samples[b].tokens) return;
-    const std::size_t first = static_cast<std::size_t>(index) * s.a.channels;
-    add_row_sums(team, s.a, index, s.a.x + first, y + first);
   }
 };
 
@@ -556,14 +586,15 @@ class TopKCodec final
         refinement_(settings),
         values_(ValueCoding::of(settings)),
         record_bytes_(keeps == Keeps::nothing ? 0 : record_bytes_of<M>(shape)),
-        most_(count_of_part(part_, static_cast<std::uint32_t>(shape.tokens) *
-                                       static_cast<std::uint32_t>(shape.channels))),
+        most_(count_of_part(part_, values_of_sample())),
         selection_(shape.encodes() ? shape.max_samples : 0, values_of(1)),
         chosen_(shape.max_samples, most_),
         y_(uninitialized("deltapipe::TopKCodec::values"),
            shape.encodes() ? values_of(shape.max_samples) : 0),
         group_B_(uninitialized("deltapipe::TopKCodec::groups"), shape.max_samples),
         block_B_(uninitialized("deltapipe::TopKCodec::blocks"), shape.max_samples),
+        sent_(uninitialized("deltapipe::TopKCodec::sent"),
+              shape.decodes() || !mixes_ ? shape.max_samples * most_ : 0),
         result_("deltapipe::TopKCodec::result", 2),
         host_result_("deltapipe::TopKCodec::host_result", 2) {
     if (!mixes_ || !shape.encodes()) return;
@@ -573,7 +604,14 @@ class TopKCodec final
   }
 
   bool waits() const override { return true; }
-  void share(std::shared_ptr<ForwardMasks> masks) override { masks_ = std::move(masks); }
+  void share(std::shared_ptr<ForwardMasks> masks) override {
+    masks_ = std::move(masks);
+    if (!follows_ || !masks_) return;
+    const std::size_t most =
+        std::max<std::size_t>(most_, count_of_part(masks_->part(), values_of_sample()));
+    chosen_ = PositionLists(shape_.max_samples, most);
+    sent_ = Vector<float>(uninitialized("deltapipe::TopKCodec::sent"), shape_.max_samples * most);
+  }
   RecordLayout record() const override {
     if (keeps == Keeps::errors) return {.sender_bytes = record_bytes_};
     if (keeps == Keeps::memory) return {.shared_bytes = record_bytes_};
@@ -588,8 +626,8 @@ class TopKCodec final
   std::size_t memory_bytes() const override {
     return Base::memory_bytes() + selection_.memory_bytes() + chosen_.memory_bytes() +
            others_.memory_bytes() + both_.memory_bytes() + bytes_of_view(y_) +
-           bytes_of_view(offered_) + bytes_of_view(group_B_) + bytes_of_view(block_B_) +
-           bytes_of_view(result_) + bytes_of_view(host_result_) +
+           bytes_of_view(offered_) + bytes_of_view(sent_) + bytes_of_view(group_B_) +
+           bytes_of_view(block_B_) + bytes_of_view(result_) + bytes_of_view(host_result_) +
            (follows_ && masks_ ? masks_->memory_bytes() : 0);
   }
 
@@ -597,6 +635,7 @@ class TopKCodec final
   std::size_t values_of(int count) const {
     return static_cast<std::size_t>(count) * shape_.tokens * shape_.channels;
   }
+  std::uint32_t values_of_sample() const { return static_cast<std::uint32_t>(values_of(1)); }
   bool is_sparse(int format) const {
     return Base::formats().format[format].kind == RowKind::sparse;
   }
@@ -644,9 +683,8 @@ class TopKCodec final
             positions_, is_held_,        forward_, block_B_.data()};
   }
   int value_rows() const {
-    const auto size = static_cast<std::uint32_t>(values_of(1));
-    const double part = follows_ ? std::max(part_, masks_->part()) : part_;
-    return static_cast<int>(ValueCoding::rows_of(count_of_part(part, size)));
+    const std::size_t most = chosen_.view().stride;
+    return static_cast<int>(ValueCoding::rows_of(static_cast<std::uint32_t>(most)));
   }
   /// Where the crossing's positions go or come from.
   void find_positions() {
@@ -686,7 +724,7 @@ class TopKCodec final
                          PlaceBlocks{s, sparse_begin(), result_.data()});
     Kokkos::parallel_for("deltapipe::TopKCodec::write_positions", by_sample, WritePositions{s});
     Kokkos::parallel_for("deltapipe::TopKCodec::write_values", by_value_row(exec, a),
-                         WriteValues{s, value_rows(), values});
+                         WriteValues{s, value_rows(), mixes_ ? nullptr : sent_.data(), values});
     keep(exec, s);
     release_positions();
     Kokkos::deep_copy(exec, host_result_, result_);
@@ -707,7 +745,7 @@ class TopKCodec final
       choose_mixed(exec, s);
     } else if (!forward_has_all_) {
       make_groups(exec, s, Share::all, nullptr);
-      selection_.select(exec, s.a.sample_count, group_B_.data(), values, s.chosen);
+      selection_.select(exec, s.a.sample_count, group_B_.data(), values, s.chosen, sent_.data());
     }
     return values;
   }
@@ -752,19 +790,25 @@ class TopKCodec final
   /// Brings the sender's records and sums up to date.
   void keep(const ExecSpace& exec, const SparseArguments& s) {
     if (keeps == Keeps::nothing && !s.a.measure) return;
-    if constexpr (keeps != Keeps::errors)
-      load_memories(exec, s, s.a.sample_count * s.a.tokens, y_.data());
-    Kokkos::parallel_for("deltapipe::TopKCodec::add_values", by_value_row(exec, s.a),
-                         AddValues{s, value_rows(), keeps != Keeps::errors, y_.data()});
-    if constexpr (keeps == Keeps::nothing)
-      Kokkos::parallel_for("deltapipe::TopKCodec::add_sums", by_row(exec, s.a),
-                           AddSums{s, y_.data()});
-    if constexpr (keeps == Keeps::errors)
+    if constexpr (keeps != Keeps::errors) {
+      see(exec, s, s.a.sample_count * s.a.tokens, s.a.x, y_.data());
+    } else {
+      Kokkos::parallel_for("deltapipe::TopKCodec::subtract_values", by_value_row(exec, s.a),
+                           SubtractValues{s, value_rows(), y_.data()});
       Kokkos::parallel_for("deltapipe::TopKCodec::store_errors", by_row(exec, s.a),
                            StoreErrors<M>{s, s.a.x, y_.data()});
-    if constexpr (keeps == Keeps::memory)
-      Kokkos::parallel_for("deltapipe::TopKCodec::store_memories", by_row(exec, s.a),
-                           StoreMemories<M>{s, s.a.x, y_.data()});
+    }
+  }
+
+  /// y := what the receiver sees, and so memories; x: null at the receiver.
+  void see(const ExecSpace& exec, const SparseArguments& s, int rows, const float* x, float* y) {
+    using Seen = std::conditional_t<keeps == Keeps::memory, M, NoMemory>;
+    if (sparse_samples() > 0)
+      Kokkos::parallel_for("deltapipe::TopKCodec::read_values", by_value_row(exec, s.a),
+                           ReadValues{s, value_rows(), sent_.data()});
+    Kokkos::parallel_for("deltapipe::TopKCodec::see_rows",
+                         row_policy(exec, rows, 2 * RowBuffers::bytes(shape_.channels)),
+                         SeeRows<Seen>{s, sent_.data(), x, y});
   }
 
   std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing, const RowArguments& a,
@@ -788,23 +832,10 @@ class TopKCodec final
 
   void run_decode(const ExecSpace& exec, int rows, const RowArguments& a) override {
     if (has_dense_samples()) Base::run_decode(exec, rows, a);
-    const SparseArguments s = sparse(a);
-    load_memories(exec, s, rows, a.x);
-    if (sparse_samples() == 0) return;
-    Kokkos::parallel_for("deltapipe::TopKCodec::decode", by_value_row(exec, a),
-                         AddValues{s, value_rows(), true, a.x});
-    if constexpr (keeps == Keeps::memory)
-      Kokkos::parallel_for("deltapipe::TopKCodec::store_memories", by_row(exec, a),
-                           StoreMemories<M>{s, nullptr, a.x});
+    see(exec, sparse(a), rows, nullptr, a.x);
     release_positions();
   }
 
-  void load_memories(const ExecSpace& exec, const SparseArguments& s, int rows, float* y) const {
-    using Seen = std::conditional_t<keeps == Keeps::memory, M, NoMemory>;
-    Kokkos::parallel_for("deltapipe::TopKCodec::load_memories",
-                         row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
-                         LoadMemories<Seen>{s, y});
-  }
   RowPolicy by_row(const ExecSpace& exec, const RowArguments& a) const {
     return row_policy(exec, a.sample_count * a.tokens, RowBuffers::bytes(shape_.channels));
   }
@@ -818,7 +849,7 @@ class TopKCodec final
   const Refinement refinement_;
   const ValueCoding values_;
   const std::size_t record_bytes_;
-  const std::size_t most_;  ///< positions of a sample
+  const std::size_t most_;  ///< positions of a sample that are its own
   std::shared_ptr<ForwardMasks> masks_;
   TopKSelection selection_;
   PositionLists chosen_;
@@ -831,6 +862,7 @@ class TopKCodec final
   PositionLists others_{1, 0}, both_{1, 0};  ///< EF-mixed
   Vector<TopKGroup> group_B_;
   Vector<std::uint64_t> block_B_;
+  Vector<float> sent_;  ///< values of the chosen positions: the sender's, then as they are seen
   Vector<std::uint64_t> result_;  ///< length of a payload; whether it is wrong
   HostVector<std::uint64_t> host_result_;
 };

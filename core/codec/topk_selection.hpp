@@ -70,9 +70,9 @@ class TopKSelection {
 
   /// For each of the groups (in device memory) the positions of the min(k, values that are neither
   /// zero nor NaN) values of largest magnitude; an infinity counts as the largest number.
-  /// Asynchronous on exec.
+  /// chosen_values, unless null, gets their values, as the positions lie. Asynchronous on exec.
   void select(const ExecSpace& exec, int groups, const TopKGroup* group_G, const float* values,
-              const Positions& chosen);
+              const Positions& chosen, float* chosen_values = nullptr);
   /// NaN and infinities of each group of the last selection.
   const std::uint32_t* nonfinite_G() const { return nonfinite_G_.data(); }
   /// Bits of the largest finite magnitude among each group's candidates of the last selection; of
@@ -90,7 +90,7 @@ class TopKSelection {
   Vector<std::uint32_t> least_G_;       ///< smallest key of candidates
   Vector<std::uint32_t> again_G_;       ///< whether that left too few
   Vector<std::uint16_t> candidates_;    ///< places in their chunk of values that may be among the k
-  Vector<std::uint32_t> keys_;          ///< of the candidates
+  Vector<std::uint32_t> keys_;          ///< bits of the candidates
   Vector<std::uint16_t> undecided_;     ///< those where lower bits decide
   Vector<std::uint32_t> chunk_counts_;  ///< some for each chunk of each group
   Vector<std::uint32_t> nonfinite_G_;
