@@ -21,6 +21,7 @@ CodecSettings plain_codes(CodecSettings settings) {
   settings.scale_rule = ScaleRule::max;
   settings.entropy_coding = false;
   settings.error_feedback = false;
+  settings.prediction = Prediction::none;
   return settings;
 }
 

@@ -36,6 +36,11 @@ enum class ChosenValues { fp32, fp16, codes };
 /// largest |e|.
 enum class FeedbackKind { ef, ef21, mixed };
 
+/// What both ends of a boundary expect a sample's values to have become since its last visit, which
+/// only the difference to is sent. none: what they were. linear: a linear map of them, which the
+/// sender fits to what it has seen change and sends from time to time.
+enum class Prediction { none, linear };
+
 /// Range of CodecSettings::rms_step.
 inline constexpr double kLeastRmsStep = 0.01;
 inline constexpr double kLargestRmsStep = 16;
@@ -68,6 +73,8 @@ struct CodecSettings {
   ScaleRule scale_rule = ScaleRule::max;
   double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
   bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
+  Prediction prediction = Prediction::none;  ///< for delta
+  int prediction_interval = 8;  ///< steps between two maps, at least; one is sent if it pays
 
   bool operator==(const CodecSettings&) const = default;
 };

@@ -16,14 +16,17 @@
 
 namespace deltapipe::test {
 
-struct EndsCase {
-  CodecSettings settings;
-  MemoryStorage storage;
-};
-
 inline constexpr CodecShape kEndsShape{3, 4, 77};
 inline constexpr int kEndsSamples = 5;
 inline constexpr int kEndsSteps = 6;
+
+struct EndsCase {
+  CodecSettings settings;
+  MemoryStorage storage;
+  CodecShape shape = kEndsShape;
+  int steps = kEndsSteps;
+  bool drifts = false;  ///< activations change by a map that all samples have in common
+};
 
 /// Entropy coding with every rule for scales.
 inline std::vector<EndsCase> coded_ends_cases() {
@@ -44,6 +47,28 @@ inline std::vector<EndsCase> coded_ends_cases() {
           settings.first_visit = cases.size() % 2 == 0 ? FirstVisit::quantize8 : FirstVisit::refine;
           if (!contradiction_in(settings)) cases.push_back({settings, storage});
         }
+  return cases;
+}
+
+/// Prediction with every storage, and with ways to send changes in between.
+inline std::vector<EndsCase> predicted_ends_cases() {
+  std::vector<EndsCase> cases;
+  for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                             MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2})
+    for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile}) {
+      CodecSettings settings;
+      settings.kind = CodecKind::delta;
+      settings.bits = 4 + static_cast<int>(cases.size()) % 4;
+      settings.scale = scale;
+      settings.tile = 24;
+      settings.rounding = cases.size() % 5 == 1 ? Rounding::stochastic : Rounding::nearest;
+      settings.entropy_coding = cases.size() % 2 == 1;
+      if (settings.entropy_coding && scale == ScaleKind::tile) settings.scale_rule = ScaleRule::rms;
+      settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::refine : FirstVisit::quantize8;
+      settings.prediction = Prediction::linear;
+      settings.prediction_interval = 2;
+      cases.push_back({settings, storage, {3, 16, 77}, 32, true});
+    }
   return cases;
 }
 
@@ -72,6 +97,8 @@ inline std::vector<EndsCase> ends_cases() {
           }
   const std::vector<EndsCase> coded = coded_ends_cases();
   cases.insert(cases.end(), coded.begin(), coded.end());
+  const std::vector<EndsCase> predicted = predicted_ends_cases();
+  cases.insert(cases.end(), predicted.begin(), predicted.end());
   return cases;
 }
 
@@ -89,17 +116,27 @@ inline float ends_value(std::uint64_t sample, int step, int t, int c) {
          (noise(place * 64) + 0.25f * noise(place * 64 + 1 + static_cast<std::uint64_t>(step)));
 }
 
+/// Activations of a sample that drift: the changes of all samples are one map of what they were.
+inline float drifting_value(std::uint64_t sample, int step, int t, int c, int channels) {
+  const auto moved = static_cast<float>(step) * 0.2f;
+  return ends_value(sample, 0, t, c) +
+         moved *
+             (0.5f * ends_value(sample, 0, t, c) + ends_value(sample, 0, t, (c + 1) % channels)) +
+         moved;
+}
+
 /// Samples of a step: three, at the last step two; each is first seen at another step.
-inline Crossing ends_visit(int step, std::vector<std::uint32_t>& visits_of_sample) {
+inline Crossing ends_visit(const EndsCase& test, int step,
+                           std::vector<std::uint32_t>& visits_of_sample) {
   Crossing visit;
   visit.seed = 7;
   visit.step = static_cast<std::uint64_t>(step) + (1ull << 40);
   visit.boundary = 2;
-  const int samples = step + 1 == kEndsSteps ? 2 : 3;
+  const int samples = step + 1 == test.steps ? 2 : 3;
   for (int b = 0; b < samples; ++b) {
     const int sample = (step * 2 + b) % kEndsSamples;
     visit.sample_ids.push_back(static_cast<std::uint64_t>(sample) + (1ull << 33));
-    visit.tokens.push_back(sample == 1 ? 0 : 4 - sample % 3);
+    visit.tokens.push_back(sample == 1 ? 0 : test.shape.tokens - sample % 3);
     visit.visits.push_back(visits_of_sample[sample]++);
   }
   return visit;
@@ -108,10 +145,11 @@ inline Crossing ends_visit(int step, std::vector<std::uint32_t>& visits_of_sampl
 class End {
  public:
   explicit End(const EndsCase& test)
-      : codec(make_codec(test.settings, kEndsShape, test.storage)),
+      : test_(test),
+        codec(make_codec(test.settings, test.shape, test.storage)),
         pool("deltapipe::Test::pool", codec->record().bytes(BoundarySide::sender) * kEndsSamples),
-        x_BTC("deltapipe::Test::x", kEndsShape.max_samples * kEndsShape.tokens,
-              kEndsShape.channels),
+        x_BTC("deltapipe::Test::x", test.shape.max_samples * test.shape.tokens,
+              test.shape.channels),
         payload("deltapipe::Test::payload", codec->max_payload_bytes()) {
     Kokkos::deep_copy(pool, garbage++);  // a first visit reads nothing of it
   }
@@ -127,11 +165,11 @@ class End {
     auto host = Kokkos::create_mirror_view(x_BTC);
     for (std::size_t row = 0; row < host.extent(0); ++row)
       for (std::size_t c = 0; c < host.extent(1); ++c) {
-        const std::size_t b = row / kEndsShape.tokens;
-        const int t = static_cast<int>(row % kEndsShape.tokens);
+        const std::size_t b = row / test_.shape.tokens;
+        const int t = static_cast<int>(row % test_.shape.tokens);
         const bool valid = b < visit.sample_ids.size() && t < visit.tokens[b];
         host(row, c) =
-            valid ? ends_value(visit.sample_ids[b], step, t, static_cast<int>(c)) : std::nanf("");
+            valid ? value(visit.sample_ids[b], step, t, static_cast<int>(c)) : std::nanf("");
       }
     Kokkos::deep_copy(x_BTC, host);
     const std::size_t bytes = codec->encode(ExecSpace(), visit, x_BTC, records(visit), payload);
@@ -148,9 +186,15 @@ class End {
     Kokkos::fence();
   }
 
+  float value(std::uint64_t sample, int step, int t, int c) const {
+    return test_.drifts ? drifting_value(sample, step, t, c, test_.shape.channels)
+                        : ends_value(sample, step, t, c);
+  }
+
   std::uint64_t hash_of_records() const { return hash_of(pool); }
   std::uint64_t hash_of_activations() const { return hash_of(x_BTC); }
 
+  EndsCase test_;
   std::unique_ptr<Codec> codec;
   DeviceBytes pool;
   Activations x_BTC;
@@ -177,8 +221,8 @@ inline EndsRun run_sender(const EndsCase& test) {
   End end(test);
   EndsRun run;
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
-  for (int step = 0; step < kEndsSteps; ++step) {
-    const auto bytes = end.send(ends_visit(step, visits), step);
+  for (int step = 0; step < test.steps; ++step) {
+    const auto bytes = end.send(ends_visit(test, step, visits), step);
     std::uint8_t length[8];
     const std::uint64_t size = bytes.size();
     std::memcpy(length, &size, sizeof length);
@@ -194,8 +238,8 @@ inline EndsRun run_receiver(const EndsCase& test, const std::vector<std::uint8_t
   EndsRun run;
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
   std::size_t at = 0;
-  for (int step = 0; step < kEndsSteps; ++step) {
-    const Crossing visit = ends_visit(step, visits);
+  for (int step = 0; step < test.steps; ++step) {
+    const Crossing visit = ends_visit(test, step, visits);
     std::uint64_t size = 0;
     if (at + sizeof size > stream.size()) return run;
     std::memcpy(&size, stream.data() + at, sizeof size);
