@@ -252,12 +252,16 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
     const double first = static_cast<double>(codec->payload_bytes(crossing));
     // A refined first visit takes several; later ones are all alike.
     std::fill(crossing.visits.begin(), crossing.visits.end(), 1000u);
+    const double with_map = static_cast<double>(codec->payload_bytes(crossing));
+    crossing.micro_batch = 1;  // a map for predictions comes in the first one, of some steps
     const double later = static_cast<double>(codec->payload_bytes(crossing));
-    const double step = t.micro_batches * settings.pipeline.replicas *
-                        (later + static_cast<double>(sizeof(MessageHeader)));
+    const double step = settings.pipeline.replicas *
+                        (t.micro_batches * (later + static_cast<double>(sizeof(MessageHeader))) +
+                         (with_map - later) / codec_settings.prediction_interval);
     // Positions take the fewer bytes the closer together they are; coded values take what they
-    // carry.
+    // carry; maps are sent when they pay.
     const bool depends = sends_positions(codec_settings) ||
+                         codec_settings.prediction != Prediction::none ||
                          (codec_settings.entropy_coding && sends_codes(codec_settings));
     const char* note = depends ? ", at most" : "";
     std::printf("# %-9s  %36sB  %7sB  %20sB%s\n", backward ? "backward" : "forward",
