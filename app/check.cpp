@@ -246,9 +246,11 @@ void print_disk(const std::vector<DiskNeed>& needs) {
   print_warning_lines(warnings_of_disk(needs));
 }
 
-/// Positions take the fewer bytes the closer together they are; coded values take what they carry.
+/// Positions take the fewer bytes the closer together they are; coded values take what they carry;
+/// maps are sent when they pay.
 const char* note_on_bytes(const CodecSettings& codec) {
-  const bool depends = sends_positions(codec) || (codec.entropy_coding && sends_codes(codec));
+  const bool depends = sends_positions(codec) || codec.prediction != Prediction::none ||
+                       (codec.entropy_coding && sends_codes(codec));
   return depends ? ", at most" : "";
 }
 
@@ -261,6 +263,7 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
   for (const bool backward : {false, true}) {
     const CodecSettings& codec_settings = backward ? settings.backward : settings.forward;
     const std::unique_ptr<Codec> codec = make_codec(codec_settings, shape, settings.cache.storage);
+    codec->share(make_forward_masks(settings.forward, settings.backward, shape, 1));
     Crossing crossing;
     crossing.kind = backward ? CrossingKind::gradient : CrossingKind::activation;
     crossing.epoch = codec_settings.warmup_epochs;
@@ -272,9 +275,12 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
     const double first = static_cast<double>(codec->payload_bytes(crossing));
     // A refined first visit takes several; later ones are all alike.
     std::fill(crossing.visits.begin(), crossing.visits.end(), 1000u);
+    const double with_map = static_cast<double>(codec->payload_bytes(crossing));
+    crossing.micro_batch = 1;  // a map for predictions comes in the first one, of some steps
     const double later = static_cast<double>(codec->payload_bytes(crossing));
-    const double step = t.micro_batches * settings.pipeline.replicas *
-                        (later + static_cast<double>(sizeof(MessageHeader)));
+    const double step = settings.pipeline.replicas *
+                        (t.micro_batches * (later + static_cast<double>(sizeof(MessageHeader))) +
+                         (with_map - later) / codec_settings.prediction_interval);
     std::printf("# %-9s  %36sB  %7sB  %20sB%s\n", backward ? "backward" : "forward",
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
                 note_on_bytes(codec_settings));

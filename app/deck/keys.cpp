@@ -317,6 +317,14 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
                                {"refine", FirstVisit::refine}}),
         "how delta and topk_delta send a sample that has no memory yet; refine: it and the next "
         "visit in bits, at least 4, with a scale per tile");
+    add("prediction",
+        choice(c.prediction, {{"none", Prediction::none}, {"linear", Prediction::linear}}),
+        "for delta: linear: changes are counted from what a linear map makes of a sample's memory, "
+        "which the sender fits to the changes of the last steps: what training does to all samples "
+        "alike is not sent again and again");
+    add("prediction_interval", Integer{&c.prediction_interval, 1, 1'000'000},
+        "steps between two maps, C x C values of 8 bits, at least; a map is sent only if it saves "
+        "more than it takes");
   }
   add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
   add("error_feedback", feedback_choice(c),

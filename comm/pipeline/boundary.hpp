@@ -105,8 +105,8 @@ class BoundaryEnd {
   void measure_errors(bool on) { codecs_.training()->measure_errors(on); }
   CodecStatistics take_codec_statistics();
   ActivationCache* cache() { return cache_.get(); }
-  /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records. Codecs
-  /// themselves keep nothing from one crossing to the next.
+  /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records: codecs
+  /// without them keep nothing from one crossing to the next.
   std::vector<StatePart> state();
 
  protected:

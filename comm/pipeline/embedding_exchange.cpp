@@ -22,6 +22,7 @@ CodecSettings plain_codes(CodecSettings settings) {
   settings.entropy_coding = false;
   settings.error_feedback = false;
   settings.positions = ChosenPositions::largest;
+  settings.prediction = Prediction::none;
   return settings;
 }
 

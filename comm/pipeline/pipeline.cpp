@@ -82,6 +82,11 @@ void StepMeasurements::fill(StepRecord& record) const {
                                        self.direction(b, backward, signal2)));
       d.wire_seconds.push_back(self.direction(b, backward, wire) / replicas_);
     }
+  for (int b = 0; b + 1 < stages_; ++b) {
+    const double change = self.direction(b, false, change2);
+    record.forward_predicted.push_back(change > 0 ? 1 - self.direction(b, false, rest2) / change
+                                                  : std::numeric_limits<double>::quiet_NaN());
+  }
   record.tied_row_bytes = static_cast<std::uint64_t>(self.tied(false, bytes));
   record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied(true, bytes));
   record.collective_bytes = static_cast<std::uint64_t>(self.collectives());
@@ -450,6 +455,8 @@ void Pipeline::take_measurements(StepMeasurements& into) {
         static_cast<double>(end->take_statistics().bytes);
     into.direction(boundary, backward, M::error2) += codec.error2;
     into.direction(boundary, backward, M::signal2) += codec.signal2;
+    into.direction(boundary, backward, M::change2) += codec.change2;
+    into.direction(boundary, backward, M::rest2) += codec.rest2;
   };
   // The receiver knows when a message arrived.
   const auto received = [&](auto& end, int boundary, bool backward) {

@@ -37,7 +37,7 @@ struct StepMeasurements {
   double& stage(int stage, StageValue value) {
     return values_[kStageValues * stage + static_cast<std::size_t>(value)];
   }
-  enum Field { bytes, error2, signal2, wire, fields };
+  enum Field { bytes, error2, signal2, change2, rest2, wire, fields };
   double& direction(int boundary, bool backward, Field field);
   /// Tied rows, which go backward from the last stage to the first, and their gradients.
   double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }

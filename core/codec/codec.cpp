@@ -55,6 +55,8 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
   require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
   require(settings.rms_step >= kLeastRmsStep && settings.rms_step <= kLargestRmsStep, "rms_step",
           settings.rms_step, "use 0.01 to 1.9");
+  require(settings.prediction_interval >= 1, "prediction_interval", settings.prediction_interval,
+          "use 1 or more steps");
   require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");
   if (sends_positions(settings)) {
     require(settings.topk > 0 && settings.topk <= 1, "topk", settings.topk,
@@ -92,6 +94,12 @@ class WarmupCodec final : public Codec {
                                : main_->payload_bytes(crossing);
   }
   void share(std::shared_ptr<ForwardMasks> masks) override { main_->share(std::move(masks)); }
+  void write_state(StateWriter& writer, const ExecSpace& exec) const override {
+    main_->write_state(writer, exec);
+  }
+  void read_state(StateReader& reader, const ExecSpace& exec) override {
+    main_->read_state(reader, exec);
+  }
   bool waits() const override { return warmup_->waits() || main_->waits(); }
   std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                      const MemoryRecords& records, DeviceBytes payload) override {
@@ -119,6 +127,8 @@ class WarmupCodec final : public Codec {
     sum.signal2 += main.signal2;
     sum.elements += main.elements;
     sum.nonfinite += main.nonfinite;
+    sum.change2 += main.change2;
+    sum.rest2 += main.rest2;
     return sum;
   }
 
@@ -173,6 +183,7 @@ std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShap
   const bool is_exact = settings.kind == CodecKind::none || settings.kind == CodecKind::row_sparse;
   if (settings.warmup_epochs == 0 || is_exact) return main;
   CodecSettings warmup = with_first_visit(settings, FirstVisit::fp32);
+  warmup.prediction = Prediction::none;
   if (!has_shared_memory(settings)) warmup.kind = CodecKind::none;
   return std::make_unique<WarmupCodec>(settings, make(warmup, shape, storage), std::move(main));
 }

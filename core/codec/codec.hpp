@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/base/crossing.hpp"
+#include "core/base/state.hpp"
 #include "core/base/views.hpp"
 #include "core/codec/records.hpp"
 #include "core/codec/settings.hpp"
@@ -39,6 +40,9 @@ struct CodecStatistics {
   double signal2 = 0;           ///< sum x^2
   std::uint64_t elements = 0;   ///< elements that error2 and signal2 cover
   std::uint64_t nonfinite = 0;  ///< NaN and infinite inputs; never in error2 and signal2
+  // Codecs that predict changes, of samples with a memory m from which p was predicted:
+  double change2 = 0;  ///< sum (x - m)^2
+  double rest2 = 0;    ///< sum (x - p)^2
 
   /// sqrt(error2 / signal2); 0 for no signal.
   double relative_rms_error() const;
@@ -83,6 +87,11 @@ class Codec {
   virtual void decode(const ExecSpace& exec, const Crossing& crossing, DeviceBytes payload,
                       std::size_t payload_bytes, const MemoryRecords& records,
                       Activations x_BTC) = 0;
+
+  /// What the codec itself keeps from one crossing to the next, as items of a part of the end's
+  /// state; records are not among them.
+  virtual void write_state(StateWriter&, const ExecSpace&) const {}
+  virtual void read_state(StateReader&, const ExecSpace&) {}
 
   /// Whether encode sums error2 and signal2; costs another pass over the rows. Off at first.
   virtual void measure_errors(bool on) = 0;

@@ -55,6 +55,10 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
   }
   if (has_feedback(settings)) add(1 + static_cast<std::uint64_t>(settings.feedback_kind));
   if (delta) add(static_cast<std::uint64_t>(settings.first_visit));
+  if (settings.prediction != Prediction::none) {
+    add(static_cast<std::uint64_t>(settings.prediction) + 16);
+    add(static_cast<std::uint64_t>(settings.prediction_interval));
+  }
   if (has_shared_memory(settings)) add(static_cast<std::uint64_t>(storage));
   add(static_cast<std::uint64_t>(shape.tokens));
   add(static_cast<std::uint64_t>(shape.channels));
@@ -173,6 +177,7 @@ std::size_t RowCodec::encode(const ExecSpace& exec, const Crossing& crossing, Ac
   const std::size_t most = payload_bytes(crossing);
   check(crossing, x_BTC, records, BoundarySide::sender, payload, most);
   if (crossing.sample_ids.empty()) return most;
+  crossing_ = &crossing;
   const std::size_t bytes = run_encode(
       exec, arguments(exec, crossing, x_BTC, records, BoundarySide::sender, payload), most);
   DELTAPIPE_ASSERT(bytes <= most, "a payload is longer than announced");
@@ -203,6 +208,7 @@ void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceByt
   DELTAPIPE_ASSERT(shape_.decodes(), "the codec is a sender's");
   const std::size_t most = payload_bytes(crossing);
   if (bytes > most) refuse_length(crossing, bytes, "at most " + std::to_string(most));
+  crossing_ = &crossing;
   check(crossing, x_BTC, records, BoundarySide::receiver, payload, bytes);
   const RowArguments arguments =
       this->arguments(exec, crossing, x_BTC, records, BoundarySide::receiver, payload);
@@ -214,7 +220,7 @@ void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceByt
 CodecStatistics RowCodec::take_statistics(const ExecSpace& exec) {
   Kokkos::deep_copy(exec, host_sums_N_, sums_N_);
   exec.fence();
-  CodecStatistics total;
+  CodecStatistics total = take_more_statistics();
   for (std::size_t row = 0; row < host_sums_N_.extent(0); ++row) {
     const RowSums& sums = host_sums_N_(row);
     total.error2 += sums.error2;

@@ -60,6 +60,8 @@ struct RowArguments {
   std::uint8_t* payload;
   std::uint8_t* codes;  ///< of rows whose codes are not packed, one byte each (CodeStreams)
   RowSums* sums;        ///< one a row
+  /// Rows that changes are counted from, where those are not the records' rows; else null.
+  const float* starts;
   bool measure;
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction
   std::uint32_t step;  ///< low half; the high half is in key
@@ -115,8 +117,12 @@ class RowCodec : public Codec {
     return payload_bytes(crossing);
   }
 
-  /// The crossing at hand, and its entries.
+  /// What RowSums have no place for, since the last call.
+  virtual CodecStatistics take_more_statistics() { return {}; }
+
+  /// In run_encode, run_decode and expected_bytes: the crossing at hand.
   const Crossing& crossing() const { return *crossing_; }
+  /// Entries of the crossing at hand.
   const std::vector<SampleEntry>& samples() const { return entries_; }
 
   const CodecShape shape_;
@@ -133,8 +139,8 @@ class RowCodec : public Codec {
 
   const std::uint32_t id_;
   bool measure_ = false;
-  SampleTable table_;
   const Crossing* crossing_ = nullptr;
+  SampleTable table_;
   std::vector<SampleEntry> entries_;
   Vector<RowSums> sums_N_;
   HostVector<RowSums> host_sums_N_;

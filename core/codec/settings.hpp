@@ -40,6 +40,11 @@ enum class FeedbackKind { ef, ef21, mixed };
 /// activations were sent, whatever their magnitude (arXiv 2401.07788); no positions travel then.
 enum class ChosenPositions { largest, forward };
 
+/// What both ends of a boundary expect a sample's values to have become since its last visit, which
+/// only the difference to is sent. none: what they were. linear: a linear map of them, which the
+/// sender fits to what it has seen change and sends from time to time.
+enum class Prediction { none, linear };
+
 /// Range of CodecSettings::rms_step. With step s no group of values errs by more than s^2 / 4 of
 /// its square, on average where rounding is stochastic, and a constant group errs by so much: from
 /// 2 on, less the 2^-8 by which steps are rounded up, it would be sent as zeros, whatever its
@@ -78,6 +83,8 @@ struct CodecSettings {
   ScaleRule scale_rule = ScaleRule::max;
   double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
   bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
+  Prediction prediction = Prediction::none;  ///< for delta
+  int prediction_interval = 8;  ///< steps between two maps, at least; one is sent if it pays
 
   bool operator==(const CodecSettings&) const = default;
 };

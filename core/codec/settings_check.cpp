@@ -107,6 +107,13 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                        "set entropy_coding = false, or use codec = \"quantize\" or "
                        "\"delta\"",
                    .keys = {"entropy_coding"}};
+  if (settings.prediction != Prediction::none && settings.kind != CodecKind::delta)
+    return Mistake{.what = "only changes that travel as codes are predicted",
+                   .value = std::string("codec = \"") +
+                            kCodecKindNames[static_cast<std::size_t>(settings.kind)] +
+                            "\", prediction = \"linear\"",
+                   .remedy = "set prediction = \"none\", or use codec = \"delta\"",
+                   .keys = {"prediction", "codec"}};
   if (!sends_codes(settings)) return std::nullopt;
   if (const auto mistake = contradiction_in_scales(settings)) return mistake;
   if (settings.bits != 1 || settings.scale_rule == ScaleRule::rms) return std::nullopt;

@@ -237,6 +237,10 @@ class StepTable {
                     "relative RMS error of the codec of their gradients; NaN: not measured"}),
         forward_(group, "forward", static_cast<std::size_t>(layout.boundaries())),
         backward_(group, "backward", static_cast<std::size_t>(layout.boundaries())),
+        forward_predicted_(group,
+                           {"forward_predicted", "1",
+                            "share of the squared changes that prediction took away; NaN: none"},
+                           static_cast<std::size_t>(layout.boundaries())),
         stages_(group, static_cast<std::size_t>(layout.stages)) {}
 
   void add(const StepRecord& record) {
@@ -253,6 +257,7 @@ class StepTable {
     tied_gradient_error_.add(record.tied_gradient_error);
     forward_.add(record.forward);
     backward_.add(record.backward);
+    forward_predicted_.add(record.forward_predicted);
     stages_.add(record.stages);
     ++waiting_;
   }
@@ -272,6 +277,7 @@ class StepTable {
     tied_gradient_error_.store(rows);
     forward_.store(rows);
     backward_.store(rows);
+    forward_predicted_.store(rows);
     stages_.store(rows);
   }
 
@@ -289,6 +295,7 @@ class StepTable {
   Reals tied_gradient_error_;
   DirectionColumns forward_;
   DirectionColumns backward_;
+  Reals forward_predicted_;
   StageColumns stages_;
   std::uint64_t waiting_ = 0;
 };

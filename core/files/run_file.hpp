@@ -92,6 +92,9 @@ struct StepRecord {
   std::uint64_t samples = 0;
   DirectionRecord forward;
   DirectionRecord backward;
+  /// Share of the squared changes of samples with memories that prediction took away before they
+  /// were sent; NaN: nothing was predicted. layout.boundaries() entries.
+  std::vector<double> forward_predicted;
   /// Tied embeddings: token rows from the last stage to the first, and their gradients back.
   std::uint64_t tied_row_bytes = 0;
   std::uint64_t tied_gradient_bytes = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Payloads with entropy-coded values. An input's first bytes choose settings and shape; then either
-// the rest is a payload, or it changes one that an encoder wrote. What a codec refuses changes
-// nothing.
+// Payloads with entropy-coded values, and with maps for predictions. An input's first bytes choose
+// settings and shape; then either the rest is a payload, or it changes one that an encoder wrote.
+// What a codec refuses changes nothing.
 #include <array>
 #include <cstring>
 #include <map>
@@ -19,6 +19,10 @@ namespace {
 constexpr int kSettings = 16;
 constexpr std::uint8_t kUntouched = 0x5a;
 
+bool predicts(int i) {
+  return i % 8 == 5;
+}
+
 CodecSettings settings_of(int i) {
   CodecSettings settings;
   settings.kind = i % 2 == 0 ? CodecKind::quantize : CodecKind::delta;
@@ -29,6 +33,10 @@ CodecSettings settings_of(int i) {
   settings.rms_step = 0.2;
   settings.first_visit = i % 4 == 1 ? FirstVisit::refine : FirstVisit::quantize8;
   settings.entropy_coding = true;
+  if (predicts(i)) {
+    settings.prediction = Prediction::linear;
+    settings.prediction_interval = 1;
+  }
   return settings;
 }
 
@@ -96,6 +104,14 @@ const std::vector<std::uint8_t>& encoded(Ends& ends, int settings, const Crossin
   return bytes;
 }
 
+/// A map that predicts no change, instead of the word that says that none comes.
+void add_map(std::vector<std::uint8_t>& bytes, int channels) {
+  const std::size_t c = channels;
+  bytes.resize(bytes.size() - std::min(bytes.size(), sizeof(std::uint32_t)));
+  bytes.resize(bytes.size() + 16 * c + c * c);
+  bytes.insert(bytes.end(), {2, 0, 0, 0});
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
@@ -116,6 +132,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     bytes.assign(data + 4, data + size);
   } else {
     bytes = encoded(ends, i, crossing, data[1], data[3] % 4);
+    if (predicts(i) && data[2] % 4 == 3) add_map(bytes, ends.shape.channels);
     // Place in two bytes, from the front or from the back, and what is there instead.
     for (std::size_t at = 4; at + 3 <= size && !bytes.empty(); at += 3) {
       const std::size_t place = data[at] | static_cast<std::size_t>(data[at + 1] & 0x7f) << 8;

@@ -25,6 +25,8 @@ PipelineOptions options_of(int stages, int replicas, bool spills, const std::str
   options.forward.bits = 3;
   options.forward.first_visit = FirstVisit::refine;  // the first two visits differ from later ones
   options.forward.rounding = Rounding::stochastic;
+  options.forward.prediction = Prediction::linear;
+  options.forward.prediction_interval = 2;
   options.backward.kind = CodecKind::quantize;
   options.backward.bits = 4;
   options.backward.error_feedback = true;

@@ -16,15 +16,18 @@
 
 namespace deltapipe::test {
 
+inline constexpr CodecShape kEndsShape{3, 4, 77};
+inline constexpr int kEndsSamples = 5;
+inline constexpr int kEndsSteps = 6;
+
 struct EndsCase {
   CodecSettings settings;
   MemoryStorage storage;
   double scale = 1;  ///< Crossing::scale of the first step; another one at each
+  CodecShape shape = kEndsShape;
+  int steps = kEndsSteps;
+  bool drifts = false;  ///< activations change by a map that all samples have in common
 };
-
-inline constexpr CodecShape kEndsShape{3, 4, 77};
-inline constexpr int kEndsSamples = 5;
-inline constexpr int kEndsSteps = 6;
 
 /// Entropy coding with every rule for scales.
 inline std::vector<EndsCase> coded_ends_cases() {
@@ -92,6 +95,28 @@ inline std::vector<EndsCase> feedback_ends_cases() {
   return cases;
 }
 
+/// Prediction with every storage, and with ways to send changes in between.
+inline std::vector<EndsCase> predicted_ends_cases() {
+  std::vector<EndsCase> cases;
+  for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                             MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2})
+    for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile}) {
+      CodecSettings settings;
+      settings.kind = CodecKind::delta;
+      settings.bits = 4 + static_cast<int>(cases.size()) % 4;
+      settings.scale = scale;
+      settings.tile = 24;
+      settings.rounding = cases.size() % 5 == 1 ? Rounding::stochastic : Rounding::nearest;
+      settings.entropy_coding = cases.size() % 2 == 1;
+      if (settings.entropy_coding && scale == ScaleKind::tile) settings.scale_rule = ScaleRule::rms;
+      settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::refine : FirstVisit::quantize8;
+      settings.prediction = Prediction::linear;
+      settings.prediction_interval = 2;
+      cases.push_back({settings, storage, 1, {3, 16, 77}, 32, true});
+    }
+  return cases;
+}
+
 /// Storages, first visits, bits, scales, roundings and levels, mixed so that each pair occurs; and
 /// the cases above.
 inline std::vector<EndsCase> ends_cases() {
@@ -116,7 +141,7 @@ inline std::vector<EndsCase> ends_cases() {
             if (contradiction_in(settings)) ++settings.bits;
             cases.push_back({settings, storage});
           }
-  for (const auto& others : {coded_ends_cases(), feedback_ends_cases()})
+  for (const auto& others : {coded_ends_cases(), feedback_ends_cases(), predicted_ends_cases()})
     cases.insert(cases.end(), others.begin(), others.end());
   return cases;
 }
@@ -135,19 +160,28 @@ inline float ends_value(std::uint64_t sample, int step, int t, int c) {
          (noise(place * 64) + 0.25f * noise(place * 64 + 1 + static_cast<std::uint64_t>(step)));
 }
 
+/// Activations of a sample that drift: the changes of all samples are one map of what they were.
+inline float drifting_value(std::uint64_t sample, int step, int t, int c, int channels) {
+  const auto moved = static_cast<float>(step) * 0.2f;
+  return ends_value(sample, 0, t, c) +
+         moved *
+             (0.5f * ends_value(sample, 0, t, c) + ends_value(sample, 0, t, (c + 1) % channels)) +
+         moved;
+}
+
 /// Samples of a step: three, at the last step two; each is first seen at another step.
-inline Crossing ends_visit(int step, std::vector<std::uint32_t>& visits_of_sample,
-                           double scale = 1) {
+inline Crossing ends_visit(const EndsCase& test, int step,
+                           std::vector<std::uint32_t>& visits_of_sample) {
   Crossing visit;
-  visit.scale = scale == 1 ? 1 : scale / (step + 1);
+  visit.scale = test.scale == 1 ? 1 : test.scale / (step + 1);
   visit.seed = 7;
   visit.step = static_cast<std::uint64_t>(step) + (1ull << 40);
   visit.boundary = 2;
-  const int samples = step + 1 == kEndsSteps ? 2 : 3;
+  const int samples = step + 1 == test.steps ? 2 : 3;
   for (int b = 0; b < samples; ++b) {
     const int sample = (step * 2 + b) % kEndsSamples;
     visit.sample_ids.push_back(static_cast<std::uint64_t>(sample) + (1ull << 33));
-    visit.tokens.push_back(sample == 1 ? 0 : 4 - sample % 3);
+    visit.tokens.push_back(sample == 1 ? 0 : test.shape.tokens - sample % 3);
     visit.visits.push_back(visits_of_sample[sample]++);
   }
   return visit;
@@ -156,10 +190,11 @@ inline Crossing ends_visit(int step, std::vector<std::uint32_t>& visits_of_sampl
 class End {
  public:
   explicit End(const EndsCase& test)
-      : codec(make_codec(test.settings, kEndsShape, test.storage)),
+      : test_(test),
+        codec(make_codec(test.settings, test.shape, test.storage)),
         pool("deltapipe::Test::pool", codec->record().bytes(BoundarySide::sender) * kEndsSamples),
-        x_BTC("deltapipe::Test::x", kEndsShape.max_samples * kEndsShape.tokens,
-              kEndsShape.channels),
+        x_BTC("deltapipe::Test::x", test.shape.max_samples * test.shape.tokens,
+              test.shape.channels),
         payload("deltapipe::Test::payload", codec->max_payload_bytes()) {
     Kokkos::deep_copy(pool, garbage);  // a first visit reads nothing of it
     Kokkos::deep_copy(payload, garbage++);
@@ -176,11 +211,11 @@ class End {
     auto host = Kokkos::create_mirror_view(x_BTC);
     for (std::size_t row = 0; row < host.extent(0); ++row)
       for (std::size_t c = 0; c < host.extent(1); ++c) {
-        const std::size_t b = row / kEndsShape.tokens;
-        const int t = static_cast<int>(row % kEndsShape.tokens);
+        const std::size_t b = row / test_.shape.tokens;
+        const int t = static_cast<int>(row % test_.shape.tokens);
         const bool valid = b < visit.sample_ids.size() && t < visit.tokens[b];
         host(row, c) =
-            valid ? ends_value(visit.sample_ids[b], step, t, static_cast<int>(c)) : std::nanf("");
+            valid ? value(visit.sample_ids[b], step, t, static_cast<int>(c)) : std::nanf("");
       }
     Kokkos::deep_copy(x_BTC, host);
     const std::size_t bytes = codec->encode(ExecSpace(), visit, x_BTC, records(visit), payload);
@@ -197,12 +232,18 @@ class End {
     Kokkos::fence();
   }
 
+  float value(std::uint64_t sample, int step, int t, int c) const {
+    return test_.drifts ? drifting_value(sample, step, t, c, test_.shape.channels)
+                        : ends_value(sample, step, t, c);
+  }
+
   /// Of what both ends keep.
   std::uint64_t hash_of_records() const {
     return codec->record().shared_bytes > 0 ? hash_of(pool) : 0;
   }
   std::uint64_t hash_of_activations() const { return hash_of(x_BTC); }
 
+  EndsCase test_;
   std::unique_ptr<Codec> codec;
   DeviceBytes pool;
   Activations x_BTC;
@@ -229,8 +270,8 @@ inline EndsRun run_sender(const EndsCase& test) {
   End end(test);
   EndsRun run;
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
-  for (int step = 0; step < kEndsSteps; ++step) {
-    const auto bytes = end.send(ends_visit(step, visits, test.scale), step);
+  for (int step = 0; step < test.steps; ++step) {
+    const auto bytes = end.send(ends_visit(test, step, visits), step);
     std::uint8_t length[8];
     const std::uint64_t size = bytes.size();
     std::memcpy(length, &size, sizeof length);
@@ -246,8 +287,8 @@ inline EndsRun run_receiver(const EndsCase& test, const std::vector<std::uint8_t
   EndsRun run;
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
   std::size_t at = 0;
-  for (int step = 0; step < kEndsSteps; ++step) {
-    const Crossing visit = ends_visit(step, visits, test.scale);
+  for (int step = 0; step < test.steps; ++step) {
+    const Crossing visit = ends_visit(test, step, visits);
     std::uint64_t size = 0;
     if (at + sizeof size > stream.size()) return run;
     std::memcpy(&size, stream.data() + at, sizeof size);

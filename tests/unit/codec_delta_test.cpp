@@ -265,7 +265,7 @@ TEST_CASE("a payload of the wrong length is an error with boundary and step") {
   const EndsCase test{delta(3), MemoryStorage::fp16};
   End sender(test), receiver(test);
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
-  const Crossing visit = ends_visit(0, visits);
+  const Crossing visit = ends_visit(test, 0, visits);
   std::vector<std::uint8_t> bytes = sender.send(visit, 0);
   const std::size_t right = bytes.size();
   bytes.resize(right + 4);

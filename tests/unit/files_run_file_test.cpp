@@ -57,6 +57,7 @@ StepRecord step_record(std::uint64_t step, int stages) {
       direction->wire_seconds.push_back(0.1);
     }
   }
+  record.forward_predicted.assign(boundaries, 0.25);
   for (int s = 0; s < stages; ++s) {
     StageRecord& stage = record.stages.emplace_back();
     for (std::size_t i = 0; i < kStageValues; ++i)
