@@ -177,7 +177,6 @@ std::size_t RowCodec::encode(const ExecSpace& exec, const Crossing& crossing, Ac
   const std::size_t most = payload_bytes(crossing);
   check(crossing, x_BTC, records, BoundarySide::sender, payload, most);
   if (crossing.sample_ids.empty()) return most;
-  crossing_ = &crossing;
   const std::size_t bytes = run_encode(
       exec, arguments(exec, crossing, x_BTC, records, BoundarySide::sender, payload), most);
   DELTAPIPE_ASSERT(bytes <= most, "a payload is longer than announced");
@@ -208,7 +207,6 @@ void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceByt
   DELTAPIPE_ASSERT(shape_.decodes(), "the codec is a sender's");
   const std::size_t most = payload_bytes(crossing);
   if (bytes > most) refuse_length(crossing, bytes, "at most " + std::to_string(most));
-  crossing_ = &crossing;
   check(crossing, x_BTC, records, BoundarySide::receiver, payload, bytes);
   const RowArguments arguments =
       this->arguments(exec, crossing, x_BTC, records, BoundarySide::receiver, payload);
