@@ -158,7 +158,7 @@ std::vector<Case> cases() {
     s.scale = ScaleKind::tile;
     s.bits = 8;
   });
-  add("delta rms 2 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 2); });
+  add("delta rms 1.9 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 1.9); });
   add("delta rms 1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 1); });
   add("delta rms 0.1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 0.1); });
   add("quantize 4 tile coded", [&](CodecSettings& s) {
