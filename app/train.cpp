@@ -421,7 +421,7 @@ class Trainer {
       display_->line("epoch " + number_text("%.2f", epoch) + ": " + validation_loss(mode) + " " +
                      number_text("%.4f", figures.loss) + ", perplexity " +
                      number_text("%.3f", figures.perplexity));
-      evaluation_bytes_[static_cast<std::size_t>(mode)] += wire_bytes(figures);
+      totals_.evaluation_bytes[static_cast<std::size_t>(mode)] += wire_bytes(figures);
     }
     if (run_file_)
       run_file_->append(
@@ -484,7 +484,7 @@ class Trainer {
       std::printf("%-28s %s (perplexity %s)", validation_loss(mode),
                   number_text("%.4f", figures.loss).c_str(),
                   number_text("%.3f", figures.perplexity).c_str());
-      const std::uint64_t bytes = evaluation_bytes_[static_cast<std::size_t>(mode)];
+      const std::uint64_t bytes = totals_.evaluation_bytes[static_cast<std::size_t>(mode)];
       if (bytes > 0)
         std::printf(", all evaluations %sB on the wire",
                     with_prefix(static_cast<double>(bytes)).c_str());
@@ -540,7 +540,6 @@ class Trainer {
   RunTotals totals_;
   std::vector<RankMemoryRecord> memory_;  ///< rank 0
   std::optional<Evaluations> last_evaluation_;
-  std::array<std::uint64_t, 2> evaluation_bytes_{};  ///< by EvaluationMode, of the whole run
 };
 
 }  // namespace

@@ -167,13 +167,13 @@ void check_boundary(const CodecSettings& c, const std::string& section) {
   const std::string rounding = section + ".rounding", feedback = section + ".error_feedback";
   const std::string what = section + ": " + mistake->what;
   const bool mixed = c.error_feedback && c.feedback_kind == FeedbackKind::mixed;
-  if (c.error_feedback && (!has_feedback(c) || (mixed && !sends_positions(c))))
-    refuse({feedback}, what, mistake->value, mistake->remedy);
   if (!mistake->keys.empty()) {
     std::vector<std::string> keys;
     for (const std::string& key : mistake->keys) keys.push_back(section + "." + key);
     refuse(std::move(keys), what, mistake->value, mistake->remedy);
   }
+  if (c.error_feedback && (!has_feedback(c) || (mixed && !sends_positions(c))))
+    refuse({feedback}, what, mistake->value, mistake->remedy);
   if (sends_positions(c) && c.scale != ScaleKind::tile)
     refuse({section + ".scale"}, what, mistake->value, mistake->remedy);
   refuse({bits, levels, rounding}, what, mistake->value, mistake->remedy);

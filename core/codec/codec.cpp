@@ -9,6 +9,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/random.hpp"
+#include "core/codec/forward_masks.hpp"
 #include "core/codec/row_codec.hpp"
 #include "core/codec/settings_check.hpp"
 
@@ -93,7 +94,10 @@ class WarmupCodec final : public Codec {
     return is_warmup(crossing) ? warmup_->payload_bytes(as_first(crossing))
                                : main_->payload_bytes(crossing);
   }
-  void share(std::shared_ptr<ForwardMasks> masks) override { main_->share(std::move(masks)); }
+  void share(std::shared_ptr<ForwardMasks> masks) override {
+    masks_ = masks;
+    main_->share(std::move(masks));
+  }
   void write_state(StateWriter& writer, const ExecSpace& exec) const override {
     main_->write_state(writer, exec);
   }
@@ -104,6 +108,7 @@ class WarmupCodec final : public Codec {
   std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                      const MemoryRecords& records, DeviceBytes payload) override {
     if (!is_warmup(crossing)) return main_->encode(exec, crossing, x_BTC, records, payload);
+    leave_masks(crossing);
     clear(exec, records, BoundarySide::sender);
     return warmup_->encode(exec, as_first(crossing), x_BTC, records, payload);
   }
@@ -113,6 +118,7 @@ class WarmupCodec final : public Codec {
       main_->decode(exec, crossing, payload, bytes, records, x_BTC);
       return;
     }
+    leave_masks(crossing);
     clear(exec, records, BoundarySide::receiver);
     warmup_->decode(exec, as_first(crossing), payload, bytes, records, x_BTC);
   }
@@ -134,6 +140,10 @@ class WarmupCodec final : public Codec {
 
  private:
   bool is_warmup(const Crossing& crossing) const { return crossing.epoch < epochs_; }
+  /// Gradients have no use for their activations' positions.
+  void leave_masks(const Crossing& crossing) const {
+    if (masks_) masks_->release(crossing);
+  }
   /// A first visit sets the memory to what was sent.
   static Crossing as_first(Crossing crossing) {
     std::fill(crossing.visits.begin(), crossing.visits.end(), 0u);
@@ -153,6 +163,7 @@ class WarmupCodec final : public Codec {
   const double epochs_;
   const std::unique_ptr<Codec> warmup_;
   const std::unique_ptr<Codec> main_;
+  std::shared_ptr<ForwardMasks> masks_;
   std::uint32_t id_;
 };
 
@@ -184,6 +195,7 @@ std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShap
   if (settings.warmup_epochs == 0 || is_exact) return main;
   CodecSettings warmup = with_first_visit(settings, FirstVisit::fp32);
   warmup.prediction = Prediction::none;
+  warmup.positions = ChosenPositions::largest;
   if (!has_shared_memory(settings)) warmup.kind = CodecKind::none;
   return std::make_unique<WarmupCodec>(settings, make(warmup, shape, storage), std::move(main));
 }

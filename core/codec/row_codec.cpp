@@ -51,7 +51,7 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
   if (sends_positions(settings)) {
     add(std::bit_cast<std::uint64_t>(settings.topk));
     add(static_cast<std::uint64_t>(settings.values));
-    if (follows_forward(settings)) add(1);
+    if (follows_forward(settings)) add(8);
   }
   if (has_feedback(settings)) add(1 + static_cast<std::uint64_t>(settings.feedback_kind));
   if (delta) add(static_cast<std::uint64_t>(settings.first_visit));

@@ -370,7 +370,7 @@ class Compressed(support.TestCase):
         positions = run.steps["forward_bytes"][:, 0] - run.steps["backward_bytes"][:, 0]
         self.assertTrue((positions > values * 3 / 32).all(), (positions, values))
         self.assertTrue((positions < values * 6 / 32).all(), (positions, values))
-        three = self.train(deck, "mask-3", 3)
+        three = self.train(deck, "mask-3", 3, ["pipeline.stages=3"])
         self.assertLess(three.losses[-3:].mean(), three.losses[:3].mean() - 0.1)
         own = self.train(deck, "mask-own", 2, ["boundary.backward.positions=largest"])
         self.assertNotEqual(own.losses.tobytes(), run.losses.tobytes())

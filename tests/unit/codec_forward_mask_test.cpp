@@ -198,6 +198,27 @@ TEST_CASE("gradients after a warm-up of activations have their own positions",
   }
 }
 
+TEST_CASE("a warm-up of gradients leaves the masks of their activations", "[codec][topk][mask]") {
+  CodecSettings gradients = following(topk(0.2));
+  gradients.warmup_epochs = 1;
+  const bool ef21 = GENERATE(false, true);
+  if (ef21) gradients = with_feedback(gradients, FeedbackKind::ef21);
+  TwoWayLink link(topk(0.1), gradients);
+  for (const double epoch : {0.0, 1.0})
+    for (std::uint32_t m = 0; m < 3; ++m) {
+      const std::uint64_t step = epoch < 1 ? 0 : 1;
+      for (CodecLink* direction : {&link.forward, &link.backward}) {
+        direction->crossing.epoch = epoch;
+        direction->crossing.step = step;
+        direction->crossing.micro_batch = m;
+      }
+      link.forward.cross({m}, tokens_of({m}), rows_of({m}, 0));
+      const Floats back = link.backward.cross({m}, tokens_of({m}), rows_of({m}, 9));
+      const Floats g = values_of(m, 9);
+      if (epoch < 1) CHECK(sample_of(back, 0, g.size()) == g);
+    }
+}
+
 TEST_CASE("a gradient that is no number at a given position", "[codec][topk][mask][hostile]") {
   const auto values = GENERATE(ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes);
   const int kind = GENERATE(0, 1, 2);
@@ -276,6 +297,9 @@ TEST_CASE("contradictions of positions", "[codec][topk][mask]") {
   const auto alone = make_codec(following(topk(0.1)), shape, MemoryStorage::fp32);
   const auto plain = make_codec(topk(0.1), shape, MemoryStorage::fp32);
   CHECK(alone->id() != plain->id());
+  const auto feedback =
+      make_codec(with_feedback(topk(0.1), FeedbackKind::ef), shape, MemoryStorage::fp32);
+  CHECK(alone->id() != feedback->id());
   const auto before = alone->memory_bytes();
   const auto masks = make_forward_masks(topk(0.5), following(topk(0.1)), shape, 3);
   alone->share(masks);
