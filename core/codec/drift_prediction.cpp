@@ -295,12 +295,12 @@ double DriftPrediction::saved_bits(double before, double after, double values) {
                    : std::numeric_limits<double>::infinity();
 }
 
-/// A map is worth its bytes if as many values as came since the last one save more.
+/// A map is worth its bytes if as many values as came since the last one save twice as much.
 bool DriftPrediction::pays(const Sums& now, const Sums& then) const {
   const double before =
       has_map_ ? std::min(now.weighted_rest2, now.weighted_change2) : now.weighted_change2;
   return saved_bits(before, then.weighted_rest2, values_since_map_) >
-         8.0 * static_cast<double>(map_.extent(0));
+         2 * 8.0 * static_cast<double>(map_.extent(0));
 }
 
 bool DriftPrediction::is_sound(const ExecSpace& exec, const std::uint8_t* map) const {
