@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/codec/drift_fit.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/base/memory_ledger.hpp"
@@ -14,11 +15,11 @@ namespace deltapipe::codec {
 
 namespace {
 
-/// What is left of a step's sums at the next one: a window of about 16 steps.
-constexpr double kFade = 1 - 1.0 / 16;
-/// Rows per channel that a step adds: the whole window has 64 times as many rows as channels, more
-/// of which would hardly better the fit.
-constexpr int kRowsPerChannel = 4;
+/// Rows per channel in the window: more would hardly better the fit. The window has as many steps
+/// as that takes, within limits; what drifts and what memories have lost changes with time.
+constexpr double kRowsPerChannel = 64;
+constexpr double kShortestWindow = 4;
+constexpr double kLongestWindow = 24;
 /// Least number of rows per channel.
 constexpr double kLeastRowsPerChannel = 1;
 /// Of the inputs' variance, which is 1 for each channel.
@@ -110,15 +111,17 @@ DriftFit::DriftFit(int channels)
 
 void DriftFit::begin(std::uint64_t step) {
   if (step == step_) return;
+  const double steps = kRowsPerChannel * channels_ / std::max(rows_of_step_, 1);
+  const double left = 1 - 1 / std::clamp(steps, kShortestWindow, kLongestWindow);
   step_ = step;
   rows_of_step_ = 0;
-  fade_ *= static_cast<float>(kFade);
-  rows_ *= kFade;
-  weight2_ *= kFade;
+  fade_ *= static_cast<float>(left);
+  rows_ *= left;
+  weight2_ *= left;
 }
 
 bool DriftFit::has_enough_of_step() const {
-  return rows_of_step_ >= kRowsPerChannel * channels_;
+  return rows_of_step_ >= kRowsPerChannel / kShortestWindow * channels_;
 }
 
 void DriftFit::add(const ExecSpace& exec, const MatrixRef<float>& m_NC,

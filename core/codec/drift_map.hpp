@@ -3,7 +3,9 @@
 // applied. With m a row of memories,
 //
 //   v_i = (m_i - centre_i) gain_i,   s = max|v_i| / L,   u_i = rint(v_i / s)
-//   p_j = m_j + (shift_j + (sum over i of u_i w_ij) (s scale_j))
+//   d_j = shift_j + (sum over i of u_i w_ij) (s scale_j),   p_j = m_j + f d_j
+//
+// f is the sample's own: its memory may be older or younger than those that the map was fitted to.
 //
 // u and w are integers so small that every sum of their products is exact in fp32, in any order and
 // fused or not: whichever way a backend multiplies matrices, both ends predict the same bits.
@@ -69,14 +71,23 @@ KOKKOS_INLINE_FUNCTION float quantize_inputs(const RowMember& team,
   return s;
 }
 
-/// p of a value, from the sum of products. The one product that a sum could be fused with is exact
+/// d of a value, from the sum of products. The one product that a sum could be fused with is exact
 /// in double precision.
-KOKKOS_INLINE_FUNCTION float predicted_value(float m, float sum, float s, float scale,
-                                             float shift) {
-  const float factor = s * scale;
+KOKKOS_INLINE_FUNCTION float predicted_change(float sum, float s, float scale, float shift) {
+  const float step = s * scale;
   const double change =
-      static_cast<double>(shift) + static_cast<double>(sum) * static_cast<double>(factor);
-  return saturate(static_cast<float>(static_cast<double>(m) + change), kMaxFloat);
+      static_cast<double>(shift) + static_cast<double>(sum) * static_cast<double>(step);
+  return saturate(static_cast<float>(change), kMaxFloat);
 }
+
+/// p of a value; the product is exact in double precision.
+KOKKOS_INLINE_FUNCTION float predicted_value(float m, float factor, float change) {
+  const double p =
+      static_cast<double>(m) + static_cast<double>(factor) * static_cast<double>(change);
+  return saturate(static_cast<float>(p), kMaxFloat);
+}
+
+/// Largest f. They travel as steps do (scales.hpp).
+inline constexpr float kLargestFactor = 8;
 
 }  // namespace deltapipe::codec

@@ -4,8 +4,9 @@
 // a linear map to changes that it has seen and sends it from time to time, if that pays; both ends
 // apply it to memories and count changes from what it makes of them.
 //
-// The last word of a payload says whether its changes are counted from predictions, and whether a
-// new map stands before it. Crossings without a memory have no such word.
+// The last word of a payload says whether its changes are counted from predictions; then the
+// samples' factors stand before it, and a new map before those where it says so. Crossings without
+// a memory have no such word.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,9 @@ namespace deltapipe::codec {
 /// Of a row of the micro-batch; zeros for a row without a memory or with values that are not
 /// finite.
 struct DriftRow {
-  double change2;  ///< sum (x - m)^2
-  double rest2;    ///< sum (x - p)^2
+  double change2;     ///< sum (x - m)^2
+  double product;     ///< sum (x - m) d
+  double predicted2;  ///< sum d^2
   float weight;  ///< in the fit: 1 / (root mean square of m), since the next block normalises rows
 };
 
@@ -33,10 +35,11 @@ class DriftPrediction {
 
   /// Most bytes at the end of a payload with changes.
   std::size_t most_bytes(const Crossing& crossing) const {
-    return may_refresh(crossing) ? most_bytes() : sizeof(std::uint32_t);
+    return sizeof(std::uint32_t) + factor_bytes(crossing.samples()) +
+           (may_refresh(crossing) ? map_.extent(0) : 0);
   }
   std::size_t most_bytes() const {
-    return sizeof(std::uint32_t) + DriftMap<std::uint8_t>::size(shape_.channels);
+    return sizeof(std::uint32_t) + factor_bytes(shape_.max_samples) + map_.extent(0);
   }
   std::size_t memory_bytes() const;
 
@@ -65,7 +68,8 @@ class DriftPrediction {
 
  private:
   enum Word : std::uint32_t { kNone, kPredicted, kNewMap };
-  /// Sums over rows, `weighted` as the fit weighs them.
+  /// Sums over rows of squares of what is sent without and with prediction, `weighted` as the fit
+  /// weighs them.
   struct Sums {
     double change2 = 0, rest2 = 0;
     double weighted_change2 = 0, weighted_rest2 = 0;
@@ -73,21 +77,30 @@ class DriftPrediction {
     int rows = 0;  ///< that count
   };
 
+  static std::size_t factor_bytes(std::size_t samples) {
+    return (sizeof(std::uint16_t) * samples + 3) / 4 * 4;
+  }
+
   bool may_refresh(const Crossing& crossing) const {
     return crossing.micro_batch == 0 && crossing.step % interval_ == 0;
   }
   void load_weights(const ExecSpace& exec, const VectorRef<std::uint8_t>& map);
-  /// p_NC := predictions; the map's weights are loaded.
-  void apply(const ExecSpace& exec, const VectorRef<std::uint8_t>& map, int rows);
+  /// p_NC := predicted changes; the map's weights are loaded.
+  void find_changes(const ExecSpace& exec, const VectorRef<std::uint8_t>& map, int rows);
+  /// p_NC := predictions, from predicted changes.
+  void finish(const ExecSpace& exec, const std::uint16_t* factors, int rows);
+  /// Also finds the samples' factors, if changes were predicted. Waits.
   Sums sum_up(const ExecSpace& exec, const float* x, int rows, bool predicted);
+  /// Bits that prediction saves at equal error, for a number of values.
+  static double saved_bits(double before, double after, double values);
   bool pays(const Sums& now, const Sums& then) const;
   bool is_sound(const ExecSpace& exec, const std::uint8_t* map) const;
 
   const CodecShape shape_;
   const std::uint64_t interval_;
   bool has_map_ = false;
-  Word word_ = kNone;         ///< of the crossing at hand
-  std::size_t word_end_ = 0;  ///< where it begins in a payload with a map
+  Word word_ = kNone;            ///< of the crossing at hand
+  std::size_t factors_end_ = 0;  ///< in a payload that was read
   Sums sums_;
   double values_since_map_ = 0;  ///< that were sent as changes
   double change2_ = 0, rest2_ = 0;
@@ -98,6 +111,9 @@ class DriftPrediction {
   Vector<float> step_N_;
   Vector<float> weight_N_;
   Vector<std::uint8_t> known_N_;
+  std::size_t samples_ = 0;  ///< of the crossing at hand
+  Vector<std::uint16_t> factors_B_;
+  HostVector<std::uint16_t> host_factors_B_;
   Vector<DriftRow> rows_N_;
   HostVector<DriftRow> host_rows_N_;
   HostVector<std::uint32_t> host_word_;

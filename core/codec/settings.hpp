@@ -84,7 +84,7 @@ struct CodecSettings {
   double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
   bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
   Prediction prediction = Prediction::none;  ///< for delta
-  int prediction_interval = 8;  ///< steps between two maps, at least; one is sent if it pays
+  int prediction_interval = 4;  ///< steps between two maps, at least; one is sent if it pays
 
   bool operator==(const CodecSettings&) const = default;
 };

@@ -104,11 +104,12 @@ const std::vector<std::uint8_t>& encoded(Ends& ends, int settings, const Crossin
   return bytes;
 }
 
-/// A map that predicts no change, instead of the word that says that none comes.
-void add_map(std::vector<std::uint8_t>& bytes, int channels) {
-  const std::size_t c = channels;
+/// A map that predicts no change and the samples' factors, instead of the word that says that none
+/// come.
+void add_map(std::vector<std::uint8_t>& bytes, const CodecShape& shape) {
+  const std::size_t c = shape.channels;
   bytes.resize(bytes.size() - std::min(bytes.size(), sizeof(std::uint32_t)));
-  bytes.resize(bytes.size() + 16 * c + c * c);
+  bytes.resize(bytes.size() + 16 * c + c * c + (2 * shape.max_samples + 3) / 4 * 4);
   bytes.insert(bytes.end(), {2, 0, 0, 0});
 }
 
@@ -132,7 +133,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     bytes.assign(data + 4, data + size);
   } else {
     bytes = encoded(ends, i, crossing, data[1], data[3] % 4);
-    if (predicts(i) && data[2] % 4 == 3) add_map(bytes, ends.shape.channels);
+    if (predicts(i) && data[2] % 4 == 3) add_map(bytes, ends.shape);
     // Place in two bytes, from the front or from the back, and what is there instead.
     for (std::size_t at = 4; at + 3 <= size && !bytes.empty(); at += 3) {
       const std::size_t place = data[at] | static_cast<std::size_t>(data[at + 1] & 0x7f) << 8;

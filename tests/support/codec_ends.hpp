@@ -112,7 +112,7 @@ inline std::vector<EndsCase> predicted_ends_cases() {
       settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::refine : FirstVisit::quantize8;
       settings.prediction = Prediction::linear;
       settings.prediction_interval = 2;
-      cases.push_back({settings, storage, 1, {3, 16, 77}, 32, true});
+      cases.push_back({settings, storage, 1, {3, 40, 77}, 32, true});
     }
   return cases;
 }
