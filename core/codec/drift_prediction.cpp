@@ -189,14 +189,19 @@ std::size_t rows_of_shape(const CodecShape& shape) {
   return static_cast<std::size_t>(shape.max_samples) * shape.tokens;
 }
 
+/// Of what only a sender needs.
+std::size_t encoded_rows(const CodecShape& shape) {
+  return shape.encodes() ? rows_of_shape(shape) : 0;
+}
+
 }  // namespace
 
 DriftPrediction::DriftPrediction(const CodecShape& shape, int interval)
     : shape_(shape),
       interval_(interval),
-      map_(uninitialized("deltapipe::DriftPrediction::map"),
-           DriftMap<std::uint8_t>::size(shape.channels)),
-      candidate_(uninitialized("deltapipe::DriftPrediction::candidate"), map_.extent(0)),
+      // Zeros: their padding travels.
+      map_("deltapipe::DriftPrediction::map", DriftMap<std::uint8_t>::size(shape.channels)),
+      candidate_("deltapipe::DriftPrediction::candidate", shape.encodes() ? map_.extent(0) : 0),
       weights_CC_(matrix("deltapipe::DriftPrediction::weights", shape.channels, shape.channels)),
       m_NC_(matrix("deltapipe::DriftPrediction::memories", rows_of_shape(shape), shape.channels)),
       p_NC_(
@@ -204,14 +209,14 @@ DriftPrediction::DriftPrediction(const CodecShape& shape, int interval)
       inputs_NC_(
           matrix("deltapipe::DriftPrediction::inputs", rows_of_shape(shape), shape.channels)),
       step_N_(uninitialized("deltapipe::DriftPrediction::steps"), rows_of_shape(shape)),
-      weight_N_(uninitialized("deltapipe::DriftPrediction::row_weights"), rows_of_shape(shape)),
+      weight_N_(uninitialized("deltapipe::DriftPrediction::row_weights"), encoded_rows(shape)),
       known_N_(uninitialized("deltapipe::DriftPrediction::known"), rows_of_shape(shape)),
       factors_B_("deltapipe::DriftPrediction::factors", (shape.max_samples + 1) / 2 * 2),
       host_factors_B_("deltapipe::DriftPrediction::host_factors", factors_B_.extent(0)),
-      rows_N_(uninitialized("deltapipe::DriftPrediction::rows"), rows_of_shape(shape)),
-      host_rows_N_(uninitialized("deltapipe::DriftPrediction::host_rows"), rows_of_shape(shape)),
+      rows_N_(uninitialized("deltapipe::DriftPrediction::rows"), encoded_rows(shape)),
+      host_rows_N_(uninitialized("deltapipe::DriftPrediction::host_rows"), encoded_rows(shape)),
       host_word_(uninitialized("deltapipe::DriftPrediction::host_word"), 1),
-      fit_(shape.channels) {}
+      fit_(shape.encodes() ? shape.channels : 0) {}
 
 std::size_t DriftPrediction::memory_bytes() const {
   return bytes_of_view(map_) + bytes_of_view(candidate_) + bytes_of_view(weights_CC_) +
