@@ -11,6 +11,7 @@
 
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
+#include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
@@ -97,6 +98,7 @@ PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const Mod
   PipelineShape shape = pipeline_shape(pipeline_options(settings), model.model->shape().vocabulary,
                                        model.tokens, true);
   shape.train_samples = inputs.data ? inputs.data->train.size() : settings.data.max_train_samples;
+  shape.first_trained_stage = model.first_trained_stage;
   return shape;
 }
 
@@ -120,7 +122,7 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
 }
 
 /// Where all stages take as long, a backward pass as two forward passes, and messages nothing.
-void print_schedule(const Settings& settings) {
+void print_schedule(const Settings& settings, int first_trained_stage) {
   const PipelineSettings& pipeline = settings.pipeline;
   const Schedule& schedule = find_schedule(pipeline.schedule);
   constexpr std::int64_t kMostPasses = 20000;  // a drawing of some 100 kB
@@ -133,7 +135,8 @@ void print_schedule(const Settings& settings) {
   std::vector<Program> programs;
   for (int stage = 0; stage < pipeline.stages; ++stage)
     programs.push_back(training_program(
-        schedule, {stage, pipeline.stages, settings.training.micro_batches, pipeline.in_flight}));
+        schedule, {stage, pipeline.stages, settings.training.micro_batches, pipeline.in_flight,
+                   EmbeddingPlace::none, first_trained_stage}));
   const Simulation simulation = simulate(programs, SimulationCosts{});
   std::printf(
       "#\n# schedule %s: forward passes (F) take 1, backward passes (B) 2, messages "
@@ -157,6 +160,17 @@ void print_stages(const Settings& settings, const ModelLayout& model) {
     std::printf("# %5d  %6d  %10s  %11.1f %%\n", s, model.partition[s],
                 with_prefix(parameters).c_str(), 100 * work / whole);
   }
+}
+
+void print_frozen(const ModelLayout& model) {
+  if (model.model->frozen().empty()) return;
+  std::printf("# parameters: %s; shares of work are those of training all\n",
+              parameters_text(parameter_count(*model.model)).c_str());
+  if (model.first_trained_stage > 0)
+    std::printf(
+        "# backward passes end at stage %d: all before it is frozen, and no gradients cross the "
+        "boundaries there\n",
+        model.first_trained_stage);
 }
 
 /// One line a stage: replicas take the same, the first one no less than the others.
@@ -232,6 +246,14 @@ void print_disk(const std::vector<DiskNeed>& needs) {
   print_warning_lines(warnings_of_disk(needs));
 }
 
+/// Positions take the fewer bytes the closer together they are; coded values take what they carry;
+/// maps are sent when they pay.
+const char* note_on_bytes(const CodecSettings& codec) {
+  const bool depends = sends_positions(codec) || codec.prediction != Prediction::none ||
+                       (codec.entropy_coding && sends_codes(codec));
+  return depends ? ", at most" : "";
+}
+
 void print_wire(const Settings& settings, const ModelLayout& model) {
   const TrainingSettings& t = settings.training;
   const CodecShape shape{t.micro_batch_size, model.tokens, model.model->shape().channels};
@@ -241,6 +263,7 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
   for (const bool backward : {false, true}) {
     const CodecSettings& codec_settings = backward ? settings.backward : settings.forward;
     const std::unique_ptr<Codec> codec = make_codec(codec_settings, shape, settings.cache.storage);
+    codec->share(make_forward_masks(settings.forward, settings.backward, shape, 1));
     Crossing crossing;
     crossing.kind = backward ? CrossingKind::gradient : CrossingKind::activation;
     crossing.epoch = codec_settings.warmup_epochs;
@@ -252,18 +275,35 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
     const double first = static_cast<double>(codec->payload_bytes(crossing));
     // A refined first visit takes several; later ones are all alike.
     std::fill(crossing.visits.begin(), crossing.visits.end(), 1000u);
+    const double with_map = static_cast<double>(codec->payload_bytes(crossing));
+    crossing.micro_batch = 1;  // a map for predictions comes in the first one, of some steps
     const double later = static_cast<double>(codec->payload_bytes(crossing));
-    const double step = t.micro_batches * settings.pipeline.replicas *
-                        (later + static_cast<double>(sizeof(MessageHeader)));
-    // Positions take the fewer bytes the closer together they are; coded values take what they
-    // carry.
-    const bool depends = sends_positions(codec_settings) ||
-                         (codec_settings.entropy_coding && sends_codes(codec_settings));
-    const char* note = depends ? ", at most" : "";
+    const double step = settings.pipeline.replicas *
+                        (t.micro_batches * (later + static_cast<double>(sizeof(MessageHeader))) +
+                         (with_map - later) / codec_settings.prediction_interval);
     std::printf("# %-9s  %36sB  %7sB  %20sB%s\n", backward ? "backward" : "forward",
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
-                note);
+                note_on_bytes(codec_settings));
   }
+}
+
+/// Of a micro-batch of evaluations through the codec.
+void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
+  if (!settings.evaluation.has(EvaluationMode::codec)) return;
+  const int samples = settings.training.micro_batch_size;
+  const CodecSettings codec_settings =
+      without_memory(settings.forward, settings.evaluation.changes);
+  const std::unique_ptr<Codec> codec =
+      make_codec(codec_settings, {samples, model.tokens, model.model->shape().channels},
+                 settings.cache.storage);
+  Crossing crossing;
+  crossing.training = false;
+  crossing.evaluation = EvaluationMode::codec;
+  crossing.sample_ids.resize(samples);
+  crossing.tokens.assign(samples, model.tokens);
+  crossing.visits.assign(samples, 0);
+  std::printf("# evaluations through the codec send %s a micro-batch and boundary%s\n",
+              text_of(codec->payload_bytes(crossing)).c_str(), note_on_bytes(codec_settings));
 }
 
 void print_cache(const char* where, const CacheNeed& need, const PipelineShape& shape) {
@@ -277,17 +317,19 @@ void print_cache(const char* where, const CacheNeed& need, const PipelineShape& 
   std::printf("\n");
 }
 
-/// What both ends keep is said once.
+/// What both ends keep is said once, of a boundary that gradients cross if there is one.
 void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
   const auto plan_of_stage = [&](int stage) {
     return rank_plan_of(settings, model, shape, place_of_rank(settings.pipeline, stage));
   };
-  const RankPlan first = plan_of_stage(0), second = plan_of_stage(1);
+  const int before = std::min(model.first_trained_stage, settings.pipeline.stages - 2);
+  const RankPlan first = plan_of_stage(before), second = plan_of_stage(before + 1);
   const CacheNeed sender = cache_need(*first.send_forward);
   if (cache_need(*second.receive_forward).record_bytes > 0)
     print_cache("activation cache at each boundary end", sender, shape);
   else
     print_cache("errors of activations at each sender", sender, shape);
+  if (!second.send_backward) return;
   const CacheNeed gradients = cache_need(*second.send_backward);
   if (cache_need(*first.receive_backward).record_bytes > 0)
     print_cache("memories of gradients at each boundary end", gradients, shape);
@@ -326,8 +368,10 @@ std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inpu
                                     const std::vector<RankMachine>& machines) {
   const PipelineShape shape = shape_of(settings, inputs, model);
   print_stages(settings, model);
+  print_frozen(model);
   if (settings.pipeline.stages > 1) {
     print_wire(settings, model);
+    print_evaluation_wire(settings, model);
     print_caches(settings, model, shape);
   }
   std::vector<RankMemory> ranks = predict_memory(settings, model, shape, process_memory().resident);
@@ -340,10 +384,12 @@ std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inpu
 }
 
 /// All that the model's configuration tells, and then what is refused of it.
-void check_model(const Settings& settings, Inputs& inputs,
-                 const std::vector<RankMachine>& machines) {
+void check_model(const Settings& settings, Inputs& inputs, const std::vector<RankMachine>& machines,
+                 bool shows_schedule) {
   const ModelLayout model = plan_layout(settings, std::move(inputs.model));
+  if (shows_schedule) print_schedule(settings, model.first_trained_stage);
   print_warning_lines(warnings_of(settings, model.model->dropout()));
+  print_warning_lines(warnings_of_evaluation(settings));
   read_data(settings, model, inputs);
   const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
   if (inputs.data || settings.training.steps > 0)
@@ -370,9 +416,9 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
   std::printf("# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
               settings.pipeline.stages, settings.pipeline.replicas,
               100 * bubble_fraction(settings.pipeline.stages, settings.training.micro_batches));
-  if (shows_schedule) print_schedule(settings);
+  if (shows_schedule && !inputs.model) print_schedule(settings, 0);
   std::fflush(stdout);
-  if (inputs.model) check_model(settings, inputs, machines);
+  if (inputs.model) check_model(settings, inputs, machines, shows_schedule);
   require(inputs.files);
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
@@ -10,8 +12,10 @@
 
 namespace deltapipe {
 
-EvaluationResult evaluate(Pipeline& pipeline, const TokenDataset& data, const StepPlanner& planner,
-                          const ProcessGrid& grid, ProgressThread& progress) {
+namespace {
+
+EvaluationFigures evaluate(Pipeline& pipeline, const TokenDataset& data, const StepPlanner& planner,
+                           EvaluationMode mode, const ProcessGrid& grid, ProgressThread& progress) {
   const int stages = grid.stages();
   // Losses, bytes of each boundary, bytes of token rows.
   std::vector<double> values(static_cast<std::size_t>(stages) + 1, 0);
@@ -19,26 +23,43 @@ EvaluationResult evaluate(Pipeline& pipeline, const TokenDataset& data, const St
   for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step) {
     progress.check();
     const StepPlan plan = planner.plan(step, grid.replica());
-    pipeline.evaluate_step(data, plan);
+    pipeline.evaluate_step(data, plan, mode);
     sum += pipeline.loss_sum();
   }
   const Pipeline::SentBytes sent = pipeline.take_sent_bytes();
   if (!grid.last()) values[1 + static_cast<std::size_t>(grid.stage())] = sent.forward;
   values.back() = sent.tied_rows;
   all_reduce(progress, grid.world(), values, Reduction::sum);
-  EvaluationResult result;
-  result.tokens = data.tokens();
-  result.loss = sum / static_cast<double>(std::max<std::uint64_t>(1, result.tokens));
+  EvaluationFigures figures;
+  figures.loss = sum / static_cast<double>(std::max<std::uint64_t>(1, data.tokens()));
   for (int b = 0; b + 1 < stages; ++b)
-    result.forward_bytes.push_back(
+    figures.forward_bytes.push_back(
         static_cast<std::uint64_t>(values[1 + static_cast<std::size_t>(b)]));
-  result.tied_row_bytes = static_cast<std::uint64_t>(values.back());
-  if (!std::isfinite(result.loss))
+  figures.tied_row_bytes = static_cast<std::uint64_t>(values.back());
+  figures.collective_bytes = progress.take_collective_bytes();
+  if (!std::isfinite(figures.loss))
     throw UserError({.what = "the loss of the evaluation is not finite",
-                     .value = number_text("%g", result.loss),
+                     .value = number_text("%g", figures.loss),
                      .remedy = "the model has diverged: evaluate weights from before that, or "
                                "train with a lower learning rate"});
-  result.perplexity = std::exp(result.loss);
+  figures.perplexity = std::exp(figures.loss);
+  return figures;
+}
+
+}  // namespace
+
+std::uint64_t wire_bytes(const EvaluationFigures& figures) {
+  return std::accumulate(figures.forward_bytes.begin(), figures.forward_bytes.end(),
+                         figures.tied_row_bytes);
+}
+
+Evaluations evaluate(Pipeline& pipeline, const TokenDataset& data, const StepPlanner& planner,
+                     const EvaluationSettings& settings, const ProcessGrid& grid,
+                     ProgressThread& progress) {
+  Evaluations result;
+  result.tokens = data.tokens();
+  for (const EvaluationMode mode : settings.modes)
+    result.of(mode) = evaluate(pipeline, data, planner, mode, grid, progress);
   return result;
 }
 

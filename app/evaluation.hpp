@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loss over a data set.
+// Loss over a data set, with activations that cross boundaries as they are or through the codecs.
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <optional>
 
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/transport/progress_thread.hpp"
+#include "core/files/run_file.hpp"
 
 namespace deltapipe {
 
-struct EvaluationResult {
-  double loss = 0;  ///< mean over all predicted tokens, nats
-  double perplexity = 0;
-  std::uint64_t tokens = 0;
-  /// On the wire, headers included, all replicas: to the next stage at each boundary, token rows.
-  std::vector<std::uint64_t> forward_bytes;
-  std::uint64_t tied_row_bytes = 0;
+/// By mode; empty: not asked for.
+struct Evaluations {
+  std::uint64_t tokens = 0;  ///< predicted
+  std::optional<EvaluationFigures> fp32, codec;
+
+  std::optional<EvaluationFigures>& of(EvaluationMode mode) {
+    return mode == EvaluationMode::fp32 ? fp32 : codec;
+  }
 };
 
-/// All ranks call it together; every rank gets the result.
-EvaluationResult evaluate(Pipeline& pipeline, const TokenDataset& data, const StepPlanner& planner,
-                          const ProcessGrid& grid, ProgressThread& progress);
+/// All bytes but those of sums over ranks.
+std::uint64_t wire_bytes(const EvaluationFigures& figures);
+
+/// Evaluates the data once for each mode. All ranks call it together; every rank gets the result.
+Evaluations evaluate(Pipeline& pipeline, const TokenDataset& data, const StepPlanner& planner,
+                     const EvaluationSettings& settings, const ProcessGrid& grid,
+                     ProgressThread& progress);
 
 }  // namespace deltapipe

@@ -6,6 +6,7 @@
 
 #include "app/commands.hpp"
 #include "app/input_files.hpp"
+#include "app/progress_display.hpp"
 #include "app/session.hpp"
 #include "app/start_check.hpp"
 #include "app/warnings.hpp"
@@ -61,22 +62,22 @@ std::string readable(const std::string& bytes) {
   return text;
 }
 
-}  // namespace
+void print_bytes(const ProcessGrid& grid, ProgressThread& progress, Pipeline& pipeline,
+                 EvaluationMode mode, std::uint64_t tokens) {
+  if (grid.stages() == 1) return;
+  const Pipeline::SentBytes sent = pipeline.take_sent_bytes();
+  std::vector<double> bytes = {sent.forward, sent.tied_rows};
+  all_reduce(progress, grid.world(), bytes, Reduction::sum);
+  if (grid.rank() == 0)
+    std::fprintf(stderr, "deltapipe: %s: %llu tokens, %sB of activations and %sB of token rows\n",
+                 mode == EvaluationMode::fp32 ? "fp32 between stages" : "through the codec",
+                 static_cast<unsigned long long>(tokens), with_prefix(bytes[0]).c_str(),
+                 with_prefix(bytes[1]).c_str());
+}
 
-void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
-  require(find_input_files(settings, InputUse::generate));
-  ModelPlan plan = plan_model(settings);
-  if (grid.rank() == 0) {
-    print_warnings(plan.warnings);
-    print_warnings(warnings_of_untrained(settings));
-  }
-  compare_inputs(progress, plan, nullptr);
-  const std::unique_ptr<Stage<float>> stage = make_stage(settings, plan, grid, false);
-  PipelineShape shape;
-  shape.vocabulary = plan.model->shape().vocabulary;
-  shape.tokens = plan.tokens;
-  shape.training = false;
-  Pipeline pipeline(pipeline_options(settings), shape, grid, progress, *stage);
+/// Continues all prompts. With more than one stage stderr tells what that sent.
+void generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress,
+              const ModelPlan& plan, Pipeline& pipeline, EvaluationMode mode) {
   const std::vector<std::string> prompts =
       settings.generate.prompts.empty() ? std::vector<std::string>{""} : settings.generate.prompts;
   std::uint64_t calls = 0;
@@ -92,7 +93,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
     const std::size_t room = plan.tokens - tokens.size();
     const std::size_t limit = std::min<std::size_t>(room, settings.generate.max_new_tokens);
     for (std::size_t i = 0; i < limit; ++i) {
-      const std::vector<float> logits = pipeline.next_token_logits(tokens, calls++);
+      const std::vector<float> logits = pipeline.next_token_logits(tokens, calls++, mode);
       std::vector<std::uint64_t> next(1);
       if (grid.last())
         next[0] = sample_token(logits, settings.generate, p, static_cast<std::uint32_t>(i));
@@ -105,6 +106,33 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
     const std::string text = (p > 0 ? "\n" : "") + readable(plan.tokenizer->decode(tokens)) + "\n";
     std::fwrite(text.data(), 1, text.size(), stdout);  // a token may be the zero byte
     std::fflush(stdout);
+  }
+  print_bytes(grid, progress, pipeline, mode, calls);
+}
+
+}  // namespace
+
+void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
+  require(find_input_files(settings, InputUse::generate));
+  ModelPlan plan = plan_model(settings);
+  if (grid.rank() == 0) {
+    print_warnings(plan.warnings);
+    print_warnings(warnings_of_untrained(settings));
+    print_warnings(warnings_of_evaluation(settings));
+  }
+  compare_inputs(progress, plan, nullptr);
+  const std::unique_ptr<Stage<float>> stage = make_stage(settings, plan, grid, false);
+  PipelineShape shape;
+  shape.vocabulary = plan.model->shape().vocabulary;
+  shape.tokens = plan.tokens;
+  shape.training = false;
+  Pipeline pipeline(pipeline_options(settings), shape, grid, progress, *stage);
+  const std::vector<EvaluationMode>& modes = settings.evaluation.modes;
+  for (const EvaluationMode mode : modes) {
+    if (grid.rank() == 0 && modes.size() > 1)
+      std::printf("%s", mode == EvaluationMode::fp32 ? "# fp32 between stages\n"
+                                                     : "\n# through the codec\n");
+    generate(settings, grid, progress, plan, pipeline, mode);
   }
 }
 

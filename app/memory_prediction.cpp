@@ -81,7 +81,7 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
   if (shape.training) {
     memory.ledger.add(Optimizer<float>::memory(parameters));
     std::size_t elements = 0;
-    for (const ParameterInfo& p : parameters) elements += p.size;
+    for (const ParameterInfo& p : parameters) elements += p.frozen ? 0 : p.size;
     memory.ledger.add_host(MemoryUse::replicas,
                            gradient_all_reduce_bytes(elements, place.replicas));
   }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <sstream>
 
+#include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
@@ -66,6 +67,7 @@ void check_vocabulary(const Settings& settings, int vocabulary_size, const Model
 ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) {
   model->set_dropout({settings.model.dropout_embedding, settings.model.dropout_attention,
                       settings.model.dropout_residual});
+  freeze_parameters(settings.training.optimizer.frozen, *model);
   const ModelShape shape = model->shape();
   const int tokens =
       settings.data.sequence_length > 0 ? settings.data.sequence_length : shape.positions;
@@ -90,7 +92,8 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
     partition = balanced_partition(shape.blocks, settings.pipeline.stages, model->cost(tokens));
   else
     check_partition(partition, shape.blocks, settings.pipeline.stages);
-  return {std::move(model), std::move(partition), tokens};
+  const int first_trained = first_trained_stage(*model, partition);
+  return {std::move(model), std::move(partition), tokens, first_trained};
 }
 
 Vocabulary ModelPlan::vocabulary() const {

@@ -23,6 +23,7 @@ struct ModelLayout {
   std::shared_ptr<const Model> model;
   std::vector<int> partition;  ///< blocks per stage
   int tokens = 0;              ///< T
+  int first_trained_stage = 0;
 };
 
 /// The model before its weights are read.
@@ -50,7 +51,8 @@ std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size
 /// UserError when there are more tokens than the model has embeddings.
 void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model);
 
-/// Checks the configuration against the deck, whose dropout it takes. Throws UserError.
+/// Checks the configuration against the deck, whose dropout and frozen parameters it takes. Throws
+/// UserError.
 ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model);
 
 /// Reads configuration and tokenizer (or trains one), opens the weights and checks all of them

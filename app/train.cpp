@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
 #include "app/evaluation.hpp"
+#include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
@@ -44,6 +47,7 @@ PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                                        plan.tokens, training);
   shape.train_samples = train.size();
   shape.data_fingerprint = train.fingerprint();
+  shape.first_trained_stage = plan.first_trained_stage;
   return shape;
 }
 
@@ -56,10 +60,14 @@ RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
   RunAttributes attributes;
   attributes.layout = {settings.pipeline.stages, settings.pipeline.replicas};
   attributes.partition = plan.partition;
+  const ParameterCount parameters = parameter_count(*plan.model);
+  attributes.parameters = parameters.all;
+  attributes.trained_parameters = parameters.trained;
   attributes.deltapipe_version = std::string(version());
   attributes.source_revision = std::string(revision());
   attributes.deck = effective_deck(settings);
   attributes.kokkos = kokkos_configuration();
+  attributes.evaluates_codec = settings.evaluation.has(EvaluationMode::codec);
   return attributes;
 }
 
@@ -176,6 +184,7 @@ class Trainer {
     if (grid_.rank() == 0) {
       print_warnings(plan_->warnings);
       print_warnings(warnings_of(settings_, plan_->model->dropout()));
+      print_warnings(warnings_of_evaluation(settings_));
     }
     data_ = load_data(settings_.data, plan_->vocabulary(), plan_->tokens);
     compare_inputs(progress_, *plan_, &data_);
@@ -402,21 +411,26 @@ class Trainer {
     TimeAccount& account = progress_.account();
     const double seconds = totals_.seconds + account.open_seconds(Clock::now());
     account.suspend(Clock::now());
-    const EvaluationResult result =
-        evaluate(*pipeline_, data_.validation, *validation_planner_, grid_, progress_);
+    Evaluations result = evaluate(*pipeline_, data_.validation, *validation_planner_,
+                                  settings_.evaluation, grid_, progress_);
     account.resume(Clock::now());
-    last_evaluation_ = result;
     const double epoch =
         static_cast<double>(step) / static_cast<double>(planner_->steps_per_epoch());
-    display_->line("epoch " + number_text("%.2f", epoch) + ": validation loss " +
-                   number_text("%.4f", result.loss) + ", perplexity " +
-                   number_text("%.3f", result.perplexity));
+    for (const EvaluationMode mode : settings_.evaluation.modes) {
+      const EvaluationFigures& figures = *result.of(mode);
+      display_->line("epoch " + number_text("%.2f", epoch) + ": " + validation_loss(mode) + " " +
+                     number_text("%.4f", figures.loss) + ", perplexity " +
+                     number_text("%.3f", figures.perplexity));
+      totals_.evaluation_bytes[static_cast<std::size_t>(mode)] += wire_bytes(figures);
+    }
     if (run_file_)
-      run_file_->append(EvaluationRecord{step, epoch, seconds, result.loss, result.perplexity,
-                                         result.tokens, result.forward_bytes, result.tied_row_bytes,
-                                         progress_.take_collective_bytes()});
-    else
-      progress_.take_collective_bytes();
+      run_file_->append(
+          EvaluationRecord{step, epoch, seconds, result.tokens, result.fp32, result.codec});
+    last_evaluation_ = std::move(result);
+  }
+
+  static const char* validation_loss(EvaluationMode mode) {
+    return mode == EvaluationMode::fp32 ? "validation loss" : "loss through the codec";
   }
 
   /// Where each stage's time went, and how much of what was on the wire it did not wait for.
@@ -462,16 +476,31 @@ class Trainer {
     }
   }
 
+  /// The last evaluation, and the bytes of all of them.
+  void report_evaluation() {
+    if (!last_evaluation_) return;
+    for (const EvaluationMode mode : settings_.evaluation.modes) {
+      const EvaluationFigures& figures = *last_evaluation_->of(mode);
+      std::printf("%-28s %s (perplexity %s)", validation_loss(mode),
+                  number_text("%.4f", figures.loss).c_str(),
+                  number_text("%.3f", figures.perplexity).c_str());
+      const std::uint64_t bytes = totals_.evaluation_bytes[static_cast<std::size_t>(mode)];
+      if (bytes > 0)
+        std::printf(", all evaluations %sB on the wire",
+                    with_prefix(static_cast<double>(bytes)).c_str());
+      std::printf("\n");
+    }
+  }
+
   void report() {
     if (grid_.rank() != 0) return;
     std::printf("\n%-28s %llu, %.2f s each\n", "steps", static_cast<unsigned long long>(steps_),
                 totals_.seconds / static_cast<double>(steps_));
+    std::printf("%-28s %s\n", "parameters",
+                parameters_text(parameter_count(*plan_->model)).c_str());
     std::printf("%-28s %s\n", "training loss, last step",
                 number_text("%.4f", totals_.last_loss).c_str());
-    if (last_evaluation_)
-      std::printf("%-28s %s (perplexity %s)\n", "validation loss",
-                  number_text("%.4f", last_evaluation_->loss).c_str(),
-                  number_text("%.3f", last_evaluation_->perplexity).c_str());
+    report_evaluation();
     std::printf("%-28s %s tokens/s, %.2f sequences/s\n", "speed",
                 with_prefix(static_cast<double>(totals_.tokens) / totals_.seconds).c_str(),
                 static_cast<double>(totals_.samples) / totals_.seconds);
@@ -510,7 +539,7 @@ class Trainer {
   std::uint64_t steps_ = 0, announced_ = 0;
   RunTotals totals_;
   std::vector<RankMemoryRecord> memory_;  ///< rank 0
-  std::optional<EvaluationResult> last_evaluation_;
+  std::optional<Evaluations> last_evaluation_;
 };
 
 }  // namespace
@@ -525,6 +554,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   if (grid.rank() == 0) {
     print_warnings(plan.warnings);
     print_warnings(warnings_of_untrained(settings));
+    print_warnings(warnings_of_evaluation(settings));
   }
   const DataSplit data = load_data(settings.data, plan.vocabulary(), plan.tokens);
   compare_inputs(progress, plan, &data);
@@ -540,14 +570,24 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
                     grid, progress, *stage);
   const StepPlanner planner(set, 0, false, step_layout(settings));
   const TimePoint begin = Clock::now();
-  const EvaluationResult result = evaluate(pipeline, set, planner, grid, progress);
+  Evaluations result = evaluate(pipeline, set, planner, settings.evaluation, grid, progress);
   if (grid.rank() != 0) return;
-  std::printf(
-      "%llu samples, %llu tokens, %s tokens/s\nloss %s, perplexity %s\n",
-      static_cast<unsigned long long>(set.size()), static_cast<unsigned long long>(result.tokens),
-      with_prefix(static_cast<double>(result.tokens) / seconds_between(begin, Clock::now()))
-          .c_str(),
-      number_text("%.6f", result.loss).c_str(), number_text("%.4f", result.perplexity).c_str());
+  const double tokens =
+      static_cast<double>(result.tokens) * static_cast<double>(settings.evaluation.modes.size());
+  std::printf("%llu samples, %llu tokens, %s tokens/s\n",
+              static_cast<unsigned long long>(set.size()),
+              static_cast<unsigned long long>(result.tokens),
+              with_prefix(tokens / seconds_between(begin, Clock::now())).c_str());
+  for (const EvaluationMode mode : settings.evaluation.modes) {
+    const EvaluationFigures& figures = *result.of(mode);
+    std::printf(
+        "%sloss %s, perplexity %s", mode == EvaluationMode::fp32 ? "" : "through the codec: ",
+        number_text("%.6f", figures.loss).c_str(), number_text("%.4f", figures.perplexity).c_str());
+    if (grid.stages() > 1)
+      std::printf("; %sB on the wire",
+                  with_prefix(static_cast<double>(wire_bytes(figures))).c_str());
+    std::printf("\n");
+  }
   std::fflush(stdout);
 }
 

@@ -2,6 +2,7 @@
 // All that a rank of a training run remembers from one step to the next.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct RunTotals {
   std::uint64_t data_fingerprint = 0;  ///< of the training set
   std::uint64_t steps = 0;             ///< done: the optimizer's step count, too
   std::uint64_t bytes = 0;             ///< on the wire
+  /// On the wire in evaluations, by EvaluationMode.
+  std::array<std::uint64_t, 2> evaluation_bytes{};
   std::uint64_t samples = 0;
   std::uint64_t tokens = 0;
   double seconds = 0;

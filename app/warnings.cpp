@@ -62,6 +62,23 @@ std::vector<std::string> warnings_of_untrained(const Settings& settings) {
       (is_there ? "=" + printable(trained, 200) : " to the directory of a trained model")};
 }
 
+std::vector<std::string> warnings_of_evaluation(const Settings& settings) {
+  if (!settings.evaluation.has(EvaluationMode::codec)) return {};
+  const CodecKind kind = without_memory(settings.forward, settings.evaluation.changes).kind;
+  std::string why;
+  if (settings.pipeline.stages == 1)
+    why = "one stage has no boundary; use more stages";
+  else if (sends_changes(settings.forward) && kind == CodecKind::none)
+    why =
+        "boundary.forward.first_visit = \"fp32\" is what a sample without memory is sent by; "
+        "choose another one or evaluation.changes = \"direct\"";
+  else if (kind == CodecKind::none || kind == CodecKind::row_sparse)
+    why = "boundary.forward.codec sends fp32; choose another one";
+  if (why.empty()) return {};
+  return {"evaluations through the codec are those of fp32 here: " + why +
+          " or evaluation.boundary = \"fp32\""};
+}
+
 void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings)
     std::fprintf(stderr, "deltapipe: warning: %s\n", warning.c_str());

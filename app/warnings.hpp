@@ -21,6 +21,9 @@ std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::ui
 /// For commands that use a model: the deck names none, so that its weights are initial values.
 std::vector<std::string> warnings_of_untrained(const Settings& settings);
 
+/// For commands that evaluate: codecs that leave nothing out make no difference there.
+std::vector<std::string> warnings_of_evaluation(const Settings& settings);
+
 /// Prints warnings to stderr, a line each; for one rank.
 void print_warnings(const std::vector<std::string>& warnings);
 

@@ -5,6 +5,22 @@
 
 namespace deltapipe {
 
+int first_trained_stage(const Model& model, const std::vector<int>& partition) {
+  int stage = 0;
+  for (const int last = static_cast<int>(partition.size()) - 1; stage < last; ++stage)
+    if (model.make_stage(stage_part(partition, stage))->has_trained()) break;
+  return stage;
+}
+
+ParameterCount parameter_count(const Model& model) {
+  ParameterCount count;
+  for (const ParameterInfo& p : model.parameters({0, model.shape().blocks, true, true})) {
+    count.all += p.size;
+    if (!p.frozen) count.trained += p.size;
+  }
+  return count;
+}
+
 std::vector<TensorDeclaration> tensor_declarations(const Model& model,
                                                    const std::vector<ParameterInfo>& parameters,
                                                    Precision precision) {

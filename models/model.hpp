@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/precision.hpp"
@@ -59,6 +61,10 @@ class Model {
   virtual void set_dropout(const DropoutProbabilities& dropout) = 0;
   virtual ModelCost cost(int tokens) const = 0;
 
+  /// Parameters, by name, that are not trained: stages made later give them no gradients.
+  void freeze(std::set<std::string> names) { frozen_ = std::move(names); }
+  const std::set<std::string>& frozen() const { return frozen_; }
+
   /// A stage without memory: what it will have and take is its answer to give.
   virtual std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const = 0;
   /// The parameters that a stage has, in its order.
@@ -81,6 +87,9 @@ class Model {
   virtual void save_configuration(const std::string& directory) const = 0;
   /// The name under which transformers knows a parameter.
   virtual std::string saved_name(const std::string& parameter) const = 0;
+
+ private:
+  std::set<std::string> frozen_;
 };
 
 /// One architecture, by the model_type of config.json.
@@ -99,6 +108,16 @@ std::span<const ModelType> model_types();
 /// By the model_type of a directory's config.json. Throws UserError.
 std::unique_ptr<Model> load_model(const std::string& directory, const SafetensorsReader* weights,
                                   std::vector<std::string>& warnings);
+
+/// The first stage that makes gradients of its own: backward passes end there. The last one where
+/// all parameters are frozen.
+int first_trained_stage(const Model& model, const std::vector<int>& partition);
+
+struct ParameterCount {
+  std::uint64_t all = 0;
+  std::uint64_t trained = 0;  ///< not frozen
+};
+ParameterCount parameter_count(const Model& model);
 
 /// What a saved file declares for these parameters.
 std::vector<TensorDeclaration> tensor_declarations(const Model& model,

@@ -30,7 +30,7 @@ double learning_rate_at(const OptimizerSettings& settings, std::uint64_t step,
 
 template <class Real>
 std::size_t Optimizer<Real>::partials(const ParameterInfo& parameter) {
-  return sum_of_squares_workspace(parameter.size);
+  return parameter.frozen ? 0 : sum_of_squares_workspace(parameter.size);
 }
 
 template <class Real>
@@ -61,10 +61,12 @@ Optimizer<Real>::Optimizer(const OptimizerSettings& settings, ParameterArena<Rea
 
 template <class Real>
 const std::vector<double>& Optimizer<Real>::squared_norms(const ExecSpace& exec) {
-  for (std::size_t i = 0; i < squared_norms_.size(); ++i)
+  for (std::size_t i = 0; i < squared_norms_.size(); ++i) {
+    if (parameters_.info()[i].frozen) continue;
     partial_sums_of_squares<Real>(exec, parameters_.gradient(static_cast<int>(i)),
                                   VectorRef<double>(partial_.data() + first_partial_[i],
                                                     first_partial_[i + 1] - first_partial_[i]));
+  }
   Kokkos::deep_copy(exec, partial_host_, partial_);
   exec.fence();
   for (std::size_t i = 0; i < squared_norms_.size(); ++i) {
@@ -79,6 +81,7 @@ template <class Real>
 void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
                              double gradient_factor) {
   for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
+    if (parameters_.info()[i].frozen) continue;
     const int index = static_cast<int>(i);
     const double decay = parameters_.info()[i].decay ? settings_.weight_decay : 0;
     adamw_update<Real>(exec,

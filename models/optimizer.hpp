@@ -20,8 +20,9 @@ class Optimizer {
   /// What an optimizer takes for these parameters, beside their moments.
   static MemoryLedger memory(const std::vector<ParameterInfo>& parameters);
 
-  /// Sum of squares of every tensor's gradient, in the order of parameters.info(): summed tensor by
-  /// tensor so that the global norm does not depend on the partition. Waits for the kernels.
+  /// Sum of squares of every tensor's gradient, in the order of parameters.info(), 0 for frozen
+  /// ones: summed tensor by tensor so that the global norm does not depend on the partition. Waits
+  /// for the kernels.
   const std::vector<double>& squared_norms(const ExecSpace& exec);
   /// One update; `step` counts from 0. Gradients are multiplied by gradient_factor.
   void update(const ExecSpace& exec, std::uint64_t step, double learning_rate,

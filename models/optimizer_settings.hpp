@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace deltapipe {
 
@@ -18,6 +20,8 @@ struct OptimizerSettings {
   double epsilon = 1e-8;
   double weight_decay = 0.01;  ///< linear layers' matrices and wte; biases, norms, wpe: none
   double clip_norm = 1.0;      ///< global gradient norm; 0: no clipping
+  /// Patterns of parameters that are not trained (models/parameter_patterns.hpp).
+  std::vector<std::string> frozen;
 
   bool operator==(const OptimizerSettings&) const = default;
 };

@@ -5,17 +5,19 @@ and bytes to a validation loss."""
 
 import argparse
 import csv
+import math
 import sys
 
 from run_reader import Run, bytes_text, distinct_names, run_main
 
 CSV_COLUMNS = ("run", "status", "perplexity", "wire_bytes", "sequences_per_second", "speedup",
-               "target_loss", "seconds_to_loss", "bytes_to_loss", "evaluation_bytes")
+               "target_loss", "seconds_to_loss", "bytes_to_loss", "evaluation_bytes",
+               "codec_perplexity")
 
 
 def common_loss(runs):
     """The lowest validation loss that all runs with evaluations reach; NaN: none has any."""
-    best = [run.evaluations["loss"].min() for run in runs if len(run.evaluations["loss"])]
+    best = [run.validation_loss.min() for run in runs if len(run.validation_loss)]
     return float(max(best, default=float("nan")))
 
 
@@ -38,6 +40,7 @@ def compare(runs, loss):
             "seconds_to_loss": seconds,
             "bytes_to_loss": wire_bytes,
             "evaluation_bytes": run.evaluation_bytes,
+            "codec_perplexity": run.codec_perplexity,
         }
 
 
@@ -50,6 +53,10 @@ def print_comparison(rows):
               f"{row['sequences_per_second']:.4g}",
               f"{row['tokens_per_second']:.4g}", f"{row['speedup']:.2f}",
               f"{row['seconds_to_loss']:.2f}", bytes_text(row["bytes_to_loss"])] for row in rows]
+    if not all(math.isnan(row["codec_perplexity"]) for row in rows):
+        for line, text in zip([header, *cells],
+                              ["through codec", *(f"{row['codec_perplexity']:.3f}" for row in rows)]):
+            line.insert(header.index("perplexity") + 1, text)
     widths = [max(len(row[i]) for row in [header, *cells]) for i in range(len(header))]
     for row in [header, *cells]:
         print("  ".join([row[0].ljust(widths[0])]

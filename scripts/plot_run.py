@@ -36,6 +36,9 @@ def draw_loss(axes, run, x, color, label):
     axes.plot(steps[x], smooth(steps["loss"], window), color=color, linewidth=1.6, label=label)
     axes.plot(evaluations[x], evaluations["loss"], "o", color=color, markersize=6,
               markeredgecolor="white", zorder=3)
+    if run.evaluated("codec_"):
+        axes.plot(evaluations[x], evaluations["codec_loss"], "o", color="white", markersize=5,
+                  markeredgecolor=color, zorder=3)
 
 
 def draw_bytes(axes, runs, colors, names, x):
@@ -99,9 +102,12 @@ def plot(runs, output, x):
     draw_errors(errors, runs, colors, names, x)
     draw_times(times, runs, names)
     times.set_title("Where the time of each stage went")
-    # One grey point explains the markers of all runs.
+    # Grey points explain the markers of all runs.
     if any(len(run.evaluations["step"]) for run in runs):
         by_step.plot([], [], "o", color="grey", markersize=6, label="validation")
+    if any(run.evaluated("codec_") for run in runs):
+        by_step.plot([], [], "o", color="white", markeredgecolor="grey", markersize=5,
+                     label="validation through the codec")
     for axes, label, title in ((by_step, x, "Loss by " + x), (by_time, "time [s]", "Loss by time"),
                                (wire, x, "Bytes on the wire"), (errors, x, "Error of the codecs")):
         axes.set_xlabel(label)

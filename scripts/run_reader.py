@@ -25,6 +25,8 @@ DIRECTIONS = ("forward", "backward")
 STEP_BYTES = ("forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
               "replica_bytes", "collective_bytes")
 EVALUATION_BYTES = ("forward_bytes", "tied_row_bytes", "collective_bytes")
+# How evaluations sent activations: word for people, prefix of the columns.
+EVALUATION_MODES = (("fp32", ""), ("codec", "codec_"))
 
 
 class RunError(Exception):
@@ -118,11 +120,28 @@ class Run:
         """Bytes on the wire in each step: boundaries, token rows, replicas, sums over ranks."""
         return row_sums(self.steps[name] for name in STEP_BYTES if name in self.steps)
 
+    def evaluation_bytes_of(self, prefix):
+        """Bytes on the wire in the evaluations of one mode; NaN: not recorded."""
+        columns = [self.evaluations[prefix + name] for name in EVALUATION_BYTES
+                   if prefix + name in self.evaluations]
+        return float(row_sums(columns).sum()) if columns else float("nan")
+
     @property
     def evaluation_bytes(self):
         """Bytes on the wire in all evaluations; NaN: not recorded."""
-        columns = [self.evaluations[name] for name in EVALUATION_BYTES if name in self.evaluations]
-        return float(row_sums(columns).sum()) if columns else float("nan")
+        known = [count for count in (self.evaluation_bytes_of(prefix)
+                                     for _, prefix in EVALUATION_MODES) if not np.isnan(count)]
+        return sum(known) if known else float("nan")
+
+    def evaluated(self, prefix):
+        """Whether there are evaluations of this mode."""
+        return bool(np.isfinite(self.evaluations.get(prefix + "loss", np.empty(0))).any())
+
+    @property
+    def validation_loss(self):
+        """Of all evaluations; through the codecs where there are no others."""
+        through_codec = self.evaluated("codec_") and not self.evaluated("")
+        return self.evaluations["codec_loss" if through_codec else "loss"]
 
     @property
     def status(self):
@@ -164,7 +183,7 @@ class Run:
 
     def reach(self, loss):
         """Seconds and bytes until an evaluation at or below a validation loss; NaN: never."""
-        found = np.flatnonzero(self.evaluations["loss"] <= loss)
+        found = np.flatnonzero(self.validation_loss <= loss)
         if not len(found):
             return float("nan"), float("nan")
         evaluation = found[0]
@@ -185,7 +204,15 @@ class Run:
     @property
     def perplexity(self):
         """Of the last evaluation; NaN: none."""
-        values = self.evaluations["perplexity"]
+        return self._last("perplexity")
+
+    @property
+    def codec_perplexity(self):
+        """Of the last evaluation through the codecs; NaN: none."""
+        return self._last("codec_perplexity")
+
+    def _last(self, column):
+        values = self.evaluations.get(column, ())
         return float(values[-1]) if len(values) else float("nan")
 
     @property

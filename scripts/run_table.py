@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from run_reader import DIRECTIONS, TIME_PARTS, Run, bytes_text, run_main
+from run_reader import DIRECTIONS, EVALUATION_MODES, TIME_PARTS, Run, bytes_text, run_main
 
 COLUMNS = (("step", "step", "{:d}"), ("epoch", "epoch", "{:.3f}"), ("seconds", "s", "{:.2f}"),
            ("loss", "loss", "{:.4f}"), ("learning_rate", "lr", "{:.3g}"),
@@ -72,6 +72,18 @@ def print_cache(run):
                  for i in range(len(first))])
 
 
+def print_evaluations(run):
+    """Losses and perplexities; through the codecs as well where they were measured."""
+    columns = [("step", "step", "{:d}"), ("epoch", "epoch", "{:.3f}"), ("seconds", "s", "{:.2f}"),
+               ("loss", "validation loss", "{:.4f}"), ("perplexity", "perplexity", "{:.3f}")]
+    if run.evaluated("codec_"):
+        columns += [("codec_loss", "loss, codec", "{:.4f}"),
+                    ("codec_perplexity", "perplexity, codec", "{:.3f}")]
+    print_table([title for _, title, _ in columns],
+                [[form.format(value) for (_, _, form), value in zip(columns, row)]
+                 for row in zip(*(run.evaluations[name] for name, _, _ in columns))])
+
+
 def print_summary(run):
     attributes = run.attributes
     partition = " ".join(str(blocks) for blocks in attributes.get("partition", []))
@@ -86,12 +98,17 @@ def print_summary(run):
     if run.length == 0:
         return
     print(f"final loss   {run.final_loss:.4f}")
-    print(f"perplexity   {run.perplexity:.3f}")
+    perplexity = ", ".join(words for words in (
+        f"{run.perplexity:.3f}" if run.evaluated("") or not run.evaluated("codec_") else "",
+        f"{run.codec_perplexity:.3f} through the codec" if run.evaluated("codec_") else "") if words)
+    print(f"perplexity   {perplexity}")
     print(f"speed        {run.rate('tokens'):.1f} tokens/s, {run.rate('samples'):.3f} sequences/s")
     print(f"on the wire  {bytes_text(run.wire_bytes)} "
           f"({bytes_text(run.wire_bytes / run.length)} per step)")
     if run.evaluation_bytes > 0:
-        print(f"evaluations  {bytes_text(run.evaluation_bytes)} more on the wire")
+        parts = "".join(f", {bytes_text(run.evaluation_bytes_of(prefix))} of them with {mode}"
+                        for mode, prefix in EVALUATION_MODES if run.evaluated("codec_"))
+        print(f"evaluations  {bytes_text(run.evaluation_bytes)} more on the wire{parts}")
     print_times(run)
     print_cache(run)
 
@@ -115,13 +132,8 @@ def main():
             "error forward", "backward", "wire"]
         print_table(header, list(step_rows(run, every)))
         print()
-    evaluations = run.evaluations
-    if len(evaluations["step"]):
-        print_table(["step", "epoch", "s", "validation loss", "perplexity"],
-                    [[f"{s:d}", f"{e:.3f}", f"{t:.2f}", f"{loss:.4f}", f"{p:.3f}"]
-                     for s, e, t, loss, p in zip(evaluations["step"], evaluations["epoch"],
-                                                 evaluations["seconds"], evaluations["loss"],
-                                                 evaluations["perplexity"])])
+    if len(run.evaluations["step"]):
+        print_evaluations(run)
         print()
     print_summary(run)
 

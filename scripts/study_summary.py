@@ -19,7 +19,7 @@ from run_reader import Run, RunError, bytes_text
 
 COLUMNS = ("setting", "stages", "perplexity", "wire_bytes", "seconds", "speedup", "forward_bits",
            "backward_bits", "seed", "bandwidth", "best_perplexity", "sequences_per_second",
-           "status")
+           "status", "codec_perplexity")
 NAN = math.nan
 
 
@@ -46,6 +46,7 @@ def link_of(run):
 
 def row_of(study_run, run, channels):
     perplexities = run.evaluations["perplexity"]
+    perplexities = perplexities[np.isfinite(perplexities)]
     return {
         "setting": study_run.setting,
         "stages": study_run.stages,
@@ -60,6 +61,7 @@ def row_of(study_run, run, channels):
         "best_perplexity": float(perplexities.min()) if len(perplexities) else NAN,
         "sequences_per_second": run.rate("samples"),
         "status": run.status,
+        "codec_perplexity": run.codec_perplexity,
     }
 
 
@@ -94,8 +96,10 @@ def write_hdf5(path, study, rows, runs):
         for row, run in zip(rows, runs):
             group = file.create_group("curves/" + row["run"])
             group.attrs["setting"] = row["setting"]
-            for name in ("epoch", "loss", "perplexity", "seconds"):
-                group[name] = run.evaluations[name]
+            for name in ("epoch", "loss", "perplexity", "seconds", "codec_loss",
+                         "codec_perplexity"):
+                if name in run.evaluations:
+                    group[name] = run.evaluations[name]
             group["wire_bytes"] = bytes_at_evaluations(run)
 
 
@@ -137,8 +141,9 @@ def against(groups, key, baseline, column):
 def table_of(study, rows):
     groups = groups_of(rows)
     links = len({key[0] for key, _ in groups}) > 1 or any(key[0] for key, _ in groups)
+    codec = any(not math.isnan(row["codec_perplexity"]) for row in rows)
     header = ["setting", "stages", *(["link"] if links else []), "seeds", "perplexity",
-              f"to {study.baseline}", "best", "bits forward", "backward", "on the wire", "seconds",
+              f"to {study.baseline}", *(["through codec"] if codec else []), "best", "bits forward", "backward", "on the wire", "seconds",
               "sequences/s", "speed-up"]
     lines = [f"# {study.title}", "", "| " + " | ".join(header) + " |",
              "|" + "---|" * 2 + "---:|" * (len(header) - 2)]
@@ -146,6 +151,7 @@ def table_of(study, rows):
         change = against(groups, key, study.baseline, "perplexity")
         cells = [key[2], str(key[1]), *([group[0]["matrix_bandwidth"] or "none"] if links else []),
                  str(len(group)), with_spread(group, "perplexity", "{:.3f}"), f"{change:+.2f} %",
+                 *([with_spread(group, "codec_perplexity", "{:.3f}")] if codec else []),
                  f"{mean(group, 'best_perplexity'):.3f}", f"{mean(group, 'forward_bits'):.2f}",
                  f"{mean(group, 'backward_bits'):.2f}", bytes_text(mean(group, "wire_bytes")),
                  f"{mean(group, 'seconds'):.1f}", f"{mean(group, 'sequences_per_second'):.1f}",
@@ -192,7 +198,7 @@ def plot_curves(path, study, rows, runs):
             for axes, (name, label, scale) in zip(line, axes_of):
                 x = bytes_at_evaluations(run) if name == "wire_bytes" else run.evaluations[name]
                 first = row["seed"] == study.matrix["seeds"][0]
-                axes.plot(x * scale, run.evaluations["loss"], "o-", markersize=3,
+                axes.plot(x * scale, run.validation_loss, "o-", markersize=3,
                           color=colors[row["setting"]], linewidth=1.6 if first else 0.7,
                           label=row["setting"] if first else None)
                 axes.set_xlabel(label)

@@ -167,13 +167,13 @@ void check_boundary(const CodecSettings& c, const std::string& section) {
   const std::string rounding = section + ".rounding", feedback = section + ".error_feedback";
   const std::string what = section + ": " + mistake->what;
   const bool mixed = c.error_feedback && c.feedback_kind == FeedbackKind::mixed;
-  if (c.error_feedback && (!has_feedback(c) || (mixed && !sends_positions(c))))
-    refuse({feedback}, what, mistake->value, mistake->remedy);
   if (!mistake->keys.empty()) {
     std::vector<std::string> keys;
     for (const std::string& key : mistake->keys) keys.push_back(section + "." + key);
     refuse(std::move(keys), what, mistake->value, mistake->remedy);
   }
+  if (c.error_feedback && (!has_feedback(c) || (mixed && !sends_positions(c))))
+    refuse({feedback}, what, mistake->value, mistake->remedy);
   if (sends_positions(c) && c.scale != ScaleKind::tile)
     refuse({section + ".scale"}, what, mistake->value, mistake->remedy);
   refuse({bits, levels, rounding}, what, mistake->value, mistake->remedy);
@@ -189,6 +189,12 @@ void check_gradients(const Settings& s) {
            "cache.storage in codes",
            kMemoryStorageNames[static_cast<std::size_t>(storage)],
            "use \"fp32\", \"bf16\" or \"fp16\" (which is bf16 for errors)");
+  if (follows_forward(s.backward) && !sends_positions(s.forward))
+    refuse({"boundary.backward.positions", "boundary.forward.codec"},
+           "boundary.backward.positions = \"forward\" needs positions of activations",
+           "boundary.forward.codec = \"" +
+               std::string(kCodecKindNames[static_cast<std::size_t>(s.forward.kind)]) + "\"",
+           "use boundary.forward.codec = \"topk\" or \"topk_delta\", or positions = \"largest\"");
   if (!sends_changes(s.backward)) return;
   const std::string kind = kCodecKindNames[static_cast<std::size_t>(s.backward.kind)];
   refuse({"boundary.backward.codec"},

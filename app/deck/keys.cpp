@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t any_count = std::numeric_limits<std::int64_t>::max();
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
-const std::array<Section, 15> section_table = {{
+const std::array<Section, 16> section_table = {{
     {"model", "Where the weights come from."},
     {"model.new", "Shape of a new GPT-2; used when model.path is empty."},
     {"tokenizer", "How text becomes tokens."},
@@ -25,6 +25,7 @@ const std::array<Section, 15> section_table = {{
     {"pipeline", "How the model is spread over MPI ranks."},
     {"boundary.forward", "What is sent from a stage to the next: activations."},
     {"boundary.backward", "What is sent from a stage to the previous one: gradients."},
+    {"evaluation", "How activations cross boundaries in evaluations and in `deltapipe generate`."},
     {"cache",
      "What the ends of a boundary keep of each sample, for codecs \"delta\" and \"topk_delta\" "
      "(both ends) and error_feedback (the sender; \"ef21\": both ends)."},
@@ -75,6 +76,22 @@ Choice feedback_choice(CodecSettings& codec) {
     codec.error_feedback = i > 0;
     codec.feedback_kind = i > 0 ? static_cast<FeedbackKind>(i - 1) : FeedbackKind::ef;
   };
+  return result;
+}
+
+/// One way of evaluations, or both.
+Choice modes_choice(std::vector<EvaluationMode>& modes) {
+  const std::vector<std::vector<EvaluationMode>> choices = {
+      {EvaluationMode::fp32},
+      {EvaluationMode::codec},
+      {EvaluationMode::fp32, EvaluationMode::codec}};
+  Choice result;
+  result.names = {"fp32", "codec", "both"};
+  result.get = [&modes, choices] {
+    return static_cast<std::size_t>(std::find(choices.begin(), choices.end(), modes) -
+                                    choices.begin());
+  };
+  result.set = [&modes, choices](std::size_t i) { modes = choices[i]; };
   return result;
 }
 
@@ -194,6 +211,10 @@ void add_optimizer(std::vector<Key>& keys, OptimizerSettings& t) {
   add("clip_norm", Real{&t.clip_norm, 0, infinite, false, true},
       "gradients with a larger global norm are scaled down to "
       "it; 0: never");
+  add("frozen", TextList{&t.frozen},
+      "parameters that are not trained, by their names in model.safetensors, with or without "
+      "\"transformer.\": a tensor (\"wte.weight\"), a module (\"h.0\") or a pattern with *, ? and "
+      "[...] (\"h.[0-5]\", \"*.bias\")");
 }
 
 void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
@@ -243,34 +264,48 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
                         {"fp16", ChosenValues::fp16},
                         {"codes", ChosenValues::codes}}),
       "how topk and topk_delta send values; codes: in bits, with a scale for every tile of them");
+  if (!memory)
+    add("positions",
+        choice(c.positions,
+               {{"largest", ChosenPositions::largest}, {"forward", ChosenPositions::forward}}),
+        "where topk sends values: those of largest magnitude, with their positions, or where "
+        "boundary.forward sent the micro-batch's activations (topk or topk_delta), so that no "
+        "positions travel; samples that it sent whole have their largest");
   add("bits", Integer{&c.bits, 1, 8}, "bits per value, for quantize, delta and codes of topk");
   add("scale",
       choice(c.scale, {{"channel", ScaleKind::channel},
                        {"token", ScaleKind::token},
                        {"tile", ScaleKind::tile}}),
-      "what shares one scale: a channel over all tokens of the micro-batch, a token over all "
-      "channels, or tile channels of a token");
-  add("tile", Integer{&c.tile, 1, 65536}, "channels that share a scale, for scale = \"tile\"");
+      "what shares one scale, for codes: a channel over all tokens of the micro-batch, a token "
+      "over "
+      "all channels, or tile channels of a token");
+  add("tile", Integer{&c.tile, 1, 65536},
+      memory ? "channels that share a scale, for scale = \"tile\" and codes of first visits"
+             : "channels that share a scale, for scale = \"tile\"");
   add("scale_rule",
       choice(c.scale_rule,
              {{"max", ScaleRule::max}, {"mse", ScaleRule::mse}, {"rms", ScaleRule::rms}}),
-      "max: the largest value has the largest code; mse: the scale, down to half of that, with the "
-      "least square error, which cuts the largest values; rms: the step between levels is rms_step "
+      "how scales of codes are found. max: the largest value has the largest code; mse: from 2 "
+      "bits "
+      "on the scale, down to half of that, with the least square error, which cuts the largest "
+      "values; rms, for quantize and delta: the step between levels is rms_step "
       "times the values' root mean square, with as many levels as they need (bits then counts for "
       "first visits only); rms wants entropy_coding");
   add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
-      "bits per value, 2 about 1.3, and scales");
+      "bits per value, 1.9 about 1.3, and scales; from 2 on, values of one size would be sent as "
+      "zeros");
   add("entropy_coding", Flag{&c.entropy_coding},
       "for quantize and delta: codes travel in the bits that they carry, never more than packed "
-      "codes and 4 bytes; nothing is lost");
+      "codes and 4 bytes, of a delta 12; nothing is lost");
   add("rounding",
       choice(c.rounding, {{"nearest", Rounding::nearest}, {"stochastic", Rounding::stochastic}}),
-      memory ? "stochastic is unbiased; delta wants 3 bits or more with it"
-             : "stochastic is unbiased");
+      memory ? "of codes: stochastic is unbiased; delta wants 3 bits or more with it"
+             : "of codes: stochastic is unbiased");
   add("levels",
       choice(c.levels, {{"symmetric", Levels::symmetric}, {"asymmetric", Levels::asymmetric}}),
-      "symmetric: 2^bits - 1 levels around zero, for 1 bit the sign times the mean magnitude "
+      "of codes. symmetric: 2^bits - 1 levels around zero, for 1 bit the sign times the mean "
+      "magnitude "
       "(stochastic: times the largest); asymmetric: 2^bits levels from -1 (2 bits: -1, -1/2, 0, "
       "1/2), as the AC-SGD code has them, which cuts the largest positive values (stochastic: a "
       "wider scale, which cuts none); not for 1 bit");
@@ -282,6 +317,14 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
                                {"refine", FirstVisit::refine}}),
         "how delta and topk_delta send a sample that has no memory yet; refine: it and the next "
         "visit in bits, at least 4, with a scale per tile");
+    add("prediction",
+        choice(c.prediction, {{"none", Prediction::none}, {"linear", Prediction::linear}}),
+        "for delta: linear: changes are counted from what a linear map makes of a sample's memory, "
+        "which the sender fits to the changes of the last steps: what training does to all samples "
+        "alike is not sent again and again");
+    add("prediction_interval", Integer{&c.prediction_interval, 1, 1'000'000},
+        "steps between two maps, C x C values of 8 bits, at least; a map is sent only if it saves "
+        "more than it takes");
   }
   add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
   add("error_feedback", feedback_choice(c),
@@ -289,6 +332,18 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
       "added to the next values, the sender keeps it in the cache; ef21: both ends keep what the "
       "receiver saw and changes are sent, from zeros; mixed: ef with half of topk's positions "
       "those of the largest errors. Tied rows travel without");
+}
+
+void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e) {
+  SectionKeys add(keys, "evaluation");
+  add("boundary", modes_choice(e.modes),
+      "fp32: as they are; codec: through boundary.forward's codec, without memory of samples and "
+      "warm-up; both: one after the other, with both losses and bytes");
+  add("changes",
+      choice(e.changes, {{"first_visit", ChangesWithoutMemory::first_visit},
+                         {"direct", ChangesWithoutMemory::direct}}),
+      "what delta and topk_delta make of a sample there; first_visit: what they send of one "
+      "without memory; direct: the values sent as they send changes, like quantize and topk");
 }
 
 void add_cache(std::vector<Key>& keys, CacheSettings& c) {
@@ -429,6 +484,7 @@ std::vector<Key> keys_of(Draft& draft) {
   add_pipeline(keys, s.pipeline);
   add_boundary(keys, s.forward, "boundary.forward", true);
   add_boundary(keys, s.backward, "boundary.backward", false);
+  add_evaluation(keys, s.evaluation);
   add_cache(keys, s.cache);
   add_network(keys, s.network);
   add_links(keys, draft.both, "network");

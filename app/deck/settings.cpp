@@ -8,6 +8,7 @@ PipelineOptions pipeline_options(const Settings& settings) {
   options.pipeline = settings.pipeline;
   options.forward = settings.forward;
   options.backward = settings.backward;
+  options.evaluation = settings.evaluation;
   options.cache = settings.cache;
   options.cache.directory = cache_directory(settings);
   options.network = settings.network;

@@ -20,29 +20,33 @@ CodecSettings plain_settings() {
   return settings;
 }
 
-std::unique_ptr<Codec> main_codec(const BoundaryCodec& codec) {
-  return make_codec(codec.training ? codec.settings : plain_settings(), codec.shape, codec.storage);
-}
-
-CacheShape cache_shape(const BoundaryEndPlan& plan, const Codec& codec) {
-  const int samples = plan.codec.shape.max_samples;
-  CacheShape shape;
-  shape.samples = plan.memory.samples;
-  shape.record_bytes = codec.record().bytes(plan.side);
-  shape.max_samples_in_flight = samples;
-  shape.prefetch_samples = std::max(1, plan.memory.prefetch_micro_batches) * samples;
+CodecShape codec_shape(const BoundaryEndPlan& plan) {
+  CodecShape shape = plan.codec.shape;
+  shape.side = plan.side;
   return shape;
 }
 
-/// Null where no evaluation comes by.
-std::unique_ptr<Codec> plain_codec(const BoundaryEndPlan& plan) {
-  if (!plan.evaluates) return nullptr;
-  return make_codec(plain_settings(), plan.codec.shape, plan.codec.storage);
+std::unique_ptr<Codec> training_codec(const BoundaryEndPlan& plan) {
+  const BoundaryCodec& codec = plan.codec;
+  if (!codec.training) return nullptr;
+  auto made = make_codec(codec.settings, codec_shape(plan), codec.storage);
+  made->share(codec.masks);
+  return made;
 }
 
-/// Bytes of the largest message's payload.
-std::size_t largest_payload(const Codec& codec, const Codec* plain) {
-  return std::max(codec.max_payload_bytes(), plain == nullptr ? 0 : plain->max_payload_bytes());
+RecordLayout record_of(const BoundaryEndPlan& plan) {
+  const std::unique_ptr<Codec> training = training_codec(plan);
+  return training ? training->record() : RecordLayout{};
+}
+
+CacheShape cache_shape(const BoundaryEndPlan& plan, const RecordLayout& record) {
+  const int samples = plan.codec.shape.max_samples;
+  CacheShape shape;
+  shape.samples = plan.memory.samples;
+  shape.record_bytes = record.bytes(plan.side);
+  shape.max_samples_in_flight = samples;
+  shape.prefetch_samples = std::max(1, plan.memory.prefetch_micro_batches) * samples;
+  return shape;
 }
 
 /// All rows as the codec's View type, without taking part in ownership.
@@ -52,38 +56,69 @@ Activations activations(const MatrixRef<float>& x) {
 
 }  // namespace
 
+BoundaryCodecs::BoundaryCodecs(const BoundaryEndPlan& plan) : training_(training_codec(plan)) {
+  for (const EvaluationMode mode : plan.evaluation.modes) {
+    const bool compressed = mode == EvaluationMode::codec;
+    const CodecSettings settings =
+        compressed ? without_memory(plan.codec.settings, plan.evaluation.changes)
+                   : plain_settings();
+    evaluation_[static_cast<std::size_t>(mode)] =
+        make_codec(settings, codec_shape(plan), plan.codec.storage);
+  }
+}
+
+Codec& BoundaryCodecs::of(const Crossing& crossing) const {
+  const std::unique_ptr<Codec>& codec =
+      crossing.training ? training_ : evaluation_[static_cast<std::size_t>(crossing.evaluation)];
+  DELTAPIPE_ASSERT(codec != nullptr, "a crossing that was not planned");
+  return *codec;
+}
+
+std::size_t BoundaryCodecs::max_payload_bytes() const {
+  std::size_t most = training_ ? training_->max_payload_bytes() : 0;
+  for (const auto& codec : evaluation_)
+    if (codec) most = std::max(most, codec->max_payload_bytes());
+  return most;
+}
+
+std::size_t BoundaryCodecs::memory_bytes() const {
+  std::size_t sum = training_ ? training_->memory_bytes() : 0;
+  for (const auto& codec : evaluation_)
+    if (codec) sum += codec->memory_bytes();
+  return sum;
+}
+
 MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
-  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
-  const std::unique_ptr<Codec> plain = plain_codec(plan);
-  const std::size_t payload = largest_payload(*codec, plain.get());
+  const BoundaryCodecs codecs(plan);
+  const RecordLayout record = codecs.record();
+  const std::size_t payload = codecs.max_payload_bytes();
   MemoryLedger ledger;
   ChannelOptions channel;
   const std::size_t hashes = MemoryCheck::max_bytes(
-      plan.memory.verify_every, plan.codec.shape.max_samples, codec->record().shared_bytes);
+      plan.memory.verify_every, plan.codec.shape.max_samples, record.shared_bytes);
   channel.max_payload_bytes = payload + hashes;
   channel.buffers = plan.buffers;
   ledger.add_host(MemoryUse::messages, channel_memory_bytes(channel));
-  ledger.add<DeviceBytes>(MemoryUse::messages,
-                          codec->memory_bytes() + (plain ? plain->memory_bytes() : 0) + 2 * hashes);
+  ledger.add<DeviceBytes>(MemoryUse::messages, codecs.memory_bytes() + 2 * hashes);
   if constexpr (kStaged) ledger.add<DeviceBytes>(MemoryUse::messages, payload);
-  if (codec->record().bytes(plan.side) == 0) return ledger;
+  if (record.bytes(plan.side) == 0) return ledger;
   if (plan.memory.samples == 0) {
     ledger.add<DeviceBytes>(MemoryUse::cache, plan.memory.budget_bytes);
     return ledger;
   }
   const CacheMemory cache =
-      ActivationCache::memory_bytes(cache_shape(plan, *codec), plan.memory.budget_bytes);
+      ActivationCache::memory_bytes(cache_shape(plan, record), plan.memory.budget_bytes);
   ledger.add<DeviceBytes>(MemoryUse::cache, cache.pool_bytes);
   ledger.add_host(MemoryUse::cache, cache.staging_bytes + cache.table_bytes);
   return ledger;
 }
 
 CacheNeed cache_need(const BoundaryEndPlan& plan) {
-  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
+  const RecordLayout record = record_of(plan);
   CacheNeed need;
-  need.record_bytes = codec->record().bytes(plan.side);
+  need.record_bytes = record.bytes(plan.side);
   if (need.record_bytes == 0 || plan.memory.samples == 0) return need;
-  const CacheShape shape = cache_shape(plan, *codec);
+  const CacheShape shape = cache_shape(plan, record);
   const CacheMemory memory = ActivationCache::memory_bytes(shape, plan.memory.budget_bytes);
   need.memory_bytes = memory.pool_bytes + memory.staging_bytes + memory.table_bytes;
   need.staging_bytes = memory.staging_bytes;
@@ -92,9 +127,9 @@ CacheNeed cache_need(const BoundaryEndPlan& plan) {
 }
 
 void check_cache_budget(const BoundaryEndPlan& plan) {
-  const std::unique_ptr<Codec> codec = main_codec(plan.codec);
-  if (codec->record().bytes(plan.side) == 0) return;
-  CacheShape shape = cache_shape(plan, *codec);
+  const RecordLayout record = record_of(plan);
+  if (record.bytes(plan.side) == 0) return;
+  CacheShape shape = cache_shape(plan, record);
   if (plan.memory.samples == 0) shape.samples = shape.max_samples_in_flight;
   ActivationCache::check_budget(shape, plan.memory.budget_bytes);
 }
@@ -111,15 +146,15 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
       instances_(instances),
       state_name_(name + (plan.side == BoundarySide::sender ? " sender" : " receiver")),
       shape_(plan.codec.shape),
-      codec_(main_codec(plan.codec)),
-      plain_(plain_codec(plan)),
+      codecs_(plan),
       first_sample_(plan.memory.first_sample),
       sample_stride_(plan.memory.sample_stride),
       memory_check_(plan.memory.verify_every, plan.codec.shape.max_samples,
-                    codec_->record().shared_bytes) {
+                    codecs_.record().shared_bytes) {
   if constexpr (kStaged)
     staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
-  if (codec_->record().bytes(plan.side) == 0) return;
+  const RecordLayout record = codecs_.record();
+  if (record.bytes(plan.side) == 0) return;
 
   const BoundaryCodec& codec = plan.codec;
   const BoundaryMemory& memory = plan.memory;
@@ -133,7 +168,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.data_fingerprint = memory.data_fingerprint;
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
-  cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io, cache_shape(plan, *codec_),
+  cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io, cache_shape(plan, record),
                                              identity, memory.budget_bytes, spill_file_path(plan));
   if (!memory.keep_file) cache_->remove_file_at_end();
 }
@@ -156,15 +191,17 @@ void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
 std::vector<StatePart> BoundaryEnd::state() {
   if (!cache_) return {};
   const auto write = [this](StateWriter& writer) {
-    write_scalar(writer, "codec", codec_->id());
+    write_scalar(writer, "codec", codecs_.training()->id());
     write_scalar(writer, "first_sample", first_sample_);
     write_scalar(writer, "sample_stride", sample_stride_);
+    codecs_.training()->write_state(writer, instances_.codec);
     cache_->write_state(writer);
   };
   const auto read = [this](StateReader& reader) {
-    expect_scalar(reader, "codec", codec_->id());
+    expect_scalar(reader, "codec", codecs_.training()->id());
     expect_scalar(reader, "first_sample", first_sample_);
     expect_scalar(reader, "sample_stride", sample_stride_);
+    codecs_.training()->read_state(reader, instances_.codec);
     cache_->read_state(reader);
   };
   return {{state_name_, write, read}};
@@ -201,7 +238,7 @@ void BoundaryEnd::wait_for_message() const {
 
 CodecStatistics BoundaryEnd::take_codec_statistics() {
   const ActivityScope activity(account_, Activity::codec);
-  return codec_->take_statistics(instances_.codec);
+  return codecs_.training()->take_statistics(instances_.codec);
 }
 
 MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
@@ -209,7 +246,7 @@ MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
 }
 
 std::size_t BoundaryEnd::max_payload_bytes() const {
-  return largest_payload(*codec_, plain_.get());
+  return codecs_.max_payload_bytes();
 }
 
 std::size_t BoundaryEnd::max_message_bytes() const {

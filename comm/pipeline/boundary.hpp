@@ -2,6 +2,7 @@
 // One end of one direction of a boundary: codec, activation memories and channel together.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "comm/pipeline/memory_check.hpp"
+#include "comm/pipeline/settings.hpp"
 #include "comm/transport/channel.hpp"
 #include "core/base/execution.hpp"
 #include "core/base/memory_ledger.hpp"
@@ -27,7 +29,9 @@ struct BoundaryCodec {
   CodecSettings settings;
   CodecShape shape;
   MemoryStorage storage = MemoryStorage::fp16;
-  bool training = true;  ///< false: only fp32 crosses
+  bool training = true;  ///< false: only evaluations cross
+  /// Of both directions at this end of the boundary; null: gradients do not follow positions.
+  std::shared_ptr<ForwardMasks> masks = nullptr;
 };
 
 /// Where an end keeps its memories; used by codecs that have some.
@@ -52,9 +56,25 @@ struct BoundaryEndPlan {
   std::uint32_t boundary = 0;
   bool backward = false;
   BoundarySide side = BoundarySide::receiver;
-  int buffers = 2;  ///< of messages
-  /// Also carries the fp32 messages of evaluations; gradients do not.
-  bool evaluates = true;
+  int buffers = 2;                ///< of messages
+  EvaluationSettings evaluation;  ///< no modes: evaluations do not cross here, as gradients do not
+};
+
+/// The codecs of an end: that of training and those of evaluations, whichever cross there.
+class BoundaryCodecs {
+ public:
+  explicit BoundaryCodecs(const BoundaryEndPlan& plan);
+  Codec& of(const Crossing& crossing) const;
+  /// Null without training.
+  Codec* training() const { return training_.get(); }
+  /// Nothing without training.
+  RecordLayout record() const { return training_ ? training_->record() : RecordLayout{}; }
+  std::size_t max_payload_bytes() const;
+  std::size_t memory_bytes() const;
+
+ private:
+  std::unique_ptr<Codec> training_;
+  std::array<std::unique_ptr<Codec>, 2> evaluation_;  ///< by EvaluationMode
 };
 
 /// What the end takes. memory.samples 0: not known yet, the cache takes its budget.
@@ -81,17 +101,18 @@ class BoundaryEnd {
 
   /// Announces the samples of later micro-batches, in their order.
   void prefetch(std::span<const std::uint64_t> sample_ids);
-  void measure_errors(bool on) { codec_->measure_errors(on); }
+  /// In training.
+  void measure_errors(bool on) { codecs_.training()->measure_errors(on); }
   CodecStatistics take_codec_statistics();
   ActivationCache* cache() { return cache_.get(); }
-  /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records. Codecs
-  /// themselves keep nothing from one crossing to the next.
+  /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records: codecs
+  /// without them keep nothing from one crossing to the next.
   std::vector<StatePart> state();
 
  protected:
   /// Fills record_ids_.
   void find_records(std::span<const std::uint64_t> sample_ids);
-  Codec& codec(const Crossing& crossing) const { return crossing.training ? *codec_ : *plain_; }
+  Codec& codec(const Crossing& crossing) const { return codecs_.of(crossing); }
   bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
   /// Pins the crossing's records into records_ and fills in its visits.
   void acquire_records(Crossing& crossing);
@@ -111,8 +132,7 @@ class BoundaryEnd {
   ExecutionInstances instances_;
   std::string state_name_;
   CodecShape shape_;
-  std::unique_ptr<Codec> codec_;
-  std::unique_ptr<Codec> plain_;  ///< of evaluations, if it carries them
+  BoundaryCodecs codecs_;
   std::unique_ptr<ActivationCache> cache_;
   std::uint64_t first_sample_;
   std::uint64_t sample_stride_;

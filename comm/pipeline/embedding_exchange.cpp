@@ -21,6 +21,8 @@ CodecSettings plain_codes(CodecSettings settings) {
   settings.scale_rule = ScaleRule::max;
   settings.entropy_coding = false;
   settings.error_feedback = false;
+  settings.positions = ChosenPositions::largest;
+  settings.prediction = Prediction::none;
   return settings;
 }
 
@@ -64,14 +66,17 @@ EmbeddingExchangePlan plan_embedding_exchange(const PipelineOptions& options,
     e.memory.samples = shape.vocabulary;
     e.memory.verify_every = options.cache.verify_every;
     e.boundary = static_cast<std::uint32_t>(plan.boundary);
-    e.evaluates = backward;  // rows cross in evaluations, their gradients do not
+    // Rows cross in evaluations, as fp32 in all of them; their gradients do not.
+    e.evaluation.modes.clear();
+    if (backward) e.evaluation.modes = {EvaluationMode::fp32};
     e.backward = backward;
     e.side = backward == last_stage ? BoundarySide::sender : BoundarySide::receiver;
     e.buffers = slots;
     return e;
   };
   plan.rows = end(row_settings(options.forward), true);
-  if (shape.training) plan.gradients = end(gradient_settings(options.backward), false);
+  if (shape.training && !shape.frozen)
+    plan.gradients = end(gradient_settings(options.backward), false);
   if (last_stage)
     plan.embedding_rows =
         std::min(shape.vocabulary, shape.micro_batches * shape.rows_per_micro_batch);
@@ -123,6 +128,7 @@ Crossing& EmbeddingExchange::crossing(const Crossing& step, CrossingKind kind,
                                       int first_micro_batch, std::span<const std::int32_t> tokens) {
   crossing_ = step;
   crossing_.kind = kind;
+  crossing_.evaluation = EvaluationMode::fp32;
   crossing_.micro_batch = static_cast<std::uint32_t>(first_micro_batch);
   crossing_.boundary = static_cast<std::uint32_t>(boundary_);
   crossing_.sample_ids.assign(tokens.begin(), tokens.end());

@@ -22,13 +22,14 @@ struct EmbeddingExchangeShape {
   int micro_batches = 0;         ///< M
   int channels = 0;
   bool training = true;
+  bool frozen = false;  ///< rows have no gradients
 };
 
 /// One end of the exchange before it is built.
 struct EmbeddingExchangePlan {
   int boundary = 0;  ///< K - 1, the one that joins the last stage to the first
   BoundaryEndPlan rows;
-  std::optional<BoundaryEndPlan> gradients;  ///< in training
+  std::optional<BoundaryEndPlan> gradients;  ///< in training, unless frozen
   int embedding_rows = 0;                    ///< last stage: rows of a step, to send
   int channels = 0;
 };

@@ -35,6 +35,7 @@ RankPlace place_of(const ProcessGrid& grid) {
 }
 
 /// A step's sums over replicas: buckets as backward passes finish them, the token embedding's last.
+/// Those without trained parameters are left out.
 std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
   const ParameterArena<float>& parameters = stage.parameters();
   const TokenEmbedding<float>* const embedding = stage.token_embedding();
@@ -44,6 +45,7 @@ std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
   for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
     if (b != table_bucket) buckets.push_back({b, parameters.bucket_gradient(b)});
   if (table >= 0) buckets.push_back({table_bucket, parameters.bucket_gradient(table_bucket)});
+  std::erase_if(buckets, [](const auto& bucket) { return bucket.gradients.extent(0) == 0; });
   return buckets;
 }
 
@@ -80,6 +82,11 @@ void StepMeasurements::fill(StepRecord& record) const {
                                        self.direction(b, backward, signal2)));
       d.wire_seconds.push_back(self.direction(b, backward, wire) / replicas_);
     }
+  for (int b = 0; b + 1 < stages_; ++b) {
+    const double change = self.direction(b, false, change2);
+    record.forward_predicted.push_back(change > 0 ? 1 - self.direction(b, false, rest2) / change
+                                                  : std::numeric_limits<double>::quiet_NaN());
+  }
   record.tied_row_bytes = static_cast<std::uint64_t>(self.tied(false, bytes));
   record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied(true, bytes));
   record.collective_bytes = static_cast<std::uint64_t>(self.collectives());
@@ -105,6 +112,8 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
           shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
   step_.seed = options.seed;
   const int rows = step_rows(shape);
+  DELTAPIPE_ASSERT(grid.stage() >= shape.first_trained_stage || !stage.has_trained(),
+                   "stage " + std::to_string(grid.stage()) + " has parameters to train");
   compare_stages(progress, grid, stage, shape.tokens);
   RankPlan plan = plan_rank(options, shape, stage, place_of(grid));
   stage.reserve(plan.capacity);
@@ -178,11 +187,22 @@ void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<con
               static_cast<std::int32_t>(first_row));
 }
 
-void Pipeline::begin_step(std::uint64_t step, double epoch, bool training) {
+void Pipeline::begin_training_step(const StepPlan& plan) {
+  begin_step(plan.step);
+  step_.epoch = plan.epoch;
+  step_.training = true;
+}
+
+void Pipeline::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
+  begin_step(step);
+  step_.epoch = 0;
+  step_.training = false;
+  step_.evaluation = mode;
+}
+
+void Pipeline::begin_step(std::uint64_t step) {
   instances_.copy.fence();  // of the host's memory that the step before was loaded from
   step_.step = step;
-  step_.epoch = epoch;
-  step_.training = training;
   micro_batches_.clear();
   if (index_) index_->clear();
 }
@@ -252,6 +272,8 @@ Crossing& Pipeline::crossing(int index, CrossingKind kind, int boundary) {
 }
 
 void Pipeline::start_reduction(int bucket) {
+  const BucketRange& gradients = stage_.parameters().buckets()[bucket];
+  if (gradients.begin == gradients.end) return;
   order_after(instances_.copy, instances_.compute);
   all_reduce_.start(instances_.copy, bucket);
 }
@@ -300,10 +322,15 @@ void Pipeline::backward(const StagePass& pass) {
 }
 
 ScheduleShape Pipeline::schedule_shape() const {
-  return {grid_.stage(), grid_.stages(), static_cast<int>(micro_batches_.size()), in_flight_,
+  return {grid_.stage(),
+          grid_.stages(),
+          static_cast<int>(micro_batches_.size()),
+          in_flight_,
           embedding_ == nullptr  ? EmbeddingPlace::none
           : embedding_->shared() ? EmbeddingPlace::shared
-                                 : EmbeddingPlace::first_stage};
+                                 : EmbeddingPlace::first_stage,
+          shape_.first_trained_stage,
+          embedding_ != nullptr && embedding_->wte_frozen()};
 }
 
 void Pipeline::send(const Transfer& message) {
@@ -354,7 +381,7 @@ void Pipeline::receive(const Transfer& message) {
 
 void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                           const std::function<void()>& update) {
-  begin_step(plan.step, plan.epoch, true);
+  begin_training_step(plan);
   for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
                            static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
     if (end) end->measure_errors(measure_errors);
@@ -369,18 +396,18 @@ void Pipeline::forward_only() {
   run(evaluation_program(schedule_shape()), *this);
 }
 
-void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan) {
-  begin_step(plan.step, plan.epoch, false);
+void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan, EvaluationMode mode) {
+  begin_evaluation_step(plan.step, mode);
   load(data, plan);
   finish_load(0);
   forward_only();
 }
 
 std::vector<float> Pipeline::next_token_logits(std::span<const std::int32_t> tokens,
-                                               std::uint64_t call) {
+                                               std::uint64_t call, EvaluationMode mode) {
   const int count = static_cast<int>(tokens.size());
   DELTAPIPE_ASSERT(count > 0 && count <= shape_.tokens, "prompt longer than T");
-  begin_step(call, 0, false);
+  begin_evaluation_step(call, mode);
   std::copy(tokens.begin(), tokens.end(), inputs_.begin());
   std::fill(inputs_.begin() + count, inputs_.begin() + shape_.tokens, tokens.front());
   std::fill_n(target_host_.data(), shape_.tokens, -1);
@@ -428,6 +455,8 @@ void Pipeline::take_measurements(StepMeasurements& into) {
         static_cast<double>(end->take_statistics().bytes);
     into.direction(boundary, backward, M::error2) += codec.error2;
     into.direction(boundary, backward, M::signal2) += codec.signal2;
+    into.direction(boundary, backward, M::change2) += codec.change2;
+    into.direction(boundary, backward, M::rest2) += codec.rest2;
   };
   // The receiver knows when a message arrived.
   const auto received = [&](auto& end, int boundary, bool backward) {

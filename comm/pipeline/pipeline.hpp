@@ -37,7 +37,7 @@ struct StepMeasurements {
   double& stage(int stage, StageValue value) {
     return values_[kStageValues * stage + static_cast<std::size_t>(value)];
   }
-  enum Field { bytes, error2, signal2, wire, fields };
+  enum Field { bytes, error2, signal2, change2, rest2, wire, fields };
   double& direction(int boundary, bool backward, Field field);
   /// Tied rows, which go backward from the last stage to the first, and their gradients.
   double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }
@@ -61,11 +61,14 @@ class Pipeline : private InstructionHandler {
   /// over the step's tokens, summed over replicas. `measure_errors`: also of the codecs.
   void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                   const std::function<void()>& update);
-  /// Forward passes only; losses are left for loss_sum().
-  void evaluate_step(const TokenDataset& data, const StepPlan& plan);
+  /// Forward passes only; losses are left for loss_sum(). Changes nothing that training uses. The
+  /// mode is one of the options' evaluation.modes.
+  void evaluate_step(const TokenDataset& data, const StepPlan& plan,
+                     EvaluationMode mode = EvaluationMode::fp32);
   /// Runs one sample given as tokens, padded to T, through the pipeline and returns the logits of
   /// the last one; empty but on the last stage.
-  std::vector<float> next_token_logits(std::span<const std::int32_t> tokens, std::uint64_t call);
+  std::vector<float> next_token_logits(std::span<const std::int32_t> tokens, std::uint64_t call,
+                                       EvaluationMode mode = EvaluationMode::fp32);
 
   /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
   double loss_sum();
@@ -89,7 +92,9 @@ class Pipeline : private InstructionHandler {
   const ExecSpace& exec() const { return instances_.compute; }
 
  private:
-  void begin_step(std::uint64_t step, double epoch, bool training);
+  void begin_training_step(const StepPlan& plan);
+  void begin_evaluation_step(std::uint64_t step, EvaluationMode mode);
+  void begin_step(std::uint64_t step);
   void load(const TokenDataset& data, const StepPlan& plan);
   void finish_load(double loss_scale);
   void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);

@@ -18,7 +18,13 @@ bool stage_recomputes(const PipelineOptions& options, int stage) {
 
 ScheduleShape schedule_shape(const PipelineOptions& options, const PipelineShape& shape,
                              const RankPlace& place) {
-  return {place.stage, place.stages, shape.micro_batches, options.pipeline.in_flight};
+  ScheduleShape schedule;
+  schedule.stage = place.stage;
+  schedule.stages = place.stages;
+  schedule.micro_batches = shape.micro_batches;
+  schedule.in_flight = options.pipeline.in_flight;
+  schedule.first_trained_stage = shape.first_trained_stage;
+  return schedule;
 }
 
 StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape& shape,
@@ -31,7 +37,8 @@ StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape
                                                  schedule_shape(options, shape, place))
                                   : 1;
   capacity.embedding_rows = std::min(shape.vocabulary, step_rows(shape));
-  capacity.training = shape.training;
+  capacity.training = shape.training && place.stage >= shape.first_trained_stage;
+  capacity.input_gradient = place.stage > shape.first_trained_stage;
   capacity.recompute = stage_recomputes(options, place.stage);
   return capacity;
 }
@@ -53,6 +60,12 @@ BoundaryMemory boundary_memory(const PipelineOptions& options, const PipelineSha
   memory.verify_every = options.cache.verify_every;
   memory.replica = place.replica;
   return memory;
+}
+
+/// Gradients that travel at their activations' positions take them from the other direction.
+void share_masks(BoundaryEndPlan& forward, BoundaryEndPlan& backward, int slots) {
+  forward.codec.masks = backward.codec.masks = make_forward_masks(
+      forward.codec.settings, backward.codec.settings, forward.codec.shape, slots);
 }
 
 }  // namespace
@@ -85,7 +98,8 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
     e.codec.training = shape.training;
     e.memory = memory;
     e.boundary = static_cast<std::uint32_t>(boundary);
-    e.evaluates = !backward;
+    e.evaluation = options.evaluation;
+    if (backward) e.evaluation.modes.clear();
     e.backward = backward;
     e.side = backward != (boundary == place.stage) ? BoundarySide::sender : BoundarySide::receiver;
     e.buffers = message_buffers(find_schedule(options.pipeline.schedule),
@@ -94,11 +108,17 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
   };
   if (!place.last()) {
     plan.send_forward = end(place.stage, false);
-    if (shape.training) plan.receive_backward = end(place.stage, true);
+    if (shape.training && place.stage >= shape.first_trained_stage) {
+      plan.receive_backward = end(place.stage, true);
+      share_masks(*plan.send_forward, *plan.receive_backward, plan.capacity.slots);
+    }
   }
   if (!place.first()) {
     plan.receive_forward = end(place.stage - 1, false);
-    if (shape.training) plan.send_backward = end(place.stage - 1, true);
+    if (shape.training && place.stage > shape.first_trained_stage) {
+      plan.send_backward = end(place.stage - 1, true);
+      share_masks(*plan.receive_forward, *plan.send_backward, plan.capacity.slots);
+    }
   }
 
   const TokenEmbedding<float>* const embedding = stage.token_embedding();
@@ -112,6 +132,7 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
     tokens.micro_batches = shape.micro_batches;
     tokens.channels = embedding->embedding_channels();
     tokens.training = shape.training;
+    tokens.frozen = embedding->wte_frozen();
     plan.tokens = plan_embedding_exchange(options, tokens, place.stages, place.last());
   }
   return plan;

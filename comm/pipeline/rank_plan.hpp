@@ -21,6 +21,8 @@ struct PipelineShape {
   bool training = true;
   std::uint64_t train_samples = 0;
   std::uint64_t data_fingerprint = 0;
+  /// The first stage that has_trained(): no gradients cross the boundaries before it.
+  int first_trained_stage = 0;
 };
 
 /// Of a training or, without gradients, of an evaluation; the data's part is left out.

@@ -26,6 +26,11 @@ void check_shape(const ScheduleShape& shape) {
                    "stage " + std::to_string(shape.stage) + " of " + std::to_string(shape.stages) +
                        ", " + std::to_string(shape.micro_batches) + " micro-batches, " +
                        std::to_string(shape.in_flight) + " in flight");
+  DELTAPIPE_ASSERT(shape.first_trained_stage >= 0 && shape.first_trained_stage < shape.stages &&
+                       (shape.first_trained_stage == 0 || shape.embedding_frozen ||
+                        shape.embedding == EmbeddingPlace::none),
+                   "trained from stage " + std::to_string(shape.first_trained_stage) + " of " +
+                       std::to_string(shape.stages));
 }
 
 /// Slots of living micro-batches, the lowest free one first.
@@ -52,7 +57,8 @@ class Writer {
       : shape_(shape),
         first_(shape.stage == 0),
         last_(shape.stage + 1 == shape.stages),
-        borrows_(shape.embedding == EmbeddingPlace::shared && shape.stages > 1) {}
+        borrows_(shape.embedding == EmbeddingPlace::shared && shape.stages > 1),
+        returns_gradients_(borrows_ && !shape.embedding_frozen) {}
 
   void send_embeddings() {
     if (!borrows_ || !last_) return;
@@ -70,14 +76,14 @@ class Writer {
     if (micro_batch + 1 == shape_.micro_batches) add(Action::reduce_gradients);
     if (!last_) add(Action::receive_gradient, micro_batch, slot);
     add(Action::backward, micro_batch, slot);
-    if (!first_) add(Action::send_gradient, micro_batch, slot);
-    if (borrows_ && first_ && ends_gradient_group(micro_batch))
+    if (shape_.stage > shape_.first_trained_stage) add(Action::send_gradient, micro_batch, slot);
+    if (returns_gradients_ && first_ && ends_gradient_group(micro_batch))
       add(Action::send_embedding_gradient, micro_batch);
   }
   void finish() {
     if (shape_.micro_batches == 0) add(Action::reduce_zeros);
-    if (shape_.micro_batches > 0 && owns_embedding()) {
-      for (int m = 0; borrows_ && m < shape_.micro_batches; ++m)
+    if (shape_.micro_batches > 0 && owns_embedding() && !shape_.embedding_frozen) {
+      for (int m = 0; returns_gradients_ && m < shape_.micro_batches; ++m)
         if (ends_gradient_group(m)) add(Action::receive_embedding_gradient, m);
       add(Action::add_embedding_gradient);
     }
@@ -106,7 +112,8 @@ class Writer {
 
   ScheduleShape shape_;
   bool first_, last_;
-  bool borrows_;  ///< the first stage the embedding's rows
+  bool borrows_;            ///< the first stage the embedding's rows
+  bool returns_gradients_;  ///< and returns theirs
   Program program_;
 };
 
@@ -133,7 +140,9 @@ Program training_program(const Schedule& schedule, const ScheduleShape& shape) {
   Slots slots;
   writer.send_embeddings();
   for (const Pass& pass : schedule.passes(shape)) {
-    if (!pass.backward) {
+    if (!shape.has_backward()) {
+      if (!pass.backward) writer.forward(pass.micro_batch, 0);
+    } else if (!pass.backward) {
       writer.forward(pass.micro_batch, slots.take(pass.micro_batch));
     } else {
       writer.backward(pass.micro_batch, slots.of(pass.micro_batch));
@@ -154,6 +163,7 @@ Program evaluation_program(const ScheduleShape& shape) {
 
 int slots_needed(const Schedule& schedule, const ScheduleShape& shape) {
   check_shape(shape);
+  if (!shape.has_backward()) return 1;
   Slots slots;
   for (const Pass& pass : schedule.passes(shape)) {
     if (pass.backward)

@@ -53,6 +53,12 @@ struct ScheduleShape {
   /// way at each boundary behind the stage.
   int in_flight = 1;
   EmbeddingPlace embedding = EmbeddingPlace::none;
+  /// The first stage with anything to train: none before it has backward passes, and no gradients
+  /// cross the boundaries there.
+  int first_trained_stage = 0;
+  bool embedding_frozen = false;  ///< the embedding has no gradient
+
+  bool has_backward() const { return stage >= first_trained_stage; }
 };
 
 struct Pass {
@@ -78,8 +84,10 @@ const Schedule& find_schedule(std::string_view name);
 
 /// A training step of one stage. The first stage receives no activations and sends no gradients,
 /// the last one sends no activations and receives no gradients. A micro-batch holds the lowest slot
-/// that is free from its forward to the end of its backward.
-/// Throws InternalError unless 0 <= stage < stages, micro_batches >= 0 and in_flight > 0.
+/// that is free from its forward to the end of its backward; without backward passes all are in
+/// slot 0.
+/// Throws InternalError unless 0 <= stage < stages, micro_batches >= 0, in_flight > 0 and
+/// 0 <= first_trained_stage < stages, 0 with a shared embedding that is not frozen.
 Program training_program(const Schedule& schedule, const ScheduleShape& shape);
 
 /// Forward passes only, all in slot 0.

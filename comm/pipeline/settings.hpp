@@ -2,13 +2,16 @@
 // The layout of a pipeline and the order of its work.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "comm/transport/link_settings.hpp"
+#include "core/base/crossing.hpp"
 #include "core/cache/settings.hpp"
 #include "core/codec/settings.hpp"
+#include "core/codec/without_memory.hpp"
 
 namespace deltapipe {
 
@@ -27,10 +30,22 @@ struct PipelineSettings {
   bool operator==(const PipelineSettings&) const = default;
 };
 
+/// What crosses boundaries in evaluations and generation.
+struct EvaluationSettings {
+  std::vector<EvaluationMode> modes = {EvaluationMode::fp32};  ///< each once, in this order
+  ChangesWithoutMemory changes = ChangesWithoutMemory::first_visit;
+
+  bool has(EvaluationMode mode) const {
+    return std::find(modes.begin(), modes.end(), mode) != modes.end();
+  }
+  bool operator==(const EvaluationSettings&) const = default;
+};
+
 /// All that a pipeline is built from but its model and data.
 struct PipelineOptions {
   PipelineSettings pipeline;
   CodecSettings forward, backward;  ///< what crosses a boundary in that direction
+  EvaluationSettings evaluation;
   CacheSettings cache;
   NetworkSettings network;
   std::uint64_t seed = 0;

@@ -18,6 +18,10 @@ enum class CrossingKind : std::uint8_t {
 };
 enum class Direction : std::uint8_t { forward = 0, backward = 1 };
 
+/// What evaluations and generation send: values as they are, or what the boundary's codec makes of
+/// them without memory.
+enum class EvaluationMode : std::uint8_t { fp32, codec };
+
 const char* name_of(CrossingKind kind);
 const char* name_of(Direction direction);
 Direction direction_of(CrossingKind kind);
@@ -31,9 +35,10 @@ struct Crossing {
   double epoch = 0;               ///< epochs begun and done at this step; decides on warm-up
   std::uint32_t micro_batch = 0;  ///< tied rows: the first one that needs or completes them
   std::uint32_t boundary = 0;     ///< i: between stages i and i+1
-  /// Evaluation and generation send fp32 and leave the memories alone: their samples are not those
-  /// of the training set.
+  /// Evaluation and generation leave the memories alone: their samples are not those of the
+  /// training set, and their steps are counted by themselves.
   bool training = true;
+  EvaluationMode evaluation = EvaluationMode::fp32;  ///< where not training
   /// Factor of all values, which differs from step to step: gradients are those of scale * (sum of
   /// losses). Records that outlive a step leave it out. Positive and finite.
   double scale = 1;

@@ -14,6 +14,18 @@
 
 namespace deltapipe::codec {
 
+/// The record's row of a row of the micro-batch.
+KOKKOS_INLINE_FUNCTION MemoryRow row_of(const RowArguments& a, const SampleEntry& sample,
+                                        int index) {
+  const std::size_t place = static_cast<std::size_t>(index) * a.channels;
+  return {a.pool + sample.record,
+          a.tokens,
+          index % a.tokens,
+          a.channels,
+          a.scale,
+          a.starts == nullptr ? nullptr : a.starts + place};
+}
+
 /// partials_RC(r, c) := largest needed step, or sum of |x - m|, over the r-th block of rows, as the
 /// bits of a float; m is what Sender::load takes from x. Only rows with channel steps count.
 template <class Sender>
@@ -37,7 +49,7 @@ struct ChannelScales {
       const int t = index % a.tokens;
       const RowFormat& rows = formats.format[sample.format];
       if (rows.kind != RowKind::codes || rows.segment != 0 || t >= sample.tokens) continue;
-      const MemoryRow record{a.pool + sample.record, a.tokens, t, n, a.scale};
+      const MemoryRow record = row_of(a, sample, index);
       const float* x = a.x + static_cast<std::size_t>(index) * n;
       float* work = buffers.work;
       if (rows.uses_memory)
@@ -54,7 +66,8 @@ struct ChannelScales {
   }
 };
 
-/// Steps of all channels, to the payload's front, from the blocks of rows in their order.
+/// Steps of all channels, to the payload's front, from the blocks of rows in their order; a zero
+/// behind an odd number.
 struct ChannelSteps {
   RowFormat format;
   const std::uint32_t* partials_RC;
@@ -72,6 +85,7 @@ struct ChannelSteps {
     }
     if (format.mean_scale) needed /= static_cast<float>(rows);
     steps[c] = format.step_for(needed);
+    if (c + 1 == channels && channels % 2 != 0) steps[channels] = 0;
   }
 };
 

@@ -31,14 +31,16 @@ struct ValueCoding {
     return static_cast<std::uint64_t>(count / kRow) * codes.segments +
            (count % kRow + segment - 1) / segment;
   }
-  /// Of `count` values, a multiple of 4.
+  /// Of `count` values.
+  KOKKOS_INLINE_FUNCTION std::uint64_t used_bytes_of(std::uint32_t count) const {
+    if (kind == ChosenValues::fp32) return std::uint64_t{4} * count;
+    if (kind == ChosenValues::fp16) return std::uint64_t{2} * count;
+    return 2 * steps_of(count) + count / kRow * packed_bytes(codes.bits, kRow) +
+           packed_bytes(codes.bits, static_cast<int>(count % kRow));
+  }
+  /// With padding to a multiple of 4.
   KOKKOS_INLINE_FUNCTION std::uint64_t bytes_of(std::uint32_t count) const {
-    std::uint64_t bytes = std::uint64_t{4} * count;
-    if (kind == ChosenValues::fp16) bytes = std::uint64_t{2} * count;
-    if (kind == ChosenValues::codes)
-      bytes = 2 * steps_of(count) + count / kRow * packed_bytes(codes.bits, kRow) +
-              packed_bytes(codes.bits, static_cast<int>(count % kRow));
-    return (bytes + 3) / 4 * 4;
+    return (used_bytes_of(count) + 3) / 4 * 4;
   }
   KOKKOS_INLINE_FUNCTION CodeRow code_row(std::uint8_t* block, std::uint32_t count,
                                           std::uint32_t r) const {
@@ -65,15 +67,15 @@ struct ValueBuffers {
   }
 };
 
-/// Writes row r of `count` values, whose values are in buffers.x. NaN is written as 0, infinities
-/// as the largest number or code. `a` and `sample` key random numbers.
+/// Writes row r of `count` values, which is x; the last one with padding. NaN is
+/// written as 0, infinities as the largest number or code. `a` and `sample` key random numbers.
 KOKKOS_INLINE_FUNCTION void write_values(const RowMember& team, const ValueCoding& coding,
                                          const RowArguments& a, std::uint64_t sample,
                                          std::uint32_t count, std::uint32_t r, int exponent,
-                                         const ValueBuffers& buffers, std::uint8_t* block) {
+                                         const float* x, const ValueBuffers& buffers,
+                                         std::uint8_t* block) {
   const int n = ValueCoding::width_of(count, r);
   const std::size_t first = static_cast<std::size_t>(r) * ValueCoding::kRow;
-  const float* x = buffers.x;
   if (coding.kind == ChosenValues::fp32) {
     float* values = reinterpret_cast<float*>(block) + first;
     row_for_synced(team, n, [=](int i) { values[i] = saturate(x[i], kMaxFloat); });
@@ -89,15 +91,17 @@ KOKKOS_INLINE_FUNCTION void write_values(const RowMember& team, const ValueCodin
       fill_random(team, rows, sample, static_cast<int>(r), buffers.row.random);
     quantize_values(team, coding.codes, n, x, buffers.row, coding.code_row(block, count, r));
   }
+  if (r + 1 == ValueCoding::rows_of(count))
+    clear_block_end(team, block, coding.used_bytes_of(count));
 }
 
-/// buffers.row.work := row r as it is seen.
+/// work := row r as it is seen.
 KOKKOS_INLINE_FUNCTION void read_values(const RowMember& team, const ValueCoding& coding,
                                         std::uint32_t count, std::uint32_t r, int exponent,
-                                        const ValueBuffers& buffers, std::uint8_t* block) {
+                                        const ValueBuffers& buffers, std::uint8_t* block,
+                                        float* work) {
   const int n = ValueCoding::width_of(count, r);
   const std::size_t first = static_cast<std::size_t>(r) * ValueCoding::kRow;
-  float* work = buffers.row.work;
   if (coding.kind == ChosenValues::fp32) {
     const float* values = reinterpret_cast<const float*>(block) + first;
     row_for_synced(team, n, [=](int i) { work[i] = values[i]; });

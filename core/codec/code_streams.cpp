@@ -44,7 +44,8 @@ CodeStreams::CodeStreams(const CodecShape& shape, const std::array<int, kCodeFor
       Vector<EncoderSymbol>(place("deltapipe::CodeStreams::symbols"), kCodeFormats * kSymbols);
   tables_ =
       Vector<std::uint8_t>(place("deltapipe::CodeStreams::tables"), kCodeFormats * kHeadBytes);
-  words_ = Vector<std::uint16_t>(place("deltapipe::CodeStreams::words"), streams * room());
+  words_ = Vector<std::uint16_t>(place("deltapipe::CodeStreams::words"),
+                                 shape.encodes() ? streams * room() : 0);
   place_S_ = Vector<std::uint64_t>(place("deltapipe::CodeStreams::places"), streams + 1);
   starts_ =
       Vector<std::uint32_t>(place("deltapipe::CodeStreams::starts"), kCodeFormats * (kSymbols + 1));

@@ -9,6 +9,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/random.hpp"
+#include "core/codec/forward_masks.hpp"
 #include "core/codec/row_codec.hpp"
 #include "core/codec/settings_check.hpp"
 
@@ -54,7 +55,9 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
   require(settings.bits >= 1 && settings.bits <= 8, "bits", settings.bits, "use 1 to 8");
   require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
   require(settings.rms_step >= kLeastRmsStep && settings.rms_step <= kLargestRmsStep, "rms_step",
-          settings.rms_step, "use 0.01 to 16");
+          settings.rms_step, "use 0.01 to 1.9");
+  require(settings.prediction_interval >= 1, "prediction_interval", settings.prediction_interval,
+          "use 1 or more steps");
   require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");
   if (sends_positions(settings)) {
     require(settings.topk > 0 && settings.topk <= 1, "topk", settings.topk,
@@ -91,10 +94,21 @@ class WarmupCodec final : public Codec {
     return is_warmup(crossing) ? warmup_->payload_bytes(as_first(crossing))
                                : main_->payload_bytes(crossing);
   }
+  void share(std::shared_ptr<ForwardMasks> masks) override {
+    masks_ = masks;
+    main_->share(std::move(masks));
+  }
+  void write_state(StateWriter& writer, const ExecSpace& exec) const override {
+    main_->write_state(writer, exec);
+  }
+  void read_state(StateReader& reader, const ExecSpace& exec) override {
+    main_->read_state(reader, exec);
+  }
   bool waits() const override { return warmup_->waits() || main_->waits(); }
   std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                      const MemoryRecords& records, DeviceBytes payload) override {
     if (!is_warmup(crossing)) return main_->encode(exec, crossing, x_BTC, records, payload);
+    leave_masks(crossing);
     clear(exec, records, BoundarySide::sender);
     return warmup_->encode(exec, as_first(crossing), x_BTC, records, payload);
   }
@@ -104,6 +118,7 @@ class WarmupCodec final : public Codec {
       main_->decode(exec, crossing, payload, bytes, records, x_BTC);
       return;
     }
+    leave_masks(crossing);
     clear(exec, records, BoundarySide::receiver);
     warmup_->decode(exec, as_first(crossing), payload, bytes, records, x_BTC);
   }
@@ -118,11 +133,17 @@ class WarmupCodec final : public Codec {
     sum.signal2 += main.signal2;
     sum.elements += main.elements;
     sum.nonfinite += main.nonfinite;
+    sum.change2 += main.change2;
+    sum.rest2 += main.rest2;
     return sum;
   }
 
  private:
   bool is_warmup(const Crossing& crossing) const { return crossing.epoch < epochs_; }
+  /// Gradients have no use for their activations' positions.
+  void leave_masks(const Crossing& crossing) const {
+    if (masks_) masks_->release(crossing);
+  }
   /// A first visit sets the memory to what was sent.
   static Crossing as_first(Crossing crossing) {
     std::fill(crossing.visits.begin(), crossing.visits.end(), 0u);
@@ -142,6 +163,7 @@ class WarmupCodec final : public Codec {
   const double epochs_;
   const std::unique_ptr<Codec> warmup_;
   const std::unique_ptr<Codec> main_;
+  std::shared_ptr<ForwardMasks> masks_;
   std::uint32_t id_;
 };
 
@@ -172,6 +194,8 @@ std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShap
   const bool is_exact = settings.kind == CodecKind::none || settings.kind == CodecKind::row_sparse;
   if (settings.warmup_epochs == 0 || is_exact) return main;
   CodecSettings warmup = with_first_visit(settings, FirstVisit::fp32);
+  warmup.prediction = Prediction::none;
+  warmup.positions = ChosenPositions::largest;
   if (!has_shared_memory(settings)) warmup.kind = CodecKind::none;
   return std::make_unique<WarmupCodec>(settings, make(warmup, shape, storage), std::move(main));
 }

@@ -6,22 +6,32 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "core/base/crossing.hpp"
+#include "core/base/state.hpp"
 #include "core/base/views.hpp"
 #include "core/codec/records.hpp"
 #include "core/codec/settings.hpp"
 
 namespace deltapipe {
 
+class ForwardMasks;
+
 /// B*T rows of C channels; row b*T + t is token t of sample b.
 using Activations = Matrix<float>;
 
-/// The largest micro-batch that a codec is made for.
+/// The largest micro-batch that a codec is made for, and the end.
 struct CodecShape {
   int max_samples = 1;  ///< B
   int tokens = 1;       ///< T
   int channels = 1;     ///< C
+  /// A codec of one end holds what that end uses: the sender's only encodes, the receiver's only
+  /// decodes. None: it does both.
+  std::optional<BoundarySide> side = {};
+
+  bool encodes() const { return side != BoundarySide::receiver; }
+  bool decodes() const { return side != BoundarySide::sender; }
 };
 
 /// Sums over the valid elements of what was encoded.
@@ -30,6 +40,9 @@ struct CodecStatistics {
   double signal2 = 0;           ///< sum x^2
   std::uint64_t elements = 0;   ///< elements that error2 and signal2 cover
   std::uint64_t nonfinite = 0;  ///< NaN and infinite inputs; never in error2 and signal2
+  // Codecs that predict changes, of samples with a memory m from which p was predicted:
+  double change2 = 0;  ///< sum (x - m)^2
+  double rest2 = 0;    ///< sum (x - p)^2
 
   /// sqrt(error2 / signal2); 0 for no signal.
   double relative_rms_error() const;
@@ -57,6 +70,10 @@ class Codec {
   /// Bytes that the codec itself holds: tables, sums and partial scales.
   virtual std::size_t memory_bytes() const = 0;
 
+  /// Shares positions with the codec of the other direction at this end of the boundary; before the
+  /// first crossing. Codecs that send no positions have no use for them.
+  virtual void share(std::shared_ptr<ForwardMasks>) {}
+
   /// Whether encode waits for its kernels: the payload's length depends on the data.
   virtual bool waits() const { return false; }
 
@@ -71,6 +88,11 @@ class Codec {
                       std::size_t payload_bytes, const MemoryRecords& records,
                       Activations x_BTC) = 0;
 
+  /// What the codec itself keeps from one crossing to the next, as items of a part of the end's
+  /// state; records are not among them.
+  virtual void write_state(StateWriter&, const ExecSpace&) const {}
+  virtual void read_state(StateReader&, const ExecSpace&) {}
+
   /// Whether encode sums error2 and signal2; costs another pass over the rows. Off at first.
   virtual void measure_errors(bool on) = 0;
   /// Sums since the last call; waits for the encodes.
@@ -83,6 +105,13 @@ class Codec {
 /// visits, and errors are zero after them. What error feedback keeps is kept in bf16 for fp16.
 std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShape& shape,
                                   MemoryStorage storage);
+
+/// For Codec::share of the codecs of activations and of their gradients at one end of a boundary,
+/// with up to `slots` micro-batches between their forward and their backward crossing. The codec of
+/// gradients counts its memory. Null where gradients do not follow the activations' positions.
+std::shared_ptr<ForwardMasks> make_forward_masks(const CodecSettings& forward,
+                                                 const CodecSettings& backward,
+                                                 const CodecShape& shape, int slots);
 
 /// Makes the codecs of a kind. Each file core/codec/NAME_codec.cpp defines
 /// `void register_NAME_codec(CodecRegistry&)`; the build finds the files and calls them all.

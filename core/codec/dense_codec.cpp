@@ -14,7 +14,7 @@ template <DenseFormat format>
 struct DenseRows {
   using Value = std::conditional_t<format == DenseFormat::fp32, float, std::uint16_t>;
 
-  static std::size_t block_bytes(int tokens, int channels) {
+  KOKKOS_INLINE_FUNCTION static std::size_t block_bytes(int tokens, int channels) {
     return sizeof(Value) * tokens * channels;
   }
   KOKKOS_INLINE_FUNCTION static Value* values(std::uint8_t* block, int t, int n) {
@@ -49,7 +49,7 @@ struct DenseRows {
 
 template <>
 struct DenseRows<DenseFormat::fp16> {
-  static std::size_t block_bytes(int tokens, int channels) {
+  KOKKOS_INLINE_FUNCTION static std::size_t block_bytes(int tokens, int channels) {
     return HalfRow::block_bytes(tokens, channels);
   }
   KOKKOS_INLINE_FUNCTION static int exponent(const RowMember& team, int n, const float* x) {
@@ -81,7 +81,9 @@ struct DenseEncode {
     const int n = a.channels;
     const float* x = a.x + static_cast<std::size_t>(row) * n;
     const int exponent = Rows::exponent(team, n, x);
-    Rows::write(team, n, x, exponent, a.payload + sample.payload, sample.tokens, t);
+    std::uint8_t* block = a.payload + sample.payload;
+    Rows::write(team, n, x, exponent, block, sample.tokens, t);
+    if (t + 1 == sample.tokens) clear_block_end(team, block, Rows::block_bytes(sample.tokens, n));
     const std::uint32_t nonfinite =
         row_sum<std::uint32_t>(team, n, [&](int c) { return is_nonfinite(x[c]); });
     float error2 = 0;

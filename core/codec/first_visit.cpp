@@ -26,15 +26,25 @@ CodecSettings with_levels(CodecSettings settings) {
 
 }  // namespace
 
-RowFormat first_visit_format(const CodecSettings& settings, int channels) {
+CodecSettings first_visit_settings(const CodecSettings& settings) {
   DELTAPIPE_ASSERT(settings.first_visit != FirstVisit::zero, "a format of its own");
-  if (settings.first_visit == FirstVisit::fp32) return dense_format(RowKind::fp32);
-  if (settings.first_visit == FirstVisit::fp16) return dense_format(RowKind::fp16);
   CodecSettings direct = with_levels(settings);
+  direct.kind = CodecKind::quantize;
+  if (settings.first_visit == FirstVisit::fp32) direct.kind = CodecKind::none;
+  if (settings.first_visit == FirstVisit::fp16) direct.kind = CodecKind::fp16;
+  if (direct.kind != CodecKind::quantize) direct.entropy_coding = false;
+  direct.bits = settings.first_visit == FirstVisit::quantize8 ? 8 : refine_bits(settings);
+  direct.scale = ScaleKind::tile;
   direct.rounding = Rounding::nearest;
   direct.levels = Levels::symmetric;
-  const int bits = settings.first_visit == FirstVisit::quantize8 ? 8 : refine_bits(settings);
-  return code_format(direct, ScaleKind::tile, bits, channels);
+  return direct;
+}
+
+RowFormat first_visit_format(const CodecSettings& settings, int channels) {
+  const CodecSettings direct = first_visit_settings(settings);
+  if (direct.kind == CodecKind::none) return dense_format(RowKind::fp32);
+  if (direct.kind == CodecKind::fp16) return dense_format(RowKind::fp16);
+  return code_format(direct, direct.scale, direct.bits, channels);
 }
 
 RowFormat refined_format(const CodecSettings& settings, int channels) {

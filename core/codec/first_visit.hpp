@@ -6,7 +6,9 @@
 
 namespace deltapipe::codec {
 
-/// Not for FirstVisit::zero.
+/// A codec without memory that sends what codecs of changes send at first visits. Not for
+/// FirstVisit::zero.
+CodecSettings first_visit_settings(const CodecSettings& settings);
 RowFormat first_visit_format(const CodecSettings& settings, int channels);
 
 /// Of changes at the second visit, for FirstVisit::refine.

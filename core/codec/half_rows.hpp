@@ -82,7 +82,7 @@ struct HalfRow {
     return {exponents + t, reinterpret_cast<std::uint16_t*>(exponents + tokens) +
                                static_cast<std::size_t>(t) * channels};
   }
-  static std::size_t block_bytes(int tokens, int channels) {
+  KOKKOS_INLINE_FUNCTION static std::size_t block_bytes(int tokens, int channels) {
     return std::size_t{2} * tokens * (static_cast<std::size_t>(channels) + 1);
   }
 };

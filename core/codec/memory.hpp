@@ -20,6 +20,8 @@ struct MemoryRow {
   int t;
   int channels;     ///< C
   float scale = 1;  ///< Crossing::scale, for records that leave it out
+  /// What changes are counted from at this crossing, where that is not the row itself.
+  const float* start = nullptr;
 
   template <class T>
   KOKKOS_INLINE_FUNCTION T* values() const {

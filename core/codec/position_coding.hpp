@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ascending positions below n as bits, in the shortest of four ways. Bits fill 32-bit words from
+// Ascending positions below n as bits, in the shortest of these ways. Bits fill 32-bit words from
 // the lowest one. Codings are chosen, written and read by one team.
 //
+//   forward  nothing: those of the activations, of which both ends know
 //   all      nothing: every position
 //   bitmap   n bits, those of the positions are 1
 //   gaps     the gap before a position (the number of those left out since the last one) is
@@ -18,7 +19,7 @@
 
 namespace deltapipe::codec {
 
-enum class PositionFormat : std::uint8_t { all, bitmap, gaps, indices };
+enum class PositionFormat : std::uint8_t { all, bitmap, gaps, indices, forward };
 
 struct PositionCoding {
   PositionFormat format = PositionFormat::all;
@@ -162,6 +163,23 @@ KOKKOS_INLINE_FUNCTION void set_bits(const RowMember& team, int n, std::uint32_t
   }
 }
 
+/// On the host: the gaps' quotients, word after word, into zeros.
+KOKKOS_INLINE_FUNCTION void write_unary(const std::uint32_t* position, int count, int bits,
+                                        std::uint32_t* words) {
+  std::uint32_t next = 0, at = 0, filled = 0, pending = 0;
+  for (int i = 0; i < count; ++i) {
+    at += (position[i] - next) >> bits;
+    next = position[i] + 1;
+    if (at >> 5 != filled) {
+      words[filled] = pending;
+      filled = at >> 5;
+      pending = 0;
+    }
+    pending |= 1u << (at++ & 31);
+  }
+  if (count > 0) words[filled] = pending;
+}
+
 KOKKOS_INLINE_FUNCTION void write_positions(const RowMember& team, const PositionCoding& coding,
                                             const std::uint32_t* position, int count,
                                             std::uint32_t* words) {
@@ -178,11 +196,15 @@ KOKKOS_INLINE_FUNCTION void write_positions(const RowMember& team, const Positio
     std::uint32_t* quotients = words + low;
     row_for_synced(team, static_cast<int>(coding.words - low), [=](int w) { quotients[w] = 0; });
     write_fields(team, count, bits, words, [=](int i) { return gap_before(position, i) & mask; });
-    row_scan<std::uint32_t>(
-        team, count, [=](int i) { return (gap_before(position, i) >> bits) + 1; },
-        [=](int i, std::uint32_t before) {
-          set_bit(quotients, before + (gap_before(position, i) >> bits));
-        });
+    if constexpr (kHostExecution) {
+      write_unary(position, count, bits, quotients);
+    } else {
+      row_scan<std::uint32_t>(
+          team, count, [=](int i) { return (gap_before(position, i) >> bits) + 1; },
+          [=](int i, std::uint32_t before) {
+            set_bit(quotients, before + (gap_before(position, i) >> bits));
+          });
+    }
   }
 }
 
@@ -203,6 +225,8 @@ KOKKOS_INLINE_FUNCTION bool is_position_coding(const PositionCoding& coding, std
              coding.words >= words_of_bits(fields) + words_of_bits(count);
     case PositionFormat::indices:
       return count < n && coding.bits == index_bits(n) && coding.words == words_of_bits(fields);
+    case PositionFormat::forward:
+      return false;
   }
   return false;
 }
@@ -220,6 +244,27 @@ KOKKOS_INLINE_FUNCTION std::uint32_t for_each_one(const RowMember& team, const s
       });
   return row_sum<std::uint32_t>(
       team, count, [=](int w) { return static_cast<std::uint32_t>(ones_of(words[w])); });
+}
+
+/// On the host: positions from quotients so far and the remainders; returns what the last one is
+/// below, or more than all numbers of 32 bits.
+KOKKOS_INLINE_FUNCTION std::uint64_t add_remainders(const std::uint32_t* words, int bits, int count,
+                                                    std::uint32_t* position) {
+  const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+  std::uint64_t next = 0, pending = 0, quotient = 0;
+  int filled = 0;
+  for (int i = 0; i < count; ++i) {
+    if (filled < bits) {
+      pending |= static_cast<std::uint64_t>(*words++) << filled;
+      filled += 32;
+    }
+    next += ((position[i] - quotient) << bits) + (pending & mask);
+    quotient = position[i];
+    pending >>= bits;
+    filled -= bits;
+    position[i] = static_cast<std::uint32_t>(next++);
+  }
+  return next;
 }
 
 /// Reads what write_positions wrote from words of unknown origin, for a coding that
@@ -257,6 +302,10 @@ KOKKOS_INLINE_FUNCTION void read_positions(const RowMember& team, const Position
                                             });
     if (ones != count || words[coding.words - 1] == 0) *wrong = 1;
     if (ones != count) return;
+    if constexpr (kHostExecution) {
+      if (add_remainders(words, bits, many, position) > n) *wrong = 1;
+      return;
+    }
     const auto remainder = [=](int i) { return std::uint64_t{read_field(words, bits, i)}; };
     row_scan<std::uint64_t>(team, many, remainder, [=](int i, std::uint64_t before) {
       const std::uint64_t place = (static_cast<std::uint64_t>(position[i]) << bits) + before +

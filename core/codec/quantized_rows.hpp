@@ -31,11 +31,16 @@ KOKKOS_INLINE_FUNCTION void clear_record_end(const RowMember& team, const Memory
   row_for_synced(team, static_cast<int>(end - used), [=](int i) { rest[i] = 0; });
 }
 
-/// work := what the record's row stands for at this crossing. Products are of double precision, so
+/// work := what changes are counted from at this crossing. Products are of double precision, so
 /// that no compiler fuses them with a sum.
 template <class M>
 KOKKOS_INLINE_FUNCTION void load_scaled(const RowMember& team, const MemoryRow& row, float* work,
                                         std::uint8_t* codes) {
+  if (row.start != nullptr) {
+    const float* start = row.start;
+    row_for_synced(team, row.channels, [=](int c) { work[c] = start[c]; });
+    return;
+  }
   M::load(team, row, work, codes);
   if (std::is_same_v<M, NoMemory> || row.scale == 1.0f) return;
   const double scale = row.scale;
@@ -97,7 +102,7 @@ struct EncodeRows {
     const int t = index % a.tokens;
     const int n = a.channels;
     const RowBuffers buffers = RowBuffers::of(team, n);
-    const MemoryRow record{a.pool + sample.record, a.tokens, t, n, a.scale};
+    const MemoryRow record = row_of(a, sample, index);
     if (format.kind == RowKind::sparse) return;
     if (t == 0 && !format.uses_memory) clear_record_end<Record>(team, record);
     if (t >= sample.tokens) {
@@ -112,6 +117,8 @@ struct EncodeRows {
       quantize_row(team, a, format, sample, t, values, buffers);
     else
       send_dense_row(team, a, format.kind, sample, t, values, buffers.work);
+    if (t + 1 == sample.tokens)
+      clear_block_end(team, a.payload + sample.payload, block_bytes_of(format, sample.tokens, n));
     add_row_sums(team, a, index, x, buffers.work);
     Sender::keep(team, record, values, buffers);
   }
@@ -135,7 +142,7 @@ struct DecodeRows {
     const SampleEntry& sample = a.samples[b];
     const RowFormat& format = formats.format[sample.format];
     const RowBuffers buffers = RowBuffers::of(team, n);
-    const MemoryRow memory{a.pool + sample.record, a.tokens, t, n, a.scale};
+    const MemoryRow memory = row_of(a, sample, index);
     if (format.kind == RowKind::sparse) return;
     if (t == 0 && !format.uses_memory) clear_record_end<M>(team, memory);
     if (t >= sample.tokens) {

@@ -27,7 +27,8 @@ std::uint64_t random_key(const Crossing& crossing) {
   std::uint64_t key = chain(0, crossing.seed);
   key = chain(key, crossing.step >> 32);
   key = chain(key, crossing.boundary);
-  return chain(key, crossing.direction() == Direction::backward ? 1 : 0);
+  key = chain(key, crossing.direction() == Direction::backward ? 1 : 0);
+  return crossing.training ? key : chain(key, 2);
 }
 
 }  // namespace
@@ -50,9 +51,14 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
   if (sends_positions(settings)) {
     add(std::bit_cast<std::uint64_t>(settings.topk));
     add(static_cast<std::uint64_t>(settings.values));
+    if (follows_forward(settings)) add(8);
   }
   if (has_feedback(settings)) add(1 + static_cast<std::uint64_t>(settings.feedback_kind));
   if (delta) add(static_cast<std::uint64_t>(settings.first_visit));
+  if (settings.prediction != Prediction::none) {
+    add(static_cast<std::uint64_t>(settings.prediction) + 16);
+    add(static_cast<std::uint64_t>(settings.prediction_interval));
+  }
   if (has_shared_memory(settings)) add(static_cast<std::uint64_t>(storage));
   add(static_cast<std::uint64_t>(shape.tokens));
   add(static_cast<std::uint64_t>(shape.channels));
@@ -147,6 +153,7 @@ RowArguments RowCodec::arguments(const ExecSpace& exec, const Crossing& crossing
                                  const Activations& x_BTC, const MemoryRecords& records,
                                  BoundarySide side, const DeviceBytes& payload) {
   entries_.clear();
+  crossing_ = &crossing;
   lay_out(crossing, record().bytes(side) > 0 ? &records : nullptr, &entries_);
   RowArguments result{};
   result.samples = table_.upload(exec, entries_);
@@ -166,6 +173,7 @@ RowArguments RowCodec::arguments(const ExecSpace& exec, const Crossing& crossing
 
 std::size_t RowCodec::encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                              const MemoryRecords& records, DeviceBytes payload) {
+  DELTAPIPE_ASSERT(shape_.encodes(), "the codec is a receiver's");
   const std::size_t most = payload_bytes(crossing);
   check(crossing, x_BTC, records, BoundarySide::sender, payload, most);
   if (crossing.sample_ids.empty()) return most;
@@ -196,6 +204,7 @@ namespace {
 
 void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceBytes payload,
                       std::size_t bytes, const MemoryRecords& records, Activations x_BTC) {
+  DELTAPIPE_ASSERT(shape_.decodes(), "the codec is a sender's");
   const std::size_t most = payload_bytes(crossing);
   if (bytes > most) refuse_length(crossing, bytes, "at most " + std::to_string(most));
   check(crossing, x_BTC, records, BoundarySide::receiver, payload, bytes);
@@ -209,7 +218,7 @@ void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceByt
 CodecStatistics RowCodec::take_statistics(const ExecSpace& exec) {
   Kokkos::deep_copy(exec, host_sums_N_, sums_N_);
   exec.fence();
-  CodecStatistics total;
+  CodecStatistics total = take_more_statistics();
   for (std::size_t row = 0; row < host_sums_N_.extent(0); ++row) {
     const RowSums& sums = host_sums_N_(row);
     total.error2 += sums.error2;

@@ -60,11 +60,21 @@ struct RowArguments {
   std::uint8_t* payload;
   std::uint8_t* codes;  ///< of rows whose codes are not packed, one byte each (CodeStreams)
   RowSums* sums;        ///< one a row
+  /// Rows that changes are counted from, where those are not the records' rows; else null.
+  const float* starts;
   bool measure;
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction
   std::uint32_t step;  ///< low half; the high half is in key
   float scale;         ///< Crossing::scale
 };
+
+/// Zeros behind the `bytes` bytes of a block, up to the next multiple of 4: equal values are equal
+/// payloads.
+KOKKOS_INLINE_FUNCTION void clear_block_end(const RowMember& team, std::uint8_t* block,
+                                            std::size_t bytes) {
+  const int rest = static_cast<int>((4 - bytes % 4) % 4);
+  row_for(team, rest, [=](int i) { block[bytes + i] = 0; });
+}
 
 class RowCodec : public Codec {
  public:
@@ -107,6 +117,11 @@ class RowCodec : public Codec {
     return payload_bytes(crossing);
   }
 
+  /// What RowSums have no place for, since the last call.
+  virtual CodecStatistics take_more_statistics() { return {}; }
+
+  /// In run_encode, run_decode and expected_bytes: the crossing at hand.
+  const Crossing& crossing() const { return *crossing_; }
   /// Entries of the crossing at hand.
   const std::vector<SampleEntry>& samples() const { return entries_; }
 
@@ -124,6 +139,7 @@ class RowCodec : public Codec {
 
   const std::uint32_t id_;
   bool measure_ = false;
+  const Crossing* crossing_ = nullptr;
   SampleTable table_;
   std::vector<SampleEntry> entries_;
   Vector<RowSums> sums_N_;

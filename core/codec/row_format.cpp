@@ -3,9 +3,6 @@
 
 #include <algorithm>
 
-#include "core/codec/half_rows.hpp"
-#include "core/codec/packing.hpp"
-
 namespace deltapipe::codec {
 
 RowFormat dense_format(RowKind kind) {
@@ -49,16 +46,6 @@ RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, 
     format.stride = 2;
   }
   return format;
-}
-
-std::size_t block_bytes_of(const RowFormat& format, int tokens, int channels) {
-  std::size_t row = 0;
-  if (format.kind == RowKind::fp32) row = std::size_t{4} * channels;
-  if (format.kind == RowKind::fp16) row = HalfRow::block_bytes(1, channels);
-  if (format.kind == RowKind::codes)
-    row = std::size_t{2} * format.segments +
-          (format.is_coded ? 0 : packed_bytes(format.bits, channels));
-  return row * tokens;
 }
 
 }  // namespace deltapipe::codec

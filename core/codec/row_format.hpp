@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/codec/half_rows.hpp"
 #include "core/codec/number_formats.hpp"
+#include "core/codec/packing.hpp"
 #include "core/codec/scales.hpp"
 #include "core/codec/settings.hpp"
 
@@ -61,7 +63,17 @@ struct RowFormat {
 RowFormat dense_format(RowKind kind);
 /// Codes as the settings say, at a number of bits.
 RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels);
-std::size_t block_bytes_of(const RowFormat& format, int tokens, int channels);
+
+KOKKOS_INLINE_FUNCTION std::size_t block_bytes_of(const RowFormat& format, int tokens,
+                                                  int channels) {
+  std::size_t row = 0;
+  if (format.kind == RowKind::fp32) row = std::size_t{4} * channels;
+  if (format.kind == RowKind::fp16) row = HalfRow::block_bytes(1, channels);
+  if (format.kind == RowKind::codes)
+    row = std::size_t{2} * format.segments +
+          (format.is_coded ? 0 : packed_bytes(format.bits, channels));
+  return row * tokens;
+}
 
 /// Up to three formats; a sample's entry names one. Those with steps per channel share them, and
 /// so their kinds of codes.

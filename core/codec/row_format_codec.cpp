@@ -56,11 +56,11 @@ std::size_t RowFormatCodec::most_coded_bytes(int format) const {
 }
 
 std::size_t RowFormatCodec::tail_bytes(const Crossing& crossing) const {
-  if (streams_ == nullptr) return 0;
+  if (streams_ == nullptr) return trailer_bytes(crossing);
   std::array<int, kCodeFormats> rows{};
   for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
     rows[formats_.format[format_of(crossing, b)].table] += crossing.tokens[b];
-  return streams_->max_bytes(rows);
+  return streams_->max_bytes(rows) + trailer_bytes(crossing);
 }
 
 std::size_t RowFormatCodec::code_rows(const ExecSpace& exec, const RowArguments& arguments,
@@ -79,7 +79,7 @@ std::size_t RowFormatCodec::code_rows(const ExecSpace& exec, const RowArguments&
 std::size_t RowFormatCodec::expected_bytes(const ExecSpace& exec, const Crossing& crossing,
                                            const RowArguments& arguments, std::size_t bytes) {
   const std::size_t most = payload_bytes(crossing);
-  if (streams_ == nullptr) return most;
+  if (streams_ == nullptr) return most - trailer_bytes(crossing);
   coded_.clear();
   for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
     coded_.push_back({formats_.format[format_of(crossing, b)].table, crossing.tokens[b]});

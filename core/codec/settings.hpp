@@ -33,12 +33,24 @@ enum class ChosenValues { fp32, fp16, codes };
 /// ef: the sender sends C(x + e) and keeps e := x + e - C(x + e).
 /// ef21: both ends keep g := g + C(x - g), which is what the receiver sees.
 /// mixed: as ef, with half of topk's positions those of the largest |x| and the others those of the
-/// largest |e|.
+/// largest |e|; where one of them has too few that are not zero the other has more.
 enum class FeedbackKind { ef, ef21, mixed };
 
-/// Range of CodecSettings::rms_step.
+/// Where topk sends values of gradients: those of largest magnitude, or where the micro-batch's
+/// activations were sent, whatever their magnitude (arXiv 2401.07788); no positions travel then.
+enum class ChosenPositions { largest, forward };
+
+/// What both ends of a boundary expect a sample's values to have become since its last visit, which
+/// only the difference to is sent. none: what they were. linear: a linear map of them, which the
+/// sender fits to what it has seen change and sends from time to time.
+enum class Prediction { none, linear };
+
+/// Range of CodecSettings::rms_step. With step s no group of values errs by more than s^2 / 4 of
+/// its square, on average where rounding is stochastic, and a constant group errs by so much: from
+/// 2 on, less the 2^-8 by which steps are rounded up, it would be sent as zeros, whatever its
+/// width, and what is left for later visits would never come.
 inline constexpr double kLeastRmsStep = 0.01;
-inline constexpr double kLargestRmsStep = 16;
+inline constexpr double kLargestRmsStep = 1.9;
 
 /// What crosses a stage boundary in one direction.
 ///
@@ -65,9 +77,14 @@ struct CodecSettings {
   /// one.
   double topk = 0.1;
   ChosenValues values = ChosenValues::fp16;
+  /// topk of gradients only; forward: samples whose activations were not sent by positions keep
+  /// their own.
+  ChosenPositions positions = ChosenPositions::largest;
   ScaleRule scale_rule = ScaleRule::max;
   double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
   bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
+  Prediction prediction = Prediction::none;  ///< for delta
+  int prediction_interval = 4;  ///< steps between two maps, at least; one is sent if it pays
 
   bool operator==(const CodecSettings&) const = default;
 };
@@ -96,6 +113,11 @@ inline bool has_shared_memory(const CodecSettings& codec) {
 /// Whether it sends a part of each sample's values with their positions.
 inline bool sends_positions(const CodecSettings& codec) {
   return codec.kind == CodecKind::topk || codec.kind == CodecKind::topk_delta;
+}
+
+/// Whether its gradients travel at the positions of their activations.
+inline bool follows_forward(const CodecSettings& codec) {
+  return codec.kind == CodecKind::topk && codec.positions == ChosenPositions::forward;
 }
 
 /// Whether it sends codes of `bits` bits.

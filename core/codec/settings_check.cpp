@@ -7,6 +7,13 @@ namespace deltapipe {
 
 namespace {
 
+std::string feedback_text(FeedbackKind kind) {
+  const char* name = kind == FeedbackKind::ef     ? "ef"
+                     : kind == FeedbackKind::ef21 ? "ef21"
+                                                  : "mixed";
+  return std::string("error_feedback = \"") + name + "\"";
+}
+
 /// What is wrong with how scales are found and codes are written, of quantize and delta.
 std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
   const bool rms = settings.scale_rule == ScaleRule::rms;
@@ -38,15 +45,6 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
                    .value = "scale_rule = \"mse\", rounding = \"stochastic\"",
                    .remedy = "use rounding = \"nearest\", or scale_rule = \"max\"",
                    .keys = {"rounding", "scale_rule"}};
-  // Errors have up to a quarter of a squared step each, and are part of the next values.
-  if (rms && stochastic && settings.rms_step >= 2 && has_memory(settings))
-    return Mistake{
-        .what =
-            "stochastic rounding with steps of twice the RMS or more errs by as much as "
-            "it is given: what is left for the next visit grows without end",
-        .value = "rounding = \"stochastic\", rms_step = " + std::to_string(settings.rms_step),
-        .remedy = "use rounding = \"nearest\", or an rms_step below 2",
-        .keys = {"rms_step", "rounding", "scale_rule"}};
   return std::nullopt;
 }
 
@@ -58,7 +56,7 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
   if (settings.error_feedback && (delta || half))
     return Mistake{.what = delta ? "a delta codec's next change has what rounding left out already"
                                  : "16-bit values are sent without error feedback",
-                   .value = "error_feedback = true",
+                   .value = feedback_text(settings.feedback_kind),
                    .remedy =
                        "set error_feedback = false, or use codec = \"quantize\" or "
                        "\"topk\""};
@@ -70,6 +68,20 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                        "values and errors, and quantize sends all",
                    .value = "error_feedback = \"mixed\"",
                    .remedy = "use error_feedback = \"ef\" or \"ef21\", or codec = \"topk\""};
+  if (settings.positions == ChosenPositions::forward && settings.kind != CodecKind::topk)
+    return Mistake{.what = "only topk sends values at the positions of activations",
+                   .value = "positions = \"forward\"",
+                   .remedy = "use codec = \"topk\", or positions = \"largest\"",
+                   .keys = {"positions"}};
+  if (follows_forward(settings) && settings.error_feedback &&
+      settings.feedback_kind == FeedbackKind::mixed)
+    return Mistake{
+        .what =
+            "mixed error feedback divides positions between values and errors, and those "
+            "of activations are given",
+        .value = "positions = \"forward\", error_feedback = \"mixed\"",
+        .remedy = "use error_feedback = \"ef\" or \"ef21\"",
+        .keys = {"positions", "error_feedback"}};
   if (sends_positions(settings) && settings.values == ChosenValues::codes &&
       settings.scale != ScaleKind::tile)
     return Mistake{
@@ -78,6 +90,15 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
             "scale",
         .value = settings.scale == ScaleKind::token ? "scale = \"token\"" : "scale = \"channel\"",
         .remedy = "use scale = \"tile\": a scale for every `tile` chosen values"};
+  if (settings.scale_rule == ScaleRule::rms && sends_positions(settings))
+    return Mistake{.what =
+                       "steps of a fraction of the RMS want entropy coding, without which the "
+                       "values that topk chooses are sent",
+                   .value = "scale_rule = \"rms\"",
+                   .remedy =
+                       "use scale_rule = \"max\" or \"mse\", or codec = \"quantize\" or "
+                       "\"delta\"",
+                   .keys = {"scale_rule"}};
   if (settings.entropy_coding && (half || sends_positions(settings)))
     return Mistake{.what = half ? "16-bit values are sent without entropy coding"
                                 : "the values that topk chooses are sent without entropy coding",
@@ -86,6 +107,13 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                        "set entropy_coding = false, or use codec = \"quantize\" or "
                        "\"delta\"",
                    .keys = {"entropy_coding"}};
+  if (settings.prediction != Prediction::none && settings.kind != CodecKind::delta)
+    return Mistake{.what = "only changes that travel as codes are predicted",
+                   .value = std::string("codec = \"") +
+                            kCodecKindNames[static_cast<std::size_t>(settings.kind)] +
+                            "\", prediction = \"linear\"",
+                   .remedy = "set prediction = \"none\", or use codec = \"delta\"",
+                   .keys = {"prediction", "codec"}};
   if (!sends_codes(settings)) return std::nullopt;
   if (const auto mistake = contradiction_in_scales(settings)) return mistake;
   if (settings.bits != 1 || settings.scale_rule == ScaleRule::rms) return std::nullopt;
@@ -100,11 +128,12 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
   // Codes are plus and minus the largest change, so that a small change becomes a large error,
   // which is the next change. With error feedback the same is so of errors.
   if (settings.error_feedback && !ef21 && settings.rounding == Rounding::stochastic)
-    return Mistake{.what =
-                       "one-bit values with stochastic rounding miss by up to twice the largest "
-                       "value: with error feedback errors grow without end",
-                   .value = "bits = 1, rounding = \"stochastic\", error_feedback = true",
-                   .remedy = "use rounding = \"nearest\", or 2 bits or more"};
+    return Mistake{
+        .what =
+            "one-bit values with stochastic rounding miss by up to twice the largest "
+            "value: with error feedback errors grow without end",
+        .value = "bits = 1, rounding = \"stochastic\", " + feedback_text(settings.feedback_kind),
+        .remedy = "use rounding = \"nearest\", or 2 bits or more"};
   if ((delta || ef21) && settings.rounding == Rounding::stochastic)
     return Mistake{.what =
                        "one-bit changes with stochastic rounding miss by up to twice the "

@@ -8,17 +8,20 @@
 //   topk_delta          the same from a first visit that is sent whole or in codes: AQ-SGD's
 //                       memories (arXiv 2206.01299) with TopK as its codec
 //
-// Memories and errors of gradients leave the factor Crossing::scale out. NaN and zeros are never
-// chosen; an infinity is chosen before all numbers, is sent as the largest number or code, counts
-// into no scale and leaves no error.
+// Gradients may be sent at the positions of their activations instead (ForwardMasks), whatever
+// their magnitude. Memories and errors of gradients leave the factor Crossing::scale out. NaN and
+// zeros are never chosen, and NaN at a given position is sent as 0; an infinity is chosen before
+// all numbers, is sent as the largest number or code, counts into no scale and leaves no error.
 //
 // Payload: a header for each sample, if any of them is sent so; the blocks of the samples that are
 // not, at a first visit; then those of the others, each its positions and its values.
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/error.hpp"
 #include "core/codec/chosen_values.hpp"
 #include "core/codec/first_visit.hpp"
+#include "core/codec/forward_masks.hpp"
 #include "core/codec/position_coding.hpp"
 #include "core/codec/topk_selection.hpp"
 
@@ -41,13 +44,6 @@ struct SampleHeader {
 };
 static_assert(sizeof(SampleHeader) == 12);
 
-/// k of a sample of so many values.
-KOKKOS_INLINE_FUNCTION std::uint32_t chosen_of(double part, std::uint32_t size) {
-  const double share = std::round(part * static_cast<double>(size));
-  const std::uint32_t k = share < 1 ? 1u : static_cast<std::uint32_t>(share);
-  return k < size ? k : size;
-}
-
 /// What the kernels share.
 struct SparseArguments {
   RowArguments a;
@@ -55,8 +51,26 @@ struct SparseArguments {
   ValueCoding values;
   double part;
   Positions chosen;
+  bool is_held;            ///< the chosen ones are kept for gradients
+  Positions forward;       ///< of the micro-batch's activations; position null: none
   std::uint64_t* block_B;  ///< offset of each sample's block in the payload
 
+  /// Whether sample b's values are those at its activations' positions.
+  KOKKOS_INLINE_FUNCTION bool follows(int b) const {
+    return forward.position != nullptr && forward.count_G[b] != ForwardMasks::kNoMask;
+  }
+  KOKKOS_INLINE_FUNCTION const std::uint32_t* positions_of(int b) const {
+    return follows(b) ? forward.of(b) : chosen.of(b);
+  }
+  KOKKOS_INLINE_FUNCTION std::uint32_t count_of(int b) const {
+    return follows(b) ? forward.count_G[b] : chosen.count_G[b];
+  }
+  /// Place of a sample's values among those of all positions.
+  KOKKOS_INLINE_FUNCTION std::size_t sent_of(int b) const { return b * chosen.stride; }
+  /// What chosen.count_G has for a sample with so many positions.
+  KOKKOS_INLINE_FUNCTION std::uint32_t held_count(int b, std::uint32_t count) const {
+    return is_held && !is_sparse(b) ? ForwardMasks::kNoMask : count;
+  }
   KOKKOS_INLINE_FUNCTION bool is_sparse(int b) const {
     return formats.format[a.samples[b].format].kind == RowKind::sparse;
   }
@@ -83,22 +97,22 @@ struct SparseArguments {
   }
 };
 
-/// Of the k positions that EF-mixed divides between values and errors, whose.
-enum class Share { all, values, errors };
+/// What a selection may find of the k positions: all; of EF-mixed's the values' share, or those
+/// that are still to be found.
+enum class Share { all, values, rest };
 
 struct MakeGroups {
   SparseArguments s;
   Share share;
+  const std::uint32_t* found_B;  ///< rest: positions that are found already
   TopKGroup* group_B;
 
   KOKKOS_INLINE_FUNCTION void operator()(const int b) const {
-    const std::uint32_t size = s.size_of(b);
-    const std::uint32_t all = size > 0 ? chosen_of(s.part, size) : 0;
+    const std::uint32_t size = s.follows(b) ? 0 : s.size_of(b);
+    std::uint32_t most = size > 0 ? count_of_part(s.part, size) : 0;
     // Without errors yet, values have all.
-    const std::uint32_t of_errors = s.uses_memory(b) ? all / 2 : 0;
-    std::uint32_t most = all;
-    if (share == Share::values) most = all - of_errors;
-    if (share == Share::errors) most = of_errors;
+    if (share == Share::values && s.uses_memory(b)) most -= most / 2;
+    if (share == Share::rest) most = s.uses_memory(b) ? most - found_B[b] : 0;
     group_B[b] = {s.first_of(b), size, most};
   }
 };
@@ -107,8 +121,7 @@ struct MakeGroups {
 template <class M>
 struct AddRecords {
   SparseArguments s;
-  const float* x;  ///< null: zeros
-  float factor;    ///< 1 or -1
+  float factor;  ///< 1 or -1
   float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
@@ -122,46 +135,70 @@ struct AddRecords {
       load_scaled<M>(team, s.row_of(index), work, buffers.codes);
     else
       row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
-    const float* row = x == nullptr ? nullptr : x + static_cast<std::size_t>(index) * n;
+    const float* row = s.a.x + static_cast<std::size_t>(index) * n;
     float* sum = y + static_cast<std::size_t>(index) * n;
     const float sign = factor;
-    if (row == nullptr)
-      row_for(team, n, [=](int c) { sum[c] = sign * work[c]; });
-    else
-      row_for(team, n, [=](int c) { sum[c] = row[c] + sign * work[c]; });
+    row_for(team, n, [=](int c) { sum[c] = row[c] + sign * work[c]; });
   }
 };
 
-/// y := 0 at the chosen positions.
+/// offered := x or e, for the samples whose groups may find any; 0 where x + e, which would travel,
+/// is none that topk sends.
+template <class M>
+struct OfferShare {
+  SparseArguments s;
+  const TopKGroup* group_B;
+  bool errors;
+  const float* sum;  ///< x + e
+  float* offered;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int n = s.a.channels;
+    const int b = index / s.a.tokens;
+    if (group_B[b].most == 0 || index % s.a.tokens >= s.a.samples[b].tokens) return;
+    const RowBuffers buffers = RowBuffers::of(team, n);
+    const std::size_t first = static_cast<std::size_t>(index) * n;
+    if (errors) load_scaled<M>(team, s.row_of(index), buffers.work, buffers.codes);
+    const float* from = errors ? buffers.work : s.a.x + first;
+    const float* both = sum + first;
+    float* to = offered + first;
+    row_for(team, n, [=](int c) { to[c] = magnitude_key(both[c]) == 0 ? 0.0f : from[c]; });
+  }
+};
+
+/// y := 0 at the chosen positions, for the samples whose groups may find others.
 struct DropChosen {
   SparseArguments s;
+  const TopKGroup* group_B;
   Positions chosen;
   float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int b = team.league_rank();
+    if (group_B[b].most == 0) return;
     const std::uint32_t* position = chosen.of(b);
     float* values = y + s.first_of(b);
     row_for(team, static_cast<int>(chosen.count_G[b]), [=](int i) { values[position[i]] = 0.0f; });
   }
 };
 
+/// How many of some ascending positions are below another one.
+KOKKOS_INLINE_FUNCTION std::uint32_t places_below(const std::uint32_t* positions,
+                                                  std::uint32_t count, std::uint32_t position) {
+  std::uint32_t first = 0;
+  while (count > 0) {
+    const std::uint32_t half = count / 2;
+    const bool below = positions[first + half] < position;
+    first = below ? first + half + 1 : first;
+    count = below ? count - half - 1 : half;
+  }
+  return first;
+}
+
 /// merged := the positions of two lists that have none in common.
 struct MergePositions {
   Positions a, b, merged;
-
-  KOKKOS_INLINE_FUNCTION static std::uint32_t places_below(const std::uint32_t* positions,
-                                                           std::uint32_t count,
-                                                           std::uint32_t position) {
-    std::uint32_t first = 0;
-    while (count > 0) {
-      const std::uint32_t half = count / 2;
-      const bool below = positions[first + half] < position;
-      first = below ? first + half + 1 : first;
-      count = below ? count - half - 1 : half;
-    }
-    return first;
-  }
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int g = team.league_rank();
@@ -187,24 +224,30 @@ struct WriteHeaders {
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int b = team.league_rank();
     const std::uint32_t size = s.size_of(b);
+    const bool follows = s.follows(b);
     SampleHeader header{};
     if (size > 0) {
-      const std::uint32_t* position = s.chosen.of(b);
-      header.count = s.chosen.count_G[b];
+      const std::uint32_t* position = s.positions_of(b);
+      header.count = s.count_of(b);
       const int count = static_cast<int>(header.count);
-      const PositionCoding coding = choose_positions(team, position, count, size);
+      const PositionCoding coding = follows ? PositionCoding{PositionFormat::forward, 0, 0}
+                                            : choose_positions(team, position, count, size);
       header.words = coding.words;
       header.format = coding.format;
       header.bits = coding.bits;
       if (s.values.kind == ChosenValues::fp16)
-        header.exponent = static_cast<std::int16_t>(half_exponent(
-            largest_B != nullptr ? largest_B[b] : largest_of(team, b, position, count)));
+        header.exponent = static_cast<std::int16_t>(
+            half_exponent(largest_B != nullptr && !follows ? largest_B[b]
+                                                           : largest_of(team, b, position, count)));
     }
     SampleHeader* written = s.headers() + b;
     RowSums* sums = s.a.sums + static_cast<std::size_t>(b) * s.a.tokens;
-    const std::uint32_t* nonfinite = nonfinite_B;
+    const std::uint32_t* nonfinite = follows ? nullptr : nonfinite_B;
+    const std::uint32_t count = s.held_count(b, header.count);
+    std::uint32_t* held = s.is_held ? s.chosen.count_G + b : nullptr;
     Kokkos::single(Kokkos::PerTeam(team), [=]() {
       *written = header;
+      if (held != nullptr) *held = count;
       if (nonfinite != nullptr && size > 0) sums->nonfinite += nonfinite[b];
     });
   }
@@ -244,7 +287,7 @@ struct WritePositions {
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int b = team.league_rank();
     const SampleHeader header = s.headers()[b];
-    write_positions(team, header.coding(), s.chosen.of(b), static_cast<int>(header.count),
+    write_positions(team, header.coding(), s.positions_of(b), static_cast<int>(header.count),
                     reinterpret_cast<std::uint32_t*>(s.a.payload + s.block_B[b]));
   }
 };
@@ -256,6 +299,7 @@ struct ChosenRow {
   SampleHeader header;
   int width;  ///< 0: no such row
   const std::uint32_t* position;
+  std::size_t place;  ///< of its values among those of all positions
   std::uint8_t* block;
 
   KOKKOS_INLINE_FUNCTION static ChosenRow of(const SparseArguments& s, int index, int rows) {
@@ -266,7 +310,9 @@ struct ChosenRow {
     row.width = row.r < ValueCoding::rows_of(row.header.count)
                     ? ValueCoding::width_of(row.header.count, row.r)
                     : 0;
-    row.position = s.chosen.of(row.b) + static_cast<std::size_t>(row.r) * ValueCoding::kRow;
+    const std::size_t first = static_cast<std::size_t>(row.r) * ValueCoding::kRow;
+    row.position = s.positions_of(row.b) + first;
+    row.place = s.sent_of(row.b) + first;
     row.block = s.a.payload + s.block_B[row.b] + std::size_t{4} * row.header.words;
     return row;
   }
@@ -274,7 +320,8 @@ struct ChosenRow {
 
 struct WriteValues {
   SparseArguments s;
-  int rows;  ///< of values a sample, at most
+  int rows;                    ///< of values a sample, at most
+  const float* chosen_values;  ///< as the positions lie; null: to be taken from y
   const float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
@@ -283,57 +330,48 @@ struct WriteValues {
     const ValueBuffers buffers = ValueBuffers::of(team);
     const float* values = y + s.first_of(row.b);
     const std::uint32_t* position = row.position;
-    float* x = buffers.x;
-    row_for_synced(team, row.width, [=](int i) { x[i] = values[position[i]]; });
+    float* taken = buffers.x;
+    const float* x = taken;
+    if (chosen_values == nullptr || s.follows(row.b))
+      row_for_synced(team, row.width, [=](int i) { taken[i] = values[position[i]]; });
+    else
+      x = chosen_values + row.place;
     write_values(team, s.values, s.a, s.a.samples[row.b].id, row.header.count, row.r,
-                 row.header.exponent, buffers, row.block);
+                 row.header.exponent, x, buffers, row.block);
   }
 };
 
-/// At the chosen positions y := y + (what was sent), up to the largest numbers, or y - (that).
-struct AddValues {
+/// sent := what was sent of the chosen positions, as they lie.
+struct ReadValues {
   SparseArguments s;
   int rows;
-  bool adds;
+  float* sent;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const ChosenRow row = ChosenRow::of(s, team.league_rank(), rows);
+    if (row.width == 0) return;
+    const ValueBuffers buffers = ValueBuffers::of(team);
+    read_values(team, s.values, row.header.count, row.r, row.header.exponent, buffers, row.block,
+                sent + row.place);
+  }
+};
+
+/// At the chosen positions y := y - (what was sent).
+struct SubtractValues {
+  SparseArguments s;
+  int rows;
   float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const ChosenRow row = ChosenRow::of(s, team.league_rank(), rows);
     if (row.width == 0) return;
     const ValueBuffers buffers = ValueBuffers::of(team);
-    read_values(team, s.values, row.header.count, row.r, row.header.exponent, buffers, row.block);
+    float* sent = buffers.row.work;
+    read_values(team, s.values, row.header.count, row.r, row.header.exponent, buffers, row.block,
+                sent);
     float* values = y + s.first_of(row.b);
     const std::uint32_t* position = row.position;
-    const float* sent = buffers.row.work;
-    if (adds)
-      row_for(team, row.width,
-              [=](int i) { values[position[i]] = changed(values[position[i]], 1.0f, sent[i]); });
-    else
-      row_for(team, row.width, [=](int i) { values[position[i]] -= sent[i]; });
-  }
-};
-
-/// y := what the receiver has before values are added: memories or zeros. Padding becomes zeros,
-/// and so do the rows of samples that are not there.
-template <class M>
-struct LoadMemories {
-  SparseArguments s;
-  float* y;
-
-  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
-    const int index = team.league_rank();
-    const int n = s.a.channels;
-    const int b = index / s.a.tokens;
-    const bool is_there = b < s.a.sample_count;
-    if (is_there && !s.is_sparse(b)) return;
-    float* row = y + static_cast<std::size_t>(index) * n;
-    if (std::is_same_v<M, NoMemory> || !is_there || !s.uses_memory(b) ||
-        index % s.a.tokens >= s.a.samples[b].tokens) {
-      row_for(team, n, [=](int c) { row[c] = 0.0f; });
-      return;
-    }
-    const RowBuffers buffers = RowBuffers::of(team, n);
-    load_scaled<M>(team, s.row_of(index), row, buffers.codes);
+    row_for(team, row.width, [=](int i) { values[position[i]] -= sent[i]; });
   }
 };
 
@@ -356,19 +394,62 @@ KOKKOS_FORCEINLINE_FUNCTION void store_row(const RowMember& team, const SparseAr
   M::store(team, record, work, buffers.codes);
 }
 
-/// Memories := y, which the receiver sees; the sender also adds the sums of x - y.
+/// y := what the receiver sees: memories or zeros and, up to the largest numbers, what was sent.
+/// Padding becomes zeros, and so do the rows of samples that are not there. The sender also adds
+/// the sums of x - y, and memories become y.
 template <class M>
-struct StoreMemories {
+struct SeeRows {
   SparseArguments s;
-  const float* x;  ///< null at the receiver
-  const float* y;
+  const float* sent;  ///< as the positions lie
+  const float* x;     ///< null at the receiver
+  float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
-    store_row<M>(team, s, [&](int index, const MemoryRow& record, const RowBuffers& buffers) {
-      const std::size_t first = static_cast<std::size_t>(index) * record.channels;
-      if (x != nullptr) add_row_sums(team, s.a, index, x + first, y + first);
-      store_scaled<M>(team, record, y + first, buffers.work, buffers.codes);
-    });
+    const int index = team.league_rank();
+    const int n = s.a.channels;
+    const int b = index / s.a.tokens;
+    const int t = index % s.a.tokens;
+    const bool is_there = b < s.a.sample_count;
+    if (is_there && !s.is_sparse(b)) return;
+    const std::size_t first = static_cast<std::size_t>(index) * n;
+    float* row = y + first;
+    const bool is_valid = is_there && t < s.a.samples[b].tokens;
+    if (std::is_same_v<M, NoMemory> || !is_valid || !s.uses_memory(b)) {
+      row_for_synced(team, n, [=](int c) { row[c] = 0.0f; });
+    } else {
+      const RowBuffers buffers = RowBuffers::of(team, n);
+      load_scaled<M>(team, s.row_of(index), row, buffers.codes);
+    }
+    if (!is_there) return;
+    if (is_valid)
+      add_sent(team, b, static_cast<std::uint32_t>(t) * static_cast<std::uint32_t>(n), row);
+    const float* wanted = x == nullptr ? nullptr : x + first;
+    if (wanted != nullptr && is_valid) add_row_sums(team, s.a, index, wanted, row);
+    if constexpr (!std::is_same_v<M, NoMemory>)
+      store_row<M>(team, s, [&](int, const MemoryRow& record, const RowBuffers& buffers) {
+        store_scaled<M>(team, record, row, buffers.work, buffers.codes);
+      });
+  }
+
+  /// Positions of a row are side by side.
+  KOKKOS_INLINE_FUNCTION void add_sent(const RowMember& team, int b, std::uint32_t first,
+                                       float* row) const {
+    const std::uint32_t* position = s.positions_of(b);
+    const std::uint32_t count = s.count_of(b);
+    const std::uint32_t end = first + static_cast<std::uint32_t>(s.a.channels);
+    const std::uint32_t begin = places_below(position, count, first);
+    const float* values = sent + s.sent_of(b);
+    const auto add = [=](std::uint32_t i) {
+      float* value = row + (position[i] - first);
+      *value = changed(*value, 1.0f, values[i]);
+    };
+    if constexpr (kHostExecution) {
+      for (std::uint32_t i = begin; i < count && position[i] < end; ++i) add(i);
+    } else {
+      const std::uint32_t rest = places_below(position + begin, count - begin, end);
+      row_for_synced(team, static_cast<int>(rest),
+                     [=](int i) { add(begin + static_cast<std::uint32_t>(i)); });
+    }
   }
 };
 
@@ -401,16 +482,19 @@ struct StoreErrors {
   }
 };
 
-struct AddSums {
+/// Of samples for which no selection counts them.
+struct CountNonfinite {
   SparseArguments s;
-  const float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int index = team.league_rank();
     const int b = index / s.a.tokens;
-    if (!s.is_sparse(b) || index % s.a.tokens >= s.a.samples[b].tokens) return;
-    const std::size_t first = static_cast<std::size_t>(index) * s.a.channels;
-    add_row_sums(team, s.a, index, s.a.x + first, y + first);
+    if (!s.follows(b) || index % s.a.tokens >= s.a.samples[b].tokens) return;
+    const float* x = s.a.x + static_cast<std::size_t>(index) * s.a.channels;
+    const auto count = row_sum<std::uint32_t>(team, s.a.channels,
+                                              [=](int c) { return is_nonfinite(x[c]) ? 1u : 0u; });
+    RowSums* sums = s.a.sums + index;
+    Kokkos::single(Kokkos::PerTeam(team), [=]() { sums->nonfinite += count; });
   }
 };
 
@@ -431,17 +515,18 @@ struct ReadPositions {
     const std::uint64_t block_end = block + s.block_bytes(header);
     const bool fits = is_possible(b, header) && block_end <= bytes;
     const bool is_last = b + 1 == s.a.sample_count;
+    const std::uint32_t held = s.held_count(b, header.count);
     std::uint32_t* count = s.chosen.count_G + b;
     std::uint64_t* place = s.block_B + b;
     std::uint32_t* flaw = wrong;
     std::uint64_t* length = end;
     Kokkos::single(Kokkos::PerTeam(team), [=]() {
-      *count = header.count;
+      *count = held;
       *place = block;
       if (is_last) *length = block_end;
       if (!fits) *flaw = 1;
     });
-    if (!fits || header.count == 0) return;
+    if (!fits || header.count == 0 || s.follows(b)) return;
     read_positions(team, header.coding(), reinterpret_cast<std::uint32_t*>(s.a.payload + block),
                    header.count, s.size_of(b), s.chosen.of(b), flaw);
   }
@@ -453,8 +538,11 @@ struct ReadPositions {
              header.bits == 0 && header.exponent == 0;
     const int exponent = header.exponent;
     const bool is_half = s.values.kind == ChosenValues::fp16;
-    return header.count <= chosen_of(s.part, size) && exponent >= (is_half ? -126 : 0) &&
-           exponent <= (is_half ? 126 : 0) &&
+    if (exponent < (is_half ? -126 : 0) || exponent > (is_half ? 126 : 0)) return false;
+    if (s.follows(b))
+      return header.count == s.forward.count_G[b] && header.words == 0 && header.bits == 0 &&
+             header.format == PositionFormat::forward;
+    return header.count <= count_of_part(s.part, size) &&
            is_position_coding(header.coding(), header.count, size);
   }
 };
@@ -493,26 +581,37 @@ class TopKCodec final
       : Base(shape, settings_hash(settings, shape, storage, 1),
              formats_of(settings, shape.channels, keeps)),
         part_(settings.topk),
+        follows_(follows_forward(settings)),
         mixes_(keeps == Keeps::errors && settings.feedback_kind == FeedbackKind::mixed),
         refinement_(settings),
         values_(ValueCoding::of(settings)),
         record_bytes_(keeps == Keeps::nothing ? 0 : record_bytes_of<M>(shape)),
-        most_(chosen_of(part_, static_cast<std::uint32_t>(shape.tokens) *
-                                   static_cast<std::uint32_t>(shape.channels))),
-        selection_(shape.max_samples, values_of(1)),
+        most_(count_of_part(part_, values_of_sample())),
+        selection_(shape.encodes() ? shape.max_samples : 0, values_of(1)),
         chosen_(shape.max_samples, most_),
-        y_(uninitialized("deltapipe::TopKCodec::values"), values_of(shape.max_samples)),
+        y_(uninitialized("deltapipe::TopKCodec::values"),
+           shape.encodes() ? values_of(shape.max_samples) : 0),
         group_B_(uninitialized("deltapipe::TopKCodec::groups"), shape.max_samples),
         block_B_(uninitialized("deltapipe::TopKCodec::blocks"), shape.max_samples),
+        sent_(uninitialized("deltapipe::TopKCodec::sent"),
+              shape.decodes() || !mixes_ ? shape.max_samples * most_ : 0),
         result_("deltapipe::TopKCodec::result", 2),
         host_result_("deltapipe::TopKCodec::host_result", 2) {
-    if (!mixes_) return;
-    errors_ = Vector<float>(uninitialized("deltapipe::TopKCodec::errors"), y_.size());
-    of_values_ = PositionLists(shape.max_samples, most_);
-    of_errors_ = PositionLists(shape.max_samples, most_);
+    if (!mixes_ || !shape.encodes()) return;
+    offered_ = Vector<float>(uninitialized("deltapipe::TopKCodec::offered"), y_.size());
+    others_ = PositionLists(shape.max_samples, most_);
+    both_ = PositionLists(shape.max_samples, most_);
   }
 
   bool waits() const override { return true; }
+  void share(std::shared_ptr<ForwardMasks> masks) override {
+    masks_ = std::move(masks);
+    if (!follows_ || !masks_) return;
+    const std::size_t most =
+        std::max<std::size_t>(most_, count_of_part(masks_->part(), values_of_sample()));
+    chosen_ = PositionLists(shape_.max_samples, most);
+    sent_ = Vector<float>(uninitialized("deltapipe::TopKCodec::sent"), shape_.max_samples * most);
+  }
   RecordLayout record() const override {
     if (keeps == Keeps::errors) return {.sender_bytes = record_bytes_};
     if (keeps == Keeps::memory) return {.shared_bytes = record_bytes_};
@@ -526,15 +625,17 @@ class TopKCodec final
   }
   std::size_t memory_bytes() const override {
     return Base::memory_bytes() + selection_.memory_bytes() + chosen_.memory_bytes() +
-           of_values_.memory_bytes() + of_errors_.memory_bytes() + bytes_of_view(y_) +
-           bytes_of_view(errors_) + bytes_of_view(group_B_) + bytes_of_view(block_B_) +
-           bytes_of_view(result_) + bytes_of_view(host_result_);
+           others_.memory_bytes() + both_.memory_bytes() + bytes_of_view(y_) +
+           bytes_of_view(offered_) + bytes_of_view(sent_) + bytes_of_view(group_B_) +
+           bytes_of_view(block_B_) + bytes_of_view(result_) + bytes_of_view(host_result_) +
+           (follows_ && masks_ ? masks_->memory_bytes() : 0);
   }
 
  private:
   std::size_t values_of(int count) const {
     return static_cast<std::size_t>(count) * shape_.tokens * shape_.channels;
   }
+  std::uint32_t values_of_sample() const { return static_cast<std::uint32_t>(values_of(1)); }
   bool is_sparse(int format) const {
     return Base::formats().format[format].kind == RowKind::sparse;
   }
@@ -551,8 +652,12 @@ class TopKCodec final
     if (tokens == 0) return 0;
     const auto size =
         static_cast<std::uint32_t>(tokens) * static_cast<std::uint32_t>(shape_.channels);
-    const std::uint32_t most = chosen_of(part_, size);
-    return std::size_t{4} * max_position_words(most, size) + values_.bytes_of(most);
+    const std::uint32_t most = count_of_part(part_, size);
+    const std::size_t own =
+        std::size_t{4} * max_position_words(most, size) + values_.bytes_of(most);
+    if (!follows_ || !masks_) return own;
+    const std::uint64_t forward = values_.bytes_of(count_of_part(masks_->part(), size));
+    return std::max<std::size_t>(own, forward);
   }
   std::size_t front_bytes(const Crossing& crossing) const override {
     for (std::size_t b = 0; b < crossing.samples(); ++b)
@@ -574,16 +679,37 @@ class TopKCodec final
     return begin;
   }
   SparseArguments sparse(const RowArguments& arguments) const {
-    return {arguments, Base::formats(), values_, part_, chosen_.view(), block_B_.data()};
+    return {arguments,  Base::formats(), values_,  part_,
+            positions_, is_held_,        forward_, block_B_.data()};
   }
   int value_rows() const {
-    return static_cast<int>(ValueCoding::rows_of(static_cast<std::uint32_t>(most_)));
+    const std::size_t most = chosen_.view().stride;
+    return static_cast<int>(ValueCoding::rows_of(static_cast<std::uint32_t>(most)));
+  }
+  /// Where the crossing's positions go or come from.
+  void find_positions() {
+    DELTAPIPE_ASSERT(!follows_ || masks_, "gradients have no positions to follow");
+    const Crossing& crossing = RowCodec::crossing();
+    positions_ = chosen_.view();
+    forward_ = {};
+    forward_has_all_ = false;
+    is_held_ = masks_ && !follows_ && crossing.training;
+    if (is_held_) positions_ = masks_->hold(crossing, !has_dense_samples());
+    if (!follows_) return;
+    const auto mask = masks_->find(crossing);
+    if (!mask) return;
+    forward_ = mask->positions;
+    forward_has_all_ = mask->of_all;
+  }
+  void release_positions() {
+    if (follows_) masks_->release(RowCodec::crossing());
   }
 
   std::size_t run_encode(const ExecSpace& exec, const RowArguments& a,
                          std::size_t max_bytes) override {
     if (has_dense_samples()) Base::run_encode(exec, a, max_bytes);
     if (sparse_samples() == 0) return max_bytes;
+    find_positions();
     const SparseArguments s = sparse(a);
     const float* values = choose(exec, s);
     const RowPolicy by_sample = row_policy(exec, a.sample_count);
@@ -591,12 +717,16 @@ class TopKCodec final
     Kokkos::parallel_for("deltapipe::TopKCodec::write_headers", by_sample,
                          WriteHeaders{s, values, counts ? selection_.nonfinite_G() : nullptr,
                                       mixes_ ? nullptr : selection_.largest_G()});
+    if (counts && forward_.position != nullptr)
+      Kokkos::parallel_for("deltapipe::TopKCodec::count_nonfinite", by_row(exec, a),
+                           CountNonfinite{s});
     Kokkos::parallel_for("deltapipe::TopKCodec::place_blocks", row_policy(exec, 1),
                          PlaceBlocks{s, sparse_begin(), result_.data()});
     Kokkos::parallel_for("deltapipe::TopKCodec::write_positions", by_sample, WritePositions{s});
     Kokkos::parallel_for("deltapipe::TopKCodec::write_values", by_value_row(exec, a),
-                         WriteValues{s, value_rows(), values});
+                         WriteValues{s, value_rows(), mixes_ ? nullptr : sent_.data(), values});
     keep(exec, s);
+    release_positions();
     Kokkos::deep_copy(exec, host_result_, result_);
     exec.fence();
     return host_result_(0);
@@ -608,59 +738,83 @@ class TopKCodec final
     if constexpr (keeps != Keeps::nothing) {
       const float sign = keeps == Keeps::errors ? 1.0f : -1.0f;
       Kokkos::parallel_for("deltapipe::TopKCodec::add_records", by_row(exec, s.a),
-                           AddRecords<M>{s, s.a.x, sign, y_.data()});
+                           AddRecords<M>{s, sign, y_.data()});
       values = y_.data();
     }
-    if (mixes_)
+    if (mixes_) {
       choose_mixed(exec, s);
-    else
-      select(exec, s, Share::all, values, s.chosen);
+    } else if (!forward_has_all_) {
+      make_groups(exec, s, Share::all, nullptr);
+      selection_.select(exec, s.a.sample_count, group_B_.data(), values, s.chosen, sent_.data());
+    }
     return values;
   }
 
-  void select(const ExecSpace& exec, const SparseArguments& s, Share share, const float* values,
-              const Positions& chosen) {
-    Kokkos::parallel_for("deltapipe::TopKCodec::groups",
-                         Kokkos::RangePolicy<ExecSpace>(exec, 0, s.a.sample_count),
-                         MakeGroups{s, share, group_B_.data()});
-    selection_.select(exec, s.a.sample_count, group_B_.data(), values, chosen);
+  void make_groups(const ExecSpace& exec, const SparseArguments& s, Share share,
+                   const Positions* found) {
+    Kokkos::parallel_for(
+        "deltapipe::TopKCodec::groups", Kokkos::RangePolicy<ExecSpace>(exec, 0, s.a.sample_count),
+        MakeGroups{s, share, found == nullptr ? nullptr : found->count_G, group_B_.data()});
   }
 
-  /// The largest values, then the largest errors elsewhere; both in one ascending list.
+  /// The largest values, the largest errors elsewhere, and while these are fewer than k the next
+  /// values; all in one ascending list.
   void choose_mixed(const ExecSpace& exec, const SparseArguments& s) {
-    const RowPolicy by_sample = row_policy(exec, s.a.sample_count);
-    const Positions of_values = of_values_.view(), of_errors = of_errors_.view();
-    select(exec, s, Share::values, s.a.x, of_values);
-    Kokkos::parallel_for("deltapipe::TopKCodec::load_errors", by_row(exec, s.a),
-                         AddRecords<M>{s, nullptr, 1.0f, errors_.data()});
-    Kokkos::parallel_for("deltapipe::TopKCodec::drop_chosen", by_sample,
-                         DropChosen{s, of_values, errors_.data()});
-    select(exec, s, Share::errors, errors_.data(), of_errors);
-    Kokkos::parallel_for("deltapipe::TopKCodec::merge_positions", by_sample,
-                         MergePositions{of_values, of_errors, s.chosen});
+    const Positions others = others_.view(), both = both_.view();
+    make_groups(exec, s, Share::values, nullptr);
+    choose_share(exec, s, false, nullptr, s.chosen);
+    make_groups(exec, s, Share::rest, &s.chosen);
+    choose_share(exec, s, true, &s.chosen, others);
+    merge(exec, s, {s.chosen, others, both});
+    make_groups(exec, s, Share::rest, &both);
+    choose_share(exec, s, false, &both, others);
+    merge(exec, s, {both, others, s.chosen});
+  }
+
+  /// The groups' largest values or errors at positions that are not found yet.
+  void choose_share(const ExecSpace& exec, const SparseArguments& s, bool errors,
+                    const Positions* found, const Positions& chosen) {
+    Kokkos::parallel_for("deltapipe::TopKCodec::offer_share", by_row(exec, s.a),
+                         OfferShare<M>{s, group_B_.data(), errors, y_.data(), offered_.data()});
+    if (found != nullptr)
+      Kokkos::parallel_for("deltapipe::TopKCodec::drop_chosen", row_policy(exec, s.a.sample_count),
+                           DropChosen{s, group_B_.data(), *found, offered_.data()});
+    selection_.select(exec, s.a.sample_count, group_B_.data(), offered_.data(), chosen);
+  }
+
+  void merge(const ExecSpace& exec, const SparseArguments& s, const MergePositions& lists) const {
+    Kokkos::parallel_for("deltapipe::TopKCodec::merge_positions",
+                         row_policy(exec, s.a.sample_count), lists);
   }
 
   /// Brings the sender's records and sums up to date.
   void keep(const ExecSpace& exec, const SparseArguments& s) {
     if (keeps == Keeps::nothing && !s.a.measure) return;
-    if constexpr (keeps != Keeps::errors)
-      load_memories(exec, s, s.a.sample_count * s.a.tokens, y_.data());
-    Kokkos::parallel_for("deltapipe::TopKCodec::add_values", by_value_row(exec, s.a),
-                         AddValues{s, value_rows(), keeps != Keeps::errors, y_.data()});
-    if constexpr (keeps == Keeps::nothing)
-      Kokkos::parallel_for("deltapipe::TopKCodec::add_sums", by_row(exec, s.a),
-                           AddSums{s, y_.data()});
-    if constexpr (keeps == Keeps::errors)
+    if constexpr (keeps != Keeps::errors) {
+      see(exec, s, s.a.sample_count * s.a.tokens, s.a.x, y_.data());
+    } else {
+      Kokkos::parallel_for("deltapipe::TopKCodec::subtract_values", by_value_row(exec, s.a),
+                           SubtractValues{s, value_rows(), y_.data()});
       Kokkos::parallel_for("deltapipe::TopKCodec::store_errors", by_row(exec, s.a),
                            StoreErrors<M>{s, s.a.x, y_.data()});
-    if constexpr (keeps == Keeps::memory)
-      Kokkos::parallel_for("deltapipe::TopKCodec::store_memories", by_row(exec, s.a),
-                           StoreMemories<M>{s, s.a.x, y_.data()});
+    }
+  }
+
+  /// y := what the receiver sees, and so memories; x: null at the receiver.
+  void see(const ExecSpace& exec, const SparseArguments& s, int rows, const float* x, float* y) {
+    using Seen = std::conditional_t<keeps == Keeps::memory, M, NoMemory>;
+    if (sparse_samples() > 0)
+      Kokkos::parallel_for("deltapipe::TopKCodec::read_values", by_value_row(exec, s.a),
+                           ReadValues{s, value_rows(), sent_.data()});
+    Kokkos::parallel_for("deltapipe::TopKCodec::see_rows",
+                         row_policy(exec, rows, 2 * RowBuffers::bytes(shape_.channels)),
+                         SeeRows<Seen>{s, sent_.data(), x, y});
   }
 
   std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing, const RowArguments& a,
                              std::size_t bytes) override {
     if (sparse_samples() == 0) return this->payload_bytes(crossing);
+    find_positions();
     const std::size_t begin = sparse_begin();
     if (bytes < begin) return begin;
     Kokkos::deep_copy(exec, result_, std::uint64_t{0});
@@ -678,22 +832,10 @@ class TopKCodec final
 
   void run_decode(const ExecSpace& exec, int rows, const RowArguments& a) override {
     if (has_dense_samples()) Base::run_decode(exec, rows, a);
-    const SparseArguments s = sparse(a);
-    load_memories(exec, s, rows, a.x);
-    if (sparse_samples() == 0) return;
-    Kokkos::parallel_for("deltapipe::TopKCodec::decode", by_value_row(exec, a),
-                         AddValues{s, value_rows(), true, a.x});
-    if constexpr (keeps == Keeps::memory)
-      Kokkos::parallel_for("deltapipe::TopKCodec::store_memories", by_row(exec, a),
-                           StoreMemories<M>{s, nullptr, a.x});
+    see(exec, sparse(a), rows, nullptr, a.x);
+    release_positions();
   }
 
-  void load_memories(const ExecSpace& exec, const SparseArguments& s, int rows, float* y) const {
-    using Seen = std::conditional_t<keeps == Keeps::memory, M, NoMemory>;
-    Kokkos::parallel_for("deltapipe::TopKCodec::load_memories",
-                         row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
-                         LoadMemories<Seen>{s, y});
-  }
   RowPolicy by_row(const ExecSpace& exec, const RowArguments& a) const {
     return row_policy(exec, a.sample_count * a.tokens, RowBuffers::bytes(shape_.channels));
   }
@@ -702,18 +844,25 @@ class TopKCodec final
   }
 
   const double part_;
+  const bool follows_;
   const bool mixes_;
   const Refinement refinement_;
   const ValueCoding values_;
   const std::size_t record_bytes_;
-  const std::size_t most_;  ///< positions of a sample
+  const std::size_t most_;  ///< positions of a sample that are its own
+  std::shared_ptr<ForwardMasks> masks_;
   TopKSelection selection_;
   PositionLists chosen_;
-  Vector<float> y_;       ///< what is chosen from; then what is seen or left
-  Vector<float> errors_;  ///< EF-mixed
-  PositionLists of_values_{1, 0}, of_errors_{1, 0};  ///< EF-mixed
+  // Of the crossing at hand.
+  Positions positions_{}, forward_{};
+  bool is_held_ = false;
+  bool forward_has_all_ = false;
+  Vector<float> y_;                          ///< what is chosen from; then what is seen or left
+  Vector<float> offered_;                    ///< EF-mixed: to one of its selections
+  PositionLists others_{1, 0}, both_{1, 0};  ///< EF-mixed
   Vector<TopKGroup> group_B_;
   Vector<std::uint64_t> block_B_;
+  Vector<float> sent_;  ///< values of the chosen positions: the sender's, then as they are seen
   Vector<std::uint64_t> result_;  ///< length of a payload; whether it is wrong
   HostVector<std::uint64_t> host_result_;
 };

@@ -7,6 +7,7 @@
 #include "core/base/memory_ledger.hpp"
 #include "core/base/row.hpp"
 #include "core/codec/bit_counting.hpp"
+#include "core/codec/compaction.hpp"
 
 #if defined(__SSE2__) && !defined(__CUDACC__) && !defined(__HIPCC__)
 #include <immintrin.h>
@@ -30,7 +31,7 @@ KOKKOS_INLINE_FUNCTION constexpr int bins_of(int level) {
 }
 
 // A team's own histogram. On the host several in turn: a count need not wait for the one before.
-constexpr int kCopies = kHostExecution ? 2 : 1;
+constexpr int kCopies = kHostExecution ? 4 : 1;
 constexpr int kUncounted = kBins;  // the bin of what does not count
 constexpr int kBinStride = kBins + 16;
 constexpr std::size_t kHistogramBytes = sizeof(std::uint32_t) * kCopies * kBinStride;
@@ -79,7 +80,7 @@ KOKKOS_FORCEINLINE_FUNCTION void count_bins(const RowMember& team, int n, int bi
 
 // A look at a part of the values tells which of them need no second one.
 constexpr int kRun = 256;                  // values side by side that are looked at
-constexpr int kSkip = 16;                  // runs of which one is
+constexpr int kSkip = 32;                  // runs of which one is
 constexpr std::uint32_t kSampled = 16384;  // smaller groups are looked at as a whole
 
 /// What the kernels share.
@@ -94,8 +95,10 @@ struct Selection {
   std::uint32_t* wanted_G;
   std::uint32_t* least_G;  ///< smallest key of candidates
   std::uint32_t* again_G;  ///< 1: these were too few
+  float* chosen_values;    ///< null: not wanted
   std::uint16_t* candidates;
-  std::uint32_t* keys;  ///< of the candidates
+  std::uint32_t*
+      keys;  ///< of the candidates: the values' bits, of which the sign is no part of a key
   std::uint16_t* undecided;
   // Of each chunk:
   std::uint32_t* candidates_GC;  ///< how many
@@ -118,6 +121,10 @@ struct Selection {
 };
 
 constexpr std::size_t kChunkCounts = 8;
+
+KOKKOS_FORCEINLINE_FUNCTION std::uint32_t without_sign(std::uint32_t bits) {
+  return bits & 0x7fffffffu;
+}
 
 /// A team's part of a group; of no values behind the group's end.
 struct Chunk {
@@ -160,6 +167,12 @@ struct Sample {
     const int rest = chunk.width % period;
     const int count = chunk.width / period * kRun + (rest < kRun ? rest : kRun);
     const float* x = chunk.x;
+    if constexpr (kHostExecution) {  // runs are too short and far apart for a processor to foresee
+#if defined(__GNUC__)
+      for (int run = 0; run < chunk.width; run += period)
+        for (int i = run; i < run + kRun && i < chunk.width; i += 16) __builtin_prefetch(x + i);
+#endif
+    }
     count_bins(
         team, count, kBins,
         [=](int i) { return magnitude_key(x[i / kRun * period + i % kRun]) >> shift_of(0); },
@@ -242,16 +255,7 @@ struct FindBin {
 /// n-th value's.
 KOKKOS_INLINE_FUNCTION std::uint64_t large_ones(const float* x, std::uint32_t least) {
   std::uint64_t large = 0;
-#if defined(__AVX2__) && !defined(__CUDACC__) && !defined(__HIPCC__)
-  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-  const __m256i below = _mm256_set1_epi32(static_cast<int>(least - 1));
-  for (int i = 0; i < 64; i += 8) {
-    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
-    const __m256i is = _mm256_cmpgt_epi32(_mm256_and_si256(bits, magnitude), below);
-    const int mask = _mm256_movemask_ps(_mm256_castsi256_ps(is));
-    large |= static_cast<std::uint64_t>(static_cast<std::uint32_t>(mask)) << i;
-  }
-#elif defined(__SSE2__) && !defined(__CUDACC__) && !defined(__HIPCC__)
+#if defined(__SSE2__) && !defined(__CUDACC__) && !defined(__HIPCC__)
   const __m128i magnitude = _mm_set1_epi32(0x7fffffff);
   const __m128i below = _mm_set1_epi32(static_cast<int>(least - 1));
   for (int i = 0; i < 64; i += 4) {
@@ -267,6 +271,9 @@ KOKKOS_INLINE_FUNCTION std::uint64_t large_ones(const float* x, std::uint32_t le
   return large;
 }
 
+// Values to fetch ahead: processors do not look into the next page by themselves.
+[[maybe_unused]] constexpr int kAhead = 1024;
+
 /// The candidates' places, and the histogram of their keys' upper bits.
 struct Collect {
   Selection s;
@@ -279,7 +286,7 @@ struct Collect {
     const int count = static_cast<int>(found);
     std::uint32_t* keys = chunk.keys;
     // What is not finite is in the last bins, and seldom there.
-    const auto bin = [=](int i) { return keys[i] >> shift_of(0); };
+    const auto bin = [=](int i) { return without_sign(keys[i]) >> shift_of(0); };
     std::uint32_t* own = own_histogram(team);
     count_own(team, count, kBins, bin, own);
     constexpr int kFinite = static_cast<int>(kInfinityBits >> shift_of(0));
@@ -303,26 +310,39 @@ struct Collect {
     add_own(team, kBins, own, s.histogram(chunk.group));
   }
 
-  /// Returns how many there are. What is not finite is among them, with the bits of its magnitude.
+  /// Returns how many there are. What is not finite is among them.
   KOKKOS_INLINE_FUNCTION static std::uint32_t list_places(const RowMember& team, const Chunk& chunk,
                                                           std::uint32_t least) {
     const float* x = chunk.x;
     std::uint16_t* places = chunk.candidates;
     std::uint32_t* keys = chunk.keys;
-    const auto magnitude = [=](int i) { return bits_of(x[i]) & 0x7fffffffu; };
-    const auto is_large = [=](int i) { return magnitude(i) >= least ? 1u : 0u; };
+    const auto is_large = [=](int i) { return without_sign(bits_of(x[i])) >= least ? 1u : 0u; };
     if constexpr (kHostExecution) {
       std::uint32_t found = 0;
-      const int whole = chunk.width - chunk.width % 64;
-      for (int i = 0; i < whole; i += 64)
-        for (std::uint64_t rest = large_ones(x + i, least); rest != 0; rest &= rest - 1) {
-          const int place = i + lowest_one_of(rest);
+      int whole = 0;
+#if defined(DELTAPIPE_CODEC_COMPACTION)
+      const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+      const __m256i below = _mm256_set1_epi32(static_cast<int>(least - 1));
+      for (; whole + 8 <= chunk.width; whole += 8) {
+        _mm_prefetch(reinterpret_cast<const char*>(x + whole + kAhead), _MM_HINT_T0);
+        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + whole));
+        const unsigned mask = mask_of(_mm256_cmpgt_epi32(_mm256_and_si256(bits, magnitude), below));
+        const __m128i ones = places_of_ones(mask);
+        store_some(bits, ones, keys + found);
+        store_places(whole, ones, places + found);
+        found += static_cast<std::uint32_t>(ones_of(mask));
+      }
+#else
+      for (; whole + 64 <= chunk.width; whole += 64)
+        for (std::uint64_t rest = large_ones(x + whole, least); rest != 0; rest &= rest - 1) {
+          const int place = whole + lowest_one_of(rest);
           places[found] = static_cast<std::uint16_t>(place);
-          keys[found++] = magnitude(place);
+          keys[found++] = bits_of(x[place]);
         }
+#endif
       for (int i = whole; i < chunk.width; ++i) {
         places[found] = static_cast<std::uint16_t>(i);
-        keys[found] = magnitude(i);
+        keys[found] = bits_of(x[i]);
         found += is_large(i);
       }
       return found;
@@ -330,7 +350,7 @@ struct Collect {
       row_scan<std::uint32_t>(team, chunk.width, is_large, [=](int i, std::uint32_t place) {
         if (is_large(i) == 0) return;
         places[place] = static_cast<std::uint16_t>(i);
-        keys[place] = magnitude(i);
+        keys[place] = bits_of(x[i]);
       });
       return row_sum<std::uint32_t>(team, chunk.width, is_large);
     }
@@ -349,15 +369,30 @@ struct Divide {
     std::uint16_t* undecided = chunk.undecided;
     const std::uint32_t prefix = s.threshold_G[chunk.group];
     const int found = static_cast<int>(s.candidates_GC[chunk.index]);
-    const auto is_larger = [=](std::uint32_t key) {
-      return (key >> shift_of(0)) > prefix ? 1u : 0u;
+    const auto is_larger = [=](std::uint32_t bits) {
+      return (without_sign(bits) >> shift_of(0)) > prefix ? 1u : 0u;
     };
-    const auto is_undecided = [=](std::uint32_t key) {
-      return (key >> shift_of(0)) == prefix && key > 0 ? 1u : 0u;
+    const auto is_undecided = [=](std::uint32_t bits) {
+      return (without_sign(bits) >> shift_of(0)) == prefix && without_sign(bits) > 0 ? 1u : 0u;
     };
     std::uint32_t larger = 0, open = 0;
     if constexpr (kHostExecution) {  // without branches, which would be mispredicted
-      for (int i = 0; i < found; ++i) {
+      int i = 0;
+#if defined(DELTAPIPE_CODEC_COMPACTION)
+      const __m256i wanted = _mm256_set1_epi32(static_cast<int>(prefix));
+      const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+      for (; i + 8 <= found; i += 8) {
+        const __m256i key = _mm256_and_si256(
+            magnitude, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + i)));
+        const __m256i upper = _mm256_srli_epi32(key, shift_of(0));
+        const __m256i is_some = _mm256_cmpgt_epi32(key, _mm256_setzero_si256());
+        const unsigned mask = mask_of(_mm256_and_si256(_mm256_cmpeq_epi32(upper, wanted), is_some));
+        larger += static_cast<std::uint32_t>(ones_of(mask_of(_mm256_cmpgt_epi32(upper, wanted))));
+        store_places(i, places_of_ones(mask), undecided + open);
+        open += static_cast<std::uint32_t>(ones_of(mask));
+      }
+#endif
+      for (; i < found; ++i) {
         undecided[open] = static_cast<std::uint16_t>(i);
         open += is_undecided(keys[i]);
         larger += is_larger(keys[i]);
@@ -378,7 +413,7 @@ struct Divide {
     });
     count_bins(
         team, static_cast<int>(open), bins_of(1),
-        [=](int i) { return (keys[undecided[i]] >> shift_of(1)) & 1023u; },
+        [=](int i) { return (without_sign(keys[undecided[i]]) >> shift_of(1)) & 1023u; },
         s.histogram(chunk.group));
   }
 };
@@ -396,7 +431,7 @@ struct CountLastBits {
     count_bins(
         team, static_cast<int>(s.undecided_GC[chunk.index]), bins_of(2),
         [=](int i) {
-          const std::uint32_t key = keys[undecided[i]];
+          const std::uint32_t key = without_sign(keys[undecided[i]]);
           return (key >> shift_of(1)) == prefix ? key & 1023u : kUncounted;
         },
         s.histogram(chunk.group));
@@ -414,9 +449,9 @@ struct CountLarger {
     const std::uint32_t threshold = s.threshold_G[chunk.group];
     const int open = static_cast<int>(s.undecided_GC[chunk.index]);
     const auto above = row_sum<std::uint32_t>(
-        team, open, [=](int i) { return keys[undecided[i]] > threshold ? 1u : 0u; });
+        team, open, [=](int i) { return without_sign(keys[undecided[i]]) > threshold ? 1u : 0u; });
     const auto equal = row_sum<std::uint32_t>(
-        team, open, [=](int i) { return keys[undecided[i]] == threshold ? 1u : 0u; });
+        team, open, [=](int i) { return without_sign(keys[undecided[i]]) == threshold ? 1u : 0u; });
     std::uint32_t* larger_counted = s.larger_GC + chunk.index;
     std::uint32_t* equal_counted = s.equal_GC + chunk.index;
     Kokkos::single(Kokkos::PerTeam(team), [=]() {
@@ -464,6 +499,7 @@ struct PlaceChunks {
   }
 };
 
+/// The chosen positions and, where they are wanted, their values.
 struct WriteChosen {
   Selection s;
 
@@ -471,28 +507,28 @@ struct WriteChosen {
     const Chunk chunk = Chunk::of(s, team.league_rank());
     if (chunk.width == 0) return;
     const std::uint32_t* keys = chunk.keys;
-    std::uint16_t* candidates = chunk.candidates;
+    const std::uint16_t* candidates = chunk.candidates;
     const std::uint32_t threshold = s.threshold_G[chunk.group];
     const std::uint32_t ties = s.ties_GC[chunk.index];
     const int found = static_cast<int>(s.candidates_GC[chunk.index]);
     const std::uint32_t first = chunk.first;
-    std::uint32_t* chosen = s.chosen.of(chunk.group) + s.place_GC[chunk.index];
+    const std::size_t place = chunk.group * s.chosen.stride + s.place_GC[chunk.index];
+    std::uint32_t* chosen = s.chosen.position + place;
+    float* values = s.chosen_values == nullptr ? nullptr : s.chosen_values + place;
+    // Keys of what is not finite are those of other numbers.
+    const float* x = s.nonfinite_GC[chunk.index] > 0 ? chunk.x : nullptr;
     if constexpr (kHostExecution) {
-      std::uint32_t taken = 0, equal = 0;
-      for (int i = 0; i < found; ++i) {
-        const std::uint16_t place = candidates[i];
-        const std::uint32_t key = keys[i];
-        const std::uint32_t is_equal = key > 0 && key == threshold ? 1 : 0;
-        const std::uint32_t is_tie = is_equal & (equal < ties ? 1u : 0u);
-        equal += is_equal;
-        candidates[taken] = place;
-        taken += (key > threshold ? 1u : 0u) | is_tie;
-      }
-      for (std::uint32_t i = 0; i < taken; ++i) chosen[i] = first + candidates[i];
+      const int taken = gather(chunk, found, threshold, ties);
+      row_for(team, taken, [=](int i) { chosen[i] = first + candidates[i]; });
+      if (values == nullptr) return;
+      if (x == nullptr)
+        row_for(team, taken, [=](int i) { values[i] = float_of(keys[i]); });
+      else
+        row_for(team, taken, [=](int i) { values[i] = x[candidates[i]]; });
     } else {
       // Larger ones before in the lower half, equal ones in the upper half.
       const auto larger_and_equal = [=](int i) {
-        const std::uint32_t key = keys[i];
+        const std::uint32_t key = without_sign(keys[i]);
         if (key > threshold) return std::uint64_t{1};
         return key > 0 && key == threshold ? std::uint64_t{1} << 32 : std::uint64_t{0};
       };
@@ -501,9 +537,49 @@ struct WriteChosen {
         const auto larger = static_cast<std::uint32_t>(before);
         const auto equal = static_cast<std::uint32_t>(before >> 32);
         if (kind == 0 || (kind > 1 && equal >= ties)) return;
-        chosen[larger + (equal < ties ? equal : ties)] = first + candidates[i];
+        const std::uint32_t to = larger + (equal < ties ? equal : ties);
+        chosen[to] = first + candidates[i];
+        if (values != nullptr) values[to] = x == nullptr ? float_of(keys[i]) : x[candidates[i]];
       });
     }
+  }
+
+  /// Moves the candidates that are chosen to the front of a chunk's lists; returns their number.
+  /// Without branches, which would be mispredicted.
+  KOKKOS_INLINE_FUNCTION static int gather(const Chunk& chunk, int found, std::uint32_t threshold,
+                                           std::uint32_t ties) {
+    std::uint32_t* keys = chunk.keys;
+    std::uint16_t* candidates = chunk.candidates;
+    std::uint32_t taken = 0, equal = 0;
+    int i = 0;
+#if defined(DELTAPIPE_CODEC_COMPACTION)
+    const __m256i least = _mm256_set1_epi32(static_cast<int>(threshold));
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    for (; i + 8 <= found; i += 8) {
+      const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + i));
+      const __m128i places = _mm_loadu_si128(reinterpret_cast<const __m128i*>(candidates + i));
+      const __m256i key = _mm256_and_si256(bits, magnitude);
+      unsigned mask = mask_of(_mm256_cmpgt_epi32(key, least));
+      unsigned same = threshold == 0 ? 0 : mask_of(_mm256_cmpeq_epi32(key, least));
+      for (; same != 0; same &= same - 1) mask |= equal++ < ties ? same & (0u - same) : 0u;
+      const __m128i ones = places_of_ones(mask);
+      store_some(bits, ones, keys + taken);
+      store_some(places, ones, candidates + taken);
+      taken += static_cast<std::uint32_t>(ones_of(mask));
+    }
+#endif
+    for (; i < found; ++i) {
+      const std::uint16_t place = candidates[i];
+      const std::uint32_t bits = keys[i];
+      const std::uint32_t key = without_sign(bits);
+      const std::uint32_t is_equal = key > 0 && key == threshold ? 1 : 0;
+      const std::uint32_t is_tie = is_equal & (equal < ties ? 1u : 0u);
+      equal += is_equal;
+      candidates[taken] = place;
+      keys[taken] = bits;
+      taken += (key > threshold ? 1u : 0u) | is_tie;
+    }
+    return static_cast<int>(taken);
   }
 };
 
@@ -538,7 +614,7 @@ std::size_t TopKSelection::memory_bytes() const {
 }
 
 void TopKSelection::select(const ExecSpace& exec, int groups, const TopKGroup* group_G,
-                           const float* values, const Positions& chosen) {
+                           const float* values, const Positions& chosen, float* chosen_values) {
   if (groups == 0) return;
   const std::size_t each = chunk_counts_.size() / kChunkCounts;
   std::uint32_t* counts = chunk_counts_.data();
@@ -552,6 +628,7 @@ void TopKSelection::select(const ExecSpace& exec, int groups, const TopKGroup* g
                     wanted_G_.data(),
                     least_G_.data(),
                     again_G_.data(),
+                    chosen_values,
                     candidates_.data(),
                     keys_.data(),
                     undecided_.data(),

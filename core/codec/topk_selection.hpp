@@ -6,6 +6,7 @@
 // too few, all do.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -19,6 +20,13 @@ KOKKOS_INLINE_FUNCTION std::uint32_t magnitude_key(float x) {
   const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu;
   const std::uint32_t number = magnitude > kInfinityBits ? 0u : magnitude;
   return number < kInfinityBits ? number : kInfinityBits - 1;
+}
+
+/// How many of a sample's values a part of them is.
+KOKKOS_INLINE_FUNCTION std::uint32_t count_of_part(double part, std::uint32_t size) {
+  const double share = std::round(part * static_cast<double>(size));
+  const std::uint32_t k = share < 1 ? 1u : static_cast<std::uint32_t>(share);
+  return k < size ? k : size;
 }
 
 /// Values to choose from.
@@ -57,14 +65,14 @@ class PositionLists {
 
 class TopKSelection {
  public:
-  /// For up to max_groups groups of up to max_size values.
+  /// For up to max_groups groups of up to max_size values; none: it holds nothing.
   TopKSelection(int max_groups, std::size_t max_size);
 
   /// For each of the groups (in device memory) the positions of the min(k, values that are neither
   /// zero nor NaN) values of largest magnitude; an infinity counts as the largest number.
-  /// Asynchronous on exec.
+  /// chosen_values, unless null, gets their values, as the positions lie. Asynchronous on exec.
   void select(const ExecSpace& exec, int groups, const TopKGroup* group_G, const float* values,
-              const Positions& chosen);
+              const Positions& chosen, float* chosen_values = nullptr);
   /// NaN and infinities of each group of the last selection.
   const std::uint32_t* nonfinite_G() const { return nonfinite_G_.data(); }
   /// Bits of the largest finite magnitude among each group's candidates of the last selection; of
@@ -82,7 +90,7 @@ class TopKSelection {
   Vector<std::uint32_t> least_G_;       ///< smallest key of candidates
   Vector<std::uint32_t> again_G_;       ///< whether that left too few
   Vector<std::uint16_t> candidates_;    ///< places in their chunk of values that may be among the k
-  Vector<std::uint32_t> keys_;          ///< of the candidates
+  Vector<std::uint32_t> keys_;          ///< bits of the candidates
   Vector<std::uint16_t> undecided_;     ///< those where lower bits decide
   Vector<std::uint32_t> chunk_counts_;  ///< some for each chunk of each group
   Vector<std::uint32_t> nonfinite_G_;

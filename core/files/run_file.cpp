@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <limits>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "core/base/error.hpp"
@@ -234,6 +237,10 @@ class StepTable {
                     "relative RMS error of the codec of their gradients; NaN: not measured"}),
         forward_(group, "forward", static_cast<std::size_t>(layout.boundaries())),
         backward_(group, "backward", static_cast<std::size_t>(layout.boundaries())),
+        forward_predicted_(group,
+                           {"forward_predicted", "1",
+                            "share of the squared changes that prediction took away; NaN: none"},
+                           static_cast<std::size_t>(layout.boundaries())),
         stages_(group, static_cast<std::size_t>(layout.stages)) {}
 
   void add(const StepRecord& record) {
@@ -250,6 +257,7 @@ class StepTable {
     tied_gradient_error_.add(record.tied_gradient_error);
     forward_.add(record.forward);
     backward_.add(record.backward);
+    forward_predicted_.add(record.forward_predicted);
     stages_.add(record.stages);
     ++waiting_;
   }
@@ -269,6 +277,7 @@ class StepTable {
     tied_gradient_error_.store(rows);
     forward_.store(rows);
     backward_.store(rows);
+    forward_predicted_.store(rows);
     stages_.store(rows);
   }
 
@@ -286,53 +295,91 @@ class StepTable {
   Reals tied_gradient_error_;
   DirectionColumns forward_;
   DirectionColumns backward_;
+  Reals forward_predicted_;
   StageColumns stages_;
   std::uint64_t waiting_ = 0;
 };
 
+/// Of evaluations that sent activations in one way; `prefix` of the names.
+struct EvaluationColumns {
+  EvaluationColumns(hdf5::Group& group, const std::string& prefix, const std::string& way,
+                    std::size_t boundaries)
+      : loss(group,
+             {(prefix + "loss").c_str(), "nat", ("mean validation loss per token" + way).c_str()}),
+        perplexity(group, {(prefix + "perplexity").c_str(), "1", ("exp(loss)" + way).c_str()}),
+        forward_bytes(group,
+                      {(prefix + "forward_bytes").c_str(), "B",
+                       ("sent on the wire, headers included" + way).c_str()},
+                      boundaries),
+        tied_row_bytes(
+            group, {(prefix + "tied_row_bytes").c_str(), "B",
+                    ("token rows from the last stage to the first, on the wire" + way).c_str()}),
+        collective_bytes(group, {(prefix + "collective_bytes").c_str(), "B",
+                                 ("small sums over all ranks" + way).c_str()}),
+        boundaries_(boundaries) {}
+
+  /// Null: NaN, and no bytes.
+  void add(const std::optional<EvaluationFigures>& figures) {
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    const EvaluationFigures none{nan, nan, std::vector<std::uint64_t>(boundaries_), 0, 0};
+    const EvaluationFigures& f = figures ? *figures : none;
+    loss.add(f.loss);
+    perplexity.add(f.perplexity);
+    forward_bytes.add(f.forward_bytes);
+    tied_row_bytes.add(f.tied_row_bytes);
+    collective_bytes.add(f.collective_bytes);
+  }
+  void store(std::uint64_t rows) {
+    loss.store(rows);
+    perplexity.store(rows);
+    forward_bytes.store(rows);
+    tied_row_bytes.store(rows);
+    collective_bytes.store(rows);
+  }
+
+  Reals loss;
+  Reals perplexity;
+  Integers forward_bytes;
+  Integers tied_row_bytes;
+  Integers collective_bytes;
+
+ private:
+  std::size_t boundaries_;
+};
+
 class EvaluationTable {
  public:
-  EvaluationTable(hdf5::Group group, const RunLayout& layout)
+  EvaluationTable(hdf5::Group group, const RunAttributes& attributes)
       : progress_(group),
-        loss_(group, {"loss", "nat", "mean validation loss per token"}),
-        perplexity_(group, {"perplexity", "1", "exp(loss)"}),
         tokens_(group, {"tokens", "1", "predicted tokens of the evaluation"}),
-        forward_bytes_(group, {"forward_bytes", "B", "sent on the wire, headers included"},
-                       static_cast<std::size_t>(layout.boundaries())),
-        tied_row_bytes_(group, {"tied_row_bytes", "B",
-                                "token rows from the last stage to the first, on the wire"}),
-        collective_bytes_(group, {"collective_bytes", "B", "small sums over all ranks"}) {}
+        fp32_(group, "", "", static_cast<std::size_t>(attributes.layout.boundaries())) {
+    if (attributes.evaluates_codec)
+      codec_.emplace(group, "codec_", ", activations through the codecs",
+                     static_cast<std::size_t>(attributes.layout.boundaries()));
+  }
 
   void add(const EvaluationRecord& record) {
     progress_.add(record);
-    loss_.add(record.loss);
-    perplexity_.add(record.perplexity);
     tokens_.add(record.tokens);
-    forward_bytes_.add(record.forward_bytes);
-    tied_row_bytes_.add(record.tied_row_bytes);
-    collective_bytes_.add(record.collective_bytes);
+    fp32_.add(record.fp32);
+    DELTAPIPE_ASSERT(codec_ || !record.codec, "a file without columns for this evaluation");
+    if (codec_) codec_->add(record.codec);
     ++waiting_;
   }
   void store() {
     const std::uint64_t rows = std::exchange(waiting_, 0);
     if (rows == 0) return;
     progress_.store(rows);
-    loss_.store(rows);
-    perplexity_.store(rows);
     tokens_.store(rows);
-    forward_bytes_.store(rows);
-    tied_row_bytes_.store(rows);
-    collective_bytes_.store(rows);
+    fp32_.store(rows);
+    if (codec_) codec_->store(rows);
   }
 
  private:
   ProgressColumns progress_;
-  Reals loss_;
-  Reals perplexity_;
   Integers tokens_;
-  Integers forward_bytes_;
-  Integers tied_row_bytes_;
-  Integers collective_bytes_;
+  EvaluationColumns fp32_;
+  std::optional<EvaluationColumns> codec_;
   std::uint64_t waiting_ = 0;
 };
 
@@ -345,6 +392,8 @@ hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
   file.write_attribute("stages", attributes.layout.stages);
   file.write_attribute("replicas", attributes.layout.replicas);
   file.write_attribute("partition", attributes.partition);
+  file.write_attribute("parameters", attributes.parameters);
+  file.write_attribute("trained_parameters", attributes.trained_parameters);
   file.write_attribute("kokkos", attributes.kokkos);
   file.write_attribute("started", utc_now());
   file.write_attribute("status", name_of(RunStatus::running));
@@ -362,7 +411,7 @@ class RunFile::State {
         flush_interval_(flush_interval),
         file_(make_file(path, attributes)),
         steps_(file_.create_group("steps"), attributes.layout),
-        evaluations_(file_.create_group("evaluations"), attributes.layout) {
+        evaluations_(file_.create_group("evaluations"), attributes) {
     replace_file();
   }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,10 +27,13 @@ struct RunLayout {
 struct RunAttributes {
   RunLayout layout;
   std::vector<int> partition;  ///< blocks per stage
+  std::uint64_t parameters = 0;
+  std::uint64_t trained_parameters = 0;  ///< of them, not frozen
   std::string deltapipe_version;
   std::string source_revision;
-  std::string deck;    ///< the effective deck, TOML
-  std::string kokkos;  ///< Kokkos' configuration
+  std::string deck;              ///< the effective deck, TOML
+  std::string kokkos;            ///< Kokkos' configuration
+  bool evaluates_codec = false;  ///< evaluations have columns for what went through the codecs
 };
 
 /// One direction of all boundaries in one step; every vector has layout.boundaries() entries.
@@ -88,6 +92,9 @@ struct StepRecord {
   std::uint64_t samples = 0;
   DirectionRecord forward;
   DirectionRecord backward;
+  /// Share of the squared changes of samples with memories that prediction took away before they
+  /// were sent; NaN: nothing was predicted. layout.boundaries() entries.
+  std::vector<double> forward_predicted;
   /// Tied embeddings: token rows from the last stage to the first, and their gradients back.
   std::uint64_t tied_row_bytes = 0;
   std::uint64_t tied_gradient_bytes = 0;
@@ -97,17 +104,23 @@ struct StepRecord {
   std::vector<StageRecord> stages;  ///< layout.stages entries
 };
 
-struct EvaluationRecord {
-  std::uint64_t step = 0;
-  double epoch = 0;
-  double seconds = 0;
-  double loss = 0;
+/// What an evaluation found, and what it sent.
+struct EvaluationFigures {
+  double loss = 0;  ///< mean over all predicted tokens, nats
   double perplexity = 0;
-  std::uint64_t tokens = 0;
   /// On the wire, headers included, all replicas. layout.boundaries() entries.
   std::vector<std::uint64_t> forward_bytes;
   std::uint64_t tied_row_bytes = 0;
   std::uint64_t collective_bytes = 0;
+};
+
+struct EvaluationRecord {
+  std::uint64_t step = 0;
+  double epoch = 0;
+  double seconds = 0;
+  std::uint64_t tokens = 0;
+  /// Activations sent as fp32, and through the codecs; empty: not evaluated so.
+  std::optional<EvaluationFigures> fp32, codec;
 };
 
 /// What one rank took, bytes.

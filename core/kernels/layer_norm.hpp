@@ -69,7 +69,8 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
       });
 }
 
-/// dweight_C and dbias_C over all rows; added to what is there when `accumulate` is set.
+/// dweight_C and dbias_C over all rows; added to what is there when `accumulate` is set. One that
+/// is frozen has no elements and is left out.
 template <class Real>
 void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NC,
                                    const MatrixRef<const Real>& x_NC,
@@ -77,18 +78,22 @@ void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const 
                                    const VectorRef<const Real>& rstd_N, bool accumulate,
                                    const VectorRef<Real>& dweight_C,
                                    const VectorRef<Real>& dbias_C) {
+  const bool wants_weight = dweight_C.extent(0) > 0, wants_bias = dbias_C.extent(0) > 0;
+  if (!wants_weight && !wants_bias) return;
   const int rows = x_NC.extent_int(0);
   const int channels = x_NC.extent_int(1);
   Kokkos::parallel_for(
       "deltapipe::LayerNorm::parameterGradient", column_policy(exec, channels),
       KOKKOS_LAMBDA(const RowMember& team) {
-        column_sums<Real>(
-            team, channels, rows,
-            [&](int n, int c) { return dy_NC(n, c) * ((x_NC(n, c) - mean_N(n)) * rstd_N(n)); },
-            [&](int c, Real sum) { dweight_C(c) = accumulate ? dweight_C(c) + sum : sum; });
-        column_sums<Real>(
-            team, channels, rows, [&](int n, int c) { return dy_NC(n, c); },
-            [&](int c, Real sum) { dbias_C(c) = accumulate ? dbias_C(c) + sum : sum; });
+        if (wants_weight)
+          column_sums<Real>(
+              team, channels, rows,
+              [&](int n, int c) { return dy_NC(n, c) * ((x_NC(n, c) - mean_N(n)) * rstd_N(n)); },
+              [&](int c, Real sum) { dweight_C(c) = accumulate ? dweight_C(c) + sum : sum; });
+        if (wants_bias)
+          column_sums<Real>(
+              team, channels, rows, [&](int n, int c) { return dy_NC(n, c); },
+              [&](int c, Real sum) { dbias_C(c) = accumulate ? dbias_C(c) + sum : sum; });
       });
 }
 

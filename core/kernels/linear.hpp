@@ -79,10 +79,12 @@ void linear_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
   gemm(exec, Transpose::no, Transpose::no, Real(1), x_NI, w_IO, Real(1), y_NO);
 }
 
-/// db_F = sum over rows of dy_NF, added to what is there when `accumulate` is set.
+/// db_F = sum over rows of dy_NF, added to what is there when `accumulate` is set. Nothing where
+/// db_F has no elements.
 template <class Real>
 void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bool accumulate,
                    const VectorRef<Real>& db_F) {
+  if (db_F.extent(0) == 0) return;
   const int rows = dy_NF.extent_int(0);
   const int width = dy_NF.extent_int(1);
   Kokkos::parallel_for(
@@ -94,12 +96,15 @@ void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bo
       });
 }
 
-/// Weight and bias gradients of y = x W + b.
+/// Weight and bias gradients of y = x W + b; none of what is frozen, whose gradient has no
+/// elements.
 template <class Real>
 void linear_parameter_gradient(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
                                const MatrixRef<const Real>& dy_NO, bool accumulate,
                                const MatrixRef<Real>& dw_IO, const VectorRef<Real>& db_O) {
-  gemm(exec, Transpose::yes, Transpose::no, Real(1), x_NI, dy_NO, Real(accumulate ? 1 : 0), dw_IO);
+  if (dw_IO.size() > 0)
+    gemm(exec, Transpose::yes, Transpose::no, Real(1), x_NI, dy_NO, Real(accumulate ? 1 : 0),
+         dw_IO);
   bias_gradient<Real>(exec, dy_NO, accumulate, db_O);
 }
 

@@ -21,25 +21,28 @@ int ParameterArena<Real>::add(const std::string& name, const std::vector<std::ui
                               bool decay, int bucket) {
   std::size_t size = 1;
   for (const std::uint64_t extent : shape) size *= extent;
-  if (bucket == static_cast<int>(buckets_.size())) buckets_.push_back({size_, size_});
+  if (bucket == static_cast<int>(buckets_.size()))
+    buckets_.push_back({gradient_size_, gradient_size_});
   DELTAPIPE_ASSERT(bucket + 1 == static_cast<int>(buckets_.size()),
                    "buckets out of order: " + name);
-  info_.push_back({name, shape, size_, size, decay, bucket});
+  const bool frozen = frozen_.contains(name);
+  info_.push_back({name, shape, size_, size, decay, bucket, frozen, gradient_size_});
   size_ += aligned(size);
-  buckets_.back().end = size_;
+  if (!frozen) gradient_size_ += aligned(size);
+  buckets_.back().end = gradient_size_;
   return static_cast<int>(info_.size()) - 1;
 }
 
 template <class Real>
 void ParameterArena<Real>::allocate(bool training, const ViewAllocator& memory) {
-  const auto take = [&](MemoryUse use, const char* label) {
-    return memory.zeroed<Vector<Real>>(use, label, size_);
+  const auto take = [&](MemoryUse use, const char* label, std::size_t size) {
+    return memory.zeroed<Vector<Real>>(use, label, size);
   };
-  values_ = take(MemoryUse::weights, "deltapipe::Parameters::values");
+  values_ = take(MemoryUse::weights, "deltapipe::Parameters::values", size_);
   if (!training) return;
-  gradients_ = take(MemoryUse::optimizer, "deltapipe::Parameters::gradients");
-  moments1_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments1");
-  moments2_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments2");
+  gradients_ = take(MemoryUse::optimizer, "deltapipe::Parameters::gradients", gradient_size_);
+  moments1_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments1", gradient_size_);
+  moments2_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments2", gradient_size_);
 }
 
 namespace {
@@ -77,6 +80,7 @@ StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parame
   return part_of("moments", exec, [&parameters](const auto& use) {
     for (std::size_t i = 0; i < parameters.info().size(); ++i) {
       const ParameterInfo& p = parameters.info()[i];
+      if (p.frozen) continue;
       use(p.name + ".moment1", parameters.moment1(static_cast<int>(i)), p.shape);
       use(p.name + ".moment2", parameters.moment2(static_cast<int>(i)), p.shape);
     }

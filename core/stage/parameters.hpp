@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A stage's parameters in one flat allocation each for values, gradients and AdamW's moments, so
-// that a block's gradients are one range to all-reduce and a tensor is a pointer into it.
+// that a block's gradients are one range to all-reduce and a tensor is a pointer into it. Frozen
+// parameters have values only.
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/memory_ledger.hpp"
@@ -20,9 +23,11 @@ struct ParameterInfo {
   std::size_t size = 0;              ///< elements
   bool decay = false;                ///< weight decay applies
   int bucket = 0;                    ///< gradients of a bucket become final together
+  bool frozen = false;               ///< not trained: no gradient, no moments
+  std::size_t gradient_offset = 0;   ///< into gradients and moments, elements; unless frozen
 };
 
-/// Elements [begin, end) of the arena.
+/// Elements [begin, end) of the gradients; empty where all of a bucket's parameters are frozen.
 struct BucketRange {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -31,21 +36,38 @@ struct BucketRange {
 template <class Real>
 class ParameterArena {
  public:
+  ParameterArena() = default;
+  /// `frozen`: names of the model's parameters that are not trained, those of other stages as well.
+  explicit ParameterArena(std::set<std::string> frozen) : frozen_(std::move(frozen)) {}
+
   /// Declares a tensor; buckets must come in ascending order. Returns its index.
   int add(const std::string& name, const std::vector<std::uint64_t>& shape, bool decay, int bucket);
-  /// Takes memory, zero-filled: values, with `training` also gradients and moments.
+  /// Takes memory, zero-filled: values, with `training` also gradients and moments of what is
+  /// trained.
   void allocate(bool training, const ViewAllocator& memory = {});
 
   const std::vector<ParameterInfo>& info() const { return info_; }
   const std::vector<BucketRange>& buckets() const { return buckets_; }
-  std::size_t size() const { return size_; }  ///< elements of the arena, padding included
+  std::size_t size() const { return size_; }  ///< elements of the values, padding included
+  /// Elements of the gradients, padding included; 0: all parameters here are frozen.
+  std::size_t gradient_size() const { return gradient_size_; }
+  const std::set<std::string>& frozen() const { return frozen_; }  ///< of the whole model
 
-  VectorRef<Real> value(int index) const { return part(values_, index); }
-  VectorRef<Real> gradient(int index) const { return part(gradients_, index); }
-  VectorRef<Real> moment1(int index) const { return part(moments1_, index); }
-  VectorRef<Real> moment2(int index) const { return part(moments2_, index); }
-  MatrixRef<Real> matrix(int index) const { return as_matrix(values_, index); }
-  MatrixRef<Real> gradient_matrix(int index) const { return as_matrix(gradients_, index); }
+  VectorRef<Real> value(int index) const {
+    return VectorRef<Real>(values_.data() + info_[index].offset, info_[index].size);
+  }
+  MatrixRef<Real> matrix(int index) const {
+    return as_matrix(values_.data() + info_[index].offset, info_[index]);
+  }
+  // Without elements for a frozen parameter.
+  VectorRef<Real> gradient(int index) const { return trained_part(gradients_, index); }
+  VectorRef<Real> moment1(int index) const { return trained_part(moments1_, index); }
+  VectorRef<Real> moment2(int index) const { return trained_part(moments2_, index); }
+  MatrixRef<Real> gradient_matrix(int index) const {
+    const ParameterInfo& p = info_[index];
+    if (p.frozen) return {};
+    return as_matrix(gradients_.data() + p.gradient_offset, p);
+  }
   /// Shares the ownership of the gradients' memory.
   Vector<Real> bucket_gradient(int bucket) const {
     const BucketRange& range = buckets_[bucket];
@@ -54,24 +76,27 @@ class ParameterArena {
   const Vector<Real>& all_gradients() const { return gradients_; }
 
  private:
-  VectorRef<Real> part(const Vector<Real>& all, int index) const {
-    return VectorRef<Real>(all.data() + info_[index].offset, info_[index].size);
-  }
-  MatrixRef<Real> as_matrix(const Vector<Real>& all, int index) const {
+  VectorRef<Real> trained_part(const Vector<Real>& all, int index) const {
     const ParameterInfo& p = info_[index];
-    return MatrixRef<Real>(all.data() + p.offset, p.shape[0], p.size / p.shape[0]);
+    if (p.frozen) return {};
+    return VectorRef<Real>(all.data() + p.gradient_offset, p.size);
+  }
+  static MatrixRef<Real> as_matrix(Real* values, const ParameterInfo& p) {
+    return MatrixRef<Real>(values, p.shape[0], p.size / p.shape[0]);
   }
 
+  std::set<std::string> frozen_;
   std::vector<ParameterInfo> info_;
   std::vector<BucketRange> buckets_;
-  std::size_t size_ = 0;
+  std::size_t size_ = 0, gradient_size_ = 0;
   Vector<Real> values_, gradients_, moments1_, moments2_;
 };
 
 /// The values, tensor by tensor under their names.
 template <class Real>
 StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& parameters);
-/// AdamW's moments: NAME.moment1 and NAME.moment2 of every tensor.
+/// AdamW's moments: NAME.moment1 and NAME.moment2 of every tensor that is trained, so that a state
+/// of a run that froze others does not fit.
 template <class Real>
 StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parameters);
 

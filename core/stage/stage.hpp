@@ -38,6 +38,9 @@ struct StageCapacity {
   int embedding_rows = 0;  ///< first stage: rows of the token embedding that a step can need
   bool training = true;
   bool recompute = false;  ///< keep only the blocks' inputs; recompute the rest in backward
+  /// In training: the stage before takes input_gradient(). Otherwise it is never asked for, and
+  /// backward() may end at the lowest parameter that is trained.
+  bool input_gradient = true;
 };
 
 /// What crosses a boundary for each sample: rows of `channels` values, `tokens` of them.
@@ -62,6 +65,8 @@ class TokenEmbedding {
   virtual int embedding_channels() const = 0;
   /// Index of the table among the parameters; -1: not here.
   virtual int wte() const = 0;
+  /// The table is frozen, here or elsewhere: nobody asks for embedding_gradient().
+  virtual bool wte_frozen() const { return false; }
   /// First stage: the rows in use, to be filled before a step if the table is elsewhere. [U, C]
   virtual MatrixRef<Real> embedding_rows(int rows) = 0;
   /// First stage: gradient of the step's table rows from all its micro-batches. Row u gets the sum
@@ -94,6 +99,13 @@ class Stage {
   virtual TokenEmbedding<Real>* token_embedding() { return nullptr; }
   const TokenEmbedding<Real>* token_embedding() const {
     return const_cast<Stage*>(this)->token_embedding();
+  }
+
+  /// Gradients of parameters are made here, or of rows of a shared embedding. Where not, and
+  /// nowhere before, no backward pass comes: the stage is then reserved without `training`.
+  bool has_trained() const {
+    const TokenEmbedding<Real>* const embedding = token_embedding();
+    return parameters().gradient_size() > 0 || (embedding && !embedding->wte_frozen());
   }
 
   /// What parameters().allocate(capacity.training) and reserve(capacity) take. Takes nothing: the
@@ -129,7 +141,7 @@ class Stage {
 
   /// In training the last stage also makes the loss's gradient, so that logits never outlive a
   /// block of rows; `accumulate` is false for a step's first micro-batch, whose gradients replace
-  /// what is there.
+  /// what is there. Gradients of frozen parameters are not made.
   virtual void forward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
                        bool accumulate) = 0;
   using BucketFinal = std::function<void(int bucket)>;

@@ -66,7 +66,7 @@ ModelCost Gpt2Model::cost(int tokens) const {
 }
 
 std::unique_ptr<Stage<float>> Gpt2Model::make_stage(const StagePart& part) const {
-  return std::make_unique<Gpt2Stage<float>>(config_, part);
+  return std::make_unique<Gpt2Stage<float>>(config_, part, frozen());
 }
 
 void Gpt2Model::initialise(std::uint64_t seed, ParameterArena<float>& parameters) const {

@@ -31,15 +31,16 @@ VectorRef<Real> head_of(const Vector<Real>& vector, int count) {
 }  // namespace
 
 template <class Real>
-Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part)
-    : config_(config), part_(part) {
+Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
+                           const std::set<std::string>& frozen)
+    : config_(config), part_(part), parameters_(frozen) {
   const std::uint64_t C = config.n_embd, V = config.vocabulary_size, F = config.n_inner;
   const std::uint64_t positions = config.n_positions;
   int bucket = 0;
   if (part.first) {
     position_bucket_ = bucket;
     position_table_ = parameters_.add("wpe.weight", {positions, C}, false, bucket++);
-    if (!config.tie_word_embeddings) wte_ = parameters_.add("wte.weight", {V, C}, true, bucket++);
+    if (!config.tie_word_embeddings) wte_ = parameters_.add(kTokenTable, {V, C}, true, bucket++);
   }
   for (int i = 0; i < part.blocks; ++i, ++bucket) {
     const std::string h = "h." + std::to_string(part.first_block + i) + ".";
@@ -64,7 +65,7 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part)
     final_weight_ = parameters_.add("ln_f.weight", {C}, false, final_bucket_);
     final_bias_ = parameters_.add("ln_f.bias", {C}, false, final_bucket_);
     if (config.tie_word_embeddings)
-      output_matrix_ = wte_ = parameters_.add("wte.weight", {V, C}, true, bucket);
+      output_matrix_ = wte_ = parameters_.add(kTokenTable, {V, C}, true, bucket);
     else
       output_matrix_ = parameters_.add("lm_head.weight", {V, C}, true, bucket);
   }
@@ -84,10 +85,27 @@ template <class Real>
 MemoryLedger Gpt2Stage<Real>::memory(const StageCapacity& capacity) const {
   MemoryLedger ledger;
   const ViewAllocator counting(ledger);
-  Gpt2Stage stage(config_, part_);
+  Gpt2Stage stage(config_, part_, parameters_.frozen());
   stage.parameters_.allocate(capacity.training, counting);
   stage.reserve(capacity, counting);
   return ledger;
+}
+
+template <class Real>
+bool Gpt2Stage<Real>::trains_embeddings() const {
+  return part_.first && (!wte_frozen() || !parameters_.info()[position_table_].frozen);
+}
+
+template <class Real>
+int Gpt2Stage<Real>::first_backward_block(const StageCapacity& capacity) const {
+  if (!capacity.training) return part_.blocks;
+  if (trains_embeddings() || (!part_.first && capacity.input_gradient)) return 0;
+  int block = 0;
+  for (; block < part_.blocks; ++block) {
+    const BucketRange& gradients = parameters_.buckets()[blocks_[block].bucket];
+    if (gradients.begin < gradients.end) break;
+  }
+  return block;
 }
 
 template <class Real>
@@ -143,11 +161,17 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
 
   slots_.clear();
   slots_.resize(capacity.slots);
+  const int first_backward = first_backward_block(capacity);
+  const BlockState passing =
+      !share_state && first_backward > 0 ? make_state(rows, memory) : BlockState();
   for (Slot& slot : slots_) {
-    for (int i = 0; i <= part_.blocks; ++i)
-      slot.x_NC.push_back(activation("deltapipe::Gpt2Stage::x"));
+    for (int i = 0; i <= part_.blocks; ++i) {
+      const bool passes = i > 0 && i <= first_backward && i < part_.blocks;
+      slot.x_NC.push_back(passes ? slot.x_NC.front() : activation("deltapipe::Gpt2Stage::x"));
+    }
     if (!share_state)
-      for (int i = 0; i < part_.blocks; ++i) slot.states.push_back(make_state(rows, memory));
+      for (int i = 0; i < part_.blocks; ++i)
+        slot.states.push_back(i < first_backward ? passing : make_state(rows, memory));
     if (capacity.training && part_.last)
       slot.gradient_NC = activation("deltapipe::Gpt2Stage::headGradient");
   }
@@ -179,7 +203,7 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   }
   if (part_.first) {
     if (wte_ < 0) embedding_rows_UC_ = embedding("deltapipe::Gpt2Stage::embeddingRows");
-    if (capacity.training) {
+    if (capacity.training && !wte_frozen()) {
       embedding_gradient_UC_ = embedding("deltapipe::Gpt2Stage::embeddingGradient");
       embedding_gradient_NC_ = matrix("deltapipe::Gpt2Stage::embeddingGradient", step_rows, C);
     }
@@ -252,13 +276,15 @@ void Gpt2Stage<Real>::embed_backward(const ExecSpace& exec, const MicroBatch& ba
   const MatrixRef<Real> dx = gradient(slot, rows);
   const std::size_t first =
       static_cast<std::size_t>(batch.index) * capacity_.samples * capacity_.tokens;
-  const MatrixRef<Real> kept = rows_of<Real>(embedding_gradient_NC_, first, rows);
+  const MatrixRef<Real> kept =
+      wte_frozen() ? dx : rows_of<Real>(embedding_gradient_NC_, first, rows);
   if (config_.embd_pdrop > 0)
     apply_dropout<Real>(exec, dropout(batch, config_.embd_pdrop, kEmbeddingSite), dx, kept);
-  else
+  else if (!wte_frozen())
     Kokkos::deep_copy(exec, kept, dx);
-  position_gradient<Real>(exec, kept, batch.tokens, accumulate,
-                          parameters_.gradient_matrix(position_table_));
+  if (!parameters_.info()[position_table_].frozen)
+    position_gradient<Real>(exec, kept, batch.tokens, accumulate,
+                            parameters_.gradient_matrix(position_table_));
 }
 
 /// From the block's input to the MLP's hidden layer before GELU: all that backward needs.
@@ -358,8 +384,9 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
     if (!training) continue;
     gemm(exec, Transpose::no, Transpose::no, Real(1), logits, matrix, Real(0),
          rows_of<Real>(dnorm, first, count));
-    gemm(exec, Transpose::yes, Transpose::no, Real(1), logits, norm_part,
-         Real(accumulate || first > 0 ? 1 : 0), parameters_.gradient_matrix(output_matrix_));
+    if (!parameters_.info()[output_matrix_].frozen)
+      gemm(exec, Transpose::yes, Transpose::no, Real(1), logits, norm_part,
+           Real(accumulate || first > 0 ? 1 : 0), parameters_.gradient_matrix(output_matrix_));
   }
   if (!training) return;
   const MatrixRef<Real> dx = gradient(slot, rows);
@@ -461,14 +488,17 @@ void Gpt2Stage<Real>::backward(const ExecSpace& exec, const MicroBatch& batch, i
     if (!shared()) bucket_final(parameters_.info()[output_matrix_].bucket);
     bucket_final(final_bucket_);
   }
+  const int first_backward = first_backward_block(capacity_);
   for (int i = part_.blocks - 1; i >= 0; --i) {
-    if (capacity_.recompute) block_inner(exec, batch, slot, i, true);
-    mlp_backward(exec, batch, slot, i, accumulate);
-    attention_block_backward(exec, batch, slot, i, accumulate);
+    if (i >= first_backward) {
+      if (capacity_.recompute) block_inner(exec, batch, slot, i, true);
+      mlp_backward(exec, batch, slot, i, accumulate);
+      attention_block_backward(exec, batch, slot, i, accumulate);
+    }
     if (bucket_final) bucket_final(blocks_[i].bucket);
   }
   if (!part_.first) return;
-  embed_backward(exec, batch, slot, accumulate);
+  if (trains_embeddings()) embed_backward(exec, batch, slot, accumulate);
   if (bucket_final) bucket_final(position_bucket_);
 }
 

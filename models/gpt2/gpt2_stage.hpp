@@ -3,6 +3,8 @@
 // computes it.
 #pragma once
 
+#include <set>
+#include <string>
 #include <vector>
 
 #include "core/base/random.hpp"
@@ -19,10 +21,13 @@ ModelCost gpt2_cost(const Gpt2Config& config, int tokens);
 template <class Real>
 class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
  public:
-  Gpt2Stage(const Gpt2Config& config, const StagePart& part);
+  /// `frozen`: names of the model's parameters that are not trained.
+  Gpt2Stage(const Gpt2Config& config, const StagePart& part,
+            const std::set<std::string>& frozen = {});
   /// With memory for its parameters.
-  Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training)
-      : Gpt2Stage(config, part) {
+  Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training,
+            const std::set<std::string>& frozen = {})
+      : Gpt2Stage(config, part, frozen) {
     parameters_.allocate(training);
   }
 
@@ -53,6 +58,7 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
   bool shared() const override { return config_.tie_word_embeddings; }
   int embedding_channels() const override { return channels(); }
   int wte() const override { return wte_; }
+  bool wte_frozen() const override { return parameters_.frozen().contains(kTokenTable); }
   MatrixRef<Real> embedding_rows(int rows) override;
   MatrixRef<Real> embedding_gradient(const ExecSpace& exec,
                                      const VectorRef<const std::int32_t>& first_of_U,
@@ -60,6 +66,8 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
                                      int rows) override;
 
  private:
+  static constexpr const char* kTokenTable = "wte.weight";
+
   /// Indices of a block's tensors.
   struct Block {
     int ln1_weight, ln1_bias, qkv_weight, qkv_bias, out_weight, out_bias;
@@ -72,12 +80,19 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
     Vector<Real> log_sum_BHT, mean1_N, rstd1_N, mean2_N, rstd2_N;
   };
   struct Slot {
-    std::vector<Matrix<Real>> x_NC;  ///< block inputs and, last, the stage's output
-    std::vector<BlockState> states;  ///< one per block, or one for all
-    Matrix<Real> gradient_NC;        ///< last stage: of its final block's output
+    /// Block inputs and, last, the stage's output. Those that no backward pass needs are one
+    /// memory.
+    std::vector<Matrix<Real>> x_NC;
+    /// One per block, or one for all. Blocks without a backward pass share one.
+    std::vector<BlockState> states;
+    Matrix<Real> gradient_NC;  ///< last stage: of its final block's output
   };
 
   int channels() const { return config_.n_embd; }
+  /// On the first stage: gradients of positions or tokens are to be made.
+  bool trains_embeddings() const;
+  /// The block at which backward passes end; part_.blocks: they come to none.
+  int first_backward_block(const StageCapacity& capacity) const;
   void reserve(const StageCapacity& capacity, const ViewAllocator& memory);
   BlockState make_state(int rows, const ViewAllocator& memory) const;
   BlockState& state(int slot, int block);

@@ -48,6 +48,7 @@ set(DELTAPIPE_PUBLIC_HEADERS
   core/codec/codec.hpp
   core/codec/records.hpp
   core/codec/settings.hpp
+  core/codec/without_memory.hpp
   core/files/hdf5.hpp
   core/files/input_file.hpp
   core/files/replacement.hpp
@@ -67,4 +68,5 @@ set(DELTAPIPE_PUBLIC_HEADERS
   models/model.hpp
   models/optimizer.hpp
   models/optimizer_settings.hpp
+  models/parameter_patterns.hpp
   models/partition.hpp)

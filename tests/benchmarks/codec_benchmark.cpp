@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/codec/codec.hpp"
+#include "core/kernels/blas.hpp"
 
 using namespace deltapipe;
 
@@ -30,9 +31,11 @@ double now() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
-double seconds_of(const std::function<void()>& work) {
+double seconds_of(const std::function<void()>& work, const std::function<void()>& prepare = {}) {
   double best = 1e30;
   for (int repeat = 0; repeat < 5; ++repeat) {
+    if (prepare) prepare();
+    Kokkos::fence();
     const double start = now();
     work();
     Kokkos::fence();
@@ -58,6 +61,14 @@ struct Fill {
       }
       x_NC(row, c) = sum;
     }
+  }
+};
+
+/// What prediction is for: all values change alike.
+struct Drift {
+  Activations x_NC;
+  KOKKOS_INLINE_FUNCTION void operator()(int row) const {
+    for (std::size_t c = 0; c < x_NC.extent(1); ++c) x_NC(row, c) *= c % 2 == 0 ? 1.03f : 0.97f;
   }
 };
 
@@ -148,13 +159,23 @@ std::vector<Case> cases() {
     s.scale = ScaleKind::tile;
     s.bits = 8;
   });
-  add("delta rms 2 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 2); });
+  add("delta rms 1.9 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 1.9); });
   add("delta rms 1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 1); });
   add("delta rms 0.1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 0.1); });
   add("quantize 4 tile coded", [&](CodecSettings& s) {
     coded(s, ScaleRule::max);
     s.kind = CodecKind::quantize;
     s.bits = 4;
+  });
+  const auto predicted = [](CodecSettings& s) {
+    s.scale = ScaleKind::tile;
+    s.prediction = Prediction::linear;
+    s.prediction_interval = 1;
+  };
+  add("delta 3 tile, predicted", predicted);
+  add("delta rms 1 tile coded, predicted", [&](CodecSettings& s) {
+    coded(s, ScaleRule::rms, 1);
+    predicted(s);
   });
   add("delta 3 token, memory fp32", same, MemoryStorage::fp32);
   add("delta 3 token, memory bf16", same, MemoryStorage::bf16);
@@ -202,12 +223,15 @@ struct Bench {
     DeviceBytes pool("pool", record * samples), payload("payload", codec->max_payload_bytes());
     const std::size_t received = codec->record().bytes(BoundarySide::receiver);
     std::size_t sent = 0;  // bytes of the last payload
+    std::uint64_t step = 0;
     const auto visit_all = [&](std::uint32_t visits, bool encodes) {
       for (int s = 0; s < samples; ++s) {
         Crossing visit;
         visit.sample_ids = {static_cast<std::uint64_t>(s)};
         visit.tokens = {shape.tokens};
         visit.visits = {visits};
+        visit.step = step;
+        visit.micro_batch = static_cast<std::uint32_t>(s);
         const int row = s * shape.tokens;
         const Activations x =
             Kokkos::subview(x_NC, Kokkos::make_pair(row, row + shape.tokens), Kokkos::ALL());
@@ -221,7 +245,19 @@ struct Bench {
     Kokkos::parallel_for("deltapipe::Benchmark::fill",
                          Kokkos::RangePolicy<ExecSpace>(0, samples * shape.tokens), Fill{x_NC});
     visit_all(0, true);
-    const double encode = seconds_of([&] { visit_all(2, true); });
+    const auto next_step = [&] {
+      ++step;
+      if (test.settings.prediction == Prediction::none) return;
+      Kokkos::parallel_for("deltapipe::Benchmark::drift",
+                           Kokkos::RangePolicy<ExecSpace>(0, samples * shape.tokens), Drift{x_NC});
+    };
+    // A map for predictions comes in the first micro-batch of each step.
+    for (int steps = 0; steps < 3 && test.settings.prediction != Prediction::none; ++steps) {
+      visit_all(2, true);
+      next_step();
+    }
+    const double encode = seconds_of([&] { visit_all(2, true); }, next_step);
+    next_step();
     visit_all(2, true);
     const double decode = seconds_of([&] { visit_all(2, false); });
     const double elements = static_cast<double>(shape.tokens) * shape.channels * samples;
@@ -244,6 +280,7 @@ struct Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
+  restart_with_better_blas_kernels(argv);
   Kokkos::ScopeGuard kokkos(argc, argv);
   const int tokens = argc > 1 ? std::atoi(argv[1]) : 1024;
   const int channels = argc > 2 ? std::atoi(argv[2]) : 768;

@@ -70,6 +70,12 @@ class Memory(support.TestCase):
     def test_three_stages(self):
         self.compare("three", self.deck(9, batch=(2, 6)), 3)
 
+    def test_frozen_parameters(self):
+        """Without moments and gradients of the first half, on one stage and on a whole stage."""
+        frozen = {"training__optimizer": {"frozen": ["wte", "wpe", "h.[0-2]"]}}
+        self.compare("frozen-one", self.deck(**frozen), 1)
+        self.compare("frozen-two", self.deck(**frozen, pipeline={"partition": [3, 3]}), 2)
+
     def test_recompute_and_model_saved(self):
         self.compare("recompute", self.deck(training={"recompute": True},
                                             output={"save_model": True}), 2)

@@ -354,6 +354,32 @@ class Compressed(support.TestCase):
         self.assertRegex(said, r"# memories of gradients at each boundary end: 4\.1\d? kB per sample; ")
         self.assertRegex(said, r"# backward .*B, at most")
 
+    def test_topk_at_the_activations_positions(self):
+        """Gradients without positions of their own, whatever the order of the micro-batches."""
+        deck = self.deck(
+            boundary__forward={"codec": "topk", "topk": 0.2, "values": "fp32"},
+            boundary__backward={"codec": "topk", "topk": 0.2, "values": "fp32",
+                                "positions": "forward"})
+        run = self.train(deck, "mask", 2)
+        self.assertTrue(np.isfinite(run.losses).all())
+        self.assertLess(run.losses[-3:].mean(), run.losses[:3].mean() - 0.1)
+        self.same(self.train(deck, "mask-gpipe", 2, ["pipeline.schedule=gpipe"]), run)
+        self.same(self.train(deck, "mask-ahead", 2, ["pipeline.in_flight=3"]), run)
+        # The same number of values both ways; headers and, forward only, positions.
+        values = run.steps["backward_bytes"][:, 0] - 2 * HEADER_BYTES - 4 * 12
+        positions = run.steps["forward_bytes"][:, 0] - run.steps["backward_bytes"][:, 0]
+        self.assertTrue((positions > values * 3 / 32).all(), (positions, values))
+        self.assertTrue((positions < values * 6 / 32).all(), (positions, values))
+        three = self.train(deck, "mask-3", 3, ["pipeline.stages=3"])
+        self.assertLess(three.losses[-3:].mean(), three.losses[:3].mean() - 0.1)
+        own = self.train(deck, "mask-own", 2, ["boundary.backward.positions=largest"])
+        self.assertNotEqual(own.losses.tobytes(), run.losses.tobytes())
+        for overrides in (["boundary.forward.codec=quantize"],
+                          ["boundary.backward.codec=quantize"],
+                          ["boundary.backward.error_feedback=mixed"]):
+            said = support.run(["check", self.deck_file(deck), *overrides])
+            self.assert_stops(said, "boundary.backward", "positions", status=2)
+
     def test_replicas(self):
         run = self.train(self.deck(pipeline={"stages": 2, "replicas": 2}), "replicas", 4)
         self.assertTrue(np.isfinite(run.losses).all())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Payloads with entropy-coded values. An input's first bytes choose settings and shape; then either
-// the rest is a payload, or it changes one that an encoder wrote. What a codec refuses changes
-// nothing.
+// Payloads with entropy-coded values, and with maps for predictions. An input's first bytes choose
+// settings and shape; then either the rest is a payload, or it changes one that an encoder wrote.
+// What a codec refuses changes nothing.
 #include <array>
 #include <cstring>
 #include <map>
@@ -19,6 +19,10 @@ namespace {
 constexpr int kSettings = 16;
 constexpr std::uint8_t kUntouched = 0x5a;
 
+bool predicts(int i) {
+  return i % 8 == 5;
+}
+
 CodecSettings settings_of(int i) {
   CodecSettings settings;
   settings.kind = i % 2 == 0 ? CodecKind::quantize : CodecKind::delta;
@@ -29,6 +33,10 @@ CodecSettings settings_of(int i) {
   settings.rms_step = 0.2;
   settings.first_visit = i % 4 == 1 ? FirstVisit::refine : FirstVisit::quantize8;
   settings.entropy_coding = true;
+  if (predicts(i)) {
+    settings.prediction = Prediction::linear;
+    settings.prediction_interval = 1;
+  }
   return settings;
 }
 
@@ -45,15 +53,18 @@ Crossing crossing_of(const CodecShape& shape, std::uint8_t choice) {
 
 struct Ends {
   explicit Ends(int i)
-      // The wide ones have several streams.
-      : shape{3, i % 8 == 3 ? 7 : 3,
-              i % 8 == 3   ? 640
+      // The wide ones have several streams, four of them of equally many rows where all samples
+      // have all tokens.
+      : shape{3, is_wide(i) ? 9 : 3,
+              is_wide(i)   ? 640
               : i % 4 == 2 ? 77
                            : 64},
         codec(make_codec(settings_of(i), shape, MemoryStorage::fp16)),
         x("deltapipe::Fuzz::x", shape.max_samples * shape.tokens, shape.channels),
         pool("deltapipe::Fuzz::pool", 3 * codec->record().bytes(BoundarySide::sender)),
         longest("deltapipe::Fuzz::payload", codec->max_payload_bytes()) {}
+
+  static bool is_wide(int i) { return i % 8 == 3 || i % 8 == 4; }
 
   MemoryRecords records() const {
     const std::size_t bytes = codec->record().bytes(BoundarySide::sender);
@@ -93,6 +104,15 @@ const std::vector<std::uint8_t>& encoded(Ends& ends, int settings, const Crossin
   return bytes;
 }
 
+/// A map that predicts no change and the samples' factors, instead of the word that says that none
+/// come.
+void add_map(std::vector<std::uint8_t>& bytes, const CodecShape& shape) {
+  const std::size_t c = shape.channels;
+  bytes.resize(bytes.size() - std::min(bytes.size(), sizeof(std::uint32_t)));
+  bytes.resize(bytes.size() + 16 * c + c * c + (2 * shape.max_samples + 3) / 4 * 4);
+  bytes.insert(bytes.end(), {2, 0, 0, 0});
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
@@ -113,6 +133,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     bytes.assign(data + 4, data + size);
   } else {
     bytes = encoded(ends, i, crossing, data[1], data[3] % 4);
+    if (predicts(i) && data[2] % 4 == 3) add_map(bytes, ends.shape);
     // Place in two bytes, from the front or from the back, and what is there instead.
     for (std::size_t at = 4; at + 3 <= size && !bytes.empty(); at += 3) {
       const std::size_t place = data[at] | static_cast<std::size_t>(data[at + 1] & 0x7f) << 8;

@@ -16,18 +16,19 @@ using namespace deltapipe;
 
 namespace {
 
-constexpr CodecShape kShape{3, 12, 25};
 constexpr float kUntouched = 77;
+constexpr unsigned kChoices = 72;
 
 /// A receiver, and a payload that it takes.
 struct End {
   explicit End(unsigned choice)
-      : codec(make_codec(settings_of(choice), kShape, MemoryStorage::fp32)),
+      : shape(shape_of(choice)),
+        codec(make_codec(settings_of(choice), shape, MemoryStorage::fp32)),
         pool("deltapipe::Fuzz::pool", 3 * codec->record().bytes(BoundarySide::sender)),
-        x("deltapipe::Fuzz::x", kShape.max_samples * kShape.tokens, kShape.channels),
+        x("deltapipe::Fuzz::x", shape.max_samples * shape.tokens, shape.channels),
         payload("deltapipe::Fuzz::payload", codec->max_payload_bytes()) {
     crossing.sample_ids = {0, 1, 2};
-    crossing.tokens = {12, 0, 7};
+    crossing.tokens = {shape.tokens, 0, 7};
     // The third sample is at its first visit where that differs from later ones.
     crossing.visits = {3, 3, has_memory(settings_of(choice)) ? 0u : 3u};
     std::mt19937 random(choice);
@@ -36,10 +37,17 @@ struct End {
     const std::size_t bytes =
         codec->encode(ExecSpace(), crossing, x, records(BoundarySide::sender), payload);
     right.assign(payload.data(), payload.data() + bytes);
+    kept.assign(pool.data(), pool.data() + pool.size());
+  }
+
+  /// The second one's chosen values take several rows.
+  static CodecShape shape_of(unsigned choice) {
+    return choice < kChoices / 2 ? CodecShape{3, 12, 25} : CodecShape{3, 40, 55};
   }
 
   static CodecSettings settings_of(unsigned choice) {
     CodecSettings settings;
+    choice %= kChoices / 2;
     settings.kind = choice / 12 % 3 == 1 ? CodecKind::topk_delta : CodecKind::topk;
     settings.error_feedback = choice / 12 % 3 == 2;
     settings.feedback_kind = FeedbackKind::ef21;
@@ -54,13 +62,16 @@ struct End {
     if (bytes == 0) return {};
     return {pool, {0, bytes, 2 * bytes}};
   }
+  bool remembers() const { return codec->record().shared_bytes > 0; }
 
+  CodecShape shape;
   std::unique_ptr<Codec> codec;
   DeviceBytes pool;
   Activations x;
   DeviceBytes payload;
   Crossing crossing;
   std::vector<std::uint8_t> right;
+  std::vector<std::uint8_t> kept;  ///< records before a payload comes
 };
 
 End& end_of(unsigned choice) {
@@ -75,7 +86,7 @@ End& end_of(unsigned choice) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
-  End& end = end_of(data[0] % 36u);
+  End& end = end_of(data[0] % kChoices);
   std::vector<std::uint8_t> bytes(data + 2, data + size);
   if (data[1] % 4 != 0) {
     bytes = end.right;
@@ -92,11 +103,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     end.codec->decode(ExecSpace(), end.crossing, payload, bytes.size(),
                       end.records(BoundarySide::receiver), end.x);
   });
-  const bool remembers = end.codec->record().shared_bytes > 0;
   for (std::size_t i = 0; i < end.x.size(); ++i) {
     const float value = end.x.data()[i];
     if (!taken) fuzz::expect(value == kUntouched);
-    if (taken && remembers) fuzz::expect(std::isfinite(value));
+    if (taken && end.remembers()) fuzz::expect(std::isfinite(value));
+  }
+  if (!taken) {
+    fuzz::expect(std::equal(end.kept.begin(), end.kept.end(), end.pool.data()));
+  } else if (end.remembers()) {
+    const auto* memories = reinterpret_cast<const float*>(end.pool.data());
+    for (std::size_t i = 0; i < end.pool.size() / sizeof(float); ++i)
+      fuzz::expect(std::isfinite(memories[i]));
+    std::copy(end.kept.begin(), end.kept.end(), end.pool.data());
   }
   return 0;
 }

@@ -21,6 +21,9 @@ usage: make_gpt2_fixtures.py [DIRECTORY]
                                      names; sums in float64, without the key's third of
                                      c_attn.bias: softmax does not feel it, its gradient is
                                      rounding noise that AdamW blows up
+  frozen/NAME/                       the same run with the parameters of attribute `frozen` (a JSON
+                                     list) frozen: losses, gradient_norms [S], names,
+                                     sums_of_squares [P]
   f16_sharded/, bf16/                input_ids [B, T], logits [B, T, V]
 
 The same run in float32 sets the scale of an honest difference: attribute float32_difference of
@@ -28,6 +31,7 @@ logits, loss and gradients is max |float32 - float64| / max |float64| (for the g
 worst parameter); training has losses_float32 and gradient_norms_float32.
 """
 
+import fnmatch
 import json
 import pathlib
 import shutil
@@ -44,6 +48,8 @@ LEARNING_RATE, WARMUP, CLIP_NORM = 1e-2, 2, 1.0
 BETA1, BETA2, EPSILON, WEIGHT_DECAY = 0.9, 0.999, 1e-8, 0.1
 DECAYED = ("wte.weight", "attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight",
            "mlp.c_proj.weight")
+FROZEN = {"prefix": ("wte.*", "wpe.*", "h.0.*", "h.1.*"),
+          "scattered": ("wte.*", "h.2.*", "*.c_fc.*", "*.ln_1.bias")}
 
 
 def random_model(seed, **shape):
@@ -99,8 +105,11 @@ def forward_backward(directory, dtype, input_ids, targets):
     return logits.detach().numpy(), loss.item(), gradients
 
 
-def train(directory, dtype, batches):
+def train(directory, dtype, batches, frozen=()):
     model = load(directory, dtype)
+    for name, parameter in model.named_parameters():
+        short = name.removeprefix("transformer.")
+        parameter.requires_grad = not any(fnmatch.fnmatchcase(short, f) for f in frozen)
     decayed = [p for n, p in model.named_parameters() if n.endswith(DECAYED)]
     others = [p for n, p in model.named_parameters() if not n.endswith(DECAYED)]
     optimizer = torch.optim.AdamW(
@@ -163,6 +172,16 @@ def sum_of_squares(name, value):
     return (value ** 2).sum()
 
 
+def write_frozen(group, directory, batches, patterns):
+    _, losses, norms, final = train(directory, torch.float64, batches, patterns)
+    start = load(directory, torch.float64).state_dict()
+    frozen = [n for n, v in final.items() if np.array_equal(v, start[n].numpy())]
+    group.attrs["frozen"] = json.dumps([n.removeprefix("transformer.") for n in frozen])
+    group["losses"], group["gradient_norms"] = losses, norms
+    group["names"] = json.dumps(list(final))
+    group["sums_of_squares"] = [sum_of_squares(n, v) for n, v in final.items()]
+
+
 def write(group, name, values):
     """Values as int32 or float32; large ones rounded and compressed."""
     values = np.asarray(values)
@@ -211,6 +230,9 @@ def write_golden(directory, path):
         for name in ("wte.weight", "h.3.ln_2.weight", "h.3.attn.c_attn.bias", "ln_f.bias"):
             write(training.require_group("final"), "transformer." + name,
                   final["transformer." + name])
+
+        for name, patterns in FROZEN.items():
+            write_frozen(file.create_group(f"frozen/{name}"), source, batches, patterns)
 
         for variant in ("f16_sharded", "bf16"):
             model = load(directory / f"model_{variant}", torch.float64)

@@ -48,7 +48,7 @@ BoundaryEndPlan plan_of(CodecKind kind, BoundarySide side, CacheIoThread* io = n
   plan.memory.io = io;
   if (io != nullptr) plan.memory.budget_bytes = 3 * round_up_record(4 * kTokens * kChannels);
   plan.backward = true;
-  plan.evaluates = false;
+  plan.evaluation.modes.clear();
   plan.side = side;
   return plan;
 }

@@ -38,8 +38,10 @@ def evaluation_bytes(rows, boundaries, wire):
 
 
 def write_run(path, rate=2.0, steps=100, boundaries=2, version=2, evaluations=None, wire=False,
-              status="finished"):
-    """Steps of 4 samples at `rate` samples per second after a slow first step."""
+              status="finished", codec_losses=None, fp32=True):
+    """Steps of 4 samples at `rate` samples per second after a slow first step. `codec_losses`:
+    of evaluations through the codecs, without which there are none; fp32: whether there are others.
+    """
     number = np.arange(1, steps + 1)
     with h5py.File(path, "w") as file:
         file.attrs.update({"format_version": version, "status": status,
@@ -83,6 +85,17 @@ def write_run(path, rate=2.0, steps=100, boundaries=2, version=2, evaluations=No
                              ("perplexity", np.exp(rows[:, 1])),
                              *evaluation_bytes(len(rows), boundaries, wire)):
             file[f"evaluations/{name}"] = values
+        if codec_losses is None:
+            return
+        file["evaluations/codec_loss"] = np.array(codec_losses, float)
+        file["evaluations/codec_perplexity"] = np.exp(codec_losses)
+        for name, values in evaluation_bytes(len(rows), boundaries, wire):
+            file[f"evaluations/codec_{name}"] = values // 10
+        if not fp32:
+            for name in ("loss", "perplexity"):
+                file[f"evaluations/{name}"][...] = np.nan
+            for name, _ in evaluation_bytes(len(rows), boundaries, wire):
+                file[f"evaluations/{name}"][...] = 0
 
 
 class AnalysisTest(unittest.TestCase):
@@ -115,7 +128,7 @@ class AnalysisTest(unittest.TestCase):
         self.assertEqual(list(rows[0]), ["run", "status", "perplexity", "wire_bytes",
                                          "sequences_per_second", "speedup", "target_loss",
                                          "seconds_to_loss", "bytes_to_loss",
-                                         "evaluation_bytes"])
+                                         "evaluation_bytes", "codec_perplexity"])
         self.assertEqual([row["status"] for row in rows], ["finished", "finished"])
         self.assertEqual([row["run"] for row in rows], ["none", "delta"])
         self.assertEqual([row["wire_bytes"] for row in rows], ["400000", "200000"])
@@ -166,6 +179,36 @@ class AnalysisTest(unittest.TestCase):
         self.assertNotIn("75.0 %", old)
         self.assertIn("400.00 kB", text)
         self.run_script("run_table.py", self.directory / "r.h5", "--every", -1, status=2)
+
+    def test_evaluations_through_the_codec(self):
+        both = self.file("both.h5", wire=True, evaluations=[(50, 3.5), (100, 3.0)],
+                         codec_losses=[3.75, 3.25])
+        text = self.run_script("run_table.py", both)
+        lines = [line.split() for line in text.splitlines()]
+        self.assertIn(["50", "1.000", "200.00", "3.5000", "33.115", "3.7500", "42.521"], lines)
+        self.assertIn("perplexity   20.086, 25.790 through the codec", text)
+        self.assertIn("evaluations  1.43 kB more on the wire, 1.30 kB of them with fp32, "
+                      "130 B of them with codec", text)
+        # A run that was only evaluated through the codec: that is its loss.
+        only = self.file("only.h5", wire=True, evaluations=[(50, 0), (100, 0)],
+                         codec_losses=[3.5, 3.0], fp32=False)
+        text = self.run_script("run_table.py", only)
+        self.assertIn("perplexity   20.086 through the codec", text)
+        plain = self.file("plain.h5", evaluations=[(50, 3.5), (100, 3.0)])
+        table = self.directory / "out.csv"
+        text = self.run_script("compare_runs.py", both, only, plain, "--csv", table)
+        header, *cells = [line.split("  ") for line in text.splitlines()]
+        self.assertIn("through codec", [cell.strip() for cell in header])
+        with open(table, newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([f"{float(row['codec_perplexity']):.3f}" for row in rows],
+                         ["25.790", "20.086", "nan"])
+        self.assertEqual([row["target_loss"] for row in rows], ["3.0"] * 3)
+        self.assertTrue(all(float(row["seconds_to_loss"]) > 0 for row in rows))
+        self.assertNotIn("codec", self.run_script("compare_runs.py", plain))
+        picture = self.directory / "both.png"
+        self.run_script("plot_run.py", both, only, "-o", picture)
+        self.assertGreater(picture.stat().st_size, 10000)
 
     def test_all_bytes_are_summed(self):
         run = self.file("r.h5", wire=True)

@@ -62,7 +62,8 @@ half = deck.get("boundary.forward.codec") == "fp16"
 link = deck.get("network.bandwidth", "")
 write_run(output / "run.h5", steps=10, boundaries=int(deck.get("pipeline.stages", 2)) - 1,
           rate=8.0 if not link else 2.0 if half else 1.0,
-          evaluations=[(5, 3.5), (10, 3.0 + 0.001 * int(deck.get("training.seed", 0)) * half)])
+          evaluations=[(5, 3.5), (10, 3.0 + 0.001 * int(deck.get("training.seed", 0)) * half)],
+          codec_losses=[3.6, 3.25] if deck.get("evaluation.boundary") == "both" else None)
 with h5py.File(output / "run.h5", "r+") as file:
     file.attrs["deck"] = f'[network]\\nbandwidth = ["{{link}}"]' if link else ""
     if half:
@@ -130,6 +131,17 @@ class StudyTest(unittest.TestCase):
             np.testing.assert_array_equal(file["curves/none-k3-seed2/wire_bytes"],
                                           [20000, 40000])
         self.assertGreater((self.output / "curves.png").stat().st_size, 10000)
+
+    def test_perplexity_through_the_codec(self):
+        self.study.write_text(STUDY.replace('"boundary.forward.codec" = "fp16"',
+                                            '"boundary.forward.codec" = "fp16"\n'
+                                            '"evaluation.boundary" = "both"'))
+        text = self.run_study("--only", "k2-seed1")
+        self.assertIn("| through codec |", text)
+        self.assertEqual([row["codec_perplexity"] for row in self.rows()], ["nan", "25.7903"])
+        with h5py.File(self.output / "summary.h5") as file:
+            self.assertEqual(file["curves/half-k2-seed1/codec_loss"][()].tolist(), [3.6, 3.25])
+            self.assertNotIn("codec_loss", file["curves/none-k2-seed1"])
 
     def test_link_of_the_ratio(self):
         self.run_study("--only", "k2-seed1")

@@ -16,14 +16,18 @@
 
 namespace deltapipe::test {
 
-struct EndsCase {
-  CodecSettings settings;
-  MemoryStorage storage;
-};
-
 inline constexpr CodecShape kEndsShape{3, 4, 77};
 inline constexpr int kEndsSamples = 5;
 inline constexpr int kEndsSteps = 6;
+
+struct EndsCase {
+  CodecSettings settings;
+  MemoryStorage storage;
+  double scale = 1;  ///< Crossing::scale of the first step; another one at each
+  CodecShape shape = kEndsShape;
+  int steps = kEndsSteps;
+  bool drifts = false;  ///< activations change by a map that all samples have in common
+};
 
 /// Entropy coding with every rule for scales.
 inline std::vector<EndsCase> coded_ends_cases() {
@@ -47,7 +51,74 @@ inline std::vector<EndsCase> coded_ends_cases() {
   return cases;
 }
 
-/// Storages, first visits, bits, scales, roundings and levels, mixed so that each pair occurs.
+/// TopK and quantised values without and with each kind of error feedback, as gradients have it: at
+/// scales that are no powers of two. TopK's changes of activations.
+inline std::vector<EndsCase> feedback_ends_cases() {
+  std::vector<EndsCase> cases;
+  const auto add = [&cases](CodecSettings settings) {
+    const auto storage = static_cast<MemoryStorage>(cases.size() % kMemoryStorageNames.size());
+    settings.topk = cases.size() % 2 == 0 ? 0.3 : 0.05;
+    settings.tile = 24;
+    settings.rounding = cases.size() % 3 == 0 ? Rounding::stochastic : Rounding::nearest;
+    const double scale = sends_changes(settings) ? 1 : 0.37;
+    if (!contradiction_in(settings)) cases.push_back({settings, storage, scale});
+  };
+  const auto add_with_feedback = [&add](CodecSettings settings) {
+    add(settings);
+    settings.error_feedback = true;
+    for (const auto kind : {FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed}) {
+      settings.feedback_kind = kind;
+      add(settings);
+    }
+  };
+  CodecSettings settings;
+  settings.bits = 3;
+  for (const auto values : {ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes}) {
+    settings.values = values;
+    settings.kind = CodecKind::topk;
+    add_with_feedback(settings);
+    settings.kind = CodecKind::topk_delta;
+    for (const auto first :
+         {FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8, FirstVisit::refine}) {
+      settings.first_visit = first;
+      add(settings);
+    }
+  }
+  settings.kind = CodecKind::quantize;
+  for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile})
+    for (const bool coded : {false, true}) {
+      settings.scale = scale;
+      settings.entropy_coding = coded;
+      settings.bits = coded ? 4 : 2;
+      add_with_feedback(settings);
+    }
+  return cases;
+}
+
+/// Prediction with every storage, and with ways to send changes in between.
+inline std::vector<EndsCase> predicted_ends_cases() {
+  std::vector<EndsCase> cases;
+  for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                             MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2})
+    for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile}) {
+      CodecSettings settings;
+      settings.kind = CodecKind::delta;
+      settings.bits = 4 + static_cast<int>(cases.size()) % 4;
+      settings.scale = scale;
+      settings.tile = 24;
+      settings.rounding = cases.size() % 5 == 1 ? Rounding::stochastic : Rounding::nearest;
+      settings.entropy_coding = cases.size() % 2 == 1;
+      if (settings.entropy_coding && scale == ScaleKind::tile) settings.scale_rule = ScaleRule::rms;
+      settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::refine : FirstVisit::quantize8;
+      settings.prediction = Prediction::linear;
+      settings.prediction_interval = 2;
+      cases.push_back({settings, storage, 1, {3, 40, 77}, 32, true});
+    }
+  return cases;
+}
+
+/// Storages, first visits, bits, scales, roundings and levels, mixed so that each pair occurs; and
+/// the cases above.
 inline std::vector<EndsCase> ends_cases() {
   std::vector<EndsCase> cases;
   int count = 0;
@@ -70,8 +141,8 @@ inline std::vector<EndsCase> ends_cases() {
             if (contradiction_in(settings)) ++settings.bits;
             cases.push_back({settings, storage});
           }
-  const std::vector<EndsCase> coded = coded_ends_cases();
-  cases.insert(cases.end(), coded.begin(), coded.end());
+  for (const auto& others : {coded_ends_cases(), feedback_ends_cases(), predicted_ends_cases()})
+    cases.insert(cases.end(), others.begin(), others.end());
   return cases;
 }
 
@@ -89,17 +160,28 @@ inline float ends_value(std::uint64_t sample, int step, int t, int c) {
          (noise(place * 64) + 0.25f * noise(place * 64 + 1 + static_cast<std::uint64_t>(step)));
 }
 
+/// Activations of a sample that drift: the changes of all samples are one map of what they were.
+inline float drifting_value(std::uint64_t sample, int step, int t, int c, int channels) {
+  const auto moved = static_cast<float>(step) * 0.2f;
+  return ends_value(sample, 0, t, c) +
+         moved *
+             (0.5f * ends_value(sample, 0, t, c) + ends_value(sample, 0, t, (c + 1) % channels)) +
+         moved;
+}
+
 /// Samples of a step: three, at the last step two; each is first seen at another step.
-inline Crossing ends_visit(int step, std::vector<std::uint32_t>& visits_of_sample) {
+inline Crossing ends_visit(const EndsCase& test, int step,
+                           std::vector<std::uint32_t>& visits_of_sample) {
   Crossing visit;
+  visit.scale = test.scale == 1 ? 1 : test.scale / (step + 1);
   visit.seed = 7;
   visit.step = static_cast<std::uint64_t>(step) + (1ull << 40);
   visit.boundary = 2;
-  const int samples = step + 1 == kEndsSteps ? 2 : 3;
+  const int samples = step + 1 == test.steps ? 2 : 3;
   for (int b = 0; b < samples; ++b) {
     const int sample = (step * 2 + b) % kEndsSamples;
     visit.sample_ids.push_back(static_cast<std::uint64_t>(sample) + (1ull << 33));
-    visit.tokens.push_back(sample == 1 ? 0 : 4 - sample % 3);
+    visit.tokens.push_back(sample == 1 ? 0 : test.shape.tokens - sample % 3);
     visit.visits.push_back(visits_of_sample[sample]++);
   }
   return visit;
@@ -108,12 +190,14 @@ inline Crossing ends_visit(int step, std::vector<std::uint32_t>& visits_of_sampl
 class End {
  public:
   explicit End(const EndsCase& test)
-      : codec(make_codec(test.settings, kEndsShape, test.storage)),
+      : test_(test),
+        codec(make_codec(test.settings, test.shape, test.storage)),
         pool("deltapipe::Test::pool", codec->record().bytes(BoundarySide::sender) * kEndsSamples),
-        x_BTC("deltapipe::Test::x", kEndsShape.max_samples * kEndsShape.tokens,
-              kEndsShape.channels),
+        x_BTC("deltapipe::Test::x", test.shape.max_samples * test.shape.tokens,
+              test.shape.channels),
         payload("deltapipe::Test::payload", codec->max_payload_bytes()) {
-    Kokkos::deep_copy(pool, garbage++);  // a first visit reads nothing of it
+    Kokkos::deep_copy(pool, garbage);  // a first visit reads nothing of it
+    Kokkos::deep_copy(payload, garbage++);
   }
 
   MemoryRecords records(const Crossing& visit) const {
@@ -127,11 +211,11 @@ class End {
     auto host = Kokkos::create_mirror_view(x_BTC);
     for (std::size_t row = 0; row < host.extent(0); ++row)
       for (std::size_t c = 0; c < host.extent(1); ++c) {
-        const std::size_t b = row / kEndsShape.tokens;
-        const int t = static_cast<int>(row % kEndsShape.tokens);
+        const std::size_t b = row / test_.shape.tokens;
+        const int t = static_cast<int>(row % test_.shape.tokens);
         const bool valid = b < visit.sample_ids.size() && t < visit.tokens[b];
         host(row, c) =
-            valid ? ends_value(visit.sample_ids[b], step, t, static_cast<int>(c)) : std::nanf("");
+            valid ? value(visit.sample_ids[b], step, t, static_cast<int>(c)) : std::nanf("");
       }
     Kokkos::deep_copy(x_BTC, host);
     const std::size_t bytes = codec->encode(ExecSpace(), visit, x_BTC, records(visit), payload);
@@ -148,9 +232,18 @@ class End {
     Kokkos::fence();
   }
 
-  std::uint64_t hash_of_records() const { return hash_of(pool); }
+  float value(std::uint64_t sample, int step, int t, int c) const {
+    return test_.drifts ? drifting_value(sample, step, t, c, test_.shape.channels)
+                        : ends_value(sample, step, t, c);
+  }
+
+  /// Of what both ends keep.
+  std::uint64_t hash_of_records() const {
+    return codec->record().shared_bytes > 0 ? hash_of(pool) : 0;
+  }
   std::uint64_t hash_of_activations() const { return hash_of(x_BTC); }
 
+  EndsCase test_;
   std::unique_ptr<Codec> codec;
   DeviceBytes pool;
   Activations x_BTC;
@@ -177,8 +270,8 @@ inline EndsRun run_sender(const EndsCase& test) {
   End end(test);
   EndsRun run;
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
-  for (int step = 0; step < kEndsSteps; ++step) {
-    const auto bytes = end.send(ends_visit(step, visits), step);
+  for (int step = 0; step < test.steps; ++step) {
+    const auto bytes = end.send(ends_visit(test, step, visits), step);
     std::uint8_t length[8];
     const std::uint64_t size = bytes.size();
     std::memcpy(length, &size, sizeof length);
@@ -194,8 +287,8 @@ inline EndsRun run_receiver(const EndsCase& test, const std::vector<std::uint8_t
   EndsRun run;
   std::vector<std::uint32_t> visits(kEndsSamples, 0);
   std::size_t at = 0;
-  for (int step = 0; step < kEndsSteps; ++step) {
-    const Crossing visit = ends_visit(step, visits);
+  for (int step = 0; step < test.steps; ++step) {
+    const Crossing visit = ends_visit(test, step, visits);
     std::uint64_t size = 0;
     if (at + sizeof size > stream.size()) return run;
     std::memcpy(&size, stream.data() + at, sizeof size);

@@ -20,8 +20,8 @@ struct CodecLink {
   CodecLink(const CodecSettings& settings, const CodecShape& extents, MemoryStorage storage,
             int samples = 1)
       : shape(extents),
-        sender(make_codec(settings, extents, storage)),
-        receiver(make_codec(settings, extents, storage)),
+        sender(make_codec(settings, end_of(extents, BoundarySide::sender), storage)),
+        receiver(make_codec(settings, end_of(extents, BoundarySide::receiver), storage)),
         near(label(), sender->record().bytes(BoundarySide::sender) * samples),
         far(label(), sender->record().bytes(BoundarySide::receiver) * samples),
         sent(label(), extents.max_samples * extents.tokens, extents.channels),
@@ -31,6 +31,10 @@ struct CodecLink {
     Kokkos::deep_copy(far, std::uint8_t{0x3c});
   }
   static std::string label() { return "deltapipe::Test::link"; }
+  static CodecShape end_of(CodecShape shape, BoundarySide side) {
+    shape.side = side;
+    return shape;
+  }
 
   MemoryRecords records(const DeviceBytes& pool, BoundarySide side) const {
     const std::size_t bytes = sender->record().bytes(side);

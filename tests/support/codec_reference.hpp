@@ -83,7 +83,13 @@ inline std::vector<std::uint8_t> naive_pack(const std::vector<unsigned>& codes, 
 }
 
 inline std::string describe(const CodecSettings& settings) {
-  return "bits " + std::to_string(settings.bits) + ", scale " +
+  const std::string feedback =
+      settings.error_feedback ? std::to_string(static_cast<int>(settings.feedback_kind)) : "none";
+  return std::string(kCodecKindNames[static_cast<std::size_t>(settings.kind)]) + ", values " +
+         std::to_string(static_cast<int>(settings.values)) + ", feedback " + feedback + ", rule " +
+         std::to_string(static_cast<int>(settings.scale_rule)) + ", coded " +
+         std::to_string(static_cast<int>(settings.entropy_coding)) + ", bits " +
+         std::to_string(settings.bits) + ", scale " +
          std::to_string(static_cast<int>(settings.scale)) + ", rounding " +
          std::to_string(static_cast<int>(settings.rounding)) + ", levels " +
          std::to_string(static_cast<int>(settings.levels)) + ", first visit " +

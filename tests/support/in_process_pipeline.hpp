@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stages of a GPT-2 in one process: the product's programs and executor, without MPI and
-// codecs.
+// The stages of a GPT-2 in one process: the product's programs and executor, without MPI, and
+// without codecs unless the test brings them.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "comm/pipeline/executor.hpp"
@@ -31,6 +34,7 @@ struct PipelineShape {
   bool recompute = false;
   std::string schedule = "gpipe";
   std::uint64_t seed = 42;  ///< of dropout
+  std::set<std::string> frozen = {};
 };
 
 /// The samples of one step: [S, T] each, S <= micro_batches * samples.
@@ -56,22 +60,32 @@ class InProcessPipeline {
         schedule_(find_schedule(shape.schedule)),
         index_(config.vocabulary_size, shape.samples * shape.tokens * shape.micro_batches,
                shape.micro_batches) {
-    for (int k = 0; k < static_cast<int>(partition.size()); ++k) {
-      stages_.push_back(std::make_unique<Gpt2Stage<Real>>(config, stage_part(partition, k), true));
+    const int stages = static_cast<int>(partition.size());
+    for (int k = 0; k < stages; ++k)
+      stages_.push_back(
+          std::make_unique<Gpt2Stage<Real>>(config, stage_part(partition, k), shape.frozen));
+    while (first_trained_ + 1 < stages && !stages_[first_trained_]->has_trained()) ++first_trained_;
+    for (int k = 0; k < stages; ++k) {
+      stages_[k]->parameters().allocate(true);
       StageCapacity capacity;
       capacity.samples = shape.samples;
       capacity.tokens = shape.tokens;
-      capacity.slots =
-          slots_needed(schedule_, {k, static_cast<int>(partition.size()), shape.micro_batches});
+      capacity.slots = slots_needed(
+          schedule_, {k, stages, shape.micro_batches, 1, EmbeddingPlace::none, first_trained_});
+      capacity.training = k >= first_trained_;
+      capacity.input_gradient = k > first_trained_;
       capacity.micro_batches = shape.micro_batches;
       capacity.embedding_rows =
           std::min(shape.samples * shape.tokens * shape.micro_batches, config.vocabulary_size);
       capacity.recompute = shape.recompute;
-      stages_.back()->reserve(capacity);
-      optimizers_.push_back(
-          std::make_unique<Optimizer<Real>>(settings, stages_.back()->parameters()));
+      stages_[k]->reserve(capacity);
+      optimizers_.push_back(std::make_unique<Optimizer<Real>>(settings, stages_[k]->parameters()));
     }
   }
+
+  /// What becomes of a micro-batch's activations at a boundary, in place; nothing at first.
+  using Boundary = std::function<void(int boundary, int micro_batch, const MatrixRef<Real>& x_BTC)>;
+  void set_boundary(Boundary boundary) { boundary_ = std::move(boundary); }
 
   int stage_count() const { return static_cast<int>(stages_.size()); }
   Gpt2Stage<Real>& stage(int k) { return *stages_[k]; }
@@ -124,6 +138,7 @@ class InProcessPipeline {
   std::map<std::string, std::vector<Real>> parameters() {
     return collect([](const ParameterArena<Real>& p, int i) { return p.value(i); });
   }
+  /// Without elements for frozen parameters.
   std::map<std::string, std::vector<Real>> parameter_gradients() {
     return collect([](const ParameterArena<Real>& p, int i) { return p.gradient(i); });
   }
@@ -174,9 +189,10 @@ class InProcessPipeline {
     std::vector<Program> programs;
     std::vector<Handler> stages;
     for (int k = 0; k < stage_count(); ++k) {
-      programs.push_back(make(
-          {k, stage_count(), static_cast<int>(batches_.size()), 1,
-           config_.tie_word_embeddings ? EmbeddingPlace::shared : EmbeddingPlace::first_stage}));
+      programs.push_back(
+          make({k, stage_count(), static_cast<int>(batches_.size()), 1,
+                config_.tie_word_embeddings ? EmbeddingPlace::shared : EmbeddingPlace::first_stage,
+                first_trained_, stages_.front()->wte_frozen()}));
       stages.emplace_back(*this, k);
     }
     std::vector<InstructionHandler*> handlers;
@@ -276,6 +292,10 @@ class InProcessPipeline {
     const MatrixRef<Real> sent = contents(k, message);
     const Matrix<Real> copy("test::message", sent.extent(0), sent.extent(1));
     Kokkos::deep_copy(exec_, copy, sent);
+    if (message.wire == Wire::activation && boundary_) {
+      exec_.fence();
+      boundary_(message.boundary, message.micro_batch, copy);
+    }
     messages_[key_of(message)] = copy;
   }
   void receive(int k, const Transfer& message) {
@@ -314,11 +334,13 @@ class InProcessPipeline {
   ExecSpace exec_;
   std::vector<std::unique_ptr<Gpt2Stage<Real>>> stages_;
   std::vector<std::unique_ptr<Optimizer<Real>>> optimizers_;
+  int first_trained_ = 0;  ///< stage
   std::vector<Batch> batches_;
   TokenIndex index_;
   /// Rows of the step's tokens to send, then their gradients; where the table is lent.
   Matrix<Real> embedding_gradient_UC_;
   std::map<std::tuple<Wire, int, int>, Matrix<Real>> messages_;
+  Boundary boundary_;
   bool training_ = true;
   int updates_ = 0;
   double real_targets_ = 1;

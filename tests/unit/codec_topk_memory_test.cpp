@@ -12,14 +12,13 @@
 #include "core/codec/codec.hpp"
 #include "support/codec_link.hpp"
 #include "support/codec_reference.hpp"
+#include "support/drifting_samples.hpp"
 #include "support/topk_reference.hpp"
 
 using namespace deltapipe;
 using namespace deltapipe::test;
 
 namespace {
-
-using Floats = std::vector<float>;
 
 CodecSettings topk(double part, bool feedback, FeedbackKind kind = FeedbackKind::ef) {
   CodecSettings settings;
@@ -38,53 +37,10 @@ CodecSettings topk_delta(double part, FirstVisit first_visit) {
   return settings;
 }
 
-constexpr CodecShape kShape{2, 3, 37};
-constexpr std::size_t kSampleValues = 3 * 37;
-
-/// Samples are first seen at different steps; sample 1 has two valid tokens.
-const std::vector<std::vector<std::uint64_t>> kSteps = {{0, 1}, {1, 2}, {2, 0}, {1}, {0, 1}, {2}};
-
-std::vector<int> tokens_of(const std::vector<std::uint64_t>& ids) {
-  std::vector<int> tokens;
-  for (const std::uint64_t id : ids) tokens.push_back(id == 1 ? 2 : 3);
-  return tokens;
-}
-
-/// Values of a sample that drift from step to step.
-Floats values_of(std::uint64_t id, int step) {
-  std::mt19937 random(static_cast<unsigned>(id + 1));
-  std::normal_distribution<float> normal;
-  Floats x(static_cast<std::size_t>(id == 1 ? 2 : 3) * 37);
-  for (float& value : x) value = normal(random);
-  random.seed(static_cast<unsigned>(1000 + step * 10 + static_cast<int>(id)));
-  for (float& value : x) value += 0.2f * normal(random);
-  return x;
-}
-
-Floats rows_of(const std::vector<std::uint64_t>& ids, int step) {
-  Floats rows(2 * kSampleValues, std::nanf(""));
-  for (std::size_t b = 0; b < ids.size(); ++b) {
-    const Floats x = values_of(ids[b], step);
-    std::copy(x.begin(), x.end(), rows.begin() + static_cast<std::ptrdiff_t>(b * kSampleValues));
-  }
-  return rows;
-}
-
-Floats sample_of(const Floats& rows, std::size_t b, std::size_t size) {
-  const auto first = rows.begin() + static_cast<std::ptrdiff_t>(b * kSampleValues);
-  return {first, first + static_cast<std::ptrdiff_t>(size)};
-}
-
 /// The record of a sample: its values, and zeros for padding.
 Floats padded(Floats values) {
   values.resize(kSampleValues);
   return values;
-}
-
-Floats sum(const Floats& a, const Floats& b, float factor = 1) {
-  Floats result(a.size());
-  for (std::size_t i = 0; i < a.size(); ++i) result[i] = a[i] + factor * b[i];
-  return result;
 }
 
 double norm2(const Floats& x) {
@@ -125,6 +81,39 @@ TEST_CASE("topk with error feedback is its formula, to the bit", "[codec][topk][
   });
 }
 
+namespace {
+
+struct Mixed {
+  Floats values;  ///< what is sent, zeros elsewhere
+  int from_errors = 0;
+};
+
+/// EF-mixed: of the k positions the larger half those of the largest |x|, the others those of the
+/// largest |e|; places that zeros would have go to errors and then to values.
+Mixed naive_mixed(const Floats& x, const Floats& e, std::size_t k, bool is_first) {
+  const Floats wanted = sum(x, e);
+  Floats from_x = x, from_e = e;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (wanted[i] == 0) from_x[i] = from_e[i] = 0;
+  Mixed result{Floats(x.size())};
+  std::size_t count = 0;
+  const auto take = [&](const Floats& from, std::size_t most) {
+    const auto positions = naive_topk(from, most);
+    for (const std::uint32_t i : positions) {
+      result.values[i] = wanted[i];
+      from_x[i] = from_e[i] = 0;
+    }
+    count += positions.size();
+    return static_cast<int>(positions.size());
+  };
+  take(Floats(from_x), is_first ? k : k - k / 2);
+  result.from_errors = take(Floats(from_e), k - count);
+  take(Floats(from_x), k - count);
+  return result;
+}
+
+}  // namespace
+
 TEST_CASE("mixed feedback shares topk's positions between values and errors",
           "[codec][topk][feedback]") {
   const double part = GENERATE(0.5, 0.1, 0.02);
@@ -135,23 +124,46 @@ TEST_CASE("mixed feedback shares topk's positions between values and errors",
     const bool is_first = errors.count(id) == 0;
     Floats& e = errors[id];
     e.resize(x.size());
-    const std::size_t k = naive_k(part, x.size());
-    const std::size_t of_errors = is_first ? 0 : k / 2;
-    const auto of_values = naive_topk(x, k - of_errors);
-    Floats rest = e;
-    for (const std::uint32_t i : of_values) rest[i] = 0;
     const Floats wanted = sum(x, e);
-    Floats expected(x.size());
-    for (const std::uint32_t i : of_values) expected[i] = wanted[i];
-    for (const std::uint32_t i : naive_topk(rest, of_errors)) {
-      expected[i] = wanted[i];
-      ++from_errors;
-    }
-    REQUIRE(seen == expected);
+    const Mixed chosen = naive_mixed(x, e, naive_k(part, x.size()), is_first);
+    from_errors += chosen.from_errors;
+    REQUIRE(seen == chosen.values);
     e = sum(wanted, seen, -1);
     REQUIRE(link.floats(id) == padded(e));
   });
   CHECK(from_errors > 0);
+}
+
+// Errors of zero, values of zero, and errors that cancel values leave their places to others.
+TEST_CASE("mixed feedback sends k values while as many are not zero", "[codec][topk][feedback]") {
+  const CodecShape shape{1, 1, 100};
+  const std::size_t k = 10;
+  CodecLink link(topk(0.1, true, FeedbackKind::mixed), shape, MemoryStorage::fp32);
+  const auto values = [](std::size_t count, float factor) {
+    Floats x(100);
+    for (std::size_t i = 0; i < count; ++i)
+      x[7 * i % 100] = factor * std::cos(static_cast<float>(3 * i + 1));
+    return x;
+  };
+  Floats cancelling;  // the errors of the visit before, but one
+  Floats e(100);
+  const auto visit = [&](const Floats& x, std::size_t sent) {
+    const Mixed chosen = naive_mixed(x, e, k, link.visits[0] == 0);
+    const Floats wanted = sum(x, e);
+    REQUIRE(link.cross({0}, {1}, x) == chosen.values);
+    CHECK(header_at(link.sent_bytes, 0).count == sent);
+    e = sum(wanted, chosen.values, -1);
+    REQUIRE(link.floats(0) == e);
+  };
+  visit(values(6, 1), 6);    // all of it: no errors
+  visit(values(80, 1), 10);  // values alone
+  visit(values(3, 2), 10);   // three values, errors besides
+  visit(Floats(100), 10);    // errors alone
+  for (const float left : e) cancelling.push_back(-left);
+  cancelling[5] = 1;
+  cancelling[6] = -2;
+  visit(cancelling, 2);  // all else is zero already
+  visit(values(80, 1), 10);
 }
 
 TEST_CASE("topk with EF21 is its formula at both ends", "[codec][topk][feedback]") {

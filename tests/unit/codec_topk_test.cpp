@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -84,6 +85,23 @@ const std::vector<Content>& contents() {
       {"clustered",
        [](std::mt19937& random, std::size_t i) {
          return normal(random, i) * (i / 97 % 20 == 3 ? 100.0f : 1.0f);
+       }},
+      // Of large samples the first 256 of each 8,192 values tell how large the k-th is.
+      {"large where they tell",
+       [](std::mt19937& random, std::size_t i) {
+         return normal(random, i) * (i % 8192 < 256 ? 1000.0f : 1.0f);
+       }},
+      {"small where they tell",
+       [](std::mt19937& random, std::size_t i) {
+         return normal(random, i) * (i % 8192 < 256 ? 0.001f : 1.0f);
+       }},
+      {"zeros but where they tell",
+       [](std::mt19937& random, std::size_t i) {
+         return i % 8192 < 256 ? normal(random, i) : 0.0f;
+       }},
+      {"zeros where they tell",
+       [](std::mt19937& random, std::size_t i) {
+         return i % 8192 < 256 ? 0.0f : normal(random, i);
        }},
   };
   return all;
@@ -267,6 +285,27 @@ TEST_CASE("random levels of topk's values are unbiased", "[codec][topk]") {
   }
   const double count = 2048.0 * kVisits;
   CHECK(std::abs(sum / count) < 5 * std::sqrt(sum2) / count);
+}
+
+TEST_CASE("an end of topk holds what it uses", "[codec][topk]") {
+  const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
+  CodecSettings settings = topk(0.1);
+  settings.error_feedback = true;
+  settings.feedback_kind = kind;
+  const CodecShape shape{2, 50, 80};
+  const std::size_t values = 2 * 50 * 80, chosen = values / 10;
+  const auto bytes_of = [&](std::optional<BoundarySide> side, const CodecSettings& codec) {
+    CodecShape end = shape;
+    end.side = side;
+    return make_codec(codec, end, MemoryStorage::fp16)->memory_bytes();
+  };
+  const std::size_t tables = bytes_of({}, {});  // codec none
+  const std::size_t receiver = bytes_of(BoundarySide::receiver, settings) - tables;
+  const std::size_t sender = bytes_of(BoundarySide::sender, settings) - tables;
+  CHECK(receiver <= 8 * chosen + 256);
+  CHECK(receiver >= 8 * chosen);  // positions and values
+  CHECK(sender >= 12 * values);   // candidates, their keys, what is chosen from
+  CHECK(sender <= bytes_of({}, settings) - tables);
 }
 
 TEST_CASE("topk is a contraction", "[codec][topk]") {

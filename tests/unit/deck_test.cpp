@@ -91,6 +91,7 @@ Settings unusual_settings() {
                 FirstVisit::quantize8,
                 2,
                 true};
+  s.evaluation = {{EvaluationMode::fp32, EvaluationMode::codec}, ChangesWithoutMemory::direct};
   s.cache = {MemoryStorage::bf16, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
   s.network.forward = {{1e8, 1e-3}, {123456789.125, 5e-5}};
   s.network.backward = {{0, 1.0 / 3}};
@@ -440,7 +441,16 @@ TEST_CASE("contradictions are refused") {
        {"d.toml:3:1: boundary.forward: mixed error feedback", "codec = \"topk\""}},
       {"[boundary.forward]\ncodec = \"topk_delta\"\nerror_feedback = \"ef21\"\n",
        {},
-       {"d.toml:3:1: boundary.forward: a delta codec's next change"}},
+       {"d.toml:3:1: boundary.forward: a delta codec's next change",
+        "(got error_feedback = \"ef21\")"}},
+      {"[boundary.forward]\ncodec = \"topk\"\nvalues = \"codes\"\nscale_rule = \"rms\"\n",
+       {},
+       {"d.toml:4:1: boundary.forward: steps of a fraction of the RMS want entropy coding",
+        "use scale_rule = \"max\" or \"mse\", or codec = \"quantize\" or \"delta\""}},
+      {"[boundary.forward]\ncodec = \"topk_delta\"\nscale_rule = \"rms\"\nentropy_coding = "
+       "true\n",
+       {},
+       {"d.toml:3:1: boundary.forward: steps of a fraction of the RMS want entropy coding"}},
       {"[boundary.backward]\ncodec = \"topk\"\nerror_feedback = \"ef21\"\n[cache]\nstorage = "
        "\"8bit\"\n",
        {},
@@ -460,7 +470,8 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.backward]\ncodec = \"fp16\"\nentropy_coding = true\n",
        {},
        {"d.toml:3:1: boundary.backward: 16-bit values are sent without entropy coding"}},
-      {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:12:", "0.01 to 16"}},
+      {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:12:", "0.01 to 1.9"}},
+      {"[boundary.forward]\nrms_step = 2\n", {}, {"d.toml:2:12:", "0.01 to 1.9"}},
       {"[model.new]\nn_head = 3\n", {}, {"3 heads, 256 channels"}},
       {"[data]\nsequence_length = 2000\n", {}, {"2000 tokens, 1024 positions"}},
       {"[data]\nsequence_length = 1\n", {}, {"use at least 2"}},

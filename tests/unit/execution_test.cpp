@@ -40,17 +40,48 @@ std::vector<std::string> strays_of(const ExecSpace& exec, const Work& work) {
 /// A codec of every kind, with what changes its kernels.
 std::vector<CodecSettings> all_codecs() {
   std::vector<CodecSettings> all;
-  for (std::size_t kind = 0; kind < kCodecKindNames.size(); ++kind)
-    for (const ScaleKind scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile})
-      for (const bool feedback : {false, true})
-        for (const double warmup : {0.0, 1.0}) {
-          CodecSettings settings;
-          settings.kind = static_cast<CodecKind>(kind);
-          settings.scale = scale;
-          settings.error_feedback = feedback;
-          settings.warmup_epochs = warmup;
-          if (!contradiction_in(settings)) all.push_back(settings);
-        }
+  const auto add = [&all](CodecSettings settings) {
+    settings.warmup_epochs = all.size() % 2 == 0 ? 0 : 1;
+    if (!contradiction_in(settings)) all.push_back(settings);
+  };
+  const auto add_feedback = [&add](CodecSettings settings) {
+    settings.error_feedback = true;
+    for (const auto kind : {FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed}) {
+      settings.feedback_kind = kind;
+      add(settings);
+    }
+  };
+  CodecSettings settings;
+  for (const auto kind :
+       {CodecKind::none, CodecKind::row_sparse, CodecKind::fp16, CodecKind::bf16}) {
+    settings.kind = kind;
+    add(settings);
+  }
+  for (const auto kind : {CodecKind::quantize, CodecKind::delta})
+    for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile}) {
+      settings.kind = kind;
+      settings.scale = scale;
+      settings.scale_rule = ScaleRule::max;
+      settings.entropy_coding = false;
+      add(settings);
+      if (kind == CodecKind::quantize) add_feedback(settings);
+      settings.scale_rule = ScaleRule::mse;
+      add(settings);
+      settings.entropy_coding = true;
+      for (const auto rule : {ScaleRule::max, ScaleRule::rms}) {
+        settings.scale_rule = rule;
+        add(settings);
+      }
+    }
+  settings = {};
+  for (const auto values : {ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes}) {
+    settings.values = values;
+    settings.kind = CodecKind::topk;
+    add(settings);
+    add_feedback(settings);
+    settings.kind = CodecKind::topk_delta;
+    add(settings);
+  }
   return all;
 }
 

@@ -27,6 +27,8 @@ RunAttributes attributes_of(int stages) {
   attributes.layout.stages = stages;
   attributes.layout.replicas = 2;
   attributes.partition = std::vector<int>(static_cast<std::size_t>(stages), 3);
+  attributes.parameters = 5'000'000'000;
+  attributes.trained_parameters = 7;
   attributes.deltapipe_version = "0.1.0";
   attributes.source_revision = "abc";
   attributes.deck = "[training]\nepochs = 2\n";
@@ -55,6 +57,7 @@ StepRecord step_record(std::uint64_t step, int stages) {
       direction->wire_seconds.push_back(0.1);
     }
   }
+  record.forward_predicted.assign(boundaries, 0.25);
   for (int s = 0; s < stages; ++s) {
     StageRecord& stage = record.stages.emplace_back();
     for (std::size_t i = 0; i < kStageValues; ++i)
@@ -65,17 +68,12 @@ StepRecord step_record(std::uint64_t step, int stages) {
 
 EvaluationRecord evaluation_record(std::uint64_t step, int stages) {
   const double loss = 3.5 + 1.0 / static_cast<double>(step);
-  EvaluationRecord record{step,
-                          static_cast<double>(step) / 100,
-                          static_cast<double>(step) * 0.25,
-                          loss,
-                          std::exp(loss),
-                          999,
-                          {},
-                          70};
+  EvaluationFigures figures{loss, std::exp(loss), {}, 70, 0};
   for (int boundary = 0; boundary + 1 < stages; ++boundary)
-    record.forward_bytes.push_back(static_cast<std::uint64_t>(500 + boundary));
-  return record;
+    figures.forward_bytes.push_back(static_cast<std::uint64_t>(500 + boundary));
+  return {
+      step,        static_cast<double>(step) / 100, static_cast<double>(step) * 0.25, 999, figures,
+      std::nullopt};
 }
 
 template <typename T>
@@ -115,6 +113,8 @@ TEST_CASE("A run file holds what was appended", "[files][run_file]") {
     CHECK(file.read_attribute<int>("replicas") == 2);
     CHECK(file.read_attribute<int>("format_version") == 2);
     CHECK(file.read_vector_attribute<int>("partition") == std::vector<int>{3, 3, 3});
+    CHECK(file.read_attribute<std::uint64_t>("parameters") == 5'000'000'000);
+    CHECK(file.read_attribute<std::uint64_t>("trained_parameters") == 7);
     CHECK(file.read_string_attribute("started").size() == 20);
   }
   for (std::uint64_t step = 1; step <= 700; ++step) run.append(step_record(step, 3));
@@ -158,6 +158,47 @@ TEST_CASE("A run file holds what was appended", "[files][run_file]") {
   CHECK(column<std::uint64_t>(file, "evaluations/tied_row_bytes") ==
         std::vector<std::uint64_t>{70});
   CHECK(column<std::uint64_t>(file, "steps/collective_bytes")[700] == 701 * 3);
+}
+
+TEST_CASE("Evaluations through the codecs have columns of their own", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  RunAttributes attributes = attributes_of(3);
+  attributes.evaluates_codec = true;
+  RunFile run(path, attributes);
+  EvaluationRecord record = evaluation_record(7, 3);
+  record.codec = EvaluationFigures{4, std::exp(4.0), {30, 31}, 7, 5};
+  run.append(record);
+  record.fp32.reset();
+  run.append(record);
+  record.codec.reset();
+  run.append(record);
+  run.close();
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  const auto loss = column<double>(file, "evaluations/loss");
+  const auto codec_loss = column<double>(file, "evaluations/codec_loss");
+  CHECK(loss[0] == 3.5 + 1.0 / 7);
+  CHECK(std::isnan(loss[1]));
+  CHECK(std::isnan(column<double>(file, "evaluations/perplexity")[1]));
+  CHECK(codec_loss[1] == 4);
+  CHECK(std::isnan(codec_loss[2]));
+  CHECK(column<double>(file, "evaluations/codec_perplexity")[0] == std::exp(4.0));
+  CHECK(column<std::uint64_t>(file, "evaluations/forward_bytes") ==
+        std::vector<std::uint64_t>{500, 501, 0, 0, 0, 0});
+  CHECK(column<std::uint64_t>(file, "evaluations/codec_forward_bytes") ==
+        std::vector<std::uint64_t>{30, 31, 30, 31, 0, 0});
+  CHECK(column<std::uint64_t>(file, "evaluations/codec_tied_row_bytes") ==
+        std::vector<std::uint64_t>{7, 7, 0});
+  CHECK(column<std::uint64_t>(file, "evaluations/codec_collective_bytes") ==
+        std::vector<std::uint64_t>{5, 5, 0});
+  CHECK(column<std::uint64_t>(file, "evaluations/tokens").size() == 3);
+
+  RunFile plain(directory / "plain.h5", attributes_of(3));
+  CHECK_THROWS_AS(plain.append(evaluation_record(1, 2)), InternalError);
+  plain.close();
+  const hdf5::File none = hdf5::File::open_read_only(directory / "plain.h5");
+  for (const std::string& name : none.open_group("evaluations").names())
+    CHECK(name.find("codec") == std::string::npos);
 }
 
 TEST_CASE("A run of one stage has no boundaries", "[files][run_file]") {

@@ -210,6 +210,46 @@ TEMPLATE_TEST_CASE("Ten AdamW steps are those of PyTorch", "[models][golden]", f
   }
 }
 
+TEMPLATE_TEST_CASE("Ten AdamW steps with frozen parameters are those of PyTorch",
+                   "[models][golden][frozen]", float, double) {
+  const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
+  const hdf5::Group training = golden.open_group("training");
+  const OptimizerSettings settings = golden_settings(training);
+  const double tolerance = Tolerance<TestType>::training;
+  const std::string name = GENERATE("prefix", "scattered");
+  const auto stages = GENERATE(std::vector<int>{4}, std::vector<int>{2, 2}, std::vector<int>{1, 3});
+  CAPTURE(name, stages);
+  const hdf5::Group run = golden.open_group("frozen").open_group(name);
+  PipelineShape shape{kSamples, kTokens, 1};
+  for (const auto& frozen : nlohmann::json::parse(run.read_string_attribute("frozen")))
+    shape.frozen.insert(frozen.get<std::string>());
+  auto pipeline = load_pipeline<TestType>("model", stages, shape, settings);
+  const auto start = pipeline.parameters();
+  const auto losses = read_all<double>(run, "losses");
+  const auto norms = read_all<double>(run, "gradient_norms");
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    INFO("step " << step);
+    const StepData data = with_ids(read_step(training, step, 1), kSamples);
+    const auto result = pipeline.train(data, step, learning_rate_at(settings, step, losses.size()));
+    CHECK(std::abs(result.loss - losses[step]) < tolerance * losses[step]);
+    CHECK(std::abs(result.gradient_norm - norms[step]) < 10 * tolerance * norms[step]);
+  }
+  const auto parameters = pipeline.parameters();
+  const auto names = nlohmann::json::parse(read_text(run, "names"));
+  const auto squares = read_all<double>(run, "sums_of_squares");
+  REQUIRE(names.size() == parameters.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string parameter = names[i].template get<std::string>().substr(kPrefix.size());
+    INFO(parameter);
+    const auto& values = parameters.at(parameter);
+    CHECK((values == start.at(parameter)) == shape.frozen.contains(parameter));
+    double square = 0;
+    for (const TestType value : without_key_bias(parameter, values))
+      square += static_cast<double>(value) * value;
+    CHECK(std::abs(square - squares[i]) < 10 * tolerance * squares[i]);
+  }
+}
+
 TEST_CASE("Half and sharded, bfloat16 and unprefixed weights are read", "[models][golden]") {
   const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
   for (const std::string variant : {"f16_sharded", "bf16"}) {

@@ -107,9 +107,17 @@ TEST_CASE("A stage takes the memory that it says, and none before", "[model_type
   capacity.embedding_rows = 7;
   capacity.training = training;
   capacity.recompute = recompute;
+  capacity.input_gradient = GENERATE(true, false);
+  const int every_frozen = GENERATE(0, 1, 3);  // none, all, every third tensor
+  CAPTURE(capacity.input_gradient, every_frozen);
   for (const ModelType& type : model_types()) {
     CAPTURE(type.name);
     const std::unique_ptr<Model> model = type.create(small_model());
+    std::set<std::string> frozen;
+    const std::vector<ParameterInfo> parameters = model->parameters(stage_part({3}, 0));
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (every_frozen > 0 && i % every_frozen == 0) frozen.insert(parameters[i].name);
+    model->freeze(frozen);
     for (const std::vector<int>& partition : {std::vector<int>{3}, {1, 1, 1}})
       for (int s = 0; s < static_cast<int>(partition.size()); ++s) {
         allocated = 0;

@@ -271,6 +271,52 @@ TEST_CASE("Every step sums gradients once and updates last", "[schedule]") {
       }
 }
 
+TEST_CASE("Nothing goes backward before the first stage that trains", "[schedule][frozen]") {
+  for_all([](const Schedule& schedule, int stages, int micro_batches) {
+    for (const int first : {0, 1, stages / 2, stages - 1}) {
+      if (first >= stages) continue;
+      for (const EmbeddingPlace embedding :
+           {EmbeddingPlace::none, EmbeddingPlace::first_stage, EmbeddingPlace::shared}) {
+        CAPTURE(first, embedding);
+        std::vector<Program> programs;
+        for (int s = 0; s < stages; ++s) {
+          const ScheduleShape shape{s, stages, micro_batches, 1, embedding, first, true};
+          programs.push_back(training_program(schedule, shape));
+          std::map<Action, int> seen;
+          for (const Instruction& i : programs.back()) {
+            ++seen[i.action];
+            if (s < first && i.action == Action::forward) CHECK(i.slot == 0);
+          }
+          const int backward = s >= first ? micro_batches : 0;
+          CHECK(seen[Action::forward] == micro_batches);
+          CHECK(seen[Action::backward] == backward);
+          CHECK(seen[Action::receive_gradient] == (s + 1 < stages ? backward : 0));
+          CHECK(seen[Action::send_gradient] == (s > first ? micro_batches : 0));
+          CHECK(seen[Action::reduce_gradients] == (s >= first ? 1 : 0));
+          CHECK(seen[Action::add_embedding_gradient] == 0);
+          CHECK(seen[Action::send_embedding_gradient] == 0);
+          CHECK(seen[Action::receive_embedding_gradient] == 0);
+          CHECK(seen[Action::finish_reductions] == 1);
+          CHECK(seen[Action::update] == 1);
+          if (embedding == EmbeddingPlace::shared && stages > 1 && s == 0)
+            CHECK(seen[Action::receive_embedding] > 0);
+          CHECK(slots_needed(schedule, shape) ==
+                (s < first ? 1 : slots_needed(schedule, {s, stages, micro_batches})));
+        }
+        for (const int capacity : {1, 2, kUnbounded})
+          CHECK(simulate(programs, costs_of(capacity)).deadlock.empty());
+      }
+    }
+  });
+  // Rows of a shared embedding that trains come back to it through all stages.
+  CHECK_THROWS_AS(
+      training_program(find_schedule("1f1b"), {0, 3, 2, 1, EmbeddingPlace::shared, 1, false}),
+      InternalError);
+  CHECK_THROWS_AS(
+      training_program(find_schedule("1f1b"), {0, 3, 2, 1, EmbeddingPlace::none, 3, true}),
+      InternalError);
+}
+
 TEST_CASE("An evaluation goes forward only, in one slot", "[schedule]") {
   using enum Action;
   const Program expected = {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "app/training_state.hpp"
 #include "core/base/error.hpp"
@@ -298,6 +299,52 @@ TEST_CASE("Parameters and moments come back tensor by tensor", "[state][stage]")
   other.allocate(true);
   CHECK_THAT(message_of<UserError>([&] { trip.read(parts(other)); }),
              Contains("'a.weight' of part 'parameters'"));
+}
+
+TEST_CASE("Frozen parameters have no moments in a state, and another choice of them is refused",
+          "[state][stage][frozen]") {
+  RoundTrip trip(GENERATE(false, true));
+  const auto make = [](const std::set<std::string>& frozen) {
+    auto arena = std::make_unique<ParameterArena<float>>(frozen);
+    arena->add("a.weight", {3, 5}, true, 0);
+    arena->add("a.bias", {7}, false, 0);
+    arena->add("b.bias", {2}, false, 1);
+    arena->allocate(true);
+    return arena;
+  };
+  const auto parts = [](const ParameterArena<float>& arena) {
+    return std::vector{parameter_state(ExecSpace(), arena), moment_state(ExecSpace(), arena)};
+  };
+  const std::set<std::string> all = {"a.weight", "a.bias", "b.bias"};
+  for (const std::set<std::string>& frozen :
+       {std::set<std::string>{}, {"a.weight"}, {"a.weight", "a.bias"}, {"b.bias"}, all}) {
+    const auto written = make(frozen), read = make(frozen);
+    const std::size_t trained = all.size() - frozen.size();
+    std::size_t elements = 0;
+    for (const ParameterInfo& p : written->info()) elements += p.frozen ? 0 : p.size;
+    CHECK((written->gradient_size() > 0) == (trained > 0));
+    CHECK(written->gradient_size() >= elements);
+    CHECK(written->all_gradients().extent(0) == written->gradient_size());
+    CHECK(written->bucket_gradient(1).extent(0) == (frozen.contains("b.bias") ? 0 : 16));
+    copy_to_device(std::vector<float>(7, 0.5f), written->value(1));
+    if (!frozen.contains("a.bias"))
+      copy_to_device(std::vector<float>(7, 0.25f), written->moment2(1));
+    trip.write(parts(*written));
+    CHECK(trip.content().parts[0].items.size() == all.size());
+    CHECK(trip.content().parts[1].items.size() == 2 * trained);
+    trip.read(parts(*read));
+    CHECK(to_host(read->value(1)) == std::vector<float>(7, 0.5f));
+    CHECK(to_host(read->moment2(1)) ==
+          std::vector<float>(frozen.contains("a.bias") ? 0 : 7, 0.25f));
+  }
+  // Both that more and that less is frozen now.
+  trip.write(parts(*make({"a.weight"})));
+  CHECK_THAT(message_of<UserError>([&] { trip.read(parts(*make({}))); }),
+             Contains("'a.weight.moment1' of part 'moments' is missing"));
+  CHECK_THAT(message_of<UserError>([&] {
+               trip.read(parts(*make({"a.weight", "a.bias"})));
+             }),
+             Contains("'a.bias.moment1' of part 'moments' is unknown"));
 }
 
 TEST_CASE("A cache's records and visits come back, wherever they were", "[state][cache]") {

@@ -52,6 +52,29 @@ TEST_CASE("a trace of a step that does not come is warned of") {
   CHECK(warnings[0].find("step 3") != std::string::npos);
 }
 
+TEST_CASE("evaluations through codecs that leave nothing out are warned of") {
+  Settings settings = delta_over(2);
+  CHECK(warnings_of_evaluation(settings).empty());
+  settings.evaluation.modes = {EvaluationMode::fp32, EvaluationMode::codec};
+  CHECK(warnings_of_evaluation(settings).empty());
+  const auto told = [&](const char* part) {
+    const auto warnings = warnings_of_evaluation(settings);
+    REQUIRE(warnings.size() == 1);
+    CHECK(warnings[0].find(part) != std::string::npos);
+  };
+  settings.forward.first_visit = FirstVisit::fp32;
+  told("first_visit = \"fp32\"");
+  settings.evaluation.changes = ChangesWithoutMemory::direct;
+  CHECK(warnings_of_evaluation(settings).empty());
+  settings.pipeline.stages = 1;
+  told("one stage");
+  settings = {};
+  settings.pipeline.stages = 2;
+  settings.evaluation.modes = {EvaluationMode::codec};
+  settings.forward.kind = CodecKind::none;
+  told("boundary.forward.codec");
+}
+
 TEST_CASE("the use of a model that nothing trained is warned of") {
   Settings settings;
   settings.output.directory = "/does/not/exist";

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/codec/without_memory.hpp"
+
+#include "core/codec/first_visit.hpp"
+
+namespace deltapipe {
+
+CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory changes) {
+  CodecSettings plain = settings;
+  plain.warmup_epochs = 0;
+  plain.error_feedback = false;
+  plain.prediction = Prediction::none;
+  plain.positions = ChosenPositions::largest;
+  if (!sends_changes(settings)) return plain;
+  if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);
+  plain.kind = settings.kind == CodecKind::topk_delta ? CodecKind::topk : CodecKind::quantize;
+  return plain;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What is left of a codec where there is no memory of samples: in evaluations and generation.
+#pragma once
+
+#include "core/codec/settings.hpp"
+
+namespace deltapipe {
+
+/// What codecs of changes send then. first_visit: what they send of a sample that they see for the
+/// first time. direct: C(x), the values themselves as changes are sent, quantize or topk.
+enum class ChangesWithoutMemory { first_visit, direct };
+
+/// A codec without memory and warm-up. none, fp16, bf16 and row_sparse stay; quantize and topk with
+/// error feedback send C(x).
+CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory changes);
+
+}  // namespace deltapipe

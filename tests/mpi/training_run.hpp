@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A rank's part of a training run of a small GPT-2, all of it built from nothing.
+#pragma once
+
+#include <mpi.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "app/training_state.hpp"
+#include "core/base/state_in_memory.hpp"
+#include "core/text/token_store.hpp"
+#include "models/model.hpp"
+#include "models/parameter_patterns.hpp"
+#include "models/partition.hpp"
+#include "mpi_test.hpp"
+
+namespace deltapipe::test {
+
+inline constexpr int kTokens = 6, kVocabulary = 19, kBlocks = 4;
+inline constexpr std::uint64_t kSamples = 22, kSeed = 5;
+
+/// Some samples are shorter than T.
+inline TokenDataset dataset() {
+  auto store = std::make_shared<TokenStore>(kVocabulary);
+  std::vector<std::int32_t> tokens;
+  std::uint32_t random = 3;
+  for (std::uint64_t i = 0; i < kSamples * kTokens + 1; ++i) {
+    random = random * 1664525u + 1013904223u;
+    tokens.push_back(static_cast<std::int32_t>((random >> 12) % kVocabulary));
+  }
+  store->append(tokens);
+  std::vector<TokenWindow> windows;
+  for (std::uint64_t id = 0; id < kSamples; ++id)
+    windows.push_back({id * kTokens, id % 5 == 4 ? 3 : kTokens});
+  return {store, windows, kTokens, 0};
+}
+
+inline std::unique_ptr<Model> small_model(bool freezes = false) {
+  NewModel shape;
+  shape.blocks = kBlocks;
+  shape.heads = 2;
+  shape.channels = 16;
+  shape.positions = kTokens;
+  shape.vocabulary = kVocabulary;
+  std::unique_ptr<Model> model = model_types().front().create(shape);
+  model->set_dropout({0.1, 0.1, 0.1});
+  std::set<std::string> frozen;
+  if (freezes)
+    for (const char* const pattern : {"wte", "wpe", "h.0", "h.2.attn"})
+      for (const std::string& name : matching_parameters(*model, pattern)) frozen.insert(name);
+  model->freeze(frozen);
+  return model;
+}
+
+inline std::vector<int> small_partition(int stages) {
+  return balanced_partition(kBlocks, stages, small_model()->cost(kTokens));
+}
+
+inline int world_size() {
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+
+inline void check_same(const StateContent& content, const StateContent& expected) {
+  REQUIRE(content.parts.size() == expected.parts.size());
+  for (std::size_t i = 0; i < content.parts.size(); ++i) {
+    INFO(content.parts[i].name);
+    REQUIRE(content.parts[i].items.size() == expected.parts[i].items.size());
+    for (std::size_t j = 0; j < content.parts[i].items.size(); ++j) {
+      INFO(content.parts[i].items[j].item.name);
+      CHECK((content.parts[i].items[j] == expected.parts[i].items[j]));
+    }
+  }
+}
+
+class TrainingRun {
+ public:
+  /// Without training it only evaluates. freezes: a part of the parameters.
+  explicit TrainingRun(const PipelineOptions& options, bool freezes = false, bool training = true)
+      : grid_(MPI_COMM_WORLD, options.pipeline.stages, options.pipeline.replicas),
+        progress_(MPI_COMM_WORLD),
+        model_(small_model(freezes)),
+        data_(dataset()),
+        layout_{options.micro_batch_size, options.micro_batches, options.pipeline.replicas},
+        planner_(data_, kSeed, true, layout_) {
+    const std::vector<int> partition = small_partition(grid_.stages());
+    stage_ = model_->make_stage(stage_part(partition, grid_.stage()));
+    stage_->parameters().allocate(training);
+    model_->initialise(kSeed, stage_->parameters());
+    deltapipe::PipelineShape shape = pipeline_shape(options, kVocabulary, kTokens, training);
+    shape.train_samples = data_.size();
+    shape.data_fingerprint = data_.fingerprint();
+    if (training) shape.first_trained_stage = first_trained_stage(*model_, partition);
+    pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
+    if (training) optimizer_ = std::make_unique<Optimizer<float>>(settings_, stage_->parameters());
+    totals_.seed = kSeed;
+    totals_.data_fingerprint = shape.data_fingerprint;
+    totals_.stages.resize(grid_.stages());
+  }
+  ~TrainingRun() { barrier(progress_, MPI_COMM_WORLD); }
+
+  void train(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      const std::uint64_t step = totals_.steps;
+      const StepPlan plan = planner_.plan(step, grid_.replica());
+      for (std::uint64_t later = step; later < step + 2; ++later)
+        if (later == step + 1 || i == 0)
+          pipeline_->prefetch(planner_.samples(later, grid_.replica()));
+      pipeline_->train_step(data_, plan, false, [&] {
+        losses_.push_back(pipeline_->loss_sum());
+        optimizer_->update(pipeline_->exec(), step, 1e-2, 1.0);
+        pipeline_->exec().fence();
+      });
+      ++totals_.steps;
+    }
+  }
+
+  /// Sum of the losses of all samples, which are those of the training; 0 but on the last stage.
+  double evaluate(EvaluationMode mode) {
+    const StepPlanner planner = evaluation_planner();
+    double sum = 0;
+    for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step) {
+      pipeline_->evaluate_step(data_, planner.plan(step, grid_.replica()), mode);
+      sum += pipeline_->loss_sum();
+    }
+    return sum;
+  }
+  /// In their order.
+  StepPlanner evaluation_planner() const { return {data_, 0, false, layout_}; }
+  /// To the next stage since the last call.
+  double take_sent_bytes() { return pipeline_->take_sent_bytes().forward; }
+  const ProcessGrid& grid() const { return grid_; }
+
+  std::vector<StatePart> state() { return training_state(*pipeline_, *optimizer_, totals_); }
+  const std::vector<double>& losses() const { return losses_; }
+  std::uint64_t steps_per_epoch() const { return planner_.steps_per_epoch(); }
+  std::string file_in(const std::string& directory) const {
+    return directory + "/rank" + std::to_string(grid_.rank()) + ".h5";
+  }
+
+ private:
+  ProcessGrid grid_;
+  ProgressThread progress_;
+  std::unique_ptr<Model> model_;
+  TokenDataset data_;
+  StepPlanner::Layout layout_;
+  StepPlanner planner_;
+  OptimizerSettings settings_;
+  RunTotals totals_;
+  std::unique_ptr<Stage<float>> stage_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<Optimizer<float>> optimizer_;
+  std::vector<double> losses_;
+};
+
+}  // namespace deltapipe::test
