@@ -26,6 +26,15 @@ def override_text(value):
     return str(value)
 
 
+def measured(name):
+    """Setting and column that a claim names: NAME, or NAME:codec for the perplexity through the
+    codec."""
+    setting, _, column = name.partition(":")
+    if column not in ("", "codec"):
+        raise RunError(f"'{name}' is neither NAME nor NAME:codec")
+    return setting, "codec_perplexity" if column else "perplexity"
+
+
 @dataclasses.dataclass(frozen=True)
 class StudyRun:
     """One deck of the matrix."""
@@ -108,7 +117,7 @@ class Study:
                 raise RunError(f"{self.path}: a claim has finding, better, than, and one of by and "
                                f"within; this one has {', '.join(claim)}")
             for key in ("better", "than"):
-                if claim[key] not in known:
+                if measured(claim[key])[0] not in known:
                     raise RunError(f"{self.path}: the claim '{claim['finding']}' names an unknown "
                                    f"setting '{claim[key]}'; there are {', '.join(known)}")
 

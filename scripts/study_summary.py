@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from run_reader import Run, RunError, bytes_text
+from study_matrix import measured
 
 COLUMNS = ("setting", "stages", "perplexity", "wire_bytes", "seconds", "speedup", "forward_bits",
            "backward_bits", "seed", "bandwidth", "best_perplexity", "sequences_per_second",
@@ -143,8 +144,8 @@ def table_of(study, rows):
     links = len({key[0] for key, _ in groups}) > 1 or any(key[0] for key, _ in groups)
     codec = any(not math.isnan(row["codec_perplexity"]) for row in rows)
     header = ["setting", "stages", *(["link"] if links else []), "seeds", "perplexity",
-              f"to {study.baseline}", *(["through codec"] if codec else []), "best", "bits forward", "backward", "on the wire", "seconds",
-              "sequences/s", "speed-up"]
+              f"to {study.baseline}", *(["through codec"] if codec else []), "best",
+              "bits forward", "backward", "on the wire", "seconds", "sequences/s", "speed-up"]
     lines = [f"# {study.title}", "", "| " + " | ".join(header) + " |",
              "|" + "---|" * 2 + "---:|" * (len(header) - 2)]
     for key, group in groups:
@@ -162,20 +163,22 @@ def table_of(study, rows):
 
 def claim_lines(study, rows):
     """Whether what a paper found was found here: for each claim, in perplexity, that one setting is
-    at least `by` percent better than another, or within `within` percent of it."""
+    at least `by` percent better than another, or within `within` percent of it; NAME:codec is a
+    setting's perplexity through the codec."""
     lines = ["", "| finding | here | figures (perplexity) |", "|---|---|---|"] if study.claims else []
     for claim in study.claims:
-        better = [row for row in rows if row["setting"] == claim["better"]]
-        worse = [row for row in rows if row["setting"] == claim["than"]]
+        (setting, column), (other, other_column) = measured(claim["better"]), measured(claim["than"])
+        better = [row for row in rows if row["setting"] == setting]
+        worse = [row for row in rows if row["setting"] == other]
         if not better or not worse:
             verdict, figures = "not run", ""
         else:
-            p, q = mean(better, "perplexity"), mean(worse, "perplexity")
+            p, q = mean(better, column), mean(worse, other_column)
             change = 100 * (p / q - 1)
             holds = change <= claim["within"] if "within" in claim else -change >= claim["by"]
             verdict = "agrees" if holds else "does not agree"
-            figures = (f"{claim['better']} {with_spread(better, 'perplexity', '{:.3f}')}, "
-                       f"{claim['than']} {with_spread(worse, 'perplexity', '{:.3f}')} "
+            figures = (f"{claim['better']} {with_spread(better, column, '{:.3f}')}, "
+                       f"{claim['than']} {with_spread(worse, other_column, '{:.3f}')} "
                        f"({change:+.2f} %)")
         lines.append(f"| {claim['finding']} | {verdict} | {figures} |")
     return lines

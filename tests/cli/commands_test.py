@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import unittest
 
 import h5py
@@ -215,6 +216,23 @@ class Commands(support.TestCase):
         # Several processes say it once.
         several = self.succeed(["check", self.trained], 2).out
         self.assertEqual(support.without_measurements(several), support.without_measurements(out))
+
+    def test_decks_of_studies(self):
+        """Every setting of every study makes a deck that the program takes."""
+        root = SOURCE / "inputs" / "studies"
+        studies = sorted(root.glob("*.toml"))
+        self.assertGreater(len(studies), 3)
+        text = self.place / "text.txt"
+        text.write_text(support.text_of(20000), encoding="utf-8")
+        for path in studies:
+            study = tomllib.loads(path.read_text(encoding="utf-8"))
+            for name, setting in study["settings"].items():
+                keys = {**study.get("deck", {}), **setting, "pipeline.stages": 4}
+                with self.subTest(f"{path.stem} {name}"):
+                    self.succeed(["check", root / "decks" / "pretrain.toml", f'data.train=["{text}"]',
+                                  "tokenizer.train_vocabulary=300",
+                                  *(f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+                                    for key, value in keys.items())])
 
     def test_check_draws_the_schedule(self):
         deck = [self.trained, "pipeline.stages=2", "training.micro_batches=4"]

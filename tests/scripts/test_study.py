@@ -135,9 +135,15 @@ class StudyTest(unittest.TestCase):
     def test_perplexity_through_the_codec(self):
         self.study.write_text(STUDY.replace('"boundary.forward.codec" = "fp16"',
                                             '"boundary.forward.codec" = "fp16"\n'
-                                            '"evaluation.boundary" = "both"'))
+                                            '"evaluation.boundary" = "both"').replace(
+            "claims = [", 'claims = [\n  { finding = "needs the codec", better = "half:codec", '
+                          'than = "half", by = 1.0 },\n  { finding = "does not", better = "half", '
+                          'than = "half:codec", by = 20.0 },'))
         text = self.run_study("--only", "k2-seed1")
         self.assertIn("| through codec |", text)
+        self.assertIn("| needs the codec | does not agree | half:codec 25.790, half 20.106 "
+                      "(+28.27 %) |", text)
+        self.assertIn("| does not | agrees | half 20.106, half:codec 25.790 (-22.04 %) |", text)
         self.assertEqual([row["codec_perplexity"] for row in self.rows()], ["nan", "25.7903"])
         with h5py.File(self.output / "summary.h5") as file:
             self.assertEqual(file["curves/half-k2-seed1/codec_loss"][()].tolist(), [3.6, 3.25])
@@ -203,6 +209,7 @@ class StudyTest(unittest.TestCase):
                                   ('baseline = "none"', 'baseline = "non"', "no setting 'non'"),
                                   ("by = 1.0", "by = 1.0, within = 2.0", "one of by and within"),
                                   ('than = "none"', 'than = "nine"', "unknown setting 'nine'"),
+                                  ('than = "none"', 'than = "none:wire"', "nor NAME:codec"),
                                   ("[deck]", "[deck", "test.toml")):
             self.study.write_text(STUDY.replace(old, new, 1))
             self.assertIn(message, self.run_study("--list", status=1))
