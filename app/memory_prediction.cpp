@@ -34,6 +34,7 @@ std::vector<const BoundaryEndPlan*> ends_of(const RankPlan& plan) {
     if (*end) ends.push_back(&**end);
   return ends;
 }
+std::vector<const BoundaryEndPlan*> ends_of(RankPlan&&) = delete;  // the ends are the plan's
 
 int ranks_of(const PipelineSettings& settings) {
   return settings.stages * settings.replicas;
@@ -226,10 +227,11 @@ void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine
 }
 
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
-  for (int rank = 0; rank < ranks_of(settings.pipeline); ++rank)
-    for (const BoundaryEndPlan* end :
-         ends_of(rank_plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank))))
-      check_cache_budget(*end);
+  for (int rank = 0; rank < ranks_of(settings.pipeline); ++rank) {
+    const RankPlan plan =
+        rank_plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank));
+    for (const BoundaryEndPlan* end : ends_of(plan)) check_cache_budget(*end);
+  }
 }
 
 std::vector<std::string> warnings_of_disk(const std::vector<DiskNeed>& needs) {

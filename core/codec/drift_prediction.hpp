@@ -43,8 +43,8 @@ class DriftPrediction {
   }
   std::size_t memory_bytes() const;
 
-  const MatrixRef<float> memories() const { return m_NC_; }
-  const VectorRef<std::uint8_t> known() const { return known_N_; }
+  MatrixRef<float> memories() const { return m_NC_; }
+  VectorRef<std::uint8_t> known() const { return known_N_; }
 
   /// Returns the rows that changes of x, the micro-batch's rows, are counted from. Waits.
   const float* choose(const ExecSpace& exec, const Crossing& crossing, const float* x, int rows);
