@@ -306,10 +306,12 @@ void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
               text_of(codec->payload_bytes(crossing)).c_str(), note_on_bytes(codec_settings));
 }
 
-void print_cache(const char* where, const CacheNeed& need, const PipelineShape& shape) {
+void print_cache(const char* where, const BoundaryEndPlan& plan) {
+  const CacheNeed need = cache_need(plan);
   if (need.record_bytes == 0) return;
-  std::printf("# %s: %s per sample", where, text_of(need.record_bytes).c_str());
-  if (shape.train_samples > 0)
+  std::printf("# %s: %s per %s", where, text_of(need.record_bytes).c_str(),
+              plan.memory.of_positions ? "place of a step" : "sample");
+  if (plan.memory.samples > 0)
     std::printf("; %s in memory (%s of it staging), %s on disk", text_of(need.memory_bytes).c_str(),
                 text_of(need.staging_bytes).c_str(), text_of(need.disk_bytes).c_str());
   else
@@ -324,17 +326,15 @@ void print_caches(const Settings& settings, const ModelLayout& model, const Pipe
   };
   const int before = std::min(model.first_trained_stage, settings.pipeline.stages - 2);
   const RankPlan first = plan_of_stage(before), second = plan_of_stage(before + 1);
-  const CacheNeed sender = cache_need(*first.send_forward);
   if (cache_need(*second.receive_forward).record_bytes > 0)
-    print_cache("activation cache at each boundary end", sender, shape);
+    print_cache("activation cache at each boundary end", *first.send_forward);
   else
-    print_cache("errors of activations at each sender", sender, shape);
+    print_cache("errors of activations at each sender", *first.send_forward);
   if (!second.send_backward) return;
-  const CacheNeed gradients = cache_need(*second.send_backward);
   if (cache_need(*first.receive_backward).record_bytes > 0)
-    print_cache("memories of gradients at each boundary end", gradients, shape);
+    print_cache("memories of gradients at each boundary end", *second.send_backward);
   else
-    print_cache("errors of gradients at each sender", gradients, shape);
+    print_cache("errors of gradients at each sender", *second.send_backward);
 }
 
 std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& machines) {

@@ -332,6 +332,11 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
       "added to the next values, the sender keeps it in the cache; ef21: both ends keep what the "
       "receiver saw and changes are sent, from zeros; mixed: ef with half of topk's positions "
       "those of the largest errors. Tied rows travel without");
+  add("error_feedback_of",
+      choice(c.feedback_of, {{"sample", FeedbackOf::sample}, {"position", FeedbackOf::position}}),
+      "for error_feedback: sample: what is left out comes at the sample's next visit, an epoch "
+      "later; position: it comes at the next step, with the sample at the same place of the "
+      "micro-batches, and as many records are kept as a step has samples");
 }
 
 void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e) {

@@ -2,6 +2,7 @@
 #include "comm/pipeline/boundary.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "core/base/error.hpp"
@@ -149,6 +150,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
       codecs_(plan),
       first_sample_(plan.memory.first_sample),
       sample_stride_(plan.memory.sample_stride),
+      of_positions_(plan.memory.of_positions),
       memory_check_(plan.memory.verify_every, plan.codec.shape.max_samples,
                     codecs_.record().shared_bytes) {
   if constexpr (kStaged)
@@ -173,8 +175,13 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   if (!memory.keep_file) cache_->remove_file_at_end();
 }
 
-void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids) {
+void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids,
+                               std::uint64_t first_place) {
   record_ids_.assign(sample_ids.begin(), sample_ids.end());
+  if (of_positions_) {
+    std::iota(record_ids_.begin(), record_ids_.end(), first_place);
+    return;
+  }
   for (std::uint64_t& id : record_ids_) {
     DELTAPIPE_ASSERT(id % sample_stride_ == first_sample_,
                      "sample " + std::to_string(id) + " belongs to another replica");
@@ -184,7 +191,7 @@ void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids) {
 
 void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
   if (!cache_) return;
-  find_records(sample_ids);
+  find_records(sample_ids, 0);
   cache_->prefetch(record_ids_);
 }
 
@@ -215,7 +222,8 @@ void BoundaryEnd::acquire_records(Crossing& crossing) {
   }
   const ActivityScope activity(account_, Activity::cache);
   const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
-  find_records(crossing.sample_ids);
+  find_records(crossing.sample_ids,
+               static_cast<std::uint64_t>(crossing.micro_batch) * shape_.max_samples);
   cache_->acquire(record_ids_, records_, crossing.visits);
   memory_check_.choose(crossing, records_);
 }

@@ -39,6 +39,8 @@ struct BoundaryMemory {
   std::uint64_t samples = 0;  ///< that cross here, of the training set
   std::uint64_t first_sample = 0;
   std::uint64_t sample_stride = 1;  ///< their ids are first_sample + n * sample_stride
+  /// A record for each place of a step instead, the samples' micro-batches one after the other.
+  bool of_positions = false;
   std::uint64_t data_fingerprint = 0;
   std::uint64_t budget_bytes = 0;
   int prefetch_micro_batches = 8;
@@ -99,7 +101,7 @@ class BoundaryEnd {
   BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan, const std::string& name,
               const ExecutionInstances& instances);
 
-  /// Announces the samples of later micro-batches, in their order.
+  /// Announces the samples of a later step, in their order.
   void prefetch(std::span<const std::uint64_t> sample_ids);
   /// In training.
   void measure_errors(bool on) { codecs_.training()->measure_errors(on); }
@@ -110,8 +112,8 @@ class BoundaryEnd {
   std::vector<StatePart> state();
 
  protected:
-  /// Fills record_ids_.
-  void find_records(std::span<const std::uint64_t> sample_ids);
+  /// Fills record_ids_; the first sample stands at a place of its step.
+  void find_records(std::span<const std::uint64_t> sample_ids, std::uint64_t first_place);
   Codec& codec(const Crossing& crossing) const { return codecs_.of(crossing); }
   bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
   /// Pins the crossing's records into records_ and fills in its visits.
@@ -136,6 +138,7 @@ class BoundaryEnd {
   std::unique_ptr<ActivationCache> cache_;
   std::uint64_t first_sample_;
   std::uint64_t sample_stride_;
+  bool of_positions_;
   std::vector<std::uint64_t> record_ids_;  ///< of the samples at hand, in the cache
   MemoryRecords records_;
   MemoryCheck memory_check_;

@@ -97,6 +97,12 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
     e.codec.storage = options.cache.storage;
     e.codec.training = shape.training;
     e.memory = memory;
+    if (has_feedback_of_positions(e.codec.settings)) {
+      e.memory.of_positions = true;
+      e.memory.samples = static_cast<std::uint64_t>(shape.samples) * shape.micro_batches;
+      e.memory.first_sample = 0;
+      e.memory.sample_stride = 1;
+    }
     e.boundary = static_cast<std::uint32_t>(boundary);
     e.evaluation = options.evaluation;
     if (backward) e.evaluation.modes.clear();

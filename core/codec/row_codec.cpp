@@ -54,6 +54,7 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
     if (follows_forward(settings)) add(8);
   }
   if (has_feedback(settings)) add(1 + static_cast<std::uint64_t>(settings.feedback_kind));
+  if (has_feedback_of_positions(settings)) add(16);
   if (delta) add(static_cast<std::uint64_t>(settings.first_visit));
   if (settings.prediction != Prediction::none) {
     add(static_cast<std::uint64_t>(settings.prediction) + 16);

@@ -36,6 +36,11 @@ enum class ChosenValues { fp32, fp16, codes };
 /// largest |e|; where one of them has too few that are not zero the other has more.
 enum class FeedbackKind { ef, ef21, mixed };
 
+/// Whose values error feedback adds what was left out to: those of the same sample at its next
+/// visit, or those that come next at the same place of a step, which are another sample's (arXiv
+/// 2401.07788).
+enum class FeedbackOf { sample, position };
+
 /// Where topk sends values of gradients: those of largest magnitude, or where the micro-batch's
 /// activations were sent, whatever their magnitude (arXiv 2401.07788); no positions travel then.
 enum class ChosenPositions { largest, forward };
@@ -73,6 +78,7 @@ struct CodecSettings {
   /// next ones, as feedback_kind says, from records of the cache.
   bool error_feedback = false;
   FeedbackKind feedback_kind = FeedbackKind::ef;
+  FeedbackOf feedback_of = FeedbackOf::sample;
   /// topk, topk_delta: the part of a sample's values that is sent, above 0 and up to 1; at least
   /// one.
   double topk = 0.1;
@@ -100,7 +106,12 @@ inline bool has_feedback(const CodecSettings& codec) {
          (codec.kind == CodecKind::quantize || codec.kind == CodecKind::topk);
 }
 
-/// Whether an end of a boundary keeps something of each sample.
+/// Whether an end of a boundary keeps something of each place of a step.
+inline bool has_feedback_of_positions(const CodecSettings& codec) {
+  return has_feedback(codec) && codec.feedback_of == FeedbackOf::position;
+}
+
+/// Whether an end of a boundary keeps something of each sample or place of a step.
 inline bool has_memory(const CodecSettings& codec) {
   return sends_changes(codec) || has_feedback(codec);
 }

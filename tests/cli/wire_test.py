@@ -319,6 +319,15 @@ class Compressed(support.TestCase):
         # 12 samples in batches of 4: errors are zero in the first three steps.
         self.assertEqual(run.losses[:4].tobytes(), without.losses[:4].tobytes())
         self.assertTrue((run.losses[5:] != without.losses[5:]).all())
+        # By position they are not zero from the second step on, and each place has one record.
+        position = ["boundary.backward.error_feedback_of=position"]
+        placed = self.train(deck, "feedback-position", 2, position)
+        self.assertEqual(placed.losses[:2].tobytes(), without.losses[:2].tobytes())
+        self.assertTrue((placed.losses[2:] != without.losses[2:]).all())
+        self.same(self.train(deck, "feedback-position-gpipe", 2,
+                             [*position, "pipeline.schedule=gpipe"]), placed)
+        said = self.succeed(["check", self.deck_file(deck), *position]).out
+        self.assertRegex(said, r"# errors of gradients at each sender: 4\.1\d? kB per place of a step; ")
         record = TOKENS * CHANNELS * 4
         spilled = self.train(deck, "feedback-spilled", 2, [
             f"cache.budget={3 * record}", "cache.prefetch=1", "cache.keep=true"])

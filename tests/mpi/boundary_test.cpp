@@ -33,7 +33,8 @@ constexpr std::size_t round_up_record(std::size_t bytes) {
   return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
 }
 
-BoundaryEndPlan plan_of(CodecKind kind, BoundarySide side, CacheIoThread* io = nullptr) {
+BoundaryEndPlan plan_of(CodecKind kind, BoundarySide side, CacheIoThread* io = nullptr,
+                        FeedbackOf feedback_of = FeedbackOf::sample) {
   BoundaryEndPlan plan;
   plan.codec.settings.kind = kind;
   plan.codec.settings.bits = 3;
@@ -41,7 +42,9 @@ BoundaryEndPlan plan_of(CodecKind kind, BoundarySide side, CacheIoThread* io = n
   if (kind == CodecKind::topk) plan.codec.settings.feedback_kind = FeedbackKind::ef21;
   plan.codec.shape = {kSamples, kTokens, kChannels};
   plan.codec.storage = MemoryStorage::fp32;
-  plan.memory.samples = 5;
+  plan.codec.settings.feedback_of = feedback_of;
+  plan.memory.of_positions = feedback_of == FeedbackOf::position;
+  plan.memory.samples = plan.memory.of_positions ? kSamples : 5;
   plan.memory.verify_every = 1;
   plan.memory.prefetch_micro_batches = 1;
   plan.memory.directory = ".";
@@ -100,7 +103,8 @@ struct Result {
   std::string text;  ///< what stopped the run
 };
 
-Result run(CodecKind kind, bool spills = false, CodecKind receivers_kind = CodecKind::delta) {
+Result run(CodecKind kind, bool spills = false, CodecKind receivers_kind = CodecKind::delta,
+           FeedbackOf feedback_of = FeedbackOf::sample) {
   MPI_Comm world = MPI_COMM_NULL;  // of no further use after a stop
   MPI_Comm_dup(MPI_COMM_WORLD, &world);
   ProgressThread progress(world);
@@ -110,12 +114,13 @@ Result run(CodecKind kind, bool spills = false, CodecKind receivers_kind = Codec
   std::optional<BoundaryReceiver> receiver;
   CacheIoThread* const spill = spills ? &io : nullptr;
   if (rank == 0)
-    sender.emplace(progress, world, 1, kBackwardTag, plan_of(kind, BoundarySide::sender, spill),
+    sender.emplace(progress, world, 1, kBackwardTag,
+                   plan_of(kind, BoundarySide::sender, spill, feedback_of),
                    std::make_shared<EmulatedLink>(LinkSettings{}), "test");
   if (rank == 1)
     receiver.emplace(progress, world, 0, kBackwardTag,
                      plan_of(receivers_kind == CodecKind::delta ? kind : receivers_kind,
-                             BoundarySide::receiver, spill),
+                             BoundarySide::receiver, spill, feedback_of),
                      "test");
   {
     const auto lock = progress.pause();
@@ -186,8 +191,10 @@ TEST_CASE("A message is as long as its payload", "[boundary]") {
 
 TEST_CASE("Errors that only the sender keeps", "[boundary]") {
   if (world_size() < 2) return;
-  const Result memory = run(CodecKind::quantize);
-  const Result spilled = run(CodecKind::quantize, true);
+  const FeedbackOf feedback_of = GENERATE(FeedbackOf::sample, FeedbackOf::position);
+  const bool of_positions = feedback_of == FeedbackOf::position;
+  const Result memory = run(CodecKind::quantize, false, CodecKind::delta, feedback_of);
+  const Result spilled = run(CodecKind::quantize, true, CodecKind::delta, feedback_of);
   for (const Result* result : {&memory, &spilled}) {
     CHECK(result->text.empty());
     CHECK(result->has_cache == (world_rank() == 0));
@@ -205,12 +212,16 @@ TEST_CASE("Errors that only the sender keeps", "[boundary]") {
   const DeviceBytes payload("deltapipe::Test::payload", codec->max_payload_bytes());
   const Matrix<float> x("deltapipe::Test::x", kSamples * kTokens, kChannels);
   std::vector<float> expected;
+  std::vector<std::uint32_t> visits(5, 0);
   for (int step = 0; step < 9; ++step) {
     const Ids& ids = kEpoch[step % 3];
     Crossing crossing = crossing_of(step, ids);
-    crossing.visits.assign(ids.size(), static_cast<std::uint32_t>(step / 3));
     MemoryRecords records{pool, {}};
-    for (const std::uint64_t id : ids) records.offset_B.push_back(id * record);
+    for (std::size_t b = 0; b < ids.size(); ++b) {
+      const std::uint64_t kept = of_positions ? b : ids[b];
+      crossing.visits.push_back(visits[kept]++);
+      records.offset_B.push_back(kept * record);
+    }
     fill(x, step, ids);
     const std::size_t bytes = codec->encode(ExecSpace(), crossing, x, records, payload);
     codec->decode(ExecSpace(), crossing, payload, bytes, {}, x);
@@ -226,9 +237,11 @@ TEST_CASE("Errors that only the sender keeps", "[boundary]") {
 // The ends compare hashes of each sample's memory at every visit.
 TEST_CASE("Memories of TopK's changes are the same at both ends", "[boundary]") {
   if (world_size() < 2) return;
+  const FeedbackOf feedback_of = GENERATE(FeedbackOf::sample, FeedbackOf::position);
   for (const CodecKind kind : {CodecKind::topk, CodecKind::topk_delta}) {
-    const Result memory = run(kind);
-    const Result spilled = run(kind, true);
+    if (kind == CodecKind::topk_delta && feedback_of == FeedbackOf::position) continue;
+    const Result memory = run(kind, false, CodecKind::delta, feedback_of);
+    const Result spilled = run(kind, true, CodecKind::delta, feedback_of);
     for (const Result* result : {&memory, &spilled}) {
       CHECK(result->text.empty());
       CHECK(result->has_cache == (world_rank() < 2));
