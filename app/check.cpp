@@ -249,7 +249,8 @@ void print_disk(const std::vector<DiskNeed>& needs) {
 /// Positions take the fewer bytes the closer together they are; coded values take what they carry;
 /// maps are sent when they pay.
 const char* note_on_bytes(const CodecSettings& codec) {
-  const bool depends = sends_positions(codec) || codec.prediction != Prediction::none ||
+  const bool depends = sends_positions(codec) ||
+                       (codec.kind == CodecKind::delta && codec.prediction != Prediction::none) ||
                        (codec.entropy_coding && sends_codes(codec));
   return depends ? ", at most" : "";
 }

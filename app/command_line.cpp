@@ -37,7 +37,8 @@ constexpr std::array descriptions = {
                 "The history goes to run.h5 in output.directory, the model to model/ in it.\n"},
     Description{
         Command::evaluate, "evaluate", "Loss and perplexity on the validation data",
-        "What crosses the boundaries is not compressed. A trained model, on any number of stages:\n"
+        "Boundaries are crossed as evaluation.boundary says. A trained model, on any number of "
+        "stages:\n"
         "  mpirun -n 2 deltapipe evaluate inputs/quickstart.toml "
         "model.path=runs/quickstart/model\n"},
     Description{Command::generate, "generate", "Continue texts",

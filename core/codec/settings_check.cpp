@@ -51,6 +51,7 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
 }  // namespace
 
 std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
+  if (settings.kind == CodecKind::none) return std::nullopt;  // other settings wait for a codec
   const bool delta = sends_changes(settings);
   const bool half = settings.kind == CodecKind::fp16 || settings.kind == CodecKind::bf16;
   if (settings.error_feedback && (delta || half))
