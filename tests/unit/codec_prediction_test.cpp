@@ -445,8 +445,8 @@ TEST_CASE("what tests of both ends send has maps and predictions in it", "[predi
 }
 
 TEST_CASE("only delta predicts", "[prediction]") {
-  for (const CodecKind kind : {CodecKind::none, CodecKind::fp16, CodecKind::quantize,
-                               CodecKind::topk, CodecKind::topk_delta}) {
+  for (const CodecKind kind :
+       {CodecKind::fp16, CodecKind::quantize, CodecKind::topk, CodecKind::topk_delta}) {
     CodecSettings settings = predicting();
     settings.kind = kind;
     const auto mistake = contradiction_in(settings);
@@ -454,6 +454,9 @@ TEST_CASE("only delta predicts", "[prediction]") {
     CHECK(mistake->value.find("prediction") != std::string::npos);
   }
   CHECK(!contradiction_in(predicting()));
+  CodecSettings baseline = predicting();  // a deck whose codec an override turned off
+  baseline.kind = CodecKind::none;
+  CHECK(!contradiction_in(baseline));
   CodecSettings settings = predicting();
   settings.prediction_interval = 0;
   CHECK_THROWS_AS(make_codec(settings, {1, 2, 8}, MemoryStorage::fp32), UserError);
