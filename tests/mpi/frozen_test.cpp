@@ -9,33 +9,18 @@
 
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/transport/collectives.hpp"
-#include "core/text/token_store.hpp"
 #include "models/gpt2/gpt2_model.hpp"
 #include "models/optimizer.hpp"
 #include "models/parameter_patterns.hpp"
 #include "mpi_test.hpp"
 #include "support/device_values.hpp"
+#include "training_run.hpp"
 
 namespace deltapipe {
 namespace {
 
 constexpr int kTokens = 6, kVocabulary = 19, kBlocks = 4, kSteps = 3;
 constexpr std::uint64_t kSamples = 17, kSeed = 5;  // the third step has one sample
-
-TokenDataset dataset() {
-  auto store = std::make_shared<TokenStore>(kVocabulary);
-  std::vector<std::int32_t> tokens;
-  std::uint32_t random = 3;
-  for (std::uint64_t i = 0; i < kSamples * kTokens + 1; ++i) {
-    random = random * 1664525u + 1013904223u;
-    tokens.push_back(static_cast<std::int32_t>((random >> 12) % kVocabulary));
-  }
-  store->append(tokens);
-  std::vector<TokenWindow> windows;
-  for (std::uint64_t id = 0; id < kSamples; ++id)
-    windows.push_back({id * kTokens, id % 5 == 4 ? 3 : kTokens});
-  return {store, windows, kTokens, 0};
-}
 
 std::unique_ptr<Model> small_model(bool tied, const std::vector<std::string>& patterns) {
   Gpt2Config config;
@@ -72,7 +57,7 @@ Outcome train(MPI_Comm world, const Model& model, PipelineOptions options) {
   options.micro_batches = 4 / replicas;
   const ProcessGrid grid(world, stages, replicas);
   ProgressThread progress(world);
-  const TokenDataset data = dataset();
+  const TokenDataset data = test::dataset(kSamples);
   const StepPlanner planner(data, kSeed, false,
                             {options.micro_batch_size, options.micro_batches, replicas});
   const std::vector<int> partition = balanced_partition(kBlocks, stages, model.cost(kTokens));

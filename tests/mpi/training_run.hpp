@@ -24,17 +24,17 @@ inline constexpr int kTokens = 6, kVocabulary = 19, kBlocks = 4;
 inline constexpr std::uint64_t kSamples = 22, kSeed = 5;
 
 /// Some samples are shorter than T.
-inline TokenDataset dataset() {
+inline TokenDataset dataset(std::uint64_t samples = kSamples) {
   auto store = std::make_shared<TokenStore>(kVocabulary);
   std::vector<std::int32_t> tokens;
   std::uint32_t random = 3;
-  for (std::uint64_t i = 0; i < kSamples * kTokens + 1; ++i) {
+  for (std::uint64_t i = 0; i < samples * kTokens + 1; ++i) {
     random = random * 1664525u + 1013904223u;
     tokens.push_back(static_cast<std::int32_t>((random >> 12) % kVocabulary));
   }
   store->append(tokens);
   std::vector<TokenWindow> windows;
-  for (std::uint64_t id = 0; id < kSamples; ++id)
+  for (std::uint64_t id = 0; id < samples; ++id)
     windows.push_back({id * kTokens, id % 5 == 4 ? 3 : kTokens});
   return {store, windows, kTokens, 0};
 }

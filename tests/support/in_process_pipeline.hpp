@@ -19,6 +19,7 @@
 #include "comm/pipeline/executor.hpp"
 #include "comm/pipeline/token_index.hpp"
 #include "core/base/error.hpp"
+#include "core/base/random.hpp"
 #include "core/kernels/embedding.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/optimizer.hpp"
@@ -43,6 +44,20 @@ struct StepData {
   std::vector<std::int32_t> targets;
   std::vector<std::uint64_t> sample_ids;  ///< [S]
 };
+
+/// Samples of pseudo-random tokens, some targets padding.
+inline StepData random_step(int samples, int tokens, int vocabulary, std::uint64_t step) {
+  StepData data;
+  std::uint64_t state = mix_bits(step + 1);
+  for (int i = 0; i < samples * tokens; ++i) {
+    state = mix_bits(state + 0x9e3779b97f4a7c15ull);
+    data.tokens.push_back(static_cast<std::int32_t>(state % vocabulary));
+    state = mix_bits(state + 1);
+    data.targets.push_back(state % 11 == 0 ? -1 : static_cast<std::int32_t>(state % vocabulary));
+  }
+  for (int s = 0; s < samples; ++s) data.sample_ids.push_back(1000 * step + 7 * s);
+  return data;
+}
 
 template <class Real>
 class InProcessPipeline {

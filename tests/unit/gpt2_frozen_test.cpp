@@ -13,6 +13,7 @@
 using namespace deltapipe;
 using deltapipe::test::InProcessPipeline;
 using deltapipe::test::PipelineShape;
+using deltapipe::test::random_step;
 using deltapipe::test::StepData;
 
 namespace {
@@ -31,19 +32,6 @@ Gpt2Config small_config(double dropout, bool tied) {
   config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = dropout;
   config.tie_word_embeddings = tied;
   return config;
-}
-
-StepData make_step(int vocabulary, std::uint64_t step) {
-  StepData data;
-  std::uint64_t state = mix_bits(step + 1);
-  for (int i = 0; i < kSamples * kTokens; ++i) {
-    state = mix_bits(state + 0x9e3779b97f4a7c15ull);
-    data.tokens.push_back(static_cast<std::int32_t>(state % vocabulary));
-    state = mix_bits(state + 1);
-    data.targets.push_back(state % 11 == 0 ? -1 : static_cast<std::int32_t>(state % vocabulary));
-  }
-  for (int s = 0; s < kSamples; ++s) data.sample_ids.push_back(1000 * step + 7 * s);
-  return data;
 }
 
 std::set<std::string> names_of(const Gpt2Config& config, const std::vector<std::string>& patterns) {
@@ -93,7 +81,7 @@ TEST_CASE("What is frozen changes no bit of the other gradients", "[models][froz
   use_single_threaded_blas();
   const bool tied = GENERATE(true, false);
   const Gpt2Config config = small_config(GENERATE(0.0, 0.2), tied);
-  const StepData data = make_step(config.vocabulary_size, 4);
+  const StepData data = random_step(kSamples, kTokens, config.vocabulary_size, 4);
   PipelineShape shape{2, kTokens, 3};
   auto all = pipeline_of<float>(config, {kBlocks}, shape);
   const double loss = all.gradients(data, 4);
@@ -139,7 +127,7 @@ TEST_CASE("AdamW trains what is not frozen, with its gradients' norm", "[models]
     auto pipeline = pipeline_of<double>(config, {2, 2}, shape, settings);
     const auto start = pipeline.parameters();
     for (int step = 0; step < 3; ++step) {
-      const StepData data = make_step(config.vocabulary_size, step);
+      const StepData data = random_step(kSamples, kTokens, config.vocabulary_size, step);
       // torch.optim.AdamW after torch.nn.utils.clip_grad_norm_, over the parameters that train.
       const double loss = reference.gradients(data, step);
       double square = 0;
@@ -187,7 +175,7 @@ TEST_CASE("AdamW trains what is not frozen, with its gradients' norm", "[models]
 TEST_CASE("Nothing is computed for frozen parameters, nor under the lowest trained one",
           "[models][frozen]") {
   const Gpt2Config config = small_config(0, true);
-  const StepData data = make_step(config.vocabulary_size, 4);
+  const StepData data = random_step(kSamples, kTokens, config.vocabulary_size, 4);
   const auto launched = [&](const std::vector<std::string>& patterns) {
     PipelineShape shape{kSamples, kTokens, 1};
     shape.frozen = names_of(config, patterns);

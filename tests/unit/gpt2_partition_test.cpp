@@ -10,6 +10,7 @@
 using namespace deltapipe;
 using deltapipe::test::InProcessPipeline;
 using deltapipe::test::PipelineShape;
+using deltapipe::test::random_step;
 using deltapipe::test::StepData;
 
 namespace {
@@ -28,20 +29,6 @@ Gpt2Config small_config(double dropout, bool tied) {
   return config;
 }
 
-/// Samples of pseudo-random tokens, some targets padding.
-StepData make_step(int samples, int tokens, int vocabulary, std::uint64_t step) {
-  StepData data;
-  std::uint64_t state = mix_bits(step + 1);
-  for (int i = 0; i < samples * tokens; ++i) {
-    state = mix_bits(state + 0x9e3779b97f4a7c15ull);
-    data.tokens.push_back(static_cast<std::int32_t>(state % vocabulary));
-    state = mix_bits(state + 1);
-    data.targets.push_back(state % 11 == 0 ? -1 : static_cast<std::int32_t>(state % vocabulary));
-  }
-  for (int s = 0; s < samples; ++s) data.sample_ids.push_back(1000 * step + 7 * s);
-  return data;
-}
-
 struct Run {
   std::vector<double> losses, norms;
   std::map<std::string, std::vector<float>> parameters;
@@ -57,8 +44,8 @@ Run run(const Gpt2Config& config, const std::vector<int>& partition, const Pipel
   Run result;
   constexpr int kSamples = 5;
   for (std::uint64_t step = 0; step < 3; ++step) {
-    const auto made =
-        pipeline.train(make_step(kSamples, shape.tokens, config.vocabulary_size, step), step, 1e-2);
+    const auto made = pipeline.train(
+        random_step(kSamples, shape.tokens, config.vocabulary_size, step), step, 1e-2);
     result.losses.push_back(made.loss);
     result.norms.push_back(made.gradient_norm);
   }
@@ -101,7 +88,7 @@ TEST_CASE("Stages, recomputation and schedules change no bit of a run", "[models
 
 TEST_CASE("Dropout acts in training and not in evaluation", "[models][dropout]") {
   const Gpt2Config with = small_config(0.3, true), without = small_config(0, true);
-  const StepData data = make_step(2, 9, with.vocabulary_size, 5);
+  const StepData data = random_step(2, 9, with.vocabulary_size, 5);
   double losses[2][2];
   for (const bool drop : {false, true}) {
     InProcessPipeline<double> pipeline(drop ? with : without, {2, 2}, {2, 9, 1}, {});
@@ -137,7 +124,7 @@ TEST_CASE("Every parameter's gradient is the loss's slope, dropout and untied ma
   InProcessPipeline<double> pipeline(config, partition, {2, 9, 2, true}, {});
   for (int k = 0; k < pipeline.stage_count(); ++k)
     initialise_weights(config, 3, pipeline.stage(k).parameters());
-  const StepData data = make_step(3, 9, config.vocabulary_size, 5);
+  const StepData data = random_step(3, 9, config.vocabulary_size, 5);
   pipeline.gradients(data, 5);
   const auto gradients = pipeline.parameter_gradients();
   const auto start = pipeline.parameters();
