@@ -277,8 +277,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
                        {"token", ScaleKind::token},
                        {"tile", ScaleKind::tile}}),
       "what shares one scale, for codes: a channel over all tokens of the micro-batch, a token "
-      "over "
-      "all channels, or tile channels of a token");
+      "over all channels, or tile channels of a token");
   add("tile", Integer{&c.tile, 1, 65536},
       memory ? "channels that share a scale, for scale = \"tile\" and codes of first visits"
              : "channels that share a scale, for scale = \"tile\"");
@@ -286,11 +285,10 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
       choice(c.scale_rule,
              {{"max", ScaleRule::max}, {"mse", ScaleRule::mse}, {"rms", ScaleRule::rms}}),
       "how scales of codes are found. max: the largest value has the largest code; mse: from 2 "
-      "bits "
-      "on the scale, down to half of that, with the least square error, which cuts the largest "
-      "values; rms, for quantize and delta: the step between levels is rms_step "
-      "times the values' root mean square, with as many levels as they need (bits then counts for "
-      "first visits only); rms wants entropy_coding");
+      "bits on the scale, down to half of that, with the least square error, which cuts the "
+      "largest values; rms, for quantize and delta: the step between levels is rms_step times the "
+      "values' root mean square, with as many levels as they need (bits then counts for first "
+      "visits only); rms wants entropy_coding");
   add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
       "bits per value, 1.9 about 1.3, and scales; from 2 on, values of one size would be sent as "
@@ -305,10 +303,9 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
   add("levels",
       choice(c.levels, {{"symmetric", Levels::symmetric}, {"asymmetric", Levels::asymmetric}}),
       "of codes. symmetric: 2^bits - 1 levels around zero, for 1 bit the sign times the mean "
-      "magnitude "
-      "(stochastic: times the largest); asymmetric: 2^bits levels from -1 (2 bits: -1, -1/2, 0, "
-      "1/2), as the AC-SGD code has them, which cuts the largest positive values (stochastic: a "
-      "wider scale, which cuts none); not for 1 bit");
+      "magnitude (stochastic: times the largest); asymmetric: 2^bits levels from -1 (2 bits: -1, "
+      "-1/2, 0, 1/2), as the AC-SGD code has them, which cuts the largest positive values "
+      "(stochastic: a wider scale, which cuts none); not for 1 bit");
   if (memory) {
     add("first_visit",
         choice(c.first_visit, {{"fp32", FirstVisit::fp32},
