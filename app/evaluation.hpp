@@ -14,10 +14,10 @@ namespace deltapipe {
 /// By mode; empty: not asked for.
 struct Evaluations {
   std::uint64_t tokens = 0;  ///< predicted
-  std::optional<EvaluationFigures> fp32, codec;
+  std::optional<EvaluationFigures> plain, codec;
 
   std::optional<EvaluationFigures>& of(EvaluationMode mode) {
-    return mode == EvaluationMode::fp32 ? fp32 : codec;
+    return mode == EvaluationMode::plain ? plain : codec;
   }
 };
 

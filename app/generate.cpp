@@ -62,17 +62,23 @@ std::string readable(const std::string& bytes) {
   return text;
 }
 
+/// What a text was made over.
+std::string name_of(const EvaluationSettings& evaluation, EvaluationMode mode) {
+  if (mode == EvaluationMode::codec) return "through the codec";
+  return kPlainPrecisionNames[static_cast<std::size_t>(evaluation.precision)] +
+         std::string(" between stages");
+}
+
 void print_bytes(const ProcessGrid& grid, ProgressThread& progress, Pipeline& pipeline,
-                 EvaluationMode mode, std::uint64_t tokens) {
+                 const std::string& name, std::uint64_t tokens) {
   if (grid.stages() == 1) return;
   const Pipeline::SentBytes sent = pipeline.take_sent_bytes();
   std::vector<double> bytes = {sent.forward, sent.tied_rows};
   all_reduce(progress, grid.world(), bytes, Reduction::sum);
   if (grid.rank() == 0)
     std::fprintf(stderr, "deltapipe: %s: %llu tokens, %sB of activations and %sB of token rows\n",
-                 mode == EvaluationMode::fp32 ? "fp32 between stages" : "through the codec",
-                 static_cast<unsigned long long>(tokens), with_prefix(bytes[0]).c_str(),
-                 with_prefix(bytes[1]).c_str());
+                 name.c_str(), static_cast<unsigned long long>(tokens),
+                 with_prefix(bytes[0]).c_str(), with_prefix(bytes[1]).c_str());
 }
 
 /// Continues all prompts. With more than one stage stderr tells what that sent.
@@ -107,7 +113,7 @@ void generate(const Settings& settings, const ProcessGrid& grid, ProgressThread&
     std::fwrite(text.data(), 1, text.size(), stdout);  // a token may be the zero byte
     std::fflush(stdout);
   }
-  print_bytes(grid, progress, pipeline, mode, calls);
+  print_bytes(grid, progress, pipeline, name_of(settings.evaluation, mode), calls);
 }
 
 }  // namespace
@@ -130,8 +136,8 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   const std::vector<EvaluationMode>& modes = settings.evaluation.modes;
   for (const EvaluationMode mode : modes) {
     if (grid.rank() == 0 && modes.size() > 1)
-      std::printf("%s", mode == EvaluationMode::fp32 ? "# fp32 between stages\n"
-                                                     : "\n# through the codec\n");
+      std::printf("%s# %s\n", mode == modes.front() ? "" : "\n",
+                  name_of(settings.evaluation, mode).c_str());
     generate(settings, grid, progress, plan, pipeline, mode);
   }
 }

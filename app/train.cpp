@@ -425,12 +425,12 @@ class Trainer {
     }
     if (run_file_)
       run_file_->append(
-          EvaluationRecord{step, epoch, seconds, result.tokens, result.fp32, result.codec});
+          EvaluationRecord{step, epoch, seconds, result.tokens, result.plain, result.codec});
     last_evaluation_ = std::move(result);
   }
 
   static const char* validation_loss(EvaluationMode mode) {
-    return mode == EvaluationMode::fp32 ? "validation loss" : "loss through the codec";
+    return mode == EvaluationMode::plain ? "validation loss" : "loss through the codec";
   }
 
   /// Where each stage's time went, and how much of what was on the wire it did not wait for.
@@ -581,7 +581,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   for (const EvaluationMode mode : settings.evaluation.modes) {
     const EvaluationFigures& figures = *result.of(mode);
     std::printf(
-        "%sloss %s, perplexity %s", mode == EvaluationMode::fp32 ? "" : "through the codec: ",
+        "%sloss %s, perplexity %s", mode == EvaluationMode::plain ? "" : "through the codec: ",
         number_text("%.6f", figures.loss).c_str(), number_text("%.4f", figures.perplexity).c_str());
     if (grid.stages() > 1)
       std::printf("; %sB on the wire",

@@ -19,7 +19,7 @@ StatePart RunTotals::state() {
     write_scalar(writer, "data_fingerprint", data_fingerprint);
     write_scalar(writer, "steps", steps);
     write_scalar(writer, "bytes", bytes);
-    write_scalar(writer, "evaluation_bytes_fp32", evaluation_bytes[0]);
+    write_scalar(writer, "evaluation_bytes_plain", evaluation_bytes[0]);
     write_scalar(writer, "evaluation_bytes_codec", evaluation_bytes[1]);
     write_scalar(writer, "samples", samples);
     write_scalar(writer, "tokens", tokens);
@@ -33,7 +33,7 @@ StatePart RunTotals::state() {
     expect_scalar(reader, "data_fingerprint", data_fingerprint);
     steps = read_scalar<std::uint64_t>(reader, "steps");
     bytes = read_scalar<std::uint64_t>(reader, "bytes");
-    evaluation_bytes[0] = read_scalar<std::uint64_t>(reader, "evaluation_bytes_fp32");
+    evaluation_bytes[0] = read_scalar<std::uint64_t>(reader, "evaluation_bytes_plain");
     evaluation_bytes[1] = read_scalar<std::uint64_t>(reader, "evaluation_bytes_codec");
     samples = read_scalar<std::uint64_t>(reader, "samples");
     tokens = read_scalar<std::uint64_t>(reader, "tokens");

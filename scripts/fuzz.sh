@@ -3,6 +3,7 @@
 # Fuzzes everything that reads bytes from outside (tests/fuzz) with libFuzzer under the address and
 # undefined-behaviour sanitizers, two targets at a time.
 #   scripts/fuzz.sh [SECONDS [TARGET ...]]   seconds for each target, default 60; all targets
+# DELTAPIPE_FUZZ_RUNS ends a target after so many inputs, should that come before SECONDS.
 # What was found lies in build/fuzz/found; `build/fuzz/TARGET_fuzz FILE` runs it again. New inputs
 # are kept in build/fuzz/corpus and used by the next run. DELTAPIPE_FUZZ_SEED makes runs alike (default:
 # another one each time). Exit status 77: Clang or libFuzzer is missing.
@@ -43,7 +44,7 @@ run_target() {
   local target=$1 corpus="$build/corpus/$1" found="$build/found/$1-" log="$build/$1.log"
   mkdir -p "$corpus" "$build/found"
   local options=(-max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=16384
-    -seed="${DELTAPIPE_FUZZ_SEED:-0}" -artifact_prefix="$found" -print_final_stats=1)
+    -runs="${DELTAPIPE_FUZZ_RUNS:--1}" -seed="${DELTAPIPE_FUZZ_SEED:-0}" -artifact_prefix="$found" -print_final_stats=1)
   # The HDF5 library keeps some of what it took when it refuses something.
   [[ $target != hdf5 ]] || options+=(-detect_leaks=0)
   [[ ! -e tests/fuzz/$target.dict ]] || options+=(-dict="tests/fuzz/$target.dict")

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "comm/pipeline/schedule.hpp"
@@ -80,18 +81,25 @@ Choice feedback_choice(CodecSettings& codec) {
 }
 
 /// One way of evaluations, or both.
-Choice modes_choice(std::vector<EvaluationMode>& modes) {
-  const std::vector<std::vector<EvaluationMode>> choices = {
-      {EvaluationMode::fp32},
-      {EvaluationMode::codec},
-      {EvaluationMode::fp32, EvaluationMode::codec}};
+Choice evaluation_choice(EvaluationSettings& evaluation) {
+  using Modes = std::vector<EvaluationMode>;
+  const Modes plain = {EvaluationMode::plain};
+  const std::vector<std::pair<Modes, PlainPrecision>> choices = {
+      {plain, PlainPrecision::fp32},
+      {plain, PlainPrecision::fp16},
+      {plain, PlainPrecision::quantize8},
+      {{EvaluationMode::codec}, PlainPrecision::fp32},
+      {{EvaluationMode::plain, EvaluationMode::codec}, PlainPrecision::fp32}};
   Choice result;
-  result.names = {"fp32", "codec", "both"};
-  result.get = [&modes, choices] {
-    return static_cast<std::size_t>(std::find(choices.begin(), choices.end(), modes) -
+  result.names = {"fp32", "fp16", "quantize8", "codec", "both"};
+  result.get = [&evaluation, choices] {
+    const std::pair<Modes, PlainPrecision> set = {evaluation.modes, evaluation.precision};
+    return static_cast<std::size_t>(std::find(choices.begin(), choices.end(), set) -
                                     choices.begin());
   };
-  result.set = [&modes, choices](std::size_t i) { modes = choices[i]; };
+  result.set = [&evaluation, choices](std::size_t i) {
+    std::tie(evaluation.modes, evaluation.precision) = choices[i];
+  };
   return result;
 }
 
@@ -311,9 +319,13 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
         choice(c.first_visit, {{"fp32", FirstVisit::fp32},
                                {"fp16", FirstVisit::fp16},
                                {"quantize8", FirstVisit::quantize8},
-                               {"refine", FirstVisit::refine}}),
+                               {"refine", FirstVisit::refine},
+                               {"steps", FirstVisit::steps}}),
         "how delta and topk_delta send a sample that has no memory yet; refine: it and the next "
-        "visit in bits, at least 4, with a scale per tile");
+        "visit in bits, at least 4, with a scale per tile; steps, for delta: as scale_rule = "
+        "\"rms\" with first_visit_step, the next visit like all others; wants entropy_coding");
+    add("first_visit_step", Real{&c.first_visit_step, kLeastRmsStep, kLargestRmsStep},
+        "for first_visit = \"steps\", as rms_step: 0.4 takes about 3.4 bits per value, and scales");
     add("prediction",
         choice(c.prediction, {{"none", Prediction::none}, {"linear", Prediction::linear}}),
         "for delta: linear: changes are counted from what a linear map makes of a sample's memory, "
@@ -338,9 +350,11 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
 
 void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e) {
   SectionKeys add(keys, "evaluation");
-  add("boundary", modes_choice(e.modes),
-      "fp32: as they are; codec: through boundary.forward's codec, without memory of samples and "
-      "warm-up; both: one after the other, with both losses and bytes");
+  add("boundary", evaluation_choice(e),
+      "fp32: as they are; fp16, quantize8: rounded to 16 bits, or to 8 with a scale for every 64 "
+      "channels, in a half or about a quarter of the bytes; codec: through boundary.forward's "
+      "codec, without memory of samples and warm-up; both: fp32 and codec, one after the other, "
+      "with both losses and bytes");
   add("changes",
       choice(e.changes, {{"first_visit", ChangesWithoutMemory::first_visit},
                          {"direct", ChangesWithoutMemory::direct}}),

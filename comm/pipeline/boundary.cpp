@@ -15,9 +15,20 @@ namespace {
 /// Messages pass through device memory beside the host's buffers.
 constexpr bool kStaged = !std::is_same_v<HostBytes, DeviceBytes>;
 
-CodecSettings plain_settings() {
+CodecSettings plain_settings(PlainPrecision precision) {
   CodecSettings settings;
-  settings.kind = CodecKind::none;
+  switch (precision) {
+    case PlainPrecision::fp32:
+      settings.kind = CodecKind::none;
+      break;
+    case PlainPrecision::fp16:
+      settings.kind = CodecKind::fp16;
+      break;
+    case PlainPrecision::quantize8:
+      settings.kind = CodecKind::quantize;
+      settings.bits = 8;
+      break;
+  }
   return settings;
 }
 
@@ -62,7 +73,7 @@ BoundaryCodecs::BoundaryCodecs(const BoundaryEndPlan& plan) : training_(training
     const bool compressed = mode == EvaluationMode::codec;
     const CodecSettings settings =
         compressed ? without_memory(plan.codec.settings, plan.evaluation.changes)
-                   : plain_settings();
+                   : plain_settings(plan.evaluation.precision);
     evaluation_[static_cast<std::size_t>(mode)] =
         make_codec(settings, codec_shape(plan), plan.codec.storage);
   }

@@ -68,7 +68,7 @@ EmbeddingExchangePlan plan_embedding_exchange(const PipelineOptions& options,
     e.boundary = static_cast<std::uint32_t>(plan.boundary);
     // Rows cross in evaluations, as fp32 in all of them; their gradients do not.
     e.evaluation.modes.clear();
-    if (backward) e.evaluation.modes = {EvaluationMode::fp32};
+    if (backward) e.evaluation.modes = {EvaluationMode::plain};
     e.backward = backward;
     e.side = backward == last_stage ? BoundarySide::sender : BoundarySide::receiver;
     e.buffers = slots;
@@ -128,7 +128,7 @@ Crossing& EmbeddingExchange::crossing(const Crossing& step, CrossingKind kind,
                                       int first_micro_batch, std::span<const std::int32_t> tokens) {
   crossing_ = step;
   crossing_.kind = kind;
-  crossing_.evaluation = EvaluationMode::fp32;
+  crossing_.evaluation = EvaluationMode::plain;
   crossing_.micro_batch = static_cast<std::uint32_t>(first_micro_batch);
   crossing_.boundary = static_cast<std::uint32_t>(boundary_);
   crossing_.sample_ids.assign(tokens.begin(), tokens.end());

@@ -64,11 +64,11 @@ class Pipeline : private InstructionHandler {
   /// Forward passes only; losses are left for loss_sum(). Changes nothing that training uses. The
   /// mode is one of the options' evaluation.modes.
   void evaluate_step(const TokenDataset& data, const StepPlan& plan,
-                     EvaluationMode mode = EvaluationMode::fp32);
+                     EvaluationMode mode = EvaluationMode::plain);
   /// Runs one sample given as tokens, padded to T, through the pipeline and returns the logits of
   /// the last one; empty but on the last stage.
   std::vector<float> next_token_logits(std::span<const std::int32_t> tokens, std::uint64_t call,
-                                       EvaluationMode mode = EvaluationMode::fp32);
+                                       EvaluationMode mode = EvaluationMode::plain);
 
   /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
   double loss_sum();

@@ -18,9 +18,9 @@ enum class CrossingKind : std::uint8_t {
 };
 enum class Direction : std::uint8_t { forward = 0, backward = 1 };
 
-/// What evaluations and generation send: values as they are, or what the boundary's codec makes of
-/// them without memory.
-enum class EvaluationMode : std::uint8_t { fp32, codec };
+/// What evaluations and generation send: values as they are, in a precision of evaluations' own, or
+/// what the boundary's codec makes of them without memory.
+enum class EvaluationMode : std::uint8_t { plain, codec };
 
 const char* name_of(CrossingKind kind);
 const char* name_of(Direction direction);
@@ -38,7 +38,7 @@ struct Crossing {
   /// Evaluation and generation leave the memories alone: their samples are not those of the
   /// training set, and their steps are counted by themselves.
   bool training = true;
-  EvaluationMode evaluation = EvaluationMode::fp32;  ///< where not training
+  EvaluationMode evaluation = EvaluationMode::plain;  ///< where not training
   /// Factor of all values, which differs from step to step: gradients are those of scale * (sum of
   /// losses). Records that outlive a step leave it out. Positive and finite.
   double scale = 1;

@@ -56,6 +56,9 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
   require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
   require(settings.rms_step >= kLeastRmsStep && settings.rms_step <= kLargestRmsStep, "rms_step",
           settings.rms_step, "use 0.01 to 1.9");
+  require(
+      settings.first_visit_step >= kLeastRmsStep && settings.first_visit_step <= kLargestRmsStep,
+      "first_visit_step", settings.first_visit_step, "use 0.01 to 1.9");
   require(settings.prediction_interval >= 1, "prediction_interval", settings.prediction_interval,
           "use 1 or more steps");
   require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");

@@ -30,6 +30,10 @@ CodecSettings first_visit_settings(const CodecSettings& settings) {
   DELTAPIPE_ASSERT(settings.first_visit != FirstVisit::zero, "a format of its own");
   CodecSettings direct = with_levels(settings);
   direct.kind = CodecKind::quantize;
+  if (settings.first_visit == FirstVisit::steps) {
+    direct.scale_rule = ScaleRule::rms;
+    direct.rms_step = settings.first_visit_step;
+  }
   if (settings.first_visit == FirstVisit::fp32) direct.kind = CodecKind::none;
   if (settings.first_visit == FirstVisit::fp16) direct.kind = CodecKind::fp16;
   if (direct.kind != CodecKind::quantize) direct.entropy_coding = false;

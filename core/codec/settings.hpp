@@ -25,7 +25,8 @@ enum class Levels { symmetric, asymmetric };
 /// codes of the codec's bits, at least 4, and so the second visit's change, unless the first was
 /// part of a warm-up. Codes of first visits have a scale per tile. zero: as a change from a memory
 /// of zeros; make_codec sets it for ErrorFeedback::ef21.
-enum class FirstVisit { fp32, fp16, quantize8, refine, zero };
+/// steps: of a fraction of the root mean square, entropy coded, and later visits have the rest.
+enum class FirstVisit { fp32, fp16, quantize8, refine, steps, zero };
 /// How topk and topk_delta send the values that they choose. codes: in `bits` bits, with a scale
 /// for every `tile` of them.
 enum class ChosenValues { fp32, fp16, codes };
@@ -90,7 +91,8 @@ struct CodecSettings {
   double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
   bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
   Prediction prediction = Prediction::none;  ///< for delta
-  int prediction_interval = 4;  ///< steps between two maps, at least; one is sent if it pays
+  int prediction_interval = 4;    ///< steps between two maps, at least; one is sent if it pays
+  double first_visit_step = 0.4;  ///< for FirstVisit::steps: step / root mean square
 
   bool operator==(const CodecSettings&) const = default;
 };

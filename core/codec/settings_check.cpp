@@ -115,6 +115,15 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                             "\", prediction = \"linear\"",
                    .remedy = "set prediction = \"none\", or use codec = \"delta\"",
                    .keys = {"prediction", "codec"}};
+  if (delta && settings.first_visit == FirstVisit::steps && !settings.entropy_coding)
+    return Mistake{.what =
+                       "first visits in steps of a fraction of the RMS have as many levels as "
+                       "values need: only entropy coding makes few bits of them",
+                   .value = "first_visit = \"steps\", entropy_coding = false",
+                   .remedy = settings.kind == CodecKind::delta
+                                 ? "set entropy_coding = true, or use first_visit = \"refine\""
+                                 : "use first_visit = \"refine\", or codec = \"delta\"",
+                   .keys = {"first_visit", "entropy_coding"}};
   if (!sends_codes(settings)) return std::nullopt;
   if (const auto mistake = contradiction_in_scales(settings)) return mistake;
   if (settings.bits != 1 || settings.scale_rule == ScaleRule::rms) return std::nullopt;

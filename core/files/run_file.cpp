@@ -352,7 +352,7 @@ class EvaluationTable {
   EvaluationTable(hdf5::Group group, const RunAttributes& attributes)
       : progress_(group),
         tokens_(group, {"tokens", "1", "predicted tokens of the evaluation"}),
-        fp32_(group, "", "", static_cast<std::size_t>(attributes.layout.boundaries())) {
+        plain_(group, "", "", static_cast<std::size_t>(attributes.layout.boundaries())) {
     if (attributes.evaluates_codec)
       codec_.emplace(group, "codec_", ", activations through the codecs",
                      static_cast<std::size_t>(attributes.layout.boundaries()));
@@ -361,7 +361,7 @@ class EvaluationTable {
   void add(const EvaluationRecord& record) {
     progress_.add(record);
     tokens_.add(record.tokens);
-    fp32_.add(record.fp32);
+    plain_.add(record.plain);
     DELTAPIPE_ASSERT(codec_ || !record.codec, "a file without columns for this evaluation");
     if (codec_) codec_->add(record.codec);
     ++waiting_;
@@ -371,14 +371,14 @@ class EvaluationTable {
     if (rows == 0) return;
     progress_.store(rows);
     tokens_.store(rows);
-    fp32_.store(rows);
+    plain_.store(rows);
     if (codec_) codec_->store(rows);
   }
 
  private:
   ProgressColumns progress_;
   Integers tokens_;
-  EvaluationColumns fp32_;
+  EvaluationColumns plain_;
   std::optional<EvaluationColumns> codec_;
   std::uint64_t waiting_ = 0;
 };

@@ -119,8 +119,8 @@ struct EvaluationRecord {
   double epoch = 0;
   double seconds = 0;
   std::uint64_t tokens = 0;
-  /// Activations sent as fp32, and through the codecs; empty: not evaluated so.
-  std::optional<EvaluationFigures> fp32, codec;
+  /// Activations sent plainly, and through the codecs; empty: not evaluated so.
+  std::optional<EvaluationFigures> plain, codec;
 };
 
 /// What one rank took, bytes.

@@ -50,6 +50,25 @@ class Evaluations(support.TestCase):
             np.testing.assert_array_equal(other.steps["forward_bytes"],
                                           run.steps["forward_bytes"])
 
+    def test_plain_values_in_fewer_bits(self):
+        runs = {name: self.train(self.deck(evaluation={"boundary": name}), name, 2)
+                for name in ("fp32", "fp16", "quantize8")}
+        whole = runs["fp32"].evaluations
+        for name, row_bytes, error in (("fp16", 2 * CHANNELS + 2, 1e-4),
+                                       ("quantize8", CHANNELS + 2, 1e-3)):
+            table = runs[name].evaluations
+            self.assertFalse([column for column in table if column.startswith("codec")])
+            self.assertTrue((table["loss"] != whole["loss"]).all())
+            np.testing.assert_allclose(table["loss"], whole["loss"], rtol=error)
+            self.assertEqual(table["forward_bytes"][:, 0].tolist(),
+                             [4 * HEADER_BYTES + SAMPLES * TOKENS * row_bytes] * 3)
+            self.assertEqual(runs[name].losses.tobytes(), runs["fp32"].losses.tobytes())
+        said = self.succeed(["generate", self.deck_file(self.deck()), "evaluation.boundary=fp16",
+                             f"model.path={self.output('fp16') / 'model'}",
+                             "tokenizer.train_vocabulary=0", "generate.max_new_tokens=2",
+                             "--prompt", "Ka lo"], 2)
+        self.assertIn("deltapipe: fp16 between stages: 2 tokens", said.err)
+
     def test_printed_figures_are_those_of_the_file(self):
         output = self.output("printed")
         said = self.succeed(["train", self.deck_file(self.deck()), f"output.directory={output}"], 2)
@@ -128,7 +147,7 @@ class Evaluations(support.TestCase):
                          + "\n# through the codec\n" + texts["codec"])
 
     def test_mistakes(self):
-        for value, parts in (("cod", ['evaluation.boundary', '"fp32", "codec", "both"']),
+        for value, parts in (("cod", ['evaluation.boundary', '"fp32", "fp16", "quantize8", "codec", "both"']),
                              ("[fp32]", ["evaluation.boundary"])):
             deck = self.deck(evaluation={"boundary": value})
             self.assert_stops(support.run(["check", self.deck_file(deck)]), *parts, status=2)

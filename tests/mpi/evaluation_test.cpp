@@ -75,7 +75,7 @@ PipelineOptions options_of(const Case& c, int stages, int replicas,
   options.micro_batches = 2;
   options.forward = c.forward;
   options.backward = with_feedback(codec(CodecKind::quantize, 4), FeedbackKind::ef21);
-  options.evaluation = {{EvaluationMode::fp32, EvaluationMode::codec}, c.changes};
+  options.evaluation = {{EvaluationMode::plain, EvaluationMode::codec}, c.changes};
   options.cache.storage = MemoryStorage::bf16;
   options.cache.budget_bytes = directory.empty() ? 0 : 1024;  // 5 records of 192 bytes
   options.cache.directory = directory;
@@ -177,7 +177,7 @@ TEST_CASE("A loss through the codecs is that of codecs at the boundaries", "[eva
           Approx(Reference(c.plain, stages).evaluate(run.evaluation_planner())).epsilon(1e-12));
   }
   if (!training) return;
-  const double plain_loss = run.evaluate(EvaluationMode::fp32);
+  const double plain_loss = run.evaluate(EvaluationMode::plain);
   const double plain_bytes = run.take_sent_bytes();
   if (run.grid().last()) {
     const CodecSettings none = codec(CodecKind::none, 4);
@@ -214,7 +214,7 @@ TEST_CASE("Training does not notice evaluations", "[evaluation]") {
       if (evaluates && step % 3 == 1) {
         const StateContent before = state_in_memory(run.state());
         const double loss = run.evaluate(EvaluationMode::codec);
-        run.evaluate(EvaluationMode::fp32);
+        run.evaluate(EvaluationMode::plain);
         // Whatever was evaluated before: the same bits.
         CHECK(run.evaluate(EvaluationMode::codec) == loss);
         CHECK((first != loss || !run.grid().last()));

@@ -347,7 +347,8 @@ TEST_CASE("both ends keep the same memory with entropy-coded steps of the RMS",
                                 MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
   const auto rounding = GENERATE(Rounding::nearest, Rounding::stochastic);
   for (const auto scale : {ScaleKind::token, ScaleKind::tile})
-    for (const auto first : {FirstVisit::fp32, FirstVisit::quantize8, FirstVisit::refine})
+    for (const auto first :
+         {FirstVisit::fp32, FirstVisit::quantize8, FirstVisit::refine, FirstVisit::steps})
       for (const double step : {0.05, 0.5, 1.9}) {
         CodecSettings settings = coded(CodecKind::delta, 2, scale, ScaleRule::rms, first);
         settings.rms_step = step;

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <random>
 
 #include "support/codec_pair.hpp"
@@ -309,4 +310,31 @@ TEST_CASE("coarser steps of the RMS take fewer bytes", "[codec][scale_rule]") {
     CHECK(now.error2 > before.error2);
     before = now;
   }
+}
+
+TEST_CASE("first visits in steps take the bits of a Gaussian and err by a step's share",
+          "[codec][scale_rule]") {
+  const double step = GENERATE(0.2, 0.4, 0.8);
+  CodecSettings settings = settings_of(CodecKind::delta, 2, ScaleRule::rms, ScaleKind::tile);
+  settings.rms_step = 1.5;
+  settings.first_visit = FirstVisit::steps;
+  settings.first_visit_step = step;
+  const CodecShape shape{1, 64, 768};
+  CodecPair ends(settings, shape, MemoryStorage::fp32);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<std::size_t>(shape.tokens) * shape.channels);
+  for (float& value : x) value = 3 * normal(random);
+  const std::vector<float> seen = ends.cross(x), zeros(x.size(), 0.0f);
+  // High-resolution theory: error step^2 / 12, entropy h(normal) - log2(step); a scale per tile.
+  const double error2 = square_error(x, seen, 0, x.size()) / square_error(x, zeros, 0, x.size());
+  const double bits = 8.0 * static_cast<double>(ends.sent_bytes) / static_cast<double>(x.size());
+  const double entropy = 0.5 * std::log2(2 * std::numbers::pi * std::numbers::e) - std::log2(step);
+  CAPTURE(step, error2, bits, entropy);
+  CHECK(error2 == Approx(step * step / 12).epsilon(0.03));
+  CHECK(bits == Approx(entropy + 16.0 / settings.tile).margin(0.06));
+  // The next visit has steps of the change, not of the values.
+  for (float& value : x) value += 0.1f * normal(random);
+  CHECK(square_error(x, ends.cross(x), 0, x.size()) / square_error(x, zeros, 0, x.size()) <
+        0.6 * error2);
 }

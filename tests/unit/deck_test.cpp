@@ -82,6 +82,7 @@ Settings unusual_settings() {
       FirstVisit::refine, 1.5};
   s.forward.rms_step = 0.1;
   s.forward.entropy_coding = true;
+  s.forward.first_visit_step = 0.3;
   s.backward = {CodecKind::quantize,
                 2,
                 ScaleKind::channel,
@@ -91,7 +92,7 @@ Settings unusual_settings() {
                 FirstVisit::quantize8,
                 2,
                 true};
-  s.evaluation = {{EvaluationMode::fp32, EvaluationMode::codec}, ChangesWithoutMemory::direct};
+  s.evaluation = {{EvaluationMode::plain, EvaluationMode::codec}, ChangesWithoutMemory::direct};
   s.cache = {MemoryStorage::bf16, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
   s.network.forward = {{1e8, 1e-3}, {123456789.125, 5e-5}};
   s.network.backward = {{0, 1.0 / 3}};
@@ -472,6 +473,13 @@ TEST_CASE("contradictions are refused") {
        {"d.toml:3:1: boundary.backward: 16-bit values are sent without entropy coding"}},
       {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:12:", "0.01 to 1.9"}},
       {"[boundary.forward]\nrms_step = 2\n", {}, {"d.toml:2:12:", "0.01 to 1.9"}},
+      {"[boundary.forward]\nfirst_visit_step = 2\n", {}, {"d.toml:2:20:", "0.01 to 1.9"}},
+      {"[boundary.forward]\ncodec = \"delta\"\nfirst_visit = \"steps\"\n",
+       {},
+       {"d.toml:3:1: boundary.forward: first visits in steps", "set entropy_coding = true"}},
+      {"[boundary.forward]\ncodec = \"topk_delta\"\nfirst_visit = \"steps\"\n",
+       {},
+       {"d.toml:3:1: boundary.forward: first visits in steps", "or codec = \"delta\""}},
       {"[model.new]\nn_head = 3\n", {}, {"3 heads, 256 channels"}},
       {"[data]\nsequence_length = 2000\n", {}, {"2000 tokens, 1024 positions"}},
       {"[data]\nsequence_length = 1\n", {}, {"use at least 2"}},

@@ -169,7 +169,7 @@ TEST_CASE("Evaluations through the codecs have columns of their own", "[files][r
   EvaluationRecord record = evaluation_record(7, 3);
   record.codec = EvaluationFigures{4, std::exp(4.0), {30, 31}, 7, 5};
   run.append(record);
-  record.fp32.reset();
+  record.plain.reset();
   run.append(record);
   record.codec.reset();
   run.append(record);

@@ -55,7 +55,7 @@ TEST_CASE("a trace of a step that does not come is warned of") {
 TEST_CASE("evaluations through codecs that leave nothing out are warned of") {
   Settings settings = delta_over(2);
   CHECK(warnings_of_evaluation(settings).empty());
-  settings.evaluation.modes = {EvaluationMode::fp32, EvaluationMode::codec};
+  settings.evaluation.modes = {EvaluationMode::plain, EvaluationMode::codec};
   CHECK(warnings_of_evaluation(settings).empty());
   const auto told = [&](const char* part) {
     const auto warnings = warnings_of_evaluation(settings);

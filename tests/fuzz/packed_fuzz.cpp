@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Payloads of codecs that pack values without coding them by entropy: whole values, bits, changes,
+// rows that are not zero. An input's first bytes choose codec and samples; then either the rest is
+// a payload, or it changes one that an encoder wrote. What a codec refuses changes nothing.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/codec/codec.hpp"
+#include "support.hpp"
+
+using namespace deltapipe;
+
+namespace {
+
+constexpr float kUntouched = 77;
+constexpr unsigned kKinds = 7;
+constexpr unsigned kChoices = kKinds * 8;
+
+CodecSettings settings_of(unsigned choice) {
+  const unsigned detail = choice / kKinds;
+  CodecSettings settings;
+  settings.bits = 1 + static_cast<int>(detail);
+  settings.scale = static_cast<ScaleKind>(detail % 3);
+  settings.tile = 10;
+  settings.levels = detail % 4 == 3 && settings.bits > 1 ? Levels::asymmetric : Levels::symmetric;
+  settings.first_visit = static_cast<FirstVisit>(detail % 4);
+  switch (choice % kKinds) {
+    case 0:
+      settings.kind = CodecKind::none;
+      break;
+    case 1:
+      settings.kind = detail % 2 == 0 ? CodecKind::fp16 : CodecKind::bf16;
+      break;
+    case 2:
+      settings.kind = CodecKind::row_sparse;
+      break;
+    case 3:
+      settings.kind = CodecKind::quantize;
+      break;
+    case 4:
+      settings.kind = CodecKind::quantize;
+      settings.error_feedback = true;
+      settings.feedback_kind = detail % 2 == 0 ? FeedbackKind::ef21 : FeedbackKind::ef;
+      break;
+    default:
+      settings.kind = CodecKind::delta;
+      break;
+  }
+  return settings;
+}
+
+/// A receiver and what a sender writes for it.
+struct End {
+  explicit End(unsigned choice)
+      : codec(make_codec(settings_of(choice), shape, storage_of(choice))),
+        record_bytes(codec->record().bytes(BoundarySide::sender)),
+        pool("deltapipe::Fuzz::pool", 3 * record_bytes),
+        x("deltapipe::Fuzz::x", shape.max_samples * shape.tokens, shape.channels),
+        longest("deltapipe::Fuzz::payload", codec->max_payload_bytes()) {}
+
+  static MemoryStorage storage_of(unsigned choice) {
+    return static_cast<MemoryStorage>(choice / kKinds % 6);
+  }
+  MemoryRecords records() const {
+    if (record_bytes == 0) return {};
+    return {pool, {0, record_bytes, 2 * record_bytes}};
+  }
+  void clear() const {
+    if (pool.size() > 0) std::memset(pool.data(), 0, pool.size());
+    std::fill_n(x.data(), x.size(), kUntouched);
+  }
+
+  const std::vector<std::uint8_t>& encoded(const Crossing& crossing, unsigned samples) {
+    std::vector<std::uint8_t>& bytes = written[samples];
+    if (!bytes.empty()) return bytes;
+    clear();
+    std::uint32_t state = samples;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      state = state * 1664525u + 1013904223u;
+      x.data()[i] = static_cast<float>(state >> 8) * 0x1p-23f - 1;
+      if (i / shape.channels % 3 == 1) x.data()[i] = 0;  // a row of zeros
+    }
+    const std::size_t size = codec->encode(ExecSpace(), crossing, x, records(), longest);
+    bytes.assign(longest.data(), longest.data() + size);
+    return bytes;
+  }
+
+  CodecShape shape{3, 5, 23};
+  std::unique_ptr<Codec> codec;
+  std::size_t record_bytes;
+  DeviceBytes pool;
+  Activations x;
+  DeviceBytes longest;
+  std::map<unsigned, std::vector<std::uint8_t>> written;
+};
+
+End& end_of(unsigned choice) {
+  static const Kokkos::ScopeGuard kokkos;
+  static std::map<unsigned, std::unique_ptr<End>> ends;
+  std::unique_ptr<End>& end = ends[choice];
+  if (!end) end = std::make_unique<End>(choice);
+  return *end;
+}
+
+/// First, second and later visits, some samples padded, some without any token.
+Crossing crossing_of(const CodecShape& shape, unsigned samples) {
+  Crossing crossing;
+  for (unsigned b = 0; b < 3; ++b) {
+    crossing.sample_ids.push_back(b);
+    crossing.tokens.push_back(std::array{shape.tokens, 2, 0, shape.tokens}[(samples >> b) % 4]);
+    crossing.visits.push_back((samples >> (b + 3)) % 3);
+  }
+  return crossing;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 3) return 0;
+  End& end = end_of(data[0] % kChoices);
+  const unsigned samples = data[1] % 64;
+  const Crossing crossing = crossing_of(end.shape, samples);
+  std::vector<std::uint8_t> bytes(data + 3, data + size);
+  if (data[2] % 4 != 0) {
+    bytes = end.encoded(crossing, samples);
+    for (std::size_t i = 3; i + 3 <= size && !bytes.empty(); i += 3)  // place and what to change
+      bytes[(data[i] * std::size_t{256} + data[i + 1]) % bytes.size()] ^= data[i + 2];
+    if (data[2] % 4 == 3) bytes.resize(bytes.size() - std::min(bytes.size(), size % 64));
+  }
+  end.clear();
+  // A buffer of just that size, so that reading beyond it is seen.
+  const std::unique_ptr<std::uint32_t[]> buffer(new std::uint32_t[(bytes.size() + 3) / 4]);
+  auto* const place = reinterpret_cast<std::uint8_t*>(buffer.get());
+  std::copy(bytes.begin(), bytes.end(), place);
+  const bool taken = fuzz::takes([&] {
+    end.codec->decode(ExecSpace(), crossing, DeviceBytes(place, bytes.size()), bytes.size(),
+                      end.records(), end.x);
+  });
+  if (taken) return 0;
+  for (std::size_t i = 0; i < end.x.size(); ++i) fuzz::expect(end.x.data()[i] == kUntouched);
+  for (std::size_t i = 0; i < end.pool.size(); ++i) fuzz::expect(end.pool.data()[i] == 0);
+  return 0;
+}
