@@ -190,7 +190,8 @@ class Trainer {
     display_->finish();
     const std::string after = " after step " + std::to_string(steps_done);
     close(RunStatus::stopped, checkpoints_->stop_reason() + after);
-    const std::optional<std::uint64_t> complete = checkpoints_->last_complete();
+    std::optional<std::uint64_t> complete = checkpoints_->last_complete();
+    if (!complete && restart_) complete = restart_->marker.step;
     display_->line("stopped by " + checkpoints_->stop_reason() + after +
                    (complete ? "; the same command goes on from step " + std::to_string(*complete)
                              : "; there is no checkpoint to go on from"));
