@@ -198,8 +198,13 @@ void print_memory(const Settings& settings, const std::vector<RankMemory>& ranks
     row(kMemoryUseNames[use], cells([what](const RankMemory& r) { return r.ledger.bytes(what); }));
   }
   row("program and data", cells([](const RankMemory& r) { return r.process; }));
-  row("loading or saving",
-      cells([](const RankMemory& r) { return r.host_peak() - r.process - r.ledger.host_bytes(); }));
+  row("loading or saving", cells([](const RankMemory& r) {
+        RankMemory without = r;
+        without.checkpoint = 0;
+        return without.host_peak() - r.process - r.ledger.host_bytes();
+      }));
+  if (ranks.front().checkpoint > 0)
+    row("checkpoint", cells([](const RankMemory& r) { return r.checkpoint; }));
   row("peak", cells([](const RankMemory& r) { return r.host_peak(); }));
   if (ranks.front().device_peak() > 0)
     row("peak on the device", cells([](const RankMemory& r) { return r.device_peak(); }));

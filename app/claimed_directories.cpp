@@ -2,6 +2,8 @@
 #include "app/claimed_directories.hpp"
 
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "comm/transport/collectives.hpp"
 #include "core/files/replacement.hpp"
@@ -24,6 +26,7 @@ ClaimedDirectories::ClaimedDirectories(const Settings& settings, const ProcessGr
   broadcast(progress, grid.world(), run_id, 0);
   if (grid.rank() == 0) claim(settings.output.directory, run_id, true);
   barrier(progress, grid.world());
+  claim_checkpoints(settings, grid, progress, run_id);
   if (!has_memories(settings)) return;
   // In turns: of the ranks that share a directory the first holds its lock, and none writes there
   // before the leftovers are gone.
@@ -34,14 +37,32 @@ ClaimedDirectories::ClaimedDirectories(const Settings& settings, const ProcessGr
   }
 }
 
-void ClaimedDirectories::claim(const std::string& directory, const std::string& run_id,
-                               bool speak) {
+void ClaimedDirectories::claim_checkpoints(const Settings& settings, const ProcessGrid& grid,
+                                           ProgressThread& progress, const std::string& run_id) {
+  const std::string directory = checkpoint_directory(settings);
+  std::error_code error;
+  const bool is_there = std::filesystem::is_directory(directory, error);
+  const std::uint64_t wanted = writes_checkpoints(settings) || is_there ? 1 : 0;
+  if (all_reduce(progress, grid.world(), wanted, Reduction::max) == 0) return;
+  for (int rank = 0; rank < progress.size(); ++rank) {
+    if (grid.rank() == rank) {
+      const DirectoryLock& lock = claim(directory, run_id, rank == 0);
+      // Without locks the disk is taken for one that all ranks share.
+      keeps_checkpoints_ = lock.warning().empty() ? lock.is_holder() : rank == 0;
+    }
+    barrier(progress, grid.world());
+  }
+}
+
+const DirectoryLock& ClaimedDirectories::claim(const std::string& directory,
+                                               const std::string& run_id, bool speak) {
   make_directory(directory);
   locks_.push_back(std::make_unique<DirectoryLock>(directory, run_id));
   const DirectoryLock& lock = *locks_.back();
   if (lock.is_holder()) remove_leftovers(directory);
   if (speak && !lock.warning().empty())
     std::fprintf(stderr, "deltapipe: warning: %s\n", lock.warning().c_str());
+  return lock;
 }
 
 }  // namespace deltapipe

@@ -13,15 +13,22 @@
 
 namespace deltapipe {
 
-/// Makes the output directory and, for runs that spill, the ranks' cache directories, locks them
-/// against other runs while it lives, and removes what killed runs left half-written in them.
+/// Makes the output directory and, for runs that spill, the ranks' cache directories, and those of
+/// checkpoints where some are written or found, locks them against other runs while it lives, and
+/// removes what killed runs left half-written in them.
 class ClaimedDirectories {
  public:
   /// Collective. UserError: a directory cannot be made, or another run writes into it.
   ClaimedDirectories(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 
+  /// Of the ranks that share a directory for checkpoints, one looks after it.
+  bool keeps_checkpoints() const { return keeps_checkpoints_; }
+
  private:
-  void claim(const std::string& directory, const std::string& run_id, bool speak);
+  const DirectoryLock& claim(const std::string& directory, const std::string& run_id, bool speak);
+  void claim_checkpoints(const Settings& settings, const ProcessGrid& grid,
+                         ProgressThread& progress, const std::string& run_id);
+  bool keeps_checkpoints_ = false;
   std::vector<std::unique_ptr<DirectoryLock>> locks_;
 };
 

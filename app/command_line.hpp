@@ -16,6 +16,7 @@ enum ExitCode : int {
   exit_success = 0,
   exit_failure = 1,   ///< something failed while running
   exit_usage = 2,     ///< the command line or the deck is wrong
+  exit_stopped = 75,  ///< a training that was asked to stop has a checkpoint and can go on
   exit_signal = 128,  ///< and the signal that interrupted the run: 130 SIGINT, 143 SIGTERM
 };
 

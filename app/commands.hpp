@@ -11,8 +11,13 @@
 
 namespace deltapipe {
 
+enum class TrainingEnd {
+  finished,
+  stopped  ///< between two steps, as a signal or the time limit asked
+};
+
 /// Every rank calls these together; any may throw, inside agree().
-void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
+TrainingEnd run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 /// One process: prints what the deck amounts to and runs nothing. `machines` has an entry a rank

@@ -28,19 +28,23 @@ namespace deltapipe {
 
 namespace {
 
-void run_command(const CommandLine& line, const Settings& settings, const ProcessGrid& grid,
-                 ProgressThread& progress) {
+int run_command(const CommandLine& line, const Settings& settings, const ProcessGrid& grid,
+                ProgressThread& progress) {
   switch (line.command) {
     case Command::train:
-      return run_train(settings, grid, progress);
+      return run_train(settings, grid, progress) == TrainingEnd::stopped ? exit_stopped
+                                                                         : exit_success;
     case Command::evaluate:
-      return run_evaluate(settings, grid, progress);
+      run_evaluate(settings, grid, progress);
+      break;
     case Command::generate:
-      return run_generate(settings, grid, progress);
+      run_generate(settings, grid, progress);
+      break;
     case Command::check:
     case Command::tokenize:
       break;
   }
+  return exit_success;
 }
 
 /// The message as one line that also tells what to do about too little memory.
@@ -140,12 +144,14 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     note_interruptions();  // from here on somebody looks
     ProgressThread progress(grid->world(), watch_settings(settings, *grid));
     watch.stop();  // from here on the ranks watch each other
-    agree(progress,
-          [&] { with_places(places, [&] { run_command(line, settings, *grid, progress); }); });
+    int status = exit_success;
+    agree(progress, [&] {
+      with_places(places, [&] { status = run_command(line, settings, *grid, progress); });
+    });
+    return status;
   } catch (const Stopped& stopped) {
     return report(stopped, mpi, exit_failure);
   }
-  return exit_success;
 }
 
 /// What was printed is a command's result, but for a training, which leaves files.

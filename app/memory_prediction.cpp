@@ -36,6 +36,12 @@ std::vector<const BoundaryEndPlan*> ends_of(const RankPlan& plan) {
 }
 std::vector<const BoundaryEndPlan*> ends_of(RankPlan&&) = delete;  // the ends are the plan's
 
+/// Visits and records of all samples.
+std::uint64_t checkpoint_bytes_of(const BoundaryEndPlan& end) {
+  const std::uint64_t record = cache_need(end).record_bytes;
+  return record == 0 ? 0 : end.memory.samples * (record + sizeof(std::uint32_t));
+}
+
 int ranks_of(const PipelineSettings& settings) {
   return settings.stages * settings.replicas;
 }
@@ -64,7 +70,7 @@ RankPlace place_of_rank(const PipelineSettings& settings, int rank) {
 
 std::uint64_t RankMemory::host_peak() const {
   const std::uint64_t built = ledger.host(MemoryUse::weights) + ledger.host(MemoryUse::optimizer);
-  return process + std::max(built + loading, ledger.host_bytes() + saving);
+  return process + std::max(built + loading, ledger.host_bytes() + std::max(saving, checkpoint));
 }
 
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
@@ -93,7 +99,24 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
   memory.loading = loading_memory_bytes(parameters, !settings.model.path.empty());
   if (shape.training && settings.output.save_model && place.replica == 0)
     memory.saving = saving_memory_bytes();
+  memory.checkpoint = checkpoint_bytes(settings, model, shape, place);
   return memory;
+}
+
+std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& model,
+                               const PipelineShape& shape, const RankPlace& place) {
+  if (!shape.training || !writes_checkpoints(settings)) return 0;
+  const std::unique_ptr<Stage<float>> stage =
+      model.model->make_stage(stage_part(model.partition, place.stage));
+  std::uint64_t bytes = 0;
+  // Values, and two moments of what is trained.
+  for (const ParameterInfo& p : stage->parameters().info())
+    bytes += sizeof(float) * p.size * (p.frozen ? 1 : 3);
+  if (settings.checkpoint.mode == CheckpointMode::resync) return bytes;
+  const RankPlan plan = plan_rank(pipeline_options(settings), shape, *stage, place);
+  for (const BoundaryEndPlan* end : ends_of(plan)) bytes += checkpoint_bytes_of(*end);
+  if (plan.tokens) bytes += checkpoint_bytes_of(plan.tokens->rows);
+  return bytes;
 }
 
 std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayout& model,
@@ -116,6 +139,12 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
       const std::uint64_t there = size_of_file(spill_file_path(*end));
       if (bytes > there) needs[end->memory.directory] += bytes - there;
     }
+    // The one that is being written, beside those that stay.
+    const std::uint64_t checkpoint =
+        checkpoint_bytes(settings, model, shape, place_of_rank(settings.pipeline, rank));
+    if (checkpoint > 0)
+      needs[checkpoint_directory(settings)] +=
+          checkpoint * (static_cast<std::uint64_t>(settings.checkpoint.keep) + 1);
     if (rank > 0 || !settings.output.save_model) continue;
     std::uint64_t parameters = 0;
     for (int s = 0; s < settings.pipeline.stages; ++s)

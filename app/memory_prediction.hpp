@@ -20,8 +20,9 @@ struct RankMemory {
   MemoryLedger ledger;
   /// Host memory of program, libraries, tokenizer and data: resident before the stage is built.
   std::uint64_t process = 0;
-  std::uint64_t loading = 0;  ///< host, in passing: while weights are read
-  std::uint64_t saving = 0;   ///< host, in passing: while the model is saved
+  std::uint64_t loading = 0;     ///< host, in passing: while weights are read
+  std::uint64_t saving = 0;      ///< host, in passing: while the model is saved
+  std::uint64_t checkpoint = 0;  ///< host, in passing: the copy of the state that is being written
 
   /// Host memory at the peak. What nothing writes to (messages and records of samples that do not
   /// come up) is counted although it need not become resident.
@@ -37,7 +38,13 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
 std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayout& model,
                                        const PipelineShape& shape, std::uint64_t process_bytes);
 
-/// Files that a run writes: spill files of its caches and the model.
+/// Bytes of a rank's state in a checkpoint, once all samples have been visited; 0: the run writes
+/// none.
+std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& model,
+                               const PipelineShape& shape, const RankPlace& place);
+
+/// Files that a run writes: spill files of its caches, checkpoints that are kept (milestones
+/// excepted) and the model.
 struct DiskNeed {
   std::string directory;
   std::uint64_t bytes = 0;

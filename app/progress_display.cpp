@@ -71,10 +71,12 @@ RateMeter::Rate RateMeter::rate() {
   return {(last.tokens - first.tokens) / seconds, (last.bytes - first.bytes) / seconds};
 }
 
-ProgressDisplay::ProgressDisplay(std::uint64_t steps, std::uint64_t log_every, bool speak)
+ProgressDisplay::ProgressDisplay(std::uint64_t steps, std::uint64_t log_every, bool speak,
+                                 std::uint64_t first_step)
     : speak_(speak),
       bar_(speak && wants_bar()),
       steps_(steps),
+      first_step_(first_step),
       log_every_(std::max<std::uint64_t>(1, log_every)),
       start_(Clock::now()),
       meter_(kRateSeconds) {}
@@ -85,12 +87,13 @@ void ProgressDisplay::step(const Progress& progress) {
   const TimePoint now = Clock::now();
   const bool last = progress.step == steps_;
   if (bar_ ? !last && seconds_between(last_drawn_, now) < kDrawSeconds
-           : !last && progress.step % log_every_ != 0 && progress.step != 1)
+           : !last && progress.step % log_every_ != 0 && progress.step != first_step_ + 1)
     return;
   last_drawn_ = now;
   const RateMeter::Rate rate = meter_.rate();
   const double done = static_cast<double>(progress.step) / static_cast<double>(steps_);
-  const double left = seconds_between(start_, now) * (1 - done) / done;
+  const double left = seconds_between(start_, now) * static_cast<double>(steps_ - progress.step) /
+                      static_cast<double>(progress.step - first_step_);
   char text[256];
   std::snprintf(
       text, sizeof text,

@@ -46,7 +46,9 @@ class RateMeter {
 /// an MPI launcher, so the environment may say it: DELTAPIPE_PROGRESS=bar or lines.
 class ProgressDisplay {
  public:
-  ProgressDisplay(std::uint64_t steps, std::uint64_t log_every, bool speak);
+  /// `first_step`: steps that were done before.
+  ProgressDisplay(std::uint64_t steps, std::uint64_t log_every, bool speak,
+                  std::uint64_t first_step = 0);
   void step(const Progress& progress);
   /// A line of its own, above the bar.
   void line(const std::string& text);
@@ -56,7 +58,7 @@ class ProgressDisplay {
   bool speak_;
   bool bar_;
   bool bar_shown_ = false;
-  std::uint64_t steps_;
+  std::uint64_t steps_, first_step_;
   std::uint64_t log_every_;
   TimePoint start_;
   TimePoint last_drawn_{};

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/checkpoints.hpp"
 #include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
@@ -15,6 +16,7 @@
 #include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
+#include "app/restart.hpp"
 #include "app/save_model.hpp"
 #include "app/session.hpp"
 #include "app/spill_check.hpp"
@@ -29,6 +31,7 @@
 #include "core/base/interruption.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/version.hpp"
+#include "core/files/directory_lock.hpp"
 #include "core/files/run_file.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
@@ -91,9 +94,9 @@ class Trainer {
   Trainer(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress)
       : settings_(settings), grid_(grid), progress_(progress) {}
 
-  void run() {
+  TrainingEnd run() {
     try {
-      train();
+      return train();
     } catch (const Interrupted& interrupted) {
       end_interrupted(interrupted.signal());
       throw;
@@ -110,18 +113,18 @@ class Trainer {
   }
 
  private:
-  void train() {
+  TrainingEnd train() {
     set_up();
-    const std::uint64_t evaluate_every = settings_.training.evaluate_every > 0
-                                             ? settings_.training.evaluate_every
-                                             : planner_->steps_per_epoch();
     progress_.take_collective_bytes();  // of the set-up
     progress_.account().resume(Clock::now());
-    for (std::uint64_t step = 0; step < steps_; ++step) {
+    if (evaluation_is_missing()) evaluate_now(totals_.steps);
+    for (std::uint64_t step = totals_.steps; step < steps_; ++step) {
       progress_.check();
       train_step(step);
-      if ((step + 1) % evaluate_every == 0 && step + 1 < steps_) evaluate_now(step + 1);
+      if (checkpoints_ && checkpoint_after(step + 1)) return stop_after(step + 1);
+      if (evaluates_after(step + 1) && step + 1 < steps_) evaluate_now(step + 1);
     }
+    if (checkpoints_) end_checkpoints();
     evaluate_now(steps_);
     progress_.account().suspend(Clock::now());
     totals_.seconds += progress_.account().open_seconds(Clock::now());
@@ -140,7 +143,59 @@ class Trainer {
       run_file_->write_memory(memory_);
       run_file_->close();
     }
+    if (checkpoints_) {
+      barrier(progress_, grid_.world());  // the run file says that the run is finished
+      checkpoints_->remove_all_but_milestones();
+    }
     report();
+    return TrainingEnd::finished;
+  }
+
+  bool evaluates_after(std::uint64_t steps_done) const {
+    const std::uint64_t every = settings_.training.evaluate_every;
+    return steps_done % (every > 0 ? every : planner_->steps_per_epoch()) == 0;
+  }
+
+  /// A checkpoint is written before the evaluation after the same step.
+  bool evaluation_is_missing() const {
+    return totals_.steps > 0 && totals_.steps < steps_ && evaluates_after(totals_.steps) &&
+           totals_.evaluated != totals_.steps;
+  }
+
+  /// True: the run is to stop here.
+  bool checkpoint_after(std::uint64_t steps_done) {
+    RunFile* const run_file = run_file_ ? &*run_file_ : nullptr;
+    const bool stops = !checkpoints_->stop_reason().empty();
+    if (stops || checkpoints_->is_due(steps_done)) {
+      std::vector<StatePart> parts = training_state(*pipeline_, *optimizer_, totals_);
+      if (settings_.checkpoint.mode == CheckpointMode::resync)
+        parts = without_memories(std::move(parts));
+      checkpoints_->begin(steps_done, parts, run_file);
+    } else {
+      checkpoints_->advance(run_file);
+    }
+    if (stops) checkpoints_->finish(run_file);
+    progress_.take_collective_bytes();  // of the checkpoint
+    return stops;
+  }
+
+  void end_checkpoints() {
+    checkpoints_->finish(run_file_ ? &*run_file_ : nullptr);
+    checkpoints_->end_training();
+    progress_.take_collective_bytes();
+  }
+
+  TrainingEnd stop_after(std::uint64_t steps_done) {
+    progress_.account().suspend(Clock::now());
+    display_->finish();
+    const std::string after = " after step " + std::to_string(steps_done);
+    close(RunStatus::stopped, checkpoints_->stop_reason() + after);
+    std::optional<std::uint64_t> complete = checkpoints_->last_complete();
+    if (!complete && restart_) complete = restart_->marker.step;
+    display_->line("stopped by " + checkpoints_->stop_reason() + after +
+                   (complete ? "; the same command goes on from step " + std::to_string(*complete)
+                             : "; there is no checkpoint to go on from"));
+    return TrainingEnd::stopped;
   }
 
   std::string model_directory() const { return settings_.output.directory + "/model"; }
@@ -174,6 +229,8 @@ class Trainer {
 
   void set_up() {
     claimed_.emplace(settings_, grid_, progress_);
+    restart_ = find_restart(settings_, grid_, progress_);
+    if (restart_) check_deck_of_restart(settings_, restart_->marker);
     if (grid_.rank() == 0) {
       if (settings_.output.save_model) check_model_directory(model_directory());
       std::printf("reading model and data\n");
@@ -188,6 +245,9 @@ class Trainer {
     }
     data_ = load_data(settings_.data, plan_->vocabulary(), plan_->tokens);
     compare_inputs(progress_, *plan_, &data_);
+    if (restart_)
+      check_data_of_restart(restart_->marker, data_.train.fingerprint(),
+                            data_.validation.fingerprint());
     const PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
     check_resources(shape);
     stage_ = make_stage(settings_, *plan_, grid_, true);
@@ -197,6 +257,8 @@ class Trainer {
       validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_));
     steps_ = total_steps(settings_.training.steps, settings_.training.epochs,
                          planner_->steps_per_epoch());
+    check_steps_of_restart();
+    name_run();
     if (grid_.rank() == 0) {
       print_warnings(warnings_of_steps(settings_.output, steps_));
       open_run_file();
@@ -207,11 +269,52 @@ class Trainer {
     pipeline_ =
         std::make_unique<Pipeline>(pipeline_options(settings_), shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
+    if (restart_)
+      read_restart(*restart_, settings_, plan_->partition,
+                   place_of_rank(settings_.pipeline, grid_.rank()),
+                   training_state(*pipeline_, *optimizer_, totals_), totals_);
+    announced_ = totals_.steps;
     replica_check_.emplace(stage_->parameters(), grid_, progress_);
-    if (settings_.pipeline.verify_replicas > 0) replica_check_->compare(pipeline_->exec(), 0);
+    if (settings_.pipeline.verify_replicas > 0)
+      replica_check_->compare(pipeline_->exec(), totals_.steps);
     find_global_tensors();
-    display_.emplace(steps_, settings_.output.log_every, grid_.rank() == 0);
+    display_.emplace(steps_, settings_.output.log_every, grid_.rank() == 0, totals_.steps);
     display_->line(description());
+    if (writes_checkpoints(settings_))
+      checkpoints_.emplace(settings_.checkpoint, checkpoint_directory(settings_), grid_, progress_,
+                           marker(), claimed_->keeps_checkpoints(), start_);
+  }
+
+  void check_steps_of_restart() const {
+    if (!restart_ || restart_->marker.step <= steps_) return;
+    throw UserError({.what = "the checkpoint of step " + std::to_string(restart_->marker.step) +
+                             " is beyond the end of the run",
+                     .value = std::to_string(steps_) + " steps",
+                     .remedy = "train for more steps, or start anew with checkpoint.resume = "
+                               "\"never\" or another output.directory",
+                     .keys = {"training.steps", "training.epochs"}});
+  }
+
+  /// All starts of a run have the same name.
+  void name_run() {
+    run_id_ = restart_ ? restart_->marker.run_id : new_run_id();
+    broadcast(progress_, grid_.world(), run_id_, 0);
+  }
+
+  /// What all checkpoints of this start have in common.
+  CheckpointMarker marker() const {
+    CheckpointMarker marker;
+    marker.run_id = run_id_;
+    marker.with_memories = settings_.checkpoint.mode == CheckpointMode::exact;
+    marker.stages = grid_.stages();
+    marker.replicas = grid_.replicas();
+    marker.partition = plan_->partition;
+    marker.deltapipe_version = std::string(version());
+    marker.source_revision = std::string(revision());
+    marker.deck = effective_deck(settings_);
+    marker.train_fingerprint = data_.train.fingerprint();
+    marker.validation_fingerprint = data_.validation.fingerprint();
+    return marker;
   }
 
   /// Nobody starts what does not fit.
@@ -243,13 +346,22 @@ class Trainer {
 
   void open_run_file() {
     const std::string path = settings_.output.directory + "/run.h5";
+    const auto warn = [](const std::string& message) {
+      std::fprintf(stderr, "\ndeltapipe: warning: %s\n", message.c_str());
+    };
+    RunAttributes attributes = run_attributes(settings_, *plan_);
+    attributes.run_id = run_id_;
+    if (restart_) {
+      const std::string history = restart_->checkpoint + "/" + kRunFileCopy;
+      run_file_.emplace(path, attributes, RunFileContinuation{restart_->marker.step, history, path},
+                        warn);
+      return;
+    }
     if (!settings_.output.overwrite && file_exists(path))
       throw UserError({.what = path + " exists and output.overwrite is false",
                        .remedy = "choose another output.directory or set output.overwrite = true",
                        .keys = {"output.overwrite"}});
-    run_file_.emplace(path, run_attributes(settings_, *plan_), [](const std::string& message) {
-      std::fprintf(stderr, "\ndeltapipe: warning: %s\n", message.c_str());
-    });
+    run_file_.emplace(path, attributes, warn);
   }
 
   static bool file_exists(const std::string& path) {
@@ -267,6 +379,8 @@ class Trainer {
             std::to_string(data_.validation.size()) + " validation samples of " +
             std::to_string(plan_->tokens) + " tokens; " + std::to_string(steps_) + " steps, " +
             std::to_string(planner_->steps_per_epoch()) + " per epoch";
+    if (restart_)
+      text += "\ngoing on from the checkpoint of step " + std::to_string(restart_->marker.step);
     return text;
   }
 
@@ -379,6 +493,8 @@ class Trainer {
     pipeline_->take_measurements(measured);
     totals_.seconds += measured.stage(grid_.stage(), StageValue::wall);
     values.insert(values.end(), measured.values().begin(), measured.values().end());
+    if (checkpoints_)
+      for (const double note : checkpoints_->notes()) values.push_back(note);
     sum_over_ranks(values);
 
     double squares = 0;
@@ -387,9 +503,11 @@ class Trainer {
     for (int r = 0; r < grid_.replicas(); ++r) loss += values[tensors_ + r];
     record.gradient_norm = std::sqrt(squares);
     record.loss = loss / static_cast<double>(plan.predicted_tokens);
-    std::copy(values.begin() + tensors_ + grid_.replicas(), values.end(),
-              measured.values().begin());
+    const auto first = values.begin() + static_cast<std::ptrdiff_t>(tensors_) + grid_.replicas();
+    const auto end = first + static_cast<std::ptrdiff_t>(measured.values().size());
+    std::copy(first, end, measured.values().begin());
     measured.fill(record);
+    if (checkpoints_) checkpoints_->hear({end, values.end()});
   }
 
   void finish(const StepRecord& record) {
@@ -426,6 +544,7 @@ class Trainer {
     if (run_file_)
       run_file_->append(
           EvaluationRecord{step, epoch, seconds, result.tokens, result.plain, result.codec});
+    totals_.evaluated = step;
     last_evaluation_ = std::move(result);
   }
 
@@ -492,6 +611,16 @@ class Trainer {
     }
   }
 
+  void report_checkpoints() const {
+    if (!checkpoints_ || checkpoints_->totals().count == 0) return;
+    const Checkpoints::Totals& totals = checkpoints_->totals();
+    std::printf(
+        "%-28s %llu of %sB each, for which training waited %.2f s\n", "checkpoints",
+        static_cast<unsigned long long>(totals.count),
+        with_prefix(static_cast<double>(totals.bytes) / static_cast<double>(totals.count)).c_str(),
+        totals.blocked_seconds);
+  }
+
   void report() {
     if (grid_.rank() != 0) return;
     std::printf("\n%-28s %llu, %.2f s each\n", "steps", static_cast<unsigned long long>(steps_),
@@ -514,6 +643,7 @@ class Trainer {
     for (const RankMemoryRecord& rank : memory_)
       std::printf(" %sB", with_prefix(static_cast<double>(rank.peak)).c_str());
     std::printf("\n");
+    report_checkpoints();
     std::printf("%-28s %s/run.h5\n", "run file", settings_.output.directory.c_str());
     if (settings_.output.save_model)
       std::printf("%-28s %s/model\n", "model", settings_.output.directory.c_str());
@@ -524,7 +654,10 @@ class Trainer {
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   RankMemory predicted_;
+  TimePoint start_ = Clock::now();
   std::optional<ClaimedDirectories> claimed_;
+  std::optional<Restart> restart_;
+  std::string run_id_;
   /// Outlives the pipeline, whose spill files go first: a failed run's last rows find their room.
   std::optional<RunFile> run_file_;
   std::optional<ModelPlan> plan_;
@@ -535,6 +668,7 @@ class Trainer {
   std::optional<Optimizer<float>> optimizer_;
   std::optional<ReplicaCheck> replica_check_;
   std::optional<ProgressDisplay> display_;
+  std::optional<Checkpoints> checkpoints_;
   std::size_t tensors_ = 0, tensors_before_ = 0;
   std::uint64_t steps_ = 0, announced_ = 0;
   RunTotals totals_;
@@ -544,8 +678,8 @@ class Trainer {
 
 }  // namespace
 
-void run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
-  Trainer(settings, grid, progress).run();
+TrainingEnd run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
+  return Trainer(settings, grid, progress).run();
 }
 
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {

@@ -18,6 +18,7 @@ StatePart RunTotals::state() {
     write_scalar(writer, "seed", seed);
     write_scalar(writer, "data_fingerprint", data_fingerprint);
     write_scalar(writer, "steps", steps);
+    write_scalar(writer, "evaluated", evaluated);
     write_scalar(writer, "bytes", bytes);
     write_scalar(writer, "evaluation_bytes_plain", evaluation_bytes[0]);
     write_scalar(writer, "evaluation_bytes_codec", evaluation_bytes[1]);
@@ -32,6 +33,7 @@ StatePart RunTotals::state() {
     expect_scalar(reader, "seed", seed);
     expect_scalar(reader, "data_fingerprint", data_fingerprint);
     steps = read_scalar<std::uint64_t>(reader, "steps");
+    evaluated = read_scalar<std::uint64_t>(reader, "evaluated");
     bytes = read_scalar<std::uint64_t>(reader, "bytes");
     evaluation_bytes[0] = read_scalar<std::uint64_t>(reader, "evaluation_bytes_plain");
     evaluation_bytes[1] = read_scalar<std::uint64_t>(reader, "evaluation_bytes_codec");

@@ -18,6 +18,7 @@ struct RunTotals {
   std::uint64_t seed = 0;
   std::uint64_t data_fingerprint = 0;  ///< of the training set
   std::uint64_t steps = 0;             ///< done: the optimizer's step count, too
+  std::uint64_t evaluated = 0;         ///< the step of the last evaluation
   std::uint64_t bytes = 0;             ///< on the wire
   /// On the wire in evaluations, by EvaluationMode.
   std::array<std::uint64_t, 2> evaluation_bytes{};

@@ -41,6 +41,14 @@ def draw_loss(axes, run, x, color, label):
                   markeredgecolor=color, zorder=3)
 
 
+def draw_restarts(axes, run, x, color):
+    """A thin line where the run went on from a checkpoint; nothing for one before the first step."""
+    for step in run.restarts:
+        row = np.searchsorted(run.steps["step"], step, side="right") - 1
+        if row >= 0:
+            axes.axvline(run.steps[x][row], color=color, linewidth=0.6, alpha=0.6, zorder=0)
+
+
 def draw_bytes(axes, runs, colors, names, x):
     totals = [np.cumsum(run.step_bytes) for run in runs]
     largest = max((total[-1] for total in totals if len(total)), default=0)
@@ -98,6 +106,8 @@ def plot(runs, output, x):
     for run, color, name in zip(runs, colors, names):
         draw_loss(by_step, run, x, color, name)
         draw_loss(by_time, run, "seconds", color, name)
+        draw_restarts(by_step, run, x, color)
+        draw_restarts(by_time, run, "seconds", color)
     draw_bytes(wire, runs, colors, names, x)
     draw_errors(errors, runs, colors, names, x)
     draw_times(times, runs, names)
@@ -112,6 +122,8 @@ def plot(runs, output, x):
                                (wire, x, "Bytes on the wire"), (errors, x, "Error of the codecs")):
         axes.set_xlabel(label)
         axes.set_title(title)
+    if any(len(run.restarts) for run in runs):
+        by_step.plot([], [], color="grey", linewidth=0.6, label="restart")
     by_step.set_ylabel("loss [nat per token]")
     by_step.legend(frameon=False)
     figure.savefig(output, dpi=150)

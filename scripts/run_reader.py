@@ -86,6 +86,8 @@ class Run:
                                                  "samples", "forward_bytes", "backward_bytes"))
         self.evaluations = self._table(file, "evaluations", ("step", "epoch", "seconds", "loss",
                                                              "perplexity"))
+        # Steps of the checkpoints that later starts of the run went on from.
+        self.restarts = file["restarts/step"][()] if "restarts" in file else np.empty(0, np.uint64)
         if version >= 2:
             missing = [name for name in ("wall_seconds", "wire_seconds", "wire_hidden_seconds",
                                          *(name for name, _ in TIME_PARTS))

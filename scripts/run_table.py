@@ -95,6 +95,9 @@ def print_summary(run):
     print(f"layout       {attributes.get('stages', '?')} stages x "
           f"{attributes.get('replicas', '?')} replicas, blocks {partition}")
     print(f"steps        {run.length}")
+    if len(run.restarts):
+        print(f"restarts     {len(run.restarts)}, after steps "
+              f"{' '.join(str(step) for step in run.restarts)}")
     if run.length == 0:
         return
     print(f"final loss   {run.final_loss:.4f}")

@@ -119,6 +119,10 @@ class Assign {
     *size.value = static_cast<std::uint64_t>(bytes);
   }
 
+  void operator()(const Duration& duration) const {
+    *duration.value = quantity(node_, long_duration_units(), 0, duration.high);
+  }
+
   void operator()(const QuantityList& list) const {
     std::vector<double> values;
     for_each_element([&](const toml::node& element) {

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t any_count = std::numeric_limits<std::int64_t>::max();
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
-const std::array<Section, 16> section_table = {{
+const std::array<Section, 17> section_table = {{
     {"model", "Where the weights come from."},
     {"model.new", "Shape of a new GPT-2; used when model.path is empty."},
     {"tokenizer", "How text becomes tokens."},
@@ -35,6 +35,9 @@ const std::array<Section, 16> section_table = {{
     {"network.forward", "Emulated links in the forward direction only; goes before [network]."},
     {"network.backward", "Emulated links in the backward direction only; goes before [network]."},
     {"output", "Where results go."},
+    {"checkpoint",
+     "When a run writes all that a restart needs, and whether it starts from that. Without "
+     "every_steps, every, milestone_every and time_limit it writes none."},
     {"generate", "Settings of `deltapipe generate`."},
 }};
 
@@ -412,6 +415,31 @@ void add_output(std::vector<Key>& keys, OutputSettings& o) {
       "step whose time line is written to trace.json (Chrome trace format); 0: none");
 }
 
+void add_checkpoint(std::vector<Key>& keys, CheckpointSettings& c) {
+  constexpr double kLongest = 365.0 * 86400;
+  SectionKeys add(keys, "checkpoint");
+  add("every_steps", Integer{&c.every_steps, 0, any_count},
+      "steps between checkpoints; 0: none by steps");
+  add("every", Duration{&c.every_seconds, kLongest}, "time between checkpoints; 0: none by time");
+  add("keep", Integer{&c.keep, 1, 1000},
+      "how many of the newest checkpoints stay; all but milestones go when the run is finished");
+  add("milestone_every", Integer{&c.milestone_every, 0, any_count},
+      "steps between checkpoints that stay, also after the run; 0: none");
+  add("directory", Text{&c.directory},
+      "for checkpoints; a disk of each machine will do if a restart has the same machines; empty: "
+      "checkpoints/ in the output directory");
+  add("mode",
+      choice(c.mode, {{"exact", CheckpointMode::exact}, {"resync", CheckpointMode::resync}}),
+      "exact: with what the boundaries remember of samples, a restart goes on with the same bits; "
+      "resync: without, the next visit of every sample is a first one");
+  add("resume", choice(c.resume, {{"auto", Resume::automatic}, {"never", Resume::never}}),
+      "auto: a run that finds checkpoints of its output directory's unfinished run goes on from "
+      "the newest complete one; never: it starts anew");
+  add("time_limit", Duration{&c.time_limit_seconds, kLongest},
+      "time from its start after which a run stops with a checkpoint, which is written before the "
+      "limit; 0: no limit");
+}
+
 void add_generate(std::vector<Key>& keys, GenerateSettings& g) {
   SectionKeys add(keys, "generate");
   add("prompts", TextList{&g.prompts}, "texts to continue");
@@ -462,6 +490,10 @@ struct Allowed {
   std::string operator()(const Size&) const {
     return "bytes, or a string with a unit: " + unit_names(size_units());
   }
+  std::string operator()(const Duration& duration) const {
+    return "seconds, or a string with a unit: " + unit_names(long_duration_units()) + ", at most " +
+           format_quantity(duration.high, long_duration_units());
+  }
   std::string operator()(const QuantityList& list) const {
     const std::string base = list.units.data() == bandwidth_units().data() ? "bit/s" : "seconds";
     return base + ", or a string with a unit: " + unit_names(list.units) + ", at most " +
@@ -507,6 +539,7 @@ std::vector<Key> keys_of(Draft& draft) {
   add_links(keys, draft.forward, "network.forward");
   add_links(keys, draft.backward, "network.backward");
   add_output(keys, s.output);
+  add_checkpoint(keys, s.checkpoint);
   add_generate(keys, s.generate);
   return keys;
 }

@@ -65,6 +65,11 @@ struct Choice {
 struct Size {
   std::uint64_t* value;
 };
+/// 0 <= value <= high, in seconds.
+struct Duration {
+  double* value;
+  double high;
+};
 /// Each 0 or low <= value <= high.
 struct QuantityList {
   std::vector<double>* value;
@@ -75,7 +80,9 @@ struct QuantityList {
 struct Key {
   std::string section;  ///< "training.optimizer"
   std::string name;     ///< "learning_rate"
-  std::variant<Flag, Integer, IntegerList, Real, Text, TextList, Choice, Size, QuantityList> target;
+  std::variant<Flag, Integer, IntegerList, Real, Text, TextList, Choice, Size, Duration,
+               QuantityList>
+      target;
   std::string meaning;  ///< one line, unit included
 
   std::string full_name() const { return section + "." + name; }

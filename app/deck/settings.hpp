@@ -49,6 +49,12 @@ struct TrainingSettings {
   bool operator==(const TrainingSettings&) const = default;
 };
 
+enum class CheckpointMode {
+  exact,  ///< with the boundaries' memories: a restart goes on with the same bits
+  resync  ///< without: every sample's next visit is a first one
+};
+enum class Resume { automatic, never };
+
 /// [output]
 struct OutputSettings {
   std::string directory = "runs/run";  ///< made if missing; holds run.h5, model/, cache files
@@ -59,6 +65,20 @@ struct OutputSettings {
   std::uint64_t trace_step = 0;  ///< this step's Chrome trace goes to trace.json; 0: none
 
   bool operator==(const OutputSettings&) const = default;
+};
+
+/// [checkpoint]: when a run writes what a restart needs, and whether it starts from that.
+struct CheckpointSettings {
+  std::uint64_t every_steps = 0;      ///< 0: not by steps
+  double every_seconds = 0;           ///< 0: not by time
+  int keep = 2;                       ///< of the newest
+  std::uint64_t milestone_every = 0;  ///< steps between those that stay; 0: none
+  std::string directory;              ///< empty: OUTPUT/checkpoints
+  CheckpointMode mode = CheckpointMode::exact;
+  Resume resume = Resume::automatic;
+  double time_limit_seconds = 0;  ///< of this start of the run; 0: none
+
+  bool operator==(const CheckpointSettings&) const = default;
 };
 
 /// [generate]
@@ -84,6 +104,7 @@ struct Settings {
   CacheSettings cache;
   NetworkSettings network;
   OutputSettings output;
+  CheckpointSettings checkpoint;
   GenerateSettings generate;
 
   bool operator==(const Settings&) const = default;
@@ -92,6 +113,18 @@ struct Settings {
 /// Where a run puts spill files.
 inline const std::string& cache_directory(const Settings& settings) {
   return settings.cache.directory.empty() ? settings.output.directory : settings.cache.directory;
+}
+
+/// Where a run puts checkpoints.
+inline std::string checkpoint_directory(const Settings& settings) {
+  return settings.checkpoint.directory.empty() ? settings.output.directory + "/checkpoints"
+                                               : settings.checkpoint.directory;
+}
+/// The run writes checkpoints, and signals ask it for one.
+inline bool writes_checkpoints(const Settings& settings) {
+  const CheckpointSettings& c = settings.checkpoint;
+  return c.every_steps > 0 || c.every_seconds > 0 || c.milestone_every > 0 ||
+         c.time_limit_seconds > 0;
 }
 
 /// What the deck says of the pipeline; cache.directory is where spill files go.

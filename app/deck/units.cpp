@@ -28,6 +28,9 @@ constexpr std::array bandwidths = {Unit{"Tbit/s", 1e12, 1}, Unit{"Gbit/s", 1e9, 
 constexpr std::array durations = {Unit{"s", 1, 1}, Unit{"ms", 1, 1e3}, Unit{"us", 1, 1e6},
                                   Unit{"ns", 1, 1e9}};
 
+constexpr std::array long_durations = {Unit{"d", 86400, 1}, Unit{"h", 3600, 1}, Unit{"min", 60, 1},
+                                       Unit{"s", 1, 1}};
+
 double in_base(double number, const Unit& unit) {
   return unit.divisor > 1 ? number / unit.divisor : number * unit.multiplier;
 }
@@ -51,6 +54,10 @@ std::span<const Unit> bandwidth_units() {
 }
 std::span<const Unit> duration_units() {
   return durations;
+}
+
+std::span<const Unit> long_duration_units() {
+  return long_durations;
 }
 
 std::string format_number(double value) {

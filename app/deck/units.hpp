@@ -17,9 +17,10 @@ struct Unit {
   double divisor;
 };
 
-std::span<const Unit> size_units();       ///< base: byte
-std::span<const Unit> bandwidth_units();  ///< base: bit/s
-std::span<const Unit> duration_units();   ///< base: second
+std::span<const Unit> size_units();           ///< base: byte
+std::span<const Unit> bandwidth_units();      ///< base: bit/s
+std::span<const Unit> duration_units();       ///< base: second
+std::span<const Unit> long_duration_units();  ///< base: second; up to days
 
 /// The shortest text that reads back to the same finite double.
 std::string format_number(double value);

@@ -8,11 +8,13 @@ namespace deltapipe {
 
 namespace {
 
-std::atomic<int> noted{0};
+std::atomic<int> first{0}, last{0};  // last: of those after the first
+std::atomic<bool> orderly{false};
 static_assert(std::atomic<int>::is_always_lock_free, "set in a signal handler");
 
 void note(int signal) {
-  noted.store(signal);
+  int none = 0;
+  if (!first.compare_exchange_strong(none, signal)) last.store(signal);
 }
 
 }  // namespace
@@ -22,17 +24,31 @@ void note_interruptions() {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
 int noted_signal() noexcept {
-  return noted.load();
+  const int later = last.load();
+  return later != 0 || orderly.load() ? later : first.load();
+}
+
+OrderlyStop::OrderlyStop() {
+  orderly.store(true);
+}
+
+OrderlyStop::~OrderlyStop() {
+  orderly.store(false);
+}
+
+int OrderlyStop::signal() const noexcept {
+  return first.load();
 }
 
 std::string name_of_signal(int signal) {
   if (signal == SIGINT) return "SIGINT";
   if (signal == SIGTERM) return "SIGTERM";
+  if (signal == SIGUSR1) return "SIGUSR1";
   return "signal " + std::to_string(signal);
 }
 

@@ -93,6 +93,8 @@ class StateReader {
   void take(void* elements, std::uint64_t bytes);
 
   virtual std::vector<std::string> part_names() = 0;
+  /// Of the part at hand, those that were not read.
+  std::vector<std::string> items_left() const { return {not_read_.begin(), not_read_.end()}; }
 
   /// UserError about an item of the part at hand.
   [[noreturn]] void refuse(const std::string& item, const std::string& wrong,

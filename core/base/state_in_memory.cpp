@@ -8,6 +8,13 @@
 
 namespace deltapipe {
 
+std::uint64_t StateContent::bytes() const {
+  std::uint64_t sum = 0;
+  for (const Part& part : parts)
+    for (const Item& item : part.items) sum += item.bytes.size();
+  return sum;
+}
+
 void MemoryStateWriter::open_item(const StateItem& item) {
   StateContent::Item& added = content_.parts.back().items.emplace_back();
   added.item = item;
@@ -62,6 +69,17 @@ StateContent state_in_memory(std::span<const StatePart> parts) {
   MemoryStateWriter writer;
   write_state(parts, writer);
   return writer.content();
+}
+
+void write_state(const StateContent& content, StateWriter& writer) {
+  for (const StateContent::Part& part : content.parts) {
+    writer.begin_part(part.name);
+    for (const StateContent::Item& item : part.items) {
+      writer.begin_item(item.item);
+      writer.append(item.bytes.data(), item.bytes.size());
+    }
+    writer.end_part();
+  }
 }
 
 }  // namespace deltapipe

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct StateContent {
   };
   std::vector<Part> parts;
   bool operator==(const StateContent&) const = default;
+
+  std::uint64_t bytes() const;  ///< of all items
 };
 
 class MemoryStateWriter final : public StateWriter {
@@ -66,5 +69,7 @@ class MemoryStateReader final : public StateReader {
 };
 
 StateContent state_in_memory(std::span<const StatePart> parts);
+/// The whole content, part by part.
+void write_state(const StateContent& content, StateWriter& writer);
 
 }  // namespace deltapipe

@@ -2,11 +2,13 @@
 #include "core/files/run_file.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <limits>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -58,6 +60,8 @@ const char* name_of(RunStatus status) {
       return "failed";
     case RunStatus::interrupted:
       return "interrupted";
+    case RunStatus::stopped:
+      return "stopped";
   }
   throw InternalError("unknown run status");
 }
@@ -77,48 +81,84 @@ struct ColumnText {
   const char* description;
 };
 
+/// Entries of a row, and the columns of its dataset: more after a restart on a smaller layout.
+struct Width {
+  std::size_t entries = 1;
+  std::size_t columns = 1;
+};
+
 /// One dataset of a table, [rows] or [rows, width], and the rows that are not in it yet.
 template <typename T>
 class Column {
  public:
-  Column(hdf5::Group& group, const ColumnText& text) : Column(group, text, {0}, {chunk_rows}, 1) {}
-  Column(hdf5::Group& group, const ColumnText& text, std::size_t width)
-      : Column(group, text, {0, width}, {chunk_rows, std::max<std::size_t>(width, 1)}, width) {}
+  Column(hdf5::Group& group, const ColumnText& text)
+      : Column(group, text, {0}, {chunk_rows}, {1, 1}, T{}) {}
+  /// `padding`: of entries that a row lacks.
+  Column(hdf5::Group& group, const ColumnText& text, const Width& width, T padding = T{})
+      : Column(group, text, {0, width.columns},
+               {chunk_rows, std::max<std::size_t>(width.columns, 1)}, width, padding) {}
 
   void add(T value) {
-    DELTAPIPE_ASSERT(width_ == 1, name_);
+    DELTAPIPE_ASSERT(width_.columns == 1, name_);
     rows_.push_back(value);
   }
   void add(const std::vector<T>& values) {
-    DELTAPIPE_ASSERT(values.size() == width_, name_ + " has " + std::to_string(values.size()) +
-                                                  " entries, not " + std::to_string(width_));
-    rows_.insert(rows_.end(), values.begin(), values.end());
+    DELTAPIPE_ASSERT(values.size() == width_.entries,
+                     name_ + " has " + std::to_string(values.size()) + " entries, not " +
+                         std::to_string(width_.entries));
+    add_padded(values);
   }
   void store(std::uint64_t rows) {
-    if (width_ == 0) return dataset_.resize(dataset_.rows() + rows);
-    DELTAPIPE_ASSERT(rows_.size() == rows * width_, name_);
+    if (width_.columns == 0) return dataset_.resize(dataset_.rows() + rows);
+    DELTAPIPE_ASSERT(rows_.size() == rows * width_.columns, name_);
     dataset_.append(std::span<const T>(rows_));
     rows_.clear();
+  }
+  /// Adds the first rows of another file's column.
+  void load(const hdf5::Group& group, std::uint64_t rows) {
+    const hdf5::Dataset source = group.open_dataset(name_);
+    const std::size_t width = source.row_elements();
+    DELTAPIPE_ASSERT(width <= width_.columns && rows <= source.rows(), name_);
+    std::vector<T> values(rows * width);
+    source.read(0, std::span<T>(values));
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * width);
+      add_padded({begin, begin + static_cast<std::ptrdiff_t>(width)});
+    }
   }
 
  private:
   Column(hdf5::Group& group, const ColumnText& text, const std::vector<std::uint64_t>& shape,
-         const std::vector<std::uint64_t>& chunk, std::size_t width)
+         const std::vector<std::uint64_t>& chunk, const Width& width, T padding)
       : name_(text.name),
         width_(width),
+        padding_(padding),
         dataset_(
             group.create_dataset(text.name, hdf5::element_type_of<T>(), shape, {.chunk = chunk})) {
     dataset_.write_attribute("unit", text.unit);
     dataset_.write_attribute("description", text.description);
   }
+  void add_padded(const std::vector<T>& values) {
+    rows_.insert(rows_.end(), values.begin(), values.end());
+    rows_.insert(rows_.end(), width_.columns - values.size(), padding_);
+  }
   std::string name_;
-  std::size_t width_;
+  Width width_;
+  T padding_;
   hdf5::Dataset dataset_;
   std::vector<T> rows_;
 };
 
 using Integers = Column<std::uint64_t>;
 using Reals = Column<double>;
+
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+/// Widths of the columns per boundary and per stage.
+struct TableWidths {
+  Width boundaries;
+  Width stages;
+};
 
 /// The columns that steps and evaluations share.
 struct ProgressColumns {
@@ -133,10 +173,11 @@ struct ProgressColumns {
     epoch.add(record.epoch);
     seconds.add(record.seconds);
   }
-  void store(std::uint64_t rows) {
-    step.store(rows);
-    epoch.store(rows);
-    seconds.store(rows);
+  template <typename Use>
+  void each(const Use& use) {
+    use(step);
+    use(epoch);
+    use(seconds);
   }
 
   Integers step;
@@ -145,13 +186,13 @@ struct ProgressColumns {
 };
 
 struct DirectionColumns {
-  DirectionColumns(hdf5::Group& group, const std::string& direction, std::size_t boundaries)
+  DirectionColumns(hdf5::Group& group, const std::string& direction, const Width& boundaries)
       : bytes(group, {(direction + "_bytes").c_str(), "B", "sent on the wire, headers included"},
               boundaries),
         error(group,
               {(direction + "_error").c_str(), "1",
                "relative RMS error of the codec; NaN: not measured"},
-              boundaries),
+              boundaries, kNotMeasured),
         wire(group,
              {(direction + "_wire_seconds").c_str(), "s", "at least one message was travelling"},
              boundaries) {}
@@ -161,10 +202,11 @@ struct DirectionColumns {
     error.add(record.error);
     wire.add(record.wire_seconds);
   }
-  void store(std::uint64_t rows) {
-    bytes.store(rows);
-    error.store(rows);
-    wire.store(rows);
+  template <typename Use>
+  void each(const Use& use) {
+    use(bytes);
+    use(error);
+    use(wire);
   }
 
   Integers bytes;
@@ -175,7 +217,7 @@ struct DirectionColumns {
 /// One dataset a value, [steps, stages]; counts and bytes as integers.
 class StageColumns {
  public:
-  StageColumns(hdf5::Group& group, std::size_t stages) : stages_(stages) {
+  StageColumns(hdf5::Group& group, const Width& stages) : stages_(stages.entries) {
     for (std::size_t i = 0; i < kStageValues; ++i) {
       const StageColumn& column = kStageColumns[i];
       const ColumnText text{column.name, column.unit, column.description};
@@ -203,9 +245,10 @@ class StageColumns {
       }
     }
   }
-  void store(std::uint64_t rows) {
-    for (Reals& column : seconds_) column.store(rows);
-    for (Integers& column : counts_) column.store(rows);
+  template <typename Use>
+  void each(const Use& use) {
+    for (Reals& column : seconds_) use(column);
+    for (Integers& column : counts_) use(column);
   }
 
  private:
@@ -214,9 +257,27 @@ class StageColumns {
   std::vector<Integers> counts_;
 };
 
-class StepTable {
+/// Stores the rows that wait, and takes over those of a file.
+template <class Table>
+class TableRows {
  public:
-  StepTable(hdf5::Group group, const RunLayout& layout)
+  void store() {
+    const std::uint64_t rows = std::exchange(waiting_, 0);
+    if (rows == 0) return;
+    static_cast<Table*>(this)->each([rows](auto& column) { column.store(rows); });
+  }
+  void load(const hdf5::Group& group, std::uint64_t rows) {
+    static_cast<Table*>(this)->each([&](auto& column) { column.load(group, rows); });
+    waiting_ += rows;
+  }
+
+ protected:
+  std::uint64_t waiting_ = 0;
+};
+
+class StepTable : public TableRows<StepTable> {
+ public:
+  StepTable(hdf5::Group group, const TableWidths& widths)
       : progress_(group),
         loss_(group, {"loss", "nat", "mean training loss of the step's tokens"}),
         learning_rate_(group, {"learning_rate", "1", "learning rate of the step"}),
@@ -235,13 +296,13 @@ class StepTable {
         tied_gradient_error_(
             group, {"tied_gradient_error", "1",
                     "relative RMS error of the codec of their gradients; NaN: not measured"}),
-        forward_(group, "forward", static_cast<std::size_t>(layout.boundaries())),
-        backward_(group, "backward", static_cast<std::size_t>(layout.boundaries())),
+        forward_(group, "forward", widths.boundaries),
+        backward_(group, "backward", widths.boundaries),
         forward_predicted_(group,
                            {"forward_predicted", "1",
                             "share of the squared changes that prediction took away; NaN: none"},
-                           static_cast<std::size_t>(layout.boundaries())),
-        stages_(group, static_cast<std::size_t>(layout.stages)) {}
+                           widths.boundaries, kNotMeasured),
+        stages_(group, widths.stages) {}
 
   void add(const StepRecord& record) {
     progress_.add(record);
@@ -261,24 +322,19 @@ class StepTable {
     stages_.add(record.stages);
     ++waiting_;
   }
-  void store() {
-    const std::uint64_t rows = std::exchange(waiting_, 0);
-    if (rows == 0) return;
-    progress_.store(rows);
-    loss_.store(rows);
-    learning_rate_.store(rows);
-    gradient_norm_.store(rows);
-    tokens_.store(rows);
-    samples_.store(rows);
-    tied_row_bytes_.store(rows);
-    tied_gradient_bytes_.store(rows);
-    collective_bytes_.store(rows);
-    tied_row_error_.store(rows);
-    tied_gradient_error_.store(rows);
-    forward_.store(rows);
-    backward_.store(rows);
-    forward_predicted_.store(rows);
-    stages_.store(rows);
+  template <typename Use>
+  void each(const Use& use) {
+    progress_.each(use);
+    for (Reals* const column :
+         {&loss_, &learning_rate_, &gradient_norm_, &tied_row_error_, &tied_gradient_error_})
+      use(*column);
+    for (Integers* const column :
+         {&tokens_, &samples_, &tied_row_bytes_, &tied_gradient_bytes_, &collective_bytes_})
+      use(*column);
+    forward_.each(use);
+    backward_.each(use);
+    use(forward_predicted_);
+    stages_.each(use);
   }
 
  private:
@@ -297,13 +353,12 @@ class StepTable {
   DirectionColumns backward_;
   Reals forward_predicted_;
   StageColumns stages_;
-  std::uint64_t waiting_ = 0;
 };
 
 /// Of evaluations that sent activations in one way; `prefix` of the names.
 struct EvaluationColumns {
   EvaluationColumns(hdf5::Group& group, const std::string& prefix, const std::string& way,
-                    std::size_t boundaries)
+                    const Width& boundaries)
       : loss(group,
              {(prefix + "loss").c_str(), "nat", ("mean validation loss per token" + way).c_str()}),
         perplexity(group, {(prefix + "perplexity").c_str(), "1", ("exp(loss)" + way).c_str()}),
@@ -316,7 +371,7 @@ struct EvaluationColumns {
                     ("token rows from the last stage to the first, on the wire" + way).c_str()}),
         collective_bytes(group, {(prefix + "collective_bytes").c_str(), "B",
                                  ("small sums over all ranks" + way).c_str()}),
-        boundaries_(boundaries) {}
+        boundaries_(boundaries.entries) {}
 
   /// Null: NaN, and no bytes.
   void add(const std::optional<EvaluationFigures>& figures) {
@@ -329,12 +384,13 @@ struct EvaluationColumns {
     tied_row_bytes.add(f.tied_row_bytes);
     collective_bytes.add(f.collective_bytes);
   }
-  void store(std::uint64_t rows) {
-    loss.store(rows);
-    perplexity.store(rows);
-    forward_bytes.store(rows);
-    tied_row_bytes.store(rows);
-    collective_bytes.store(rows);
+  template <typename Use>
+  void each(const Use& use) {
+    use(loss);
+    use(perplexity);
+    use(forward_bytes);
+    use(tied_row_bytes);
+    use(collective_bytes);
   }
 
   Reals loss;
@@ -347,15 +403,14 @@ struct EvaluationColumns {
   std::size_t boundaries_;
 };
 
-class EvaluationTable {
+class EvaluationTable : public TableRows<EvaluationTable> {
  public:
-  EvaluationTable(hdf5::Group group, const RunAttributes& attributes)
+  EvaluationTable(hdf5::Group group, const TableWidths& widths, bool evaluates_codec)
       : progress_(group),
         tokens_(group, {"tokens", "1", "predicted tokens of the evaluation"}),
-        plain_(group, "", "", static_cast<std::size_t>(attributes.layout.boundaries())) {
-    if (attributes.evaluates_codec)
-      codec_.emplace(group, "codec_", ", activations through the codecs",
-                     static_cast<std::size_t>(attributes.layout.boundaries()));
+        plain_(group, "", "", widths.boundaries) {
+    if (evaluates_codec)
+      codec_.emplace(group, "codec_", ", activations through the codecs", widths.boundaries);
   }
 
   void add(const EvaluationRecord& record) {
@@ -366,13 +421,12 @@ class EvaluationTable {
     if (codec_) codec_->add(record.codec);
     ++waiting_;
   }
-  void store() {
-    const std::uint64_t rows = std::exchange(waiting_, 0);
-    if (rows == 0) return;
-    progress_.store(rows);
-    tokens_.store(rows);
-    plain_.store(rows);
-    if (codec_) codec_->store(rows);
+  template <typename Use>
+  void each(const Use& use) {
+    progress_.each(use);
+    use(tokens_);
+    plain_.each(use);
+    if (codec_) codec_->each(use);
   }
 
  private:
@@ -380,7 +434,71 @@ class EvaluationTable {
   Integers tokens_;
   EvaluationColumns plain_;
   std::optional<EvaluationColumns> codec_;
-  std::uint64_t waiting_ = 0;
+};
+
+class CheckpointTable : public TableRows<CheckpointTable> {
+ public:
+  explicit CheckpointTable(hdf5::Group group)
+      : step_(group, {"step", "1", "steps that the checkpoint has"}),
+        bytes_(group, {"bytes", "B", "of all ranks' files"}),
+        blocked_(group, {"blocked_seconds", "s", "training waited, the rank that waited longest"}),
+        seconds_(group,
+                 {"seconds", "s", "from the step's end until all ranks' states were on the disk"}) {
+  }
+  void add(const CheckpointRecord& record) {
+    step_.add(record.step);
+    bytes_.add(record.bytes);
+    blocked_.add(record.blocked_seconds);
+    seconds_.add(record.seconds);
+    ++waiting_;
+  }
+  template <typename Use>
+  void each(const Use& use) {
+    use(step_);
+    use(bytes_);
+    use(blocked_);
+    use(seconds_);
+  }
+
+ private:
+  Integers step_, bytes_;
+  Reals blocked_, seconds_;
+};
+
+/// A start of the run from a checkpoint.
+struct RestartRecord {
+  std::uint64_t step = 0;
+  double time = 0;  ///< seconds since 1970, UTC
+  std::string revision;
+};
+
+/// Of text in an attribute.
+constexpr std::size_t kLongestList = 60000;
+
+class RestartTable : public TableRows<RestartTable> {
+ public:
+  explicit RestartTable(hdf5::Group group)
+      : step_(group, {"step", "1", "step of the checkpoint that the run started from"}),
+        time_(group, {"time", "s", "of the start, since 1970 (UTC)"}),
+        group_(std::move(group)) {}
+  void add(const RestartRecord& record) {
+    step_.add(record.step);
+    time_.add(record.time);
+    revisions_ += (revisions_.empty() ? "" : "\n") + record.revision;
+    group_.write_fixed_attribute("revisions", revisions_.substr(0, kLongestList));
+    ++waiting_;
+  }
+  template <typename Use>
+  void each(const Use& use) {
+    use(step_);
+    use(time_);
+  }
+
+ private:
+  Integers step_;
+  Reals time_;
+  hdf5::Group group_;
+  std::string revisions_;  ///< a line each
 };
 
 hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
@@ -395,24 +513,138 @@ hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
   file.write_attribute("parameters", attributes.parameters);
   file.write_attribute("trained_parameters", attributes.trained_parameters);
   file.write_attribute("kokkos", attributes.kokkos);
+  if (!attributes.run_id.empty()) file.write_fixed_attribute("run_id", attributes.run_id);
   file.write_attribute("started", utc_now());
   file.write_attribute("status", name_of(RunStatus::running));
   return file;
 }
 
+template <typename T>
+std::vector<T> column_of(const hdf5::Group& group, const std::string& name) {
+  const hdf5::Dataset dataset = group.open_dataset(name);
+  dataset.expect_stored();
+  std::vector<T> values(dataset.rows() * dataset.row_elements());
+  dataset.read(0, std::span<T>(values));
+  return values;
+}
+
+/// An earlier run file that a run goes on with.
+class FormerFile {
+ public:
+  explicit FormerFile(const std::string& path)
+      : file_(hdf5::File::open_read_only(path)),
+        steps_(column_of<std::uint64_t>(file_.open_group("steps"), "step")) {}
+
+  const hdf5::File& file() const { return file_; }
+  std::string run_id() const { return file_.find_plain_attribute("run_id").value_or(""); }
+  std::string started() const { return file_.read_string_attribute("started"); }
+  hdf5::Group steps() const { return file_.open_group("steps"); }
+  hdf5::Group evaluations() const { return file_.open_group("evaluations"); }
+
+  /// UserError unless there is a row for each of the first steps.
+  void expect_steps(std::uint64_t count) const {
+    for (std::uint64_t row = 0; row < count; ++row)
+      if (row >= steps_.size() || steps_[row] != row + 1)
+        throw UserError({.what = "the run file of a checkpoint lacks step " +
+                                 std::to_string(row + 1) + " of " + std::to_string(count),
+                         .file = file_.file_name(),
+                         .remedy = "start from another checkpoint"});
+  }
+  std::uint64_t evaluations_until(std::uint64_t step) const {
+    const std::vector<std::uint64_t> at = column_of<std::uint64_t>(evaluations(), "step");
+    return static_cast<std::uint64_t>(std::upper_bound(at.begin(), at.end(), step) - at.begin());
+  }
+  std::size_t stage_columns() const {
+    return steps().open_dataset(kStageColumns[0].name).row_elements();
+  }
+  std::size_t boundary_columns() const {
+    return steps().open_dataset("forward_bytes").row_elements();
+  }
+
+  std::vector<RestartRecord> restarts() const {
+    std::vector<RestartRecord> records;
+    if (!file_.exists("restarts")) return records;
+    const hdf5::Group group = file_.open_group("restarts");
+    const auto steps = column_of<std::uint64_t>(group, "step");
+    const auto times = column_of<double>(group, "time");
+    std::istringstream revisions(group.find_plain_attribute("revisions").value_or(""));
+    for (std::size_t i = 0; i < std::min(steps.size(), times.size()); ++i) {
+      records.push_back({steps[i], times[i], ""});
+      std::getline(revisions, records.back().revision);
+    }
+    return records;
+  }
+  std::vector<CheckpointRecord> checkpoints_until(std::uint64_t step) const {
+    std::vector<CheckpointRecord> records;
+    if (!file_.exists("checkpoints")) return records;
+    const hdf5::Group group = file_.open_group("checkpoints");
+    const auto steps = column_of<std::uint64_t>(group, "step");
+    const auto bytes = column_of<std::uint64_t>(group, "bytes");
+    const auto blocked = column_of<double>(group, "blocked_seconds");
+    const auto seconds = column_of<double>(group, "seconds");
+    for (std::size_t i = 0;
+         i < std::min({steps.size(), bytes.size(), blocked.size(), seconds.size()}); ++i)
+      if (steps[i] <= step) records.push_back({steps[i], blocked[i], seconds[i], bytes[i]});
+    return records;
+  }
+
+ private:
+  hdf5::File file_;
+  std::vector<std::uint64_t> steps_;
+};
+
+TableWidths widths_of(const RunLayout& layout, const FormerFile* former) {
+  TableWidths widths;
+  widths.boundaries.entries = static_cast<std::size_t>(layout.boundaries());
+  widths.stages.entries = static_cast<std::size_t>(layout.stages);
+  widths.boundaries.columns =
+      std::max(widths.boundaries.entries, former == nullptr ? 0 : former->boundary_columns());
+  widths.stages.columns =
+      std::max(widths.stages.entries, former == nullptr ? 0 : former->stage_columns());
+  return widths;
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace
+
+std::optional<RunFileSummary> find_run_file(const std::string& path) {
+  try {
+    const hdf5::File file = hdf5::File::open_read_only(path);
+    return RunFileSummary{file.find_plain_attribute("finished") == "1",
+                          file.find_plain_attribute("run_id").value_or("")};
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
 
 class RunFile::State {
  public:
-  State(const std::string& path, const RunAttributes& attributes, Warn warn,
-        std::chrono::duration<double> flush_interval)
+  State(const std::string& path, const RunAttributes& attributes, const FormerFile* former,
+        Warn warn, std::chrono::duration<double> flush_interval)
       : path_(path),
         warn_(std::move(warn)),
         flush_interval_(flush_interval),
         file_(make_file(path, attributes)),
-        steps_(file_.create_group("steps"), attributes.layout),
-        evaluations_(file_.create_group("evaluations"), attributes) {
-    replace_file();
+        steps_(file_.create_group("steps"), widths_of(attributes.layout, former)),
+        evaluations_(file_.create_group("evaluations"), widths_of(attributes.layout, former),
+                     attributes.evaluates_codec) {}
+
+  void go_on(const FormerFile& former, const RunFileContinuation& continuation,
+             const std::string& revision) {
+    former.expect_steps(continuation.step);
+    steps_.load(former.steps(), continuation.step);
+    evaluations_.load(former.evaluations(), former.evaluations_until(continuation.step));
+    file_.write_attribute("started", former.started());
+    take_lists(former, continuation);
+    add_restart({continuation.step, seconds_since_1970(), revision});
+  }
+
+  void add_restart(const RestartRecord& record) {
+    if (!restarts_) restarts_.emplace(file_.create_group("restarts"));
+    restarts_->add(record);
   }
 
   template <typename Record>
@@ -420,6 +652,9 @@ class RunFile::State {
     DELTAPIPE_ASSERT(!closed_, path_);
     if constexpr (std::is_same_v<Record, StepRecord>) {
       steps_.add(record);
+    } else if constexpr (std::is_same_v<Record, CheckpointRecord>) {
+      if (!checkpoints_) checkpoints_.emplace(file_.create_group("checkpoints"));
+      checkpoints_->add(record);
     } else {
       evaluations_.add(record);
     }
@@ -462,28 +697,55 @@ class RunFile::State {
     }
   }
 
+  std::vector<std::byte> image() {
+    store_rows();
+    return file_.image();
+  }
+
   bool is_closed() const { return closed_; }
 
   void close(RunStatus status, const std::string& reason) {
     file_.write_attribute("status", name_of(status));
+    if (status == RunStatus::finished) file_.write_attribute("finished", 1);
     if (!reason.empty()) file_.write_attribute("reason", reason);
     file_.write_attribute("stopped", utc_now());
     replace_file();
     closed_ = true;
   }
 
- private:
   void replace_file() {
     const Clock::time_point begin = Clock::now();
     // Set first: after a failure (full disk) the next attempt waits as well.
     next_flush_ = begin + std::chrono::duration_cast<Clock::duration>(flush_interval_);
-    steps_.store();
-    evaluations_.store();
+    store_rows();
     write_file_atomically(path_, std::span<const std::byte>(file_.image()));
     const Clock::time_point end = Clock::now();
     const std::chrono::duration<double> pause = (end - begin) / flush_cost;
     next_flush_ =
         end + std::chrono::duration_cast<Clock::duration>(std::max(flush_interval_, pause));
+  }
+
+ private:
+  void store_rows() {
+    steps_.store();
+    evaluations_.store();
+    if (restarts_) restarts_->store();
+    if (checkpoints_) checkpoints_->store();
+  }
+
+  /// What happened after the checkpoint is in the newer file only.
+  void take_lists(const FormerFile& history, const RunFileContinuation& continuation) {
+    std::optional<FormerFile> last;
+    try {
+      last.emplace(continuation.last);
+      if (last->run_id() != history.run_id()) last.reset();
+    } catch (const UserError&) {
+      last.reset();
+    }
+    const FormerFile& newest = last ? *last : history;
+    for (const RestartRecord& record : newest.restarts()) add_restart(record);
+    for (const CheckpointRecord& record : newest.checkpoints_until(continuation.step))
+      append(record);
   }
 
   std::string path_;
@@ -492,14 +754,27 @@ class RunFile::State {
   hdf5::File file_;
   StepTable steps_;
   EvaluationTable evaluations_;
-  Clock::time_point next_flush_;
+  std::optional<RestartTable> restarts_;                     ///< once there is one
+  std::optional<CheckpointTable> checkpoints_;               ///< the same
+  Clock::time_point next_flush_ = Clock::time_point::max();  ///< not before the first file
   bool closed_ = false;
   bool warned_ = false;
 };
 
 RunFile::RunFile(const std::string& path, const RunAttributes& attributes, Warn warn,
                  std::chrono::duration<double> flush_interval)
-    : state_(std::make_unique<State>(path, attributes, std::move(warn), flush_interval)) {}
+    : state_(std::make_unique<State>(path, attributes, nullptr, std::move(warn), flush_interval)) {
+  state_->replace_file();
+}
+
+RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
+                 const RunFileContinuation& continuation, Warn warn,
+                 std::chrono::duration<double> flush_interval) {
+  const FormerFile history(continuation.history);
+  state_ = std::make_unique<State>(path, attributes, &history, std::move(warn), flush_interval);
+  state_->go_on(history, continuation, attributes.source_revision);
+  state_->replace_file();
+}
 
 RunFile::RunFile(RunFile&&) noexcept = default;
 
@@ -518,6 +793,14 @@ void RunFile::append(const StepRecord& record) {
 
 void RunFile::append(const EvaluationRecord& record) {
   state_->append(record);
+}
+
+void RunFile::append(const CheckpointRecord& record) {
+  state_->append(record);
+}
+
+std::vector<std::byte> RunFile::image() {
+  return state_->image();
 }
 
 void RunFile::write_memory(const std::vector<RankMemoryRecord>& ranks) {

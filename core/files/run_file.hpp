@@ -34,6 +34,7 @@ struct RunAttributes {
   std::string deck;              ///< the effective deck, TOML
   std::string kokkos;            ///< Kokkos' configuration
   bool evaluates_codec = false;  ///< evaluations have columns for what went through the codecs
+  std::string run_id;            ///< the same after restarts
 };
 
 /// One direction of all boundaries in one step; every vector has layout.boundaries() entries.
@@ -132,7 +133,33 @@ struct RankMemoryRecord {
   std::vector<std::pair<std::string, std::uint64_t>> uses;  ///< of the rest: for what
 };
 
-enum class RunStatus { running, finished, failed, interrupted };
+/// A checkpoint that is complete.
+struct CheckpointRecord {
+  std::uint64_t step = 0;
+  double blocked_seconds = 0;  ///< training waited, the rank that waited longest
+  double seconds = 0;          ///< from the step's end until the last rank's state was on the disk
+  std::uint64_t bytes = 0;     ///< of all ranks
+};
+
+enum class RunStatus { running, finished, failed, interrupted, stopped };
+
+/// What an earlier start of a run has left in its run file.
+struct RunFileSummary {
+  bool is_finished = false;
+  std::string run_id;  ///< empty: it has none
+};
+/// Nothing when there is no such file or it cannot be read.
+std::optional<RunFileSummary> find_run_file(const std::string& path);
+
+/// Where a run file goes on.
+struct RunFileContinuation {
+  std::uint64_t step = 0;  ///< of the restart
+  /// Has all rows up to `step`; later ones are left out.
+  std::string history;
+  /// The run file as the last start left it, for the lists of restarts and checkpoints; it need not
+  /// be there, and `history` is taken when it is not of the same run.
+  std::string last;
+};
 
 /// Not for two threads at once. append() may flush; a flush is at most every flush_interval and at
 /// most 1 % of the time, however large the file has grown. A flush that fails (full disk,
@@ -151,6 +178,12 @@ class RunFile {
   /// Writes the first (empty) file, so that an unwritable place shows before training: UserError.
   RunFile(const std::string& path, const RunAttributes& attributes, Warn warn = {},
           std::chrono::duration<double> flush_interval = std::chrono::seconds(5));
+  /// A file that goes on with the rows of an earlier one, and notes the restart. Of another layout,
+  /// columns are as wide as the widest layout; what a row lacks is 0, of errors NaN. UserError when
+  /// the history is damaged, has gaps or has no row of the step.
+  RunFile(const std::string& path, const RunAttributes& attributes,
+          const RunFileContinuation& continuation, Warn warn = {},
+          std::chrono::duration<double> flush_interval = std::chrono::seconds(5));
   /// Marks the run failed unless close() came before; ignores failures.
   ~RunFile();
   RunFile(RunFile&&) noexcept;
@@ -158,6 +191,9 @@ class RunFile {
 
   void append(const StepRecord& record);
   void append(const EvaluationRecord& record);
+  void append(const CheckpointRecord& record);
+  /// The whole file as it would be on disk, with everything appended.
+  std::vector<std::byte> image();
   /// One entry per rank, once, before close().
   void write_memory(const std::vector<RankMemoryRecord>& ranks);
   /// The file on disk now holds everything appended, unless that fails, as above.

@@ -250,6 +250,17 @@ class AnalysisTest(unittest.TestCase):
             file.attrs["reason"] = "lost contact with rank 1"
         self.assertIn("failed: lost contact with rank 1", self.run_script("run_table.py", run))
 
+    def test_restarts(self):
+        path = self.file("one.h5")
+        with h5py.File(path, "a") as file:
+            file["restarts/step"] = np.array([20, 20, 70], np.uint64)
+        self.assertIn("restarts     3, after steps 20 20 70",
+                      self.run_script("run_table.py", path))
+        for x in ("step", "epoch"):
+            picture = self.directory / f"restarts-{x}.png"
+            self.run_script("plot_run.py", path, "-o", picture, "-x", x)
+            self.assertGreater(picture.stat().st_size, 10000)
+
     def test_plot(self):
         first, second = self.file("a.h5"), self.file("b.h5", steps=1, boundaries=0)
         self.run_script("plot_run.py", self.file("old.h5", version=1), "-o",

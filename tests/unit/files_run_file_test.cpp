@@ -337,3 +337,111 @@ TEST_CASE("Runs for the analysis scripts", "[.write_runs]") {
   }
   RunFile running(std::string(directory) + "/empty.h5", attributes_of(2));
 }
+
+TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5", copy = directory / "copy.h5";
+  RunAttributes attributes = attributes_of(2);
+  attributes.run_id = "abc";
+  {
+    RunFile run(path, attributes);
+    for (std::uint64_t step = 1; step <= 600; ++step) {
+      run.append(step_record(step, 2));
+      if (step % 200 == 0) run.append(evaluation_record(step, 2));
+      if (step % 250 == 0) run.append(CheckpointRecord{step, 0.5, 1.5, 1000 + step});
+      if (step == 550) {
+        const std::vector<std::byte> image = run.image();
+        testing::write_bytes(copy, {reinterpret_cast<const char*>(image.data()), image.size()});
+      }
+    }
+    run.append(CheckpointRecord{550, 0.25, 2, 99});  // complete after it was copied
+  }
+  const std::string started = hdf5::File::open_read_only(path).read_string_attribute("started");
+  attributes.source_revision = "def";
+  for (int restart = 1; restart <= 2; ++restart) {
+    // Later rows than those of the checkpoint go, twice.
+    RunFile run(path, attributes, {550, copy, path});
+    for (std::uint64_t step = 551; step <= 560; ++step) run.append(step_record(step, 2));
+    run.append(evaluation_record(560, 2));
+    run.close(RunStatus::stopped, "SIGTERM");
+    CHECK(complete_steps(path) == 560);
+    const hdf5::File file = hdf5::File::open_read_only(path);
+    CHECK(file.read_string_attribute("status") == "stopped");
+    CHECK(file.read_string_attribute("started") == started);
+    CHECK(column<std::uint64_t>(file, "evaluations/step") ==
+          std::vector<std::uint64_t>{200, 400, 560});
+    CHECK(column<std::uint64_t>(file, "checkpoints/step") ==
+          std::vector<std::uint64_t>{250, 500, 550});
+    CHECK(column<std::uint64_t>(file, "checkpoints/bytes") ==
+          std::vector<std::uint64_t>{1250, 1500, 99});
+    CHECK(column<std::uint64_t>(file, "restarts/step") ==
+          std::vector<std::uint64_t>(static_cast<std::size_t>(restart), 550));
+    CHECK(file.open_group("restarts").find_plain_attribute("revisions") ==
+          (restart == 1 ? "def" : "def\ndef"));
+    const auto bytes = column<std::uint64_t>(file, "steps/forward_bytes");
+    for (std::uint64_t step = 1; step <= 560; ++step) CHECK(bytes[step - 1] == step * 10);
+    const auto summary = find_run_file(path);
+    REQUIRE(summary);
+    CHECK(!summary->is_finished);
+    CHECK(summary->run_id == "abc");
+  }
+  SECTION("the last file is of another run, or damaged") {
+    const bool damaged = GENERATE(false, true);
+    if (damaged) {
+      testing::write_bytes(path, "no HDF5");
+    } else {
+      attributes.run_id = "other";
+      RunFile(path, attributes).close();
+      CHECK(find_run_file(path)->is_finished);
+      attributes.run_id = "abc";
+    }
+    { RunFile run(path, attributes, {550, copy, path}); }
+    const hdf5::File file = hdf5::File::open_read_only(path);
+    CHECK(complete_steps(path) == 550);
+    CHECK(column<std::uint64_t>(file, "checkpoints/step") == std::vector<std::uint64_t>{250, 500});
+    CHECK(column<std::uint64_t>(file, "restarts/step") == std::vector<std::uint64_t>{550});
+  }
+  SECTION("a history with too few rows is refused") {
+    CHECK_THAT(message_of<UserError>([&] {
+                 RunFile(path, attributes, {561, copy, path});
+               }),
+               Catch::Contains("lacks step 551 of 561"));
+  }
+}
+
+TEST_CASE("A run file goes on over more and over fewer stages", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5", copy = directory / "copy.h5";
+  {
+    RunFile run(copy, attributes_of(2));
+    for (std::uint64_t step = 1; step <= 3; ++step) run.append(step_record(step, 2));
+    run.append(evaluation_record(3, 2));
+    run.flush();
+  }
+  const int stages = GENERATE(1, 4);
+  const std::size_t boundaries = stages == 1 ? 1 : 3;
+  {
+    RunFile run(path, attributes_of(stages), {2, copy, path});
+    run.append(step_record(3, stages));
+    run.append(evaluation_record(3, stages));
+  }
+  CHECK(complete_steps(path) == 3);
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  CHECK(file.read_attribute<int>("stages") == stages);
+  const auto bytes = column<std::uint64_t>(file, "steps/forward_bytes");
+  const auto errors = column<double>(file, "steps/forward_error");
+  const auto wall = column<double>(file, "steps/wall_seconds");
+  REQUIRE(bytes.size() == 3 * boundaries);
+  REQUIRE(wall.size() == static_cast<std::size_t>(3 * std::max(2, stages)));
+  CHECK(bytes[0] == 10);
+  CHECK(bytes[2 * boundaries] == (stages == 1 ? 0u : 30u));
+  if (stages == 4) {
+    CHECK(bytes[1] == 0);  // no such boundary then
+    CHECK(std::isnan(errors[1]));
+    CHECK(wall[3] == 0);
+    CHECK(wall[11] == 400);
+  } else {
+    CHECK(std::isnan(errors[2]));
+    CHECK(wall[5] == 0);
+  }
+}

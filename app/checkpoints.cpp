@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/checkpoints.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "comm/transport/collectives.hpp"
+#include "core/base/error.hpp"
+#include "core/base/helper_thread.hpp"
+#include "core/base/state_in_memory.hpp"
+#include "core/files/replacement.hpp"
+#include "core/files/state_file.hpp"
+
+namespace deltapipe {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::chrono::milliseconds kLook{2};
+/// Of a disk whose speed is not known yet, for the time limit.
+constexpr double kBytesPerSecond = 1e8;
+
+enum Note : std::size_t { kSigint, kSigterm, kSigusr1, kLimit, kTimeDue, kDone, kFailed };
+
+/// Several ranks may make it.
+void make_unfinished(const std::string& path) {
+  std::error_code error;
+  fs::create_directory(path, error);
+  if (error && !fs::is_directory(path)) make_directory(path);
+}
+
+CheckpointFile write_rank(const std::string& directory, int rank, const StateContent& content) {
+  const std::string name = rank_file_name(rank);
+  StateFileWriter writer(directory + "/" + name);
+  write_state(content, writer);
+  writer.close();
+  return secure_file(directory, name);
+}
+
+CheckpointFile write_run_file(const std::string& directory, const std::vector<std::byte>& image) {
+  write_file_atomically(directory + "/" + kRunFileCopy, image);
+  return secure_file(directory, kRunFileCopy);
+}
+
+/// What is left of other runs and of other courses of this one goes, and what is older than the
+/// newest `keep`.
+void remove_superseded(const std::string& directory, const CheckpointMarker& newest, int keep) {
+  int kept = 0;
+  std::vector<std::uint64_t> steps = checkpoint_steps(directory);
+  std::reverse(steps.begin(), steps.end());
+  for (const std::uint64_t step : steps) {
+    bool stays = false;
+    try {
+      const CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
+      stays = marker.run_id == newest.run_id && step <= newest.step &&
+              (marker.milestone || kept < keep);
+      if (stays && !marker.milestone) ++kept;
+    } catch (const UserError&) {
+    }
+    if (!stays) remove_checkpoint(directory, step);
+  }
+}
+
+}  // namespace
+
+/// Work on the thread of its own.
+class CheckpointJob {
+ public:
+  explicit CheckpointJob(std::function<void(CheckpointJob&)> work)
+      : begin_(Clock::now()),
+        thread_(start_helper_thread("checkpoints", [this, work = std::move(work)] {
+          try {
+            work(*this);
+          } catch (const std::exception& failure) {
+            error = failure.what();
+            if (error.empty()) error = "unknown reason";
+          }
+          seconds = seconds_between(begin_, Clock::now());
+          done_.store(true, std::memory_order_release);
+        })) {}
+  ~CheckpointJob() { thread_.join(); }
+  CheckpointJob(const CheckpointJob&) = delete;
+  CheckpointJob& operator=(const CheckpointJob&) = delete;
+
+  bool is_done() const { return done_.load(std::memory_order_acquire); }
+
+  // To be read when it is done.
+  CheckpointFile rank_file, run_file;
+  std::string error;  ///< empty: none
+  double seconds = 0;
+
+ private:
+  TimePoint begin_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+Checkpoints::Checkpoints(const CheckpointSettings& settings, const std::string& directory,
+                         const ProcessGrid& grid, ProgressThread& progress,
+                         const CheckpointMarker& marker, bool keeps_directory, TimePoint start)
+    : settings_(settings),
+      directory_(directory),
+      grid_(grid),
+      progress_(progress),
+      marker_(marker),
+      keeps_directory_(keeps_directory),
+      start_(start),
+      last_begin_(Clock::now()),
+      last_notes_(Clock::now()) {}
+
+Checkpoints::~Checkpoints() = default;
+
+std::string Checkpoints::unfinished() const {
+  return unfinished_checkpoint(directory_, marker_.run_id, marker_.step);
+}
+
+/// Of the next one.
+double Checkpoints::expected_seconds() const {
+  return last_seconds_ > 0 ? last_seconds_ : static_cast<double>(bytes_) / kBytesPerSecond;
+}
+
+Checkpoints::Notes Checkpoints::notes() {
+  Notes notes{};
+  const int signal = orderly_stop_ ? orderly_stop_->signal() : 0;
+  if (signal == SIGINT) notes[kSigint] = 1;
+  if (signal == SIGTERM) notes[kSigterm] = 1;
+  if (signal == SIGUSR1) notes[kSigusr1] = 1;
+  const TimePoint now = Clock::now();
+  longest_step_ = std::max(longest_step_, seconds_between(last_notes_, now));
+  last_notes_ = now;
+  if (grid_.rank() == 0) {
+    // After the step to come there has to be time for a checkpoint.
+    const double needed = 2 * longest_step_ + 2 * expected_seconds();
+    if (settings_.time_limit_seconds > 0 &&
+        seconds_between(start_, now) + needed >= settings_.time_limit_seconds)
+      notes[kLimit] = 1;
+    if (settings_.every_seconds > 0 && seconds_between(last_begin_, now) >= settings_.every_seconds)
+      notes[kTimeDue] = 1;
+  }
+  if (job_ && job_->is_done()) notes[job_->error.empty() ? kDone : kFailed] = 1;
+  return notes;
+}
+
+void Checkpoints::hear(std::span<const double> sums) {
+  for (const auto& [note, reason] : {std::pair{kSigterm, "SIGTERM"}, std::pair{kSigint, "SIGINT"},
+                                     std::pair{kSigusr1, "SIGUSR1"}, std::pair{kLimit, ""}})
+    if (stop_reason_.empty() && sums[note] > 0)
+      stop_reason_ = note == kLimit ? "checkpoint.time_limit" : reason;
+  is_due_by_time_ = sums[kTimeDue] > 0;
+  some_failed_ = sums[kFailed] > 0;
+  all_done_ = sums[kDone] + sums[kFailed] == static_cast<double>(marker_.ranks());
+}
+
+bool Checkpoints::is_due(std::uint64_t step) const {
+  const auto at = [step](std::uint64_t every) { return every > 0 && step % every == 0; };
+  return at(settings_.every_steps) || at(settings_.milestone_every) || is_due_by_time_;
+}
+
+void Checkpoints::warn(const std::string& what) const {
+  const std::string last =
+      last_complete_ ? "; that of step " + std::to_string(*last_complete_) + " stays" : "";
+  std::fprintf(stderr, "\ndeltapipe: warning: the checkpoint of step %llu is given up: %s%s\n",
+               static_cast<unsigned long long>(marker_.step), what.c_str(), last.c_str());
+}
+
+void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, RunFile* run_file) {
+  const TimePoint begin = Clock::now();
+  finish(run_file);
+  last_begin_ = begin;
+  marker_.step = step;
+  marker_.milestone = settings_.milestone_every > 0 && step % settings_.milestone_every == 0;
+  marker_.files.clear();
+  auto content = std::make_shared<StateContent>(state_in_memory(parts));
+  auto image = std::make_shared<std::vector<std::byte>>();
+  if (run_file != nullptr) *image = run_file->image();
+  bytes_ = content->bytes() + image->size();
+  phase_ = Phase::writing;
+  job_ = std::make_unique<CheckpointJob>(
+      [directory = unfinished(), content, image, rank = grid_.rank()](CheckpointJob& job) mutable {
+        make_unfinished(directory);
+        job.rank_file = write_rank(directory, rank, *content);
+        content.reset();
+        if (!image->empty()) job.run_file = write_run_file(directory, *image);
+      });
+  blocked_seconds_ = seconds_between(begin, Clock::now());
+}
+
+/// All ranks' files are on the disk: who keeps a directory completes the checkpoint there.
+void Checkpoints::exchange_and_mark() {
+  const auto rank = static_cast<std::size_t>(grid_.rank());
+  const auto ranks = static_cast<std::size_t>(marker_.ranks());
+  constexpr double kMicro = 1e6;
+  // Size and hash of each rank's file and of the run file, then each rank's times.
+  std::vector<std::uint64_t> values(2 * ranks + 2 + 2 * ranks);
+  values[2 * rank] = job_->rank_file.bytes;
+  values[2 * rank + 1] = job_->rank_file.hash;
+  values[2 * ranks] = job_->run_file.bytes;
+  values[2 * ranks + 1] = job_->run_file.hash;
+  values[2 * ranks + 2 + 2 * rank] = static_cast<std::uint64_t>(blocked_seconds_ * kMicro);
+  values[2 * ranks + 3 + 2 * rank] =
+      static_cast<std::uint64_t>((blocked_seconds_ + job_->seconds) * kMicro);
+  all_reduce(progress_, grid_.world(), values, Reduction::sum);
+  record_ = {marker_.step, 0, 0, values[2 * ranks]};
+  for (std::size_t r = 0; r < ranks; ++r) {
+    marker_.files.push_back(
+        {rank_file_name(static_cast<int>(r)), values[2 * r], values[2 * r + 1]});
+    record_.bytes += values[2 * r];
+    record_.blocked_seconds = std::max(record_.blocked_seconds,
+                                       static_cast<double>(values[2 * ranks + 2 + 2 * r]) / kMicro);
+    record_.seconds =
+        std::max(record_.seconds, static_cast<double>(values[2 * ranks + 3 + 2 * r]) / kMicro);
+  }
+  marker_.files.push_back({kRunFileCopy, values[2 * ranks], values[2 * ranks + 1]});
+  phase_ = Phase::marking;
+  job_ = std::make_unique<CheckpointJob>(
+      [this, marker = marker_, path = unfinished(), keep = settings_.keep](CheckpointJob&) {
+        if (!keeps_directory_) return;
+        complete_checkpoint(directory_, path, marker);
+        remove_superseded(directory_, marker, keep);
+      });
+}
+
+void Checkpoints::conclude(bool failed, RunFile* run_file) {
+  if (!job_->error.empty()) warn(job_->error);
+  job_.reset();
+  phase_ = Phase::idle;
+  last_seconds_ = record_.seconds;
+  if (failed) {
+    std::error_code ignored;
+    if (keeps_directory_) fs::remove_all(unfinished(), ignored);
+    return;
+  }
+  last_complete_ = marker_.step;
+  ++totals_.count;
+  totals_.bytes += record_.bytes;
+  totals_.blocked_seconds += record_.blocked_seconds;
+  if (run_file != nullptr) run_file->append(record_);
+}
+
+/// All ranks have done their part of the phase.
+void Checkpoints::step_phase(bool failed, RunFile* run_file) {
+  if (phase_ == Phase::writing && !failed)
+    exchange_and_mark();
+  else
+    conclude(failed, run_file);
+}
+
+void Checkpoints::advance(RunFile* run_file) {
+  if (phase_ != Phase::idle && all_done_) step_phase(some_failed_, run_file);
+  all_done_ = some_failed_ = false;
+}
+
+void Checkpoints::finish(RunFile* run_file) {
+  while (phase_ != Phase::idle) {
+    while (!job_->is_done()) {
+      progress_.check();
+      std::this_thread::sleep_for(kLook);
+    }
+    const std::uint64_t failed = job_->error.empty() ? 0 : 1;
+    step_phase(all_reduce(progress_, grid_.world(), failed, Reduction::max) > 0, run_file);
+  }
+}
+
+void Checkpoints::remove_all_but_milestones() {
+  if (!keeps_directory_) return;
+  for (const std::uint64_t step : checkpoint_steps(directory_)) {
+    bool is_milestone = false;
+    try {
+      is_milestone = read_marker(directory_ + "/" + checkpoint_name(step)).milestone;
+    } catch (const UserError&) {
+    }
+    if (!is_milestone) remove_checkpoint(directory_, step);
+  }
+}
+
+}  // namespace deltapipe

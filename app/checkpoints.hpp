@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Checkpoints of a training run while it trains. Between two steps every rank copies its state to
+// host memory; a thread of its own writes the copy and brings it to the disk while training goes
+// on. What ranks have to tell each other travels in the sum over all ranks that ends a step, so
+// that all act after the same step: when a checkpoint is due by time, that a signal or the time
+// limit asks for an end, whose files are on the disk. When those of all ranks are, the one that
+// keeps the directory writes the marker, and then older checkpoints go.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/deck/settings.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "core/base/interruption.hpp"
+#include "core/base/state.hpp"
+#include "core/files/checkpoint_files.hpp"
+#include "core/files/run_file.hpp"
+
+namespace deltapipe {
+
+class CheckpointJob;
+
+class Checkpoints {
+ public:
+  /// `marker`: all that checkpoints of this run have in common. `keeps_directory`: of the ranks
+  /// that share the directory, this one completes and removes checkpoints. The time limit counts
+  /// from `start`.
+  Checkpoints(const CheckpointSettings& settings, const std::string& directory,
+              const ProcessGrid& grid, ProgressThread& progress, const CheckpointMarker& marker,
+              bool keeps_directory, TimePoint start);
+  /// Waits for what is being written, which stays without a marker.
+  ~Checkpoints();
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
+
+  static constexpr std::size_t kNotes = 7;
+  using Notes = std::array<double, kNotes>;
+  /// What this rank has to say at the end of a step, and the sums over all ranks.
+  Notes notes();
+  void hear(std::span<const double> sums);
+
+  /// Whether `step` steps done are a moment for a checkpoint; the same on all ranks.
+  bool is_due(std::uint64_t step) const;
+  /// Why the run is to stop: "SIGTERM"; empty: it is not.
+  const std::string& stop_reason() const { return stop_reason_; }
+
+  /// Collective, between two steps: copies the state and starts to write it, once the former
+  /// checkpoint is complete. `run_file`: on rank 0.
+  void begin(std::uint64_t step, std::span<const StatePart> parts, RunFile* run_file);
+  /// Collective, after every step: goes on as far as it is possible without waiting. What is
+  /// complete is noted in the run file, on rank 0.
+  void advance(RunFile* run_file);
+  /// Collective: waits until the checkpoint under way, if any, is complete or given up.
+  void finish(RunFile* run_file);
+  /// From now on signals end the run at once.
+  void end_training() { orderly_stop_.reset(); }
+  /// The step of the last complete one; none: nullopt.
+  std::optional<std::uint64_t> last_complete() const { return last_complete_; }
+  /// After the run: only milestones stay.
+  void remove_all_but_milestones();
+
+  struct Totals {
+    std::uint64_t count = 0, bytes = 0;
+    double blocked_seconds = 0;
+  };
+  const Totals& totals() const { return totals_; }
+
+ private:
+  enum class Phase { idle, writing, marking };
+
+  void exchange_and_mark();
+  void conclude(bool failed, RunFile* run_file);
+  void step_phase(bool failed, RunFile* run_file);
+  void warn(const std::string& what) const;
+  std::string unfinished() const;
+  double expected_seconds() const;
+
+  const CheckpointSettings& settings_;
+  std::string directory_;
+  const ProcessGrid& grid_;
+  ProgressThread& progress_;
+  CheckpointMarker marker_;
+  bool keeps_directory_;
+  TimePoint start_, last_begin_, last_notes_;
+  double longest_step_ = 0;
+  std::optional<OrderlyStop> orderly_stop_{std::in_place};
+  std::string stop_reason_;
+  bool is_due_by_time_ = false;
+  bool all_done_ = false, some_failed_ = false;  ///< heard of the phase
+
+  Phase phase_ = Phase::idle;
+  std::unique_ptr<CheckpointJob> job_;
+  double blocked_seconds_ = 0, seconds_ = 0;
+  std::uint64_t bytes_ = 0;  ///< of the state, this rank's
+  double last_seconds_ = 0;
+  CheckpointRecord record_;
+  std::optional<std::uint64_t> last_complete_;
+  Totals totals_;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/restart.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "app/deck/deck.hpp"
+#include "comm/transport/collectives.hpp"
+#include "core/base/error.hpp"
+#include "core/files/run_file.hpp"
+#include "core/files/state_file.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+constexpr const char* kMemoryParts[] = {"boundary ", "token rows "};
+
+bool is_memory(const std::string& part) {
+  return std::any_of(std::begin(kMemoryParts), std::end(kMemoryParts),
+                     [&](const char* prefix) { return part.starts_with(prefix); });
+}
+
+/// All that a restart may change: where and how results go, what only takes time, and the layout.
+bool may_change(const std::string& key) {
+  constexpr std::array<std::string_view, 4> kSections = {"output.", "checkpoint.", "network.",
+                                                         "generate."};
+  constexpr std::array<std::string_view, 18> kKeys = {"model.path",
+                                                      "tokenizer.path",
+                                                      "data.train",
+                                                      "data.validation",
+                                                      "training.evaluate_every",
+                                                      "training.recompute",
+                                                      "training.recompute_stages",
+                                                      "training.micro_batches",
+                                                      "pipeline.stages",
+                                                      "pipeline.replicas",
+                                                      "pipeline.partition",
+                                                      "pipeline.schedule",
+                                                      "pipeline.in_flight",
+                                                      "pipeline.timeout",
+                                                      "pipeline.verify_replicas",
+                                                      "cache.budget",
+                                                      "cache.directory",
+                                                      "cache.keep"};
+  return std::any_of(kSections.begin(), kSections.end(),
+                     [&](std::string_view section) { return key.starts_with(section); }) ||
+         std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() || key == "cache.prefetch";
+}
+
+[[noreturn]] void refuse_change(const CheckpointMarker& marker, const std::string& key,
+                                const std::string& old_value, const std::string& new_value,
+                                const std::string& why) {
+  throw UserError({.what = key + " must not change at a restart" + why +
+                           ": the checkpoint of step " + std::to_string(marker.step) +
+                           " was written with " + key + " = " + old_value,
+                   .value = new_value,
+                   .remedy = "set it back, or start anew with checkpoint.resume = \"never\" or "
+                             "another output.directory",
+                   .keys = {key}});
+}
+
+std::uint64_t batch(const Settings& settings) {
+  return std::uint64_t{1} * settings.training.micro_batch_size * settings.training.micro_batches *
+         settings.pipeline.replicas;
+}
+
+/// Steps may be added where that changes no learning rate of the past.
+void check_length(const Settings& settings, const Settings& former,
+                  const CheckpointMarker& marker) {
+  if (settings.training.optimizer.schedule == LearningRateSchedule::constant) return;
+  const std::string why = " but with a constant learning rate, which depends on it";
+  if (settings.training.steps != former.training.steps)
+    refuse_change(marker, "training.steps", std::to_string(former.training.steps),
+                  std::to_string(settings.training.steps), why);
+  if (settings.training.epochs != former.training.epochs)
+    refuse_change(marker, "training.epochs", std::to_string(former.training.epochs),
+                  std::to_string(settings.training.epochs), why);
+}
+
+void check_batch(const Settings& settings, const Settings& former, const CheckpointMarker& marker) {
+  if (batch(settings) == batch(former)) return;
+  const bool by_replicas = settings.pipeline.replicas != former.pipeline.replicas;
+  const auto value = [by_replicas](const Settings& s) {
+    return std::to_string(by_replicas ? s.pipeline.replicas : s.training.micro_batches);
+  };
+  refuse_change(marker, by_replicas ? "pipeline.replicas" : "training.micro_batches", value(former),
+                value(settings),
+                " unless micro_batch_size x micro_batches x replicas stays the same");
+}
+
+/// Whose checkpoints a run may go on with.
+struct Source {
+  bool any = false;  ///< no run file tells
+  std::string run_id;
+};
+
+/// By the run file; none: the directory has no unfinished run.
+std::optional<Source> source_of(const Settings& settings) {
+  if (settings.checkpoint.resume == Resume::never) return std::nullopt;
+  const auto found = find_run_file(settings.output.directory + "/run.h5");
+  if (!found) return Source{true, ""};
+  if (found->is_finished || found->run_id.empty()) return std::nullopt;
+  return Source{false, found->run_id};
+}
+
+/// Of the newest checkpoint that has a marker.
+std::string newest_run_id(const std::string& directory) {
+  std::vector<std::uint64_t> steps = checkpoint_steps(directory);
+  std::reverse(steps.begin(), steps.end());
+  for (const std::uint64_t step : steps) try {
+      return read_marker(directory + "/" + checkpoint_name(step)).run_id;
+    } catch (const UserError&) {
+    }
+  return {};
+}
+
+/// Of rank 0; empty: none.
+std::string agreed_run_id(const Settings& settings, const std::string& directory,
+                          const ProcessGrid& grid, ProgressThread& progress) {
+  std::string run_id;
+  if (grid.rank() == 0) {
+    const std::optional<Source> source = source_of(settings);
+    if (source) run_id = source->any ? newest_run_id(directory) : source->run_id;
+  }
+  broadcast(progress, grid.world(), run_id, 0);
+  return run_id;
+}
+
+std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Settings& settings,
+                                       int rank) {
+  std::vector<std::string> names;
+  const bool same =
+      marker.stages == settings.pipeline.stages && marker.replicas == settings.pipeline.replicas &&
+      (settings.pipeline.partition.empty() || settings.pipeline.partition == marker.partition);
+  for (int r = 0; r < marker.ranks(); ++r)
+    if (!same || r == rank) names.push_back(rank_file_name(r));
+  if (rank == 0) names.emplace_back(kRunFileCopy);
+  return names;
+}
+
+/// One rank's look at one checkpoint.
+struct Inspection {
+  std::optional<CheckpointMarker> marker;
+  std::string problem;  ///< empty: none, or it is another run's
+};
+
+Inspection inspect(const std::string& checkpoint, const std::string& run_id,
+                   const Settings& settings, int rank) {
+  try {
+    CheckpointMarker marker = read_marker(checkpoint);
+    if (marker.run_id != run_id) return {};
+    for (const std::string& name : files_to_read(marker, settings, rank))
+      check_file(checkpoint, marker.file(name));
+    return {std::move(marker), ""};
+  } catch (const UserError& error) {
+    return {std::nullopt, error.what()};
+  }
+}
+
+void tell_skipped(std::uint64_t step, const std::vector<std::string>& problems) {
+  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    std::fprintf(stderr,
+                 "deltapipe: warning: the checkpoint of step %llu is skipped: rank %zu: %s\n",
+                 static_cast<unsigned long long>(step), rank, problems[rank].c_str());
+    return;
+  }
+}
+
+/// Takes the names of items and drops their elements.
+class ItemNames final : public StateWriter {
+ public:
+  const std::vector<std::string>& names() const { return names_; }
+
+ protected:
+  void open_part(const std::string&) override {}
+  void close_part() override {}
+  void open_item(const StateItem& item) override { names_.push_back(item.name); }
+  void write(const void*, std::uint64_t) override {}
+  void close_item() override {}
+
+ private:
+  std::vector<std::string> names_;
+};
+
+std::vector<std::string> items_of(const StatePart& part) {
+  ItemNames writer;
+  write_state(std::span(&part, 1), writer);
+  return writer.names();
+}
+
+/// Where one part of a rank's state comes from after a change of the layout.
+struct PartSource {
+  std::string name;
+  std::string former_name;
+  std::vector<std::string> files;  ///< each item is in one of them
+  std::vector<std::string> items;  ///< those to read; empty: all
+};
+
+/// Parts gathered from the files of several ranks.
+class GatheredReader final : public StateReader {
+ public:
+  explicit GatheredReader(std::vector<PartSource> parts) : parts_(std::move(parts)) {}
+
+  std::vector<std::string> part_names() override {
+    std::vector<std::string> names;
+    for (const PartSource& part : parts_) names.push_back(part.name);
+    return names;
+  }
+
+ protected:
+  std::string file_name() const override { return "the checkpoint"; }
+
+  void open_part(const std::string& name) override {
+    const PartSource& part = *std::find_if(parts_.begin(), parts_.end(),
+                                           [&](const PartSource& p) { return p.name == name; });
+    for (const std::string& path : part.files) {
+      auto file = std::make_unique<StateFileReader>(path);
+      file->begin_part(part.former_name);
+      for (const std::string& item : file->items_left())
+        if (part.items.empty() ||
+            std::find(part.items.begin(), part.items.end(), item) != part.items.end())
+          items_[item] = file.get();
+      files_.push_back(std::move(file));
+    }
+  }
+  void close_part() override {
+    items_.clear();
+    files_.clear();
+  }
+  std::vector<std::string> item_names() override {
+    std::vector<std::string> names;
+    for (const auto& [name, file] : items_) names.push_back(name);
+    return names;
+  }
+  StateItem item(const std::string& name) override { return items_.at(name)->find(name); }
+  void open_item(const StateItem& item) override {
+    source_ = items_.at(item.name);
+    source_->begin_item(item);
+  }
+  void read(void* elements, std::uint64_t bytes) override { source_->take(elements, bytes); }
+  void close_item() override {}
+
+ private:
+  std::vector<PartSource> parts_;
+  std::vector<std::unique_ptr<StateFileReader>> files_;  ///< of the open part
+  std::map<std::string, StateFileReader*> items_;        ///< in which of them each is
+  StateFileReader* source_ = nullptr;
+};
+
+bool has_part(const std::string& path, const std::string& name) {
+  const std::vector<std::string> names = StateFileReader(path).part_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Blocks before the cut behind stage i.
+int blocks_before_cut(const std::vector<int>& partition, int i) {
+  return std::accumulate(partition.begin(), partition.begin() + i + 1, 0);
+}
+
+/// Who wrote what another layout now reads.
+class FormerLayout {
+ public:
+  FormerLayout(const Restart& restart, const std::vector<int>& partition, const RankPlace& place,
+               bool takes_memories)
+      : restart_(restart),
+        partition_(partition),
+        place_(place),
+        takes_memories_(takes_memories && restart.marker.with_memories &&
+                        restart.marker.replicas == place.replicas) {}
+
+  /// Nothing: the part begins anew.
+  std::optional<PartSource> source_of(const StatePart& part) const {
+    if (!is_memory(part.name)) return PartSource{part.name, part.name, stages(), items_of(part)};
+    if (!takes_memories_) return std::nullopt;
+    const auto at =
+        part.name.starts_with("token rows ") ? token_rows(part.name) : same_boundary(part.name);
+    if (!at) return std::nullopt;
+    const auto& [stage, former_name] = *at;
+    const std::string path = file(place_.replica * restart_.marker.stages + stage);
+    if (!has_part(path, former_name)) return std::nullopt;
+    return PartSource{part.name, former_name, {path}, {}};
+  }
+
+  std::string file(int rank) const { return restart_.checkpoint + "/" + rank_file_name(rank); }
+
+ private:
+  using Place = std::pair<int, std::string>;  ///< stage and name of the part
+
+  /// Of one replica, which holds what all hold.
+  std::vector<std::string> stages() const {
+    std::vector<std::string> files;
+    for (int stage = 0; stage < restart_.marker.stages; ++stage) files.push_back(file(stage));
+    return files;
+  }
+
+  std::optional<Place> token_rows(const std::string& name) const {
+    if (restart_.marker.stages == 1) return std::nullopt;
+    return Place{name.ends_with("sender") ? restart_.marker.stages - 1 : 0, name};
+  }
+
+  /// "boundary 2 forward sender" is the former boundary with as many blocks before it.
+  std::optional<Place> same_boundary(const std::string& name) const {
+    const std::size_t begin = std::string_view("boundary ").size();
+    const std::size_t end = name.find(' ', begin);
+    const int cut = blocks_before_cut(partition_, std::stoi(name.substr(begin, end - begin)));
+    for (int i = 0; i + 1 < restart_.marker.stages; ++i) {
+      if (blocks_before_cut(restart_.marker.partition, i) != cut) continue;
+      const bool forward = name.find("forward") != std::string::npos;
+      const bool sender = name.ends_with("sender");
+      return Place{forward == sender ? i : i + 1,
+                   "boundary " + std::to_string(i) + name.substr(end)};
+    }
+    return std::nullopt;
+  }
+
+  const Restart& restart_;
+  const std::vector<int>& partition_;
+  RankPlace place_;
+  bool takes_memories_;
+};
+
+/// Sums of stages that are no more, or have other blocks, are told with those of the same number.
+void read_totals(const std::string& path, int former_stages, RunTotals& totals) {
+  RunTotals former = totals;
+  former.stages.assign(static_cast<std::size_t>(former_stages), {});
+  StateFileReader reader(path);
+  reader.begin_part("run");
+  former.state().read(reader);
+  reader.end_part();
+  former.stages.resize(totals.stages.size());
+  totals = std::move(former);
+}
+
+}  // namespace
+
+std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid& grid,
+                                    ProgressThread& progress) {
+  const std::string directory = checkpoint_directory(settings);
+  const std::string run_id = agreed_run_id(settings, directory, grid, progress);
+  if (run_id.empty()) return std::nullopt;
+  std::vector<std::uint64_t> steps = checkpoint_steps(directory);
+  for (;;) {
+    // The newest that all ranks have, by its name.
+    const std::uint64_t mine = steps.empty() ? 0 : steps.back();
+    const std::uint64_t step = all_reduce(progress, grid.world(), mine, Reduction::min);
+    if (step == 0) return std::nullopt;
+    while (!steps.empty() && steps.back() > step) steps.pop_back();
+    const bool is_here = !steps.empty() && steps.back() == step;
+    Restart restart{directory + "/" + checkpoint_name(step), {}};
+    Inspection found;
+    if (is_here) {
+      steps.pop_back();
+      found = inspect(restart.checkpoint, run_id, settings, grid.rank());
+    } else {
+      found.problem = directory + " has no " + checkpoint_name(step);
+    }
+    const std::uint64_t whole = found.marker ? 1 : 0;
+    const bool agreed = all_reduce(progress, grid.world(), whole, Reduction::min) == 1;
+    if (agreed) {
+      restart.marker = std::move(*found.marker);
+      return restart;
+    }
+    const auto problems = gather(progress, grid.world(), found.problem, 0);
+    if (grid.rank() == 0) tell_skipped(step, problems);
+  }
+}
+
+void check_deck_of_restart(const Settings& settings, const CheckpointMarker& marker) {
+  const Settings former = parse_deck(marker.deck, "the checkpoint's deck");
+  check_batch(settings, former, marker);
+  check_length(settings, former, marker);
+  std::set<std::string> changed = {"training.steps", "training.epochs"};
+  for (;;) {
+    const std::vector<std::string_view> ignored(changed.begin(), changed.end());
+    const auto difference = first_difference(former, settings, ignored);
+    if (!difference) return;
+    if (!may_change(difference->key))
+      refuse_change(marker, difference->key, difference->left, difference->right, "");
+    changed.insert(difference->key);
+  }
+}
+
+void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_fingerprint,
+                           std::uint64_t validation_fingerprint) {
+  for (const auto& [what, key, former, now] :
+       {std::tuple{"training", "data.train", marker.train_fingerprint, train_fingerprint},
+        std::tuple{"validation", "data.validation", marker.validation_fingerprint,
+                   validation_fingerprint}})
+    if (former != now)
+      throw UserError({.what = "the checkpoint of step " + std::to_string(marker.step) +
+                               " was written with other " + what + " samples",
+                       .remedy = "train with the files of that run, or start anew with "
+                                 "checkpoint.resume = \"never\" or another output.directory",
+                       .keys = {key}});
+}
+
+namespace {
+
+bool has_same_micro_batches(const CheckpointMarker& marker, const Settings& settings) {
+  return parse_deck(marker.deck, "the checkpoint's deck").training.micro_batches ==
+         settings.training.micro_batches;
+}
+
+}  // namespace
+
+bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
+                    const std::vector<int>& partition) {
+  return marker.stages == settings.pipeline.stages &&
+         marker.replicas == settings.pipeline.replicas && marker.partition == partition &&
+         has_same_micro_batches(marker, settings);
+}
+
+void read_restart(const Restart& restart, const Settings& settings,
+                  const std::vector<int>& partition, const RankPlace& place,
+                  std::vector<StatePart> parts, RunTotals& totals) {
+  if (!restart.marker.with_memories) parts = without_memories(std::move(parts));
+  const FormerLayout former(restart, partition, place,
+                            has_same_micro_batches(restart.marker, settings));
+  if (is_same_layout(restart.marker, settings, partition)) {
+    StateFileReader reader(former.file(place.replica * place.stages + place.stage));
+    return read_state(parts, reader);
+  }
+  std::vector<PartSource> sources;
+  std::erase_if(parts, [&](const StatePart& part) {
+    if (part.name == "run") return true;
+    auto source = former.source_of(part);
+    if (source) sources.push_back(std::move(*source));
+    return !source;
+  });
+  GatheredReader reader(std::move(sources));
+  read_state(parts, reader);
+  read_totals(former.file(0), restart.marker.stages, totals);
+}
+
+std::vector<StatePart> without_memories(std::vector<StatePart> parts) {
+  std::erase_if(parts, [](const StatePart& part) { return is_memory(part.name); });
+  return parts;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where a training run goes on: the newest checkpoint that is complete on all ranks, and whether
+// this deck can go on with it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/deck/settings.hpp"
+#include "app/training_state.hpp"
+#include "comm/pipeline/rank_plan.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "core/base/state.hpp"
+#include "core/files/checkpoint_files.hpp"
+
+namespace deltapipe {
+
+/// The checkpoint that a run starts from.
+struct Restart {
+  std::string checkpoint;  ///< its directory
+  CheckpointMarker marker;
+};
+
+/// Collective. Nothing: the run starts anew, as the deck says or because its output directory has
+/// no unfinished run with a complete checkpoint. Every rank has checked all files that it will
+/// read. Rank 0 says which checkpoints were skipped, and why.
+std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid& grid,
+                                    ProgressThread& progress);
+
+/// UserError that names the first key that must not change from what the checkpoint was written
+/// with, its old and its new value.
+void check_deck_of_restart(const Settings& settings, const CheckpointMarker& marker);
+
+/// UserError when the checkpoint was written with other data.
+void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_fingerprint,
+                           std::uint64_t validation_fingerprint);
+
+/// True when every rank reads what the same rank wrote.
+bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
+                    const std::vector<int>& partition);
+
+/// The list without what boundaries remember of samples.
+std::vector<StatePart> without_memories(std::vector<StatePart> parts);
+
+/// Reads this rank's state. On another layout parameters and moments come by their names from
+/// whoever wrote them, memories from the ends of the same boundary if it still exists: the others
+/// begin with first visits.
+void read_restart(const Restart& restart, const Settings& settings,
+                  const std::vector<int>& partition, const RankPlace& place,
+                  std::vector<StatePart> parts, RunTotals& totals);
+
+}  // namespace deltapipe

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Checkpoints on disk: a directory for each,
+//   step-000000123/rank-0.h5 ...   the state of every rank (core/files/state_file.hpp)
+//   step-000000123/run.h5          the run file as it was
+//   step-000000123/complete.json   the marker, written last
+// It is made under a temporary name, every file of it is brought to the disk, and it gets its name
+// when it is complete. The marker has size and XXH3 of each file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace deltapipe {
+
+struct CheckpointFile {
+  std::string name;  ///< in the checkpoint's directory
+  std::uint64_t bytes = 0;
+  std::uint64_t hash = 0;  ///< XXH3, 64 bits
+
+  bool operator==(const CheckpointFile&) const = default;
+};
+
+/// What complete.json says.
+struct CheckpointMarker {
+  std::uint64_t step = 0;  ///< steps that are done
+  std::string run_id;      ///< of the run that wrote it, restarts included
+  bool milestone = false;
+  bool with_memories = true;  ///< false: without what boundaries remember
+  int stages = 1;
+  int replicas = 1;
+  std::vector<int> partition;  ///< blocks of each stage
+  std::string deltapipe_version;
+  std::string source_revision;
+  std::string deck;  ///< with all defaults, TOML
+  std::uint64_t train_fingerprint = 0;
+  std::uint64_t validation_fingerprint = 0;
+  std::vector<CheckpointFile> files;
+
+  int ranks() const { return stages * replicas; }
+  /// UserError when there is no such file.
+  const CheckpointFile& file(const std::string& name) const;
+
+  bool operator==(const CheckpointMarker&) const = default;
+};
+
+/// "step-000000123"
+std::string checkpoint_name(std::uint64_t step);
+/// "rank-0.h5"
+std::string rank_file_name(int rank);
+inline constexpr const char* kRunFileCopy = "run.h5";
+
+/// Where a checkpoint is made; the same for all that know the run, so that ranks which share a disk
+/// write into one directory. remove_leftovers() finds what a killed run left.
+std::string unfinished_checkpoint(const std::string& directory, const std::string& run_id,
+                                  std::uint64_t step);
+
+/// The steps of which there is a checkpoint by its name, in ascending order.
+std::vector<std::uint64_t> checkpoint_steps(const std::string& directory);
+
+/// Of the directory of one checkpoint. UserError: none, damaged, of another version of the format.
+CheckpointMarker read_marker(const std::string& checkpoint);
+
+/// Size and hash of a file that was written, which is on the disk when this returns. UserError when
+/// that fails.
+CheckpointFile secure_file(const std::string& directory, const std::string& name);
+
+/// UserError unless the file is there as the marker says; reads all of it.
+void check_file(const std::string& checkpoint, const CheckpointFile& file);
+
+/// Writes the marker into `unfinished`, whose files are on the disk, and gives the directory its
+/// name. A checkpoint of the same step goes first.
+void complete_checkpoint(const std::string& directory, const std::string& unfinished,
+                         const CheckpointMarker& marker);
+
+/// Removes the checkpoint of that step: first its name, then its files. Failures are ignored.
+void remove_checkpoint(const std::string& directory, std::uint64_t step) noexcept;
+
+}  // namespace deltapipe

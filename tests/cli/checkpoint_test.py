@@ -1,0 +1,357 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checkpoints and restarts from outside: what is there, what goes on from it, what is refused."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import h5py
+import numpy as np
+
+import support
+
+STOPPED = 75
+MEMORY = {"boundary__forward": {"codec": "delta", "bits": 3},
+          "boundary__backward": {"codec": "quantize", "bits": 4, "error_feedback": "ef"}}
+EXACT = ("step", "epoch", "loss", "learning_rate", "gradient_norm", "tokens", "samples",
+         "forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
+         "collective_bytes")
+
+
+def steps_of(output):
+    return sorted(int(path.name[5:]) for path in (output / "checkpoints").glob("step-*"))
+
+
+def checkpoint(output, step):
+    return output / "checkpoints" / f"step-{step:09d}"
+
+
+class Checkpoints(support.TestCase):
+    def deck(self, **sections):
+        return support.merged(
+            self.small(training={"steps": 12}, checkpoint={"every_steps": 2},
+                       training__optimizer={"schedule": "cosine"}),
+            {name.replace("__", "."): keys for name, keys in sections.items()})
+
+    def begin(self, deck, output, stages=2, overrides=()):
+        process = support.start(["train", self.deck_file(deck), f"output.directory={output}",
+                                 f"pipeline.stages={stages}", *overrides], stages)
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        return process
+
+    def stop(self, deck, output, overrides=("checkpoint.time_limit=0.001",), stages=2):
+        """Stops in order after the first step."""
+        result = support.finish(self.begin(deck, output, stages, overrides))
+        self.assertEqual(result.status, STOPPED, str(result))
+        return result
+
+    def go_on(self, deck, output, stages=2, overrides=(), status=0):
+        result = support.finish(self.begin(deck, output, stages, overrides))
+        self.assertEqual(result.status, status, str(result))
+        return result
+
+    def assert_same_runs(self, output, reference):
+        found, expected = support.Run(output / "run.h5"), support.Run(reference / "run.h5")
+        for name in EXACT:
+            np.testing.assert_array_equal(found.steps[name], expected.steps[name], name)
+        for name in ("step", "loss", "forward_bytes", "collective_bytes"):
+            np.testing.assert_array_equal(found.evaluations[name], expected.evaluations[name], name)
+        self.assertEqual((output / "model/model.safetensors").read_bytes(),
+                         (reference / "model/model.safetensors").read_bytes())
+
+    def reference(self, deck, name, stages=2):
+        output = self.output(name)
+        if not output.exists():
+            self.go_on(deck, output, stages)
+        return output
+
+    # --- what is there
+
+    def test_the_last_ones_and_milestones_stay(self):
+        deck = self.deck(checkpoint={"keep": 3, "milestone_every": 4})
+        output = self.output("kept")
+        process = self.begin(deck, output, overrides=["training.steps=1000000"])
+        wait_until(self, lambda: max(steps_of(output), default=0) >= 20, process)
+        process.send_signal(signal.SIGUSR1)
+        result = support.finish(process)
+        self.assertEqual(result.status, STOPPED, str(result))
+        steps = steps_of(output)
+        self.assertEqual([s for s in steps if s % 4 == 0], list(range(4, steps[-1] + 1, 4)))
+        self.assertEqual(len([s for s in steps if s % 4 != 0]), 3)
+        marker = json.loads((checkpoint(output, 8) / "complete.json").read_text())
+        self.assertEqual((marker["step"], marker["stages"], marker["milestone"]), (8, 2, True))
+        self.assertIn("every_steps = 2", marker["deck"])
+        self.assertEqual({file["name"] for file in marker["files"]},
+                         {path.name for path in checkpoint(output, 8).iterdir()} - {"complete.json"})
+        with h5py.File(checkpoint(output, 8) / "rank-0.h5") as file:
+            self.assertIn("parameters", file)
+        with h5py.File(output / "run.h5") as file:
+            self.assertEqual(file.attrs["status"], "stopped")
+            self.assertIn("SIGUSR1", file.attrs["reason"])
+            rows = file["checkpoints"]
+            self.assertEqual(rows["step"][:5].tolist(), [2, 4, 6, 8, 10])
+            self.assertTrue((rows["bytes"][()] > 10000).all())
+            self.assertTrue((rows["seconds"][()] >= rows["blocked_seconds"][()]).all())
+
+    def test_a_finished_run_leaves_milestones_only(self):
+        output = self.output("finished")
+        deck = self.deck(checkpoint={"milestone_every": 5})
+        self.go_on(deck, output)
+        self.assertEqual(steps_of(output), [5, 10])
+        # The same command then starts anew: there is nothing to go on with.
+        result = self.go_on(deck, output)
+        self.assertNotIn("going on", result.out)
+
+    # --- restarts
+
+    def test_a_stopped_run_goes_on_with_the_same_bits(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        reference = self.reference(deck, "reference")
+        output = self.output("resumed")
+        limit = "checkpoint.time_limit=0.001"
+        for step in range(1, 12):
+            result = self.go_on(deck, output, overrides=[limit], status=STOPPED)
+            self.assertIn(f"stopped by checkpoint.time_limit after step {step};", result.out)
+        result = self.go_on(deck, output)
+        self.assertIn("going on from the checkpoint of step 11", result.out)
+        self.assert_same_runs(output, reference)
+        with h5py.File(output / "run.h5") as file:
+            self.assertEqual(file["restarts/step"][()].tolist(), list(range(1, 12)))
+            self.assertTrue((np.diff(file["restarts/time"][()]) > 0).all())
+
+    def test_signals_give_a_checkpoint(self):
+        deck = self.deck(**MEMORY)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            with self.subTest(signal=number.name):
+                output = self.output(f"signal-{number.name}")
+                process = self.begin(deck, output, stages=1,
+                                     overrides=["training.steps=1000000",
+                                                "checkpoint.every_steps=1000000"])
+                wait_until(self, lambda: stepped(output), process)
+                process.send_signal(number)
+                result = support.finish(process)
+                self.assertEqual(result.status, STOPPED, str(result))
+                run = support.Run(output / "run.h5")
+                self.assertEqual(run.attributes["status"], "stopped")
+                self.assertIn(number.name, run.attributes["reason"])
+                self.assertEqual(steps_of(output), [len(run.losses)])
+
+    def test_a_second_signal_quits(self):
+        deck = self.deck(**{"model.new": {"n_embd": 256}}, data={"max_train_samples": 0},
+                         training={"micro_batches": 100, "steps": 100})
+        output = self.output("impatient")
+        process = self.begin(deck, output, stages=1)
+        wait_until(self, lambda: (output / "run.h5").exists(), process)
+        time.sleep(0.3)  # now it is in the first step, which takes seconds
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        result = support.finish(process)
+        self.assertEqual(result.status, 128 + signal.SIGTERM, str(result))
+        self.assertEqual(support.Run(output / "run.h5").attributes["status"], "interrupted")
+
+    def test_never_starts_anew(self):
+        deck = self.deck()
+        output = self.output("anew")
+        self.stop(deck, output)
+        result = self.go_on(deck, output, overrides=["checkpoint.resume=never"])
+        self.assertNotIn("going on", result.out)
+        self.assertEqual(len(support.Run(output / "run.h5").losses), 12)
+
+    def test_without_memories(self):
+        deck = self.deck(**MEMORY, checkpoint={"mode": "resync"})
+        reference = self.reference(deck, "resync-reference")
+        output = self.output("resync")
+        for _ in range(2):
+            self.stop(deck, output)
+        with h5py.File(checkpoint(output, 2) / "rank-0.h5") as file:
+            self.assertEqual(set(file), {"parameters", "moments", "run"})
+        self.go_on(deck, output)
+        losses = [support.Run(path / "run.h5").losses for path in (output, reference)]
+        self.assertEqual(losses[0][0], losses[1][0])
+        np.testing.assert_allclose(losses[0], losses[1], rtol=0.02)
+
+    def test_another_layout(self):
+        deck = self.deck(training={"steps": 12})
+        reference = self.reference(deck, "layout-reference", 1)
+        output = self.output("layout")
+        for stages in (2, 3, 1):
+            self.stop(deck, output, stages=stages)
+        self.go_on(deck, output, 2)
+        run, expected = support.Run(output / "run.h5"), support.Run(reference / "run.h5")
+        self.assertEqual(run.steps["step"].tolist(), list(range(1, 13)))
+        np.testing.assert_allclose(run.losses, expected.losses, rtol=0, atol=1e-5)
+        self.assertEqual(run.steps["forward_bytes"].shape[1], 2)  # of the widest layout
+
+    def test_memories_move_with_their_boundary(self):
+        """A cut that another layout has as well takes its memories along, others begin anew."""
+        deck = self.deck(**MEMORY, **{"training.optimizer": {"schedule": "constant"}})
+        output = self.output("moved")
+        self.go_on(support.merged(deck, {"checkpoint": {"milestone_every": 9}}), output, 2,
+                   ["training.steps=9", "pipeline.partition=[2,2]"])
+        with h5py.File(output / "run.h5", "a") as file:
+            del file.attrs["finished"]
+        for partition, first_visits in (([1, 1, 2], 4), ([3, 1], 4), ([2, 2], 0)):
+            with self.subTest(partition=partition):
+                moved = self.output(f"moved-{len(partition)}-{partition[0]}")
+                shutil.copytree(output, moved)
+                self.go_on(deck, moved, len(partition),
+                           ["training.steps=10", f"pipeline.partition={partition}"])
+                run = support.Run(moved / "run.h5")
+                # Of 30 samples, 4 a step, the tenth step has those that were seen in the first ones.
+                seen = run.steps["cache_first_visits"][9, :len(partition)]
+                self.assertEqual(seen.max() > 0, first_visits > 0, seen)
+                if partition == [1, 1, 2]:  # the cut before block 2 is now that behind stage 1
+                    self.assertGreater(seen[0], seen[2])
+
+    # --- what is refused
+
+    def test_changed_decks(self):
+        deck = self.deck()
+        output = self.output("changed")
+        self.stop(deck, output)
+        for override, old, new in (("training.optimizer.learning_rate=0.5", "0.001", "0.5"),
+                                   ("training.seed=7", "42", "7"),
+                                   ("training.steps=13", "12", "13"),
+                                   ("training.micro_batches=3", "2", "3"),
+                                   ("boundary.forward.bits=5", "4", "5")):
+            with self.subTest(override=override):
+                key = override.split("=")[0]
+                result = support.finish(self.begin(deck, output, overrides=[override]))
+                self.assert_stops(result, f"{key} must not change", f"{key} = {old}", new, status=2)
+        self.assertEqual(steps_of(output), [1])
+        # These may.
+        self.go_on(deck, output, overrides=["output.log_every=3", "checkpoint.every_steps=5",
+                                            "pipeline.timeout=99.0", "network.latency=\"1 us\"",
+                                            "training.evaluate_every=4"])
+
+    def test_other_data(self):
+        deck = self.deck()
+        output = self.output("data")
+        self.stop(deck, output)
+        other = self.place / "other.txt"
+        other.write_text(support.text_of(20000, seed=9), encoding="utf-8")
+        result = support.finish(self.begin(deck, output, overrides=[f'data.train=["{other}"]']))
+        self.assert_stops(result, "other training samples", status=2)
+
+    def test_more_steps_with_a_constant_rate(self):
+        deck = self.deck(**{"training.optimizer": {"schedule": "constant"}})
+        output = self.output("longer")
+        self.stop(deck, output, ["training.steps=5", "checkpoint.time_limit=0.001"])
+        self.go_on(deck, output)
+        self.assert_same_runs(output, self.reference(deck, "constant"))
+
+    def test_fewer_steps_than_the_checkpoint_has(self):
+        deck = self.deck(**{"training.optimizer": {"schedule": "constant"}})
+        output = self.output("shorter")
+        for _ in range(2):
+            self.stop(deck, output)
+        result = support.finish(self.begin(deck, output, overrides=["training.steps=1"]))
+        self.assert_stops(result, "checkpoint of step 2 is beyond the end", status=2)
+
+    # --- damage
+
+    def damaged(self, name, damage):
+        """A run with checkpoints of steps 1 and 2, of which the second is damaged, goes on from the
+        first to the same end."""
+        deck = self.deck()
+        reference = self.reference(deck, "undamaged")
+        output = self.output(name)
+        for _ in range(2):
+            self.stop(deck, output)
+        self.assertEqual(steps_of(output), [1, 2])
+        damage(checkpoint(output, 2))
+        result = self.go_on(deck, output)
+        self.assertIn("going on from the checkpoint of step 1", result.out)
+        self.assert_same_runs(output, reference)
+        return result.err
+
+    def test_damaged_checkpoints_are_skipped(self):
+        def flip(path):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 8
+            path.write_bytes(data)
+
+        def cut(path):
+            os.truncate(path, path.stat().st_size // 2)
+
+        for name, damage, reason in (
+                ("no marker", lambda place: (place / "complete.json").unlink(), "complete.json"),
+                ("cut marker", lambda place: cut(place / "complete.json"), "complete.json"),
+                ("flipped", lambda place: flip(place / "rank-1.h5"), "rank 1"),
+                ("truncated", lambda place: cut(place / "rank-0.h5"), "another size"),
+                ("no file", lambda place: (place / "rank-1.h5").unlink(), "rank-1.h5"),
+                ("run file", lambda place: flip(place / "run.h5"), "run.h5")):
+            with self.subTest(name):
+                told = self.damaged(name.replace(" ", "-"), damage)
+                self.assertIn("the checkpoint of step 2 is skipped", told)
+                self.assertIn(reason, told)
+
+    def test_a_damaged_run_file(self):
+        deck = self.deck()
+        output = self.output("no-run-file")
+        for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(b"x" * 3000)):
+            self.stop(deck, output)
+            damage(output / "run.h5")
+        self.go_on(deck, output)
+        self.assert_same_runs(output, self.reference(deck, "undamaged"))
+
+    def small_disk(self, name, kilobytes):
+        place = self.output(name)
+        place.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", place],
+                          stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            self.skipTest("no right to mount a small disk")
+        self.addCleanup(lambda: subprocess.run(["umount", "-l", place], check=False))
+        return place
+
+    def test_a_full_disk_keeps_the_last_checkpoint(self):
+        deck = self.deck(**{"model.new": {"n_embd": 64}})
+        reference = self.reference(deck, "full-reference")
+        output = self.output("full")
+        self.stop(deck, output)
+        size = sum(path.stat().st_size for path in checkpoint(output, 1).iterdir())
+        disk = self.small_disk("disk", 3 * size // 2 // 1024)
+        shutil.move(checkpoint(output, 1), disk)
+        on_disk = [f"checkpoint.directory={disk}"]
+        # A stop that cannot write leaves the former one.
+        result = self.stop(deck, output, [*on_disk, "checkpoint.time_limit=0.001"])
+        self.assertIn("the checkpoint of step 2 is given up", result.err)
+        self.assertIn("the same command goes on from step 1", result.out)
+        self.assertEqual(sorted(path.name for path in disk.iterdir()), ["step-000000001"])
+        # A run that trains on does so without.
+        result = self.go_on(deck, output, overrides=on_disk)
+        for step in (2, 4, 6, 8, 10):
+            self.assertIn(f"the checkpoint of step {step} is given up", result.err)
+        self.assert_same_runs(output, reference)
+
+
+def stepped(output):
+    """The run trains: its run file has rows, or it has a checkpoint."""
+    try:
+        return len(support.Run(output / "run.h5").losses) > 0
+    except OSError:
+        return False
+
+
+def wait_until(test, what, process):
+    limit = time.monotonic() + support.TIME_LIMIT
+    while time.monotonic() < limit:
+        try:
+            if what():
+                return
+        except (OSError, KeyError):
+            pass
+        if process.poll() is not None:
+            test.fail(f"ended: {support.finish(process)}")
+        time.sleep(0.02)
+    test.fail("waits in vain")
+
+
+if __name__ == "__main__":
+    support.main()
