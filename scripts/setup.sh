@@ -33,6 +33,10 @@ packages=(
   python3-matplotlib            # plots of runs
   python3-torch                 # what golden values are compared with
   iproute2                      # tc and namespaces: real slow links on one machine
+  slurmctld                     # a batch system of one machine for the tests of job scripts:
+  slurmd                        # ... its daemons,
+  slurm-client                  # ... sbatch and srun,
+  munge                         # ... and what they trust each other by
   bible-kjv                     # the quick start's text: the program that prints it
   bible-kjv-text                # ... and the text itself
 )
