@@ -154,22 +154,29 @@ struct DirectionColumns {
               boundaries),
         wire(group,
              {(direction + "_wire_seconds").c_str(), "s", "at least one message was travelling"},
+             boundaries),
+        step(group,
+             {(direction + "_step").c_str(), "1",
+              "rms_step of the messages, mean; NaN: none had steps of the RMS"},
              boundaries) {}
 
   void add(const DirectionRecord& record) {
     bytes.add(record.bytes);
     error.add(record.error);
     wire.add(record.wire_seconds);
+    step.add(record.step);
   }
   void store(std::uint64_t rows) {
     bytes.store(rows);
     error.store(rows);
     wire.store(rows);
+    step.store(rows);
   }
 
   Integers bytes;
   Reals error;
   Reals wire;
+  Reals step;
 };
 
 /// One dataset a value, [steps, stages]; counts and bytes as integers.
