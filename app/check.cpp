@@ -17,6 +17,7 @@
 #include "app/progress_display.hpp"
 #include "app/session.hpp"
 #include "app/warnings.hpp"
+#include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/simulation.hpp"
 #include "comm/pipeline/step_plan.hpp"
@@ -293,6 +294,32 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
   }
 }
 
+/// What a step takes on the wire where a run holds its target of bits, boundary by boundary.
+void print_targets(const Settings& settings, const ModelLayout& model) {
+  const TrainingSettings& t = settings.training;
+  const double values = static_cast<double>(settings.pipeline.replicas) * t.micro_batches *
+                        t.micro_batch_size * model.tokens * model.model->shape().channels;
+  const PipelineOptions options = pipeline_options(settings);
+  for (const bool backward : {false, true}) {
+    const char* const direction = backward ? "backward" : "forward";
+    std::vector<double> bits;
+    for (int i = 0; i + 1 < settings.pipeline.stages; ++i)
+      bits.push_back(step_target(options, 0, i, backward).bits);
+    const std::vector<double> speeds = link_speeds(options, backward);
+    for (std::size_t i = 0; i < bits.size(); ++i) {
+      if (bits[i] == 0) continue;
+      const double bytes = bits[i] * values / 8;
+      std::printf("# target %s, boundary %zu: %.3g bits per value, %sB per step", direction, i,
+                  bits[i], with_prefix(bytes).c_str());
+      if (speeds[i] > 0) std::printf(", %.3g s on its link", 8 * bytes / speeds[i]);
+      std::printf("\n");
+    }
+    const double error = step_target(options, 0, 0, backward).error;
+    if (error > 0)
+      std::printf("# target %s: a relative RMS error of %g at each boundary\n", direction, error);
+  }
+}
+
 /// Of a micro-batch of evaluations through the codec.
 void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
   if (!settings.evaluation.has(EvaluationMode::codec)) return;
@@ -377,6 +404,7 @@ std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inpu
   print_frozen(model);
   if (settings.pipeline.stages > 1) {
     print_wire(settings, model);
+    print_targets(settings, model);
     print_evaluation_wire(settings, model);
     print_caches(settings, model, shape);
   }
@@ -396,6 +424,7 @@ void check_model(const Settings& settings, Inputs& inputs, const std::vector<Ran
   if (shows_schedule) print_schedule(settings, model.first_trained_stage);
   print_warning_lines(warnings_of(settings, model.model->dropout()));
   print_warning_lines(warnings_of_evaluation(settings));
+  print_warning_lines(warnings_without_effect(settings));
   read_data(settings, model, inputs);
   const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
   if (inputs.data || settings.training.steps > 0)

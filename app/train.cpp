@@ -129,6 +129,7 @@ class Trainer {
     progress_.account().suspend(Clock::now());
     totals_.seconds += progress_.account().open_seconds(Clock::now());
     display_->finish();
+    warn_of_targets();
     if (run_file_) run_file_->flush();
     if (settings_.cache.keep)
       for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
@@ -242,13 +243,14 @@ class Trainer {
       print_warnings(plan_->warnings);
       print_warnings(warnings_of(settings_, plan_->model->dropout()));
       print_warnings(warnings_of_evaluation(settings_));
+      print_warnings(warnings_without_effect(settings_));
     }
     data_ = load_data(settings_.data, plan_->vocabulary(), plan_->tokens);
     compare_inputs(progress_, *plan_, &data_);
     if (restart_)
       check_data_of_restart(restart_->marker, data_.train.fingerprint(),
                             data_.validation.fingerprint());
-    const PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
+    PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
     check_resources(shape);
     stage_ = make_stage(settings_, *plan_, grid_, true);
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
@@ -257,6 +259,7 @@ class Trainer {
       validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_));
     steps_ = total_steps(settings_.training.steps, settings_.training.epochs,
                          planner_->steps_per_epoch());
+    shape.steps = steps_;
     check_steps_of_restart();
     name_run();
     if (grid_.rank() == 0) {
@@ -575,6 +578,14 @@ class Trainer {
                     seconds(StageValue::wire));
       std::printf("\n");
     }
+  }
+
+  /// Targets of boundaries that the steps of codes could not hold.
+  void warn_of_targets() {
+    if (grid_.stages() == 1) return;
+    std::vector<double> totals = pipeline_->step_totals();
+    all_reduce(progress_, grid_.world(), totals, Reduction::sum);
+    if (grid_.rank() == 0) print_warnings(warnings_of_targets(settings_, totals));
   }
 
   /// Peak and prediction of every rank, on rank 0.

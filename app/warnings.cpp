@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/warnings.hpp"
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "comm/pipeline/bit_budget.hpp"
+#include "comm/pipeline/pipeline.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
+#include "core/codec/recommended.hpp"
 
 namespace deltapipe {
 
@@ -77,6 +81,138 @@ std::vector<std::string> warnings_of_evaluation(const Settings& settings) {
   if (why.empty()) return {};
   return {"evaluations through the codec are those of fp32 here: " + why +
           " or evaluation.boundary = \"fp32\""};
+}
+
+namespace {
+
+/// A setting of a boundary: whether it has another value than where nothing was said of it, and
+/// what it takes to have an effect.
+struct Idle {
+  const char* key;
+  bool is_idle;
+  std::string wants;
+};
+
+std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& rate,
+                                const NetworkSettings& network, Direction direction) {
+  const CodecSettings usual, preset = recommended_settings(direction);
+  const auto changed = [&](auto member) {
+    return codec.*member != usual.*member && codec.*member != preset.*member;
+  };
+  const bool codes = sends_codes(codec), positions = sends_positions(codec);
+  const bool changes = sends_changes(codec);
+  const bool first_codes = changes && (codec.first_visit == FirstVisit::quantize8 ||
+                                       codec.first_visit == FirstVisit::refine);
+  const bool rms = codes && codec.scale_rule == ScaleRule::rms;
+  const std::string any_codes =
+      "codec = \"quantize\" or \"delta\", or values = \"codes\" with \"topk\"";
+  const bool has_links =
+      !network.forward.empty() || !network.backward.empty() || !network.ranks.empty();
+  return {
+      {"topk", changed(&CodecSettings::topk) && !positions, "codec = \"topk\" or \"topk_delta\""},
+      {"values", changed(&CodecSettings::values) && !positions,
+       "codec = \"topk\" or \"topk_delta\""},
+      {"bits", changed(&CodecSettings::bits) && !codes && !first_codes, any_codes},
+      {"scale", changed(&CodecSettings::scale) && !codes, any_codes},
+      {"tile",
+       changed(&CodecSettings::tile) && !first_codes && !(codes && codec.scale == ScaleKind::tile),
+       codes ? "scale = \"tile\"" : any_codes},
+      {"scale_rule", changed(&CodecSettings::scale_rule) && !codes, any_codes},
+      {"rms_step", changed(&CodecSettings::rms_step) && !rms,
+       codes ? "scale_rule = \"rms\" and entropy_coding = true" : "scale_rule = \"rms\""},
+      {"rounding", changed(&CodecSettings::rounding) && !codes, any_codes},
+      {"levels", changed(&CodecSettings::levels) && !codes, any_codes},
+      {"first_visit", changed(&CodecSettings::first_visit) && !changes,
+       "codec = \"delta\" or \"topk_delta\""},
+      {"prediction_interval",
+       changed(&CodecSettings::prediction_interval) && codec.prediction == Prediction::none,
+       "prediction = \"linear\""},
+      {"error_feedback_of", changed(&CodecSettings::feedback_of) && !has_feedback(codec),
+       "error_feedback"},
+      {"budget", rate.budget == BudgetSharing::time && !(rate.has_bits() && has_links),
+       rate.has_bits() ? "a network.bandwidth" : "target_bits"},
+  };
+}
+
+}  // namespace
+
+std::vector<std::string> warnings_without_effect(const Settings& settings) {
+  std::vector<std::string> warnings;
+  if (settings.pipeline.stages == 1) return warnings;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    const bool forward = direction == Direction::forward;
+    const CodecSettings& codec = forward ? settings.forward : settings.backward;
+    if (codec.kind == CodecKind::none) continue;
+    const std::string section = std::string("boundary.") + name_of(direction) + ".";
+    for (const Idle& idle :
+         idle_settings(codec, forward ? settings.forward_rate : settings.backward_rate,
+                       settings.network, direction))
+      if (idle.is_idle)
+        warnings.push_back(section + idle.key + " has no effect: it wants " + idle.wants);
+  }
+  if (settings.evaluation.changes != EvaluationSettings().changes) {
+    std::string wants;
+    if (!settings.evaluation.has(EvaluationMode::codec))
+      wants = "evaluation.boundary = \"codec\" or \"both\"";
+    else if (settings.forward.kind != CodecKind::none && !sends_changes(settings.forward))
+      wants = "boundary.forward.codec = \"delta\" or \"topk_delta\"";
+    if (!wants.empty()) warnings.push_back("evaluation.changes has no effect: it wants " + wants);
+  }
+  return warnings;
+}
+
+namespace {
+
+/// Targets are met by their mean; so much is left to the last messages.
+constexpr double kTolerance = 0.03;
+
+std::string percent_of_messages(double messages, const StepTotals& totals) {
+  return number_text("%.0f", 100 * messages / totals.steered) + " % of the messages had the ";
+}
+
+/// Why a target was missed by that much: steps want to go on at the end of their range.
+std::string reason_of(const StepTotals& totals, bool wants_larger_steps) {
+  if (totals.steered == 0)
+    return "no message had steps of the RMS: first visits have formats of their own";
+  const double stuck = wants_larger_steps ? totals.at_most : totals.at_least;
+  if (stuck == 0) return "the run was too short to make up for its first messages";
+  return percent_of_messages(stuck, totals) +
+         (wants_larger_steps ? "largest step, 1.9" : "least step, 0.05");
+}
+
+std::string missed(const std::string& key, double target, int boundary, double reached,
+                   const char* unit, const std::string& reason) {
+  return key + " = " + number_text("%g", target) + " was missed at boundary " +
+         std::to_string(boundary) + ": " + number_text("%.3g", reached) + unit + "; " + reason;
+}
+
+}  // namespace
+
+std::vector<std::string> warnings_of_targets(const Settings& settings,
+                                             std::span<const double> step_totals) {
+  std::vector<std::string> warnings;
+  const PipelineOptions options = pipeline_options(settings);
+  for (const bool backward : {false, true})
+    for (int boundary = 0; boundary + 1 < settings.pipeline.stages; ++boundary) {
+      const StepTarget target = step_target(options, 0, boundary, backward);
+      const StepTotals totals = step_totals_of(step_totals, boundary, backward);
+      const std::string section = backward ? "boundary.backward" : "boundary.forward";
+      if (target.bits > 0 && totals.values > 0) {
+        const double bits = totals.bits / totals.values;
+        if (std::abs(bits / target.bits - 1) > kTolerance)
+          warnings.push_back(missed(section + ".target_bits", target.bits, boundary, bits,
+                                    " bits per value were sent",
+                                    reason_of(totals, bits > target.bits)));
+      }
+      // An error below the target is no miss.
+      if (target.error > 0 && totals.signal2 > 0) {
+        const double error = std::sqrt(totals.error2 / totals.signal2);
+        if (error > target.error * (1 + kTolerance))
+          warnings.push_back(missed(section + ".target_error", target.error, boundary, error,
+                                    " was the relative error", reason_of(totals, false)));
+      }
+    }
+  return warnings;
 }
 
 void print_warnings(const std::vector<std::string>& warnings) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,16 @@ std::vector<std::string> warnings_of_untrained(const Settings& settings);
 
 /// For commands that evaluate: codecs that leave nothing out make no difference there.
 std::vector<std::string> warnings_of_evaluation(const Settings& settings);
+
+/// Settings that were changed and that nothing reads, as others of the deck are: of boundaries
+/// whose codec has no use for them, and of evaluations. Codecs that are turned off keep their
+/// settings for later.
+std::vector<std::string> warnings_without_effect(const Settings& settings);
+
+/// After a run: targets of bits and errors that were missed, from the sum over all ranks of
+/// Pipeline::step_totals().
+std::vector<std::string> warnings_of_targets(const Settings& settings,
+                                             std::span<const double> step_totals);
 
 /// Prints warnings to stderr, a line each; for one rank.
 void print_warnings(const std::vector<std::string>& warnings);

@@ -179,6 +179,33 @@ void check_boundary(const CodecSettings& c, const std::string& section) {
   refuse({bits, levels, rounding}, what, mistake->value, mistake->remedy);
 }
 
+/// Codecs that are turned off leave their targets alone.
+void check_rate(const RateSettings& rate, const CodecSettings& codec, int stages,
+                const std::string& section) {
+  if (codec.kind == CodecKind::none) return;
+  const std::string bits = section + ".target_bits", error = section + ".target_error";
+  if (rate.has_bits() && rate.target_error > 0)
+    refuse({error, bits}, section + ": target_bits and target_error exclude each other", "",
+           "set one of them to 0");
+  const bool has_target = rate.has_bits() || rate.target_error > 0;
+  if (has_target && (codec.scale_rule != ScaleRule::rms || !sends_codes(codec)))
+    refuse({rate.has_bits() ? bits : error},
+           section + ": a target is held by the steps of scale_rule = \"rms\"",
+           "codec = \"" + std::string(kCodecKindNames[static_cast<std::size_t>(codec.kind)]) + "\"",
+           "use codec = \"auto\", or \"quantize\" or \"delta\" with scale_rule = \"rms\" and "
+           "entropy_coding = true, or set the target to 0");
+  const auto boundaries = static_cast<std::size_t>(stages - 1);
+  const std::size_t count = rate.target_bits.size();
+  if (count > 1 && rate.budget == BudgetSharing::time)
+    refuse({bits, section + ".budget"},
+           section + ": budget = \"time\" shares one mean, and target_bits has one per boundary",
+           to_string(count) + " values", "give one value, or use budget = \"equal\"");
+  if (count > 1 && count != boundaries)
+    refuse({bits, "pipeline.stages"}, section + ": target_bits needs one value or one per boundary",
+           to_string(count) + " values, " + to_string(boundaries) + " boundaries",
+           "the boundaries are one fewer than pipeline.stages");
+}
+
 void check_gradients(const Settings& s) {
   const MemoryStorage storage = s.cache.storage;
   if (has_feedback(s.backward) &&
@@ -262,6 +289,9 @@ void check_settings(const Settings& settings) {
   check_pipeline(settings);
   check_boundary(settings.forward, "boundary.forward");
   check_boundary(settings.backward, "boundary.backward");
+  check_rate(settings.forward_rate, settings.forward, settings.pipeline.stages, "boundary.forward");
+  check_rate(settings.backward_rate, settings.backward, settings.pipeline.stages,
+             "boundary.backward");
   check_gradients(settings);
 }
 

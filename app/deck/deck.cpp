@@ -16,6 +16,7 @@
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 #include "core/base/utf8.hpp"
+#include "core/codec/recommended.hpp"
 #include "core/files/input_file.hpp"
 
 namespace deltapipe {
@@ -82,6 +83,18 @@ class Assign {
     const bool below = real.high_open ? *value < real.high : *value <= real.high;
     if (!above || !below) out_of_range(node_);
     *real.value = *value;
+  }
+
+  void operator()(const RealList& list) const {
+    std::vector<double> values;
+    for_each_element([&](const toml::node& element) {
+      const std::optional<double> value =
+          element.is_number() ? element.value<double>() : std::nullopt;
+      if (!value) wrong_type(element);
+      if (*value != 0 && !(*value >= list.low && *value <= list.high)) out_of_range(element);
+      values.push_back(*value);
+    });
+    *list.value = values;
   }
 
   void operator()(const Text& text) const {
@@ -412,6 +425,18 @@ void check_text(const std::vector<Key>& keys, const DeckPlaces& places) {
   }
 }
 
+/// The deck's values and then the overrides', in place of those of the draft.
+void read_draft(const toml::table& table, const std::vector<std::string>& overrides, Draft& draft,
+                DeckPlaces& places) {
+  const std::vector<Key> keys = keys_of(draft);
+  read_section(table, "", keys, places.deck.file, places);
+  for (const std::string& argument : overrides) {
+    apply_override(argument, keys, places);
+    clear_directions(draft, argument);
+  }
+  check_text(keys, places);
+}
+
 }  // namespace
 
 }  // namespace deck
@@ -421,13 +446,17 @@ Settings parse_deck(const std::string& text, const std::string& name,
   deck::Draft draft;
   DeckPlaces places;
   places.deck.file = name;
-  const std::vector<deck::Key> keys = deck::keys_of(draft);
-  deck::read_section(deck::parse_toml(text, name), "", keys, name, places);
-  for (const std::string& argument : overrides) {
-    deck::apply_override(argument, keys, places);
-    deck::clear_directions(draft, argument);
+  const toml::table table = deck::parse_toml(text, name);
+  deck::read_draft(table, overrides, draft, places);
+  if (draft.forward_is_auto || draft.backward_is_auto) {
+    // What the deck and the overrides set goes before the preset: read again, over that.
+    deck::Draft preset;
+    if (draft.forward_is_auto) preset.settings.forward = recommended_settings(Direction::forward);
+    if (draft.backward_is_auto)
+      preset.settings.backward = recommended_settings(Direction::backward);
+    draft = std::move(preset);
+    deck::read_draft(table, overrides, draft, places);
   }
-  deck::check_text(keys, places);
   deck::replace_new_model(draft.settings, overrides);
   with_places(places, [&] {
     deck::join_links(draft);

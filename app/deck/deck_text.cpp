@@ -48,6 +48,9 @@ struct Write {
     return list_text(*list.value, [](int value) { return std::to_string(value); });
   }
   std::string operator()(const Real& real) const { return real_text(*real.value); }
+  std::string operator()(const RealList& list) const {
+    return list_text(*list.value, [](double value) { return real_text(value); });
+  }
   std::string operator()(const Text& text) const { return toml_text(*text.value); }
   std::string operator()(const TextList& list) const {
     return list_text(*list.value, [](const std::string& value) { return toml_text(value); });

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/pipeline/schedule.hpp"
+#include "core/codec/recommended.hpp"
 
 namespace deltapipe::deck {
 
@@ -248,11 +249,37 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
       "first and after the last step; a difference ends the run; 0: never");
 }
 
-void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section, bool memory) {
-  std::vector<std::pair<std::string, CodecKind>> kinds;
-  for (const char* name : kCodecKindNames)
-    kinds.emplace_back(name, static_cast<CodecKind>(kinds.size()));
-  Choice codecs = choice(c.kind, kinds);
+/// The kinds, and auto. What "auto" stands for is written instead.
+Choice codec_choice(CodecKind& kind, bool& is_auto, Direction direction) {
+  Choice result;
+  result.names.assign(kCodecKindNames.begin(), kCodecKindNames.end());
+  result.names.emplace_back("auto");
+  result.get = [&kind] { return static_cast<std::size_t>(kind); };
+  result.set = [&kind, &is_auto, direction](std::size_t i) {
+    is_auto = i == kCodecKindNames.size();
+    kind = is_auto ? recommended_settings(direction).kind : static_cast<CodecKind>(i);
+  };
+  return result;
+}
+
+void add_rate(SectionKeys& add, RateSettings& r) {
+  add("target_bits", RealList{&r.target_bits, 0.1, 16},
+      "for scale_rule = \"rms\": mean bits per value on the wire over the run, headers, scales and "
+      "first visits included but not warmup_epochs; rms_step, from that of the deck on, follows "
+      "message by message within 0.05 to 1.9; one value for all boundaries or a list with one per "
+      "boundary; 0 or none: off");
+  add("budget", choice(r.budget, {{"equal", BudgetSharing::equal}, {"time", BudgetSharing::time}}),
+      "how boundaries share target_bits. equal: each has it; time: it is their mean, and those "
+      "with "
+      "a slower [network] bandwidth have fewer bits, 1.5 to 6, so that all take as long");
+  add("target_error", Real{&r.target_error, 0, 1, false, true},
+      "for scale_rule = \"rms\", instead of target_bits: relative RMS error of what is sent, which "
+      "rms_step follows; 0: off");
+}
+
+void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, bool& is_auto,
+                  const char* section, bool memory) {
+  Choice codecs = codec_choice(c.kind, is_auto, memory ? Direction::forward : Direction::backward);
   // The names of arXiv 2206.01299.
   codecs.other_names = {{"directq", static_cast<std::size_t>(CodecKind::quantize)},
                         {"aqsgd", static_cast<std::size_t>(CodecKind::delta)},
@@ -263,11 +290,14 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
           ? "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; delta: the change since the sample's last visit in "
             "bits (AQ-SGD); topk: a sample's largest values with their positions; topk_delta: "
-            "delta with changes sent as topk sends values"
+            "delta with changes sent as topk sends values; auto: delta with scale_rule = \"rms\", "
+            "rms_step = 1.1, entropy_coding and first_visit = \"refine\", whatever of it the deck "
+            "does not set"
           : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; topk: a sample's largest values with their "
             "positions; delta and topk_delta are not for gradients, which AQ-SGD sends without "
-            "memory");
+            "memory; auto: quantize with scale_rule = \"rms\", rms_step = 0.5, entropy_coding and "
+            "error_feedback = \"ef\", whatever of it the deck does not set");
   add("topk", Real{&c.topk, 0, 1, true},
       "part of a sample's values that topk and topk_delta send, those of largest magnitude");
   add("values",
@@ -304,6 +334,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, const char* section,
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
       "bits per value, 1.9 about 1.3, and scales; from 2 on, values of one size would be sent as "
       "zeros");
+  add_rate(add, r);
   add("entropy_coding", Flag{&c.entropy_coding},
       "for quantize and delta: codes travel in the bits that they carry, never more than packed "
       "codes and 4 bytes, of a delta 12; nothing is lost");
@@ -474,6 +505,10 @@ struct Allowed {
     return "list of integers, each " + range(i.low, i.high);
   }
   std::string operator()(const Real& real) const { return "number, " + range(real); }
+  std::string operator()(const RealList& list) const {
+    return "number, 0 or " + format_number(list.low) + " to " + format_number(list.high) +
+           "; or a list of these";
+  }
   std::string operator()(const Text& text) const {
     return text.may_be_empty ? "string" : "string, not empty";
   }
@@ -530,8 +565,9 @@ std::vector<Key> keys_of(Draft& draft) {
   add_training(keys, s.training);
   add_optimizer(keys, s.training.optimizer);
   add_pipeline(keys, s.pipeline);
-  add_boundary(keys, s.forward, "boundary.forward", true);
-  add_boundary(keys, s.backward, "boundary.backward", false);
+  add_boundary(keys, s.forward, s.forward_rate, draft.forward_is_auto, "boundary.forward", true);
+  add_boundary(keys, s.backward, s.backward_rate, draft.backward_is_auto, "boundary.backward",
+               false);
   add_evaluation(keys, s.evaluation);
   add_cache(keys, s.cache);
   add_network(keys, s.network);

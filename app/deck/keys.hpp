@@ -25,6 +25,8 @@ struct Draft {
     std::vector<double> latency_seconds;
   };
   Links both, forward, backward;
+  /// codec = "auto", which leaves the rest of its section to recommended_settings().
+  bool forward_is_auto = false, backward_is_auto = false;
 };
 
 /// The draft of finished settings.
@@ -46,6 +48,11 @@ struct Real {
   double* value;
   double low, high;
   bool low_open = false, high_open = false;
+};
+/// Each 0 or low <= value <= high; one for all boundaries or one per boundary.
+struct RealList {
+  std::vector<double>* value;
+  double low, high;
 };
 struct Text {
   std::string* value;
@@ -80,7 +87,7 @@ struct QuantityList {
 struct Key {
   std::string section;  ///< "training.optimizer"
   std::string name;     ///< "learning_rate"
-  std::variant<Flag, Integer, IntegerList, Real, Text, TextList, Choice, Size, Duration,
+  std::variant<Flag, Integer, IntegerList, Real, RealList, Text, TextList, Choice, Size, Duration,
                QuantityList>
       target;
   std::string meaning;  ///< one line, unit included

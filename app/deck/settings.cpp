@@ -8,6 +8,8 @@ PipelineOptions pipeline_options(const Settings& settings) {
   options.pipeline = settings.pipeline;
   options.forward = settings.forward;
   options.backward = settings.backward;
+  options.forward_rate = settings.forward_rate;
+  options.backward_rate = settings.backward_rate;
   options.evaluation = settings.evaluation;
   options.cache = settings.cache;
   options.cache.directory = cache_directory(settings);

@@ -100,6 +100,7 @@ struct Settings {
   PipelineSettings pipeline;
   CodecSettings forward;   ///< [boundary.forward]
   CodecSettings backward;  ///< [boundary.backward]
+  RateSettings forward_rate, backward_rate;
   EvaluationSettings evaluation;
   CacheSettings cache;
   NetworkSettings network;

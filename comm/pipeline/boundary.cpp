@@ -158,6 +158,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
       instances_(instances),
       state_name_(name + (plan.side == BoundarySide::sender ? " sender" : " receiver")),
       shape_(plan.codec.shape),
+      warmup_epochs_(plan.codec.settings.warmup_epochs),
       codecs_(plan),
       first_sample_(plan.memory.first_sample),
       sample_stride_(plan.memory.sample_stride),
@@ -166,6 +167,10 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
                     codecs_.record().shared_bytes) {
   if constexpr (kStaged)
     staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
+  if (plan.target.is_set() && plan.side == BoundarySide::sender && plan.codec.training) {
+    controller_.emplace(plan.target, plan.codec.settings.rms_step);
+    codecs_.training()->measure_errors(plan.target.error > 0);
+  }
   const RecordLayout record = codecs_.record();
   if (record.bytes(plan.side) == 0) return;
 
@@ -207,20 +212,22 @@ void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
 }
 
 std::vector<StatePart> BoundaryEnd::state() {
-  if (!cache_) return {};
+  if (!cache_ && !controller_) return {};
   const auto write = [this](StateWriter& writer) {
     write_scalar(writer, "codec", codecs_.training()->id());
     write_scalar(writer, "first_sample", first_sample_);
     write_scalar(writer, "sample_stride", sample_stride_);
     codecs_.training()->write_state(writer, instances_.codec);
-    cache_->write_state(writer);
+    if (controller_) controller_->write_state(writer);
+    if (cache_) cache_->write_state(writer);
   };
   const auto read = [this](StateReader& reader) {
     expect_scalar(reader, "codec", codecs_.training()->id());
     expect_scalar(reader, "first_sample", first_sample_);
     expect_scalar(reader, "sample_stride", sample_stride_);
     codecs_.training()->read_state(reader, instances_.codec);
-    cache_->read_state(reader);
+    if (controller_) controller_->read_state(reader);
+    if (cache_) cache_->read_state(reader);
   };
   return {{state_name_, write, read}};
 }
@@ -255,9 +262,16 @@ void BoundaryEnd::wait_for_message() const {
   if (!kStaged || memory_check_.bytes() > 0) instances_.codec.fence();
 }
 
+void BoundaryEnd::measure_errors(bool on) {
+  const bool always = controller_ && controller_->target().error > 0;
+  codecs_.training()->measure_errors(on || always);
+}
+
 CodecStatistics BoundaryEnd::take_codec_statistics() {
   const ActivityScope activity(account_, Activity::codec);
-  return codecs_.training()->take_statistics(instances_.codec);
+  CodecStatistics sum = std::exchange(measured_, {});
+  sum += codecs_.training()->take_statistics(instances_.codec);
+  return sum;
 }
 
 MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
@@ -286,13 +300,44 @@ BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer
       channel_(progress, comm, peer, tag,
                ChannelOptions{
                    .max_payload_bytes = max_message_bytes(), .buffers = plan.buffers, .name = name},
-               std::move(link)) {}
+               std::move(link)),
+      rms_step_(plan.codec.settings.rms_step) {}
+
+void BoundarySender::choose_step(const Crossing& crossing) {
+  if (!crossing.training) return;
+  if (controller_) {
+    rms_step_ = controller_->step();
+    codec(crossing).set_rms_step(rms_step_);
+  }
+  if (codec(crossing).values_in_rms_steps(crossing) == 0) return;
+  steps_.sum += rms_step_;
+  ++steps_.messages;
+}
+
+void BoundarySender::note_sent(const Crossing& crossing, std::size_t bytes) {
+  if (!controller_ || !crossing.training) return;
+  SentMessage message;
+  message.bytes = sizeof(MessageHeader) + bytes;
+  if (crossing.epoch >= warmup_epochs_) {
+    for (const int tokens : crossing.tokens)
+      message.values += static_cast<std::uint64_t>(tokens) * shape_.channels;
+    message.steered_values = codec(crossing).values_in_rms_steps(crossing);
+  }
+  if (controller_->target().error > 0) {
+    const CodecStatistics now = codec(crossing).take_statistics(instances_.codec);
+    message.error2 = now.error2;
+    message.signal2 = now.signal2;
+    measured_ += now;
+  }
+  controller_->sent(message);
+}
 
 void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
                           const MatrixRef<float>& x_BTC) {
   const SendChannel::Buffer buffer = channel_.acquire();
   const DeviceBytes payload = device_payload(buffer.payload);
   acquire_records(crossing);
+  choose_step(crossing);
   if (codec(crossing).waits()) wait_for_compute(exec);
   std::size_t bytes = 0;
   {
@@ -310,6 +355,7 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
     memory_check_.hash(instances_.codec, records_);
     wait_for_compute(exec);
     wait_for_message();
+    note_sent(crossing, bytes + memory_check_.bytes());
   }
   release_records(crossing);
   memory_check_.append(buffer.payload.data() + bytes);

@@ -5,8 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/pipeline/memory_check.hpp"
@@ -18,6 +20,7 @@
 #include "core/cache/activation_cache.hpp"
 #include "core/cache/settings.hpp"
 #include "core/codec/codec.hpp"
+#include "core/codec/step_controller.hpp"
 
 namespace deltapipe {
 
@@ -60,6 +63,7 @@ struct BoundaryEndPlan {
   BoundarySide side = BoundarySide::receiver;
   int buffers = 2;                ///< of messages
   EvaluationSettings evaluation;  ///< no modes: evaluations do not cross here, as gradients do not
+  StepTarget target;              ///< of a sender's steps in training
 };
 
 /// The codecs of an end: that of training and those of evaluations, whichever cross there.
@@ -103,12 +107,12 @@ class BoundaryEnd {
 
   /// Announces the samples of a later step, in their order.
   void prefetch(std::span<const std::uint64_t> sample_ids);
-  /// In training.
-  void measure_errors(bool on) { codecs_.training()->measure_errors(on); }
+  /// In training. Senders that hold an error measure every message.
+  void measure_errors(bool on);
   CodecStatistics take_codec_statistics();
   ActivationCache* cache() { return cache_.get(); }
-  /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records: codecs
-  /// without them keep nothing from one crossing to the next.
+  /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records and no
+  /// controller: codecs without records keep nothing from one crossing to the next.
   std::vector<StatePart> state();
 
  protected:
@@ -134,8 +138,11 @@ class BoundaryEnd {
   ExecutionInstances instances_;
   std::string state_name_;
   CodecShape shape_;
+  double warmup_epochs_;
   BoundaryCodecs codecs_;
   std::unique_ptr<ActivationCache> cache_;
+  std::optional<StepController> controller_;  ///< a sender's with a target
+  CodecStatistics measured_;                  ///< what it has taken from the codec
   std::uint64_t first_sample_;
   std::uint64_t sample_stride_;
   bool of_positions_;
@@ -143,6 +150,12 @@ class BoundaryEnd {
   MemoryRecords records_;
   MemoryCheck memory_check_;
   DeviceBytes staging_;
+};
+
+/// Steps of the RMS that training's messages had since the last take_steps().
+struct StepStatistics {
+  double sum = 0;
+  std::uint64_t messages = 0;
 };
 
 class BoundarySender : public BoundaryEnd {
@@ -157,9 +170,18 @@ class BoundarySender : public BoundaryEnd {
   /// Waits until everything left.
   void flush() { channel_.flush(); }
   ChannelStatistics take_statistics() { return channel_.take_statistics(); }
+  StepStatistics take_steps() { return std::exchange(steps_, {}); }
+  /// Null: the end has no target.
+  const StepController* controller() const { return controller_ ? &*controller_ : nullptr; }
 
  private:
+  void choose_step(const Crossing& crossing);
+  /// Tells the controller what became of a message of so many bytes, which is encoded.
+  void note_sent(const Crossing& crossing, std::size_t bytes);
+
   SendChannel channel_;
+  double rms_step_;  ///< of the messages at hand
+  StepStatistics steps_;
 };
 
 class BoundaryReceiver : public BoundaryEnd {

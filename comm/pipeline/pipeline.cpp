@@ -2,6 +2,7 @@
 #include "comm/pipeline/pipeline.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -54,6 +55,11 @@ double relative_error(double error, double signal) {
   return signal > 0 ? std::sqrt(error / signal) : std::numeric_limits<double>::quiet_NaN();
 }
 
+/// NaN: of nothing.
+double mean_of(double sum, double count) {
+  return count > 0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
+}
+
 }  // namespace
 
 StepMeasurements::StepMeasurements(int stages, int replicas)
@@ -81,6 +87,8 @@ void StepMeasurements::fill(StepRecord& record) const {
       d.error.push_back(relative_error(self.direction(b, backward, error2),
                                        self.direction(b, backward, signal2)));
       d.wire_seconds.push_back(self.direction(b, backward, wire) / replicas_);
+      d.step.push_back(mean_of(self.direction(b, backward, step_sum),
+                               self.direction(b, backward, step_messages)));
     }
   for (int b = 0; b + 1 < stages_; ++b) {
     const double change = self.direction(b, false, change2);
@@ -457,6 +465,9 @@ void Pipeline::take_measurements(StepMeasurements& into) {
     into.direction(boundary, backward, M::signal2) += codec.signal2;
     into.direction(boundary, backward, M::change2) += codec.change2;
     into.direction(boundary, backward, M::rest2) += codec.rest2;
+    const StepStatistics steps = end->take_steps();
+    into.direction(boundary, backward, M::step_sum) += steps.sum;
+    into.direction(boundary, backward, M::step_messages) += static_cast<double>(steps.messages);
   };
   // The receiver knows when a message arrived.
   const auto received = [&](auto& end, int boundary, bool backward) {
@@ -502,6 +513,27 @@ void Pipeline::take_measurements(StepMeasurements& into) {
   into.stage(i, StageValue::other) += time[Activity::other];
   into.stage(i, StageValue::wire) += time.wire;
   into.stage(i, StageValue::wire_hidden) += time.wire_hidden;
+}
+
+std::vector<double> Pipeline::step_totals() const {
+  std::vector<double> values(kStepTotals * 2 * (grid_.stages() - 1), 0);
+  const auto add = [&](const std::optional<BoundarySender>& end, int boundary, bool backward) {
+    if (!end || end->controller() == nullptr) return;
+    const StepTotals& t = end->controller()->totals();
+    const std::array<double, kStepTotals> all = {t.bits,    t.values,   t.error2, t.signal2,
+                                                 t.steered, t.at_least, t.at_most};
+    std::copy(
+        all.begin(), all.end(),
+        values.begin() + static_cast<std::ptrdiff_t>(kStepTotals * (2 * boundary + backward)));
+  };
+  add(send_forward_, grid_.stage(), false);
+  add(send_backward_, grid_.stage() - 1, true);
+  return values;
+}
+
+StepTotals step_totals_of(std::span<const double> values, int boundary, bool backward) {
+  const std::span<const double> v = values.subspan(kStepTotals * (2 * boundary + backward));
+  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
 }
 
 Pipeline::SentBytes Pipeline::take_sent_bytes() {

@@ -37,7 +37,7 @@ struct StepMeasurements {
   double& stage(int stage, StageValue value) {
     return values_[kStageValues * stage + static_cast<std::size_t>(value)];
   }
-  enum Field { bytes, error2, signal2, change2, rest2, wire, fields };
+  enum Field { bytes, error2, signal2, change2, rest2, wire, step_sum, step_messages, fields };
   double& direction(int boundary, bool backward, Field field);
   /// Tied rows, which go backward from the last stage to the first, and their gradients.
   double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }
@@ -49,6 +49,11 @@ struct StepMeasurements {
   int replicas_;
   std::vector<double> values_;
 };
+
+/// Values of a StepTotals.
+inline constexpr std::size_t kStepTotals = 7;
+/// From the sum over ranks of Pipeline::step_totals().
+StepTotals step_totals_of(std::span<const double> values, int boundary, bool backward);
 
 class Pipeline : private InstructionHandler {
  public:
@@ -82,6 +87,9 @@ class Pipeline : private InstructionHandler {
     double tied_rows = 0;  ///< from the last stage to the first
   };
   SentBytes take_sent_bytes();
+  /// What this rank's senders with a target have sent so far, laid out so that a sum over all ranks
+  /// has all of a run.
+  std::vector<double> step_totals() const;
   /// What this rank's part remembers from step to step: the stage and the memories of all boundary
   /// ends, those of shared embeddings included. To be written and read between steps.
   std::vector<StatePart> state();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/step_plan.hpp"
 
@@ -107,6 +108,7 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
     e.evaluation = options.evaluation;
     if (backward) e.evaluation.modes.clear();
     e.backward = backward;
+    e.target = step_target(options, shape.steps, boundary, backward);
     e.side = backward != (boundary == place.stage) ? BoundarySide::sender : BoundarySide::receiver;
     e.buffers = message_buffers(find_schedule(options.pipeline.schedule),
                                 schedule_shape(options, shape, place));

@@ -20,6 +20,7 @@ struct PipelineShape {
   int micro_batches = 1;  ///< M
   bool training = true;
   std::uint64_t train_samples = 0;
+  std::uint64_t steps = 0;  ///< of the whole training; 0: not known
   std::uint64_t data_fingerprint = 0;
   /// The first stage that has_trained(): no gradients cross the boundaries before it.
   int first_trained_stage = 0;

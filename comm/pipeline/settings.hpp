@@ -50,10 +50,31 @@ struct EvaluationSettings {
   bool operator==(const EvaluationSettings&) const = default;
 };
 
+/// How boundaries share a mean of bits per value.
+enum class BudgetSharing {
+  equal,  ///< each has the mean
+  time    ///< as the emulated links are fast, so that values take equally long on all of them
+};
+
+/// What the sender's steps are to hold in one direction (StepController); for codecs with
+/// ScaleRule::rms. One of the two, or neither.
+struct RateSettings {
+  /// Bits per value over a run, one for all boundaries or one per boundary; none or 0: any.
+  std::vector<double> target_bits;
+  BudgetSharing budget = BudgetSharing::equal;
+  double target_error = 0;  ///< relative RMS error of what is sent; 0: any
+
+  bool has_bits() const {
+    return std::any_of(target_bits.begin(), target_bits.end(), [](double b) { return b > 0; });
+  }
+  bool operator==(const RateSettings&) const = default;
+};
+
 /// All that a pipeline is built from but its model and data.
 struct PipelineOptions {
   PipelineSettings pipeline;
   CodecSettings forward, backward;  ///< what crosses a boundary in that direction
+  RateSettings forward_rate, backward_rate;
   EvaluationSettings evaluation;
   CacheSettings cache;
   NetworkSettings network;

@@ -108,6 +108,10 @@ class WarmupCodec final : public Codec {
     main_->read_state(reader, exec);
   }
   bool waits() const override { return warmup_->waits() || main_->waits(); }
+  std::uint64_t values_in_rms_steps(const Crossing& crossing) const override {
+    return is_warmup(crossing) ? 0 : main_->values_in_rms_steps(crossing);
+  }
+  void set_rms_step(double fraction) override { main_->set_rms_step(fraction); }
   std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                      const MemoryRecords& records, DeviceBytes payload) override {
     if (!is_warmup(crossing)) return main_->encode(exec, crossing, x_BTC, records, payload);
@@ -131,13 +135,7 @@ class WarmupCodec final : public Codec {
   }
   CodecStatistics take_statistics(const ExecSpace& exec) override {
     CodecStatistics sum = warmup_->take_statistics(exec);
-    const CodecStatistics main = main_->take_statistics(exec);
-    sum.error2 += main.error2;
-    sum.signal2 += main.signal2;
-    sum.elements += main.elements;
-    sum.nonfinite += main.nonfinite;
-    sum.change2 += main.change2;
-    sum.rest2 += main.rest2;
+    sum += main_->take_statistics(exec);
     return sum;
   }
 

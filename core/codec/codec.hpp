@@ -46,6 +46,7 @@ struct CodecStatistics {
 
   /// sqrt(error2 / signal2); 0 for no signal.
   double relative_rms_error() const;
+  CodecStatistics& operator+=(const CodecStatistics& other);
 };
 
 /// Turns activations into payload bytes and back. One object serves one end of one boundary and
@@ -73,6 +74,13 @@ class Codec {
   /// Shares positions with the codec of the other direction at this end of the boundary; before the
   /// first crossing. Codecs that send no positions have no use for them.
   virtual void share(std::shared_ptr<ForwardMasks>) {}
+
+  /// Values of the crossing's valid tokens that travel in codes with steps of a fraction of the
+  /// RMS, which set_rms_step sets.
+  virtual std::uint64_t values_in_rms_steps(const Crossing&) const { return 0; }
+  /// The fraction from the next encode on, instead of the settings' rms_step: kLeastRmsStep to
+  /// kLargestRmsStep. For senders; a receiver takes the steps that travel.
+  virtual void set_rms_step(double) {}
 
   /// Whether encode waits for its kernels: the payload's length depends on the data.
   virtual bool waits() const { return false; }

@@ -15,6 +15,16 @@ double CodecStatistics::relative_rms_error() const {
   return signal2 > 0 ? std::sqrt(error2 / signal2) : 0;
 }
 
+CodecStatistics& CodecStatistics::operator+=(const CodecStatistics& other) {
+  error2 += other.error2;
+  signal2 += other.signal2;
+  elements += other.elements;
+  nonfinite += other.nonfinite;
+  change2 += other.change2;
+  rest2 += other.rest2;
+  return *this;
+}
+
 namespace codec {
 
 namespace {

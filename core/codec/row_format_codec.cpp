@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/base/error.hpp"
+
 namespace deltapipe::codec {
 
 static_assert(RowFormats::kCount == kCodeFormats);
@@ -46,6 +48,19 @@ std::size_t RowFormatCodec::max_payload_bytes() const {
 std::size_t RowFormatCodec::memory_bytes() const {
   return RowCodec::memory_bytes() + bytes_of_view(partials_RC_) +
          (streams_ == nullptr ? 0 : streams_->memory_bytes());
+}
+
+std::uint64_t RowFormatCodec::values_in_rms_steps(const Crossing& crossing) const {
+  std::uint64_t tokens = 0;
+  for (std::size_t b = 0; b < crossing.samples(); ++b)
+    if (formats_.format[format_of(crossing, b)].rule == ScaleRule::rms)
+      tokens += static_cast<std::uint64_t>(crossing.tokens[b]);
+  return tokens * static_cast<std::uint64_t>(shape_.channels);
+}
+
+void RowFormatCodec::set_rms_step(double fraction) {
+  DELTAPIPE_ASSERT(fraction >= kLeastRmsStep && fraction <= kLargestRmsStep, "a step out of range");
+  for (RowFormat& format : formats_.format) format.rms_step = static_cast<float>(fraction);
 }
 
 std::size_t RowFormatCodec::most_coded_bytes(int format) const {

@@ -23,6 +23,8 @@ class RowFormatCodec : public RowCodec {
   std::size_t max_payload_bytes() const override;
   std::size_t memory_bytes() const override;
   bool waits() const override { return streams_ != nullptr; }
+  std::uint64_t values_in_rms_steps(const Crossing& crossing) const override;
+  void set_rms_step(double fraction) override;
 
  protected:
   RowFormatCodec(const CodecShape& shape, std::uint32_t id, const RowFormats& formats);
@@ -57,7 +59,7 @@ class RowFormatCodec : public RowCodec {
   std::size_t front_size() const { return round_up(std::size_t{2} * shape_.channels, 4); }
   std::size_t most_coded_bytes(int format) const;
 
-  const RowFormats formats_;
+  RowFormats formats_;       ///< nothing but their rms_step changes
   int channel_format_ = -1;  ///< -1: none
   Vector<std::uint32_t> partials_RC_;
   std::unique_ptr<CodeStreams> streams_;  ///< none: all codes are packed

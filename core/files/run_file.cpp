@@ -195,23 +195,30 @@ struct DirectionColumns {
               boundaries, kNotMeasured),
         wire(group,
              {(direction + "_wire_seconds").c_str(), "s", "at least one message was travelling"},
-             boundaries) {}
+             boundaries),
+        step(group,
+             {(direction + "_step").c_str(), "1",
+              "rms_step of the messages, mean; NaN: none had steps of the RMS"},
+             boundaries, kNotMeasured) {}
 
   void add(const DirectionRecord& record) {
     bytes.add(record.bytes);
     error.add(record.error);
     wire.add(record.wire_seconds);
+    step.add(record.step);
   }
   template <typename Use>
   void each(const Use& use) {
     use(bytes);
     use(error);
     use(wire);
+    use(step);
   }
 
   Integers bytes;
   Reals error;
   Reals wire;
+  Reals step;
 };
 
 /// One dataset a value, [steps, stages]; counts and bytes as integers.

@@ -42,6 +42,8 @@ struct DirectionRecord {
   std::vector<std::uint64_t> bytes;  ///< on the wire, headers included, all replicas
   std::vector<double> error;         ///< relative RMS of the codec; NaN: not measured
   std::vector<double> wire_seconds;  ///< at least one message was travelling, mean over replicas
+  /// rms_step that messages were sent with, mean; NaN: none was sent in steps of the RMS
+  std::vector<double> step;
 };
 
 /// A column of one number per stage.

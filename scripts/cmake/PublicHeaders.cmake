@@ -46,8 +46,10 @@ set(DELTAPIPE_PUBLIC_HEADERS
   core/cache/io_thread.hpp
   core/cache/settings.hpp
   core/codec/codec.hpp
+  core/codec/recommended.hpp
   core/codec/records.hpp
   core/codec/settings.hpp
+  core/codec/step_controller.hpp
   core/codec/without_memory.hpp
   core/files/hdf5.hpp
   core/files/input_file.hpp

@@ -88,6 +88,51 @@ class Bytes(support.TestCase):
             self.assertGreater(run.steps[name][0, 0], 0)
             self.assertLess(run.steps[name][0, 0], 0.2)
 
+    def test_targets(self):
+        """Bits per value over a run are those of the deck, boundary by boundary."""
+        deck = self.small(data={"max_train_samples": 16}, training={"steps": 60},
+                          pipeline={"stages": 3}, network={"bandwidth": ["1 Gbit/s", "2 Gbit/s"]},
+                          boundary__forward={"codec": "auto", "target_bits": [5, 6.5]},
+                          boundary__backward={"codec": "auto", "target_bits": 5.5,
+                                              "budget": "time"})
+        said = self.succeed(["check", self.deck_file(deck)]).out
+        output = self.output("targets")
+        done = self.succeed(["train", self.deck_file(deck), f"output.directory={output}"], 3)
+        run = support.Run(output / "run.h5")
+        values = run.steps["samples"].sum() * TOKENS * CHANNELS
+        # 5.5 bits on average, in proportion to the links but at most 6.
+        for direction, targets in (("forward", (5, 6.5)), ("backward", (5, 6))):
+            bits = 8 * run.steps[f"{direction}_bytes"].sum(axis=0) / values
+            np.testing.assert_allclose(bits, targets, rtol=0.03)
+            steps = run.steps[f"{direction}_step"]
+            self.assertGreater(np.nanmin(steps), 0.05)
+            self.assertLess(np.nanmax(steps), 1.9)
+            for boundary, target in enumerate(targets):
+                bytes_of_step = target * values / len(run.steps["step"]) / 8
+                line, = [line for line in said.splitlines()
+                         if line.startswith(f"# target {direction}, boundary {boundary}:")]
+                shown, prefix = re.search(rf": {target:g} bits per value, ([\d.]+) ?(k?)B per step",
+                                          line).groups()
+                self.assertLess(abs(float(shown) * (1e3 if prefix else 1) / bytes_of_step - 1),
+                                0.01, line)
+        # First visits, and the second ones that refine them, have no such steps.
+        np.testing.assert_array_equal(np.isnan(run.steps["forward_step"][:, 0]),
+                                      run.steps["epoch"] <= 2)
+        self.assertFalse(np.isnan(run.steps["backward_step"]).any())
+        self.assertNotIn("missed", done.err)
+        self.assertIn('codec = "delta"', said)
+
+    def test_a_target_that_is_missed(self):
+        deck = self.small(data={"max_train_samples": 16}, training={"steps": 12},
+                          pipeline={"stages": 2},
+                          boundary__backward={"codec": "auto", "target_bits": 1})
+        done = self.succeed(["train", self.deck_file(deck),
+                             f"output.directory={self.output('missed')}"], 2)
+        self.assertEqual(done.err.count("boundary.backward.target_bits = 1 was missed at boundary 0"),
+                         1)
+        self.assertIn("had the largest step, 1.9", done.err)
+        self.assertNotIn("boundary.forward", done.err)
+
     def test_check_predicts_the_wire(self):
         deck = self.deck_file(self.small(
             pipeline={"stages": 3}, training={"steps": 12, "micro_batches": 3},

@@ -313,6 +313,88 @@ TEST_CASE("Both ends work on the instances that they are given", "[boundary][exe
   }
 }
 
+/// Four epochs of changes from rank 0 to rank 1, whose steps hold a target; the first one is sent
+/// as fp32. What the sender has counted and what it has put on the wire since then.
+struct HeldTarget {
+  StepTotals counted;
+  std::uint64_t bytes = 0;
+  double values = 0;
+  StepStatistics steps;
+  CodecStatistics measured;
+  std::vector<float> seen;  ///< on rank 1
+};
+
+HeldTarget hold(const StepTarget& target) {
+  MPI_Comm world = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  ProgressThread progress(world);
+  const auto end_plan = [&](BoundarySide side) {
+    BoundaryEndPlan plan = plan_of(CodecKind::delta, side);
+    plan.codec.settings.scale_rule = ScaleRule::rms;
+    plan.codec.settings.entropy_coding = true;
+    plan.codec.settings.warmup_epochs = 1;
+    plan.codec.settings.rms_step = 0.1;
+    plan.target = target;
+    return plan;
+  };
+  std::optional<BoundarySender> sender;
+  std::optional<BoundaryReceiver> receiver;
+  if (progress.rank() == 0)
+    sender.emplace(progress, world, 1, kBackwardTag, end_plan(BoundarySide::sender),
+                   std::make_shared<EmulatedLink>(LinkSettings{}), "test");
+  if (progress.rank() == 1)
+    receiver.emplace(progress, world, 0, kBackwardTag, end_plan(BoundarySide::receiver), "test");
+  barrier(progress, world);
+  const Matrix<float> x("deltapipe::Test::x", kSamples * kTokens, kChannels);
+  HeldTarget held;
+  for (int step = 0; step < 12; ++step) {
+    const Ids& ids = kEpoch[step % 3];
+    Crossing crossing = crossing_of(step, ids);
+    crossing.epoch = step / 3;
+    fill(x, step, ids);
+    if (sender) sender->send(ExecSpace(), crossing, x);
+    if (receiver) receiver->receive(ExecSpace(), crossing, x);
+    const std::uint64_t bytes = sender ? sender->take_statistics().bytes : 0;
+    if (step < 3) continue;
+    held.bytes += bytes;
+    for (const int tokens : crossing.tokens) held.values += tokens * kChannels;
+  }
+  if (sender) {
+    CHECK(sender->controller()->totals().steered == 9);
+    held.counted = sender->controller()->totals();
+    held.steps = sender->take_steps();
+    held.measured = sender->take_codec_statistics();
+    sender->flush();
+  }
+  if (receiver) held.seen = values_of(x);
+  barrier(progress, world);
+  return held;
+}
+
+TEST_CASE("A target of bits counts what was on the wire behind the warm-up", "[boundary]") {
+  if (world_size() < 2) return;
+  const HeldTarget held = hold({.bits = 14});
+  if (world_rank() != 0) return;
+  CHECK(held.counted.bits == 8.0 * static_cast<double>(held.bytes));
+  CHECK(held.counted.values == held.values);
+  CHECK(held.steps.messages == 9);
+  CHECK(held.measured.signal2 == 0);  // nobody asked for it
+}
+
+TEST_CASE("A target of an error measures each message, and reports see all of them", "[boundary]") {
+  if (world_size() < 2) return;
+  const HeldTarget fine = hold({.error = 0.02}), coarse = hold({.error = 0.2});
+  if (world_rank() == 1) CHECK(fine.seen != coarse.seen);
+  if (world_rank() != 0) return;
+  CHECK(fine.counted.error2 < 0.1 * coarse.counted.error2);
+  CHECK(fine.bytes > coarse.bytes);
+  CHECK(fine.steps.sum < coarse.steps.sum);
+  for (const HeldTarget* held : {&fine, &coarse}) {
+    CHECK(held->measured.error2 == Approx(held->counted.error2));
+    CHECK(held->measured.signal2 > held->counted.signal2);  // with the warm-up's
+  }
+}
+
 TEST_CASE("Memory at the ends of a boundary is what each of them keeps", "[boundary]") {
   for (const bool spills : {false, true}) {
     CacheIoThread io;

@@ -92,6 +92,9 @@ Settings unusual_settings() {
                 FirstVisit::quantize8,
                 2,
                 true};
+  s.backward.scale_rule = ScaleRule::max;
+  s.forward_rate = {{}, BudgetSharing::time, 0};
+  s.backward_rate.target_bits = {0, 0};
   s.evaluation = {{EvaluationMode::plain, EvaluationMode::codec}, ChangesWithoutMemory::direct};
   s.cache = {MemoryStorage::bf16, (std::uint64_t{8} << 30) + 1, "/scratch", 3};
   s.network.forward = {{1e8, 1e-3}, {123456789.125, 5e-5}};
@@ -120,6 +123,8 @@ TEST_CASE("the effective deck reads back to the same settings") {
     CHECK(again.pipeline == settings.pipeline);
     CHECK(again.forward == settings.forward);
     CHECK(again.backward == settings.backward);
+    CHECK(again.forward_rate == settings.forward_rate);
+    CHECK(again.backward_rate == settings.backward_rate);
     CHECK(again.cache == settings.cache);
     CHECK(again.network == settings.network);
     CHECK(again.output == settings.output);
@@ -178,6 +183,60 @@ TEST_CASE("the papers' names of codecs are understood") {
   CHECK(s.forward.kind == CodecKind::delta);
   CHECK(s.backward.kind == CodecKind::quantize);
   CHECK(effective_deck(s).find("codec = \"delta\"") != std::string::npos);
+}
+
+TEST_CASE("codec = auto stands for settings that the deck may replace") {
+  const Settings both =
+      parse_deck("boundary.forward.codec = \"auto\"\nboundary.backward.codec = \"auto\"", "d.toml");
+  CodecSettings forward, backward;
+  forward.kind = CodecKind::delta;
+  forward.rms_step = 1.1;
+  forward.first_visit = FirstVisit::refine;
+  backward.kind = CodecKind::quantize;
+  backward.rms_step = 0.5;
+  backward.error_feedback = true;
+  for (CodecSettings* codec : {&forward, &backward}) {
+    codec->scale_rule = ScaleRule::rms;
+    codec->entropy_coding = true;
+  }
+  CHECK(both.forward == forward);
+  CHECK(both.backward == backward);
+  // What it stands for is what is written.
+  const std::string text = effective_deck(both);
+  CHECK_THAT(text, !Catch::Contains("\"auto\""));
+  CHECK_THAT(text, Catch::Contains("codec = \"delta\"") && Catch::Contains("rms_step = 1.1"));
+  CHECK(parse_deck(text, "effective") == both);
+
+  // Single settings, before and behind the codec and on the command line.
+  const Settings own =
+      parse_deck("[boundary.forward]\nrms_step = 0.8\ncodec = \"auto\"\nprediction = \"linear\"\n",
+                 "d.toml", {"boundary.forward.first_visit=fp16"});
+  forward.rms_step = 0.8;
+  forward.prediction = Prediction::linear;
+  forward.first_visit = FirstVisit::fp16;
+  CHECK(own.forward == forward);
+  CHECK(own.backward == CodecSettings());
+  // Also those that are what they would be without it.
+  CHECK(parse_deck("[boundary.backward]\ncodec = \"auto\"\nerror_feedback = false\nrms_step = 1\n",
+                   "d.toml")
+            .backward.rms_step == 1);
+  // Another codec in its place brings nothing of it along, and the other way round.
+  CHECK(parse_deck("[boundary.forward]\ncodec = \"auto\"\n", "d.toml",
+                   {"boundary.forward.codec=quantize"})
+            .forward.scale_rule == ScaleRule::max);
+  CHECK(parse_deck("[boundary.forward]\ncodec = \"none\"\n", "d.toml",
+                   {"boundary.forward.codec=auto", "boundary.forward.target_bits=2"})
+            .forward.scale_rule == ScaleRule::rms);
+}
+
+TEST_CASE("targets of bits are one number or one per boundary") {
+  const std::string deck = "pipeline.stages = 4\nboundary.forward.codec = \"auto\"\n";
+  CHECK(parse_deck(deck + "boundary.forward.target_bits = 2", "d.toml").forward_rate.target_bits ==
+        std::vector<double>{2});
+  const Settings three = parse_deck(deck + "boundary.forward.target_bits = [2.5, 0, 3]", "d.toml");
+  CHECK(three.forward_rate.target_bits == std::vector<double>{2.5, 0, 3});
+  CHECK(three.backward_rate == RateSettings());
+  CHECK(parse_deck(effective_deck(three), "effective") == three);
 }
 
 TEST_CASE("error feedback was a flag before it had kinds") {
@@ -471,6 +530,28 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.backward]\ncodec = \"fp16\"\nentropy_coding = true\n",
        {},
        {"d.toml:3:1: boundary.backward: 16-bit values are sent without entropy coding"}},
+      {"[boundary.forward]\ncodec = \"delta\"\ntarget_bits = 2\n",
+       {},
+       {"d.toml:3:1: boundary.forward: a target is held by the steps of scale_rule = \"rms\" (got "
+        "codec = \"delta\")",
+        "codec = \"auto\""}},
+      {"[boundary.backward]\ncodec = \"fp16\"\ntarget_error = 0.1\n",
+       {},
+       {"d.toml:3:1: boundary.backward: a target is held by"}},
+      {"[boundary.backward]\ncodec = \"auto\"\ntarget_bits = 3\ntarget_error = 0.1\n",
+       {},
+       {"d.toml:4:1: boundary.backward: target_bits and target_error exclude each other"}},
+      {"pipeline.stages = 4\n[boundary.forward]\ncodec = \"auto\"\ntarget_bits = [2, 3]\n",
+       {},
+       {"d.toml:4:1: boundary.forward: target_bits needs one value or one per boundary (got 2 "
+        "values, 3 boundaries)"}},
+      {"pipeline.stages = 3\n[boundary.forward]\ncodec = \"auto\"\ntarget_bits = [2, 3]\nbudget = "
+       "\"time\"\n",
+       {},
+       {"d.toml:4:1: boundary.forward: budget = \"time\" shares one mean"}},
+      {"[boundary.forward]\ntarget_bits = 0.05\n", {}, {"d.toml:2:15:", "0 or 0.1 to 16"}},
+      {"[boundary.forward]\ntarget_bits = [2, \"3\"]\n", {}, {"d.toml:2:19:", "list of these"}},
+      {"[boundary.forward]\ntarget_error = 1\n", {}, {"d.toml:2:16:", "0 to below 1"}},
       {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:12:", "0.01 to 1.9"}},
       {"[boundary.forward]\nrms_step = 2\n", {}, {"d.toml:2:12:", "0.01 to 1.9"}},
       {"[boundary.forward]\nfirst_visit_step = 2\n", {}, {"d.toml:2:20:", "0.01 to 1.9"}},

@@ -55,6 +55,7 @@ StepRecord step_record(std::uint64_t step, int stages) {
       direction->bytes.push_back(step * 10 + i);
       direction->error.push_back(i == 0 ? std::nan("") : 0.01);
       direction->wire_seconds.push_back(0.1);
+      direction->step.push_back(0.5 + x / 1000);
     }
   }
   record.forward_predicted.assign(boundaries, 0.25);
