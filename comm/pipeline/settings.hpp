@@ -47,6 +47,7 @@ struct PipelineOptions {
   CodecSettings forward, backward;  ///< what crosses a boundary in that direction
   EvaluationSettings evaluation;
   CacheSettings cache;
+  CacheGenerations generations;
   NetworkSettings network;
   std::uint64_t seed = 0;
   int micro_batch_size = 1;           ///< B
