@@ -107,7 +107,8 @@ class CheckpointJob {
 
 Checkpoints::Checkpoints(const CheckpointSettings& settings, const std::string& directory,
                          const ProcessGrid& grid, ProgressThread& progress,
-                         const CheckpointMarker& marker, bool keeps_directory, TimePoint start)
+                         const CheckpointMarker& marker, bool keeps_directory,
+                         std::vector<ActivationCache*> caches, TimePoint start)
     : settings_(settings),
       directory_(directory),
       grid_(grid),
@@ -116,7 +117,17 @@ Checkpoints::Checkpoints(const CheckpointSettings& settings, const std::string& 
       keeps_directory_(keeps_directory),
       start_(start),
       last_begin_(Clock::now()),
-      last_notes_(Clock::now()) {}
+      last_notes_(Clock::now()),
+      caches_(std::move(caches)) {}
+
+void Checkpoints::go_on_from(const CheckpointMarker& marker) {
+  last_complete_ = marker.step;
+  if (!marker.milestone) referring_ = {marker.step};
+}
+
+void Checkpoints::let_go(std::uint64_t step) {
+  for (ActivationCache* const cache : caches_) cache->let_go(step);
+}
 
 Checkpoints::~Checkpoints() = default;
 
@@ -180,18 +191,22 @@ void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, Ru
   marker_.step = step;
   marker_.milestone = settings_.milestone_every > 0 && step % settings_.milestone_every == 0;
   marker_.files.clear();
+  // What is to stay for good has copies of all records.
+  if (!marker_.milestone)
+    for (ActivationCache* const cache : caches_) cache->refer_to_file(step);
   auto content = std::make_shared<StateContent>(state_in_memory(parts));
   auto image = std::make_shared<std::vector<std::byte>>();
   if (run_file != nullptr) *image = run_file->image();
   bytes_ = content->bytes() + image->size();
   phase_ = Phase::writing;
-  job_ = std::make_unique<CheckpointJob>(
-      [directory = unfinished(), content, image, rank = grid_.rank()](CheckpointJob& job) mutable {
-        make_unfinished(directory);
-        job.rank_file = write_rank(directory, rank, *content);
-        content.reset();
-        if (!image->empty()) job.run_file = write_run_file(directory, *image);
-      });
+  job_ = std::make_unique<CheckpointJob>([this, directory = unfinished(), content, image,
+                                          rank = grid_.rank()](CheckpointJob& job) mutable {
+    for (ActivationCache* const cache : caches_) cache->sync();
+    make_unfinished(directory);
+    job.rank_file = write_rank(directory, rank, *content);
+    content.reset();
+    if (!image->empty()) job.run_file = write_run_file(directory, *image);
+  });
   blocked_seconds_ = seconds_between(begin, Clock::now());
 }
 
@@ -238,8 +253,12 @@ void Checkpoints::conclude(bool failed, RunFile* run_file) {
   if (failed) {
     std::error_code ignored;
     if (keeps_directory_) fs::remove_all(unfinished(), ignored);
+    let_go(marker_.step);
     return;
   }
+  if (!marker_.milestone) referring_.push_back(marker_.step);
+  for (; referring_.size() > static_cast<std::size_t>(settings_.keep); referring_.pop_front())
+    let_go(referring_.front());
   last_complete_ = marker_.step;
   ++totals_.count;
   totals_.bytes += record_.bytes;
@@ -271,15 +290,14 @@ void Checkpoints::finish(RunFile* run_file) {
   }
 }
 
-void Checkpoints::remove_all_but_milestones() {
-  if (!keeps_directory_) return;
-  for (const std::uint64_t step : checkpoint_steps(directory_)) {
-    bool is_milestone = false;
+void remove_checkpoints_but(const std::string& directory, std::optional<std::uint64_t> one) {
+  for (const std::uint64_t step : checkpoint_steps(directory)) {
+    bool stays = step == one;
     try {
-      is_milestone = read_marker(directory_ + "/" + checkpoint_name(step)).milestone;
+      if (!stays) stays = read_marker(directory + "/" + checkpoint_name(step)).milestone;
     } catch (const UserError&) {
     }
-    if (!is_milestone) remove_checkpoint(directory_, step);
+    if (!stays) remove_checkpoint(directory, step);
   }
 }
 

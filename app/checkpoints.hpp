@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,21 +22,25 @@
 #include "comm/transport/progress_thread.hpp"
 #include "core/base/interruption.hpp"
 #include "core/base/state.hpp"
+#include "core/cache/activation_cache.hpp"
 #include "core/files/checkpoint_files.hpp"
 #include "core/files/run_file.hpp"
 
 namespace deltapipe {
+
+/// Removes all checkpoints but milestones and that of step `one`.
+void remove_checkpoints_but(const std::string& directory, std::optional<std::uint64_t> one);
 
 class CheckpointJob;
 
 class Checkpoints {
  public:
   /// `marker`: all that checkpoints of this run have in common. `keeps_directory`: of the ranks
-  /// that share the directory, this one completes and removes checkpoints. The time limit counts
-  /// from `start`.
+  /// that share the directory, this one completes and removes checkpoints. `caches`: this rank's
+  /// whose files checkpoints refer to; they outlive this. The time limit counts from `start`.
   Checkpoints(const CheckpointSettings& settings, const std::string& directory,
               const ProcessGrid& grid, ProgressThread& progress, const CheckpointMarker& marker,
-              bool keeps_directory, TimePoint start);
+              bool keeps_directory, std::vector<ActivationCache*> caches, TimePoint start);
   /// Waits for what is being written, which stays without a marker.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
@@ -46,6 +51,9 @@ class Checkpoints {
   /// What this rank has to say at the end of a step, and the sums over all ranks.
   Notes notes();
   void hear(std::span<const double> sums);
+
+  /// The run goes on from this checkpoint, as the last one that is complete.
+  void go_on_from(const CheckpointMarker& marker);
 
   /// Whether `step` steps done are a moment for a checkpoint; the same on all ranks.
   bool is_due(std::uint64_t step) const;
@@ -64,9 +72,6 @@ class Checkpoints {
   void end_training() { orderly_stop_.reset(); }
   /// The step of the last complete one; none: nullopt.
   std::optional<std::uint64_t> last_complete() const { return last_complete_; }
-  /// After the run: only milestones stay.
-  void remove_all_but_milestones();
-
   struct Totals {
     std::uint64_t count = 0, bytes = 0;
     double blocked_seconds = 0;
@@ -80,6 +85,7 @@ class Checkpoints {
   void conclude(bool failed, RunFile* run_file);
   void step_phase(bool failed, RunFile* run_file);
   void warn(const std::string& what) const;
+  void let_go(std::uint64_t step);
   std::string unfinished() const;
   double expected_seconds() const;
 
@@ -103,6 +109,8 @@ class Checkpoints {
   double last_seconds_ = 0;
   CheckpointRecord record_;
   std::optional<std::uint64_t> last_complete_;
+  std::vector<ActivationCache*> caches_;
+  std::deque<std::uint64_t> referring_;  ///< checkpoints that stay and refer to files, oldest first
   Totals totals_;
 };
 

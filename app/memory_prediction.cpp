@@ -36,10 +36,14 @@ std::vector<const BoundaryEndPlan*> ends_of(const RankPlan& plan) {
 }
 std::vector<const BoundaryEndPlan*> ends_of(RankPlan&&) = delete;  // the ends are the plan's
 
-/// Visits and records of all samples.
-std::uint64_t checkpoint_bytes_of(const BoundaryEndPlan& end) {
-  const std::uint64_t record = cache_need(end).record_bytes;
-  return record == 0 ? 0 : end.memory.samples * (record + sizeof(std::uint32_t));
+/// Visits and records of all samples; of what is in a file only where it is, but in milestones.
+std::uint64_t checkpoint_bytes_of(const BoundaryEndPlan& end, bool copies_files) {
+  constexpr std::uint64_t kVisits = 4, kPlace = 4 + 8;
+  const CacheNeed need = cache_need(end);
+  if (need.record_bytes == 0) return 0;
+  if (need.disk_bytes == 0 || copies_files)
+    return end.memory.samples * (need.record_bytes + kVisits);
+  return end.memory.samples * (kVisits + kPlace) + end.memory.budget_bytes;
 }
 
 int ranks_of(const PipelineSettings& settings) {
@@ -114,8 +118,9 @@ std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& mode
     bytes += sizeof(float) * p.size * (p.frozen ? 1 : 3);
   if (settings.checkpoint.mode == CheckpointMode::resync) return bytes;
   const RankPlan plan = plan_rank(pipeline_options(settings), shape, *stage, place);
-  for (const BoundaryEndPlan* end : ends_of(plan)) bytes += checkpoint_bytes_of(*end);
-  if (plan.tokens) bytes += checkpoint_bytes_of(plan.tokens->rows);
+  const bool copies_files = settings.checkpoint.milestone_every > 0;
+  for (const BoundaryEndPlan* end : ends_of(plan)) bytes += checkpoint_bytes_of(*end, copies_files);
+  if (plan.tokens) bytes += checkpoint_bytes_of(plan.tokens->rows, copies_files);
   return bytes;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -136,6 +137,13 @@ std::string agreed_run_id(const Settings& settings, const std::string& directory
   return run_id;
 }
 
+/// As far as it is known before the model is read.
+bool reads_own_file_only(const CheckpointMarker& marker, const Settings& settings) {
+  return marker.stages == settings.pipeline.stages &&
+         marker.replicas == settings.pipeline.replicas &&
+         (settings.pipeline.partition.empty() || settings.pipeline.partition == marker.partition);
+}
+
 std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Settings& settings,
                                        int rank) {
   std::vector<std::string> names;
@@ -146,6 +154,22 @@ std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Set
     if (!same || r == rank) names.push_back(rank_file_name(r));
   if (rank == 0) names.emplace_back(kRunFileCopy);
   return names;
+}
+
+/// UserError unless the spill files that a rank's state refers to are there.
+void check_spill_files(const std::string& path, const std::string& directory) {
+  for (const std::string& part : StateFileReader(path).part_names()) {
+    StateFileReader file(path);
+    file.begin_part(part);
+    const std::vector<std::string> items = file.items_left();
+    if (std::find(items.begin(), items.end(), "spill_file") == items.end()) continue;
+    const std::string name = std::filesystem::path(read_text(file, "spill_file")).filename();
+    const std::string spill = directory + "/" + name;
+    if (hdf5::File::open_read_only(spill).find_plain_attribute("format_version") == "2") continue;
+    throw UserError({.what = "is no activation cache of this version",
+                     .file = spill,
+                     .remedy = "put the run's cache files back"});
+  }
 }
 
 /// One rank's look at one checkpoint.
@@ -161,6 +185,8 @@ Inspection inspect(const std::string& checkpoint, const std::string& run_id,
     if (marker.run_id != run_id) return {};
     for (const std::string& name : files_to_read(marker, settings, rank))
       check_file(checkpoint, marker.file(name));
+    if (reads_own_file_only(marker, settings))
+      check_spill_files(checkpoint + "/" + rank_file_name(rank), cache_directory(settings));
     return {std::move(marker), ""};
   } catch (const UserError& error) {
     return {std::nullopt, error.what()};
@@ -263,6 +289,13 @@ bool has_part(const std::string& path, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+bool has_item(const std::string& path, const std::string& part, const std::string& item) {
+  StateFileReader file(path);
+  file.begin_part(part);
+  const std::vector<std::string> items = file.items_left();
+  return std::find(items.begin(), items.end(), item) != items.end();
+}
+
 /// Blocks before the cut behind stage i.
 int blocks_before_cut(const std::vector<int>& partition, int i) {
   return std::accumulate(partition.begin(), partition.begin() + i + 1, 0);
@@ -288,7 +321,7 @@ class FormerLayout {
     if (!at) return std::nullopt;
     const auto& [stage, former_name] = *at;
     const std::string path = file(place_.replica * restart_.marker.stages + stage);
-    if (!has_part(path, former_name)) return std::nullopt;
+    if (!has_part(path, former_name) || refers_to_files()) return std::nullopt;
     return PartSource{part.name, former_name, {path}, {}};
   }
 
@@ -296,6 +329,15 @@ class FormerLayout {
 
  private:
   using Place = std::pair<int, std::string>;  ///< stage and name of the part
+
+  /// Some records are in spill files, which are those of the former ends. Both ends of a boundary
+  /// have to see it alike, so all do.
+  bool refers_to_files() const {
+    for (int rank = 0; rank < restart_.marker.ranks(); ++rank)
+      for (const std::string& part : StateFileReader(file(rank)).part_names())
+        if (has_item(file(rank), part, "slots")) return true;
+    return false;
+  }
 
   /// Of one replica, which holds what all hold.
   std::vector<std::string> stages() const {

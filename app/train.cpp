@@ -146,7 +146,10 @@ class Trainer {
     }
     if (checkpoints_) {
       barrier(progress_, grid_.world());  // the run file says that the run is finished
-      checkpoints_->remove_all_but_milestones();
+      if (claimed_->keeps_checkpoints())
+        remove_checkpoints_but(checkpoint_directory(settings_), std::nullopt);
+      if (!settings_.cache.keep)
+        for (ActivationCache* const cache : pipeline_->caches()) cache->remove_file_at_end();
     }
     report();
     return TrainingEnd::finished;
@@ -191,8 +194,7 @@ class Trainer {
     display_->finish();
     const std::string after = " after step " + std::to_string(steps_done);
     close(RunStatus::stopped, checkpoints_->stop_reason() + after);
-    std::optional<std::uint64_t> complete = checkpoints_->last_complete();
-    if (!complete && restart_) complete = restart_->marker.step;
+    const std::optional<std::uint64_t> complete = checkpoints_->last_complete();
     display_->line("stopped by " + checkpoints_->stop_reason() + after +
                    (complete ? "; the same command goes on from step " + std::to_string(*complete)
                              : "; there is no checkpoint to go on from"));
@@ -269,8 +271,10 @@ class Trainer {
     totals_.seed = settings_.training.seed;
     totals_.data_fingerprint = shape.data_fingerprint;
     totals_.stages.resize(grid_.stages());
-    pipeline_ =
-        std::make_unique<Pipeline>(pipeline_options(settings_), shape, grid_, progress_, *stage_);
+    PipelineOptions options = pipeline_options(settings_);
+    options.generations.reuse_files =
+        restart_ && is_same_layout(restart_->marker, settings_, plan_->partition);
+    pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
     if (restart_)
       read_restart(*restart_, settings_, plan_->partition,
@@ -283,9 +287,31 @@ class Trainer {
     find_global_tensors();
     display_.emplace(steps_, settings_.output.log_every, grid_.rank() == 0, totals_.steps);
     display_->line(description());
-    if (writes_checkpoints(settings_))
-      checkpoints_.emplace(settings_.checkpoint, checkpoint_directory(settings_), grid_, progress_,
-                           marker(), claimed_->keeps_checkpoints(), start_);
+    if (restart_) remove_other_checkpoints();
+    if (writes_checkpoints(settings_)) start_checkpoints();
+  }
+
+  /// Those whose records this run is going to overwrite: all, if it writes no checkpoints itself.
+  void remove_other_checkpoints() {
+    const bool refers = pipeline_options(settings_).generations.kept > 0;
+    std::uint64_t spills = 0;
+    for (ActivationCache* const cache : pipeline_->caches()) {
+      if (cache->has_file()) spills = 1;
+      if (!refers) cache->let_go(restart_->marker.step);
+    }
+    if (all_reduce(progress_, grid_.world(), spills, Reduction::max) == 0) return;
+    if (claimed_->keeps_checkpoints())
+      remove_checkpoints_but(checkpoint_directory(settings_),
+                             refers ? std::optional(restart_->marker.step) : std::nullopt);
+    barrier(progress_, grid_.world());
+  }
+
+  void start_checkpoints() {
+    std::vector<ActivationCache*> caches;
+    if (settings_.checkpoint.mode == CheckpointMode::exact) caches = pipeline_->caches();
+    checkpoints_.emplace(settings_.checkpoint, checkpoint_directory(settings_), grid_, progress_,
+                         marker(), claimed_->keeps_checkpoints(), std::move(caches), start_);
+    if (restart_) checkpoints_->go_on_from(restart_->marker);
   }
 
   void check_steps_of_restart() const {

@@ -275,8 +275,9 @@ class Campaign:
 
     def all(self):
         killed = identical = number = 0
-        cases = [(codec, stages, replicas) for codec in CODECS for stages in (1, 2, 3, 4)
-                 for replicas in (1, 2) if codec == "none" or stages > 1]
+        cases = [(codec, stages, replicas) for codec in self.options.codecs
+                 for stages in (1, 2, 3, 4) for replicas in (1, 2)
+                 if codec == "none" or stages > 1]
         self.chance.shuffle(cases)
         while killed < self.options.kills:
             case = cases[number % len(cases)]
@@ -296,6 +297,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20, metavar="N")
     parser.add_argument("--seed", type=int, default=1, help="of moments, ranks and cases")
+    parser.add_argument("--codecs", nargs="+", choices=list(CODECS), default=list(CODECS),
+                        help="default: all")
     parser.add_argument("--mode", choices=("exact", "resync"), default="exact")
     parser.add_argument("--place", type=pathlib.Path, metavar="DIRECTORY",
                         help="for runs that differ, which stay; default: a temporary directory")

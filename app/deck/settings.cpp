@@ -3,6 +3,22 @@
 
 namespace deltapipe {
 
+namespace {
+
+/// Those that stay and the one that is being written.
+CacheGenerations cache_generations(const Settings& settings) {
+  const CheckpointSettings& c = settings.checkpoint;
+  CacheGenerations generations;
+  if (!writes_checkpoints(settings) || c.mode == CheckpointMode::resync) return generations;
+  generations.kept = c.keep + 1;
+  if (c.every_seconds == 0 && c.every_steps > 0)
+    generations.visits =
+        c.every_steps * settings.training.micro_batch_size * settings.training.micro_batches;
+  return generations;
+}
+
+}  // namespace
+
 PipelineOptions pipeline_options(const Settings& settings) {
   PipelineOptions options;
   options.pipeline = settings.pipeline;
@@ -13,6 +29,7 @@ PipelineOptions pipeline_options(const Settings& settings) {
   options.evaluation = settings.evaluation;
   options.cache = settings.cache;
   options.cache.directory = cache_directory(settings);
+  options.generations = cache_generations(settings);
   options.network = settings.network;
   options.seed = settings.training.seed;
   options.micro_batch_size = settings.training.micro_batch_size;

@@ -2,6 +2,7 @@
 #include "comm/pipeline/boundary.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <type_traits>
 
@@ -51,6 +52,20 @@ RecordLayout record_of(const BoundaryEndPlan& plan) {
   return training ? training->record() : RecordLayout{};
 }
 
+/// From one checkpoint to the next a sample's record moves at most once: when it is visited, or
+/// when memory gives up what it got before. While checkpoints cannot be written, all may move.
+void add_spare_records(const BoundaryMemory& memory, CacheShape& shape) {
+  const CacheGenerations& generations = memory.generations;
+  if (generations.kept == 0 || shape.record_bytes == 0) return;
+  const auto kept = static_cast<std::uint64_t>(generations.kept);
+  const std::uint64_t in_memory = memory.budget_bytes / shape.record_bytes;
+  const std::uint64_t moved = generations.visits == 0
+                                  ? shape.samples
+                                  : std::min(shape.samples, generations.visits + in_memory);
+  shape.reserved_records = kept * moved;
+  shape.spare_records = shape.samples + (kept - 1) * moved;
+}
+
 CacheShape cache_shape(const BoundaryEndPlan& plan, const RecordLayout& record) {
   const int samples = plan.codec.shape.max_samples;
   CacheShape shape;
@@ -58,6 +73,7 @@ CacheShape cache_shape(const BoundaryEndPlan& plan, const RecordLayout& record) 
   shape.record_bytes = record.bytes(plan.side);
   shape.max_samples_in_flight = samples;
   shape.prefetch_samples = std::max(1, plan.memory.prefetch_micro_batches) * samples;
+  add_spare_records(plan.memory, shape);
   return shape;
 }
 
@@ -152,6 +168,17 @@ std::string spill_file_path(const BoundaryEndPlan& plan) {
          (plan.side == BoundarySide::sender ? "-sender.h5" : "-receiver.h5");
 }
 
+namespace {
+
+SpillStart start_of_file(const BoundaryEndPlan& plan) {
+  std::error_code error;
+  const bool is_there = std::filesystem::is_regular_file(spill_file_path(plan), error);
+  return plan.memory.generations.reuse_files && is_there ? SpillStart::open_existing
+                                                         : SpillStart::create;
+}
+
+}  // namespace
+
 BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
                          const std::string& name, const ExecutionInstances& instances)
     : account_(progress.account()),
@@ -187,8 +214,10 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
   cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io, cache_shape(plan, record),
-                                             identity, memory.budget_bytes, spill_file_path(plan));
-  if (!memory.keep_file) cache_->remove_file_at_end();
+                                             identity, memory.budget_bytes, spill_file_path(plan),
+                                             start_of_file(plan));
+  // What checkpoints refer to goes when the run is finished.
+  if (!memory.keep_file && memory.generations.kept == 0) cache_->remove_file_at_end();
 }
 
 void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids,

@@ -47,8 +47,9 @@ struct BoundaryMemory {
   std::uint64_t data_fingerprint = 0;
   std::uint64_t budget_bytes = 0;
   int prefetch_micro_batches = 8;
-  std::string directory;            ///< of the spill file
-  bool keep_file = false;           ///< after the end of the run
+  std::string directory;   ///< of the spill file
+  bool keep_file = false;  ///< after the end of the run
+  CacheGenerations generations;
   std::uint64_t verify_every = 64;  ///< as MemoryCheck has it
   int replica = 0;
   CacheIoThread* io = nullptr;

@@ -58,6 +58,7 @@ BoundaryMemory boundary_memory(const PipelineOptions& options, const PipelineSha
   memory.prefetch_micro_batches = options.cache.prefetch;
   memory.directory = options.cache.directory;
   memory.keep_file = options.cache.keep;
+  memory.generations = options.generations;
   memory.verify_every = options.cache.verify_every;
   memory.replica = place.replica;
   return memory;

@@ -77,6 +77,7 @@ struct PipelineOptions {
   RateSettings forward_rate, backward_rate;
   EvaluationSettings evaluation;
   CacheSettings cache;
+  CacheGenerations generations;
   NetworkSettings network;
   std::uint64_t seed = 0;
   int micro_batch_size = 1;           ///< B

@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <limits>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -127,6 +128,8 @@ class ActivationCacheState {
   void write_state(StateWriter& writer);
   void read_state(StateReader& reader);
   void remove_file_at_end();
+  SpillFile* file() const { return file_.get(); }
+  void refer_to_file(std::uint64_t generation) { generation_ = generation; }
 
   CacheStatistics statistics;
   std::vector<std::uint32_t> visits;  ///< per sample
@@ -146,7 +149,10 @@ class ActivationCacheState {
   void wait_for(StagingSlot& slot);
   void wait_for_all_tasks();
   void come_to_rest(const char* what);
-  StateItem visited_records() const;
+  bool is_in_file_only(std::uint64_t sample, const RecordPlaces* places) const;
+  StateItem records_item(const RecordPlaces* places) const;
+  RecordPlaces write_places(StateWriter& writer);
+  RecordPlaces read_places(StateReader& reader);
   void fetch(std::uint64_t sample, std::uint8_t* bytes);
   void put(std::uint64_t sample, const std::uint8_t* bytes);
 
@@ -187,6 +193,7 @@ class ActivationCacheState {
   int pinned_ = 0;
   std::vector<ExecSpace> released_on_;  ///< may still run kernels on records not pinned any more
   std::exception_ptr failure_;
+  std::optional<std::uint64_t> generation_;  ///< of the next state that refers to the file
 };
 
 ActivationCacheState::ActivationCacheState(const ExecSpace& copies, CacheIoThread* io,
@@ -203,8 +210,8 @@ ActivationCacheState::ActivationCacheState(const ExecSpace& copies, CacheIoThrea
   ActivationCache::check_budget(shape, budget_bytes);
   if (spills(shape, budget_bytes)) {
     DELTAPIPE_ASSERT(io != nullptr, "a cache that spills needs an I/O thread");
-    file_ =
-        std::make_unique<SpillFile>(spill_path, identity, shape.samples, shape.record_bytes, start);
+    file_ = std::make_unique<SpillFile>(spill_path, identity, shape.samples, shape.record_bytes,
+                                        start, shape.spare_records);
     visits = file_->read_visits();
   } else {
     visits.assign(shape.samples, 0);
@@ -662,23 +669,64 @@ void ActivationCacheState::come_to_rest(const char* what) {
   statistics.stall_seconds = stalled;
 }
 
+/// Of a visited sample: the state refers to its place.
+bool ActivationCacheState::is_in_file_only(std::uint64_t sample, const RecordPlaces* places) const {
+  return places != nullptr && places->slots[sample] != RecordPlaces::kNone;
+}
+
 /// All bytes of records in one item, in the order of samples.
-StateItem ActivationCacheState::visited_records() const {
-  const auto never = std::count(visits.begin(), visits.end(), 0u);
-  return {"records", StateType::u8, {visits.size() - never, shape_.record_bytes}};
+StateItem ActivationCacheState::records_item(const RecordPlaces* places) const {
+  std::uint64_t count = 0;
+  for (std::uint64_t sample = 0; sample < shape_.samples; ++sample)
+    if (visits[sample] > 0 && !is_in_file_only(sample, places)) ++count;
+  return {"records", StateType::u8, {count, shape_.record_bytes}};
+}
+
+/// What memory has newer, or alone, is in no place of the file.
+RecordPlaces ActivationCacheState::write_places(StateWriter& writer) {
+  RecordPlaces places = file_->hold(*generation_);
+  for (std::uint64_t sample = 0; sample < shape_.samples; ++sample)
+    if (visits[sample] == 0 || places_[sample].dirty) places.slots[sample] = RecordPlaces::kNone;
+  write_scalar(writer, "generation", *generation_);
+  write_text(writer, "spill_file", file_->path());
+  write_array<std::uint32_t>(writer, "slots", places.slots);
+  write_array<std::uint64_t>(writer, "checksums", places.checksums);
+  return places;
 }
 
 void ActivationCacheState::write_state(StateWriter& writer) {
   come_to_rest("write_state()");
   write_array<std::uint32_t>(writer, "visits", visits);
-  writer.begin_item(visited_records());
+  std::optional<RecordPlaces> places;
+  if (file_ && generation_) places = write_places(writer);
+  generation_.reset();
+  const RecordPlaces* const known = places ? &*places : nullptr;
+  writer.begin_item(records_item(known));
   const HostBytes record(uninitialized("deltapipe::ActivationCache::written_record"),
                          shape_.record_bytes);
   for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
-    if (visits[sample] == 0) continue;
+    if (visits[sample] == 0 || is_in_file_only(sample, known)) continue;
     fetch(sample, record.data());
     writer.append(record.data(), shape_.record_bytes);
   }
+}
+
+/// The file's records are those of the state after this.
+RecordPlaces ActivationCacheState::read_places(StateReader& reader) {
+  if (!file_)
+    reader.refuse("slots", "is of records in a spill file, which this cache has not", "",
+                  "set cache.budget as it was");
+  RecordPlaces places{std::vector<std::uint32_t>(shape_.samples),
+                      std::vector<std::uint64_t>(shape_.samples)};
+  const auto generation = read_scalar<std::uint64_t>(reader, "generation");
+  (void)read_text(reader, "spill_file");
+  read_array<std::uint32_t>(reader, "slots", places.slots);
+  read_array<std::uint64_t>(reader, "checksums", places.checksums);
+  std::vector<std::uint32_t> in_file = visits;
+  for (std::uint64_t sample = 0; sample < shape_.samples; ++sample)
+    if (!is_in_file_only(sample, &places)) in_file[sample] = 0;
+  file_->go_back(places, in_file, generation);
+  return places;
 }
 
 void ActivationCacheState::read_state(StateReader& reader) {
@@ -688,10 +736,15 @@ void ActivationCacheState::read_state(StateReader& reader) {
     if (places_[sample].pool != kNowhere) drop_from_pool(sample);
   const std::vector<std::uint32_t> former = visits;
   read_array<std::uint32_t>(reader, "visits", visits);
-  reader.begin_item(visited_records());
+  const std::vector<std::string> items = reader.items_left();
+  std::optional<RecordPlaces> places;
+  if (std::find(items.begin(), items.end(), "slots") != items.end()) places = read_places(reader);
+  const RecordPlaces* const known = places ? &*places : nullptr;
+  reader.begin_item(records_item(known));
   const HostBytes record(uninitialized("deltapipe::ActivationCache::read_record"),
                          shape_.record_bytes);
   for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
+    if (is_in_file_only(sample, known)) continue;
     if (visits[sample] > 0) {
       reader.take(record.data(), shape_.record_bytes);
       put(sample, record.data());
@@ -767,6 +820,22 @@ void ActivationCache::read_state(StateReader& reader) {
   state_->read_state(reader);
 }
 
+void ActivationCache::refer_to_file(std::uint64_t generation) {
+  state_->refer_to_file(generation);
+}
+
+void ActivationCache::let_go(std::uint64_t generation) {
+  if (state_->file() != nullptr) state_->file()->let_go(generation);
+}
+
+void ActivationCache::sync() {
+  if (state_->file() != nullptr) state_->file()->sync();
+}
+
+bool ActivationCache::has_file() const {
+  return state_->file() != nullptr;
+}
+
 CacheStatistics ActivationCache::take_statistics() {
   return std::exchange(state_->statistics, {});
 }
@@ -803,17 +872,20 @@ CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t
   if (has_file) memory.staging_bytes = (read_slots(shape) + write_slots(shape)) * stride;
   // Places, eviction keys, announced uses and visits; visits and checksums of the file.
   const std::uint64_t sample_bytes =
-      sizeof(Place) + 3 * sizeof(std::uint64_t) + 4 + (has_file ? 12 : 0);
+      sizeof(Place) + 3 * sizeof(std::uint64_t) + 4 + (has_file ? 16 : 0);
   // Offset, free list and node of the eviction order.
   const std::uint64_t slot_bytes = sizeof(std::uint64_t) + sizeof(std::int32_t) + 64;
   memory.table_bytes = shape.samples * sample_bytes + pool_slots(shape, budget_bytes) * slot_bytes;
+  // Rows that are held, rows that are free.
+  if (has_file) memory.table_bytes += shape.spare_records * (4 + 2 + 4);
   return memory;
 }
 
 std::uint64_t ActivationCache::disk_bytes_needed(const CacheShape& shape,
                                                  std::uint64_t budget_bytes) {
-  return spills(shape, budget_bytes) ? SpillFile::bytes_needed(shape.samples, shape.record_bytes)
-                                     : 0;
+  return spills(shape, budget_bytes)
+             ? SpillFile::bytes_needed(shape.samples, shape.record_bytes, shape.reserved_records)
+             : 0;
 }
 
 }  // namespace deltapipe

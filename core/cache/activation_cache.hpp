@@ -34,6 +34,10 @@ struct CacheShape {
   std::size_t record_bytes = 0;   ///< of one record: Codec::record().bytes() of this end
   int max_samples_in_flight = 1;  ///< acquired and not yet released, at most
   int prefetch_samples = 8;       ///< records read ahead: micro-batches times their samples
+  /// For records that checkpoints refer to: rows of the spill file beside those of the samples, and
+  /// how many of them take their disk space at the start.
+  std::uint64_t spare_records = 0;
+  std::uint64_t reserved_records = 0;
 };
 
 /// What a spill file says about itself; a file that says anything else is not opened again.
@@ -128,6 +132,16 @@ class ActivationCache {
   /// after read_state() nothing is announced, and hits and misses may differ.
   void write_state(StateWriter& writer);
   void read_state(StateReader& reader);
+
+  /// The next write_state() has of what is in the spill file only where it is (items `generation`,
+  /// `spill_file`, `slots`, `checksums`), and `records` of what only memory has. What is in the
+  /// file stays there until let_go(generation); sync() brings it to the disk. read_state() then
+  /// needs the file. Without a file: does nothing, as the other two.
+  void refer_to_file(std::uint64_t generation);
+  /// Any thread may call these.
+  void let_go(std::uint64_t generation);
+  void sync();
+  bool has_file() const;
 
   CacheStatistics take_statistics();
 

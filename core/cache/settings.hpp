@@ -21,4 +21,12 @@ struct CacheSettings {
   bool operator==(const CacheSettings&) const = default;
 };
 
+/// How checkpoints use spill files.
+struct CacheGenerations {
+  int kept = 0;  ///< refer to a file's records at a time; 0: none do, files go when the run ends
+  /// Samples that a cache sees between two of them, at most; 0: any number.
+  std::uint64_t visits = 0;
+  bool reuse_files = false;  ///< files that are there are those of the run, which goes on
+};
+
 }  // namespace deltapipe

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <filesystem>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -24,7 +26,7 @@ namespace deltapipe {
 namespace {
 
 constexpr const char* kFormat = "deltapipe activation cache";
-constexpr std::uint64_t kFormatVersion = 1;
+constexpr std::uint64_t kFormatVersion = 2;
 constexpr std::uint64_t kPage = 4096;
 /// For HDF5's own structures: superblock, object headers, attributes; some kilobytes really.
 constexpr std::uint64_t kOverheadBytes = 64 * 1024;
@@ -76,9 +78,15 @@ std::vector<Attribute> attributes_of(const CacheIdentity& identity, std::uint64_
           {"checksum", "XXH3 64 bits", false}};
 }
 
+std::vector<std::uint32_t> slots_of_new_file(std::uint64_t samples) {
+  std::vector<std::uint32_t> slots(samples);
+  std::iota(slots.begin(), slots.end(), 0u);
+  return slots;
+}
+
 /// `path` is what messages name, `place` the file.
 void create_file(const std::string& place, const std::string& path, const CacheIdentity& identity,
-                 std::uint64_t samples, std::size_t record_bytes) {
+                 std::uint64_t samples, std::size_t record_bytes, std::uint64_t rows) {
   try {
     hdf5::File file = hdf5::File::create(
         place, {.replace = false, .shown_path = path, .checksummed = true, .alignment = kPage});
@@ -89,9 +97,11 @@ void create_file(const std::string& place, const std::string& path, const CacheI
         file.write_fixed_attribute(attribute.name, attribute.text);
     }
     file.create_dataset(
-        "records", hdf5::ElementType::u8, {samples, record_bytes},
+        "records", hdf5::ElementType::u8, {rows, record_bytes},
         {.chunk = {1, record_bytes}, .extendable = false, .allocate_early = true, .fill = false});
     const hdf5::DatasetOptions zeros = {.chunk = {}, .allocate_early = true};
+    file.create_dataset("slots", hdf5::ElementType::u32, {samples}, zeros)
+        .write(0, std::span<const std::uint32_t>(slots_of_new_file(samples)));
     file.create_dataset("visits", hdf5::ElementType::u32, {samples}, zeros);
     file.create_dataset("checksums", hdf5::ElementType::u64, {samples}, zeros);
     file.close();
@@ -117,10 +127,16 @@ std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size) {
 }
 
 SpillFile::SpillFile(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
-                     std::size_t record_bytes, SpillStart start)
-    : path_(path), samples_(samples), record_bytes_(record_bytes) {
+                     std::size_t record_bytes, SpillStart start, std::uint64_t spare,
+                     std::uint64_t reserved)
+    : path_(path),
+      samples_(samples),
+      record_bytes_(record_bytes),
+      rows_(samples + spare),
+      reserved_(std::min(spare, reserved)) {
   DELTAPIPE_ASSERT(record_bytes <= std::numeric_limits<std::uint32_t>::max(),
                    "HDF5 chunks are smaller than 4 GiB");
+  DELTAPIPE_ASSERT(rows_ < RecordPlaces::kNone, "too many records");
   if (start == SpillStart::create) {
     create(identity);
   } else {
@@ -128,11 +144,14 @@ SpillFile::SpillFile(const std::string& path, const CacheIdentity& identity, std
     check_identity(identity);
     locate_datasets(path_);
   }
-  read_checksums();
+  read_tables();
+  find_free_slots();
 }
 
-std::uint64_t SpillFile::bytes_needed(std::uint64_t samples, std::size_t record_bytes) {
-  return samples * (record_bytes + sizeof(std::uint32_t) + sizeof(std::uint64_t)) + kOverheadBytes;
+std::uint64_t SpillFile::bytes_needed(std::uint64_t samples, std::size_t record_bytes,
+                                      std::uint64_t reserved) {
+  return samples * (2 * sizeof(std::uint32_t) + sizeof(std::uint64_t)) +
+         (samples + reserved) * record_bytes + kOverheadBytes;
 }
 
 void SpillFile::throw_foreign(const std::string& what, const std::string& value) const {
@@ -173,9 +192,9 @@ void SpillFile::remove_former() {
 /// The former file goes first: there may be no room for two.
 void SpillFile::create(const CacheIdentity& identity) {
   remove_former();
-  check_disk_space(directory_of(path_), bytes_needed(samples_, record_bytes_), path_);
+  check_disk_space(directory_of(path_), bytes_needed(samples_, record_bytes_, reserved_), path_);
   const std::string place = temporary_name_in(directory_of(path_));
-  create_file(place, path_, identity, samples_, record_bytes_);
+  create_file(place, path_, identity, samples_, record_bytes_, rows_);
   try {
     open_descriptor(place);
     locate_datasets(place);
@@ -222,32 +241,42 @@ void SpillFile::check_identity(const CacheIdentity& identity) const {
 void SpillFile::locate_datasets(const std::string& place) {
   const hdf5::File file = hdf5::File::open_read_only(place);
   const hdf5::Dataset records = file.open_dataset("records");
+  const hdf5::Dataset slots = file.open_dataset("slots");
   const hdf5::Dataset visits = file.open_dataset("visits");
   const hdf5::Dataset checksums = file.open_dataset("checksums");
   const auto is = [](const hdf5::Dataset& dataset, hdf5::ElementType type,
                      const std::vector<std::uint64_t>& shape) {
     return dataset.element_type() == type && dataset.shape() == shape;
   };
-  if (!is(records, hdf5::ElementType::u8, {samples_, record_bytes_}) ||
+  const std::uint64_t least = rows_;
+  rows_ = records.rows();
+  if (rows_ < least)
+    throw_foreign("it has too few spare records for the checkpoints that are kept",
+                  std::to_string(rows_ - samples_) + ", not " + std::to_string(least - samples_));
+  if (!is(records, hdf5::ElementType::u8, {rows_, record_bytes_}) || rows_ >= RecordPlaces::kNone ||
+      !is(slots, hdf5::ElementType::u32, {samples_}) ||
       !is(visits, hdf5::ElementType::u32, {samples_}) ||
       !is(checksums, hdf5::ElementType::u64, {samples_}))
     throw_foreign("its datasets have other shapes or types", "");
 
   const auto records_at = records.chunk_file_offset(0, record_bytes_);
+  const auto slots_at = slots.file_offset();
   const auto visits_at = visits.file_offset();
   const auto checksums_at = checksums.file_offset();
-  const auto follows = [&](std::uint64_t sample) {
-    return records.chunk_file_offset(sample, record_bytes_) == *records_at + sample * record_bytes_;
+  const auto follows = [&](std::uint64_t row) {
+    return records.chunk_file_offset(row, record_bytes_) == *records_at + row * record_bytes_;
   };
-  if (!records_at || !visits_at || !checksums_at || !follows(samples_ / 2) ||
-      !follows(samples_ - 1))
+  if (!records_at || !slots_at || !visits_at || !checksums_at || !follows(rows_ / 2) ||
+      !follows(rows_ - 1))
     throw_foreign("its records are not stored one after the other (was it repacked?)", "");
   records_offset_ = *records_at;
+  slots_offset_ = *slots_at;
   visits_offset_ = *visits_at;
   checksums_offset_ = *checksums_at;
 
   struct stat status {};
-  const std::uint64_t end = std::max({records_offset_ + samples_ * record_bytes_,
+  const std::uint64_t end = std::max({records_offset_ + rows_ * record_bytes_,
+                                      slots_offset_ + samples_ * sizeof(std::uint32_t),
                                       visits_offset_ + samples_ * sizeof(std::uint32_t),
                                       checksums_offset_ + samples_ * sizeof(std::uint64_t)});
   if (::fstat(file_.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < end)
@@ -255,23 +284,120 @@ void SpillFile::locate_datasets(const std::string& place) {
                   std::to_string(status.st_size) + " bytes, not " + std::to_string(end));
 }
 
-/// So that the disk cannot get full later; file systems that cannot promise that are left alone.
+/// So that the disk cannot get full later, but for rows that are only needed when checkpoints fail.
 void SpillFile::reserve_space() {
-#ifdef __linux__
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) return;
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  reserve(0, std::min(size, records_offset_ + (samples_ + reserved_) * record_bytes_));
+  reserve(std::min(size, records_offset_ + rows_ * record_bytes_), size);
+}
+
+/// File systems that cannot promise space are left alone.
+void SpillFile::reserve(std::uint64_t begin, std::uint64_t end) {
+#ifdef __linux__
+  if (begin >= end) return;
   int result = 0;
   do {
-    result = ::fallocate(file_.get(), 0, 0, status.st_size);
+    result =
+        ::fallocate(file_.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(end - begin));
   } while (result != 0 && errno == EINTR);
   if (result == 0 || !is_no_space(errno)) return;
-  throw_no_space(path_, static_cast<std::uint64_t>(status.st_size), errno);
+  throw_no_space(path_, end, errno);
+#else
+  (void)begin;
+  (void)end;
 #endif
 }
 
-void SpillFile::read_checksums() {
+void SpillFile::read_tables() {
   checksums_.resize(samples_);
   read_bytes(checksums_.data(), samples_ * sizeof(std::uint64_t), checksums_offset_);
+  slots_.resize(samples_);
+  read_bytes(slots_.data(), samples_ * sizeof(std::uint32_t), slots_offset_);
+  // Of a crash of the machine: a record whose row another sample has is damaged.
+  std::vector<bool> taken(rows_);
+  for (std::uint32_t& slot : slots_)
+    if (slot >= rows_ || taken[slot])
+      slot = RecordPlaces::kNone;
+    else
+      taken[slot] = true;
+}
+
+/// Every row at most once.
+void SpillFile::check_places(const RecordPlaces& places) const {
+  std::vector<bool> taken(rows_);
+  for (const std::uint32_t slot : places.slots) {
+    if (slot == RecordPlaces::kNone) continue;
+    if (slot >= rows_ || taken[slot])
+      throw_foreign("two samples have one record, or one outside of the file",
+                    std::to_string(slot));
+    taken[slot] = true;
+  }
+}
+
+/// Those that neither samples nor generations have.
+void SpillFile::find_free_slots() {
+  std::vector<bool> taken(rows_);
+  for (const std::uint32_t slot : slots_)
+    if (slot != RecordPlaces::kNone) taken[slot] = true;
+  free_slots_.clear();
+  for (std::uint64_t row = rows_; row-- > 0;)
+    if (!taken[row] && (holders_.empty() || holders_[row] == 0))
+      free_slots_.push_back(static_cast<std::uint32_t>(row));
+}
+
+RecordPlaces SpillFile::hold(std::uint64_t generation) {
+  const std::lock_guard lock(mutex_);
+  holders_.resize(rows_);
+  std::vector<std::uint32_t>& held = generations_[generation];
+  DELTAPIPE_ASSERT(held.empty(), "generation " + std::to_string(generation) + " twice");
+  held = slots_;
+  for (const std::uint32_t slot : held)
+    if (slot != RecordPlaces::kNone) ++holders_[slot];
+  return {slots_, checksums_};
+}
+
+void SpillFile::let_go(std::uint64_t generation) {
+  const std::lock_guard lock(mutex_);
+  const auto found = generations_.find(generation);
+  if (found == generations_.end()) return;
+  for (std::uint64_t sample = 0; sample < samples_; ++sample) {
+    const std::uint32_t slot = found->second[sample];
+    if (slot == RecordPlaces::kNone || --holders_[slot] > 0 || slots_[sample] == slot) continue;
+    free_slots_.push_back(slot);
+  }
+  generations_.erase(found);
+}
+
+void SpillFile::go_back(const RecordPlaces& places, const std::vector<std::uint32_t>& visits,
+                        std::uint64_t generation) {
+  check_places(places);
+  slots_ = places.slots;
+  checksums_ = places.checksums;
+  generations_.clear();
+  holders_.clear();
+  hold(generation);
+  find_free_slots();
+  write_bytes(slots_.data(), samples_ * sizeof(std::uint32_t), slots_offset_);
+  write_bytes(checksums_.data(), samples_ * sizeof(std::uint64_t), checksums_offset_);
+  write_bytes(visits.data(), samples_ * sizeof(std::uint32_t), visits_offset_);
+}
+
+/// The sample's own row, unless it has none or a generation holds it.
+std::uint32_t SpillFile::slot_to_write(std::uint64_t sample) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t slot = slots_[sample];
+  if (slot != RecordPlaces::kNone && (holders_.empty() || holders_[slot] == 0)) return slot;
+  if (free_slots_.empty())
+    throw UserError({.what = "the activation cache has no spare record left: too many checkpoints "
+                             "could not be written",
+                     .file = path_,
+                     .remedy = "find out why, and start the run again from the last one"});
+  const std::uint32_t fresh = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[sample] = fresh;
+  return fresh;
 }
 
 std::vector<std::uint32_t> SpillFile::read_visits() {
@@ -286,7 +412,7 @@ void SpillFile::write_bytes(const void* bytes, std::size_t size, std::uint64_t o
     const ssize_t written = ::pwrite(file_.get(), from, size, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && is_no_space(errno))
-      throw_no_space(path_, bytes_needed(samples_, record_bytes_), errno);
+      throw_no_space(path_, bytes_needed(samples_, record_bytes_, reserved_), errno);
     if (written <= 0)
       throw UserError({.what = "the activation cache cannot be written: " + system_message(errno),
                        .file = path_,
@@ -316,14 +442,17 @@ void SpillFile::read_bytes(void* bytes, std::size_t size, std::uint64_t offset) 
 void SpillFile::write_record(std::uint64_t sample, const std::uint8_t* bytes,
                              std::uint32_t visits) {
   const std::uint64_t checksum = record_checksum(bytes, record_bytes_);
-  write_bytes(bytes, record_bytes_, records_offset_ + sample * record_bytes_);
+  const std::uint32_t former = slots_[sample], slot = slot_to_write(sample);
+  write_bytes(bytes, record_bytes_, records_offset_ + slot * record_bytes_);
   write_bytes(&checksum, sizeof checksum, checksums_offset_ + sample * sizeof checksum);
   write_bytes(&visits, sizeof visits, visits_offset_ + sample * sizeof visits);
+  if (slot != former) write_bytes(&slot, sizeof slot, slots_offset_ + sample * sizeof slot);
   checksums_[sample] = checksum;
 }
 
 bool SpillFile::try_read_record(std::uint64_t sample, std::uint8_t* bytes) {
-  read_bytes(bytes, record_bytes_, records_offset_ + sample * record_bytes_);
+  if (slots_[sample] == RecordPlaces::kNone) return false;
+  read_bytes(bytes, record_bytes_, records_offset_ + slots_[sample] * record_bytes_);
   return record_checksum(bytes, record_bytes_) == checksums_[sample];
 }
 
@@ -345,7 +474,8 @@ void SpillFile::forget_record(std::uint64_t sample) {
 
 void SpillFile::sync() {
   if (::fdatasync(file_.get()) == 0) return;
-  if (is_no_space(errno)) throw_no_space(path_, bytes_needed(samples_, record_bytes_), errno);
+  if (is_no_space(errno))
+    throw_no_space(path_, bytes_needed(samples_, record_bytes_, reserved_), errno);
   throw UserError(
       {.what = "the activation cache cannot be brought to the disk: " + system_message(errno),
        .file = path_,

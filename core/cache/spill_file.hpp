@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The HDF5 file in which one end of one boundary direction keeps its records:
-//   records   [S, record_bytes] uint8, one chunk a sample
+//   records   [S + spare, record_bytes] uint8, one chunk a record
+//   slots     [S] uint32, the row of `records` that has the sample's
 //   visits    [S] uint32, 0: no record
 //   checksums [S] uint64, XXH3 (64 bits) of the record
 // and root attributes that say what it is.
+//
+// Checkpoints refer to records by their rows. What a checkpoint refers to is held: a sample's next
+// record then goes to a spare row, and the row is free again once no checkpoint refers to it.
 //
 // All space is taken at creation, without filters, so that nothing but the elements themselves ever
 // changes. The HDF5 library is therefore used only to create and to check the file; afterwards the
@@ -16,6 +20,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -37,13 +43,23 @@ class FileDescriptor {
   int fd_;
 };
 
-/// One thread at a time calls the functions.
+/// Where the records of a checkpoint are.
+struct RecordPlaces {
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  std::vector<std::uint32_t> slots;      ///< S; kNone: not in the file
+  std::vector<std::uint64_t> checksums;  ///< S
+};
+
+/// One thread at a time calls the functions, but for let_go() and sync().
 class SpillFile {
  public:
   /// UserError: not enough disk space, a file there that is not an activation cache, is in use, is
   /// truncated or (open_existing) is another cache's.
+  /// `spare`: rows beside those of the samples, of which `reserved` take their disk space now; an
+  /// existing file may have more.
   SpillFile(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
-            std::size_t record_bytes, SpillStart start);
+            std::size_t record_bytes, SpillStart start, std::uint64_t spare = 0,
+            std::uint64_t reserved = 0);
   ~SpillFile();
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
@@ -66,7 +82,17 @@ class SpillFile {
   /// What has been written is on the disk when this returns.
   void sync();
 
-  static std::uint64_t bytes_needed(std::uint64_t samples, std::size_t record_bytes);
+  /// Where records are now. Those rows keep their content until let_go(generation).
+  RecordPlaces hold(std::uint64_t generation);
+  /// A generation that is not held changes nothing.
+  void let_go(std::uint64_t generation);
+  /// The records are again those of a generation, which is held; `visits`, S entries, is 0 where
+  /// there is none. UserError when the places are not those of this file.
+  void go_back(const RecordPlaces& places, const std::vector<std::uint32_t>& visits,
+               std::uint64_t generation);
+
+  static std::uint64_t bytes_needed(std::uint64_t samples, std::size_t record_bytes,
+                                    std::uint64_t reserved = 0);
 
  private:
   void remove_former();
@@ -75,7 +101,11 @@ class SpillFile {
   void check_identity(const CacheIdentity& identity) const;
   void locate_datasets(const std::string& place);
   void reserve_space();
-  void read_checksums();
+  void reserve(std::uint64_t begin, std::uint64_t end);
+  void read_tables();
+  void check_places(const RecordPlaces& places) const;
+  void find_free_slots();
+  std::uint32_t slot_to_write(std::uint64_t sample);
   [[noreturn]] void throw_foreign(const std::string& what, const std::string& value) const;
   void write_bytes(const void* bytes, std::size_t size, std::uint64_t offset);
   void read_bytes(void* bytes, std::size_t size, std::uint64_t offset);
@@ -84,11 +114,20 @@ class SpillFile {
   std::uint64_t samples_;
   std::size_t record_bytes_;
   FileDescriptor file_;
-  std::uint64_t records_offset_ = 0;  ///< in the file, of record 0
+  std::uint64_t rows_ = 0;            ///< of `records`
+  std::uint64_t reserved_ = 0;        ///< of those beyond the samples'
+  std::uint64_t records_offset_ = 0;  ///< in the file, of row 0
+  std::uint64_t slots_offset_ = 0;
   std::uint64_t visits_offset_ = 0;
   std::uint64_t checksums_offset_ = 0;
   std::vector<std::uint64_t> checksums_;
+  std::vector<std::uint32_t> slots_;
   bool remove_at_end_ = false;
+
+  std::mutex mutex_;                                                 ///< guards what follows
+  std::map<std::uint64_t, std::vector<std::uint32_t>> generations_;  ///< rows that each holds
+  std::vector<std::uint16_t> holders_;     ///< per row: generations that hold it; empty: none do
+  std::vector<std::uint32_t> free_slots_;  ///< the lowest last
 };
 
 /// XXH3, 64 bits.
