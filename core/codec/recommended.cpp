@@ -8,10 +8,14 @@ CodecSettings recommended_settings(Direction direction) {
   CodecSettings settings;
   settings.kind = forward ? CodecKind::delta : CodecKind::quantize;
   settings.scale_rule = ScaleRule::rms;
-  settings.rms_step = forward ? 1.1 : 0.5;
+  settings.rms_step = forward ? 1.5 : 0.6;
+  settings.tile = 256;
   settings.entropy_coding = true;
-  if (forward) settings.first_visit = FirstVisit::refine;
   settings.error_feedback = !forward;
+  if (!forward) return settings;
+  settings.first_visit = FirstVisit::steps;
+  settings.first_visit_step = 0.5;
+  settings.prediction = Prediction::linear;
   return settings;
 }
 

@@ -326,13 +326,15 @@ TEST_CASE("first visits in steps take the bits of a Gaussian and err by a step's
   std::vector<float> x(static_cast<std::size_t>(shape.tokens) * shape.channels);
   for (float& value : x) value = 3 * normal(random);
   const std::vector<float> seen = ends.cross(x), zeros(x.size(), 0.0f);
-  // High-resolution theory: error step^2 / 12, entropy h(normal) - log2(step); a scale per tile.
+  // High-resolution theory: error step^2 / 12, entropy h(normal) - log2(step); a scale per tile,
+  // and up to 0.1 bits for tables and streams.
   const double error2 = square_error(x, seen, 0, x.size()) / square_error(x, zeros, 0, x.size());
   const double bits = 8.0 * static_cast<double>(ends.sent_bytes) / static_cast<double>(x.size());
   const double entropy = 0.5 * std::log2(2 * std::numbers::pi * std::numbers::e) - std::log2(step);
   CAPTURE(step, error2, bits, entropy);
   CHECK(error2 == Approx(step * step / 12).epsilon(0.03));
-  CHECK(bits == Approx(entropy + 16.0 / settings.tile).margin(0.06));
+  CHECK(bits > entropy + 16.0 / settings.tile);
+  CHECK(bits < entropy + 16.0 / settings.tile + 0.1);
   // The next visit has steps of the change, not of the values.
   for (float& value : x) value += 0.1f * normal(random);
   CHECK(square_error(x, ends.cross(x), 0, x.size()) / square_error(x, zeros, 0, x.size()) <

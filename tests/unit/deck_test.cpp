@@ -190,29 +190,32 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
       parse_deck("boundary.forward.codec = \"auto\"\nboundary.backward.codec = \"auto\"", "d.toml");
   CodecSettings forward, backward;
   forward.kind = CodecKind::delta;
-  forward.rms_step = 1.1;
-  forward.first_visit = FirstVisit::refine;
+  forward.rms_step = 1.5;
+  forward.first_visit = FirstVisit::steps;
+  forward.first_visit_step = 0.5;
+  forward.prediction = Prediction::linear;
   backward.kind = CodecKind::quantize;
-  backward.rms_step = 0.5;
+  backward.rms_step = 0.6;
   backward.error_feedback = true;
   for (CodecSettings* codec : {&forward, &backward}) {
     codec->scale_rule = ScaleRule::rms;
+    codec->tile = 256;
     codec->entropy_coding = true;
   }
   CHECK(both.forward == forward);
   CHECK(both.backward == backward);
   // What it stands for is what is written.
   const std::string text = effective_deck(both);
-  CHECK_THAT(text, !Catch::Contains("\"auto\""));
-  CHECK_THAT(text, Catch::Contains("codec = \"delta\"") && Catch::Contains("rms_step = 1.1"));
+  CHECK_THAT(text, !Catch::Contains("codec = \"auto\""));
+  CHECK_THAT(text, Catch::Contains("codec = \"delta\"") && Catch::Contains("rms_step = 1.5"));
   CHECK(parse_deck(text, "effective") == both);
 
   // Single settings, before and behind the codec and on the command line.
   const Settings own =
-      parse_deck("[boundary.forward]\nrms_step = 0.8\ncodec = \"auto\"\nprediction = \"linear\"\n",
+      parse_deck("[boundary.forward]\nrms_step = 0.8\ncodec = \"auto\"\nprediction = \"none\"\n",
                  "d.toml", {"boundary.forward.first_visit=fp16"});
   forward.rms_step = 0.8;
-  forward.prediction = Prediction::linear;
+  forward.prediction = Prediction::none;
   forward.first_visit = FirstVisit::fp16;
   CHECK(own.forward == forward);
   CHECK(own.backward == CodecSettings());
