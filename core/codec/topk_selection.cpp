@@ -37,7 +37,8 @@ constexpr int kBinStride = kBins + 16;
 constexpr std::size_t kHistogramBytes = sizeof(std::uint32_t) * kCopies * kBinStride;
 
 KOKKOS_FORCEINLINE_FUNCTION std::uint32_t* own_histogram(const RowMember& team) {
-  return static_cast<std::uint32_t*>(team.team_scratch(0).get_shmem(kHistogramBytes));
+  const std::size_t bytes = kHistogramBytes;  // taken by reference, as no constant of the host's is
+  return static_cast<std::uint32_t*>(team.team_scratch(0).get_shmem(bytes));
 }
 
 /// own[b] := the number of i in [0, n) with bin(i) b.
