@@ -22,7 +22,14 @@
 namespace deltapipe {
 
 /// Tells the channels between two ranks apart.
-enum ChannelTag : int { kForwardTag, kBackwardTag, kTokenRowsTag, kTokenGradientsTag };
+enum ChannelTag : int {
+  kForwardTag,
+  kBackwardTag,
+  kTokenRowsTag,
+  kTokenGradientsTag,
+  kResyncForwardTag,
+  kResyncBackwardTag
+};
 
 /// How an end encodes.
 struct BoundaryCodec {
@@ -108,6 +115,8 @@ class BoundaryEnd {
   void measure_errors(bool on) { codecs_.training()->measure_errors(on); }
   CodecStatistics take_codec_statistics();
   ActivationCache* cache() { return cache_.get(); }
+  /// Of a record, the part that both ends keep.
+  std::size_t shared_record_bytes() const { return codecs_.record().shared_bytes; }
   /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records: codecs
   /// without them keep nothing from one crossing to the next.
   std::vector<StatePart> state();
