@@ -313,6 +313,16 @@ void Checkpoints::finish(RunFile* run_file) {
   }
 }
 
+void check_for_other_runs(const std::string& directory) {
+  const std::vector<std::uint64_t> steps = checkpoint_steps(directory);
+  if (steps.empty()) return;
+  throw UserError({.what = "checkpoint.directory has checkpoints of another run",
+                   .value = directory + "/" + checkpoint_name(steps.back()),
+                   .remedy = "set a directory of this run's own, leave the key out, or remove what "
+                             "is there",
+                   .keys = {"checkpoint.directory"}});
+}
+
 void remove_checkpoints_but(const std::string& directory, std::optional<std::uint64_t> one) {
   for (const std::uint64_t step : checkpoint_steps(directory)) {
     bool stays = step == one;

@@ -235,6 +235,8 @@ class Trainer {
     claimed_.emplace(settings_, grid_, progress_);
     restart_ = find_restart(settings_, grid_, progress_);
     if (restart_) check_deck_of_restart(settings_, restart_->marker);
+    if (!restart_ && !settings_.checkpoint.directory.empty() && writes_checkpoints(settings_))
+      check_for_other_runs(settings_.checkpoint.directory);
     if (grid_.rank() == 0) {
       if (settings_.output.save_model) check_model_directory(model_directory());
       std::printf("reading model and data\n");

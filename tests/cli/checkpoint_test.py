@@ -156,6 +156,30 @@ class Checkpoints(support.TestCase):
         self.assertEqual(result.status, 128 + signal.SIGTERM, str(result))
         self.assertEqual(support.Run(output / "run.h5").attributes["status"], "interrupted")
 
+    def test_disks_of_their_own(self):
+        """Each rank writes to a directory that the other does not know."""
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output = self.output("own-disks")
+        path = self.deck_file(deck)
+        disks = [self.output(f"disk-of-{rank}") for rank in range(2)]
+
+        def run(*overrides):
+            each = [[support.NUMPROC_FLAG, "1", support.PROGRAM, "train", str(path),
+                     f"output.directory={output}", "pipeline.stages=2",
+                     f"checkpoint.directory={disk}", *overrides] for disk in disks]
+            return support.run_command([*support.MPIEXEC, *each[0], ":", *each[1]])
+
+        for step in (1, 2, 3):
+            result = run("checkpoint.time_limit=0.001")
+            self.assertEqual(result.status, STOPPED, str(result))
+            for rank, disk in enumerate(disks):
+                names = {entry.name for entry in (disk / f"step-{step:09d}").iterdir()}
+                self.assertEqual(names, {f"rank-{rank}.h5", "complete.json"}
+                                 | ({"run.h5"} if rank == 0 else set()))
+        result = run()
+        self.assertIn("going on from the checkpoint of step 3", result.out, str(result))
+        self.assert_same_runs(output, self.reference(deck, "reference"))
+
     def test_never_starts_anew(self):
         deck = self.deck()
         output = self.output("anew")
@@ -284,6 +308,30 @@ class Checkpoints(support.TestCase):
         other.write_text(support.text_of(20000, seed=9), encoding="utf-8")
         result = support.finish(self.begin(deck, output, overrides=[f'data.train=["{other}"]']))
         self.assert_stops(result, "other training samples", status=2)
+
+    def test_directories_of_checkpoints(self):
+        deck = self.deck()
+        # The output directory itself will do.
+        output = self.output("flat")
+        flat = [f"checkpoint.directory={output}"]
+        self.stop(deck, output, ["checkpoint.time_limit=0.001", *flat])
+        self.assertTrue((output / "step-000000001" / "complete.json").exists())
+        self.assertIn("going on from the checkpoint of step 1",
+                      self.go_on(deck, output, overrides=flat).out)
+        self.assert_same_runs(output, self.reference(deck, "undamaged"))
+        # One that another run uses will not.
+        self.stop(deck, output, ["checkpoint.time_limit=0.001", *flat])
+        anew = [*flat, "checkpoint.resume=never"]
+        result = support.finish(self.begin(deck, self.output("second"), overrides=anew))
+        self.assert_stops(result, "checkpoints of another run", "step-000000001", status=2)
+
+    def test_spill_files_grow_with_the_number_of_checkpoints(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output = self.output("grown")
+        for _ in range(3):
+            self.stop(deck, output)
+        self.go_on(deck, output, overrides=["checkpoint.keep=9", "checkpoint.every_steps=1"])
+        self.assert_same_runs(output, self.reference(deck, "reference"))
 
     def test_more_steps_with_a_constant_rate(self):
         deck = self.deck(**{"training.optimizer": {"schedule": "constant"}})
