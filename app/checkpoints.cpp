@@ -39,10 +39,28 @@ void make_unfinished(const std::string& path) {
   if (error && !fs::is_directory(path)) make_directory(path);
 }
 
-CheckpointFile write_rank(const std::string& directory, int rank, const StateContent& content) {
+/// As write_state(), until it is given up.
+void write_pieces(const StateContent& content, StateWriter& writer,
+                  const std::atomic<bool>& given_up) {
+  constexpr std::size_t kPiece = std::size_t{1} << 23;
+  for (const StateContent::Part& part : content.parts) {
+    writer.begin_part(part.name);
+    for (const StateContent::Item& item : part.items) {
+      writer.begin_item(item.item);
+      for (std::size_t first = 0; first < item.bytes.size(); first += kPiece) {
+        if (given_up.load()) throw UserError({.what = "the run has ended"});
+        writer.append(item.bytes.data() + first, std::min(kPiece, item.bytes.size() - first));
+      }
+    }
+    writer.end_part();
+  }
+}
+
+CheckpointFile write_rank(const std::string& directory, int rank, const StateContent& content,
+                          const std::atomic<bool>& given_up) {
   const std::string name = rank_file_name(rank);
   StateFileWriter writer(directory + "/" + name);
-  write_state(content, writer);
+  write_pieces(content, writer, given_up);
   writer.close();
   return secure_file(directory, name);
 }
@@ -88,11 +106,16 @@ class CheckpointJob {
           seconds = seconds_between(begin_, Clock::now());
           done_.store(true, std::memory_order_release);
         })) {}
-  ~CheckpointJob() { thread_.join(); }
+  ~CheckpointJob() {
+    given_up_.store(true);
+    thread_.join();
+  }
   CheckpointJob(const CheckpointJob&) = delete;
   CheckpointJob& operator=(const CheckpointJob&) = delete;
 
   bool is_done() const { return done_.load(std::memory_order_acquire); }
+  /// Nobody waits for the work any more.
+  const std::atomic<bool>& given_up() const { return given_up_; }
 
   // To be read when it is done.
   CheckpointFile rank_file, run_file;
@@ -101,7 +124,7 @@ class CheckpointJob {
 
  private:
   TimePoint begin_;
-  std::atomic<bool> done_{false};
+  std::atomic<bool> done_{false}, given_up_{false};
   std::thread thread_;
 };
 
@@ -203,7 +226,7 @@ void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, Ru
                                           rank = grid_.rank()](CheckpointJob& job) mutable {
     for (ActivationCache* const cache : caches_) cache->sync();
     make_unfinished(directory);
-    job.rank_file = write_rank(directory, rank, *content);
+    job.rank_file = write_rank(directory, rank, *content, job.given_up());
     content.reset();
     if (!image->empty()) job.run_file = write_run_file(directory, *image);
   });
@@ -288,6 +311,16 @@ void Checkpoints::finish(RunFile* run_file) {
     const std::uint64_t failed = job_->error.empty() ? 0 : 1;
     step_phase(all_reduce(progress_, grid_.world(), failed, Reduction::max) > 0, run_file);
   }
+}
+
+void check_for_other_runs(const std::string& directory) {
+  const std::vector<std::uint64_t> steps = checkpoint_steps(directory);
+  if (steps.empty()) return;
+  throw UserError({.what = "checkpoint.directory has checkpoints of another run",
+                   .value = directory + "/" + checkpoint_name(steps.back()),
+                   .remedy = "set a directory of this run's own, leave the key out, or remove what "
+                             "is there",
+                   .keys = {"checkpoint.directory"}});
 }
 
 void remove_checkpoints_but(const std::string& directory, std::optional<std::uint64_t> one) {

@@ -31,6 +31,10 @@ namespace deltapipe {
 /// Removes all checkpoints but milestones and that of step `one`.
 void remove_checkpoints_but(const std::string& directory, std::optional<std::uint64_t> one);
 
+/// UserError when a directory that the deck names has checkpoints: those of another run, which a
+/// new one must not mix with its own.
+void check_for_other_runs(const std::string& directory);
+
 class CheckpointJob;
 
 class Checkpoints {

@@ -47,8 +47,11 @@ void ClaimedDirectories::claim_checkpoints(const Settings& settings, const Proce
   for (int rank = 0; rank < progress.size(); ++rank) {
     if (grid.rank() == rank) {
       const DirectoryLock& lock = claim(directory, run_id, rank == 0);
-      // Without locks the disk is taken for one that all ranks share.
-      keeps_checkpoints_ = lock.warning().empty() ? lock.is_holder() : rank == 0;
+      // Without locks the disk is taken for one that all ranks share. The output directory's lock
+      // is the first rank's already.
+      const bool is_output =
+          rank == 0 && std::filesystem::equivalent(directory, settings.output.directory, error);
+      keeps_checkpoints_ = lock.warning().empty() ? lock.is_holder() || is_output : rank == 0;
     }
     barrier(progress, grid.world());
   }

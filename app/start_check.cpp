@@ -66,9 +66,9 @@ void compare(const std::vector<Fact>& facts, const std::vector<std::string>& tex
 }
 
 /// Where a machine keeps what all read may differ; what stands there is compared itself.
-constexpr std::array<std::string_view, 7> kOwnKeys = {
-    "model.path",      "tokenizer.path", "data.train",      "data.validation",
-    "cache.directory", "cache.budget",   "output.directory"};
+constexpr std::array<std::string_view, 8> kOwnKeys = {
+    "model.path",      "tokenizer.path", "data.train",       "data.validation",
+    "cache.directory", "cache.budget",   "output.directory", "checkpoint.directory"};
 
 const char* const kSameDeck = "start all ranks with the same deck and overrides";
 

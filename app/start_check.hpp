@@ -12,8 +12,9 @@
 namespace deltapipe {
 
 /// Collective: program, command and deck. UserError on rank 0 that names the first rank that
-/// differs and what: of a deck, the key and both values. Paths of inputs and of the cache and its
-/// budget may differ from machine to machine; output.directory is rank 0's on all ranks afterwards.
+/// differs and what: of a deck, the key and both values. Paths of inputs, of checkpoints and of the
+/// cache and its budget may differ from machine to machine; output.directory is rank 0's on all
+/// ranks afterwards.
 void compare_program_and_deck(MPI_Comm world, Command command, Settings& settings);
 
 /// Collective over progress.world(): the model's configuration, the tokenizer and, if given, the

@@ -179,6 +179,8 @@ class Trainer {
       checkpoints_->advance(run_file);
     }
     if (stops) checkpoints_->finish(run_file);
+    if (stops && settings_.checkpoint.mode == CheckpointMode::resync)
+      for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
     progress_.take_collective_bytes();  // of the checkpoint
     return stops;
   }
@@ -234,6 +236,8 @@ class Trainer {
     claimed_.emplace(settings_, grid_, progress_);
     restart_ = find_restart(settings_, grid_, progress_);
     if (restart_) check_deck_of_restart(settings_, restart_->marker);
+    if (!restart_ && !settings_.checkpoint.directory.empty() && writes_checkpoints(settings_))
+      check_for_other_runs(settings_.checkpoint.directory);
     if (grid_.rank() == 0) {
       if (settings_.output.save_model) check_model_directory(model_directory());
       std::printf("reading model and data\n");
@@ -272,14 +276,18 @@ class Trainer {
     totals_.data_fingerprint = shape.data_fingerprint;
     totals_.stages.resize(grid_.stages());
     PipelineOptions options = pipeline_options(settings_);
-    options.generations.reuse_files =
-        restart_ && is_same_layout(restart_->marker, settings_, plan_->partition);
+    const bool is_same = restart_ && is_same_layout(restart_->marker, settings_, plan_->partition);
+    // Of a checkpoint without memories the files may still have what both ends know.
+    const bool resyncs = is_same && !restart_->marker.with_memories &&
+                         settings_.checkpoint.mode == CheckpointMode::resync;
+    options.generations.reuse_files = resyncs || (is_same && restart_->marker.with_memories);
     pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
     if (restart_)
       read_restart(*restart_, settings_, plan_->partition,
                    place_of_rank(settings_.pipeline, grid_.rank()),
                    training_state(*pipeline_, *optimizer_, totals_), totals_);
+    if (resyncs) resync();
     announced_ = totals_.steps;
     replica_check_.emplace(stage_->parameters(), grid_, progress_);
     if (settings_.pipeline.verify_replicas > 0)
@@ -304,6 +312,16 @@ class Trainer {
       remove_checkpoints_but(checkpoint_directory(settings_),
                              refers ? std::optional(restart_->marker.step) : std::nullopt);
     barrier(progress_, grid_.world());
+  }
+
+  void resync() {
+    const ResyncCounts mine = pipeline_->resync_memories();
+    std::vector<std::uint64_t> sums = {mine.kept, mine.forgotten};
+    all_reduce(progress_, grid_.world(), sums, Reduction::sum);
+    if (grid_.rank() == 0 && sums[0] + sums[1] > 0)
+      std::printf("memories of samples: %llu go on, %llu begin anew (both ends counted)\n",
+                  static_cast<unsigned long long>(sums[0]),
+                  static_cast<unsigned long long>(sums[1]));
   }
 
   void start_checkpoints() {

@@ -8,6 +8,9 @@ checkpoints and get SIGKILL, one rank or all, as often as --kills says altogethe
 weights, memories of both ends of every boundary, losses and byte counts must be the same: to the
 bit with checkpoint.mode = "exact", losses within RESYNC_TOLERANCE with "resync". The last line is
 "N of N resumed identically"; the exit status is 1 when some were not.
+
+With --measure DECK it trains that deck without checkpoints, with those of the deck, and with one
+kill every --interval seconds, and prints how long each took to its end.
 """
 
 import argparse
@@ -293,6 +296,40 @@ class Campaign:
         return 0 if identical == killed else 1
 
 
+def seconds_to_end(command, interval, chance):
+    """How long a run takes with a kill in every interval (0: none), and how many it got."""
+    begin, kills = time.monotonic(), 0
+    while True:
+        process = start(command)
+        try:
+            process.wait(interval or None)
+        except subprocess.TimeoutExpired:
+            kills += kill(process, chance)
+            process.wait()
+        end(process)
+        if process.returncode == 0:
+            return time.monotonic() - begin, kills
+        if interval == 0:
+            raise SystemExit(f"does not run:\n{log_of(process)}")
+
+
+def measure(options, place):
+    none = ["checkpoint.every_steps=0", "checkpoint.every=0", "checkpoint.milestone_every=0",
+            "checkpoint.time_limit=0"]
+    chance = random.Random(options.seed)
+    uninterrupted = 0
+    for name, overrides, interval in (("without checkpoints", none, 0), ("with checkpoints", [], 0),
+                                      (f"with a kill every {options.interval} s", [],
+                                       options.interval)):
+        output = place / f"measured-{len(overrides)}-{interval}"
+        command = command_of(options.measure, output, options.ranks) + options.overrides + overrides
+        seconds, kills = seconds_to_end(command, interval, chance)
+        uninterrupted = uninterrupted or seconds
+        print(f"{name}: {seconds:.1f} s, {100 * (seconds / uninterrupted - 1):+.1f} %"
+              + (f", {kills} kills" if interval else ""), flush=True)
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20, metavar="N")
@@ -302,14 +339,22 @@ def main():
     parser.add_argument("--mode", choices=("exact", "resync"), default="exact")
     parser.add_argument("--place", type=pathlib.Path, metavar="DIRECTORY",
                         help="for runs that differ, which stay; default: a temporary directory")
+    parser.add_argument("--measure", type=pathlib.Path, metavar="DECK")
+    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="of --measure")
+    parser.add_argument("--interval", type=float, default=20, metavar="SECONDS")
+    parser.add_argument("overrides", nargs="*", help="of --measure: section.key=value")
     options = parser.parse_args()
     if options.kills < 1:
         parser.error("--kills must be at least 1")
+
+    def run(place):
+        return measure(options, place) if options.measure else Campaign(place, options).all()
+
     if options.place:
         options.place.mkdir(parents=True, exist_ok=True)
-        return Campaign(options.place.resolve(), options).all()
+        return run(options.place.resolve())
     with tempfile.TemporaryDirectory(prefix="deltapipe-kills-") as place:
-        return Campaign(pathlib.Path(place), options).all()
+        return run(pathlib.Path(place))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ namespace {
 CacheGenerations cache_generations(const Settings& settings) {
   const CheckpointSettings& c = settings.checkpoint;
   CacheGenerations generations;
-  if (!writes_checkpoints(settings) || c.mode == CheckpointMode::resync) return generations;
+  generations.keep_files = writes_checkpoints(settings);
+  if (!generations.keep_files || c.mode == CheckpointMode::resync) return generations;
   generations.kept = c.keep + 1;
   if (c.every_seconds == 0 && c.every_steps > 0)
     generations.visits =

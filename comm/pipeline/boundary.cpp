@@ -213,11 +213,19 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.data_fingerprint = memory.data_fingerprint;
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
-  cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io, cache_shape(plan, record),
-                                             identity, memory.budget_bytes, spill_file_path(plan),
-                                             start_of_file(plan));
-  // What checkpoints refer to goes when the run is finished.
-  if (!memory.keep_file && memory.generations.kept == 0) cache_->remove_file_at_end();
+  const auto make_cache = [&](SpillStart start) {
+    cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io,
+                                               cache_shape(plan, record), identity,
+                                               memory.budget_bytes, spill_file_path(plan), start);
+  };
+  try {
+    make_cache(start_of_file(plan));
+  } catch (const UserError&) {
+    // No checkpoint refers to the file: what is wrong with it costs first visits.
+    if (!memory.generations.reuse_files || memory.generations.kept > 0) throw;
+    make_cache(SpillStart::create);
+  }
+  if (!memory.keep_file && !memory.generations.keep_files) cache_->remove_file_at_end();
 }
 
 void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids,

@@ -25,7 +25,14 @@
 namespace deltapipe {
 
 /// Tells the channels between two ranks apart.
-enum ChannelTag : int { kForwardTag, kBackwardTag, kTokenRowsTag, kTokenGradientsTag };
+enum ChannelTag : int {
+  kForwardTag,
+  kBackwardTag,
+  kTokenRowsTag,
+  kTokenGradientsTag,
+  kResyncForwardTag,
+  kResyncBackwardTag
+};
 
 /// How an end encodes.
 struct BoundaryCodec {
@@ -112,6 +119,8 @@ class BoundaryEnd {
   void measure_errors(bool on);
   CodecStatistics take_codec_statistics();
   ActivationCache* cache() { return cache_.get(); }
+  /// Of a record, the part that both ends keep.
+  std::size_t shared_record_bytes() const { return codecs_.record().shared_bytes; }
   /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records and no
   /// controller: codecs without records keep nothing from one crossing to the next.
   std::vector<StatePart> state();

@@ -563,6 +563,24 @@ std::vector<StatePart> Pipeline::state() {
   return parts;
 }
 
+ResyncCounts Pipeline::resync_memories() {
+  ResyncCounts counts;
+  const auto resync = [&](auto& end, int peer, bool backward) {
+    if (!end || end->cache() == nullptr) return;
+    const ResyncCounts of_end =
+        deltapipe::resync_memories(progress_, grid_.pipeline_comm(), peer,
+                                   backward ? kResyncBackwardTag : kResyncForwardTag, *end);
+    counts.kept += of_end.kept;
+    counts.forgotten += of_end.forgotten;
+  };
+  // Along the pipeline, so that no two ranks wait for each other.
+  resync(receive_forward_, grid_.stage() - 1, false);
+  resync(send_backward_, grid_.stage() - 1, true);
+  resync(send_forward_, grid_.stage() + 1, false);
+  resync(receive_backward_, grid_.stage() + 1, true);
+  return counts;
+}
+
 std::vector<ActivationCache*> Pipeline::caches() {
   std::vector<ActivationCache*> all;
   if (send_forward_) all.push_back(send_forward_->cache());

@@ -13,6 +13,7 @@
 #include "comm/pipeline/boundary.hpp"
 #include "comm/pipeline/embedding_exchange.hpp"
 #include "comm/pipeline/executor.hpp"
+#include "comm/pipeline/memory_resync.hpp"
 #include "comm/pipeline/rank_plan.hpp"
 #include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/step_plan.hpp"
@@ -93,6 +94,9 @@ class Pipeline : private InstructionHandler {
   /// What this rank's part remembers from step to step: the stage and the memories of all boundary
   /// ends, those of shared embeddings included. To be written and read between steps.
   std::vector<StatePart> state();
+  /// All ranks together, after a restart without states of memories: what the spill files of both
+  /// ends still have alike goes on.
+  ResyncCounts resync_memories();
   /// Activation memories of this rank's ends, for tests and reports.
   std::vector<ActivationCache*> caches();
 

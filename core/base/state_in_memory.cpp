@@ -71,15 +71,4 @@ StateContent state_in_memory(std::span<const StatePart> parts) {
   return writer.content();
 }
 
-void write_state(const StateContent& content, StateWriter& writer) {
-  for (const StateContent::Part& part : content.parts) {
-    writer.begin_part(part.name);
-    for (const StateContent::Item& item : part.items) {
-      writer.begin_item(item.item);
-      writer.append(item.bytes.data(), item.bytes.size());
-    }
-    writer.end_part();
-  }
-}
-
 }  // namespace deltapipe

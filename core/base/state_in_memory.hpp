@@ -69,7 +69,5 @@ class MemoryStateReader final : public StateReader {
 };
 
 StateContent state_in_memory(std::span<const StatePart> parts);
-/// The whole content, part by part.
-void write_state(const StateContent& content, StateWriter& writer);
 
 }  // namespace deltapipe

@@ -124,6 +124,7 @@ class ActivationCacheState {
   void flush();
   void forget(std::span<const std::uint64_t> sample_ids);
   std::vector<std::uint64_t> find_damaged_records();
+  std::vector<std::uint64_t> hashes_in_file(std::size_t bytes);
   std::uint64_t record_hash(std::uint64_t sample);
   void write_state(StateWriter& writer);
   void read_state(StateReader& reader);
@@ -635,6 +636,20 @@ std::vector<std::uint64_t> ActivationCacheState::find_damaged_records() {
   return damaged;
 }
 
+std::vector<std::uint64_t> ActivationCacheState::hashes_in_file(std::size_t bytes) {
+  DELTAPIPE_ASSERT(bytes <= shape_.record_bytes, "more than a record");
+  std::vector<std::uint64_t> hashes(shape_.samples, 0);
+  if (!file_) return hashes;
+  collect_finished();
+  rethrow_failure();
+  wait_for_all_tasks();
+  std::vector<std::uint8_t> record(shape_.record_bytes);
+  for (std::uint64_t sample = 0; sample < shape_.samples; ++sample)
+    if (visits[sample] > 0 && file_->try_read_record(sample, record.data()))
+      hashes[sample] = std::max<std::uint64_t>(1, record_checksum(record.data(), bytes));
+  return hashes;
+}
+
 std::uint64_t ActivationCacheState::record_hash(std::uint64_t sample) {
   collect_finished();
   rethrow_failure();
@@ -706,6 +721,11 @@ void ActivationCacheState::write_state(StateWriter& writer) {
                          shape_.record_bytes);
   for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
     if (visits[sample] == 0 || is_in_file_only(sample, known)) continue;
+    const std::int32_t slot = places_[sample].pool;
+    if (kSharedMemory && slot != kNowhere) {
+      writer.append(pool_bytes(slot), shape_.record_bytes);
+      continue;
+    }
     fetch(sample, record.data());
     writer.append(record.data(), shape_.record_bytes);
   }
@@ -810,6 +830,10 @@ void ActivationCache::forget(std::span<const std::uint64_t> sample_ids) {
 
 std::vector<std::uint64_t> ActivationCache::find_damaged_records() {
   return state_->find_damaged_records();
+}
+
+std::vector<std::uint64_t> ActivationCache::hashes_in_file(std::size_t bytes) {
+  return state_->hashes_in_file(bytes);
 }
 
 void ActivationCache::write_state(StateWriter& writer) {

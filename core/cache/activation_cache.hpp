@@ -127,6 +127,10 @@ class ActivationCache {
   /// torn or damaged, so that they can be forgotten on both ends. Without a file: none.
   std::vector<std::uint64_t> find_damaged_records();
 
+  /// After SpillStart::open_existing: of every sample's record in the file the XXH3 of its first
+  /// `bytes`; 0: there is none, or it is damaged. Reads the whole file. Without a file: all 0.
+  std::vector<std::uint64_t> hashes_in_file(std::size_t bytes);
+
   /// Visits and the records of visited samples, wherever they are: items `visits` and `records`.
   /// Waits; nothing may be pinned. Announcements, and which records memory holds, are no state:
   /// after read_state() nothing is announced, and hits and misses may differ.

@@ -23,7 +23,8 @@ struct CacheSettings {
 
 /// How checkpoints use spill files.
 struct CacheGenerations {
-  int kept = 0;  ///< refer to a file's records at a time; 0: none do, files go when the run ends
+  int kept = 0;             ///< refer to a file's records at a time; 0: none do
+  bool keep_files = false;  ///< until the run is finished; else they go whenever it ends
   /// Samples that a cache sees between two of them, at most; 0: any number.
   std::uint64_t visits = 0;
   bool reuse_files = false;  ///< files that are there are those of the run, which goes on

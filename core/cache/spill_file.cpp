@@ -142,7 +142,9 @@ SpillFile::SpillFile(const std::string& path, const CacheIdentity& identity, std
   } else {
     open_descriptor(path_);
     check_identity(identity);
+    const std::uint64_t rows = rows_;
     locate_datasets(path_);
+    if (rows_ < rows) grow(identity, rows);
   }
   read_tables();
   find_free_slots();
@@ -192,6 +194,11 @@ void SpillFile::remove_former() {
 /// The former file goes first: there may be no room for two.
 void SpillFile::create(const CacheIdentity& identity) {
   remove_former();
+  make(identity, [] {});
+}
+
+/// A new file takes its place when `fill` has written what it needs.
+void SpillFile::make(const CacheIdentity& identity, const std::function<void()>& fill) {
   check_disk_space(directory_of(path_), bytes_needed(samples_, record_bytes_, reserved_), path_);
   const std::string place = temporary_name_in(directory_of(path_));
   create_file(place, path_, identity, samples_, record_bytes_, rows_);
@@ -199,12 +206,37 @@ void SpillFile::create(const CacheIdentity& identity) {
     open_descriptor(place);
     locate_datasets(place);
     reserve_space();
+    fill();
     if (::rename(place.c_str(), path_.c_str()) != 0)
       throw_system_error("the activation cache cannot be created", path_, errno);
   } catch (...) {
     ::unlink(place.c_str());
     throw;
   }
+}
+
+/// Rows keep their numbers.
+void SpillFile::grow(const CacheIdentity& identity, std::uint64_t rows) {
+  const std::uint64_t former_rows = std::exchange(rows_, rows);
+  const std::uint64_t records = records_offset_, slots = slots_offset_, visits = visits_offset_,
+                      checksums = checksums_offset_;
+  FileDescriptor former = std::exchange(file_, FileDescriptor());
+  std::vector<std::uint8_t> bytes;
+  const auto copy = [&](std::uint64_t from, std::uint64_t to, std::uint64_t size) {
+    bytes.resize(size);
+    std::swap(file_, former);
+    read_bytes(bytes.data(), size, from);
+    std::swap(file_, former);
+    write_bytes(bytes.data(), size, to);
+  };
+  make(identity, [&] {
+    for (std::uint64_t row = 0; row < former_rows; ++row)
+      copy(records + row * record_bytes_, records_offset_ + row * record_bytes_, record_bytes_);
+    copy(slots, slots_offset_, samples_ * sizeof(std::uint32_t));
+    copy(visits, visits_offset_, samples_ * sizeof(std::uint32_t));
+    copy(checksums, checksums_offset_, samples_ * sizeof(std::uint64_t));
+    sync();
+  });
 }
 
 /// Opens the file for this process alone. The lock is not one that HDF5 looks for, so that others
@@ -248,13 +280,9 @@ void SpillFile::locate_datasets(const std::string& place) {
                      const std::vector<std::uint64_t>& shape) {
     return dataset.element_type() == type && dataset.shape() == shape;
   };
-  const std::uint64_t least = rows_;
   rows_ = records.rows();
-  if (rows_ < least)
-    throw_foreign("it has too few spare records for the checkpoints that are kept",
-                  std::to_string(rows_ - samples_) + ", not " + std::to_string(least - samples_));
-  if (!is(records, hdf5::ElementType::u8, {rows_, record_bytes_}) || rows_ >= RecordPlaces::kNone ||
-      !is(slots, hdf5::ElementType::u32, {samples_}) ||
+  if (!is(records, hdf5::ElementType::u8, {rows_, record_bytes_}) || rows_ < samples_ ||
+      rows_ >= RecordPlaces::kNone || !is(slots, hdf5::ElementType::u32, {samples_}) ||
       !is(visits, hdf5::ElementType::u32, {samples_}) ||
       !is(checksums, hdf5::ElementType::u64, {samples_}))
     throw_foreign("its datasets have other shapes or types", "");

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -55,8 +56,8 @@ class SpillFile {
  public:
   /// UserError: not enough disk space, a file there that is not an activation cache, is in use, is
   /// truncated or (open_existing) is another cache's.
-  /// `spare`: rows beside those of the samples, of which `reserved` take their disk space now; an
-  /// existing file may have more.
+  /// `spare`: rows beside those of the samples, of which `reserved` take their disk space now. An
+  /// existing file may have more; one with fewer is copied to a larger one.
   SpillFile(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
             std::size_t record_bytes, SpillStart start, std::uint64_t spare = 0,
             std::uint64_t reserved = 0);
@@ -97,6 +98,8 @@ class SpillFile {
  private:
   void remove_former();
   void create(const CacheIdentity& identity);
+  void make(const CacheIdentity& identity, const std::function<void()>& fill);
+  void grow(const CacheIdentity& identity, std::uint64_t rows);
   void open_descriptor(const std::string& place);
   void check_identity(const CacheIdentity& identity) const;
   void locate_datasets(const std::string& place);

@@ -95,6 +95,14 @@ void StateFileWriter::write(const void* elements, std::uint64_t bytes) {
   const auto* from = static_cast<const std::uint8_t*>(elements);
   checksum_->add(from, bytes);
   const std::uint64_t room = std::max(row_bytes_, kPieceBytes);
+  // Whole rows need no buffer.
+  while (buffer_.empty() && bytes >= room) {
+    const std::uint64_t rows = room / row_bytes_;
+    dataset_->write_elements(rows_written_, rows, element_type(item_.type), from);
+    rows_written_ += rows;
+    from += rows * row_bytes_;
+    bytes -= rows * row_bytes_;
+  }
   while (bytes > 0) {
     const std::uint64_t count = std::min(bytes, room + row_bytes_ - buffer_.size());
     buffer_.insert(buffer_.end(), from, from + count);

@@ -6,6 +6,7 @@ set(DELTAPIPE_PUBLIC_HEADERS
   comm/pipeline/embedding_exchange.hpp
   comm/pipeline/executor.hpp
   comm/pipeline/memory_check.hpp
+  comm/pipeline/memory_resync.hpp
   comm/pipeline/pipeline.hpp
   comm/pipeline/rank_plan.hpp
   comm/pipeline/schedule.hpp

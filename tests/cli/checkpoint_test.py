@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -155,6 +156,30 @@ class Checkpoints(support.TestCase):
         self.assertEqual(result.status, 128 + signal.SIGTERM, str(result))
         self.assertEqual(support.Run(output / "run.h5").attributes["status"], "interrupted")
 
+    def test_disks_of_their_own(self):
+        """Each rank writes to a directory that the other does not know."""
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output = self.output("own-disks")
+        path = self.deck_file(deck)
+        disks = [self.output(f"disk-of-{rank}") for rank in range(2)]
+
+        def run(*overrides):
+            each = [[support.NUMPROC_FLAG, "1", support.PROGRAM, "train", str(path),
+                     f"output.directory={output}", "pipeline.stages=2",
+                     f"checkpoint.directory={disk}", *overrides] for disk in disks]
+            return support.run_command([*support.MPIEXEC, *each[0], ":", *each[1]])
+
+        for step in (1, 2, 3):
+            result = run("checkpoint.time_limit=0.001")
+            self.assertEqual(result.status, STOPPED, str(result))
+            for rank, disk in enumerate(disks):
+                names = {entry.name for entry in (disk / f"step-{step:09d}").iterdir()}
+                self.assertEqual(names, {f"rank-{rank}.h5", "complete.json"}
+                                 | ({"run.h5"} if rank == 0 else set()))
+        result = run()
+        self.assertIn("going on from the checkpoint of step 3", result.out, str(result))
+        self.assert_same_runs(output, self.reference(deck, "reference"))
+
     def test_never_starts_anew(self):
         deck = self.deck()
         output = self.output("anew")
@@ -176,6 +201,34 @@ class Checkpoints(support.TestCase):
         self.assertEqual(losses[0][0], losses[1][0])
         np.testing.assert_allclose(losses[0], losses[1], rtol=0.02)
 
+    def test_spilled_memories_of_both_ends_are_compared(self):
+        deck = self.deck(**MEMORY, checkpoint={"mode": "resync"},
+                         cache={"budget": "10 kB", "storage": "fp32"},
+                         training={"steps": 16, "evaluate_every": 100})
+        reference = self.reference(deck, "compared-reference")
+        output = self.output("compared")
+        for _ in range(9):
+            self.stop(deck, output)
+        # All that was in memory went to the files, so that nothing begins anew ...
+        copy = self.output("compared-copy")
+        shutil.copytree(output, copy)
+        result = self.go_on(deck, output)
+        counts = re.search(r"memories of samples: (\d+) go on, (\d+) begin anew", result.out)
+        self.assertEqual(int(counts[2]), 0, result.out)
+        self.assertGreaterEqual(int(counts[1]), 2 * 30)
+        losses = [support.Run(path / "run.h5").losses for path in (output, reference)]
+        np.testing.assert_allclose(losses[0], losses[1], rtol=5e-3)
+        self.assertEqual(support.Run(output / "run.h5").steps["cache_first_visits"][9:].sum(), 0)
+        # ... but what one end lost or has otherwise.
+        with h5py.File(copy / "cache-replica0-boundary0-forward-receiver.h5", "r+") as file:
+            for n in (3, 5):
+                file["records"][file["slots"][n], 7] ^= 1
+            file["visits"][8] += 1
+        result = self.go_on(deck, copy)
+        counts = re.search(r"memories of samples: (\d+) go on, (\d+) begin anew", result.out)
+        self.assertEqual(int(counts[2]), 6, result.out)
+        self.assertGreater(support.Run(copy / "run.h5").steps["cache_first_visits"][9:].sum(), 0)
+
     def test_another_layout(self):
         deck = self.deck(training={"steps": 12})
         reference = self.reference(deck, "layout-reference", 1)
@@ -187,6 +240,23 @@ class Checkpoints(support.TestCase):
         self.assertEqual(run.steps["step"].tolist(), list(range(1, 13)))
         np.testing.assert_allclose(run.losses, expected.losses, rtol=0, atol=1e-5)
         self.assertEqual(run.steps["forward_bytes"].shape[1], 2)  # of the widest layout
+
+    def test_other_replicas(self):
+        """As many samples a step, on twice the replicas and back."""
+        deck = self.deck(**MEMORY)
+        output = self.output("replicas")
+        for replicas, ranks in ((1, 2), (2, 4), (1, 2)):
+            result = support.finish(support.start(
+                ["train", self.deck_file(deck), f"output.directory={output}", "pipeline.stages=2",
+                 f"pipeline.replicas={replicas}", f"training.micro_batches={2 // replicas}",
+                 "checkpoint.time_limit=0.001"], ranks))
+            self.assertEqual(result.status, STOPPED, str(result))
+        self.go_on(deck, output)
+        run = support.Run(output / "run.h5")
+        self.assertEqual(run.steps["step"].tolist(), list(range(1, 13)))
+        self.assertEqual(set(run.steps["samples"][:7]), {4})
+        reference = support.Run(self.reference(deck, "replicas-reference") / "run.h5")
+        np.testing.assert_allclose(run.losses[:4], reference.losses[:4], rtol=0.03)
 
     def test_memories_move_with_their_boundary(self):
         """A cut that another layout has as well takes its memories along, others begin anew."""
@@ -238,6 +308,30 @@ class Checkpoints(support.TestCase):
         other.write_text(support.text_of(20000, seed=9), encoding="utf-8")
         result = support.finish(self.begin(deck, output, overrides=[f'data.train=["{other}"]']))
         self.assert_stops(result, "other training samples", status=2)
+
+    def test_directories_of_checkpoints(self):
+        deck = self.deck()
+        # The output directory itself will do.
+        output = self.output("flat")
+        flat = [f"checkpoint.directory={output}"]
+        self.stop(deck, output, ["checkpoint.time_limit=0.001", *flat])
+        self.assertTrue((output / "step-000000001" / "complete.json").exists())
+        self.assertIn("going on from the checkpoint of step 1",
+                      self.go_on(deck, output, overrides=flat).out)
+        self.assert_same_runs(output, self.reference(deck, "undamaged"))
+        # One that another run uses will not.
+        self.stop(deck, output, ["checkpoint.time_limit=0.001", *flat])
+        anew = [*flat, "checkpoint.resume=never"]
+        result = support.finish(self.begin(deck, self.output("second"), overrides=anew))
+        self.assert_stops(result, "checkpoints of another run", "step-000000001", status=2)
+
+    def test_spill_files_grow_with_the_number_of_checkpoints(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output = self.output("grown")
+        for _ in range(3):
+            self.stop(deck, output)
+        self.go_on(deck, output, overrides=["checkpoint.keep=9", "checkpoint.every_steps=1"])
+        self.assert_same_runs(output, self.reference(deck, "reference"))
 
     def test_more_steps_with_a_constant_rate(self):
         deck = self.deck(**{"training.optimizer": {"schedule": "constant"}})

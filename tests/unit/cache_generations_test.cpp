@@ -125,6 +125,28 @@ TEST_CASE("rows are free again when no state refers to them", "[cache][generatio
   CHECK(std::filesystem::file_size(path) == bytes);
 }
 
+TEST_CASE("a file with too few rows becomes a larger one", "[cache][generations]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "c.h5";
+  CacheIoThread io;
+  Model model(shape_of(0), 11);
+  StateContent content;
+  {
+    const auto cache = open(path, io, 2, SpillStart::create);
+    visit_some(*cache, model, 70);
+    content = state_of(*cache, 3);
+  }
+  const auto cache = open(path, io, 3 * kSamples, SpillStart::open_existing);
+  read_back(*cache, content);
+  model.check_all(*cache);
+  for (std::uint64_t generation = 4; generation < 6; ++generation) {
+    visit_some(*cache, model, 70);
+    state_of(*cache, generation);
+  }
+  model.check_all(*cache);
+  CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
+}
+
 TEST_CASE("a cache whose states are never let go says so", "[cache][generations]") {
   const TemporaryDirectory directory;
   CacheIoThread io;

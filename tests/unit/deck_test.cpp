@@ -101,6 +101,14 @@ Settings unusual_settings() {
   s.network.backward = {{0, 1.0 / 3}};
   s.output = {"out dir", false, Precision::bf16, false, 1, 9};
   s.generate = {{"Once upon a \"time\"\n", "#"}, 5, 0, 40, 3};
+  s.checkpoint.every_steps = 7;
+  s.checkpoint.every_seconds = 90.5;
+  s.checkpoint.keep = 3;
+  s.checkpoint.milestone_every = 1000;
+  s.checkpoint.directory = "/local/state";
+  s.checkpoint.mode = CheckpointMode::resync;
+  s.checkpoint.resume = Resume::never;
+  s.checkpoint.time_limit_seconds = 86400;
   return s;
 }
 
@@ -128,6 +136,7 @@ TEST_CASE("the effective deck reads back to the same settings") {
     CHECK(again.cache == settings.cache);
     CHECK(again.network == settings.network);
     CHECK(again.output == settings.output);
+    CHECK(again.checkpoint == settings.checkpoint);
     CHECK(again.generate == settings.generate);
     CHECK(effective_deck(again) == text);
   }
@@ -158,8 +167,13 @@ bandwidth = "100 Mbit/s"
 latency = ["1ms", "50us"]
 [network.backward]
 bandwidth = ["10Gbit/s", 0]
+[checkpoint]
+every = "20 min"
+resume = "never"
 )",
                                 "d.toml");
+  CHECK(s.checkpoint.every_seconds == 1200);
+  CHECK(s.checkpoint.resume == Resume::never);
   CHECK(s.model.path == "gpt2");
   CHECK(s.data.train == std::vector<std::string>{"one.txt"});
   CHECK(s.data.validation == std::vector<std::string>{"a.txt", "b.txt"});
@@ -376,6 +390,11 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[pipeline]\ntimeout = -1\n", {}, {"pipeline.timeout is out of range"}},
       {"[pipeline]\ntimeout = 0.01\n", {}, {"d.toml:2:1: pipeline.timeout is shorter than"}},
       {"[output]\ndirectory = \"\"\n", {}, {"output.directory is out of range", "not empty"}},
+      {"[checkpoint]\nkeep = 0\n", {}, {"(got 0)", "1 to 1000"}},
+      {"[checkpoint]\nevery = \"5 ms\"\n", {}, {"checkpoint.every", "s, min, h, d"}},
+      {"[checkpoint]\nevery = \"-5 s\"\n", {}, {"checkpoint.every is out of range"}},
+      {"[checkpoint]\ntime_limit = \"400 d\"\n", {}, {"checkpoint.time_limit is out", "365 d"}},
+      {"[checkpoint]\nmode = \"fast\"\n", {}, {"(got \"fast\")", "\"exact\", \"resync\""}},
       {"[training]\nsteps = 1\nsteps = 2\n", {}, {"d.toml:3:", "not valid TOML"}},
       {"[training\n", {}, {"d.toml:1:", "not valid TOML"}},
       {"[\xc3\xa9]\n", {}, {"d.toml:1: not valid TOML: a letter outside ASCII"}},
@@ -667,6 +686,9 @@ TEST_CASE("quantities keep their value through text") {
   CHECK(parse_quantity(" 1.5  kB", size_units()) == 1500);
   CHECK(parse_quantity("10Gbit/s", bandwidth_units()) == 1e10);
   CHECK(parse_quantity("50us", duration_units()) == 50e-6);
+  CHECK(parse_quantity("1.5 h", long_duration_units()) == 5400);
+  CHECK_FALSE(parse_quantity("5 ms", long_duration_units()));
+  CHECK(format_quantity(1200, long_duration_units()) == "20 min");
   CHECK(parse_quantity("1e-3", duration_units()) == 1e-3);
   for (const char* bad : {"", "GiB", "-1 GiB", "1 GiB x", "nan", "inf", "1e400", "1 gib", "+1 B"}) {
     INFO(bad);
@@ -677,7 +699,8 @@ TEST_CASE("quantities keep their value through text") {
   CHECK(format_quantity(0.001, duration_units()) == "1 ms");
   CHECK(format_quantity(0, duration_units()) == "0");
   for (const double value : {0.0, 1.0, 3e-9, 1.0 / 3, 1e-300, 123456789.125, 1e8, 1e300}) {
-    for (const auto units : {size_units(), bandwidth_units(), duration_units()}) {
+    for (const auto units :
+         {size_units(), bandwidth_units(), duration_units(), long_duration_units()}) {
       CHECK(parse_quantity(format_quantity(value, units), units) == value);
     }
   }
