@@ -152,7 +152,10 @@ void Checkpoints::let_go(std::uint64_t step) {
   for (ActivationCache* const cache : caches_) cache->let_go(step);
 }
 
-Checkpoints::~Checkpoints() = default;
+// The job looks at the other members.
+Checkpoints::~Checkpoints() {
+  job_.reset();
+}
 
 std::string Checkpoints::unfinished() const {
   return unfinished_checkpoint(directory_, marker_.run_id, marker_.step);

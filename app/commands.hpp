@@ -13,7 +13,8 @@ namespace deltapipe {
 
 enum class TrainingEnd {
   finished,
-  stopped  ///< between two steps, as a signal or the time limit asked
+  stopped,  ///< between two steps, as a signal or the time limit asked, with a checkpoint
+  stopped_without_checkpoint  ///< none could be written
 };
 
 /// Every rank calls these together; any may throw, inside agree().

@@ -32,8 +32,15 @@ int run_command(const CommandLine& line, const Settings& settings, const Process
                 ProgressThread& progress) {
   switch (line.command) {
     case Command::train:
-      return run_train(settings, grid, progress) == TrainingEnd::stopped ? exit_stopped
-                                                                         : exit_success;
+      switch (run_train(settings, grid, progress)) {
+        case TrainingEnd::finished:
+          return exit_success;
+        case TrainingEnd::stopped:
+          return exit_stopped;
+        case TrainingEnd::stopped_without_checkpoint:
+          return exit_failure;
+      }
+      break;
     case Command::evaluate:
       run_evaluate(settings, grid, progress);
       break;

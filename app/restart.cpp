@@ -109,7 +109,11 @@ struct Source {
 std::optional<Source> source_of(const Settings& settings) {
   if (settings.checkpoint.resume == Resume::never) return std::nullopt;
   const auto found = find_run_file(settings.output.directory + "/run.h5");
-  if (!found) return Source{true, ""};
+  if (!found) {
+    // A directory that the deck names may be that of a run with another output directory.
+    if (!settings.checkpoint.directory.empty()) return std::nullopt;
+    return Source{true, ""};
+  }
   if (found->is_finished || found->run_id.empty()) return std::nullopt;
   return Source{false, found->run_id};
 }
@@ -201,6 +205,28 @@ void tell_skipped(std::uint64_t step, const std::vector<std::string>& problems) 
                  static_cast<unsigned long long>(step), rank, problems[rank].c_str());
     return;
   }
+}
+
+bool has_checkpoint_of(const std::string& directory, const std::vector<std::uint64_t>& steps,
+                       const std::string& run_id) {
+  return std::any_of(steps.begin(), steps.end(), [&](std::uint64_t step) {
+    try {
+      return read_marker(directory + "/" + checkpoint_name(step)).run_id == run_id;
+    } catch (const UserError&) {
+      return false;
+    }
+  });
+}
+
+/// A run that began anew would remove checkpoints that may only lack a disk that is not there.
+[[noreturn]] void refuse_to_begin_anew(const Settings& settings) {
+  throw UserError({.what = "there are checkpoints of this unfinished run, and none that all ranks "
+                           "find whole",
+                   .file = checkpoint_directory(settings),
+                   .remedy = "put back what is missing (checkpoints, spill files of "
+                             "cache.directory), or start anew with checkpoint.resume = \"never\" "
+                             "or another output.directory",
+                   .keys = {"checkpoint.resume"}});
 }
 
 /// Takes the names of items and drops their elements.
@@ -392,11 +418,17 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
   const std::string run_id = agreed_run_id(settings, directory, grid, progress);
   if (run_id.empty()) return std::nullopt;
   std::vector<std::uint64_t> steps = checkpoint_steps(directory);
+  bool skipped = false;
   for (;;) {
     // The newest that all ranks have, by its name.
     const std::uint64_t mine = steps.empty() ? 0 : steps.back();
     const std::uint64_t step = all_reduce(progress, grid.world(), mine, Reduction::min);
-    if (step == 0) return std::nullopt;
+    if (step == 0) {
+      const std::uint64_t has_one = skipped || has_checkpoint_of(directory, steps, run_id) ? 1 : 0;
+      if (all_reduce(progress, grid.world(), has_one, Reduction::max) > 0)
+        refuse_to_begin_anew(settings);
+      return std::nullopt;
+    }
     while (!steps.empty() && steps.back() > step) steps.pop_back();
     const bool is_here = !steps.empty() && steps.back() == step;
     Restart restart{directory + "/" + checkpoint_name(step), {}};
@@ -413,6 +445,7 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
       restart.marker = std::move(*found.marker);
       return restart;
     }
+    skipped = skipped || !found.problem.empty();
     const auto problems = gather(progress, grid.world(), found.problem, 0);
     if (grid.rank() == 0) tell_skipped(step, problems);
   }

@@ -200,7 +200,7 @@ class Trainer {
     display_->line("stopped by " + checkpoints_->stop_reason() + after +
                    (complete ? "; the same command goes on from step " + std::to_string(*complete)
                              : "; there is no checkpoint to go on from"));
-    return TrainingEnd::stopped;
+    return complete ? TrainingEnd::stopped : TrainingEnd::stopped_without_checkpoint;
   }
 
   std::string model_directory() const { return settings_.output.directory + "/model"; }

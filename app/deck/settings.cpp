@@ -13,8 +13,9 @@ CacheGenerations cache_generations(const Settings& settings) {
   if (!generations.keep_files || c.mode == CheckpointMode::resync) return generations;
   generations.kept = c.keep + 1;
   if (c.every_seconds == 0 && c.every_steps > 0)
-    generations.visits =
-        c.every_steps * settings.training.micro_batch_size * settings.training.micro_batches;
+    generations.visits = c.every_steps * settings.training.micro_batch_size *
+                         settings.training.micro_batches *
+                         (c.milestone_every > 0 ? 2 : 1);  // milestones hold copies
   return generations;
 }
 

@@ -212,7 +212,7 @@ ActivationCacheState::ActivationCacheState(const ExecSpace& copies, CacheIoThrea
   if (spills(shape, budget_bytes)) {
     DELTAPIPE_ASSERT(io != nullptr, "a cache that spills needs an I/O thread");
     file_ = std::make_unique<SpillFile>(spill_path, identity, shape.samples, shape.record_bytes,
-                                        start, shape.spare_records);
+                                        start, shape.spare_records, shape.reserved_records);
     visits = file_->read_visits();
   } else {
     visits.assign(shape.samples, 0);

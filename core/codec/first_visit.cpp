@@ -48,7 +48,9 @@ RowFormat first_visit_format(const CodecSettings& settings, int channels) {
   const CodecSettings direct = first_visit_settings(settings);
   if (direct.kind == CodecKind::none) return dense_format(RowKind::fp32);
   if (direct.kind == CodecKind::fp16) return dense_format(RowKind::fp16);
-  return code_format(direct, direct.scale, direct.bits, channels);
+  RowFormat format = code_format(direct, direct.scale, direct.bits, channels);
+  format.keeps_step = true;
+  return format;
 }
 
 RowFormat refined_format(const CodecSettings& settings, int channels) {

@@ -31,6 +31,7 @@ struct RowFormat {
   int table = 0;            ///< of frequencies, which formats that look alike on the wire share
   ScaleRule rule = ScaleRule::max;
   float rms_step = 1;
+  bool keeps_step = false;  ///< whatever step is chosen for the other formats
   // Else the least step that brings every x between -negative_levels and positive_levels steps.
   float negative_levels = 127;
   float positive_levels = 127;

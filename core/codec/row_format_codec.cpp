@@ -53,14 +53,16 @@ std::size_t RowFormatCodec::memory_bytes() const {
 std::uint64_t RowFormatCodec::values_in_rms_steps(const Crossing& crossing) const {
   std::uint64_t tokens = 0;
   for (std::size_t b = 0; b < crossing.samples(); ++b)
-    if (formats_.format[format_of(crossing, b)].rule == ScaleRule::rms)
+    if (const RowFormat& format = formats_.format[format_of(crossing, b)];
+        format.rule == ScaleRule::rms && !format.keeps_step)
       tokens += static_cast<std::uint64_t>(crossing.tokens[b]);
   return tokens * static_cast<std::uint64_t>(shape_.channels);
 }
 
 void RowFormatCodec::set_rms_step(double fraction) {
   DELTAPIPE_ASSERT(fraction >= kLeastRmsStep && fraction <= kLargestRmsStep, "a step out of range");
-  for (RowFormat& format : formats_.format) format.rms_step = static_cast<float>(fraction);
+  for (RowFormat& format : formats_.format)
+    if (!format.keeps_step) format.rms_step = static_cast<float>(fraction);
 }
 
 std::size_t RowFormatCodec::most_coded_bytes(int format) const {
