@@ -198,9 +198,32 @@ void Checkpoints::hear(std::span<const double> sums) {
   all_done_ = sums[kDone] + sums[kFailed] == static_cast<double>(marker_.ranks());
 }
 
+bool Checkpoints::is_milestone(std::uint64_t step) const {
+  return settings_.milestone_every > 0 && step % settings_.milestone_every == 0;
+}
+
 bool Checkpoints::is_due(std::uint64_t step) const {
-  const auto at = [step](std::uint64_t every) { return every > 0 && step % every == 0; };
-  return at(settings_.every_steps) || at(settings_.milestone_every) || is_due_by_time_;
+  return (settings_.every_steps > 0 && step % settings_.every_steps == 0) || is_milestone(step) ||
+         is_due_by_time_;
+}
+
+bool Checkpoints::has(std::uint64_t step) const {
+  return last_complete_ == step || (phase_ != Phase::idle && marker_.step == step);
+}
+
+bool Checkpoints::copies_files(std::uint64_t step) const {
+  return is_milestone(step) && !caches_.empty();
+}
+
+bool Checkpoints::end_training() {
+  const std::uint64_t mine =
+      orderly_stop_ ? static_cast<std::uint64_t>(orderly_stop_->signal()) : 0;
+  const std::uint64_t signal = all_reduce(progress_, grid_.world(), mine, Reduction::max);
+  if (signal == 0)
+    orderly_stop_.reset();
+  else
+    stop_reason_ = name_of_signal(static_cast<int>(signal));
+  return signal != 0;
 }
 
 void Checkpoints::warn(const std::string& what) const {
@@ -215,7 +238,7 @@ void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, Ru
   finish(run_file);
   last_begin_ = begin;
   marker_.step = step;
-  marker_.milestone = settings_.milestone_every > 0 && step % settings_.milestone_every == 0;
+  marker_.milestone = is_milestone(step);
   marker_.files.clear();
   // What is to stay for good has copies of all records.
   if (!marker_.milestone)
@@ -262,29 +285,17 @@ void Checkpoints::exchange_and_mark() {
         std::max(record_.seconds, static_cast<double>(values[2 * ranks + 3 + 2 * r]) / kMicro);
   }
   marker_.files.push_back({kRunFileCopy, values[2 * ranks], values[2 * ranks + 1]});
+  marker_.blocked_seconds = record_.blocked_seconds;
+  marker_.seconds = record_.seconds;
   phase_ = Phase::marking;
   job_ = std::make_unique<CheckpointJob>(
-      [this, marker = marker_, path = unfinished(), keep = settings_.keep](CheckpointJob&) {
-        if (!keeps_directory_) return;
-        complete_checkpoint(directory_, path, marker);
-        remove_superseded(directory_, marker, keep);
+      [this, marker = marker_, path = unfinished()](CheckpointJob&) {
+        if (keeps_directory_) complete_checkpoint(directory_, path, marker);
       });
 }
 
-void Checkpoints::conclude(bool failed, RunFile* run_file) {
-  if (!job_->error.empty()) warn(job_->error);
-  job_.reset();
-  phase_ = Phase::idle;
+void Checkpoints::note_complete(RunFile* run_file) {
   last_seconds_ = record_.seconds;
-  if (failed) {
-    std::error_code ignored;
-    if (keeps_directory_) fs::remove_all(unfinished(), ignored);
-    let_go(marker_.step);
-    return;
-  }
-  if (!marker_.milestone) referring_.push_back(marker_.step);
-  for (; referring_.size() > static_cast<std::size_t>(settings_.keep); referring_.pop_front())
-    let_go(referring_.front());
   last_complete_ = marker_.step;
   ++totals_.count;
   totals_.bytes += record_.bytes;
@@ -292,12 +303,40 @@ void Checkpoints::conclude(bool failed, RunFile* run_file) {
   if (run_file != nullptr) run_file->append(record_);
 }
 
+/// Not before all directories have the new one: a restart needs one that all ranks have.
+void Checkpoints::start_removal() {
+  phase_ = Phase::removing;
+  job_ = std::make_unique<CheckpointJob>([this, marker = marker_](CheckpointJob&) {
+    if (keeps_directory_) remove_superseded(directory_, marker, settings_.keep);
+  });
+}
+
+/// What only removed checkpoints referred to may be overwritten.
+void Checkpoints::end_removal() {
+  job_.reset();
+  phase_ = Phase::idle;
+  if (!marker_.milestone) referring_.push_back(marker_.step);
+  for (; referring_.size() > static_cast<std::size_t>(settings_.keep); referring_.pop_front())
+    let_go(referring_.front());
+}
+
+void Checkpoints::give_up() {
+  if (!job_->error.empty()) warn(job_->error);
+  last_seconds_ = std::max(last_seconds_, job_->seconds);
+  job_.reset();
+  phase_ = Phase::idle;
+  std::error_code ignored;
+  if (keeps_directory_) fs::remove_all(unfinished(), ignored);
+  let_go(marker_.step);
+}
+
 /// All ranks have done their part of the phase.
 void Checkpoints::step_phase(bool failed, RunFile* run_file) {
-  if (phase_ == Phase::writing && !failed)
-    exchange_and_mark();
-  else
-    conclude(failed, run_file);
+  if (phase_ == Phase::removing) return end_removal();
+  if (failed) return give_up();
+  if (phase_ == Phase::writing) return exchange_and_mark();
+  note_complete(run_file);
+  start_removal();
 }
 
 void Checkpoints::advance(RunFile* run_file) {

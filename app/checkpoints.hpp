@@ -56,11 +56,17 @@ class Checkpoints {
   Notes notes();
   void hear(std::span<const double> sums);
 
+  /// Of a rank's first checkpoint, for the time limit.
+  void expect(std::uint64_t bytes) { bytes_ = bytes; }
   /// The run goes on from this checkpoint, as the last one that is complete.
   void go_on_from(const CheckpointMarker& marker);
 
   /// Whether `step` steps done are a moment for a checkpoint; the same on all ranks.
   bool is_due(std::uint64_t step) const;
+  /// There is one of that step, or it is being written.
+  bool has(std::uint64_t step) const;
+  /// That of `step` is a milestone, with copies of what spill files have.
+  bool copies_files(std::uint64_t step) const;
   /// Why the run is to stop: "SIGTERM"; empty: it is not.
   const std::string& stop_reason() const { return stop_reason_; }
 
@@ -72,8 +78,8 @@ class Checkpoints {
   void advance(RunFile* run_file);
   /// Collective: waits until the checkpoint under way, if any, is complete or given up.
   void finish(RunFile* run_file);
-  /// From now on signals end the run at once.
-  void end_training() { orderly_stop_.reset(); }
+  /// Collective: from now on signals end the run at once. True: one has asked for an end before.
+  bool end_training();
   /// The step of the last complete one; none: nullopt.
   std::optional<std::uint64_t> last_complete() const { return last_complete_; }
   struct Totals {
@@ -83,10 +89,14 @@ class Checkpoints {
   const Totals& totals() const { return totals_; }
 
  private:
-  enum class Phase { idle, writing, marking };
+  enum class Phase { idle, writing, marking, removing };
 
+  bool is_milestone(std::uint64_t step) const;
   void exchange_and_mark();
-  void conclude(bool failed, RunFile* run_file);
+  void note_complete(RunFile* run_file);
+  void start_removal();
+  void end_removal();
+  void give_up();
   void step_phase(bool failed, RunFile* run_file);
   void warn(const std::string& what) const;
   void let_go(std::uint64_t step);

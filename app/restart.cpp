@@ -160,17 +160,35 @@ std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Set
   return names;
 }
 
+bool has_item(const std::string& path, const std::string& part, const std::string& item) {
+  StateFileReader file(path);
+  file.begin_part(part);
+  const std::vector<std::string> items = file.items_left();
+  return std::find(items.begin(), items.end(), item) != items.end();
+}
+
+/// Of a rank's state: some records are in spill files.
+bool refers_to_spill_files(const std::string& path) {
+  const std::vector<std::string> parts = StateFileReader(path).part_names();
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const std::string& part) { return has_item(path, part, "spill_file"); });
+}
+
 /// UserError unless the spill files that a rank's state refers to are there.
 void check_spill_files(const std::string& path, const std::string& directory) {
   for (const std::string& part : StateFileReader(path).part_names()) {
+    if (!has_item(path, part, "spill_file")) continue;
     StateFileReader file(path);
     file.begin_part(part);
-    const std::vector<std::string> items = file.items_left();
-    if (std::find(items.begin(), items.end(), "spill_file") == items.end()) continue;
     const std::string name = std::filesystem::path(read_text(file, "spill_file")).filename();
+    const auto id = std::to_string(read_scalar<std::uint64_t>(file, "spill_file_id"));
     const std::string spill = directory + "/" + name;
-    if (hdf5::File::open_read_only(spill).find_plain_attribute("format_version") == "2") continue;
-    throw UserError({.what = "is no activation cache of this version",
+    const std::string found =
+        hdf5::File::open_read_only(spill).find_plain_attribute("file_id").value_or("none");
+    if (found == id) continue;
+    throw UserError({.what = "is not the activation cache that the checkpoint refers to: its "
+                             "file_id is " +
+                             found + ", not " + id,
                      .file = spill,
                      .remedy = "put the run's cache files back"});
   }
@@ -189,7 +207,7 @@ Inspection inspect(const std::string& checkpoint, const std::string& run_id,
     if (marker.run_id != run_id) return {};
     for (const std::string& name : files_to_read(marker, settings, rank))
       check_file(checkpoint, marker.file(name));
-    if (reads_own_file_only(marker, settings))
+    if (reads_own_file_only(marker, settings) && settings.checkpoint.mode == CheckpointMode::exact)
       check_spill_files(checkpoint + "/" + rank_file_name(rank), cache_directory(settings));
     return {std::move(marker), ""};
   } catch (const UserError& error) {
@@ -224,8 +242,9 @@ bool has_checkpoint_of(const std::string& directory, const std::vector<std::uint
                            "find whole",
                    .file = checkpoint_directory(settings),
                    .remedy = "put back what is missing (checkpoints, spill files of "
-                             "cache.directory), or start anew with checkpoint.resume = \"never\" "
-                             "or another output.directory",
+                             "cache.directory), go on without what spill files had with "
+                             "checkpoint.mode = \"resync\", or start anew with checkpoint.resume "
+                             "= \"never\" or another output.directory",
                    .keys = {"checkpoint.resume"}});
 }
 
@@ -315,13 +334,6 @@ bool has_part(const std::string& path, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-bool has_item(const std::string& path, const std::string& part, const std::string& item) {
-  StateFileReader file(path);
-  file.begin_part(part);
-  const std::vector<std::string> items = file.items_left();
-  return std::find(items.begin(), items.end(), item) != items.end();
-}
-
 /// Blocks before the cut behind stage i.
 int blocks_before_cut(const std::vector<int>& partition, int i) {
   return std::accumulate(partition.begin(), partition.begin() + i + 1, 0);
@@ -335,7 +347,7 @@ class FormerLayout {
       : restart_(restart),
         partition_(partition),
         place_(place),
-        takes_memories_(takes_memories && restart.marker.with_memories &&
+        takes_memories_(takes_memories && restart.with_memories &&
                         restart.marker.replicas == place.replicas) {}
 
   /// Nothing: the part begins anew.
@@ -360,8 +372,7 @@ class FormerLayout {
   /// have to see it alike, so all do.
   bool refers_to_files() const {
     for (int rank = 0; rank < restart_.marker.ranks(); ++rank)
-      for (const std::string& part : StateFileReader(file(rank)).part_names())
-        if (has_item(file(rank), part, "slots")) return true;
+      if (refers_to_spill_files(file(rank))) return true;
     return false;
   }
 
@@ -410,6 +421,18 @@ void read_totals(const std::string& path, int former_stages, RunTotals& totals) 
   totals = std::move(former);
 }
 
+/// Collective.
+bool reads_memories(const Restart& restart, const Settings& settings, const ProcessGrid& grid,
+                    ProgressThread& progress) {
+  if (!restart.marker.with_memories) return false;
+  if (settings.checkpoint.mode == CheckpointMode::exact ||
+      !reads_own_file_only(restart.marker, settings))
+    return true;
+  const std::string file = restart.checkpoint + "/" + rank_file_name(grid.rank());
+  const std::uint64_t refers = refers_to_spill_files(file) ? 1 : 0;
+  return all_reduce(progress, grid.world(), refers, Reduction::max) == 0;
+}
+
 }  // namespace
 
 std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid& grid,
@@ -431,7 +454,7 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
     }
     while (!steps.empty() && steps.back() > step) steps.pop_back();
     const bool is_here = !steps.empty() && steps.back() == step;
-    Restart restart{directory + "/" + checkpoint_name(step), {}};
+    Restart restart{directory + "/" + checkpoint_name(step), {}, true};
     Inspection found;
     if (is_here) {
       steps.pop_back();
@@ -443,6 +466,7 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
     const bool agreed = all_reduce(progress, grid.world(), whole, Reduction::min) == 1;
     if (agreed) {
       restart.marker = std::move(*found.marker);
+      restart.with_memories = reads_memories(restart, settings, grid, progress);
       return restart;
     }
     skipped = skipped || !found.problem.empty();
@@ -499,14 +523,16 @@ bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
 void read_restart(const Restart& restart, const Settings& settings,
                   const std::vector<int>& partition, const RankPlace& place,
                   std::vector<StatePart> parts, RunTotals& totals) {
-  if (!restart.marker.with_memories) parts = without_memories(std::move(parts));
+  if (!restart.with_memories) parts = without_memories(std::move(parts));
   const FormerLayout former(restart, partition, place,
                             has_same_micro_batches(restart.marker, settings));
+  std::vector<PartSource> sources;
   if (is_same_layout(restart.marker, settings, partition)) {
-    StateFileReader reader(former.file(place.replica * place.stages + place.stage));
+    const std::string own = former.file(place.replica * place.stages + place.stage);
+    for (const StatePart& part : parts) sources.push_back({part.name, part.name, {own}, {}});
+    GatheredReader reader(std::move(sources));
     return read_state(parts, reader);
   }
-  std::vector<PartSource> sources;
   std::erase_if(parts, [&](const StatePart& part) {
     if (part.name == "run") return true;
     auto source = former.source_of(part);

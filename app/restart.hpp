@@ -22,6 +22,9 @@ namespace deltapipe {
 struct Restart {
   std::string checkpoint;  ///< its directory
   CheckpointMarker marker;
+  /// What boundaries remember is read from it. Of a checkpoint that refers to spill files a run in
+  /// mode resync takes what both ends still have alike instead.
+  bool with_memories = true;
 };
 
 /// Collective. Nothing: the run starts anew, as the deck says or because its output directory has

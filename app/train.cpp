@@ -124,8 +124,9 @@ class Trainer {
       if (checkpoints_ && checkpoint_after(step + 1)) return stop_after(step + 1);
       if (evaluates_after(step + 1) && step + 1 < steps_) evaluate_now(step + 1);
     }
-    if (checkpoints_) end_checkpoints();
+    if (checkpoints_) checkpoint_at_end();
     evaluate_now(steps_);
+    if (checkpoints_ && end_checkpoints()) return stop_after(steps_);
     progress_.account().suspend(Clock::now());
     totals_.seconds += progress_.account().open_seconds(Clock::now());
     display_->finish();
@@ -144,7 +145,7 @@ class Trainer {
       run_file_->write_memory(memory_);
       run_file_->close();
     }
-    if (checkpoints_) {
+    if (checkpoints_ || restart_) {
       barrier(progress_, grid_.world());  // the run file says that the run is finished
       if (claimed_->keeps_checkpoints())
         remove_checkpoints_but(checkpoint_directory(settings_), std::nullopt);
@@ -170,14 +171,10 @@ class Trainer {
   bool checkpoint_after(std::uint64_t steps_done) {
     RunFile* const run_file = run_file_ ? &*run_file_ : nullptr;
     const bool stops = !checkpoints_->stop_reason().empty();
-    if (stops || checkpoints_->is_due(steps_done)) {
-      std::vector<StatePart> parts = training_state(*pipeline_, *optimizer_, totals_);
-      if (settings_.checkpoint.mode == CheckpointMode::resync)
-        parts = without_memories(std::move(parts));
-      checkpoints_->begin(steps_done, parts, run_file);
-    } else {
+    if (stops || checkpoints_->is_due(steps_done))
+      begin_checkpoint(steps_done);
+    else
       checkpoints_->advance(run_file);
-    }
     if (stops) checkpoints_->finish(run_file);
     if (stops && settings_.checkpoint.mode == CheckpointMode::resync)
       for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
@@ -185,10 +182,43 @@ class Trainer {
     return stops;
   }
 
-  void end_checkpoints() {
+  void begin_checkpoint(std::uint64_t steps_done) {
+    if (checkpoints_->copies_files(steps_done)) check_spilled_records();
+    std::vector<StatePart> parts = training_state(*pipeline_, *optimizer_, totals_);
+    if (settings_.checkpoint.mode == CheckpointMode::resync)
+      parts = without_memories(std::move(parts));
+    checkpoints_->begin(steps_done, parts, run_file_ ? &*run_file_ : nullptr);
+  }
+
+  /// A damaged record must not get into a copy.
+  void check_spilled_records() {
+    for (ActivationCache* const cache : pipeline_->caches()) cache->find_damaged_records();
+    const std::uint64_t mine = pipeline_->has_damaged_records() ? 1 : 0;
+    if (all_reduce(progress_, grid_.world(), mine, Reduction::max) > 0) forget_damaged();
+  }
+
+  /// All ranks together; the next step learns from these samples as at their first visit.
+  void forget_damaged() {
+    pipeline_->forget_damaged_records();
+    if (grid_.rank() == 0)
+      std::fprintf(stderr,
+                   "\ndeltapipe: warning: records of activation caches in %s are damaged: both "
+                   "ends begin anew with their samples (/steps/cache_damaged counts them)\n",
+                   cache_directory(settings_).c_str());
+  }
+
+  /// The last evaluation and saving the model may fail, or take long: they can be repeated.
+  void checkpoint_at_end() {
+    if (!checkpoints_->has(steps_)) begin_checkpoint(steps_);
     checkpoints_->finish(run_file_ ? &*run_file_ : nullptr);
-    checkpoints_->end_training();
     progress_.take_collective_bytes();
+  }
+
+  /// True: the run is to stop here.
+  bool end_checkpoints() {
+    const bool stops = checkpoints_->end_training();
+    progress_.take_collective_bytes();
+    return stops;
   }
 
   TrainingEnd stop_after(std::uint64_t steps_done) {
@@ -278,9 +308,9 @@ class Trainer {
     PipelineOptions options = pipeline_options(settings_);
     const bool is_same = restart_ && is_same_layout(restart_->marker, settings_, plan_->partition);
     // Of a checkpoint without memories the files may still have what both ends know.
-    const bool resyncs = is_same && !restart_->marker.with_memories &&
-                         settings_.checkpoint.mode == CheckpointMode::resync;
-    options.generations.reuse_files = resyncs || (is_same && restart_->marker.with_memories);
+    const bool resyncs =
+        is_same && !restart_->with_memories && settings_.checkpoint.mode == CheckpointMode::resync;
+    options.generations.reuse_files = resyncs || (is_same && restart_->with_memories);
     pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
     if (restart_)
@@ -299,7 +329,9 @@ class Trainer {
     if (writes_checkpoints(settings_)) start_checkpoints();
   }
 
-  /// Those whose records this run is going to overwrite: all, if it writes no checkpoints itself.
+  /// Those whose records this run is going to overwrite. Without checkpoints of its own it
+  /// overwrites those of the one it starts from as well, which a later start finds by their
+  /// checksums.
   void remove_other_checkpoints() {
     const bool refers = pipeline_options(settings_).generations.kept > 0;
     std::uint64_t spills = 0;
@@ -309,8 +341,7 @@ class Trainer {
     }
     if (all_reduce(progress_, grid_.world(), spills, Reduction::max) == 0) return;
     if (claimed_->keeps_checkpoints())
-      remove_checkpoints_but(checkpoint_directory(settings_),
-                             refers ? std::optional(restart_->marker.step) : std::nullopt);
+      remove_checkpoints_but(checkpoint_directory(settings_), restart_->marker.step);
     barrier(progress_, grid_.world());
   }
 
@@ -330,6 +361,10 @@ class Trainer {
     checkpoints_.emplace(settings_.checkpoint, checkpoint_directory(settings_), grid_, progress_,
                          marker(), claimed_->keeps_checkpoints(), std::move(caches), start_);
     if (restart_) checkpoints_->go_on_from(restart_->marker);
+    std::uint64_t bytes = 0;
+    for (const MemoryUse use : {MemoryUse::weights, MemoryUse::optimizer, MemoryUse::cache})
+      bytes += predicted_.ledger.bytes(use);
+    checkpoints_->expect(all_reduce(progress_, grid_.world(), bytes, Reduction::max));
   }
 
   void check_steps_of_restart() const {
@@ -400,8 +435,12 @@ class Trainer {
     attributes.run_id = run_id_;
     if (restart_) {
       const std::string history = restart_->checkpoint + "/" + kRunFileCopy;
-      run_file_.emplace(path, attributes, RunFileContinuation{restart_->marker.step, history, path},
-                        warn);
+      const CheckpointMarker& from = restart_->marker;
+      run_file_.emplace(
+          path, attributes,
+          RunFileContinuation{
+              {from.step, from.blocked_seconds, from.seconds, from.state_bytes()}, history, path},
+          warn);
       return;
     }
     if (!settings_.output.overwrite && file_exists(path))
@@ -458,8 +497,11 @@ class Trainer {
     announce(step);
     const StepPlan plan = planner_->plan(step, grid_.replica());
     StepRecord record;
-    pipeline_->train_step(data_.train, plan, step % settings_.output.log_every == 0,
-                          [&] { update(step, plan, record); });
+    for (bool counts = false; !counts;) {
+      pipeline_->train_step(data_.train, plan, step % settings_.output.log_every == 0,
+                            [&] { counts = update(step, plan, record); });
+      if (!counts) forget_damaged();
+    }
     if (compares_replicas_after(step + 1)) replica_check_->compare(pipeline_->exec(), step + 1);
     record.collective_bytes += progress_.take_collective_bytes();  // which rank 0 counts
     if (traced) {
@@ -478,10 +520,11 @@ class Trainer {
     finish(record);
   }
 
-  /// Fills the record's loss, norm and rate.
-  void update(std::uint64_t step, const StepPlan& plan, StepRecord& record) {
+  /// Fills the record's loss, norm and rate. False: damaged records have spoiled the step, nothing
+  /// is updated.
+  bool update(std::uint64_t step, const StepPlan& plan, StepRecord& record) {
     const double learning_rate = learning_rate_at(settings_.training.optimizer, step, steps_);
-    share(plan, record);
+    if (!share(plan, record)) return false;
     if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
       throw UserError(
           {.what = "loss or gradient is no longer finite at step " + std::to_string(step + 1),
@@ -498,6 +541,7 @@ class Trainer {
       optimizer_->update(pipeline_->exec(), step, learning_rate, factor);
     }
     record.learning_rate = learning_rate;
+    return true;
   }
 
   const std::vector<double>& squared_norms() {
@@ -529,8 +573,9 @@ class Trainer {
     return every > 0 && (steps_done % every == 0 || steps_done == steps_);
   }
 
-  /// One collective: gradient norm, loss and measurements of all ranks.
-  void share(const StepPlan& plan, StepRecord& record) {
+  /// One collective: gradient norm, loss and measurements of all ranks. False: the step does not
+  /// count, and what was measured is kept for the next one.
+  bool share(const StepPlan& plan, StepRecord& record) {
     std::vector<double> values(tensors_ + grid_.replicas(), 0);
     const std::vector<double>& norms = squared_norms();
     if (grid_.replica() == 0)
@@ -539,6 +584,8 @@ class Trainer {
     StepMeasurements measured(grid_.stages(), grid_.replicas());
     pipeline_->take_measurements(measured);
     totals_.seconds += measured.stage(grid_.stage(), StageValue::wall);
+    if (unrecorded_) measured += *std::exchange(unrecorded_, std::nullopt);
+    values.push_back(pipeline_->has_damaged_records() ? 1 : 0);
     values.insert(values.end(), measured.values().begin(), measured.values().end());
     if (checkpoints_)
       for (const double note : checkpoints_->notes()) values.push_back(note);
@@ -548,13 +595,20 @@ class Trainer {
     for (std::size_t i = 0; i < tensors_; ++i) squares += values[i];
     double loss = 0;
     for (int r = 0; r < grid_.replicas(); ++r) loss += values[tensors_ + r];
+    const std::size_t ends = tensors_ + static_cast<std::size_t>(grid_.replicas());
+    const bool is_spoiled = values[ends] > 0;
     record.gradient_norm = std::sqrt(squares);
     record.loss = loss / static_cast<double>(plan.predicted_tokens);
-    const auto first = values.begin() + static_cast<std::ptrdiff_t>(tensors_) + grid_.replicas();
+    const auto first = values.begin() + static_cast<std::ptrdiff_t>(ends) + 1;
     const auto end = first + static_cast<std::ptrdiff_t>(measured.values().size());
+    if (checkpoints_) checkpoints_->hear({end, values.end()});
+    if (is_spoiled) {
+      unrecorded_ = std::move(measured);
+      return false;
+    }
     std::copy(first, end, measured.values().begin());
     measured.fill(record);
-    if (checkpoints_) checkpoints_->hear({end, values.end()});
+    return true;
   }
 
   void finish(const StepRecord& record) {
@@ -727,7 +781,8 @@ class Trainer {
   std::size_t tensors_ = 0, tensors_before_ = 0;
   std::uint64_t steps_ = 0, announced_ = 0;
   RunTotals totals_;
-  std::vector<RankMemoryRecord> memory_;  ///< rank 0
+  std::optional<StepMeasurements> unrecorded_;  ///< this rank's, of a step that did not count
+  std::vector<RankMemoryRecord> memory_;        ///< rank 0
   std::optional<Evaluations> last_evaluation_;
 };
 

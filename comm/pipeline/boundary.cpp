@@ -395,7 +395,11 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
     note_sent(crossing, bytes + memory_check_.bytes());
   }
   release_records(crossing);
-  memory_check_.append(buffer.payload.data() + bytes);
+  std::uint8_t* const behind_payload = buffer.payload.data() + bytes;
+  if (is_spoiled(crossing))
+    memory_check_.append_nothing(behind_payload);
+  else
+    memory_check_.append(behind_payload);
   channel_.send(buffer, header(crossing), bytes + memory_check_.bytes());
 }
 
@@ -460,7 +464,8 @@ void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
     memory_check_.hash(instances_.codec, records_);
     wait_for_message();
   }
-  memory_check_.compare(received.payload.data() + bytes, crossing, received.header);
+  if (!is_spoiled(crossing))
+    memory_check_.compare(received.payload.data() + bytes, crossing, received.header);
   channel_.release(received);
   release_records(crossing);
 }

@@ -132,6 +132,10 @@ class BoundaryEnd {
   bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
   /// Pins the crossing's records into records_ and fills in its visits.
   void acquire_records(Crossing& crossing);
+  /// A record was damaged: what crosses does not count.
+  bool is_spoiled(const Crossing& crossing) const {
+    return remembers(crossing) && cache_->has_damaged();
+  }
   /// Unpins what the crossing's kernels have changed.
   void release_records(const Crossing& crossing);
   /// Waits for what the model has queued, so that its time counts as the model's.

@@ -37,6 +37,8 @@ class MemoryCheck {
   /// Hashes the chosen samples' records on the device.
   void hash(const ExecSpace& exec, const MemoryRecords& records);
   void append(std::uint8_t* behind_payload) const;
+  /// Of a crossing that does not count: the other end compares nothing.
+  void append_nothing(std::uint8_t* behind_payload) const;
   /// UserError that names the first sample that differs, its visit, boundary and both ranks.
   void compare(const std::uint8_t* behind_payload, const Crossing& crossing,
                const MessageHeader& header) const;

@@ -59,4 +59,16 @@ ResyncCounts resync_memories(ProgressThread& progress, MPI_Comm comm, int peer, 
   return counts;
 }
 
+void forget_damaged(ProgressThread& progress, MPI_Comm comm, int peer, int tag, BoundaryEnd& end) {
+  ActivationCache& cache = *end.cache();
+  Table mine(cache.visits().size(), 0);
+  for (const std::uint64_t sample : cache.take_damaged()) mine[sample] = 1;
+  const Table theirs =
+      end.shared_record_bytes() > 0 ? exchange(progress, comm, peer, tag, mine) : mine;
+  std::vector<std::uint64_t> forgotten;
+  for (std::uint64_t sample = 0; sample < mine.size(); ++sample)
+    if (mine[sample] + theirs[sample] > 0) forgotten.push_back(sample);
+  cache.forget(forgotten);
+}
+
 }  // namespace deltapipe

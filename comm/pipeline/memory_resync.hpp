@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// After a restart from a checkpoint without memories: what both ends of a boundary still have of a
-// sample in their spill files goes on, all else begins with first visits.
+// What both ends of a boundary have to agree on beside messages: which samples' memories go on.
+// After a restart from a checkpoint without memories those that both still have in their spill
+// files; while training all but those of which one end has found a damaged record. All else begins
+// with first visits.
 #pragma once
 
 #include <cstdint>
@@ -21,5 +23,9 @@ struct ResyncCounts {
 /// generations.reuse_files. Errors that only this end keeps go on where they are whole.
 ResyncCounts resync_memories(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                              BoundaryEnd& end);
+
+/// Both ends call it between two steps: they forget the samples of which one of them has found a
+/// damaged record (ActivationCache::take_damaged()).
+void forget_damaged(ProgressThread& progress, MPI_Comm comm, int peer, int tag, BoundaryEnd& end);
 
 }  // namespace deltapipe

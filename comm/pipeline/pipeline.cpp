@@ -67,6 +67,12 @@ StepMeasurements::StepMeasurements(int stages, int replicas)
       replicas_(replicas),
       values_(kStageValues * stages + 2 * stages * fields + 1) {}
 
+StepMeasurements& StepMeasurements::operator+=(const StepMeasurements& other) {
+  DELTAPIPE_ASSERT(values_.size() == other.values_.size(), "measurements of other layouts");
+  for (std::size_t i = 0; i < values_.size(); ++i) values_[i] += other.values_[i];
+  return *this;
+}
+
 double& StepMeasurements::direction(int boundary, bool backward, Field field) {
   return values_[kStageValues * stages_ + (2 * boundary + (backward ? 1 : 0)) * fields + field];
 }
@@ -498,6 +504,7 @@ void Pipeline::take_measurements(StepMeasurements& into) {
     into.stage(i, StageValue::cache_hits) += static_cast<double>(c.hits);
     into.stage(i, StageValue::cache_misses) += static_cast<double>(c.misses);
     into.stage(i, StageValue::cache_late_misses) += static_cast<double>(c.late_misses);
+    into.stage(i, StageValue::cache_damaged) += static_cast<double>(c.damaged);
     into.stage(i, StageValue::cache_read) += static_cast<double>(c.bytes_read);
     into.stage(i, StageValue::cache_written) += static_cast<double>(c.bytes_written);
   }
@@ -563,22 +570,39 @@ std::vector<StatePart> Pipeline::state() {
   return parts;
 }
 
+/// Along the pipeline.
+template <class F>
+void Pipeline::for_memories(const F& f) {
+  const auto call = [&](auto& end, int peer, int tag) {
+    if (end && end->cache() != nullptr) f(*end, peer, tag);
+  };
+  call(receive_forward_, grid_.stage() - 1, kResyncForwardTag);
+  call(send_backward_, grid_.stage() - 1, kResyncBackwardTag);
+  call(send_forward_, grid_.stage() + 1, kResyncForwardTag);
+  call(receive_backward_, grid_.stage() + 1, kResyncBackwardTag);
+}
+
 ResyncCounts Pipeline::resync_memories() {
   ResyncCounts counts;
-  const auto resync = [&](auto& end, int peer, bool backward) {
-    if (!end || end->cache() == nullptr) return;
+  for_memories([&](BoundaryEnd& end, int peer, int tag) {
     const ResyncCounts of_end =
-        deltapipe::resync_memories(progress_, grid_.pipeline_comm(), peer,
-                                   backward ? kResyncBackwardTag : kResyncForwardTag, *end);
+        deltapipe::resync_memories(progress_, grid_.pipeline_comm(), peer, tag, end);
     counts.kept += of_end.kept;
     counts.forgotten += of_end.forgotten;
-  };
-  // Along the pipeline, so that no two ranks wait for each other.
-  resync(receive_forward_, grid_.stage() - 1, false);
-  resync(send_backward_, grid_.stage() - 1, true);
-  resync(send_forward_, grid_.stage() + 1, false);
-  resync(receive_backward_, grid_.stage() + 1, true);
+  });
   return counts;
+}
+
+bool Pipeline::has_damaged_records() {
+  bool any = false;
+  for_memories([&](BoundaryEnd& end, int, int) { any = any || end.cache()->has_damaged(); });
+  return any;
+}
+
+void Pipeline::forget_damaged_records() {
+  for_memories([&](BoundaryEnd& end, int peer, int tag) {
+    forget_damaged(progress_, grid_.pipeline_comm(), peer, tag, end);
+  });
 }
 
 std::vector<ActivationCache*> Pipeline::caches() {

@@ -32,6 +32,7 @@ namespace deltapipe {
 struct StepMeasurements {
   StepMeasurements(int stages, int replicas);
   std::span<double> values() { return values_; }
+  StepMeasurements& operator+=(const StepMeasurements& other);
   /// After the sum over ranks: fills a record's vectors.
   void fill(StepRecord& record) const;
 
@@ -97,6 +98,12 @@ class Pipeline : private InstructionHandler {
   /// All ranks together, after a restart without states of memories: what the spill files of both
   /// ends still have alike goes on.
   ResyncCounts resync_memories();
+  /// Some end of this rank has found a damaged record of a sample and gone on without it: what the
+  /// step under way computes does not count.
+  bool has_damaged_records();
+  /// All ranks together, between two steps, when one has: both ends of every boundary forget those
+  /// samples.
+  void forget_damaged_records();
   /// Activation memories of this rank's ends, for tests and reports.
   std::vector<ActivationCache*> caches();
 
@@ -126,6 +133,10 @@ class Pipeline : private InstructionHandler {
   /// Sums a bucket, as what is queued on compute leaves it, over replicas.
   void start_reduction(int bucket);
   void forward_only();
+  /// Calls f(end, peer, tag) for all ends that have memories, in an order in which no two ranks
+  /// wait for each other.
+  template <class F>
+  void for_memories(const F& f);
 
   const ExecutionInstances instances_ = make_execution_instances();
   const ProcessGrid& grid_;

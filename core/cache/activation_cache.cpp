@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <optional>
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -65,7 +66,7 @@ class RecordTask final : public IoTask {
       if (is_write)
         file->write_record(sample, bytes, visits);
       else
-        file->read_record(sample, bytes);
+        is_damaged = !file->try_read_record(sample, bytes);
     } catch (...) {
       error = std::current_exception();
     }
@@ -76,6 +77,7 @@ class RecordTask final : public IoTask {
   bool is_write = false;
   std::uint64_t sample = 0;
   std::uint32_t visits = 0;
+  bool is_damaged = false;
   std::exception_ptr error;
 };
 
@@ -123,7 +125,9 @@ class ActivationCacheState {
   void release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids, bool changed);
   void flush();
   void forget(std::span<const std::uint64_t> sample_ids);
-  std::vector<std::uint64_t> find_damaged_records();
+  bool has_damaged() const { return !damaged_.empty(); }
+  std::vector<std::uint64_t> take_damaged();
+  void find_damaged_records();
   std::vector<std::uint64_t> hashes_in_file(std::size_t bytes);
   std::uint64_t record_hash(std::uint64_t sample);
   void write_state(StateWriter& writer);
@@ -147,6 +151,7 @@ class ActivationCacheState {
   void collect_finished();
   void finish(StagingSlot& slot);
   void rethrow_failure();
+  void note_damaged(std::uint64_t sample);
   void wait_for(StagingSlot& slot);
   void wait_for_all_tasks();
   void come_to_rest(const char* what);
@@ -194,6 +199,7 @@ class ActivationCacheState {
   int pinned_ = 0;
   std::vector<ExecSpace> released_on_;  ///< may still run kernels on records not pinned any more
   std::exception_ptr failure_;
+  std::set<std::uint64_t> damaged_;          ///< samples, found and not taken
   std::optional<std::uint64_t> generation_;  ///< of the next state that refers to the file
 };
 
@@ -313,14 +319,21 @@ void ActivationCacheState::wait_for_copies() {
   if (std::exchange(copying_, false)) copies_.fence();
 }
 
+void ActivationCacheState::note_damaged(std::uint64_t sample) {
+  if (damaged_.insert(sample).second) ++statistics.damaged;
+}
+
 /// Takes note of a task that is done.
 void ActivationCacheState::finish(StagingSlot& slot) {
-  const RecordTask& task = slot.task;
+  RecordTask& task = slot.task;
   if (task.error && !failure_) failure_ = task.error;
   if (!task.error)
     (task.is_write ? statistics.bytes_written : statistics.bytes_read) += shape_.record_bytes;
   if (!task.is_write) {
     slot.state = SlotState::ready;
+    if (!std::exchange(task.is_damaged, false)) return;
+    std::fill_n(task.bytes, shape_.record_bytes, std::uint8_t{0});
+    note_damaged(task.sample);
     return;
   }
   const auto index = static_cast<std::int32_t>(&slot - writes_.data());
@@ -622,18 +635,20 @@ void ActivationCacheState::remove_file_at_end() {
   if (file_) file_->remove_at_end();
 }
 
-std::vector<std::uint64_t> ActivationCacheState::find_damaged_records() {
-  std::vector<std::uint64_t> damaged;
-  if (!file_) return damaged;
-  collect_finished();
-  rethrow_failure();
-  wait_for_all_tasks();
+std::vector<std::uint64_t> ActivationCacheState::take_damaged() {
+  std::vector<std::uint64_t> damaged(damaged_.begin(), damaged_.end());
+  damaged_.clear();
+  return damaged;
+}
+
+void ActivationCacheState::find_damaged_records() {
+  if (!file_) return;
+  come_to_rest("find_damaged_records()");
   std::vector<std::uint8_t> bytes(shape_.record_bytes);
   for (std::uint64_t sample = 0; sample < shape_.samples; ++sample) {
     const bool in_file_only = visits[sample] > 0 && places_[sample].pool == kNowhere;
-    if (in_file_only && !file_->try_read_record(sample, bytes.data())) damaged.push_back(sample);
+    if (in_file_only && !file_->try_read_record(sample, bytes.data())) note_damaged(sample);
   }
-  return damaged;
 }
 
 std::vector<std::uint64_t> ActivationCacheState::hashes_in_file(std::size_t bytes) {
@@ -704,6 +719,7 @@ RecordPlaces ActivationCacheState::write_places(StateWriter& writer) {
     if (visits[sample] == 0 || places_[sample].dirty) places.slots[sample] = RecordPlaces::kNone;
   write_scalar(writer, "generation", *generation_);
   write_text(writer, "spill_file", file_->path());
+  write_scalar(writer, "spill_file_id", file_->id());
   write_array<std::uint32_t>(writer, "slots", places.slots);
   write_array<std::uint64_t>(writer, "checksums", places.checksums);
   return places;
@@ -740,6 +756,9 @@ RecordPlaces ActivationCacheState::read_places(StateReader& reader) {
                       std::vector<std::uint64_t>(shape_.samples)};
   const auto generation = read_scalar<std::uint64_t>(reader, "generation");
   (void)read_text(reader, "spill_file");
+  if (const auto id = read_scalar<std::uint64_t>(reader, "spill_file_id"); id != file_->id())
+    reader.refuse("spill_file_id", "is of another spill file than " + file_->path(),
+                  std::to_string(id), "put the run's cache files back");
   read_array<std::uint32_t>(reader, "slots", places.slots);
   read_array<std::uint64_t>(reader, "checksums", places.checksums);
   std::vector<std::uint32_t> in_file = visits;
@@ -828,8 +847,16 @@ void ActivationCache::forget(std::span<const std::uint64_t> sample_ids) {
   state_->forget(sample_ids);
 }
 
-std::vector<std::uint64_t> ActivationCache::find_damaged_records() {
-  return state_->find_damaged_records();
+bool ActivationCache::has_damaged() const {
+  return state_->has_damaged();
+}
+
+std::vector<std::uint64_t> ActivationCache::take_damaged() {
+  return state_->take_damaged();
+}
+
+void ActivationCache::find_damaged_records() {
+  state_->find_damaged_records();
 }
 
 std::vector<std::uint64_t> ActivationCache::hashes_in_file(std::size_t bytes) {

@@ -9,8 +9,9 @@
 //   codec.encode or decode(exec, ..., records);
 //   cache.release(exec, ids);
 //
-// One thread calls a cache's functions. A failure of the spill file (full disk, damaged record) is
-// a UserError at the next call of any of them, and at every call after that one.
+// One thread calls a cache's functions. A failure of the spill file (full disk, truncated file) is
+// a UserError at the next call of any of them, and at every call after that one. A damaged record
+// is no failure: take_damaged() tells of it.
 #pragma once
 
 #include <cstddef>
@@ -65,6 +66,7 @@ struct CacheStatistics {
   std::uint64_t hits = 0;           ///< record was in device memory
   std::uint64_t misses = 0;         ///< record came from the file or from what waited to be written
   std::uint64_t late_misses = 0;    ///< of the misses, those that acquire() had to wait for
+  std::uint64_t damaged = 0;        ///< records of the file whose checksum did not match
   std::uint64_t bytes_read = 0;     ///< from the file
   std::uint64_t bytes_written = 0;  ///< to the file
   double stall_seconds = 0;         ///< waited for the I/O thread in acquire()
@@ -123,9 +125,13 @@ class ActivationCache {
   /// Makes the next visit of these samples a first visit. None may be pinned.
   void forget(std::span<const std::uint64_t> sample_ids);
 
-  /// After SpillStart::open_existing: reads the whole file and returns the samples whose record is
-  /// torn or damaged, so that they can be forgotten on both ends. Without a file: none.
-  std::vector<std::uint64_t> find_damaged_records();
+  /// Samples whose record in the file was found damaged since the last take_damaged(). Zeros were
+  /// acquired in its place: what was computed with them does not count, and both ends have to
+  /// forget() these samples.
+  bool has_damaged() const;
+  std::vector<std::uint64_t> take_damaged();
+  /// Reads the whole file for take_damaged(). Nothing may be pinned. Without a file: finds none.
+  void find_damaged_records();
 
   /// After SpillStart::open_existing: of every sample's record in the file the XXH3 of its first
   /// `bytes`; 0: there is none, or it is damaged. Reads the whole file. Without a file: all 0.

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <random>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -85,11 +87,13 @@ std::vector<std::uint32_t> slots_of_new_file(std::uint64_t samples) {
 }
 
 /// `path` is what messages name, `place` the file.
-void create_file(const std::string& place, const std::string& path, const CacheIdentity& identity,
-                 std::uint64_t samples, std::size_t record_bytes, std::uint64_t rows) {
+void create_file(const std::string& place, const std::string& path, std::uint64_t id,
+                 const CacheIdentity& identity, std::uint64_t samples, std::size_t record_bytes,
+                 std::uint64_t rows) {
   try {
     hdf5::File file = hdf5::File::create(
         place, {.replace = false, .shown_path = path, .checksummed = true, .alignment = kPage});
+    file.write_attribute("file_id", id);
     for (const Attribute& attribute : attributes_of(identity, samples, record_bytes)) {
       if (attribute.is_number)
         file.write_attribute(attribute.name, std::uint64_t{std::stoull(attribute.text)});
@@ -142,6 +146,7 @@ SpillFile::SpillFile(const std::string& path, const CacheIdentity& identity, std
   } else {
     open_descriptor(path_);
     check_identity(identity);
+    id_ = read_id();
     const std::uint64_t rows = rows_;
     locate_datasets(path_);
     if (rows_ < rows) grow(identity, rows);
@@ -194,6 +199,8 @@ void SpillFile::remove_former() {
 /// The former file goes first: there may be no room for two.
 void SpillFile::create(const CacheIdentity& identity) {
   remove_former();
+  std::random_device random;
+  id_ = std::uint64_t{random()} << 32 | random();
   make(identity, [] {});
 }
 
@@ -201,7 +208,7 @@ void SpillFile::create(const CacheIdentity& identity) {
 void SpillFile::make(const CacheIdentity& identity, const std::function<void()>& fill) {
   check_disk_space(directory_of(path_), bytes_needed(samples_, record_bytes_, reserved_), path_);
   const std::string place = temporary_name_in(directory_of(path_));
-  create_file(place, path_, identity, samples_, record_bytes_, rows_);
+  create_file(place, path_, id_, identity, samples_, record_bytes_, rows_);
   try {
     open_descriptor(place);
     locate_datasets(place);
@@ -209,6 +216,7 @@ void SpillFile::make(const CacheIdentity& identity, const std::function<void()>&
     fill();
     if (::rename(place.c_str(), path_.c_str()) != 0)
       throw_system_error("the activation cache cannot be created", path_, errno);
+    sync_directory(directory_of(path_));
   } catch (...) {
     ::unlink(place.c_str());
     throw;
@@ -268,6 +276,14 @@ void SpillFile::check_identity(const CacheIdentity& identity) const {
     if (found != expected.text)
       throw_foreign(std::string(expected.name) + " is not " + expected.text, found);
   }
+}
+
+std::uint64_t SpillFile::read_id() const {
+  const auto text = hdf5::File::open_read_only(path_).find_plain_attribute("file_id");
+  std::uint64_t id = 0;
+  if (!text || std::from_chars(text->data(), text->data() + text->size(), id).ec != std::errc())
+    throw_foreign("it has no file_id", text.value_or("none"));
+  return id;
 }
 
 void SpillFile::locate_datasets(const std::string& place) {

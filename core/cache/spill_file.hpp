@@ -4,7 +4,7 @@
 //   slots     [S] uint32, the row of `records` that has the sample's
 //   visits    [S] uint32, 0: no record
 //   checksums [S] uint64, XXH3 (64 bits) of the record
-// and root attributes that say what it is.
+// and root attributes that say what it is and which (file_id).
 //
 // Checkpoints refer to records by their rows. What a checkpoint refers to is held: a sample's next
 // record then goes to a spare row, and the row is free again once no checkpoint refers to it.
@@ -69,6 +69,8 @@ class SpillFile {
   void remove_at_end() { remove_at_end_ = true; }
 
   const std::string& path() const { return path_; }
+  /// A random number that it got when it was created; a larger copy of it has the same.
+  std::uint64_t id() const { return id_; }
   /// Of the records in the file, S entries.
   std::vector<std::uint32_t> read_visits();
 
@@ -102,6 +104,7 @@ class SpillFile {
   void grow(const CacheIdentity& identity, std::uint64_t rows);
   void open_descriptor(const std::string& place);
   void check_identity(const CacheIdentity& identity) const;
+  std::uint64_t read_id() const;
   void locate_datasets(const std::string& place);
   void reserve_space();
   void reserve(std::uint64_t begin, std::uint64_t end);
@@ -114,6 +117,7 @@ class SpillFile {
   void read_bytes(void* bytes, std::size_t size, std::uint64_t offset);
 
   std::string path_;
+  std::uint64_t id_ = 0;
   std::uint64_t samples_;
   std::size_t record_bytes_;
   FileDescriptor file_;

@@ -65,14 +65,6 @@ void sync(int descriptor, const std::string& path) {
   if (::fsync(descriptor) != 0) throw_system_error("cannot be brought to the disk", path, errno);
 }
 
-/// Names in a directory; some network file systems refuse it, the files are on the disk by then.
-void sync_directory(const std::string& directory) {
-  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  (void)::fsync(descriptor);
-  (void)::close(descriptor);
-}
-
 CheckpointFile describe(const OpenFile& file, const std::string& path, const std::string& name) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
                                                                       XXH3_freeState);
@@ -108,6 +100,8 @@ class Members {
       fits = member->is_string();
     else if constexpr (std::is_same_v<T, bool>)
       fits = member->is_boolean();
+    else if constexpr (std::is_same_v<T, double>)
+      fits = member->is_number();
     else
       fits = member->is_number_unsigned() &&
              member->template get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<T>::max()};
@@ -168,6 +162,13 @@ const CheckpointFile& CheckpointMarker::file(const std::string& name) const {
   refuse(name, "is no file of the checkpoint of step " + std::to_string(step));
 }
 
+std::uint64_t CheckpointMarker::state_bytes() const {
+  std::uint64_t sum = 0;
+  for (const CheckpointFile& file : files)
+    if (file.name != kRunFileCopy) sum += file.bytes;
+  return sum;
+}
+
 std::string checkpoint_name(std::uint64_t step) {
   const std::string digits = std::to_string(step);
   return std::string(kPrefix) + std::string(kDigits - std::min(kDigits, digits.size()), '0') +
@@ -221,6 +222,8 @@ CheckpointMarker read_marker(const std::string& checkpoint) {
   marker.deck = members.get<std::string>("deck");
   marker.train_fingerprint = members.get_hash("train_fingerprint");
   marker.validation_fingerprint = members.get_hash("validation_fingerprint");
+  marker.blocked_seconds = members.get<double>("blocked_seconds");
+  marker.seconds = members.get<double>("seconds");
   marker.files = files_of(members);
   if (marker.stages < 1 || marker.replicas < 1 ||
       marker.partition.size() != static_cast<std::size_t>(marker.stages))
@@ -268,6 +271,8 @@ void complete_checkpoint(const std::string& directory, const std::string& unfini
                      {"deck", marker.deck},
                      {"train_fingerprint", hexadecimal(marker.train_fingerprint)},
                      {"validation_fingerprint", hexadecimal(marker.validation_fingerprint)},
+                     {"blocked_seconds", marker.blocked_seconds},
+                     {"seconds", marker.seconds},
                      {"files", files}};
   const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
   write_file_atomically(unfinished + "/" + kMarker, text);

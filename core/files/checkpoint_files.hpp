@@ -36,9 +36,12 @@ struct CheckpointMarker {
   std::string deck;  ///< with all defaults, TOML
   std::uint64_t train_fingerprint = 0;
   std::uint64_t validation_fingerprint = 0;
+  double blocked_seconds = 0, seconds = 0;  ///< as CheckpointRecord has them
   std::vector<CheckpointFile> files;
 
   int ranks() const { return stages * replicas; }
+  /// Of all ranks' files.
+  std::uint64_t state_bytes() const;
   /// UserError when there is no such file.
   const CheckpointFile& file(const std::string& name) const;
 

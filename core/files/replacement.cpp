@@ -53,15 +53,6 @@ std::string name_of(const std::string& path) {
   return fs::path(path).filename().string();
 }
 
-/// The names in a directory survive a crash of the machine only when the directory is synced too.
-void sync_directory(const std::string& directory) {
-  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  // Some network file systems refuse this; the files themselves have been synced by then.
-  (void)::fsync(descriptor);
-  (void)::close(descriptor);
-}
-
 bool exists(const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0;
@@ -116,6 +107,13 @@ std::string free_name(const std::string& target, const std::string& suffix) {
 }
 
 }  // namespace
+
+void sync_directory(const std::string& directory) {
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  (void)::fsync(descriptor);
+  (void)::close(descriptor);
+}
 
 void make_directory(const std::string& path) {
   std::error_code error;

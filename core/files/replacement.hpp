@@ -20,6 +20,10 @@ namespace deltapipe {
 /// Makes the directory and its parents; UserError when that fails or `path` is another thing.
 void make_directory(const std::string& path);
 
+/// Names that were given in a directory survive a crash of the machine once it has been synced.
+/// Some network file systems refuse that, which is no error.
+void sync_directory(const std::string& directory);
+
 /// A name in `directory` that belongs to no file: DIRECTORY/.deltapipe-partial-<16 hexadecimals>.
 /// Create it exclusively, and try another name should it exist after all.
 std::string temporary_name_in(const std::string& directory);

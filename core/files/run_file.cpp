@@ -35,6 +35,7 @@ const std::array<StageColumn, kStageValues> kStageColumns = {{
     {"cache_hits", "1", "memories found in device memory"},
     {"cache_misses", "1", "memories that came from the file"},
     {"cache_late_misses", "1", "of the misses, those that were waited for"},
+    {"cache_damaged", "1", "damaged records, with which both ends begin anew"},
     {"cache_bytes_read", "B", "read from the cache's file"},
     {"cache_bytes_written", "B", "written to the cache's file"},
     {"replica_bytes", "B",
@@ -641,12 +642,12 @@ class RunFile::State {
 
   void go_on(const FormerFile& former, const RunFileContinuation& continuation,
              const std::string& revision) {
-    former.expect_steps(continuation.step);
-    steps_.load(former.steps(), continuation.step);
-    evaluations_.load(former.evaluations(), former.evaluations_until(continuation.step));
+    former.expect_steps(continuation.checkpoint.step);
+    steps_.load(former.steps(), continuation.checkpoint.step);
+    evaluations_.load(former.evaluations(), former.evaluations_until(continuation.checkpoint.step));
     file_.write_attribute("started", former.started());
     take_lists(former, continuation);
-    add_restart({continuation.step, seconds_since_1970(), revision});
+    add_restart({continuation.checkpoint.step, seconds_since_1970(), revision});
   }
 
   void add_restart(const RestartRecord& record) {
@@ -751,8 +752,11 @@ class RunFile::State {
     }
     const FormerFile& newest = last ? *last : history;
     for (const RestartRecord& record : newest.restarts()) add_restart(record);
-    for (const CheckpointRecord& record : newest.checkpoints_until(continuation.step))
+    // A kill may have come before the row of the checkpoint itself was written.
+    for (const CheckpointRecord& record :
+         newest.checkpoints_until(continuation.checkpoint.step - 1))
       append(record);
+    append(continuation.checkpoint);
   }
 
   std::string path_;

@@ -71,6 +71,7 @@ enum class StageValue {
   cache_hits,
   cache_misses,
   cache_late_misses,
+  cache_damaged,
   cache_read,
   cache_written,
   replica_bytes,
@@ -155,8 +156,8 @@ std::optional<RunFileSummary> find_run_file(const std::string& path);
 
 /// Where a run file goes on.
 struct RunFileContinuation {
-  std::uint64_t step = 0;  ///< of the restart
-  /// Has all rows up to `step`; later ones are left out.
+  CheckpointRecord checkpoint;  ///< of the restart
+  /// Has all rows up to its step; later ones are left out.
   std::string history;
   /// The run file as the last start left it, for the lists of restarts and checkpoints; it need not
   /// be there, and `history` is taken when it is not of the same run.

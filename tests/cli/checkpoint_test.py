@@ -144,6 +144,26 @@ class Checkpoints(support.TestCase):
                 self.assertIn(number.name, run.attributes["reason"])
                 self.assertEqual(steps_of(output), [len(run.losses)])
 
+    def test_a_signal_during_the_last_evaluation(self):
+        """The checkpoint of the last step is there by then: what is left is to evaluate and save."""
+        validation = self.place / "validation.txt"
+        validation.write_text(support.text_of(400000, seed=2), encoding="utf-8")
+        deck = self.deck(data={"validation": [str(validation)], "max_validation_samples": 0},
+                         training={"evaluate_every": 10**6})
+        output = self.output("evaluating")
+        process = self.begin(deck, output)
+        wait_until(self, lambda: 12 in steps_of(output), process)
+        process.send_signal(signal.SIGUSR1)
+        result = support.finish(process)
+        self.assertEqual(result.status, STOPPED, str(result))
+        self.assertIn("stopped by SIGUSR1 after step 12; the same command goes on", result.out)
+        self.assertFalse((output / "model").exists())
+        self.go_on(deck, output)
+        self.assert_same_runs(output, self.reference(deck, "evaluated"))
+        self.assertEqual(steps_of(output), [])
+        with h5py.File(output / "run.h5") as file:
+            self.assertEqual(file["checkpoints/step"][()].tolist(), [2, 4, 6, 8, 10, 12])
+
     def test_a_second_signal_quits(self):
         deck = self.deck(**{"model.new": {"n_embd": 256}}, data={"max_train_samples": 0},
                          training={"micro_batches": 100, "steps": 100})
@@ -231,6 +251,31 @@ class Checkpoints(support.TestCase):
         counts = re.search(r"memories of samples: (\d+) go on, (\d+) begin anew", result.out)
         self.assertEqual(int(counts[2]), 6, result.out)
         self.assertGreater(support.Run(copy / "run.h5").steps["cache_first_visits"][9:].sum(), 0)
+
+    def test_lost_spill_files(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output = self.output("lost")
+        for _ in range(3):
+            self.stop(deck, output)
+        lost = output / "cache-replica0-boundary0-forward-sender.h5"
+        other = self.output("lost-other")
+        for _ in range(3):
+            self.stop(deck, other)
+        for damage in (lost.unlink, lambda: shutil.copy(other / lost.name, lost)):
+            damage()
+            result = support.finish(self.begin(deck, output))
+            self.assert_stops(result, "none that all ranks find whole",
+                              'checkpoint.mode = "resync"', status=2)
+            for step in (2, 3):
+                self.assertRegex(result.err, f"step {step} is skipped: rank 0: .*/{lost.name}")
+        # The samples of that boundary begin anew, nothing else does.
+        result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
+        self.assertIn("going on from the checkpoint of step 3", result.out)
+        run = support.Run(output / "run.h5")
+        self.assertEqual(run.steps["step"].tolist(), list(range(1, 13)))
+        losses = support.Run(self.reference(deck, "reference") / "run.h5").losses
+        np.testing.assert_array_equal(run.losses[:3], losses[:3])
+        np.testing.assert_allclose(run.losses, losses, rtol=0.02)
 
     def test_another_layout(self):
         deck = self.deck(training={"steps": 12})

@@ -46,7 +46,7 @@ TEST_CASE("a cache without a budget keeps everything in memory", "[cache]") {
   train(cache, model, shape.samples, 3, 3, 5);
   model.check_all(cache);
   cache.flush();
-  REQUIRE(cache.find_damaged_records().empty());
+  REQUIRE(damaged(cache).empty());
   const CacheStatistics statistics = cache.take_statistics();
   REQUIRE(statistics.first_visits == 11);
   REQUIRE(statistics.hits == 22);
@@ -183,7 +183,7 @@ TEST_CASE("random operations agree with a model", "[cache]") {
       cache.reset();
       plan.clear();
       cache.emplace(ExecSpace(), &io, shape, identity(), budget, path, SpillStart::open_existing);
-      REQUIRE(cache->find_damaged_records().empty());
+      REQUIRE(damaged(*cache).empty());
     }
   }
   release_all();

@@ -34,6 +34,12 @@ inline CacheIdentity identity() {
           .data_fingerprint = 0x1234567890abcdefu};
 }
 
+/// Of all records in the file.
+inline Ids damaged(ActivationCache& cache) {
+  cache.find_damaged_records();
+  return cache.take_damaged();
+}
+
 inline void put(const deltapipe::MemoryRecords& records, std::size_t b, const Bytes& bytes) {
   using Device =
       Kokkos::View<std::uint8_t*, deltapipe::MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;

@@ -344,6 +344,7 @@ TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][ru
   const std::string path = directory / "run.h5", copy = directory / "copy.h5";
   RunAttributes attributes = attributes_of(2);
   attributes.run_id = "abc";
+  const CheckpointRecord from{550, 0.25, 2, 99};
   {
     RunFile run(path, attributes);
     for (std::uint64_t step = 1; step <= 600; ++step) {
@@ -355,13 +356,13 @@ TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][ru
         testing::write_bytes(copy, {reinterpret_cast<const char*>(image.data()), image.size()});
       }
     }
-    run.append(CheckpointRecord{550, 0.25, 2, 99});  // complete after it was copied
+    run.append(from);  // complete after it was copied
   }
   const std::string started = hdf5::File::open_read_only(path).read_string_attribute("started");
   attributes.source_revision = "def";
   for (int restart = 1; restart <= 2; ++restart) {
     // Later rows than those of the checkpoint go, twice.
-    RunFile run(path, attributes, {550, copy, path});
+    RunFile run(path, attributes, {from, copy, path});
     for (std::uint64_t step = 551; step <= 560; ++step) run.append(step_record(step, 2));
     run.append(evaluation_record(560, 2));
     run.close(RunStatus::stopped, "SIGTERM");
@@ -396,15 +397,18 @@ TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][ru
       CHECK(find_run_file(path)->is_finished);
       attributes.run_id = "abc";
     }
-    { RunFile run(path, attributes, {550, copy, path}); }
+    { RunFile run(path, attributes, {from, copy, path}); }
     const hdf5::File file = hdf5::File::open_read_only(path);
     CHECK(complete_steps(path) == 550);
-    CHECK(column<std::uint64_t>(file, "checkpoints/step") == std::vector<std::uint64_t>{250, 500});
+    // What it was written with says enough of the last one.
+    CHECK(column<std::uint64_t>(file, "checkpoints/step") ==
+          std::vector<std::uint64_t>{250, 500, 550});
+    CHECK(column<double>(file, "checkpoints/seconds").back() == 2);
     CHECK(column<std::uint64_t>(file, "restarts/step") == std::vector<std::uint64_t>{550});
   }
   SECTION("a history with too few rows is refused") {
     CHECK_THAT(message_of<UserError>([&] {
-                 RunFile(path, attributes, {561, copy, path});
+                 RunFile(path, attributes, {{561, 0, 0, 0}, copy, path});
                }),
                Catch::Contains("lacks step 551 of 561"));
   }
@@ -422,7 +426,7 @@ TEST_CASE("A run file goes on over more and over fewer stages", "[files][run_fil
   const int stages = GENERATE(1, 4);
   const std::size_t boundaries = stages == 1 ? 1 : 3;
   {
-    RunFile run(path, attributes_of(stages), {2, copy, path});
+    RunFile run(path, attributes_of(stages), {{2, 0, 0, 0}, copy, path});
     run.append(step_record(3, stages));
     run.append(evaluation_record(3, stages));
   }
