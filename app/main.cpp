@@ -102,6 +102,7 @@ void start_kokkos(std::optional<Kokkos::ScopeGuard>& kokkos, int argc, char** ar
 WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) {
   WatchSettings watch;
   watch.timeout_seconds = settings.pipeline.timeout_seconds;
+  watch.step_timeout_seconds = settings.pipeline.step_timeout_seconds;
   watch.name_of_rank = [stages = grid.stages()](int rank) {
     return "rank " + std::to_string(rank) + " (stage " + std::to_string(rank % stages) +
            ", replica " + std::to_string(rank / stages) + ")";

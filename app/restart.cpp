@@ -35,7 +35,7 @@ bool is_memory(const std::string& part) {
 bool may_change(const std::string& key) {
   constexpr std::array<std::string_view, 4> kSections = {"output.", "checkpoint.", "network.",
                                                          "generate."};
-  constexpr std::array<std::string_view, 18> kKeys = {"model.path",
+  constexpr std::array<std::string_view, 19> kKeys = {"model.path",
                                                       "tokenizer.path",
                                                       "data.train",
                                                       "data.validation",
@@ -49,6 +49,7 @@ bool may_change(const std::string& key) {
                                                       "pipeline.schedule",
                                                       "pipeline.in_flight",
                                                       "pipeline.timeout",
+                                                      "pipeline.step_timeout",
                                                       "pipeline.verify_replicas",
                                                       "cache.budget",
                                                       "cache.directory",

@@ -498,6 +498,7 @@ class Trainer {
     const StepPlan plan = planner_->plan(step, grid_.replica());
     StepRecord record;
     for (bool counts = false; !counts;) {
+      const WatchedStep watched(progress_.step_watch(), step + 1);
       pipeline_->train_step(data_.train, plan, step % settings_.output.log_every == 0,
                             [&] { counts = update(step, plan, record); });
       if (!counts) forget_damaged();

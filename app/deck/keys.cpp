@@ -242,6 +242,9 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
   add("timeout", Real{&p.timeout_seconds, 0, 1e6},
       "seconds after which a rank whose process or machine gives no sign of life ends the run; 0: "
       "never");
+  add("step_timeout", Real{&p.step_timeout_seconds, 0, 1e6},
+      "seconds that a training step may take: a rank that hangs in one (a device, a disk, a wait "
+      "without end) ends the run with a message that names it and what it was at; 0: no limit");
   add("partition", IntegerList{&p.partition, 1, 10000},
       "transformer blocks of each stage, one number per stage; empty: balanced by cost");
   add("verify_replicas", Integer{&p.verify_replicas, 0, any_count},

@@ -43,6 +43,7 @@ void Executor::execute_next() {
 
 void Executor::execute(const Instruction& instruction) {
   const int m = instruction.micro_batch, slot = instruction.slot;
+  handler_.about_to(instruction);
   if (const std::optional<Transfer> message = transfer_of(instruction))
     return message->sends ? handler_.send(*message) : handler_.receive(*message);
   switch (instruction.action) {

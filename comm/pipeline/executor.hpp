@@ -42,6 +42,8 @@ struct StagePass {
 class InstructionHandler {
  public:
   virtual ~InstructionHandler() = default;
+  /// Comes before each.
+  virtual void about_to(const Instruction&) {}
   virtual void send(const Transfer& message) = 0;
   virtual void receive(const Transfer& message) = 0;
   virtual void forward(const StagePass& pass) = 0;

@@ -347,6 +347,10 @@ ScheduleShape Pipeline::schedule_shape() const {
           embedding_ != nullptr && embedding_->wte_frozen()};
 }
 
+void Pipeline::about_to(const Instruction& instruction) {
+  progress_.step_watch().doing(to_text(instruction));
+}
+
 void Pipeline::send(const Transfer& message) {
   const ExecSpace& exec = instances_.compute;
   const int m = message.micro_batch;

@@ -121,6 +121,7 @@ class Pipeline : private InstructionHandler {
   /// The micro-batch's crossing of a boundary; valid until its next one.
   Crossing& crossing(int index, CrossingKind kind, int boundary);
   ScheduleShape schedule_shape() const;
+  void about_to(const Instruction& instruction) override;
   void send(const Transfer& message) override;
   void receive(const Transfer& message) override;
   void forward(const StagePass& pass) override;

@@ -27,6 +27,7 @@ struct PipelineSettings {
   double timeout_seconds = 600;  ///< silence after which a rank counts as lost; 0: never
   std::vector<int> partition;    ///< blocks per stage; empty: balanced by counted cost
   std::uint64_t verify_replicas = 500;  ///< steps between comparisons of replicas' weights; 0: none
+  double step_timeout_seconds = 0;      ///< longest step; 0: no limit
 
   bool operator==(const PipelineSettings&) const = default;
 };

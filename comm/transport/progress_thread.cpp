@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -56,6 +58,11 @@ constexpr NapLimits kAwaited{microseconds(20), microseconds(300), 4};
 constexpr NapLimits kUnawaited{microseconds(250), milliseconds(2), 2};
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
+/// Of a step that takes too long: until its thread is given up, and the process.
+constexpr nanoseconds kLateThread = std::chrono::seconds(2);
+constexpr nanoseconds kLostThread = std::chrono::seconds(10);
+/// Who waits leaves the word to who is waited for.
+constexpr double kWaitingGraceSeconds = 5;
 // How long a rank that ends tries to agree with the others: a rank that fails by itself, one that
 // was told to stop (longer, so that the one that knows why speaks first), one whose peer is gone. A
 // signal may come while ranks are in long passes; batch systems kill 30 s after it.
@@ -264,6 +271,7 @@ void ProgressThread::watch(TimePoint now) {
     interrupted_ = true;
     fail(std::make_exception_ptr(Interrupted(signal)));
   }
+  watch_step(now);
   if (sign_interval_ == nanoseconds(0)) return;
   // Who was stopped himself, or kept from running, cannot tell how long others were silent.
   if (now - last_watch_ > sign_interval_) last_sign_ = now;
@@ -275,11 +283,7 @@ void ProgressThread::watch(TimePoint now) {
   const double silent = seconds_between(last_sign_, now);
   if (silent < watch_.timeout_seconds) return;
   const int peer = (rank_ + size_ - 1) % size_;
-  std::string awaited;
-  {
-    const std::lock_guard lock(mutex_);
-    awaited = awaited_;
-  }
+  const std::string awaited = this->awaited();
   fail(std::make_exception_ptr(PeerLost(
       "no sign of life from " + name_of(peer) + " for " + std::to_string(std::lround(silent)) +
       " s" +
@@ -289,9 +293,54 @@ void ProgressThread::watch(TimePoint now) {
   last_sign_ = now;
 }
 
+std::string ProgressThread::awaited() const {
+  const std::lock_guard lock(mutex_);
+  return awaited_;
+}
+
+/// A thread that never comes back from a kernel cannot be stopped: once it had time to come, this
+/// one says why the run ends, and ends the process when the others have ended in order.
+void ProgressThread::watch_step(TimePoint now) {
+  if (watch_.step_timeout_seconds <= 0) return;
+  const std::optional<StepWatch::State> state = step_watch_.state();
+  if (overdue_) {
+    if (!state || state->step != overdue_->step) return;  // it came
+    if (!overdue_->told && now - overdue_->since > kLateThread) {
+      std::fprintf(stderr, "\ndeltapipe: error: %s\n", overdue_->message.c_str());
+      overdue_->told = true;
+    }
+    if (now - overdue_->since > kLostThread) MPI_Abort(control_, EXIT_FAILURE);
+    return;
+  }
+  if (!state) return;
+  const double seconds = seconds_between(state->since, now);
+  const std::string awaited = this->awaited();
+  const double grace = awaited.empty() ? 0 : kWaitingGraceSeconds;
+  if (seconds < watch_.step_timeout_seconds + grace) return;
+  const UserError error(
+      {.what = name_of(rank_) + " is in step " + std::to_string(state->step) + " for " +
+               std::to_string(std::lround(seconds)) + " s" +
+               (state->doing.empty() ? "" : ", at '" + state->doing + "'") +
+               (awaited.empty() ? ", and waits for nobody" : ", and waits for " + awaited),
+       .remedy = "look for what stops it (its machine, its device, its disk) and start the run "
+                 "again; pipeline.step_timeout says how long a step may last"});
+  overdue_ = Overdue{state->step, now, error.what(), !awaited.empty()};
+  fail(std::make_exception_ptr(error));
+  if (awaited.empty()) tell_others_to_stop(0);
+}
+
 void ProgressThread::stop_others(int signal) noexcept {
   try {
     fail(std::make_exception_ptr(StopRequested(rank_, signal)));
+    tell_others_to_stop(signal);
+  } catch (...) {
+    // No memory for a message: the others notice at the next agreement or its end.
+  }
+}
+
+void ProgressThread::tell_others_to_stop(int signal) noexcept {
+  try {
+    if (told_others_.exchange(true)) return;
     stop_sent_ = {rank_, signal};
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;

@@ -8,6 +8,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -15,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <queue>
 #include <stdexcept>
 #include <string>
@@ -24,6 +26,7 @@
 
 #include "comm/transport/clock_sync.hpp"
 #include "comm/transport/emulated_link.hpp"
+#include "comm/transport/step_watch.hpp"
 #include "core/base/time_account.hpp"
 #include "core/base/trace.hpp"
 
@@ -61,6 +64,9 @@ class AgreementTimeout : public std::runtime_error {
 /// also while the rank computes.
 struct WatchSettings {
   double timeout_seconds = 0;  ///< 0: nobody watches; the same on all ranks
+  /// How long a step may last. A rank whose thread that computes is in one for longer, and waits
+  /// for nobody, ends the run; so does one that waits, a moment later. 0: no limit.
+  double step_timeout_seconds = 0;
   /// For messages: "rank 3 (stage 1, replica 1)". Empty: "rank 3".
   std::function<std::string(int rank)> name_of_rank;
 };
@@ -145,6 +151,8 @@ class ProgressThread {
 
   /// Of the thread that computes and waits for what is submitted here; its use alone.
   TimeAccount& account() { return account_; }
+  /// Told of by the same thread.
+  StepWatch& step_watch() { return step_watch_; }
   /// What channels built from now on receive over, and sums pass; set by the thread
   /// that uses them.
   void set_wire(RankWire wire) { wire_ = std::move(wire); }
@@ -178,9 +186,12 @@ class ProgressThread {
   void serve();
   bool step();
   void watch(TimePoint now);
+  void watch_step(TimePoint now);
+  std::string awaited() const;
   /// Empty messages from `source`, for as long as the thread runs.
   void receive_always(const std::string& name, int source, int tag, std::function<void()> arrived);
   Ticket send_empty(const std::string& name, int destination, int tag);
+  void tell_others_to_stop(int signal) noexcept;
   void await_signs();
   void await_roll_call();
   void send_sign();
@@ -213,6 +224,7 @@ class ProgressThread {
   WatchSettings watch_;
   int exceptions_ = std::uncaught_exceptions();
   TimeAccount account_;
+  StepWatch step_watch_;
   RankWire wire_;
   std::uint64_t collective_bytes_ = 0;
 
@@ -246,11 +258,20 @@ class ProgressThread {
     int signal = 0;
   };
   StopMessage stop_received_, stop_sent_;
+  std::atomic<bool> told_others_{false};
   std::size_t standing_requests_ = 1;  ///< receives that are always posted
   Ticket sign_sent_;
   std::chrono::nanoseconds sign_interval_{0};
   TimePoint next_sign_{}, last_sign_{}, last_watch_{};
   bool interrupted_ = false;
+  /// The step took too long, and whether that was told.
+  struct Overdue {
+    std::uint64_t step = 0;
+    TimePoint since;
+    std::string message;
+    bool told = false;
+  };
+  std::optional<Overdue> overdue_;
 
   std::thread thread_;  ///< last: starts when all else is ready
 };

@@ -27,6 +27,7 @@ set(DELTAPIPE_PUBLIC_HEADERS
   comm/transport/mpi_session.hpp
   comm/transport/process_grid.hpp
   comm/transport/progress_thread.hpp
+  comm/transport/step_watch.hpp
   comm/transport/trace.hpp
   core/base/crossing.hpp
   core/base/device_memory.hpp

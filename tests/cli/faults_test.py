@@ -111,6 +111,31 @@ class Faults(support.TestCase):
                 self.assert_all_ended(pids)
                 self.assert_readable(run_file, kept)
 
+    def test_a_rank_that_computes_for_ever_is_noticed(self):
+        library = os.environ.get("DELTAPIPE_HANG_IN_GEMM", "")
+        if not library:
+            self.skipTest("DELTAPIPE_HANG_IN_GEMM names no library")
+        for stages, rank in ((1, 0), (2, 0), (2, 1)):
+            with self.subTest(stages=stages, rank=rank):
+                output = self.output(f"hangs{stages}{rank}")
+                deck = self.small(training={"steps": 10**7, "evaluate_every": 10**7},
+                                  pipeline={"step_timeout": 2, "stages": stages},
+                                  training__optimizer={"schedule": "constant"},
+                                  checkpoint={"every_steps": 5})
+                command = ["train", self.deck_file(deck), f"output.directory={output}"]
+                result = support.finish(support.start(command, stages, LD_PRELOAD=library,
+                                                      HANG_RANK=str(rank), HANG_PRODUCT="6000"))
+                self.assertNotEqual(result.status, 0)
+                self.assertRegex(result.errors[0],
+                                 rf"rank {rank} \(stage {rank}, replica 0\) is in step \d+ for 2 s, "
+                                 r"at '(F|B|forward|backward)[^']*', and waits for nobody")
+                self.assertEqual(len([e for e in result.errors if "waits for" in e]), 1, str(result))
+                self.assertEqual(support.Run(output / "run.h5").attributes["status"],
+                                 "failed" if rank > 0 else "running")
+                result = support.run([*command, "training.steps=100"], stages)
+                self.assertEqual(result.status, 0, str(result))
+                self.assertIn("going on from the checkpoint of step", result.out)
+
     def assert_readable(self, run_file, status="running"):
         run = support.Run(run_file)
         self.assertGreater(len(run.losses), 0)

@@ -206,7 +206,7 @@ class Slurm(support.TestCase):
         self.cluster.ask("scancel", "--batch", "--signal=USR1", job)
         self.assertEqual(self.finish(job, log), "COMPLETED", log.read_text())
         text = log.read_text()
-        self.assertIn("stopped with a checkpoint: requeued", text)
+        self.assertIn("stopped: requeued", text)
         self.assertIn("start 2", text)
         self.assertIn("going on from the checkpoint of step", text)
         self.assert_same(output, reference)

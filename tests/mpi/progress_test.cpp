@@ -163,6 +163,31 @@ TEST_CASE("Ranks that live are not taken for lost, however long they compute", "
   CHECK_NOTHROW(barrier(progress, MPI_COMM_WORLD));
 }
 
+TEST_CASE("A step that takes too long ends on all ranks", "[agree]") {
+  WatchSettings watch;
+  watch.step_timeout_seconds = 0.5;
+  const int culprit = world_size() - 1;
+  const auto take = [](ProgressThread& progress, int milliseconds) {
+    const WatchedStep watched(progress.step_watch(), 7);
+    progress.step_watch().doing("forward 3");
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    progress.check();
+    barrier(progress, MPI_COMM_WORLD);
+  };
+  {
+    ProgressThread progress(MPI_COMM_WORLD, watch);
+    for (int step = 0; step < 4; ++step) CHECK_NOTHROW(take(progress, 200));
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));  // between steps
+    CHECK_NOTHROW(barrier(progress, MPI_COMM_WORLD));
+  }
+  ProgressThread progress(MPI_COMM_WORLD, watch);
+  const std::string message =
+      stopped_with(progress, [&] { take(progress, world_rank() == culprit ? 1200 : 0); });
+  CHECK_THAT(message, Contains("rank " + std::to_string(culprit) +
+                               " is in step 7 for 1 s, at "
+                               "'forward 3', and waits for nobody"));
+}
+
 TEST_CASE("Inner agreements stop outer ones", "[agree]") {
   MPI_Comm world = MPI_COMM_WORLD;
   CHECK(stopped_with(world, [&] {

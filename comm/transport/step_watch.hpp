@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the thread that computes is at, for who watches that steps come to an end.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/base/trace.hpp"
+
+namespace deltapipe {
+
+/// One thread calls begin(), doing() and end(), any thread state().
+class StepWatch {
+ public:
+  struct State {
+    std::uint64_t step = 0;
+    TimePoint since;    ///< the step's begin
+    std::string doing;  ///< "forward 3"
+  };
+
+  void begin(std::uint64_t step) {
+    const std::lock_guard lock(mutex_);
+    state_ = State{step, Clock::now(), {}};
+  }
+  void doing(std::string what) {
+    const std::lock_guard lock(mutex_);
+    if (state_) state_->doing = std::move(what);
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    state_.reset();
+  }
+  /// Nothing: no step is under way.
+  std::optional<State> state() const {
+    const std::lock_guard lock(mutex_);
+    return state_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<State> state_;
+};
+
+/// A step is under way while it lives.
+class WatchedStep {
+ public:
+  WatchedStep(StepWatch& watch, std::uint64_t step) : watch_(watch) { watch_.begin(step); }
+  ~WatchedStep() { watch_.end(); }
+  WatchedStep(const WatchedStep&) = delete;
+  WatchedStep& operator=(const WatchedStep&) = delete;
+
+ private:
+  StepWatch& watch_;
+};
+
+}  // namespace deltapipe
