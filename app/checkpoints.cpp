@@ -212,7 +212,7 @@ bool Checkpoints::has(std::uint64_t step) const {
 }
 
 bool Checkpoints::copies_files(std::uint64_t step) const {
-  return is_milestone(step) && !caches_.empty();
+  return is_milestone(step) && settings_.mode == CheckpointMode::exact;
 }
 
 bool Checkpoints::end_training() {

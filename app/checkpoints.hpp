@@ -65,7 +65,7 @@ class Checkpoints {
   bool is_due(std::uint64_t step) const;
   /// There is one of that step, or it is being written.
   bool has(std::uint64_t step) const;
-  /// That of `step` is a milestone, with copies of what spill files have.
+  /// That of `step` is a milestone, with copies of what spill files have; the same on all ranks.
   bool copies_files(std::uint64_t step) const;
   /// Why the run is to stop: "SIGTERM"; empty: it is not.
   const std::string& stop_reason() const { return stop_reason_; }
