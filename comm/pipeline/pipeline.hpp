@@ -2,6 +2,7 @@
 // One rank's part of the pipeline: its stage, its boundary ends, and the steps that run over them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -71,10 +72,12 @@ class Pipeline : private InstructionHandler {
   /// mode is one of the options' evaluation.modes.
   void evaluate_step(const TokenDataset& data, const StepPlan& plan,
                      EvaluationMode mode = EvaluationMode::plain);
-  /// Runs one sample given as tokens, padded to T, through the pipeline and returns the logits of
-  /// the last one; empty but on the last stage.
-  std::vector<float> next_token_logits(std::span<const std::int32_t> tokens, std::uint64_t call,
-                                       EvaluationMode mode = EvaluationMode::plain);
+  /// A text that grows, one at a time: begins one without tokens.
+  void begin_text(EvaluationMode mode = EvaluationMode::plain);
+  /// Appends tokens to it, up to T in all, and returns the logits of the last one; empty but on the
+  /// last stage. Where continues_texts() and the shape said so, only these tokens pass through the
+  /// pipeline, else the whole text does. `call` stands for the step.
+  std::vector<float> continue_text(std::span<const std::int32_t> tokens, std::uint64_t call);
 
   /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
   double loss_sum();
@@ -126,6 +129,8 @@ class Pipeline : private InstructionHandler {
   /// Sums a bucket, as what is queued on compute leaves it, over replicas.
   void start_reduction(int bucket);
   void forward_only();
+  void load_text(std::span<const std::int32_t> tokens);
+  std::vector<float> logits_of_row(int row);
 
   const ExecutionInstances instances_ = make_execution_instances();
   const ProcessGrid& grid_;
@@ -146,8 +151,14 @@ class Pipeline : private InstructionHandler {
   std::optional<TokenIndex> index_;
   std::optional<EmbeddingExchange> tokens_;  ///< on the first and the last stage
 
+  std::array<bool, 2> continues_texts_{};  ///< by EvaluationMode
+  std::vector<std::int32_t> text_;
+  EvaluationMode text_mode_ = EvaluationMode::plain;
+
   // The step that is loaded.
-  Crossing step_;  ///< what all of its crossings have in common
+  Crossing step_;         ///< what all of its crossings have in common
+  int step_tokens_ = 0;   ///< of its samples: T, or the new ones of a text
+  int kept_tokens_ = -1;  ///< of the text before them; -1: samples are passed as a whole
   const std::function<void()>* update_ = nullptr;
   double loss_scale_ = 0;
   std::vector<Crossing> micro_batches_;
