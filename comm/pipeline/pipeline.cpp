@@ -192,7 +192,7 @@ void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<con
   const std::size_t first_sample = static_cast<std::size_t>(m) * shape_.samples;
   for (std::size_t b = 0; b < ids.size(); ++b) sample_id_host_(first_sample + b) = ids[b];
   std::copy(lengths.begin(), lengths.end(), valid_tokens_.begin() + first_sample);
-  if (!index_) return;
+  if (!index_ || rows_are_sent_) return;
   const std::size_t first_row = first_sample * shape_.tokens;
   index_->add(std::span<const std::int32_t>(inputs_).subspan(first_row, ids.size() * step_tokens_),
               static_cast<std::int32_t>(first_row));
@@ -214,6 +214,11 @@ void Pipeline::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
 void Pipeline::begin_step(std::uint64_t step) {
   instances_.copy.fence();  // of the host's memory that the step before was loaded from
   step_.step = step;
+  rows_are_sent_ = rows_ahead_.has_value();
+  DELTAPIPE_ASSERT(!rows_are_sent_ || *rows_ahead_ == step,
+                   "token rows of step " + std::to_string(rows_ahead_.value_or(0)) +
+                       " were sent ahead, not of " + std::to_string(step));
+  rows_ahead_.reset();
   step_tokens_ = shape_.tokens;
   kept_tokens_ = -1;
   micro_batches_.clear();
@@ -239,7 +244,7 @@ void Pipeline::finish_load(double loss_scale) {
   const ExecSpace& copy = instances_.copy;
   order_after(copy, instances_.compute);  // which may still read the step before
   Kokkos::deep_copy(copy, sample_id_, sample_id_host_);
-  if (index_) index_->finish(copy);
+  if (index_ && !rows_are_sent_) index_->finish(copy);
   if (grid_.first()) {
     for (std::size_t m = 0; m < micro_batches_.size(); ++m) {
       const std::size_t first = m * shape_.samples * shape_.tokens;
@@ -363,7 +368,8 @@ void Pipeline::send(const Transfer& message) {
           stage_.input_gradient(message.slot, samples * input_shape_.tokens));
     case Wire::embedding: {
       const ActivityScope activity(account_, Activity::compute);
-      return tokens_->send_rows(exec, step_, *index_, m,
+      if (message.of_next_step && next_ != nullptr) load_next_rows();
+      return tokens_->send_rows(exec, message.of_next_step ? next_step_ : step_, *index_, m,
                                 stage_.parameters().matrix(embedding_->wte()));
     }
     case Wire::embedding_gradient: {
@@ -412,11 +418,43 @@ void Pipeline::forward_only() {
   run(evaluation_program(schedule_shape()), *this);
 }
 
-void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan, EvaluationMode mode) {
+void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan, EvaluationMode mode,
+                             const StepPlan* next) {
   begin_evaluation_step(plan.step, mode);
   load(data, plan);
   finish_load(0);
-  forward_only();
+  EvaluationRows rows;
+  if (embedding_is_remote_ && grid_.last()) {
+    rows.are_sent = rows_are_sent_;
+    if (next != nullptr && !next->micro_batches.empty()) {
+      rows.next_micro_batches = static_cast<int>(next->micro_batches.size());
+      rows_ahead_ = next->step;
+      next_ = next;
+      next_data_ = &data;
+    }
+  }
+  run(evaluation_program(schedule_shape(), rows), *this);
+}
+
+void Pipeline::load_next_rows() {
+  const ExecSpace& copy = instances_.copy;
+  copy.fence();  // of the index of this step, whose rows have been sent
+  index_->clear();
+  std::vector<std::int32_t> targets(shape_.tokens);
+  for (std::size_t m = 0; m < next_->micro_batches.size(); ++m) {
+    const std::vector<std::uint64_t>& ids = next_->micro_batches[m];
+    const std::size_t T = shape_.tokens, first = m * shape_.samples * T;
+    const std::span<std::int32_t> inputs = std::span(inputs_).subspan(first, ids.size() * T);
+    for (std::size_t b = 0; b < ids.size(); ++b)
+      next_data_->read(ids[b], inputs.subspan(b * T, T), targets);
+    index_->add(inputs, static_cast<std::int32_t>(first));
+  }
+  order_after(copy, instances_.compute);
+  index_->finish(copy);
+  order_after(instances_.compute, copy);
+  next_step_ = step_;
+  next_step_.step = next_->step;
+  next_ = nullptr;
 }
 
 double Pipeline::loss_sum() {

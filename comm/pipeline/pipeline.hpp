@@ -69,9 +69,11 @@ class Pipeline : private InstructionHandler {
   void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                   const std::function<void()>& update);
   /// Forward passes only; losses are left for loss_sum(). Changes nothing that training uses. The
-  /// mode is one of the options' evaluation.modes.
+  /// mode is one of the options' evaluation.modes. `next`: the step that will be evaluated next,
+  /// whose rows of a shared embedding leave while this one runs; null: none. All stages of a
+  /// replica are told of it.
   void evaluate_step(const TokenDataset& data, const StepPlan& plan,
-                     EvaluationMode mode = EvaluationMode::plain);
+                     EvaluationMode mode = EvaluationMode::plain, const StepPlan* next = nullptr);
   /// A text that grows, one at a time: begins one without tokens.
   void begin_text(EvaluationMode mode = EvaluationMode::plain);
   /// Appends tokens to it, up to T in all, and returns the logits of the last one; empty but on the
@@ -112,6 +114,8 @@ class Pipeline : private InstructionHandler {
   void begin_step(std::uint64_t step);
   void load(const TokenDataset& data, const StepPlan& plan);
   void finish_load(double loss_scale);
+  /// On the owner of a shared embedding: the index becomes that of the next step.
+  void load_next_rows();
   void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
   MicroBatch micro_batch(int index) const;
   /// The micro-batch's crossing of a boundary; valid until its next one.
@@ -159,6 +163,13 @@ class Pipeline : private InstructionHandler {
   Crossing step_;         ///< what all of its crossings have in common
   int step_tokens_ = 0;   ///< of its samples: T, or the new ones of a text
   int kept_tokens_ = -1;  ///< of the text before them; -1: samples are passed as a whole
+  /// Of an evaluation, on the owner of a shared embedding: the step to come whose rows are sent
+  /// while this one runs; null: none, or its index is there.
+  const StepPlan* next_ = nullptr;
+  const TokenDataset* next_data_ = nullptr;
+  Crossing next_step_;
+  bool rows_are_sent_ = false;               ///< of this step
+  std::optional<std::uint64_t> rows_ahead_;  ///< the step that they were sent for
   const std::function<void()>* update_ = nullptr;
   double loss_scale_ = 0;
   std::vector<Crossing> micro_batches_;
