@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "comm/transport/collectives.hpp"
@@ -20,11 +21,15 @@ EvaluationFigures evaluate(Pipeline& pipeline, const TokenDataset& data, const S
   // Losses, bytes of each boundary, bytes of token rows.
   std::vector<double> values(static_cast<std::size_t>(stages) + 1, 0);
   double& sum = values.front();
-  for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step) {
+  const std::uint64_t steps = planner.steps_per_epoch();
+  StepPlan plan = planner.plan(0, grid.replica());
+  for (std::uint64_t step = 0; step < steps; ++step) {
     progress.check();
-    const StepPlan plan = planner.plan(step, grid.replica());
-    pipeline.evaluate_step(data, plan, mode);
+    StepPlan next;
+    if (step + 1 < steps) next = planner.plan(step + 1, grid.replica());
+    pipeline.evaluate_step(data, plan, mode, step + 1 < steps ? &next : nullptr);
     sum += pipeline.loss_sum();
+    plan = std::move(next);
   }
   const Pipeline::SentBytes sent = pipeline.take_sent_bytes();
   if (!grid.last()) values[1 + static_cast<std::size_t>(grid.stage())] = sent.forward;

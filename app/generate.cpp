@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <span>
 
 #include "app/commands.hpp"
 #include "app/input_files.hpp"
@@ -98,8 +99,12 @@ void generate(const Settings& settings, const ProcessGrid& grid, ProgressThread&
                        .keys = {"generate.prompts"}});
     const std::size_t room = plan.tokens - tokens.size();
     const std::size_t limit = std::min<std::size_t>(room, settings.generate.max_new_tokens);
+    std::size_t passed = 0;
+    pipeline.begin_text(mode);
     for (std::size_t i = 0; i < limit; ++i) {
-      const std::vector<float> logits = pipeline.next_token_logits(tokens, calls++, mode);
+      const std::vector<float> logits =
+          pipeline.continue_text(std::span<const std::int32_t>(tokens).subspan(passed), calls++);
+      passed = tokens.size();
       std::vector<std::uint64_t> next(1);
       if (grid.last())
         next[0] = sample_token(logits, settings.generate, p, static_cast<std::uint32_t>(i));
@@ -132,6 +137,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   shape.vocabulary = plan.model->shape().vocabulary;
   shape.tokens = plan.tokens;
   shape.training = false;
+  shape.keeps_text = true;
   Pipeline pipeline(pipeline_options(settings), shape, grid, progress, *stage);
   const std::vector<EvaluationMode>& modes = settings.evaluation.modes;
   for (const EvaluationMode mode : modes) {

@@ -27,6 +27,8 @@ std::optional<Transfer> transfer_of(const Instruction& i) {
       return message(Wire::embedding, true, 0);
     case Action::receive_embedding:
       return message(Wire::embedding, false, 0);
+    case Action::send_next_embedding:
+      return Transfer{Wire::embedding, true, 0, i.micro_batch, i.slot, true};
     case Action::send_embedding_gradient:
       return message(Wire::embedding_gradient, true, 0);
     case Action::receive_embedding_gradient:

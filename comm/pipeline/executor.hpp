@@ -25,6 +25,7 @@ struct Transfer {
   int boundary = 0;
   int micro_batch = 0;
   int slot = -1;  ///< activations and gradients
+  bool of_next_step = false;
 };
 
 /// None: the instruction is no message.

@@ -131,6 +131,9 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
   compare_stages(progress, grid, stage, shape.tokens);
   RankPlan plan = plan_rank(options, shape, stage, place_of(grid));
   stage.reserve(plan.capacity);
+  for (const EvaluationMode mode : {EvaluationMode::plain, EvaluationMode::codec})
+    continues_texts_[static_cast<std::size_t>(mode)] =
+        shape.keeps_text && continues_texts(options, mode, grid.stages(), stage);
   if (options.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
   for (auto* end :
        {&plan.send_forward, &plan.receive_forward, &plan.send_backward, &plan.receive_backward})
@@ -195,9 +198,9 @@ void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<con
   const std::size_t first_sample = static_cast<std::size_t>(m) * shape_.samples;
   for (std::size_t b = 0; b < ids.size(); ++b) sample_id_host_(first_sample + b) = ids[b];
   std::copy(lengths.begin(), lengths.end(), valid_tokens_.begin() + first_sample);
-  if (!index_) return;
+  if (!index_ || rows_are_sent_) return;
   const std::size_t first_row = first_sample * shape_.tokens;
-  index_->add(std::span<const std::int32_t>(inputs_).subspan(first_row, ids.size() * shape_.tokens),
+  index_->add(std::span<const std::int32_t>(inputs_).subspan(first_row, ids.size() * step_tokens_),
               static_cast<std::int32_t>(first_row));
 }
 
@@ -217,6 +220,13 @@ void Pipeline::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
 void Pipeline::begin_step(std::uint64_t step) {
   instances_.copy.fence();  // of the host's memory that the step before was loaded from
   step_.step = step;
+  rows_are_sent_ = rows_ahead_.has_value();
+  DELTAPIPE_ASSERT(!rows_are_sent_ || *rows_ahead_ == step,
+                   "token rows of step " + std::to_string(rows_ahead_.value_or(0)) +
+                       " were sent ahead, not of " + std::to_string(step));
+  rows_ahead_.reset();
+  step_tokens_ = shape_.tokens;
+  kept_tokens_ = -1;
   micro_batches_.clear();
   if (index_) index_->clear();
 }
@@ -240,11 +250,11 @@ void Pipeline::finish_load(double loss_scale) {
   const ExecSpace& copy = instances_.copy;
   order_after(copy, instances_.compute);  // which may still read the step before
   Kokkos::deep_copy(copy, sample_id_, sample_id_host_);
-  if (index_) index_->finish(copy);
+  if (index_ && !rows_are_sent_) index_->finish(copy);
   if (grid_.first()) {
     for (std::size_t m = 0; m < micro_batches_.size(); ++m) {
       const std::size_t first = m * shape_.samples * shape_.tokens;
-      for (std::size_t n = 0; n < micro_batches_[m].samples() * shape_.tokens; ++n) {
+      for (std::size_t n = 0; n < micro_batches_[m].samples() * step_tokens_; ++n) {
         const std::int32_t token = inputs_[first + n];
         row_host_(first + n) = embedding_is_remote_ ? index_->row_of_token(token) : token;
       }
@@ -263,7 +273,7 @@ MicroBatch Pipeline::micro_batch(int index) const {
   batch.step = step_.step;
   batch.index = index;
   batch.samples = static_cast<int>(micro_batches_[index].samples());
-  batch.tokens = shape_.tokens;
+  batch.tokens = step_tokens_;
   batch.sample_id_B = VectorRef<const std::uint64_t>(sample_id_.data() + sample, batch.samples);
   batch.row_N = VectorRef<const std::int32_t>(row_.data() + row, batch.rows());
   batch.target_N = VectorRef<const std::int32_t>(target_.data() + row, batch.rows());
@@ -322,8 +332,11 @@ void Pipeline::finish_reductions() {
 void Pipeline::forward(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
   const TraceScope trace(TraceCategory::compute, "forward", pass.micro_batch);
-  stage_.forward(instances_.compute, micro_batch(pass.micro_batch), pass.slot, step_.training,
-                 pass.accumulate);
+  const MicroBatch batch = micro_batch(pass.micro_batch);
+  if (kept_tokens_ >= 0)
+    stage_.text_continuation()->continue_text(instances_.compute, batch, kept_tokens_, pass.slot);
+  else
+    stage_.forward(instances_.compute, batch, pass.slot, step_.training, pass.accumulate);
 }
 
 void Pipeline::backward(const StagePass& pass) {
@@ -365,7 +378,8 @@ void Pipeline::send(const Transfer& message) {
           stage_.input_gradient(message.slot, samples * input_shape_.tokens));
     case Wire::embedding: {
       const ActivityScope activity(account_, Activity::compute);
-      return tokens_->send_rows(exec, step_, *index_, m,
+      if (message.of_next_step && next_ != nullptr) load_next_rows();
+      return tokens_->send_rows(exec, message.of_next_step ? next_step_ : step_, *index_, m,
                                 stage_.parameters().matrix(embedding_->wte()));
     }
     case Wire::embedding_gradient: {
@@ -414,33 +428,43 @@ void Pipeline::forward_only() {
   run(evaluation_program(schedule_shape()), *this);
 }
 
-void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan, EvaluationMode mode) {
+void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan, EvaluationMode mode,
+                             const StepPlan* next) {
   begin_evaluation_step(plan.step, mode);
   load(data, plan);
   finish_load(0);
-  forward_only();
+  EvaluationRows rows;
+  if (embedding_is_remote_ && grid_.last()) {
+    rows.are_sent = rows_are_sent_;
+    if (next != nullptr && !next->micro_batches.empty()) {
+      rows.next_micro_batches = static_cast<int>(next->micro_batches.size());
+      rows_ahead_ = next->step;
+      next_ = next;
+      next_data_ = &data;
+    }
+  }
+  run(evaluation_program(schedule_shape(), rows), *this);
 }
 
-std::vector<float> Pipeline::next_token_logits(std::span<const std::int32_t> tokens,
-                                               std::uint64_t call, EvaluationMode mode) {
-  const int count = static_cast<int>(tokens.size());
-  DELTAPIPE_ASSERT(count > 0 && count <= shape_.tokens, "prompt longer than T");
-  begin_evaluation_step(call, mode);
-  std::copy(tokens.begin(), tokens.end(), inputs_.begin());
-  std::fill(inputs_.begin() + count, inputs_.begin() + shape_.tokens, tokens.front());
-  std::fill_n(target_host_.data(), shape_.tokens, -1);
-  const std::uint64_t id = 0;
-  add_micro_batch({&id, 1}, {&count, 1});
-  finish_load(0);
-  forward_only();
-  if (!grid_.last()) return {};
-  const VectorRef<const float> logits = stage_.logits(exec(), 0, count - 1);
-  std::vector<float> values(logits.extent(0));
-  Kokkos::deep_copy(exec(),
-                    Kokkos::View<float*, Layout, Kokkos::HostSpace>(values.data(), values.size()),
-                    logits);
-  exec().fence();
-  return values;
+void Pipeline::load_next_rows() {
+  const ExecSpace& copy = instances_.copy;
+  copy.fence();  // of the index of this step, whose rows have been sent
+  index_->clear();
+  std::vector<std::int32_t> targets(shape_.tokens);
+  for (std::size_t m = 0; m < next_->micro_batches.size(); ++m) {
+    const std::vector<std::uint64_t>& ids = next_->micro_batches[m];
+    const std::size_t T = shape_.tokens, first = m * shape_.samples * T;
+    const std::span<std::int32_t> inputs = std::span(inputs_).subspan(first, ids.size() * T);
+    for (std::size_t b = 0; b < ids.size(); ++b)
+      next_data_->read(ids[b], inputs.subspan(b * T, T), targets);
+    index_->add(inputs, static_cast<std::int32_t>(first));
+  }
+  order_after(copy, instances_.compute);
+  index_->finish(copy);
+  order_after(instances_.compute, copy);
+  next_step_ = step_;
+  next_step_.step = next_->step;
+  next_ = nullptr;
 }
 
 double Pipeline::loss_sum() {

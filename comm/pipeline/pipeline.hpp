@@ -2,6 +2,7 @@
 // One rank's part of the pipeline: its stage, its boundary ends, and the steps that run over them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -69,13 +70,17 @@ class Pipeline : private InstructionHandler {
   void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                   const std::function<void()>& update);
   /// Forward passes only; losses are left for loss_sum(). Changes nothing that training uses. The
-  /// mode is one of the options' evaluation.modes.
+  /// mode is one of the options' evaluation.modes. `next`: the step that will be evaluated next,
+  /// whose rows of a shared embedding leave while this one runs; null: none. All stages of a
+  /// replica are told of it.
   void evaluate_step(const TokenDataset& data, const StepPlan& plan,
-                     EvaluationMode mode = EvaluationMode::plain);
-  /// Runs one sample given as tokens, padded to T, through the pipeline and returns the logits of
-  /// the last one; empty but on the last stage.
-  std::vector<float> next_token_logits(std::span<const std::int32_t> tokens, std::uint64_t call,
-                                       EvaluationMode mode = EvaluationMode::plain);
+                     EvaluationMode mode = EvaluationMode::plain, const StepPlan* next = nullptr);
+  /// A text that grows, one at a time: begins one without tokens.
+  void begin_text(EvaluationMode mode = EvaluationMode::plain);
+  /// Appends tokens to it, up to T in all, and returns the logits of the last one; empty but on the
+  /// last stage. Where continues_texts() and the shape said so, only these tokens pass through the
+  /// pipeline, else the whole text does. `call` stands for the step.
+  std::vector<float> continue_text(std::span<const std::int32_t> tokens, std::uint64_t call);
 
   /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
   double loss_sum();
@@ -116,6 +121,8 @@ class Pipeline : private InstructionHandler {
   void begin_step(std::uint64_t step);
   void load(const TokenDataset& data, const StepPlan& plan);
   void finish_load(double loss_scale);
+  /// On the owner of a shared embedding: the index becomes that of the next step.
+  void load_next_rows();
   void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
   MicroBatch micro_batch(int index) const;
   /// The micro-batch's crossing of a boundary; valid until its next one.
@@ -138,6 +145,8 @@ class Pipeline : private InstructionHandler {
   /// wait for each other.
   template <class F>
   void for_memories(const F& f);
+  void load_text(std::span<const std::int32_t> tokens);
+  std::vector<float> logits_of_row(int row);
 
   const ExecutionInstances instances_ = make_execution_instances();
   const ProcessGrid& grid_;
@@ -158,8 +167,21 @@ class Pipeline : private InstructionHandler {
   std::optional<TokenIndex> index_;
   std::optional<EmbeddingExchange> tokens_;  ///< on the first and the last stage
 
+  std::array<bool, 2> continues_texts_{};  ///< by EvaluationMode
+  std::vector<std::int32_t> text_;
+  EvaluationMode text_mode_ = EvaluationMode::plain;
+
   // The step that is loaded.
-  Crossing step_;  ///< what all of its crossings have in common
+  Crossing step_;         ///< what all of its crossings have in common
+  int step_tokens_ = 0;   ///< of its samples: T, or the new ones of a text
+  int kept_tokens_ = -1;  ///< of the text before them; -1: samples are passed as a whole
+  /// Of an evaluation, on the owner of a shared embedding: the step to come whose rows are sent
+  /// while this one runs; null: none, or its index is there.
+  const StepPlan* next_ = nullptr;
+  const TokenDataset* next_data_ = nullptr;
+  Crossing next_step_;
+  bool rows_are_sent_ = false;               ///< of this step
+  std::optional<std::uint64_t> rows_ahead_;  ///< the step that they were sent for
   const std::function<void()>* update_ = nullptr;
   double loss_scale_ = 0;
   std::vector<Crossing> micro_batches_;

@@ -28,8 +28,16 @@ ScheduleShape schedule_shape(const PipelineOptions& options, const PipelineShape
   return schedule;
 }
 
+bool keeps_text(const PipelineOptions& options, const PipelineShape& shape, int stages,
+                const Stage<float>& stage) {
+  const std::vector<EvaluationMode>& modes = options.evaluation.modes;
+  return shape.keeps_text && std::any_of(modes.begin(), modes.end(), [&](EvaluationMode mode) {
+           return continues_texts(options, mode, stages, stage);
+         });
+}
+
 StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape& shape,
-                             const RankPlace& place) {
+                             const RankPlace& place, const Stage<float>& stage) {
   StageCapacity capacity;
   capacity.samples = shape.samples;
   capacity.tokens = shape.tokens;
@@ -41,6 +49,7 @@ StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape
   capacity.training = shape.training && place.stage >= shape.first_trained_stage;
   capacity.input_gradient = place.stage > shape.first_trained_stage;
   capacity.recompute = stage_recomputes(options, place.stage);
+  capacity.keeps_text = keeps_text(options, shape, place.stages, stage);
   return capacity;
 }
 
@@ -84,10 +93,17 @@ PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int
   return shape;
 }
 
+bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int stages,
+                     const Stage<float>& stage) {
+  if (stage.text_continuation() == nullptr) return false;
+  if (stages == 1 || mode == EvaluationMode::plain) return true;
+  return sends_tokens_alone(without_memory(options.forward, options.evaluation.changes));
+}
+
 RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
                    const Stage<float>& stage, const RankPlace& place) {
   RankPlan plan;
-  plan.capacity = stage_capacity(options, shape, place);
+  plan.capacity = stage_capacity(options, shape, place, stage);
 
   const BoundaryMemory memory = boundary_memory(options, shape, place);
   const auto end = [&](int boundary, bool backward) {

@@ -19,6 +19,7 @@ struct PipelineShape {
   int samples = 1;        ///< B
   int micro_batches = 1;  ///< M
   bool training = true;
+  bool keeps_text = false;  ///< generation: StageCapacity::keeps_text, where continues_texts()
   std::uint64_t train_samples = 0;
   std::uint64_t steps = 0;  ///< of the whole training; 0: not known
   std::uint64_t data_fingerprint = 0;
@@ -48,6 +49,11 @@ struct RankPlan {
   std::optional<EmbeddingExchangePlan> tokens;
   bool has_token_index = false;
 };
+
+/// In generation only a text's new tokens are computed and sent: the model can (TextContinuation),
+/// and what crosses boundaries in this mode is made of each token by itself.
+bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int stages,
+                     const Stage<float>& stage);
 
 /// The stage need not have memory.
 RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,

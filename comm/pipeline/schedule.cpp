@@ -53,8 +53,9 @@ class Slots {
 
 class Writer {
  public:
-  explicit Writer(const ScheduleShape& shape)
+  explicit Writer(const ScheduleShape& shape, int next_micro_batches = 0)
       : shape_(shape),
+        next_micro_batches_(next_micro_batches),
         first_(shape.stage == 0),
         last_(shape.stage + 1 == shape.stages),
         borrows_(shape.embedding == EmbeddingPlace::shared && shape.stages > 1),
@@ -69,8 +70,13 @@ class Writer {
     if (borrows_ && first_ && begins_row_group(micro_batch))
       add(Action::receive_embedding, micro_batch);
     if (!first_) add(Action::receive_activation, micro_batch, slot);
+    send_next_embedding(micro_batch);
     add(Action::forward, micro_batch, slot);
     if (!last_) add(Action::send_activation, micro_batch, slot);
+  }
+  /// Of groups of the next step that begin where this step has no micro-batch.
+  void send_other_next_embeddings() {
+    for (int m = shape_.micro_batches; m < next_micro_batches_; ++m) send_next_embedding(m);
   }
   void backward(int micro_batch, int slot) {
     if (micro_batch + 1 == shape_.micro_batches) add(Action::reduce_gradients);
@@ -98,9 +104,16 @@ class Writer {
            : shape_.embedding == EmbeddingPlace::shared    ? last_
                                                            : false;
   }
+  static bool begins_row_group(int micro_batch, int micro_batches) {
+    const MicroBatchGroup group = row_group(micro_batch, micro_batches);
+    return micro_batch < micro_batches && group.begin < group.end;
+  }
   bool begins_row_group(int micro_batch) const {
-    const MicroBatchGroup group = row_group(micro_batch, shape_.micro_batches);
-    return group.begin < group.end;
+    return begins_row_group(micro_batch, shape_.micro_batches);
+  }
+  void send_next_embedding(int micro_batch) {
+    if (borrows_ && last_ && begins_row_group(micro_batch, next_micro_batches_))
+      add(Action::send_next_embedding, micro_batch);
   }
   bool ends_gradient_group(int micro_batch) const {
     const MicroBatchGroup group = gradient_group(micro_batch, shape_.micro_batches);
@@ -111,6 +124,7 @@ class Writer {
   }
 
   ScheduleShape shape_;
+  int next_micro_batches_;
   bool first_, last_;
   bool borrows_;            ///< the first stage the embedding's rows
   bool returns_gradients_;  ///< and returns theirs
@@ -153,11 +167,12 @@ Program training_program(const Schedule& schedule, const ScheduleShape& shape) {
   return writer.take();
 }
 
-Program evaluation_program(const ScheduleShape& shape) {
+Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows) {
   check_shape(shape);
-  Writer writer(shape);
-  writer.send_embeddings();
+  Writer writer(shape, rows.next_micro_batches);
+  if (!rows.are_sent) writer.send_embeddings();
   for (int m = 0; m < shape.micro_batches; ++m) writer.forward(m, 0);
+  writer.send_other_next_embeddings();
   return writer.take();
 }
 

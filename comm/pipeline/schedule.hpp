@@ -14,6 +14,8 @@ namespace deltapipe {
 enum class Action {
   send_embedding,  ///< shared embedding, on its owner: the rows that the micro-batch's group needs
   receive_embedding,
+  /// In evaluations, on the owner: rows that a group of the next step needs, while this one runs.
+  send_next_embedding,
   receive_activation,
   forward,
   send_activation,
@@ -90,8 +92,17 @@ const Schedule& find_schedule(std::string_view name);
 /// 0 <= first_trained_stage < stages, 0 with a shared embedding that is not frozen.
 Program training_program(const Schedule& schedule, const ScheduleShape& shape);
 
-/// Forward passes only, all in slot 0.
-Program evaluation_program(const ScheduleShape& shape);
+/// Rows of a shared embedding in consecutive steps of an evaluation, which changes none of them.
+struct EvaluationRows {
+  bool are_sent = false;       ///< this step's, by the step before
+  int next_micro_batches = 0;  ///< of the step after it; 0: there is none
+};
+
+/// Forward passes only, all in slot 0. The rows of the next step leave while this one runs, so that
+/// no stage waits between steps: each group when the activations of its first micro-batch are there
+/// and the first stage, therefore, has taken this step's group. No more groups than those of a step
+/// are ever on their way.
+Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows = {});
 
 /// The most micro-batches that are alive (forward done, backward not) at a stage.
 int slots_needed(const Schedule& schedule, const ScheduleShape& shape);

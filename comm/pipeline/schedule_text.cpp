@@ -11,21 +11,11 @@ namespace deltapipe {
 namespace {
 
 /// By the value of the enum.
-constexpr std::array<std::string_view, 15> kActionNames = {"send_embedding",
-                                                           "receive_embedding",
-                                                           "receive_activation",
-                                                           "forward",
-                                                           "send_activation",
-                                                           "receive_gradient",
-                                                           "backward",
-                                                           "send_gradient",
-                                                           "send_embedding_gradient",
-                                                           "receive_embedding_gradient",
-                                                           "reduce_gradients",
-                                                           "reduce_zeros",
-                                                           "add_embedding_gradient",
-                                                           "finish_reductions",
-                                                           "update"};
+constexpr std::array<std::string_view, 16> kActionNames = {
+    "send_embedding", "receive_embedding",       "send_next_embedding",        "receive_activation",
+    "forward",        "send_activation",         "receive_gradient",           "backward",
+    "send_gradient",  "send_embedding_gradient", "receive_embedding_gradient", "reduce_gradients",
+    "reduce_zeros",   "add_embedding_gradient",  "finish_reductions",          "update"};
 static_assert(static_cast<std::size_t>(Action::update) + 1 == kActionNames.size());
 
 std::string_view take_word(std::string_view& text) {

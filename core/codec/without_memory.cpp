@@ -17,4 +17,9 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
   return plain;
 }
 
+bool sends_tokens_alone(const CodecSettings& settings) {
+  if (sends_positions(settings)) return false;
+  return settings.kind != CodecKind::quantize || settings.scale != ScaleKind::channel;
+}
+
 }  // namespace deltapipe

@@ -14,4 +14,8 @@ enum class ChangesWithoutMemory { first_visit, direct };
 /// error feedback send C(x).
 CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory changes);
 
+/// Of a codec without memory: what it makes of a token does not depend on the sample's others, so
+/// that they may cross one by one.
+bool sends_tokens_alone(const CodecSettings& settings);
+
 }  // namespace deltapipe

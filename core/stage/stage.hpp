@@ -41,6 +41,8 @@ struct StageCapacity {
   /// In training: the stage before takes input_gradient(). Otherwise it is never asked for, and
   /// backward() may end at the lowest parameter that is trained.
   bool input_gradient = true;
+  /// TextContinuation: keys and values of a sample's T tokens are kept. Not in training; B = 1.
+  bool keeps_text = false;
 };
 
 /// What crosses a boundary for each sample: rows of `channels` values, `tokens` of them.
@@ -78,6 +80,20 @@ class TokenEmbedding {
                                              int rows) = 0;
 };
 
+/// What stages have whose model can go on with a text without computing what came before again:
+/// attention's keys and values of its tokens are kept. Reserved with StageCapacity::keeps_text.
+template <class Real>
+class TextContinuation {
+ public:
+  virtual ~TextContinuation() = default;
+
+  /// forward() of the micro-batch's tokens, which follow the first `kept` tokens of its one sample;
+  /// those were passed by calls before, or there are none. From input() of as many rows to
+  /// output(); on the last stage logits() of these rows follow, but no losses.
+  virtual void continue_text(const ExecSpace& exec, const MicroBatch& batch, int kept,
+                             int slot) = 0;
+};
+
 /// A stage is made without memory and answers then already what its parameters are, what crosses at
 /// its two ends and how much memory it will take. parameters().allocate() and reserve() take it.
 template <class Real>
@@ -99,6 +115,12 @@ class Stage {
   virtual TokenEmbedding<Real>* token_embedding() { return nullptr; }
   const TokenEmbedding<Real>* token_embedding() const {
     return const_cast<Stage*>(this)->token_embedding();
+  }
+
+  /// Null: the model computes every text as a whole. All stages of a model have one, or none.
+  virtual TextContinuation<Real>* text_continuation() { return nullptr; }
+  const TextContinuation<Real>* text_continuation() const {
+    return const_cast<Stage*>(this)->text_continuation();
   }
 
   /// Gradients of parameters are made here, or of rows of a shared embedding. Where not, and

@@ -6,7 +6,9 @@
 #include "core/base/error.hpp"
 #include "core/kernels/cross_entropy.hpp"
 #include "core/kernels/embedding.hpp"
+#include "core/kernels/gemv.hpp"
 #include "core/kernels/layer_norm.hpp"
+#include "models/gpt2/workspace.hpp"
 
 namespace deltapipe {
 
@@ -17,16 +19,6 @@ constexpr int kAttentionSite = 0, kAttentionOutputSite = 1, kMlpSite = 2, kSites
 
 /// Logits exist for as many rows at a time as this many elements hold (64 MiB in fp32).
 constexpr std::size_t kLogitElements = std::size_t{1} << 24;
-
-template <class Real>
-MatrixRef<Real> narrow(const Matrix<Real>& workspace, int rows, int columns) {
-  return MatrixRef<Real>(workspace.data(), rows, columns);
-}
-
-template <class Real>
-VectorRef<Real> head_of(const Vector<Real>& vector, int count) {
-  return VectorRef<Real>(vector.data(), count);
-}
 
 }  // namespace
 
@@ -201,6 +193,7 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
     final_mean_N_ = vector("deltapipe::Gpt2Stage::finalMean", rows);
     final_rstd_N_ = vector("deltapipe::Gpt2Stage::finalRstd", rows);
   }
+  if (capacity.keeps_text) reserve_text(capacity, memory);
   if (part_.first) {
     if (wte_ < 0) embedding_rows_UC_ = embedding("deltapipe::Gpt2Stage::embeddingRows");
     if (capacity.training && !wte_frozen()) {
@@ -514,13 +507,12 @@ VectorRef<const Real> Gpt2Stage<Real>::logits(const ExecSpace& exec, int slot, i
   const int C = config_.n_embd;
   const MatrixRef<Real> x = rows_of<Real>(slots_[slot].x_NC.back(), row, 1);
   const MatrixRef<Real> norm = narrow(norm_NC_, 1, C);
-  const MatrixRef<Real> logits = narrow(logits_, 1, config_.vocabulary_size);
+  const VectorRef<Real> logits(logits_.data(), config_.vocabulary_size);
   layer_norm_forward<Real>(exec, x, value(final_weight_), value(final_bias_),
                            Real(config_.layer_norm_epsilon), norm, head_of(final_mean_N_, 1),
                            head_of(final_rstd_N_, 1));
-  gemm(exec, Transpose::no, Transpose::yes, Real(1), norm, parameters_.matrix(output_matrix_),
-       Real(0), logits);
-  return VectorRef<const Real>(logits_.data(), config_.vocabulary_size);
+  gemv(exec, Transpose::no, parameters_.matrix(output_matrix_), first_row(norm), Real(0), logits);
+  return logits;
 }
 
 template <class Real>

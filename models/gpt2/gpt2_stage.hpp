@@ -19,7 +19,9 @@ namespace deltapipe {
 ModelCost gpt2_cost(const Gpt2Config& config, int tokens);
 
 template <class Real>
-class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
+class Gpt2Stage final : public Stage<Real>,
+                        public TokenEmbedding<Real>,
+                        public TextContinuation<Real> {
  public:
   /// `frozen`: names of the model's parameters that are not trained.
   Gpt2Stage(const Gpt2Config& config, const StagePart& part,
@@ -33,6 +35,7 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
 
   using Stage<Real>::parameters;
   using Stage<Real>::token_embedding;
+  using Stage<Real>::text_continuation;
   ParameterArena<Real>& parameters() override { return parameters_; }
   BoundaryShape input_shape(int tokens) const override { return {tokens, config_.n_embd}; }
   BoundaryShape output_shape(int tokens) const override { return {tokens, config_.n_embd}; }
@@ -51,6 +54,9 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
                bool accumulate) override;
   void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
                 const typename Stage<Real>::BucketFinal& bucket_final) override;
+
+  TextContinuation<Real>* text_continuation() override { return this; }
+  void continue_text(const ExecSpace& exec, const MicroBatch& batch, int kept, int slot) override;
 
   VectorRef<const Real> losses(int micro_batch, int rows) override;
   VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) override;
@@ -94,6 +100,7 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
   /// The block at which backward passes end; part_.blocks: they come to none.
   int first_backward_block(const StageCapacity& capacity) const;
   void reserve(const StageCapacity& capacity, const ViewAllocator& memory);
+  void reserve_text(const StageCapacity& capacity, const ViewAllocator& memory);
   BlockState make_state(int rows, const ViewAllocator& memory) const;
   BlockState& state(int slot, int block);
   VectorRef<Real> value(int index) const { return parameters_.value(index); }
@@ -107,6 +114,7 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
                    bool training);
   void block_output(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,
                     bool training);
+  void continue_block(const ExecSpace& exec, int rows, int kept, int slot, int block);
   void mlp_backward(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,
                     bool accumulate);
   void attention_block_backward(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,
@@ -134,6 +142,9 @@ class Gpt2Stage final : public Stage<Real>, public TokenEmbedding<Real> {
   Vector<Real> scores_, scores2_;
   Matrix<Real> logits_;  ///< of a block of rows
   Vector<Real> loss_, final_mean_N_, final_rstd_N_;
+  /// Of continue_text(): rows of T tokens [k heads | v heads] for each block.
+  Matrix<Real> kept_T2C_;
+  Vector<Real> kept_scores_;
   Matrix<Real> embedding_rows_UC_, embedding_gradient_UC_;
   Matrix<Real> embedding_gradient_NC_;  ///< of all micro-batches of a step
 };

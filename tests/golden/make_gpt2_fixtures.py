@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Writes tests/fixtures/tiny_gpt2: small GPT-2 models and what transformers computes with them.
 
-usage: make_gpt2_fixtures.py [DIRECTORY]
+usage: make_gpt2_fixtures.py [--generation] [DIRECTORY]
+
+  --generation        only generation.h5, from the models that are there
 
   model/              4 layers, 3 heads, 36 channels, 24 positions, 101 tokens, F32, one file
   model_f16_sharded/  2 layers, 2 heads, 12 channels, 10 positions, 31 tokens, F16, two shards
@@ -26,6 +28,10 @@ usage: make_gpt2_fixtures.py [DIRECTORY]
                                      sums_of_squares [P]
   f16_sharded/, bf16/                input_ids [B, T], logits [B, T, V]
 
+  generation.h5       model's greedy texts, by generate() with its key-value cache in float64, up to
+                      all 24 positions: prompt_N/tokens [24], prompt and answer of a prompt of N
+                      tokens, and prompt_N/logits [24 - N, V], from which the answer was chosen
+
 The same run in float32 sets the scale of an honest difference: attribute float32_difference of
 logits, loss and gradients is max |float32 - float64| / max |float64| (for the gradients that of the
 worst parameter); training has losses_float32 and gradient_norms_float32.
@@ -44,6 +50,7 @@ import transformers
 from safetensors.torch import save_file
 
 BATCH, LENGTH, STEPS = 3, 17, 10
+PROMPT_LENGTHS = (1, 2, 7, 16, 23)
 LEARNING_RATE, WARMUP, CLIP_NORM = 1e-2, 2, 1.0
 BETA1, BETA2, EPSILON, WEIGHT_DECAY = 0.9, 0.999, 1e-8, 0.1
 DECAYED = ("wte.weight", "attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight",
@@ -243,11 +250,34 @@ def write_golden(directory, path):
                 write(group, "logits", model(ids).logits.numpy())
 
 
+def write_generation(directory, path):
+    """The two likeliest tokens are far enough apart for float32 to choose the same one."""
+    model = load(directory / "model", torch.float64).eval()
+    generator = torch.Generator().manual_seed(23)
+    positions = model.config.n_positions
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        for length in PROMPT_LENGTHS:
+            prompt, _ = random_batch(generator, 1, length, model.config.vocab_size)
+            made = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
+                                  max_new_tokens=positions - length, use_cache=True,
+                                  eos_token_id=None, pad_token_id=0, output_logits=True,
+                                  return_dict_in_generate=True)
+            logits = torch.cat(made.logits)
+            first, second = logits.topk(2).values.T
+            assert ((first - second) / logits.abs().max() > 1e-4).all()
+            group = file.create_group(f"prompt_{length}")
+            write(group, "tokens", made.sequences[0].numpy())
+            write(group, "logits", logits.numpy())
+
+
 def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     default = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "tiny_gpt2"
-    directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default
+    arguments = [argument for argument in sys.argv[1:] if argument != "--generation"]
+    directory = pathlib.Path(arguments[0]) if arguments else default
+    if "--generation" in sys.argv[1:]:
+        return write_generation(directory, directory / "generation.h5")
     for name in ("model", "model_f16_sharded", "model_bf16"):
         shutil.rmtree(directory / name, ignore_errors=True)
     directory.mkdir(parents=True, exist_ok=True)
@@ -257,6 +287,7 @@ def main():
     save_f16_sharded(random_model(2, **small), directory / "model_f16_sharded")
     save_bf16_original_names(random_model(3, **small), directory / "model_bf16")
     write_golden(directory, directory / "golden.h5")
+    write_generation(directory, directory / "generation.h5")
 
 
 if __name__ == "__main__":

@@ -172,6 +172,8 @@ TEST_CASE("A loss through the codecs is that of codecs at the boundaries", "[eva
   TrainingRun run(options, false, training);
   const double loss = run.evaluate(EvaluationMode::codec);
   const double bytes = run.take_sent_bytes();
+  CHECK(run.evaluate(EvaluationMode::codec, false) == loss);
+  CHECK(run.take_sent_bytes() == bytes);
   if (run.grid().last()) {
     CHECK(loss ==
           Approx(Reference(c.plain, stages).evaluate(run.evaluation_planner())).epsilon(1e-12));

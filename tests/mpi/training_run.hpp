@@ -121,11 +121,15 @@ class TrainingRun {
   }
 
   /// Sum of the losses of all samples, which are those of the training; 0 but on the last stage.
-  double evaluate(EvaluationMode mode) {
+  /// flows: without waiting for the rows of a shared embedding between steps.
+  double evaluate(EvaluationMode mode, bool flows = true) {
     const StepPlanner planner = evaluation_planner();
     double sum = 0;
-    for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step) {
-      pipeline_->evaluate_step(data_, planner.plan(step, grid_.replica()), mode);
+    const std::uint64_t steps = planner.steps_per_epoch();
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      const StepPlan next = planner.plan((step + 1) % steps, grid_.replica());
+      pipeline_->evaluate_step(data_, planner.plan(step, grid_.replica()), mode,
+                               flows && step + 1 < steps ? &next : nullptr);
       sum += pipeline_->loss_sum();
     }
     return sum;

@@ -119,7 +119,7 @@ class InProcessPipeline {
   double evaluate(const StepData& data) {
     prepare(data, 0);
     training_ = false;
-    run_programs(evaluation_program);
+    run_programs([](const ScheduleShape& shape) { return evaluation_program(shape); });
     return loss();
   }
 

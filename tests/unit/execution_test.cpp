@@ -247,6 +247,33 @@ TEST_CASE("A GPT-2's passes and its optimizer run on the instance that they are 
   exec.fence();
 }
 
+TEST_CASE("A GPT-2's text goes on on the instance that it is given", "[execution][models][text]") {
+  const ExecSpace exec = another_instance();
+  const Gpt2Config config = small_config();
+  Gpt2Stage<float> stage(config, {0, 2, true, true}, false);
+  StageCapacity capacity;
+  capacity.tokens = 5;
+  capacity.embedding_rows = 5;
+  capacity.training = false;
+  capacity.keeps_text = true;
+  stage.reserve(capacity);
+  initialise_weights(config, 1, stage.parameters());
+  const auto tokens = to_device(std::vector<std::int32_t>{1, 2, 3});
+  const auto ids = to_device(std::vector<std::uint64_t>{1});
+  int fences = 0;
+  {
+    InstanceWatch watch({exec});
+    stage.continue_text(exec, {0, 0, 0, 1, 3, ids, tokens, tokens, 0}, 0, 0);
+    stage.continue_text(exec, {0, 0, 0, 1, 1, ids, tokens, tokens, 0}, 3, 0);
+    stage.logits(exec, 0, 0);
+    watch.end();
+    fences = watch.fences();
+    CHECK(watch.strays() == kNone);
+  }
+  CHECK(fences == 0);
+  exec.fence();
+}
+
 TEST_CASE("A cache moves records on its instance, hashes run on theirs", "[execution][cache]") {
   const cache_test::TemporaryDirectory directory;
   CacheIoThread io;

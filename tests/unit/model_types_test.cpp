@@ -109,7 +109,9 @@ TEST_CASE("A stage takes the memory that it says, and none before", "[model_type
   capacity.recompute = recompute;
   capacity.input_gradient = GENERATE(true, false);
   const int every_frozen = GENERATE(0, 1, 3);  // none, all, every third tensor
-  CAPTURE(capacity.input_gradient, every_frozen);
+  capacity.keeps_text = !training && GENERATE(true, false);
+  if (capacity.keeps_text) capacity.samples = 1;
+  CAPTURE(capacity.input_gradient, every_frozen, capacity.keeps_text);
   for (const ModelType& type : model_types()) {
     CAPTURE(type.name);
     const std::unique_ptr<Model> model = type.create(small_model());

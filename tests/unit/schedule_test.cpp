@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "comm/pipeline/executor.hpp"
 #include "comm/pipeline/settings.hpp"
 #include "comm/pipeline/simulation.hpp"
 #include "core/base/error.hpp"
@@ -326,6 +327,97 @@ TEST_CASE("An evaluation goes forward only, in one slot", "[schedule]") {
   const Program first = {{receive_embedding, 0, 0}, {forward, 0, 0, 0}, {send_activation, 0, 0, 0},
                          {receive_embedding, 0, 1}, {forward, 0, 1, 0}, {send_activation, 0, 1, 0}};
   CHECK(evaluation_program({0, 2, 2, 1, EmbeddingPlace::shared}) == first);
+}
+
+TEST_CASE("Rows of the next step leave behind this step's, group by group", "[schedule]") {
+  using enum Action;
+  const ScheduleShape last{1, 2, 3, 1, EmbeddingPlace::shared};
+  const Program begins = {
+      {send_embedding, 1, 0},        {send_embedding, 1, 1},      {send_embedding, 1, 2},
+      {receive_activation, 1, 0, 0}, {send_next_embedding, 1, 0}, {forward, 1, 0, 0},
+      {receive_activation, 1, 1, 0}, {send_next_embedding, 1, 1}, {forward, 1, 1, 0},
+      {receive_activation, 1, 2, 0}, {forward, 1, 2, 0}};
+  CHECK(evaluation_program(last, {false, 2}) == begins);
+  const Program ends = {{receive_activation, 1, 0, 0}, {forward, 1, 0, 0},
+                        {receive_activation, 1, 1, 0}, {forward, 1, 1, 0},
+                        {receive_activation, 1, 2, 0}, {forward, 1, 2, 0}};
+  CHECK(evaluation_program(last, {true, 0}) == ends);
+  // More micro-batches than this step has, which may have none.
+  const Program more = {{send_next_embedding, 1, 0}, {send_next_embedding, 1, 1}};
+  CHECK(evaluation_program({1, 2, 0, 1, EmbeddingPlace::shared}, {true, 2}) == more);
+  // Only the owner sends, and only what is borrowed.
+  CHECK(evaluation_program({0, 2, 3, 1, EmbeddingPlace::shared}, {false, 2}) ==
+        evaluation_program({0, 2, 3, 1, EmbeddingPlace::shared}));
+  CHECK(evaluation_program({0, 1, 3, 1, EmbeddingPlace::shared}, {false, 2}) ==
+        evaluation_program({0, 1, 3, 1}));
+}
+
+namespace {
+
+/// Of all stages over several steps.
+std::vector<Program> evaluation_of(int stages, const std::vector<int>& micro_batches, bool flows) {
+  std::vector<Program> programs(static_cast<std::size_t>(stages));
+  for (int s = 0; s < stages; ++s)
+    for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+      EvaluationRows rows;
+      if (flows) {
+        rows.are_sent = i > 0;
+        rows.next_micro_batches = i + 1 < micro_batches.size() ? micro_batches[i + 1] : 0;
+      }
+      const Program step =
+          evaluation_program({s, stages, micro_batches[i], 1, EmbeddingPlace::shared}, rows);
+      programs[s].insert(programs[s].end(), step.begin(), step.end());
+    }
+  return programs;
+}
+
+int row_groups(int micro_batches) {
+  int groups = 0;
+  for (int m = 0; m < micro_batches; ++m) {
+    const MicroBatchGroup group = row_group(m, micro_batches);
+    groups += group.begin < group.end ? 1 : 0;
+  }
+  return groups;
+}
+
+}  // namespace
+
+TEST_CASE("Steps of an evaluation flow into each other", "[schedule]") {
+  for (int stages = 2; stages <= 5; ++stages)
+    for (int most = 1; most <= 9; ++most)
+      for (int end = 1; end <= most; ++end) {
+        CAPTURE(stages, most, end);
+        const std::vector<int> micro_batches = {most, most, most, end};
+        const int passes = 3 * most + end;
+        const std::vector<Program> programs = evaluation_of(stages, micro_batches, true);
+        for (const int buffers : {1, 2, kUnbounded}) {
+          const Simulation simulation = simulate(programs, costs_of(buffers));
+          CHECK(simulation.deadlock.empty());
+          // With a micro-batch for every stage nobody waits but for the first and the last one.
+          if (most >= stages) CHECK(simulation.makespan() == Approx(passes + stages - 1));
+        }
+        if (most > 1)
+          CHECK(simulate(evaluation_of(stages, micro_batches, false), costs_of(kUnbounded))
+                    .makespan() >= passes + stages);
+        // Rows on their way: never more messages than a step has, which is what there are buffers
+        // for.
+        int on_their_way = 0, peak = 0;
+        advance_together(programs, [&, sent = std::map<std::size_t, int>()](
+                                       std::size_t s, const Instruction& i) mutable {
+          const std::optional<Transfer> message = transfer_of(i);
+          if (message && message->wire == Wire::embedding) {
+            if (!message->sends && on_their_way == 0) return false;
+            on_their_way += message->sends ? 1 : -1;
+            peak = std::max(peak, on_their_way);
+          } else if (message) {
+            if (!message->sends && sent[s - 1] == 0) return false;
+            sent[message->sends ? s : s - 1] += message->sends ? 1 : -1;
+          }
+          return true;
+        });
+        CHECK(on_their_way == 0);
+        CHECK(peak <= row_groups(most));
+      }
 }
 
 TEST_CASE("1F1B of the third of four stages is the textbook's", "[schedule]") {

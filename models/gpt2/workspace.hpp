@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Parts of a workspace that is larger than what a pass needs.
+#pragma once
+
+#include "core/base/views.hpp"
+
+namespace deltapipe {
+
+template <class Real>
+MatrixRef<Real> narrow(const Matrix<Real>& workspace, int rows, int columns) {
+  return MatrixRef<Real>(workspace.data(), rows, columns);
+}
+
+template <class Real>
+VectorRef<Real> head_of(const Vector<Real>& vector, int count) {
+  return VectorRef<Real>(vector.data(), count);
+}
+
+}  // namespace deltapipe
