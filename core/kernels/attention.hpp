@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "core/base/profiling_region.hpp"
 #include "core/kernels/linear.hpp"
 
 namespace deltapipe {
@@ -154,6 +155,7 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
                        const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
                        const VectorRef<Real>& workspace, const MatrixRef<Real>& out_NC,
                        const VectorRef<Real>& log_sum_BHT) {
+  const ProfilingRegion region("deltapipe::Attention::forward");
   const int width = shape.head_width;
   const int channels = shape.channels();
   const std::size_t row = 3 * static_cast<std::size_t>(channels);
@@ -188,6 +190,7 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                         const VectorRef<const Real>& log_sum_BHT,
                         const MatrixRef<const Real>& dout_NC, const VectorRef<Real>& workspace,
                         const VectorRef<Real>& second_workspace, const MatrixRef<Real>& dqkv_N3C) {
+  const ProfilingRegion region("deltapipe::Attention::backward");
   const int width = shape.head_width;
   const int channels = shape.channels();
   const std::size_t row = 3 * static_cast<std::size_t>(channels);

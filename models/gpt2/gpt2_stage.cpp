@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
+#include "core/base/profiling_region.hpp"
 #include "core/kernels/cross_entropy.hpp"
 #include "core/kernels/embedding.hpp"
 #include "core/kernels/gemv.hpp"
@@ -254,6 +255,7 @@ Dropout Gpt2Stage<Real>::block_dropout(const MicroBatch& batch, double probabili
 
 template <class Real>
 void Gpt2Stage<Real>::embed(const ExecSpace& exec, const MicroBatch& batch, int slot) {
+  const ProfilingRegion region("deltapipe::Gpt2Stage::embedding");
   const MatrixRef<Real> x = input(slot, batch.rows());
   const MatrixRef<Real> table =
       wte_ >= 0 ? parameters_.matrix(wte_)
@@ -265,6 +267,7 @@ void Gpt2Stage<Real>::embed(const ExecSpace& exec, const MicroBatch& batch, int 
 template <class Real>
 void Gpt2Stage<Real>::embed_backward(const ExecSpace& exec, const MicroBatch& batch, int slot,
                                      bool accumulate) {
+  const ProfilingRegion region("deltapipe::Gpt2Stage::embeddingBackward");
   const int rows = batch.rows();
   const MatrixRef<Real> dx = gradient(slot, rows);
   const std::size_t first =
@@ -284,6 +287,7 @@ void Gpt2Stage<Real>::embed_backward(const ExecSpace& exec, const MicroBatch& ba
 template <class Real>
 void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch, int slot,
                                   int block, bool training) {
+  const ProfilingRegion region("deltapipe::Gpt2Stage::blockForward");
   const int rows = batch.rows();
   const int C = config_.n_embd;
   const Block& b = blocks_[block];
@@ -318,6 +322,7 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
 template <class Real>
 void Gpt2Stage<Real>::block_output(const ExecSpace& exec, const MicroBatch& batch, int slot,
                                    int block, bool training) {
+  const ProfilingRegion region("deltapipe::Gpt2Stage::blockForward");
   const int rows = batch.rows();
   const int C = config_.n_embd;
   const Block& b = blocks_[block];
@@ -351,6 +356,7 @@ void Gpt2Stage<Real>::forward(const ExecSpace& exec, const MicroBatch& batch, in
 template <class Real>
 void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
                            bool accumulate) {
+  const ProfilingRegion region("deltapipe::Gpt2Stage::head");
   const int rows = batch.rows();
   const int C = config_.n_embd;
   const int V = config_.vocabulary_size;
@@ -394,6 +400,7 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
 template <class Real>
 void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batch, int slot,
                                    int block, bool accumulate) {
+  const ProfilingRegion region("deltapipe::Gpt2Stage::mlpBackward");
   const int rows = batch.rows();
   const int C = config_.n_embd;
   const int F = config_.n_inner;
@@ -434,6 +441,7 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
 template <class Real>
 void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const MicroBatch& batch,
                                                int slot, int block, bool accumulate) {
+  const ProfilingRegion region("deltapipe::Gpt2Stage::attentionBackward");
   const int rows = batch.rows();
   const int C = config_.n_embd;
   const Block& b = blocks_[block];

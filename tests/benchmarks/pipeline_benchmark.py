@@ -63,14 +63,14 @@ def make_deck(place, shape, micro_batches, steps):
         "output": {"save_model": False, "log_every": 1000}})
 
 
-def step_seconds(place, deck, stages):
+def step_seconds(place, deck, stages, warm_up=WARM_UP):
     output = place / f"stages{stages}"
     result = support.finish(
         support.start(["train", deck, f"pipeline.stages={stages}", f"output.directory={output}"],
                       ranks=stages), TIME_LIMIT)
     if result.status != 0:
         sys.exit(f"deltapipe train failed: {result}")
-    return np.diff(support.Run(output / "run.h5").steps["seconds"], prepend=0.0)[WARM_UP:]
+    return np.diff(support.Run(output / "run.h5").steps["seconds"], prepend=0.0)[warm_up:]
 
 
 def main():

@@ -1,51 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One rank, one stage: seconds of training steps of a GPT-2 on random tokens, as JSON. The other
-// side of pytorch_benchmark.py.
-#include <sys/resource.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
+// One rank, one stage: seconds of training steps of a GPT-2 on random tokens, as JSON; with
+// --profile also seconds by kernel. Part of scripts/benchmark.py.
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
-#include <string>
-#include <vector>
 
+#include "benchmark_support.hpp"
 #include "core/kernels/blas.hpp"
 #include "core/kernels/embedding.hpp"
+#include "kernel_times.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/gpt2/gpt2_weights.hpp"
 #include "models/optimizer.hpp"
 
 using namespace deltapipe;
+using namespace deltapipe::benchmark;
 
 namespace {
 
 constexpr double kLearningRate = 1e-4, kClipNorm = 1.0;
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double processor_seconds() {
-  rusage usage;
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return t.tv_sec + 1e-6 * t.tv_usec; };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-long peak_kilobytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
-    if (word == "VmHWM:") {
-      long kilobytes = 0;
-      status >> kilobytes;
-      return kilobytes;
-    }
-  return 0;
-}
+constexpr int kWarmUp = 2;  // steps that are not profiled
 
 template <class T>
 Vector<T> to_device(const std::vector<T>& values) {
@@ -79,110 +54,110 @@ Tokens make_tokens(int rows, int vocabulary, std::uint64_t seed) {
           to_device(row_of)};
 }
 
-struct Shape {
-  Gpt2Config config;
-  int samples, tokens, steps;
-};
+class Training {
+ public:
+  explicit Training(const Shape& shape)
+      : shape_(shape),
+        stage_(shape.config, {0, shape.config.n_layer, true, true}, true),
+        optimizer_({}, reserved(stage_, shape).parameters()) {
+    initialise_weights(shape.config, 1, stage_.parameters());
+    std::vector<std::uint64_t> sample_ids(shape.samples);
+    std::iota(sample_ids.begin(), sample_ids.end(), 0);
+    sample_ids_ = to_device(sample_ids);
+  }
 
-void print_list(const char* name, const std::vector<double>& values) {
-  std::printf("\"%s\": [", name);
-  for (std::size_t i = 0; i < values.size(); ++i)
-    std::printf("%s%.6g", i > 0 ? ", " : "", values[i]);
-  std::printf("], ");
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
-void train(const Shape& shape) {
-  const ExecSpace exec;
-  const int rows = shape.samples * shape.tokens;
-  Gpt2Stage<float> stage(shape.config, {0, shape.config.n_layer, true, true}, true);
-  StageCapacity capacity;
-  capacity.samples = shape.samples;
-  capacity.tokens = shape.tokens;
-  capacity.embedding_rows = std::min(rows, shape.config.vocabulary_size);
-  stage.reserve(capacity);
-  initialise_weights(shape.config, 1, stage.parameters());
-  OptimizerSettings settings;
-  Optimizer<float> optimizer(settings, stage.parameters());
-  std::vector<std::uint64_t> sample_ids(shape.samples);
-  std::iota(sample_ids.begin(), sample_ids.end(), 0);
-  const Vector<std::uint64_t> ids = to_device(sample_ids);
-
-  std::vector<double> wall, processor;
-  double loss = 0;
-  for (int step = 0; step < shape.steps; ++step) {
-    const Tokens tokens = make_tokens(rows, shape.config.vocabulary_size, step);
-    const double wall_start = wall_seconds(), processor_start = processor_seconds();
+  void step(std::uint64_t number, const Tokens& tokens) {
+    const int rows = shape_.rows();
     MicroBatch batch;
-    batch.step = step;
-    batch.samples = shape.samples;
-    batch.tokens = shape.tokens;
-    batch.sample_id_B = ids;
+    batch.step = number;
+    batch.samples = shape_.samples;
+    batch.tokens = shape_.tokens;
+    batch.sample_id_B = sample_ids_;
     batch.row_N = tokens.row_N;
     batch.target_N = tokens.target_N;
     batch.loss_scale = 1.0 / rows;
-    stage.forward(exec, batch, 0, true, false);
-    stage.backward(exec, batch, 0, false, {});
-    const auto table = stage.embedding_gradient(exec, tokens.first_of_U, tokens.row_of,
-                                                static_cast<int>(tokens.distinct_U.extent(0)));
-    add_rows<float>(exec, tokens.distinct_U, table,
-                    stage.parameters().gradient_matrix(stage.wte()));
-    const std::vector<double>& squares = optimizer.squared_norms(exec);
+    stage_.forward(exec_, batch, 0, true, false);
+    stage_.backward(exec_, batch, 0, false, {});
+    const auto table = stage_.embedding_gradient(exec_, tokens.first_of_U, tokens.row_of,
+                                                 static_cast<int>(tokens.distinct_U.extent(0)));
+    add_rows<float>(exec_, tokens.distinct_U, table,
+                    stage_.parameters().gradient_matrix(stage_.wte()));
+    const std::vector<double>& squares = optimizer_.squared_norms(exec_);
     const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
-    optimizer.update(exec, step, kLearningRate, std::min(1.0, kClipNorm / (norm + 1e-6)));
-    exec.fence();
-    wall.push_back(wall_seconds() - wall_start);
-    processor.push_back(processor_seconds() - processor_start);
-    const auto losses = stage.losses(0, rows);
+    optimizer_.update(exec_, number, kLearningRate, std::min(1.0, kClipNorm / (norm + 1e-6)));
+    exec_.fence();
+  }
+
+  /// Mean over the rows of the last step.
+  double loss() {
+    const int rows = shape_.rows();
+    const auto losses = stage_.losses(0, rows);
     const auto host = Kokkos::create_mirror_view(losses);
     Kokkos::deep_copy(host, losses);
-    loss = std::accumulate(host.data(), host.data() + rows, 0.0) / rows;
+    return std::accumulate(host.data(), host.data() + rows, 0.0) / rows;
   }
-  std::vector<double> rates;
-  for (const double seconds : wall) rates.push_back(rows / seconds);
-  std::printf("{");
-  print_list("wall_seconds", wall);
-  print_list("processor_seconds", processor);
-  print_list("tokens_per_second", rates);
-  std::printf("\"median_tokens_per_second\": %.6g, \"last_loss\": %.6g, \"peak_kilobytes\": %ld}\n",
-              median(rates), loss, peak_kilobytes());
+
+ private:
+  static Gpt2Stage<float>& reserved(Gpt2Stage<float>& stage, const Shape& shape) {
+    StageCapacity capacity;
+    capacity.samples = shape.samples;
+    capacity.tokens = shape.tokens;
+    capacity.embedding_rows = std::min(shape.rows(), shape.config.vocabulary_size);
+    stage.reserve(capacity);
+    return stage;
+  }
+
+  Shape shape_;
+  ExecSpace exec_;
+  Gpt2Stage<float> stage_;
+  Optimizer<float> optimizer_;
+  Vector<std::uint64_t> sample_ids_;
+};
+
+nlohmann::json as_json(const KernelTimes& times, int steps) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [key, time] : times.times())
+    list.push_back({{"region", key.region},
+                    {"kernel", key.kernel},
+                    {"seconds_a_step", time.seconds / steps},
+                    {"calls_a_step", static_cast<double>(time.calls) / steps}});
+  return list;
+}
+
+void train(const Shape& shape, bool profile) {
+  Training training(shape);
+  KernelTimes kernels;
+  nlohmann::json result = {{"wall_seconds", nlohmann::json::array()},
+                           {"processor_seconds", nlohmann::json::array()}};
+  for (int step = 0; step < shape.count; ++step) {
+    const Tokens tokens = make_tokens(shape.rows(), shape.config.vocabulary_size, step);
+    if (profile && step >= kWarmUp) kernels.start();
+    const double wall_start = wall_seconds(), processor_start = processor_seconds();
+    training.step(step, tokens);
+    kernels.stop();
+    result["wall_seconds"].push_back(wall_seconds() - wall_start);
+    result["processor_seconds"].push_back(processor_seconds() - processor_start);
+  }
+  if (profile) result["kernels"] = as_json(kernels, shape.count - kWarmUp);
+  result["last_loss"] = training.loss();
+  result["peak_bytes"] = peak_bytes();
+  result["execution_space"] = ExecSpace::name();
+  std::printf("%s\n", result.dump().c_str());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   restart_with_better_blas_kernels(argv);
-  if (argc != 9) {
-    std::fprintf(stderr,
-                 "usage: %s LAYERS HEADS CHANNELS VOCABULARY POSITIONS SAMPLES TOKENS STEPS\n",
-                 argv[0]);
+  const bool profile = argc > 1 && std::strcmp(argv[1], "--profile") == 0;
+  const Shape shape = parse_shape(argc, argv, profile ? 2 : 1, "STEPS");
+  if (profile && shape.count <= kWarmUp) {
+    std::fprintf(stderr, "%s: --profile wants more than %d steps, which warm up\n", argv[0],
+                 kWarmUp);
     return 2;
   }
-  int n[9];
-  for (int i = 1; i < 9; ++i) {
-    n[i] = std::atoi(argv[i]);
-    if (n[i] < 1) {
-      std::fprintf(stderr, "%s: not a positive number: %s\n", argv[0], argv[i]);
-      return 2;
-    }
-  }
-  Shape shape;
-  shape.config.n_layer = n[1];
-  shape.config.n_head = n[2];
-  shape.config.n_embd = n[3];
-  shape.config.n_inner = 4 * n[3];
-  shape.config.vocabulary_size = n[4];
-  shape.config.n_positions = n[5];
-  shape.config.embd_pdrop = shape.config.attn_pdrop = shape.config.resid_pdrop = 0;
-  shape.samples = n[6];
-  shape.tokens = n[7];
-  shape.steps = n[8];
   const Kokkos::ScopeGuard kokkos;
   use_single_threaded_blas();
-  train(shape);
+  train(shape, profile);
   return 0;
 }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What benchmarks that print JSON share: their arguments, clocks, medians.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "models/gpt2/gpt2_config.hpp"
+
+namespace deltapipe::benchmark {
+
+inline double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Of all threads of the process.
+inline double processor_seconds() {
+  rusage usage;
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+/// Highest resident memory of the process; 0: unknown.
+inline std::uint64_t peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (word == "VmHWM:") {
+      std::uint64_t kilobytes = 0;
+      status >> kilobytes;
+      return kilobytes * 1024;
+    }
+  return 0;
+}
+
+inline double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// A GPT-2 without dropout and the micro-batch that it trains on.
+struct Shape {
+  Gpt2Config config;
+  int samples = 0;  ///< B
+  int tokens = 0;   ///< T
+  int count = 0;    ///< the last argument: how often
+
+  int rows() const { return samples * tokens; }
+};
+
+/// Of `LAYERS HEADS CHANNELS VOCABULARY POSITIONS SAMPLES TOKENS <count>` from arguments[first] on.
+/// Ends the process with a message if they are not that.
+inline Shape parse_shape(int argc, char** argv, int first, const char* count) {
+  constexpr int kNumbers = 8;
+  std::array<int, kNumbers> n{};
+  bool good = argc == first + kNumbers;
+  for (int i = 0; good && i < kNumbers; ++i) {
+    n[static_cast<std::size_t>(i)] = std::atoi(argv[first + i]);
+    good = n[static_cast<std::size_t>(i)] > 0;
+  }
+  if (!good) {
+    std::fprintf(stderr,
+                 "usage: %s %sLAYERS HEADS CHANNELS VOCABULARY POSITIONS SAMPLES TOKENS %s\n"
+                 "with whole numbers from 1\n",
+                 argv[0], first > 1 ? "[--profile] " : "", count);
+    std::exit(2);
+  }
+  Shape shape;
+  shape.config.n_layer = n[0];
+  shape.config.n_head = n[1];
+  shape.config.n_embd = n[2];
+  shape.config.n_inner = 4 * n[2];
+  shape.config.vocabulary_size = n[3];
+  shape.config.n_positions = n[4];
+  shape.config.embd_pdrop = shape.config.attn_pdrop = shape.config.resid_pdrop = 0;
+  shape.samples = n[5];
+  shape.tokens = n[6];
+  shape.count = n[7];
+  return shape;
+}
+
+}  // namespace deltapipe::benchmark

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a machine can do at most of what training a GPT-2 needs, as JSON: the linear layers' matrix
+// products at the model's shapes, alone and through the BLAS that deltapipe uses, and the memory's
+// bandwidth. Part of scripts/benchmark.py.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "benchmark_support.hpp"
+#include "core/kernels/blas.hpp"
+#include "core/kernels/gemm.hpp"
+
+using namespace deltapipe;
+using namespace deltapipe::benchmark;
+
+namespace {
+
+constexpr std::size_t kTriadFloats = std::size_t{1} << 25;  // 128 MiB an array: no cache holds it
+
+struct Product {
+  const char* name;
+  Transpose op_a, op_b;
+  int m, n, k;
+  int calls;  ///< a step
+};
+
+/// Products of a linear layer y_NO = x_NI W_IO: forward, gradient of x, gradient of W.
+void add_layer(std::vector<Product>& products, const char* name, int rows, int in, int out,
+               int calls) {
+  products.push_back({name, Transpose::no, Transpose::no, rows, out, in, calls});
+  products.push_back({name, Transpose::no, Transpose::yes, rows, in, out, calls});
+  products.push_back({name, Transpose::yes, Transpose::no, in, out, rows, calls});
+}
+
+std::vector<Product> products_of(const Shape& shape) {
+  const int rows = shape.rows(), C = shape.config.n_embd, F = shape.config.n_inner;
+  const int V = shape.config.vocabulary_size, layers = shape.config.n_layer;
+  std::vector<Product> products;
+  add_layer(products, "attn.c_attn", rows, C, 3 * C, layers);
+  add_layer(products, "attn.c_proj", rows, C, C, layers);
+  add_layer(products, "mlp.c_fc", rows, C, F, layers);
+  add_layer(products, "mlp.c_proj", rows, F, C, layers);
+  // W is stored transposed: logits_NV = x_NC W_VC^T.
+  products.push_back({"lm_head", Transpose::no, Transpose::yes, rows, V, C, 1});
+  products.push_back({"lm_head", Transpose::no, Transpose::no, rows, C, V, 1});
+  products.push_back({"lm_head", Transpose::yes, Transpose::no, V, C, rows, 1});
+  return products;
+}
+
+template <class Work>
+double median_seconds(int times, const ExecSpace& exec, const Work& work) {
+  work();
+  exec.fence();
+  std::vector<double> seconds;
+  for (int i = 0; i < times; ++i) {
+    const double start = wall_seconds();
+    work();
+    exec.fence();
+    seconds.push_back(wall_seconds() - start);
+  }
+  return median(seconds);
+}
+
+Matrix<float> filled(const ExecSpace& exec, int rows, int columns) {
+  const Matrix<float> matrix(uninitialized("deltapipe::Benchmark::operand"), rows, columns);
+  Kokkos::deep_copy(exec, matrix, 0.5f);
+  return matrix;
+}
+
+double product_seconds(const ExecSpace& exec, const Product& p, int times) {
+  const bool ta = p.op_a == Transpose::yes, tb = p.op_b == Transpose::yes;
+  const Matrix<float> a = filled(exec, ta ? p.k : p.m, ta ? p.m : p.k);
+  const Matrix<float> b = filled(exec, tb ? p.n : p.k, tb ? p.k : p.n);
+  const Matrix<float> c = filled(exec, p.m, p.n);
+  return median_seconds(times, exec, [&] { gemm(exec, p.op_a, p.op_b, 1.0f, a, b, 0.0f, c); });
+}
+
+struct Triad {
+  Vector<float> a, b, c;
+  std::int64_t tile;
+
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t t) const {
+    float* const to = a.data();
+    const float* const x = b.data();
+    const float* const y = c.data();
+#if !defined(__CUDA_ARCH__) && !defined(__HIP_DEVICE_COMPILE__)
+#pragma GCC ivdep
+#endif
+    for (std::int64_t i = t * tile; i < (t + 1) * tile; ++i) to[i] = x[i] + 3.0f * y[i];
+  }
+};
+
+/// Bytes read and written, without what a write reads first.
+double triad_bytes_per_second(const ExecSpace& exec, std::size_t floats, int times) {
+  const auto array = [&] {
+    const Vector<float> x(uninitialized("deltapipe::Benchmark::triad"), floats);
+    Kokkos::deep_copy(exec, x, 1.0f);
+    return x;
+  };
+  const std::int64_t tile = kHostExecution ? 4096 : 1;
+  const Triad triad{array(), array(), array(), tile};
+  const double seconds = median_seconds(times, exec, [&] {
+    Kokkos::parallel_for("deltapipe::Benchmark::triad",
+                         Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(
+                             exec, 0, static_cast<std::int64_t>(floats) / tile),
+                         triad);
+  });
+  return 12.0 * static_cast<double>(floats) / seconds;
+}
+
+void measure(const Shape& shape) {
+  const ExecSpace exec;
+  nlohmann::json result;
+  double all_seconds = 0, all_flop = 0;
+  for (const Product& p : products_of(shape)) {
+    const double seconds = product_seconds(exec, p, shape.count);
+    const double flop = 2.0 * p.m * p.n * p.k;
+    result["products"].push_back({{"layer", p.name},
+                                  {"m", p.m},
+                                  {"n", p.n},
+                                  {"k", p.k},
+                                  {"calls", p.calls},
+                                  {"seconds", seconds},
+                                  {"flop_per_second", flop / seconds}});
+    all_seconds += p.calls * seconds;
+    all_flop += p.calls * flop;
+  }
+  result["product_seconds_a_step"] = all_seconds;
+  result["product_flop_a_step"] = all_flop;
+  result["product_flop_per_second"] = all_flop / all_seconds;
+  const bool tiny = shape.config.n_embd < 128;
+  result["triad_bytes_per_second"] =
+      triad_bytes_per_second(exec, tiny ? kTriadFloats / 64 : kTriadFloats, shape.count);
+  result["blas"] = blas_configuration();
+  result["execution_space"] = ExecSpace::name();
+  std::printf("%s\n", result.dump().c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  restart_with_better_blas_kernels(argv);
+  const Shape shape = parse_shape(argc, argv, 1, "TIMES");
+  const Kokkos::ScopeGuard kokkos;
+  use_single_threaded_blas();
+  measure(shape);
+  return 0;
+}
