@@ -261,13 +261,26 @@ const char* note_on_bytes(const CodecSettings& codec) {
   return depends ? ", at most" : "";
 }
 
+/// ", none at boundaries 0 ... 2", which lie before the first stage that trains.
+std::string note_on_boundaries(int without_gradients) {
+  if (without_gradients == 0) return "";
+  if (without_gradients == 1) return ", none at boundary 0";
+  return ", none at boundaries 0 ... " + std::to_string(without_gradients - 1);
+}
+
 void print_wire(const Settings& settings, const ModelLayout& model) {
   const TrainingSettings& t = settings.training;
+  const int boundaries = settings.pipeline.stages - 1;
   const CodecShape shape{t.micro_batch_size, model.tokens, model.model->shape().channels};
   std::printf(
       "#\n# direction  payload of a micro-batch: first visit  later    wire per step and "
       "boundary\n");
   for (const bool backward : {false, true}) {
+    const int without = backward ? std::min(model.first_trained_stage, boundaries) : 0;
+    if (without == boundaries) {
+      std::printf("# backward   %36s  %8s  %21s\n", "none", "none", "none");
+      continue;
+    }
     const CodecSettings& codec_settings = backward ? settings.backward : settings.forward;
     const std::unique_ptr<Codec> codec = make_codec(codec_settings, shape, settings.cache.storage);
     codec->share(make_forward_masks(settings.forward, settings.backward, shape, 1));
@@ -288,9 +301,9 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
     const double step = settings.pipeline.replicas *
                         (t.micro_batches * (later + static_cast<double>(sizeof(MessageHeader))) +
                          (with_map - later) / codec_settings.prediction_interval);
-    std::printf("# %-9s  %36sB  %7sB  %20sB%s\n", backward ? "backward" : "forward",
+    std::printf("# %-9s  %36sB  %7sB  %20sB%s%s\n", backward ? "backward" : "forward",
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
-                note_on_bytes(codec_settings));
+                note_on_bytes(codec_settings), note_on_boundaries(without).c_str());
   }
 }
 
@@ -307,7 +320,7 @@ void print_targets(const Settings& settings, const ModelLayout& model) {
       bits.push_back(step_target(options, 0, i, backward).bits);
     const std::vector<double> speeds = link_speeds(options, backward);
     for (std::size_t i = 0; i < bits.size(); ++i) {
-      if (bits[i] == 0) continue;
+      if (bits[i] == 0 || (backward && static_cast<int>(i) < model.first_trained_stage)) continue;
       const double bytes = bits[i] * values / 8;
       std::printf("# target %s, boundary %zu: %.3g bits per value, %sB per step", direction, i,
                   bits[i], with_prefix(bytes).c_str());
@@ -315,7 +328,7 @@ void print_targets(const Settings& settings, const ModelLayout& model) {
       std::printf("\n");
     }
     const double error = step_target(options, 0, 0, backward).error;
-    if (error > 0)
+    if (error > 0 && !(backward && model.first_trained_stage + 1 >= settings.pipeline.stages))
       std::printf("# target %s: a relative RMS error of %g at each boundary\n", direction, error);
   }
 }

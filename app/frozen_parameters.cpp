@@ -54,6 +54,17 @@ std::string list_of(const std::vector<ParameterInfo>& parameters) {
   return text;
 }
 
+/// A name of the saved files of models whose embeddings are not tied.
+void refuse_tied(const std::string& pattern, const Model& model) {
+  for (const auto& [name, parameter] : model.tied_names())
+    if (matches_parameter(pattern, name))
+      throw UserError({.what = std::string(kKey) + " names " + name + ", which is " + parameter +
+                               " in this model: its embeddings are tied",
+                       .value = quoted(pattern),
+                       .remedy = "name " + quoted(parameter) + " to freeze both",
+                       .keys = {kKey}});
+}
+
 [[noreturn]] void refuse_unknown(const std::string& pattern, const Model& model) {
   const std::vector<ParameterInfo> parameters =
       model.parameters({0, model.shape().blocks, true, true});
@@ -73,7 +84,10 @@ void freeze_parameters(const std::vector<std::string>& patterns, Model& model) {
   std::set<std::string> frozen;
   for (const std::string& pattern : patterns) {
     const std::vector<std::string> names = matching_parameters(model, pattern);
-    if (names.empty()) refuse_unknown(pattern, model);
+    if (names.empty()) {
+      refuse_tied(pattern, model);
+      refuse_unknown(pattern, model);
+    }
     frozen.insert(names.begin(), names.end());
   }
   const std::size_t all = model.parameters({0, model.shape().blocks, true, true}).size();

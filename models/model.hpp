@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -87,6 +88,8 @@ class Model {
   virtual void save_configuration(const std::string& directory) const = 0;
   /// The name under which transformers knows a parameter.
   virtual std::string saved_name(const std::string& parameter) const = 0;
+  /// Tensors that are no parameters of their own here, with the parameter that each of them is.
+  virtual std::map<std::string, std::string> tied_names() const { return {}; }
 
  private:
   std::set<std::string> frozen_;

@@ -97,6 +97,11 @@ std::string Gpt2Model::saved_name(const std::string& parameter) const {
   return deltapipe::saved_name(parameter);
 }
 
+std::map<std::string, std::string> Gpt2Model::tied_names() const {
+  if (!config_.tie_word_embeddings) return {};
+  return {{"lm_head.weight", "wte.weight"}};
+}
+
 std::unique_ptr<Model> load_gpt2(const ConfigFile& file, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings) {
   Gpt2Config config = Gpt2Config::read(file);

@@ -2,6 +2,7 @@
 // GPT-2 as a model of the table model_types().
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ class Gpt2Model final : public Model {
                      const std::vector<int>& partition) const override;
   void save_configuration(const std::string& directory) const override;
   std::string saved_name(const std::string& parameter) const override;
+  std::map<std::string, std::string> tied_names() const override;
 
   const Gpt2Config& config() const { return config_; }
 

@@ -147,6 +147,24 @@ class Frozen(support.TestCase):
             self.assertIn("activation cache at each boundary end", out)
             self.assertEqual("errors of gradients at each sender" in out, says)
 
+    def test_check_shows_no_bytes_where_no_gradients_cross(self):
+        def backward(frozen, *overrides):
+            out = self.check(frozen, "pipeline.stages=4", *overrides)
+            line, = (line for line in out.splitlines() if line.startswith("# backward  "))
+            return line
+
+        everything = backward([])
+        self.assertNotIn("none", everything)
+        self.assertEqual(backward(["w*", "h.0"]), everything + ", none at boundary 0")
+        self.assertEqual(backward(["w*", "h.0", "h.1"]),
+                         everything + ", none at boundaries 0 ... 1")
+        nothing = backward(["w*", "h"])
+        self.assertEqual(nothing.split(), "# backward none none none".split())
+        targets = {"boundary.backward": {"codec": "auto", "target_bits": 3}}
+        out = self.succeed(["check", self.deck_file(self.deck(["w*", "h.0"], **targets)),
+                            "pipeline.stages=4"]).out
+        self.assertEqual(re.findall("target backward, boundary ([0-9])", out), ["1", "2"])
+
     def test_schedule_without_backward_passes(self):
         out = self.succeed(["check", self.deck_file(self.deck(["w*", "h.0"])), "--schedule",
                             "pipeline.stages=4"]).out
@@ -172,7 +190,9 @@ class Frozen(support.TestCase):
         self.refuse(["wte", "h.4.*"], 'got "h.4.*"', 'did you mean "h.0"?', "4 blocks",
                     "h.*.attn.c_attn.weight", "wte.weight")
         self.refuse(["wpe.weigth"], 'did you mean "wpe.weight"?')
-        self.refuse(["lm_head"], 'got "lm_head"')
+        for pattern in ("lm_head", "lm_head.weight", "lm_*"):
+            self.refuse([pattern], f'got "{pattern}"', "lm_head.weight, which is wte.weight",
+                        'name "wte.weight"')
         self.refuse([""], 'got ""')
 
     def test_nothing_left_to_train(self):

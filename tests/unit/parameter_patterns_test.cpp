@@ -55,6 +55,7 @@ TEST_CASE("Parameters are known by their own names and by those of the saved fil
   CHECK(matching_parameters(*model, "transformer").size() == 136);
   CHECK(matching_parameters(*model, "h.11").empty());
   CHECK(matching_parameters(*model, "lm_head").empty());  // tied: it is wte
+  CHECK(model->tied_names() == std::map<std::string, std::string>{{"lm_head.weight", wte[0]}});
 }
 
 TEST_CASE("Backward passes end at the first stage with anything to train", "[patterns]") {
