@@ -30,7 +30,6 @@ if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned 
 fi
 
 cmake -S tests/fuzz -B "$build" -G Ninja -DCMAKE_C_COMPILER="$clang" -DCMAKE_CXX_COMPILER="$clangxx" >"$build/configure.log"
-cmake --build "$build"
 
 targets=("$@")
 if ((${#targets[@]} == 0)); then
@@ -38,6 +37,7 @@ if ((${#targets[@]} == 0)); then
     targets+=("$(basename "$source" _fuzz.cpp)")
   done
 fi
+cmake --build "$build" --target "${targets[@]/%/_fuzz}"
 
 # run_target TARGET: silent unless something is found
 run_target() {
@@ -49,7 +49,7 @@ run_target() {
   [[ $target != hdf5 ]] || options+=(-detect_leaks=0)
   [[ ! -e tests/fuzz/$target.dict ]] || options+=(-dict="tests/fuzz/$target.dict")
   if "$build/${target}_fuzz" "${options[@]}" "$corpus" "tests/fuzz/seeds/$target" >"$log" 2>&1; then
-    echo "$target: nothing found in $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs"
+    echo "$target: nothing found in $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs$(sed -n 's/^inputs: / of /p' "$log")"
   else
     tail -n 60 "$log"
     echo "$target: FAILED, see ${found}*"

@@ -120,12 +120,18 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   return 0;
 }
 
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                               std::size_t max_size, unsigned seed) {
+  return fuzz::mutate_with_choice(data, size, max_size, seed);
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 4) return 0;
   static std::unique_ptr<Ends> all[kSettings];
   const int i = data[0] % kSettings;
   if (!all[i]) all[i] = std::make_unique<Ends>(i);
   Ends& ends = *all[i];
+  fuzz::count(predicts(i) ? "predicted delta" : i % 2 == 0 ? "quantize" : "delta");
   const Crossing crossing = crossing_of(ends.shape, data[1]);
   const bool is_payload = data[2] % 2 == 0;
   std::vector<std::uint8_t> bytes;

@@ -18,6 +18,7 @@ namespace {
 
 constexpr float kUntouched = 77;
 constexpr unsigned kKinds = 7;
+constexpr unsigned kFeedback = 5;  ///< of them
 constexpr unsigned kChoices = kKinds * 8;
 
 CodecSettings settings_of(unsigned choice) {
@@ -33,15 +34,18 @@ CodecSettings settings_of(unsigned choice) {
       settings.kind = CodecKind::none;
       break;
     case 1:
-      settings.kind = detail % 2 == 0 ? CodecKind::fp16 : CodecKind::bf16;
+      settings.kind = CodecKind::fp16;
       break;
     case 2:
-      settings.kind = CodecKind::row_sparse;
+      settings.kind = CodecKind::bf16;
       break;
     case 3:
-      settings.kind = CodecKind::quantize;
+      settings.kind = CodecKind::row_sparse;
       break;
     case 4:
+      settings.kind = CodecKind::quantize;
+      break;
+    case kFeedback:
       settings.kind = CodecKind::quantize;
       settings.error_feedback = true;
       settings.feedback_kind = detail % 2 == 0 ? FeedbackKind::ef21 : FeedbackKind::ef;
@@ -56,7 +60,10 @@ CodecSettings settings_of(unsigned choice) {
 /// A receiver and what a sender writes for it.
 struct End {
   explicit End(unsigned choice)
-      : codec(make_codec(settings_of(choice), shape, storage_of(choice))),
+      : name(choice % kKinds == kFeedback
+                 ? "feedback"
+                 : kCodecKindNames[static_cast<std::size_t>(settings_of(choice).kind)]),
+        codec(make_codec(settings_of(choice), shape, storage_of(choice))),
         record_bytes(codec->record().bytes(BoundarySide::sender)),
         pool("deltapipe::Fuzz::pool", 3 * record_bytes),
         x("deltapipe::Fuzz::x", shape.max_samples * shape.tokens, shape.channels),
@@ -90,6 +97,7 @@ struct End {
   }
 
   CodecShape shape{3, 5, 23};
+  const char* name;
   std::unique_ptr<Codec> codec;
   std::size_t record_bytes;
   DeviceBytes pool;
@@ -119,9 +127,15 @@ Crossing crossing_of(const CodecShape& shape, unsigned samples) {
 
 }  // namespace
 
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                               std::size_t max_size, unsigned seed) {
+  return fuzz::mutate_with_choice(data, size, max_size, seed);
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 3) return 0;
   End& end = end_of(data[0] % kChoices);
+  fuzz::count(end.name);
   const unsigned samples = data[1] % 64;
   const Crossing crossing = crossing_of(end.shape, samples);
   std::vector<std::uint8_t> bytes(data + 3, data + size);

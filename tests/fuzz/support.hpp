@@ -4,15 +4,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 
 namespace deltapipe::fuzz {
 
@@ -68,6 +72,29 @@ inline std::vector<std::string> parts_of(std::string_view text) {
 /// Stops the fuzzer where something that has to hold does not.
 inline void expect(bool condition) {
   if (!condition) std::abort();
+}
+
+/// Counts inputs by what they are for; the counts are printed when the fuzzer ends.
+inline void count(const char* what) {
+  static struct Counts {
+    ~Counts() {
+      std::string line;
+      for (const auto& [name, inputs] : of)
+        line += (line.empty() ? "" : ", ") + name + " " + std::to_string(inputs);
+      std::fprintf(stderr, "inputs: %s\n", line.c_str());
+    }
+    std::map<std::string, std::uint64_t> of;
+  } counts;
+  ++counts.of[what];
+}
+
+/// For LLVMFuzzerCustomMutator: three of four inputs get another first byte, so that whatever it
+/// chooses has its share of the inputs, however much there is to find elsewhere.
+inline std::size_t mutate_with_choice(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                      unsigned seed) {
+  size = LLVMFuzzerMutate(data, size, max_size);
+  if (size > 0 && seed % 4 != 0) data[0] = static_cast<std::uint8_t>(seed >> 8);
+  return size;
 }
 
 /// A reader takes its input or throws a UserError of one short printable line; true if it took it.

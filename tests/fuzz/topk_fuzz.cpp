@@ -22,7 +22,8 @@ constexpr unsigned kChoices = 72;
 /// A receiver, and a payload that it takes.
 struct End {
   explicit End(unsigned choice)
-      : shape(shape_of(choice)),
+      : name(name_of(settings_of(choice))),
+        shape(shape_of(choice)),
         codec(make_codec(settings_of(choice), shape, MemoryStorage::fp32)),
         pool("deltapipe::Fuzz::pool", 3 * codec->record().bytes(BoundarySide::sender)),
         x("deltapipe::Fuzz::x", shape.max_samples * shape.tokens, shape.channels),
@@ -64,6 +65,12 @@ struct End {
   }
   bool remembers() const { return codec->record().shared_bytes > 0; }
 
+  static const char* name_of(const CodecSettings& settings) {
+    if (settings.error_feedback) return "topk ef21";
+    return settings.kind == CodecKind::topk ? "topk" : "topk_delta";
+  }
+
+  const char* name;
   CodecShape shape;
   std::unique_ptr<Codec> codec;
   DeviceBytes pool;
@@ -84,9 +91,15 @@ End& end_of(unsigned choice) {
 
 }  // namespace
 
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                               std::size_t max_size, unsigned seed) {
+  return fuzz::mutate_with_choice(data, size, max_size, seed);
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   End& end = end_of(data[0] % kChoices);
+  fuzz::count(end.name);
   std::vector<std::uint8_t> bytes(data + 2, data + size);
   if (data[1] % 4 != 0) {
     bytes = end.right;
