@@ -169,9 +169,17 @@ class WarmupCodec final : public Codec {
 };
 
 /// EF21 is a change codec whose memories begin as zeros.
-CodecSettings with_first_visit(CodecSettings settings, FirstVisit first_visit) {
-  settings.first_visit = first_visit;
+CodecSettings from_zeros(CodecSettings settings) {
+  settings.first_visit = FirstVisit::zero;
   return settings;
+}
+
+/// fp32, with the memories that the codec itself has and none of its work space.
+CodecSettings warmup_of(const CodecSettings& settings) {
+  CodecSettings warmup;
+  warmup.kind = has_shared_memory(settings) ? CodecKind::delta : CodecKind::none;
+  warmup.first_visit = FirstVisit::fp32;
+  return warmup;
 }
 
 std::unique_ptr<Codec> make(const CodecSettings& settings, const CodecShape& shape,
@@ -190,15 +198,11 @@ std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShap
   // What is kept of gradients is too small for fp16.
   if (feedback && storage == MemoryStorage::fp16) storage = MemoryStorage::bf16;
   const bool from_zero = feedback && settings.feedback_kind == FeedbackKind::ef21;
-  auto main =
-      make(from_zero ? with_first_visit(settings, FirstVisit::zero) : settings, shape, storage);
+  auto main = make(from_zero ? from_zeros(settings) : settings, shape, storage);
   const bool is_exact = settings.kind == CodecKind::none || settings.kind == CodecKind::row_sparse;
   if (settings.warmup_epochs == 0 || is_exact) return main;
-  CodecSettings warmup = with_first_visit(settings, FirstVisit::fp32);
-  warmup.prediction = Prediction::none;
-  warmup.positions = ChosenPositions::largest;
-  if (!has_shared_memory(settings)) warmup.kind = CodecKind::none;
-  return std::make_unique<WarmupCodec>(settings, make(warmup, shape, storage), std::move(main));
+  return std::make_unique<WarmupCodec>(settings, make(warmup_of(settings), shape, storage),
+                                       std::move(main));
 }
 
 }  // namespace deltapipe

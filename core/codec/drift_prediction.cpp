@@ -83,6 +83,10 @@ struct AddChanges {
   }
 };
 
+/// Largest ratio of a row's squared change to its square in the fit: more is no drift, and products
+/// of the largest numbers would leave fp32.
+constexpr double kLargestChange2 = 1e6;
+
 /// p_NC: predicted changes; null: there are none.
 struct SumUpRows {
   int channels;
@@ -112,7 +116,8 @@ struct SumUpRows {
         return static_cast<double>(m[c]) * static_cast<double>(m[c]);
       });
       const double mean = m2 / channels;
-      sums.weight = mean > 1e-30 && mean < 1e30 ? static_cast<float>(1 / std::sqrt(mean)) : 0;
+      const bool fits = mean > 1e-30 && mean < 1e30 && sums.change2 < kLargestChange2 * m2;
+      sums.weight = fits ? static_cast<float>(1 / std::sqrt(mean)) : 0;
       if (p != nullptr) {
         sums.product = row_sum<double>(
             team, channels, [=](int c) { return change(c) * static_cast<double>(p[c]); });

@@ -24,7 +24,8 @@ struct DriftRow {
   double change2;     ///< sum (x - m)^2
   double product;     ///< sum (x - m) d
   double predicted2;  ///< sum d^2
-  float weight;  ///< in the fit: 1 / (root mean square of m), since the next block normalises rows
+  float weight;       ///< in the fit: 1 / (root mean square of m), since the next block normalises
+                      ///< rows; 0: it is left out
 };
 
 /// One end's. A sender calls choose, append and learn for a crossing, a receiver read and predict;

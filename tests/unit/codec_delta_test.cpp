@@ -235,6 +235,32 @@ TEST_CASE("a warm-up hands on fp32 and leaves it in the memories") {
   for (int i = 0; i < 128; ++i) REQUIRE(std::abs(seen[i] - a[i]) <= 1.005 * stored / 6);
 }
 
+TEST_CASE("a warm-up takes no work space of its codec's") {
+  const CodecShape shape{2, 9, 80};
+  const auto bytes = [&](const CodecSettings& settings) {
+    return make_codec(settings, shape, MemoryStorage::fp16)->memory_bytes();
+  };
+  CodecSettings coded;
+  coded.kind = CodecKind::delta;
+  coded.scale_rule = ScaleRule::rms;
+  coded.entropy_coding = true;
+  coded.prediction = Prediction::linear;
+  CodecSettings channel;
+  channel.kind = CodecKind::delta;
+  channel.scale = ScaleKind::channel;
+  CodecSettings sparse;
+  sparse.kind = CodecKind::topk_delta;
+  CodecSettings ef21;
+  ef21.kind = CodecKind::topk;
+  ef21.error_feedback = true;
+  ef21.feedback_kind = FeedbackKind::ef21;
+  for (const CodecSettings& settings : {coded, channel, sparse, ef21}) {
+    CodecSettings with = settings;
+    with.warmup_epochs = 1;
+    CHECK(bytes(with) == bytes(settings) + bytes(CodecSettings{}));
+  }
+}
+
 TEST_CASE("refine takes at least four bits for two visits, but no second one after a warm-up") {
   const auto bytes = [](const Codec& codec, double epoch, std::uint32_t visits) {
     Crossing visit;

@@ -424,6 +424,21 @@ TEST_CASE("predictions stay finite whatever is sent", "[prediction]") {
     }
 }
 
+// Products of such changes are no numbers in fp32, and sums that had one would never lose it.
+TEST_CASE("one change of the largest numbers ends no prediction", "[prediction]") {
+  const float largest = GENERATE(1e18f, 3e38f, -3e38f);
+  Drift drift(true);
+  PredictedLink link(predicting(Prediction::linear, 8));
+  link.pass(drift);
+  std::vector<float> rows = drift.rows({0, 1});
+  rows[3 * kChannels + 7] = largest;
+  link.cross({0, 1}, {kTokens, kTokens}, rows);
+  link.words.clear();
+  for (int epoch = 0; epoch < 8; ++epoch) link.pass(drift);
+  CHECK(std::count(link.words.begin(), link.words.end(), 2u) > 0);
+  CHECK(link.words.back() != 0);
+}
+
 TEST_CASE("what tests of both ends send has maps and predictions in it", "[prediction]") {
   for (const EndsCase& test : predicted_ends_cases()) {
     INFO(describe(test.settings) << ", storage " << static_cast<int>(test.storage));
