@@ -114,8 +114,8 @@ class SectionKeys {
       : keys_(keys), section_(std::move(section)) {}
 
   template <class Target>
-  void operator()(const char* name, Target target, const char* meaning) {
-    keys_.push_back({section_, name, std::move(target), meaning});
+  void operator()(const char* name, Target target, std::string meaning) {
+    keys_.push_back({section_, name, std::move(target), std::move(meaning)});
   }
 
  private:
@@ -288,19 +288,24 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
                         {"aqsgd", static_cast<std::size_t>(CodecKind::delta)},
                         {"aqsgd_topk", static_cast<std::size_t>(CodecKind::topk_delta)}};
   SectionKeys add(keys, section);
+  const CodecSettings best =
+      recommended_settings(memory ? Direction::forward : Direction::backward);
+  const std::string steps = "scale_rule = \"rms\", rms_step = " + format_number(best.rms_step) +
+                            ", tile = " + std::to_string(best.tile) + ", entropy_coding";
   add("codec", std::move(codecs),
       memory
           ? "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; delta: the change since the sample's last visit in "
             "bits (AQ-SGD); topk: a sample's largest values with their positions; topk_delta: "
-            "delta with changes sent as topk sends values; auto: delta with scale_rule = \"rms\", "
-            "rms_step = 1.1, entropy_coding and first_visit = \"refine\", whatever of it the deck "
-            "does not set"
+            "delta with changes sent as topk sends values; auto: delta with " +
+                steps + ", first_visit = \"steps\", first_visit_step = " +
+                format_number(best.first_visit_step) +
+                " and prediction = \"linear\", whatever of it the deck does not set"
           : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; topk: a sample's largest values with their "
             "positions; delta and topk_delta are not for gradients, which AQ-SGD sends without "
-            "memory; auto: quantize with scale_rule = \"rms\", rms_step = 0.5, entropy_coding and "
-            "error_feedback = \"ef\", whatever of it the deck does not set");
+            "memory; auto: quantize with " +
+                steps + " and error_feedback = \"ef\", whatever of it the deck does not set");
   add("topk", Real{&c.topk, 0, 1, true},
       "part of a sample's values that topk and topk_delta send, those of largest magnitude");
   add("values",
