@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Speed of boundary codecs against the memory bandwidth of the same run.
 //
-//   codec_benchmark [T C samples]
+//   codec_benchmark [T C samples] [--results FILE --machine NAME]
 //
-// Samples visit one at a time and are more than the caches hold. The bytes that a visit must touch
-// are the activations (fp32), the memory read and written, and the payload. The last two figures
-// count the activations alone.
+// Samples visit one at a time, T x C values each. The bytes that a visit must touch are the
+// activations (fp32), the memory read and written, and the payload; they are what GB/s and shares
+// of the triad count. Scales are one for each tile of 64 channels, rounding is to nearest, memories
+// are fp16, unless a line says otherwise. FILE, docs/results/codec_speed.toml, gets the figures as
+// data; NAME is one of docs/results/machines.toml.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "core/base/version.hpp"
 #include "core/codec/codec.hpp"
+#include "core/codec/recommended.hpp"
 #include "core/kernels/blas.hpp"
 
 using namespace deltapipe;
@@ -51,6 +55,7 @@ struct Add {
 
 struct Fill {
   Activations x_NC;
+  bool zero_rows;  ///< every other one
   KOKKOS_INLINE_FUNCTION void operator()(int row) const {
     std::uint32_t state = row * 2654435761u + 12345u;
     for (std::size_t c = 0; c < x_NC.extent(1); ++c) {
@@ -59,7 +64,7 @@ struct Fill {
         state = state * 1664525u + 1013904223u;
         sum += static_cast<float>(state >> 8) * (1.0f / 16777216.0f) - 0.5f;
       }
-      x_NC(row, c) = sum;
+      x_NC(row, c) = zero_rows && row % 2 == 1 ? 0.0f : sum;
     }
   }
 };
@@ -81,142 +86,194 @@ double triad_bytes_per_second(std::size_t floats) {
   return 12.0 * static_cast<double>(floats) / seconds;
 }
 
-struct Case {
-  const char* name;
-  CodecSettings settings;
-  MemoryStorage storage;
+struct Options {
+  int tokens = 1024, channels = 768, samples = 32;
+  std::string results, machine;
 };
+
+/// Nothing where they cannot be understood.
+std::optional<Options> parse(int argc, char** argv) {
+  Options options;
+  std::vector<int> extents;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--results" || argument == "--machine") {
+      if (++i == argc) return {};
+      (argument == "--results" ? options.results : options.machine) = argv[i];
+    } else {
+      extents.push_back(std::atoi(argv[i]));
+      if (extents.back() < 1) return {};
+    }
+  }
+  if (options.results.empty() != options.machine.empty()) return {};
+  if (extents.empty()) return options;
+  if (extents.size() != 3) return {};
+  options.tokens = extents[0];
+  options.channels = extents[1];
+  options.samples = extents[2];
+  return options;
+}
+
+struct Case {
+  std::string name;
+  CodecSettings settings;
+  MemoryStorage storage = MemoryStorage::fp16;
+  bool zero_rows = false;  ///< every other one
+};
+
+CodecSettings codes(CodecKind kind, int bits) {
+  CodecSettings settings;
+  settings.kind = kind;
+  settings.bits = bits;
+  return settings;
+}
+
+CodecSettings with_scale(CodecSettings settings, ScaleKind scale) {
+  settings.scale = scale;
+  return settings;
+}
+
+CodecSettings coded(CodecSettings settings) {
+  settings.entropy_coding = true;
+  return settings;
+}
+
+/// Entropy coded codes in steps of the RMS.
+CodecSettings rms(CodecKind kind, double step) {
+  CodecSettings settings = coded(codes(kind, 4));
+  settings.scale_rule = ScaleRule::rms;
+  settings.rms_step = step;
+  return settings;
+}
+
+CodecSettings with_feedback(CodecSettings settings, FeedbackKind kind) {
+  settings.error_feedback = true;
+  settings.feedback_kind = kind;
+  return settings;
+}
+
+CodecSettings topk(double part, ChosenValues values) {
+  CodecSettings settings = codes(CodecKind::topk, 4);
+  settings.topk = part;
+  settings.values = values;
+  return settings;
+}
+
+/// A map in each step, which is one visit of all samples.
+CodecSettings predicted(CodecSettings settings) {
+  settings.prediction = Prediction::linear;
+  settings.prediction_interval = 1;
+  return settings;
+}
+
+std::vector<Case> plain_cases() {
+  std::vector<Case> all;
+  for (const CodecKind kind : {CodecKind::none, CodecKind::fp16, CodecKind::bf16})
+    all.push_back({kCodecKindNames[static_cast<std::size_t>(kind)], codes(kind, 4)});
+  all.push_back({"row_sparse, half of the rows zero", codes(CodecKind::row_sparse, 4),
+                 MemoryStorage::fp16, true});
+  return all;
+}
+
+/// Packed codes without memories.
+std::vector<Case> quantize_cases() {
+  std::vector<Case> all;
+  for (const int bits : {2, 3, 4, 6, 8})
+    all.push_back(
+        {"quantize, " + std::to_string(bits) + " bits", codes(CodecKind::quantize, bits)});
+  const CodecSettings four = codes(CodecKind::quantize, 4);
+  all.push_back({"quantize, 4 bits, scale per token", with_scale(four, ScaleKind::token)});
+  all.push_back({"quantize, 4 bits, scale per channel", with_scale(four, ScaleKind::channel)});
+  CodecSettings stochastic = four;
+  stochastic.rounding = Rounding::stochastic;
+  all.push_back({"quantize, 4 bits, stochastic", stochastic});
+  CodecSettings mse = four;
+  mse.scale_rule = ScaleRule::mse;
+  all.push_back({"quantize, 4 bits, mse", mse});
+  for (const MemoryStorage storage : {MemoryStorage::fp32, MemoryStorage::bf16}) {
+    const std::string name = kMemoryStorageNames[static_cast<std::size_t>(storage)];
+    all.push_back(
+        {"quantize, 4 bits, ef, " + name, with_feedback(four, FeedbackKind::ef), storage});
+    all.push_back(
+        {"quantize, 4 bits, ef21, " + name, with_feedback(four, FeedbackKind::ef21), storage});
+  }
+  return all;
+}
+
+std::vector<Case> delta_cases() {
+  std::vector<Case> all;
+  for (const int bits : {2, 3, 4})
+    for (std::size_t i = 0; i < kMemoryStorageNames.size(); ++i)
+      all.push_back({"delta, " + std::to_string(bits) + " bits, " + kMemoryStorageNames[i],
+                     codes(CodecKind::delta, bits), static_cast<MemoryStorage>(i)});
+  const CodecSettings three = codes(CodecKind::delta, 3);
+  all.push_back({"delta, 3 bits, scale per token", with_scale(three, ScaleKind::token)});
+  all.push_back({"delta, 3 bits, scale per channel", with_scale(three, ScaleKind::channel)});
+  CodecSettings stochastic = three;
+  stochastic.rounding = Rounding::stochastic;
+  all.push_back({"delta, 3 bits, stochastic", stochastic});
+  all.push_back({"delta, 3 bits, linear prediction", predicted(three)});
+  return all;
+}
+
+std::vector<Case> coded_cases() {
+  std::vector<Case> all;
+  all.push_back({"quantize, 4 bits, coded", coded(codes(CodecKind::quantize, 4))});
+  for (const int bits : {2, 3})
+    all.push_back(
+        {"delta, " + std::to_string(bits) + " bits, coded", coded(codes(CodecKind::delta, bits))});
+  for (const double step : {1.9, 1.0, 0.5, 0.1}) {
+    char name[64];
+    std::snprintf(name, sizeof name, "delta, rms %g, coded", step);
+    all.push_back({name, rms(CodecKind::delta, step)});
+  }
+  all.push_back({"delta, rms 1, coded, linear prediction", predicted(rms(CodecKind::delta, 1))});
+  all.push_back({"quantize, rms 0.6, coded, ef",
+                 with_feedback(rms(CodecKind::quantize, 0.6), FeedbackKind::ef),
+                 MemoryStorage::bf16});
+  all.push_back({"auto, forward", predicted(recommended_settings(Direction::forward))});
+  all.push_back({"auto, backward", recommended_settings(Direction::backward), MemoryStorage::bf16});
+  return all;
+}
+
+std::vector<Case> topk_cases() {
+  const CodecSettings tenth = topk(0.1, ChosenValues::fp16);
+  CodecSettings changes = tenth;
+  changes.kind = CodecKind::topk_delta;
+  return {
+      {"topk, 50 %, fp16", topk(0.5, ChosenValues::fp16)},
+      {"topk, 10 %, fp16", tenth},
+      {"topk, 10 %, fp32", topk(0.1, ChosenValues::fp32)},
+      {"topk, 10 %, codes of 4 bits", topk(0.1, ChosenValues::codes)},
+      {"topk, 1 %, fp16", topk(0.01, ChosenValues::fp16)},
+      {"topk, 10 %, fp16, ef", with_feedback(tenth, FeedbackKind::ef), MemoryStorage::bf16},
+      {"topk, 10 %, fp16, ef21", with_feedback(tenth, FeedbackKind::ef21), MemoryStorage::bf16},
+      {"topk, 10 %, fp16, mixed", with_feedback(tenth, FeedbackKind::mixed), MemoryStorage::bf16},
+      {"topk_delta, 10 %, fp16", changes}};
+}
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  const auto add = [&all](const char* name, auto change,
-                          MemoryStorage storage = MemoryStorage::fp16) {
-    CodecSettings settings;
-    settings.kind = CodecKind::delta;
-    settings.bits = 3;
-    settings.scale = ScaleKind::token;
-    settings.rounding = Rounding::nearest;
-    change(settings);
-    all.push_back({name, settings, storage});
-  };
-  const auto same = [](CodecSettings&) {};
-  add("none", [](CodecSettings& s) { s.kind = CodecKind::none; });
-  add("fp16", [](CodecSettings& s) { s.kind = CodecKind::fp16; });
-  add("bf16", [](CodecSettings& s) { s.kind = CodecKind::bf16; });
-  add("quantize 4 token", [](CodecSettings& s) {
-    s.kind = CodecKind::quantize;
-    s.bits = 4;
-  });
-  add("quantize 4 tile", [](CodecSettings& s) {
-    s.kind = CodecKind::quantize;
-    s.bits = 4;
-    s.scale = ScaleKind::tile;
-  });
-  add("quantize 6 token", [](CodecSettings& s) {
-    s.kind = CodecKind::quantize;
-    s.bits = 6;
-  });
-  const auto with_feedback = [](CodecSettings& s) {
-    s.kind = CodecKind::quantize;
-    s.bits = 4;
-    s.error_feedback = true;
-  };
-  add("quantize 4 token, errors fp32", with_feedback, MemoryStorage::fp32);
-  add("quantize 4 token, errors bf16", with_feedback, MemoryStorage::bf16);
-  add("quantize 4 token, errors bits8", with_feedback, MemoryStorage::bits8);
-  add(
-      "quantize 4 channel, errors bf16",
-      [&](CodecSettings& s) {
-        with_feedback(s);
-        s.scale = ScaleKind::channel;
-      },
-      MemoryStorage::bf16);
-  add("delta 3 token", same);
-  add("delta 3 tile", [](CodecSettings& s) { s.scale = ScaleKind::tile; });
-  add("delta 3 channel", [](CodecSettings& s) { s.scale = ScaleKind::channel; });
-  add("delta 3 token stochastic", [](CodecSettings& s) { s.rounding = Rounding::stochastic; });
-  add("delta 2 token", [](CodecSettings& s) { s.bits = 2; });
-  const auto coded = [](CodecSettings& s, ScaleRule rule, double step = 1) {
-    s.scale = ScaleKind::tile;
-    s.scale_rule = rule;
-    s.rms_step = step;
-    s.entropy_coding = rule != ScaleRule::mse;
-  };
-  add("delta 2 tile", [](CodecSettings& s) {
-    s.scale = ScaleKind::tile;
-    s.bits = 2;
-  });
-  add("delta 2 tile mse", [&](CodecSettings& s) {
-    coded(s, ScaleRule::mse);
-    s.bits = 2;
-  });
-  add("delta 2 tile coded", [&](CodecSettings& s) {
-    coded(s, ScaleRule::max);
-    s.bits = 2;
-  });
-  add("delta 3 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::max); });
-  add("delta 8 tile", [](CodecSettings& s) {
-    s.scale = ScaleKind::tile;
-    s.bits = 8;
-  });
-  add("delta rms 1.9 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 1.9); });
-  add("delta rms 1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 1); });
-  add("delta rms 0.1 tile coded", [&](CodecSettings& s) { coded(s, ScaleRule::rms, 0.1); });
-  add("quantize 4 tile coded", [&](CodecSettings& s) {
-    coded(s, ScaleRule::max);
-    s.kind = CodecKind::quantize;
-    s.bits = 4;
-  });
-  const auto predicted = [](CodecSettings& s) {
-    s.scale = ScaleKind::tile;
-    s.prediction = Prediction::linear;
-    s.prediction_interval = 1;
-  };
-  add("delta 3 tile, predicted", predicted);
-  add("delta rms 1 tile coded, predicted", [&](CodecSettings& s) {
-    coded(s, ScaleRule::rms, 1);
-    predicted(s);
-  });
-  add("delta 3 token, memory fp32", same, MemoryStorage::fp32);
-  add("delta 3 token, memory bf16", same, MemoryStorage::bf16);
-  add("delta 3 token, memory bits8", same, MemoryStorage::bits8);
-  add("delta 3 token, memory bits4", same, MemoryStorage::bits4);
-  const auto topk = [](double part, ChosenValues values) {
-    return [part, values](CodecSettings& s) {
-      s.kind = CodecKind::topk;
-      s.scale = ScaleKind::tile;
-      s.bits = 4;
-      s.topk = part;
-      s.values = values;
-    };
-  };
-  add("topk 50 % fp16", topk(0.5, ChosenValues::fp16));
-  add("topk 10 % fp32", topk(0.1, ChosenValues::fp32));
-  add("topk 10 % fp16", topk(0.1, ChosenValues::fp16));
-  add("topk 10 % codes of 4 bits", topk(0.1, ChosenValues::codes));
-  add("topk 1 % fp16", topk(0.01, ChosenValues::fp16));
-  for (const auto& [name, kind] : {std::pair{"topk 10 % fp16, EF", FeedbackKind::ef},
-                                   std::pair{"topk 10 % fp16, EF21", FeedbackKind::ef21},
-                                   std::pair{"topk 10 % fp16, mixed", FeedbackKind::mixed}})
-    add(name, [&, kind = kind](CodecSettings& s) {
-      topk(0.1, ChosenValues::fp16)(s);
-      s.error_feedback = true;
-      s.feedback_kind = kind;
-    });
-  add("topk_delta 10 % fp16", [&](CodecSettings& s) {
-    topk(0.1, ChosenValues::fp16)(s);
-    s.kind = CodecKind::topk_delta;
-  });
+  for (const auto& some :
+       {plain_cases(), quantize_cases(), delta_cases(), coded_cases(), topk_cases()})
+    all.insert(all.end(), some.begin(), some.end());
   return all;
 }
+
+/// Seconds of all samples' visits, and the bytes that these have to touch.
+struct Measured {
+  std::string name;
+  double bits;  ///< per value
+  double encode_seconds, decode_seconds;
+  double encode_bytes, decode_bytes;
+};
 
 struct Bench {
   CodecShape shape;
   int samples;
-  double bandwidth;
   Activations x_NC;
 
-  void run(const Case& test) const {
+  Measured run(const Case& test) const {
     const auto codec = make_codec(test.settings, shape, test.storage);
     const ExecSpace exec;
     const std::size_t record = codec->record().bytes(BoundarySide::sender);
@@ -243,7 +300,8 @@ struct Bench {
       }
     };
     Kokkos::parallel_for("deltapipe::Benchmark::fill",
-                         Kokkos::RangePolicy<ExecSpace>(0, samples * shape.tokens), Fill{x_NC});
+                         Kokkos::RangePolicy<ExecSpace>(0, samples * shape.tokens),
+                         Fill{x_NC, test.zero_rows});
     visit_all(0, true);
     const auto next_step = [&] {
       ++step;
@@ -265,35 +323,93 @@ struct Bench {
     const auto bytes_with = [&](std::size_t kept) {
       return 4 * elements + 2.0 * static_cast<double>(kept) * samples + payload_bytes;
     };
-    const double sender = bytes_with(record), receiver = bytes_with(received);
-    std::printf(
-        "%-31s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%  "
-        "fp32 %5.2f %5.2f GB/s\n",
-        test.name, 8 * payload_bytes / elements, sender / encode / 1e9,
-        100 * sender / encode / bandwidth, receiver / decode / 1e9,
-        100 * receiver / decode / bandwidth,
-        100 * (sender + receiver) / (encode + decode) / bandwidth, 4 * elements / encode / 1e9,
-        4 * elements / decode / 1e9);
+    return {test.name, 8 * payload_bytes / elements, encode,
+            decode,    bytes_with(record),           bytes_with(received)};
   }
 };
+
+struct Shares {
+  double encode, decode, both;
+};
+
+Shares shares_of(const Measured& m, double bandwidth) {
+  return {m.encode_bytes / m.encode_seconds / bandwidth,
+          m.decode_bytes / m.decode_seconds / bandwidth,
+          (m.encode_bytes + m.decode_bytes) / (m.encode_seconds + m.decode_seconds) / bandwidth};
+}
+
+void print(const Measured& m, double bandwidth) {
+  const Shares share = shares_of(m, bandwidth);
+  std::printf(
+      "%-40s %5.2f bit  encode %6.2f GB/s %4.0f %%  decode %6.2f GB/s %4.0f %%  both %4.0f %%\n",
+      m.name.c_str(), m.bits, m.encode_bytes / m.encode_seconds / 1e9, 100 * share.encode,
+      m.decode_bytes / m.decode_seconds / 1e9, 100 * share.decode, 100 * share.both);
+}
+
+/// The table as scripts/render_results.py reads it.
+bool write_results(const Options& options, const std::vector<Measured>& all, double bandwidth) {
+  std::FILE* file = std::fopen(options.results.c_str(), "w");
+  if (file == nullptr) return false;
+  const std::time_t time = std::time(nullptr);
+  char date[16];
+  std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&time));
+  std::fprintf(
+      file,
+      "# SPDX-License-Identifier: BSD-3-Clause\n"
+      "# Speed of codecs, written by codec_benchmark: table of docs/codecs.md.\n"
+      "commit = \"%s\"\ncommit_is = \"measured\"\ndate = %s\nmachine = \"%s\"\n"
+      "command = \"codec_benchmark --results FILE --machine NAME\"\n"
+      "note = \"one thread, %d samples of %d tokens x %d channels, the triad %.1f GB/s\"\n",
+      std::string(revision()).c_str(), date, options.machine.c_str(), options.samples,
+      options.tokens, options.channels, bandwidth / 1e9);
+  std::fprintf(file,
+               "columns = [\n"
+               "  { heading = \"codec\", cell = \"{codec}\" },\n"
+               "  { heading = \"bits per value\", cell = \"{bits:.2f}\" },\n"
+               "  { heading = \"encode, GB/s\", cell = \"{encode:.1f}\" },\n"
+               "  { heading = \"of the triad\", cell = \"{encode_share:.0%%}\" },\n"
+               "  { heading = \"decode, GB/s\", cell = \"{decode:.1f}\" },\n"
+               "  { heading = \"of the triad\", cell = \"{decode_share:.0%%}\" },\n"
+               "  { heading = \"both, of the triad\", cell = \"{both_share:.0%%}\" },\n"
+               "]\n");
+  for (const Measured& m : all) {
+    const Shares share = shares_of(m, bandwidth);
+    std::fprintf(file,
+                 "\n[[row]]\ncodec = \"%s\"\nbits = %.3f\nencode = %.3f\nencode_share = %.4f\n"
+                 "decode = %.3f\ndecode_share = %.4f\nboth_share = %.4f\n",
+                 m.name.c_str(), m.bits, m.encode_bytes / m.encode_seconds / 1e9, share.encode,
+                 m.decode_bytes / m.decode_seconds / 1e9, share.decode, share.both);
+  }
+  return std::fclose(file) == 0;
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
   restart_with_better_blas_kernels(argv);
   Kokkos::ScopeGuard kokkos(argc, argv);
-  const int tokens = argc > 1 ? std::atoi(argv[1]) : 1024;
-  const int channels = argc > 2 ? std::atoi(argv[2]) : 768;
-  const int samples = argc > 3 ? std::atoi(argv[3]) : 32;
-  if (tokens < 1 || channels < 1 || samples < 1) {
-    std::fprintf(stderr, "usage: codec_benchmark [T C samples]\n");
-    return 1;
+  const std::optional<Options> options = parse(argc, argv);
+  if (!options) {
+    std::fprintf(stderr, "usage: codec_benchmark [T C samples] [--results FILE --machine NAME]\n");
+    return 2;
   }
-  const std::size_t floats = static_cast<std::size_t>(tokens) * channels * samples;
-  const double bandwidth = triad_bytes_per_second(floats / 2);
-  std::printf("T=%d C=%d samples=%d, triad %.2f GB/s\n", tokens, channels, samples,
-              bandwidth / 1e9);
-  const Bench bench{
-      {1, tokens, channels}, samples, bandwidth, Activations("x", floats / channels, channels)};
-  for (const Case& test : cases()) bench.run(test);
+  const CodecShape shape{1, options->tokens, options->channels};
+  const std::size_t floats =
+      static_cast<std::size_t>(options->tokens) * options->channels * options->samples;
+  const Bench bench{shape, options->samples,
+                    Activations("x", floats / options->channels, options->channels)};
+  const double before = triad_bytes_per_second(floats / 2);
+  std::printf("T=%d C=%d samples=%d, triad %.2f GB/s\n", options->tokens, options->channels,
+              options->samples, before / 1e9);
+  std::vector<Measured> all;
+  for (const Case& test : cases()) {
+    all.push_back(bench.run(test));
+    print(all.back(), before);
+  }
+  const double after = triad_bytes_per_second(floats / 2);
+  std::printf("triad afterwards %.2f GB/s\n", after / 1e9);
+  if (options->results.empty()) return 0;
+  if (write_results(*options, all, std::max(before, after))) return 0;
+  std::fprintf(stderr, "codec_benchmark: cannot write %s\n", options->results.c_str());
+  return 1;
 }
