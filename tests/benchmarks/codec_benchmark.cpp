@@ -359,26 +359,27 @@ bool write_results(const Options& options, const std::vector<Measured>& all, dou
       "# Speed of codecs, written by codec_benchmark: table of docs/codecs.md.\n"
       "commit = \"%s\"\ncommit_is = \"measured\"\ndate = %s\nmachine = \"%s\"\n"
       "command = \"codec_benchmark --results FILE --machine NAME\"\n"
-      "note = \"one thread, %d samples of %d tokens x %d channels, the triad %.1f GB/s\"\n",
-      std::string(revision()).c_str(), date, options.machine.c_str(), options.samples,
-      options.tokens, options.channels, bandwidth / 1e9);
+      "note = \"%d thread(s), %d samples of %d tokens × %d channels, the triad %.1f GB/s\"\n",
+      std::string(revision()).c_str(), date, options.machine.c_str(), ExecSpace().concurrency(),
+      options.samples, options.tokens, options.channels, bandwidth / 1e9);
   std::fprintf(file,
                "columns = [\n"
                "  { heading = \"codec\", cell = \"{codec}\" },\n"
                "  { heading = \"bits per value\", cell = \"{bits:.2f}\" },\n"
                "  { heading = \"encode, GB/s\", cell = \"{encode:.1f}\" },\n"
-               "  { heading = \"of the triad\", cell = \"{encode_share:.0%%}\" },\n"
+               "  { heading = \"of the triad\", cell = \"{encode_percent:.0f} %%\" },\n"
                "  { heading = \"decode, GB/s\", cell = \"{decode:.1f}\" },\n"
-               "  { heading = \"of the triad\", cell = \"{decode_share:.0%%}\" },\n"
-               "  { heading = \"both, of the triad\", cell = \"{both_share:.0%%}\" },\n"
+               "  { heading = \"of the triad\", cell = \"{decode_percent:.0f} %%\" },\n"
+               "  { heading = \"both, of the triad\", cell = \"{both_percent:.0f} %%\" },\n"
                "]\n");
   for (const Measured& m : all) {
     const Shares share = shares_of(m, bandwidth);
     std::fprintf(file,
-                 "\n[[row]]\ncodec = \"%s\"\nbits = %.3f\nencode = %.3f\nencode_share = %.4f\n"
-                 "decode = %.3f\ndecode_share = %.4f\nboth_share = %.4f\n",
-                 m.name.c_str(), m.bits, m.encode_bytes / m.encode_seconds / 1e9, share.encode,
-                 m.decode_bytes / m.decode_seconds / 1e9, share.decode, share.both);
+                 "\n[[row]]\ncodec = \"%s\"\nbits = %.3f\nencode = %.3f\nencode_percent = %.2f\n"
+                 "decode = %.3f\ndecode_percent = %.2f\nboth_percent = %.2f\n",
+                 m.name.c_str(), m.bits, m.encode_bytes / m.encode_seconds / 1e9,
+                 100 * share.encode, m.decode_bytes / m.decode_seconds / 1e9, 100 * share.decode,
+                 100 * share.both);
   }
   return std::fclose(file) == 0;
 }
