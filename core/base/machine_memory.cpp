@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/machine_memory.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -73,6 +75,18 @@ MachineMemory machine_memory() {
                      "memory.usage_in_bytes", memory);
   }
   return memory;
+}
+
+void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  // Whole pages of this size only, so that no neighbour's memory grows.
+  constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
+  const auto first = (reinterpret_cast<std::uintptr_t>(memory) + kHugePage - 1) & ~(kHugePage - 1);
+  const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) & ~(kHugePage - 1);
+  // Fails where the kernel has none, which changes no result.
+  if (first < end)
+    static_cast<void>(madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE));
+#endif
 }
 
 }  // namespace deltapipe

@@ -2,6 +2,7 @@
 // What memory this process uses and what the machine has, as Linux tells it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace deltapipe {
@@ -21,5 +22,10 @@ struct MachineMemory {
 
 /// The machine's memory, or that of the control group (container, batch job) where that is less.
 MachineMemory machine_memory();
+
+/// Asks for huge pages in [memory, memory + bytes), before it is first written: kernels that stream
+/// through arenas, and a BLAS that packs columns of matrices, then miss the page table less. A
+/// hint; systems without it go on with small pages.
+void prefer_huge_pages(void* memory, std::size_t bytes);
 
 }  // namespace deltapipe

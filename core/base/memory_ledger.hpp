@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/base/machine_memory.hpp"
 #include "core/base/views.hpp"
 
 namespace deltapipe {
@@ -79,16 +80,32 @@ class ViewAllocator {
   template <class ViewType, class... Extents>
   ViewType zeroed(MemoryUse use, const char* label, Extents... extents) const {
     if (plan_ != nullptr) return counted<ViewType>(use, extents...);
-    return ViewType(std::string(label), static_cast<std::size_t>(extents)...);
+    if constexpr (on_host<ViewType>()) {
+      const ViewType view = uninitialized<ViewType>(use, label, extents...);
+      const Kokkos::DefaultHostExecutionSpace exec;
+      Kokkos::deep_copy(exec, view, typename ViewType::value_type());
+      exec.fence();
+      return view;
+    } else {
+      return ViewType(std::string(label), static_cast<std::size_t>(extents)...);
+    }
   }
   /// Without a fill kernel.
   template <class ViewType, class... Extents>
   ViewType uninitialized(MemoryUse use, const char* label, Extents... extents) const {
     if (plan_ != nullptr) return counted<ViewType>(use, extents...);
-    return ViewType(deltapipe::uninitialized(label), static_cast<std::size_t>(extents)...);
+    const ViewType view(deltapipe::uninitialized(label), static_cast<std::size_t>(extents)...);
+    if constexpr (on_host<ViewType>())
+      prefer_huge_pages(view.data(), view.span() * sizeof(typename ViewType::value_type));
+    return view;
   }
 
  private:
+  template <class ViewType>
+  static constexpr bool on_host() {
+    return std::is_same_v<typename ViewType::memory_space, Kokkos::HostSpace>;
+  }
+
   template <class ViewType, class... Extents>
   ViewType counted(MemoryUse use, Extents... extents) const {
     plan_->add<ViewType>(use, (std::uint64_t{sizeof(typename ViewType::value_type)} * ... *

@@ -17,6 +17,15 @@ using RowMember = RowPolicy::member_type;
 #define DELTAPIPE_INDEPENDENT_ITERATIONS
 #endif
 
+/// Asks a processor for the cache line at an address, which need not exist; nothing on a device.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void prefetch([[maybe_unused]] const T* address) {
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__CUDA_ARCH__) && \
+    !defined(__HIP_DEVICE_COMPILE__)
+  __builtin_prefetch(address);
+#endif
+}
+
 /// One team a row, with scratch memory of its own.
 inline RowPolicy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0) {
   RowPolicy policy =

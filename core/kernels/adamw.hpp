@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/base/views.hpp"
+#include "core/base/row.hpp"
 
 namespace deltapipe {
 
@@ -54,18 +54,30 @@ void adamw_update(const ExecSpace& exec, const AdamWStep& step,
       Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(exec, 0,
                                                                       (count + kTile - 1) / kTile),
       KOKKOS_LAMBDA(std::int64_t tile) {
-        const std::int64_t end = (tile + 1) * kTile < count ? (tile + 1) * kTile : count;
-#if !defined(__CUDA_ARCH__) && !defined(__HIP_DEVICE_COMPILE__)
-#pragma GCC ivdep
-#endif
-        for (std::int64_t i = tile * kTile; i < end; ++i) {
+        const auto update = [&](std::int64_t i) {
           const Real g = g_in[i] * factor;
           const Real first = beta1 * m[i] + rest1 * g;
           const Real second = beta2 * v[i] + rest2 * g * g;
           m[i] = first;
           v[i] = second;
           p[i] = keep * p[i] - size * first / (std::sqrt(second) * root + epsilon);
+        };
+        const std::int64_t end = (tile + 1) * kTile < count ? (tile + 1) * kTile : count;
+        std::int64_t i = tile * kTile;
+        if constexpr (kHostExecution) {
+          // By itself a processor stops reading ahead at the end of each page of the four streams.
+          constexpr int kAhead = 512;
+          constexpr int kLine = 64 / static_cast<int>(sizeof(Real));
+          for (; i + kLine <= end; i += kLine) {
+            prefetch(g_in + i + kAhead);
+            prefetch(p + i + kAhead);
+            prefetch(m + i + kAhead);
+            prefetch(v + i + kAhead);
+            DELTAPIPE_INDEPENDENT_ITERATIONS
+            for (int l = 0; l < kLine; ++l) update(i + l);
+          }
         }
+        for (; i < end; ++i) update(i);
       });
 }
 

@@ -21,7 +21,12 @@ struct AttentionShape {
   int channels() const { return heads * head_width; }
 };
 
-inline constexpr int kQueryBlock = 128;
+/// Query rows whose probabilities are in the workspace together. The products of a block run over
+/// all its keys up to the last row's: with short sequences smaller blocks compute less that the
+/// mask hides, with long ones larger products are faster.
+inline int query_block(int tokens) {
+  return kHostExecution && tokens <= 512 ? 64 : 128;
+}
 
 /// Heads whose probabilities are in the workspace together: enough rows for a device, little enough
 /// memory for a core's cache.
@@ -31,7 +36,8 @@ inline int heads_in_a_pass(const AttentionShape& shape) {
 
 /// Elements of each of the two workspaces of the kernels below (the forward pass uses one).
 inline std::size_t attention_workspace(const AttentionShape& shape) {
-  const int block = shape.tokens < kQueryBlock ? shape.tokens : kQueryBlock;
+  const int most = query_block(shape.tokens);
+  const int block = shape.tokens < most ? shape.tokens : most;
   return static_cast<std::size_t>(heads_in_a_pass(shape)) * block * shape.tokens;
 }
 
@@ -140,10 +146,11 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
 template <class Body>
 void for_each_attention_block(const AttentionShape& shape, const Body& body) {
   const int group = heads_in_a_pass(shape);
+  const int block = query_block(shape.tokens);
   for (int sample = 0; sample < shape.samples; ++sample)
     for (int head = 0; head < shape.heads; head += group)
-      for (int end = shape.tokens; end > 0; end -= kQueryBlock) {
-        const int rows = end < kQueryBlock ? end : kQueryBlock;
+      for (int end = shape.tokens; end > 0; end -= block) {
+        const int rows = end < block ? end : block;
         body(AttentionBlock{sample, head, group, end - rows, rows});
       }
 }

@@ -18,8 +18,17 @@ namespace {
 constexpr std::uint32_t kEmbeddingSite = 0;
 constexpr int kAttentionSite = 0, kAttentionOutputSite = 1, kMlpSite = 2, kSitesABlock = 3;
 
-/// Logits exist for as many rows at a time as this many elements hold (64 MiB in fp32).
+/// Logits exist for as many rows at a time as about this many elements hold (64 MiB in fp32).
 constexpr std::size_t kLogitElements = std::size_t{1} << 24;
+
+/// Rows of logits at a time: blocks of one size, because each of them, however few its rows, reads
+/// the output matrix twice and reads and writes its gradient.
+int logit_rows(int rows, std::size_t vocabulary) {
+  const std::size_t elements = static_cast<std::size_t>(rows) * vocabulary;
+  const std::size_t wanted = (elements + kLogitElements / 2) / kLogitElements;
+  const int blocks = std::clamp<int>(static_cast<int>(wanted), 1, rows);
+  return (rows + blocks - 1) / blocks;
+}
 
 }  // namespace
 
@@ -187,7 +196,7 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   }
   if (part_.last) {
     const std::size_t V = config_.vocabulary_size;
-    const int block = std::clamp<int>(static_cast<int>(kLogitElements / V), 1, rows);
+    const int block = logit_rows(rows, V);
     logits_ = matrix("deltapipe::Gpt2Stage::logits", block, V);
     loss_ =
         memory.zeroed<Vector<Real>>(MemoryUse::workspace, "deltapipe::Gpt2Stage::loss", step_rows);

@@ -5,6 +5,7 @@
 
 #include "core/kernels/blas.hpp"
 #include "models/gpt2/gpt2_weights.hpp"
+#include "support/finite_differences.hpp"
 #include "support/in_process_pipeline.hpp"
 
 using namespace deltapipe;
@@ -111,6 +112,30 @@ TEST_CASE("Micro-batches change a run by rounding only, dropout included", "[mod
       CHECK(several.losses[step] == Approx(one.losses[step]).epsilon(2e-5));
     for (std::size_t step = 0; step < one.norms.size(); ++step)
       CHECK(several.norms[step] == Approx(one.norms[step]).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("Logits in several blocks of rows have the loss and gradients of one block",
+          "[models][logits]") {
+  Gpt2Config config = small_config(0, true);
+  config.n_layer = 1;
+  config.n_positions = 70;
+  config.vocabulary_size = 120001;  // 350 rows are three blocks, 70 rows one
+  const StepData data = random_step(5, 70, config.vocabulary_size, 5);
+  const auto gradients_of = [&](const PipelineShape& shape, double& loss) {
+    InProcessPipeline<double> pipeline(config, {1}, shape, {});
+    initialise_weights(config, 3, pipeline.stage(0).parameters());
+    loss = pipeline.gradients(data, 5);
+    return pipeline.parameter_gradients();
+  };
+  double loss_in_blocks = 0, loss = 0;
+  const auto in_blocks = gradients_of({5, 70, 1}, loss_in_blocks);
+  const auto truth = gradients_of({1, 70, 5}, loss);
+  CHECK(loss_in_blocks == Approx(loss).epsilon(1e-12));
+  REQUIRE(in_blocks.size() == truth.size());
+  for (const auto& [name, values] : truth) {
+    INFO(name);
+    CHECK(test::relative_difference(in_blocks.at(name), values, 1e-3) < 1e-10);
   }
 }
 

@@ -126,8 +126,9 @@ std::vector<float> single(const std::vector<double>& values) {
 TEST_CASE("Attention, forwards and backwards, is the formula", "[kernels][attention]") {
   const AttentionShape shape = GENERATE(AttentionShape{1, 1, 1, 1}, AttentionShape{2, 1, 3, 5},
                                         AttentionShape{2, 2, 2, 3}, AttentionShape{3, 17, 3, 12},
-                                        AttentionShape{1, 127, 1, 4}, AttentionShape{1, 128, 2, 3},
-                                        AttentionShape{2, 129, 2, 5}, AttentionShape{1, 300, 2, 8});
+                                        AttentionShape{1, 64, 2, 3}, AttentionShape{2, 65, 1, 4},
+                                        AttentionShape{1, 127, 1, 4}, AttentionShape{2, 129, 2, 5},
+                                        AttentionShape{1, 300, 2, 8}, AttentionShape{1, 513, 1, 3});
   const Case c{shape, GENERATE(0.0, 0.35)};
   INFO("B " << shape.samples << " T " << shape.tokens << " H " << shape.heads << " D "
             << shape.head_width << " dropout " << c.probability);
