@@ -262,8 +262,12 @@ class Campaign:
             try:
                 process.wait(TIME_LIMIT)
             except subprocess.TimeoutExpired:
+                left = len(ranks_of(process))
                 end(process)
-                return killed, f"hangs: {log_of(process)}"
+                if left > 0:
+                    return killed, f"hangs, {left} rank(s) left: {log_of(process)}"
+                print(f"a launcher whose ranks had all ended did not: {log_of(process)}", flush=True)
+                continue
             end(process)
             if process.returncode == 0:
                 break
