@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """deltapipe tokenize, and runs from token files with and without a tokenizer."""
 
+import os
+
 import h5py
 import numpy as np
 
@@ -54,6 +56,48 @@ class TokenFiles(support.TestCase):
             self.assertLess(file["tokens"][()].max(), 300)
         self.assertIn("train.h5: 61 documents", self.said.out)
         self.assertFalse(list(self.tokens.glob(".deltapipe*")))
+
+    def test_cores_change_nothing(self):
+        """One core means one thread."""
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) < 2:
+            self.skipTest("there is one core only")
+        large = self.place / "large.txt"
+        large.write_text(support.text_of(400000) * 12)
+        deck = self.deck_file(self.small(data={"train": [str(large), str(self.lines)],
+                                               "validation": [str(self.lines)]}))
+        files = []
+        for name, allowed in (("one", cores[:1]), ("all", cores)):
+            output = self.output(name)
+            before = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, allowed)
+            try:
+                self.succeed(["tokenize", deck, f"output.directory={output}"])
+            finally:
+                os.sched_setaffinity(0, before)
+            with h5py.File(output / "train.h5") as file:
+                files.append((file["tokens"][()], file["document_offsets"][()],
+                              {name: str(value) for name, value in file.attrs.items()}))
+            self.assertEqual({path.name for path in output.iterdir()},
+                             {"tokenizer", "train.h5", "validation.h5"})
+        np.testing.assert_array_equal(files[0][0], files[1][0])
+        np.testing.assert_array_equal(files[0][1], files[1][1])
+        self.assertEqual(files[0][2], files[1][2])
+        self.assertEqual(len(files[0][1]), 61)
+
+    def test_a_mistake_in_a_text_leaves_the_former_file(self):
+        output = self.output("former")
+        bad = self.place / "bad.txt"
+        bad.write_bytes(b"word " * 900000)
+        deck = self.deck_file(self.small(data={"train": [str(self.text), str(bad)]}))
+        overrides = [f"output.directory={output}", f"tokenizer.path={self.tokens / 'tokenizer'}",
+                     "tokenizer.train_vocabulary=0"]
+        self.succeed(["tokenize", deck, *overrides])
+        former = (output / "train.h5").read_bytes()
+        bad.write_bytes(b"word " * 900000 + b"\xff")
+        self.assert_stops(support.run(["tokenize", deck, *overrides]), "bad.txt", "0xFF", status=1)
+        self.assertTrue((output / "train.h5").read_bytes() == former)
+        self.assertFalse(list(output.glob(".deltapipe*")))
 
     def test_tokens_train_as_their_text_does(self):
         text = self.train(self.small(data={"train": [str(self.text), str(self.lines)],
