@@ -110,6 +110,31 @@ class TokenFiles(support.TestCase):
                  for run in ("from_text", "from_tokens")]
         self.assertEqual(*saved)
 
+    def test_stages_between_the_ends_read_no_data(self):
+        """Which shows where their file is none."""
+        none = self.place / "none.h5"
+        none.write_text("no HDF5 file")
+        for packing in ("stream", "document"):
+            deck = self.from_tokens(pipeline={"stages": 4}, data={"packing": packing},
+                                    training={"steps": 6}, **{"model.new": {"n_layer": 4}})
+            expected = self.train(deck, f"all-read-{packing}", 1,
+                                  overrides=["pipeline.stages=1"])
+            output = self.output(f"ends-read-{packing}")
+            command = [*support.MPIEXEC]
+            for rank in range(4):
+                files = [f"data.{part}={none}" for part in ("train", "validation")]
+                command += [":"] * (rank > 0) + [
+                    support.NUMPROC_FLAG, "1", support.PROGRAM, "train", str(self.deck_file(deck)),
+                    f"output.directory={output}", *(files if rank in (1, 2) else [])]
+            result = support.run_command(command)
+            self.assertEqual(result.status, 0, str(result))
+            run = support.Run(output / "run.h5")
+            np.testing.assert_array_equal(run.losses, expected.losses)
+            np.testing.assert_array_equal(run.evaluations["loss"], expected.evaluations["loss"])
+            # The last one does read it.
+            self.assert_stops(support.run_command([*command, f"data.train={none}"]), "none.h5",
+                              status=1)
+
     def test_vocabularies_of_27_and_52_need_no_tokenizer(self):
         for symbols in (27, 52):
             with self.subTest(symbols=symbols):
