@@ -5,6 +5,7 @@
 #include "app/input_files.hpp"
 #include "app/session.hpp"
 #include "core/base/error.hpp"
+#include "core/base/helper_thread.hpp"
 #include "core/files/directory_lock.hpp"
 #include "core/files/replacement.hpp"
 #include "core/text/corpus.hpp"
@@ -23,7 +24,8 @@ void write_tokens(const std::string& path, const char* key, const std::vector<st
                        .keys = {key}});
   }
   TokenFileWriter writer(path, tokenizer, files);
-  for (const std::string& file : files) read_tokens(file, settings, tokenizer, writer);
+  for (const std::string& file : files)
+    read_tokens(file, settings, tokenizer, writer, process_core_count());
   writer.close();
   std::printf("%s: %llu documents, %llu tokens\n", path.c_str(),
               static_cast<unsigned long long>(writer.documents()),

@@ -10,6 +10,7 @@
 #include "app/checkpoints.hpp"
 #include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
+#include "app/data_of_stage.hpp"
 #include "app/deck/deck.hpp"
 #include "app/evaluation.hpp"
 #include "app/frozen_parameters.hpp"
@@ -281,7 +282,7 @@ class Trainer {
       print_warnings(warnings_of_evaluation(settings_));
       print_warnings(warnings_without_effect(settings_));
     }
-    data_ = load_data(settings_.data, plan_->vocabulary(), plan_->tokens);
+    data_ = load_data(settings_.data, *plan_, grid_, progress_);
     compare_inputs(progress_, *plan_, &data_);
     if (restart_)
       check_data_of_restart(restart_->marker, data_.train.fingerprint(),
@@ -801,7 +802,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
     print_warnings(warnings_of_untrained(settings));
     print_warnings(warnings_of_evaluation(settings));
   }
-  const DataSplit data = load_data(settings.data, plan.vocabulary(), plan.tokens);
+  const DataSplit data = load_data(settings.data, plan, grid, progress);
   compare_inputs(progress, plan, &data);
   const TokenDataset& set = data.validation;
   if (set.size() == 0)

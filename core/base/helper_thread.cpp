@@ -5,6 +5,7 @@
 #include <sched.h>
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <system_error>
 #include <utility>
@@ -40,10 +41,20 @@ void use_process_cores() noexcept {
                             remembered_cores.data());
 }
 
+int process_core_count() {
+  if (remembered_cores.empty())
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::max(
+      1, CPU_COUNT_S(remembered_cores.size() * sizeof(cpu_set_t), remembered_cores.data()));
+}
+
 #else
 
 void remember_process_cores() {}
 void use_process_cores() noexcept {}
+int process_core_count() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 #endif
 

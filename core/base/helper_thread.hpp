@@ -16,6 +16,9 @@ void remember_process_cores();
 /// system has no such call.
 void use_process_cores() noexcept;
 
+/// How many they are, at least 1.
+int process_core_count();
+
 /// Starts `run` on a thread that may use all of the process's cores. `purpose` names it in the
 /// message. Throws UserError when the system has no thread left.
 std::thread start_helper_thread(const std::string& purpose, std::function<void()> run);

@@ -122,9 +122,10 @@ void cached_attention_forward(const ExecSpace& exec, const AttentionShape& shape
   Dropout none;
   none.tokens = shape.tokens;
   const int group = heads_in_a_pass(shape);
+  const int block = query_block(shape.tokens);
   for (int head = 0; head < shape.heads; head += group)
-    for (int end = first + count; end > first; end -= kQueryBlock) {
-      const int rows = end - first < kQueryBlock ? end - first : kQueryBlock;
+    for (int end = first + count; end > first; end -= block) {
+      const int rows = end - first < block ? end - first : block;
       const AttentionBlock at{0, head, group, end - rows, rows};
       const std::size_t n = static_cast<std::size_t>(at.first - first);
       const auto q = strided_matrix(qkv_N3C.data() + n * 3 * channels + head * width, rows, width,

@@ -29,8 +29,26 @@ std::vector<std::string> token_bytes(const TokenizerDefinition& definition) {
   return bytes;
 }
 
-std::size_t BpeEncoder::StringHash::operator()(std::string_view text) const {
+std::size_t StringHash::operator()(std::string_view text) const {
   return static_cast<std::size_t>(XXH3_64bits(text.data(), text.size()));
+}
+
+bool PieceMemory::recall(std::string_view piece, std::vector<std::int32_t>& ids) const {
+  const auto found = places_.find(piece);
+  if (found == places_.end()) return false;
+  const auto* first = ids_.data() + found->second.first;
+  ids.insert(ids.end(), first, first + found->second.count);
+  return true;
+}
+
+void PieceMemory::remember(std::string_view piece, std::span<const std::int32_t> ids) {
+  if (places_.size() >= kRememberedPieces) {
+    places_.clear();
+    ids_.clear();
+  }
+  places_.emplace(std::string(piece), Place{static_cast<std::uint32_t>(ids_.size()),
+                                            static_cast<std::uint32_t>(ids.size())});
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
 }
 
 BpeEncoder::BpeEncoder(const TokenizerDefinition& definition) {
@@ -67,7 +85,8 @@ const BpeEncoder::Merge* BpeEncoder::find(std::int32_t left, std::int32_t right)
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-void BpeEncoder::encode(std::string_view piece, std::vector<std::int32_t>& ids) {
+void BpeEncoder::encode(std::string_view piece, PieceMemory& memory,
+                        std::vector<std::int32_t>& ids) const {
   if (!whole_pieces_.empty()) {
     if (const auto found = whole_pieces_.find(piece); found != whole_pieces_.end()) {
       ids.push_back(found->second);
@@ -75,22 +94,10 @@ void BpeEncoder::encode(std::string_view piece, std::vector<std::int32_t>& ids) 
     }
   }
   if (piece.size() > kShortPiece) return merge_long(piece, ids);
-  if (const auto found = remembered_.find(piece); found != remembered_.end()) {
-    const auto* first = remembered_ids_.data() + found->second.first;
-    ids.insert(ids.end(), first, first + found->second.count);
-    return;
-  }
+  if (memory.recall(piece, ids)) return;
   const std::size_t before = ids.size();
   merge_short(piece, ids);
-  if (remembered_.size() >= kRememberedPieces) {
-    remembered_.clear();
-    remembered_ids_.clear();
-  }
-  remembered_.emplace(std::string(piece),
-                      Remembered{static_cast<std::uint32_t>(remembered_ids_.size()),
-                                 static_cast<std::uint32_t>(ids.size() - before)});
-  remembered_ids_.insert(remembered_ids_.end(), ids.begin() + static_cast<std::ptrdiff_t>(before),
-                         ids.end());
+  memory.remember(piece, std::span<const std::int32_t>(ids).subspan(before));
 }
 
 void BpeEncoder::merge_short(std::string_view piece, std::vector<std::int32_t>& ids) const {

@@ -50,31 +50,44 @@ struct PairHash {
   }
 };
 
+struct StringHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const;
+};
+template <class Value>
+using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_to<>>;
+
+/// Ids of short pieces that an encoder has met, so that it need not merge them again. Each thread
+/// has one of its own.
+class PieceMemory {
+ public:
+  /// Appends the ids of `piece`, if they are known.
+  bool recall(std::string_view piece, std::vector<std::int32_t>& ids) const;
+  void remember(std::string_view piece, std::span<const std::int32_t> ids);
+
+ private:
+  struct Place {
+    std::uint32_t first;  ///< in ids_
+    std::uint32_t count;
+  };
+  StringMap<Place> places_;
+  std::vector<std::int32_t> ids_;
+};
+
 /// Merges the pairs of a piece, lowest rank first and leftmost first among equals.
-/// Not for several threads at a time: it remembers short pieces.
 class BpeEncoder {
  public:
   /// Every byte and every merged pair has an id; the readers of tokenizer files see to that.
   explicit BpeEncoder(const TokenizerDefinition& definition);
 
-  /// Appends the ids of `piece`.
-  void encode(std::string_view piece, std::vector<std::int32_t>& ids);
+  /// Appends the ids of `piece`, which do not depend on the memory.
+  void encode(std::string_view piece, PieceMemory& memory, std::vector<std::int32_t>& ids) const;
 
  private:
   struct Merge {
     std::int32_t rank;
     std::int32_t id;
   };
-  struct StringHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const;
-  };
-  struct Remembered {
-    std::uint32_t first;  ///< in remembered_ids_
-    std::uint32_t count;
-  };
-  template <class Value>
-  using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_to<>>;
 
   const Merge* find(std::int32_t left, std::int32_t right) const;
   void merge_short(std::string_view piece, std::vector<std::int32_t>& ids) const;
@@ -83,8 +96,6 @@ class BpeEncoder {
   std::array<std::int32_t, 256> byte_ids_;
   std::unordered_map<std::uint64_t, Merge, PairHash> merges_;
   StringMap<std::int32_t> whole_pieces_;  ///< filled if the definition ignores merges
-  StringMap<Remembered> remembered_;
-  std::vector<std::int32_t> remembered_ids_;
 };
 
 }  // namespace deltapipe

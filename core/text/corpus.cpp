@@ -12,14 +12,13 @@
 #include "core/base/utf8.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/json.hpp"
+#include "core/text/parallel_tokenizer.hpp"
 #include "core/text/token_file.hpp"
 
 namespace deltapipe {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::size_t kTextBlock = std::size_t{4} << 20;  // bytes read at a time
 
 [[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
                        const std::string& remedy, std::size_t line = 0) {
@@ -168,42 +167,6 @@ void read_jsonl(const std::string& file, const std::vector<std::string>& fields,
   if (empty) fail(file, "the data file has no documents", "", "write one JSON object a line");
 }
 
-/// Text in pieces of any size, tokenised up to where the ids can no longer change.
-class TextTokenizer {
- public:
-  TextTokenizer(const Tokenizer& tokenizer, TokenSink& sink) : tokenizer_(tokenizer), sink_(sink) {}
-
-  void add(std::string_view text) {
-    pending_ += text;
-    if (pending_.size() < next_look_) return;
-    const std::size_t cut = tokenizer_.safe_cut(pending_);
-    emit(std::string_view(pending_).substr(0, cut));
-    pending_.erase(0, cut);
-    next_look_ = std::max(kTextBlock, 2 * pending_.size());
-  }
-
-  void end() {
-    emit(pending_);
-    sink_.end_document();
-    pending_.clear();
-    next_look_ = kTextBlock;
-  }
-
- private:
-  void emit(std::string_view text) {
-    ids_.clear();
-    tokenizer_.encode_to(text, ids_);
-    if (!ids_.empty()) sink_.append(ids_);
-  }
-
-  const Tokenizer& tokenizer_;
-  TokenSink& sink_;
-  std::string pending_;
-  // Looking for a cut costs the length of what is pending: not before it has doubled.
-  std::size_t next_look_ = kTextBlock;
-  std::vector<std::int32_t> ids_;
-};
-
 }  // namespace
 
 DataFormat data_format(const std::string& file, DataFormat asked) {
@@ -218,23 +181,24 @@ DataFormat data_format(const std::string& file, DataFormat asked) {
 }
 
 void read_tokens(const std::string& file, const DataSettings& settings,
-                 const Vocabulary& vocabulary, TokenSink& sink) {
+                 const Vocabulary& vocabulary, TokenSink& sink, int threads) {
   const DataFormat format = data_format(file, settings.format);
   if (format == DataFormat::hdf5) return read_token_file(file, vocabulary, sink);
   if (vocabulary.tokenizer == nullptr) {
     fail(file, "there is no tokenizer for this text", "",
          "set tokenizer.path, or name token files (.h5) only");
   }
-  TextTokenizer text(*vocabulary.tokenizer, sink);
+  ParallelTokenizer text(*vocabulary.tokenizer, sink, threads);
   if (format == DataFormat::jsonl) {
     read_jsonl(file, settings.jsonl_fields, [&](const std::string& document) {
       text.add(document);
-      text.end();
+      text.end_document();
     });
   } else {
     read_blocks(file, [&](std::string_view block) { text.add(block); });
-    text.end();
+    text.end_document();
   }
+  text.finish();
 }
 
 void read_texts(const std::string& file, const DataSettings& settings,

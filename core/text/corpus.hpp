@@ -29,9 +29,10 @@ DataFormat data_format(const std::string& file, DataFormat asked);
 /// Reads one file into `sink`; large files are read in pieces.
 /// text: the file is one document. jsonl: a line is one document, its `jsonl_fields` joined by an
 /// empty line. hdf5: a token file (token_file.hpp). Throws UserError with file and line for what
-/// cannot be read, for text without a tokenizer, and for ids outside the vocabulary.
+/// cannot be read, for text without a tokenizer, and for ids outside the vocabulary. Text is
+/// tokenised by so many threads, without a difference to the ids.
 void read_tokens(const std::string& file, const DataSettings& settings,
-                 const Vocabulary& vocabulary, TokenSink& sink);
+                 const Vocabulary& vocabulary, TokenSink& sink, int threads = 1);
 
 /// Whether there are training files and all data files are token files.
 bool holds_tokens_only(const DataSettings& settings);

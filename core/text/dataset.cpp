@@ -121,6 +121,19 @@ TokenDataset::TokenDataset(std::shared_ptr<const TokenStore> store,
   for (const TokenWindow& window : windows_) tokens_ += static_cast<std::uint64_t>(window.length);
 }
 
+TokenDataset TokenDataset::outline(const std::vector<std::int32_t>& lengths, int sequence_length,
+                                   std::int32_t padding, std::uint64_t fingerprint) {
+  std::vector<TokenWindow> windows;
+  windows.reserve(lengths.size());
+  for (const std::int32_t length : lengths) {
+    DELTAPIPE_ASSERT(length >= 0 && length <= sequence_length, std::to_string(length) + " tokens");
+    windows.push_back({0, length});
+  }
+  TokenDataset set(nullptr, std::move(windows), sequence_length, padding);
+  set.outlined_ = fingerprint;
+  return set;
+}
+
 int TokenDataset::read(std::uint64_t id, std::span<std::int32_t> inputs_T,
                        std::span<std::int32_t> targets_T) const {
   DELTAPIPE_ASSERT(id < windows_.size(), "sample " + std::to_string(id));
@@ -129,6 +142,11 @@ int TokenDataset::read(std::uint64_t id, std::span<std::int32_t> inputs_T,
       inputs_T.size() == width && targets_T.size() == width,
       "spans of " + std::to_string(inputs_T.size()) + " and " + std::to_string(targets_T.size()));
   const TokenWindow window = windows_[id];
+  if (outlined_) {
+    std::fill(inputs_T.begin(), inputs_T.end(), padding_);
+    std::fill(targets_T.begin(), targets_T.end(), -1);
+    return window.length;
+  }
   const auto length = static_cast<std::size_t>(window.length);
   store_->copy(window.start, inputs_T.first(length));
   store_->copy(window.start + 1, targets_T.first(length));
@@ -138,6 +156,7 @@ int TokenDataset::read(std::uint64_t id, std::span<std::int32_t> inputs_T,
 }
 
 std::uint64_t TokenDataset::fingerprint() const {
+  if (outlined_) return *outlined_;
   const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> state(XXH64_createState(),
                                                                          &XXH64_freeState);
   DELTAPIPE_ASSERT(state != nullptr, "xxHash has no memory");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,11 @@ class TokenDataset {
   TokenDataset(std::shared_ptr<const TokenStore> store, std::vector<TokenWindow> windows,
                int sequence_length, std::int32_t padding);
 
+  /// Samples of these lengths, none above sequence_length, without their tokens: read() gives
+  /// padding. fingerprint: that of the samples.
+  static TokenDataset outline(const std::vector<std::int32_t>& lengths, int sequence_length,
+                              std::int32_t padding, std::uint64_t fingerprint);
+
   /// Number of samples.
   std::uint64_t size() const { return windows_.size(); }
   int sequence_length() const { return sequence_length_; }
@@ -43,6 +49,7 @@ class TokenDataset {
 
   /// Number of valid inputs of a sample.
   int length(std::uint64_t id) const { return windows_[id].length; }
+  std::int32_t padding() const { return padding_; }
 
   /// xxh64 of sequence length, windows and tokens: equal sets have equal samples.
   std::uint64_t fingerprint() const;
@@ -53,6 +60,7 @@ class TokenDataset {
   int sequence_length_ = 0;
   std::int32_t padding_ = 0;
   std::uint64_t tokens_ = 0;
+  std::optional<std::uint64_t> outlined_;  ///< the fingerprint of an outline
 };
 
 struct DataSplit {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/token_file.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 
@@ -37,6 +41,17 @@ hdf5::Dataset open_integers(const hdf5::File& file, const std::string& name) {
 
 std::string directory_of(const std::string& path) {
   return std::filesystem::absolute(path).parent_path().string();
+}
+
+/// Brings a file or a directory's names to the disk; false: errno says why not.
+bool sync(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool is_synced = ::fsync(descriptor) == 0;
+  const int error = errno;
+  ::close(descriptor);
+  errno = error;
+  return is_synced;
 }
 
 /// An integer attribute from `least` to `last`, if there is one.
@@ -249,9 +264,11 @@ void TokenFileWriter::close() {
   file_->close();
   file_.reset();
   std::error_code error;
-  std::filesystem::rename(temporary_, path_, error);
+  if (!sync(temporary_)) error = {errno, std::generic_category()};
+  if (!error) std::filesystem::rename(temporary_, path_, error);
   if (error) std::remove(temporary_.c_str());
   if (error) fail(path_, "cannot put the token file in its place", error.message(), "");
+  (void)sync(directory_of(path_));  // which some file systems refuse
 }
 
 }  // namespace deltapipe

@@ -41,7 +41,7 @@ struct Tokenizer::Impl {
   /// Appends the ids of added tokens of one kind; `between` encodes what lies between them.
   template <class Between>
   void encode_added(std::string_view text, bool normalized, std::vector<std::int32_t>& ids,
-                    const Between& between) {
+                    const Between& between) const {
     std::size_t plain = 0;  // start of the text since the last added token
     for (std::size_t i = 0; i < text.size();) {
       const AddedToken* token = added_at(text.substr(i), normalized);
@@ -57,7 +57,8 @@ struct Tokenizer::Impl {
     between(text.substr(plain));
   }
 
-  void encode_plain(std::string_view text, std::vector<std::int32_t>& ids) {
+  void encode_plain(std::string_view text, PieceMemory& memory,
+                    std::vector<std::int32_t>& ids) const {
     if (text.empty()) return;
     std::string prefixed;
     if (definition.add_prefix_space && text[0] != ' ') {
@@ -67,7 +68,20 @@ struct Tokenizer::Impl {
     }
     PieceReader reader(text);
     std::string_view piece;
-    while (reader.next(piece)) encoder.encode(piece, ids);
+    while (reader.next(piece)) encoder.encode(piece, memory, ids);
+  }
+
+  /// One that no thread uses now.
+  std::unique_ptr<PieceMemory> take_memory() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (memories.empty()) return std::make_unique<PieceMemory>();
+    std::unique_ptr<PieceMemory> memory = std::move(memories.back());
+    memories.pop_back();
+    return memory;
+  }
+  void return_memory(std::unique_ptr<PieceMemory> memory) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    memories.push_back(std::move(memory));
   }
 
   TokenizerDefinition definition;  // added tokens: longest first
@@ -75,7 +89,8 @@ struct Tokenizer::Impl {
   std::array<std::array<bool, 256>, 2> starts_added{};  // by normalized
   bool added_has_space = false;
   BpeEncoder encoder;
-  std::mutex mutex;  // of the encoder
+  std::mutex mutex;  // of the memories
+  std::vector<std::unique_ptr<PieceMemory>> memories;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -109,11 +124,12 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
 }
 
 void Tokenizer::encode_to(std::string_view text, std::vector<std::int32_t>& ids) const {
-  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  std::unique_ptr<PieceMemory> memory = impl_->take_memory();
   impl_->encode_added(text, false, ids, [&](std::string_view rest) {
     impl_->encode_added(rest, true, ids,
-                        [&](std::string_view plain) { impl_->encode_plain(plain, ids); });
+                        [&](std::string_view plain) { impl_->encode_plain(plain, *memory, ids); });
   });
+  impl_->return_memory(std::move(memory));
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {

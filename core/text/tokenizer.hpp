@@ -17,7 +17,7 @@ namespace deltapipe {
 /// transformers' GPT2TokenizerFast; a byte that belongs to no valid UTF-8 sequence counts as one
 /// symbol that is neither letter, digit nor space (what Python's errors="surrogateescape" makes of
 /// it). Added tokens such as <|endoftext|> are recognised in the text.
-/// All const member functions may be called from several threads.
+/// All const member functions may be called from several threads, which do not wait for each other.
 class Tokenizer {
  public:
   Tokenizer(Tokenizer&&) noexcept;

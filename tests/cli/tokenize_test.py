@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """deltapipe tokenize, and runs from token files with and without a tokenizer."""
 
+import os
+
 import h5py
 import numpy as np
 
@@ -55,6 +57,48 @@ class TokenFiles(support.TestCase):
         self.assertIn("train.h5: 61 documents", self.said.out)
         self.assertFalse(list(self.tokens.glob(".deltapipe*")))
 
+    def test_cores_change_nothing(self):
+        """One core means one thread."""
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) < 2:
+            self.skipTest("there is one core only")
+        large = self.place / "large.txt"
+        large.write_text(support.text_of(400000) * 12)
+        deck = self.deck_file(self.small(data={"train": [str(large), str(self.lines)],
+                                               "validation": [str(self.lines)]}))
+        files = []
+        for name, allowed in (("one", cores[:1]), ("all", cores)):
+            output = self.output(name)
+            before = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, allowed)
+            try:
+                self.succeed(["tokenize", deck, f"output.directory={output}"])
+            finally:
+                os.sched_setaffinity(0, before)
+            with h5py.File(output / "train.h5") as file:
+                files.append((file["tokens"][()], file["document_offsets"][()],
+                              {name: str(value) for name, value in file.attrs.items()}))
+            self.assertEqual({path.name for path in output.iterdir()},
+                             {"tokenizer", "train.h5", "validation.h5"})
+        np.testing.assert_array_equal(files[0][0], files[1][0])
+        np.testing.assert_array_equal(files[0][1], files[1][1])
+        self.assertEqual(files[0][2], files[1][2])
+        self.assertEqual(len(files[0][1]), 61)
+
+    def test_a_mistake_in_a_text_leaves_the_former_file(self):
+        output = self.output("former")
+        bad = self.place / "bad.txt"
+        bad.write_bytes(b"word " * 900000)
+        deck = self.deck_file(self.small(data={"train": [str(self.text), str(bad)]}))
+        overrides = [f"output.directory={output}", f"tokenizer.path={self.tokens / 'tokenizer'}",
+                     "tokenizer.train_vocabulary=0"]
+        self.succeed(["tokenize", deck, *overrides])
+        former = (output / "train.h5").read_bytes()
+        bad.write_bytes(b"word " * 900000 + b"\xff")
+        self.assert_stops(support.run(["tokenize", deck, *overrides]), "bad.txt", "0xFF", status=1)
+        self.assertTrue((output / "train.h5").read_bytes() == former)
+        self.assertFalse(list(output.glob(".deltapipe*")))
+
     def test_tokens_train_as_their_text_does(self):
         text = self.train(self.small(data={"train": [str(self.text), str(self.lines)],
                                            "validation": [str(self.lines)]}), "from_text")
@@ -65,6 +109,31 @@ class TokenFiles(support.TestCase):
         saved = [(self.output(run) / "model/tokenizer.json").read_bytes()
                  for run in ("from_text", "from_tokens")]
         self.assertEqual(*saved)
+
+    def test_stages_between_the_ends_read_no_data(self):
+        """Which shows where their file is none."""
+        none = self.place / "none.h5"
+        none.write_text("no HDF5 file")
+        for packing in ("stream", "document"):
+            deck = self.from_tokens(pipeline={"stages": 4}, data={"packing": packing},
+                                    training={"steps": 6}, **{"model.new": {"n_layer": 4}})
+            expected = self.train(deck, f"all-read-{packing}", 1,
+                                  overrides=["pipeline.stages=1"])
+            output = self.output(f"ends-read-{packing}")
+            command = [*support.MPIEXEC]
+            for rank in range(4):
+                files = [f"data.{part}={none}" for part in ("train", "validation")]
+                command += [":"] * (rank > 0) + [
+                    support.NUMPROC_FLAG, "1", support.PROGRAM, "train", str(self.deck_file(deck)),
+                    f"output.directory={output}", *(files if rank in (1, 2) else [])]
+            result = support.run_command(command)
+            self.assertEqual(result.status, 0, str(result))
+            run = support.Run(output / "run.h5")
+            np.testing.assert_array_equal(run.losses, expected.losses)
+            np.testing.assert_array_equal(run.evaluations["loss"], expected.evaluations["loss"])
+            # The last one does read it.
+            self.assert_stops(support.run_command([*command, f"data.train={none}"]), "none.h5",
+                              status=1)
 
     def test_vocabularies_of_27_and_52_need_no_tokenizer(self):
         for symbols in (27, 52):

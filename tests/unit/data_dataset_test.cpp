@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "app/data_of_stage.hpp"
 #include "core/base/error.hpp"
 #include "core/text/dataset.hpp"
 #include "core/text/token_store.hpp"
@@ -185,6 +186,35 @@ TEST_CASE("The fingerprint tells sets apart", "[data]") {
   other.settings.validation_fraction = 0;
   CHECK(other.load(4).train.fingerprint() != fingerprint);
   CHECK(TokenDataset().fingerprint() == TokenDataset().fingerprint());
+}
+
+TEST_CASE("An outline has all of a set but its tokens", "[data]") {
+  Corpus corpus({"a b c d e f g h i j", "k", "l m n o p q r s", "t u v"});
+  for (const Packing packing : {Packing::stream, Packing::document}) {
+    corpus.settings.packing = packing;
+    const DataSplit data = corpus.load(3);
+    std::vector<std::uint64_t> numbers;
+    for (const TokenDataset& set : {data.train, data.validation, TokenDataset()})
+      put_outline(set, numbers);
+    std::span<const std::uint64_t> rest(numbers);
+    for (const TokenDataset& set : {data.train, data.validation, TokenDataset()}) {
+      const TokenDataset outline = take_outline(rest);
+      CHECK(outline.fingerprint() == set.fingerprint());
+      CHECK(outline.tokens() == set.tokens());
+      CHECK(outline.sequence_length() == set.sequence_length());
+      REQUIRE(outline.size() == set.size());
+      for (std::uint64_t id = 0; id < set.size(); ++id) {
+        CHECK(outline.length(id) == set.length(id));
+        Ids inputs(3, 7), targets(3, 7);
+        CHECK(outline.read(id, inputs, targets) == set.length(id));
+        CHECK(inputs == Ids(3, kEnd));
+        CHECK(targets == Ids(3, -1));
+      }
+    }
+    CHECK(rest.empty());
+    rest = std::span<const std::uint64_t>(numbers).first(3);
+    CHECK_THROWS_AS(take_outline(rest), InternalError);
+  }
 }
 
 TEST_CASE("Data that gives no sample is an error", "[data]") {
