@@ -78,14 +78,15 @@ def environment(threads, pytorch=False, jemalloc=None):
     return values
 
 
-def run_json(command, variables, limit=None, quiet=False):
+def run_json(command, variables, limit=None):
     """What the command prints as its last line; None: it says that something is missing."""
-    done = subprocess.run([str(word) for word in command], env=variables, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL if quiet else None, timeout=limit, text=True)
+    done = subprocess.run([str(word) for word in command], env=variables, capture_output=True,
+                          timeout=limit, text=True)
     if done.returncode == MISSING:
         return None
     if done.returncode != 0:
-        raise BenchmarkError(f"exit status {done.returncode}: {shlex.join(map(str, command))}")
+        raise BenchmarkError(f"exit status {done.returncode}: {shlex.join(map(str, command))}\n" +
+                             "\n".join(done.stderr.splitlines()[-5:]))
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -174,21 +175,20 @@ class PyTorch:
         self.jemalloc = find_jemalloc()
         self.compiled = False
         self.why_eager = "not tried"
-        self.available = self.run(1, quiet=True) is not None
+        self.available = self.run(1) is not None
         if self.available and arguments.compile and not arguments.small:
             self.try_compiling()
 
-    def run(self, steps=None, compiled=None, limit=None, quiet=False):
+    def run(self, steps=None, compiled=None, limit=None):
         compiled = self.compiled if compiled is None else compiled
         command = [self.arguments.python, BENCHMARKS / "pytorch_training.py", *self.shape,
                    steps or self.steps, "--threads", self.arguments.threads,
                    "--micro-batches", self.micro_batches, *(["--compile"] if compiled else [])]
-        return run_json(command, environment(self.arguments.threads, True, self.jemalloc), limit,
-                        quiet)
+        return run_json(command, environment(self.arguments.threads, True, self.jemalloc), limit)
 
     def try_compiling(self):
         def seconds(compiled):
-            made = self.run(WARM_UP + 3, compiled, COMPILE_LIMIT, quiet=True)
+            made = self.run(WARM_UP + 3, compiled, COMPILE_LIMIT)
             return statistics.median(made["wall_seconds"][WARM_UP:])
         try:
             eager, compiled = seconds(False), seconds(True)
@@ -436,8 +436,20 @@ def kernel_rows(results):
         yield row
 
 
+def without_places(words):
+    """Arguments that say what was measured, without those that say where files are."""
+    kept, words = [], list(words)
+    while words:
+        word = words.pop(0)
+        if word.split("=")[0] not in ("--json", "--python", "--build"):
+            kept.append(word)
+        elif "=" not in word:
+            words.pop(0)
+    return kept
+
+
 def write_results(arguments, results, commit):
-    command = shlex.join(["scripts/benchmark.py", *arguments.given])
+    command = shlex.join(["scripts/benchmark.py", *without_places(arguments.given)])
     head = {"machine": arguments.results, "commit": commit, "command": command,
             "date": datetime.date.today().isoformat()}
 

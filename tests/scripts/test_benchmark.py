@@ -137,8 +137,9 @@ class BenchmarkTest(unittest.TestCase):
                   "ratio": 1.05, "ratios": [1.0, 1.05, 1.1], "kernels": kernels,
                   "ceilings": {"product_flop_per_second": 1.5e11, "triad_bytes_per_second": 2e10}}
         benchmark.RESULTS = self.place
-        benchmark.write_results(types.SimpleNamespace(results="epyc-2", given=["--pairs", "3"],
-                                                      threads=1), [result], "0123abc")
+        given = ["--json", "a", "--pairs", "3", "--build=b"]
+        benchmark.write_results(
+            types.SimpleNamespace(results="epyc-2", given=given, threads=1), [result], "0123abc")
         for name, needle in (("training", "1.05"), ("training_kernels", "A::b: products")):
             data = tomllib.loads((self.place / f"{name}.toml").read_text(encoding="utf-8"))
             for key in ("commit", "commit_is", "date", "machine", "command"):
