@@ -207,23 +207,22 @@ bool Checkpoints::is_due(std::uint64_t step) const {
          is_due_by_time_;
 }
 
-bool Checkpoints::has(std::uint64_t step) const {
-  return last_complete_ == step || (phase_ != Phase::idle && marker_.step == step);
-}
-
 bool Checkpoints::copies_files(std::uint64_t step) const {
   return is_milestone(step) && settings_.mode == CheckpointMode::exact;
 }
 
-bool Checkpoints::end_training() {
+bool Checkpoints::is_asked_to_stop() {
   const std::uint64_t mine =
       orderly_stop_ ? static_cast<std::uint64_t>(orderly_stop_->signal()) : 0;
   const std::uint64_t signal = all_reduce(progress_, grid_.world(), mine, Reduction::max);
-  if (signal == 0)
-    orderly_stop_.reset();
-  else
-    stop_reason_ = name_of_signal(static_cast<int>(signal));
+  if (signal != 0) stop_reason_ = name_of_signal(static_cast<int>(signal));
   return signal != 0;
+}
+
+bool Checkpoints::end_training() {
+  const bool stops = is_asked_to_stop();
+  if (!stops) orderly_stop_.reset();
+  return stops;
 }
 
 void Checkpoints::warn(const std::string& what) const {
@@ -321,12 +320,17 @@ void Checkpoints::end_removal() {
 }
 
 void Checkpoints::give_up() {
+  const bool was_marking = phase_ == Phase::marking;
   if (!job_->error.empty()) warn(job_->error);
   last_seconds_ = std::max(last_seconds_, job_->seconds);
   job_.reset();
   phase_ = Phase::idle;
   std::error_code ignored;
-  if (keeps_directory_) fs::remove_all(unfinished(), ignored);
+  if (keeps_directory_) {
+    fs::remove_all(unfinished(), ignored);
+    // Where others could not complete it, nobody may take it for complete.
+    if (was_marking) remove_checkpoint(directory_, marker_.step);
+  }
   let_go(marker_.step);
 }
 

@@ -63,8 +63,6 @@ class Checkpoints {
 
   /// Whether `step` steps done are a moment for a checkpoint; the same on all ranks.
   bool is_due(std::uint64_t step) const;
-  /// There is one of that step, or it is being written.
-  bool has(std::uint64_t step) const;
   /// That of `step` is a milestone, with copies of what spill files have; the same on all ranks.
   bool copies_files(std::uint64_t step) const;
   /// Why the run is to stop: "SIGTERM"; empty: it is not.
@@ -78,6 +76,8 @@ class Checkpoints {
   void advance(RunFile* run_file);
   /// Collective: waits until the checkpoint under way, if any, is complete or given up.
   void finish(RunFile* run_file);
+  /// Collective: a signal has asked for an end, which is the reason to stop then.
+  bool is_asked_to_stop();
   /// Collective: from now on signals end the run at once. True: one has asked for an end before.
   bool end_training();
   /// The step of the last complete one; none: nullopt.

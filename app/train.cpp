@@ -44,6 +44,8 @@ namespace {
 /// For progress threads, which answer within some 20 ms unless their processors are very busy.
 constexpr std::chrono::milliseconds kAnswerLimit{300};
 constexpr std::chrono::seconds kLateAnswerLimit{3};
+/// Of a step that damaged records spoil. Those found in one are not read in the next.
+constexpr int kMostAttempts = 10;
 
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                              const TokenDataset& train, bool training) {
@@ -125,7 +127,7 @@ class Trainer {
       if (checkpoints_ && checkpoint_after(step + 1)) return stop_after(step + 1);
       if (evaluates_after(step + 1) && step + 1 < steps_) evaluate_now(step + 1);
     }
-    if (checkpoints_) checkpoint_at_end();
+    if (checkpoints_ && checkpoint_at_end()) return stop_after(steps_);
     evaluate_now(steps_);
     if (checkpoints_ && end_checkpoints()) return stop_after(steps_);
     progress_.account().suspend(Clock::now());
@@ -195,12 +197,12 @@ class Trainer {
   void check_spilled_records() {
     for (ActivationCache* const cache : pipeline_->caches()) cache->find_damaged_records();
     const std::uint64_t mine = pipeline_->has_damaged_records() ? 1 : 0;
-    if (all_reduce(progress_, grid_.world(), mine, Reduction::max) > 0) forget_damaged();
+    if (all_reduce(progress_, grid_.world(), mine, Reduction::max) > 0) forget_damaged(false);
   }
 
   /// All ranks together; the next step learns from these samples as at their first visit.
-  void forget_damaged() {
-    pipeline_->forget_damaged_records();
+  void forget_damaged(bool spoiled_step) {
+    pipeline_->forget_damaged_records(spoiled_step);
     if (grid_.rank() == 0)
       std::fprintf(stderr,
                    "\ndeltapipe: warning: records of activation caches in %s are damaged: both "
@@ -209,10 +211,15 @@ class Trainer {
   }
 
   /// The last evaluation and saving the model may fail, or take long: they can be repeated.
-  void checkpoint_at_end() {
-    if (!checkpoints_->has(steps_)) begin_checkpoint(steps_);
-    checkpoints_->finish(run_file_ ? &*run_file_ : nullptr);
+  /// True: the run is to stop here.
+  bool checkpoint_at_end() {
+    RunFile* const run_file = run_file_ ? &*run_file_ : nullptr;
+    checkpoints_->finish(run_file);
+    if (checkpoints_->last_complete() != steps_) begin_checkpoint(steps_);
+    checkpoints_->finish(run_file);
+    const bool stops = checkpoints_->is_asked_to_stop();
     progress_.take_collective_bytes();
+    return stops;
   }
 
   /// True: the run is to stop here.
@@ -440,7 +447,7 @@ class Trainer {
       run_file_.emplace(
           path, attributes,
           RunFileContinuation{
-              {from.step, from.blocked_seconds, from.seconds, from.state_bytes()}, history, path},
+              {from.step, from.blocked_seconds, from.seconds, from.bytes()}, history, path},
           warn);
       return;
     }
@@ -498,11 +505,20 @@ class Trainer {
     announce(step);
     const StepPlan plan = planner_->plan(step, grid_.replica());
     StepRecord record;
+    const WatchedStep watched(progress_.step_watch(), step + 1);
+    int attempts = 0;
     for (bool counts = false; !counts;) {
-      const WatchedStep watched(progress_.step_watch(), step + 1);
       pipeline_->train_step(data_.train, plan, step % settings_.output.log_every == 0,
                             [&] { counts = update(step, plan, record); });
-      if (!counts) forget_damaged();
+      if (counts) break;
+      if (++attempts == kMostAttempts)
+        throw UserError({.what = "step " + std::to_string(step + 1) +
+                                 " was spoiled by damaged "
+                                 "records of activation caches in each of " +
+                                 std::to_string(attempts) + " attempts",
+                         .file = cache_directory(settings_),
+                         .remedy = "check that disk, or set another cache.directory"});
+      forget_damaged(true);
     }
     if (compares_replicas_after(step + 1)) replica_check_->compare(pipeline_->exec(), step + 1);
     record.collective_bytes += progress_.take_collective_bytes();  // which rank 0 counts

@@ -242,6 +242,12 @@ void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids,
   }
 }
 
+std::span<const std::uint64_t> BoundaryEnd::records_of(const Crossing& crossing) {
+  find_records(crossing.sample_ids,
+               static_cast<std::uint64_t>(crossing.micro_batch) * shape_.max_samples);
+  return record_ids_;
+}
+
 void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
   if (!cache_) return;
   find_records(sample_ids, 0);
@@ -277,9 +283,7 @@ void BoundaryEnd::acquire_records(Crossing& crossing) {
   }
   const ActivityScope activity(account_, Activity::cache);
   const TraceScope trace(TraceCategory::cache, "acquire", crossing.micro_batch);
-  find_records(crossing.sample_ids,
-               static_cast<std::uint64_t>(crossing.micro_batch) * shape_.max_samples);
-  cache_->acquire(record_ids_, records_, crossing.visits);
+  cache_->acquire(records_of(crossing), records_, crossing.visits);
   memory_check_.choose(crossing, records_);
 }
 

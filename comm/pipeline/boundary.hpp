@@ -119,6 +119,8 @@ class BoundaryEnd {
   void measure_errors(bool on);
   CodecStatistics take_codec_statistics();
   ActivationCache* cache() { return cache_.get(); }
+  /// Of a crossing's samples, in the cache.
+  std::span<const std::uint64_t> records_of(const Crossing& crossing);
   /// Of a record, the part that both ends keep.
   std::size_t shared_record_bytes() const { return codecs_.record().shared_bytes; }
   /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records and no

@@ -15,9 +15,10 @@ namespace {
 /// What an end says of its records: visits, then hashes.
 using Table = std::vector<std::uint64_t>;
 
-/// In pieces that MPI can count.
-Table exchange(ProgressThread& progress, MPI_Comm comm, int peer, int tag, const Table& mine) {
+/// In pieces that MPI can count, with a tag that no channel's pieces have.
+Table exchange(ProgressThread& progress, MPI_Comm comm, int peer, int channel, const Table& mine) {
   constexpr std::size_t kPiece = std::size_t{1} << 24;
+  const int tag = channel * kTagsPerChannel;
   const auto sent = std::make_shared<Table>(mine);
   const auto received = std::make_shared<Table>(mine.size());
   for (std::size_t first = 0; first < mine.size(); first += kPiece) {
@@ -59,12 +60,15 @@ ResyncCounts resync_memories(ProgressThread& progress, MPI_Comm comm, int peer, 
   return counts;
 }
 
-void forget_damaged(ProgressThread& progress, MPI_Comm comm, int peer, int tag, BoundaryEnd& end) {
+void forget_damaged(ProgressThread& progress, MPI_Comm comm, int peer, int tag, BoundaryEnd& end,
+                    std::span<const Crossing> spoiled) {
   ActivationCache& cache = *end.cache();
   Table mine(cache.visits().size(), 0);
   for (const std::uint64_t sample : cache.take_damaged()) mine[sample] = 1;
   const Table theirs =
       end.shared_record_bytes() > 0 ? exchange(progress, comm, peer, tag, mine) : mine;
+  for (const Crossing& crossing : spoiled)
+    for (const std::uint64_t record : end.records_of(crossing)) mine[record] = 1;
   std::vector<std::uint64_t> forgotten;
   for (std::uint64_t sample = 0; sample < mine.size(); ++sample)
     if (mine[sample] + theirs[sample] > 0) forgotten.push_back(sample);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "comm/pipeline/boundary.hpp"
 #include "comm/transport/progress_thread.hpp"
@@ -25,7 +26,8 @@ ResyncCounts resync_memories(ProgressThread& progress, MPI_Comm comm, int peer, 
                              BoundaryEnd& end);
 
 /// Both ends call it between two steps: they forget the samples of which one of them has found a
-/// damaged record (ActivationCache::take_damaged()).
-void forget_damaged(ProgressThread& progress, MPI_Comm comm, int peer, int tag, BoundaryEnd& end);
+/// damaged record (ActivationCache::take_damaged()), and those of the crossings of a spoiled step.
+void forget_damaged(ProgressThread& progress, MPI_Comm comm, int peer, int tag, BoundaryEnd& end,
+                    std::span<const Crossing> spoiled);
 
 }  // namespace deltapipe

@@ -361,7 +361,7 @@ ScheduleShape Pipeline::schedule_shape() const {
 }
 
 void Pipeline::about_to(const Instruction& instruction) {
-  progress_.step_watch().doing(to_text(instruction));
+  if (progress_.watches_steps()) progress_.step_watch().doing(to_text(instruction));
 }
 
 void Pipeline::send(const Transfer& message) {
@@ -627,9 +627,11 @@ bool Pipeline::has_damaged_records() {
   return any;
 }
 
-void Pipeline::forget_damaged_records() {
+void Pipeline::forget_damaged_records(bool spoiled_step) {
+  std::span<const Crossing> spoiled;
+  if (spoiled_step) spoiled = micro_batches_;
   for_memories([&](BoundaryEnd& end, int peer, int tag) {
-    forget_damaged(progress_, grid_.pipeline_comm(), peer, tag, end);
+    forget_damaged(progress_, grid_.pipeline_comm(), peer, tag, end, spoiled);
   });
 }
 

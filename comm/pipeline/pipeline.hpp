@@ -107,8 +107,9 @@ class Pipeline : private InstructionHandler {
   /// step under way computes does not count.
   bool has_damaged_records();
   /// All ranks together, between two steps, when one has: both ends of every boundary forget those
-  /// samples.
-  void forget_damaged_records();
+  /// samples. `spoiled_step`: they were used in the step that ends here; all ends forget that one's
+  /// samples too, whose memories and errors have become those of a step that does not count.
+  void forget_damaged_records(bool spoiled_step);
   /// Activation memories of this rank's ends, for tests and reports.
   std::vector<ActivationCache*> caches();
 

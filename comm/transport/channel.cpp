@@ -23,7 +23,6 @@ static_assert(kPayloadOffset % 64 == 0);
 constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
 // First pieces use one MPI tag, the other pieces of message n the tag 1 + n % 127 after it: with at
 // most 127 buffers, pieces of two messages with the same tag are never awaited at once.
-constexpr int kTagsPerChannel = 128;
 constexpr int kMostBuffers = kTagsPerChannel - 1;
 static_assert(kMostMessageBuffers <= kMostBuffers);
 

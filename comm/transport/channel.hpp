@@ -20,6 +20,9 @@
 
 namespace deltapipe {
 
+/// MPI tags of a channel's messages and their pieces: those from its number times this on.
+inline constexpr int kTagsPerChannel = 128;
+
 /// What both ends of a channel must agree on, and what each end keeps.
 struct ChannelOptions {
   std::size_t max_payload_bytes = 0;

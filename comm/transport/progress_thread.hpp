@@ -153,6 +153,7 @@ class ProgressThread {
   TimeAccount& account() { return account_; }
   /// Told of by the same thread.
   StepWatch& step_watch() { return step_watch_; }
+  bool watches_steps() const { return watch_.step_timeout_seconds > 0; }
   /// What channels built from now on receive over, and sums pass; set by the thread
   /// that uses them.
   void set_wire(RankWire wire) { wire_ = std::move(wire); }

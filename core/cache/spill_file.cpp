@@ -468,10 +468,19 @@ void SpillFile::write_bytes(const void* bytes, std::size_t size, std::uint64_t o
 }
 
 void SpillFile::read_bytes(void* bytes, std::size_t size, std::uint64_t offset) {
+  if (try_read_bytes(bytes, size, offset)) return;
+  throw UserError({.what = "the activation cache cannot be read: " + system_message(EIO),
+                   .file = path_,
+                   .remedy = "check the disk, remove the file and start anew"});
+}
+
+/// False: a place that the disk cannot read (EIO).
+bool SpillFile::try_read_bytes(void* bytes, std::size_t size, std::uint64_t offset) {
   char* to = static_cast<char*>(bytes);
   while (size > 0) {
     const ssize_t count = ::pread(file_.get(), to, size, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EIO) return false;
     if (count <= 0)
       throw UserError({.what = "the activation cache cannot be read: " +
                                (count == 0 ? "the file was truncated" : system_message(errno)),
@@ -481,6 +490,7 @@ void SpillFile::read_bytes(void* bytes, std::size_t size, std::uint64_t offset) 
     size -= static_cast<std::size_t>(count);
     offset += static_cast<std::uint64_t>(count);
   }
+  return true;
 }
 
 void SpillFile::write_record(std::uint64_t sample, const std::uint8_t* bytes,
@@ -496,8 +506,8 @@ void SpillFile::write_record(std::uint64_t sample, const std::uint8_t* bytes,
 
 bool SpillFile::try_read_record(std::uint64_t sample, std::uint8_t* bytes) {
   if (slots_[sample] == RecordPlaces::kNone) return false;
-  read_bytes(bytes, record_bytes_, records_offset_ + slots_[sample] * record_bytes_);
-  return record_checksum(bytes, record_bytes_) == checksums_[sample];
+  return try_read_bytes(bytes, record_bytes_, records_offset_ + slots_[sample] * record_bytes_) &&
+         record_checksum(bytes, record_bytes_) == checksums_[sample];
 }
 
 void SpillFile::read_record(std::uint64_t sample, std::uint8_t* bytes) {

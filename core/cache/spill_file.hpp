@@ -78,7 +78,7 @@ class SpillFile {
   void write_record(std::uint64_t sample, const std::uint8_t* bytes, std::uint32_t visits);
   /// UserError: the record's checksum does not match (names both), truncated file.
   void read_record(std::uint64_t sample, std::uint8_t* bytes);
-  /// False when the checksum does not match.
+  /// False when the checksum does not match, or the disk cannot read the place.
   bool try_read_record(std::uint64_t sample, std::uint8_t* bytes);
   /// Sample has no record any more.
   void forget_record(std::uint64_t sample);
@@ -115,6 +115,7 @@ class SpillFile {
   [[noreturn]] void throw_foreign(const std::string& what, const std::string& value) const;
   void write_bytes(const void* bytes, std::size_t size, std::uint64_t offset);
   void read_bytes(void* bytes, std::size_t size, std::uint64_t offset);
+  bool try_read_bytes(void* bytes, std::size_t size, std::uint64_t offset);
 
   std::string path_;
   std::uint64_t id_ = 0;

@@ -162,10 +162,9 @@ const CheckpointFile& CheckpointMarker::file(const std::string& name) const {
   refuse(name, "is no file of the checkpoint of step " + std::to_string(step));
 }
 
-std::uint64_t CheckpointMarker::state_bytes() const {
+std::uint64_t CheckpointMarker::bytes() const {
   std::uint64_t sum = 0;
-  for (const CheckpointFile& file : files)
-    if (file.name != kRunFileCopy) sum += file.bytes;
+  for (const CheckpointFile& file : files) sum += file.bytes;
   return sum;
 }
 

@@ -40,8 +40,8 @@ struct CheckpointMarker {
   std::vector<CheckpointFile> files;
 
   int ranks() const { return stages * replicas; }
-  /// Of all ranks' files.
-  std::uint64_t state_bytes() const;
+  /// Of all files.
+  std::uint64_t bytes() const;
   /// UserError when there is no such file.
   const CheckpointFile& file(const std::string& name) const;
 
