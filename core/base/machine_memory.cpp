@@ -81,11 +81,13 @@ void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size
 #ifdef MADV_HUGEPAGE
   // Whole pages of this size only, so that no neighbour's memory grows.
   constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
-  const auto first = (reinterpret_cast<std::uintptr_t>(memory) + kHugePage - 1) & ~(kHugePage - 1);
-  const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) & ~(kHugePage - 1);
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t first = (begin + kHugePage - 1) & ~(kHugePage - 1);
+  const std::uintptr_t end = (begin + bytes) & ~(kHugePage - 1);
   // Fails where the kernel has none, which changes no result.
   if (first < end)
-    static_cast<void>(madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE));
+    static_cast<void>(
+        madvise(static_cast<char*>(memory) + (first - begin), end - first, MADV_HUGEPAGE));
 #endif
 }
 

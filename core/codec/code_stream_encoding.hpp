@@ -146,8 +146,8 @@ struct MakeTables {
     }
     std::uint8_t* bytes = tables + g * kHeadBytes;
     write_folding(foldings[g], bytes);
-    table_bytes[g] =
-        static_cast<std::uint64_t>(kFoldingBytes + write_table(frequency, bytes + kFoldingBytes));
+    table_bytes[g] = std::uint64_t{kFoldingBytes} +
+                     static_cast<std::uint64_t>(write_table(frequency, bytes + kFoldingBytes));
   }
 };
 

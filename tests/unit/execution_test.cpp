@@ -20,7 +20,6 @@
 
 using namespace deltapipe;
 using deltapipe::test::another_instance;
-using deltapipe::test::BusyInstance;
 using deltapipe::test::InstanceWatch;
 using deltapipe::test::to_device;
 
@@ -118,12 +117,12 @@ Gpt2Config small_config() {
 TEST_CASE("The watch notices the default instance", "[execution]") {
 #if DELTAPIPE_TEST_INSTANCES_BLOCK
   const ExecSpace exec = another_instance();
-  BusyInstance patient(exec, std::chrono::milliseconds(50));
+  deltapipe::test::BusyInstance patient(exec, std::chrono::milliseconds(50));
   patient.release();
   CHECK_FALSE(patient.ended_by_itself());
   // A shorter patience than the watch has, for mistakes made on purpose.
   const auto is_noticed = [&](const auto& mistake) {
-    BusyInstance busy(ExecSpace(), std::chrono::milliseconds(300));
+    deltapipe::test::BusyInstance busy(ExecSpace(), std::chrono::milliseconds(300));
     mistake();
     busy.release();
     return busy.ended_by_itself();
@@ -174,7 +173,7 @@ TEST_CASE("An instance is ordered after another one", "[execution]") {
   later.fence();
   CHECK(deltapipe::test::to_host(value) == std::vector<int>{2});
 #if DELTAPIPE_TEST_INSTANCES_BLOCK
-  BusyInstance busy(earlier, std::chrono::milliseconds(100));
+  deltapipe::test::BusyInstance busy(earlier, std::chrono::milliseconds(100));
   order_after(earlier, earlier);  // queues nothing, waits for nothing
   CHECK_FALSE(busy.ended_by_itself());
   order_after(later, earlier);
