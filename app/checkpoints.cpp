@@ -70,6 +70,14 @@ CheckpointFile write_run_file(const std::string& directory, const std::vector<st
   return secure_file(directory, kRunFileCopy);
 }
 
+void remove_or_warn(const std::string& directory, std::uint64_t step) {
+  if (remove_checkpoint(directory, step)) return;
+  std::fprintf(stderr,
+               "\ndeltapipe: warning: a checkpoint that is no longer needed cannot be removed "
+               "whole: %s/%s\n",
+               directory.c_str(), checkpoint_name(step).c_str());
+}
+
 /// What is left of other runs and of other courses of this one goes, and what is older than the
 /// newest `keep`.
 void remove_superseded(const std::string& directory, const CheckpointMarker& newest, int keep) {
@@ -85,7 +93,7 @@ void remove_superseded(const std::string& directory, const CheckpointMarker& new
       if (stays && !marker.milestone) ++kept;
     } catch (const UserError&) {
     }
-    if (!stays) remove_checkpoint(directory, step);
+    if (!stays) remove_or_warn(directory, step);
   }
 }
 
@@ -273,19 +281,16 @@ void Checkpoints::exchange_and_mark() {
   values[2 * ranks + 3 + 2 * rank] =
       static_cast<std::uint64_t>((blocked_seconds_ + job_->seconds) * kMicro);
   all_reduce(progress_, grid_.world(), values, Reduction::sum);
-  record_ = {marker_.step, 0, 0, values[2 * ranks]};
+  marker_.blocked_seconds = marker_.seconds = 0;
   for (std::size_t r = 0; r < ranks; ++r) {
     marker_.files.push_back(
         {rank_file_name(static_cast<int>(r)), values[2 * r], values[2 * r + 1]});
-    record_.bytes += values[2 * r];
-    record_.blocked_seconds = std::max(record_.blocked_seconds,
-                                       static_cast<double>(values[2 * ranks + 2 + 2 * r]) / kMicro);
-    record_.seconds =
-        std::max(record_.seconds, static_cast<double>(values[2 * ranks + 3 + 2 * r]) / kMicro);
+    const std::uint64_t* const times = &values[2 * ranks + 2 + 2 * r];
+    marker_.blocked_seconds =
+        std::max(marker_.blocked_seconds, static_cast<double>(times[0]) / kMicro);
+    marker_.seconds = std::max(marker_.seconds, static_cast<double>(times[1]) / kMicro);
   }
   marker_.files.push_back({kRunFileCopy, values[2 * ranks], values[2 * ranks + 1]});
-  marker_.blocked_seconds = record_.blocked_seconds;
-  marker_.seconds = record_.seconds;
   phase_ = Phase::marking;
   job_ = std::make_unique<CheckpointJob>(
       [this, marker = marker_, path = unfinished()](CheckpointJob&) {
@@ -294,12 +299,13 @@ void Checkpoints::exchange_and_mark() {
 }
 
 void Checkpoints::note_complete(RunFile* run_file) {
-  last_seconds_ = record_.seconds;
-  last_complete_ = marker_.step;
+  const CheckpointRecord record = record_of(marker_);
+  last_seconds_ = record.seconds;
+  last_complete_ = record.step;
   ++totals_.count;
-  totals_.bytes += record_.bytes;
-  totals_.blocked_seconds += record_.blocked_seconds;
-  if (run_file != nullptr) run_file->append(record_);
+  totals_.bytes += record.bytes;
+  totals_.blocked_seconds += record.blocked_seconds;
+  if (run_file != nullptr) run_file->append(record);
 }
 
 /// Not before all directories have the new one: a restart needs one that all ranks have.
@@ -329,7 +335,7 @@ void Checkpoints::give_up() {
   if (keeps_directory_) {
     fs::remove_all(unfinished(), ignored);
     // Where others could not complete it, nobody may take it for complete.
-    if (was_marking) remove_checkpoint(directory_, marker_.step);
+    if (was_marking) remove_or_warn(directory_, marker_.step);
   }
   let_go(marker_.step);
 }
@@ -359,6 +365,10 @@ void Checkpoints::finish(RunFile* run_file) {
   }
 }
 
+CheckpointRecord record_of(const CheckpointMarker& marker) {
+  return {marker.step, marker.blocked_seconds, marker.seconds, marker.bytes()};
+}
+
 void check_for_other_runs(const std::string& directory) {
   const std::vector<std::uint64_t> steps = checkpoint_steps(directory);
   if (steps.empty()) return;
@@ -376,7 +386,7 @@ void remove_checkpoints_but(const std::string& directory, std::optional<std::uin
       if (!stays) stays = read_marker(directory + "/" + checkpoint_name(step)).milestone;
     } catch (const UserError&) {
     }
-    if (!stays) remove_checkpoint(directory, step);
+    if (!stays) remove_or_warn(directory, step);
   }
 }
 

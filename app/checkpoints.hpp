@@ -35,6 +35,9 @@ void remove_checkpoints_but(const std::string& directory, std::optional<std::uin
 /// new one must not mix with its own.
 void check_for_other_runs(const std::string& directory);
 
+/// Of a checkpoint that is complete, for the run file.
+CheckpointRecord record_of(const CheckpointMarker& marker);
+
 class CheckpointJob;
 
 class Checkpoints {
@@ -121,7 +124,6 @@ class Checkpoints {
   double blocked_seconds_ = 0, seconds_ = 0;
   std::uint64_t bytes_ = 0;  ///< of the state, this rank's
   double last_seconds_ = 0;
-  CheckpointRecord record_;
   std::optional<std::uint64_t> last_complete_;
   std::vector<ActivationCache*> caches_;
   std::deque<std::uint64_t> referring_;  ///< checkpoints that stay and refer to files, oldest first

@@ -152,37 +152,35 @@ bool reads_own_file_only(const CheckpointMarker& marker, const Settings& setting
 std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Settings& settings,
                                        int rank) {
   std::vector<std::string> names;
-  const bool same =
-      marker.stages == settings.pipeline.stages && marker.replicas == settings.pipeline.replicas &&
-      (settings.pipeline.partition.empty() || settings.pipeline.partition == marker.partition);
+  const bool same = reads_own_file_only(marker, settings);
   for (int r = 0; r < marker.ranks(); ++r)
     if (!same || r == rank) names.push_back(rank_file_name(r));
   if (rank == 0) names.emplace_back(kRunFileCopy);
   return names;
 }
 
-bool has_item(const std::string& path, const std::string& part, const std::string& item) {
-  StateFileReader file(path);
-  file.begin_part(part);
-  const std::vector<std::string> items = file.items_left();
-  return std::find(items.begin(), items.end(), item) != items.end();
+/// A part of a rank's state, begun, if some of its records are in a spill file.
+std::unique_ptr<StateFileReader> spilled_part(const std::string& path, const std::string& part) {
+  auto file = std::make_unique<StateFileReader>(path);
+  file->begin_part(part);
+  const std::vector<std::string> items = file->items_left();
+  if (std::find(items.begin(), items.end(), "spill_file") == items.end()) return nullptr;
+  return file;
 }
 
-/// Of a rank's state: some records are in spill files.
 bool refers_to_spill_files(const std::string& path) {
   const std::vector<std::string> parts = StateFileReader(path).part_names();
   return std::any_of(parts.begin(), parts.end(),
-                     [&](const std::string& part) { return has_item(path, part, "spill_file"); });
+                     [&](const std::string& part) { return spilled_part(path, part) != nullptr; });
 }
 
 /// UserError unless the spill files that a rank's state refers to are there.
 void check_spill_files(const std::string& path, const std::string& directory) {
   for (const std::string& part : StateFileReader(path).part_names()) {
-    if (!has_item(path, part, "spill_file")) continue;
-    StateFileReader file(path);
-    file.begin_part(part);
-    const std::string name = std::filesystem::path(read_text(file, "spill_file")).filename();
-    const auto id = std::to_string(read_scalar<std::uint64_t>(file, "spill_file_id"));
+    const std::unique_ptr<StateFileReader> file = spilled_part(path, part);
+    if (file == nullptr) continue;
+    const std::string name = std::filesystem::path(read_text(*file, "spill_file")).filename();
+    const auto id = std::to_string(read_scalar<std::uint64_t>(*file, "spill_file_id"));
     const std::string spill = directory + "/" + name;
     const std::string found =
         hdf5::File::open_read_only(spill).find_plain_attribute("file_id").value_or("none");

@@ -159,6 +159,9 @@ class Trainer {
     return TrainingEnd::finished;
   }
 
+  /// On rank 0; others: nullptr.
+  RunFile* run_file_of_rank() { return run_file_ ? &*run_file_ : nullptr; }
+
   bool evaluates_after(std::uint64_t steps_done) const {
     const std::uint64_t every = settings_.training.evaluate_every;
     return steps_done % (every > 0 ? every : planner_->steps_per_epoch()) == 0;
@@ -172,7 +175,7 @@ class Trainer {
 
   /// True: the run is to stop here.
   bool checkpoint_after(std::uint64_t steps_done) {
-    RunFile* const run_file = run_file_ ? &*run_file_ : nullptr;
+    RunFile* const run_file = run_file_of_rank();
     const bool stops = !checkpoints_->stop_reason().empty();
     if (stops || checkpoints_->is_due(steps_done))
       begin_checkpoint(steps_done);
@@ -190,7 +193,7 @@ class Trainer {
     std::vector<StatePart> parts = training_state(*pipeline_, *optimizer_, totals_);
     if (settings_.checkpoint.mode == CheckpointMode::resync)
       parts = without_memories(std::move(parts));
-    checkpoints_->begin(steps_done, parts, run_file_ ? &*run_file_ : nullptr);
+    checkpoints_->begin(steps_done, parts, run_file_of_rank());
   }
 
   /// A damaged record must not get into a copy.
@@ -213,7 +216,7 @@ class Trainer {
   /// The last evaluation and saving the model may fail, or take long: they can be repeated.
   /// True: the run is to stop here.
   bool checkpoint_at_end() {
-    RunFile* const run_file = run_file_ ? &*run_file_ : nullptr;
+    RunFile* const run_file = run_file_of_rank();
     checkpoints_->finish(run_file);
     if (checkpoints_->last_complete() != steps_) begin_checkpoint(steps_);
     checkpoints_->finish(run_file);
@@ -443,12 +446,8 @@ class Trainer {
     attributes.run_id = run_id_;
     if (restart_) {
       const std::string history = restart_->checkpoint + "/" + kRunFileCopy;
-      const CheckpointMarker& from = restart_->marker;
-      run_file_.emplace(
-          path, attributes,
-          RunFileContinuation{
-              {from.step, from.blocked_seconds, from.seconds, from.bytes()}, history, path},
-          warn);
+      run_file_.emplace(path, attributes,
+                        RunFileContinuation{record_of(restart_->marker), history, path}, warn);
       return;
     }
     if (!settings_.output.overwrite && file_exists(path))

@@ -18,4 +18,10 @@ std::string number_text(const char* format, double value) {
   return whole;
 }
 
+std::string hex_digits(std::uint64_t value) {
+  std::string digits;
+  for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[(value >> shift) & 15];
+  return digits;
+}
+
 }  // namespace deltapipe

@@ -4,6 +4,9 @@
 // have the same order whatever the instruction set.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "core/base/views.hpp"
 
 namespace deltapipe {
@@ -17,12 +20,15 @@ using RowMember = RowPolicy::member_type;
 #define DELTAPIPE_INDEPENDENT_ITERATIONS
 #endif
 
-/// Asks a processor for the cache line at an address, which need not exist; nothing on a device.
+/// Asks a processor for the cache line `ahead` elements after `from`, which need not exist; nothing
+/// on a device.
 template <class T>
-KOKKOS_FORCEINLINE_FUNCTION void prefetch([[maybe_unused]] const T* address) {
+KOKKOS_FORCEINLINE_FUNCTION void prefetch([[maybe_unused]] const T* from,
+                                          [[maybe_unused]] std::size_t ahead) {
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__CUDA_ARCH__) && \
     !defined(__HIP_DEVICE_COMPILE__)
-  __builtin_prefetch(address);
+  __builtin_prefetch(
+      reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(from) + ahead * sizeof(T)));
 #endif
 }
 

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/cache/disk_space.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/replacement.hpp"
@@ -28,7 +29,7 @@ namespace deltapipe {
 namespace {
 
 constexpr const char* kFormat = "deltapipe activation cache";
-constexpr std::uint64_t kFormatVersion = 2;
+constexpr std::uint64_t kFormatVersion = 3;
 constexpr std::uint64_t kPage = 4096;
 /// For HDF5's own structures: superblock, object headers, attributes; some kilobytes really.
 constexpr std::uint64_t kOverheadBytes = 64 * 1024;
@@ -48,12 +49,6 @@ std::string system_message(int error) {
 std::string directory_of(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   return parent.empty() ? "." : parent.string();
-}
-
-std::string hexadecimal(std::uint64_t value) {
-  std::string digits;
-  for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[(value >> shift) & 15];
-  return digits;
 }
 
 struct Attribute {
@@ -145,8 +140,7 @@ SpillFile::SpillFile(const std::string& path, const CacheIdentity& identity, std
     create(identity);
   } else {
     open_descriptor(path_);
-    check_identity(identity);
-    id_ = read_id();
+    read_identity(identity);
     const std::uint64_t rows = rows_;
     locate_datasets(path_);
     if (rows_ < rows) grow(identity, rows);
@@ -269,21 +263,16 @@ void SpillFile::open_descriptor(const std::string& place) {
   file_ = std::move(file);
 }
 
-void SpillFile::check_identity(const CacheIdentity& identity) const {
+void SpillFile::read_identity(const CacheIdentity& expected) {
   const hdf5::File file = hdf5::File::open_read_only(path_);
-  for (const Attribute& expected : attributes_of(identity, samples_, record_bytes_)) {
-    const std::string found = file.find_plain_attribute(expected.name).value_or("none");
-    if (found != expected.text)
-      throw_foreign(std::string(expected.name) + " is not " + expected.text, found);
+  for (const Attribute& attribute : attributes_of(expected, samples_, record_bytes_)) {
+    const std::string found = file.find_plain_attribute(attribute.name).value_or("none");
+    if (found != attribute.text)
+      throw_foreign(std::string(attribute.name) + " is not " + attribute.text, found);
   }
-}
-
-std::uint64_t SpillFile::read_id() const {
-  const auto text = hdf5::File::open_read_only(path_).find_plain_attribute("file_id");
-  std::uint64_t id = 0;
-  if (!text || std::from_chars(text->data(), text->data() + text->size(), id).ec != std::errc())
-    throw_foreign("it has no file_id", text.value_or("none"));
-  return id;
+  const std::string id = file.find_plain_attribute("file_id").value_or("none");
+  if (std::from_chars(id.data(), id.data() + id.size(), id_).ec != std::errc())
+    throw_foreign("it has no file_id", id);
 }
 
 void SpillFile::locate_datasets(const std::string& place) {
@@ -514,8 +503,8 @@ void SpillFile::read_record(std::uint64_t sample, std::uint8_t* bytes) {
   if (try_read_record(sample, bytes)) return;
   throw UserError({.what = "the record of sample " + std::to_string(sample) +
                            " is damaged: its checksum is " +
-                           hexadecimal(record_checksum(bytes, record_bytes_)) + ", not " +
-                           hexadecimal(checksums_[sample]),
+                           hex_digits(record_checksum(bytes, record_bytes_)) + ", not " +
+                           hex_digits(checksums_[sample]),
                    .file = path_,
                    .remedy = "the disk returned other bytes than were written: check it, or set "
                              "another cache.directory, and start the run again"});

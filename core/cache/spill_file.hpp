@@ -103,8 +103,7 @@ class SpillFile {
   void make(const CacheIdentity& identity, const std::function<void()>& fill);
   void grow(const CacheIdentity& identity, std::uint64_t rows);
   void open_descriptor(const std::string& place);
-  void check_identity(const CacheIdentity& identity) const;
-  std::uint64_t read_id() const;
+  void read_identity(const CacheIdentity& expected);
   void locate_datasets(const std::string& place);
   void reserve_space();
   void reserve(std::uint64_t begin, std::uint64_t end);

@@ -7,9 +7,10 @@
 
 namespace deltapipe {
 
-/// Activations: changes in steps of 1.1 RMS, entropy coded, with a refined first visit. Gradients:
-/// steps of 0.5 RMS, entropy coded, with error feedback. About 2.2 and 3.3 bits per value of later
-/// visits at nearly the quality of uncompressed training (docs/codecs.md).
+/// Activations: changes against a linear prediction in steps of 1.5 RMS, first visits in steps of
+/// 0.5 RMS. Gradients: steps of 0.6 RMS with error feedback. Both in tiles of 256, entropy coded:
+/// 1.9 and 2.9 bits per value over ten epochs at 0.25 % more perplexity than uncompressed training
+/// (docs/codecs.md).
 CodecSettings recommended_settings(Direction direction);
 
 }  // namespace deltapipe

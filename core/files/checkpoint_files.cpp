@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/files/json.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/system_error.hpp"
@@ -28,17 +29,11 @@ namespace {
 
 constexpr const char* kMarker = "complete.json";
 constexpr const char* kFormat = "deltapipe checkpoint";
-constexpr int kFormatVersion = 1;
+constexpr int kFormatVersion = 2;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::size_t kDigits = 9;
 constexpr std::uint64_t kLargestMarker = std::uint64_t{64} << 20;
 constexpr const char* kOtherCheckpoint = "start from another checkpoint";
-
-std::string hexadecimal(std::uint64_t value) {
-  std::string digits;
-  for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[(value >> shift) & 15];
-  return digits;
-}
 
 [[noreturn]] void refuse(const std::string& file, const std::string& what,
                          const std::string& value = {}) {
@@ -181,7 +176,7 @@ std::string rank_file_name(int rank) {
 std::string unfinished_checkpoint(const std::string& directory, const std::string& run_id,
                                   std::uint64_t step) {
   const std::string name = run_id + "/" + std::to_string(step);
-  return directory + "/.deltapipe-partial-" + hexadecimal(XXH3_64bits(name.data(), name.size()));
+  return directory + "/.deltapipe-partial-" + hex_digits(XXH3_64bits(name.data(), name.size()));
 }
 
 std::vector<std::uint64_t> checkpoint_steps(const std::string& directory) {
@@ -248,14 +243,14 @@ void check_file(const std::string& checkpoint, const CheckpointFile& file) {
   const CheckpointFile found = describe(open, path, file.name);
   if (found.hash != file.hash)
     refuse(path, "is damaged: it has another checksum than it was written with",
-           hexadecimal(found.hash) + ", not " + hexadecimal(file.hash));
+           hex_digits(found.hash) + ", not " + hex_digits(file.hash));
 }
 
 void complete_checkpoint(const std::string& directory, const std::string& unfinished,
                          const CheckpointMarker& marker) {
   Json files = Json::array();
   for (const CheckpointFile& file : marker.files)
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hexadecimal(file.hash)}});
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex_digits(file.hash)}});
   const Json json = {{"format", kFormat},
                      {"format_version", kFormatVersion},
                      {"step", marker.step},
@@ -268,8 +263,8 @@ void complete_checkpoint(const std::string& directory, const std::string& unfini
                      {"deltapipe_version", marker.deltapipe_version},
                      {"source_revision", marker.source_revision},
                      {"deck", marker.deck},
-                     {"train_fingerprint", hexadecimal(marker.train_fingerprint)},
-                     {"validation_fingerprint", hexadecimal(marker.validation_fingerprint)},
+                     {"train_fingerprint", hex_digits(marker.train_fingerprint)},
+                     {"validation_fingerprint", hex_digits(marker.validation_fingerprint)},
                      {"blocked_seconds", marker.blocked_seconds},
                      {"seconds", marker.seconds},
                      {"files", files}};
@@ -283,16 +278,18 @@ void complete_checkpoint(const std::string& directory, const std::string& unfini
   sync_directory(directory);
 }
 
-void remove_checkpoint(const std::string& directory, std::uint64_t step) noexcept {
+bool remove_checkpoint(const std::string& directory, std::uint64_t step) noexcept {
   try {
     const std::string path = directory + "/" + checkpoint_name(step);
     std::error_code error;
-    if (!fs::exists(fs::symlink_status(path, error))) return;
+    if (!fs::exists(fs::symlink_status(path, error))) return true;
     // Half a checkpoint never has the name of one.
     const std::string aside = temporary_name_in(directory);
-    if (::rename(path.c_str(), aside.c_str()) != 0) return;
+    if (::rename(path.c_str(), aside.c_str()) != 0) return false;
     fs::remove_all(aside, error);
+    return !error;
   } catch (const std::exception&) {
+    return false;
   }
 }
 

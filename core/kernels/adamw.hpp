@@ -69,10 +69,10 @@ void adamw_update(const ExecSpace& exec, const AdamWStep& step,
           constexpr int kAhead = 512;
           constexpr int kLine = 64 / static_cast<int>(sizeof(Real));
           for (; i + kLine <= end; i += kLine) {
-            prefetch(g_in + i + kAhead);
-            prefetch(p + i + kAhead);
-            prefetch(m + i + kAhead);
-            prefetch(v + i + kAhead);
+            prefetch(g_in + i, kAhead);
+            prefetch(p + i, kAhead);
+            prefetch(m + i, kAhead);
+            prefetch(v + i, kAhead);
             DELTAPIPE_INDEPENDENT_ITERATIONS
             for (int l = 0; l < kLine; ++l) update(i + l);
           }

@@ -43,7 +43,7 @@ void partial_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>&
           for (; i < first + kPart; i += kLanes)
             for (int stream = 0; stream < kStreams; ++stream) {
               const Real* const from = data + i + stream * kPart;
-              prefetch(from + kSumTile);
+              prefetch(from, kSumTile);
               add(from);
             }
           i = end;

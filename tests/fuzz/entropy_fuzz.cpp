@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "codec_support.hpp"
 #include "core/codec/codec.hpp"
 #include "core/codec/settings_check.hpp"
 #include "support.hpp"
@@ -108,7 +109,7 @@ const std::vector<std::uint8_t>& encoded(Ends& ends, int settings, const Crossin
 /// come.
 void add_map(std::vector<std::uint8_t>& bytes, const CodecShape& shape) {
   const std::size_t c = shape.channels;
-  bytes.resize(bytes.size() - std::min(bytes.size(), sizeof(std::uint32_t)));
+  fuzz::cut(bytes, sizeof(std::uint32_t));
   bytes.resize(bytes.size() + 16 * c + c * c + (2 * shape.max_samples + 3) / 4 * 4);
   bytes.insert(bytes.end(), {2, 0, 0, 0});
 }
@@ -145,7 +146,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const std::size_t place = data[at] | static_cast<std::size_t>(data[at + 1] & 0x7f) << 8;
       const bool back = (data[at + 1] & 0x80) != 0;
       if (back && place % 8 == 7) {
-        bytes.resize(bytes.size() - std::min(bytes.size(), place / 8));
+        fuzz::cut(bytes, place / 8);
       } else if (!bytes.empty()) {
         const std::size_t index = place % bytes.size();
         bytes[back ? bytes.size() - 1 - index : index] ^= data[at + 2];
@@ -153,11 +154,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   ends.clear();
-  const DeviceBytes payload(Kokkos::view_alloc(Kokkos::WithoutInitializing, "payload"),
-                            bytes.size());
-  if (!bytes.empty()) std::memcpy(payload.data(), bytes.data(), bytes.size());
+  const fuzz::ExactPayload payload(bytes);
   const bool taken = fuzz::takes([&] {
-    ends.codec->decode(ExecSpace(), crossing, payload, bytes.size(), ends.records(), ends.x);
+    ends.codec->decode(ExecSpace(), crossing, payload.view(), payload.size(), ends.records(),
+                       ends.x);
   });
   if (taken) return 0;
   const auto* seen = reinterpret_cast<const std::uint8_t*>(ends.x.data());

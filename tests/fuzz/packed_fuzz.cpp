@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "codec_support.hpp"
 #include "core/codec/codec.hpp"
 #include "support.hpp"
 
@@ -141,18 +142,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::uint8_t> bytes(data + 3, data + size);
   if (data[2] % 4 != 0) {
     bytes = end.encoded(crossing, samples);
-    for (std::size_t i = 3; i + 3 <= size && !bytes.empty(); i += 3)  // place and what to change
-      bytes[(data[i] * std::size_t{256} + data[i + 1]) % bytes.size()] ^= data[i + 2];
-    if (data[2] % 4 == 3) bytes.resize(bytes.size() - std::min(bytes.size(), size % 64));
+    fuzz::alter(bytes, data + 3, size - 3);
+    if (data[2] % 4 == 3) fuzz::cut(bytes, size % 64);
   }
   end.clear();
-  // A buffer of just that size, so that reading beyond it is seen.
-  const std::unique_ptr<std::uint32_t[]> buffer(new std::uint32_t[(bytes.size() + 3) / 4]);
-  auto* const place = reinterpret_cast<std::uint8_t*>(buffer.get());
-  std::copy(bytes.begin(), bytes.end(), place);
+  const fuzz::ExactPayload payload(bytes);
   const bool taken = fuzz::takes([&] {
-    end.codec->decode(ExecSpace(), crossing, DeviceBytes(place, bytes.size()), bytes.size(),
-                      end.records(), end.x);
+    end.codec->decode(ExecSpace(), crossing, payload.view(), payload.size(), end.records(), end.x);
   });
   if (taken) return 0;
   for (std::size_t i = 0; i < end.x.size(); ++i) fuzz::expect(end.x.data()[i] == kUntouched);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 
+#include "codec_support.hpp"
 #include "core/codec/codec.hpp"
 #include "support.hpp"
 
@@ -103,17 +104,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::uint8_t> bytes(data + 2, data + size);
   if (data[1] % 4 != 0) {
     bytes = end.right;
-    for (std::size_t i = 2; i + 3 <= size; i += 3)  // place and what to change there
-      bytes[(data[i] * std::size_t{256} + data[i + 1]) % bytes.size()] ^= data[i + 2];
-    if (data[1] % 4 == 3) bytes.resize(bytes.size() - std::min(bytes.size(), size % 64));
+    fuzz::alter(bytes, data + 2, size - 2);
+    if (data[1] % 4 == 3) fuzz::cut(bytes, size % 64);
   }
-  // A buffer of just that size, so that reading beyond it is seen.
-  const std::unique_ptr<std::uint32_t[]> buffer(new std::uint32_t[(bytes.size() + 3) / 4]);
-  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::uint8_t*>(buffer.get()));
-  const DeviceBytes payload(reinterpret_cast<std::uint8_t*>(buffer.get()), bytes.size());
+  const fuzz::ExactPayload payload(bytes);
   std::fill_n(end.x.data(), end.x.size(), kUntouched);
   const bool taken = fuzz::takes([&] {
-    end.codec->decode(ExecSpace(), end.crossing, payload, bytes.size(),
+    end.codec->decode(ExecSpace(), end.crossing, payload.view(), payload.size(),
                       end.records(BoundarySide::receiver), end.x);
   });
   for (std::size_t i = 0; i < end.x.size(); ++i) {

@@ -87,7 +87,7 @@ TEST_CASE("the spill file is read through HDF5 while the cache is in use", "[cac
 
   const auto file = deltapipe::hdf5::File::open_read_only(path);
   REQUIRE(file.read_string_attribute("format") == "deltapipe activation cache");
-  REQUIRE(file.read_attribute<std::uint64_t>("format_version") == 2);
+  REQUIRE(file.read_attribute<std::uint64_t>("format_version") == 3);
   REQUIRE(file.read_attribute<std::uint64_t>("boundary") == 2);
   REQUIRE(file.read_string_attribute("direction") == "forward");
   REQUIRE(file.read_string_attribute("end") == "sender");

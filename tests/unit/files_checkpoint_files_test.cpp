@@ -146,7 +146,7 @@ TEST_CASE("Markers that are damaged or of others are refused", "[files][checkpoi
     CHECK_THAT(problem(), Catch::Contains("no marker"));
   }
   SECTION("another version") {
-    replace_in(path, "\"format_version\": 1", "\"format_version\": 2");
+    replace_in(path, "\"format_version\": 2", "\"format_version\": 3");
     CHECK_THAT(problem(), Catch::Contains("another version"));
   }
   SECTION("a step that is none") {
