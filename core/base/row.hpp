@@ -27,8 +27,9 @@ KOKKOS_FORCEINLINE_FUNCTION void prefetch([[maybe_unused]] const T* from,
                                           [[maybe_unused]] std::size_t ahead) {
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__CUDA_ARCH__) && \
     !defined(__HIP_DEVICE_COMPILE__)
-  __builtin_prefetch(
-      reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(from) + ahead * sizeof(T)));
+  const std::uintptr_t place = reinterpret_cast<std::uintptr_t>(from) + ahead * sizeof(T);
+  // As a pointer it would have to be one into the array.
+  __builtin_prefetch(reinterpret_cast<const void*>(place));  // NOLINT(performance-no-int-to-ptr)
 #endif
 }
 
