@@ -325,9 +325,9 @@ toml::table parse_toml(const std::string& text, const std::string& file) {
 }
 
 /// The one value of "value = TEXT", or nothing when that is not TOML.
-std::optional<toml::table> parse_value(const std::string& text) {
+std::optional<toml::table> parse_value(const std::string& toml) {
   try {
-    toml::table table = toml::parse("value = " + text);
+    toml::table table = toml::parse(toml);
     if (table.size() == 1) return table;
   } catch (const toml::parse_error&) {
   } catch (const TomlAssertion&) {
@@ -347,9 +347,10 @@ toml::table value_of_override(const std::string& text, const Key& key, const Dec
   const bool bare_text = !quoted && (std::holds_alternative<Text>(key.target) ||
                                      std::holds_alternative<TextList>(key.target) ||
                                      std::holds_alternative<Choice>(key.target));
-  const std::optional<TomlFlaw> flaw = bare_text ? std::nullopt : find_flaw(text);
+  const std::string toml = "value = " + text;
+  const std::optional<TomlFlaw> flaw = bare_text ? std::nullopt : find_flaw(toml);
   if (flaw && flaw->kind == TomlFlaw::nesting) refuse_flaw(*flaw, place);
-  std::optional<toml::table> table = bare_text || flaw ? string_value(text) : parse_value(text);
+  std::optional<toml::table> table = bare_text || flaw ? string_value(text) : parse_value(toml);
   if (!table && !quoted) table = string_value(text);
   if (!table) refuse(place, "not a valid TOML value", text, "check its quotes and brackets");
   return *std::move(table);

@@ -2,6 +2,7 @@
 #include "app/deck/toml_scan.hpp"
 
 #include <algorithm>
+#include <vector>
 
 namespace deltapipe::deck {
 
@@ -43,32 +44,78 @@ std::string_view behind_comment(std::string_view toml) {
   return toml.substr(std::min(toml.find('\n'), toml.size()));
 }
 
+/// Where in a document a character stands, as far as it matters whether a quote starts a string.
+class Place {
+ public:
+  /// The next character, outside of strings and comments.
+  void pass(char c) {
+    if (in_value_ && std::string_view(" \t\r\n,]}#").find(c) != std::string_view::npos)
+      in_value_ = false;
+    if (in_value_) return;
+    if (expects_value_ && begins_value(c)) {
+      expects_value_ = c == '[';
+      in_value_ = c != '[' && c != '{';
+      if (!in_value_) open(c == '[' ? Bracket::array : Bracket::table);
+      in_word_ = false;
+      return;
+    }
+    in_word_ = std::string_view(" \t\r\n=,.[{").find(c) == std::string_view::npos;
+    if (c == '[' || c == '{') open(Bracket::other);
+    if (c == ']' || c == '}') {
+      if (!brackets_.empty()) brackets_.pop_back();
+      expects_value_ = false;
+    }
+    if (c == '.') ++dots_;
+    if (c == '\n' || c == '=' || c == ',') dots_ = 0;
+    if (c == '=') expects_value_ = true;
+    if (c == ',') expects_value_ = !brackets_.empty() && brackets_.back() == Bracket::array;
+    if (c == '\n' && brackets_.empty()) expects_value_ = false;
+  }
+  void pass_string() { expects_value_ = in_word_ = false; }
+  /// A quote inside of a word starts no string: toml++ reads the word to its end and refuses it.
+  bool starts_string(char c) const { return (c == '"' || c == '\'') && !in_word_ && !in_value_; }
+  bool is_too_deep() const {
+    return brackets_.size() > static_cast<std::size_t>(max_nesting) || dots_ > max_nesting;
+  }
+
+ private:
+  enum class Bracket { array, table, other };
+
+  static bool begins_value(char c) {
+    return std::string_view(" \t\r\n]},#").find(c) == std::string_view::npos;
+  }
+  void open(Bracket bracket) {
+    brackets_.push_back(bracket);
+    dots_ = 0;
+  }
+
+  std::vector<Bracket> brackets_;
+  int dots_ = 0;                ///< of one key
+  bool in_word_ = false;        ///< of a key
+  bool in_value_ = false;       ///< a number, date or truth value, as long as toml++ reads it
+  bool expects_value_ = false;  ///< one begins with the next character that is no space
+};
+
 }  // namespace
 
 std::optional<TomlFlaw> find_flaw(std::string_view toml) {
   constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
-  int open = 0;  // brackets
-  int dots = 0;  // of one key
-  bool in_word = false;
+  Place place;
   std::string_view rest = toml;
   if (rest.starts_with(byte_order_mark)) rest.remove_prefix(byte_order_mark.size());
   while (!rest.empty()) {
     const char c = rest[0];
-    // A quote inside of a word starts no string: toml++ reads the word to its end and refuses it.
-    if ((c == '"' || c == '\'') && !in_word) {
+    if (place.starts_string(c)) {
       rest = behind_string(rest);
+      place.pass_string();
       continue;
     }
-    in_word = std::string_view(" \t\r\n=,.[{").find(c) == std::string_view::npos;
+    place.pass(c);
     if (c == '#') {
       rest = behind_comment(rest);
       continue;
     }
-    if (c == '[' || c == '{') ++open;
-    if ((c == ']' || c == '}') && open > 0) --open;
-    if (c == '.') ++dots;
-    if (c == '\n' || c == '=' || c == ',' || c == '[' || c == '{') dots = 0;
-    if (open > max_nesting || dots > max_nesting || !is_ascii(c)) {
+    if (place.is_too_deep() || !is_ascii(c)) {
       const auto end = toml.end() - static_cast<std::ptrdiff_t>(rest.size());
       return TomlFlaw{is_ascii(c) ? TomlFlaw::nesting : TomlFlaw::characters,
                       1 + static_cast<std::size_t>(std::count(toml.begin(), end, '\n'))};

@@ -401,6 +401,8 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[model]\npath = \"\\\ufbef\"", {}, {"d.toml:2: ", "behind a backslash"}},
       {"[model]\npath = \"\"\"\\\n  \u00e9\"\"\"", {}, {"d.toml:3: ", "behind a backslash"}},
       {"[model]\npath = 1\"\u030b\"", {}, {"d.toml:2: ", "in no text"}},
+      {"[training]\nsteps = 1-x=[\"\u030b\"]", {}, {"d.toml:2: ", "in no text"}},
+      {"[training]\nsteps = [ # \u030b\n1.\"\u030b\"]", {}, {"d.toml:3: ", "in no text"}},
       {"\n\u030b = 1", {}, {"d.toml:2: not valid TOML: a letter outside ASCII"}},
       {"[training]\n [ =]\n", {}, {"d.toml:", "not valid TOML"}},
       {"[training]\n\"a\\nb\" = 1\n", {}, {"unknown key 'a\\nb'"}},
@@ -470,6 +472,10 @@ TEST_CASE("decks nested beyond sense are refused before they are parsed") {
 TEST_CASE("letters outside ASCII are for text and comments of a deck") {
   CHECK(message_of("\xEF\xBB\xBF# \u00e9\n[model]\npath = \"\u030b\"\n[data]\ntrain = '\u00e9'")
             .empty());
+  CHECK_THAT(
+      message_of("[data]\ntrain = [ # \u030b\n] # \u030b\n[network]\nforward = [ {a.\"\u030b\" = "
+                 "1, \"\u030b\" = [] }, {} ]"),
+      Catch::Contains("unknown key") || Catch::Contains("network.forward"));
 }
 
 TEST_CASE("no text of a deck holds a NUL") {
