@@ -95,7 +95,7 @@ void start_kokkos(std::optional<Kokkos::ScopeGuard>& kokkos, int argc, char** ar
     throw UserError({.what = "Kokkos does not start: " + std::string(error.what()),
                      .remedy = "see the variables KOKKOS_... and OMP_... of the environment"});
   }
-  if (ExecSpace().concurrency() == 1) use_single_threaded_blas();
+  if (ExecSpace().concurrency() == 1) use_chosen_blas_threads();
   reserve_blas_memory();
 }
 

@@ -60,6 +60,12 @@ void use_single_threaded_blas() {
 #endif
 }
 
+void use_chosen_blas_threads() {
+  const bool is_chosen = std::getenv("OPENBLAS_NUM_THREADS") != nullptr ||
+                         std::getenv("OMP_NUM_THREADS") != nullptr;
+  if (!is_chosen) use_single_threaded_blas();
+}
+
 std::string better_blas_kernels() {
 #if defined(DELTAPIPE_HAVE_OPENBLAS) && defined(__x86_64__)
   constexpr std::array kWithoutAvx = {"Prescott", "Core2",   "Penryn",    "Dunnington",
@@ -86,7 +92,9 @@ void restart_with_better_blas_kernels(char** argv) {
 
 std::string blas_configuration() {
 #ifdef DELTAPIPE_HAVE_OPENBLAS
-  return std::string("OpenBLAS ") + openblas_get_corename();
+  const int threads = openblas_get_num_threads();
+  return std::string("OpenBLAS ") + openblas_get_corename() +
+         (threads > 1 ? ", " + std::to_string(threads) + " threads" : "");
 #else
   return "BLAS";
 #endif

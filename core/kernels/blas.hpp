@@ -6,8 +6,12 @@
 
 namespace deltapipe {
 
-/// Lets BLAS use one thread a process; for backends that do not thread themselves.
+/// Lets BLAS use one thread a process.
 void use_single_threaded_blas();
+
+/// For backends that do not thread themselves: as many threads as OPENBLAS_NUM_THREADS or, without
+/// it, OMP_NUM_THREADS says, else one, so that ranks that share a machine do not share cores.
+void use_chosen_blas_threads();
 
 /// Lets BLAS take its work buffers now. OpenBLAS takes them in its first product and asks again for
 /// ever where the address space is too small (ulimit -v); this throws UserError instead.
