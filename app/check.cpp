@@ -140,9 +140,12 @@ void print_schedule(const Settings& settings, int first_trained_stage) {
                    EmbeddingPlace::none, first_trained_stage}));
   const Simulation simulation = simulate(programs, SimulationCosts{});
   std::printf(
-      "#\n# schedule %s: forward passes (F) take 1, backward passes (B) 2, messages "
+      "#\n# schedule %s: forward passes (F) take 1, backward passes %s, messages "
       "nothing; stages wait (.) %.1f %% of the step\n",
-      schedule.name, 100 * (1 - simulation.busy_fraction()));
+      schedule.name,
+      schedule.splits_backward ? "1 for gradients of inputs (B) and 1 for those of parameters (W)"
+                               : "(B) 2",
+      100 * (1 - simulation.busy_fraction()));
   std::istringstream grid(grid_of(simulation));
   for (std::string line; std::getline(grid, line);) std::printf("# %s\n", line.c_str());
   std::printf("#\n");
@@ -461,9 +464,11 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
     std::printf("# %s; %s\n", printable(item.what).c_str(), printable(item.remedy).c_str());
   print_warnings(inputs.warnings);
   if (!inputs.assumption.empty()) std::printf("# %s\n", inputs.assumption.c_str());
-  std::printf("# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
-              settings.pipeline.stages, settings.pipeline.replicas,
-              100 * bubble_fraction(settings.pipeline.stages, settings.training.micro_batches));
+  std::printf(
+      "# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
+      settings.pipeline.stages, settings.pipeline.replicas,
+      100 * find_schedule(settings.pipeline.schedule)
+                .bubble_fraction(settings.pipeline.stages, settings.training.micro_batches));
   if (shows_schedule && !inputs.model) print_schedule(settings, 0);
   std::fflush(stdout);
   if (inputs.model) check_model(settings, inputs, machines, shows_schedule);

@@ -235,9 +235,12 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
   add("replicas", Integer{&p.replicas, 1, 65536},
       "data-parallel copies of the pipeline; MPI ranks needed: stages x replicas");
   add("schedule", schedule_choice(p.schedule),
-      "gpipe: all forwards, then all backwards; 1f1b: alternating, holds fewer activations");
+      "gpipe: all forwards, then all backwards; 1f1b: alternating, holds fewer activations; zb-h1: "
+      "1f1b whose gradients leave before those of parameters are made, waits least and takes more "
+      "memory");
   add("in_flight", Integer{&p.in_flight, 1, kMostInFlight},
-      "1f1b: micro-batches that may be under way at a boundary; more hide slower links and take "
+      "1f1b and zb-h1: micro-batches that may be under way at a boundary; more hide slower links "
+      "and take "
       "memory for as many activations");
   add("timeout", Real{&p.timeout_seconds, 0, 1e6},
       "seconds after which a rank whose process or machine gives no sign of life ends the run; 0: "

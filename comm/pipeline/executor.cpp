@@ -54,6 +54,11 @@ void Executor::execute(const Instruction& instruction) {
     case Action::backward:
       return handler_.backward(
           {m, slot, backwards_++ > 0, std::exchange(gradients_are_final_, false)});
+    case Action::backward_inputs:
+      return handler_.backward_inputs({m, slot, backwards_++ > 0, false});
+    case Action::backward_parameters:
+      return handler_.backward_parameters(
+          {m, slot, parameter_passes_++ > 0, std::exchange(gradients_are_final_, false)});
     case Action::reduce_gradients:
       gradients_are_final_ = true;
       return;

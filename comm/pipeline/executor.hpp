@@ -36,7 +36,7 @@ struct StagePass {
   int micro_batch = 0;
   int slot = 0;
   bool accumulate = false;           ///< an earlier pass of this kind in the step left gradients
-  bool gradients_are_final = false;  ///< backward: sums over replicas start as they come
+  bool gradients_are_final = false;  ///< of parameters: sums over replicas start as they come
 };
 
 /// What the instructions of one stage do. Waits inside are the handler's own.
@@ -49,6 +49,8 @@ class InstructionHandler {
   virtual void receive(const Transfer& message) = 0;
   virtual void forward(const StagePass& pass) = 0;
   virtual void backward(const StagePass& pass) = 0;
+  virtual void backward_inputs(const StagePass& pass) = 0;
+  virtual void backward_parameters(const StagePass& pass) = 0;
   virtual void reduce_zeros() = 0;
   virtual void add_embedding_gradient() = 0;
   virtual void finish_reductions() = 0;
@@ -69,8 +71,8 @@ class Executor {
   const Program& program_;
   InstructionHandler& handler_;
   std::size_t position_ = 0;
-  int forwards_ = 0, backwards_ = 0;
-  bool gradients_are_final_ = false;  ///< of the next backward
+  int forwards_ = 0, backwards_ = 0, parameter_passes_ = 0;
+  bool gradients_are_final_ = false;  ///< of the next pass that makes those of parameters
 };
 
 /// One stage, from beginning to end.

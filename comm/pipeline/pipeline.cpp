@@ -339,13 +339,30 @@ void Pipeline::forward(const StagePass& pass) {
     stage_.forward(instances_.compute, batch, pass.slot, step_.training, pass.accumulate);
 }
 
+Stage<float>::BucketFinal Pipeline::starts_reductions(const StagePass& pass) {
+  if (!pass.gradients_are_final) return {};
+  return [this](int bucket) { start_reduction(bucket); };
+}
+
 void Pipeline::backward(const StagePass& pass) {
-  Stage<float>::BucketFinal bucket_final;
-  if (pass.gradients_are_final) bucket_final = [&](int bucket) { start_reduction(bucket); };
   const ActivityScope activity(account_, Activity::compute);
   const TraceScope trace(TraceCategory::compute, "backward", pass.micro_batch);
   stage_.backward(instances_.compute, micro_batch(pass.micro_batch), pass.slot, pass.accumulate,
-                  bucket_final);
+                  starts_reductions(pass));
+}
+
+void Pipeline::backward_inputs(const StagePass& pass) {
+  const ActivityScope activity(account_, Activity::compute);
+  const TraceScope trace(TraceCategory::compute, "backward inputs", pass.micro_batch);
+  stage_.backward_inputs(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
+                         pass.accumulate);
+}
+
+void Pipeline::backward_parameters(const StagePass& pass) {
+  const ActivityScope activity(account_, Activity::compute);
+  const TraceScope trace(TraceCategory::compute, "backward parameters", pass.micro_batch);
+  stage_.backward_parameters(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
+                             pass.accumulate, starts_reductions(pass));
 }
 
 ScheduleShape Pipeline::schedule_shape() const {

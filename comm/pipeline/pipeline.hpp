@@ -134,6 +134,9 @@ class Pipeline : private InstructionHandler {
   void receive(const Transfer& message) override;
   void forward(const StagePass& pass) override;
   void backward(const StagePass& pass) override;
+  void backward_inputs(const StagePass& pass) override;
+  void backward_parameters(const StagePass& pass) override;
+  Stage<float>::BucketFinal starts_reductions(const StagePass& pass);
   void reduce_zeros() override;
   /// Adds the token rows' gradients to the table's and starts its sum over replicas.
   void add_embedding_gradient() override;

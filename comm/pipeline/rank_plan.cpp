@@ -49,6 +49,8 @@ StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape
   capacity.training = shape.training && place.stage >= shape.first_trained_stage;
   capacity.input_gradient = place.stage > shape.first_trained_stage;
   capacity.recompute = stage_recomputes(options, place.stage);
+  capacity.splits_backward =
+      capacity.training && find_schedule(options.pipeline.schedule).splits_backward;
   capacity.keeps_text = keeps_text(options, shape, place.stages, stage);
   return capacity;
 }

@@ -15,9 +15,12 @@ namespace deltapipe {
 namespace {
 
 constexpr std::array kSchedules = {
-    Schedule{"gpipe", "arXiv 1811.06965", gpipe_passes, gpipe_messages_ahead},
+    Schedule{"gpipe", "arXiv 1811.06965", gpipe_passes, gpipe_messages_ahead,
+             ideal_bubble_fraction},
     Schedule{"1f1b", "arXiv 1806.03377", one_forward_one_backward_passes,
-             one_forward_one_backward_messages_ahead},
+             one_forward_one_backward_messages_ahead, ideal_bubble_fraction},
+    Schedule{"zb-h1", "arXiv 2401.10241", zb_h1_passes, one_forward_one_backward_messages_ahead,
+             zb_h1_bubble_fraction, true},
 };
 
 void check_shape(const ScheduleShape& shape) {
@@ -51,6 +54,11 @@ class Slots {
   int most_ = 0;
 };
 
+/// Nothing is left to do for the micro-batch.
+bool ends(PassKind kind) {
+  return kind == PassKind::backward || kind == PassKind::backward_parameters;
+}
+
 class Writer {
  public:
   explicit Writer(const ScheduleShape& shape, int next_micro_batches = 0)
@@ -78,13 +86,18 @@ class Writer {
   void send_other_next_embeddings() {
     for (int m = shape_.micro_batches; m < next_micro_batches_; ++m) send_next_embedding(m);
   }
-  void backward(int micro_batch, int slot) {
-    if (micro_batch + 1 == shape_.micro_batches) add(Action::reduce_gradients);
+  /// `action`: backward or backward_inputs.
+  void backward(Action action, int micro_batch, int slot) {
+    if (action == Action::backward) announce_final(micro_batch);
     if (!last_) add(Action::receive_gradient, micro_batch, slot);
-    add(Action::backward, micro_batch, slot);
+    add(action, micro_batch, slot);
     if (shape_.stage > shape_.first_trained_stage) add(Action::send_gradient, micro_batch, slot);
     if (returns_gradients_ && first_ && ends_gradient_group(micro_batch))
       add(Action::send_embedding_gradient, micro_batch);
+  }
+  void backward_parameters(int micro_batch, int slot) {
+    announce_final(micro_batch);
+    add(Action::backward_parameters, micro_batch, slot);
   }
   void finish() {
     if (shape_.micro_batches == 0) add(Action::reduce_zeros);
@@ -99,6 +112,9 @@ class Writer {
   Program take() { return std::move(program_); }
 
  private:
+  void announce_final(int micro_batch) {
+    if (micro_batch + 1 == shape_.micro_batches) add(Action::reduce_gradients);
+  }
   bool owns_embedding() const {
     return shape_.embedding == EmbeddingPlace::first_stage ? first_
            : shape_.embedding == EmbeddingPlace::shared    ? last_
@@ -153,15 +169,26 @@ Program training_program(const Schedule& schedule, const ScheduleShape& shape) {
   Writer writer(shape);
   Slots slots;
   writer.send_embeddings();
-  for (const Pass& pass : schedule.passes(shape)) {
+  for (const auto& [kind, m] : schedule.passes(shape)) {
     if (!shape.has_backward()) {
-      if (!pass.backward) writer.forward(pass.micro_batch, 0);
-    } else if (!pass.backward) {
-      writer.forward(pass.micro_batch, slots.take(pass.micro_batch));
-    } else {
-      writer.backward(pass.micro_batch, slots.of(pass.micro_batch));
-      slots.free(pass.micro_batch);
+      if (kind == PassKind::forward) writer.forward(m, 0);
+      continue;
     }
+    switch (kind) {
+      case PassKind::forward:
+        writer.forward(m, slots.take(m));
+        break;
+      case PassKind::backward:
+        writer.backward(Action::backward, m, slots.of(m));
+        break;
+      case PassKind::backward_inputs:
+        writer.backward(Action::backward_inputs, m, slots.of(m));
+        break;
+      case PassKind::backward_parameters:
+        writer.backward_parameters(m, slots.of(m));
+        break;
+    }
+    if (ends(kind)) slots.free(m);
   }
   writer.finish();
   return writer.take();
@@ -181,10 +208,8 @@ int slots_needed(const Schedule& schedule, const ScheduleShape& shape) {
   if (!shape.has_backward()) return 1;
   Slots slots;
   for (const Pass& pass : schedule.passes(shape)) {
-    if (pass.backward)
-      slots.free(pass.micro_batch);
-    else
-      slots.take(pass.micro_batch);
+    if (pass.kind == PassKind::forward) slots.take(pass.micro_batch);
+    if (ends(pass.kind)) slots.free(pass.micro_batch);
   }
   return slots.most();
 }
@@ -193,13 +218,6 @@ int message_buffers(const Schedule& schedule, const ScheduleShape& shape) {
   constexpr int kForwardOnly = 4;
   const int wanted = std::max(kForwardOnly, schedule.messages_ahead(shape) + 1);
   return std::clamp(shape.micro_batches, 2, wanted);
-}
-
-double bubble_fraction(int stages, int micro_batches) {
-  DELTAPIPE_ASSERT(
-      stages > 0 && micro_batches > 0,
-      std::to_string(stages) + " stages, " + std::to_string(micro_batches) + " micro-batches");
-  return static_cast<double>(stages - 1) / (micro_batches + stages - 1);
 }
 
 MicroBatchGroup row_group(int micro_batch, int micro_batches) {

@@ -20,11 +20,14 @@ enum class Action {
   forward,
   send_activation,
   receive_gradient,
-  backward,
+  backward,             ///< gradients of the input and of parameters
+  backward_inputs,      ///< of the input alone
+  backward_parameters,  ///< the other ones, later
   send_gradient,
   send_embedding_gradient,     ///< of the group that the micro-batch completes
   receive_embedding_gradient,  ///< on the owner
-  /// Gradients of the next backward are final: as they come, their sums over replicas start.
+  /// Gradients of parameters of the next pass that makes some are final: as they come, their sums
+  /// over replicas start.
   reduce_gradients,
   reduce_zeros,            ///< a replica without samples in this step adds nothing to the others'
   add_embedding_gradient,  ///< to the embedding's, and starts that sum
@@ -63,8 +66,10 @@ struct ScheduleShape {
   bool has_backward() const { return stage >= first_trained_stage; }
 };
 
+enum class PassKind { forward, backward, backward_inputs, backward_parameters };
+
 struct Pass {
-  bool backward = false;
+  PassKind kind = PassKind::forward;
   int micro_batch = 0;
 };
 
@@ -73,11 +78,16 @@ struct Pass {
 struct Schedule {
   const char* name;  ///< as decks have it
   const char* source;
-  /// The passes of a stage: every micro-batch forward and later backward, backward passes in the
-  /// order 0 ... micro_batches - 1, so that gradients are summed in one order.
+  /// The passes of a stage: every micro-batch forward and later backward, as a whole or in two
+  /// passes (`splits_backward`), each kind in the order 0 ... micro_batches - 1, so that gradients
+  /// are summed in one order.
   std::vector<Pass> (*passes)(const ScheduleShape& shape);
   /// Messages that a sender may have to leave behind before the receiver takes the first.
   int (*messages_ahead)(const ScheduleShape& shape);
+  /// The idle part of a step where all stages cost the same, messages are free and a backward pass,
+  /// of which half is for parameters, takes as long as two forward passes.
+  double (*bubble_fraction)(int stages, int micro_batches);
+  bool splits_backward = false;
 };
 
 std::span<const Schedule> schedules();
@@ -104,17 +114,13 @@ struct EvaluationRows {
 /// are ever on their way.
 Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows = {});
 
-/// The most micro-batches that are alive (forward done, backward not) at a stage.
+/// The most micro-batches that are alive (forward done, the last backward pass not) at a stage.
 int slots_needed(const Schedule& schedule, const ScheduleShape& shape);
 
 /// Message buffers at each end of either direction of a boundary: enough that no send of the
 /// schedule ever waits for one, within a limit, and a few where evaluation, which only goes
 /// forward, can use them.
 int message_buffers(const Schedule& schedule, const ScheduleShape& shape);
-
-/// The idle part of a step where all stages cost the same and messages are free:
-/// (K - 1) / (M + K - 1) for GPipe and 1F1B.
-double bubble_fraction(int stages, int micro_batches);
 
 /// "forward stage=1 micro_batch=3 slot=0"
 std::string to_text(const Instruction& instruction);

@@ -11,11 +11,24 @@ namespace deltapipe {
 namespace {
 
 /// By the value of the enum.
-constexpr std::array<std::string_view, 16> kActionNames = {
-    "send_embedding", "receive_embedding",       "send_next_embedding",        "receive_activation",
-    "forward",        "send_activation",         "receive_gradient",           "backward",
-    "send_gradient",  "send_embedding_gradient", "receive_embedding_gradient", "reduce_gradients",
-    "reduce_zeros",   "add_embedding_gradient",  "finish_reductions",          "update"};
+constexpr std::array<std::string_view, 18> kActionNames = {"send_embedding",
+                                                           "receive_embedding",
+                                                           "send_next_embedding",
+                                                           "receive_activation",
+                                                           "forward",
+                                                           "send_activation",
+                                                           "receive_gradient",
+                                                           "backward",
+                                                           "backward_inputs",
+                                                           "backward_parameters",
+                                                           "send_gradient",
+                                                           "send_embedding_gradient",
+                                                           "receive_embedding_gradient",
+                                                           "reduce_gradients",
+                                                           "reduce_zeros",
+                                                           "add_embedding_gradient",
+                                                           "finish_reductions",
+                                                           "update"};
 static_assert(static_cast<std::size_t>(Action::update) + 1 == kActionNames.size());
 
 std::string_view take_word(std::string_view& text) {
@@ -54,6 +67,8 @@ bool is_complete(const Instruction& instruction) {
     case Action::send_activation:
     case Action::receive_gradient:
     case Action::backward:
+    case Action::backward_inputs:
+    case Action::backward_parameters:
     case Action::send_gradient:
       return instruction.micro_batch >= 0 && instruction.slot >= 0;
     case Action::send_embedding:

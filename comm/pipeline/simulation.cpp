@@ -89,10 +89,20 @@ class Simulator {
   }
 
   double cost_of(Action action) const {
-    return action == Action::forward    ? costs_.forward
-           : action == Action::backward ? costs_.backward
-           : action == Action::update   ? costs_.update
-                                        : 0;
+    switch (action) {
+      case Action::forward:
+        return costs_.forward;
+      case Action::backward:
+        return costs_.backward;
+      case Action::backward_inputs:
+        return costs_.backward * (1 - costs_.parameter_share);
+      case Action::backward_parameters:
+        return costs_.backward * costs_.parameter_share;
+      case Action::update:
+        return costs_.update;
+      default:
+        return 0;
+    }
   }
 
   SimulatedLink& link(const Transfer& message) {
@@ -112,11 +122,20 @@ class Simulator {
   Simulation result_;
 };
 
-/// Where a pass begins: "F3", "B12".
+/// Where a pass begins: "F3", "B12", "W0".
 std::string cell_of(const Instruction& instruction) {
-  if (instruction.action == Action::forward) return "F" + std::to_string(instruction.micro_batch);
-  if (instruction.action == Action::backward) return "B" + std::to_string(instruction.micro_batch);
-  return "U";
+  const std::string micro_batch = std::to_string(instruction.micro_batch);
+  switch (instruction.action) {
+    case Action::forward:
+      return "F" + micro_batch;
+    case Action::backward:
+    case Action::backward_inputs:
+      return "B" + micro_batch;
+    case Action::backward_parameters:
+      return "W" + micro_batch;
+    default:
+      return "U";
+  }
 }
 
 }  // namespace

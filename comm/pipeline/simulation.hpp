@@ -22,6 +22,7 @@ struct LinkCost {
 struct SimulationCosts {
   double forward = 1;
   double backward = 2;
+  double parameter_share = 0.5;  ///< of backward, for gradients of parameters
   double update = 0;
   LinkCost activation, gradient, embedding;
   /// Messages between a sender's send and the receiver's receive, per direction of a boundary; a
@@ -51,7 +52,8 @@ struct Simulation {
 Simulation simulate(const std::vector<Program>& programs, const SimulationCosts& costs);
 
 /// A row per stage and a column per `seconds_per_column`: F3 and B3 where the forward or backward
-/// pass of micro-batch 3 begins, dashes while it goes on, dots where the stage waits.
+/// pass of micro-batch 3 begins, W3 where that of its parameters' gradients does when it is one of
+/// its own, dashes while it goes on, dots where the stage waits.
 std::string grid_of(const Simulation& simulation, double seconds_per_column = 1);
 
 }  // namespace deltapipe

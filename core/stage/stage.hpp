@@ -38,6 +38,8 @@ struct StageCapacity {
   int embedding_rows = 0;  ///< first stage: rows of the token embedding that a step can need
   bool training = true;
   bool recompute = false;  ///< keep only the blocks' inputs; recompute the rest in backward
+  /// backward_inputs() and backward_parameters() come instead of backward().
+  bool splits_backward = false;
   /// In training: the stage before takes input_gradient(). Otherwise it is never asked for, and
   /// backward() may end at the lowest parameter that is trained.
   bool input_gradient = true;
@@ -144,9 +146,10 @@ class Stage {
   // Rows below are those of the end: B * input_shape(T).tokens or B * output_shape(T).tokens.
   //
   // Who runs a stage keeps these orders, so that memory may be shared as follows. Of a slot:
-  // input, forward(), output read, output_gradient, backward(), input_gradient read. Between
-  // slots: from writing output_gradient() to having read input_gradient() no other forward() or
-  // backward() of the stage runs and no other slot's gradient is written. So both gradients of
+  // input, forward(), output read, output_gradient, backward() or backward_inputs(),
+  // input_gradient read, backward_parameters() after the latter. Between slots: from writing
+  // output_gradient() to having read input_gradient() no other pass of the stage runs and no other
+  // slot's gradient is written. So both gradients of
   // all slots may be the same memory, or overlap, but on the last stage, whose forward() makes the
   // loss's gradient: there each slot has its own until its backward(). No gradient may overlap an
   // input or an output; inputs and outputs of different slots are separate. backward() may
@@ -172,10 +175,34 @@ class Stage {
   virtual void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
                         const BucketFinal& bucket_final) = 0;
 
+  // backward() in two passes with the same bits, for schedules in which gradients leave before
+  // those of parameters are made. Other slots' passes may come between the two.
+
+  /// The gradient of the input, and as many of parameters as the stage likes.
+  virtual void backward_inputs(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                               bool accumulate) {
+    backward(exec, batch, slot, accumulate, {});
+  }
+  /// The gradients of the other parameters; `bucket_final` as above.
+  virtual void backward_parameters(const ExecSpace&, const MicroBatch&, int, bool,
+                                   const BucketFinal& bucket_final) {
+    finish_buckets(bucket_final);
+  }
+
   /// Last stage: loss of every row of a micro-batch of the step (0 for padding).
   virtual VectorRef<const Real> losses(int micro_batch, int rows) = 0;
   /// Last stage: logits of one row of the last forward() of a slot. [V]
   virtual VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) = 0;
+
+ protected:
+  /// All at once.
+  void finish_buckets(const BucketFinal& bucket_final) const {
+    if (!bucket_final) return;
+    const int table = token_embedding() ? token_embedding()->wte() : -1;
+    const int table_bucket = table < 0 ? -1 : parameters().info()[table].bucket;
+    for (int b = static_cast<int>(parameters().buckets().size()) - 1; b >= 0; --b)
+      if (b != table_bucket) bucket_final(b);
+  }
 };
 
 }  // namespace deltapipe

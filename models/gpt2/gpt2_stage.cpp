@@ -135,6 +135,19 @@ typename Gpt2Stage<Real>::BlockState Gpt2Stage<Real>::make_state(
 }
 
 template <class Real>
+typename Gpt2Stage<Real>::OutputGradients Gpt2Stage<Real>::make_output_gradients(
+    int rows, const ViewAllocator& memory) const {
+  const auto matrix = [&](const char* label, int columns) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::activations, label, rows, columns);
+  };
+  const int C = config_.n_embd;
+  return {matrix("deltapipe::Gpt2Stage::qkvGradient", 3 * C),
+          matrix("deltapipe::Gpt2Stage::attentionGradient", C),
+          matrix("deltapipe::Gpt2Stage::hiddenGradient", config_.n_inner),
+          matrix("deltapipe::Gpt2Stage::mlpGradient", C)};
+}
+
+template <class Real>
 void Gpt2Stage<Real>::reserve(const StageCapacity& capacity) {
   DELTAPIPE_ASSERT(capacity.tokens <= config_.n_positions, "longer samples than positions");
   capacity_ = capacity;
@@ -174,6 +187,9 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
     if (!share_state)
       for (int i = 0; i < part_.blocks; ++i)
         slot.states.push_back(i < first_backward ? passing : make_state(rows, memory));
+    if (!share_state && capacity.splits_backward)
+      for (int i = first_backward; i < part_.blocks; ++i)
+        slot.output_gradients.push_back(make_output_gradients(rows, memory));
     if (capacity.training && part_.last)
       slot.gradient_NC = activation("deltapipe::Gpt2Stage::headGradient");
   }
@@ -217,6 +233,13 @@ template <class Real>
 typename Gpt2Stage<Real>::BlockState& Gpt2Stage<Real>::state(int slot, int block) {
   std::vector<BlockState>& states = slots_[slot].states;
   return states[states.size() == 1 ? 0 : block];
+}
+
+template <class Real>
+typename Gpt2Stage<Real>::OutputGradients* Gpt2Stage<Real>::kept_gradients(int slot, int block) {
+  std::vector<OutputGradients>& kept = slots_[slot].output_gradients;
+  if (kept.empty()) return nullptr;
+  return &kept[kept.size() - part_.blocks + block];
 }
 
 template <class Real>
@@ -418,7 +441,8 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   const MatrixRef<Real> dx = gradient(slot, rows);
   const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
   const MatrixRef<Real> dnorm = narrow(branch_NC_, rows, C);
-  const MatrixRef<Real> dhidden = narrow(wide_NF_, rows, F);
+  OutputGradients* const kept = kept_gradients(slot, block);
+  const MatrixRef<Real> dhidden = narrow(kept ? kept->hidden_NF : wide_NF_, rows, F);
   const MatrixRef<Real> activated = narrow(wide2_NF_, rows, F);
   const MatrixRef<Real> residual = narrow(s.residual_NC, rows, C);
   const bool drop = config_.resid_pdrop > 0;
@@ -430,9 +454,12 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   gemm(exec, Transpose::no, Transpose::yes, Real(1), dbranch, parameters_.matrix(b.down_weight),
        Real(0), dhidden);
   gelu_backward<Real>(exec, narrow(s.hidden_NF, rows, F), dhidden, activated);
-  linear_parameter_gradient<Real>(exec, activated, dbranch, accumulate,
-                                  parameters_.gradient_matrix(b.down_weight),
-                                  parameters_.gradient(b.down_bias));
+  if (kept)
+    Kokkos::deep_copy(exec, narrow(kept->mlp_NC, rows, C), dbranch);
+  else
+    linear_parameter_gradient<Real>(exec, activated, dbranch, accumulate,
+                                    parameters_.gradient_matrix(b.down_weight),
+                                    parameters_.gradient(b.down_bias));
   gemm(exec, Transpose::no, Transpose::yes, Real(1), dhidden, parameters_.matrix(b.up_weight),
        Real(0), dnorm);
   const VectorRef<Real> mean = head_of(s.mean2_N, rows);
@@ -442,6 +469,7 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
                                       parameters_.gradient(b.ln2_bias));
   layer_norm_backward<Real>(exec, dnorm, residual, value(b.ln2_weight), value(b.ln2_bias), mean,
                             rstd, dx, norm);
+  if (kept) return;
   linear_parameter_gradient<Real>(exec, norm, dhidden, accumulate,
                                   parameters_.gradient_matrix(b.up_weight),
                                   parameters_.gradient(b.up_bias));
@@ -459,7 +487,8 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   const MatrixRef<Real> dx = gradient(slot, rows);
   const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
   const MatrixRef<Real> branch = narrow(branch_NC_, rows, C);
-  const MatrixRef<Real> dqkv = narrow(wide_NF_, rows, 3 * C);
+  OutputGradients* const kept = kept_gradients(slot, block);
+  const MatrixRef<Real> dqkv = narrow(kept ? kept->qkv_N3C : wide_NF_, rows, 3 * C);
   const MatrixRef<Real> attention = narrow(s.attention_NC, rows, C);
   const bool drop = config_.resid_pdrop > 0;
   const MatrixRef<Real> dbranch = drop ? norm : dx;
@@ -467,9 +496,12 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   if (drop)
     apply_dropout<Real>(
         exec, block_dropout(batch, config_.resid_pdrop, block, kAttentionOutputSite), dx, dbranch);
-  linear_parameter_gradient<Real>(exec, attention, dbranch, accumulate,
-                                  parameters_.gradient_matrix(b.out_weight),
-                                  parameters_.gradient(b.out_bias));
+  if (kept)
+    Kokkos::deep_copy(exec, narrow(kept->attention_NC, rows, C), dbranch);
+  else
+    linear_parameter_gradient<Real>(exec, attention, dbranch, accumulate,
+                                    parameters_.gradient_matrix(b.out_weight),
+                                    parameters_.gradient(b.out_bias));
   gemm(exec, Transpose::no, Transpose::yes, Real(1), dbranch, parameters_.matrix(b.out_weight),
        Real(0), branch);
   attention_backward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
@@ -485,9 +517,53 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
                                       parameters_.gradient(b.ln1_bias));
   layer_norm_backward<Real>(exec, branch, x, value(b.ln1_weight), value(b.ln1_bias), mean, rstd, dx,
                             norm);
+  if (kept) return;
   linear_parameter_gradient<Real>(exec, norm, dqkv, accumulate,
                                   parameters_.gradient_matrix(b.qkv_weight),
                                   parameters_.gradient(b.qkv_bias));
+}
+
+/// Those of the linear layers, whose inputs are made again where the forward pass did not keep
+/// them.
+template <class Real>
+void Gpt2Stage<Real>::block_parameters_backward(const ExecSpace& exec, const MicroBatch& batch,
+                                                int slot, int block, bool accumulate) {
+  const ProfilingRegion region("deltapipe::Gpt2Stage::parametersBackward");
+  const int rows = batch.rows();
+  const int C = config_.n_embd;
+  const int F = config_.n_inner;
+  const Block& b = blocks_[block];
+  BlockState& s = state(slot, block);
+  const OutputGradients& kept = *kept_gradients(slot, block);
+  const MatrixRef<Real> activated = narrow(wide2_NF_, rows, F);
+  const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
+  const Real epsilon = Real(config_.layer_norm_epsilon);
+  const auto add = [&](const MatrixRef<Real>& x, const Matrix<Real>& dy, int weight, int bias) {
+    linear_parameter_gradient<Real>(exec, x, narrow(dy, rows, dy.extent_int(1)), accumulate,
+                                    parameters_.gradient_matrix(weight),
+                                    parameters_.gradient(bias));
+  };
+  gelu_forward<Real>(exec, narrow(s.hidden_NF, rows, F), activated);
+  add(activated, kept.mlp_NC, b.down_weight, b.down_bias);
+  layer_norm_forward<Real>(exec, narrow(s.residual_NC, rows, C), value(b.ln2_weight),
+                           value(b.ln2_bias), epsilon, norm, head_of(s.mean2_N, rows),
+                           head_of(s.rstd2_N, rows));
+  add(norm, kept.hidden_NF, b.up_weight, b.up_bias);
+  add(narrow(s.attention_NC, rows, C), kept.attention_NC, b.out_weight, b.out_bias);
+  layer_norm_forward<Real>(exec, narrow(slots_[slot].x_NC[block], rows, C), value(b.ln1_weight),
+                           value(b.ln1_bias), epsilon, norm, head_of(s.mean1_N, rows),
+                           head_of(s.rstd1_N, rows));
+  add(norm, kept.qkv_N3C, b.qkv_weight, b.qkv_bias);
+}
+
+template <class Real>
+void Gpt2Stage<Real>::backward_parameters(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                                          bool accumulate,
+                                          const typename Stage<Real>::BucketFinal& bucket_final) {
+  const int kept = static_cast<int>(slots_[slot].output_gradients.size());
+  for (int i = part_.blocks - 1; i >= part_.blocks - kept; --i)
+    block_parameters_backward(exec, batch, slot, i, accumulate);
+  this->finish_buckets(bucket_final);
 }
 
 template <class Real>

@@ -54,6 +54,9 @@ class Gpt2Stage final : public Stage<Real>,
                bool accumulate) override;
   void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
                 const typename Stage<Real>::BucketFinal& bucket_final) override;
+  void backward_parameters(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                           bool accumulate,
+                           const typename Stage<Real>::BucketFinal& bucket_final) override;
 
   TextContinuation<Real>* text_continuation() override { return this; }
   void continue_text(const ExecSpace& exec, const MicroBatch& batch, int kept, int slot) override;
@@ -85,12 +88,19 @@ class Gpt2Stage final : public Stage<Real>,
     Matrix<Real> qkv_N3C, attention_NC, residual_NC, hidden_NF;
     Vector<Real> log_sum_BHT, mean1_N, rstd1_N, mean2_N, rstd2_N;
   };
+  /// Gradients of what a block's linear layers put out, from backward_inputs() to
+  /// backward_parameters().
+  struct OutputGradients {
+    Matrix<Real> qkv_N3C, attention_NC, hidden_NF, mlp_NC;
+  };
   struct Slot {
     /// Block inputs and, last, the stage's output. Those that no backward pass needs are one
     /// memory.
     std::vector<Matrix<Real>> x_NC;
     /// One per block, or one for all. Blocks without a backward pass share one.
     std::vector<BlockState> states;
+    /// One per block with a backward pass if that is split.
+    std::vector<OutputGradients> output_gradients;
     Matrix<Real> gradient_NC;  ///< last stage: of its final block's output
   };
 
@@ -102,7 +112,10 @@ class Gpt2Stage final : public Stage<Real>,
   void reserve(const StageCapacity& capacity, const ViewAllocator& memory);
   void reserve_text(const StageCapacity& capacity, const ViewAllocator& memory);
   BlockState make_state(int rows, const ViewAllocator& memory) const;
+  OutputGradients make_output_gradients(int rows, const ViewAllocator& memory) const;
   BlockState& state(int slot, int block);
+  /// Null: the backward pass is not split.
+  OutputGradients* kept_gradients(int slot, int block);
   VectorRef<Real> value(int index) const { return parameters_.value(index); }
   Dropout dropout(const MicroBatch& batch, double probability, std::uint32_t site) const;
   Dropout block_dropout(const MicroBatch& batch, double probability, int block, int site) const;
@@ -119,6 +132,8 @@ class Gpt2Stage final : public Stage<Real>,
                     bool accumulate);
   void attention_block_backward(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,
                                 bool accumulate);
+  void block_parameters_backward(const ExecSpace& exec, const MicroBatch& batch, int slot,
+                                 int block, bool accumulate);
   void head(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
             bool accumulate);
 

@@ -96,6 +96,23 @@ class Commands(support.TestCase):
         # Who chooses is not overruled.
         self.assertIn("Prescott", blas_of("blas", OPENBLAS_CORETYPE="Prescott"))
 
+    def test_blas_threads_are_those_of_the_environment(self):
+        losses = {}
+        for threads, environment in ((1, {}), (2, {"OPENBLAS_NUM_THREADS": "2"})):
+            output = self.output(f"threads{threads}")
+            result = support.finish(support.start(
+                ["train", self.deck_file(self.deck), "pipeline.stages=1", "training.steps=3",
+                 f"output.directory={output}"], **environment))
+            self.assertEqual(result.status, 0, str(result))
+            run = support.Run(output / "run.h5")
+            kokkos = run.attributes["kokkos"]
+            if "Serial" not in kokkos or "OpenBLAS" not in kokkos:
+                self.skipTest("threads are Kokkos' own, or another library's")
+            if len(os.sched_getaffinity(0)) >= 2:
+                self.assertEqual(kokkos.endswith(", 2 threads"), threads == 2, kokkos)
+            losses[threads] = run.losses
+        np.testing.assert_allclose(losses[1], losses[2], rtol=1e-5)
+
     def test_nobody_reads(self):
         """What a command prints is its result; a training goes on without a reader."""
         deck = self.deck_file(self.deck)
@@ -239,12 +256,16 @@ class Commands(support.TestCase):
         grids = {"1f1b": ["# stage 0 | F0 F1 .  .  B0--- F2 B1--- F3 B2--- .  B3---",
                           "# stage 1 | .  F0 B0--- F1 B1--- F2 B2--- F3 B3--- .  ."],
                  "gpipe": ["# stage 0 | F0 F1 F2 F3 .  .  .  B0--- B1--- B2--- B3---",
-                           "# stage 1 | .  F0 F1 F2 F3 B0--- B1--- B2--- B3--- .  ."]}
+                           "# stage 1 | .  F0 F1 F2 F3 B0--- B1--- B2--- B3--- .  ."],
+                 "zb-h1": ["# stage 0 | F0 F1 .  B0 W0 F2 B1 W1 F3 B2 W2 B3 W3",
+                           "# stage 1 | .  F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"]}
+        waits = {"1f1b": "20.0", "gpipe": "20.0", "zb-h1": "7.7"}
         for schedule, grid in grids.items():
             out = self.succeed(["check", "--schedule", *deck, f"pipeline.schedule={schedule}"]).out
             lines = out.splitlines()
             self.assertEqual(lines[lines.index(grid[0]):][:2], grid)
-            self.assertIn("wait (.) 20.0 % of the step", out)
+            self.assertIn(f"wait (.) {waits[schedule]} % of the step", out)
+            self.assertIn(f"idle by the schedule: {waits[schedule]} %", out)
             # What check says stays a deck.
             drawn = self.place / "drawn.toml"
             drawn.write_text(out, encoding="utf-8")

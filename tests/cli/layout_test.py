@@ -37,7 +37,7 @@ class Stages(support.TestCase):
     def test_plain(self):
         run = self.compare(self.small(training={"micro_batches": 3}),
                            [(stages, [f"pipeline.schedule={schedule}"]) for stages in (2, 3, 4)
-                            for schedule in ("gpipe", "1f1b")]
+                            for schedule in ("gpipe", "1f1b", "zb-h1")]
                            + [(1, ["pipeline.schedule=gpipe"])], "plain")
         self.assertEqual(len(run.losses), 3)
         self.assertLess(run.losses[-1], run.losses[0])
@@ -46,7 +46,8 @@ class Stages(support.TestCase):
         deck = self.small(model={"dropout_embedding": 0.1, "dropout_attention": 0.1,
                                  "dropout_residual": 0.1})
         self.compare(deck, [(1, ["training.recompute=true"]),
-                            (2, ["pipeline.schedule=gpipe"]),
+                            (2, ["pipeline.schedule=gpipe"]), (3, ["pipeline.schedule=zb-h1"]),
+                            (2, ["training.recompute=true", "pipeline.schedule=zb-h1"]),
                             (2, ["pipeline.partition=[1, 3]", "training.recompute_stages=[1]"]),
                             (3, ["training.recompute=true", "pipeline.partition=[2, 1, 1]"]),
                             (4, ["training.recompute=true", "pipeline.schedule=gpipe"])], "dropout")
@@ -55,7 +56,8 @@ class Stages(support.TestCase):
         # 13 samples in batches of 6: the third step of an epoch has one sample, one micro-batch.
         deck = self.small(data={"max_train_samples": 13},
                           training={"steps": 5, "micro_batches": 3})
-        run = self.compare(deck, [(2, []), (3, ["pipeline.schedule=gpipe"])], "incomplete")
+        run = self.compare(deck, [(2, []), (3, ["pipeline.schedule=gpipe"]),
+                                 (2, ["pipeline.schedule=zb-h1"])], "incomplete")
         self.assertEqual(run.steps["samples"].tolist(), [6, 6, 1, 6, 6])
 
     def test_many_micro_batches_in_flight(self):

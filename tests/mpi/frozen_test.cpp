@@ -127,7 +127,7 @@ TEST_CASE("Stages and replicas train what is not frozen as one rank does", "[fro
   const int stages = ranks / replicas;
   const bool tied = GENERATE(true, false);
   PipelineOptions options;
-  options.pipeline.schedule = GENERATE("gpipe", "1f1b");
+  options.pipeline.schedule = GENERATE("gpipe", "1f1b", "zb-h1");
   for (const std::vector<std::string>& patterns : kPatterns) {
     CAPTURE(stages, replicas, tied, options.pipeline.schedule, patterns);
     const std::unique_ptr<Model> model = small_model(tied, patterns);

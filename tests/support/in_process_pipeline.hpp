@@ -93,6 +93,7 @@ class InProcessPipeline {
       capacity.embedding_rows =
           std::min(shape.samples * shape.tokens * shape.micro_batches, config.vocabulary_size);
       capacity.recompute = shape.recompute;
+      capacity.splits_backward = capacity.training && schedule_.splits_backward;
       stages_[k]->reserve(capacity);
       optimizers_.push_back(std::make_unique<Optimizer<Real>>(settings, stages_[k]->parameters()));
     }
@@ -184,6 +185,14 @@ class InProcessPipeline {
     void backward(const StagePass& pass) override {
       pipeline_.stage(stage_).backward(pipeline_.exec_, batch(pass), pass.slot, pass.accumulate,
                                        {});
+    }
+    void backward_inputs(const StagePass& pass) override {
+      pipeline_.stage(stage_).backward_inputs(pipeline_.exec_, batch(pass), pass.slot,
+                                              pass.accumulate);
+    }
+    void backward_parameters(const StagePass& pass) override {
+      pipeline_.stage(stage_).backward_parameters(pipeline_.exec_, batch(pass), pass.slot,
+                                                  pass.accumulate, {});
     }
     void reduce_zeros() override { DELTAPIPE_ASSERT(false, "a step without samples"); }
     void add_embedding_gradient() override { pipeline_.add_embedding_gradient(); }

@@ -91,14 +91,29 @@ class FakeStage final : public InstructionHandler {
     if (last_) outputs.push_back(y);
   }
   void backward(const StagePass& pass) override {
+    CHECK(pass.gradients_are_final == (backwards + 1 == world_.micro_batches));
+    make_input_gradient(pass);
+    slots_.erase(pass.slot);
+  }
+  void backward_inputs(const StagePass& pass) override {
+    CHECK_FALSE(pass.gradients_are_final);
+    make_input_gradient(pass);
+  }
+  void backward_parameters(const StagePass& pass) override {
+    CHECK(pass.micro_batch < backwards);
+    CHECK(pass.micro_batch == parameter_passes);
+    CHECK(pass.accumulate == (parameter_passes++ > 0));
+    CHECK(pass.gradients_are_final == (parameter_passes == world_.micro_batches));
+    held(pass.slot, pass.micro_batch);
+    slots_.erase(pass.slot);
+  }
+  void make_input_gradient(const StagePass& pass) {
     CHECK(pass.micro_batch == backwards);
     CHECK(pass.accumulate == (backwards++ > 0));
-    CHECK(pass.gradients_are_final == (backwards == world_.micro_batches));
     const Held& own = held(pass.slot, pass.micro_batch);
     const std::string dy = last_ ? std::to_string(pass.micro_batch) : own.output_gradient;
     input_gradient_[pass.micro_batch] = dy + " " + std::to_string(stage_);
     if (stage_ == 0) outputs.push_back(input_gradient_[pass.micro_batch]);
-    slots_.erase(pass.slot);
   }
   void reduce_zeros() override {
     CHECK(world_.micro_batches == 0);
@@ -118,7 +133,8 @@ class FakeStage final : public InstructionHandler {
   void update() override { CHECK(reductions == ++updates); }
 
   std::vector<std::string> outputs;  ///< of the last stage's forward, of the first one's backward
-  int forwards = 0, backwards = 0, zeros = 0, embedding_gradients = 0, reductions = 0, updates = 0;
+  int forwards = 0, backwards = 0, parameter_passes = 0, zeros = 0, embedding_gradients = 0,
+      reductions = 0, updates = 0;
   bool evaluates = false;
 
  private:
@@ -277,6 +293,8 @@ TEST_CASE("What cannot run is an error that names the instructions", "[executor]
       void receive(const Transfer&) override {}
       void forward(const StagePass&) override {}
       void backward(const StagePass&) override {}
+      void backward_inputs(const StagePass&) override {}
+      void backward_parameters(const StagePass&) override {}
       void reduce_zeros() override {}
       void add_embedding_gradient() override {}
       void finish_reductions() override {}

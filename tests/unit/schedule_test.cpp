@@ -38,6 +38,14 @@ SimulationCosts costs_of(int buffers, double backward = 1) {
   return costs;
 }
 
+/// Of the pass that makes the gradient which is sent, and of the one that ends a micro-batch.
+Action sending_pass(const Schedule& schedule) {
+  return schedule.splits_backward ? Action::backward_inputs : Action::backward;
+}
+Action last_pass(const Schedule& schedule) {
+  return schedule.splits_backward ? Action::backward_parameters : Action::backward;
+}
+
 const std::vector<int> kStages = {1, 2, 3, 4, 7, 8};
 const std::vector<int> kMicroBatches = {1, 2, 3, 5, 8, 31};
 
@@ -64,7 +72,9 @@ TEST_CASE("Every micro-batch passes every stage once, backward in order", "[sche
       for (int m = 0; m < micro_batches; ++m) all[static_cast<std::size_t>(m)] = m;
       const std::vector<int> none;
       CHECK(seen[Action::forward] == all);
-      CHECK(seen[Action::backward] == all);
+      CHECK(seen[sending_pass(schedule)] == all);
+      CHECK(seen[last_pass(schedule)] == all);
+      CHECK(seen[Action::backward] == (schedule.splits_backward ? none : all));
       CHECK(seen[Action::receive_activation] == (s == 0 ? none : all));
       CHECK(seen[Action::send_gradient] == (s == 0 ? none : all));
       CHECK(seen[Action::send_activation] == (s == stages - 1 ? none : all));
@@ -83,8 +93,9 @@ TEST_CASE("Messages stand next to the pass that needs or makes them", "[schedule
       }
       for (int m = 0; m < micro_batches; ++m) {
         const std::size_t forward = at[{Action::forward, m}];
-        const std::size_t backward = at[{Action::backward, m}];
+        const std::size_t backward = at[{sending_pass(schedule), m}];
         CHECK(forward < backward);
+        CHECK(backward <= at[{last_pass(schedule), m}]);
         if (s > 0) CHECK(at[{Action::receive_activation, m}] + 1 == forward);
         if (s > 0) CHECK(at[{Action::send_gradient, m}] == backward + 1);
         if (s < stages - 1) CHECK(at[{Action::send_activation, m}] == forward + 1);
@@ -97,9 +108,10 @@ TEST_CASE("Messages stand next to the pass that needs or makes them", "[schedule
 TEST_CASE("A stage holds as many micro-batches as promised, each in its slot", "[schedule]") {
   for_all([](const Schedule& schedule, int stages, int micro_batches) {
     for (int s = 0; s < stages; ++s) {
-      const int promised = schedule.name == std::string("gpipe")
-                               ? micro_batches
-                               : std::min(micro_batches, stages - s);
+      const int promised =
+          schedule.name == std::string("gpipe")
+              ? micro_batches
+              : std::min(micro_batches, schedule.splits_backward ? stages : stages - s);
       CHECK(slots_needed(schedule, {s, stages, micro_batches}) == promised);
       std::map<int, int> slot_of;  // of living micro-batches
       std::set<int> used;
@@ -116,7 +128,7 @@ TEST_CASE("A stage holds as many micro-batches as promised, each in its slot", "
         }
         if (i.action == Action::receive_activation) CHECK(used.count(i.slot) == 0);
         most = std::max(most, slot_of.size());
-        if (i.action == Action::backward) {
+        if (i.action == last_pass(schedule)) {
           used.erase(i.slot);
           slot_of.erase(i.micro_batch);
         }
@@ -134,15 +146,16 @@ TEST_CASE("A micro-batch's gradients are done with before another pass, as stage
       int open = -1;  // the micro-batch whose gradients are in use
       for (const Instruction& i : program) {
         const bool last = i.stage + 1 == stages;
-        if (i.action == Action::receive_gradient || (i.action == Action::backward && last)) {
+        const bool sends = i.action == sending_pass(schedule);
+        if (i.action == Action::receive_gradient || (sends && last)) {
           CHECK(open == -1);
           open = i.micro_batch;
         }
-        if (i.action == Action::forward) CHECK(open == -1);
-        if (i.action == Action::backward) CHECK(open == i.micro_batch);
+        if (i.action == Action::forward || i.action == Action::backward_parameters)
+          CHECK(open == -1);
+        if (sends) CHECK(open == i.micro_batch);
         if (i.action == Action::send_gradient) CHECK(open == i.micro_batch);
-        if (i.action == Action::send_gradient || (i.action == Action::backward && i.stage == 0))
-          open = -1;
+        if (i.action == Action::send_gradient || (sends && i.stage == 0)) open = -1;
       }
       CHECK(open == -1);
     }
@@ -197,6 +210,7 @@ TEST_CASE("The simulator finds the deadlock of too few buffers", "[schedule]") {
 TEST_CASE("Idle time is the ideal (K - 1) / (M + K - 1)", "[schedule]") {
   for (const double backward_cost : {1.0, 2.0}) {
     for_all([&](const Schedule& schedule, int stages, int micro_batches) {
+      if (schedule.splits_backward) return;
       const Simulation simulation = simulate(programs_of(schedule, stages, micro_batches),
                                              costs_of(kUnbounded, backward_cost));
       REQUIRE(simulation.deadlock.empty());
@@ -204,9 +218,49 @@ TEST_CASE("Idle time is the ideal (K - 1) / (M + K - 1)", "[schedule]") {
       const double ideal = static_cast<double>(stages - 1) / (micro_batches + stages - 1);
       CHECK(1 - work / simulation.makespan() == Approx(ideal).margin(1e-12));
       CHECK(1 - simulation.busy_fraction() == Approx(ideal).margin(1e-12));
-      CHECK(bubble_fraction(stages, micro_batches) == Approx(ideal));
+      CHECK(schedule.bubble_fraction(stages, micro_batches) == Approx(ideal));
     });
   }
+}
+
+TEST_CASE("ZB-H1 is idle for (K - 1) (F + B - W)", "[schedule]") {
+  // arXiv 2401.10241, table 2; F, B and W being the costs of the three passes.
+  const Schedule& schedule = find_schedule("zb-h1");
+  for (const int stages : kStages)
+    for (const int micro_batches : kMicroBatches)
+      for (const double share : {0.5, 0.45, 0.4}) {
+        CAPTURE(stages, micro_batches, share);
+        SimulationCosts costs = costs_of(kUnbounded, 2);
+        costs.parameter_share = share;
+        const Simulation simulation = simulate(programs_of(schedule, stages, micro_batches), costs);
+        REQUIRE(simulation.deadlock.empty());
+        const double W = 2 * share, B = 2 - W;
+        // Fewer micro-batches than stages: later stages have too little to put off.
+        const int behind = std::min(stages - 1, micro_batches - 1);
+        const double idle = (stages - 1) * (1 + B) - behind * W;
+        if (micro_batches >= stages)
+          CHECK(simulation.makespan() == Approx(3 * micro_batches + idle));
+        if (share == 0.5 && micro_batches >= stages)
+          CHECK(schedule.bubble_fraction(stages, micro_batches) ==
+                Approx(1 - simulation.busy_fraction()));
+        CHECK(
+            simulation.makespan() <=
+            simulate(programs_of(find_schedule("1f1b"), stages, micro_batches), costs).makespan());
+      }
+}
+
+TEST_CASE("Over slow links ZB-H1 takes no longer than 1F1B", "[schedule]") {
+  for (const int in_flight : {1, 2, 3})
+    for (const double seconds : {0.5, 1.0, 2.0, 3.0})
+      for (const double latency : {0.0, 1.0}) {
+        CAPTURE(in_flight, seconds, latency);
+        SimulationCosts costs;
+        costs.activation = costs.gradient = {seconds, latency};
+        const auto makespan = [&](const char* name) {
+          return simulate(programs_of(find_schedule(name), 4, 32, in_flight), costs).makespan();
+        };
+        CHECK(makespan("zb-h1") < makespan("1f1b"));
+      }
 }
 
 TEST_CASE("A simulated step over slow links takes what a hand works out", "[schedule]") {
@@ -247,11 +301,11 @@ TEST_CASE("Shared embeddings cross before their first use and come back after th
 }
 
 TEST_CASE("Every step sums gradients once and updates last", "[schedule]") {
+  const Schedule& schedule = find_schedule(GENERATE("1f1b", "zb-h1"));
   for (const EmbeddingPlace embedding :
        {EmbeddingPlace::none, EmbeddingPlace::first_stage, EmbeddingPlace::shared})
     for (const int micro_batches : {0, 1, 5})
-      for (const Program& program :
-           programs_of(find_schedule("1f1b"), 3, micro_batches, 1, embedding)) {
+      for (const Program& program : programs_of(schedule, 3, micro_batches, 1, embedding)) {
         CHECK(program.back().action == Action::update);
         CHECK(program[program.size() - 2].action == Action::finish_reductions);
         const auto count = [&](Action action) {
@@ -265,8 +319,8 @@ TEST_CASE("Every step sums gradients once and updates last", "[schedule]") {
             std::find_if(program.begin(), program.end(), [](const Instruction& instruction) {
               return instruction.action == Action::reduce_gradients;
             });
-        const auto next = std::find_if(reduce, program.end(), [](const Instruction& instruction) {
-          return instruction.action == Action::backward;
+        const auto next = std::find_if(reduce, program.end(), [&](const Instruction& instruction) {
+          return instruction.action == last_pass(schedule);
         });
         CHECK(next->micro_batch == micro_batches - 1);
       }
@@ -290,7 +344,8 @@ TEST_CASE("Nothing goes backward before the first stage that trains", "[schedule
           }
           const int backward = s >= first ? micro_batches : 0;
           CHECK(seen[Action::forward] == micro_batches);
-          CHECK(seen[Action::backward] == backward);
+          CHECK(seen[sending_pass(schedule)] == backward);
+          CHECK(seen[last_pass(schedule)] == backward);
           CHECK(seen[Action::receive_gradient] == (s + 1 < stages ? backward : 0));
           CHECK(seen[Action::send_gradient] == (s > first ? micro_batches : 0));
           CHECK(seen[Action::reduce_gradients] == (s >= first ? 1 : 0));
@@ -302,7 +357,9 @@ TEST_CASE("Nothing goes backward before the first stage that trains", "[schedule
           if (embedding == EmbeddingPlace::shared && stages > 1 && s == 0)
             CHECK(seen[Action::receive_embedding] > 0);
           CHECK(slots_needed(schedule, shape) ==
-                (s < first ? 1 : slots_needed(schedule, {s, stages, micro_batches})));
+                (s < first                  ? 1
+                 : schedule.splits_backward ? std::min(micro_batches, stages - first)
+                                            : slots_needed(schedule, {s, stages, micro_batches})));
         }
         for (const int capacity : {1, 2, kUnbounded})
           CHECK(simulate(programs, costs_of(capacity)).deadlock.empty());
@@ -433,6 +490,35 @@ TEST_CASE("1F1B of the third of four stages is the textbook's", "[schedule]") {
   CHECK(training_program(find_schedule("1f1b"), {2, 4, 3}) == expected);
 }
 
+TEST_CASE("ZB-H1 of the second of three stages is the paper's", "[schedule]") {
+  using enum Action;
+  const Program expected = {{receive_activation, 1, 0, 0},
+                            {forward, 1, 0, 0},
+                            {send_activation, 1, 0, 0},
+                            {receive_activation, 1, 1, 1},
+                            {forward, 1, 1, 1},
+                            {send_activation, 1, 1, 1},
+                            {receive_gradient, 1, 0, 0},
+                            {backward_inputs, 1, 0, 0},
+                            {send_gradient, 1, 0, 0},
+                            {receive_activation, 1, 2, 2},
+                            {forward, 1, 2, 2},
+                            {send_activation, 1, 2, 2},
+                            {receive_gradient, 1, 1, 1},
+                            {backward_inputs, 1, 1, 1},
+                            {send_gradient, 1, 1, 1},
+                            {backward_parameters, 1, 0, 0},
+                            {receive_gradient, 1, 2, 2},
+                            {backward_inputs, 1, 2, 2},
+                            {send_gradient, 1, 2, 2},
+                            {backward_parameters, 1, 1, 1},
+                            {reduce_gradients, 1},
+                            {backward_parameters, 1, 2, 2},
+                            {finish_reductions, 1},
+                            {update, 1}};
+  CHECK(training_program(find_schedule("zb-h1"), {1, 3, 3}) == expected);
+}
+
 TEST_CASE("Programs are read back from their text", "[schedule]") {
   for_all([](const Schedule& schedule, int stages, int micro_batches) {
     for (const Program& program :
@@ -454,11 +540,15 @@ TEST_CASE("The grid of a schedule shows passes and waiting", "[schedule]") {
   CHECK(grid_of(simulate(programs_of(find_schedule("1f1b"), 2, 3), costs_of(kUnbounded, 2))) ==
         "stage 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---\n"
         "stage 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .\n");
+  // The paper's figure: B is half of a backward pass, W the other half.
+  CHECK(grid_of(simulate(programs_of(find_schedule("zb-h1"), 2, 3), costs_of(kUnbounded, 2))) ==
+        "stage 0 | F0 F1 .  B0 W0 F2 B1 W1 B2 W2\n"
+        "stage 1 | .  F0 B0 F1 B1 W0 F2 B2 W1 W2\n");
   CHECK(grid_of(Simulation{}) == "");
 }
 
 TEST_CASE("An unknown schedule is refused with the known ones", "[schedule]") {
-  CHECK_THROWS_WITH(find_schedule("zb-h1"), Contains("zb-h1") && Contains("gpipe, 1f1b"));
+  CHECK_THROWS_WITH(find_schedule("zb-v"), Contains("zb-v") && Contains("gpipe, 1f1b, zb-h1"));
 }
 
 TEST_CASE("Impossible layouts are refused", "[schedule]") {
@@ -468,7 +558,6 @@ TEST_CASE("Impossible layouts are refused", "[schedule]") {
     CHECK_THROWS_AS(training_program(schedule, {0, 2, -1}), InternalError);
     CHECK_THROWS_AS(training_program(schedule, {0, 2, 1, 0}), InternalError);
   }
-  CHECK_THROWS_AS(bubble_fraction(0, 1), InternalError);
 }
 
 }  // namespace

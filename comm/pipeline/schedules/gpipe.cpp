@@ -5,9 +5,13 @@ namespace deltapipe {
 
 std::vector<Pass> gpipe_passes(const ScheduleShape& shape) {
   std::vector<Pass> passes;
-  for (const bool backward : {false, true})
-    for (int m = 0; m < shape.micro_batches; ++m) passes.push_back({backward, m});
+  for (const PassKind kind : {PassKind::forward, PassKind::backward})
+    for (int m = 0; m < shape.micro_batches; ++m) passes.push_back({kind, m});
   return passes;
+}
+
+double ideal_bubble_fraction(int stages, int micro_batches) {
+  return static_cast<double>(stages - 1) / (micro_batches + stages - 1.0);
 }
 
 // Any number of buffers will do; a link is kept full by 1 + latency / transfer time.

@@ -14,10 +14,10 @@ std::vector<Pass> one_forward_one_backward_passes(const ScheduleShape& shape) {
       std::min<std::int64_t>(shape.micro_batches, std::int64_t{shape.in_flight} * behind));
   std::vector<Pass> passes;
   int forward = 0;
-  while (forward < ahead) passes.push_back({false, forward++});
+  while (forward < ahead) passes.push_back({PassKind::forward, forward++});
   for (int backward = 0; backward < shape.micro_batches; ++backward) {
-    if (forward < shape.micro_batches) passes.push_back({false, forward++});
-    passes.push_back({true, backward});
+    if (forward < shape.micro_batches) passes.push_back({PassKind::forward, forward++});
+    passes.push_back({PassKind::backward, backward});
   }
   return passes;
 }

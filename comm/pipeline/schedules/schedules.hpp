@@ -8,10 +8,17 @@
 
 namespace deltapipe {
 
+/// (K - 1) / (M + K - 1), of GPipe and 1F1B.
+double ideal_bubble_fraction(int stages, int micro_batches);
+
 std::vector<Pass> gpipe_passes(const ScheduleShape& shape);
 int gpipe_messages_ahead(const ScheduleShape& shape);
 
 std::vector<Pass> one_forward_one_backward_passes(const ScheduleShape& shape);
 int one_forward_one_backward_messages_ahead(const ScheduleShape& shape);
+
+std::vector<Pass> zb_h1_passes(const ScheduleShape& shape);
+/// (K - 1) / (3 M + K - 1)
+double zb_h1_bubble_fraction(int stages, int micro_batches);
 
 }  // namespace deltapipe

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cstdint>
+
+#include "comm/pipeline/schedules/schedules.hpp"
+
+namespace deltapipe {
+
+// 1F1B whose gradients leave before those of parameters are made: these fill what a stage would
+// wait at the end of the step, and so are put off the longer, the later the stage. All stages hold
+// as many micro-batches then as the first one of 1F1B.
+std::vector<Pass> zb_h1_passes(const ScheduleShape& shape) {
+  const std::int64_t put_off =
+      std::int64_t{shape.in_flight} * (shape.stage - shape.first_trained_stage);
+  std::vector<Pass> passes;
+  int next = 0;
+  for (const Pass& pass : one_forward_one_backward_passes(shape)) {
+    if (pass.kind == PassKind::forward) {
+      passes.push_back(pass);
+      continue;
+    }
+    passes.push_back({PassKind::backward_inputs, pass.micro_batch});
+    if (pass.micro_batch >= put_off) passes.push_back({PassKind::backward_parameters, next++});
+  }
+  while (next < shape.micro_batches) passes.push_back({PassKind::backward_parameters, next++});
+  return passes;
+}
+
+double zb_h1_bubble_fraction(int stages, int micro_batches) {
+  return (stages - 1) / (3.0 * micro_batches + stages - 1);
+}
+
+}  // namespace deltapipe
