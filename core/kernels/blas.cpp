@@ -61,8 +61,8 @@ void use_single_threaded_blas() {
 }
 
 void use_chosen_blas_threads() {
-  const bool is_chosen = std::getenv("OPENBLAS_NUM_THREADS") != nullptr ||
-                         std::getenv("OMP_NUM_THREADS") != nullptr;
+  const bool is_chosen =
+      std::getenv("OPENBLAS_NUM_THREADS") != nullptr || std::getenv("OMP_NUM_THREADS") != nullptr;
   if (!is_chosen) use_single_threaded_blas();
 }
 
