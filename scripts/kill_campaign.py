@@ -9,8 +9,9 @@ weights, memories of both ends of every boundary, losses and byte counts must be
 bit with checkpoint.mode = "exact", losses within RESYNC_TOLERANCE with "resync". The last line is
 "N of N resumed identically"; the exit status is 1 when some were not.
 
-With --measure DECK it trains that deck without checkpoints, with those of the deck, and with one
-kill every --interval seconds, and prints how long each took to its end.
+With --measure DECK it trains that deck without checkpoints and with those of the deck, --rounds
+times in turn, and then with one kill every --interval seconds, and prints how long each took to its
+end (medians).
 """
 
 import argparse
@@ -21,6 +22,7 @@ import random
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -321,16 +323,22 @@ def measure(options, place):
     none = ["checkpoint.every_steps=0", "checkpoint.every=0", "checkpoint.milestone_every=0",
             "checkpoint.time_limit=0"]
     chance = random.Random(options.seed)
-    uninterrupted = 0
-    for name, overrides, interval in (("without checkpoints", none, 0), ("with checkpoints", [], 0),
-                                      (f"with a kill every {options.interval} s", [],
-                                       options.interval)):
-        output = place / f"measured-{len(overrides)}-{interval}"
+
+    def run(name, overrides, interval):
+        output = place / name
         command = command_of(options.measure, output, options.ranks) + options.overrides + overrides
-        seconds, kills = seconds_to_end(command, interval, chance)
-        uninterrupted = uninterrupted or seconds
-        print(f"{name}: {seconds:.1f} s, {100 * (seconds / uninterrupted - 1):+.1f} %"
-              + (f", {kills} kills" if interval else ""), flush=True)
+        result = seconds_to_end(command, interval, chance)
+        shutil.rmtree(output, ignore_errors=True)
+        return result
+
+    pairs = [(run("without", none, 0)[0], run("with", [], 0)[0]) for _ in range(options.rounds)]
+    without, with_ = (statistics.median(seconds) for seconds in zip(*pairs))
+    cost = statistics.median(b / a - 1 for a, b in pairs)
+    print(f"without checkpoints: {without:.1f} s")
+    print(f"with checkpoints: {with_:.1f} s, {100 * cost:+.1f} %", flush=True)
+    seconds, kills = run("killed", [], options.interval)
+    print(f"with a kill every {options.interval:g} s: {seconds:.1f} s, "
+          f"{100 * (seconds / without - 1):+.1f} %, {kills} kills", flush=True)
     return 0
 
 
@@ -345,11 +353,12 @@ def main():
                         help="for runs that differ, which stay; default: a temporary directory")
     parser.add_argument("--measure", type=pathlib.Path, metavar="DECK")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="of --measure")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of --measure")
     parser.add_argument("--interval", type=float, default=20, metavar="SECONDS")
     parser.add_argument("overrides", nargs="*", help="of --measure: section.key=value")
     options = parser.parse_args()
-    if options.kills < 1:
-        parser.error("--kills must be at least 1")
+    if options.kills < 1 or options.rounds < 1:
+        parser.error("--kills and --rounds must be at least 1")
 
     def run(place):
         return measure(options, place) if options.measure else Campaign(place, options).all()
