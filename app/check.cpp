@@ -123,30 +123,49 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
 }
 
 /// Where all stages take as long, a backward pass as two forward passes, and messages nothing.
-void print_schedule(const Settings& settings, int first_trained_stage) {
+/// Nothing: it has too many passes to draw.
+std::optional<Simulation> simulate_step(const Settings& settings, int first_trained_stage) {
   const PipelineSettings& pipeline = settings.pipeline;
-  const Schedule& schedule = find_schedule(pipeline.schedule);
   constexpr std::int64_t kMostPasses = 20000;  // a drawing of some 100 kB
-  if (std::int64_t{2} * pipeline.stages * settings.training.micro_batches > kMostPasses) {
+  if (std::int64_t{2} * pipeline.stages * settings.training.micro_batches > kMostPasses)
+    return std::nullopt;
+  const std::vector<int>& recompute = settings.training.recompute_stages;
+  std::vector<Program> programs;
+  for (int stage = 0; stage < pipeline.stages; ++stage) {
+    ScheduleShape shape{stage, pipeline.stages, settings.training.micro_batches,
+                        pipeline.in_flight};
+    shape.first_trained_stage = first_trained_stage;
+    shape.recomputes = settings.training.recompute ||
+                       std::find(recompute.begin(), recompute.end(), stage) != recompute.end();
+    programs.push_back(training_program(find_schedule(pipeline.schedule), shape));
+  }
+  return simulate(programs, SimulationCosts{});
+}
+
+double idle_fraction(const Settings& settings) {
+  if (const std::optional<Simulation> simulation = simulate_step(settings, 0))
+    return 1 - simulation->busy_fraction();
+  return find_schedule(settings.pipeline.schedule)
+      .bubble_fraction(settings.pipeline.stages, settings.training.micro_batches);
+}
+
+void print_schedule(const Settings& settings, int first_trained_stage) {
+  const Schedule& schedule = find_schedule(settings.pipeline.schedule);
+  const std::optional<Simulation> simulation = simulate_step(settings, first_trained_stage);
+  if (!simulation) {
     std::printf(
         "#\n# schedule %s: too large to draw; use fewer stages or micro-batches to see it\n",
         schedule.name);
     return;
   }
-  std::vector<Program> programs;
-  for (int stage = 0; stage < pipeline.stages; ++stage)
-    programs.push_back(training_program(
-        schedule, {stage, pipeline.stages, settings.training.micro_batches, pipeline.in_flight,
-                   EmbeddingPlace::none, first_trained_stage}));
-  const Simulation simulation = simulate(programs, SimulationCosts{});
   std::printf(
       "#\n# schedule %s: forward passes (F) take 1, backward passes %s, messages "
       "nothing; stages wait (.) %.1f %% of the step\n",
       schedule.name,
       schedule.splits_backward ? "1 for gradients of inputs (B) and 1 for those of parameters (W)"
                                : "(B) 2",
-      100 * (1 - simulation.busy_fraction()));
-  std::istringstream grid(grid_of(simulation));
+      100 * (1 - simulation->busy_fraction()));
+  std::istringstream grid(grid_of(*simulation));
   for (std::string line; std::getline(grid, line);) std::printf("# %s\n", line.c_str());
   std::printf("#\n");
 }
@@ -464,11 +483,8 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
     std::printf("# %s; %s\n", printable(item.what).c_str(), printable(item.remedy).c_str());
   print_warnings(inputs.warnings);
   if (!inputs.assumption.empty()) std::printf("# %s\n", inputs.assumption.c_str());
-  std::printf(
-      "# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
-      settings.pipeline.stages, settings.pipeline.replicas,
-      100 * find_schedule(settings.pipeline.schedule)
-                .bubble_fraction(settings.pipeline.stages, settings.training.micro_batches));
+  std::printf("# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
+              settings.pipeline.stages, settings.pipeline.replicas, 100 * idle_fraction(settings));
   if (shows_schedule && !inputs.model) print_schedule(settings, 0);
   std::fflush(stdout);
   if (inputs.model) check_model(settings, inputs, machines, shows_schedule);

@@ -236,7 +236,7 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
       "data-parallel copies of the pipeline; MPI ranks needed: stages x replicas");
   add("schedule", schedule_choice(p.schedule),
       "gpipe: all forwards, then all backwards; 1f1b: alternating, holds fewer activations; zb-h1: "
-      "1f1b whose gradients leave before those of parameters are made, waits least and takes more "
+      "1f1b whose gradients leave before those of parameters are made, waits less and takes more "
       "memory");
   add("in_flight", Integer{&p.in_flight, 1, kMostInFlight},
       "1f1b and zb-h1: micro-batches that may be under way at a boundary; more hide slower links "

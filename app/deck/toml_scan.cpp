@@ -49,7 +49,8 @@ class Place {
  public:
   /// The next character, outside of strings and comments.
   void pass(char c) {
-    if (in_value_ && std::string_view(" \t\r\n,]}#").find(c) != std::string_view::npos)
+    // Not by a space: toml++ reads on behind one that may be in a date.
+    if (in_value_ && std::string_view("\r\n,]}#").find(c) != std::string_view::npos)
       in_value_ = false;
     if (in_value_) return;
     if (expects_value_ && begins_value(c)) {

@@ -131,6 +131,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
   compare_stages(progress, grid, stage, shape.tokens);
   RankPlan plan = plan_rank(options, shape, stage, place_of(grid));
   stage.reserve(plan.capacity);
+  recomputes_ = plan.capacity.recompute;
   for (const EvaluationMode mode : {EvaluationMode::plain, EvaluationMode::codec})
     continues_texts_[static_cast<std::size_t>(mode)] =
         shape.keeps_text && continues_texts(options, mode, grid.stages(), stage);
@@ -374,7 +375,8 @@ ScheduleShape Pipeline::schedule_shape() const {
           : embedding_->shared() ? EmbeddingPlace::shared
                                  : EmbeddingPlace::first_stage,
           shape_.first_trained_stage,
-          embedding_ != nullptr && embedding_->wte_frozen()};
+          embedding_ != nullptr && embedding_->wte_frozen(),
+          recomputes_};
 }
 
 void Pipeline::about_to(const Instruction& instruction) {

@@ -162,6 +162,7 @@ class Pipeline : private InstructionHandler {
   BoundaryShape input_shape_, output_shape_;
   const Schedule& schedule_;
   int in_flight_;
+  bool recomputes_ = false;
   bool embedding_is_remote_;  ///< a shared embedding over more than one stage
 
   std::unique_ptr<CacheIoThread> cache_io_;

@@ -25,6 +25,7 @@ ScheduleShape schedule_shape(const PipelineOptions& options, const PipelineShape
   schedule.micro_batches = shape.micro_batches;
   schedule.in_flight = options.pipeline.in_flight;
   schedule.first_trained_stage = shape.first_trained_stage;
+  schedule.recomputes = stage_recomputes(options, place.stage);
   return schedule;
 }
 
@@ -50,7 +51,8 @@ StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape
   capacity.input_gradient = place.stage > shape.first_trained_stage;
   capacity.recompute = stage_recomputes(options, place.stage);
   capacity.splits_backward =
-      capacity.training && find_schedule(options.pipeline.schedule).splits_backward;
+      capacity.training &&
+      find_schedule(options.pipeline.schedule).splits(schedule_shape(options, shape, place));
   capacity.keeps_text = keeps_text(options, shape, place.stages, stage);
   return capacity;
 }

@@ -170,6 +170,9 @@ Program training_program(const Schedule& schedule, const ScheduleShape& shape) {
   Slots slots;
   writer.send_embeddings();
   for (const auto& [kind, m] : schedule.passes(shape)) {
+    DELTAPIPE_ASSERT(
+        kind == PassKind::forward || (kind == PassKind::backward) != schedule.splits(shape),
+        std::string(schedule.name) + " has other backward passes than it says");
     if (!shape.has_backward()) {
       if (kind == PassKind::forward) writer.forward(m, 0);
       continue;

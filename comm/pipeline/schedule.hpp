@@ -62,6 +62,8 @@ struct ScheduleShape {
   /// cross the boundaries there.
   int first_trained_stage = 0;
   bool embedding_frozen = false;  ///< the embedding has no gradient
+  /// The stage recomputes activations: what a second pass would need is gone after the first one.
+  bool recomputes = false;
 
   bool has_backward() const { return stage >= first_trained_stage; }
 };
@@ -84,10 +86,14 @@ struct Schedule {
   std::vector<Pass> (*passes)(const ScheduleShape& shape);
   /// Messages that a sender may have to leave behind before the receiver takes the first.
   int (*messages_ahead)(const ScheduleShape& shape);
-  /// The idle part of a step where all stages cost the same, messages are free and a backward pass,
-  /// of which half is for parameters, takes as long as two forward passes.
+  /// The idle part of a step where all stages cost the same, messages are free, in_flight is 1 and
+  /// a backward pass, of which half is for parameters, takes as long as two forward passes.
   double (*bubble_fraction)(int stages, int micro_batches);
+  /// `passes` has backward_inputs and backward_parameters, but for a stage that recomputes; no
+  /// other schedule has them.
   bool splits_backward = false;
+
+  bool splits(const ScheduleShape& shape) const { return splits_backward && !shape.recomputes; }
 };
 
 std::span<const Schedule> schedules();

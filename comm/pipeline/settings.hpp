@@ -23,7 +23,7 @@ struct PipelineSettings {
   int stages = 1;                 ///< K
   int replicas = 1;               ///< R; ranks needed: K * R
   std::string schedule = "1f1b";  ///< a name of schedules()
-  int in_flight = 1;             ///< 1F1B: micro-batches per boundary that may be under way at once
+  int in_flight = 1;             ///< 1F1B, ZB-H1: micro-batches that may be under way at a boundary
   double timeout_seconds = 600;  ///< silence after which a rank counts as lost; 0: never
   std::vector<int> partition;    ///< blocks per stage; empty: balanced by counted cost
   std::uint64_t verify_replicas = 500;  ///< steps between comparisons of replicas' weights; 0: none

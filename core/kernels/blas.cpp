@@ -61,9 +61,12 @@ void use_single_threaded_blas() {
 }
 
 void use_chosen_blas_threads() {
-  const bool is_chosen =
-      std::getenv("OPENBLAS_NUM_THREADS") != nullptr || std::getenv("OMP_NUM_THREADS") != nullptr;
-  if (!is_chosen) use_single_threaded_blas();
+  const auto names_a_number = [](const char* variable) {
+    const char* const text = std::getenv(variable);
+    return text != nullptr && std::strtol(text, nullptr, 10) > 0;
+  };
+  if (!names_a_number("OPENBLAS_NUM_THREADS") && !names_a_number("OMP_NUM_THREADS"))
+    use_single_threaded_blas();
 }
 
 std::string better_blas_kernels() {

@@ -186,7 +186,7 @@ class Stage {
   /// The gradients of the other parameters; `bucket_final` as above.
   virtual void backward_parameters(const ExecSpace&, const MicroBatch&, int, bool,
                                    const BucketFinal& bucket_final) {
-    finish_buckets(bucket_final);
+    finish_buckets(bucket_final, static_cast<int>(parameters().buckets().size()), 0);
   }
 
   /// Last stage: loss of every row of a micro-batch of the step (0 for padding).
@@ -195,12 +195,12 @@ class Stage {
   virtual VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) = 0;
 
  protected:
-  /// All at once.
-  void finish_buckets(const BucketFinal& bucket_final) const {
+  /// Buckets [begin, end) in descending order, but that of the token embedding.
+  void finish_buckets(const BucketFinal& bucket_final, int end, int begin) const {
     if (!bucket_final) return;
     const int table = token_embedding() ? token_embedding()->wte() : -1;
     const int table_bucket = table < 0 ? -1 : parameters().info()[table].bucket;
-    for (int b = static_cast<int>(parameters().buckets().size()) - 1; b >= 0; --b)
+    for (int b = end - 1; b >= begin; --b)
       if (b != table_bucket) bucket_final(b);
   }
 };

@@ -135,6 +135,14 @@ typename Gpt2Stage<Real>::BlockState Gpt2Stage<Real>::make_state(
 }
 
 template <class Real>
+bool Gpt2Stage<Real>::trains_linear(const Block& block) const {
+  const auto trains = [&](int index) { return !parameters_.info()[index].frozen; };
+  return trains(block.qkv_weight) || trains(block.qkv_bias) || trains(block.out_weight) ||
+         trains(block.out_bias) || trains(block.up_weight) || trains(block.up_bias) ||
+         trains(block.down_weight) || trains(block.down_bias);
+}
+
+template <class Real>
 typename Gpt2Stage<Real>::OutputGradients Gpt2Stage<Real>::make_output_gradients(
     int rows, const ViewAllocator& memory) const {
   const auto matrix = [&](const char* label, int columns) {
@@ -188,8 +196,10 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
       for (int i = 0; i < part_.blocks; ++i)
         slot.states.push_back(i < first_backward ? passing : make_state(rows, memory));
     if (!share_state && capacity.splits_backward)
-      for (int i = first_backward; i < part_.blocks; ++i)
-        slot.output_gradients.push_back(make_output_gradients(rows, memory));
+      for (int i = 0; i < part_.blocks; ++i)
+        slot.output_gradients.push_back(i >= first_backward && trains_linear(blocks_[i])
+                                            ? make_output_gradients(rows, memory)
+                                            : OutputGradients());
     if (capacity.training && part_.last)
       slot.gradient_NC = activation("deltapipe::Gpt2Stage::headGradient");
   }
@@ -238,8 +248,8 @@ typename Gpt2Stage<Real>::BlockState& Gpt2Stage<Real>::state(int slot, int block
 template <class Real>
 typename Gpt2Stage<Real>::OutputGradients* Gpt2Stage<Real>::kept_gradients(int slot, int block) {
   std::vector<OutputGradients>& kept = slots_[slot].output_gradients;
-  if (kept.empty()) return nullptr;
-  return &kept[kept.size() - part_.blocks + block];
+  if (kept.empty() || kept[block].mlp_NC.size() == 0) return nullptr;
+  return &kept[block];
 }
 
 template <class Real>
@@ -560,10 +570,16 @@ template <class Real>
 void Gpt2Stage<Real>::backward_parameters(const ExecSpace& exec, const MicroBatch& batch, int slot,
                                           bool accumulate,
                                           const typename Stage<Real>::BucketFinal& bucket_final) {
-  const int kept = static_cast<int>(slots_[slot].output_gradients.size());
-  for (int i = part_.blocks - 1; i >= part_.blocks - kept; --i)
-    block_parameters_backward(exec, batch, slot, i, accumulate);
-  this->finish_buckets(bucket_final);
+  int end = static_cast<int>(parameters_.buckets().size());
+  for (int i = part_.blocks - 1; i >= 0; --i) {
+    const int bucket = blocks_[i].bucket;
+    this->finish_buckets(bucket_final, end, bucket + 1);
+    if (kept_gradients(slot, i) != nullptr)
+      block_parameters_backward(exec, batch, slot, i, accumulate);
+    this->finish_buckets(bucket_final, bucket + 1, bucket);
+    end = bucket;
+  }
+  this->finish_buckets(bucket_final, end, 0);
 }
 
 template <class Real>

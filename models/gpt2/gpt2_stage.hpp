@@ -99,7 +99,7 @@ class Gpt2Stage final : public Stage<Real>,
     std::vector<Matrix<Real>> x_NC;
     /// One per block, or one for all. Blocks without a backward pass share one.
     std::vector<BlockState> states;
-    /// One per block with a backward pass if that is split.
+    /// One per block if backward passes are split; empty where there is nothing to keep.
     std::vector<OutputGradients> output_gradients;
     Matrix<Real> gradient_NC;  ///< last stage: of its final block's output
   };
@@ -113,8 +113,10 @@ class Gpt2Stage final : public Stage<Real>,
   void reserve_text(const StageCapacity& capacity, const ViewAllocator& memory);
   BlockState make_state(int rows, const ViewAllocator& memory) const;
   OutputGradients make_output_gradients(int rows, const ViewAllocator& memory) const;
+  /// Some of the weights and biases of the block's linear layers.
+  bool trains_linear(const Block& block) const;
   BlockState& state(int slot, int block);
-  /// Null: the backward pass is not split.
+  /// Null: nothing of the block's backward pass is put off.
   OutputGradients* kept_gradients(int slot, int block);
   VectorRef<Real> value(int index) const { return parameters_.value(index); }
   Dropout dropout(const MicroBatch& batch, double probability, std::uint32_t site) const;

@@ -86,7 +86,9 @@ def main():
         parser.error(f"--steps must be more than {WARM_UP}, which warm up")
     shape = PRESETS[arguments.preset]
     m = arguments.micro_batches
-    bound = 6 * m / (3 * m + 1) if arguments.schedule == "zb-h1" else 2 * m / (m + 1)
+    bound = 2 * m / (m + 1)
+    if arguments.schedule == "zb-h1" and m > 1:
+        bound = 6 * m / (3 * m + 1)
     seconds = {1: [], 2: []}
     ratios = []
     with tempfile.TemporaryDirectory(prefix="deltapipe-benchmark-") as directory:

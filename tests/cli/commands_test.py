@@ -97,21 +97,27 @@ class Commands(support.TestCase):
         self.assertIn("Prescott", blas_of("blas", OPENBLAS_CORETYPE="Prescott"))
 
     def test_blas_threads_are_those_of_the_environment(self):
-        losses = {}
-        for threads, environment in ((1, {}), (2, {"OPENBLAS_NUM_THREADS": "2"})):
-            output = self.output(f"threads{threads}")
-            result = support.finish(support.start(
-                ["train", self.deck_file(self.deck), "pipeline.stages=1", "training.steps=3",
-                 f"output.directory={output}"], **environment))
+        names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+        output = self.output("threads")
+        losses = []
+        for threads, values in ((1, (None, None)), (1, ("", "")), (1, ("1", "2")),
+                                (2, ("2", None)), (2, (None, "2"))):
+            environment = {name: value for name, value in zip(names, values) if value is not None}
+            unset = [word for name in names if name not in environment for word in ("-u", name)]
+            result = support.run_command(
+                ["env", *unset, *support.command_of(
+                    ["train", self.deck_file(self.deck), "pipeline.stages=1", "training.steps=3",
+                     f"output.directory={output}"], 1)], **environment)
             self.assertEqual(result.status, 0, str(result))
             run = support.Run(output / "run.h5")
             kokkos = run.attributes["kokkos"]
             if "Serial" not in kokkos or "OpenBLAS" not in kokkos:
                 self.skipTest("threads are Kokkos' own, or another library's")
             if len(os.sched_getaffinity(0)) >= 2:
-                self.assertEqual(kokkos.endswith(", 2 threads"), threads == 2, kokkos)
-            losses[threads] = run.losses
-        np.testing.assert_allclose(losses[1], losses[2], rtol=1e-5)
+                self.assertEqual(kokkos.endswith(", 2 threads"), threads == 2, (values, kokkos))
+            losses.append(run.losses)
+        for other in losses[1:]:
+            np.testing.assert_allclose(losses[0], other, rtol=1e-5)
 
     def test_nobody_reads(self):
         """What a command prints is its result; a training goes on without a reader."""

@@ -93,7 +93,7 @@ class InProcessPipeline {
       capacity.embedding_rows =
           std::min(shape.samples * shape.tokens * shape.micro_batches, config.vocabulary_size);
       capacity.recompute = shape.recompute;
-      capacity.splits_backward = capacity.training && schedule_.splits_backward;
+      capacity.splits_backward = capacity.training && schedule_.splits_backward && !shape.recompute;
       stages_[k]->reserve(capacity);
       optimizers_.push_back(std::make_unique<Optimizer<Real>>(settings, stages_[k]->parameters()));
     }
@@ -216,7 +216,7 @@ class InProcessPipeline {
       programs.push_back(
           make({k, stage_count(), static_cast<int>(batches_.size()), 1,
                 config_.tie_word_embeddings ? EmbeddingPlace::shared : EmbeddingPlace::first_stage,
-                first_trained_, stages_.front()->wte_frozen()}));
+                first_trained_, stages_.front()->wte_frozen(), shape_.recompute}));
       stages.emplace_back(*this, k);
     }
     std::vector<InstructionHandler*> handlers;

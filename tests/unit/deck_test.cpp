@@ -403,6 +403,8 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[model]\npath = 1\"\u030b\"", {}, {"d.toml:2: ", "in no text"}},
       {"[training]\nsteps = 1-x=[\"\u030b\"]", {}, {"d.toml:2: ", "in no text"}},
       {"[training]\nsteps = [ # \u030b\n1.\"\u030b\"]", {}, {"d.toml:3: ", "in no text"}},
+      {"[training]\nsteps = 1979-05-27 0.\"\u030b\"", {}, {"d.toml:2: ", "in no text"}},
+      {"[training]\nsteps = 1979-05-27 0[\"\u030b\"]", {}, {"d.toml:2: ", "in no text"}},
       {"\n\u030b = 1", {}, {"d.toml:2: not valid TOML: a letter outside ASCII"}},
       {"[training]\n [ =]\n", {}, {"d.toml:", "not valid TOML"}},
       {"[training]\n\"a\\nb\" = 1\n", {}, {"unknown key 'a\\nb'"}},

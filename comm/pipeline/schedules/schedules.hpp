@@ -18,7 +18,8 @@ std::vector<Pass> one_forward_one_backward_passes(const ScheduleShape& shape);
 int one_forward_one_backward_messages_ahead(const ScheduleShape& shape);
 
 std::vector<Pass> zb_h1_passes(const ScheduleShape& shape);
-/// (K - 1) / (3 M + K - 1)
+/// Of I = 2 (K - 1) - min(K - 1, M - 1) that are idle, I / (3 M + I): (K - 1) / (3 M + K - 1) for
+/// M >= K.
 double zb_h1_bubble_fraction(int stages, int micro_batches);
 
 }  // namespace deltapipe

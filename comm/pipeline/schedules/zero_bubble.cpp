@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <cstdint>
 
 #include "comm/pipeline/schedules/schedules.hpp"
@@ -11,9 +12,11 @@ namespace deltapipe {
 std::vector<Pass> zb_h1_passes(const ScheduleShape& shape) {
   const std::int64_t put_off =
       std::int64_t{shape.in_flight} * (shape.stage - shape.first_trained_stage);
+  const std::vector<Pass> whole = one_forward_one_backward_passes(shape);
+  if (shape.recomputes) return whole;
   std::vector<Pass> passes;
   int next = 0;
-  for (const Pass& pass : one_forward_one_backward_passes(shape)) {
+  for (const Pass& pass : whole) {
     if (pass.kind == PassKind::forward) {
       passes.push_back(pass);
       continue;
@@ -26,7 +29,8 @@ std::vector<Pass> zb_h1_passes(const ScheduleShape& shape) {
 }
 
 double zb_h1_bubble_fraction(int stages, int micro_batches) {
-  return (stages - 1) / (3.0 * micro_batches + stages - 1);
+  const double idle = 2.0 * (stages - 1) - std::min(stages - 1, micro_batches - 1);
+  return idle / (3.0 * micro_batches + idle);
 }
 
 }  // namespace deltapipe
