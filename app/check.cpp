@@ -18,6 +18,7 @@
 #include "app/session.hpp"
 #include "app/warnings.hpp"
 #include "comm/pipeline/bit_budget.hpp"
+#include "comm/pipeline/rank_plan.hpp"
 #include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/simulation.hpp"
 #include "comm/pipeline/step_plan.hpp"
@@ -122,21 +123,20 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
   return planner.steps_per_epoch();
 }
 
-/// Where all stages take as long, a backward pass as two forward passes, and messages nothing.
-/// Nothing: it has too many passes to draw.
+/// Where all stages take as long, a backward pass as two forward passes, and messages no time.
+/// Without a value: a step with too many passes to draw.
 std::optional<Simulation> simulate_step(const Settings& settings, int first_trained_stage) {
   const PipelineSettings& pipeline = settings.pipeline;
   constexpr std::int64_t kMostPasses = 20000;  // a drawing of some 100 kB
   if (std::int64_t{2} * pipeline.stages * settings.training.micro_batches > kMostPasses)
     return std::nullopt;
-  const std::vector<int>& recompute = settings.training.recompute_stages;
+  const PipelineOptions options = pipeline_options(settings);
   std::vector<Program> programs;
   for (int stage = 0; stage < pipeline.stages; ++stage) {
     ScheduleShape shape{stage, pipeline.stages, settings.training.micro_batches,
                         pipeline.in_flight};
     shape.first_trained_stage = first_trained_stage;
-    shape.recomputes = settings.training.recompute ||
-                       std::find(recompute.begin(), recompute.end(), stage) != recompute.end();
+    shape.recomputes = stage_recomputes(options, stage);
     programs.push_back(training_program(find_schedule(pipeline.schedule), shape));
   }
   return simulate(programs, SimulationCosts{});
@@ -162,8 +162,10 @@ void print_schedule(const Settings& settings, int first_trained_stage) {
       "#\n# schedule %s: forward passes (F) take 1, backward passes %s, messages "
       "nothing; stages wait (.) %.1f %% of the step\n",
       schedule.name,
-      schedule.splits_backward ? "1 for gradients of inputs (B) and 1 for those of parameters (W)"
-                               : "(B) 2",
+      schedule.splits_backward
+          ? "(B) 2 where a stage recomputes, else 1 for gradients of inputs (B) "
+            "and 1 for those of parameters (W)"
+          : "(B) 2",
       100 * (1 - simulation->busy_fraction()));
   std::istringstream grid(grid_of(*simulation));
   for (std::string line; std::getline(grid, line);) std::printf("# %s\n", line.c_str());

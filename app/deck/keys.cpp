@@ -240,8 +240,7 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
       "memory");
   add("in_flight", Integer{&p.in_flight, 1, kMostInFlight},
       "1f1b and zb-h1: micro-batches that may be under way at a boundary; more hide slower links "
-      "and take "
-      "memory for as many activations");
+      "and take memory for as many activations");
   add("timeout", Real{&p.timeout_seconds, 0, 1e6},
       "seconds after which a rank whose process or machine gives no sign of life ends the run; 0: "
       "never");

@@ -39,13 +39,11 @@ RankPlace place_of(const ProcessGrid& grid) {
 /// Those without trained parameters are left out.
 std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
   const ParameterArena<float>& parameters = stage.parameters();
-  const TokenEmbedding<float>* const embedding = stage.token_embedding();
-  const int table = embedding ? embedding->wte() : -1;
-  const int table_bucket = table < 0 ? -1 : parameters.info()[table].bucket;
+  const int table = stage.embedding_bucket();
   std::vector<GradientAllReduce::Bucket> buckets;
   for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
-    if (b != table_bucket) buckets.push_back({b, parameters.bucket_gradient(b)});
-  if (table >= 0) buckets.push_back({table_bucket, parameters.bucket_gradient(table_bucket)});
+    if (b != table) buckets.push_back({b, parameters.bucket_gradient(b)});
+  if (table >= 0) buckets.push_back({table, parameters.bucket_gradient(table)});
   std::erase_if(buckets, [](const auto& bucket) { return bucket.gradients.extent(0) == 0; });
   return buckets;
 }

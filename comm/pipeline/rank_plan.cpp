@@ -9,13 +9,13 @@
 
 namespace deltapipe {
 
-namespace {
-
 bool stage_recomputes(const PipelineOptions& options, int stage) {
   return options.recompute ||
          std::find(options.recompute_stages.begin(), options.recompute_stages.end(), stage) !=
              options.recompute_stages.end();
 }
+
+namespace {
 
 ScheduleShape schedule_shape(const PipelineOptions& options, const PipelineShape& shape,
                              const RankPlace& place) {

@@ -55,6 +55,9 @@ struct RankPlan {
 bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int stages,
                      const Stage<float>& stage);
 
+/// Of all its blocks, by the options.
+bool stage_recomputes(const PipelineOptions& options, int stage);
+
 /// The stage need not have memory.
 RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
                    const Stage<float>& stage, const RankPlace& place);

@@ -119,6 +119,13 @@ class Stage {
     return const_cast<Stage*>(this)->token_embedding();
   }
 
+  /// That of the token embedding's table, whose gradients are final last; -1: it is not here.
+  int embedding_bucket() const {
+    const TokenEmbedding<Real>* const embedding = token_embedding();
+    const int table = embedding ? embedding->wte() : -1;
+    return table < 0 ? -1 : parameters().info()[table].bucket;
+  }
+
   /// Null: the model computes every text as a whole. All stages of a model have one, or none.
   virtual TextContinuation<Real>* text_continuation() { return nullptr; }
   const TextContinuation<Real>* text_continuation() const {
@@ -198,10 +205,9 @@ class Stage {
   /// Buckets [begin, end) in descending order, but that of the token embedding.
   void finish_buckets(const BucketFinal& bucket_final, int end, int begin) const {
     if (!bucket_final) return;
-    const int table = token_embedding() ? token_embedding()->wte() : -1;
-    const int table_bucket = table < 0 ? -1 : parameters().info()[table].bucket;
+    const int table = embedding_bucket();
     for (int b = end - 1; b >= begin; --b)
-      if (b != table_bucket) bucket_final(b);
+      if (b != table) bucket_final(b);
   }
 };
 
