@@ -12,6 +12,7 @@
 #include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/codec/recommended.hpp"
+#include "core/kernels/bf16_gemm.hpp"
 
 namespace deltapipe {
 
@@ -45,6 +46,11 @@ std::vector<std::string> warnings_of(const Settings& settings,
         dropout_warning(kCodecKindNames[static_cast<std::size_t>(forward.kind)], dropout);
     if (!warning.empty()) warnings.push_back(std::move(warning));
   }
+  if (settings.training.precision == ProductPrecision::bf16 && !has_fast_bf16_gemm())
+    warnings.push_back(
+        "training.precision = \"bf16\" is emulated here, slower than \"fp32\": the processor has "
+        "no "
+        "instructions for bf16 (AVX-512 BF16 or AMX), or deltapipe was built without oneDNN");
   return warnings;
 }
 

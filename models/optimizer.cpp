@@ -88,7 +88,8 @@ void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double l
                        AdamWStep::at(step + 1, learning_rate, settings_.beta1, settings_.beta2,
                                      settings_.epsilon, decay, gradient_factor),
                        parameters_.gradient(index), parameters_.value(index),
-                       parameters_.moment1(index), parameters_.moment2(index));
+                       parameters_.moment1(index), parameters_.moment2(index),
+                       parameters_.rounded(index));
   }
 }
 

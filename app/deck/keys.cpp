@@ -193,6 +193,10 @@ void add_training(std::vector<Key>& keys, TrainingSettings& t) {
   add("seed", Integer{&t.seed, 0, any_count},
       "of everything random: new weights, order, dropout, "
       "stochastic rounding");
+  add("precision",
+      choice(t.precision, {{"fp32", ProductPrecision::fp32}, {"bf16", ProductPrecision::bf16}}),
+      "of matrix products, in evaluations as well; bf16: operands are rounded to bf16, sums, "
+      "parameters and all else stay fp32");
   add("recompute", Flag{&t.recompute},
       "keep only block inputs and compute activations again in the backward pass");
   add("recompute_stages", IntegerList{&t.recompute_stages, 0, 65535},

@@ -36,6 +36,7 @@ PipelineOptions pipeline_options(const Settings& settings) {
   options.seed = settings.training.seed;
   options.micro_batch_size = settings.training.micro_batch_size;
   options.micro_batches = settings.training.micro_batches;
+  options.products = settings.training.precision;
   options.recompute = settings.training.recompute;
   options.recompute_stages = settings.training.recompute_stages;
   return options;

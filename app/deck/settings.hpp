@@ -41,7 +41,8 @@ struct TrainingSettings {
   int micro_batch_size = 1;  ///< B: samples that cross a boundary together
   int micro_batches = 1;     ///< micro-batches per step and replica
   std::uint64_t seed = 42;
-  OptimizerSettings optimizer;        ///< [training.optimizer]
+  OptimizerSettings optimizer;  ///< [training.optimizer]
+  ProductPrecision precision = ProductPrecision::fp32;
   bool recompute = false;             ///< activation recomputation in every stage ...
   std::vector<int> recompute_stages;  ///< ... or only in these
   std::uint64_t evaluate_every = 0;   ///< steps; 0: at every epoch's end

@@ -10,6 +10,7 @@
 
 #include "comm/transport/link_settings.hpp"
 #include "core/base/crossing.hpp"
+#include "core/base/precision.hpp"
 #include "core/cache/settings.hpp"
 #include "core/codec/settings.hpp"
 #include "core/codec/without_memory.hpp"
@@ -81,8 +82,9 @@ struct PipelineOptions {
   CacheGenerations generations;
   NetworkSettings network;
   std::uint64_t seed = 0;
-  int micro_batch_size = 1;           ///< B
-  int micro_batches = 1;              ///< M, of a step and replica
+  int micro_batch_size = 1;  ///< B
+  int micro_batches = 1;     ///< M, of a step and replica
+  ProductPrecision products = ProductPrecision::fp32;
   bool recompute = false;             ///< activation recomputation in every stage ...
   std::vector<int> recompute_stages;  ///< ... or only in these
 };

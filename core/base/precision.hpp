@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Number formats of weights.
+// Number formats of weights and of what is computed.
 #pragma once
+
+#include <cstdint>
 
 namespace deltapipe {
 
+/// Bits of a bf16: those of a float without the lower half.
+using Bf16 = std::uint16_t;
+
 enum class Precision { fp32, fp16, bf16 };
+
+/// Of products of matrices. bf16: operands are rounded to it, sums are fp32; parameters, what
+/// crosses boundaries and everything else stay fp32.
+enum class ProductPrecision { fp32, bf16 };
 
 }  // namespace deltapipe

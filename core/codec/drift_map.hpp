@@ -15,8 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
-#include "core/codec/number_formats.hpp"
 
 namespace deltapipe::codec {
 

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
-#include "core/codec/number_formats.hpp"
 
 #if defined(__F16C__) && !defined(__CUDACC__) && !defined(__HIPCC__)
 #include <immintrin.h>

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/number_formats.hpp"
 #include "core/codec/half_rows.hpp"
-#include "core/codec/number_formats.hpp"
 #include "core/codec/packing.hpp"
 #include "core/codec/scales.hpp"
 #include "core/codec/settings.hpp"

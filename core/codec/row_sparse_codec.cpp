@@ -2,7 +2,7 @@
 // fp32 without the rows of zeros: a bitmap of the crossing's valid rows, in whole 32-bit words, and
 // then the rows whose bit is set. A row is left out when all its bits are zero, so that what comes
 // out is what went in, to the bit.
-#include "core/codec/number_formats.hpp"
+#include "core/base/number_formats.hpp"
 #include "core/codec/row_codec.hpp"
 
 namespace deltapipe {

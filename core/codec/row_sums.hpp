@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
-#include "core/codec/number_formats.hpp"
 #include "core/codec/row_codec.hpp"
 
 namespace deltapipe::codec {

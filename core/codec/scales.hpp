@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "core/codec/number_formats.hpp"
+#include "core/base/number_formats.hpp"
 
 namespace deltapipe::codec {
 

@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/number_formats.hpp"
 #include "core/base/views.hpp"
-#include "core/codec/number_formats.hpp"
 
 namespace deltapipe::codec {
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
 
 namespace deltapipe {
@@ -29,10 +30,10 @@ struct AdamWStep {
   }
 };
 
-template <class Real>
-void adamw_update(const ExecSpace& exec, const AdamWStep& step,
-                  const VectorRef<const Real>& gradient, const VectorRef<Real>& parameter,
-                  const VectorRef<Real>& moment1, const VectorRef<Real>& moment2) {
+template <class Real, bool kRounds>
+void adamw_pass(const ExecSpace& exec, const AdamWStep& step, const VectorRef<const Real>& gradient,
+                const VectorRef<Real>& parameter, const VectorRef<Real>& moment1,
+                const VectorRef<Real>& moment2, const VectorRef<Bf16>& rounded) {
   const Real beta1 = Real(step.beta1);
   const Real beta2 = Real(step.beta2);
   const Real rest1 = Real(1 - step.beta1);
@@ -46,6 +47,7 @@ void adamw_update(const ExecSpace& exec, const AdamWStep& step,
   Real* const m = moment1.data();
   Real* const v = moment2.data();
   const Real* const g_in = gradient.data();
+  Bf16* const r = rounded.data();
   // Tiles keep the loop that the host vectorises free of index arithmetic.
   constexpr std::int64_t kTile = kHostExecution ? 4096 : 1;
   const std::int64_t count = static_cast<std::int64_t>(parameter.extent(0));
@@ -61,6 +63,7 @@ void adamw_update(const ExecSpace& exec, const AdamWStep& step,
           m[i] = first;
           v[i] = second;
           p[i] = keep * p[i] - size * first / (std::sqrt(second) * root + epsilon);
+          if constexpr (kRounds) r[i] = bfloat_of(static_cast<float>(p[i]));
         };
         const std::int64_t end = (tile + 1) * kTile < count ? (tile + 1) * kTile : count;
         std::int64_t i = tile * kTile;
@@ -79,6 +82,16 @@ void adamw_update(const ExecSpace& exec, const AdamWStep& step,
         }
         for (; i < end; ++i) update(i);
       });
+}
+
+/// `rounded`: the new parameters in bf16; none where it has no elements.
+template <class Real>
+void adamw_update(const ExecSpace& exec, const AdamWStep& step,
+                  const VectorRef<const Real>& gradient, const VectorRef<Real>& parameter,
+                  const VectorRef<Real>& moment1, const VectorRef<Real>& moment2,
+                  const VectorRef<Bf16>& rounded = {}) {
+  const auto pass = rounded.extent(0) > 0 ? adamw_pass<Real, true> : adamw_pass<Real, false>;
+  pass(exec, step, gradient, parameter, moment1, moment2, rounded);
 }
 
 }  // namespace deltapipe

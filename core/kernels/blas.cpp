@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <thread>
 
 #include "core/base/error.hpp"
 #include "core/kernels/gemm.hpp"
+#include "core/kernels/onednn_gemm.hpp"
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS
 extern "C" void openblas_set_num_threads(int threads);
@@ -55,18 +57,22 @@ void reserve_blas_memory() {}
 #endif
 
 void use_single_threaded_blas() {
+  onednn::use_threads(1);
 #ifdef DELTAPIPE_HAVE_OPENBLAS
   openblas_set_num_threads(1);
 #endif
 }
 
 void use_chosen_blas_threads() {
-  const auto names_a_number = [](const char* variable) {
+  for (const char* const variable : {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}) {
     const char* const text = std::getenv(variable);
-    return text != nullptr && std::strtol(text, nullptr, 10) > 0;
-  };
-  if (!names_a_number("OPENBLAS_NUM_THREADS") && !names_a_number("OMP_NUM_THREADS"))
-    use_single_threaded_blas();
+    const long threads = text != nullptr ? std::strtol(text, nullptr, 10) : 0;
+    if (threads <= 0) continue;
+    onednn::use_threads(static_cast<int>(
+        std::min<long>(threads, std::max(1u, std::thread::hardware_concurrency()))));
+    return;
+  }
+  use_single_threaded_blas();
 }
 
 std::string better_blas_kernels() {

@@ -6,7 +6,7 @@
 
 namespace deltapipe {
 
-/// Lets BLAS use one thread a process.
+/// Lets BLAS and oneDNN use one thread a process.
 void use_single_threaded_blas();
 
 /// For backends that do not thread themselves: as many threads as OPENBLAS_NUM_THREADS or, without

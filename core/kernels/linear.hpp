@@ -5,8 +5,8 @@
 
 #include "core/base/random.hpp"
 #include "core/base/row.hpp"
-#include "core/kernels/gemm.hpp"
 #include "core/kernels/math.hpp"
+#include "core/kernels/products.hpp"
 
 namespace deltapipe {
 
@@ -72,11 +72,11 @@ void add_bias(const ExecSpace& exec, const MatrixRef<const Real>& x_NF,
 /// y_NO = x_NI W_IO + b_O. The product is added to the bias: a BLAS on a processor would otherwise
 /// clear y first, and the bias would take another pass.
 template <class Real>
-void linear_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
-                    const MatrixRef<const Real>& w_IO, const VectorRef<const Real>& b_O,
-                    const MatrixRef<Real>& y_NO) {
+void linear_forward(const ExecSpace& exec, const Operand<Real>& x_NI, const Operand<Real>& w_IO,
+                    const VectorRef<const Real>& b_O, const MatrixRef<Real>& y_NO,
+                    const Products<Real>& product = {}) {
   fill_rows<Real>(exec, b_O, y_NO);
-  gemm(exec, Transpose::no, Transpose::no, Real(1), x_NI, w_IO, Real(1), y_NO);
+  product(exec, Transpose::no, Transpose::no, x_NI, w_IO, Real(1), y_NO);
 }
 
 /// db_F = sum over rows of dy_NF, added to what is there when `accumulate` is set. Nothing where
@@ -99,13 +99,13 @@ void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bo
 /// Weight and bias gradients of y = x W + b; none of what is frozen, whose gradient has no
 /// elements.
 template <class Real>
-void linear_parameter_gradient(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
-                               const MatrixRef<const Real>& dy_NO, bool accumulate,
-                               const MatrixRef<Real>& dw_IO, const VectorRef<Real>& db_O) {
+void linear_parameter_gradient(const ExecSpace& exec, const Operand<Real>& x_NI,
+                               const Operand<Real>& dy_NO, bool accumulate,
+                               const MatrixRef<Real>& dw_IO, const VectorRef<Real>& db_O,
+                               const Products<Real>& product = {}) {
   if (dw_IO.size() > 0)
-    gemm(exec, Transpose::yes, Transpose::no, Real(1), x_NI, dy_NO, Real(accumulate ? 1 : 0),
-         dw_IO);
-  bias_gradient<Real>(exec, dy_NO, accumulate, db_O);
+    product(exec, Transpose::yes, Transpose::no, x_NI, dy_NO, Real(accumulate ? 1 : 0), dw_IO);
+  bias_gradient<Real>(exec, dy_NO.values, accumulate, db_O);
 }
 
 /// tanh-approximated GELU (arXiv 1606.08415, "gelu_new"), written with the logistic function:
@@ -182,17 +182,18 @@ void bias_dropout_residual(const ExecSpace& exec, const MatrixRef<const Real>& r
 
 /// out_NC = residual_NC + dropout(x_NI W_IC + b_C). `branch_NC` is workspace, used with dropout.
 template <class Real>
-void linear_residual_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
-                             const MatrixRef<const Real>& w_IC, const VectorRef<const Real>& b_C,
+void linear_residual_forward(const ExecSpace& exec, const Operand<Real>& x_NI,
+                             const Operand<Real>& w_IC, const VectorRef<const Real>& b_C,
                              const MatrixRef<const Real>& residual_NC, const Dropout& dropout,
-                             const MatrixRef<Real>& branch_NC, const MatrixRef<Real>& out_NC) {
+                             const MatrixRef<Real>& branch_NC, const MatrixRef<Real>& out_NC,
+                             const Products<Real>& product = {}) {
   if (dropout.probability > 0) {
-    gemm(exec, Transpose::no, Transpose::no, Real(1), x_NI, w_IC, Real(0), branch_NC);
+    product(exec, Transpose::no, Transpose::no, x_NI, w_IC, Real(0), branch_NC);
     bias_dropout_residual<Real>(exec, residual_NC, branch_NC, b_C, dropout, out_NC);
     return;
   }
   add_bias<Real>(exec, residual_NC, b_C, out_NC);
-  gemm(exec, Transpose::no, Transpose::no, Real(1), x_NI, w_IC, Real(1), out_NC);
+  product(exec, Transpose::no, Transpose::no, x_NI, w_IC, Real(1), out_NC);
 }
 
 /// y_NC = x_NC times the dropout factors of its site: the forward pass of embeddings and the

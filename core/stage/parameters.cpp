@@ -3,6 +3,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/state_views.hpp"
+#include "core/kernels/bf16_gemm.hpp"
 
 namespace deltapipe {
 
@@ -45,6 +46,30 @@ void ParameterArena<Real>::allocate(bool training, const ViewAllocator& memory) 
   moments2_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments2", gradient_size_);
 }
 
+template <class Real>
+void ParameterArena<Real>::keep_rounded(const std::vector<int>& matrices,
+                                        const ViewAllocator& memory) {
+  first_rounded_.assign(info_.size(), kNotRounded);
+  std::size_t size = 0;
+  for (const int index : matrices) {
+    first_rounded_[index] = size;
+    size += aligned(info_[index].size);
+  }
+  rounded_ = memory.uninitialized<Vector<Bf16>>(MemoryUse::weights,
+                                                "deltapipe::Parameters::rounded", size);
+  rounded_is_current_ = false;
+}
+
+template <class Real>
+void ParameterArena<Real>::round_values(const ExecSpace& exec) {
+  if (rounded_is_current_ || first_rounded_.empty()) return;
+  if constexpr (std::is_same_v<Real, float>)
+    for (std::size_t i = 0; i < info_.size(); ++i)
+      if (first_rounded_[i] != kNotRounded)
+        round_to_bf16(exec, matrix(static_cast<int>(i)), rounded_matrix(static_cast<int>(i)));
+  rounded_is_current_ = true;
+}
+
 namespace {
 
 /// each(item name, values, shape) for all that the part has.
@@ -67,12 +92,17 @@ StatePart part_of(const std::string& name, const ExecSpace& exec, const Each& ea
 
 template <class Real>
 StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& parameters) {
-  return part_of("parameters", exec, [&parameters](const auto& use) {
+  StatePart part = part_of("parameters", exec, [&parameters](const auto& use) {
     for (std::size_t i = 0; i < parameters.info().size(); ++i) {
       const ParameterInfo& p = parameters.info()[i];
       use(p.name, parameters.value(static_cast<int>(i)), p.shape);
     }
   });
+  part.read = [read = part.read, &parameters](StateReader& reader) {
+    read(reader);
+    parameters.values_changed();
+  };
+  return part;
 }
 
 template <class Real>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A stage's parameters in one flat allocation each for values, gradients and AdamW's moments, so
 // that a block's gradients are one range to all-reduce and a tensor is a pointer into it. Frozen
-// parameters have values only.
+// parameters have values only. Where products are of bf16, matrices have rounded values beside
+// them.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/base/memory_ledger.hpp"
+#include "core/base/precision.hpp"
 #include "core/base/state.hpp"
 #include "core/base/views.hpp"
 
@@ -75,6 +77,24 @@ class ParameterArena {
   }
   const Vector<Real>& all_gradients() const { return gradients_; }
 
+  /// Takes memory for these matrices rounded to bf16.
+  void keep_rounded(const std::vector<int>& matrices, const ViewAllocator& memory = {});
+  /// Whoever writes values says so here, but for an optimizer that writes rounded() as well.
+  void values_changed() const { rounded_is_current_ = false; }
+  /// Rounds again what keep_rounded() asked for, if values have changed.
+  void round_values(const ExecSpace& exec);
+  /// Without elements for what keep_rounded() did not ask for.
+  VectorRef<Bf16> rounded(int index) const {
+    if (first_rounded_.empty() || first_rounded_[index] == kNotRounded) return {};
+    return VectorRef<Bf16>(rounded_.data() + first_rounded_[index], info_[index].size);
+  }
+  MatrixRef<Bf16> rounded_matrix(int index) const {
+    const VectorRef<Bf16> values = rounded(index);
+    if (values.extent(0) == 0) return {};
+    const std::size_t rows = info_[index].shape[0];
+    return MatrixRef<Bf16>(values.data(), rows, values.extent(0) / rows);
+  }
+
  private:
   VectorRef<Real> trained_part(const Vector<Real>& all, int index) const {
     const ParameterInfo& p = info_[index];
@@ -90,6 +110,11 @@ class ParameterArena {
   std::vector<BucketRange> buckets_;
   std::size_t size_ = 0, gradient_size_ = 0;
   Vector<Real> values_, gradients_, moments1_, moments2_;
+
+  static constexpr std::size_t kNotRounded = ~std::size_t{0};
+  std::vector<std::size_t> first_rounded_;  ///< of each parameter, into rounded_
+  Vector<Bf16> rounded_;
+  mutable bool rounded_is_current_ = false;  // shallow, as value() is
 };
 
 /// The values, tensor by tensor under their names.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/memory_ledger.hpp"
+#include "core/base/precision.hpp"
 #include "core/base/state.hpp"
 #include "core/stage/parameters.hpp"
 
@@ -38,6 +39,8 @@ struct StageCapacity {
   int embedding_rows = 0;  ///< first stage: rows of the token embedding that a step can need
   bool training = true;
   bool recompute = false;  ///< keep only the blocks' inputs; recompute the rest in backward
+  /// Of the model's matrices; a model may compute all in fp32.
+  ProductPrecision products = ProductPrecision::fp32;
   /// backward_inputs() and backward_parameters() come instead of backward().
   bool splits_backward = false;
   /// In training: the stage before takes input_gradient(). Otherwise it is never asked for, and

@@ -229,6 +229,8 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
     final_mean_N_ = vector("deltapipe::Gpt2Stage::finalMean", rows);
     final_rstd_N_ = vector("deltapipe::Gpt2Stage::finalRstd", rows);
   }
+  if constexpr (std::is_same_v<Real, float>)
+    if (capacity.products == ProductPrecision::bf16) reserve_products(capacity, memory);
   if (capacity.keeps_text) reserve_text(capacity, memory);
   if (part_.first) {
     if (wte_ < 0) embedding_rows_UC_ = embedding("deltapipe::Gpt2Stage::embeddingRows");
@@ -237,6 +239,23 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
       embedding_gradient_NC_ = matrix("deltapipe::Gpt2Stage::embeddingGradient", step_rows, C);
     }
   }
+}
+
+template <class Real>
+void Gpt2Stage<Real>::reserve_products(const StageCapacity& capacity, const ViewAllocator& memory) {
+  const std::size_t rows = static_cast<std::size_t>(capacity.samples) * capacity.tokens;
+  const std::size_t widest = std::max(config_.n_inner, 3 * config_.n_embd);
+  const std::size_t vocabulary = config_.vocabulary_size;
+  const std::size_t logits =
+      part_.last ? logit_rows(static_cast<int>(rows), vocabulary) * vocabulary : 0;
+  products_ = Products<Real>(memory, rows * widest,
+                             capacity.training ? std::max(rows * widest, logits) : 0);
+  std::vector<int> matrices;
+  for (const Block& b : blocks_)
+    for (const int index : {b.qkv_weight, b.out_weight, b.up_weight, b.down_weight})
+      matrices.push_back(index);
+  if (part_.last) matrices.push_back(output_matrix_);
+  parameters_.keep_rounded(matrices, memory);
 }
 
 template <class Real>
@@ -345,18 +364,20 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
 
   layer_norm_forward<Real>(exec, x, value(b.ln1_weight), value(b.ln1_bias), epsilon, norm,
                            head_of(s.mean1_N, rows), head_of(s.rstd1_N, rows));
-  linear_forward<Real>(exec, norm, parameters_.matrix(b.qkv_weight), value(b.qkv_bias), qkv);
+  linear_forward<Real>(exec, products_.input(exec, norm), weight(b.qkv_weight), value(b.qkv_bias),
+                       qkv, products_);
   attention_forward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
                           qkv, block_dropout(batch, attention_drop, block, kAttentionSite), scores_,
                           attention, s.log_sum_BHT);
-  linear_residual_forward<Real>(exec, attention, parameters_.matrix(b.out_weight),
+  linear_residual_forward<Real>(exec, products_.input(exec, attention), weight(b.out_weight),
                                 value(b.out_bias), x,
                                 block_dropout(batch, residual_drop, block, kAttentionOutputSite),
-                                narrow(branch_NC_, rows, C), residual);
+                                narrow(branch_NC_, rows, C), residual, products_);
   layer_norm_forward<Real>(exec, residual, value(b.ln2_weight), value(b.ln2_bias), epsilon, norm,
                            head_of(s.mean2_N, rows), head_of(s.rstd2_N, rows));
   const MatrixRef<Real> hidden = narrow(s.hidden_NF, rows, config_.n_inner);
-  linear_forward<Real>(exec, norm, parameters_.matrix(b.up_weight), value(b.up_bias), hidden);
+  linear_forward<Real>(exec, products_.input(exec, norm), weight(b.up_weight), value(b.up_bias),
+                       hidden, products_);
   gelu_forward<Real>(exec, hidden, narrow(wide_NF_, rows, config_.n_inner));
 }
 
@@ -369,10 +390,10 @@ void Gpt2Stage<Real>::block_output(const ExecSpace& exec, const MicroBatch& batc
   const int C = config_.n_embd;
   const Block& b = blocks_[block];
   linear_residual_forward<Real>(
-      exec, narrow(wide_NF_, rows, config_.n_inner), parameters_.matrix(b.down_weight),
+      exec, products_.input(exec, narrow(wide_NF_, rows, config_.n_inner)), weight(b.down_weight),
       value(b.down_bias), narrow(state(slot, block).residual_NC, rows, C),
       block_dropout(batch, training ? config_.resid_pdrop : 0, block, kMlpSite),
-      narrow(branch_NC_, rows, C), narrow(slots_[slot].x_NC[block + 1], rows, C));
+      narrow(branch_NC_, rows, C), narrow(slots_[slot].x_NC[block + 1], rows, C), products_);
 }
 
 template <class Real>
@@ -380,6 +401,7 @@ void Gpt2Stage<Real>::forward(const ExecSpace& exec, const MicroBatch& batch, in
                               bool training, bool accumulate) {
   DELTAPIPE_ASSERT(batch.samples <= capacity_.samples && batch.tokens <= capacity_.tokens,
                    "micro-batch larger than reserved");
+  parameters_.round_values(exec);
   if (part_.first) {
     embed(exec, batch, slot);
     const MatrixRef<Real> x = input(slot, batch.rows());
@@ -407,7 +429,7 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
   const MatrixRef<Real> dnorm = narrow(branch_NC_, rows, C);
   const VectorRef<Real> mean = head_of(final_mean_N_, rows);
   const VectorRef<Real> rstd = head_of(final_rstd_N_, rows);
-  const MatrixRef<Real> matrix = parameters_.matrix(output_matrix_);
+  const Operand<Real> matrix = weight(output_matrix_);
   const std::size_t first_loss =
       static_cast<std::size_t>(batch.index) * capacity_.samples * capacity_.tokens;
 
@@ -416,18 +438,19 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
   const int step = logits_.extent_int(0);
   for (int first = 0; first < rows; first += step) {
     const int count = std::min(step, rows - first);
-    const MatrixRef<Real> norm_part = rows_of<Real>(norm, first, count);
+    const Operand<Real> norm_part = products_.input(exec, rows_of<Real>(norm, first, count));
     const MatrixRef<Real> logits = narrow(logits_, count, V);
-    gemm(exec, Transpose::no, Transpose::yes, Real(1), norm_part, matrix, Real(0), logits);
+    products_(exec, Transpose::no, Transpose::yes, norm_part, matrix, Real(0), logits);
     cross_entropy<Real>(exec, VectorRef<const std::int32_t>(batch.target_N.data() + first, count),
                         Real(batch.loss_scale), training, logits,
                         VectorRef<Real>(loss_.data() + first_loss + first, count));
     if (!training) continue;
-    gemm(exec, Transpose::no, Transpose::no, Real(1), logits, matrix, Real(0),
-         rows_of<Real>(dnorm, first, count));
+    const Operand<Real> dlogits = products_.gradient(exec, logits);
+    products_(exec, Transpose::no, Transpose::no, dlogits, matrix, Real(0),
+              rows_of<Real>(dnorm, first, count));
     if (!parameters_.info()[output_matrix_].frozen)
-      gemm(exec, Transpose::yes, Transpose::no, Real(1), logits, norm_part,
-           Real(accumulate || first > 0 ? 1 : 0), parameters_.gradient_matrix(output_matrix_));
+      products_(exec, Transpose::yes, Transpose::no, dlogits, norm_part,
+                Real(accumulate || first > 0 ? 1 : 0), parameters_.gradient_matrix(output_matrix_));
   }
   if (!training) return;
   const MatrixRef<Real> dx = gradient(slot, rows);
@@ -461,17 +484,19 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   if (drop)
     apply_dropout<Real>(exec, block_dropout(batch, config_.resid_pdrop, block, kMlpSite), dx,
                         dbranch);
-  gemm(exec, Transpose::no, Transpose::yes, Real(1), dbranch, parameters_.matrix(b.down_weight),
-       Real(0), dhidden);
+  const Operand<Real> dbranch_operand = products_.gradient(exec, dbranch);
+  products_(exec, Transpose::no, Transpose::yes, dbranch_operand, weight(b.down_weight), Real(0),
+            dhidden);
   gelu_backward<Real>(exec, narrow(s.hidden_NF, rows, F), dhidden, activated);
   if (kept)
     Kokkos::deep_copy(exec, narrow(kept->mlp_NC, rows, C), dbranch);
   else
-    linear_parameter_gradient<Real>(exec, activated, dbranch, accumulate,
-                                    parameters_.gradient_matrix(b.down_weight),
-                                    parameters_.gradient(b.down_bias));
-  gemm(exec, Transpose::no, Transpose::yes, Real(1), dhidden, parameters_.matrix(b.up_weight),
-       Real(0), dnorm);
+    linear_parameter_gradient<Real>(exec, products_.input(exec, activated), dbranch_operand,
+                                    accumulate, parameters_.gradient_matrix(b.down_weight),
+                                    parameters_.gradient(b.down_bias), products_);
+  const Operand<Real> dhidden_operand = products_.gradient(exec, dhidden);
+  products_(exec, Transpose::no, Transpose::yes, dhidden_operand, weight(b.up_weight), Real(0),
+            dnorm);
   const VectorRef<Real> mean = head_of(s.mean2_N, rows);
   const VectorRef<Real> rstd = head_of(s.rstd2_N, rows);
   layer_norm_parameter_gradient<Real>(exec, dnorm, residual, mean, rstd, accumulate,
@@ -480,9 +505,9 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   layer_norm_backward<Real>(exec, dnorm, residual, value(b.ln2_weight), value(b.ln2_bias), mean,
                             rstd, dx, norm);
   if (kept) return;
-  linear_parameter_gradient<Real>(exec, norm, dhidden, accumulate,
+  linear_parameter_gradient<Real>(exec, products_.input(exec, norm), dhidden_operand, accumulate,
                                   parameters_.gradient_matrix(b.up_weight),
-                                  parameters_.gradient(b.up_bias));
+                                  parameters_.gradient(b.up_bias), products_);
 }
 
 template <class Real>
@@ -506,20 +531,22 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   if (drop)
     apply_dropout<Real>(
         exec, block_dropout(batch, config_.resid_pdrop, block, kAttentionOutputSite), dx, dbranch);
+  const Operand<Real> dbranch_operand = products_.gradient(exec, dbranch);
   if (kept)
     Kokkos::deep_copy(exec, narrow(kept->attention_NC, rows, C), dbranch);
   else
-    linear_parameter_gradient<Real>(exec, attention, dbranch, accumulate,
-                                    parameters_.gradient_matrix(b.out_weight),
-                                    parameters_.gradient(b.out_bias));
-  gemm(exec, Transpose::no, Transpose::yes, Real(1), dbranch, parameters_.matrix(b.out_weight),
-       Real(0), branch);
+    linear_parameter_gradient<Real>(exec, products_.input(exec, attention), dbranch_operand,
+                                    accumulate, parameters_.gradient_matrix(b.out_weight),
+                                    parameters_.gradient(b.out_bias), products_);
+  products_(exec, Transpose::no, Transpose::yes, dbranch_operand, weight(b.out_weight), Real(0),
+            branch);
   attention_backward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
                            narrow(s.qkv_N3C, rows, 3 * C),
                            block_dropout(batch, config_.attn_pdrop, block, kAttentionSite),
                            attention, s.log_sum_BHT, branch, scores_, scores2_, dqkv);
-  gemm(exec, Transpose::no, Transpose::yes, Real(1), dqkv, parameters_.matrix(b.qkv_weight),
-       Real(0), branch);
+  const Operand<Real> dqkv_operand = products_.gradient(exec, dqkv);
+  products_(exec, Transpose::no, Transpose::yes, dqkv_operand, weight(b.qkv_weight), Real(0),
+            branch);
   const VectorRef<Real> mean = head_of(s.mean1_N, rows);
   const VectorRef<Real> rstd = head_of(s.rstd1_N, rows);
   layer_norm_parameter_gradient<Real>(exec, branch, x, mean, rstd, accumulate,
@@ -528,9 +555,9 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   layer_norm_backward<Real>(exec, branch, x, value(b.ln1_weight), value(b.ln1_bias), mean, rstd, dx,
                             norm);
   if (kept) return;
-  linear_parameter_gradient<Real>(exec, norm, dqkv, accumulate,
+  linear_parameter_gradient<Real>(exec, products_.input(exec, norm), dqkv_operand, accumulate,
                                   parameters_.gradient_matrix(b.qkv_weight),
-                                  parameters_.gradient(b.qkv_bias));
+                                  parameters_.gradient(b.qkv_bias), products_);
 }
 
 /// Those of the linear layers, whose inputs are made again where the forward pass did not keep
@@ -549,9 +576,10 @@ void Gpt2Stage<Real>::block_parameters_backward(const ExecSpace& exec, const Mic
   const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
   const Real epsilon = Real(config_.layer_norm_epsilon);
   const auto add = [&](const MatrixRef<Real>& x, const Matrix<Real>& dy, int weight, int bias) {
-    linear_parameter_gradient<Real>(exec, x, narrow(dy, rows, dy.extent_int(1)), accumulate,
-                                    parameters_.gradient_matrix(weight),
-                                    parameters_.gradient(bias));
+    linear_parameter_gradient<Real>(exec, products_.input(exec, x),
+                                    products_.gradient(exec, narrow(dy, rows, dy.extent_int(1))),
+                                    accumulate, parameters_.gradient_matrix(weight),
+                                    parameters_.gradient(bias), products_);
   };
   gelu_forward<Real>(exec, narrow(s.hidden_NF, rows, F), activated);
   add(activated, kept.mlp_NC, b.down_weight, b.down_bias);

@@ -9,6 +9,7 @@
 
 #include "core/base/random.hpp"
 #include "core/kernels/attention.hpp"
+#include "core/kernels/products.hpp"
 #include "core/stage/stage.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 #include "models/partition.hpp"
@@ -110,6 +111,7 @@ class Gpt2Stage final : public Stage<Real>,
   /// The block at which backward passes end; part_.blocks: they come to none.
   int first_backward_block(const StageCapacity& capacity) const;
   void reserve(const StageCapacity& capacity, const ViewAllocator& memory);
+  void reserve_products(const StageCapacity& capacity, const ViewAllocator& memory);
   void reserve_text(const StageCapacity& capacity, const ViewAllocator& memory);
   BlockState make_state(int rows, const ViewAllocator& memory) const;
   OutputGradients make_output_gradients(int rows, const ViewAllocator& memory) const;
@@ -119,6 +121,9 @@ class Gpt2Stage final : public Stage<Real>,
   /// Null: nothing of the block's backward pass is put off.
   OutputGradients* kept_gradients(int slot, int block);
   VectorRef<Real> value(int index) const { return parameters_.value(index); }
+  Operand<Real> weight(int index) const {
+    return {parameters_.matrix(index), parameters_.rounded_matrix(index)};
+  }
   Dropout dropout(const MicroBatch& batch, double probability, std::uint32_t site) const;
   Dropout block_dropout(const MicroBatch& batch, double probability, int block, int site) const;
   MatrixRef<Real> gradient(int slot, int rows);
@@ -152,6 +157,7 @@ class Gpt2Stage final : public Stage<Real>,
   int final_bucket_ = -1;
   int position_bucket_ = -1;
 
+  Products<Real> products_;
   std::vector<Slot> slots_;
   Matrix<Real> gradient_NC_;          ///< travels backwards through the blocks
   Matrix<Real> norm_NC_, branch_NC_;  ///< workspaces of one width

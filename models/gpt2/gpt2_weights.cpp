@@ -79,6 +79,7 @@ void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& paramet
     for (std::size_t j = 0; j < p.size; ++j) host(j) = static_cast<Real>(values[j]);
     Kokkos::deep_copy(target, host);
   }
+  parameters.values_changed();
 }
 
 bool has_own_head(const SafetensorsReader& reader) {
@@ -124,6 +125,7 @@ void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
     }
     Kokkos::deep_copy(target, host);
   }
+  parameters.values_changed();
 }
 
 template void load_weights<float>(const SafetensorsReader&, ParameterArena<float>&);

@@ -59,6 +59,30 @@ endfunction()
 include(${CMAKE_CURRENT_LIST_DIR}/FindBlasLibrary.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/FindKokkosLibraries.cmake)
 
+# oneDNN is optional; its own CMake package asks for OpenCL as well. An installed deltapipe wants it
+# if it was built with it (DELTAPIPE_ONEDNN).
+set(DELTAPIPE_ONEDNN_FOUND OFF)
+if(DELTAPIPE_ONEDNN)
+  find_path(ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${ONEDNN_ROOT} $ENV{ONEDNN_ROOT}
+    PATH_SUFFIXES include)
+  find_library(ONEDNN_LIBRARY dnnl HINTS ${ONEDNN_ROOT} $ENV{ONEDNN_ROOT} PATH_SUFFIXES lib lib64)
+  if(ONEDNN_INCLUDE_DIR AND ONEDNN_LIBRARY)
+    set(DELTAPIPE_ONEDNN_FOUND ON)
+  elseif(DELTAPIPE_LIBRARIES_ONLY)
+    deltapipe_needs(oneDNN "this deltapipe was built with it" libdnnl-dev
+      "spack install onednn, then -DONEDNN_ROOT=<prefix>")
+  endif()
+endif()
+if(DELTAPIPE_ONEDNN_FOUND)
+  deltapipe_part(onednn ${ONEDNN_LIBRARY} ${CMAKE_DL_LIBS})
+  target_include_directories(deltapipe::onednn SYSTEM INTERFACE ${ONEDNN_INCLUDE_DIR})
+  target_compile_definitions(deltapipe::onednn INTERFACE DELTAPIPE_HAVE_ONEDNN)
+  message(STATUS "onednn: ${ONEDNN_LIBRARY}")
+else()
+  deltapipe_part(onednn)
+  message(STATUS "onednn: none (Debian: libdnnl-dev); products in bf16 are emulated")
+endif()
+
 find_package(Threads REQUIRED)
 deltapipe_part(threads Threads::Threads)
 

@@ -56,10 +56,10 @@ Tokens make_tokens(int rows, int vocabulary, std::uint64_t seed) {
 
 class Training {
  public:
-  explicit Training(const Shape& shape)
+  Training(const Shape& shape, ProductPrecision products)
       : shape_(shape),
         stage_(shape.config, {0, shape.config.n_layer, true, true}, true),
-        optimizer_({}, reserved(stage_, shape).parameters()) {
+        optimizer_({}, reserved(stage_, shape, products).parameters()) {
     initialise_weights(shape.config, 1, stage_.parameters());
     std::vector<std::uint64_t> sample_ids(shape.samples);
     std::iota(sample_ids.begin(), sample_ids.end(), 0);
@@ -98,8 +98,10 @@ class Training {
   }
 
  private:
-  static Gpt2Stage<float>& reserved(Gpt2Stage<float>& stage, const Shape& shape) {
+  static Gpt2Stage<float>& reserved(Gpt2Stage<float>& stage, const Shape& shape,
+                                    ProductPrecision products) {
     StageCapacity capacity;
+    capacity.products = products;
     capacity.samples = shape.samples;
     capacity.tokens = shape.tokens;
     capacity.embedding_rows = std::min(shape.rows(), shape.config.vocabulary_size);
@@ -124,8 +126,8 @@ nlohmann::json as_json(const KernelTimes& times, int steps) {
   return list;
 }
 
-void train(const Shape& shape, bool profile) {
-  Training training(shape);
+void train(const Shape& shape, ProductPrecision products, bool profile) {
+  Training training(shape, products);
   KernelTimes kernels;
   nlohmann::json result = {{"wall_seconds", nlohmann::json::array()},
                            {"processor_seconds", nlohmann::json::array()}};
@@ -149,8 +151,15 @@ void train(const Shape& shape, bool profile) {
 
 int main(int argc, char** argv) {
   restart_with_better_blas_kernels(argv);
-  const bool profile = argc > 1 && std::strcmp(argv[1], "--profile") == 0;
-  const Shape shape = parse_shape(argc, argv, profile ? 2 : 1, "STEPS");
+  int first = 1;
+  const auto takes = [&](const char* option) {
+    const bool given = argc > first && std::strcmp(argv[first], option) == 0;
+    first += given ? 1 : 0;
+    return given;
+  };
+  const bool profile = takes("--profile");
+  const auto products = takes("--bf16") ? ProductPrecision::bf16 : ProductPrecision::fp32;
+  const Shape shape = parse_shape(argc, argv, first, "STEPS");
   if (profile && shape.count <= kWarmUp) {
     std::fprintf(stderr, "%s: --profile wants more than %d steps, which warm up\n", argv[0],
                  kWarmUp);
@@ -158,6 +167,6 @@ int main(int argc, char** argv) {
   }
   const Kokkos::ScopeGuard kokkos;
   use_single_threaded_blas();
-  train(shape, profile);
+  train(shape, products, profile);
   return 0;
 }

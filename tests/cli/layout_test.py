@@ -52,6 +52,16 @@ class Stages(support.TestCase):
                             (3, ["training.recompute=true", "pipeline.partition=[2, 1, 1]"]),
                             (4, ["training.recompute=true", "pipeline.schedule=gpipe"])], "dropout")
 
+    def test_products_in_bf16(self):
+        deck = self.small(training={"micro_batches": 3, "precision": "bf16"})
+        run = self.compare(deck, [(2, []), (3, ["pipeline.schedule=gpipe"]),
+                                  (4, ["pipeline.schedule=zb-h1"]),
+                                  (2, ["training.recompute=true"])], "bf16")
+        self.assertLess(run.losses[-1], run.losses[0])
+        exact = self.train(deck, "bf16-not", 1, ["training.precision=fp32"])
+        self.assertNotEqual(run.losses.tobytes(), exact.losses.tobytes())
+        np.testing.assert_allclose(run.losses, exact.losses, rtol=2e-3)
+
     def test_incomplete_last_batch(self):
         # 13 samples in batches of 6: the third step of an epoch has one sample, one micro-batch.
         deck = self.small(data={"max_train_samples": 13},

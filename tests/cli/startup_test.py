@@ -93,7 +93,7 @@ class StartUp(support.TestCase):
 
     def test_address_space(self):
         """OpenBLAS would ask for its work memory for ever."""
-        for megabytes in (300, 400):
+        for megabytes in (340, 440):
             with self.subTest(megabytes=megabytes):
                 result = self.start_two(
                     1, prefix=["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"'])

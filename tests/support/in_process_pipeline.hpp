@@ -36,6 +36,7 @@ struct PipelineShape {
   std::string schedule = "gpipe";
   std::uint64_t seed = 42;  ///< of dropout
   std::set<std::string> frozen = {};
+  ProductPrecision products = ProductPrecision::fp32;
 };
 
 /// The samples of one step: [S, T] each, S <= micro_batches * samples.
@@ -93,6 +94,7 @@ class InProcessPipeline {
       capacity.embedding_rows =
           std::min(shape.samples * shape.tokens * shape.micro_batches, config.vocabulary_size);
       capacity.recompute = shape.recompute;
+      capacity.products = shape.products;
       capacity.splits_backward = capacity.training && schedule_.splits_backward && !shape.recompute;
       stages_[k]->reserve(capacity);
       optimizers_.push_back(std::make_unique<Optimizer<Real>>(settings, stages_[k]->parameters()));

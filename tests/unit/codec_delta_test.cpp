@@ -7,7 +7,7 @@
 #include <random>
 
 #include "core/base/error.hpp"
-#include "core/codec/number_formats.hpp"
+#include "core/base/number_formats.hpp"
 #include "support/codec_ends.hpp"
 #include "support/codec_pair.hpp"
 #include "support/codec_reference.hpp"
@@ -30,8 +30,8 @@ CodecSettings delta(int bits, FirstVisit first = FirstVisit::fp32) {
 
 float stored(MemoryStorage storage, double value) {
   const auto x = static_cast<float>(value);
-  if (storage == MemoryStorage::fp16) return codec::float_of_half(codec::half_of(x));
-  if (storage == MemoryStorage::bf16) return codec::float_of_bfloat(codec::bfloat_of(x));
+  if (storage == MemoryStorage::fp16) return float_of_half(half_of(x));
+  if (storage == MemoryStorage::bf16) return float_of_bfloat(bfloat_of(x));
   return x;
 }
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/number_formats.hpp"
 #include "core/codec/codec.hpp"
-#include "core/codec/number_formats.hpp"
 
 using namespace deltapipe;
 
@@ -45,20 +45,20 @@ double nearest_half(double x) {
 TEST_CASE("every half survives the way to float and back") {
   for (int bits = 0; bits < 0x10000; ++bits) {
     const auto stored = static_cast<std::uint16_t>(bits);
-    const float x = codec::float_of_half(stored);
+    const float x = float_of_half(stored);
     const int exponent = (bits >> 10) & 31;
     const int mantissa = bits & 1023;
     if (exponent == 31) {
       CHECK(std::isinf(x) == (mantissa == 0));
       CHECK(std::isnan(x) == (mantissa != 0));
       const std::uint16_t quiet = mantissa != 0 ? stored | 0x200 : stored;
-      REQUIRE(codec::half_of(x) == quiet);
+      REQUIRE(half_of(x) == quiet);
       continue;
     }
     const double value =
         exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
     REQUIRE(x == static_cast<float>(bits & 0x8000 ? -value : value));
-    REQUIRE(codec::half_of(x) == stored);
+    REQUIRE(half_of(x) == stored);
   }
 }
 
@@ -67,27 +67,27 @@ TEST_CASE("float to half rounds to nearest even and overflows at 65520") {
   std::uniform_real_distribution<float> exponent(-26, 15.9f), mantissa(-1, 1);
   for (int i = 0; i < 100000; ++i) {
     const float x = mantissa(random) * std::exp2(exponent(random));
-    REQUIRE(codec::float_of_half(codec::half_of(x)) == static_cast<float>(nearest_half(x)));
+    REQUIRE(float_of_half(half_of(x)) == static_cast<float>(nearest_half(x)));
   }
-  CHECK(codec::half_of(65519.996f) == 0x7bff);
-  CHECK(codec::half_of(-65520.0f) == 0xfc00);
-  CHECK(codec::half_of(1.0f + 0x1p-11f) == 0x3c00);  // tie to even
-  CHECK(codec::half_of(1.0f + 0x3p-11f) == 0x3c02);  // tie to even
-  CHECK(codec::half_of(0x1p-25f) == 0);              // tie to even
-  CHECK(codec::half_of(0x1.8p-24f) == 2);            // tie to even
-  CHECK(codec::half_of(std::numeric_limits<float>::infinity()) == 0x7c00);
+  CHECK(half_of(65519.996f) == 0x7bff);
+  CHECK(half_of(-65520.0f) == 0xfc00);
+  CHECK(half_of(1.0f + 0x1p-11f) == 0x3c00);  // tie to even
+  CHECK(half_of(1.0f + 0x3p-11f) == 0x3c02);  // tie to even
+  CHECK(half_of(0x1p-25f) == 0);              // tie to even
+  CHECK(half_of(0x1.8p-24f) == 2);            // tie to even
+  CHECK(half_of(std::numeric_limits<float>::infinity()) == 0x7c00);
 }
 
 TEST_CASE("float to bfloat rounds to nearest even") {
-  CHECK(codec::bfloat_of(1.0f) == 0x3f80);
-  CHECK(codec::bfloat_of(1.0f + 0x1p-8f) == 0x3f80);
-  CHECK(codec::bfloat_of(1.0f + 0x3p-8f) == 0x3f82);
-  CHECK(codec::bfloat_of(-1.0f - 0x1.2p-8f) == 0xbf81);
-  CHECK(codec::bfloat_of(3.4e38f) == 0x7f80);
-  CHECK(codec::bfloat_of(std::numeric_limits<float>::infinity()) == 0x7f80);
-  CHECK(std::isnan(codec::float_of_bfloat(codec::bfloat_of(std::nanf("")))));
-  const float low_payload_nan = codec::float_of(0x7f800001u);
-  CHECK(std::isnan(codec::float_of_bfloat(codec::bfloat_of(low_payload_nan))));
+  CHECK(bfloat_of(1.0f) == 0x3f80);
+  CHECK(bfloat_of(1.0f + 0x1p-8f) == 0x3f80);
+  CHECK(bfloat_of(1.0f + 0x3p-8f) == 0x3f82);
+  CHECK(bfloat_of(-1.0f - 0x1.2p-8f) == 0xbf81);
+  CHECK(bfloat_of(3.4e38f) == 0x7f80);
+  CHECK(bfloat_of(std::numeric_limits<float>::infinity()) == 0x7f80);
+  CHECK(std::isnan(float_of_bfloat(bfloat_of(std::nanf("")))));
+  const float low_payload_nan = float_of(0x7f800001u);
+  CHECK(std::isnan(float_of_bfloat(bfloat_of(low_payload_nan))));
 }
 
 TEST_CASE("dense codecs carry valid rows and nothing of the padding") {
@@ -125,8 +125,8 @@ TEST_CASE("dense codecs carry valid rows and nothing of the padding") {
     for (int c = 0; c < 13; ++c) {
       float expected = row < 4 ? host(row, c) : 0.0f;
       // None of these is below fp16's normal numbers: a scale changes no rounding.
-      if (kind == CodecKind::fp16) expected = codec::float_of_half(codec::half_of(expected));
-      if (kind == CodecKind::bf16) expected = codec::float_of_bfloat(codec::bfloat_of(expected));
+      if (kind == CodecKind::fp16) expected = float_of_half(half_of(expected));
+      if (kind == CodecKind::bf16) expected = float_of_bfloat(bfloat_of(expected));
       if (std::isnan(expected)) {
         CHECK(std::isnan(result(row, c)));
         continue;
@@ -162,7 +162,7 @@ TEST_CASE("the fp16 codec is exact for all that fp16 holds and nowhere out of ra
     for (int c = 0; c < channels; ++c) {
       const float sign = c % 2 == 0 ? 1.0f : -1.0f;
       if (t < 4)
-        host(t, c) = sign * codec::float_of_half(static_cast<std::uint16_t>(half(random)));
+        host(t, c) = sign * float_of_half(static_cast<std::uint16_t>(half(random)));
       else if (t < 11)
         host(t, c) = sign * std::ldexp(mantissa(random), exponents[t - 4] - c % 4);
       else

@@ -168,6 +168,35 @@ TEMPLATE_TEST_CASE("A GPT-2's logits, loss and gradients are those of transforme
   }
 }
 
+TEST_CASE("With products in bf16, logits, loss and gradients are close to those of transformers",
+          "[models][golden][bf16]") {
+  use_single_threaded_blas();
+  const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
+  PipelineShape shape{kSamples, kTokens, 1};
+  shape.products = ProductPrecision::bf16;
+  auto pipeline = load_pipeline<float>("model", {4}, shape);
+  const StepData data = with_ids(read_step(golden, 0, kSamples), kSamples);
+  const double loss = pipeline.gradients(data, 0);
+
+  // A value in bf16 is off by a factor of up to 1 + 2^-9.
+  constexpr double kRounding = 1.0 / 512;
+  const double truth = read_scalar(golden, "loss");
+  CHECK(std::abs(loss - truth) < kRounding * truth);
+  CHECK(loss != truth);
+  const double logits = relative_difference(pipeline.logits(0, kSamples * kTokens),
+                                            read_all<double>(golden, "logits"));
+  CHECK(logits < 4 * kRounding);
+  CHECK(logits > kRounding / 100);
+  const hdf5::Group gradients = golden.open_group("gradients");
+  for (const auto& [name, values] : pipeline.parameter_gradients()) {
+    INFO(name);
+    CHECK(
+        relative_difference(without_key_bias(name, values),
+                            without_key_bias(name, read_all<double>(gradients, saved_name(name)))) <
+        10 * kRounding);
+  }
+}
+
 TEMPLATE_TEST_CASE("Ten AdamW steps are those of PyTorch", "[models][golden]", float, double) {
   const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
   const hdf5::Group training = golden.open_group("training");
@@ -207,6 +236,25 @@ TEMPLATE_TEST_CASE("Ten AdamW steps are those of PyTorch", "[models][golden]", f
     for (const TestType value : without_key_bias(name, parameters.at(name.substr(kPrefix.size()))))
       square += static_cast<double>(value) * value;
     CHECK(std::abs(square - squares[i]) < 10 * tolerance * squares[i]);
+  }
+}
+
+TEST_CASE("With products in bf16, ten AdamW steps stay close to those of PyTorch",
+          "[models][golden][bf16]") {
+  const hdf5::File golden = hdf5::File::open_read_only(kFixtures + "/golden.h5");
+  const hdf5::Group training = golden.open_group("training");
+  const OptimizerSettings settings = golden_settings(training);
+  const auto losses = read_all<double>(training, "losses");
+  PipelineShape shape{kSamples, kTokens, 1};
+  shape.products = ProductPrecision::bf16;
+  auto pipeline = load_pipeline<float>("model", {2, 2}, shape, settings);
+  double change = 0;  // of the loss by training, beside which errors are seen
+  for (const double loss : losses) change = std::max(change, std::abs(loss - losses.front()));
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    INFO("step " << step << " of a training that changes the loss by " << change);
+    const StepData data = with_ids(read_step(training, step, 1), kSamples);
+    const auto result = pipeline.train(data, step, learning_rate_at(settings, step, losses.size()));
+    CHECK(std::abs(result.loss - losses[step]) < change / 50);
   }
 }
 

@@ -59,11 +59,14 @@ bool same_bits(const Run& a, const Run& b) {
 }
 
 /// Micro-batches of 5, 3 (the last one short) or 2 samples.
-PipelineShape shape_of(int micro_batches, bool recompute, const char* schedule) {
-  return {micro_batches == 1   ? 5
-          : micro_batches == 2 ? 3
-                               : 2,
-          13, micro_batches, recompute, schedule};
+PipelineShape shape_of(int micro_batches, bool recompute, const char* schedule,
+                       ProductPrecision products = ProductPrecision::fp32) {
+  PipelineShape shape{micro_batches == 1   ? 5
+                      : micro_batches == 2 ? 3
+                                           : 2,
+                      13, micro_batches, recompute, schedule};
+  shape.products = products;
+  return shape;
 }
 
 }  // namespace
@@ -73,17 +76,20 @@ TEST_CASE("Stages, recomputation and schedules change no bit of a run", "[models
   const double dropout = GENERATE(0.0, 0.1);
   const bool tied = GENERATE(true, false);
   const int micro_batches = GENERATE(1, 2, 3);
+  const auto products = GENERATE(ProductPrecision::fp32, ProductPrecision::bf16);
   const Gpt2Config config = small_config(dropout, tied);
-  const Run reference = run(config, {4}, shape_of(micro_batches, false, "gpipe"));
+  const Run reference = run(config, {4}, shape_of(micro_batches, false, "gpipe", products));
   for (const double loss : reference.losses) REQUIRE(std::isfinite(loss));
   CHECK(reference.losses.back() != reference.losses.front());
   for (const std::vector<int>& partition : {std::vector<int>{4}, {3, 1}, {1, 2, 1}, {1, 1, 1, 1}})
     for (const Schedule& schedule : schedules())
       for (const bool recompute : {false, true}) {
         INFO(partition.size() << " stages, " << micro_batches << " micro-batches, recompute "
-                              << recompute << ", " << schedule.name);
-        CHECK(same_bits(reference,
-                        run(config, partition, shape_of(micro_batches, recompute, schedule.name))));
+                              << recompute << ", " << schedule.name << ", bf16 "
+                              << (products == ProductPrecision::bf16));
+        CHECK(same_bits(
+            reference,
+            run(config, partition, shape_of(micro_batches, recompute, schedule.name, products))));
       }
 }
 

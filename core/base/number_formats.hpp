@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/base/exact_arithmetic.hpp"
 #include "core/base/kokkos_compat.hpp"
-#include "core/codec/exact_arithmetic.hpp"
+#include "core/base/precision.hpp"
 
-namespace deltapipe::codec {
+namespace deltapipe {
 
 KOKKOS_INLINE_FUNCTION std::uint32_t bits_of(float x) {
   std::uint32_t bits;
@@ -84,4 +85,4 @@ KOKKOS_INLINE_FUNCTION float float_of_bfloat(std::uint16_t bfloat) {
   return float_of(static_cast<std::uint32_t>(bfloat) << 16);
 }
 
-}  // namespace deltapipe::codec
+}  // namespace deltapipe

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/kernels/bf16_gemm.hpp"
+
+#include <algorithm>
+
+#include "core/base/error.hpp"
+#include "core/base/row.hpp"
+#include "core/kernels/onednn_gemm.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Elements of both operands that are widened at a time (16 MiB), and rows or columns of c that a
+/// piece may have: sums then have at least 32 terms between two walks over c.
+constexpr int kWidened = 4 << 20;
+constexpr int kWidest = 1 << 16;
+
+/// y = x, from column `column` and row `row` of x on.
+void widen(const ExecSpace& exec, const MatrixRef<const Bf16>& x, int row, int column,
+           const MatrixRef<float>& y) {
+  const int width = y.extent_int(1);
+  Kokkos::parallel_for(
+      "deltapipe::Bf16Gemm::widen", row_policy(exec, y.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int n = team.league_rank();
+        const Bf16* const from = &x(row + n, column);
+        float* const to = &y(n, 0);
+        row_for(team, width, [=](int c) { to[c] = float_of_bfloat(from[c]); });
+      });
+}
+
+/// Rows [row, row + rows) of op(x) as columns [column, column + columns) of it have them.
+MatrixRef<const float> widened(const ExecSpace& exec, Transpose op, const MatrixRef<const Bf16>& x,
+                               int row, int rows, int column, int columns, float* memory) {
+  const bool turned = op == Transpose::yes;
+  const MatrixRef<float> y(memory, turned ? columns : rows, turned ? rows : columns);
+  widen(exec, x, turned ? column : row, turned ? row : column, y);
+  return y;
+}
+
+}  // namespace
+
+bool has_fast_bf16_gemm() {
+  return kHostExecution && onednn::has_bf16_instructions();
+}
+
+void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
+                   const MatrixRef<Bf16>& y) {
+  const int width = x.extent_int(1);
+  Kokkos::parallel_for(
+      "deltapipe::Bf16Gemm::round", row_policy(exec, x.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int n = team.league_rank();
+        const float* const from = &x(n, 0);
+        Bf16* const to = &y(n, 0);
+        row_for(team, width, [=](int c) { to[c] = bfloat_of(from[c]); });
+      });
+}
+
+Bf16Gemm::Bf16Gemm(const ViewAllocator& memory, bool emulated) {
+  if (emulated)
+    widened_ = memory.uninitialized<Vector<float>>(MemoryUse::workspace,
+                                                   "deltapipe::Bf16Gemm::widened", kWidened);
+}
+
+void Bf16Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
+                          const MatrixRef<const Bf16>& a, const MatrixRef<const Bf16>& b,
+                          float beta, const MatrixRef<float>& c) const {
+  const int M = c.extent_int(0), N = c.extent_int(1);
+  const int K = a.extent_int(op_a == Transpose::yes ? 0 : 1);
+  DELTAPIPE_ASSERT(a.extent_int(op_a == Transpose::yes ? 1 : 0) == M &&
+                       b.extent_int(op_b == Transpose::yes ? 0 : 1) == N &&
+                       b.extent_int(op_b == Transpose::yes ? 1 : 0) == K,
+                   "operands do not fit");
+  if (widened_.extent(0) == 0) {
+    onednn::gemm_bf16(op_a, op_b, {M, N, K}, a.data(), b.data(), beta, c.data());
+    return;
+  }
+  for (int row = 0; row < M; row += kWidest) {
+    for (int column = 0; column < N; column += kWidest) {
+      const int rows = std::min(kWidest, M - row);
+      const int columns = std::min(kWidest, N - column);
+      const int depth = std::min(K, kWidened / (rows + columns));
+      const MatrixRef<float> part =
+          strided_matrix(c.data() + static_cast<std::size_t>(row) * N + column, rows, columns, N);
+      for (int term = 0; term < K; term += depth) {
+        const int terms = std::min(depth, K - term);
+        float* const memory = widened_.data();
+        gemm(exec, op_a, op_b, 1.0f, widened(exec, op_a, a, row, rows, term, terms, memory),
+             widened(exec, op_b, b, term, terms, column, columns,
+                     memory + static_cast<std::size_t>(rows) * terms),
+             term == 0 ? beta : 1.0f, part);
+      }
+    }
+  }
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products of matrices in bf16 with sums in fp32.
+#pragma once
+
+#include "core/base/memory_ledger.hpp"
+#include "core/base/number_formats.hpp"
+#include "core/kernels/gemm.hpp"
+
+namespace deltapipe {
+
+/// Such products take less time than those of fp32 here: oneDNN was built in and the processor has
+/// instructions for them (AVX-512 BF16, AMX).
+bool has_fast_bf16_gemm();
+
+/// y = x, rounded to nearest, ties to even.
+void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
+                   const MatrixRef<Bf16>& y);
+
+/// c = op(a) * op(b) + beta * c. With beta = 0 the content of c does not matter. No gaps between
+/// rows. Products are exact; sums are rounded to fp32 in an order that depends on the processor.
+class Bf16Gemm {
+ public:
+  /// Empty: not to be called.
+  Bf16Gemm() = default;
+  /// `emulated`: without instructions for bf16, by widening operands to fp32 piece by piece.
+  explicit Bf16Gemm(const ViewAllocator& memory, bool emulated = !has_fast_bf16_gemm());
+
+  void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
+                  const MatrixRef<const Bf16>& a, const MatrixRef<const Bf16>& b, float beta,
+                  const MatrixRef<float>& c) const;
+
+ private:
+  Vector<float> widened_;  ///< pieces of both operands; empty: not emulated
+};
+
+}  // namespace deltapipe

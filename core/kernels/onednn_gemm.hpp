@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products of bf16 matrices by oneDNN, where it was built in.
+#pragma once
+
+#include "core/base/number_formats.hpp"
+#include "core/kernels/gemm.hpp"
+
+namespace deltapipe::onednn {
+
+/// False without oneDNN as well.
+bool has_bf16_instructions();
+
+/// Of the calling thread's products; nothing without oneDNN.
+void use_threads(int threads);
+
+struct ProductShape {
+  int M, N, K;  ///< c is M x N, sums have K terms
+  auto operator<=>(const ProductShape&) const = default;
+};
+
+/// c = op(a) * op(b) + beta * c, with sums in fp32. Operands are in host memory, without gaps
+/// between rows. beta is 0 or 1. Only where has_bf16_instructions().
+void gemm_bf16(Transpose op_a, Transpose op_b, const ProductShape& shape, const Bf16* a,
+               const Bf16* b, float beta, float* c);
+
+}  // namespace deltapipe::onednn

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products in bf16 against sums in double of the rounded operands, and who rounds what when.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "core/base/state_in_memory.hpp"
+#include "core/kernels/products.hpp"
+#include "core/stage/parameters.hpp"
+#include "support/device_values.hpp"
+#include "support/finite_differences.hpp"
+
+using namespace deltapipe;
+using deltapipe::test::copy_to_device;
+using deltapipe::test::random_values;
+using deltapipe::test::to_device;
+using deltapipe::test::to_host;
+
+namespace {
+
+std::vector<Bf16> rounded(const std::vector<float>& values) {
+  std::vector<Bf16> made(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) made[i] = bfloat_of(values[i]);
+  return made;
+}
+
+/// By emulation and, where there is another, as this machine does it.
+std::vector<Bf16Gemm> all_gemms() {
+  std::vector<Bf16Gemm> gemms = {Bf16Gemm({}, true)};
+  if (has_fast_bf16_gemm()) gemms.emplace_back(ViewAllocator());
+  return gemms;
+}
+
+struct Shape {
+  int m, n, k;
+};
+
+struct Operands {
+  Transpose op_a, op_b;
+  Shape shape;
+  std::vector<Bf16> a, b;
+
+  float a_at(int i, int l) const {
+    return float_of_bfloat(
+        a[op_a == Transpose::no ? std::size_t(i) * shape.k + l : std::size_t(l) * shape.m + i]);
+  }
+  float b_at(int l, int j) const {
+    return float_of_bfloat(
+        b[op_b == Transpose::no ? std::size_t(l) * shape.n + j : std::size_t(j) * shape.k + l]);
+  }
+  std::vector<float> product(const Bf16Gemm& gemm, float beta, float before) const {
+    const Matrix<float> c =
+        to_device(std::vector<float>(std::size_t(shape.m) * shape.n, before), shape.n);
+    gemm(ExecSpace(), op_a, op_b, to_device(a, op_a == Transpose::no ? shape.k : shape.m),
+         to_device(b, op_b == Transpose::no ? shape.n : shape.k), beta, c);
+    return to_host(c);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Products in bf16 are the sums of exact products", "[kernels][gemm][bf16]") {
+  const auto op_a = GENERATE(Transpose::no, Transpose::yes);
+  const auto op_b = GENERATE(Transpose::no, Transpose::yes);
+  for (const Shape s : {Shape{1, 1, 1},
+                        {3, 5, 7},
+                        {1, 19, 4},
+                        {17, 1, 3},
+                        {16, 33, 64},
+                        {65, 130, 257},
+                        {128, 96, 320}}) {
+    const Operands operands{op_a, op_b, s, rounded(random_values<float>(s.m * s.k, 1)),
+                            rounded(random_values<float>(s.k * s.n, 2))};
+    for (const Bf16Gemm& gemm : all_gemms()) {
+      for (const float beta : {0.0f, 1.0f}) {
+        INFO(s.m << " x " << s.n << " x " << s.k << ", beta " << beta);
+        const float before = beta == 0 ? NAN : 2.0f;  // beta = 0 overwrites NaN
+        const std::vector<float> made = operands.product(gemm, beta, before);
+        double worst = 0;
+        for (int i = 0; i < s.m; ++i)
+          for (int j = 0; j < s.n; ++j) {
+            double sum = beta == 0 ? 0 : 2, magnitude = sum;
+            for (int l = 0; l < s.k; ++l) {
+              const double term = double(operands.a_at(i, l)) * operands.b_at(l, j);
+              sum += term;
+              magnitude += std::abs(term);
+            }
+            const double error = std::abs(made[std::size_t(i) * s.n + j] - sum) / magnitude;
+            if (!(error <= worst)) worst = std::isnan(error) ? INFINITY : error;
+          }
+        CHECK(worst < (s.k + 2) * std::ldexp(1.0, -23));  // each addition rounds once
+      }
+    }
+  }
+}
+
+TEST_CASE("Emulated products in bf16 of more than a piece", "[kernels][gemm][bf16]") {
+  // Ones and powers of two: sums are exact in any order.
+  const Shape s = GENERATE(Shape{3, 70000, 150}, Shape{70000, 2, 150}, Shape{40, 50, 60000});
+  const auto op_a = GENERATE(Transpose::no, Transpose::yes);
+  const auto op_b = GENERATE(Transpose::no, Transpose::yes);
+  Operands operands{op_a, op_b, s, rounded(std::vector<float>(std::size_t(s.m) * s.k, 1)),
+                    rounded(std::vector<float>(std::size_t(s.k) * s.n, 0.5f))};
+  const auto a_index = [&](int i, int l) {
+    return op_a == Transpose::no ? std::size_t(i) * s.k + l : std::size_t(l) * s.m + i;
+  };
+  const auto b_index = [&](int l, int j) {
+    return op_b == Transpose::no ? std::size_t(l) * s.n + j : std::size_t(j) * s.k + l;
+  };
+  operands.a[a_index(s.m - 1, s.k - 1)] = bfloat_of(5);
+  operands.b[b_index(s.k - 1, s.n - 1)] = bfloat_of(4);
+  for (const float beta : {0.0f, 1.0f}) {
+    const std::vector<float> made = operands.product(Bf16Gemm({}, true), beta, 8);
+    const float base = 0.5f * static_cast<float>(s.k) + 8 * beta;
+    const auto at = [&](int i, int j) { return made[std::size_t(i) * s.n + j]; };
+    CHECK(at(0, 0) == base);
+    CHECK(at(s.m - 1, 0) == base + 2);
+    CHECK(at(0, s.n - 1) == base + 3.5f);
+    CHECK(at(s.m - 1, s.n - 1) == base + 19.5f);
+    CHECK(at((s.m - 1) / 2, (s.n - 1) / 2) == base);
+  }
+}
+
+TEST_CASE("Products in bf16 show NaN and infinities", "[kernels][gemm][bf16]") {
+  const Shape s{4, 5, 33};
+  Operands operands{Transpose::no, Transpose::no, s, rounded(std::vector<float>(s.m * s.k, 1)),
+                    rounded(std::vector<float>(s.k * s.n, 1))};
+  operands.a[0] = bfloat_of(NAN);
+  operands.a[std::size_t(1) * s.k + 7] = bfloat_of(INFINITY);
+  operands.a[std::size_t(2) * s.k + 8] = bfloat_of(3e38f);
+  operands.b[std::size_t(8) * s.n] = bfloat_of(-3e38f);
+  for (const Bf16Gemm& gemm : all_gemms()) {
+    const std::vector<float> made = operands.product(gemm, 0, 0);
+    CHECK(std::isnan(made[1]));
+    CHECK(made[s.n + 1] == INFINITY);
+    CHECK(made[2 * s.n + 1] == float_of_bfloat(bfloat_of(3e38f)));
+    CHECK(made[2 * s.n] == -INFINITY);
+    CHECK(made[3 * s.n + 1] == static_cast<float>(s.k));
+  }
+}
+
+TEST_CASE("Operands are rounded where products are of bf16, and only there", "[kernels][bf16]") {
+  const int N = 3, C = 5;
+  const auto x = random_values<float>(N * C, 4);
+  const Matrix<float> values = to_device(x, C);
+  CHECK(Products<float>().input(ExecSpace(), values).rounded.size() == 0);
+  const Products<float> products(ViewAllocator(), N * C, N * C);
+  const Operand<float> input = products.input(ExecSpace(), values);
+  CHECK(to_host(input.rounded) == rounded(x));
+  const Operand<float> gradient = products.gradient(ExecSpace(), values);
+  CHECK(gradient.rounded.data() != input.rounded.data());
+  const Products<double> plain(ViewAllocator(), N * C, N * C);
+  CHECK(plain.input(ExecSpace(), to_device(random_values<double>(N * C, 4), C)).rounded.size() ==
+        0);
+}
+
+TEST_CASE("Rounded parameters follow their values", "[models][bf16]") {
+  const ExecSpace exec;
+  ParameterArena<float> arena;
+  arena.add("a", {3, 5}, true, 0);
+  arena.add("b", {4, 2}, true, 0);
+  arena.add("c", {2, 7}, true, 0);
+  arena.allocate(true);
+  arena.round_values(exec);  // nothing to round
+  CHECK(arena.rounded(0).extent(0) == 0);
+  arena.keep_rounded({0, 2});
+  const auto fill = [&](std::uint64_t seed) {
+    for (int i = 0; i < 3; ++i)
+      copy_to_device(random_values<float>(arena.info()[i].size, seed + i), arena.value(i));
+  };
+  const auto is_current = [&] {
+    return to_host(arena.rounded(0)) == rounded(to_host(arena.value(0))) &&
+           to_host(arena.rounded_matrix(2)) == rounded(to_host(arena.value(2)));
+  };
+  fill(1);
+  arena.round_values(exec);
+  CHECK(is_current());
+  CHECK(arena.rounded(1).extent(0) == 0);
+  CHECK(arena.rounded_matrix(2).extent(0) == 2);
+  fill(10);
+  arena.round_values(exec);  // nobody said so
+  CHECK(!is_current());
+  arena.values_changed();
+  arena.round_values(exec);
+  CHECK(is_current());
+
+  // A state that is read changes values; one that is written does not.
+  const std::vector<StatePart> parts = {parameter_state(exec, arena)};
+  const StateContent written = state_in_memory(parts);
+  fill(20);
+  arena.values_changed();
+  arena.round_values(exec);
+  MemoryStateReader reader(written);
+  read_state(parts, reader);
+  CHECK(!is_current());
+  arena.round_values(exec);
+  CHECK(is_current());
+}
