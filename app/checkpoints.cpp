@@ -30,6 +30,8 @@ constexpr std::chrono::milliseconds kLook{2};
 /// Of a disk whose speed is not known yet, for the time limit.
 constexpr double kBytesPerSecond = 1e8;
 
+constexpr const char* kTimeLimitKey = "checkpoint.time_limit";
+
 enum Note : std::size_t { kSigint, kSigterm, kSigusr1, kLimit, kTimeDue, kDone, kFailed };
 
 /// Several ranks may make it.
@@ -174,7 +176,23 @@ double Checkpoints::expected_seconds() const {
   return last_seconds_ > 0 ? last_seconds_ : static_cast<double>(bytes_) / kBytesPerSecond;
 }
 
-Checkpoints::Notes Checkpoints::notes() {
+/// Before the first one: as if its steps were of training, which take longer.
+double Checkpoints::expected_evaluation_seconds() const {
+  return longest_evaluation_ > 0 ? longest_evaluation_
+                                 : static_cast<double>(evaluation_steps_) * longest_step_;
+}
+
+bool Checkpoints::is_out_of_time(double seconds_to_come) const {
+  return settings_.time_limit_seconds > 0 &&
+         seconds_between(start_, Clock::now()) + seconds_to_come >= settings_.time_limit_seconds;
+}
+
+void Checkpoints::evaluated(double seconds) {
+  longest_evaluation_ = std::max(longest_evaluation_, seconds);
+  last_notes_ = Clock::now();
+}
+
+Checkpoints::Notes Checkpoints::notes(bool evaluation_follows) {
   Notes notes{};
   const int signal = orderly_stop_ ? orderly_stop_->signal() : 0;
   if (signal == SIGINT) notes[kSigint] = 1;
@@ -184,11 +202,9 @@ Checkpoints::Notes Checkpoints::notes() {
   longest_step_ = std::max(longest_step_, seconds_between(last_notes_, now));
   last_notes_ = now;
   if (grid_.rank() == 0) {
-    // After the step to come there has to be time for a checkpoint.
-    const double needed = 2 * longest_step_ + 2 * expected_seconds();
-    if (settings_.time_limit_seconds > 0 &&
-        seconds_between(start_, now) + needed >= settings_.time_limit_seconds)
-      notes[kLimit] = 1;
+    // After the evaluation and the step to come there has to be time for a checkpoint.
+    const double evaluation = evaluation_follows ? expected_evaluation_seconds() : 0;
+    if (is_out_of_time(evaluation + 2 * longest_step_ + 2 * expected_seconds())) notes[kLimit] = 1;
     if (settings_.every_seconds > 0 && seconds_between(last_begin_, now) >= settings_.every_seconds)
       notes[kTimeDue] = 1;
   }
@@ -200,7 +216,7 @@ void Checkpoints::hear(std::span<const double> sums) {
   for (const auto& [note, reason] : {std::pair{kSigterm, "SIGTERM"}, std::pair{kSigint, "SIGINT"},
                                      std::pair{kSigusr1, "SIGUSR1"}, std::pair{kLimit, ""}})
     if (stop_reason_.empty() && sums[note] > 0)
-      stop_reason_ = note == kLimit ? "checkpoint.time_limit" : reason;
+      stop_reason_ = note == kLimit ? kTimeLimitKey : reason;
   is_due_by_time_ = sums[kTimeDue] > 0;
   some_failed_ = sums[kFailed] > 0;
   all_done_ = sums[kDone] + sums[kFailed] == static_cast<double>(marker_.ranks());
@@ -219,16 +235,20 @@ bool Checkpoints::copies_files(std::uint64_t step) const {
   return is_milestone(step) && settings_.mode == CheckpointMode::exact;
 }
 
-bool Checkpoints::is_asked_to_stop() {
-  const std::uint64_t mine =
-      orderly_stop_ ? static_cast<std::uint64_t>(orderly_stop_->signal()) : 0;
-  const std::uint64_t signal = all_reduce(progress_, grid_.world(), mine, Reduction::max);
-  if (signal != 0) stop_reason_ = name_of_signal(static_cast<int>(signal));
-  return signal != 0;
+bool Checkpoints::is_asked_to_stop(bool evaluation_follows) {
+  constexpr std::uint64_t kOutOfTime = 1;  // less than the signals' numbers
+  std::uint64_t mine = orderly_stop_ ? static_cast<std::uint64_t>(orderly_stop_->signal()) : 0;
+  if (mine == 0 && evaluation_follows && grid_.rank() == 0 &&
+      is_out_of_time(expected_evaluation_seconds()))
+    mine = kOutOfTime;
+  const std::uint64_t reason = all_reduce(progress_, grid_.world(), mine, Reduction::max);
+  if (reason == 0) return false;
+  stop_reason_ = reason == kOutOfTime ? kTimeLimitKey : name_of_signal(static_cast<int>(reason));
+  return true;
 }
 
 bool Checkpoints::end_training() {
-  const bool stops = is_asked_to_stop();
+  const bool stops = is_asked_to_stop(false);
   if (!stops) orderly_stop_.reset();
   return stops;
 }
@@ -374,8 +394,9 @@ void check_for_other_runs(const std::string& directory) {
   if (steps.empty()) return;
   throw UserError({.what = "checkpoint.directory has checkpoints of another run",
                    .value = directory + "/" + checkpoint_name(steps.back()),
-                   .remedy = "set a directory of this run's own, leave the key out, or remove what "
-                             "is there",
+                   .remedy = "set a directory of this run's own or leave the key out; if this run "
+                             "wrote them with another output.directory, put the run.h5 that is in "
+                             "the newest of them into this one",
                    .keys = {"checkpoint.directory"}});
 }
 

@@ -55,12 +55,18 @@ class Checkpoints {
 
   static constexpr std::size_t kNotes = 7;
   using Notes = std::array<double, kNotes>;
-  /// What this rank has to say at the end of a step, and the sums over all ranks.
-  Notes notes();
+  /// What this rank has to say at the end of a step, which an evaluation may follow, and the sums
+  /// over all ranks.
+  Notes notes(bool evaluation_follows);
   void hear(std::span<const double> sums);
 
-  /// Of a rank's first checkpoint, for the time limit.
-  void expect(std::uint64_t bytes) { bytes_ = bytes; }
+  /// Of a rank's first checkpoint and of an evaluation, for the time limit.
+  void expect(std::uint64_t bytes, std::uint64_t evaluation_steps) {
+    bytes_ = bytes;
+    evaluation_steps_ = evaluation_steps;
+  }
+  /// An evaluation took so long.
+  void evaluated(double seconds);
   /// The run goes on from this checkpoint, as the last one that is complete.
   void go_on_from(const CheckpointMarker& marker);
 
@@ -79,8 +85,9 @@ class Checkpoints {
   void advance(RunFile* run_file);
   /// Collective: waits until the checkpoint under way, if any, is complete or given up.
   void finish(RunFile* run_file);
-  /// Collective: a signal has asked for an end, which is the reason to stop then.
-  bool is_asked_to_stop();
+  /// Collective: a signal has asked for an end, which is the reason to stop then, or, with
+  /// `evaluation_follows`, the time limit leaves no time for one.
+  bool is_asked_to_stop(bool evaluation_follows);
   /// Collective: from now on signals end the run at once. True: one has asked for an end before.
   bool end_training();
   /// The step of the last complete one; none: nullopt.
@@ -105,6 +112,8 @@ class Checkpoints {
   void let_go(std::uint64_t step);
   std::string unfinished() const;
   double expected_seconds() const;
+  double expected_evaluation_seconds() const;
+  bool is_out_of_time(double seconds_to_come) const;
 
   const CheckpointSettings& settings_;
   std::string directory_;
@@ -113,7 +122,8 @@ class Checkpoints {
   CheckpointMarker marker_;
   bool keeps_directory_;
   TimePoint start_, last_begin_, last_notes_;
-  double longest_step_ = 0;
+  double longest_step_ = 0, longest_evaluation_ = 0;  // seconds, of this start
+  std::uint64_t evaluation_steps_ = 0;
   std::optional<OrderlyStop> orderly_stop_{std::in_place};
   std::string stop_reason_;
   bool is_due_by_time_ = false;

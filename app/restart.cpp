@@ -100,46 +100,48 @@ void check_batch(const Settings& settings, const Settings& former, const Checkpo
                 " unless micro_batch_size x micro_batches x replicas stays the same");
 }
 
-/// Whose checkpoints a run may go on with.
-struct Source {
-  bool any = false;  ///< no run file tells
-  std::string run_id;
-};
-
-/// By the run file; none: the directory has no unfinished run.
-std::optional<Source> source_of(const Settings& settings) {
-  if (settings.checkpoint.resume == Resume::never) return std::nullopt;
-  const auto found = find_run_file(settings.output.directory + "/run.h5");
-  if (!found) {
-    // A directory that the deck names may be that of a run with another output directory.
-    if (!settings.checkpoint.directory.empty()) return std::nullopt;
-    return Source{true, ""};
-  }
-  if (found->is_finished || found->run_id.empty()) return std::nullopt;
-  return Source{false, found->run_id};
-}
-
-/// Of the newest checkpoint that has a marker.
-std::string newest_run_id(const std::string& directory) {
+/// Of the newest checkpoint that has a marker, is of this output directory where the deck names
+/// checkpoint.directory (others may write there), and is of that run, if one is given.
+std::optional<CheckpointMarker> newest_marker(const Settings& settings,
+                                              const std::string& run_id = {}) {
+  const std::string directory = checkpoint_directory(settings);
   std::vector<std::uint64_t> steps = checkpoint_steps(directory);
   std::reverse(steps.begin(), steps.end());
   for (const std::uint64_t step : steps) try {
-      return read_marker(directory + "/" + checkpoint_name(step)).run_id;
+      CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
+      const bool is_ours = settings.checkpoint.directory.empty() ||
+                           marker.output_directory == absolute_output_directory(settings);
+      if (run_id.empty() ? is_ours : marker.run_id == run_id) return marker;
     } catch (const UserError&) {
     }
-  return {};
+  return std::nullopt;
 }
 
-/// Of rank 0; empty: none.
-std::string agreed_run_id(const Settings& settings, const std::string& directory,
-                          const ProcessGrid& grid, ProgressThread& progress) {
-  std::string run_id;
-  if (grid.rank() == 0) {
-    const std::optional<Source> source = source_of(settings);
-    if (source) run_id = source->any ? newest_run_id(directory) : source->run_id;
+/// The unfinished run in the output directory.
+struct FormerRun {
+  std::string run_id;            ///< empty: there is none
+  bool has_checkpoints = false;  ///< some were complete, wherever they are now
+};
+
+/// By the run file or, where that is missing or damaged, by the newest checkpoint.
+FormerRun former_run_of(const Settings& settings) {
+  if (settings.checkpoint.resume == Resume::never) return {};
+  const auto found = find_run_file(settings.output.directory + "/run.h5");
+  if (!found) {
+    const std::optional<CheckpointMarker> newest = newest_marker(settings);
+    return newest ? FormerRun{newest->run_id, true} : FormerRun{};
   }
-  broadcast(progress, grid.world(), run_id, 0);
-  return run_id;
+  if (found->is_finished) return {};
+  return {found->run_id, found->has_checkpoints};
+}
+
+/// That of rank 0.
+FormerRun agreed_former_run(const Settings& settings, const ProcessGrid& grid,
+                            ProgressThread& progress) {
+  FormerRun former;
+  if (grid.rank() == 0) former = former_run_of(settings);
+  broadcast(progress, grid.world(), former.run_id, 0);
+  return former;
 }
 
 /// As far as it is known before the model is read.
@@ -237,8 +239,8 @@ bool has_checkpoint_of(const std::string& directory, const std::vector<std::uint
 
 /// A run that began anew would remove checkpoints that may only lack a disk that is not there.
 [[noreturn]] void refuse_to_begin_anew(const Settings& settings) {
-  throw UserError({.what = "there are checkpoints of this unfinished run, and none that all ranks "
-                           "find whole",
+  throw UserError({.what = "this unfinished run has written checkpoints, and there is none that "
+                           "all ranks find whole",
                    .file = checkpoint_directory(settings),
                    .remedy = "put back what is missing (checkpoints, spill files of "
                              "cache.directory), go on without what spill files had with "
@@ -437,7 +439,8 @@ bool reads_memories(const Restart& restart, const Settings& settings, const Proc
 std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid& grid,
                                     ProgressThread& progress) {
   const std::string directory = checkpoint_directory(settings);
-  const std::string run_id = agreed_run_id(settings, directory, grid, progress);
+  const FormerRun former = agreed_former_run(settings, grid, progress);
+  const std::string& run_id = former.run_id;
   if (run_id.empty()) return std::nullopt;
   std::vector<std::uint64_t> steps = checkpoint_steps(directory);
   bool skipped = false;
@@ -446,7 +449,9 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
     const std::uint64_t mine = steps.empty() ? 0 : steps.back();
     const std::uint64_t step = all_reduce(progress, grid.world(), mine, Reduction::min);
     if (step == 0) {
-      const std::uint64_t has_one = skipped || has_checkpoint_of(directory, steps, run_id) ? 1 : 0;
+      const bool had_one =
+          skipped || former.has_checkpoints || has_checkpoint_of(directory, steps, run_id);
+      const std::uint64_t has_one = had_one ? 1 : 0;
       if (all_reduce(progress, grid.world(), has_one, Reduction::max) > 0)
         refuse_to_begin_anew(settings);
       return std::nullopt;
@@ -472,6 +477,26 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
     const auto problems = gather(progress, grid.world(), found.problem, 0);
     if (grid.rank() == 0) tell_skipped(step, problems);
   }
+}
+
+bool has_ended_before_clearing(const Settings& settings, const ProcessGrid& grid,
+                               ProgressThread& progress) {
+  std::uint64_t has = 0;
+  if (grid.rank() == 0 && settings.checkpoint.resume == Resume::automatic) {
+    const auto found = find_run_file(settings.output.directory + "/run.h5");
+    if (found && found->is_finished && !found->run_id.empty()) {
+      const std::optional<CheckpointMarker> newest = newest_marker(settings, found->run_id);
+      has = newest && !newest->milestone ? 1 : 0;
+    }
+  }
+  return all_reduce(progress, grid.world(), has, Reduction::max) == 1;
+}
+
+std::string absolute_output_directory(const Settings& settings) {
+  std::error_code error;
+  const std::filesystem::path path =
+      std::filesystem::weakly_canonical(settings.output.directory, error);
+  return error ? settings.output.directory : path.string();
 }
 
 void check_deck_of_restart(const Settings& settings, const CheckpointMarker& marker) {

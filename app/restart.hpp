@@ -33,6 +33,14 @@ struct Restart {
 std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid& grid,
                                     ProgressThread& progress);
 
+/// Collective. The output directory has a run that is finished but was killed before it removed its
+/// checkpoints, and the deck would go on with unfinished ones.
+bool has_ended_before_clearing(const Settings& settings, const ProcessGrid& grid,
+                               ProgressThread& progress);
+
+/// Where a run leaves its results, whatever the working directory; for markers.
+std::string absolute_output_directory(const Settings& settings);
+
 /// UserError that names the first key that must not change from what the checkpoint was written
 /// with, its old and its new value.
 void check_deck_of_restart(const Settings& settings, const CheckpointMarker& marker);

@@ -117,6 +117,9 @@ class Trainer {
 
  private:
   TrainingEnd train() {
+    claimed_.emplace(settings_, grid_, progress_);
+    if (has_ended_before_clearing(settings_, grid_, progress_) && clear_finished_run())
+      return TrainingEnd::finished;
     set_up();
     progress_.take_collective_bytes();  // of the set-up
     progress_.account().resume(Clock::now());
@@ -144,6 +147,7 @@ class Trainer {
         display_->line("what was in " + model_directory() + " and is no model is now in " + former);
     }
     gather_memory();
+    agree_to_finish();
     if (run_file_) {
       run_file_->write_memory(memory_);
       run_file_->close();
@@ -157,6 +161,29 @@ class Trainer {
     }
     report();
     return TrainingEnd::finished;
+  }
+
+  /// A signal that comes later ends nothing: what follows is short, and the run file says then that
+  /// the run is finished. One that has come on any rank still ends the run on all.
+  void agree_to_finish() {
+    const auto mine = static_cast<std::uint64_t>(ignore_interruptions());
+    const std::uint64_t signal = all_reduce(progress_, grid_.world(), mine, Reduction::max);
+    if (signal != 0) throw Interrupted(static_cast<int>(signal));
+  }
+
+  /// False: something cannot be removed, as is said; the run then begins anew, as all do whose
+  /// output directory has a finished one.
+  bool clear_finished_run() {
+    if (claimed_->keeps_checkpoints())
+      remove_checkpoints_but(checkpoint_directory(settings_), std::nullopt);
+    barrier(progress_, grid_.world());
+    if (has_ended_before_clearing(settings_, grid_, progress_)) return false;
+    if (grid_.rank() == 0)
+      std::printf(
+          "the run in %s is finished; checkpoints that it had left are removed now. The same "
+          "command starts a new one\n",
+          settings_.output.directory.c_str());
+    return true;
   }
 
   /// On rank 0; others: nullptr.
@@ -220,7 +247,9 @@ class Trainer {
     checkpoints_->finish(run_file);
     if (checkpoints_->last_complete() != steps_) begin_checkpoint(steps_);
     checkpoints_->finish(run_file);
-    const bool stops = checkpoints_->is_asked_to_stop();
+    // A start that finds all steps done has this to do and nothing else.
+    const bool has_trained = !restart_ || restart_->marker.step < steps_;
+    const bool stops = checkpoints_->is_asked_to_stop(has_trained);
     progress_.take_collective_bytes();
     return stops;
   }
@@ -274,7 +303,6 @@ class Trainer {
   }
 
   void set_up() {
-    claimed_.emplace(settings_, grid_, progress_);
     restart_ = find_restart(settings_, grid_, progress_);
     if (restart_) check_deck_of_restart(settings_, restart_->marker);
     if (!restart_ && !settings_.checkpoint.directory.empty() && writes_checkpoints(settings_))
@@ -375,7 +403,10 @@ class Trainer {
     std::uint64_t bytes = 0;
     for (const MemoryUse use : {MemoryUse::weights, MemoryUse::optimizer, MemoryUse::cache})
       bytes += predicted_.ledger.bytes(use);
-    checkpoints_->expect(all_reduce(progress_, grid_.world(), bytes, Reduction::max));
+    checkpoints_->expect(all_reduce(progress_, grid_.world(), bytes, Reduction::max),
+                         validation_planner_ ? validation_planner_->steps_per_epoch() *
+                                                   settings_.evaluation.modes.size()
+                                             : 0);
   }
 
   void check_steps_of_restart() const {
@@ -398,6 +429,7 @@ class Trainer {
   CheckpointMarker marker() const {
     CheckpointMarker marker;
     marker.run_id = run_id_;
+    marker.output_directory = absolute_output_directory(settings_);
     marker.with_memories = settings_.checkpoint.mode == CheckpointMode::exact;
     marker.stages = grid_.stages();
     marker.replicas = grid_.replicas();
@@ -541,7 +573,7 @@ class Trainer {
   /// is updated.
   bool update(std::uint64_t step, const StepPlan& plan, StepRecord& record) {
     const double learning_rate = learning_rate_at(settings_.training.optimizer, step, steps_);
-    if (!share(plan, record)) return false;
+    if (!share(step, plan, record)) return false;
     if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
       throw UserError(
           {.what = "loss or gradient is no longer finite at step " + std::to_string(step + 1),
@@ -592,7 +624,7 @@ class Trainer {
 
   /// One collective: gradient norm, loss and measurements of all ranks. False: the step does not
   /// count, and what was measured is kept for the next one.
-  bool share(const StepPlan& plan, StepRecord& record) {
+  bool share(std::uint64_t step, const StepPlan& plan, StepRecord& record) {
     std::vector<double> values(tensors_ + grid_.replicas(), 0);
     const std::vector<double>& norms = squared_norms();
     if (grid_.replica() == 0)
@@ -605,7 +637,8 @@ class Trainer {
     values.push_back(pipeline_->has_damaged_records() ? 1 : 0);
     values.insert(values.end(), measured.values().begin(), measured.values().end());
     if (checkpoints_)
-      for (const double note : checkpoints_->notes()) values.push_back(note);
+      for (const double note : checkpoints_->notes(evaluates_after(step + 1)))
+        values.push_back(note);
     sum_over_ranks(values);
 
     double squares = 0;
@@ -644,6 +677,7 @@ class Trainer {
   void evaluate_now(std::uint64_t step) {
     if (!validation_planner_) return;
     pipeline_->exec().fence();  // the optimizer's time is training's
+    const TimePoint begin = Clock::now();
     TimeAccount& account = progress_.account();
     const double seconds = totals_.seconds + account.open_seconds(Clock::now());
     account.suspend(Clock::now());
@@ -664,6 +698,7 @@ class Trainer {
           EvaluationRecord{step, epoch, seconds, result.tokens, result.plain, result.codec});
     totals_.evaluated = step;
     last_evaluation_ = std::move(result);
+    if (checkpoints_) checkpoints_->evaluated(seconds_between(begin, Clock::now()));
   }
 
   static const char* validation_loss(EvaluationMode mode) {

@@ -28,6 +28,11 @@ void note_interruptions() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
+int ignore_interruptions() {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_IGN);
+  return noted_signal();
+}
+
 int noted_signal() noexcept {
   const int later = last.load();
   return later != 0 || orderly.load() ? later : first.load();

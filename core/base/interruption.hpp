@@ -12,6 +12,10 @@ namespace deltapipe {
 /// ignored).
 void note_interruptions();
 
+/// From now on SIGINT, SIGTERM and SIGUSR1 do nothing, and noted_signal(), which is returned, stays
+/// as it is.
+int ignore_interruptions();
+
 /// From now on a reader of standard output or error that goes away ends nothing: writing to it
 /// fails.
 void outlive_readers();

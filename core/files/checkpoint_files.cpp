@@ -29,7 +29,8 @@ namespace {
 
 constexpr const char* kMarker = "complete.json";
 constexpr const char* kFormat = "deltapipe checkpoint";
-constexpr int kFormatVersion = 2;
+constexpr const char* kChecksum = "xxh3";
+constexpr int kFormatVersion = 3;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::size_t kDigits = 9;
 constexpr std::uint64_t kLargestMarker = std::uint64_t{64} << 20;
@@ -44,8 +45,12 @@ constexpr const char* kOtherCheckpoint = "start from another checkpoint";
 class OpenFile {
  public:
   explicit OpenFile(const std::string& path)
-      : descriptor_(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) {
+      : descriptor_(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)) {
     if (descriptor_ < 0) throw_system_error("cannot be opened", path, errno);
+    struct stat status {};
+    if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) return;
+    (void)::close(descriptor_);
+    refuse(path, "is no regular file");
   }
   ~OpenFile() { (void)::close(descriptor_); }
   OpenFile(const OpenFile&) = delete;
@@ -121,6 +126,16 @@ class Members {
   const Json& object_;
   std::string file_;
 };
+
+std::string hash_of(const std::string& text) {
+  return hex_digits(XXH3_64bits(text.data(), text.size()));
+}
+
+/// The marker's text without its own checksum, whose digits do not depend on who wrote it.
+std::string text_of(Json json) {
+  json.erase(kChecksum);
+  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+}
 
 /// A name in the checkpoint's own directory.
 bool is_plain_name(const std::string& name) {
@@ -203,9 +218,12 @@ CheckpointMarker read_marker(const std::string& checkpoint) {
   if (members.get<std::uint64_t>("format_version") != kFormatVersion)
     refuse(path, "is of another version of the program",
            "format_version " + std::to_string(members.get<std::uint64_t>("format_version")));
+  if (members.get<std::string>(kChecksum) != hash_of(text_of(json)))
+    refuse(path, "is damaged: it has another checksum than it was written with");
   CheckpointMarker marker;
   marker.step = members.get<std::uint64_t>("step");
   marker.run_id = members.get<std::string>("run_id");
+  marker.output_directory = members.get<std::string>("output_directory");
   marker.milestone = members.get<bool>("milestone");
   marker.with_memories = members.get<bool>("with_memories");
   marker.stages = static_cast<int>(members.get<std::uint16_t>("stages"));
@@ -222,6 +240,8 @@ CheckpointMarker read_marker(const std::string& checkpoint) {
   if (marker.stages < 1 || marker.replicas < 1 ||
       marker.partition.size() != static_cast<std::size_t>(marker.stages))
     refuse(path, "has a layout that is none");
+  if (fs::path(checkpoint).filename() != checkpoint_name(marker.step))
+    refuse(path, "is of another step than the directory's name says", std::to_string(marker.step));
   return marker;
 }
 
@@ -251,25 +271,28 @@ void complete_checkpoint(const std::string& directory, const std::string& unfini
   Json files = Json::array();
   for (const CheckpointFile& file : marker.files)
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex_digits(file.hash)}});
-  const Json json = {{"format", kFormat},
-                     {"format_version", kFormatVersion},
-                     {"step", marker.step},
-                     {"run_id", marker.run_id},
-                     {"milestone", marker.milestone},
-                     {"with_memories", marker.with_memories},
-                     {"stages", marker.stages},
-                     {"replicas", marker.replicas},
-                     {"partition", marker.partition},
-                     {"deltapipe_version", marker.deltapipe_version},
-                     {"source_revision", marker.source_revision},
-                     {"deck", marker.deck},
-                     {"train_fingerprint", hex_digits(marker.train_fingerprint)},
-                     {"validation_fingerprint", hex_digits(marker.validation_fingerprint)},
-                     {"blocked_seconds", marker.blocked_seconds},
-                     {"seconds", marker.seconds},
-                     {"files", files}};
-  const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-  write_file_atomically(unfinished + "/" + kMarker, text);
+  Json json = {{"format", kFormat},
+               {"format_version", kFormatVersion},
+               {"step", marker.step},
+               {"run_id", marker.run_id},
+               {"output_directory", marker.output_directory},
+               {"milestone", marker.milestone},
+               {"with_memories", marker.with_memories},
+               {"stages", marker.stages},
+               {"replicas", marker.replicas},
+               {"partition", marker.partition},
+               {"deltapipe_version", marker.deltapipe_version},
+               {"source_revision", marker.source_revision},
+               {"deck", marker.deck},
+               {"train_fingerprint", hex_digits(marker.train_fingerprint)},
+               {"validation_fingerprint", hex_digits(marker.validation_fingerprint)},
+               {"blocked_seconds", marker.blocked_seconds},
+               {"seconds", marker.seconds},
+               {"files", files}};
+  // As it will be read: what is no UTF-8 is replaced in text_of().
+  json = Json::parse(text_of(json));
+  json[kChecksum] = hash_of(text_of(json));
+  write_file_atomically(unfinished + "/" + kMarker, json.dump(1) + "\n");
   sync_directory(unfinished);
   const std::string target = directory + "/" + checkpoint_name(marker.step);
   remove_checkpoint(directory, marker.step);

@@ -4,7 +4,7 @@
 //   step-000000123/run.h5          the run file as it was
 //   step-000000123/complete.json   the marker, written last
 // It is made under a temporary name, every file of it is brought to the disk, and it gets its name
-// when it is complete. The marker has size and XXH3 of each file.
+// when it is complete. The marker has size and XXH3 of each file, and its own.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ struct CheckpointFile {
 
 /// What complete.json says.
 struct CheckpointMarker {
-  std::uint64_t step = 0;  ///< steps that are done
-  std::string run_id;      ///< of the run that wrote it, restarts included
+  std::uint64_t step = 0;        ///< steps that are done
+  std::string run_id;            ///< of the run that wrote it, restarts included
+  std::string output_directory;  ///< of that run, absolute
   bool milestone = false;
   bool with_memories = true;  ///< false: without what boundaries remember
   int stages = 1;
@@ -62,7 +63,8 @@ std::string unfinished_checkpoint(const std::string& directory, const std::strin
 /// The steps of which there is a checkpoint by its name, in ascending order.
 std::vector<std::uint64_t> checkpoint_steps(const std::string& directory);
 
-/// Of the directory of one checkpoint. UserError: none, damaged, of another version of the format.
+/// Of the directory of one checkpoint. UserError: none, damaged, of another version of the format,
+/// or of another step than the directory's name says.
 CheckpointMarker read_marker(const std::string& checkpoint);
 
 /// Size and hash of a file that was written, which is on the disk when this returns. UserError when

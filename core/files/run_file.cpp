@@ -622,7 +622,9 @@ std::optional<RunFileSummary> find_run_file(const std::string& path) {
   try {
     const hdf5::File file = hdf5::File::open_read_only(path);
     return RunFileSummary{file.find_plain_attribute("finished") == "1",
-                          file.find_plain_attribute("run_id").value_or("")};
+                          file.find_plain_attribute("run_id").value_or(""),
+                          file.exists("checkpoints") &&
+                              file.open_group("checkpoints").open_dataset("step").rows() > 0};
   } catch (const UserError&) {
     return std::nullopt;
   }

@@ -149,7 +149,8 @@ enum class RunStatus { running, finished, failed, interrupted, stopped };
 /// What an earlier start of a run has left in its run file.
 struct RunFileSummary {
   bool is_finished = false;
-  std::string run_id;  ///< empty: it has none
+  std::string run_id;            ///< empty: it has none
+  bool has_checkpoints = false;  ///< some were complete
 };
 /// Nothing when there is no such file or it cannot be read.
 std::optional<RunFileSummary> find_run_file(const std::string& path);

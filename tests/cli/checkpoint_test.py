@@ -424,9 +424,22 @@ class Checkpoints(support.TestCase):
         def cut(path):
             os.truncate(path, path.stat().st_size // 2)
 
+        def change(path, former, new):
+            text = path.read_bytes()
+            self.assertEqual(text.count(former), 1)
+            path.write_bytes(text.replace(former, new))
+
+        def as_pipe(path):
+            path.unlink()
+            os.mkfifo(path)
+
         for name, damage, reason in (
                 ("no marker", lambda place: (place / "complete.json").unlink(), "complete.json"),
                 ("cut marker", lambda place: cut(place / "complete.json"), "complete.json"),
+                ("flipped marker", lambda place: flip(place / "complete.json"), "complete.json"),
+                ("other step", lambda place: change(place / "complete.json", b'"step": 2',
+                                                    b'"step": 1'), "complete.json"),
+                ("pipe", lambda place: as_pipe(place / "rank-1.h5"), "no regular file"),
                 ("flipped", lambda place: flip(place / "rank-1.h5"), "rank 1"),
                 ("truncated", lambda place: cut(place / "rank-0.h5"), "another size"),
                 ("no file", lambda place: (place / "rank-1.h5").unlink(), "rank-1.h5"),
@@ -444,6 +457,81 @@ class Checkpoints(support.TestCase):
             damage(output / "run.h5")
         self.go_on(deck, output)
         self.assert_same_runs(output, self.reference(deck, "undamaged"))
+
+    def test_a_lost_run_file_with_a_checkpoint_directory(self):
+        deck = self.deck()
+        output, place = self.output("lost-run-file"), self.output("lost-run-file-checkpoints")
+        there = [f"checkpoint.directory={place}"]
+        for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(b"x" * 3000)):
+            self.stop(deck, output, [*there, "checkpoint.time_limit=0.001"])
+            damage(output / "run.h5")
+        # Checkpoints of another run in the same place are not taken.
+        other = support.finish(self.begin(deck, self.output("lost-run-file-other"),
+                                          overrides=there))
+        self.assert_stops(other, "checkpoints of another run", status=2)
+        self.go_on(deck, output, overrides=there)
+        self.assert_same_runs(output, self.reference(deck, "undamaged"))
+
+    def test_checkpoints_that_are_not_there(self):
+        """A disk that is not mounted must not make the run begin anew over its results."""
+        deck = self.deck()
+        for name, key in (("gone", None), ("gone-elsewhere", "checkpoint.directory")):
+            with self.subTest(name):
+                output = self.output(name)
+                place = output / "checkpoints" if key is None else self.output(name + "-disk")
+                there = [] if key is None else [f"{key}={place}"]
+                self.stop(deck, output, [*there, "checkpoint.time_limit=0.001"])
+                run_file = (output / "run.h5").read_bytes()
+                place.rename(self.output(name + "-aside"))
+                result = support.finish(self.begin(deck, output, overrides=there))
+                self.assert_stops(result, "has written checkpoints", "resume", status=2)
+                self.assertEqual((output / "run.h5").read_bytes(), run_file)
+                if place.exists():
+                    shutil.rmtree(place)
+                self.output(name + "-aside").rename(place)
+                self.go_on(deck, output, overrides=there)
+                self.assert_same_runs(output, self.reference(deck, "undamaged"))
+        self.stop(deck, output, [*there, "checkpoint.time_limit=0.001"])
+        shutil.rmtree(place)
+        self.go_on(deck, output, overrides=[*there, "checkpoint.resume=never"])
+
+    def test_a_run_killed_after_its_end(self):
+        """It is finished; only its checkpoints were to be removed."""
+        deck = self.deck()
+        output, aside = self.output("late"), self.output("late-checkpoints")
+        self.stop(deck, output)
+        shutil.copytree(output / "checkpoints", aside)
+        self.go_on(deck, output)
+        shutil.rmtree(output / "checkpoints", ignore_errors=True)
+        shutil.copytree(aside, output / "checkpoints")
+        before = {path.name: path.read_bytes() for path in (output / "run.h5",
+                                                            output / "model/model.safetensors")}
+        result = self.go_on(deck, output)
+        self.assertIn("is finished", result.out)
+        self.assertEqual(steps_of(output), [])
+        for path in (output / "run.h5", output / "model/model.safetensors"):
+            self.assertEqual(path.read_bytes(), before[path.name], path.name)
+        self.assertNotIn("is finished", self.go_on(deck, output).out)  # anew, as ever
+
+    # --- time
+
+    def test_a_time_limit_leaves_time_for_evaluations(self):
+        # An evaluation takes 120 times the latency of a link, a step twice that.
+        deck = self.deck(data={"max_train_samples": 8, "max_validation_samples": 120,
+                               "validation_fraction": 0.5},
+                         training={"micro_batch_size": 1, "micro_batches": 1},
+                         checkpoint={"every_steps": 0})
+        output = self.output("limited")
+        for step, every in ((2, 2), (12, 1000)):
+            # Before the evaluation that it would not have time for, in the middle and at the end.
+            self.stop(deck, output, [f"training.evaluate_every={every}", "checkpoint.time_limit=4",
+                                     "network.latency=0.02"])
+            run = support.Run(output / "run.h5")
+            self.assertEqual(run.steps["step"][-1], step)
+            self.assertEqual(run.evaluations["step"].tolist(), [])
+            self.assertIn("time_limit", run.attributes["reason"])
+        # All steps are done: what is left is done whatever the limit.
+        self.go_on(deck, output, overrides=["checkpoint.time_limit=0.001"])
 
     def small_disk(self, name, kilobytes):
         place = self.output(name)

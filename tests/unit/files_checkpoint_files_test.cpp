@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <xxhash.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/files/checkpoint_files.hpp"
 #include "core/files/replacement.hpp"
 #include "files_support.hpp"
@@ -26,6 +30,8 @@ CheckpointMarker marker_of(std::uint64_t step) {
   marker.partition = {3, 1};
   marker.deltapipe_version = "0.1.0";
   marker.source_revision = "abc";
+  marker.output_directory = "/somewhere/runs/a";
+  marker.seconds = 0.1;
   marker.deck = "[training]\nsteps = 7 # \"é\"\n";
   marker.train_fingerprint = 0xfedcba9876543210;
   marker.validation_fingerprint = 1;
@@ -51,6 +57,16 @@ void replace_in(const std::string& path, const std::string& from, const std::str
   const std::size_t at = text.find(from);
   REQUIRE(at != std::string::npos);
   write_bytes(path, text.replace(at, from.size(), to));
+}
+
+/// With a checksum that fits, as another version of the program might write it.
+void replace_member(const std::string& path, const std::string& from, const std::string& to) {
+  replace_in(path, from, to);
+  nlohmann::json marker = nlohmann::json::parse(read_bytes(path));
+  marker.erase("xxh3");
+  const std::string text = marker.dump(1);
+  marker["xxh3"] = hex_digits(XXH3_64bits(text.data(), text.size()));
+  write_bytes(path, marker.dump(1));
 }
 
 }  // namespace
@@ -146,27 +162,47 @@ TEST_CASE("Markers that are damaged or of others are refused", "[files][checkpoi
     CHECK_THAT(problem(), Catch::Contains("no marker"));
   }
   SECTION("another version") {
-    replace_in(path, "\"format_version\": 2", "\"format_version\": 3");
+    replace_in(path, "\"format_version\": 3", "\"format_version\": 2");
     CHECK_THAT(problem(), Catch::Contains("another version"));
   }
   SECTION("a step that is none") {
-    replace_in(path, "\"step\": 5", "\"step\": -5");
+    replace_member(path, "\"step\": 5", "\"step\": -5");
     CHECK_THAT(problem(), Catch::Contains("'step'"));
   }
   SECTION("a layout that is none") {
-    replace_in(path, "\"stages\": 2", "\"stages\": 3");
+    replace_member(path, "\"stages\": 2", "\"stages\": 3");
     CHECK_THAT(problem(), Catch::Contains("layout"));
   }
   SECTION("a file elsewhere") {
-    replace_in(path, "\"rank-0.h5\"", "\"../k-0.h5\"");
+    replace_member(path, "\"rank-0.h5\"", "\"../k-0.h5\"");
     CHECK_THAT(problem(), Catch::Contains("elsewhere"));
   }
   SECTION("a missing member") {
-    replace_in(path, "\"run_id\"", "\"ran_id\"");
+    replace_member(path, "\"run_id\"", "\"ran_id\"");
     CHECK_THAT(problem(), Catch::Contains("run_id"));
   }
   SECTION("a hash that is none") {
-    replace_in(path, "\"xxh3\": \"", "\"xxh3\": \"z");
+    replace_member(path, "\"xxh3\": \"", "\"xxh3\": \"z");
     CHECK_THAT(problem(), Catch::Contains("xxh3"));
+  }
+  SECTION("another step than its name says") {
+    replace_member(path, "\"step\": 5", "\"step\": 4");
+    CHECK_THAT(problem(), Catch::Contains("another step"));
+  }
+  SECTION("a directory that was given another name") {
+    const std::string other = directory / checkpoint_name(6);
+    fs::rename(checkpoint, other);
+    CHECK_THAT(message_of<UserError>([&] { read_marker(other); }), Catch::Contains("another step"));
+  }
+  SECTION("any bit flipped") {
+    const std::string whole = read_bytes(path);
+    const CheckpointMarker marker = read_marker(checkpoint);
+    for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+      std::string flipped = whole;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+      write_bytes(path, flipped);
+      // What says the same in another way is no damage: white space, and zeros behind a point.
+      if (problem().empty()) CHECK(read_marker(checkpoint) == marker);
+    }
   }
 }
