@@ -73,11 +73,12 @@ CheckpointFile write_run_file(const std::string& directory, const std::vector<st
 }
 
 void remove_or_warn(const std::string& directory, std::uint64_t step) {
-  if (remove_checkpoint(directory, step)) return;
+  const std::string left = remove_checkpoint(directory, step);
+  if (left.empty()) return;
   std::fprintf(stderr,
-               "\ndeltapipe: warning: a checkpoint that is no longer needed cannot be removed "
-               "whole: %s/%s\n",
-               directory.c_str(), checkpoint_name(step).c_str());
+               "\ndeltapipe: warning: the checkpoint of step %llu, which is no longer needed, "
+               "cannot be removed; what is left of it is in %s\n",
+               static_cast<unsigned long long>(step), left.c_str());
 }
 
 /// What is left of other runs and of other courses of this one goes, and what is older than the

@@ -350,7 +350,8 @@ toml::table value_of_override(const std::string& text, const Key& key, const Dec
   const std::string toml = "value = " + text;
   const std::optional<TomlFlaw> flaw = bare_text ? std::nullopt : find_flaw(toml);
   if (flaw && flaw->kind == TomlFlaw::nesting) refuse_flaw(*flaw, place);
-  std::optional<toml::table> table = bare_text || flaw ? string_value(text) : parse_value(toml);
+  std::optional<toml::table> table;
+  if (!bare_text && !flaw) table = parse_value(toml);
   if (!table && !quoted) table = string_value(text);
   if (!table) refuse(place, "not a valid TOML value", text, "check its quotes and brackets");
   return *std::move(table);

@@ -295,25 +295,21 @@ void complete_checkpoint(const std::string& directory, const std::string& unfini
   write_file_atomically(unfinished + "/" + kMarker, json.dump(1) + "\n");
   sync_directory(unfinished);
   const std::string target = directory + "/" + checkpoint_name(marker.step);
-  remove_checkpoint(directory, marker.step);
+  (void)remove_checkpoint(directory, marker.step);  // if it stays, the new one cannot get its name
   if (::rename(unfinished.c_str(), target.c_str()) != 0)
     throw_system_error("a checkpoint cannot get its name", target, errno);
   sync_directory(directory);
 }
 
-bool remove_checkpoint(const std::string& directory, std::uint64_t step) noexcept {
-  try {
-    const std::string path = directory + "/" + checkpoint_name(step);
-    std::error_code error;
-    if (!fs::exists(fs::symlink_status(path, error))) return true;
-    // Half a checkpoint never has the name of one.
-    const std::string aside = temporary_name_in(directory);
-    if (::rename(path.c_str(), aside.c_str()) != 0) return false;
-    fs::remove_all(aside, error);
-    return !error;
-  } catch (const std::exception&) {
-    return false;
-  }
+std::string remove_checkpoint(const std::string& directory, std::uint64_t step) {
+  std::string path = directory + "/" + checkpoint_name(step);
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return {};
+  // Half a checkpoint never has the name of one.
+  std::string aside = temporary_name_in(directory);
+  if (::rename(path.c_str(), aside.c_str()) != 0) return path;
+  fs::remove_all(aside, error);
+  return error ? aside : std::string();
 }
 
 }  // namespace deltapipe

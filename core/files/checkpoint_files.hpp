@@ -79,8 +79,8 @@ void check_file(const std::string& checkpoint, const CheckpointFile& file);
 void complete_checkpoint(const std::string& directory, const std::string& unfinished,
                          const CheckpointMarker& marker);
 
-/// Removes the checkpoint of that step: first its name, then its files. False: it is still
-/// there, or some of its files are, under another name.
-bool remove_checkpoint(const std::string& directory, std::uint64_t step) noexcept;
+/// Removes the checkpoint of that step: first its name, then its files. Returns what cannot be
+/// removed, itself or what is left of it under another name; empty: nothing is left.
+std::string remove_checkpoint(const std::string& directory, std::uint64_t step);
 
 }  // namespace deltapipe

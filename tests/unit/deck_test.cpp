@@ -430,6 +430,8 @@ TEST_CASE("a wrong override names its argument") {
       {"", {"training.steps=1\n2"}, {"training.steps"}},
       {"", {"training.steps=1\n[\xc3\xa9]"}, {"training.steps has the wrong type"}},
       {"", {"data.train=[\"a\""}, {"not a valid TOML value (got [\"a\")"}},
+      {"", {"data.train=[\"a\", é]"}, {"not a valid TOML value"}},
+      {"", {"output.directory=\"a\"é"}, {"not a valid TOML value"}},
       {"", {"model.path=\xff"}, {"argument '", "model.path is not UTF-8 text"}},
       {"", {"boundary.backward.codec=delta"}, {"argument '", "no memory of gradients"}},
       {"[training]\nsteps = 4\n", {"training.optimizer.warmup_steps=5"}, {"argument '", "5 of 4"}},

@@ -96,8 +96,8 @@ TEST_CASE("Checkpoints are found by their names in the order of steps", "[files]
     fs::create_directory(directory / name);
   CHECK(checkpoint_steps(directory.path()) ==
         std::vector<std::uint64_t>{7, 100, 1000, 12345678901});
-  remove_checkpoint(directory.path(), 100);
-  remove_checkpoint(directory.path(), 99);
+  CHECK(remove_checkpoint(directory.path(), 100).empty());
+  CHECK(remove_checkpoint(directory.path(), 99).empty());
   CHECK(checkpoint_steps(directory.path()) == std::vector<std::uint64_t>{7, 1000, 12345678901});
   CHECK(!fs::exists(directory / checkpoint_name(100)));
 }
