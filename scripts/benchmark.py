@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compares training steps of deltapipe with PyTorch's and with what the machine can do at most.
 
-usage: scripts/benchmark.py [--shape NAME]... [--threads N] [--pairs N] [--small] [--json FILE]
-                            [--results MACHINE]
+usage: scripts/benchmark.py [--shape NAME]... [--precision fp32|bf16] [--threads N] [--pairs N]
+                            [--small] [--json FILE] [--results MACHINE]
 
 Both sides train the same GPT-2 from random weights on random tokens, in turn and each in a process
 of its own. Between them the ceilings are measured: the linear layers' matrix products alone at the
@@ -16,7 +16,7 @@ deltapipe uses N threads as its Kokkos does: an OpenMP Kokkos in one process, a 
 ranks, stages of a pipeline with 8 micro-batches a step, which PyTorch accumulates, too.
 
 PyTorch is set up as well as it can be: plain GPT-2 with scaled_dot_product_attention and fused
-AdamW, denormals flushed, jemalloc with huge pages where it is installed (apt-get install
+AdamW, denormals flushed, with --precision bf16 autocast, jemalloc with huge pages where it is installed (apt-get install
 libjemalloc2), compiled where a compiler is and that is faster. Its Python is --python, else that of
 scripts/setup_python.sh (build/venv-newest), else this one; without PyTorch only deltapipe runs.
 
@@ -132,8 +132,11 @@ class Deltapipe:
     def run(self):
         if self.ranks > 1:
             return self.run_ranks()
-        return run_json([program(self.arguments, "training_benchmark"), *self.shape, self.steps],
-                        environment(self.threads))
+        return run_json([program(self.arguments, "training_benchmark"), *self.options(),
+                         *self.shape, self.steps], environment(self.threads))
+
+    def options(self):
+        return ["--bf16"] if self.arguments.precision == "bf16" else []
 
     def run_ranks(self):
         os.environ["DELTAPIPE_PROGRAM"] = str(program(self.arguments, "deltapipe"))
@@ -145,14 +148,17 @@ class Deltapipe:
         with tempfile.TemporaryDirectory(prefix="deltapipe-benchmark-") as place:
             place = pathlib.Path(place)
             deck = pipeline_benchmark.make_deck(place, self.shape, self.micro_batches, self.steps)
-            wall = pipeline_benchmark.step_seconds(place, deck, self.ranks, warm_up=0)
+            wall = pipeline_benchmark.step_seconds(
+                place, deck, self.ranks, [f"training.precision={self.arguments.precision}"],
+                warm_up=0)
             run = pipeline_benchmark.support.Run(place / f"stages{self.ranks}" / "run.h5")
             return {"wall_seconds": list(map(float, wall)),
                     "peak_bytes": int(run.memory["peak"].sum())}
 
     def ceilings(self):
         times = 3 if self.arguments.small else 5
-        command = [program(self.arguments, "ceilings_benchmark"), *self.shape, times]
+        command = [program(self.arguments, "ceilings_benchmark"), *self.options(), *self.shape,
+                   times]
         made = run_together([command] * self.ranks,
                             environment(1 if self.ranks > 1 else self.threads))
         rates = ("product_flop_per_second", "triad_bytes_per_second")
@@ -160,8 +166,8 @@ class Deltapipe:
 
     def profile(self):
         """Kernels by seconds, and seconds of a step while they are counted; on one thread."""
-        made = run_json([program(self.arguments, "training_benchmark"), "--profile", *self.shape,
-                         self.steps], environment(1))
+        made = run_json([program(self.arguments, "training_benchmark"), "--profile",
+                         *self.options(), *self.shape, self.steps], environment(1))
         return {"kernels": sorted(made["kernels"], key=lambda one: -one["seconds_a_step"]),
                 "profiled_seconds_a_step": statistics.mean(made["wall_seconds"][WARM_UP:])}
 
@@ -183,7 +189,8 @@ class PyTorch:
         compiled = self.compiled if compiled is None else compiled
         command = [self.arguments.python, BENCHMARKS / "pytorch_training.py", *self.shape,
                    steps or self.steps, "--threads", self.arguments.threads,
-                   "--micro-batches", self.micro_batches, *(["--compile"] if compiled else [])]
+                   "--micro-batches", self.micro_batches, "--precision",
+                   self.arguments.precision, *(["--compile"] if compiled else [])]
         return run_json(command, environment(self.arguments.threads, True, self.jemalloc), limit)
 
     def try_compiling(self):
@@ -460,7 +467,8 @@ def write_results(arguments, results, commit):
                                             for key, value in row.items())
         (RESULTS / f"{name}.toml").write_text(text, encoding="utf-8")
 
-    suffix = "" if arguments.threads == 1 else f"_{arguments.threads}_threads"
+    suffix = "" if arguments.precision == "fp32" else f"_{arguments.precision}"
+    suffix += "" if arguments.threads == 1 else f"_{arguments.threads}_threads"
     write("training" + suffix, "Training steps beside PyTorch's and the machine's ceilings.",
           TRAINING_COLUMNS, map(training_row, results))
     if arguments.threads == 1:
@@ -468,7 +476,7 @@ def write_results(arguments, results, commit):
             f'  {{ heading = "{r["shape"]}, ms a step", cell = "{{{key}_ms:.1f}} '
             f'({{{key}_percent:.1f}} %)" }},'
             for r in results for key in [r["shape"].replace("-", "_")])
-        write("training_kernels", "Where a training step's time goes.",
+        write("training_kernels" + suffix, "Where a training step's time goes.",
               KERNEL_COLUMNS.format(shapes=shapes), kernel_rows(results))
 
 
@@ -476,7 +484,8 @@ def parse():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=None)
     parser.add_argument("--shape", action="append", choices=SHAPES, help="default: all of them")
-    parser.add_argument("--precision", choices=("fp32",), default="fp32")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32",
+                        help="of matrix products, on both sides (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6, help="of a run, after warm-up")

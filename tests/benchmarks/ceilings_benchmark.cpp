@@ -3,11 +3,12 @@
 // products at the model's shapes, alone and through the BLAS that deltapipe uses, and the memory's
 // bandwidth. Part of scripts/benchmark.py.
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "benchmark_support.hpp"
+#include "core/kernels/bf16_gemm.hpp"
 #include "core/kernels/blas.hpp"
-#include "core/kernels/gemm.hpp"
 
 using namespace deltapipe;
 using namespace deltapipe::benchmark;
@@ -60,18 +61,22 @@ double median_seconds(int times, const ExecSpace& exec, const Work& work) {
   return median(seconds);
 }
 
-Matrix<float> filled(const ExecSpace& exec, int rows, int columns) {
-  const Matrix<float> matrix(uninitialized("deltapipe::Benchmark::operand"), rows, columns);
-  Kokkos::deep_copy(exec, matrix, 0.5f);
+template <class T>
+Matrix<T> filled(const ExecSpace& exec, int rows, int columns, T value) {
+  const Matrix<T> matrix(uninitialized("deltapipe::Benchmark::operand"), rows, columns);
+  Kokkos::deep_copy(exec, matrix, value);
   return matrix;
 }
 
-double product_seconds(const ExecSpace& exec, const Product& p, int times) {
+/// With operands of that value.
+template <class T, class Multiply>
+double product_seconds(const ExecSpace& exec, const Product& p, int times, T value,
+                       const Multiply& multiply) {
   const bool ta = p.op_a == Transpose::yes, tb = p.op_b == Transpose::yes;
-  const Matrix<float> a = filled(exec, ta ? p.k : p.m, ta ? p.m : p.k);
-  const Matrix<float> b = filled(exec, tb ? p.n : p.k, tb ? p.k : p.n);
-  const Matrix<float> c = filled(exec, p.m, p.n);
-  return median_seconds(times, exec, [&] { gemm(exec, p.op_a, p.op_b, 1.0f, a, b, 0.0f, c); });
+  const Matrix<T> a = filled(exec, ta ? p.k : p.m, ta ? p.m : p.k, value);
+  const Matrix<T> b = filled(exec, tb ? p.n : p.k, tb ? p.k : p.n, value);
+  const Matrix<float> c = filled(exec, p.m, p.n, 0.5f);
+  return median_seconds(times, exec, [&] { multiply(p, a, b, c); });
 }
 
 struct Triad {
@@ -107,12 +112,24 @@ double triad_bytes_per_second(const ExecSpace& exec, std::size_t floats, int tim
   return 12.0 * static_cast<double>(floats) / seconds;
 }
 
-void measure(const Shape& shape) {
+void measure(const Shape& shape, bool in_bf16) {
   const ExecSpace exec;
+  const Bf16Gemm gemm_bf16{ViewAllocator()};
+  const auto product_time = [&](const Product& p) {
+    if (in_bf16)
+      return product_seconds(exec, p, shape.count, bfloat_of(0.5f),
+                             [&](const auto& q, const auto& a, const auto& b, const auto& c) {
+                               gemm_bf16(exec, q.op_a, q.op_b, a, b, 0.0f, c);
+                             });
+    return product_seconds(exec, p, shape.count, 0.5f,
+                           [&](const auto& q, const auto& a, const auto& b, const auto& c) {
+                             gemm(exec, q.op_a, q.op_b, 1.0f, a, b, 0.0f, c);
+                           });
+  };
   nlohmann::json result;
   double all_seconds = 0, all_flop = 0;
   for (const Product& p : products_of(shape)) {
-    const double seconds = product_seconds(exec, p, shape.count);
+    const double seconds = product_time(p);
     const double flop = 2.0 * p.m * p.n * p.k;
     result["products"].push_back({{"layer", p.name},
                                   {"m", p.m},
@@ -139,9 +156,10 @@ void measure(const Shape& shape) {
 
 int main(int argc, char** argv) {
   restart_with_better_blas_kernels(argv);
-  const Shape shape = parse_shape(argc, argv, 1, "TIMES");
+  const bool in_bf16 = argc > 1 && std::strcmp(argv[1], "--bf16") == 0;
+  const Shape shape = parse_shape(argc, argv, in_bf16 ? 2 : 1, "TIMES");
   const Kokkos::ScopeGuard kokkos;
   use_single_threaded_blas();
-  measure(shape);
+  measure(shape, in_bf16);
   return 0;
 }
