@@ -314,9 +314,10 @@ void read_section(const toml::table& table, const std::string& section,
 }
 
 toml::table parse_toml(const std::string& text, const std::string& file) {
-  if (const auto flaw = find_flaw(text)) refuse_flaw(*flaw, {file, 1, 0});
+  std::string safe = text;
+  if (const auto flaw = make_safe(safe)) refuse_flaw(*flaw, {file, 1, 0});
   try {
-    return toml::parse(text, file);
+    return toml::parse(safe, file);
   } catch (const toml::parse_error& error) {
     refuse(place_in(file, error.source()), "not valid TOML: " + std::string(error.description()));
   } catch (const TomlAssertion&) {
@@ -347,8 +348,8 @@ toml::table value_of_override(const std::string& text, const Key& key, const Dec
   const bool bare_text = !quoted && (std::holds_alternative<Text>(key.target) ||
                                      std::holds_alternative<TextList>(key.target) ||
                                      std::holds_alternative<Choice>(key.target));
-  const std::string toml = "value = " + text;
-  const std::optional<TomlFlaw> flaw = bare_text ? std::nullopt : find_flaw(toml);
+  std::string toml = "value = " + text;
+  const std::optional<TomlFlaw> flaw = bare_text ? std::nullopt : make_safe(toml);
   if (flaw && flaw->kind == TomlFlaw::nesting) refuse_flaw(*flaw, place);
   std::optional<toml::table> table;
   if (!bare_text && !flaw) table = parse_value(toml);

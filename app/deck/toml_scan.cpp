@@ -2,7 +2,11 @@
 #include "app/deck/toml_scan.hpp"
 
 #include <algorithm>
+#include <cstdio>
+#include <string_view>
 #include <vector>
+
+#include "core/base/utf8.hpp"
 
 namespace deltapipe::deck {
 
@@ -16,10 +20,17 @@ std::string_view behind_space(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
 }
 
+/// The backslash before `escaped` joins two lines.
+bool joins_lines(std::string_view behind_backslash, std::string_view escaped) {
+  return behind_backslash.substr(0, behind_backslash.size() - escaped.size()).find('\n') !=
+         std::string_view::npos;
+}
+
 /// The rest of `toml` behind the string that it starts with, or from a letter outside ASCII on that
 /// a backslash in it would escape. A string that does not end takes the whole rest: toml++ refuses
-/// it, and what comes after it does not matter.
-std::string_view behind_string(std::string_view toml) {
+/// it, and what comes after it does not matter. Such letters that only start a joined line are
+/// added to `joined`.
+std::string_view behind_string(std::string_view toml, std::vector<const char*>& joined) {
   const char quote = toml[0];
   const std::string_view three = quote == '"' ? "\"\"\"" : "'''";
   const bool is_long = toml.starts_with(three);
@@ -34,7 +45,12 @@ std::string_view behind_string(std::string_view toml) {
     if (toml[0] == '\n' && !is_long) break;
     if (toml[0] != '\\' || quote != '"' || toml.size() < 2) continue;
     const std::string_view escaped = behind_space(toml.substr(1));
-    if (!escaped.empty() && !is_ascii(escaped[0])) return escaped;
+    if (!escaped.empty() && !is_ascii(escaped[0])) {
+      char32_t code_point = 0;
+      const bool is_letter = utf8_sequence(escaped, code_point) > 0;
+      if (!is_long || !is_letter || !joins_lines(toml.substr(1), escaped)) return escaped;
+      joined.push_back(escaped.data());
+    }
     toml.remove_prefix(1);
   }
   return {};
@@ -97,9 +113,8 @@ class Place {
   bool expects_value_ = false;  ///< one begins with the next character that is no space
 };
 
-}  // namespace
-
-std::optional<TomlFlaw> find_flaw(std::string_view toml) {
+/// The first flaw, and letters outside ASCII that start joined lines before it.
+std::optional<TomlFlaw> find_flaw(std::string_view toml, std::vector<const char*>& joined) {
   constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
   Place place;
   std::string_view rest = toml;
@@ -107,7 +122,7 @@ std::optional<TomlFlaw> find_flaw(std::string_view toml) {
   while (!rest.empty()) {
     const char c = rest[0];
     if (place.starts_string(c)) {
-      rest = behind_string(rest);
+      rest = behind_string(rest, joined);
       place.pass_string();
       continue;
     }
@@ -124,6 +139,29 @@ std::optional<TomlFlaw> find_flaw(std::string_view toml) {
     rest.remove_prefix(1);
   }
   return std::nullopt;
+}
+
+std::string with_escapes(std::string_view toml, const std::vector<const char*>& letters) {
+  std::string text;
+  for (const char* const letter : letters) {
+    const auto at = static_cast<std::size_t>(letter - toml.data());  // of what is left
+    char32_t code_point = 0;
+    const std::size_t length = utf8_sequence(toml.substr(at), code_point);
+    char escape[16];
+    std::snprintf(escape, sizeof escape, "\\U%08X", static_cast<unsigned>(code_point));
+    text.append(toml.substr(0, at)).append(escape);
+    toml.remove_prefix(at + length);
+  }
+  return text.append(toml);
+}
+
+}  // namespace
+
+std::optional<TomlFlaw> make_safe(std::string& toml) {
+  std::vector<const char*> joined;
+  std::optional<TomlFlaw> flaw = find_flaw(toml, joined);
+  if (!flaw && !joined.empty()) toml = with_escapes(toml, joined);
+  return flaw;
 }
 
 }  // namespace deltapipe::deck

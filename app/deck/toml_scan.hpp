@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <optional>
-#include <string_view>
+#include <string>
 
 namespace deltapipe::deck {
 
@@ -22,8 +22,8 @@ struct TomlFlaw {
 /// The first place where toml++ 3.3 would misbehave instead of refusing: it follows nesting by
 /// recursion, dotted keys without end, and looks characters outside ASCII up in tables that have
 /// undefined behaviour for some, in places where TOML 1.0 has none: outside of strings and comments
-/// (but a quote inside of a number starts no string) and behind a backslash (and, where TOML has
-/// them, at the start of a line that a backslash joins).
-std::optional<TomlFlaw> find_flaw(std::string_view toml);
+/// (but a quote inside of a number starts no string) and behind a backslash. Where TOML has them
+/// and toml++ fails, at the start of a line that a backslash joins, they become escapes in `toml`.
+std::optional<TomlFlaw> make_safe(std::string& toml);
 
 }  // namespace deltapipe::deck

@@ -399,7 +399,8 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[training\n", {}, {"d.toml:1:", "not valid TOML"}},
       {"[\xc3\xa9]\n", {}, {"d.toml:1: not valid TOML: a letter outside ASCII"}},
       {"[model]\npath = \"\\\ufbef\"", {}, {"d.toml:2: ", "behind a backslash"}},
-      {"[model]\npath = \"\"\"\\\n  \u00e9\"\"\"", {}, {"d.toml:3: ", "behind a backslash"}},
+      {"[model]\npath = \"\"\"\\\n  \\\u00e9\"\"\"", {}, {"d.toml:3: ", "behind a backslash"}},
+      {"[model]\npath = \"\"\"\\  \u00e9\"\"\"", {}, {"d.toml:2: ", "behind a backslash"}},
       {"[model]\npath = 1\"\u030b\"", {}, {"d.toml:2: ", "in no text"}},
       {"[training]\nsteps = 1-x=[\"\u030b\"]", {}, {"d.toml:2: ", "in no text"}},
       {"[training]\nsteps = [ # \u030b\n1.\"\u030b\"]", {}, {"d.toml:3: ", "in no text"}},
@@ -480,6 +481,23 @@ TEST_CASE("letters outside ASCII are for text and comments of a deck") {
       message_of("[data]\ntrain = [ # \u030b\n] # \u030b\n[network]\nforward = [ {a.\"\u030b\" = "
                  "1, \"\u030b\" = [] }, {} ]"),
       Catch::Contains("unknown key") || Catch::Contains("network.forward"));
+}
+
+TEST_CASE("a line that a backslash joins may begin with any letter") {
+  const auto path = [](const std::string& text) {
+    return parse_deck("[model]\npath = \"\"\"" + text + "\"\"\"\n[training]\nsteps = 3", "d.toml")
+        .model.path;
+  };
+  CHECK(path("a\\\n  \u00e9b") == "a\u00e9b");
+  CHECK(path("\u00e4 \\\r\n\r\n\t\U0001F600\\\n\u00e9\u00e9 \\\nz") ==
+        "\u00e4 \U0001F600\u00e9\u00e9 z");
+  CHECK(path("\\\\\n\u00e9") == "\\\n\u00e9");  // an escaped backslash joins nothing
+  // Places of later mistakes stay theirs.
+  CHECK_THROWS_WITH(
+      parse_deck("[model]\npath = \"\"\"a\\\n\u00e9\"\"\"\n[training]\nstepz = 3", "d.toml"),
+      Catch::Contains("d.toml:5:1"));
+  const Settings given = parse_deck("", "d.toml", {"model.path=\"\"\"a\\\n \u00e9\"\"\""});
+  CHECK(given.model.path == "a\u00e9");
 }
 
 TEST_CASE("no text of a deck holds a NUL") {
