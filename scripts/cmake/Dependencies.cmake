@@ -59,10 +59,10 @@ endfunction()
 include(${CMAKE_CURRENT_LIST_DIR}/FindBlasLibrary.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/FindKokkosLibraries.cmake)
 
-# oneDNN is optional; its own CMake package asks for OpenCL as well. An installed deltapipe wants it
-# if it was built with it (DELTAPIPE_ONEDNN).
+# oneDNN is optional, and for processors; its own CMake package asks for OpenCL as well. An installed
+# deltapipe wants it if it was built with it (DELTAPIPE_ONEDNN).
 set(DELTAPIPE_ONEDNN_FOUND OFF)
-if(DELTAPIPE_ONEDNN)
+if(DELTAPIPE_ONEDNN AND NOT Kokkos_ENABLE_CUDA AND NOT Kokkos_ENABLE_HIP)
   find_path(ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${ONEDNN_ROOT} $ENV{ONEDNN_ROOT}
     PATH_SUFFIXES include)
   find_library(ONEDNN_LIBRARY dnnl HINTS ${ONEDNN_ROOT} $ENV{ONEDNN_ROOT} PATH_SUFFIXES lib lib64)
