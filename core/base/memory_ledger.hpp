@@ -76,6 +76,8 @@ class ViewAllocator {
   /// Counts into `plan`, which must outlive it; Views are then empty.
   explicit ViewAllocator(MemoryLedger& plan) : plan_(&plan) {}
 
+  bool only_counts() const { return plan_ != nullptr; }
+
   /// Filled with zeros.
   template <class ViewType, class... Extents>
   ViewType zeroed(MemoryUse use, const char* label, Extents... extents) const {

@@ -42,7 +42,11 @@ MatrixRef<const float> widened(const ExecSpace& exec, Transpose op, const Matrix
 }  // namespace
 
 bool has_fast_bf16_gemm() {
+#if defined(KOKKOS_ENABLE_CUDA)
+  return cublas::has_bf16_instructions();
+#else
   return kHostExecution && onednn::has_bf16_instructions();
+#endif
 }
 
 void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
@@ -59,6 +63,9 @@ void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
 }
 
 Bf16Gemm::Bf16Gemm(const ViewAllocator& memory, bool emulated) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  if (!emulated && !memory.only_counts()) cublas_ = std::make_shared<const cublas::Gemm>();
+#endif
   if (emulated)
     widened_ = memory.uninitialized<Vector<float>>(MemoryUse::workspace,
                                                    "deltapipe::Bf16Gemm::widened", kWidened);
@@ -74,7 +81,11 @@ void Bf16Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
                        b.extent_int(op_b == Transpose::yes ? 1 : 0) == K,
                    "operands do not fit");
   if (widened_.extent(0) == 0) {
+#if defined(KOKKOS_ENABLE_CUDA)
+    (*cublas_)(exec, op_a, op_b, M, N, K, a.data(), b.data(), beta, c.data());
+#else
     onednn::gemm_bf16(op_a, op_b, {M, N, K}, a.data(), b.data(), beta, c.data());
+#endif
     return;
   }
   for (int row = 0; row < M; row += kWidest) {

@@ -2,14 +2,17 @@
 // Products of matrices in bf16 with sums in fp32.
 #pragma once
 
+#include <memory>
+
 #include "core/base/memory_ledger.hpp"
 #include "core/base/number_formats.hpp"
+#include "core/kernels/cublas_gemm.hpp"
 #include "core/kernels/gemm.hpp"
 
 namespace deltapipe {
 
-/// Such products take less time than those of fp32 here: oneDNN was built in and the processor has
-/// instructions for them (AVX-512 BF16, AMX).
+/// Such products take less time than those of fp32 here: by oneDNN, if it was built in, on
+/// processors with AVX-512 BF16 or AMX, by cuBLAS on GPUs with tensor cores for them.
 bool has_fast_bf16_gemm();
 
 /// y = x, rounded to nearest, ties to even.
@@ -31,6 +34,9 @@ class Bf16Gemm {
 
  private:
   Vector<float> widened_;  ///< pieces of both operands; empty: not emulated
+#if defined(KOKKOS_ENABLE_CUDA)
+  std::shared_ptr<const cublas::Gemm> cublas_;
+#endif
 };
 
 }  // namespace deltapipe

@@ -83,6 +83,13 @@ else()
   message(STATUS "onednn: none (Debian: libdnnl-dev); products in bf16 are emulated")
 endif()
 
+if(Kokkos_ENABLE_CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  deltapipe_part(cublas CUDA::cublas)
+else()
+  deltapipe_part(cublas)
+endif()
+
 find_package(Threads REQUIRED)
 deltapipe_part(threads Threads::Threads)
 
