@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -32,6 +33,7 @@
 #include "core/base/interruption.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/version.hpp"
+#include "core/cache/spill_file.hpp"
 #include "core/files/directory_lock.hpp"
 #include "core/files/run_file.hpp"
 #include "models/optimizer.hpp"
@@ -152,8 +154,8 @@ class Trainer {
       barrier(progress_, grid_.world());  // the run file says that the run is finished
       if (claimed_->keeps_checkpoints())
         remove_checkpoints_but(checkpoint_directory(settings_), std::nullopt);
-      if (!settings_.cache.keep)
-        for (ActivationCache* const cache : pipeline_->caches()) cache->remove_file_at_end();
+      for (ActivationCache* const cache : pipeline_->caches())
+        settings_.cache.keep ? cache->let_replace_file() : cache->remove_file_at_end();
     }
     report();
     return TrainingEnd::finished;
@@ -299,6 +301,7 @@ class Trainer {
                             data_.validation.fingerprint());
     PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
     check_resources(shape);
+    check_for_needed_files(shape);
     stage_ = make_stage(settings_, *plan_, grid_, true);
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
                      step_layout(settings_));
@@ -321,6 +324,7 @@ class Trainer {
     // Of a checkpoint without memories the files may still have what both ends know.
     const bool resyncs =
         is_same && !restart_->with_memories && settings_.checkpoint.mode == CheckpointMode::resync;
+    options.generations.owner = owner_;
     options.generations.reuse_files = resyncs || (is_same && restart_->with_memories);
     pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
@@ -392,6 +396,7 @@ class Trainer {
   void name_run() {
     run_id_ = restart_ ? restart_->marker.run_id : new_run_id();
     broadcast(progress_, grid_.world(), run_id_, 0);
+    owner_.run_id = run_id_;
   }
 
   /// What all checkpoints of this start have in common.
@@ -435,6 +440,19 @@ class Trainer {
     check_memory(peaks, machines);
     compare_spill_space(progress_,
                         spill_need(settings_, *plan_, shape, place, machines[rank].machine));
+  }
+
+  /// Spill files that another run is to go on with.
+  void check_for_needed_files(const PipelineShape& shape) {
+    owner_.run_id = restart_ ? restart_->marker.run_id : "";
+    // As rank 0 knows the directory, which others need not see.
+    std::error_code error;
+    if (grid_.rank() == 0)
+      owner_.directory = std::filesystem::canonical(settings_.output.directory, error).string();
+    broadcast(progress_, grid_.world(), owner_.directory, 0);
+    const RankPlace place = place_of_rank(settings_.pipeline, grid_.rank());
+    for (const std::string& path : spill_files(settings_, *plan_, shape, place))
+      check_spill_file_owner(path, owner_);
   }
 
   void open_run_file() {
@@ -784,6 +802,7 @@ class Trainer {
   std::optional<ClaimedDirectories> claimed_;
   std::optional<Restart> restart_;
   std::string run_id_;
+  CacheOwner owner_;  ///< of spill files
   /// Outlives the pipeline, whose spill files go first: a failed run's last rows find their room.
   std::optional<RunFile> run_file_;
   std::optional<ModelPlan> plan_;

@@ -213,6 +213,8 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.data_fingerprint = memory.data_fingerprint;
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
+  identity.owner = memory.generations.owner;
+  identity.is_needed = memory.generations.keep_files;
   const auto make_cache = [&](SpillStart start) {
     cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io,
                                                cache_shape(plan, record), identity,

@@ -843,6 +843,10 @@ void ActivationCache::remove_file_at_end() {
   state_->remove_file_at_end();
 }
 
+void ActivationCache::let_replace_file() {
+  if (state_->file() != nullptr) state_->file()->let_replace();
+}
+
 void ActivationCache::forget(std::span<const std::uint64_t> sample_ids) {
   state_->forget(sample_ids);
 }

@@ -263,13 +263,16 @@ class Checkpoints(support.TestCase):
         other = self.output("lost-other")
         for _ in range(3):
             self.stop(deck, other)
-        for damage in (lost.unlink, lambda: shutil.copy(other / lost.name, lost)):
+        for damage in (lambda: shutil.copy(other / lost.name, lost), lost.unlink):
             damage()
             result = support.finish(self.begin(deck, output))
             self.assert_stops(result, "none that all ranks find whole",
                               'checkpoint.mode = "resync"', status=2)
             for step in (2, 3):
                 self.assertRegex(result.err, f"step {step} is skipped: rank 0: .*/{lost.name}")
+            if damage != lost.unlink:  # may be all that the other run has
+                result = support.finish(self.begin(deck, output, overrides=["checkpoint.mode=resync"]))
+                self.assert_stops(result, "is not finished", str(other), status=2)
         # The samples of that boundary begin anew, nothing else does.
         result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
         self.assertIn("going on from the checkpoint of step 3", result.out)
@@ -278,6 +281,26 @@ class Checkpoints(support.TestCase):
         losses = support.Run(self.reference(deck, "reference") / "run.h5").losses
         np.testing.assert_array_equal(run.losses[:3], losses[:3])
         np.testing.assert_allclose(run.losses, losses, rtol=0.02)
+
+    def test_spill_files_that_another_run_needs(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB",
+                                          "directory": str(self.output("needed-cache"))})
+        first, second = self.output("needed"), self.output("needed-second")
+        self.stop(deck, first)
+        files = sorted(self.output("needed-cache").glob("cache-*.h5"))
+        self.assertEqual(len(files), 3)
+        result = support.finish(self.begin(deck, second))
+        self.assert_stops(result, "cache-replica0-boundary0-", "is not finished", str(first),
+                          "set another cache.directory", status=2)
+        self.assertEqual([path for path in second.rglob("*") if path.is_file()], [])
+        # The first one goes on as if nothing had happened; one that begins anew replaces its own.
+        self.stop(deck, first)
+        self.stop(deck, first, ["checkpoint.resume=\"never\"", "checkpoint.time_limit=0.001"])
+        self.go_on(deck, first, overrides=["cache.keep=true"])
+        # A finished run needs them no longer.
+        self.assertEqual(sorted(self.output("needed-cache").glob("cache-*.h5")), files)
+        self.go_on(deck, second)
+        self.assertEqual(list(self.output("needed-cache").glob("cache-*.h5")), [])
 
     def test_another_layout(self):
         deck = self.deck(training={"steps": 12})
