@@ -90,8 +90,11 @@ void create_file(const std::string& place, const std::string& path, std::uint64_
                  const CacheIdentity& identity, std::uint64_t samples, std::size_t record_bytes,
                  std::uint64_t rows) {
   try {
-    hdf5::File file = hdf5::File::create(
-        place, {.replace = false, .shown_path = path, .checksummed = true, .alignment = kPage});
+    hdf5::File file = hdf5::File::create(place, {.replace = false,
+                                                 .shown_path = path,
+                                                 .checksummed = true,
+                                                 .alignment = kPage,
+                                                 .attributes_first = true});
     file.write_attribute("file_id", id);
     if (!identity.owner.run_id.empty()) file.write_fixed_attribute(kRunId, identity.owner.run_id);
     if (!identity.owner.directory.empty())
@@ -214,6 +217,19 @@ SpillFile::~SpillFile() {
   if (remove_at_end_) ::unlink(path_.c_str());
 }
 
+/// Of a damaged file, which HDF5 no longer reads.
+bool SpillFile::begins_as_cache_of(const CacheOwner& owner) const {
+  std::string head(kOverheadBytes, '\0');
+  const ssize_t count = ::pread(file_.get(), head.data(), head.size(), 0);
+  if (count <= 0) return false;
+  head.resize(static_cast<std::size_t>(count));
+  const auto says = [&](const std::string& text) {
+    return !text.empty() && head.find(text) != std::string::npos;
+  };
+  return head.starts_with("\x89HDF\r\n\x1a\n") && says(kFormat) &&
+         (says(owner.run_id) || says(owner.directory));
+}
+
 /// What is at `path_` may be removed only when it is a cache that no process uses and no other run
 /// needs, or empty.
 void SpillFile::remove_former(const CacheOwner& owner) {
@@ -224,7 +240,7 @@ void SpillFile::remove_former(const CacheOwner& owner) {
     open_descriptor(path_);
     const std::optional<hdf5::File> cache = open_cache(path_);
     if (cache) check_owner(*cache, path_, owner);
-    is_cache = cache.has_value();
+    is_cache = cache || begins_as_cache_of(owner);
   }
   if (!is_cache)
     throw UserError({.what = "a file that is no sound activation cache is in the way",

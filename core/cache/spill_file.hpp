@@ -6,6 +6,7 @@
 //   checksums [S] uint64, XXH3 (64 bits) of the record
 //   needed    [1] uint32, 1: of a run that is not finished and whose checkpoints may refer to it
 // and root attributes that say what it is, which (file_id) and whose (run_id, output_directory).
+// They are in the file's first kilobytes, so that one which was cut short is still known by them.
 //
 // Checkpoints refer to records by their rows. What a checkpoint refers to is held: a sample's next
 // record then goes to a spare row, and the row is free again once no checkpoint refers to it.
@@ -102,6 +103,7 @@ class SpillFile {
 
  private:
   void remove_former(const CacheOwner& owner);
+  bool begins_as_cache_of(const CacheOwner& owner) const;
   void create(const CacheIdentity& identity);
   void make(const CacheIdentity& identity, const std::function<void()>& fill);
   void grow(const CacheIdentity& identity, std::uint64_t rows);

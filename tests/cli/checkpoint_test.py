@@ -282,6 +282,27 @@ class Checkpoints(support.TestCase):
         np.testing.assert_array_equal(run.losses[:3], losses[:3])
         np.testing.assert_allclose(run.losses, losses, rtol=0.02)
 
+    def test_resync_past_a_truncated_spill_file(self):
+        for mode in ("exact", "resync"):
+            deck = self.deck(**MEMORY, cache={"budget": "10 kB"}, checkpoint={"mode": mode})
+            output = self.output(f"truncated-{mode}")
+            for _ in range(3):
+                self.stop(deck, output)
+            damaged = output / "cache-replica0-boundary0-forward-receiver.h5"
+            os.truncate(damaged, damaged.stat().st_size // 2)
+            result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
+            self.assertIn("going on from the checkpoint of step 3", result.out)
+            self.assertRegex(result.err, f"warning: an activation cache is damaged.*{damaged}")
+            counts = re.search(r"memories of samples: (\d+) go on, (\d+) begin anew", result.out)
+            self.assertGreater(int(counts[2]), 0, result.out)
+        # A user's own file under that name stays.
+        self.stop(deck, self.output("notes"))
+        notes = self.output("notes") / damaged.name
+        notes.write_text("notes")
+        result = support.finish(self.begin(deck, self.output("notes")))
+        self.assert_stops(result, str(notes), "in the way")
+        self.assertEqual(notes.read_text(), "notes")
+
     def test_spill_files_that_another_run_needs(self):
         deck = self.deck(**MEMORY, cache={"budget": "10 kB",
                                           "directory": str(self.output("needed-cache"))})

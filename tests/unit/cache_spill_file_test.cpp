@@ -13,6 +13,7 @@
 
 using namespace cache_test;
 using deltapipe::CacheIoThread;
+using deltapipe::CacheOwner;
 using deltapipe::ExecSpace;
 using deltapipe::SpillStart;
 using deltapipe::UserError;
@@ -319,6 +320,41 @@ TEST_CASE("a file that another run needs is not replaced", "[cache]") {
   deltapipe::check_spill_file_owner(path, identity().owner);
   create(identity());
   deltapipe::check_spill_file_owner(directory / "none.h5", identity().owner);
+}
+
+TEST_CASE("a damaged file is replaced when it says that it is the run's", "[cache]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "c.h5";
+  CacheIoThread io;
+  const auto create = [&](const CacheOwner& owner) {
+    CacheIdentity who = identity();
+    who.owner = owner;
+    return std::make_unique<ActivationCache>(ExecSpace(), &io, kShape, who, budget_for(kShape, 2),
+                                             path);
+  };
+  create(identity().owner);
+  const std::string whole = read_all(path);
+  const auto in_the_way = [&](const CacheOwner& owner) {
+    REQUIRE_THROWS_WITH(create(owner), Catch::StartsWith(path) && Catch::Contains("in the way"));
+  };
+  for (const std::size_t size : {whole.size() - 1, whole.size() / 2, std::size_t{2000}}) {
+    const std::string cut = whole.substr(0, size);
+    deltapipe::testing::write_bytes(path, cut);
+    in_the_way({"run-2", "/runs/two"});
+    REQUIRE(read_all(path) == cut);
+    create({"run-2", "/runs/one"});
+    deltapipe::testing::write_bytes(path, cut);
+    create({"run-1", "/moved"});
+    Model model(kShape, 1);
+    model.check_all(*create(identity().owner));
+  }
+  // Nothing says whose these are.
+  for (const std::string& bytes : std::vector<std::string>{
+           whole.substr(0, 100), "deltapipe activation cache of run-1", "x" + whole}) {
+    deltapipe::testing::write_bytes(path, bytes);
+    in_the_way(identity().owner);
+    REQUIRE(read_all(path) == bytes);
+  }
 }
 
 TEST_CASE("too little disk is an error at the start", "[cache]") {
