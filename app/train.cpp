@@ -4,8 +4,11 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "app/checkpoints.hpp"
@@ -22,6 +25,7 @@
 #include "app/save_model.hpp"
 #include "app/session.hpp"
 #include "app/spill_check.hpp"
+#include "app/spill_references.hpp"
 #include "app/start_check.hpp"
 #include "app/training_state.hpp"
 #include "app/warnings.hpp"
@@ -154,6 +158,7 @@ class Trainer {
       barrier(progress_, grid_.world());  // the run file says that the run is finished
       if (claimed_->keeps_checkpoints())
         remove_checkpoints_but(checkpoint_directory(settings_), std::nullopt);
+      remove_other_spill_files_of_run();
       for (ActivationCache* const cache : pipeline_->caches())
         settings_.cache.keep ? cache->let_replace_file() : cache->remove_file_at_end();
     }
@@ -184,6 +189,7 @@ class Trainer {
     else
       checkpoints_->advance(run_file);
     if (stops) checkpoints_->finish(run_file);
+    remove_former_spill_files();
     if (stops && settings_.checkpoint.mode == CheckpointMode::resync)
       for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
     progress_.take_collective_bytes();  // of the checkpoint
@@ -326,6 +332,10 @@ class Trainer {
         is_same && !restart_->with_memories && settings_.checkpoint.mode == CheckpointMode::resync;
     options.generations.owner = owner_;
     options.generations.reuse_files = resyncs || (is_same && restart_->with_memories);
+    if (restart_) {
+      make_room_for_spill_files(*restart_, settings_, plan_->partition, grid_.rank());
+      barrier(progress_, grid_.world());
+    }
     pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
     if (restart_)
@@ -340,7 +350,8 @@ class Trainer {
     find_global_tensors();
     display_.emplace(steps_, settings_.output.log_every, grid_.rank() == 0, totals_.steps);
     display_->line(description());
-    if (restart_) remove_other_checkpoints();
+    // On another layout spill files are new ones.
+    if (is_same) remove_other_checkpoints();
     if (writes_checkpoints(settings_)) start_checkpoints();
   }
 
@@ -358,6 +369,28 @@ class Trainer {
     if (claimed_->keeps_checkpoints())
       remove_checkpoints_but(checkpoint_directory(settings_), restart_->marker.step);
     barrier(progress_, grid_.world());
+  }
+
+  /// Once the run can go on from a checkpoint of this start: spill files of other layouts, which
+  /// older checkpoints refer to, and of starts that have none.
+  void remove_former_spill_files() {
+    const std::uint64_t former_step = restart_ ? restart_->marker.step : 0;
+    if (removed_former_files_ || checkpoints_->last_complete().value_or(0) <= former_step) return;
+    removed_former_files_ = true;
+    remove_other_spill_files_of_run();
+  }
+
+  /// Collective.
+  void remove_other_spill_files_of_run() {
+    std::string mine;
+    for (ActivationCache* const cache : pipeline_->caches())
+      if (cache->has_file()) mine += std::to_string(cache->file_id()) + ' ';
+    std::string all;
+    for (const std::string& ids : gather(progress_, grid_.world(), mine, 0)) all += ids;
+    broadcast(progress_, grid_.world(), all, 0);
+    std::istringstream words(all);
+    const std::set<std::string> ids{std::istream_iterator<std::string>(words), {}};
+    remove_other_spill_files(cache_directory(settings_), owner_, ids);
   }
 
   void resync() {
@@ -803,6 +836,7 @@ class Trainer {
   std::optional<Restart> restart_;
   std::string run_id_;
   CacheOwner owner_;  ///< of spill files
+  bool removed_former_files_ = false;
   /// Outlives the pipeline, whose spill files go first: a failed run's last rows find their room.
   std::optional<RunFile> run_file_;
   std::optional<ModelPlan> plan_;

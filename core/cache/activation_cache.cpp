@@ -891,6 +891,10 @@ bool ActivationCache::has_file() const {
   return state_->file() != nullptr;
 }
 
+std::uint64_t ActivationCache::file_id() const {
+  return has_file() ? state_->file()->id() : 0;
+}
+
 CacheStatistics ActivationCache::take_statistics() {
   return std::exchange(state_->statistics, {});
 }

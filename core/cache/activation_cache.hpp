@@ -158,6 +158,8 @@ class ActivationCache {
   void let_go(std::uint64_t generation);
   void sync();
   bool has_file() const;
+  /// Its file_id; 0: there is none.
+  std::uint64_t file_id() const;
 
   CacheStatistics take_statistics();
 

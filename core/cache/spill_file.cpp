@@ -141,11 +141,19 @@ bool is_needed(const hdf5::File& file) try {
   return true;
 }
 
+CacheOwner owner_of(const hdf5::File& file) {
+  return {file.find_plain_attribute(kRunId).value_or(""),
+          file.find_plain_attribute(kDirectory).value_or("")};
+}
+
+/// A run that begins anew in an output directory takes over what is there.
+bool is_own(const CacheOwner& found, const CacheOwner& mine) {
+  return found.run_id == mine.run_id || found.directory == mine.directory;
+}
+
 void check_owner(const hdf5::File& file, const std::string& path, const CacheOwner& owner) {
-  const std::string run_id = file.find_plain_attribute(kRunId).value_or("");
-  const std::string directory = file.find_plain_attribute(kDirectory).value_or("");
-  if (run_id.empty() || run_id == owner.run_id || directory == owner.directory) return;
-  if (!is_needed(file)) return;
+  const auto& [run_id, directory] = owner_of(file);
+  if (run_id.empty() || is_own({run_id, directory}, owner) || !is_needed(file)) return;
   throw UserError({.what = "is the activation cache of another run, which is not finished and may "
                            "go on with it: run " +
                            run_id + " in " + directory,
@@ -170,6 +178,13 @@ void check_spill_file_owner(const std::string& path, const CacheOwner& owner) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
   if (const std::optional<hdf5::File> cache = open_cache(path)) check_owner(*cache, path, owner);
+}
+
+bool is_spill_file_of(const std::string& path, const CacheOwner& owner) {
+  const std::optional<hdf5::File> cache = open_cache(path);
+  if (!cache) return false;
+  const CacheOwner found = owner_of(*cache);
+  return !found.run_id.empty() && is_own(found, owner);
 }
 
 std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size) {

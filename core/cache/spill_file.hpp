@@ -147,6 +147,9 @@ class SpillFile {
 /// checkpoints, which may refer to it. A run that begins anew in the same output directory is none.
 void check_spill_file_owner(const std::string& path, const CacheOwner& owner);
 
+/// The file is one of the run, or of its output directory.
+bool is_spill_file_of(const std::string& path, const CacheOwner& owner);
+
 /// XXH3, 64 bits.
 std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size);
 

@@ -4,6 +4,7 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -281,6 +282,41 @@ class Checkpoints(support.TestCase):
         losses = support.Run(self.reference(deck, "reference") / "run.h5").losses
         np.testing.assert_array_equal(run.losses[:3], losses[:3])
         np.testing.assert_allclose(run.losses, losses, rtol=0.02)
+
+    def test_back_from_another_layout(self):
+        """Until that has a checkpoint of its own, with spill files of the same names."""
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output, reference = self.output("back"), self.reference(deck, "back-reference")
+        for _ in range(3):
+            self.stop(deck, output)
+        files = {path: path.read_bytes() for path in sorted(output.glob("cache-*.h5"))}
+        kept = steps_of(output)
+        for stages in (3, 4):  # once more on files that are set aside
+            process = self.begin(deck, output, stages,
+                                 ["checkpoint.every_steps=1000", "network.latency=\"0.5 s\""])
+            last = output / f"cache-replica0-boundary{stages - 2}-forward-receiver.h5"
+            end = time.monotonic() + support.TIME_LIMIT
+            while not last.exists() and time.monotonic() < end and process.poll() is None:
+                time.sleep(0.02)
+            time.sleep(1)
+            children = f"/proc/{process.pid}/task/{process.pid}/children"
+            for rank in pathlib.Path(children).read_text().split():
+                os.kill(int(rank), signal.SIGKILL)
+            support.finish(process)
+            self.assertEqual(steps_of(output), kept)
+        # Another trial, which ends in order, goes on from a checkpoint of its own.
+        trial = self.output("back-trial")
+        shutil.copytree(output, trial)
+        self.stop(deck, trial, stages=3)
+        self.assertEqual(list(trial.glob("*former*")), [])
+        self.go_on(deck, trial, stages=3)
+        self.assertEqual(list(trial.glob("cache-*.h5")), [])
+        # Back.
+        self.stop(deck, output)
+        self.assertEqual(sorted(output.glob("cache-*.h5")), sorted(files))
+        self.go_on(deck, output)
+        self.assertEqual(list(output.glob("cache-*.h5")), [])
+        self.assert_same_runs(output, reference)
 
     def test_resync_past_a_truncated_spill_file(self):
         for mode in ("exact", "resync"):
