@@ -40,11 +40,11 @@ constexpr const char* kOtherCheckpoint = "start from another checkpoint";
   throw UserError({.what = what, .file = file, .value = value, .remedy = kOtherCheckpoint});
 }
 
-/// A descriptor to read from.
+/// A descriptor to read from. Nobody waits for the other end of a named pipe.
 class OpenFile {
  public:
   explicit OpenFile(const std::string& path)
-      : descriptor_(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) {
+      : descriptor_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)) {
     if (descriptor_ < 0) throw_system_error("cannot be opened", path, errno);
   }
   ~OpenFile() { (void)::close(descriptor_); }
