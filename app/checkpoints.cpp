@@ -27,6 +27,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::chrono::milliseconds kLook{2};
+/// After a signal that ends the run at once, for what is being written.
+constexpr double kPatienceSeconds = 2;
+/// As shells have it, beside the signal's number.
+constexpr int kSignalStatus = 128;
 /// Of a disk whose speed is not known yet, for the time limit.
 constexpr double kBytesPerSecond = 1e8;
 
@@ -58,13 +62,11 @@ void write_pieces(const StateContent& content, StateWriter& writer,
   }
 }
 
-CheckpointFile write_rank(const std::string& directory, int rank, const StateContent& content,
-                          const std::atomic<bool>& given_up) {
-  const std::string name = rank_file_name(rank);
-  StateFileWriter writer(directory + "/" + name);
+void write_rank(const std::string& path, const StateContent& content,
+                const std::atomic<bool>& given_up) {
+  StateFileWriter writer(path);
   write_pieces(content, writer, given_up);
   writer.close();
-  return secure_file(directory, name);
 }
 
 CheckpointFile write_run_file(const std::string& directory, const std::vector<std::byte>& image) {
@@ -100,6 +102,27 @@ void remove_superseded(const std::string& directory, const CheckpointMarker& new
   }
 }
 
+/// Says that a disk takes its time: at first soon, then ever more rarely.
+class SlowDiskNotice {
+ public:
+  explicit SlowDiskNotice(std::string what) : what_(std::move(what)) {}
+  void look() {
+    const double seconds = seconds_between(begin_, Clock::now());
+    if (seconds < next_) return;
+    next_ += std::min(next_, kLongestSilence);
+    std::fprintf(stderr,
+                 "\ndeltapipe: warning: waiting %.0f s for %s; a signal after the first one ends "
+                 "the run at once\n",
+                 seconds, what_.c_str());
+  }
+
+ private:
+  static constexpr double kLongestSilence = 600;
+  std::string what_;
+  TimePoint begin_ = Clock::now();
+  double next_ = 10;
+};
+
 }  // namespace
 
 /// Work on the thread of its own.
@@ -118,7 +141,7 @@ class CheckpointJob {
           done_.store(true, std::memory_order_release);
         })) {}
   ~CheckpointJob() {
-    given_up_.store(true);
+    give_up();
     thread_.join();
   }
   CheckpointJob(const CheckpointJob&) = delete;
@@ -126,7 +149,10 @@ class CheckpointJob {
 
   bool is_done() const { return done_.load(std::memory_order_acquire); }
   /// Nobody waits for the work any more.
+  void give_up() { given_up_.store(true); }
   const std::atomic<bool>& given_up() const { return given_up_; }
+  /// While it does, nobody else can use the HDF5 library.
+  std::atomic<bool> uses_library{false};
 
   // To be read when it is done.
   CheckpointFile rank_file, run_file;
@@ -163,9 +189,55 @@ void Checkpoints::let_go(std::uint64_t step) {
   for (ActivationCache* const cache : caches_) cache->let_go(step);
 }
 
-// The job looks at the other members.
+/// The job looks at the other members.
 Checkpoints::~Checkpoints() {
+  if (!job_) return;
+  job_->give_up();
+  SlowDiskNotice notice(waited_for());
+  while (!job_->is_done()) {
+    notice.look();
+    if (const int signal = noted_signal(); signal != 0 && !ends_soon()) end_process(signal);
+    std::this_thread::sleep_for(kLook);
+  }
   job_.reset();
+}
+
+/// "the checkpoint of step 20 in DIRECTORY"
+std::string Checkpoints::waited_for() const {
+  return "the checkpoint of step " + std::to_string(marker_.step) + " in " + directory_;
+}
+
+/// Of a job that is given up: whether its disk lets it come to an end.
+bool Checkpoints::ends_soon() const {
+  const TimePoint begin = Clock::now();
+  while (!job_->is_done() && seconds_between(begin, Clock::now()) < kPatienceSeconds)
+    std::this_thread::sleep_for(kLook);
+  return job_->is_done();
+}
+
+/// The job's thread cannot be stopped while the kernel does not let go of it.
+void Checkpoints::end_process(int signal) const {
+  std::fprintf(stderr, "\ndeltapipe: error: interrupted by %s while the disk hangs under %s\n",
+               name_of_signal(signal).c_str(), waited_for().c_str());
+  progress_.abort(kSignalStatus + signal);
+}
+
+/// Throws when the run is to end.
+void Checkpoints::await_job() {
+  SlowDiskNotice notice(waited_for());
+  while (!job_->is_done()) {
+    try {
+      progress_.check();
+    } catch (...) {
+      // Who ends the run closes the run file, for which the library must be free.
+      job_->give_up();
+      const int signal = noted_signal();
+      if (signal != 0 && !ends_soon() && job_->uses_library.load()) end_process(signal);
+      throw;
+    }
+    notice.look();
+    std::this_thread::sleep_for(kLook);
+  }
 }
 
 std::string Checkpoints::unfinished() const {
@@ -280,7 +352,11 @@ void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, Ru
                                           rank = grid_.rank()](CheckpointJob& job) mutable {
     for (ActivationCache* const cache : caches_) cache->sync();
     make_unfinished(directory);
-    job.rank_file = write_rank(directory, rank, *content, job.given_up());
+    const std::string name = rank_file_name(rank);
+    job.uses_library.store(true);
+    write_rank(directory + "/" + name, *content, job.given_up());
+    job.uses_library.store(false);
+    job.rank_file = secure_file(directory, name);
     content.reset();
     if (!image->empty()) job.run_file = write_run_file(directory, *image);
   });
@@ -377,10 +453,7 @@ void Checkpoints::advance(RunFile* run_file) {
 
 void Checkpoints::finish(RunFile* run_file) {
   while (phase_ != Phase::idle) {
-    while (!job_->is_done()) {
-      progress_.check();
-      std::this_thread::sleep_for(kLook);
-    }
+    await_job();
     const std::uint64_t failed = job_->error.empty() ? 0 : 1;
     step_phase(all_reduce(progress_, grid_.world(), failed, Reduction::max) > 0, run_file);
   }

@@ -110,6 +110,10 @@ class Checkpoints {
   void step_phase(bool failed, RunFile* run_file);
   void warn(const std::string& what) const;
   void let_go(std::uint64_t step);
+  void await_job();
+  bool ends_soon() const;
+  void end_process(int signal) const;
+  std::string waited_for() const;
   std::string unfinished() const;
   double expected_seconds() const;
   double expected_evaluation_seconds() const;

@@ -185,6 +185,15 @@ SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const P
   return need;
 }
 
+std::vector<std::string> spill_files(const Settings& settings, const ModelLayout& model,
+                                     const PipelineShape& shape, const RankPlace& place) {
+  std::vector<std::string> paths;
+  const RankPlan plan = rank_plan_of(settings, model, shape, place);
+  for (const BoundaryEndPlan* end : ends_of(plan))
+    if (cache_need(*end).disk_bytes > 0) paths.push_back(spill_file_path(*end));
+  return paths;
+}
+
 void check_spill_space(const std::vector<SpillNeed>& needs) {
   std::map<std::pair<int, std::uint64_t>, SpillNeed> sums;  // of each file system
   for (const SpillNeed& need : needs) {

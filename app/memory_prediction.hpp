@@ -64,6 +64,9 @@ struct SpillNeed {
 /// `directory` need not exist yet. Called on `machine`.
 SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
                      const RankPlace& place, int machine);
+/// The spill files that a rank will make, or go on with.
+std::vector<std::string> spill_files(const Settings& settings, const ModelLayout& model,
+                                     const PipelineShape& shape, const RankPlace& place);
 /// UserError when the ranks' spill files need more disk space than a file system has left.
 void check_spill_space(const std::vector<SpillNeed>& needs);
 

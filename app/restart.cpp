@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "app/deck/deck.hpp"
+#include "app/spill_references.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 #include "core/files/run_file.hpp"
@@ -161,15 +162,6 @@ std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Set
   return names;
 }
 
-/// A part of a rank's state, begun, if some of its records are in a spill file.
-std::unique_ptr<StateFileReader> spilled_part(const std::string& path, const std::string& part) {
-  auto file = std::make_unique<StateFileReader>(path);
-  file->begin_part(part);
-  const std::vector<std::string> items = file->items_left();
-  if (std::find(items.begin(), items.end(), "spill_file") == items.end()) return nullptr;
-  return file;
-}
-
 bool refers_to_spill_files(const std::string& path) {
   const std::vector<std::string> parts = StateFileReader(path).part_names();
   return std::any_of(parts.begin(), parts.end(),
@@ -178,21 +170,8 @@ bool refers_to_spill_files(const std::string& path) {
 
 /// UserError unless the spill files that a rank's state refers to are there.
 void check_spill_files(const std::string& path, const std::string& directory) {
-  for (const std::string& part : StateFileReader(path).part_names()) {
-    const std::unique_ptr<StateFileReader> file = spilled_part(path, part);
-    if (file == nullptr) continue;
-    const std::string name = std::filesystem::path(read_text(*file, "spill_file")).filename();
-    const auto id = std::to_string(read_scalar<std::uint64_t>(*file, "spill_file_id"));
-    const std::string spill = directory + "/" + name;
-    const std::string found =
-        hdf5::File::open_read_only(spill).find_plain_attribute("file_id").value_or("none");
-    if (found == id) continue;
-    throw UserError({.what = "is not the activation cache that the checkpoint refers to: its "
-                             "file_id is " +
-                             found + ", not " + id,
-                     .file = spill,
-                     .remedy = "put the run's cache files back"});
-  }
+  for (const SpillReference& reference : spill_references(path, directory))
+    check_spill_file(reference);
 }
 
 /// One rank's look at one checkpoint.
@@ -566,6 +545,19 @@ void read_restart(const Restart& restart, const Settings& settings,
   GatheredReader reader(std::move(sources));
   read_state(parts, reader);
   read_totals(former.file(0), restart.marker.stages, totals);
+}
+
+void make_room_for_spill_files(const Restart& restart, const Settings& settings,
+                               const std::vector<int>& partition, int rank) {
+  const bool is_same = is_same_layout(restart.marker, settings, partition);
+  std::vector<SpillReference> references;
+  for (int r = 0; r < restart.marker.ranks(); ++r) {
+    if (is_same && r != rank) continue;
+    for (SpillReference& reference :
+         spill_references(restart.checkpoint + "/" + rank_file_name(r), cache_directory(settings)))
+      references.push_back(std::move(reference));
+  }
+  is_same ? put_back(references) : set_aside(references);
 }
 
 std::vector<StatePart> without_memories(std::vector<StatePart> parts) {

@@ -53,6 +53,11 @@ void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_f
 bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
                     const std::vector<int>& partition);
 
+/// The spill files that the checkpoint refers to take their places, or leave them to those of
+/// another layout. To be done on all ranks before one makes its spill files.
+void make_room_for_spill_files(const Restart& restart, const Settings& settings,
+                               const std::vector<int>& partition, int rank);
+
 /// The list without what boundaries remember of samples.
 std::vector<StatePart> without_memories(std::vector<StatePart> parts);
 

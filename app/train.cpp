@@ -3,8 +3,12 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <iterator>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "app/checkpoints.hpp"
@@ -21,6 +25,7 @@
 #include "app/save_model.hpp"
 #include "app/session.hpp"
 #include "app/spill_check.hpp"
+#include "app/spill_references.hpp"
 #include "app/start_check.hpp"
 #include "app/training_state.hpp"
 #include "app/warnings.hpp"
@@ -32,6 +37,7 @@
 #include "core/base/interruption.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/version.hpp"
+#include "core/cache/spill_file.hpp"
 #include "core/files/directory_lock.hpp"
 #include "core/files/run_file.hpp"
 #include "models/optimizer.hpp"
@@ -156,8 +162,9 @@ class Trainer {
       barrier(progress_, grid_.world());  // the run file says that the run is finished
       if (claimed_->keeps_checkpoints())
         remove_checkpoints_but(checkpoint_directory(settings_), std::nullopt);
-      if (!settings_.cache.keep)
-        for (ActivationCache* const cache : pipeline_->caches()) cache->remove_file_at_end();
+      remove_other_spill_files_of_run();
+      for (ActivationCache* const cache : pipeline_->caches())
+        settings_.cache.keep ? cache->let_replace_file() : cache->remove_file_at_end();
     }
     report();
     return TrainingEnd::finished;
@@ -209,6 +216,7 @@ class Trainer {
     else
       checkpoints_->advance(run_file);
     if (stops) checkpoints_->finish(run_file);
+    remove_former_spill_files();
     if (stops && settings_.checkpoint.mode == CheckpointMode::resync)
       for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
     progress_.take_collective_bytes();  // of the checkpoint
@@ -327,6 +335,7 @@ class Trainer {
                             data_.validation.fingerprint());
     PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
     check_resources(shape);
+    check_for_needed_files(shape);
     stage_ = make_stage(settings_, *plan_, grid_, true);
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
                      step_layout(settings_));
@@ -349,7 +358,12 @@ class Trainer {
     // Of a checkpoint without memories the files may still have what both ends know.
     const bool resyncs =
         is_same && !restart_->with_memories && settings_.checkpoint.mode == CheckpointMode::resync;
+    options.generations.owner = owner_;
     options.generations.reuse_files = resyncs || (is_same && restart_->with_memories);
+    if (restart_) {
+      make_room_for_spill_files(*restart_, settings_, plan_->partition, grid_.rank());
+      barrier(progress_, grid_.world());
+    }
     pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
     optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
     if (restart_)
@@ -364,7 +378,8 @@ class Trainer {
     find_global_tensors();
     display_.emplace(steps_, settings_.output.log_every, grid_.rank() == 0, totals_.steps);
     display_->line(description());
-    if (restart_) remove_other_checkpoints();
+    // On another layout spill files are new ones.
+    if (is_same) remove_other_checkpoints();
     if (writes_checkpoints(settings_)) start_checkpoints();
   }
 
@@ -382,6 +397,28 @@ class Trainer {
     if (claimed_->keeps_checkpoints())
       remove_checkpoints_but(checkpoint_directory(settings_), restart_->marker.step);
     barrier(progress_, grid_.world());
+  }
+
+  /// Once the run can go on from a checkpoint of this start: spill files of other layouts, which
+  /// older checkpoints refer to, and of starts that have none.
+  void remove_former_spill_files() {
+    const std::uint64_t former_step = restart_ ? restart_->marker.step : 0;
+    if (removed_former_files_ || checkpoints_->last_complete().value_or(0) <= former_step) return;
+    removed_former_files_ = true;
+    remove_other_spill_files_of_run();
+  }
+
+  /// Collective.
+  void remove_other_spill_files_of_run() {
+    std::string mine;
+    for (ActivationCache* const cache : pipeline_->caches())
+      if (cache->has_file()) mine += std::to_string(cache->file_id()) + ' ';
+    std::string all;
+    for (const std::string& ids : gather(progress_, grid_.world(), mine, 0)) all += ids;
+    broadcast(progress_, grid_.world(), all, 0);
+    std::istringstream words(all);
+    const std::set<std::string> ids{std::istream_iterator<std::string>(words), {}};
+    remove_other_spill_files(cache_directory(settings_), owner_, ids);
   }
 
   void resync() {
@@ -423,6 +460,7 @@ class Trainer {
   void name_run() {
     run_id_ = restart_ ? restart_->marker.run_id : new_run_id();
     broadcast(progress_, grid_.world(), run_id_, 0);
+    owner_.run_id = run_id_;
   }
 
   /// What all checkpoints of this start have in common.
@@ -467,6 +505,19 @@ class Trainer {
     check_memory(peaks, machines);
     compare_spill_space(progress_,
                         spill_need(settings_, *plan_, shape, place, machines[rank].machine));
+  }
+
+  /// Spill files that another run is to go on with.
+  void check_for_needed_files(const PipelineShape& shape) {
+    owner_.run_id = restart_ ? restart_->marker.run_id : "";
+    // As rank 0 knows the directory, which others need not see.
+    std::error_code error;
+    if (grid_.rank() == 0)
+      owner_.directory = std::filesystem::canonical(settings_.output.directory, error).string();
+    broadcast(progress_, grid_.world(), owner_.directory, 0);
+    const RankPlace place = place_of_rank(settings_.pipeline, grid_.rank());
+    for (const std::string& path : spill_files(settings_, *plan_, shape, place))
+      check_spill_file_owner(path, owner_);
   }
 
   void open_run_file() {
@@ -819,6 +870,8 @@ class Trainer {
   std::optional<ClaimedDirectories> claimed_;
   std::optional<Restart> restart_;
   std::string run_id_;
+  CacheOwner owner_;  ///< of spill files
+  bool removed_former_files_ = false;
   /// Outlives the pipeline, whose spill files go first: a failed run's last rows find their room.
   std::optional<RunFile> run_file_;
   std::optional<ModelPlan> plan_;

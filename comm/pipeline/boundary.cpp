@@ -2,6 +2,7 @@
 #include "comm/pipeline/boundary.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <numeric>
 #include <type_traits>
@@ -213,6 +214,8 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.data_fingerprint = memory.data_fingerprint;
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
+  identity.owner = memory.generations.owner;
+  identity.is_needed = memory.generations.keep_files;
   const auto make_cache = [&](SpillStart start) {
     cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io,
                                                cache_shape(plan, record), identity,
@@ -220,10 +223,13 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   };
   try {
     make_cache(start_of_file(plan));
-  } catch (const UserError&) {
+  } catch (const UserError& error) {
     // No checkpoint refers to the file: what is wrong with it costs first visits.
     if (!memory.generations.reuse_files || memory.generations.kept > 0) throw;
     make_cache(SpillStart::create);
+    std::fprintf(stderr,
+                 "deltapipe: warning: an activation cache is damaged, its samples begin anew: %s\n",
+                 error.what());
   }
   if (!memory.keep_file && !memory.generations.keep_files) cache_->remove_file_at_end();
 }

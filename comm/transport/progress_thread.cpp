@@ -61,6 +61,8 @@ constexpr nanoseconds kGrace = milliseconds(1000);
 /// Of a step that takes too long: until its thread is given up, and the process.
 constexpr nanoseconds kLateThread = std::chrono::seconds(2);
 constexpr nanoseconds kLostThread = std::chrono::seconds(10);
+/// As shells have it, beside the signal's number.
+constexpr int kSignalStatus = 128;
 /// Who waits leaves the word to who is waited for.
 constexpr double kWaitingGraceSeconds = 5;
 // How long a rank that ends tries to agree with the others: a rank that fails by itself, one that
@@ -269,8 +271,10 @@ std::string ProgressThread::name_of(int rank) const {
 void ProgressThread::watch(TimePoint now) {
   if (const int signal = noted_signal(); signal != 0 && !interrupted_) {
     interrupted_ = true;
+    interrupted_at_ = now;
     fail(std::make_exception_ptr(Interrupted(signal)));
   }
+  watch_interruption(now);
   watch_step(now);
   if (sign_interval_ == nanoseconds(0)) return;
   // Who was stopped himself, or kept from running, cannot tell how long others were silent.
@@ -296,6 +300,17 @@ void ProgressThread::watch(TimePoint now) {
 std::string ProgressThread::awaited() const {
   const std::lock_guard lock(mutex_);
   return awaited_;
+}
+
+/// A thread that waits for a disk that hangs looks at no signal, or cannot close its files.
+void ProgressThread::watch_interruption(TimePoint now) {
+  if (!interrupted_ || agrees_.load() || now - interrupted_at_ < kInterruptedAgreementLimit) return;
+  const int signal = noted_signal();
+  std::fprintf(stderr,
+               "\ndeltapipe: error: interrupted by %s, and %s does not come to an end: its disk or "
+               "device hangs\n",
+               name_of_signal(signal).c_str(), name_of(rank_).c_str());
+  MPI_Abort(control_, kSignalStatus + signal);
 }
 
 /// A thread that never comes back from a kernel cannot be stopped: once it had time to come, this
@@ -436,7 +451,13 @@ void ProgressThread::check() const {
   if (failure_) std::rethrow_exception(failure_);
 }
 
+void ProgressThread::abort(int status) {
+  const auto lock = lock_mpi();
+  MPI_Abort(control_, status);
+}
+
 void ProgressThread::wait_regardless(const Ticket& ticket) {
+  agrees_.store(true);
   std::unique_lock lock(mutex_);
   wait_until(lock, [&] { return ticket->done || failure_; });
   if (!ticket->done) {

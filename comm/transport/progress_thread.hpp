@@ -144,6 +144,9 @@ class ProgressThread {
   /// interrupted this rank. Does not throw.
   void stop_others(int signal = 0) noexcept;
 
+  /// Ends all ranks' processes at once, where nothing else can.
+  void abort(int status);
+
   /// Runs a started collective to its end even after an error or a stop, for agreeing how to end.
   /// From an error or stop on there is a time limit; throws AgreementTimeout after it.
   void wait_regardless(const Ticket& ticket);
@@ -188,6 +191,7 @@ class ProgressThread {
   bool step();
   void watch(TimePoint now);
   void watch_step(TimePoint now);
+  void watch_interruption(TimePoint now);
   std::string awaited() const;
   /// Empty messages from `source`, for as long as the thread runs.
   void receive_always(const std::string& name, int source, int tag, std::function<void()> arrived);
@@ -264,6 +268,8 @@ class ProgressThread {
   Ticket sign_sent_;
   std::chrono::nanoseconds sign_interval_{0};
   TimePoint next_sign_{}, last_sign_{}, last_watch_{};
+  TimePoint interrupted_at_;
+  std::atomic<bool> agrees_{false};  ///< the thread that computes has come to the end of its work
   bool interrupted_ = false;
   /// The step took too long, and whether that was told.
   struct Overdue {

@@ -843,6 +843,10 @@ void ActivationCache::remove_file_at_end() {
   state_->remove_file_at_end();
 }
 
+void ActivationCache::let_replace_file() {
+  if (state_->file() != nullptr) state_->file()->let_replace();
+}
+
 void ActivationCache::forget(std::span<const std::uint64_t> sample_ids) {
   state_->forget(sample_ids);
 }
@@ -885,6 +889,10 @@ void ActivationCache::sync() {
 
 bool ActivationCache::has_file() const {
   return state_->file() != nullptr;
+}
+
+std::uint64_t ActivationCache::file_id() const {
+  return has_file() ? state_->file()->id() : 0;
 }
 
 CacheStatistics ActivationCache::take_statistics() {

@@ -23,6 +23,7 @@
 
 #include "core/base/state.hpp"
 #include "core/base/views.hpp"
+#include "core/cache/settings.hpp"
 #include "core/codec/records.hpp"
 
 namespace deltapipe {
@@ -53,10 +54,13 @@ struct CacheIdentity {
   /// Record n is that of the data set's sample first_sample + n * sample_stride.
   std::uint64_t first_sample = 0;
   std::uint64_t sample_stride = 1;
+  CacheOwner owner = {};
+  /// Until the owner is finished: no other run replaces the file.
+  bool is_needed = false;
 };
 
 enum class SpillStart {
-  create,        ///< a new file; one left by an earlier run is replaced
+  create,        ///< a new file; one that no other run needs any more is replaced
   open_existing  ///< visits and records as they were after the last flush()
 };
 
@@ -121,6 +125,8 @@ class ActivationCache {
 
   /// The spill file goes when the cache does. Without a file: does nothing.
   void remove_file_at_end();
+  /// The run is finished, so that any may replace the file. Without a file: does nothing.
+  void let_replace_file();
 
   /// Makes the next visit of these samples a first visit. None may be pinned.
   void forget(std::span<const std::uint64_t> sample_ids);
@@ -152,6 +158,8 @@ class ActivationCache {
   void let_go(std::uint64_t generation);
   void sync();
   bool has_file() const;
+  /// Its file_id; 0: there is none.
+  std::uint64_t file_id() const;
 
   CacheStatistics take_statistics();
 

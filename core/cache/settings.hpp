@@ -21,6 +21,12 @@ struct CacheSettings {
   bool operator==(const CacheSettings&) const = default;
 };
 
+/// The run that a spill file belongs to.
+struct CacheOwner {
+  std::string run_id;
+  std::string directory;  ///< its output directory
+};
+
 /// How checkpoints use spill files.
 struct CacheGenerations {
   int kept = 0;             ///< refer to a file's records at a time; 0: none do
@@ -28,6 +34,7 @@ struct CacheGenerations {
   /// Samples that a cache sees between two of them, at most; 0: any number.
   std::uint64_t visits = 0;
   bool reuse_files = false;  ///< files that are there are those of the run, which goes on
+  CacheOwner owner;
 };
 
 }  // namespace deltapipe

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <system_error>
@@ -29,7 +30,10 @@ namespace deltapipe {
 namespace {
 
 constexpr const char* kFormat = "deltapipe activation cache";
-constexpr std::uint64_t kFormatVersion = 3;
+constexpr const char* kRunId = "run_id";
+constexpr const char* kDirectory = "output_directory";
+constexpr const char* kNeeded = "needed";
+constexpr std::uint64_t kFormatVersion = 4;
 constexpr std::uint64_t kPage = 4096;
 /// For HDF5's own structures: superblock, object headers, attributes; some kilobytes really.
 constexpr std::uint64_t kOverheadBytes = 64 * 1024;
@@ -86,9 +90,15 @@ void create_file(const std::string& place, const std::string& path, std::uint64_
                  const CacheIdentity& identity, std::uint64_t samples, std::size_t record_bytes,
                  std::uint64_t rows) {
   try {
-    hdf5::File file = hdf5::File::create(
-        place, {.replace = false, .shown_path = path, .checksummed = true, .alignment = kPage});
+    hdf5::File file = hdf5::File::create(place, {.replace = false,
+                                                 .shown_path = path,
+                                                 .checksummed = true,
+                                                 .alignment = kPage,
+                                                 .attributes_first = true});
     file.write_attribute("file_id", id);
+    if (!identity.owner.run_id.empty()) file.write_fixed_attribute(kRunId, identity.owner.run_id);
+    if (!identity.owner.directory.empty())
+      file.write_fixed_attribute(kDirectory, identity.owner.directory);
     for (const Attribute& attribute : attributes_of(identity, samples, record_bytes)) {
       if (attribute.is_number)
         file.write_attribute(attribute.name, std::uint64_t{std::stoull(attribute.text)});
@@ -103,11 +113,54 @@ void create_file(const std::string& place, const std::string& path, std::uint64_
         .write(0, std::span<const std::uint32_t>(slots_of_new_file(samples)));
     file.create_dataset("visits", hdf5::ElementType::u32, {samples}, zeros);
     file.create_dataset("checksums", hdf5::ElementType::u64, {samples}, zeros);
+    file.create_dataset(kNeeded, hdf5::ElementType::u32, {1}, zeros)
+        .write(0, std::span<const std::uint32_t>(std::vector<std::uint32_t>{identity.is_needed}));
     file.close();
   } catch (...) {
     ::unlink(place.c_str());
     throw;
   }
+}
+
+/// Nothing: no sound activation cache.
+std::optional<hdf5::File> open_cache(const std::string& path) {
+  try {
+    hdf5::File file = hdf5::File::open_read_only(path);
+    if (file.find_plain_attribute("format") == kFormat) return file;
+  } catch (const UserError&) {
+  }
+  return std::nullopt;
+}
+
+/// What cannot be read may be needed.
+bool is_needed(const hdf5::File& file) try {
+  std::vector<std::uint32_t> needed = {1};
+  file.open_dataset(kNeeded).read<std::uint32_t>(0, needed);
+  return needed[0] != 0;
+} catch (const UserError&) {
+  return true;
+}
+
+CacheOwner owner_of(const hdf5::File& file) {
+  return {file.find_plain_attribute(kRunId).value_or(""),
+          file.find_plain_attribute(kDirectory).value_or("")};
+}
+
+/// A run that begins anew in an output directory takes over what is there.
+bool is_own(const CacheOwner& found, const CacheOwner& mine) {
+  return found.run_id == mine.run_id || found.directory == mine.directory;
+}
+
+void check_owner(const hdf5::File& file, const std::string& path, const CacheOwner& owner) {
+  const auto& [run_id, directory] = owner_of(file);
+  if (run_id.empty() || is_own({run_id, directory}, owner) || !is_needed(file)) return;
+  throw UserError({.what = "is the activation cache of another run, which is not finished and may "
+                           "go on with it: run " +
+                           run_id + " in " + directory,
+                   .file = path,
+                   .remedy = "set another cache.directory, or remove the file if that run is not "
+                             "to go on",
+                   .keys = {"cache.directory"}});
 }
 
 }  // namespace
@@ -119,6 +172,19 @@ FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
 
 FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+void check_spill_file_owner(const std::string& path, const CacheOwner& owner) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  if (const std::optional<hdf5::File> cache = open_cache(path)) check_owner(*cache, path, owner);
+}
+
+bool is_spill_file_of(const std::string& path, const CacheOwner& owner) {
+  const std::optional<hdf5::File> cache = open_cache(path);
+  if (!cache) return false;
+  const CacheOwner found = owner_of(*cache);
+  return !found.run_id.empty() && is_own(found, owner);
 }
 
 std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size) {
@@ -166,18 +232,30 @@ SpillFile::~SpillFile() {
   if (remove_at_end_) ::unlink(path_.c_str());
 }
 
-/// What is at `path_` may be removed only when it is a cache that no process uses, or empty.
-void SpillFile::remove_former() {
+/// Of a damaged file, which HDF5 no longer reads.
+bool SpillFile::begins_as_cache_of(const CacheOwner& owner) const {
+  std::string head(kOverheadBytes, '\0');
+  const ssize_t count = ::pread(file_.get(), head.data(), head.size(), 0);
+  if (count <= 0) return false;
+  head.resize(static_cast<std::size_t>(count));
+  const auto says = [&](const std::string& text) {
+    return !text.empty() && head.find(text) != std::string::npos;
+  };
+  return head.starts_with("\x89HDF\r\n\x1a\n") && says(kFormat) &&
+         (says(owner.run_id) || says(owner.directory));
+}
+
+/// What is at `path_` may be removed only when it is a cache that no process uses and no other run
+/// needs, or empty.
+void SpillFile::remove_former(const CacheOwner& owner) {
   struct stat status {};
   if (::lstat(path_.c_str(), &status) != 0) return;
   bool is_cache = S_ISREG(status.st_mode);
   if (is_cache && status.st_size > 0) {
     open_descriptor(path_);
-    try {
-      is_cache = hdf5::File::open_read_only(path_).find_plain_attribute("format") == kFormat;
-    } catch (const UserError&) {
-      is_cache = false;
-    }
+    const std::optional<hdf5::File> cache = open_cache(path_);
+    if (cache) check_owner(*cache, path_, owner);
+    is_cache = cache || begins_as_cache_of(owner);
   }
   if (!is_cache)
     throw UserError({.what = "a file that is no sound activation cache is in the way",
@@ -192,7 +270,7 @@ void SpillFile::remove_former() {
 
 /// The former file goes first: there may be no room for two.
 void SpillFile::create(const CacheIdentity& identity) {
-  remove_former();
+  remove_former(identity.owner);
   std::random_device random;
   id_ = std::uint64_t{random()} << 32 | random();
   make(identity, [] {});
@@ -273,6 +351,9 @@ void SpillFile::read_identity(const CacheIdentity& expected) {
   const std::string id = file.find_plain_attribute("file_id").value_or("none");
   if (std::from_chars(id.data(), id.data() + id.size(), id_).ec != std::errc())
     throw_foreign("it has no file_id", id);
+  const std::string run_id = file.find_plain_attribute(kRunId).value_or("");
+  if (run_id != expected.owner.run_id)
+    throw_foreign("run_id is not " + expected.owner.run_id, run_id);
 }
 
 void SpillFile::locate_datasets(const std::string& place) {
@@ -281,6 +362,7 @@ void SpillFile::locate_datasets(const std::string& place) {
   const hdf5::Dataset slots = file.open_dataset("slots");
   const hdf5::Dataset visits = file.open_dataset("visits");
   const hdf5::Dataset checksums = file.open_dataset("checksums");
+  const hdf5::Dataset needed = file.open_dataset(kNeeded);
   const auto is = [](const hdf5::Dataset& dataset, hdf5::ElementType type,
                      const std::vector<std::uint64_t>& shape) {
     return dataset.element_type() == type && dataset.shape() == shape;
@@ -289,29 +371,33 @@ void SpillFile::locate_datasets(const std::string& place) {
   if (!is(records, hdf5::ElementType::u8, {rows_, record_bytes_}) || rows_ < samples_ ||
       rows_ >= RecordPlaces::kNone || !is(slots, hdf5::ElementType::u32, {samples_}) ||
       !is(visits, hdf5::ElementType::u32, {samples_}) ||
-      !is(checksums, hdf5::ElementType::u64, {samples_}))
+      !is(checksums, hdf5::ElementType::u64, {samples_}) ||
+      !is(needed, hdf5::ElementType::u32, {1}))
     throw_foreign("its datasets have other shapes or types", "");
 
   const auto records_at = records.chunk_file_offset(0, record_bytes_);
   const auto slots_at = slots.file_offset();
   const auto visits_at = visits.file_offset();
   const auto checksums_at = checksums.file_offset();
+  const auto needed_at = needed.file_offset();
   const auto follows = [&](std::uint64_t row) {
     return records.chunk_file_offset(row, record_bytes_) == *records_at + row * record_bytes_;
   };
-  if (!records_at || !slots_at || !visits_at || !checksums_at || !follows(rows_ / 2) ||
-      !follows(rows_ - 1))
+  if (!records_at || !slots_at || !visits_at || !checksums_at || !needed_at ||
+      !follows(rows_ / 2) || !follows(rows_ - 1))
     throw_foreign("its records are not stored one after the other (was it repacked?)", "");
   records_offset_ = *records_at;
   slots_offset_ = *slots_at;
   visits_offset_ = *visits_at;
   checksums_offset_ = *checksums_at;
+  needed_offset_ = *needed_at;
 
   struct stat status {};
   const std::uint64_t end = std::max({records_offset_ + rows_ * record_bytes_,
                                       slots_offset_ + samples_ * sizeof(std::uint32_t),
                                       visits_offset_ + samples_ * sizeof(std::uint32_t),
-                                      checksums_offset_ + samples_ * sizeof(std::uint64_t)});
+                                      checksums_offset_ + samples_ * sizeof(std::uint64_t),
+                                      needed_offset_ + sizeof(std::uint32_t)});
   if (::fstat(file_.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < end)
     throw_foreign("the file is truncated",
                   std::to_string(status.st_size) + " bytes, not " + std::to_string(end));
@@ -513,6 +599,11 @@ void SpillFile::read_record(std::uint64_t sample, std::uint8_t* bytes) {
 void SpillFile::forget_record(std::uint64_t sample) {
   const std::uint32_t none = 0;
   write_bytes(&none, sizeof none, visits_offset_ + sample * sizeof none);
+}
+
+void SpillFile::let_replace() {
+  const std::uint32_t no = 0;
+  write_bytes(&no, sizeof no, needed_offset_);
 }
 
 void SpillFile::sync() {

@@ -4,7 +4,9 @@
 //   slots     [S] uint32, the row of `records` that has the sample's
 //   visits    [S] uint32, 0: no record
 //   checksums [S] uint64, XXH3 (64 bits) of the record
-// and root attributes that say what it is and which (file_id).
+//   needed    [1] uint32, 1: of a run that is not finished and whose checkpoints may refer to it
+// and root attributes that say what it is, which (file_id) and whose (run_id, output_directory).
+// They are in the file's first kilobytes, so that one which was cut short is still known by them.
 //
 // Checkpoints refer to records by their rows. What a checkpoint refers to is held: a sample's next
 // record then goes to a spare row, and the row is free again once no checkpoint refers to it.
@@ -55,7 +57,7 @@ struct RecordPlaces {
 class SpillFile {
  public:
   /// UserError: not enough disk space, a file there that is not an activation cache, is in use, is
-  /// truncated or (open_existing) is another cache's.
+  /// truncated, that another run needs or (open_existing) is another cache's.
   /// `spare`: rows beside those of the samples, of which `reserved` take their disk space now. An
   /// existing file may have more; one with fewer is copied to a larger one.
   SpillFile(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
@@ -67,6 +69,8 @@ class SpillFile {
 
   /// The destructor is to remove the file.
   void remove_at_end() { remove_at_end_ = true; }
+  /// Its run needs it no longer.
+  void let_replace();
 
   const std::string& path() const { return path_; }
   /// A random number that it got when it was created; a larger copy of it has the same.
@@ -98,7 +102,8 @@ class SpillFile {
                                     std::uint64_t reserved = 0);
 
  private:
-  void remove_former();
+  void remove_former(const CacheOwner& owner);
+  bool begins_as_cache_of(const CacheOwner& owner) const;
   void create(const CacheIdentity& identity);
   void make(const CacheIdentity& identity, const std::function<void()>& fill);
   void grow(const CacheIdentity& identity, std::uint64_t rows);
@@ -127,6 +132,7 @@ class SpillFile {
   std::uint64_t slots_offset_ = 0;
   std::uint64_t visits_offset_ = 0;
   std::uint64_t checksums_offset_ = 0;
+  std::uint64_t needed_offset_ = 0;
   std::vector<std::uint64_t> checksums_;
   std::vector<std::uint32_t> slots_;
   bool remove_at_end_ = false;
@@ -136,6 +142,13 @@ class SpillFile {
   std::vector<std::uint16_t> holders_;     ///< per row: generations that hold it; empty: none do
   std::vector<std::uint32_t> free_slots_;  ///< the lowest last
 };
+
+/// UserError when `path` is the spill file of another run than `owner` that is not finished and has
+/// checkpoints, which may refer to it. A run that begins anew in the same output directory is none.
+void check_spill_file_owner(const std::string& path, const CacheOwner& owner);
+
+/// The file is one of the run, or of its output directory.
+bool is_spill_file_of(const std::string& path, const CacheOwner& owner);
 
 /// XXH3, 64 bits.
 std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size);

@@ -41,7 +41,7 @@ constexpr const char* kOtherCheckpoint = "start from another checkpoint";
   throw UserError({.what = what, .file = file, .value = value, .remedy = kOtherCheckpoint});
 }
 
-/// A descriptor to read from.
+/// A descriptor to read from. Nobody waits for the other end of a named pipe.
 class OpenFile {
  public:
   explicit OpenFile(const std::string& path)

@@ -757,9 +757,14 @@ File File::create(const std::string& path, const FileOptions& options) {
     check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), what, shown);
   if (options.alignment > 1)
     check(H5Pset_alignment(access.get(), options.alignment, options.alignment), what, shown);
+  const Handle creation = take(H5Pcreate(H5P_FILE_CREATE), H5Pclose, what, shown);
+  constexpr unsigned kMost = 64;  // attributes in the object's header
+  if (options.attributes_first)
+    check(H5Pset_attr_phase_change(creation.get(), kMost, kMost), what, shown);
   const unsigned mode = options.replace ? H5F_ACC_TRUNC : H5F_ACC_EXCL;
-  return File(take(H5Fcreate(path.c_str(), mode, H5P_DEFAULT, access.get()), H5Fclose, what, shown),
-              new_state(shown, true));
+  return File(
+      take(H5Fcreate(path.c_str(), mode, creation.get(), access.get()), H5Fclose, what, shown),
+      new_state(shown, true));
 }
 
 namespace {

@@ -243,10 +243,11 @@ class Group : public Location {
 };
 
 struct FileOptions {
-  bool replace = true;          ///< false: an existing file is an error
-  std::string shown_path = {};  ///< what messages name; empty: the path itself
-  bool checksummed = false;     ///< metadata with checksums, as HDF5 1.10 and newer read them
-  std::uint64_t alignment = 1;  ///< what has so many bytes or more begins at a multiple of them
+  bool replace = true;            ///< false: an existing file is an error
+  std::string shown_path = {};    ///< what messages name; empty: the path itself
+  bool checksummed = false;       ///< metadata with checksums, as HDF5 1.10 and newer read them
+  std::uint64_t alignment = 1;    ///< what has so many bytes or more begins at a multiple of them
+  bool attributes_first = false;  ///< those of the root are in the file's first 64 KiB
 };
 
 class File : public Location {

@@ -4,6 +4,7 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -263,13 +264,16 @@ class Checkpoints(support.TestCase):
         other = self.output("lost-other")
         for _ in range(3):
             self.stop(deck, other)
-        for damage in (lost.unlink, lambda: shutil.copy(other / lost.name, lost)):
+        for damage in (lambda: shutil.copy(other / lost.name, lost), lost.unlink):
             damage()
             result = support.finish(self.begin(deck, output))
             self.assert_stops(result, "none that all ranks find whole",
                               'checkpoint.mode = "resync"', status=2)
             for step in (2, 3):
                 self.assertRegex(result.err, f"step {step} is skipped: rank 0: .*/{lost.name}")
+            if damage != lost.unlink:  # may be all that the other run has
+                result = support.finish(self.begin(deck, output, overrides=["checkpoint.mode=resync"]))
+                self.assert_stops(result, "is not finished", str(other), status=2)
         # The samples of that boundary begin anew, nothing else does.
         result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
         self.assertIn("going on from the checkpoint of step 3", result.out)
@@ -278,6 +282,82 @@ class Checkpoints(support.TestCase):
         losses = support.Run(self.reference(deck, "reference") / "run.h5").losses
         np.testing.assert_array_equal(run.losses[:3], losses[:3])
         np.testing.assert_allclose(run.losses, losses, rtol=0.02)
+
+    def test_back_from_another_layout(self):
+        """Until that has a checkpoint of its own, with spill files of the same names."""
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output, reference = self.output("back"), self.reference(deck, "back-reference")
+        for _ in range(3):
+            self.stop(deck, output)
+        files = {path: path.read_bytes() for path in sorted(output.glob("cache-*.h5"))}
+        kept = steps_of(output)
+        for stages in (3, 4):  # once more on files that are set aside
+            process = self.begin(deck, output, stages,
+                                 ["checkpoint.every_steps=1000", "network.latency=\"0.5 s\""])
+            last = output / f"cache-replica0-boundary{stages - 2}-forward-receiver.h5"
+            end = time.monotonic() + support.TIME_LIMIT
+            while not last.exists() and time.monotonic() < end and process.poll() is None:
+                time.sleep(0.02)
+            time.sleep(1)
+            children = f"/proc/{process.pid}/task/{process.pid}/children"
+            for rank in pathlib.Path(children).read_text().split():
+                os.kill(int(rank), signal.SIGKILL)
+            support.finish(process)
+            self.assertEqual(steps_of(output), kept)
+        # Another trial, which ends in order, goes on from a checkpoint of its own.
+        trial = self.output("back-trial")
+        shutil.copytree(output, trial)
+        self.stop(deck, trial, stages=3)
+        self.assertEqual(list(trial.glob("*former*")), [])
+        self.go_on(deck, trial, stages=3)
+        self.assertEqual(list(trial.glob("cache-*.h5")), [])
+        # Back.
+        self.stop(deck, output)
+        self.assertEqual(sorted(output.glob("cache-*.h5")), sorted(files))
+        self.go_on(deck, output)
+        self.assertEqual(list(output.glob("cache-*.h5")), [])
+        self.assert_same_runs(output, reference)
+
+    def test_resync_past_a_truncated_spill_file(self):
+        for mode in ("exact", "resync"):
+            deck = self.deck(**MEMORY, cache={"budget": "10 kB"}, checkpoint={"mode": mode})
+            output = self.output(f"truncated-{mode}")
+            for _ in range(3):
+                self.stop(deck, output)
+            damaged = output / "cache-replica0-boundary0-forward-receiver.h5"
+            os.truncate(damaged, damaged.stat().st_size // 2)
+            result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
+            self.assertIn("going on from the checkpoint of step 3", result.out)
+            self.assertRegex(result.err, f"warning: an activation cache is damaged.*{damaged}")
+            counts = re.search(r"memories of samples: (\d+) go on, (\d+) begin anew", result.out)
+            self.assertGreater(int(counts[2]), 0, result.out)
+        # A user's own file under that name stays.
+        self.stop(deck, self.output("notes"))
+        notes = self.output("notes") / damaged.name
+        notes.write_text("notes")
+        result = support.finish(self.begin(deck, self.output("notes")))
+        self.assert_stops(result, str(notes), "in the way")
+        self.assertEqual(notes.read_text(), "notes")
+
+    def test_spill_files_that_another_run_needs(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB",
+                                          "directory": str(self.output("needed-cache"))})
+        first, second = self.output("needed"), self.output("needed-second")
+        self.stop(deck, first)
+        files = sorted(self.output("needed-cache").glob("cache-*.h5"))
+        self.assertEqual(len(files), 3)
+        result = support.finish(self.begin(deck, second))
+        self.assert_stops(result, "cache-replica0-boundary0-", "is not finished", str(first),
+                          "set another cache.directory", status=2)
+        self.assertEqual([path for path in second.rglob("*") if path.is_file()], [])
+        # The first one goes on as if nothing had happened; one that begins anew replaces its own.
+        self.stop(deck, first)
+        self.stop(deck, first, ["checkpoint.resume=\"never\"", "checkpoint.time_limit=0.001"])
+        self.go_on(deck, first, overrides=["cache.keep=true"])
+        # A finished run needs them no longer.
+        self.assertEqual(sorted(self.output("needed-cache").glob("cache-*.h5")), files)
+        self.go_on(deck, second)
+        self.assertEqual(list(self.output("needed-cache").glob("cache-*.h5")), [])
 
     def test_another_layout(self):
         deck = self.deck(training={"steps": 12})

@@ -136,6 +136,38 @@ class Faults(support.TestCase):
                 self.assertEqual(result.status, 0, str(result))
                 self.assertIn("going on from the checkpoint of step", result.out)
 
+    def test_a_disk_that_hangs_under_a_checkpoint(self):
+        library = os.environ.get("DELTAPIPE_HANG_IN_WRITE", "")
+        if not library:
+            self.skipTest("DELTAPIPE_HANG_IN_WRITE names no library")
+        for call, status in (("fsync", "interrupted"), ("pwrite", "running")):
+            with self.subTest(call=call):
+                output = self.output(f"hangs-{call}")
+                deck = self.small(training={"steps": 10**7, "evaluate_every": 10**7},
+                                  training__optimizer={"schedule": "constant"},
+                                  checkpoint={"every_steps": 5})
+                process = support.start(["train", self.deck_file(deck), "pipeline.stages=2",
+                                         f"output.directory={output}"], 2, LD_PRELOAD=library,
+                                        HANG_CALL=call, HANG_FILE="rank-0.h5")
+                self.addCleanup(self.end, process)
+                time.sleep(16)
+                self.assertIsNone(process.poll())
+                pids = sorted(pid for pid, command in processes_of(process.pid).items()
+                              if command.startswith(support.PROGRAM + " "))
+                os.kill(pids[0], signal.SIGTERM)  # asks for a checkpoint
+                time.sleep(1)
+                self.assertIsNone(process.poll())
+                os.kill(pids[0], signal.SIGUSR1)
+                begin = time.monotonic()
+                result = support.finish(process, 60)
+                self.assertLess(time.monotonic() - begin, 8)
+                self.assertNotEqual(result.status, 0)
+                self.assertRegex(result.err, rf"waiting 10 s for the checkpoint of step 5 in {output}")
+                self.assertEqual(result.err.count("waiting "), 1, str(result))
+                self.assertIn("interrupted by SIGUSR1 while the disk hangs", result.err)
+                self.assert_all_ended(pids)
+                self.assertEqual(support.Run(output / "run.h5").attributes["status"], status)
+
     def assert_readable(self, run_file, status="running"):
         run = support.Run(run_file)
         self.assertGreater(len(run.losses), 0)

@@ -13,6 +13,7 @@
 
 using namespace cache_test;
 using deltapipe::CacheIoThread;
+using deltapipe::CacheOwner;
 using deltapipe::ExecSpace;
 using deltapipe::SpillStart;
 using deltapipe::UserError;
@@ -87,7 +88,7 @@ TEST_CASE("the spill file is read through HDF5 while the cache is in use", "[cac
 
   const auto file = deltapipe::hdf5::File::open_read_only(path);
   REQUIRE(file.read_string_attribute("format") == "deltapipe activation cache");
-  REQUIRE(file.read_attribute<std::uint64_t>("format_version") == 3);
+  REQUIRE(file.read_attribute<std::uint64_t>("format_version") == 4);
   REQUIRE(file.read_attribute<std::uint64_t>("boundary") == 2);
   REQUIRE(file.read_string_attribute("direction") == "forward");
   REQUIRE(file.read_string_attribute("end") == "sender");
@@ -97,6 +98,8 @@ TEST_CASE("the spill file is read through HDF5 while the cache is in use", "[cac
   REQUIRE(file.read_attribute<std::uint64_t>("data_fingerprint") == 0x1234567890abcdefu);
   REQUIRE(file.read_attribute<std::uint64_t>("samples") == 9);
   REQUIRE(file.read_attribute<std::uint64_t>("record_bytes") == 300);
+  REQUIRE(file.read_string_attribute("run_id") == "run-1");
+  REQUIRE(file.read_string_attribute("output_directory") == "/runs/one");
   std::vector<std::uint32_t> visits(9);
   file.open_dataset("visits").read<std::uint32_t>(0, visits);
   REQUIRE(visits == std::vector<std::uint32_t>{2, 2, 2, 1, 1, 1, 1, 1, 0});
@@ -193,6 +196,7 @@ TEST_CASE("a file that is not the cache's is refused", "[cache]") {
     refused([](CacheIdentity& who) { who.data_fingerprint = 5; }, "data_fingerprint is not 5");
     refused([](CacheIdentity& who) { who.first_sample = 1; }, "first_sample is not 1");
     refused([](CacheIdentity& who) { who.sample_stride = 2; }, "sample_stride is not 2");
+    refused([](CacheIdentity& who) { who.owner.run_id = "run-2"; }, "run_id is not run-2");
     CacheShape larger = kShape;
     larger.samples = 10;
     REQUIRE_THROWS_WITH(reopen(path, io, identity(), larger), Catch::Contains("samples is not 10"));
@@ -271,6 +275,86 @@ TEST_CASE("a new cache replaces an old one and nothing else", "[cache]") {
   REQUIRE_THROWS_WITH(ActivationCache(ExecSpace(), &io, kShape, identity(), budget_for(kShape, 2),
                                       directory / "none/c.h5"),
                       Catch::Contains("none"));
+}
+
+TEST_CASE("a file that another run needs is not replaced", "[cache]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "c.h5";
+  CacheIoThread io;
+  const auto create = [&](const CacheIdentity& who) {
+    return std::make_unique<ActivationCache>(ExecSpace(), &io, kShape, who, budget_for(kShape, 2),
+                                             path);
+  };
+  CacheIdentity needed = identity();
+  needed.is_needed = true;
+  CacheIdentity other = identity();
+  other.owner = {"run-2", "/runs/two"};
+  const auto refused = [&](auto call) {
+    REQUIRE_THROWS_WITH(call(), Catch::StartsWith(path) && Catch::Contains("another run") &&
+                                    Catch::Contains("run run-1 in /runs/one") &&
+                                    Catch::Contains("set another cache.directory"));
+  };
+
+  create(needed);
+  const std::string whole = read_all(path);
+  refused([&] { create(other); });
+  refused([&] { deltapipe::check_spill_file_owner(path, other.owner); });
+  // Also one that is damaged: that may be another run's to look at.
+  deltapipe::testing::write_bytes(path, whole.substr(0, whole.size() - 1));
+  REQUIRE_THROWS_AS(create(other), UserError);
+  deltapipe::testing::write_bytes(path, whole);
+  REQUIRE(read_all(path) == whole);
+
+  // The same run under another name of its directory, and one that begins anew in the same one.
+  deltapipe::check_spill_file_owner(path, {"run-1", "/moved"});
+  deltapipe::check_spill_file_owner(path, {"run-2", "/runs/one"});
+  other.owner = {"run-2", "/runs/one"};
+  create(other);
+  // Not needed, or no longer.
+  create(identity());
+  other.owner = {"run-3", "/runs/three"};
+  deltapipe::check_spill_file_owner(path, other.owner);
+  create(other);
+  needed.owner = other.owner;
+  create(needed)->let_replace_file();
+  deltapipe::check_spill_file_owner(path, identity().owner);
+  create(identity());
+  deltapipe::check_spill_file_owner(directory / "none.h5", identity().owner);
+}
+
+TEST_CASE("a damaged file is replaced when it says that it is the run's", "[cache]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "c.h5";
+  CacheIoThread io;
+  const auto create = [&](const CacheOwner& owner) {
+    CacheIdentity who = identity();
+    who.owner = owner;
+    return std::make_unique<ActivationCache>(ExecSpace(), &io, kShape, who, budget_for(kShape, 2),
+                                             path);
+  };
+  create(identity().owner);
+  const std::string whole = read_all(path);
+  const auto in_the_way = [&](const CacheOwner& owner) {
+    REQUIRE_THROWS_WITH(create(owner), Catch::StartsWith(path) && Catch::Contains("in the way"));
+  };
+  for (const std::size_t size : {whole.size() - 1, whole.size() / 2, std::size_t{2000}}) {
+    const std::string cut = whole.substr(0, size);
+    deltapipe::testing::write_bytes(path, cut);
+    in_the_way({"run-2", "/runs/two"});
+    REQUIRE(read_all(path) == cut);
+    create({"run-2", "/runs/one"});
+    deltapipe::testing::write_bytes(path, cut);
+    create({"run-1", "/moved"});
+    Model model(kShape, 1);
+    model.check_all(*create(identity().owner));
+  }
+  // Nothing says whose these are.
+  for (const std::string& bytes : std::vector<std::string>{
+           whole.substr(0, 100), "deltapipe activation cache of run-1", "x" + whole}) {
+    deltapipe::testing::write_bytes(path, bytes);
+    in_the_way(identity().owner);
+    REQUIRE(read_all(path) == bytes);
+  }
 }
 
 TEST_CASE("too little disk is an error at the start", "[cache]") {

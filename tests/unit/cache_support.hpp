@@ -31,7 +31,8 @@ inline CacheIdentity identity() {
           .storage = "fp16",
           .tokens = 16,
           .channels = 8,
-          .data_fingerprint = 0x1234567890abcdefu};
+          .data_fingerprint = 0x1234567890abcdefu,
+          .owner = {"run-1", "/runs/one"}};
 }
 
 /// Of all records in the file.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include <catch2/catch.hpp>
@@ -121,6 +122,11 @@ TEST_CASE("Files that differ from the marker are refused with the reason", "[fil
   SECTION("truncated") {
     fs::resize_file(path, 1000);
     CHECK_THAT(problem(), Catch::Contains("another size") && Catch::Contains("1000 bytes"));
+  }
+  SECTION("a named pipe") {
+    fs::remove(path);
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+    CHECK_THAT(problem(), Catch::Contains("another size") && Catch::Contains("0 bytes"));
   }
   SECTION("one bit flipped") {
     std::string bytes = read_bytes(path);
