@@ -249,10 +249,11 @@ double Checkpoints::expected_seconds() const {
   return last_seconds_ > 0 ? last_seconds_ : static_cast<double>(bytes_) / kBytesPerSecond;
 }
 
-/// Before the first one: as if its steps were of training, which take longer.
+/// Before the first one: as if its steps were of training, most of which take longer.
 double Checkpoints::expected_evaluation_seconds() const {
-  return longest_evaluation_ > 0 ? longest_evaluation_
-                                 : static_cast<double>(evaluation_steps_) * longest_step_;
+  if (longest_evaluation_ > 0) return longest_evaluation_;
+  return static_cast<double>(evaluation_steps_) * step_seconds_ /
+         static_cast<double>(std::max<std::uint64_t>(1, timed_steps_));
 }
 
 bool Checkpoints::is_out_of_time(double seconds_to_come) const {
@@ -272,7 +273,16 @@ Checkpoints::Notes Checkpoints::notes(bool evaluation_follows) {
   if (signal == SIGTERM) notes[kSigterm] = 1;
   if (signal == SIGUSR1) notes[kSigusr1] = 1;
   const TimePoint now = Clock::now();
-  longest_step_ = std::max(longest_step_, seconds_between(last_notes_, now));
+  const double seconds = seconds_between(last_notes_, now);
+  // A start's first step takes memory for the first time.
+  if (longest_step_ > 0) {
+    step_seconds_ += seconds;
+    ++timed_steps_;
+  } else {
+    step_seconds_ = seconds;
+    timed_steps_ = 1;
+  }
+  longest_step_ = std::max(longest_step_, seconds);
   last_notes_ = now;
   if (grid_.rank() == 0) {
     // After the evaluation and the step to come there has to be time for a checkpoint.

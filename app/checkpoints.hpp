@@ -127,7 +127,8 @@ class Checkpoints {
   bool keeps_directory_;
   TimePoint start_, last_begin_, last_notes_;
   double longest_step_ = 0, longest_evaluation_ = 0;  // seconds, of this start
-  std::uint64_t evaluation_steps_ = 0;
+  double step_seconds_ = 0;                           ///< of timed_steps_ together
+  std::uint64_t timed_steps_ = 0, evaluation_steps_ = 0;
   std::optional<OrderlyStop> orderly_stop_{std::in_place};
   std::string stop_reason_;
   bool is_due_by_time_ = false;

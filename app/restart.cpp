@@ -101,18 +101,15 @@ void check_batch(const Settings& settings, const Settings& former, const Checkpo
                 " unless micro_batch_size x micro_batches x replicas stays the same");
 }
 
-/// Of the newest checkpoint that has a marker, is of this output directory where the deck names
-/// checkpoint.directory (others may write there), and is of that run, if one is given.
-std::optional<CheckpointMarker> newest_marker(const Settings& settings,
-                                              const std::string& run_id = {}) {
+/// The newest checkpoint that has a marker and `fits`.
+template <class Fits>
+std::optional<CheckpointMarker> newest_marker(const Settings& settings, const Fits& fits) {
   const std::string directory = checkpoint_directory(settings);
   std::vector<std::uint64_t> steps = checkpoint_steps(directory);
   std::reverse(steps.begin(), steps.end());
   for (const std::uint64_t step : steps) try {
       CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
-      const bool is_ours = settings.checkpoint.directory.empty() ||
-                           marker.output_directory == absolute_output_directory(settings);
-      if (run_id.empty() ? is_ours : marker.run_id == run_id) return marker;
+      if (fits(marker)) return marker;
     } catch (const UserError&) {
     }
   return std::nullopt;
@@ -129,7 +126,12 @@ FormerRun former_run_of(const Settings& settings) {
   if (settings.checkpoint.resume == Resume::never) return {};
   const auto found = find_run_file(settings.output.directory + "/run.h5");
   if (!found) {
-    const std::optional<CheckpointMarker> newest = newest_marker(settings);
+    // Others may write to a directory that the deck names, and finished runs leave milestones.
+    const bool is_own_directory = settings.checkpoint.directory.empty();
+    const std::string output = absolute_output_directory(settings);
+    const auto newest = newest_marker(settings, [&](const CheckpointMarker& marker) {
+      return is_own_directory || (marker.output_directory == output && !marker.milestone);
+    });
     return newest ? FormerRun{newest->run_id, true} : FormerRun{};
   }
   if (found->is_finished) return {};
@@ -463,10 +465,13 @@ bool has_ended_before_clearing(const Settings& settings, const ProcessGrid& grid
   std::uint64_t has = 0;
   if (grid.rank() == 0 && settings.checkpoint.resume == Resume::automatic) {
     const auto found = find_run_file(settings.output.directory + "/run.h5");
-    if (found && found->is_finished && !found->run_id.empty()) {
-      const std::optional<CheckpointMarker> newest = newest_marker(settings, found->run_id);
-      has = newest && !newest->milestone ? 1 : 0;
-    }
+    if (found && found->is_finished && !found->run_id.empty())
+      has = newest_marker(settings,
+                          [&](const CheckpointMarker& marker) {
+                            return marker.run_id == found->run_id && !marker.milestone;
+                          })
+                ? 1
+                : 0;
   }
   return all_reduce(progress, grid.world(), has, Reduction::max) == 1;
 }

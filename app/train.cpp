@@ -325,6 +325,7 @@ class Trainer {
     if (grid_.rank() == 0) {
       print_warnings(plan_->warnings);
       print_warnings(warnings_of(settings_, plan_->model->dropout()));
+      print_warnings(warnings_of_precision(settings_));
       print_warnings(warnings_of_evaluation(settings_));
       print_warnings(warnings_without_effect(settings_));
     }
@@ -903,6 +904,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   if (grid.rank() == 0) {
     print_warnings(plan.warnings);
     print_warnings(warnings_of_untrained(settings));
+    print_warnings(warnings_of_precision(settings));
     print_warnings(warnings_of_evaluation(settings));
   }
   const DataSplit data = load_data(settings.data, plan, grid, progress);

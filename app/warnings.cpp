@@ -46,12 +46,17 @@ std::vector<std::string> warnings_of(const Settings& settings,
         dropout_warning(kCodecKindNames[static_cast<std::size_t>(forward.kind)], dropout);
     if (!warning.empty()) warnings.push_back(std::move(warning));
   }
-  if (settings.training.precision == ProductPrecision::bf16 && !has_fast_bf16_gemm())
-    warnings.push_back(
-        "training.precision = \"bf16\" is emulated here, slower than \"fp32\": the processor has "
-        "no "
-        "instructions for bf16 (AVX-512 BF16 or AMX), or deltapipe was built without oneDNN");
   return warnings;
+}
+
+std::vector<std::string> warnings_of_precision(const Settings& settings) {
+  if (settings.training.precision != ProductPrecision::bf16 || has_fast_bf16_gemm()) return {};
+  return {
+      "training.precision = \"bf16\" is emulated here, slower than \"fp32\": the processor or GPU "
+      "has "
+      "no instructions for bf16 (AVX-512 BF16, AMX, compute capability 8.0), or deltapipe was "
+      "built "
+      "without oneDNN"};
 }
 
 std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps) {

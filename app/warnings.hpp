@@ -16,6 +16,9 @@ namespace deltapipe {
 /// (with the deck's dropout). Empty: nothing is.
 std::vector<std::string> warnings_of(const Settings& settings, const DropoutProbabilities& dropout);
 
+/// The same for this rank's processor.
+std::vector<std::string> warnings_of_precision(const Settings& settings);
+
 /// The same, for what only the number of steps tells.
 std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps);
 

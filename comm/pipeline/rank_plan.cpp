@@ -50,7 +50,8 @@ StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape
   capacity.training = shape.training && place.stage >= shape.first_trained_stage;
   capacity.input_gradient = place.stage > shape.first_trained_stage;
   capacity.recompute = stage_recomputes(options, place.stage);
-  capacity.products = options.products;
+  // Texts are continued in fp32 (products of one row); where that cannot be, it is the same.
+  capacity.products = shape.keeps_text ? ProductPrecision::fp32 : options.products;
   capacity.splits_backward =
       capacity.training &&
       find_schedule(options.pipeline.schedule).splits(schedule_shape(options, shape, place));

@@ -56,6 +56,7 @@ void adamw_pass(const ExecSpace& exec, const AdamWStep& step, const VectorRef<co
       Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(exec, 0,
                                                                       (count + kTile - 1) / kTile),
       KOKKOS_LAMBDA(std::int64_t tile) {
+        (void)r;  // nvcc takes no first capture in an `if constexpr`
         const auto update = [&](std::int64_t i) {
           const Real g = g_in[i] * factor;
           const Real first = beta1 * m[i] + rest1 * g;

@@ -3,100 +3,98 @@
 
 #include "core/base/error.hpp"
 
-#ifdef DELTAPIPE_HAVE_ONEDNN
+#ifdef DELTAPIPE_ONEDNN_MODULE
 
 #include <dlfcn.h>
+#include <sched.h>
 
-#include <map>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <tuple>
+#include <filesystem>
+#include <system_error>
+
+#include "core/kernels/onednn_module.hpp"
 
 namespace deltapipe::onednn {
 
 namespace {
 
-using Kind = std::tuple<Transpose, Transpose, ProductShape, bool>;
+/// The loaded library.
+struct Module {
+  decltype(&deltapipe_onednn_has_bf16) has_bf16 = nullptr;
+  decltype(&deltapipe_onednn_multiply) multiply = nullptr;
+  void (*set_threads)(int) = nullptr;  ///< null: its oneDNN has no OpenMP
 
-const dnnl::engine& engine() {
-  static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
-  return cpu;
-}
-
-/// A matrix of which memory has the rows or, turned, the columns.
-dnnl::memory::desc description(int rows, int columns, dnnl::memory::data_type type, Transpose op) {
-  const dnnl::memory::dims strides =
-      op == Transpose::yes ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1};
-  return {{rows, columns}, type, strides};
-}
-
-/// Code for one kind of product, with memory objects that operands are set into.
-struct Product {
-  dnnl::matmul matmul;
-  dnnl::memory a, b, c;
-
-  explicit Product(const Kind& kind) {
-    const auto& [op_a, op_b, shape, accumulates] = kind;
-    using Type = dnnl::memory::data_type;
-    const auto desc_a = description(shape.M, shape.K, Type::bf16, op_a);
-    const auto desc_b = description(shape.K, shape.N, Type::bf16, op_b);
-    const auto desc_c = description(shape.M, shape.N, Type::f32, Transpose::no);
-    dnnl::primitive_attr attributes;
-    if (accumulates) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
-    }
-#if DNNL_VERSION_MAJOR >= 3
-    const dnnl::matmul::primitive_desc made(engine(), desc_a, desc_b, desc_c, attributes);
-#else
-    const dnnl::matmul::primitive_desc made(dnnl::matmul::desc(desc_a, desc_b, desc_c), attributes,
-                                            engine());
-#endif
-    matmul = dnnl::matmul(made);
-    a = dnnl::memory(desc_a, engine(), DNNL_MEMORY_NONE);
-    b = dnnl::memory(desc_b, engine(), DNNL_MEMORY_NONE);
-    c = dnnl::memory(desc_c, engine(), DNNL_MEMORY_NONE);
-  }
+  bool is_there() const { return has_bf16 != nullptr && multiply != nullptr; }
 };
 
-/// A model has a dozen kinds, and as many for each size of a micro-batch.
-constexpr std::size_t kMostProducts = 1024;
+int wanted_threads = 0;  // 0: as many as it likes
 
-Product& product_of(const Kind& kind) {
-  static thread_local std::map<Kind, Product> products;
-  const auto found = products.find(kind);
-  if (found != products.end()) return found->second;
-  if (products.size() >= kMostProducts) products.clear();
-  return products.try_emplace(kind, kind).first->second;
+/// What is loaded may bind the thread that loads it.
+class KeptAffinity {
+ public:
+  KeptAffinity() : is_known_(sched_getaffinity(0, sizeof set_, &set_) == 0) {}
+  ~KeptAffinity() {
+    if (is_known_) sched_setaffinity(0, sizeof set_, &set_);
+  }
+  KeptAffinity(const KeptAffinity&) = delete;
+  KeptAffinity& operator=(const KeptAffinity&) = delete;
+
+ private:
+  cpu_set_t set_{};
+  bool is_known_;
+};
+
+template <class Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+}
+
+/// Beside the program, in the build and where it is installed.
+std::string module_path() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "" : (program.parent_path() / DELTAPIPE_ONEDNN_MODULE).string();
+}
+
+Module load() {
+  const KeptAffinity affinity;
+  Module made;
+  void* const library = dlopen(module_path().c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return made;
+  find(library, "deltapipe_onednn_has_bf16", made.has_bf16);
+  find(library, "deltapipe_onednn_multiply", made.multiply);
+  find(library, "omp_set_num_threads", made.set_threads);
+  if (wanted_threads > 0 && made.set_threads != nullptr) made.set_threads(wanted_threads);
+  return made;
+}
+
+const Module& module() {
+  static const Module loaded = load();
+  return loaded;
 }
 
 }  // namespace
 
 bool has_bf16_instructions() {
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & wanted) == wanted;
+  return module().is_there() && module().has_bf16() != 0;
 }
 
 void use_threads(int threads) {
-  // Of whichever OpenMP runtime oneDNN brings; it may have been built without.
-  using SetThreads = void (*)(int);
-  const auto set = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-  if (set != nullptr) set(threads);
+  wanted_threads = threads;
 }
 
 void gemm_bf16(Transpose op_a, Transpose op_b, const ProductShape& shape, const Bf16* a,
                const Bf16* b, float beta, float* c) {
   DELTAPIPE_ASSERT(beta == 0 || beta == 1, std::to_string(beta));
-  static thread_local dnnl::stream stream(engine());
-  Product& product = product_of({op_a, op_b, shape, beta == 1});
-  product.a.set_data_handle(const_cast<Bf16*>(a));
-  product.b.set_data_handle(const_cast<Bf16*>(b));
-  product.c.set_data_handle(c);
-  product.matmul.execute(
-      stream,
-      {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
-  stream.wait();
+  const DeltapipeOnednnProduct product{
+      shape.M, shape.N, shape.K, op_a == Transpose::yes, op_b == Transpose::yes, beta == 1};
+  const char* const problem = module().multiply(&product, a, b, c);
+  if (problem != nullptr)
+    throw UserError({.what = "oneDNN cannot multiply matrices of " + std::to_string(shape.M) +
+                             " x " + std::to_string(shape.K) + " and " + std::to_string(shape.K) +
+                             " x " + std::to_string(shape.N) + " in bf16",
+                     .value = problem,
+                     .remedy = "set training.precision = \"fp32\"",
+                     .keys = {"training.precision"}});
 }
 
 }  // namespace deltapipe::onednn

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of bf16 matrices by oneDNN, where it was built in.
+// Products of bf16 matrices by oneDNN, where it was built for it. Loaded at the first question.
 #pragma once
 
 #include "core/base/number_formats.hpp"
@@ -7,15 +7,14 @@
 
 namespace deltapipe::onednn {
 
-/// False without oneDNN as well.
+/// False without oneDNN as well. To be asked first by the thread that multiplies.
 bool has_bf16_instructions();
 
-/// Of the calling thread's products; nothing without oneDNN.
+/// Of products of the thread that is the first to ask has_bf16_instructions(), later.
 void use_threads(int threads);
 
 struct ProductShape {
   int M, N, K;  ///< c is M x N, sums have K terms
-  auto operator<=>(const ProductShape&) const = default;
 };
 
 /// c = op(a) * op(b) + beta * c, with sums in fp32. Operands are in host memory, without gaps

@@ -51,7 +51,8 @@ class Products {
   void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b, const Operand<Real>& a,
                   const Operand<Real>& b, Real beta, const MatrixRef<Real>& c) const {
     if constexpr (std::is_same_v<Real, float>) {
-      if (a.rounded.size() > 0 && b.rounded.size() > 0) {
+      DELTAPIPE_ASSERT((a.rounded.size() > 0) == (b.rounded.size() > 0), "one operand is rounded");
+      if (a.rounded.size() > 0) {
         gemm_bf16_(exec, op_a, op_b, a.rounded, b.rounded, beta, c);
         return;
       }

@@ -59,28 +59,22 @@ endfunction()
 include(${CMAKE_CURRENT_LIST_DIR}/FindBlasLibrary.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/FindKokkosLibraries.cmake)
 
-# oneDNN is optional, and for processors; its own CMake package asks for OpenCL as well. An installed
-# deltapipe wants it if it was built with it (DELTAPIPE_ONEDNN).
+# oneDNN is optional, for processors, and only for the build: a library of its own is loaded when it
+# is wanted. Its CMake package asks for OpenCL as well.
 set(DELTAPIPE_ONEDNN_FOUND OFF)
-if(DELTAPIPE_ONEDNN AND NOT Kokkos_ENABLE_CUDA AND NOT Kokkos_ENABLE_HIP)
+if(DELTAPIPE_ONEDNN AND NOT DELTAPIPE_LIBRARIES_ONLY AND NOT Kokkos_ENABLE_CUDA
+   AND NOT Kokkos_ENABLE_HIP)
   find_path(ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${ONEDNN_ROOT} $ENV{ONEDNN_ROOT}
     PATH_SUFFIXES include)
   find_library(ONEDNN_LIBRARY dnnl HINTS ${ONEDNN_ROOT} $ENV{ONEDNN_ROOT} PATH_SUFFIXES lib lib64)
   if(ONEDNN_INCLUDE_DIR AND ONEDNN_LIBRARY)
     set(DELTAPIPE_ONEDNN_FOUND ON)
-  elseif(DELTAPIPE_LIBRARIES_ONLY)
-    deltapipe_needs(oneDNN "this deltapipe was built with it" libdnnl-dev
-      "spack install onednn, then -DONEDNN_ROOT=<prefix>")
+    deltapipe_part(onednn ${ONEDNN_LIBRARY})
+    target_include_directories(deltapipe::onednn SYSTEM INTERFACE ${ONEDNN_INCLUDE_DIR})
+    message(STATUS "onednn: ${ONEDNN_LIBRARY}")
+  else()
+    message(STATUS "onednn: none (Debian: libdnnl-dev); products in bf16 are emulated")
   endif()
-endif()
-if(DELTAPIPE_ONEDNN_FOUND)
-  deltapipe_part(onednn ${ONEDNN_LIBRARY} ${CMAKE_DL_LIBS})
-  target_include_directories(deltapipe::onednn SYSTEM INTERFACE ${ONEDNN_INCLUDE_DIR})
-  target_compile_definitions(deltapipe::onednn INTERFACE DELTAPIPE_HAVE_ONEDNN)
-  message(STATUS "onednn: ${ONEDNN_LIBRARY}")
-else()
-  deltapipe_part(onednn)
-  message(STATUS "onednn: none (Debian: libdnnl-dev); products in bf16 are emulated")
 endif()
 
 if(Kokkos_ENABLE_CUDA)

@@ -166,7 +166,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const Kokkos::ScopeGuard kokkos;
-  use_single_threaded_blas();
+  if (ExecSpace().concurrency() == 1) use_single_threaded_blas();
   train(shape, products, profile);
   return 0;
 }

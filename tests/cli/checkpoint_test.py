@@ -551,6 +551,12 @@ class Checkpoints(support.TestCase):
         self.assert_stops(other, "checkpoints of another run", status=2)
         self.go_on(deck, output, overrides=there)
         self.assert_same_runs(output, self.reference(deck, "undamaged"))
+        # Milestones of a finished run are nothing to go on from.
+        milestones = [*there, "checkpoint.milestone_every=4", "checkpoint.resume=never"]
+        self.go_on(deck, output, overrides=milestones)
+        (output / "run.h5").unlink()
+        result = support.finish(self.begin(deck, output, overrides=milestones[:2]))
+        self.assert_stops(result, "checkpoints of another run", status=2)
 
     def test_checkpoints_that_are_not_there(self):
         """A disk that is not mounted must not make the run begin anew over its results."""
@@ -577,18 +583,18 @@ class Checkpoints(support.TestCase):
 
     def test_a_run_killed_after_its_end(self):
         """It is finished; only its checkpoints were to be removed."""
-        deck = self.deck()
+        deck = self.deck(checkpoint={"milestone_every": 4})  # the last one is a milestone
         output, aside = self.output("late"), self.output("late-checkpoints")
         self.stop(deck, output)
-        shutil.copytree(output / "checkpoints", aside)
+        shutil.copytree(output / "checkpoints", aside)  # of a step that is none
         self.go_on(deck, output)
-        shutil.rmtree(output / "checkpoints", ignore_errors=True)
-        shutil.copytree(aside, output / "checkpoints")
+        self.assertEqual(steps_of(output), [4, 8, 12])
+        shutil.copytree(aside, output / "checkpoints", dirs_exist_ok=True)
         before = {path.name: path.read_bytes() for path in (output / "run.h5",
                                                             output / "model/model.safetensors")}
         result = self.go_on(deck, output)
         self.assertIn("is finished", result.out)
-        self.assertEqual(steps_of(output), [])
+        self.assertEqual(steps_of(output), [4, 8, 12])
         for path in (output / "run.h5", output / "model/model.safetensors"):
             self.assertEqual(path.read_bytes(), before[path.name], path.name)
         self.assertNotIn("is finished", self.go_on(deck, output).out)  # anew, as ever

@@ -3,6 +3,7 @@
 """A rank that fails while the job starts: all ranks end soon, with its message and a failure."""
 
 import os
+import signal
 import time
 
 import support
@@ -93,11 +94,29 @@ class StartUp(support.TestCase):
 
     def test_address_space(self):
         """OpenBLAS would ask for its work memory for ever."""
-        for megabytes in (340, 440):
+        for megabytes in (300, 400):
             with self.subTest(megabytes=megabytes):
                 result = self.start_two(
                     1, prefix=["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"'])
                 self.assert_stops(result, "not enough address space for OpenBLAS's work memory")
+
+    def test_threads_are_not_bound(self):
+        """Nothing that the program is linked with binds it as OMP_PROC_BIND says."""
+        cores = len(os.sched_getaffinity(0))
+        if cores < 2:
+            self.skipTest("one core")
+        process = support.start(
+            ["train", self.deck, "pipeline.stages=1", "training.steps=1000000",
+             "training.evaluate_every=1000000", "output.log_every=1000000",
+             f"output.directory={self.output('bound')}"], OMP_PROC_BIND="spread",
+            OMP_PLACES="threads")
+        self.addCleanup(process.kill)
+        time.sleep(2)
+        found = [len(os.sched_getaffinity(int(task))) for task in
+                 os.listdir(f"/proc/{process.pid}/task")]
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        self.assertIn(cores, found)
 
     def test_file_size(self):
         """A limit on file sizes is a message, not the end by a signal (SIGXFSZ)."""

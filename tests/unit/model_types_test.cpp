@@ -110,6 +110,7 @@ TEST_CASE("A stage takes the memory that it says, and none before", "[model_type
   capacity.input_gradient = GENERATE(true, false);
   const int every_frozen = GENERATE(0, 1, 3);  // none, all, every third tensor
   capacity.keeps_text = !training && GENERATE(true, false);
+  capacity.products = GENERATE(ProductPrecision::fp32, ProductPrecision::bf16);
   if (capacity.keeps_text) capacity.samples = 1;
   CAPTURE(capacity.input_gradient, every_frozen, capacity.keeps_text);
   for (const ModelType& type : model_types()) {

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A library of its own around oneDNN, which onednn_gemm.cpp loads when a run wants products in
+// bf16: the OpenMP runtime that comes with oneDNN binds the threads of every program that is linked
+// with it, as OMP_PROC_BIND says, before main() begins.
+#include "core/kernels/onednn_module.hpp"
+
+#include <cstdint>
+#include <map>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+
+namespace {
+
+const dnnl::engine& engine() {
+  static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  return cpu;
+}
+
+/// A matrix of which memory has the rows or, turned, the columns.
+dnnl::memory::desc description(int rows, int columns, dnnl::memory::data_type type, bool turned) {
+  const dnnl::memory::dims strides =
+      turned ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1};
+  return {{rows, columns}, type, strides};
+}
+
+/// Code for one kind of product, with memory objects that operands are set into.
+struct Product {
+  dnnl::matmul matmul;
+  dnnl::memory a, b, c;
+
+  explicit Product(const DeltapipeOnednnProduct& kind) {
+    using Type = dnnl::memory::data_type;
+    const auto desc_a = description(kind.M, kind.K, Type::bf16, kind.turns_a);
+    const auto desc_b = description(kind.K, kind.N, Type::bf16, kind.turns_b);
+    const auto desc_c = description(kind.M, kind.N, Type::f32, false);
+    dnnl::primitive_attr attributes;
+    if (kind.accumulates) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+#if DNNL_VERSION_MAJOR >= 3
+    const dnnl::matmul::primitive_desc made(engine(), desc_a, desc_b, desc_c, attributes);
+#else
+    const dnnl::matmul::primitive_desc made(dnnl::matmul::desc(desc_a, desc_b, desc_c), attributes,
+                                            engine());
+#endif
+    matmul = dnnl::matmul(made);
+    a = dnnl::memory(desc_a, engine(), DNNL_MEMORY_NONE);
+    b = dnnl::memory(desc_b, engine(), DNNL_MEMORY_NONE);
+    c = dnnl::memory(desc_c, engine(), DNNL_MEMORY_NONE);
+  }
+};
+
+/// A model has a dozen kinds, and as many for each size of a micro-batch.
+constexpr std::size_t kMostProducts = 1024;
+
+Product& product_of(const DeltapipeOnednnProduct& kind) {
+  static thread_local std::map<DeltapipeOnednnProduct, Product> products;
+  const auto found = products.find(kind);
+  if (found != products.end()) return found->second;
+  if (products.size() >= kMostProducts) products.clear();
+  return products.try_emplace(kind, kind).first->second;
+}
+
+void multiply(const DeltapipeOnednnProduct& kind, const std::uint16_t* a, const std::uint16_t* b,
+              float* c) {
+  static thread_local dnnl::stream stream(engine());
+  Product& product = product_of(kind);
+  product.a.set_data_handle(const_cast<std::uint16_t*>(a));
+  product.b.set_data_handle(const_cast<std::uint16_t*>(b));
+  product.c.set_data_handle(c);
+  product.matmul.execute(
+      stream,
+      {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
+  stream.wait();
+}
+
+}  // namespace
+
+int deltapipe_onednn_has_bf16() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (isa & wanted) == wanted ? 1 : 0;
+}
+
+const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, const std::uint16_t* a,
+                                      const std::uint16_t* b, float* c) {
+  static thread_local std::string problem;
+  try {
+    multiply(*product, a, b, c);
+    return nullptr;
+  } catch (const std::exception& error) {
+    problem = error.what();
+    return problem.c_str();
+  }
+}

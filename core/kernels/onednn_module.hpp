@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Between onednn_gemm.cpp and the library that it loads.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+extern "C" {
+
+/// c = op(a) * op(b), or c += that. a is M x K, or K x M turned; b is K x N, or N x K turned.
+struct DeltapipeOnednnProduct {
+  int M, N, K;
+  bool turns_a, turns_b, accumulates;
+  auto operator<=>(const DeltapipeOnednnProduct&) const = default;
+};
+
+/// Whether the processor has instructions for products of bf16.
+int deltapipe_onednn_has_bf16();
+/// Null, or what went wrong, as text that is good until the thread's next call.
+const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, const std::uint16_t* a,
+                                      const std::uint16_t* b, float* c);
+}
