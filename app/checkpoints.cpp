@@ -83,9 +83,20 @@ void remove_or_warn(const std::string& directory, std::uint64_t step) {
                static_cast<unsigned long long>(step), left.c_str());
 }
 
+/// By the marker or, where that is damaged, by the step.
+bool is_milestone_of(const std::string& directory, std::uint64_t step,
+                     const CheckpointSettings& settings) {
+  try {
+    return read_marker(directory + "/" + checkpoint_name(step)).milestone;
+  } catch (const UserError&) {
+    return settings.milestone_every > 0 && step % settings.milestone_every == 0;
+  }
+}
+
 /// What is left of other runs and of other courses of this one goes, and what is older than the
-/// newest `keep`.
-void remove_superseded(const std::string& directory, const CheckpointMarker& newest, int keep) {
+/// newest `keep`; a milestone whose marker is damaged stays.
+void remove_superseded(const std::string& directory, const CheckpointMarker& newest,
+                       const CheckpointSettings& settings) {
   int kept = 0;
   std::vector<std::uint64_t> steps = checkpoint_steps(directory);
   std::reverse(steps.begin(), steps.end());
@@ -94,9 +105,10 @@ void remove_superseded(const std::string& directory, const CheckpointMarker& new
     try {
       const CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
       stays = marker.run_id == newest.run_id && step <= newest.step &&
-              (marker.milestone || kept < keep);
+              (marker.milestone || kept < settings.keep);
       if (stays && !marker.milestone) ++kept;
     } catch (const UserError&) {
+      stays = is_milestone_of(directory, step, settings);
     }
     if (!stays) remove_or_warn(directory, step);
   }
@@ -419,7 +431,7 @@ void Checkpoints::note_complete(RunFile* run_file) {
 void Checkpoints::start_removal() {
   phase_ = Phase::removing;
   job_ = std::make_unique<CheckpointJob>([this, marker = marker_](CheckpointJob&) {
-    if (keeps_directory_) remove_superseded(directory_, marker, settings_.keep);
+    if (keeps_directory_) remove_superseded(directory_, marker, settings_);
   });
 }
 
@@ -484,15 +496,10 @@ void check_for_other_runs(const std::string& directory) {
                    .keys = {"checkpoint.directory"}});
 }
 
-void remove_checkpoints_but(const std::string& directory, std::optional<std::uint64_t> one) {
-  for (const std::uint64_t step : checkpoint_steps(directory)) {
-    bool stays = step == one;
-    try {
-      if (!stays) stays = read_marker(directory + "/" + checkpoint_name(step)).milestone;
-    } catch (const UserError&) {
-    }
-    if (!stays) remove_or_warn(directory, step);
-  }
+void remove_checkpoints_but(const std::string& directory, const CheckpointSettings& settings,
+                            std::optional<std::uint64_t> one) {
+  for (const std::uint64_t step : checkpoint_steps(directory))
+    if (step != one && !is_milestone_of(directory, step, settings)) remove_or_warn(directory, step);
 }
 
 }  // namespace deltapipe

@@ -29,7 +29,8 @@
 namespace deltapipe {
 
 /// Removes all checkpoints but milestones and that of step `one`.
-void remove_checkpoints_but(const std::string& directory, std::optional<std::uint64_t> one);
+void remove_checkpoints_but(const std::string& directory, const CheckpointSettings& settings,
+                            std::optional<std::uint64_t> one);
 
 /// UserError when a directory that the deck names has checkpoints: those of another run, which a
 /// new one must not mix with its own.

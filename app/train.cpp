@@ -161,7 +161,7 @@ class Trainer {
     if (checkpoints_ || restart_) {
       barrier(progress_, grid_.world());  // the run file says that the run is finished
       if (claimed_->keeps_checkpoints())
-        remove_checkpoints_but(checkpoint_directory(settings_), std::nullopt);
+        remove_checkpoints_but(checkpoint_directory(settings_), settings_.checkpoint, std::nullopt);
       remove_other_spill_files_of_run();
       for (ActivationCache* const cache : pipeline_->caches())
         settings_.cache.keep ? cache->let_replace_file() : cache->remove_file_at_end();
@@ -182,12 +182,15 @@ class Trainer {
   /// output directory has a finished one.
   bool clear_finished_run() {
     if (claimed_->keeps_checkpoints())
-      remove_checkpoints_but(checkpoint_directory(settings_), std::nullopt);
+      remove_checkpoints_but(checkpoint_directory(settings_), settings_.checkpoint, std::nullopt);
     barrier(progress_, grid_.world());
     if (has_ended_before_clearing(settings_, grid_, progress_)) return false;
+    CacheOwner owner{{}, absolute_output_directory(settings_)};
+    broadcast(progress_, grid_.world(), owner.directory, 0);
+    if (!settings_.cache.keep) remove_other_spill_files(cache_directory(settings_), owner, {});
     if (grid_.rank() == 0)
       std::printf(
-          "the run in %s is finished; checkpoints that it had left are removed now. The same "
+          "the run in %s is finished; what it had left for a restart is removed now. The same "
           "command starts a new one\n",
           settings_.output.directory.c_str());
     return true;
@@ -396,7 +399,8 @@ class Trainer {
     }
     if (all_reduce(progress_, grid_.world(), spills, Reduction::max) == 0) return;
     if (claimed_->keeps_checkpoints())
-      remove_checkpoints_but(checkpoint_directory(settings_), restart_->marker.step);
+      remove_checkpoints_but(checkpoint_directory(settings_), settings_.checkpoint,
+                             restart_->marker.step);
     barrier(progress_, grid_.world());
   }
 

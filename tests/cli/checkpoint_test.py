@@ -115,6 +115,16 @@ class Checkpoints(support.TestCase):
 
     # --- restarts
 
+    def test_a_damaged_milestone_stays(self):
+        deck = self.deck(checkpoint={"milestone_every": 1})
+        output = self.output("damaged-milestone")
+        for _ in range(2):
+            self.stop(deck, output)
+        path = checkpoint(output, 1) / "complete.json"
+        path.write_bytes(path.read_bytes().replace(b'"step"', b'"stop"'))
+        self.go_on(deck, output)
+        self.assertEqual(steps_of(output), list(range(1, 13)))
+
     def test_a_stopped_run_goes_on_with_the_same_bits(self):
         deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
         reference = self.reference(deck, "reference")
