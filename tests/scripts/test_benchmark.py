@@ -97,6 +97,18 @@ class BenchmarkTest(unittest.TestCase):
         self.assertIn("PyTorch " + result["pytorch"]["version"].split("+")[0], text)
         self.assertIn("ratio", text)
 
+    def test_bf16(self):
+        python = load().find_python()
+        options = ["--python", python if has_torch(python) else self.without_pytorch()]
+        text, (result,) = run(self.place, "--precision", "bf16", *options)
+        self.assertEqual(result["precision"], "bf16")
+        self.check_side(result["deltapipe"], result["samples"] * result["tokens"])
+        if result["pytorch"]:
+            self.check_side(result["pytorch"], result["samples"] * result["tokens"])
+        self.assertIn("deltapipe::Bf16Gemm::round",
+                      {kernel["kernel"] for kernel in result["kernels"]})
+        self.assertIn("bf16, 1 thread", text)
+
     def test_two_threads(self):
         text, (result,) = run(self.place, "--threads", "2", "--python", self.without_pytorch())
         self.assertIsNone(result["pytorch"])
@@ -139,7 +151,8 @@ class BenchmarkTest(unittest.TestCase):
         benchmark.RESULTS = self.place
         given = ["--json", "a", "--pairs", "3", "--build=b"]
         benchmark.write_results(
-            types.SimpleNamespace(results="epyc-2", given=given, threads=1), [result], "0123abc")
+            types.SimpleNamespace(results="epyc-2", given=given, threads=1, precision="fp32"),
+            [result], "0123abc")
         for name, needle in (("training", "1.05"), ("training_kernels", "A::b: products")):
             data = tomllib.loads((self.place / f"{name}.toml").read_text(encoding="utf-8"))
             for key in ("commit", "commit_is", "date", "machine", "command"):
