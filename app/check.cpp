@@ -180,7 +180,7 @@ void print_stages(const Settings& settings, const ModelLayout& model) {
   for (int s = 0; s < stages; ++s) {
     double parameters = 0;
     for (const ParameterInfo& p : model.model->parameters(stage_part(model.partition, s)))
-      parameters += static_cast<double>(p.size);
+      parameters += p.copied ? 0 : static_cast<double>(p.size);
     const double work = model.partition[s] * cost.block + (s + 1 == stages ? cost.head : 0);
     std::printf("# %5d  %6d  %10s  %11.1f %%\n", s, model.partition[s],
                 with_prefix(parameters).c_str(), 100 * work / whole);

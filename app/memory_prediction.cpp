@@ -154,7 +154,7 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
     std::uint64_t parameters = 0;
     for (int s = 0; s < settings.pipeline.stages; ++s)
       for (const ParameterInfo& p : model.model->parameters(stage_part(model.partition, s)))
-        parameters += p.size;
+        parameters += p.copied ? 0 : p.size;
     needs[settings.output.directory] +=
         parameters * (settings.output.model_precision == Precision::fp32 ? 4 : 2);
   }

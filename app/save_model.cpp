@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,7 @@ void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressTh
     if (!grid.first() && grid.stage() != s) continue;
     for (std::size_t i = 0; i < all[s].size(); ++i) {
       const ParameterInfo& p = all[s][i];
+      if (p.copied) continue;
       const std::size_t row = p.size / p.shape[0];
       const std::size_t rows_a_piece = std::max<std::size_t>(1, kPieceElements / row);
       for (std::size_t first = 0; first < p.shape[0]; first += rows_a_piece) {
@@ -122,7 +124,8 @@ std::string save_model(const std::string& directory, Precision precision, const 
   try {
     std::vector<ParameterInfo> declared;
     for (const auto& infos : parameters_by_stage(plan))
-      declared.insert(declared.end(), infos.begin(), infos.end());
+      std::copy_if(infos.begin(), infos.end(), std::back_inserter(declared),
+                   [](const ParameterInfo& p) { return !p.copied; });
     SafetensorsWriter writer(model.path() + "/model.safetensors",
                              tensor_declarations(*plan.model, declared, precision));
     transfer_weights(plan, grid, progress, stage, &writer);

@@ -75,8 +75,7 @@ EmbeddingExchangePlan plan_embedding_exchange(const PipelineOptions& options,
     return e;
   };
   plan.rows = end(row_settings(options.forward), true);
-  if (shape.training && !shape.frozen)
-    plan.gradients = end(gradient_settings(options.backward), false);
+  if (shape.training) plan.gradients = end(gradient_settings(options.backward), false);
   if (last_stage)
     plan.embedding_rows =
         std::min(shape.vocabulary, shape.micro_batches * shape.rows_per_micro_batch);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tied embeddings over more than one stage: the token embedding lives on the last stage, and the
-// first one borrows the rows of a step's tokens and returns their gradients.
+// first one borrows the rows of a step's tokens and returns their gradients. A frozen one has no
+// exchange: both stages have it.
 #pragma once
 
 #include <memory>
@@ -22,14 +23,13 @@ struct EmbeddingExchangeShape {
   int micro_batches = 0;         ///< M
   int channels = 0;
   bool training = true;
-  bool frozen = false;  ///< rows have no gradients
 };
 
 /// One end of the exchange before it is built.
 struct EmbeddingExchangePlan {
   int boundary = 0;  ///< K - 1, the one that joins the last stage to the first
   BoundaryEndPlan rows;
-  std::optional<BoundaryEndPlan> gradients;  ///< in training, unless frozen
+  std::optional<BoundaryEndPlan> gradients;  ///< in training
   int embedding_rows = 0;                    ///< last stage: rows of a step, to send
   int channels = 0;
 };

@@ -118,7 +118,7 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
       output_shape_(stage.output_shape(shape.tokens)),
       schedule_(find_schedule(options.pipeline.schedule)),
       in_flight_(options.pipeline.in_flight),
-      embedding_is_remote_(embedding_ && embedding_->shared() && grid.stages() > 1),
+      embedding_is_remote_(embedding_ && embedding_->lends_rows() && grid.stages() > 1),
       all_reduce_(
           progress, grid.stage_comm(),
           shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {

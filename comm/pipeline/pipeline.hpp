@@ -163,7 +163,7 @@ class Pipeline : private InstructionHandler {
   const Schedule& schedule_;
   int in_flight_;
   bool recomputes_ = false;
-  bool embedding_is_remote_;  ///< a shared embedding over more than one stage
+  bool embedding_is_remote_;  ///< rows of a shared embedding travel
 
   std::unique_ptr<CacheIoThread> cache_io_;
   std::optional<BoundarySender> send_forward_, send_backward_;

@@ -154,8 +154,9 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
 
   const TokenEmbedding<float>* const embedding = stage.token_embedding();
   const bool embedding_is_remote =
-      embedding && embedding->shared() && place.stages > 1 && (place.first() || place.last());
-  plan.has_token_index = embedding && (place.first() || embedding_is_remote);
+      embedding && embedding->lends_rows() && place.stages > 1 && (place.first() || place.last());
+  plan.has_token_index =
+      embedding && !embedding->wte_frozen() && (place.first() || embedding_is_remote);
   if (embedding_is_remote) {
     EmbeddingExchangeShape tokens;
     tokens.vocabulary = shape.vocabulary;
@@ -163,7 +164,6 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
     tokens.micro_batches = shape.micro_batches;
     tokens.channels = embedding->embedding_channels();
     tokens.training = shape.training;
-    tokens.frozen = embedding->wte_frozen();
     plan.tokens = plan_embedding_exchange(options, tokens, place.stages, place.last());
   }
   return plan;

@@ -45,7 +45,7 @@ struct RankPlan {
   StageCapacity capacity;
   std::optional<BoundaryEndPlan> send_forward, receive_backward;  ///< not on the last stage
   std::optional<BoundaryEndPlan> receive_forward, send_backward;  ///< not on the first stage
-  /// A shared embedding over more than one stage: on the first and the last one.
+  /// A shared embedding that is trained, over more than one stage: on the first and the last one.
   std::optional<EmbeddingExchangePlan> tokens;
   bool has_token_index = false;
 };

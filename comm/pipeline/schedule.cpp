@@ -66,8 +66,8 @@ class Writer {
         next_micro_batches_(next_micro_batches),
         first_(shape.stage == 0),
         last_(shape.stage + 1 == shape.stages),
-        borrows_(shape.embedding == EmbeddingPlace::shared && shape.stages > 1),
-        returns_gradients_(borrows_ && !shape.embedding_frozen) {}
+        borrows_(shape.embedding == EmbeddingPlace::shared && shape.stages > 1 &&
+                 !shape.embedding_frozen) {}
 
   void send_embeddings() {
     if (!borrows_ || !last_) return;
@@ -92,7 +92,7 @@ class Writer {
     if (!last_) add(Action::receive_gradient, micro_batch, slot);
     add(action, micro_batch, slot);
     if (shape_.stage > shape_.first_trained_stage) add(Action::send_gradient, micro_batch, slot);
-    if (returns_gradients_ && first_ && ends_gradient_group(micro_batch))
+    if (borrows_ && first_ && ends_gradient_group(micro_batch))
       add(Action::send_embedding_gradient, micro_batch);
   }
   void backward_parameters(int micro_batch, int slot) {
@@ -102,7 +102,7 @@ class Writer {
   void finish() {
     if (shape_.micro_batches == 0) add(Action::reduce_zeros);
     if (shape_.micro_batches > 0 && owns_embedding() && !shape_.embedding_frozen) {
-      for (int m = 0; returns_gradients_ && m < shape_.micro_batches; ++m)
+      for (int m = 0; borrows_ && m < shape_.micro_batches; ++m)
         if (ends_gradient_group(m)) add(Action::receive_embedding_gradient, m);
       add(Action::add_embedding_gradient);
     }
@@ -142,8 +142,7 @@ class Writer {
   ScheduleShape shape_;
   int next_micro_batches_;
   bool first_, last_;
-  bool borrows_;            ///< the first stage the embedding's rows
-  bool returns_gradients_;  ///< and returns theirs
+  bool borrows_;  ///< the first stage the embedding's rows, and returns their gradients
   Program program_;
 };
 

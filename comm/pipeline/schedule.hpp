@@ -46,7 +46,7 @@ struct Instruction {
 using Program = std::vector<Instruction>;
 
 /// Where the matrix of the token embedding lives; shared: on the last stage, as its output matrix,
-/// and the first stage borrows the rows of a step's tokens.
+/// and the first stage borrows the rows of a step's tokens or, of a frozen one, has a copy.
 enum class EmbeddingPlace { none, first_stage, shared };
 
 /// What a program is made for.
@@ -61,7 +61,7 @@ struct ScheduleShape {
   /// The first stage with anything to train: none before it has backward passes, and no gradients
   /// cross the boundaries there.
   int first_trained_stage = 0;
-  bool embedding_frozen = false;  ///< the embedding has no gradient
+  bool embedding_frozen = false;  ///< neither gradients nor rows of the embedding travel
   /// The stage recomputes activations: what a second pass would need is gone after the first one.
   bool recomputes = false;
 

@@ -13,7 +13,16 @@ namespace deltapipe {
 namespace {
 
 /// Of one rank.
-enum Fact { input_tokens, input_channels, output_tokens, output_channels, shared_channels, facts };
+enum Fact {
+  input_tokens,
+  input_channels,
+  output_tokens,
+  output_channels,
+  shared_channels,
+  shared_lends,   ///< rows of the shared embedding travel
+  shared_absent,  ///< and its table is not here
+  facts
+};
 
 std::string shape_text(std::uint64_t tokens, std::uint64_t channels) {
   return std::to_string(tokens) + " x " + std::to_string(channels);
@@ -40,7 +49,11 @@ void compare_stages(ProgressThread& progress, const ProcessGrid& grid, const Sta
   mine[input_channels] = input.channels;
   mine[output_tokens] = output.tokens;
   mine[output_channels] = output.channels;
-  if (embedding && embedding->shared()) mine[shared_channels] = embedding->embedding_channels();
+  if (embedding && embedding->shared()) {
+    mine[shared_channels] = embedding->embedding_channels();
+    mine[shared_lends] = embedding->lends_rows() ? 1 : 0;
+    mine[shared_absent] = embedding->wte() < 0 ? 1 : 0;
+  }
   all_reduce(progress, grid.world(), all, Reduction::sum);
 
   for (int replica = 0; replica < grid.replicas(); ++replica) {
@@ -67,6 +80,13 @@ void compare_stages(ProgressThread& progress, const ProcessGrid& grid, const Sta
       refuse("the first and the last stage disagree on the channels of a shared token embedding",
              std::to_string(first[shared_channels]) + " and " +
                  std::to_string(sender[shared_channels]) + ", 0 being none");
+    if (first[shared_lends] != sender[shared_lends])
+      refuse(
+          "the first and the last stage disagree on whether a shared token embedding is frozen",
+          std::string(sender[shared_lends] == 0 ? "the last" : "the first") + " says that it is");
+    if (first[shared_channels] != 0 && first[shared_lends] == 0 && first[shared_absent] != 0)
+      refuse("the first stage has no copy of a shared token embedding that is frozen",
+             std::to_string(first[shared_channels]) + " channels");
   }
 }
 

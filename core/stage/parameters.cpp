@@ -35,6 +35,15 @@ int ParameterArena<Real>::add(const std::string& name, const std::vector<std::ui
 }
 
 template <class Real>
+int ParameterArena<Real>::add_copy(const std::string& name, const std::vector<std::uint64_t>& shape,
+                                   int bucket) {
+  DELTAPIPE_ASSERT(frozen_.contains(name), "a copy of what changes: " + name);
+  const int index = add(name, shape, false, bucket);
+  info_[index].copied = true;
+  return index;
+}
+
+template <class Real>
 void ParameterArena<Real>::allocate(bool training, const ViewAllocator& memory) {
   const auto take = [&](MemoryUse use, const char* label, std::size_t size) {
     return memory.zeroed<Vector<Real>>(use, label, size);

@@ -27,6 +27,7 @@ struct ParameterInfo {
   int bucket = 0;                    ///< gradients of a bucket become final together
   bool frozen = false;               ///< not trained: no gradient, no moments
   std::size_t gradient_offset = 0;   ///< into gradients and moments, elements; unless frozen
+  bool copied = false;               ///< frozen, to be read here: another stage's parameter
 };
 
 /// Elements [begin, end) of the gradients; empty where all of a bucket's parameters are frozen.
@@ -44,6 +45,9 @@ class ParameterArena {
 
   /// Declares a tensor; buckets must come in ascending order. Returns its index.
   int add(const std::string& name, const std::vector<std::uint64_t>& shape, bool decay, int bucket);
+  /// The same of a frozen tensor that another stage has: it is loaded, initialised and checkpointed
+  /// here as well, but saved and counted as one of the model's there.
+  int add_copy(const std::string& name, const std::vector<std::uint64_t>& shape, int bucket);
   /// Takes memory, zero-filled: values, with `training` also gradients and moments of what is
   /// trained.
   void allocate(bool training, const ViewAllocator& memory = {});

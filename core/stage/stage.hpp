@@ -59,22 +59,25 @@ struct BoundaryShape {
 
 /// What stages have whose model looks tokens up in a table: the first one and, if it is shared, the
 /// last one. The first stage finds in MicroBatch::row_N each token's row of the table or, if that
-/// is shared and elsewhere, of embedding_rows().
+/// is elsewhere, of embedding_rows().
 template <class Real>
 class TokenEmbedding {
  public:
   virtual ~TokenEmbedding() = default;
 
-  /// The table is the output matrix as well: it lives on the last stage, and the first one, if it
-  /// is another, holds for a step only the rows that the step's tokens need.
+  /// The table is the output matrix as well: it lives on the last stage. The first one, if it is
+  /// another, holds for a step only the rows that the step's tokens need or, of a frozen table, a
+  /// copy (ParameterArena::add_copy), so that no rows travel.
   virtual bool shared() const = 0;
+  /// Over more than one stage the first one borrows rows of the last one's table.
+  bool lends_rows() const { return shared() && !wte_frozen(); }
   /// Columns of the table.
   virtual int embedding_channels() const = 0;
   /// Index of the table among the parameters; -1: not here.
   virtual int wte() const = 0;
   /// The table is frozen, here or elsewhere: nobody asks for embedding_gradient().
   virtual bool wte_frozen() const { return false; }
-  /// First stage: the rows in use, to be filled before a step if the table is elsewhere. [U, C]
+  /// First stage, where the table is elsewhere: the rows in use, to be filled before a step. [U, C]
   virtual MatrixRef<Real> embedding_rows(int rows) = 0;
   /// First stage: gradient of the step's table rows from all its micro-batches. Row u gets the sum
   /// over stored rows row_of(first_of_U(u)...first_of_U(u+1)), stored row m*B*T + n being row n of

@@ -42,7 +42,10 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
   if (part.first) {
     position_bucket_ = bucket;
     position_table_ = parameters_.add("wpe.weight", {positions, C}, false, bucket++);
-    if (!config.tie_word_embeddings) wte_ = parameters_.add(kTokenTable, {V, C}, true, bucket++);
+    if (!config.tie_word_embeddings)
+      wte_ = parameters_.add(kTokenTable, {V, C}, true, bucket++);
+    else if (!part.last && frozen.contains(kTokenTable))
+      wte_ = parameters_.add_copy(kTokenTable, {V, C}, bucket++);
   }
   for (int i = 0; i < part.blocks; ++i, ++bucket) {
     const std::string h = "h." + std::to_string(part.first_block + i) + ".";

@@ -150,7 +150,7 @@ class Gpt2Stage final : public Stage<Real>,
   ParameterArena<Real> parameters_;
   std::vector<Block> blocks_;
   int position_table_ = -1;
-  int wte_ = -1;            ///< tied: on the last stage; else on the first
+  int wte_ = -1;  ///< tied: on the last stage, frozen also on the first; else on the first
   int output_matrix_ = -1;  ///< last stage
   int final_weight_ = -1;
   int final_bias_ = -1;

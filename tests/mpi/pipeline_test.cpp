@@ -300,17 +300,22 @@ std::string refusal_of(const ProcessGrid& grid, ProgressThread& progress, SumSta
   return {};
 }
 
-/// Of a stage that should have none.
+/// Of a stage that should have none, or another one.
 class StrayEmbedding final : public TokenEmbedding<float> {
  public:
+  explicit StrayEmbedding(bool frozen = false) : frozen_(frozen) {}
   bool shared() const override { return true; }
   int embedding_channels() const override { return 8; }
   int wte() const override { return -1; }
+  bool wte_frozen() const override { return frozen_; }
   MatrixRef<float> embedding_rows(int) override { return {}; }
   MatrixRef<float> embedding_gradient(const ExecSpace&, const VectorRef<const std::int32_t>&,
                                       const VectorRef<const std::int32_t>&, int) override {
     return {};
   }
+
+ private:
+  bool frozen_;
 };
 
 TEST_CASE("A shared embedding belongs to the first stage and the last", "[pipeline]") {
@@ -328,6 +333,25 @@ TEST_CASE("A shared embedding belongs to the first stage and the last", "[pipeli
   const bool between = culprit > 0 && culprit + 1 < stages;
   CHECK_THAT(text, Contains(between ? "a stage between the first and the last" : "disagree on"));
   CHECK_THAT(text, Contains("shared token embedding"));
+  barrier(progress, world);
+}
+
+TEST_CASE("Both ends of a shared embedding know whether rows travel", "[pipeline]") {
+  const int stages = world_size();
+  if (stages == 1) return;
+  const int frozen_at = GENERATE(0, 1, 2);  // the first, the last, both without a copy
+  MPI_Comm world = MPI_COMM_NULL;           // of no further use after the stop
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  const ProcessGrid grid(world, stages, 1);
+  ProgressThread progress(world);
+  SumStage stage(grid.stage(), stages, ends_of(kEqual, grid.stage(), stages), Gradients::separate);
+  StrayEmbedding embedding(frozen_at == 2 || frozen_at == (grid.first() ? 0 : 1));
+  if (grid.first() || grid.last()) stage.set_token_embedding(&embedding);
+  const std::string text = refusal_of(grid, progress, stage);
+  CHECK_THAT(text, Contains(frozen_at == 2   ? "the first stage has no copy"
+                            : frozen_at == 1 ? "the last says that it is"
+                                             : "the first says that it is"));
+  CHECK_THAT(text, Contains("frozen"));
   barrier(progress, world);
 }
 

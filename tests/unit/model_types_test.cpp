@@ -8,6 +8,7 @@
 #include "core/base/error.hpp"
 #include "files_support.hpp"
 #include "models/model.hpp"
+#include "support/device_values.hpp"
 #include "support/kernel_labels.hpp"
 
 using namespace deltapipe;
@@ -81,6 +82,59 @@ TEST_CASE("The stages of a model fit and have all of its parameters between them
               embedding->embedding_channels());
     }
     CHECK(sum == whole);
+  }
+}
+
+TEST_CASE("The first stage of a model has a copy of a shared embedding that is frozen",
+          "[model_types][frozen]") {
+  for (const ModelType& type : model_types()) {
+    CAPTURE(type.name);
+    const std::unique_ptr<Model> model = type.create(small_model());
+    const std::unique_ptr<Stage<float>> alone = model->make_stage(stage_part({3}, 0));
+    const TokenEmbedding<float>* embedding = alone->token_embedding();
+    if (embedding == nullptr || !embedding->shared()) continue;
+    const ParameterInfo table = alone->parameters().info()[embedding->wte()];
+    CHECK_FALSE(table.copied);
+    CHECK(embedding->lends_rows());
+    CHECK(model->make_stage(stage_part({1, 1, 1}, 0))->token_embedding()->wte() < 0);
+
+    model->freeze({table.name});
+    CHECK(elements(model->parameters(stage_part({3}, 0))) == elements(alone->parameters().info()));
+    std::size_t own = 0;
+    for (int s = 0; s < 3; ++s) {
+      CAPTURE(s);
+      const std::unique_ptr<Stage<float>> stage = model->make_stage(stage_part({1, 1, 1}, s));
+      std::vector<std::string> copies;
+      for (const ParameterInfo& p : stage->parameters().info())
+        if (p.copied) {
+          copies.push_back(p.name);
+          CHECK(p.frozen);
+          CHECK(p.shape == table.shape);
+        } else {
+          own += p.size;
+        }
+      CHECK(copies == (s == 0 ? std::vector<std::string>{table.name} : std::vector<std::string>()));
+      embedding = stage->token_embedding();
+      if (s == 1) continue;
+      CHECK_FALSE(embedding->lends_rows());
+      REQUIRE(embedding->wte() >= 0);
+      CHECK(stage->parameters().info()[embedding->wte()].name == table.name);
+    }
+    CHECK(own == elements(alone->parameters().info()));
+
+    // The same values as the owner's, without memory for rows that do not come.
+    const std::unique_ptr<Stage<float>> first = model->make_stage(stage_part({1, 1, 1}, 0));
+    const std::unique_ptr<Stage<float>> last = model->make_stage(stage_part({1, 1, 1}, 2));
+    for (Stage<float>* const stage : {first.get(), last.get()}) {
+      stage->parameters().allocate(true);
+      model->initialise(7, stage->parameters());
+    }
+    CHECK(test::to_host(first->parameters().value(first->token_embedding()->wte())) ==
+          test::to_host(last->parameters().value(last->token_embedding()->wte())));
+    StageCapacity capacity;
+    capacity.tokens = 4;
+    capacity.embedding_rows = 4;
+    CHECK(first->memory(capacity).bytes(MemoryUse::embeddings) == 0);
   }
 }
 
