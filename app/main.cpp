@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // deltapipe: fine-tunes transformers over pipelines of machines joined by slow networks.
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -15,12 +16,14 @@
 #include "app/start_check.hpp"
 #include "comm/transport/agree.hpp"
 #include "comm/transport/collectives.hpp"
+#include "comm/transport/core_share.hpp"
 #include "comm/transport/mpi_session.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
 #include "comm/transport/start_watch.hpp"
 #include "core/base/error.hpp"
 #include "core/base/helper_thread.hpp"
+#include "core/base/host_team.hpp"
 #include "core/base/interruption.hpp"
 #include "core/kernels/blas.hpp"
 
@@ -88,15 +91,26 @@ std::variant<CommandLine, int> read_command_line(const MpiSession& mpi, int argc
   return static_cast<int>(status[0]);
 }
 
-void start_kokkos(std::optional<Kokkos::ScopeGuard>& kokkos, int argc, char** argv) {
+/// Threads of a rank's kernels where Kokkos has none of its own: what the environment says, else
+/// the rank's share of the machine's cores. Collective.
+int threads_of_rank() {
+  const int share = share_of_cores(MPI_COMM_WORLD, process_cores());
+  const int chosen = threads_of_environment();
+  return chosen > 0 ? chosen : std::min(share, HostTeam::kMostThreads);
+}
+
+void start_kokkos(std::optional<Kokkos::ScopeGuard>& kokkos, int threads, int argc, char** argv) {
   try {
     kokkos.emplace(argc, argv);
   } catch (const std::exception& error) {
     throw UserError({.what = "Kokkos does not start: " + std::string(error.what()),
                      .remedy = "see the variables KOKKOS_... and OMP_... of the environment"});
   }
-  if (ExecSpace().concurrency() == 1) use_chosen_blas_threads();
-  reserve_blas_memory();
+  if (kSerialExecution) {
+    use_single_threaded_blas();
+    HostTeam::instance().resize(threads);
+  }
+  reserve_blas_memory(HostTeam::instance().size());
 }
 
 WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) {
@@ -132,7 +146,8 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
       });
       return exit_success;
     }
-    agree(MPI_COMM_WORLD, [&] { start_kokkos(kokkos, argc, argv); });
+    const int threads = threads_of_rank();
+    agree(MPI_COMM_WORLD, [&] { start_kokkos(kokkos, threads, argc, argv); });
     if (line.command == Command::check) {
       std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
       if (mpi.size() != settings.pipeline.stages * settings.pipeline.replicas) machines.clear();

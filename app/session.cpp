@@ -9,6 +9,7 @@
 #include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
 #include "core/base/error.hpp"
+#include "core/base/host_team.hpp"
 #include "core/base/printable.hpp"
 #include "core/files/safetensors.hpp"
 #include "core/kernels/blas.hpp"
@@ -139,7 +140,9 @@ std::string kokkos_configuration() {
   std::ostringstream text;
   text << "Kokkos " << KOKKOS_VERSION / 10000 << '.' << KOKKOS_VERSION / 100 % 100 << '.'
        << KOKKOS_VERSION % 100 << ", " << ExecSpace::name() << ", concurrency "
-       << ExecSpace().concurrency() << ", " << blas_configuration();
+       << ExecSpace().concurrency();
+  if (kSerialExecution) text << ", " << HostTeam::instance().size() << " thread(s)";
+  text << ", " << blas_configuration();
   return text.str();
 }
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compares training steps of deltapipe with PyTorch's and with what the machine can do at most.
 
-usage: scripts/benchmark.py [--shape NAME]... [--precision fp32|bf16] [--threads N] [--pairs N]
+usage: scripts/benchmark.py [--shape NAME]... [--precision fp32|bf16] [--threads N] [--ranks N]
+                            [--pairs N]
                             [--small] [--json FILE] [--results MACHINE]
 
 Both sides train the same GPT-2 from random weights on random tokens, in turn and each in a process
@@ -12,8 +13,8 @@ Printed are medians over the steps that follow warm-up, and of the ratios of all
 of the ceiling is what all of the model's products, attention's causal half included, would take at
 the speed of those products, over what the step takes. Where the time goes is from a run of its own.
 
-deltapipe uses N threads as its Kokkos does: an OpenMP Kokkos in one process, a serial one as N
-ranks, stages of a pipeline with 8 micro-batches a step, which PyTorch accumulates, too.
+Both sides use --threads threads. With --ranks deltapipe divides them among as many processes, stages
+of a pipeline with 8 micro-batches a step, which PyTorch accumulates, too.
 
 PyTorch is set up as well as it can be: plain GPT-2 with scaled_dot_product_attention and fused
 AdamW, denormals flushed, with --precision bf16 autocast, jemalloc with huge pages where it is installed (apt-get install
@@ -112,19 +113,18 @@ def program(arguments, name):
 # Sides -----------------------------------------------------------------------------------------
 
 class Deltapipe:
-    """Steps of one process, or of a rank per thread where Kokkos is serial."""
+    """Steps of one process, or of ranks that are stages of a pipeline."""
 
     def __init__(self, arguments, shape, steps):
         self.arguments, self.steps = arguments, steps
         self.threads = arguments.threads
         tiny = [1, 1, 8, 16, 8, 1, 4, 1]
-        space = run_json([program(arguments, "training_benchmark"), *tiny],
-                         environment(1))["execution_space"]
-        self.ranks = self.threads if space == "Serial" else 1
-        self.kokkos = space
+        self.kokkos = run_json([program(arguments, "training_benchmark"), *tiny],
+                               environment(1))["execution_space"]
+        self.ranks = arguments.ranks
         if self.ranks > shape[0]:
             raise BenchmarkError(f"a pipeline of {self.ranks} stages needs as many blocks; "
-                                 "take fewer --threads")
+                                 "take fewer --ranks")
         self.micro_batches = MICRO_BATCHES if self.ranks > 1 else 1
         vocabulary = max(shape[3], LEAST_VOCABULARY if self.ranks > 1 else 0)
         self.shape = (*shape[:3], vocabulary, *shape[4:])
@@ -139,6 +139,7 @@ class Deltapipe:
         return ["--bf16"] if self.arguments.precision == "bf16" else []
 
     def run_ranks(self):
+        os.environ["OMP_NUM_THREADS"] = str(self.threads // self.ranks)
         os.environ["DELTAPIPE_PROGRAM"] = str(program(self.arguments, "deltapipe"))
         sys.path.insert(0, str(BENCHMARKS))
         try:
@@ -160,7 +161,7 @@ class Deltapipe:
         command = [program(self.arguments, "ceilings_benchmark"), *self.options(), *self.shape,
                    times]
         made = run_together([command] * self.ranks,
-                            environment(1 if self.ranks > 1 else self.threads))
+                            environment(self.threads // self.ranks))
         rates = ("product_flop_per_second", "triad_bytes_per_second")
         return {**made[0], **{rate: sum(one[rate] for one in made) for rate in rates}}
 
@@ -286,7 +287,7 @@ def measure(arguments, name, shape):
 
 def kernel_name(kernel):
     region, name = (kernel[key].replace("deltapipe::", "") for key in ("region", "kernel"))
-    if "gemm" in name or "gemv" in name:
+    if "gemm" in name.lower() or "gemv" in name.lower():
         name = "products"
     elif kernel["kernel"] == kernel["region"]:
         name = "between kernels"
@@ -469,6 +470,7 @@ def write_results(arguments, results, commit):
 
     suffix = "" if arguments.precision == "fp32" else f"_{arguments.precision}"
     suffix += "" if arguments.threads == 1 else f"_{arguments.threads}_threads"
+    suffix += "" if arguments.ranks == 1 else f"_{arguments.ranks}_ranks"
     write("training" + suffix, "Training steps beside PyTorch's and the machine's ceilings.",
           TRAINING_COLUMNS, map(training_row, results))
     if arguments.threads == 1:
@@ -487,6 +489,7 @@ def parse():
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32",
                         help="of matrix products, on both sides (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=1, help="processes that share the threads")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6, help="of a run, after warm-up")
     parser.add_argument("--small", action="store_true", help="a tiny model, to try the benchmark")
@@ -499,9 +502,11 @@ def parse():
                         help="write docs/results and the tables, as measured on this machine of "
                              "docs/results/machines.toml")
     arguments = parser.parse_args()
-    for name in ("threads", "pairs", "steps"):
+    for name in ("threads", "ranks", "pairs", "steps"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name} must be at least 1")
+    if arguments.threads % arguments.ranks != 0:
+        parser.error("--ranks must divide --threads")
     arguments.given = sys.argv[1:]
     arguments.python = arguments.python or find_python()
     return arguments

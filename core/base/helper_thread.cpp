@@ -48,8 +48,19 @@ int process_core_count() {
       1, CPU_COUNT_S(remembered_cores.size() * sizeof(cpu_set_t), remembered_cores.data()));
 }
 
+std::vector<int> process_cores() {
+  std::vector<int> cores;
+  const std::size_t bytes = remembered_cores.size() * sizeof(cpu_set_t);
+  for (int core = 0; core < static_cast<int>(8 * bytes); ++core)
+    if (CPU_ISSET_S(core, bytes, remembered_cores.data())) cores.push_back(core);
+  return cores;
+}
+
 #else
 
+std::vector<int> process_cores() {
+  return {};
+}
 void remember_process_cores() {}
 void use_process_cores() noexcept {}
 int process_core_count() {

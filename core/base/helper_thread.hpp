@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace deltapipe {
 
@@ -18,6 +19,9 @@ void use_process_cores() noexcept;
 
 /// How many they are, at least 1.
 int process_core_count();
+
+/// Their numbers, in ascending order; empty where the system does not tell.
+std::vector<int> process_cores();
 
 /// Starts `run` on a thread that may use all of the process's cores. `purpose` names it in the
 /// message. Throws UserError when the system has no thread left.

@@ -17,6 +17,13 @@ using MemSpace = ExecSpace::memory_space;
 /// True where kernels run on the host's cores: rows are then reduced in fixed vector lanes.
 inline constexpr bool kHostExecution = std::is_same_v<ExecSpace, Kokkos::DefaultHostExecutionSpace>;
 
+/// True where Kokkos has one thread: kernels are then shared by a HostTeam (core/base/kernel.hpp).
+#if defined(KOKKOS_ENABLE_SERIAL)
+inline constexpr bool kSerialExecution = std::is_same_v<ExecSpace, Kokkos::Serial>;
+#else
+inline constexpr bool kSerialExecution = false;
+#endif
+
 // Host memory that a device copies from and to without staging.
 #if defined(KOKKOS_ENABLE_CUDA)
 using StagingSpace = Kokkos::CudaHostPinnedSpace;

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Loops over one row of a matrix by one team: the device's threads share it; on the host one thread
 // runs it in fixed vector lanes, so that sums vectorise without reassociating floating point and
-// have the same order whatever the instruction set.
+// have the same order whatever the instruction set. Members are template parameters for what only
+// one kind of them has.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/kernel.hpp"
 #include "core/base/views.hpp"
 
 namespace deltapipe {
-
-using RowPolicy = Kokkos::TeamPolicy<ExecSpace>;
-using RowMember = RowPolicy::member_type;
 
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && !defined(__HIPCC__)
 #define DELTAPIPE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
@@ -33,18 +32,10 @@ KOKKOS_FORCEINLINE_FUNCTION void prefetch([[maybe_unused]] const T* from,
 #endif
 }
 
-/// One team a row, with scratch memory of its own.
-inline RowPolicy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0) {
-  RowPolicy policy =
-      kHostExecution ? RowPolicy(exec, rows, 1) : RowPolicy(exec, rows, Kokkos::AUTO);
-  if (scratch_bytes > 0) policy.set_scratch_size(0, Kokkos::PerTeam(scratch_bytes));
-  return policy;
-}
-
 /// body(i) for i in [0, n); iterations are independent. No barrier: other threads of the team may
 /// not see yet what was written.
-template <class Body>
-KOKKOS_FORCEINLINE_FUNCTION void row_for(const RowMember& team, int n, const Body& body) {
+template <class Body, class Member>
+KOKKOS_FORCEINLINE_FUNCTION void row_for(const Member& team, int n, const Body& body) {
   if constexpr (kHostExecution) {
     DELTAPIPE_INDEPENDENT_ITERATIONS
     for (int i = 0; i < n; ++i) body(i);
@@ -54,8 +45,8 @@ KOKKOS_FORCEINLINE_FUNCTION void row_for(const RowMember& team, int n, const Bod
 }
 
 /// row_for, and then the whole team sees what was written.
-template <class Body>
-KOKKOS_FORCEINLINE_FUNCTION void row_for_synced(const RowMember& team, int n, const Body& body) {
+template <class Body, class Member>
+KOKKOS_FORCEINLINE_FUNCTION void row_for_synced(const Member& team, int n, const Body& body) {
   row_for(team, n, body);
   if constexpr (!kHostExecution) team.team_barrier();
 }
@@ -63,8 +54,8 @@ KOKKOS_FORCEINLINE_FUNCTION void row_for_synced(const RowMember& team, int n, co
 inline constexpr int kRowLanes = 16;
 
 /// Sum of body(i) over [0, n), the same value in all threads of the team.
-template <class Real, class Body>
-KOKKOS_FORCEINLINE_FUNCTION Real row_sum(const RowMember& team, int n, const Body& body) {
+template <class Real, class Body, class Member>
+KOKKOS_FORCEINLINE_FUNCTION Real row_sum(const Member& team, int n, const Body& body) {
   Real total = 0;
   if constexpr (kHostExecution) {
     Real lane[kRowLanes] = {};
@@ -86,8 +77,8 @@ KOKKOS_FORCEINLINE_FUNCTION Real row_sum(const RowMember& team, int n, const Bod
 
 /// Largest body(i) over [0, n), at least `least`, the same value in all threads of the team; NaN
 /// values are passed over.
-template <class Value, class Body>
-KOKKOS_FORCEINLINE_FUNCTION Value row_max(const RowMember& team, int n, Value least,
+template <class Value, class Body, class Member>
+KOKKOS_FORCEINLINE_FUNCTION Value row_max(const Member& team, int n, Value least,
                                           const Body& body) {
   Value largest = least;
   if constexpr (kHostExecution) {
@@ -123,8 +114,8 @@ KOKKOS_FORCEINLINE_FUNCTION Value row_max(const RowMember& team, int n, Value le
 
 /// use(i, sum of count(j) over j < i) for i in [0, n), on the host in ascending order; count must
 /// not depend on what use changes. Then the whole team sees what was written.
-template <class Value, class Count, class Use>
-KOKKOS_FORCEINLINE_FUNCTION void row_scan(const RowMember& team, int n, const Count& count,
+template <class Value, class Count, class Use, class Member>
+KOKKOS_FORCEINLINE_FUNCTION void row_scan(const Member& team, int n, const Count& count,
                                           const Use& use) {
   if constexpr (kHostExecution) {
     Value before = 0;
@@ -152,8 +143,8 @@ inline RowPolicy column_policy(const ExecSpace& exec, int columns) {
 
 /// store(c, sum over n in [0, rows) of body(n, c)) for the team's tile of columns; rows are added
 /// in their order.
-template <class Real, class Body, class Store>
-KOKKOS_FORCEINLINE_FUNCTION void column_sums(const RowMember& team, int columns, int rows,
+template <class Real, class Body, class Store, class Member>
+KOKKOS_FORCEINLINE_FUNCTION void column_sums(const Member& team, int columns, int rows,
                                              const Body& body, const Store& store) {
   const int first = team.league_rank() * kColumnTile;
   const int width = columns - first < kColumnTile ? columns - first : kColumnTile;

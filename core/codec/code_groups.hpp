@@ -90,8 +90,8 @@ KOKKOS_INLINE_FUNCTION void run_ways(const Streams& streams, const CodeGroups& g
   }
 }
 
-inline Kokkos::RangePolicy<ExecSpace> ways_policy(const ExecSpace& exec, const CodeGroups& groups) {
-  return Kokkos::RangePolicy<ExecSpace>(exec, 0, (groups.streams + kWays - 1) / kWays);
+inline int runs_of_streams(const CodeGroups& groups) {
+  return (groups.streams + kWays - 1) / kWays;
 }
 
 }  // namespace deltapipe::codec

@@ -12,7 +12,7 @@ namespace deltapipe::codec::stream_kernels {
 enum Soundness : std::uint64_t { sound, damaged };
 
 KOKKOS_INLINE_FUNCTION void mark_damaged(std::uint64_t* soundness) {
-  Kokkos::atomic_exchange(soundness, std::uint64_t{damaged});
+  atomic_set(soundness, std::uint64_t{damaged});
 }
 
 /// Decoders' tables and table_bytes(format): 0, and damage, where a part has no table or no room
@@ -34,7 +34,7 @@ struct ReadTables {
     const std::uint8_t* part = payload + group.part;
     std::uint64_t* sound_so_far = soundness;
     Folding* folding = foldings + g;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_once(team, [=]() {
       *bytes = 0;
       if (group.size == 0) return;
       std::uint64_t taken = 0;

@@ -40,9 +40,9 @@ struct FindExtremes {
                          [=](int c) { return static_cast<std::uint8_t>(255 - codes[c]); });
     }
     Extremes* all = extremes + g;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
-      Kokkos::atomic_fetch_max(&all->largest, std::uint32_t{largest});
-      Kokkos::atomic_fetch_max(&all->distance, std::uint32_t{distance});
+    row_once(team, [=]() {
+      atomic_max(&all->largest, std::uint32_t{largest});
+      atomic_max(&all->distance, std::uint32_t{distance});
     });
   }
 };
@@ -107,7 +107,7 @@ struct CountSymbols {
       for (int s = 0; s < kSymbols; ++s) {
         std::uint64_t sum = 0;
         for (int h = 0; h < kHistograms; ++h) sum += histogram[h][s];
-        if (sum > 0) Kokkos::atomic_add(sums + s, sum);
+        if (sum > 0) atomic_add(sums + s, sum);
       }
     } else {
       auto* histogram = static_cast<std::uint32_t*>(
@@ -115,11 +115,11 @@ struct CountSymbols {
       row_for_synced(team, kSymbols, [=](int s) { histogram[s] = 0; });
       for (int r = first; r < last; ++r) {
         const std::uint8_t* codes = rows.row(r);
-        row_for(team, n, [=](int c) { Kokkos::atomic_add(histogram + codes[c], 1u); });
+        row_for(team, n, [=](int c) { atomic_add(histogram + codes[c], 1u); });
       }
       team.team_barrier();
       row_for(team, kSymbols, [=](int s) {
-        if (histogram[s] > 0) Kokkos::atomic_add(sums + s, std::uint64_t{histogram[s]});
+        if (histogram[s] > 0) atomic_add(sums + s, std::uint64_t{histogram[s]});
       });
     }
   }
@@ -255,7 +255,7 @@ struct WriteStreams {
     const std::uint16_t* from = words + (static_cast<std::size_t>(stream) + 1) * room - length;
     std::uint16_t* own = lengths + (stream - group.first_stream);
     row_for(team, length, [=](int i) { to[i] = from[i]; });
-    Kokkos::single(Kokkos::PerTeam(team), [=]() { *own = static_cast<std::uint16_t>(length); });
+    row_once(team, [=]() { *own = static_cast<std::uint16_t>(length); });
   }
 };
 

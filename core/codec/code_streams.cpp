@@ -114,21 +114,19 @@ void CodeStreams::find_tables(const ExecSpace& exec, const CodeGroups& groups) {
   auto* extremes = reinterpret_cast<Extremes*>(extremes_.data());
   Kokkos::deep_copy(exec, counts_, std::uint64_t{0});
   Kokkos::deep_copy(exec, extremes_, std::uint32_t{0});
-  Kokkos::parallel_for("deltapipe::CodeStreams::find_extremes", row_policy(exec, groups.streams),
-                       FindExtremes{groups, code_rows, extremes});
-  Kokkos::parallel_for("deltapipe::CodeStreams::choose_foldings",
-                       Kokkos::RangePolicy<ExecSpace>(exec, 0, kCodeFormats),
-                       ChooseFoldings{groups, extremes, foldings_.data()});
-  Kokkos::parallel_for("deltapipe::CodeStreams::fold", row_policy(exec, groups.rows()),
-                       FoldRows{groups, code_rows, foldings_.data()});
-  Kokkos::parallel_for(
+  for_rows("deltapipe::CodeStreams::find_extremes", row_policy(exec, groups.streams),
+           FindExtremes{groups, code_rows, extremes});
+  for_range("deltapipe::CodeStreams::choose_foldings", exec, kCodeFormats,
+            ChooseFoldings{groups, extremes, foldings_.data()});
+  for_rows("deltapipe::CodeStreams::fold", row_policy(exec, groups.rows()),
+           FoldRows{groups, code_rows, foldings_.data()});
+  for_rows(
       "deltapipe::CodeStreams::count",
       row_policy(exec, groups.streams, kHostExecution ? 0 : kSymbols * sizeof(std::uint32_t) + 64),
       CountSymbols{groups, code_rows, foldings_.data(), counts_.data()});
-  Kokkos::parallel_for("deltapipe::CodeStreams::make_tables",
-                       Kokkos::RangePolicy<ExecSpace>(exec, 0, kCodeFormats),
-                       MakeTables{groups, foldings_.data(), counts_.data(), symbols_.data(),
-                                  tables_.data(), summary_.data() + kTableSizes});
+  for_range("deltapipe::CodeStreams::make_tables", exec, kCodeFormats,
+            MakeTables{groups, foldings_.data(), counts_.data(), symbols_.data(), tables_.data(),
+                       summary_.data() + kTableSizes});
 }
 
 std::size_t CodeStreams::place_parts(const ExecSpace& exec, CodeGroups& groups) {
@@ -156,25 +154,23 @@ std::size_t CodeStreams::encode(const ExecSpace& exec, const std::vector<Sample>
   CodeGroups groups = lay_out(exec, samples, begin);
   if (groups.streams == 0) return begin;
   const CodeRows code_rows{row_N_.data(), codes_.data(), row_bytes_};
-  const Kokkos::RangePolicy<ExecSpace> formats(exec, 0, kCodeFormats);
   const std::uint64_t* table_sizes = summary_.data() + kTableSizes;
   find_tables(exec, groups);
-  Kokkos::parallel_for("deltapipe::CodeStreams::encode", ways_policy(exec, groups),
-                       EncodeStreams{groups, code_rows, foldings_.data(), symbols_.data(),
-                                     words_.data(), room(), place_S_.data()});
+  for_range("deltapipe::CodeStreams::encode", exec, runs_of_streams(groups),
+            EncodeStreams{groups, code_rows, foldings_.data(), symbols_.data(), words_.data(),
+                          room(), place_S_.data()});
   Kokkos::parallel_scan("deltapipe::CodeStreams::places_of_lengths",
                         Kokkos::RangePolicy<ExecSpace>(exec, 0, groups.streams + 1),
                         PlacesOfLengths{place_S_.data(), groups.streams});
-  Kokkos::parallel_for("deltapipe::CodeStreams::sum_up", formats,
-                       SumUp{groups, place_S_.data(), summary_.data() + kStreamWords});
+  for_range("deltapipe::CodeStreams::sum_up", exec, kCodeFormats,
+            SumUp{groups, place_S_.data(), summary_.data() + kStreamWords});
   const std::size_t end = place_parts(exec, groups);
-  Kokkos::parallel_for("deltapipe::CodeStreams::write_heads", formats,
-                       WriteHeads{groups, tables_.data(), table_sizes, payload});
-  Kokkos::parallel_for(
-      "deltapipe::CodeStreams::write_streams", row_policy(exec, groups.streams),
-      WriteStreams{groups, table_sizes, words_.data(), room(), place_S_.data(), payload});
-  Kokkos::parallel_for("deltapipe::CodeStreams::pack", row_policy(exec, groups.rows()),
-                       PackRows{groups, code_rows, foldings_.data(), payload});
+  for_range("deltapipe::CodeStreams::write_heads", exec, kCodeFormats,
+            WriteHeads{groups, tables_.data(), table_sizes, payload});
+  for_rows("deltapipe::CodeStreams::write_streams", row_policy(exec, groups.streams),
+           WriteStreams{groups, table_sizes, words_.data(), room(), place_S_.data(), payload});
+  for_rows("deltapipe::CodeStreams::pack", row_policy(exec, groups.rows()),
+           PackRows{groups, code_rows, foldings_.data(), payload});
   exec.fence();
   return end;
 }
@@ -212,17 +208,17 @@ CodeStreams::Decoded CodeStreams::decode(const ExecSpace& exec, const std::vecto
   std::uint64_t* table_sizes = summary_.data() + kTableSizes;
   std::uint64_t* soundness = summary_.data() + kSoundness;
   Kokkos::deep_copy(exec, summary_, std::uint64_t{0});
-  Kokkos::parallel_for("deltapipe::CodeStreams::read_tables", row_policy(exec, kCodeFormats),
-                       ReadTables{groups, payload, foldings_.data(), starts_.data(), slots_.data(),
-                                  table_sizes, soundness});
+  for_rows("deltapipe::CodeStreams::read_tables", row_policy(exec, kCodeFormats),
+           ReadTables{groups, payload, foldings_.data(), starts_.data(), slots_.data(), table_sizes,
+                      soundness});
   Kokkos::parallel_scan("deltapipe::CodeStreams::places_in_payload",
                         Kokkos::RangePolicy<ExecSpace>(exec, 0, groups.streams + 1),
                         PlacesInPayload{groups, table_sizes, payload, place_S_.data()});
-  Kokkos::parallel_for("deltapipe::CodeStreams::decode", ways_policy(exec, groups),
-                       DecodeStreams{groups, code_rows, foldings_.data(), table_sizes,
-                                     slots_.data(), place_S_.data(), payload, soundness});
-  Kokkos::parallel_for("deltapipe::CodeStreams::unpack", row_policy(exec, groups.rows()),
-                       UnpackRows{groups, code_rows, foldings_.data(), table_sizes, payload});
+  for_range("deltapipe::CodeStreams::decode", exec, runs_of_streams(groups),
+            DecodeStreams{groups, code_rows, foldings_.data(), table_sizes, slots_.data(),
+                          place_S_.data(), payload, soundness});
+  for_rows("deltapipe::CodeStreams::unpack", row_policy(exec, groups.rows()),
+           UnpackRows{groups, code_rows, foldings_.data(), table_sizes, payload});
   Kokkos::deep_copy(exec, host_summary_, summary_);
   exec.fence();
   return {end, host_summary_(kSoundness) == sound};

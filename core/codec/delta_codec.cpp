@@ -58,7 +58,7 @@ struct LoadMemories {
     else
       NoMemory::load(team, record, row, buffers.codes);
     std::uint8_t* knowns = known_N;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() { knowns[index] = known ? 1 : 0; });
+    row_once(team, [=]() { knowns[index] = known ? 1 : 0; });
   }
 };
 
@@ -141,7 +141,7 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
   }
 
   void load_memories(const ExecSpace& exec, const RowArguments& arguments) {
-    Kokkos::parallel_for(
+    for_rows(
         "deltapipe::DeltaCodec::load_memories",
         row_policy(exec, arguments.sample_count * arguments.tokens,
                    RowBuffers::bytes(arguments.channels)),

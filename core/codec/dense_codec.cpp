@@ -98,7 +98,7 @@ struct DenseEncode {
           return is_nonfinite(error) ? 0.0f : error * error;
         });
     }
-    Kokkos::single(Kokkos::PerTeam(team), [&]() {
+    row_once(team, [&]() {
       RowSums& sums = a.sums[row];
       sums.nonfinite += nonfinite;
       if (!a.measure) return;
@@ -144,14 +144,14 @@ class DenseCodec final : public RowCodec {
   }
   std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
                          std::size_t max_bytes) override {
-    Kokkos::parallel_for("deltapipe::DenseCodec::encode",
-                         row_policy(exec, arguments.sample_count * arguments.tokens),
-                         DenseEncode<format>{arguments});
+    for_rows("deltapipe::DenseCodec::encode",
+             row_policy(exec, arguments.sample_count * arguments.tokens),
+             DenseEncode<format>{arguments});
     return max_bytes;
   }
   void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) override {
-    Kokkos::parallel_for("deltapipe::DenseCodec::decode", row_policy(exec, rows),
-                         DenseDecode<format>{arguments});
+    for_rows("deltapipe::DenseCodec::decode", row_policy(exec, rows),
+             DenseDecode<format>{arguments});
   }
 };
 

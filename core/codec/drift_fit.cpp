@@ -148,15 +148,13 @@ void DriftFit::fit(const ExecSpace& exec, const MatrixRef<float>& work_CC,
   const auto inverse = static_cast<float>(fade_ / weight2_);
   const DriftMap<std::uint8_t> written{map.data(), channels_};
   const DriftMap<const std::uint8_t> read{map.data(), channels_};
-  Kokkos::parallel_for("deltapipe::DriftFit::moments",
-                       Kokkos::RangePolicy<ExecSpace>(exec, 0, channels_),
-                       FindMoments{gram_CC_, sum_m_1C_, sum_d_1C_, inverse, written, gain_C_});
-  Kokkos::parallel_for(
-      "deltapipe::DriftFit::system", row_policy(exec, channels_),
-      SetUpSystem{gram_CC_, cross_CC_, inverse, read, gain_C_, work_CC, solution_CC_});
+  for_range("deltapipe::DriftFit::moments", exec, channels_,
+            FindMoments{gram_CC_, sum_m_1C_, sum_d_1C_, inverse, written, gain_C_});
+  for_rows("deltapipe::DriftFit::system", row_policy(exec, channels_),
+           SetUpSystem{gram_CC_, cross_CC_, inverse, read, gain_C_, work_CC, solution_CC_});
   cholesky_solve(exec, work_CC, solution_CC_);
-  Kokkos::parallel_for("deltapipe::DriftFit::quantize", column_policy(exec, channels_),
-                       QuantizeColumns{solution_CC_, written});
+  for_rows("deltapipe::DriftFit::quantize", column_policy(exec, channels_),
+           QuantizeColumns{solution_CC_, written});
 }
 
 std::size_t DriftFit::memory_bytes() const {

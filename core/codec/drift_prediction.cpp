@@ -44,7 +44,7 @@ struct QuantizeInputs {
     const std::size_t first = static_cast<std::size_t>(row) * map.channels;
     const float step = quantize_inputs(team, map, largest, m_NC + first, inputs_NC + first);
     float* steps = step_N;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() { steps[row] = step; });
+    row_once(team, [=]() { steps[row] = step; });
   }
 };
 
@@ -127,7 +127,7 @@ struct SumUpRows {
       }
     }
     DriftRow* to = rows_N + row;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() { *to = sums; });
+    row_once(team, [=]() { *to = sums; });
   }
 };
 
@@ -148,7 +148,7 @@ struct WeighRows {
     float* m = m_NC + first;
     float* p = p_NC + first;
     float* weights = weight_N;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() { weights[row] = weight; });
+    row_once(team, [=]() { weights[row] = weight; });
     if (weight == 0.0f) {
       row_for(team, channels, [=](int c) { m[c] = p[c] = 0.0f; });
       return;
@@ -232,36 +232,32 @@ std::size_t DriftPrediction::memory_bytes() const {
 }
 
 void DriftPrediction::load_weights(const ExecSpace& exec, const VectorRef<std::uint8_t>& map) {
-  Kokkos::parallel_for("deltapipe::DriftPrediction::load_weights",
-                       row_policy(exec, shape_.channels),
-                       LoadWeights{ReadMap{map.data(), shape_.channels}, weights_CC_.data()});
+  for_rows("deltapipe::DriftPrediction::load_weights", row_policy(exec, shape_.channels),
+           LoadWeights{ReadMap{map.data(), shape_.channels}, weights_CC_.data()});
 }
 
 void DriftPrediction::find_changes(const ExecSpace& exec, const VectorRef<std::uint8_t>& map,
                                    int rows) {
   const ReadMap read{map.data(), shape_.channels};
   const auto largest = static_cast<float>(largest_input(shape_.channels));
-  Kokkos::parallel_for(
-      "deltapipe::DriftPrediction::quantize_inputs", row_policy(exec, rows),
-      QuantizeInputs{read, largest, m_NC_.data(), inputs_NC_.data(), step_N_.data()});
+  for_rows("deltapipe::DriftPrediction::quantize_inputs", row_policy(exec, rows),
+           QuantizeInputs{read, largest, m_NC_.data(), inputs_NC_.data(), step_N_.data()});
   gemm(exec, Transpose::no, Transpose::no, 1.0f, first_rows<const float>(inputs_NC_, rows),
        weights_CC_, 0.0f, first_rows<float>(p_NC_, rows));
-  Kokkos::parallel_for("deltapipe::DriftPrediction::finish_changes", row_policy(exec, rows),
-                       FinishChanges{read, step_N_.data(), p_NC_.data()});
+  for_rows("deltapipe::DriftPrediction::finish_changes", row_policy(exec, rows),
+           FinishChanges{read, step_N_.data(), p_NC_.data()});
 }
 
 void DriftPrediction::finish(const ExecSpace& exec, const std::uint16_t* factors, int rows) {
-  Kokkos::parallel_for(
-      "deltapipe::DriftPrediction::add_changes", row_policy(exec, rows),
-      AddChanges{shape_.tokens, shape_.channels, factors, m_NC_.data(), p_NC_.data()});
+  for_rows("deltapipe::DriftPrediction::add_changes", row_policy(exec, rows),
+           AddChanges{shape_.tokens, shape_.channels, factors, m_NC_.data(), p_NC_.data()});
 }
 
 DriftPrediction::Sums DriftPrediction::sum_up(const ExecSpace& exec, const float* x, int rows,
                                               bool predicted) {
-  Kokkos::parallel_for(
-      "deltapipe::DriftPrediction::sum_up", row_policy(exec, rows),
-      SumUpRows{shape_.channels, x, m_NC_.data(), predicted ? p_NC_.data() : nullptr,
-                known_N_.data(), rows_N_.data()});
+  for_rows("deltapipe::DriftPrediction::sum_up", row_policy(exec, rows),
+           SumUpRows{shape_.channels, x, m_NC_.data(), predicted ? p_NC_.data() : nullptr,
+                     known_N_.data(), rows_N_.data()});
   const auto range = Kokkos::make_pair(0, rows);
   Kokkos::deep_copy(exec, Kokkos::subview(host_rows_N_, range), Kokkos::subview(rows_N_, range));
   exec.fence();
@@ -371,15 +367,14 @@ std::size_t DriftPrediction::append(const ExecSpace& exec, std::uint8_t* payload
                       VectorRef<const std::uint8_t>(factors, bytes));
     end += bytes;
   }
-  Kokkos::parallel_for("deltapipe::DriftPrediction::write_word",
-                       Kokkos::RangePolicy<ExecSpace>(exec, 0, 1),
-                       WriteWord{reinterpret_cast<std::uint32_t*>(payload + end), word_});
+  for_range("deltapipe::DriftPrediction::write_word", exec, 1,
+            WriteWord{reinterpret_cast<std::uint32_t*>(payload + end), word_});
   return end + sizeof(std::uint32_t);
 }
 
 void DriftPrediction::learn(const ExecSpace& exec, const float* x, int rows) {
   if (sums_.rows == 0 || fit_.has_enough_of_step()) return;
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::DriftPrediction::weigh", row_policy(exec, rows),
       WeighRows{shape_.channels, x, rows_N_.data(), m_NC_.data(), p_NC_.data(), weight_N_.data()});
   fit_.add(exec, first_rows<float>(m_NC_, rows), first_rows<float>(p_NC_, rows),

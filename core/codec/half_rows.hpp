@@ -103,16 +103,14 @@ KOKKOS_INLINE_FUNCTION int half_exponent_of_row(const RowMember& team, int n, co
 
 KOKKOS_INLINE_FUNCTION void write_half_row(const RowMember& team, int n, const float* x,
                                            int exponent, const HalfRow& row) {
-  Kokkos::single(Kokkos::PerTeam(team),
-                 [=]() { *row.exponent = static_cast<std::int16_t>(exponent); });
+  row_once(team, [=]() { *row.exponent = static_cast<std::int16_t>(exponent); });
   halves_of_row(team, n, x, power_of_two(exponent), row.halves);
 }
 
 /// NaN is written as 0 and an infinity as the largest half.
 KOKKOS_INLINE_FUNCTION void write_finite_half_row(const RowMember& team, int n, const float* x,
                                                   int exponent, const HalfRow& row) {
-  Kokkos::single(Kokkos::PerTeam(team),
-                 [=]() { *row.exponent = static_cast<std::int16_t>(exponent); });
+  row_once(team, [=]() { *row.exponent = static_cast<std::int16_t>(exponent); });
   finite_halves_of_row(team, n, x, power_of_two(exponent), row.halves);
 }
 

@@ -144,7 +144,7 @@ struct PackedMemory {
         const float code = saturate(std::rint(tile[c] * inverse), static_cast<float>(kLevels));
         codes[first + c] = static_cast<std::uint8_t>(static_cast<int>(code) + kLevels);
       });
-      Kokkos::single(Kokkos::PerTeam(team), [=]() { step_of_tile[first / kTile] = step; });
+      row_once(team, [=]() { step_of_tile[first / kTile] = step; });
     }
     row_for_synced(team, 8 * lanes - n, [=](int c) { codes[n + c] = 0; });
     pack_bits<bits>(team, lanes, codes, packed(row));

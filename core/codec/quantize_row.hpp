@@ -152,7 +152,7 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
           format.rule, format.rms_step, format.negative_levels, format.positive_levels,
           format.low,  format.high};
       const std::uint16_t step = fitted_step(team, rule, width, change);
-      Kokkos::single(Kokkos::PerTeam(team), [&]() { steps[s] = step; });
+      row_once(team, [&]() { steps[s] = step; });
       continue;
     }
     float needed;
@@ -171,7 +171,7 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
           float_of(row_max(team, width, 0u, [&](int c) { return format.needed_step(change(c)); }));
     }
     const std::uint16_t step = format.step_for(needed);
-    Kokkos::single(Kokkos::PerTeam(team), [&]() { steps[s] = step; });
+    row_once(team, [&]() { steps[s] = step; });
   }
   if constexpr (!kHostExecution) team.team_barrier();
 }

@@ -178,15 +178,15 @@ class QuantizedCodec : public RowFormatCodec {
     const int rows = arguments.sample_count * arguments.tokens;
     const std::size_t scratch =
         RowBuffers::bytes(shape_.channels) + Sender::scratch_bytes(shape_.channels);
-    Kokkos::parallel_for("deltapipe::QuantizedCodec::encode", row_policy(exec, rows, scratch),
-                         EncodeRows<Sender>{with_codes(arguments), formats()});
+    for_rows("deltapipe::QuantizedCodec::encode", row_policy(exec, rows, scratch),
+             EncodeRows<Sender>{with_codes(arguments), formats()});
     return code_rows(exec, arguments, max_bytes);
   }
 
   void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) override {
-    Kokkos::parallel_for("deltapipe::QuantizedCodec::decode",
-                         row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
-                         DecodeRows<M>{with_codes(arguments), formats()});
+    for_rows("deltapipe::QuantizedCodec::decode",
+             row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
+             DecodeRows<M>{with_codes(arguments), formats()});
   }
 
  private:
@@ -197,15 +197,12 @@ class QuantizedCodec : public RowFormatCodec {
     const int rows = arguments.sample_count * arguments.tokens;
     const int blocks = (rows + kScaleRows - 1) / kScaleRows;
     std::uint32_t* partials_RC = channel_partials();
-    Kokkos::parallel_for(
-        "deltapipe::QuantizedCodec::channel_scales",
-        row_policy(exec, blocks, RowBuffers::bytes(shape_.channels)),
-        ChannelScales<Sender>{arguments, formats(), channel_format().mean_scale, partials_RC});
-    Kokkos::parallel_for(
-        "deltapipe::QuantizedCodec::channel_steps",
-        Kokkos::RangePolicy<ExecSpace>(exec, 0, shape_.channels),
-        ChannelSteps{channel_format(), partials_RC, blocks, shape_.channels, counted,
-                     reinterpret_cast<std::uint16_t*>(arguments.payload)});
+    for_rows("deltapipe::QuantizedCodec::channel_scales",
+             row_policy(exec, blocks, RowBuffers::bytes(shape_.channels)),
+             ChannelScales<Sender>{arguments, formats(), channel_format().mean_scale, partials_RC});
+    for_range("deltapipe::QuantizedCodec::channel_steps", exec, shape_.channels,
+              ChannelSteps{channel_format(), partials_RC, blocks, shape_.channels, counted,
+                           reinterpret_cast<std::uint16_t*>(arguments.payload)});
   }
 };
 

@@ -51,7 +51,7 @@ struct MarkRows {
     RowSums* row_sums = a.sums + row;
     std::uint32_t* kept = kept_N + n;
     const bool measure = a.measure;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_once(team, [=]() {
       *kept = largest > 0 ? 1 : 0;
       row_sums->nonfinite += nonfinite;
       if (!measure) return;
@@ -174,18 +174,16 @@ class RowSparseCodec final : public RowCodec {
     if (rows == 0) return max_bytes;
     const std::size_t front = bitmap_bytes(rows);
     const RowPolicy all = row_policy(exec, arguments.sample_count * arguments.tokens);
-    Kokkos::parallel_for("deltapipe::RowSparseCodec::mark", all,
-                         MarkRows{arguments, front, place_N_.data()});
+    for_rows("deltapipe::RowSparseCodec::mark", all, MarkRows{arguments, front, place_N_.data()});
     std::uint32_t kept = 0;
     Kokkos::parallel_scan("deltapipe::RowSparseCodec::places_of_flags",
                           Kokkos::RangePolicy<ExecSpace>(exec, 0, rows + 1),
                           PlacesOfFlags{place_N_.data(), rows}, kept);
-    Kokkos::parallel_for(
-        "deltapipe::RowSparseCodec::write_bitmap",
-        Kokkos::RangePolicy<ExecSpace>(exec, 0, (rows - 1) / kWordRows + 1),
+    for_range(
+        "deltapipe::RowSparseCodec::write_bitmap", exec, (rows - 1) / kWordRows + 1,
         WriteBitmap{place_N_.data(), rows, reinterpret_cast<std::uint32_t*>(arguments.payload)});
-    Kokkos::parallel_for("deltapipe::RowSparseCodec::write_rows", all,
-                         WriteRows{arguments, front, place_N_.data()});
+    for_rows("deltapipe::RowSparseCodec::write_rows", all,
+             WriteRows{arguments, front, place_N_.data()});
     exec.fence();
     return front + block_bytes(0, static_cast<int>(kept));
   }
@@ -209,8 +207,8 @@ class RowSparseCodec final : public RowCodec {
   void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) override {
     int valid = 0;
     for (const SampleEntry& sample : samples()) valid += sample.tokens;
-    Kokkos::parallel_for("deltapipe::RowSparseCodec::decode", row_policy(exec, rows),
-                         ReadRows{arguments, bitmap_bytes(valid), place_N_.data()});
+    for_rows("deltapipe::RowSparseCodec::decode", row_policy(exec, rows),
+             ReadRows{arguments, bitmap_bytes(valid), place_N_.data()});
   }
 
   Vector<std::uint32_t> place_N_;

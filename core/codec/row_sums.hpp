@@ -32,7 +32,7 @@ KOKKOS_INLINE_FUNCTION void add_row_sums(const RowMember& team, const RowArgumen
   }
   RowSums* row_sums = a.sums + index;
   const bool measure = a.measure;
-  Kokkos::single(Kokkos::PerTeam(team), [=]() {
+  row_once(team, [=]() {
     row_sums->nonfinite += nonfinite;
     if (!measure) return;
     row_sums->error2 += error2;

@@ -210,7 +210,7 @@ struct MergePositions {
             [=](int i) { to[i + places_below(from_b, of_b, from_a[i])] = from_a[i]; });
     row_for(team, static_cast<int>(of_b),
             [=](int i) { to[i + places_below(from_a, of_a, from_b[i])] = from_b[i]; });
-    Kokkos::single(Kokkos::PerTeam(team), [=]() { *count = of_a + of_b; });
+    row_once(team, [=]() { *count = of_a + of_b; });
   }
 };
 
@@ -245,7 +245,7 @@ struct WriteHeaders {
     const std::uint32_t* nonfinite = follows ? nullptr : nonfinite_B;
     const std::uint32_t count = s.held_count(b, header.count);
     std::uint32_t* held = s.is_held ? s.chosen.count_G + b : nullptr;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_once(team, [=]() {
       *written = header;
       if (held != nullptr) *held = count;
       if (nonfinite != nullptr && size > 0) sums->nonfinite += nonfinite[b];
@@ -494,7 +494,7 @@ struct CountNonfinite {
     const auto count = row_sum<std::uint32_t>(team, s.a.channels,
                                               [=](int c) { return is_nonfinite(x[c]) ? 1u : 0u; });
     RowSums* sums = s.a.sums + index;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() { sums->nonfinite += count; });
+    row_once(team, [=]() { sums->nonfinite += count; });
   }
 };
 
@@ -520,7 +520,7 @@ struct ReadPositions {
     std::uint64_t* place = s.block_B + b;
     std::uint32_t* flaw = wrong;
     std::uint64_t* length = end;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_once(team, [=]() {
       *count = held;
       *place = block;
       if (is_last) *length = block_end;
@@ -714,17 +714,16 @@ class TopKCodec final
     const float* values = choose(exec, s);
     const RowPolicy by_sample = row_policy(exec, a.sample_count);
     const bool counts = keeps == Keeps::nothing && !a.measure;
-    Kokkos::parallel_for("deltapipe::TopKCodec::write_headers", by_sample,
-                         WriteHeaders{s, values, counts ? selection_.nonfinite_G() : nullptr,
-                                      mixes_ ? nullptr : selection_.largest_G()});
+    for_rows("deltapipe::TopKCodec::write_headers", by_sample,
+             WriteHeaders{s, values, counts ? selection_.nonfinite_G() : nullptr,
+                          mixes_ ? nullptr : selection_.largest_G()});
     if (counts && forward_.position != nullptr)
-      Kokkos::parallel_for("deltapipe::TopKCodec::count_nonfinite", by_row(exec, a),
-                           CountNonfinite{s});
-    Kokkos::parallel_for("deltapipe::TopKCodec::place_blocks", row_policy(exec, 1),
-                         PlaceBlocks{s, sparse_begin(), result_.data()});
-    Kokkos::parallel_for("deltapipe::TopKCodec::write_positions", by_sample, WritePositions{s});
-    Kokkos::parallel_for("deltapipe::TopKCodec::write_values", by_value_row(exec, a),
-                         WriteValues{s, value_rows(), mixes_ ? nullptr : sent_.data(), values});
+      for_rows("deltapipe::TopKCodec::count_nonfinite", by_row(exec, a), CountNonfinite{s});
+    for_rows("deltapipe::TopKCodec::place_blocks", row_policy(exec, 1),
+             PlaceBlocks{s, sparse_begin(), result_.data()});
+    for_rows("deltapipe::TopKCodec::write_positions", by_sample, WritePositions{s});
+    for_rows("deltapipe::TopKCodec::write_values", by_value_row(exec, a),
+             WriteValues{s, value_rows(), mixes_ ? nullptr : sent_.data(), values});
     keep(exec, s);
     release_positions();
     Kokkos::deep_copy(exec, host_result_, result_);
@@ -737,8 +736,8 @@ class TopKCodec final
     const float* values = s.a.x;
     if constexpr (keeps != Keeps::nothing) {
       const float sign = keeps == Keeps::errors ? 1.0f : -1.0f;
-      Kokkos::parallel_for("deltapipe::TopKCodec::add_records", by_row(exec, s.a),
-                           AddRecords<M>{s, sign, y_.data()});
+      for_rows("deltapipe::TopKCodec::add_records", by_row(exec, s.a),
+               AddRecords<M>{s, sign, y_.data()});
       values = y_.data();
     }
     if (mixes_) {
@@ -752,9 +751,8 @@ class TopKCodec final
 
   void make_groups(const ExecSpace& exec, const SparseArguments& s, Share share,
                    const Positions* found) {
-    Kokkos::parallel_for(
-        "deltapipe::TopKCodec::groups", Kokkos::RangePolicy<ExecSpace>(exec, 0, s.a.sample_count),
-        MakeGroups{s, share, found == nullptr ? nullptr : found->count_G, group_B_.data()});
+    for_range("deltapipe::TopKCodec::groups", exec, s.a.sample_count,
+              MakeGroups{s, share, found == nullptr ? nullptr : found->count_G, group_B_.data()});
   }
 
   /// The largest values, the largest errors elsewhere, and while these are fewer than k the next
@@ -774,17 +772,16 @@ class TopKCodec final
   /// The groups' largest values or errors at positions that are not found yet.
   void choose_share(const ExecSpace& exec, const SparseArguments& s, bool errors,
                     const Positions* found, const Positions& chosen) {
-    Kokkos::parallel_for("deltapipe::TopKCodec::offer_share", by_row(exec, s.a),
-                         OfferShare<M>{s, group_B_.data(), errors, y_.data(), offered_.data()});
+    for_rows("deltapipe::TopKCodec::offer_share", by_row(exec, s.a),
+             OfferShare<M>{s, group_B_.data(), errors, y_.data(), offered_.data()});
     if (found != nullptr)
-      Kokkos::parallel_for("deltapipe::TopKCodec::drop_chosen", row_policy(exec, s.a.sample_count),
-                           DropChosen{s, group_B_.data(), *found, offered_.data()});
+      for_rows("deltapipe::TopKCodec::drop_chosen", row_policy(exec, s.a.sample_count),
+               DropChosen{s, group_B_.data(), *found, offered_.data()});
     selection_.select(exec, s.a.sample_count, group_B_.data(), offered_.data(), chosen);
   }
 
   void merge(const ExecSpace& exec, const SparseArguments& s, const MergePositions& lists) const {
-    Kokkos::parallel_for("deltapipe::TopKCodec::merge_positions",
-                         row_policy(exec, s.a.sample_count), lists);
+    for_rows("deltapipe::TopKCodec::merge_positions", row_policy(exec, s.a.sample_count), lists);
   }
 
   /// Brings the sender's records and sums up to date.
@@ -793,10 +790,10 @@ class TopKCodec final
     if constexpr (keeps != Keeps::errors) {
       see(exec, s, s.a.sample_count * s.a.tokens, s.a.x, y_.data());
     } else {
-      Kokkos::parallel_for("deltapipe::TopKCodec::subtract_values", by_value_row(exec, s.a),
-                           SubtractValues{s, value_rows(), y_.data()});
-      Kokkos::parallel_for("deltapipe::TopKCodec::store_errors", by_row(exec, s.a),
-                           StoreErrors<M>{s, s.a.x, y_.data()});
+      for_rows("deltapipe::TopKCodec::subtract_values", by_value_row(exec, s.a),
+               SubtractValues{s, value_rows(), y_.data()});
+      for_rows("deltapipe::TopKCodec::store_errors", by_row(exec, s.a),
+               StoreErrors<M>{s, s.a.x, y_.data()});
     }
   }
 
@@ -804,11 +801,11 @@ class TopKCodec final
   void see(const ExecSpace& exec, const SparseArguments& s, int rows, const float* x, float* y) {
     using Seen = std::conditional_t<keeps == Keeps::memory, M, NoMemory>;
     if (sparse_samples() > 0)
-      Kokkos::parallel_for("deltapipe::TopKCodec::read_values", by_value_row(exec, s.a),
-                           ReadValues{s, value_rows(), sent_.data()});
-    Kokkos::parallel_for("deltapipe::TopKCodec::see_rows",
-                         row_policy(exec, rows, 2 * RowBuffers::bytes(shape_.channels)),
-                         SeeRows<Seen>{s, sent_.data(), x, y});
+      for_rows("deltapipe::TopKCodec::read_values", by_value_row(exec, s.a),
+               ReadValues{s, value_rows(), sent_.data()});
+    for_rows("deltapipe::TopKCodec::see_rows",
+             row_policy(exec, rows, 2 * RowBuffers::bytes(shape_.channels)),
+             SeeRows<Seen>{s, sent_.data(), x, y});
   }
 
   std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing, const RowArguments& a,
@@ -818,10 +815,9 @@ class TopKCodec final
     const std::size_t begin = sparse_begin();
     if (bytes < begin) return begin;
     Kokkos::deep_copy(exec, result_, std::uint64_t{0});
-    Kokkos::parallel_for(
-        "deltapipe::TopKCodec::read_positions", row_policy(exec, a.sample_count),
-        ReadPositions{sparse(a), begin, bytes, reinterpret_cast<std::uint32_t*>(result_.data() + 1),
-                      result_.data()});
+    for_rows("deltapipe::TopKCodec::read_positions", row_policy(exec, a.sample_count),
+             ReadPositions{sparse(a), begin, bytes,
+                           reinterpret_cast<std::uint32_t*>(result_.data() + 1), result_.data()});
     Kokkos::deep_copy(exec, host_result_, result_);
     exec.fence();
     if (host_result_(1) != 0)

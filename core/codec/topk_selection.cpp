@@ -52,7 +52,7 @@ KOKKOS_FORCEINLINE_FUNCTION void count_own(const RowMember& team, int n, int bin
       for (int copy = 0; copy < kCopies; ++copy) ++own[copy * kBinStride + bin(i + copy)];
     for (int i = whole; i < n; ++i) ++own[bin(i)];
   } else {
-    row_for_synced(team, n, [&](int i) { Kokkos::atomic_add(&own[bin(i)], 1u); });
+    row_for_synced(team, n, [&](int i) { atomic_add(&own[bin(i)], 1u); });
   }
   for (int copy = 1; copy < kCopies; ++copy)
     row_for_synced(team, bins, [=](int b) { own[b] += own[copy * kBinStride + b]; });
@@ -62,10 +62,10 @@ KOKKOS_FORCEINLINE_FUNCTION void add_own(const RowMember& team, int bins, const 
                                          std::uint32_t* total) {
   if constexpr (kHostExecution) {
     for (int b = 0; b < bins; ++b)
-      if (own[b] > 0) Kokkos::atomic_add(&total[b], own[b]);
+      if (own[b] > 0) atomic_add(&total[b], own[b]);
   } else {
     row_for_synced(team, bins, [=](int b) {
-      if (own[b] > 0) Kokkos::atomic_add(&total[b], own[b]);
+      if (own[b] > 0) atomic_add(&total[b], own[b]);
     });
   }
 }
@@ -243,7 +243,7 @@ struct FindBin {
     if constexpr (!kHostExecution) team.team_barrier();
     std::uint32_t* least = s.least_G + g;
     std::uint32_t* once_more = s.again_G + g;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_once(team, [=]() {
       *once_more = short_of ? 1 : 0;
       if (short_of) *least = 1;
     });
@@ -303,7 +303,7 @@ struct Collect {
     std::uint32_t* counted = s.candidates_GC + chunk.index;
     std::uint32_t* counted_nonfinite = s.nonfinite_GC + chunk.index;
     std::uint32_t* largest_found = s.largest_GC + chunk.index;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_once(team, [=]() {
       *counted = found;
       *counted_nonfinite = nonfinite;
       *largest_found = largest;
@@ -408,7 +408,7 @@ struct Divide {
     }
     std::uint32_t* larger_counted = s.larger_GC + chunk.index;
     std::uint32_t* undecided_counted = s.undecided_GC + chunk.index;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_once(team, [=]() {
       *larger_counted = larger;
       *undecided_counted = open;
     });
@@ -455,7 +455,7 @@ struct CountLarger {
         team, open, [=](int i) { return without_sign(keys[undecided[i]]) == threshold ? 1u : 0u; });
     std::uint32_t* larger_counted = s.larger_GC + chunk.index;
     std::uint32_t* equal_counted = s.equal_GC + chunk.index;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_once(team, [=]() {
       *larger_counted += above;
       *equal_counted = equal;
     });
@@ -492,7 +492,7 @@ struct PlaceChunks {
     const std::uint32_t* largest = s.largest_GC + first;
     const std::uint32_t most = row_max(team, chunks, 0u, [=](int c) { return largest[c]; });
     std::uint32_t* largest_of_all = s.largest_G + g;
-    Kokkos::single(Kokkos::PerTeam(team), [=]() {
+    row_once(team, [=]() {
       *count = total;
       *nonfinite_sum = bad;
       *largest_of_all = most;
@@ -646,19 +646,19 @@ void TopKSelection::select(const ExecSpace& exec, int groups, const TopKGroup* g
   const RowPolicy by_chunk = row_policy(exec, groups * max_chunks_);
   const RowPolicy counting = row_policy(exec, groups * max_chunks_, kHistogramBytes);
   const RowPolicy by_group = row_policy(exec, groups);
-  Kokkos::parallel_for("deltapipe::TopK::sample", counting, Sample{s});
-  Kokkos::parallel_for("deltapipe::TopK::find_least", by_group, FindLeast{s});
-  Kokkos::parallel_for("deltapipe::TopK::collect", counting, Collect{s});
-  Kokkos::parallel_for("deltapipe::TopK::upper_bits", by_group, FindBin{s, 0});
-  Kokkos::parallel_for("deltapipe::TopK::collect_again", counting, Collect{s, true});
-  Kokkos::parallel_for("deltapipe::TopK::upper_bits_again", by_group, FindBin{s, 0, true});
-  Kokkos::parallel_for("deltapipe::TopK::divide", counting, Divide{s});
-  Kokkos::parallel_for("deltapipe::TopK::middle_bits", by_group, FindBin{s, 1});
-  Kokkos::parallel_for("deltapipe::TopK::count_last_bits", counting, CountLastBits{s});
-  Kokkos::parallel_for("deltapipe::TopK::last_bits", by_group, FindBin{s, 2});
-  Kokkos::parallel_for("deltapipe::TopK::count_larger", by_chunk, CountLarger{s});
-  Kokkos::parallel_for("deltapipe::TopK::place_chunks", by_group, PlaceChunks{s});
-  Kokkos::parallel_for("deltapipe::TopK::write_chosen", by_chunk, WriteChosen{s});
+  for_rows("deltapipe::TopK::sample", counting, Sample{s});
+  for_rows("deltapipe::TopK::find_least", by_group, FindLeast{s});
+  for_rows("deltapipe::TopK::collect", counting, Collect{s});
+  for_rows("deltapipe::TopK::upper_bits", by_group, FindBin{s, 0});
+  for_rows("deltapipe::TopK::collect_again", counting, Collect{s, true});
+  for_rows("deltapipe::TopK::upper_bits_again", by_group, FindBin{s, 0, true});
+  for_rows("deltapipe::TopK::divide", counting, Divide{s});
+  for_rows("deltapipe::TopK::middle_bits", by_group, FindBin{s, 1});
+  for_rows("deltapipe::TopK::count_last_bits", counting, CountLastBits{s});
+  for_rows("deltapipe::TopK::last_bits", by_group, FindBin{s, 2});
+  for_rows("deltapipe::TopK::count_larger", by_chunk, CountLarger{s});
+  for_rows("deltapipe::TopK::place_chunks", by_group, PlaceChunks{s});
+  for_rows("deltapipe::TopK::write_chosen", by_chunk, WriteChosen{s});
 }
 
 }  // namespace deltapipe::codec

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/printable.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/replacement.hpp"
 
@@ -545,6 +546,7 @@ class FormerFile {
 
   const hdf5::File& file() const { return file_; }
   std::string run_id() const { return file_.find_plain_attribute("run_id").value_or(""); }
+  std::string kokkos() const { return file_.find_plain_attribute("kokkos").value_or(""); }
   std::string started() const { return file_.read_string_attribute("started"); }
   hdf5::Group steps() const { return file_.open_group("steps"); }
   hdf5::Group evaluations() const { return file_.open_group("evaluations"); }
@@ -643,13 +645,17 @@ class RunFile::State {
                      attributes.evaluates_codec) {}
 
   void go_on(const FormerFile& former, const RunFileContinuation& continuation,
-             const std::string& revision) {
+             const RunAttributes& attributes) {
     former.expect_steps(continuation.checkpoint.step);
+    if (warn_ && former.kokkos() != attributes.kokkos)
+      warn_("the run so far was computed with " + printable(former.kokkos()) +
+            ", it goes on with " + attributes.kokkos +
+            ": results differ by rounding from those of one without a break");
     steps_.load(former.steps(), continuation.checkpoint.step);
     evaluations_.load(former.evaluations(), former.evaluations_until(continuation.checkpoint.step));
     file_.write_attribute("started", former.started());
     take_lists(former, continuation);
-    add_restart({continuation.checkpoint.step, seconds_since_1970(), revision});
+    add_restart({continuation.checkpoint.step, seconds_since_1970(), attributes.source_revision});
   }
 
   void add_restart(const RestartRecord& record) {
@@ -785,7 +791,7 @@ RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
                  std::chrono::duration<double> flush_interval) {
   const FormerFile history(continuation.history);
   state_ = std::make_unique<State>(path, attributes, &history, std::move(warn), flush_interval);
-  state_->go_on(history, continuation, attributes.source_revision);
+  state_->go_on(history, continuation, attributes);
   state_->replace_file();
 }
 

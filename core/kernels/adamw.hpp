@@ -51,10 +51,8 @@ void adamw_pass(const ExecSpace& exec, const AdamWStep& step, const VectorRef<co
   // Tiles keep the loop that the host vectorises free of index arithmetic.
   constexpr std::int64_t kTile = kHostExecution ? 4096 : 1;
   const std::int64_t count = static_cast<std::int64_t>(parameter.extent(0));
-  Kokkos::parallel_for(
-      "deltapipe::AdamW::update",
-      Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(exec, 0,
-                                                                      (count + kTile - 1) / kTile),
+  for_range(
+      "deltapipe::AdamW::update", exec, (count + kTile - 1) / kTile,
       KOKKOS_LAMBDA(std::int64_t tile) {
         (void)r;  // nvcc takes no first capture in an `if constexpr`
         const auto update = [&](std::int64_t i) {

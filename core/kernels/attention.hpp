@@ -34,11 +34,23 @@ inline int heads_in_a_pass(const AttentionShape& shape) {
   return kHostExecution ? 1 : shape.heads;
 }
 
-/// Elements of each of the two workspaces of the kernels below (the forward pass uses one).
-inline std::size_t attention_workspace(const AttentionShape& shape) {
+/// Elements of the probabilities of a pass.
+inline std::size_t elements_in_a_pass(const AttentionShape& shape) {
   const int most = query_block(shape.tokens);
   const int block = shape.tokens < most ? shape.tokens : most;
   return static_cast<std::size_t>(heads_in_a_pass(shape)) * block * shape.tokens;
+}
+
+/// Passes at a time: the threads of a HostTeam each do one.
+inline int concurrent_passes(const AttentionShape& shape) {
+  if (!kSerialExecution) return 1;
+  const int most = shape.samples * shape.heads;
+  return most < HostTeam::instance().size() ? most : HostTeam::instance().size();
+}
+
+/// Elements of each of the two workspaces of the kernels below (the forward pass uses one).
+inline std::size_t attention_workspace(const AttentionShape& shape) {
+  return elements_in_a_pass(shape) * static_cast<std::size_t>(concurrent_passes(shape));
 }
 
 /// Where a block of probabilities stands: query rows [first, first + rows) against keys
@@ -65,7 +77,7 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
                        const Dropout& dropout, const MatrixRef<Real>& scores,
                        const VectorRef<Real>& log_sum_HT) {
   const int tokens = dropout.tokens;
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Attention::softmax", row_policy(exec, at.heads * at.rows),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int head = at.head + team.league_rank() / at.rows;
@@ -104,7 +116,7 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
                                 const MatrixRef<const Real>& dout_TC, const MatrixRef<Real>& scores,
                                 const MatrixRef<Real>& dscores) {
   const int tokens = dropout.tokens;
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Attention::softmaxBackward", row_policy(exec, at.heads * at.rows),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int head = at.head + team.league_rank() / at.rows;
@@ -141,18 +153,36 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
       });
 }
 
-/// Calls body(block) for every pass over samples, heads and, last to first, blocks of query rows:
-/// the first block of a sample and head sees all its keys.
+/// Calls body(block, offset) for every pass over samples, heads and, last to first, blocks of query
+/// rows: the first block of a sample and head sees all its keys. The pass has the workspace's
+/// elements from `offset` on. A HostTeam shares samples and heads, in one kernel.
 template <class Body>
-void for_each_attention_block(const AttentionShape& shape, const Body& body) {
+void for_each_attention_block(const char* label, const ExecSpace& exec, const AttentionShape& shape,
+                              const Body& body) {
   const int group = heads_in_a_pass(shape);
   const int block = query_block(shape.tokens);
-  for (int sample = 0; sample < shape.samples; ++sample)
-    for (int head = 0; head < shape.heads; head += group)
-      for (int end = shape.tokens; end > 0; end -= block) {
-        const int rows = end < block ? end : block;
-        body(AttentionBlock{sample, head, group, end - rows, rows});
-      }
+  const auto blocks_of = [&](int sample, int head, std::size_t offset) {
+    for (int end = shape.tokens; end > 0; end -= block) {
+      const int rows = end < block ? end : block;
+      body(AttentionBlock{sample, head, group, end - rows, rows}, offset);
+    }
+  };
+  const int passes = shape.samples * (shape.heads / group);
+  const auto pass = [&](int i, std::size_t offset) {
+    blocks_of(i / (shape.heads / group), i % (shape.heads / group) * group, offset);
+  };
+  if (concurrent_passes(shape) > 1) {
+    as_kernel(label, exec, [&] {
+      HostTeam::instance().share(passes, 1, [&](int first, int end) {
+        const std::size_t offset =
+            static_cast<std::size_t>(HostTeam::part()) * elements_in_a_pass(shape);
+        for (int i = first; i < end; ++i) pass(i, offset);
+      });
+    });
+    return;
+  }
+  const ProfilingRegion region(label);
+  for (int i = 0; i < passes; ++i) pass(i, 0);
 }
 
 /// out_NC = softmax(q k^T / sqrt(D)) v. `dropout.tokens` must be T. `workspace` has
@@ -162,31 +192,32 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
                        const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
                        const VectorRef<Real>& workspace, const MatrixRef<Real>& out_NC,
                        const VectorRef<Real>& log_sum_BHT) {
-  const ProfilingRegion region("deltapipe::Attention::forward");
   const int width = shape.head_width;
   const int channels = shape.channels();
   const std::size_t row = 3 * static_cast<std::size_t>(channels);
   const Real scale = Real(1) / std::sqrt(Real(width));
-  for_each_attention_block(shape, [&](const AttentionBlock& at) {
-    const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
-    const Real* const base = qkv_N3C.data() + first_row * row + at.head * width;
-    const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
-    const auto k = strided_matrix(base + channels, at.keys(), width, row);
-    const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
-    const MatrixRef<Real> scores(workspace.data(), at.heads * at.rows, at.keys());
-    const MatrixRef<Real> head_scores(workspace.data(), at.rows, at.keys());
-    const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
-    gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width, Real(0),
-                       head_scores, score_stride, at.heads);
-    attention_softmax<Real>(
-        exec, at, scale, dropout, scores,
-        VectorRef<Real>(log_sum_BHT.data() + first_row * shape.heads, shape.heads * shape.tokens));
-    const auto out =
-        strided_matrix(out_NC.data() + (first_row + at.first) * channels + at.head * width, at.rows,
-                       width, channels);
-    gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_scores, score_stride, v,
-                       width, Real(0), out, width, at.heads);
-  });
+  for_each_attention_block(
+      "deltapipe::Attention::forward", exec, shape,
+      [&](const AttentionBlock& at, std::size_t offset) {
+        const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
+        const Real* const base = qkv_N3C.data() + first_row * row + at.head * width;
+        const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
+        const auto k = strided_matrix(base + channels, at.keys(), width, row);
+        const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
+        const MatrixRef<Real> scores(workspace.data() + offset, at.heads * at.rows, at.keys());
+        const MatrixRef<Real> head_scores(workspace.data() + offset, at.rows, at.keys());
+        const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
+        gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width,
+                           Real(0), head_scores, score_stride, at.heads);
+        attention_softmax<Real>(exec, at, scale, dropout, scores,
+                                VectorRef<Real>(log_sum_BHT.data() + first_row * shape.heads,
+                                                shape.heads * shape.tokens));
+        const auto out =
+            strided_matrix(out_NC.data() + (first_row + at.first) * channels + at.head * width,
+                           at.rows, width, channels);
+        gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_scores, score_stride,
+                           v, width, Real(0), out, width, at.heads);
+      });
 }
 
 /// dqkv_N3C from dout_NC; what attention_forward was given and made comes in again.
@@ -197,51 +228,53 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                         const VectorRef<const Real>& log_sum_BHT,
                         const MatrixRef<const Real>& dout_NC, const VectorRef<Real>& workspace,
                         const VectorRef<Real>& second_workspace, const MatrixRef<Real>& dqkv_N3C) {
-  const ProfilingRegion region("deltapipe::Attention::backward");
   const int width = shape.head_width;
   const int channels = shape.channels();
   const std::size_t row = 3 * static_cast<std::size_t>(channels);
   const Real scale = Real(1) / std::sqrt(Real(width));
-  for_each_attention_block(shape, [&](const AttentionBlock& at) {
-    const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
-    const Real* const base = qkv_N3C.data() + first_row * row + at.head * width;
-    const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
-    const auto k = strided_matrix(base + channels, at.keys(), width, row);
-    const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
-    Real* const dbase = dqkv_N3C.data() + first_row * row + at.head * width;
-    const auto dq = strided_matrix(dbase + at.first * row, at.rows, width, row);
-    const auto dk = strided_matrix(dbase + channels, at.keys(), width, row);
-    const auto dv = strided_matrix(dbase + 2 * channels, at.keys(), width, row);
-    const MatrixRef<const Real> out_TC(out_NC.data() + first_row * channels, shape.tokens,
-                                       channels);
-    const MatrixRef<const Real> dout_TC(dout_NC.data() + first_row * channels, shape.tokens,
-                                        channels);
-    const auto dout = strided_matrix(
-        dout_TC.data() + at.first * static_cast<std::size_t>(channels) + at.head * width, at.rows,
-        width, channels);
-    const MatrixRef<Real> scores(workspace.data(), at.heads * at.rows, at.keys());
-    const MatrixRef<Real> dscores(second_workspace.data(), at.heads * at.rows, at.keys());
-    const MatrixRef<Real> head_scores(workspace.data(), at.rows, at.keys());
-    const MatrixRef<Real> head_dscores(second_workspace.data(), at.rows, at.keys());
-    const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
-    const Real key_beta = at.keys() == shape.tokens ? Real(0) : Real(1);
+  for_each_attention_block(
+      "deltapipe::Attention::backward", exec, shape,
+      [&](const AttentionBlock& at, std::size_t offset) {
+        const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
+        const Real* const base = qkv_N3C.data() + first_row * row + at.head * width;
+        const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
+        const auto k = strided_matrix(base + channels, at.keys(), width, row);
+        const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
+        Real* const dbase = dqkv_N3C.data() + first_row * row + at.head * width;
+        const auto dq = strided_matrix(dbase + at.first * row, at.rows, width, row);
+        const auto dk = strided_matrix(dbase + channels, at.keys(), width, row);
+        const auto dv = strided_matrix(dbase + 2 * channels, at.keys(), width, row);
+        const MatrixRef<const Real> out_TC(out_NC.data() + first_row * channels, shape.tokens,
+                                           channels);
+        const MatrixRef<const Real> dout_TC(dout_NC.data() + first_row * channels, shape.tokens,
+                                            channels);
+        const auto dout = strided_matrix(
+            dout_TC.data() + at.first * static_cast<std::size_t>(channels) + at.head * width,
+            at.rows, width, channels);
+        const MatrixRef<Real> scores(workspace.data() + offset, at.heads * at.rows, at.keys());
+        const MatrixRef<Real> dscores(second_workspace.data() + offset, at.heads * at.rows,
+                                      at.keys());
+        const MatrixRef<Real> head_scores(workspace.data() + offset, at.rows, at.keys());
+        const MatrixRef<Real> head_dscores(second_workspace.data() + offset, at.rows, at.keys());
+        const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
+        const Real key_beta = at.keys() == shape.tokens ? Real(0) : Real(1);
 
-    gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width, Real(0),
-                       head_scores, score_stride, at.heads);
-    gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), dout, width, v, width, Real(0),
-                       head_dscores, score_stride, at.heads);
-    attention_softmax_backward<Real>(
-        exec, at, width, scale, dropout,
-        VectorRef<const Real>(log_sum_BHT.data() + first_row * shape.heads,
-                              shape.heads * shape.tokens),
-        out_TC, dout_TC, scores, dscores);
-    gemm_batched<Real>(exec, Transpose::yes, Transpose::no, Real(1), head_scores, score_stride,
-                       dout, width, key_beta, dv, width, at.heads);
-    gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_dscores, score_stride, k,
-                       width, Real(0), dq, width, at.heads);
-    gemm_batched<Real>(exec, Transpose::yes, Transpose::no, Real(1), head_dscores, score_stride, q,
-                       width, key_beta, dk, width, at.heads);
-  });
+        gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width,
+                           Real(0), head_scores, score_stride, at.heads);
+        gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), dout, width, v, width,
+                           Real(0), head_dscores, score_stride, at.heads);
+        attention_softmax_backward<Real>(
+            exec, at, width, scale, dropout,
+            VectorRef<const Real>(log_sum_BHT.data() + first_row * shape.heads,
+                                  shape.heads * shape.tokens),
+            out_TC, dout_TC, scores, dscores);
+        gemm_batched<Real>(exec, Transpose::yes, Transpose::no, Real(1), head_scores, score_stride,
+                           dout, width, key_beta, dv, width, at.heads);
+        gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_dscores, score_stride,
+                           k, width, Real(0), dq, width, at.heads);
+        gemm_batched<Real>(exec, Transpose::yes, Transpose::no, Real(1), head_dscores, score_stride,
+                           q, width, key_beta, dk, width, at.heads);
+      });
 }
 
 }  // namespace deltapipe

@@ -20,7 +20,7 @@ constexpr int kWidest = 1 << 16;
 void widen(const ExecSpace& exec, const MatrixRef<const Bf16>& x, int row, int column,
            const MatrixRef<float>& y) {
   const int width = y.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Bf16Gemm::widen", row_policy(exec, y.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -52,7 +52,7 @@ bool has_fast_bf16_gemm() {
 void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
                    const MatrixRef<Bf16>& y) {
   const int width = x.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Bf16Gemm::round", row_policy(exec, x.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -84,7 +84,9 @@ void Bf16Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
 #if defined(KOKKOS_ENABLE_CUDA)
     (*cublas_)(exec, op_a, op_b, M, N, K, a.data(), b.data(), beta, c.data());
 #else
-    onednn::gemm_bf16(op_a, op_b, {M, N, K}, a.data(), b.data(), beta, c.data());
+    as_kernel("deltapipe::Bf16Gemm::product", exec, [&] {
+      onednn::gemm_bf16(op_a, op_b, {M, N, K}, a.data(), b.data(), beta, c.data());
+    });
 #endif
     return;
   }

@@ -11,7 +11,6 @@
 
 #include "core/base/error.hpp"
 #include "core/kernels/gemm.hpp"
-#include "core/kernels/onednn_gemm.hpp"
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS
 extern "C" void openblas_set_num_threads(int threads);
@@ -38,12 +37,12 @@ bool address_space_has(std::size_t bytes) {
 
 }  // namespace
 
-void reserve_blas_memory() {
-  const std::size_t bytes = kBlasBufferBytes * std::max(1, openblas_get_num_threads());
+void reserve_blas_memory(int threads) {
+  const std::size_t bytes = kBlasBufferBytes * std::max(threads, openblas_get_num_threads());
   if (!address_space_has(bytes))
     throw UserError({.what = "not enough address space for OpenBLAS's work memory",
                      .value = "less than " + std::to_string(bytes >> 20) + " MiB left",
-                     .remedy = "raise the limit (ulimit -v), or set OPENBLAS_NUM_THREADS=1"});
+                     .remedy = "raise the limit (ulimit -v), or set OMP_NUM_THREADS=1"});
   // Products smaller than this do without the buffer on some processors.
   constexpr int n = 128;
   const Matrix<float> a("deltapipe::Blas::firstProduct", n, n);
@@ -53,26 +52,13 @@ void reserve_blas_memory() {
   exec.fence();
 }
 #else
-void reserve_blas_memory() {}
+void reserve_blas_memory(int) {}
 #endif
 
 void use_single_threaded_blas() {
-  onednn::use_threads(1);
 #ifdef DELTAPIPE_HAVE_OPENBLAS
   openblas_set_num_threads(1);
 #endif
-}
-
-void use_chosen_blas_threads() {
-  for (const char* const variable : {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}) {
-    const char* const text = std::getenv(variable);
-    const long threads = text != nullptr ? std::strtol(text, nullptr, 10) : 0;
-    if (threads <= 0) continue;
-    onednn::use_threads(static_cast<int>(
-        std::min<long>(threads, std::max(1u, std::thread::hardware_concurrency()))));
-    return;
-  }
-  use_single_threaded_blas();
 }
 
 std::string better_blas_kernels() {

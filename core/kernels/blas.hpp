@@ -6,16 +6,14 @@
 
 namespace deltapipe {
 
-/// Lets BLAS and oneDNN use one thread a process.
+/// Lets BLAS use one thread a process, as where a HostTeam shares products
+/// (core/kernels/host_blas.hpp).
 void use_single_threaded_blas();
 
-/// For backends that do not thread themselves: as many threads as OPENBLAS_NUM_THREADS or, without
-/// it, OMP_NUM_THREADS says, else one, so that ranks that share a machine do not share cores.
-void use_chosen_blas_threads();
-
-/// Lets BLAS take its work buffers now. OpenBLAS takes them in its first product and asks again for
+/// Lets BLAS take its work buffers now, for so many threads that multiply at a time and its own.
+/// OpenBLAS takes them in its first product and asks again for
 /// ever where the address space is too small (ulimit -v); this throws UserError instead.
-void reserve_blas_memory();
+void reserve_blas_memory(int threads);
 
 /// OpenBLAS knows the processors of its time, and falls back to kernels of 2004 on later ones.
 /// Name, as OPENBLAS_CORETYPE takes it, of kernels for this processor that are several times as

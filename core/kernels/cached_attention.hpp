@@ -14,7 +14,7 @@ void keep_keys_and_values(const ExecSpace& exec, const MatrixRef<const Real>& qk
                           const MatrixRef<Real>& kept_T2C) {
   const int width = kept_T2C.extent_int(1);
   const int queries = width / 2;
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::CachedAttention::keep", row_policy(exec, qkv_N3C.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -81,7 +81,7 @@ void attend_to_kept(const ExecSpace& exec, int heads, int keys, const VectorRef<
   const int width = channels / heads;
   const std::size_t stride = 2 * static_cast<std::size_t>(channels);
   const Real scale = Real(1) / std::sqrt(Real(width));
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::CachedAttention::attend", row_policy(exec, heads),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int head = team.league_rank();

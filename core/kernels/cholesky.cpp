@@ -22,7 +22,7 @@ struct FactorBlock {
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int n = a.extent_int(0);
     for (int k = 0; k < n; ++k) {
-      Kokkos::single(Kokkos::PerTeam(team), [&]() { a(k, k) = std::sqrt(a(k, k)); });
+      row_once(team, [&]() { a(k, k) = std::sqrt(a(k, k)); });
       if constexpr (!kHostExecution) team.team_barrier();
       row_for_synced(team, n - k - 1, [&](int i) { a(k + 1 + i, k) /= a(k, k); });
       row_for_synced(team, n - k - 1, [&](int i) {
@@ -90,15 +90,13 @@ void cholesky_solve(const ExecSpace& exec, const MatrixRef<float>& a_CC,
     const int width = std::min(kBlock, n - k);
     const int below = n - k - width;
     const auto diagonal = block_of(a_CC, k, width, k, width);
-    Kokkos::parallel_for("deltapipe::Cholesky::factor", row_policy(exec, 1), FactorBlock{diagonal});
+    for_rows("deltapipe::Cholesky::factor", row_policy(exec, 1), FactorBlock{diagonal});
     const auto b = rows_of(b_CK, k, width);
-    Kokkos::parallel_for("deltapipe::Cholesky::forward", column_policy(exec, columns),
-                         SolveColumns{diagonal, b, false});
+    for_rows("deltapipe::Cholesky::forward", column_policy(exec, columns),
+             SolveColumns{diagonal, b, false});
     if (below == 0) continue;
     const auto panel = block_of(a_CC, k + width, below, k, width);
-    Kokkos::parallel_for("deltapipe::Cholesky::panel",
-                         Kokkos::RangePolicy<ExecSpace>(exec, 0, below),
-                         SolvePanelRow{diagonal, panel});
+    for_range("deltapipe::Cholesky::panel", exec, below, SolvePanelRow{diagonal, panel});
     gemm(exec, Transpose::no, Transpose::yes, -1.0f, panel, panel, 1.0f,
          block_of(a_CC, k + width, below, k + width, below));
     gemm(exec, Transpose::no, Transpose::no, -1.0f, panel, b, 1.0f,
@@ -111,8 +109,8 @@ void cholesky_solve(const ExecSpace& exec, const MatrixRef<float>& a_CC,
     if (end < n)
       gemm(exec, Transpose::yes, Transpose::no, -1.0f, block_of(a_CC, end, n - end, k, width),
            rows_of(b_CK, end, n - end), 1.0f, b);
-    Kokkos::parallel_for("deltapipe::Cholesky::backward", column_policy(exec, columns),
-                         SolveColumns{block_of(a_CC, k, width, k, width), b, true});
+    for_rows("deltapipe::Cholesky::backward", column_policy(exec, columns),
+             SolveColumns{block_of(a_CC, k, width, k, width), b, true});
     end = k;
   }
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/base/kernel.hpp"
 #include "core/base/views.hpp"
 
 namespace deltapipe {
@@ -29,16 +30,14 @@ inline void hash_ranges(const ExecSpace& exec, const std::uint8_t* pool,
   const auto words = static_cast<std::int64_t>(bytes / 4);
   const std::int64_t tiles = (words + kHashTile - 1) / kHashTile;
   Kokkos::deep_copy(exec, hash_B, std::uint64_t{0});
-  Kokkos::parallel_for(
-      "deltapipe::ContentHash::ranges",
-      Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(
-          exec, 0, tiles * static_cast<std::int64_t>(hash_B.extent(0))),
+  for_range(
+      "deltapipe::ContentHash::ranges", exec, tiles * static_cast<std::int64_t>(hash_B.extent(0)),
       KOKKOS_LAMBDA(std::int64_t i) {
         const std::int64_t b = i / tiles;
         const std::int64_t first = i % tiles * kHashTile;
         const std::int64_t end = first + kHashTile < words ? first + kHashTile : words;
         const auto* const range = reinterpret_cast<const std::uint32_t*>(pool + offset_B(b));
-        Kokkos::atomic_add(&hash_B(b), hash_part(range, first, end));
+        atomic_add(&hash_B(b), hash_part(range, first, end));
       });
 }
 

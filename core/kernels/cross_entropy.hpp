@@ -15,7 +15,7 @@ template <class Real>
 void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& target_N, Real scale,
                    bool gradient, const MatrixRef<Real>& logits_NV, const VectorRef<Real>& loss_N) {
   const int vocabulary = logits_NV.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::CrossEntropy::lossAndGradient", row_policy(exec, logits_NV.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -38,7 +38,7 @@ void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
           const Real factor = scale / sum;
           row_for(team, vocabulary, [&](int v) { z[v] *= factor; });
           team.team_barrier();
-          Kokkos::single(Kokkos::PerTeam(team), [&]() { z[target] -= scale; });
+          row_once(team, [&]() { z[target] -= scale; });
         }
         loss_N(n) = std::log(sum) + top - target_logit;
       });

@@ -13,7 +13,7 @@ void embedding_forward(const ExecSpace& exec, const VectorRef<const std::int32_t
                        int tokens, const MatrixRef<const Real>& table_UC,
                        const MatrixRef<const Real>& position_TC, const MatrixRef<Real>& x_NC) {
   const int channels = x_NC.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Embedding::forward", row_policy(exec, x_NC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -31,7 +31,7 @@ void position_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC
                        bool accumulate, const MatrixRef<Real>& dposition_TC) {
   const int channels = dx_NC.extent_int(1);
   const int samples = dx_NC.extent_int(0) / tokens;
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Embedding::positionGradient", row_policy(exec, dposition_TC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int t = team.league_rank();
@@ -52,7 +52,7 @@ void token_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC,
                     const VectorRef<const std::int32_t>& first_of_U,
                     const VectorRef<const std::int32_t>& row_of, const MatrixRef<Real>& dtable_UC) {
   const int channels = dx_NC.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Embedding::tokenGradient", row_policy(exec, dtable_UC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int u = team.league_rank();
@@ -69,7 +69,7 @@ template <class Real>
 void gather_rows(const ExecSpace& exec, const MatrixRef<const Real>& table_VC,
                  const VectorRef<const std::int32_t>& token_U, const MatrixRef<Real>& rows_UC) {
   const int channels = rows_UC.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Embedding::gatherRows", row_policy(exec, rows_UC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int u = team.league_rank();
@@ -82,7 +82,7 @@ template <class Real>
 void add_rows(const ExecSpace& exec, const VectorRef<const std::int32_t>& token_U,
               const MatrixRef<const Real>& rows_UC, const MatrixRef<Real>& table_VC) {
   const int channels = rows_UC.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Embedding::addRows", row_policy(exec, rows_UC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int u = team.league_rank();

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "core/base/error.hpp"
+#include "core/base/kernel.hpp"
+#include "core/kernels/host_blas.hpp"
 
 namespace deltapipe {
 
@@ -27,6 +29,11 @@ template <class Real>
 void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,
              const MatrixRef<const Real>& a, const MatrixRef<const Real>& b, Real beta,
              const MatrixRef<Real>& c) {
+  if constexpr (kSerialExecution) {
+    as_kernel("deltapipe::Gemm::product", exec,
+              [&] { host_blas::gemm(op_a, op_b, alpha, a, b, beta, c); });
+    return;
+  }
   const char* letter_a = letter(op_a);
   const char* letter_b = letter(op_b);
   // Kokkos Kernels 4 takes an untransposed single column for contiguous, whatever its stride.

@@ -4,6 +4,8 @@
 #include <KokkosBlas2_gemv.hpp>
 
 #include "core/base/error.hpp"
+#include "core/base/kernel.hpp"
+#include "core/kernels/host_blas.hpp"
 
 namespace deltapipe {
 
@@ -22,6 +24,10 @@ template <class Real>
 void gemv_of(const ExecSpace& exec, Transpose op, const MatrixRef<const Real>& a,
              const VectorRef<const Real>& x, Real beta, const VectorRef<Real>& y) {
   DELTAPIPE_ASSERT(a.stride(0) == a.extent(1), "gaps between the rows");
+  if constexpr (kSerialExecution) {
+    as_kernel("deltapipe::Gemv::product", exec, [&] { host_blas::gemv(op, a, x, beta, y); });
+    return;
+  }
   const char* const letter = op == Transpose::yes ? "N" : "T";
   const Columns<const Real> columns(a.data(), a.extent(1), a.extent(0));
   const Column<const Real> in(x.data(), x.extent(0));

@@ -15,7 +15,7 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
                         Real epsilon, const MatrixRef<Real>& y_NC, const VectorRef<Real>& mean_N,
                         const VectorRef<Real>& rstd_N) {
   const int channels = x_NC.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::LayerNorm::forward", row_policy(exec, x_NC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -43,7 +43,7 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
                          const VectorRef<const Real>& rstd_N, const MatrixRef<Real>& dx_NC,
                          const MatrixRef<Real>& y_NC) {
   const int channels = x_NC.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::LayerNorm::backward", row_policy(exec, x_NC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -82,7 +82,7 @@ void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const 
   if (!wants_weight && !wants_bias) return;
   const int rows = x_NC.extent_int(0);
   const int channels = x_NC.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::LayerNorm::parameterGradient", column_policy(exec, channels),
       KOKKOS_LAMBDA(const RowMember& team) {
         if (wants_weight)

@@ -45,7 +45,7 @@ template <class Real>
 void fill_rows(const ExecSpace& exec, const VectorRef<const Real>& b_F,
                const MatrixRef<Real>& y_NF) {
   const int width = y_NF.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Linear::fillRows", row_policy(exec, y_NF.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         Real* const y = &y_NF(team.league_rank(), 0);
@@ -59,7 +59,7 @@ template <class Real>
 void add_bias(const ExecSpace& exec, const MatrixRef<const Real>& x_NF,
               const VectorRef<const Real>& b_F, const MatrixRef<Real>& y_NF) {
   const int width = y_NF.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Linear::addBias", row_policy(exec, y_NF.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const Real* const x = &x_NF(team.league_rank(), 0);
@@ -87,7 +87,7 @@ void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bo
   if (db_F.extent(0) == 0) return;
   const int rows = dy_NF.extent_int(0);
   const int width = dy_NF.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Linear::biasGradient", column_policy(exec, width),
       KOKKOS_LAMBDA(const RowMember& team) {
         column_sums<Real>(
@@ -127,7 +127,7 @@ template <class Real>
 void gelu_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
                   const MatrixRef<Real>& y_NF) {
   const int width = h_NF.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Gelu::forward", row_policy(exec, h_NF.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -142,7 +142,7 @@ template <class Real>
 void gelu_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
                    const MatrixRef<Real>& dh_NF, const MatrixRef<Real>& y_NF) {
   const int width = h_NF.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Gelu::backward", row_policy(exec, h_NF.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -163,7 +163,7 @@ void bias_dropout_residual(const ExecSpace& exec, const MatrixRef<const Real>& r
                            const MatrixRef<const Real>& branch_NC, const VectorRef<const Real>& b_C,
                            const Dropout& dropout, const MatrixRef<Real>& out_NC) {
   const int channels = out_NC.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Residual::dropout", row_policy(exec, out_NC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
@@ -202,7 +202,7 @@ template <class Real>
 void apply_dropout(const ExecSpace& exec, const Dropout& dropout, const MatrixRef<const Real>& x_NC,
                    const MatrixRef<Real>& y_NC) {
   const int channels = x_NC.extent_int(1);
-  Kokkos::parallel_for(
+  for_rows(
       "deltapipe::Dropout::apply", row_policy(exec, x_NC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();

@@ -2,6 +2,7 @@
 #include "core/kernels/onednn_gemm.hpp"
 
 #include "core/base/error.hpp"
+#include "core/base/host_team.hpp"
 
 #ifdef DELTAPIPE_ONEDNN_MODULE
 
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/kernels/host_blas.hpp"
 #include "core/kernels/onednn_module.hpp"
 
 namespace deltapipe::onednn {
@@ -25,8 +27,6 @@ struct Module {
 
   bool is_there() const { return has_bf16 != nullptr && multiply != nullptr; }
 };
-
-int wanted_threads = 0;  // 0: as many as it likes
 
 /// What is loaded may bind the thread that loads it.
 class KeptAffinity {
@@ -63,7 +63,6 @@ Module load() {
   find(library, "deltapipe_onednn_has_bf16", made.has_bf16);
   find(library, "deltapipe_onednn_multiply", made.multiply);
   find(library, "omp_set_num_threads", made.set_threads);
-  if (wanted_threads > 0 && made.set_threads != nullptr) made.set_threads(wanted_threads);
   return made;
 }
 
@@ -72,29 +71,46 @@ const Module& module() {
   return loaded;
 }
 
+/// oneDNN has as many threads as the calling thread's OpenMP: those of Kokkos, where it has some.
+void use_one_thread() {
+  if constexpr (!kSerialExecution) return;
+  static thread_local bool is_done = false;
+  if (!is_done && module().set_threads != nullptr) module().set_threads(1);
+  is_done = true;
+}
+
+void multiply(const DeltapipeOnednnProduct& product, const Bf16* a, const Bf16* b, float* c) {
+  const char* const problem = module().multiply(&product, a, b, c);
+  if (problem == nullptr) return;
+  throw UserError({.what = "oneDNN cannot multiply matrices of " + std::to_string(product.M) +
+                           " x " + std::to_string(product.K) + " and " + std::to_string(product.K) +
+                           " x " + std::to_string(product.N) + " in bf16",
+                   .value = problem,
+                   .remedy = "set training.precision = \"fp32\"",
+                   .keys = {"training.precision"}});
+}
+
 }  // namespace
 
 bool has_bf16_instructions() {
   return module().is_there() && module().has_bf16() != 0;
 }
 
-void use_threads(int threads) {
-  wanted_threads = threads;
-}
-
 void gemm_bf16(Transpose op_a, Transpose op_b, const ProductShape& shape, const Bf16* a,
                const Bf16* b, float beta, float* c) {
   DELTAPIPE_ASSERT(beta == 0 || beta == 1, std::to_string(beta));
-  const DeltapipeOnednnProduct product{
-      shape.M, shape.N, shape.K, op_a == Transpose::yes, op_b == Transpose::yes, beta == 1};
-  const char* const problem = module().multiply(&product, a, b, c);
-  if (problem != nullptr)
-    throw UserError({.what = "oneDNN cannot multiply matrices of " + std::to_string(shape.M) +
-                             " x " + std::to_string(shape.K) + " and " + std::to_string(shape.K) +
-                             " x " + std::to_string(shape.N) + " in bf16",
-                     .value = problem,
-                     .remedy = "set training.precision = \"fp32\"",
-                     .keys = {"training.precision"}});
+  const bool turns_a = op_a == Transpose::yes, turns_b = op_b == Transpose::yes;
+  const int row_a = turns_a ? shape.M : shape.K, row_b = turns_b ? shape.K : shape.N;
+  const host_blas::Slabs slabs(shape.M, shape.N, shape.K);
+  HostTeam::instance().run(slabs.count(), [&](int i) {
+    const host_blas::Slab slab = slabs[i];
+    if (slab.rows == 0 || slab.columns == 0) return;
+    const std::size_t row = slab.row, column = slab.column;
+    use_one_thread();
+    multiply({slab.rows, slab.columns, shape.K, row_a, row_b, shape.N, turns_a, turns_b, beta == 1},
+             a + (turns_a ? row : row * row_a), b + (turns_b ? column * row_b : column),
+             c + row * shape.N + column);
+  });
 }
 
 }  // namespace deltapipe::onednn
@@ -106,8 +122,6 @@ namespace deltapipe::onednn {
 bool has_bf16_instructions() {
   return false;
 }
-
-void use_threads(int) {}
 
 void gemm_bf16(Transpose, Transpose, const ProductShape&, const Bf16*, const Bf16*, float, float*) {
   DELTAPIPE_ASSERT(false, "built without oneDNN");

@@ -7,18 +7,16 @@
 
 namespace deltapipe::onednn {
 
-/// False without oneDNN as well. To be asked first by the thread that multiplies.
+/// False without oneDNN as well.
 bool has_bf16_instructions();
-
-/// Of products of the thread that is the first to ask has_bf16_instructions(), later.
-void use_threads(int threads);
 
 struct ProductShape {
   int M, N, K;  ///< c is M x N, sums have K terms
 };
 
-/// c = op(a) * op(b) + beta * c, with sums in fp32. Operands are in host memory, without gaps
-/// between rows. beta is 0 or 1. Only where has_bf16_instructions().
+/// c = op(a) * op(b) + beta * c, with sums in fp32, shared by the threads of a HostTeam. Operands
+/// are in host memory, without gaps between rows. beta is 0 or 1. Only where
+/// has_bf16_instructions().
 void gemm_bf16(Transpose op_a, Transpose op_b, const ProductShape& shape, const Bf16* a,
                const Bf16* b, float beta, float* c);
 

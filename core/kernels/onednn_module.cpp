@@ -16,10 +16,11 @@ const dnnl::engine& engine() {
   return cpu;
 }
 
-/// A matrix of which memory has the rows or, turned, the columns.
-dnnl::memory::desc description(int rows, int columns, dnnl::memory::data_type type, bool turned) {
+/// A matrix of which memory has the rows or, turned, the columns, `apart` elements from each other.
+dnnl::memory::desc description(int rows, int columns, int apart, dnnl::memory::data_type type,
+                               bool turned) {
   const dnnl::memory::dims strides =
-      turned ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1};
+      turned ? dnnl::memory::dims{1, apart} : dnnl::memory::dims{apart, 1};
   return {{rows, columns}, type, strides};
 }
 
@@ -30,9 +31,9 @@ struct Product {
 
   explicit Product(const DeltapipeOnednnProduct& kind) {
     using Type = dnnl::memory::data_type;
-    const auto desc_a = description(kind.M, kind.K, Type::bf16, kind.turns_a);
-    const auto desc_b = description(kind.K, kind.N, Type::bf16, kind.turns_b);
-    const auto desc_c = description(kind.M, kind.N, Type::f32, false);
+    const auto desc_a = description(kind.M, kind.K, kind.row_a, Type::bf16, kind.turns_a);
+    const auto desc_b = description(kind.K, kind.N, kind.row_b, Type::bf16, kind.turns_b);
+    const auto desc_c = description(kind.M, kind.N, kind.row_c, Type::f32, false);
     dnnl::primitive_attr attributes;
     if (kind.accumulates) {
       dnnl::post_ops sum;

@@ -10,6 +10,7 @@ extern "C" {
 /// c = op(a) * op(b), or c += that. a is M x K, or K x M turned; b is K x N, or N x K turned.
 struct DeltapipeOnednnProduct {
   int M, N, K;
+  int row_a, row_b, row_c;  ///< elements from one row to the next
   bool turns_a, turns_b, accumulates;
   auto operator<=>(const DeltapipeOnednnProduct&) const = default;
 };

@@ -20,10 +20,8 @@ void partial_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>&
   const std::int64_t count = static_cast<std::int64_t>(x.extent(0));
   const std::int64_t tiles = (count + kSumTile - 1) / kSumTile;
   const Real* const data = x.data();
-  Kokkos::parallel_for(
-      "deltapipe::Reduce::sumOfSquares",
-      Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(exec, 0, tiles),
-      KOKKOS_LAMBDA(std::int64_t tile) {
+  for_range(
+      "deltapipe::Reduce::sumOfSquares", exec, tiles, KOKKOS_LAMBDA(std::int64_t tile) {
         const std::int64_t first = tile * kSumTile;
         const std::int64_t end = first + kSumTile < count ? first + kSumTile : count;
         constexpr int kLanes = 16;

@@ -13,6 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "core/base/host_team.hpp"
+#include "core/base/kokkos_compat.hpp"
+#include "core/kernels/blas.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 
 namespace deltapipe::benchmark {
@@ -47,6 +50,14 @@ inline double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+/// As the program: one thread of BLAS, and of a serial Kokkos those that the environment names,
+/// else one.
+inline void use_threads_of_environment() {
+  if (!kSerialExecution) return;
+  use_single_threaded_blas();
+  HostTeam::instance().resize(std::max(1, threads_of_environment()));
 }
 
 /// A GPT-2 without dropout and the micro-batch that it trains on.

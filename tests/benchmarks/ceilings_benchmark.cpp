@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
   const bool in_bf16 = argc > 1 && std::strcmp(argv[1], "--bf16") == 0;
   const Shape shape = parse_shape(argc, argv, in_bf16 ? 2 : 1, "TIMES");
   const Kokkos::ScopeGuard kokkos;
-  if (ExecSpace().concurrency() == 1) use_single_threaded_blas();
+  use_threads_of_environment();
   measure(shape, in_bf16);
   return 0;
 }

@@ -166,7 +166,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const Kokkos::ScopeGuard kokkos;
-  if (ExecSpace().concurrency() == 1) use_single_threaded_blas();
+  use_threads_of_environment();
   train(shape, products, profile);
   return 0;
 }

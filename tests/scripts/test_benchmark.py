@@ -110,7 +110,12 @@ class BenchmarkTest(unittest.TestCase):
         self.assertIn("bf16, 1 thread", text)
 
     def test_two_threads(self):
-        text, (result,) = run(self.place, "--threads", "2", "--python", self.without_pytorch())
+        _, (result,) = run(self.place, "--threads", "2", "--python", self.without_pytorch())
+        self.assertEqual((result["ranks"], result["micro_batches"]), (1, 1))
+
+    def test_two_ranks(self):
+        text, (result,) = run(self.place, "--threads", "2", "--ranks", "2", "--python",
+                              self.without_pytorch())
         self.assertIsNone(result["pytorch"])
         self.assertIn("is not installed here", text)
         if result["kokkos"] == "Serial":
@@ -151,7 +156,7 @@ class BenchmarkTest(unittest.TestCase):
         benchmark.RESULTS = self.place
         given = ["--json", "a", "--pairs", "3", "--build=b"]
         benchmark.write_results(
-            types.SimpleNamespace(results="epyc-2", given=given, threads=1, precision="fp32"),
+            types.SimpleNamespace(results="epyc-2", given=given, threads=1, ranks=1, precision="fp32"),
             [result], "0123abc")
         for name, needle in (("training", "1.05"), ("training_kernels", "A::b: products")):
             data = tomllib.loads((self.place / f"{name}.toml").read_text(encoding="utf-8"))

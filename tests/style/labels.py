@@ -9,7 +9,7 @@ import re
 
 from sources import ROOT, cpp_files, finish
 
-LAUNCH = re.compile(r"\bparallel_(?:for|reduce|scan)\s*\(\s*(.{0,80})", re.DOTALL)
+LAUNCH = re.compile(r"\b(?:parallel_(?:for|reduce|scan)|for_rows|for_range|as_kernel|for_each_attention_block)\s*\(\s*(.{0,80})", re.DOTALL)
 NAMED = re.compile(
     r"\b(?:pushRegion|ScopedRegion\s*\w*|Kokkos::fence|WithoutInitializing\s*,|view_alloc)"
     r'\s*\(?\s*"([^"]*)"')
@@ -28,7 +28,7 @@ for path in files:
         literal = re.match(r'"([^"]*)"', first)
         if NESTED.match(first):
             continue
-        if literal is None and re.match(r"\w*[lL]abel\w*\b", first):
+        if literal is None and re.match(r"(?:\[\[maybe_unused\]\] )?(?:const char\* )?\w*[lL]abel\w*\b", first):
             continue  # passed on from a caller, watched as it runs
         if literal is None or not PROPER.fullmatch(literal.group(1)):
             mistakes.append(f"{path}:{number}: kernel without a label deltapipe::Component::what")

@@ -2,13 +2,16 @@
 // Catch2's runner with Kokkos started once around all tests.
 #define CATCH_CONFIG_RUNNER
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "core/base/host_team.hpp"
 #include "support/kernel_labels.hpp"
 
 int main(int argc, char** argv) {
   deltapipe::test::watch_without_fences();
   Kokkos::ScopeGuard kokkos(argc, argv);
+  deltapipe::HostTeam::instance().resize(std::max(1, deltapipe::threads_of_environment()));
   deltapipe::test::watch_kernel_labels();
   const int failures = Catch::Session().run(argc, argv);
   return failures + deltapipe::test::report_kernel_labels();

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How many of a machine's cores are a rank's.
+#pragma once
+
+#include <mpi.h>
+
+#include <vector>
+
+namespace deltapipe {
+
+/// Of the `cores` that the calling process may use, by their numbers, as many as there are if those
+/// that other ranks of its machine may use as well are divided evenly; at least 1. Collective over
+/// comm.
+int share_of_cores(MPI_Comm comm, const std::vector<int>& cores);
+
+}  // namespace deltapipe

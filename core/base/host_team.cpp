@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/base/host_team.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "core/base/error.hpp"
+#include "core/base/helper_thread.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// How often a thread looks before it sleeps (some 50 us), or lets others have its core.
+constexpr int kLooks = 1000;
+
+thread_local bool inside = false;
+thread_local int own_part = 0;
+
+/// The calling thread is at a part of a run.
+class Inside {
+ public:
+  Inside() : before_(inside) { inside = true; }
+  ~Inside() { inside = before_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  bool before_;
+};
+
+void pause_a_moment() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+constexpr std::uint64_t ticket(std::uint32_t generation, int parts, int taken) {
+  return std::uint64_t{generation} << 32 | static_cast<std::uint64_t>(parts) << 16 |
+         static_cast<std::uint64_t>(taken);
+}
+constexpr std::uint32_t generation_of(std::uint64_t tickets) {
+  return static_cast<std::uint32_t>(tickets >> 32);
+}
+constexpr int parts_of(std::uint64_t tickets) {
+  return static_cast<int>(tickets >> 16 & 0xffff);
+}
+constexpr int taken_of(std::uint64_t tickets) {
+  return static_cast<int>(tickets & 0xffff);
+}
+
+}  // namespace
+
+HostTeam& HostTeam::instance() {
+  static HostTeam team;
+  return team;
+}
+
+HostTeam::~HostTeam() {
+  stop_workers();
+}
+
+bool HostTeam::is_inside() {
+  return inside;
+}
+
+int HostTeam::part() {
+  return own_part;
+}
+
+void HostTeam::resize(int threads) {
+  DELTAPIPE_ASSERT(threads >= 1 && threads <= kMostThreads, std::to_string(threads));
+  if (threads == size()) return;
+  stop_workers();
+  try {
+    for (int i = 1; i < threads; ++i)
+      workers_.push_back(start_helper_thread("kernels", [this] { work(); }));
+  } catch (...) {
+    stop_workers();
+    throw;
+  }
+}
+
+void HostTeam::stop_workers() {
+  ends_ = true;
+  ++wakes_;
+  wakes_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+  workers_.clear();
+  ends_ = false;
+}
+
+void HostTeam::run_parts(const Job& job, int parts) {
+  DELTAPIPE_ASSERT(parts <= kMostThreads, std::to_string(parts));
+  std::unique_lock lock(running_, std::defer_lock);
+  if (inside || workers_.empty() || parts < 2 || !lock.try_lock()) {
+    const Inside guard;
+    for (int part = 0; part < parts; ++part) job.call(job.context, part);
+    return;
+  }
+  job_ = job;
+  problem_ = nullptr;
+  done_.store(0, std::memory_order_relaxed);
+  const std::uint32_t generation = generation_of(tickets_.load(std::memory_order_relaxed)) + 1;
+  // Ordered with a worker's look before it sleeps: it sees the tickets, or it is seen asleep.
+  tickets_.store(ticket(generation, parts, 1), std::memory_order_seq_cst);
+  if (asleep_.load(std::memory_order_seq_cst) > 0) {
+    ++wakes_;
+    wakes_.notify_all();
+  }
+  {
+    const Inside guard;
+    run_part(0);
+    take_parts(generation);
+  }
+  for (int looks = 0; done_.load(std::memory_order_acquire) < parts; ++looks)
+    looks < kLooks ? pause_a_moment() : std::this_thread::yield();
+  if (problem_ != nullptr) std::rethrow_exception(problem_);
+}
+
+void HostTeam::run_part(int part) {
+  own_part = part;
+  try {
+    job_.call(job_.context, part);
+  } catch (...) {
+    const std::lock_guard lock(problem_mutex_);
+    if (problem_ == nullptr) problem_ = std::current_exception();
+  }
+  own_part = 0;
+  done_.fetch_add(1, std::memory_order_release);
+}
+
+void HostTeam::take_parts(std::uint32_t generation) {
+  std::uint64_t tickets = tickets_.load(std::memory_order_acquire);
+  while (generation_of(tickets) == generation && taken_of(tickets) < parts_of(tickets)) {
+    // While a part is taken and not done, the run goes on and its job stays.
+    if (tickets_.compare_exchange_weak(tickets, tickets + 1, std::memory_order_acq_rel)) {
+      run_part(taken_of(tickets));
+      tickets = tickets_.load(std::memory_order_acquire);
+    }
+  }
+}
+
+void HostTeam::work() {
+  const Inside guard;
+  std::uint32_t seen = generation_of(tickets_.load(std::memory_order_acquire));
+  const auto is_new = [&] {
+    const std::uint64_t tickets = tickets_.load(std::memory_order_seq_cst);
+    return generation_of(tickets) != seen && taken_of(tickets) < parts_of(tickets);
+  };
+  while (!ends_.load(std::memory_order_acquire)) {
+    bool found = false;
+    for (int looks = 0; looks < kLooks && !found; ++looks) {
+      found = is_new();
+      if (!found) pause_a_moment();
+    }
+    if (!found) {
+      const std::uint32_t before = wakes_.load(std::memory_order_acquire);
+      asleep_.fetch_add(1, std::memory_order_seq_cst);
+      if (!is_new() && !ends_.load(std::memory_order_seq_cst)) wakes_.wait(before);
+      asleep_.fetch_sub(1, std::memory_order_seq_cst);
+      continue;
+    }
+    seen = generation_of(tickets_.load(std::memory_order_acquire));
+    take_parts(seen);
+  }
+}
+
+int threads_of_environment() {
+  for (const char* const variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
+    const char* const text = std::getenv(variable);
+    const long threads = text != nullptr ? std::strtol(text, nullptr, 10) : 0;
+    if (threads > 0) return static_cast<int>(std::min<long>(threads, HostTeam::kMostThreads));
+  }
+  return 0;
+}
+
+std::byte* thread_scratch(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 64;
+  struct Free {
+    void operator()(std::byte* memory) const {
+      ::operator delete[](memory, std::align_val_t{kAlignment});
+    }
+  };
+  static thread_local std::unique_ptr<std::byte[], Free> memory;
+  static thread_local std::size_t size = 0;
+  if (bytes > size) {
+    memory.reset();
+    size = 0;
+    memory.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kAlignment})));
+    size = bytes;
+  }
+  return memory.get();
+}
+
+}  // namespace deltapipe

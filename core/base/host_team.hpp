@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Threads that share a rank's kernels where Kokkos has one thread (Kokkos::Serial, as Debian builds
+// it). A kernel is divided into as many parts as there are threads. The thread that starts it does
+// the first part and every other that no thread has taken by then: one that sleeps, or whose core
+// does something else, is not waited for.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace deltapipe {
+
+class HostTeam {
+ public:
+  /// The process's, which kernels run on. One thread until resize() is called.
+  static HostTeam& instance();
+
+  HostTeam() = default;
+  ~HostTeam();
+  HostTeam(const HostTeam&) = delete;
+  HostTeam& operator=(const HostTeam&) = delete;
+
+  /// From now on so many threads, the caller of run() among them; at least 1, at most kMostThreads.
+  /// Not while run() is under way. Throws UserError when the system has no thread left.
+  void resize(int threads);
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// body(part) for each part in [0, parts), at most kMostThreads; returns when all are done. What
+  /// the body throws is thrown on, once. Runs all parts itself within a body, and while another
+  /// thread's run() is under way.
+  template <class Body>
+  void run(int parts, const Body& body) {
+    run_parts(
+        {[](const void* context, int part) { (*static_cast<const Body*>(context))(part); }, &body},
+        parts);
+  }
+
+  /// body(first, end) for contiguous shares of [0, count), each of at least `least` but for a
+  /// single one.
+  template <class Index, class Body>
+  void share(Index count, Index least, const Body& body) {
+    const Index most = count / (least > 1 ? least : 1);
+    const int parts = most < size() ? static_cast<int>(most) : size();
+    if (parts < 2 || is_inside()) {
+      if (count > 0) body(Index(0), count);
+      return;
+    }
+    run(parts, [&](int part) {
+      body(static_cast<Index>(count / parts * part + count % parts * part / parts),
+           static_cast<Index>(count / parts * (part + 1) + count % parts * (part + 1) / parts));
+    });
+  }
+
+  /// Of the calling thread: true within a body that run() shares.
+  static bool is_inside();
+  /// Which of the parts the calling thread is at; 0 outside.
+  static int part();
+
+  static constexpr int kMostThreads = 1024;
+
+ private:
+  struct Job {
+    void (*call)(const void* context, int part);
+    const void* context;
+  };
+
+  void run_parts(const Job& job, int parts);
+  void run_part(int part);
+  /// Does what parts of the run `generation` are left.
+  void take_parts(std::uint32_t generation);
+  void work();
+  void stop_workers();
+
+  std::vector<std::thread> workers_;
+  std::mutex running_;
+  Job job_{};
+  std::exception_ptr problem_;
+  std::mutex problem_mutex_;
+  // Of the run: its number << 32 | parts << 16 | parts that were taken.
+  alignas(64) std::atomic<std::uint64_t> tickets_{0};
+  alignas(64) std::atomic<int> done_{0};
+  alignas(64) std::atomic<std::uint32_t> wakes_{0};
+  std::atomic<int> asleep_{0};
+  std::atomic<bool> ends_{false};
+};
+
+/// What OMP_NUM_THREADS or, without it, OPENBLAS_NUM_THREADS says; 0: neither says anything.
+int threads_of_environment();
+
+/// Memory of the calling thread, aligned to 64 bytes, at least `bytes` until its next call for
+/// more.
+std::byte* thread_scratch(std::size_t bytes);
+
+}  // namespace deltapipe

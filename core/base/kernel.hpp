@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How kernels are launched, over indices or over rows: by Kokkos, and where that has one thread by
+// the threads of a HostTeam, within one Kokkos kernel that tools see.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/host_team.hpp"
+#include "core/base/kokkos_compat.hpp"
+
+namespace deltapipe {
+
+/// Scratch memory of one row, as Kokkos' ScratchMemorySpace gives it out.
+class HostScratch {
+ public:
+  HostScratch(std::byte* memory, std::size_t size) : next_(memory), end_(memory + size) {}
+  /// Null when there is not so much left.
+  void* get_shmem(std::size_t bytes) const {
+    constexpr std::size_t kAlignment = 64;
+    const std::size_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (static_cast<std::size_t>(end_ - next_) < taken) return nullptr;
+    std::byte* const given = next_;
+    next_ += taken;
+    return given;
+  }
+
+ private:
+  mutable std::byte* next_;
+  std::byte* end_;
+};
+
+/// What a kernel over rows knows of its row, on a HostTeam: the part of Kokkos' team members that
+/// one thread needs.
+class HostRow {
+ public:
+  HostRow(int row, int rows, const HostScratch& scratch)
+      : row_(row), rows_(rows), scratch_(scratch) {}
+  int league_rank() const { return row_; }
+  int league_size() const { return rows_; }
+  void team_barrier() const {}
+  const HostScratch& team_scratch(int) const { return scratch_; }
+
+ private:
+  int row_, rows_;
+  HostScratch scratch_;
+};
+
+/// Rows of a kernel on a HostTeam.
+struct HostRows {
+  ExecSpace exec;
+  int rows;
+  std::size_t scratch_bytes;
+};
+
+using RowPolicy = std::conditional_t<kSerialExecution, HostRows, Kokkos::TeamPolicy<ExecSpace>>;
+using RowMember =
+    std::conditional_t<kSerialExecution, HostRow, Kokkos::TeamPolicy<ExecSpace>::member_type>;
+
+/// One team a row, with scratch memory of its own.
+template <class Policy = RowPolicy>
+Policy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0) {
+  if constexpr (kSerialExecution) {
+    return {exec, rows, scratch_bytes};
+  } else {
+    Policy policy = kHostExecution ? Policy(exec, rows, 1) : Policy(exec, rows, Kokkos::AUTO);
+    if (scratch_bytes > 0) policy.set_scratch_size(0, Kokkos::PerTeam(scratch_bytes));
+    return policy;
+  }
+}
+
+/// What a HostTeam shares as one kernel that tools see; just done where it is part of another one,
+/// or where Kokkos has threads of its own.
+template <class Body>
+void as_kernel([[maybe_unused]] const char* label, [[maybe_unused]] const ExecSpace& exec,
+               const Body& body) {
+  if constexpr (kSerialExecution) {
+    if (!HostTeam::is_inside()) {
+      Kokkos::parallel_for(label, Kokkos::RangePolicy<ExecSpace>(exec, 0, 1), [&](int) { body(); });
+      return;
+    }
+  }
+  body();
+}
+
+/// body(row's member) for every row. Asynchronous on the policy's instance.
+template <class Policy, class Body>
+void for_rows(const char* label, const Policy& policy, const Body& body) {
+  if constexpr (kSerialExecution) {
+    const auto rows_from = [&](int first, int end) {
+      // Kokkos aligns what it gives out to 8 bytes; a row asks a few times.
+      const std::size_t bytes = policy.scratch_bytes > 0 ? policy.scratch_bytes + 1024 : 0;
+      std::byte* const memory = thread_scratch(bytes);
+      for (int row = first; row < end; ++row)
+        body(HostRow(row, policy.rows, HostScratch(memory, bytes)));
+    };
+    as_kernel(label, policy.exec, [&] { HostTeam::instance().share(policy.rows, 1, rows_from); });
+  } else {
+    Kokkos::parallel_for(label, policy, body);
+  }
+}
+
+/// body(i) for i in [0, count), in shares of at least `least` where threads share them.
+/// Asynchronous on exec.
+template <class Index, class Body>
+void for_range(const char* label, const ExecSpace& exec, Index count, const Body& body,
+               Index least = 1) {
+  if constexpr (kSerialExecution) {
+    const auto range = [&](Index first, Index end) {
+      for (Index i = first; i < end; ++i) body(i);
+    };
+    as_kernel(label, exec, [&] { HostTeam::instance().share(count, least, range); });
+  } else {
+    Kokkos::parallel_for(
+        label, Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<Index>>(exec, 0, count), body);
+  }
+}
+
+/// use() by one of the team's threads.
+template <class Member, class Use>
+KOKKOS_FORCEINLINE_FUNCTION void row_once(const Member& team, const Use& use) {
+  if constexpr (kSerialExecution)
+    use();
+  else
+    Kokkos::single(Kokkos::PerTeam(team), use);
+}
+
+// Kokkos' atomics are none where it has one thread.
+
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void atomic_add(T* place, T value) {
+  if constexpr (kSerialExecution)
+    std::atomic_ref<T>(*place).fetch_add(value, std::memory_order_relaxed);
+  else
+    Kokkos::atomic_add(place, value);
+}
+
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void atomic_max(T* place, T value) {
+  if constexpr (kSerialExecution) {
+    const std::atomic_ref<T> at(*place);
+    T found = at.load(std::memory_order_relaxed);
+    while (found < value && !at.compare_exchange_weak(found, value, std::memory_order_relaxed)) {
+    }
+  } else {
+    Kokkos::atomic_fetch_max(place, value);
+  }
+}
+
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void atomic_set(T* place, T value) {
+  if constexpr (kSerialExecution)
+    std::atomic_ref<T>(*place).store(value, std::memory_order_relaxed);
+  else
+    Kokkos::atomic_exchange(place, value);
+}
+
+}  // namespace deltapipe
