@@ -67,6 +67,7 @@ struct BoundaryEndPlan {
   BoundaryCodec codec;
   BoundaryMemory memory;
   std::uint32_t boundary = 0;
+  std::uint64_t blocks_before = 0;  ///< of the model, where stages are cut
   bool backward = false;
   BoundarySide side = BoundarySide::receiver;
   int buffers = 2;                ///< of messages
