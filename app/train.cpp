@@ -519,8 +519,8 @@ class Trainer {
       print_warnings(warnings_of_disk(disk_needs(settings_, *plan_, shape, {0})));
     for (std::size_t r = 0; r < ranks; ++r) peaks.push_back({bytes[2 * r], bytes[2 * r + 1]});
     check_memory(peaks, machines);
-    compare_spill_space(progress_,
-                        spill_need(settings_, *plan_, shape, place, machines[rank].machine));
+    compare_spill_space(progress_, spill_need(settings_, *plan_, shape, place,
+                                              machines[rank].machine, former_files_));
   }
 
   /// Spill files that another run is to go on with.

@@ -152,6 +152,8 @@ CacheNeed cache_need(const BoundaryEndPlan& plan) {
   need.memory_bytes = memory.pool_bytes + memory.staging_bytes + memory.table_bytes;
   need.staging_bytes = memory.staging_bytes;
   need.disk_bytes = ActivationCache::disk_bytes_needed(shape, plan.memory.budget_bytes);
+  if (need.disk_bytes > 0)
+    need.row_bytes = (shape.samples + shape.spare_records) * shape.record_bytes;
   return need;
 }
 
