@@ -147,11 +147,16 @@ FormerRun agreed_former_run(const Settings& settings, const ProcessGrid& grid,
   return former;
 }
 
-/// As far as it is known before the model is read.
+/// As far as it is known before the model is read: without a partition in the deck it is the one of
+/// a deck that had none either.
+bool has_partition_of(const CheckpointMarker& marker, const Settings& settings) {
+  if (!settings.pipeline.partition.empty()) return settings.pipeline.partition == marker.partition;
+  return parse_deck(marker.deck, "the checkpoint's deck").pipeline.partition.empty();
+}
+
 bool reads_own_file_only(const CheckpointMarker& marker, const Settings& settings) {
   return marker.stages == settings.pipeline.stages &&
-         marker.replicas == settings.pipeline.replicas &&
-         (settings.pipeline.partition.empty() || settings.pipeline.partition == marker.partition);
+         marker.replicas == settings.pipeline.replicas && has_partition_of(marker, settings);
 }
 
 std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Settings& settings,
@@ -591,6 +596,23 @@ FormerSpillFiles former_spill_files(const Restart& restart, const Settings& sett
     else if (is_in_place(reference))
       files.set_aside.insert(reference.path);
   return files;
+}
+
+void check_budget_of_restart(const Restart& restart, const Settings& settings,
+                             const FormerSpillFiles& former_files,
+                             const std::vector<std::string>& spill_files) {
+  const std::set<std::string>& reopened = former_files.reopened;
+  if (std::all_of(reopened.begin(), reopened.end(), [&](const std::string& path) {
+        return std::find(spill_files.begin(), spill_files.end(), path) != spill_files.end();
+      }))
+    return;
+  const Settings former = parse_deck(restart.marker.deck, "the checkpoint's deck");
+  Settings now = former;
+  now.cache.budget_bytes = settings.cache.budget_bytes;
+  const auto difference = first_difference(former, now);
+  refuse_change(restart.marker, "cache.budget", difference ? difference->left : "another value",
+                difference ? difference->right : std::to_string(now.cache.budget_bytes),
+                " so that nothing spills while the checkpoint refers to spill files");
 }
 
 void make_room_for_spill_files(const Restart& restart, const Settings& settings,

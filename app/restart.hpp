@@ -60,6 +60,12 @@ bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
 FormerSpillFiles former_spill_files(const Restart& restart, const Settings& settings,
                                     const std::vector<int>& partition, int rank);
 
+/// UserError when this rank goes on with a spill file but will have none under its name, as a
+/// larger cache.budget has it. `spill_files`: those that it will have.
+void check_budget_of_restart(const Restart& restart, const Settings& settings,
+                             const FormerSpillFiles& former,
+                             const std::vector<std::string>& spill_files);
+
 /// The spill files that the checkpoint refers to take their places, or leave them to those of
 /// another layout. To be done on all ranks before one makes its spill files.
 void make_room_for_spill_files(const Restart& restart, const Settings& settings,

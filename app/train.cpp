@@ -523,10 +523,11 @@ class Trainer {
                                               machines[rank].machine, former_files_));
   }
 
-  /// Spill files that another run is to go on with.
+  /// Spill files that this run or another is to go on with.
   void check_spill_files(const PipelineShape& shape) {
     const RankPlace place = place_of_rank(settings_.pipeline, grid_.rank());
     const std::vector<std::string> paths = spill_files(settings_, *plan_, shape, place);
+    if (restart_) check_budget_of_restart(*restart_, settings_, former_files_, paths);
     owner_.run_id = restart_ ? restart_->marker.run_id : "";
     // As rank 0 knows the directory, which others need not see.
     std::error_code error;

@@ -528,6 +528,32 @@ class Checkpoints(support.TestCase):
         self.assertIn("blocks_before is not 2 (got 1)", result.err)
         self.assertNotRegex(result.out, r"memories of samples: [1-9]\d* go on")
 
+    def test_a_budget_with_which_nothing_spills(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output = self.output("budget")
+        for _ in range(3):
+            self.stop(deck, output)
+        before = contents(output)
+        for budget in ("0", "1 GB"):
+            result = support.finish(self.begin(deck, output, overrides=[f"cache.budget={budget}"]))
+            self.assert_stops(result, "cache.budget must not change at a restart", "nothing spills",
+                              'cache.budget = "9.765625 KiB"', "set it back", status=2)
+            self.assertIn(budget, result.err)
+            self.assertEqual(contents(output), before)
+        self.go_on(deck, output)
+        self.assert_same_runs(output, self.reference(deck, "reference"))
+
+    def test_a_partition_that_is_removed_from_the_deck(self):
+        """The program's own one may be another, for which every rank reads all files."""
+        disks = [self.output(f"removed-{rank}") for rank in range(2)]
+        run = self.on_disks(self.deck(), self.output("removed"), disks)
+        partition = "pipeline.partition=[3,1]"
+        self.assertEqual(run("checkpoint.time_limit=0.001", partition).status, STOPPED)
+        result = run()
+        self.assert_stops(result, "none that all ranks find whole", status=2)
+        self.assertRegex(result.err, r"step 1 is skipped: rank 0: .*rank-1\.h5")
+        self.assertEqual(run(partition).status, 0)
+
     def test_another_layout(self):
         deck = self.deck(training={"steps": 12})
         reference = self.reference(deck, "layout-reference", 1)
