@@ -101,6 +101,7 @@ PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const Mod
                                        model.tokens, true);
   shape.train_samples = inputs.data ? inputs.data->train.size() : settings.data.max_train_samples;
   shape.first_trained_stage = model.first_trained_stage;
+  shape.partition = model.partition;
   return shape;
 }
 

@@ -21,24 +21,38 @@ bool has_memories(const Settings& settings) {
 }  // namespace
 
 ClaimedDirectories::ClaimedDirectories(const Settings& settings, const ProcessGrid& grid,
-                                       ProgressThread& progress) {
-  std::string run_id = new_run_id();
-  broadcast(progress, grid.world(), run_id, 0);
-  if (grid.rank() == 0) claim(settings.output.directory, run_id, true);
+                                       ProgressThread& progress)
+    : run_id_(new_run_id()) {
+  broadcast(progress, grid.world(), run_id_, 0);
+  if (grid.rank() == 0) claim(settings.output.directory, true);
   barrier(progress, grid.world());
-  claim_checkpoints(settings, grid, progress, run_id);
+  claim_checkpoints(settings, grid, progress);
   if (!has_memories(settings)) return;
-  // In turns: of the ranks that share a directory the first holds its lock, and none writes there
-  // before the leftovers are gone.
+  claim_in_turns(settings, grid, progress, settings.cache.budget_bytes > 0);
+}
+
+void ClaimedDirectories::claim_caches(const Settings& settings, const ProcessGrid& grid,
+                                      ProgressThread& progress) {
+  std::error_code error;
+  claim_in_turns(settings, grid, progress,
+                 !has_caches_ && std::filesystem::is_directory(cache_directory(settings), error));
+}
+
+/// Of the ranks that share a directory the first holds its lock, and none writes there before the
+/// leftovers are gone.
+void ClaimedDirectories::claim_in_turns(const Settings& settings, const ProcessGrid& grid,
+                                        ProgressThread& progress, bool wanted) {
   for (int rank = 0; rank < progress.size(); ++rank) {
-    if (grid.rank() == rank && settings.cache.budget_bytes > 0)
-      claim(cache_directory(settings), run_id, rank == 0);
+    if (grid.rank() == rank && wanted) {
+      claim(cache_directory(settings), rank == 0);
+      has_caches_ = true;
+    }
     barrier(progress, grid.world());
   }
 }
 
 void ClaimedDirectories::claim_checkpoints(const Settings& settings, const ProcessGrid& grid,
-                                           ProgressThread& progress, const std::string& run_id) {
+                                           ProgressThread& progress) {
   const std::string directory = checkpoint_directory(settings);
   std::error_code error;
   const bool is_there = std::filesystem::is_directory(directory, error);
@@ -46,7 +60,7 @@ void ClaimedDirectories::claim_checkpoints(const Settings& settings, const Proce
   if (all_reduce(progress, grid.world(), wanted, Reduction::max) == 0) return;
   for (int rank = 0; rank < progress.size(); ++rank) {
     if (grid.rank() == rank) {
-      const DirectoryLock& lock = claim(directory, run_id, rank == 0);
+      const DirectoryLock& lock = claim(directory, rank == 0);
       // Without locks the disk is taken for one that all ranks share. The output directory's lock
       // is the first rank's already.
       const bool is_output =
@@ -57,10 +71,9 @@ void ClaimedDirectories::claim_checkpoints(const Settings& settings, const Proce
   }
 }
 
-const DirectoryLock& ClaimedDirectories::claim(const std::string& directory,
-                                               const std::string& run_id, bool speak) {
+const DirectoryLock& ClaimedDirectories::claim(const std::string& directory, bool speak) {
   make_directory(directory);
-  locks_.push_back(std::make_unique<DirectoryLock>(directory, run_id));
+  locks_.push_back(std::make_unique<DirectoryLock>(directory, run_id_));
   const DirectoryLock& lock = *locks_.back();
   if (lock.is_holder()) remove_leftovers(directory);
   if (speak && !lock.warning().empty())

@@ -21,13 +21,20 @@ class ClaimedDirectories {
   /// Collective. UserError: a directory cannot be made, or another run writes into it.
   ClaimedDirectories(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 
+  /// Collective. That of spill files, if it is there, also for a run that makes none.
+  void claim_caches(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
+
   /// Of the ranks that share a directory for checkpoints, one looks after it.
   bool keeps_checkpoints() const { return keeps_checkpoints_; }
 
  private:
-  const DirectoryLock& claim(const std::string& directory, const std::string& run_id, bool speak);
+  const DirectoryLock& claim(const std::string& directory, bool speak);
   void claim_checkpoints(const Settings& settings, const ProcessGrid& grid,
-                         ProgressThread& progress, const std::string& run_id);
+                         ProgressThread& progress);
+  void claim_in_turns(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress,
+                      bool wanted);
+  std::string run_id_;  ///< of this start
+  bool has_caches_ = false;
   bool keeps_checkpoints_ = false;
   std::vector<std::unique_ptr<DirectoryLock>> locks_;
 };

@@ -163,15 +163,23 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
   return list;
 }
 
+std::uint64_t new_spill_bytes(const CacheNeed& need, const std::string& path, std::uint64_t there,
+                              const FormerSpillFiles& former) {
+  // A larger copy is written beside the file.
+  const bool grows = former.reopened.contains(path) && there < need.row_bytes;
+  if (grows || former.set_aside.contains(path)) return need.disk_bytes;
+  return need.disk_bytes - std::min(need.disk_bytes, there);
+}
+
 SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
-                     const RankPlace& place, int machine) {
+                     const RankPlace& place, int machine, const FormerSpillFiles& former) {
   SpillNeed need;
   need.machine = machine;
   need.directory = cache_directory(settings);
   const RankPlan plan = rank_plan_of(settings, model, shape, place);
   for (const BoundaryEndPlan* end : ends_of(plan)) {
-    const std::uint64_t bytes = cache_need(*end).disk_bytes;
-    need.bytes += bytes - std::min(bytes, size_of_file(spill_file_path(*end)));
+    const std::string path = spill_file_path(*end);
+    need.bytes += new_spill_bytes(cache_need(*end), path, size_of_file(path), former);
   }
   struct stat status {};
   struct statvfs space {};

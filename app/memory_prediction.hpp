@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/session.hpp"
+#include "app/spill_references.hpp"
 #include "comm/pipeline/rank_plan.hpp"
 #include "comm/transport/machines.hpp"
 #include "core/base/memory_ledger.hpp"
@@ -63,7 +64,10 @@ struct SpillNeed {
 };
 /// `directory` need not exist yet. Called on `machine`.
 SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
-                     const RankPlace& place, int machine);
+                     const RankPlace& place, int machine, const FormerSpillFiles& former = {});
+/// What a spill file takes beyond the one of `there` bytes that has its name.
+std::uint64_t new_spill_bytes(const CacheNeed& need, const std::string& path, std::uint64_t there,
+                              const FormerSpillFiles& former);
 /// The spill files that a rank will make, or go on with.
 std::vector<std::string> spill_files(const Settings& settings, const ModelLayout& model,
                                      const PipelineShape& shape, const RankPlace& place);

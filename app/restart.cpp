@@ -147,11 +147,16 @@ FormerRun agreed_former_run(const Settings& settings, const ProcessGrid& grid,
   return former;
 }
 
-/// As far as it is known before the model is read.
+/// As far as it is known before the model is read: without a partition in the deck it is the one of
+/// a deck that had none either.
+bool has_partition_of(const CheckpointMarker& marker, const Settings& settings) {
+  if (!settings.pipeline.partition.empty()) return settings.pipeline.partition == marker.partition;
+  return parse_deck(marker.deck, "the checkpoint's deck").pipeline.partition.empty();
+}
+
 bool reads_own_file_only(const CheckpointMarker& marker, const Settings& settings) {
   return marker.stages == settings.pipeline.stages &&
-         marker.replicas == settings.pipeline.replicas &&
-         (settings.pipeline.partition.empty() || settings.pipeline.partition == marker.partition);
+         marker.replicas == settings.pipeline.replicas && has_partition_of(marker, settings);
 }
 
 std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Settings& settings,
@@ -403,16 +408,22 @@ void read_totals(const std::string& path, int former_stages, RunTotals& totals) 
   totals = std::move(former);
 }
 
-/// Collective.
-bool reads_memories(const Restart& restart, const Settings& settings, const ProcessGrid& grid,
-                    ProgressThread& progress) {
-  if (!restart.marker.with_memories) return false;
-  if (settings.checkpoint.mode == CheckpointMode::exact ||
-      !reads_own_file_only(restart.marker, settings))
-    return true;
-  const std::string file = restart.checkpoint + "/" + rank_file_name(grid.rank());
-  const std::uint64_t refers = refers_to_spill_files(file) ? 1 : 0;
-  return all_reduce(progress, grid.world(), refers, Reduction::max) == 0;
+/// Collective. Every rank looks at the files that it will read.
+bool refers_to_spill_files(const Restart& restart, const Settings& settings,
+                           const ProcessGrid& grid, ProgressThread& progress) {
+  const bool own_only = reads_own_file_only(restart.marker, settings);
+  std::uint64_t refers = 0;
+  for (int r = 0; r < restart.marker.ranks(); ++r)
+    if ((!own_only || r == grid.rank()) &&
+        refers_to_spill_files(restart.checkpoint + "/" + rank_file_name(r)))
+      refers = 1;
+  return all_reduce(progress, grid.world(), refers, Reduction::max) == 1;
+}
+
+bool reads_memories(const Restart& restart, const Settings& settings) {
+  return restart.marker.with_memories &&
+         (settings.checkpoint.mode == CheckpointMode::exact || !restart.refers_to_files ||
+          !reads_own_file_only(restart.marker, settings));
 }
 
 }  // namespace
@@ -439,7 +450,7 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
     }
     while (!steps.empty() && steps.back() > step) steps.pop_back();
     const bool is_here = !steps.empty() && steps.back() == step;
-    Restart restart{directory + "/" + checkpoint_name(step), {}, true};
+    Restart restart{directory + "/" + checkpoint_name(step), {}};
     Inspection found;
     if (is_here) {
       steps.pop_back();
@@ -451,7 +462,8 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
     const bool agreed = all_reduce(progress, grid.world(), whole, Reduction::min) == 1;
     if (agreed) {
       restart.marker = std::move(*found.marker);
-      restart.with_memories = reads_memories(restart, settings, grid, progress);
+      restart.refers_to_files = refers_to_spill_files(restart, settings, grid, progress);
+      restart.with_memories = reads_memories(restart, settings);
       return restart;
     }
     skipped = skipped || !found.problem.empty();
@@ -460,20 +472,24 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
   }
 }
 
-bool has_ended_before_clearing(const Settings& settings, const ProcessGrid& grid,
-                               ProgressThread& progress) {
-  std::uint64_t has = 0;
+std::string finished_run_to_clear(const Settings& settings, const ProcessGrid& grid,
+                                  ProgressThread& progress) {
+  std::string run_id;
   if (grid.rank() == 0 && settings.checkpoint.resume == Resume::automatic) {
     const auto found = find_run_file(settings.output.directory + "/run.h5");
-    if (found && found->is_finished && !found->run_id.empty())
-      has = newest_marker(settings,
-                          [&](const CheckpointMarker& marker) {
-                            return marker.run_id == found->run_id && !marker.milestone;
-                          })
-                ? 1
-                : 0;
+    if (found && found->is_finished) run_id = found->run_id;
   }
-  return all_reduce(progress, grid.world(), has, Reduction::max) == 1;
+  broadcast(progress, grid.world(), run_id, 0);
+  if (run_id.empty()) return {};
+  // Ranks may have disks of their own.
+  const bool has_checkpoint = newest_marker(settings, [&](const CheckpointMarker& marker) {
+                                return marker.run_id == run_id && !marker.milestone;
+                              }).has_value();
+  const std::vector<CacheOwner> runs = runs_that_need_spill_files(cache_directory(settings));
+  const bool has_file = std::any_of(runs.begin(), runs.end(),
+                                    [&](const CacheOwner& run) { return run.run_id == run_id; });
+  const std::uint64_t has = has_checkpoint || has_file ? 1 : 0;
+  return all_reduce(progress, grid.world(), has, Reduction::max) == 1 ? run_id : std::string();
 }
 
 std::string absolute_output_directory(const Settings& settings) {
@@ -552,9 +568,11 @@ void read_restart(const Restart& restart, const Settings& settings,
   read_totals(former.file(0), restart.marker.stages, totals);
 }
 
-void make_room_for_spill_files(const Restart& restart, const Settings& settings,
-                               const std::vector<int>& partition, int rank) {
-  const bool is_same = is_same_layout(restart.marker, settings, partition);
+namespace {
+
+/// Of the ranks whose spill files this one goes on with or sets aside.
+std::vector<SpillReference> references_of(const Restart& restart, const Settings& settings,
+                                          bool is_same, int rank) {
   std::vector<SpillReference> references;
   for (int r = 0; r < restart.marker.ranks(); ++r) {
     if (is_same && r != rank) continue;
@@ -562,7 +580,47 @@ void make_room_for_spill_files(const Restart& restart, const Settings& settings,
          spill_references(restart.checkpoint + "/" + rank_file_name(r), cache_directory(settings)))
       references.push_back(std::move(reference));
   }
-  is_same ? put_back(references) : set_aside(references);
+  return references;
+}
+
+}  // namespace
+
+FormerSpillFiles former_spill_files(const Restart& restart, const Settings& settings,
+                                    const std::vector<int>& partition, int rank) {
+  const bool is_same = is_same_layout(restart.marker, settings, partition);
+  FormerSpillFiles files;
+  if (is_same && !restart.with_memories) return files;
+  for (const SpillReference& reference : references_of(restart, settings, is_same, rank))
+    if (is_same)
+      files.reopened.insert(reference.path);
+    else if (is_in_place(reference))
+      files.set_aside.insert(reference.path);
+  return files;
+}
+
+void check_budget_of_restart(const Restart& restart, const Settings& settings,
+                             const FormerSpillFiles& former_files,
+                             const std::vector<std::string>& spill_files) {
+  const std::set<std::string>& reopened = former_files.reopened;
+  if (std::all_of(reopened.begin(), reopened.end(), [&](const std::string& path) {
+        return std::find(spill_files.begin(), spill_files.end(), path) != spill_files.end();
+      }))
+    return;
+  const Settings former = parse_deck(restart.marker.deck, "the checkpoint's deck");
+  Settings now = former;
+  now.cache.budget_bytes = settings.cache.budget_bytes;
+  const auto difference = first_difference(former, now);
+  refuse_change(restart.marker, "cache.budget", difference ? difference->left : "another value",
+                difference ? difference->right : std::to_string(now.cache.budget_bytes),
+                " so that nothing spills while the checkpoint refers to spill files");
+}
+
+void make_room_for_spill_files(const Restart& restart, const Settings& settings,
+                               const std::vector<int>& partition, int rank,
+                               const CacheOwner& owner) {
+  const bool is_same = is_same_layout(restart.marker, settings, partition);
+  const std::vector<SpillReference> references = references_of(restart, settings, is_same, rank);
+  is_same ? put_back(references, owner) : set_aside(references, owner);
 }
 
 std::vector<StatePart> without_memories(std::vector<StatePart> parts) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
+#include "app/spill_references.hpp"
 #include "app/training_state.hpp"
 #include "comm/pipeline/rank_plan.hpp"
 #include "comm/transport/process_grid.hpp"
@@ -25,6 +26,7 @@ struct Restart {
   /// What boundaries remember is read from it. Of a checkpoint that refers to spill files a run in
   /// mode resync takes what both ends still have alike instead.
   bool with_memories = true;
+  bool refers_to_files = false;  ///< to spill files, of any rank
 };
 
 /// Collective. Nothing: the run starts anew, as the deck says or because its output directory has
@@ -33,10 +35,11 @@ struct Restart {
 std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid& grid,
                                     ProgressThread& progress);
 
-/// Collective. The output directory has a run that is finished but was killed before it removed its
-/// checkpoints, and the deck would go on with unfinished ones.
-bool has_ended_before_clearing(const Settings& settings, const ProcessGrid& grid,
-                               ProgressThread& progress);
+/// Collective. The run_id of the run in the output directory if that is finished, but was killed
+/// before it removed its checkpoints or let go of its spill files, and the deck would go on with
+/// unfinished ones; else empty.
+std::string finished_run_to_clear(const Settings& settings, const ProcessGrid& grid,
+                                  ProgressThread& progress);
 
 /// Where a run leaves its results, whatever the working directory; for markers.
 std::string absolute_output_directory(const Settings& settings);
@@ -53,10 +56,21 @@ void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_f
 bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
                     const std::vector<int>& partition);
 
+/// What this start does with the spill files that the checkpoint refers to.
+FormerSpillFiles former_spill_files(const Restart& restart, const Settings& settings,
+                                    const std::vector<int>& partition, int rank);
+
+/// UserError when this rank goes on with a spill file but will have none under its name, as a
+/// larger cache.budget has it. `spill_files`: those that it will have.
+void check_budget_of_restart(const Restart& restart, const Settings& settings,
+                             const FormerSpillFiles& former,
+                             const std::vector<std::string>& spill_files);
+
 /// The spill files that the checkpoint refers to take their places, or leave them to those of
 /// another layout. To be done on all ranks before one makes its spill files.
 void make_room_for_spill_files(const Restart& restart, const Settings& settings,
-                               const std::vector<int>& partition, int rank);
+                               const std::vector<int>& partition, int rank,
+                               const CacheOwner& owner);
 
 /// The list without what boundaries remember of samples.
 std::vector<StatePart> without_memories(std::vector<StatePart> parts);

@@ -5,8 +5,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <regex>
 #include <system_error>
+#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/cache/spill_file.hpp"
@@ -37,10 +39,43 @@ void move(const std::string& from, const std::string& to) {
   sync_directory(fs::path(to).parent_path().string());
 }
 
+/// UserError when a file has that name that is no spill file, or cannot be read.
+void check_sound(const std::string& path) {
+  const auto is_there = [&] {
+    std::error_code error;
+    return fs::exists(fs::symlink_status(path, error));
+  };
+  // Once more: another rank may have moved it meanwhile.
+  if (is_there() && spill_file_id(path).empty() && is_there())
+    throw UserError({.what = "a file that is no sound activation cache is in the way",
+                     .file = path,
+                     .remedy = "move or remove it"});
+}
+
+/// What has that name may be replaced: nothing, or a spill file that no other run needs.
+void check_free(const std::string& path, const CacheOwner& owner) {
+  check_sound(path);
+  check_spill_file_owner(path, owner);
+}
+
 bool is_spill_file_name(const std::string& name) {
   static const std::regex pattern(
       R"(cache-replica\d+-boundary\d+-(forward|backward)-(sender|receiver)(-former)?\.h5)");
   return std::regex_match(name, pattern);
+}
+
+/// Whatever can be read of the directory.
+std::vector<std::string> spill_files_in(const std::string& directory) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code ignored;
+    if (is_spill_file_name(name) && fs::is_regular_file(entry->symlink_status(ignored)))
+      paths.push_back(directory + "/" + name);
+  }
+  return paths;
 }
 
 }  // namespace
@@ -73,6 +108,10 @@ std::string spill_file_id(const std::string& path) try {
   return "";
 }
 
+bool is_in_place(const SpillReference& reference) {
+  return is_at(reference, reference.path);
+}
+
 void check_spill_file(const SpillReference& reference) {
   if (is_at(reference, aside(reference.path))) return;
   const std::string found =
@@ -86,34 +125,49 @@ void check_spill_file(const SpillReference& reference) {
                    .remedy = "put the run's cache files back"});
 }
 
-void set_aside(const std::vector<SpillReference>& references) {
-  for (const SpillReference& reference : references)
-    if (is_at(reference, reference.path)) move(reference.path, aside(reference.path));
+void set_aside(const std::vector<SpillReference>& references, const CacheOwner& owner) {
+  std::vector<std::string> here;
+  for (const SpillReference& reference : references) {
+    if (is_at(reference, aside(reference.path))) continue;
+    check_sound(reference.path);  // what cannot be read may be what the checkpoint refers to
+    if (!is_at(reference, reference.path)) continue;
+    check_free(aside(reference.path), owner);
+    here.push_back(reference.path);
+  }
+  for (const std::string& path : here) move(path, aside(path));
 }
 
-void put_back(const std::vector<SpillReference>& references) {
+void put_back(const std::vector<SpillReference>& references, const CacheOwner& owner) {
+  std::vector<std::string> away;
   for (const SpillReference& reference : references) {
     if (!is_at(reference, aside(reference.path)) || is_at(reference, reference.path)) continue;
-    std::error_code error;
-    if (fs::exists(fs::symlink_status(reference.path, error)) &&
-        spill_file_id(reference.path).empty())
-      throw UserError({.what = "a file that is no sound activation cache is in the way",
-                       .file = reference.path,
-                       .remedy = "move or remove it"});
-    move(aside(reference.path), reference.path);
+    check_free(reference.path, owner);
+    away.push_back(reference.path);
   }
+  for (const std::string& path : away) move(aside(path), path);
 }
 
 void remove_other_spill_files(const std::string& directory, const CacheOwner& owner,
                               const std::set<std::string>& ids) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    const std::string path = directory + "/" + entry.path().filename().string();
-    if (!is_spill_file_name(entry.path().filename().string())) continue;
-    if (!entry.is_regular_file(error) || entry.is_symlink(error)) continue;
+  for (const std::string& path : spill_files_in(directory)) {
     const std::string id = spill_file_id(path);
     if (!id.empty() && !ids.contains(id) && is_spill_file_of(path, owner)) fs::remove(path, error);
   }
+}
+
+void let_replace_spill_files(const std::string& directory, const CacheOwner& owner) {
+  for (const std::string& path : spill_files_in(directory)) try {
+      if (is_spill_file_of(path, owner)) let_replace_spill_file(path);
+    } catch (const UserError&) {
+    }
+}
+
+std::vector<CacheOwner> runs_that_need_spill_files(const std::string& directory) {
+  std::vector<CacheOwner> runs;
+  for (const std::string& path : spill_files_in(directory))
+    if (std::optional<CacheOwner> run = run_that_needs(path)) runs.push_back(std::move(*run));
+  return runs;
 }
 
 }  // namespace deltapipe

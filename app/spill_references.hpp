@@ -24,17 +24,27 @@ struct SpillReference {
   std::uint64_t id = 0;
 };
 
+/// What a start does with the spill files that are there, by their paths. It replaces all others.
+struct FormerSpillFiles {
+  std::set<std::string> reopened;   ///< the rank goes on with them, or with larger copies
+  std::set<std::string> set_aside;  ///< leave their names to new ones
+};
+
 /// Of a rank's state in a checkpoint; `directory`: the spill files are there now.
 std::vector<SpillReference> spill_references(const std::string& state_file,
                                              const std::string& directory);
 
 /// UserError unless the file is there, in its place or set aside.
 void check_spill_file(const SpillReference& reference);
+/// The file is there, in its place.
+bool is_in_place(const SpillReference& reference);
 
 /// Those that are there get other names. Several ranks may do it, and their files be the same.
-void set_aside(const std::vector<SpillReference>& references);
-/// Those that are set aside take their places again. UserError when what is there is no spill file.
-void put_back(const std::vector<SpillReference>& references);
+/// UserError, and nothing is moved: a file cannot be read, or the new name is that of a file that
+/// is no spill file or that another run needs.
+void set_aside(const std::vector<SpillReference>& references, const CacheOwner& owner);
+/// Those that are set aside take their places again. UserErrors as above.
+void put_back(const std::vector<SpillReference>& references, const CacheOwner& owner);
 
 /// The file_id of the spill file at `path`; empty: there is none.
 std::string spill_file_id(const std::string& path);
@@ -42,5 +52,10 @@ std::string spill_file_id(const std::string& path);
 /// Removes the run's spill files in `directory` but those with one of `ids`.
 void remove_other_spill_files(const std::string& directory, const CacheOwner& owner,
                               const std::set<std::string>& ids);
+/// Of a finished run: any may replace them. What cannot be written stays as it is.
+void let_replace_spill_files(const std::string& directory, const CacheOwner& owner);
+
+/// The runs that may go on with spill files in `directory`.
+std::vector<CacheOwner> runs_that_need_spill_files(const std::string& directory);
 
 }  // namespace deltapipe

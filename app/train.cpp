@@ -17,6 +17,7 @@
 #include "app/data_of_stage.hpp"
 #include "app/deck/deck.hpp"
 #include "app/evaluation.hpp"
+#include "app/former_runs.hpp"
 #include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
@@ -60,6 +61,7 @@ PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
   shape.train_samples = train.size();
   shape.data_fingerprint = train.fingerprint();
   shape.first_trained_stage = plan.first_trained_stage;
+  shape.partition = plan.partition;
   return shape;
 }
 
@@ -124,8 +126,8 @@ class Trainer {
  private:
   TrainingEnd train() {
     claimed_.emplace(settings_, grid_, progress_);
-    if (has_ended_before_clearing(settings_, grid_, progress_) && clear_finished_run())
-      return TrainingEnd::finished;
+    const std::string finished = finished_run_to_clear(settings_, grid_, progress_);
+    if (!finished.empty() && clear_finished_run(finished)) return TrainingEnd::finished;
     set_up();
     progress_.take_collective_bytes();  // of the set-up
     progress_.account().resume(Clock::now());
@@ -160,11 +162,12 @@ class Trainer {
     }
     if (checkpoints_ || restart_) {
       barrier(progress_, grid_.world());  // the run file says that the run is finished
-      if (claimed_->keeps_checkpoints())
-        remove_checkpoints_but(checkpoint_directory(settings_), settings_.checkpoint, std::nullopt);
-      remove_other_spill_files_of_run();
       for (ActivationCache* const cache : pipeline_->caches())
         settings_.cache.keep ? cache->let_replace_file() : cache->remove_file_at_end();
+      const std::set<std::string> ids = ids_of_spill_files();
+      remove_other_spill_files(cache_directory(settings_), owner_,
+                               settings_.cache.keep ? ids : std::set<std::string>());
+      remove_checkpoints_of_finished_run();
     }
     report();
     return TrainingEnd::finished;
@@ -180,20 +183,29 @@ class Trainer {
 
   /// False: something cannot be removed, as is said; the run then begins anew, as all do whose
   /// output directory has a finished one.
-  bool clear_finished_run() {
-    if (claimed_->keeps_checkpoints())
-      remove_checkpoints_but(checkpoint_directory(settings_), settings_.checkpoint, std::nullopt);
+  bool clear_finished_run(const std::string& run_id) {
+    const std::string directory = cache_directory(settings_);
+    if (settings_.cache.keep)
+      let_replace_spill_files(directory, {run_id});
+    else
+      remove_other_spill_files(directory, {run_id}, {});
+    remove_checkpoints_of_finished_run();
     barrier(progress_, grid_.world());
-    if (has_ended_before_clearing(settings_, grid_, progress_)) return false;
-    CacheOwner owner{{}, absolute_output_directory(settings_)};
-    broadcast(progress_, grid_.world(), owner.directory, 0);
-    if (!settings_.cache.keep) remove_other_spill_files(cache_directory(settings_), owner, {});
+    if (!finished_run_to_clear(settings_, grid_, progress_).empty()) return false;
     if (grid_.rank() == 0)
       std::printf(
           "the run in %s is finished; what it had left for a restart is removed now. The same "
           "command starts a new one\n",
           settings_.output.directory.c_str());
     return true;
+  }
+
+  /// Collective. Last of all that a finished run leaves behind: while one is there, the same
+  /// command knows that there may be more.
+  void remove_checkpoints_of_finished_run() {
+    barrier(progress_, grid_.world());
+    if (claimed_->keeps_checkpoints())
+      remove_checkpoints_but(checkpoint_directory(settings_), settings_.checkpoint, std::nullopt);
   }
 
   /// On rank 0; others: nullptr.
@@ -316,6 +328,7 @@ class Trainer {
   void set_up() {
     restart_ = find_restart(settings_, grid_, progress_);
     if (restart_) check_deck_of_restart(settings_, restart_->marker);
+    if (restart_ && restart_->refers_to_files) claimed_->claim_caches(settings_, grid_, progress_);
     if (!restart_ && !settings_.checkpoint.directory.empty() && writes_checkpoints(settings_))
       check_for_other_runs(settings_.checkpoint.directory);
     if (grid_.rank() == 0) {
@@ -338,8 +351,10 @@ class Trainer {
       check_data_of_restart(restart_->marker, data_.train.fingerprint(),
                             data_.validation.fingerprint());
     PipelineShape shape = pipeline_shape(settings_, *plan_, data_.train, true);
+    if (restart_)
+      former_files_ = former_spill_files(*restart_, settings_, plan_->partition, grid_.rank());
     check_resources(shape);
-    check_for_needed_files(shape);
+    check_spill_files(shape);
     stage_ = make_stage(settings_, *plan_, grid_, true);
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
                      step_layout(settings_));
@@ -363,9 +378,10 @@ class Trainer {
     const bool resyncs =
         is_same && !restart_->with_memories && settings_.checkpoint.mode == CheckpointMode::resync;
     options.generations.owner = owner_;
-    options.generations.reuse_files = resyncs || (is_same && restart_->with_memories);
+    options.generations.referred = former_files_.reopened;
+    options.generations.resyncs = resyncs;
     if (restart_) {
-      make_room_for_spill_files(*restart_, settings_, plan_->partition, grid_.rank());
+      make_room_for_spill_files(*restart_, settings_, plan_->partition, grid_.rank(), owner_);
       barrier(progress_, grid_.world());
     }
     pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
@@ -387,16 +403,12 @@ class Trainer {
     if (writes_checkpoints(settings_)) start_checkpoints();
   }
 
-  /// Those whose records this run is going to overwrite. Without checkpoints of its own it
-  /// overwrites those of the one it starts from as well, which a later start finds by their
-  /// checksums.
+  /// Those whose records this run is going to overwrite. Those of the one that it starts from stay,
+  /// also if it writes none: files that checkpoints refer to have room for each record twice.
   void remove_other_checkpoints() {
-    const bool refers = pipeline_options(settings_).generations.kept > 0;
     std::uint64_t spills = 0;
-    for (ActivationCache* const cache : pipeline_->caches()) {
+    for (ActivationCache* const cache : pipeline_->caches())
       if (cache->has_file()) spills = 1;
-      if (!refers) cache->let_go(restart_->marker.step);
-    }
     if (all_reduce(progress_, grid_.world(), spills, Reduction::max) == 0) return;
     if (claimed_->keeps_checkpoints())
       remove_checkpoints_but(checkpoint_directory(settings_), settings_.checkpoint,
@@ -410,11 +422,11 @@ class Trainer {
     const std::uint64_t former_step = restart_ ? restart_->marker.step : 0;
     if (removed_former_files_ || checkpoints_->last_complete().value_or(0) <= former_step) return;
     removed_former_files_ = true;
-    remove_other_spill_files_of_run();
+    remove_other_spill_files(cache_directory(settings_), owner_, ids_of_spill_files());
   }
 
-  /// Collective.
-  void remove_other_spill_files_of_run() {
+  /// Collective. Of all ranks.
+  std::set<std::string> ids_of_spill_files() {
     std::string mine;
     for (ActivationCache* const cache : pipeline_->caches())
       if (cache->has_file()) mine += std::to_string(cache->file_id()) + ' ';
@@ -422,8 +434,7 @@ class Trainer {
     for (const std::string& ids : gather(progress_, grid_.world(), mine, 0)) all += ids;
     broadcast(progress_, grid_.world(), all, 0);
     std::istringstream words(all);
-    const std::set<std::string> ids{std::istream_iterator<std::string>(words), {}};
-    remove_other_spill_files(cache_directory(settings_), owner_, ids);
+    return {std::istream_iterator<std::string>(words), {}};
   }
 
   void resync() {
@@ -508,21 +519,25 @@ class Trainer {
       print_warnings(warnings_of_disk(disk_needs(settings_, *plan_, shape, {0})));
     for (std::size_t r = 0; r < ranks; ++r) peaks.push_back({bytes[2 * r], bytes[2 * r + 1]});
     check_memory(peaks, machines);
-    compare_spill_space(progress_,
-                        spill_need(settings_, *plan_, shape, place, machines[rank].machine));
+    compare_spill_space(progress_, spill_need(settings_, *plan_, shape, place,
+                                              machines[rank].machine, former_files_));
   }
 
-  /// Spill files that another run is to go on with.
-  void check_for_needed_files(const PipelineShape& shape) {
+  /// Spill files that this run or another is to go on with.
+  void check_spill_files(const PipelineShape& shape) {
+    const RankPlace place = place_of_rank(settings_.pipeline, grid_.rank());
+    const std::vector<std::string> paths = spill_files(settings_, *plan_, shape, place);
+    if (restart_) check_budget_of_restart(*restart_, settings_, former_files_, paths);
     owner_.run_id = restart_ ? restart_->marker.run_id : "";
     // As rank 0 knows the directory, which others need not see.
     std::error_code error;
     if (grid_.rank() == 0)
       owner_.directory = std::filesystem::canonical(settings_.output.directory, error).string();
     broadcast(progress_, grid_.world(), owner_.directory, 0);
-    const RankPlace place = place_of_rank(settings_.pipeline, grid_.rank());
-    for (const std::string& path : spill_files(settings_, *plan_, shape, place))
-      check_spill_file_owner(path, owner_);
+    owner_.checkpoints =
+        std::filesystem::weakly_canonical(checkpoint_directory(settings_), error).string();
+    owner_.former_runs = former_runs(settings_, owner_.directory, grid_, progress_);
+    for (const std::string& path : paths) check_spill_file_owner(path, owner_);
   }
 
   void open_run_file() {
@@ -876,6 +891,7 @@ class Trainer {
   std::optional<Restart> restart_;
   std::string run_id_;
   CacheOwner owner_;  ///< of spill files
+  FormerSpillFiles former_files_;
   bool removed_former_files_ = false;
   /// Outlives the pipeline, whose spill files go first: a failed run's last rows find their room.
   std::optional<RunFile> run_file_;

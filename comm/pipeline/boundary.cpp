@@ -152,6 +152,8 @@ CacheNeed cache_need(const BoundaryEndPlan& plan) {
   need.memory_bytes = memory.pool_bytes + memory.staging_bytes + memory.table_bytes;
   need.staging_bytes = memory.staging_bytes;
   need.disk_bytes = ActivationCache::disk_bytes_needed(shape, plan.memory.budget_bytes);
+  if (need.disk_bytes > 0)
+    need.row_bytes = (shape.samples + shape.spare_records) * shape.record_bytes;
   return need;
 }
 
@@ -171,11 +173,16 @@ std::string spill_file_path(const BoundaryEndPlan& plan) {
 
 namespace {
 
+/// The file's records may be ones that the run goes on with.
+bool reopens_file(const BoundaryEndPlan& plan) {
+  const CacheGenerations& generations = plan.memory.generations;
+  return generations.resyncs || generations.referred.contains(spill_file_path(plan));
+}
+
 SpillStart start_of_file(const BoundaryEndPlan& plan) {
   std::error_code error;
   const bool is_there = std::filesystem::is_regular_file(spill_file_path(plan), error);
-  return plan.memory.generations.reuse_files && is_there ? SpillStart::open_existing
-                                                         : SpillStart::create;
+  return reopens_file(plan) && is_there ? SpillStart::open_existing : SpillStart::create;
 }
 
 }  // namespace
@@ -208,6 +215,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.boundary = plan.boundary;
   identity.backward = plan.backward;
   identity.sender = plan.side == BoundarySide::sender;
+  identity.blocks_before = plan.blocks_before;
   identity.storage = kMemoryStorageNames[static_cast<std::size_t>(codec.storage)];
   identity.tokens = codec.shape.tokens;
   identity.channels = codec.shape.channels;
@@ -215,7 +223,8 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
   identity.owner = memory.generations.owner;
-  identity.is_needed = memory.generations.keep_files;
+  // Of checkpoints that refer to no records the file has what both ends still know.
+  identity.is_needed = memory.generations.keep_files && memory.generations.kept == 0;
   const auto make_cache = [&](SpillStart start) {
     cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io,
                                                cache_shape(plan, record), identity,
@@ -224,14 +233,16 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   try {
     make_cache(start_of_file(plan));
   } catch (const UserError& error) {
-    // No checkpoint refers to the file: what is wrong with it costs first visits.
-    if (!memory.generations.reuse_files || memory.generations.kept > 0) throw;
+    if (!memory.generations.resyncs) throw;
     make_cache(SpillStart::create);
-    std::fprintf(stderr,
-                 "deltapipe: warning: an activation cache is damaged, its samples begin anew: %s\n",
-                 error.what());
+    std::fprintf(
+        stderr,
+        "deltapipe: warning: an activation cache cannot be used, its samples begin anew: %s\n",
+        error.what());
   }
-  if (!memory.keep_file && !memory.generations.keep_files) cache_->remove_file_at_end();
+  // A start that writes no checkpoints may fail: the one it goes on from needs its files then.
+  if (!memory.keep_file && !memory.generations.keep_files && !reopens_file(plan))
+    cache_->remove_file_at_end();
 }
 
 void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids,

@@ -67,6 +67,7 @@ struct BoundaryEndPlan {
   BoundaryCodec codec;
   BoundaryMemory memory;
   std::uint32_t boundary = 0;
+  std::uint64_t blocks_before = 0;  ///< of the model, where stages are cut
   bool backward = false;
   BoundarySide side = BoundarySide::receiver;
   int buffers = 2;                ///< of messages
@@ -98,7 +99,8 @@ struct CacheNeed {
   std::uint64_t record_bytes = 0;   ///< of a sample
   std::uint64_t memory_bytes = 0;   ///< records in memory, staging, tables
   std::uint64_t staging_bytes = 0;  ///< of memory_bytes: for reads and writes under way
-  std::uint64_t disk_bytes = 0;     ///< size of the spill file
+  std::uint64_t disk_bytes = 0;     ///< of the spill file, that it takes at the start
+  std::uint64_t row_bytes = 0;      ///< of all its records, also those that take space later
 };
 CacheNeed cache_need(const BoundaryEndPlan& plan);
 /// UserError when the budget of its cache is too small.

@@ -21,7 +21,7 @@ struct ResyncCounts {
 
 /// Both ends call it before the first step: visits and a hash of every record travel both ways, and
 /// both forget the samples for which they differ or whose record is damaged. `end` was built with
-/// generations.reuse_files. Errors that only this end keeps go on where they are whole.
+/// generations.resyncs. Errors that only this end keeps go on where they are whole.
 ResyncCounts resync_memories(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                              BoundaryEnd& end);
 

@@ -2,6 +2,7 @@
 #include "comm/pipeline/rank_plan.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/schedule.hpp"
@@ -79,6 +80,12 @@ BoundaryMemory boundary_memory(const PipelineOptions& options, const PipelineSha
   return memory;
 }
 
+std::uint64_t blocks_before_cut(const std::vector<int>& partition, int boundary) {
+  const std::size_t stages = std::min(partition.size(), static_cast<std::size_t>(boundary) + 1);
+  return std::accumulate(partition.begin(), partition.begin() + static_cast<std::ptrdiff_t>(stages),
+                         std::uint64_t{0});
+}
+
 /// Gradients that travel at their activations' positions take them from the other direction.
 void share_masks(BoundaryEndPlan& forward, BoundaryEndPlan& backward, int slots) {
   forward.codec.masks = backward.codec.masks = make_forward_masks(
@@ -128,6 +135,7 @@ RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
       e.memory.sample_stride = 1;
     }
     e.boundary = static_cast<std::uint32_t>(boundary);
+    e.blocks_before = blocks_before_cut(shape.partition, boundary);
     e.evaluation = options.evaluation;
     if (backward) e.evaluation.modes.clear();
     e.backward = backward;

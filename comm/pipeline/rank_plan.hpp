@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "comm/pipeline/boundary.hpp"
 #include "comm/pipeline/embedding_exchange.hpp"
@@ -25,6 +26,7 @@ struct PipelineShape {
   std::uint64_t data_fingerprint = 0;
   /// The first stage that has_trained(): no gradients cross the boundaries before it.
   int first_trained_stage = 0;
+  std::vector<int> partition = {};  ///< the model's blocks on each stage; for what files say
 };
 
 /// Of a training or, without gradients, of an evaluation; the data's part is left out.

@@ -47,6 +47,8 @@ struct CacheIdentity {
   std::uint32_t boundary = 0;  ///< i: between stages i and i+1
   bool backward = false;       ///< gradients, from stage i+1 to i
   bool sender = false;         ///< else the receiver's end
+  /// Of the model, on the sending side of the cut: another cut has other activations.
+  std::uint64_t blocks_before = 0;
   std::string storage;         ///< name of the record's format, as in the deck: fp16, bits4, ...
   std::uint64_t tokens = 0;    ///< T
   std::uint64_t channels = 0;  ///< C
@@ -55,7 +57,8 @@ struct CacheIdentity {
   std::uint64_t first_sample = 0;
   std::uint64_t sample_stride = 1;
   CacheOwner owner = {};
-  /// Until the owner is finished: no other run replaces the file.
+  /// Until the owner is finished no other run replaces the file. Else from when a state refers to
+  /// it: refer_to_file().
   bool is_needed = false;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "core/codec/settings.hpp"
@@ -24,7 +25,10 @@ struct CacheSettings {
 /// The run that a spill file belongs to.
 struct CacheOwner {
   std::string run_id;
-  std::string directory;  ///< its output directory
+  std::string directory = {};    ///< its output directory
+  std::string checkpoints = {};  ///< where it puts checkpoints
+  /// Runs in the same output directory that this one takes the place of. Files do not say it.
+  std::set<std::string> former_runs = {};
 };
 
 /// How checkpoints use spill files.
@@ -33,7 +37,11 @@ struct CacheGenerations {
   bool keep_files = false;  ///< until the run is finished; else they go whenever it ends
   /// Samples that a cache sees between two of them, at most; 0: any number.
   std::uint64_t visits = 0;
-  bool reuse_files = false;  ///< files that are there are those of the run, which goes on
+  /// Paths: the checkpoint that the run goes on from refers to these, which are reopened.
+  std::set<std::string> referred;
+  /// All files of the run that are there are reopened. No checkpoint refers to them: what is wrong
+  /// with one costs first visits.
+  bool resyncs = false;
   CacheOwner owner;
 };
 

@@ -15,6 +15,7 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -32,8 +33,10 @@ namespace {
 constexpr const char* kFormat = "deltapipe activation cache";
 constexpr const char* kRunId = "run_id";
 constexpr const char* kDirectory = "output_directory";
+constexpr const char* kCheckpoints = "checkpoint_directory";
 constexpr const char* kNeeded = "needed";
-constexpr std::uint64_t kFormatVersion = 4;
+constexpr const char* kVersion = "format_version";
+constexpr std::uint64_t kFormatVersion = 5;
 constexpr std::uint64_t kPage = 4096;
 /// For HDF5's own structures: superblock, object headers, attributes; some kilobytes really.
 constexpr std::uint64_t kOverheadBytes = 64 * 1024;
@@ -64,10 +67,11 @@ struct Attribute {
 std::vector<Attribute> attributes_of(const CacheIdentity& identity, std::uint64_t samples,
                                      std::size_t record_bytes) {
   return {{"format", kFormat, false},
-          {"format_version", std::to_string(kFormatVersion), true},
+          {kVersion, std::to_string(kFormatVersion), true},
           {"boundary", std::to_string(identity.boundary), true},
           {"direction", identity.backward ? "backward" : "forward", false},
           {"end", identity.sender ? "sender" : "receiver", false},
+          {"blocks_before", std::to_string(identity.blocks_before), true},
           {"storage", identity.storage, false},
           {"tokens", std::to_string(identity.tokens), true},
           {"channels", std::to_string(identity.channels), true},
@@ -96,9 +100,10 @@ void create_file(const std::string& place, const std::string& path, std::uint64_
                                                  .alignment = kPage,
                                                  .attributes_first = true});
     file.write_attribute("file_id", id);
-    if (!identity.owner.run_id.empty()) file.write_fixed_attribute(kRunId, identity.owner.run_id);
-    if (!identity.owner.directory.empty())
-      file.write_fixed_attribute(kDirectory, identity.owner.directory);
+    const CacheOwner& owner = identity.owner;
+    if (!owner.run_id.empty()) file.write_fixed_attribute(kRunId, owner.run_id);
+    if (!owner.directory.empty()) file.write_fixed_attribute(kDirectory, owner.directory);
+    if (!owner.checkpoints.empty()) file.write_fixed_attribute(kCheckpoints, owner.checkpoints);
     for (const Attribute& attribute : attributes_of(identity, samples, record_bytes)) {
       if (attribute.is_number)
         file.write_attribute(attribute.name, std::uint64_t{std::stoull(attribute.text)});
@@ -134,8 +139,9 @@ std::optional<hdf5::File> open_cache(const std::string& path) {
 
 /// What cannot be read may be needed.
 bool is_needed(const hdf5::File& file) try {
+  const hdf5::Dataset dataset = file.open_dataset(kNeeded);
   std::vector<std::uint32_t> needed = {1};
-  file.open_dataset(kNeeded).read<std::uint32_t>(0, needed);
+  if (dataset.shape() == std::vector<std::uint64_t>{1}) dataset.read<std::uint32_t>(0, needed);
   return needed[0] != 0;
 } catch (const UserError&) {
   return true;
@@ -143,20 +149,24 @@ bool is_needed(const hdf5::File& file) try {
 
 CacheOwner owner_of(const hdf5::File& file) {
   return {file.find_plain_attribute(kRunId).value_or(""),
-          file.find_plain_attribute(kDirectory).value_or("")};
+          file.find_plain_attribute(kDirectory).value_or(""),
+          file.find_plain_attribute(kCheckpoints).value_or("")};
 }
 
-/// A run that begins anew in an output directory takes over what is there.
+/// An output directory alone says little: it may have been moved away and made anew.
 bool is_own(const CacheOwner& found, const CacheOwner& mine) {
-  return found.run_id == mine.run_id || found.directory == mine.directory;
+  if (found.run_id.empty()) return false;
+  return found.run_id == mine.run_id ||
+         (found.directory == mine.directory && mine.former_runs.contains(found.run_id));
 }
 
 void check_owner(const hdf5::File& file, const std::string& path, const CacheOwner& owner) {
-  const auto& [run_id, directory] = owner_of(file);
-  if (run_id.empty() || is_own({run_id, directory}, owner) || !is_needed(file)) return;
+  const CacheOwner found = owner_of(file);
+  if (is_own(found, owner) || !is_needed(file)) return;
+  const auto or_unknown = [](const std::string& text) { return text.empty() ? "(unknown)" : text; };
   throw UserError({.what = "is the activation cache of another run, which is not finished and may "
                            "go on with it: run " +
-                           run_id + " in " + directory,
+                           or_unknown(found.run_id) + " in " + or_unknown(found.directory),
                    .file = path,
                    .remedy = "set another cache.directory, or remove the file if that run is not "
                              "to go on",
@@ -182,9 +192,24 @@ void check_spill_file_owner(const std::string& path, const CacheOwner& owner) {
 
 bool is_spill_file_of(const std::string& path, const CacheOwner& owner) {
   const std::optional<hdf5::File> cache = open_cache(path);
-  if (!cache) return false;
-  const CacheOwner found = owner_of(*cache);
-  return !found.run_id.empty() && is_own(found, owner);
+  return cache && is_own(owner_of(*cache), owner);
+}
+
+std::optional<CacheOwner> run_that_needs(const std::string& path) {
+  const std::optional<hdf5::File> cache = open_cache(path);
+  if (!cache || !is_needed(*cache)) return std::nullopt;
+  return owner_of(*cache);
+}
+
+void let_replace_spill_file(const std::string& path) {
+  const std::optional<std::uint64_t> offset =
+      hdf5::File::open_read_only(path).open_dataset(kNeeded).file_offset();
+  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+  const std::uint32_t no = 0;
+  if (!offset || !file.is_open() ||
+      ::pwrite(file.get(), &no, sizeof no, static_cast<off_t>(*offset)) != sizeof no ||
+      ::fdatasync(file.get()) != 0)
+    throw_system_error("cannot be released for other runs", path, errno);
 }
 
 std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size) {
@@ -210,6 +235,8 @@ SpillFile::SpillFile(const std::string& path, const CacheIdentity& identity, std
     const std::uint64_t rows = rows_;
     locate_datasets(path_);
     if (rows_ < rows) grow(identity, rows);
+    // An earlier start may have had no checkpoints.
+    if (identity.is_needed) set_needed(true);
   }
   read_tables();
   find_free_slots();
@@ -238,11 +265,16 @@ bool SpillFile::begins_as_cache_of(const CacheOwner& owner) const {
   const ssize_t count = ::pread(file_.get(), head.data(), head.size(), 0);
   if (count <= 0) return false;
   head.resize(static_cast<std::size_t>(count));
+  // A whole attribute: HDF5 has a zero before and behind its text.
   const auto says = [&](const std::string& text) {
-    return !text.empty() && head.find(text) != std::string::npos;
+    return !text.empty() && head.find('\0' + text + '\0') != std::string::npos;
+  };
+  const auto says_former = [&] {
+    return says(owner.directory) &&
+           std::any_of(owner.former_runs.begin(), owner.former_runs.end(), says);
   };
   return head.starts_with("\x89HDF\r\n\x1a\n") && says(kFormat) &&
-         (says(owner.run_id) || says(owner.directory));
+         (says(owner.run_id) || says_former());
 }
 
 /// What is at `path_` may be removed only when it is a cache that no process uses and no other run
@@ -345,6 +377,12 @@ void SpillFile::read_identity(const CacheIdentity& expected) {
   const hdf5::File file = hdf5::File::open_read_only(path_);
   for (const Attribute& attribute : attributes_of(expected, samples_, record_bytes_)) {
     const std::string found = file.find_plain_attribute(attribute.name).value_or("none");
+    if (found != attribute.text && std::string_view(attribute.name) == kVersion)
+      throw UserError({.what = "is the activation cache of another version of the program",
+                       .file = path_,
+                       .value = "format_version " + found + ", not " + attribute.text,
+                       .remedy = "go on with that version, or with checkpoint.mode = \"resync\", "
+                                 "which replaces the file"});
     if (found != attribute.text)
       throw_foreign(std::string(attribute.name) + " is not " + attribute.text, found);
   }
@@ -467,6 +505,7 @@ void SpillFile::find_free_slots() {
 }
 
 RecordPlaces SpillFile::hold(std::uint64_t generation) {
+  if (!std::exchange(marked_needed_, true)) set_needed(true);
   const std::lock_guard lock(mutex_);
   holders_.resize(rows_);
   std::vector<std::uint32_t>& held = generations_[generation];
@@ -601,9 +640,15 @@ void SpillFile::forget_record(std::uint64_t sample) {
   write_bytes(&none, sizeof none, visits_offset_ + sample * sizeof none);
 }
 
+void SpillFile::set_needed(bool needed) {
+  const std::uint32_t value = needed ? 1 : 0;
+  write_bytes(&value, sizeof value, needed_offset_);
+}
+
 void SpillFile::let_replace() {
-  const std::uint32_t no = 0;
-  write_bytes(&no, sizeof no, needed_offset_);
+  marked_needed_ = false;
+  set_needed(false);
+  sync();
 }
 
 void SpillFile::sync() {

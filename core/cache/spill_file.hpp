@@ -4,8 +4,9 @@
 //   slots     [S] uint32, the row of `records` that has the sample's
 //   visits    [S] uint32, 0: no record
 //   checksums [S] uint64, XXH3 (64 bits) of the record
-//   needed    [1] uint32, 1: of a run that is not finished and whose checkpoints may refer to it
-// and root attributes that say what it is, which (file_id) and whose (run_id, output_directory).
+//   needed    [1] uint32, 1: of a run that is not finished and may go on with it
+// and root attributes that say what it is, which (file_id) and whose (run_id, output_directory,
+// checkpoint_directory).
 // They are in the file's first kilobytes, so that one which was cut short is still known by them.
 //
 // Checkpoints refer to records by their rows. What a checkpoint refers to is held: a sample's next
@@ -25,6 +26,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,7 +71,7 @@ class SpillFile {
 
   /// The destructor is to remove the file.
   void remove_at_end() { remove_at_end_ = true; }
-  /// Its run needs it no longer.
+  /// Its run needs it no longer, also after a crash of the machine.
   void let_replace();
 
   const std::string& path() const { return path_; }
@@ -89,7 +91,8 @@ class SpillFile {
   /// What has been written is on the disk when this returns.
   void sync();
 
-  /// Where records are now. Those rows keep their content until let_go(generation).
+  /// Where records are now. Those rows keep their content until let_go(generation). The file is
+  /// needed from then on.
   RecordPlaces hold(std::uint64_t generation);
   /// A generation that is not held changes nothing.
   void let_go(std::uint64_t generation);
@@ -107,6 +110,7 @@ class SpillFile {
   void create(const CacheIdentity& identity);
   void make(const CacheIdentity& identity, const std::function<void()>& fill);
   void grow(const CacheIdentity& identity, std::uint64_t rows);
+  void set_needed(bool needed);
   void open_descriptor(const std::string& place);
   void read_identity(const CacheIdentity& expected);
   void locate_datasets(const std::string& place);
@@ -136,6 +140,7 @@ class SpillFile {
   std::vector<std::uint64_t> checksums_;
   std::vector<std::uint32_t> slots_;
   bool remove_at_end_ = false;
+  bool marked_needed_ = false;  ///< by hold()
 
   std::mutex mutex_;                                                 ///< guards what follows
   std::map<std::uint64_t, std::vector<std::uint32_t>> generations_;  ///< rows that each holds
@@ -143,12 +148,18 @@ class SpillFile {
   std::vector<std::uint32_t> free_slots_;  ///< the lowest last
 };
 
-/// UserError when `path` is the spill file of another run than `owner` that is not finished and has
-/// checkpoints, which may refer to it. A run that begins anew in the same output directory is none.
+/// UserError when `path` is the spill file of another run than `owner` and those it takes the place
+/// of, and that run may go on with it.
 void check_spill_file_owner(const std::string& path, const CacheOwner& owner);
 
-/// The file is one of the run, or of its output directory.
+/// The file is one of the run, or of those it takes the place of.
 bool is_spill_file_of(const std::string& path, const CacheOwner& owner);
+
+/// The run that may go on with the file; nothing: none, or `path` is no sound spill file.
+std::optional<CacheOwner> run_that_needs(const std::string& path);
+
+/// Its run needs it no longer. UserError when that cannot be written.
+void let_replace_spill_file(const std::string& path);
 
 /// XXH3, 64 bits.
 std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size);

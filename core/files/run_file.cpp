@@ -722,10 +722,17 @@ class RunFile::State {
 
   void close(RunStatus status, const std::string& reason) {
     file_.write_attribute("status", name_of(status));
-    if (status == RunStatus::finished) file_.write_attribute("finished", 1);
+    const bool is_finished = status == RunStatus::finished;
+    if (is_finished) file_.write_attribute("finished", 1);
     if (!reason.empty()) file_.write_attribute("reason", reason);
     file_.write_attribute("stopped", utc_now());
-    replace_file();
+    try {
+      replace_file();
+    } catch (...) {
+      // It may be closed again, as failed.
+      if (is_finished) file_.write_attribute("finished", 0);
+      throw;
+    }
     closed_ = true;
   }
 

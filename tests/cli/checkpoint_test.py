@@ -59,6 +59,18 @@ class Checkpoints(support.TestCase):
         self.assertEqual(result.status, status, str(result))
         return result
 
+    def on_disks(self, deck, output, disks):
+        """Starts the deck with two ranks, each with its own directory for checkpoints."""
+        path = self.deck_file(deck)
+
+        def run(*overrides):
+            each = [[support.NUMPROC_FLAG, "1", support.PROGRAM, "train", str(path),
+                     f"output.directory={output}", "pipeline.stages=2",
+                     f"checkpoint.directory={disk}", *overrides] for disk in disks]
+            return support.run_command([*support.MPIEXEC, *each[0], ":", *each[1]])
+
+        return run
+
     def assert_same_runs(self, output, reference):
         found, expected = support.Run(output / "run.h5"), support.Run(reference / "run.h5")
         for name in EXACT:
@@ -196,15 +208,8 @@ class Checkpoints(support.TestCase):
         """Each rank writes to a directory that the other does not know."""
         deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
         output = self.output("own-disks")
-        path = self.deck_file(deck)
         disks = [self.output(f"disk-of-{rank}") for rank in range(2)]
-
-        def run(*overrides):
-            each = [[support.NUMPROC_FLAG, "1", support.PROGRAM, "train", str(path),
-                     f"output.directory={output}", "pipeline.stages=2",
-                     f"checkpoint.directory={disk}", *overrides] for disk in disks]
-            return support.run_command([*support.MPIEXEC, *each[0], ":", *each[1]])
-
+        run = self.on_disks(deck, output, disks)
         for step in (1, 2, 3):
             result = run("checkpoint.time_limit=0.001")
             self.assertEqual(result.status, STOPPED, str(result))
@@ -309,9 +314,8 @@ class Checkpoints(support.TestCase):
             while not last.exists() and time.monotonic() < end and process.poll() is None:
                 time.sleep(0.02)
             time.sleep(1)
-            children = f"/proc/{process.pid}/task/{process.pid}/children"
-            for rank in pathlib.Path(children).read_text().split():
-                os.kill(int(rank), signal.SIGKILL)
+            for rank in ranks_of(process):
+                os.kill(rank, signal.SIGKILL)
             support.finish(process)
             self.assertEqual(steps_of(output), kept)
         # Another trial, which ends in order, goes on from a checkpoint of its own.
@@ -338,7 +342,7 @@ class Checkpoints(support.TestCase):
             os.truncate(damaged, damaged.stat().st_size // 2)
             result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
             self.assertIn("going on from the checkpoint of step 3", result.out)
-            self.assertRegex(result.err, f"warning: an activation cache is damaged.*{damaged}")
+            self.assertRegex(result.err, f"warning: an activation cache cannot be used.*{damaged}")
             counts = re.search(r"memories of samples: (\d+) go on, (\d+) begin anew", result.out)
             self.assertGreater(int(counts[2]), 0, result.out)
         # A user's own file under that name stays.
@@ -368,6 +372,187 @@ class Checkpoints(support.TestCase):
         self.assertEqual(sorted(self.output("needed-cache").glob("cache-*.h5")), files)
         self.go_on(deck, second)
         self.assertEqual(list(self.output("needed-cache").glob("cache-*.h5")), [])
+
+    def test_moved_and_removed_output_directories(self):
+        """Spill files elsewhere: those of a moved directory are needed, of a removed one not."""
+        caches = self.output("moved-cache")
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB", "directory": str(caches)})
+        output, backup = self.output("here"), self.output("here.bak")
+        for _ in range(2):
+            self.stop(deck, output)
+        before = contents(caches)
+        self.assertEqual(len(before), 3)
+        output.rename(backup)
+        result = support.finish(self.begin(deck, output))
+        self.assert_stops(result, "is not finished", str(output), "set another cache.directory",
+                          status=2)
+        self.assertEqual(contents(caches), before)
+        result = self.go_on(deck, backup)
+        self.assertIn("going on from the checkpoint of step 2", result.out)
+        self.assert_same_runs(backup, self.reference(deck_in(deck, None), "reference"))
+        shutil.rmtree(backup)
+        # Checkpoints elsewhere are those of the run, whatever becomes of its output directory.
+        there = [f"checkpoint.directory={self.output('there')}"]
+        shutil.rmtree(output)
+        self.stop(deck, output, ["checkpoint.time_limit=0.001", *there])
+        before = contents(caches)
+        shutil.rmtree(output)
+        result = support.finish(self.begin(deck, output))
+        self.assert_stops(result, "is not finished", str(output), status=2)
+        self.assertEqual(contents(caches), before)
+        shutil.rmtree(output)
+        shutil.rmtree(self.output("there"))
+        result = self.go_on(deck, output)
+        self.assertRegex(result.err, "spill files of run .* are no longer needed")
+        self.assertEqual(contents(caches), {})
+
+    def test_files_set_aside_for_another_layout(self):
+        """They leave their names to others, and take them back only when nobody needs them."""
+        caches = self.output("aside-cache")
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB", "directory": str(caches)})
+        first, second = self.output("aside-first"), self.output("aside-second")
+        for _ in range(2):
+            self.stop(deck, first)
+        for path in sorted(caches.glob("cache-*.h5")):  # as a killed start with one stage
+            path.rename(path.with_name(path.stem + "-former.h5"))
+        # One run at a time has the directory, also one that makes no spill files.
+        process = self.begin(deck, second, overrides=["checkpoint.every_steps=1000",
+                                                      'network.latency="0.5 s"'])
+        wait_until(self, lambda: len(contents(caches)) == 6, process)
+        result = support.finish(self.begin(deck, first, stages=1))
+        self.assert_stops(result, caches, "another run writes into this directory")
+        for rank in ranks_of(process):
+            os.kill(rank, signal.SIGKILL)
+        support.finish(process)
+        for _ in range(2):
+            self.stop(deck, second)
+        before = contents(caches)
+        self.assertEqual(len(before), 6)
+        for overrides in ([], ["checkpoint.mode=resync", "cache.budget=0"]):
+            result = support.finish(self.begin(deck, first, overrides=overrides))
+            self.assert_stops(result, "is not finished", str(second), status=2)
+            self.assertEqual(contents(caches), before)
+        result = support.finish(self.begin(deck, second, stages=1))
+        self.assert_stops(result, "-former.h5", "is not finished", str(first), status=2)
+        self.assertEqual(contents(caches), before)
+        self.go_on(deck, second)
+        self.go_on(deck, first)
+        self.assert_same_runs(first, self.reference(deck_in(deck, None), "reference"))
+        self.assertEqual(contents(caches), {})
+
+    def test_a_run_without_a_checkpoint_needs_no_files(self):
+        caches = self.output("early-cache")
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB", "directory": str(caches)})
+        process = self.begin(deck, self.output("early"), overrides=[
+            "checkpoint.every_steps=1000", 'network.latency="0.5 s"'])
+        wait_until(self, lambda: len(contents(caches)) == 3, process)
+        for rank in ranks_of(process):
+            os.kill(rank, signal.SIGKILL)
+        support.finish(process)
+        self.go_on(deck, self.output("early-other"))
+
+    def test_an_unreadable_file_is_not_replaced(self):
+        """It may be the one that the checkpoint refers to."""
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output = self.output("unreadable")
+        for _ in range(2):
+            self.stop(deck, output)
+        path = output / "cache-replica0-boundary0-forward-sender.h5"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        result = support.finish(self.begin(deck, output, 3))
+        self.assert_stops(result, str(path), "no sound activation cache is in the way")
+        self.assertEqual(path.read_bytes(), whole[:-1])
+        path.write_bytes(whole)
+        self.go_on(deck, output)
+        self.assert_same_runs(output, self.reference(deck, "reference"))
+
+    def test_a_start_without_checkpoints_that_fails(self):
+        """What it went on from stays: the spill files and the records that are referred to."""
+        # Two steps have all samples: later ones change records that the checkpoint refers to.
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"}, data={"max_train_samples": 8},
+                         training={"steps": 40, "evaluate_every": 100})
+        output = self.output("without")
+        for _ in range(3):
+            self.stop(deck, output)
+        files = sorted(output.glob("cache-*.h5"))
+        before = [path.stat().st_mtime_ns for path in files]
+        process = self.begin(deck, output, overrides=["checkpoint.every_steps=0",
+                                                      'network.latency="0.1 s"'])
+        wait_until(self, lambda: all(path.stat().st_mtime_ns > time
+                                     for path, time in zip(files, before)), process)
+        time.sleep(4)  # some of its steps
+        for rank in ranks_of(process):
+            os.kill(rank, signal.SIGTERM)
+        result = support.finish(process)
+        self.assertEqual(result.status, 128 + signal.SIGTERM, str(result))
+        self.assertEqual(sorted(output.glob("cache-*.h5")), files)
+        # Nor does one that cannot use a file replace it.
+        whole = files[0].read_bytes()
+        with h5py.File(files[0], "r+") as file:
+            del file["visits"]
+        damaged = files[0].read_bytes()
+        result = support.finish(self.begin(deck, output, overrides=["checkpoint.every_steps=0"]))
+        self.assert_stops(result, str(files[0]))
+        self.assertEqual(files[0].read_bytes(), damaged)
+        files[0].write_bytes(whole)
+        result = self.go_on(deck, output)
+        self.assertIn("going on from the checkpoint of step 3", result.out)
+        self.assertNotIn("damaged", result.err)
+        self.assert_same_runs(output, self.reference(deck, "without-reference"))
+
+    def test_milestones_need_no_spill_files(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"},
+                         checkpoint={"every_steps": 0, "milestone_every": 1})
+        output = self.output("milestones")
+        for _ in range(3):
+            self.stop(deck, output)
+        for path in output.glob("cache-*.h5"):
+            os.truncate(path, path.stat().st_size // 2)
+        self.go_on(deck, output)
+        self.assert_same_runs(output, self.reference(self.deck(
+            **MEMORY, cache={"budget": "10 kB"}), "reference"))
+
+    def test_memories_of_another_cut_are_not_compared(self):
+        """Both ends' files may be those of another layout, which was tried meanwhile."""
+        deck = self.deck(**MEMORY, checkpoint={"mode": "resync"}, cache={"budget": "10 kB"},
+                         pipeline={"partition": [2, 2]})
+        output = self.output("cut")
+        for _ in range(3):
+            self.stop(deck, output)
+        for path in output.glob("cache-*.h5"):
+            with h5py.File(path, "r+") as file:
+                self.assertEqual(file.attrs["blocks_before"], 2)
+                file.attrs["blocks_before"] = np.uint64(1)
+        result = self.go_on(deck, output)
+        self.assertIn("blocks_before is not 2 (got 1)", result.err)
+        self.assertNotRegex(result.out, r"memories of samples: [1-9]\d* go on")
+
+    def test_a_budget_with_which_nothing_spills(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output = self.output("budget")
+        for _ in range(3):
+            self.stop(deck, output)
+        before = contents(output)
+        for budget in ("0", "1 GB"):
+            result = support.finish(self.begin(deck, output, overrides=[f"cache.budget={budget}"]))
+            self.assert_stops(result, "cache.budget must not change at a restart", "nothing spills",
+                              'cache.budget = "9.765625 KiB"', "set it back", status=2)
+            self.assertIn(budget, result.err)
+            self.assertEqual(contents(output), before)
+        self.go_on(deck, output)
+        self.assert_same_runs(output, self.reference(deck, "reference"))
+
+    def test_a_partition_that_is_removed_from_the_deck(self):
+        """The program's own one may be another, for which every rank reads all files."""
+        disks = [self.output(f"removed-{rank}") for rank in range(2)]
+        run = self.on_disks(self.deck(), self.output("removed"), disks)
+        partition = "pipeline.partition=[3,1]"
+        self.assertEqual(run("checkpoint.time_limit=0.001", partition).status, STOPPED)
+        result = run()
+        self.assert_stops(result, "none that all ranks find whole", status=2)
+        self.assertRegex(result.err, r"step 1 is skipped: rank 0: .*rank-1\.h5")
+        self.assertEqual(run(partition).status, 0)
 
     def test_another_layout(self):
         deck = self.deck(training={"steps": 12})
@@ -609,6 +794,38 @@ class Checkpoints(support.TestCase):
             self.assertEqual(path.read_bytes(), before[path.name], path.name)
         self.assertNotIn("is finished", self.go_on(deck, output).out)  # anew, as ever
 
+    def test_spill_files_of_a_run_killed_after_its_end(self):
+        caches, other = self.output("late-cache"), self.output("late-other")
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB", "directory": str(caches)})
+        output, aside = self.output("late-spill"), self.output("late-aside")
+        for keep in ("false", "true"):
+            self.stop(deck, output)
+            shutil.copytree(caches, aside)
+            self.go_on(deck, output)
+            self.assertEqual(contents(caches), {})
+            shutil.rmtree(caches)
+            aside.rename(caches)
+            result = support.finish(self.begin(deck, other))
+            self.assert_stops(result, "is not finished", status=2)
+            result = self.go_on(deck, output, overrides=[f"cache.keep={keep}"])
+            self.assertIn("is finished", result.out)
+            self.assertEqual(len(contents(caches)), 3 if keep == "true" else 0)
+        self.go_on(deck, other)
+
+    def test_a_finished_run_with_disks_of_its_own(self):
+        """Also the disk that only rank 1 sees is cleared."""
+        deck = self.deck()
+        disks = [self.output(f"late-disk-{rank}") for rank in range(2)]
+        run = self.on_disks(deck, self.output("late-own"), disks)
+        self.assertEqual(run("checkpoint.time_limit=0.001").status, STOPPED)
+        aside = self.output("late-disk-aside")
+        shutil.copytree(disks[1], aside)
+        self.assertEqual(run().status, 0)
+        shutil.copytree(aside, disks[1], dirs_exist_ok=True)
+        result = run()
+        self.assertIn("is finished", result.out, str(result))
+        self.assertEqual(list(disks[1].glob("step-*")), [])
+
     # --- time
 
     def test_a_time_limit_leaves_time_for_evaluations(self):
@@ -657,6 +874,23 @@ class Checkpoints(support.TestCase):
         for step in (2, 4, 6, 8, 10):
             self.assertIn(f"the checkpoint of step {step} is given up", result.err)
         self.assert_same_runs(output, reference)
+
+
+def ranks_of(process):
+    """The launcher's children."""
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    return [int(pid) for pid in pathlib.Path(children).read_text().split()]
+
+
+def contents(directory):
+    """Of spill files, which other files do not belong to."""
+    return {path.name: path.read_bytes() for path in sorted(directory.glob("cache-*.h5"))}
+
+
+def deck_in(deck, directory):
+    """The deck with its spill files in another directory; None: in the output directory."""
+    cache = {name: value for name, value in deck["cache"].items() if name != "directory"}
+    return {**deck, "cache": {**cache, **({"directory": str(directory)} if directory else {})}}
 
 
 def stepped(output):

@@ -213,3 +213,24 @@ TEST_CASE("the slot table leads h5py to every record", "[cache][generations]") {
   }
   CHECK(moved > 5);
 }
+
+TEST_CASE("a spill file is needed once a state refers to it", "[cache]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "c.h5";
+  CacheIoThread io;
+  StateContent content;
+  {
+    const auto cache = open(path, io, 2 * kSamples, SpillStart::create);
+    Model model(shape_of(2 * kSamples), 1);
+    for (std::uint64_t id = 0; id < kSamples; ++id) model.visit(*cache, {id});
+    const StatePart part = part_of(*cache);
+    (void)deltapipe::state_in_memory(std::span(&part, 1));  // a copy of all
+    CHECK(!deltapipe::run_that_needs(path));
+    content = state_of(*cache, 1);
+    CHECK(deltapipe::run_that_needs(path));
+    cache->let_replace_file();
+    CHECK(!deltapipe::run_that_needs(path));
+  }
+  read_back(*open(path, io, 2 * kSamples, SpillStart::open_existing), content);
+  CHECK(deltapipe::run_that_needs(path));
+}

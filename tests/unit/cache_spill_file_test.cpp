@@ -88,10 +88,11 @@ TEST_CASE("the spill file is read through HDF5 while the cache is in use", "[cac
 
   const auto file = deltapipe::hdf5::File::open_read_only(path);
   REQUIRE(file.read_string_attribute("format") == "deltapipe activation cache");
-  REQUIRE(file.read_attribute<std::uint64_t>("format_version") == 4);
+  REQUIRE(file.read_attribute<std::uint64_t>("format_version") == 5);
   REQUIRE(file.read_attribute<std::uint64_t>("boundary") == 2);
   REQUIRE(file.read_string_attribute("direction") == "forward");
   REQUIRE(file.read_string_attribute("end") == "sender");
+  REQUIRE(file.read_attribute<std::uint64_t>("blocks_before") == 5);
   REQUIRE(file.read_string_attribute("storage") == "fp16");
   REQUIRE(file.read_attribute<std::uint64_t>("tokens") == 16);
   REQUIRE(file.read_attribute<std::uint64_t>("channels") == 8);
@@ -100,6 +101,7 @@ TEST_CASE("the spill file is read through HDF5 while the cache is in use", "[cac
   REQUIRE(file.read_attribute<std::uint64_t>("record_bytes") == 300);
   REQUIRE(file.read_string_attribute("run_id") == "run-1");
   REQUIRE(file.read_string_attribute("output_directory") == "/runs/one");
+  REQUIRE(file.read_string_attribute("checkpoint_directory") == "/checkpoints/one");
   std::vector<std::uint32_t> visits(9);
   file.open_dataset("visits").read<std::uint32_t>(0, visits);
   REQUIRE(visits == std::vector<std::uint32_t>{2, 2, 2, 1, 1, 1, 1, 1, 0});
@@ -190,6 +192,7 @@ TEST_CASE("a file that is not the cache's is refused", "[cache]") {
     refused([](CacheIdentity& who) { who.boundary = 3; }, "boundary is not 3 (got 2)");
     refused([](CacheIdentity& who) { who.backward = true; }, "direction is not backward");
     refused([](CacheIdentity& who) { who.sender = false; }, "end is not receiver (got sender)");
+    refused([](CacheIdentity& who) { who.blocks_before = 4; }, "blocks_before is not 4 (got 5)");
     refused([](CacheIdentity& who) { who.storage = "8bit"; }, "storage is not 8bit (got fp16)");
     refused([](CacheIdentity& who) { who.tokens = 17; }, "tokens is not 17");
     refused([](CacheIdentity& who) { who.channels = 9; }, "channels is not 9");
@@ -305,11 +308,29 @@ TEST_CASE("a file that another run needs is not replaced", "[cache]") {
   deltapipe::testing::write_bytes(path, whole);
   REQUIRE(read_all(path) == whole);
 
-  // The same run under another name of its directory, and one that begins anew in the same one.
+  // The same run under another name of its directory, and one that begins anew in the same one. A
+  // directory of the same name alone may be another one.
   deltapipe::check_spill_file_owner(path, {"run-1", "/moved"});
-  deltapipe::check_spill_file_owner(path, {"run-2", "/runs/one"});
-  other.owner = {"run-2", "/runs/one"};
+  REQUIRE(deltapipe::is_spill_file_of(path, {"run-1", "/moved"}));
+  for (const CacheOwner& owner :
+       {CacheOwner{"run-2", "/runs/one"}, CacheOwner{"run-2", "/runs/one", "", {"run-0", "run-12"}},
+        CacheOwner{"run-2", "/runs/two", "", {"run-1"}}}) {
+    refused([&] { deltapipe::check_spill_file_owner(path, owner); });
+    REQUIRE(!deltapipe::is_spill_file_of(path, owner));
+    other.owner = owner;
+    refused([&] { create(other); });
+  }
+  REQUIRE(read_all(path) == whole);
+  const auto needs = deltapipe::run_that_needs(path);
+  REQUIRE(needs);
+  REQUIRE(needs->run_id == "run-1");
+  REQUIRE(needs->directory == "/runs/one");
+  REQUIRE(needs->checkpoints == "/checkpoints/one");
+  other.owner = {"run-2", "/runs/one", "", {"run-0", "run-1"}};
+  deltapipe::check_spill_file_owner(path, other.owner);
+  REQUIRE(deltapipe::is_spill_file_of(path, other.owner));
   create(other);
+  REQUIRE(!deltapipe::run_that_needs(path));
   // Not needed, or no longer.
   create(identity());
   other.owner = {"run-3", "/runs/three"};
@@ -320,6 +341,82 @@ TEST_CASE("a file that another run needs is not replaced", "[cache]") {
   deltapipe::check_spill_file_owner(path, identity().owner);
   create(identity());
   deltapipe::check_spill_file_owner(directory / "none.h5", identity().owner);
+  // Released by another process.
+  needed.owner = identity().owner;
+  create(needed);
+  refused([&] { deltapipe::check_spill_file_owner(path, {"run-4", "/runs/four"}); });
+  deltapipe::let_replace_spill_file(path);
+  deltapipe::check_spill_file_owner(path, {"run-4", "/runs/four"});
+  REQUIRE_THROWS_AS(deltapipe::let_replace_spill_file(directory / "none.h5"), UserError);
+}
+
+TEST_CASE("a spill file is needed from when its run has checkpoints", "[cache]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "c.h5";
+  CacheIoThread io;
+  Model model(kShape, 1);
+  leave_cache(path, model, io);
+  REQUIRE(!deltapipe::run_that_needs(path));
+  CacheIdentity needed = identity();
+  needed.is_needed = true;
+  model.check_all(*reopen(path, io, needed));
+  REQUIRE(deltapipe::run_that_needs(path));
+  // A start without any does not take it from the one before.
+  reopen(path, io);
+  REQUIRE(deltapipe::run_that_needs(path));
+}
+
+TEST_CASE("what a spill file does not say of its run protects it", "[cache]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "c.h5";
+  CacheIoThread io;
+  const CacheOwner other{"", "/runs/two"};
+  const auto refused = [&] {
+    REQUIRE_THROWS_WITH(deltapipe::check_spill_file_owner(path, other),
+                        Catch::StartsWith(path) && Catch::Contains("another run"));
+  };
+  for (const std::vector<std::uint64_t>& shape :
+       std::vector<std::vector<std::uint64_t>>{{0}, {2}, {1, 2}}) {
+    deltapipe::hdf5::File file = deltapipe::hdf5::File::create(path);
+    file.write_fixed_attribute("format", "deltapipe activation cache");
+    file.write_fixed_attribute("run_id", "run-1");
+    file.create_dataset("needed", deltapipe::hdf5::ElementType::u32, shape);
+    file.close();
+    refused();
+  }
+  std::filesystem::remove(path);
+  CacheIdentity needed = identity();
+  needed.is_needed = true;
+  ActivationCache(ExecSpace(), &io, kShape, needed, budget_for(kShape, 2), path);
+  {
+    deltapipe::hdf5::File file = deltapipe::hdf5::File::open_read_write(path);
+    file.write_attribute("run_id", std::vector<std::string>{"run-1", "run-2"});
+    file.close();
+  }
+  refused();
+  const std::string whole = read_all(path);
+  REQUIRE_THROWS_AS(
+      ActivationCache(ExecSpace(), &io, kShape, identity(), budget_for(kShape, 2), path),
+      UserError);
+  REQUIRE(read_all(path) == whole);
+}
+
+TEST_CASE("a spill file of another version is refused or replaced", "[cache]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "c.h5";
+  CacheIoThread io;
+  Model model(kShape, 1);
+  leave_cache(path, model, io);
+  {
+    deltapipe::hdf5::File file = deltapipe::hdf5::File::open_read_write(path);
+    file.write_attribute("format_version", std::uint64_t{4});
+    file.close();
+  }
+  REQUIRE_THROWS_WITH(reopen(path, io), Catch::StartsWith(path) &&
+                                            Catch::Contains("another version") &&
+                                            Catch::Contains("format_version 4, not 5"));
+  ActivationCache(ExecSpace(), &io, kShape, identity(), budget_for(kShape, 2), path);
+  Model(kShape, 1).check_all(*reopen(path, io));
 }
 
 TEST_CASE("a damaged file is replaced when it says that it is the run's", "[cache]") {
@@ -342,7 +439,13 @@ TEST_CASE("a damaged file is replaced when it says that it is the run's", "[cach
     deltapipe::testing::write_bytes(path, cut);
     in_the_way({"run-2", "/runs/two"});
     REQUIRE(read_all(path) == cut);
-    create({"run-2", "/runs/one"});
+    // Names that begin or end alike.
+    for (const CacheOwner& owner :
+         {CacheOwner{"run-", "/moved"}, CacheOwner{"un-1", "/moved"},
+          CacheOwner{"run-2", "/runs/on", "", {"run-1"}},
+          CacheOwner{"run-2", "/runs/one", "", {"run-"}}, CacheOwner{"run-2", "/runs/one"}})
+      in_the_way(owner);
+    create({"run-2", "/runs/one", "", {"run-1"}});
     deltapipe::testing::write_bytes(path, cut);
     create({"run-1", "/moved"});
     Model model(kShape, 1);

@@ -28,11 +28,12 @@ inline CacheIdentity identity() {
   return {.boundary = 2,
           .backward = false,
           .sender = true,
+          .blocks_before = 5,
           .storage = "fp16",
           .tokens = 16,
           .channels = 8,
           .data_fingerprint = 0x1234567890abcdefu,
-          .owner = {"run-1", "/runs/one"}};
+          .owner = {"run-1", "/runs/one", "/checkpoints/one"}};
 }
 
 /// Of all records in the file.

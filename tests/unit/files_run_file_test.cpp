@@ -267,6 +267,20 @@ TEST_CASE("A full disk shows at creation, or later loses nothing", "[files][run_
   CHECK(hdf5::File::open_read_only(path).read_string_attribute("status") == "finished");
 }
 
+TEST_CASE("A run whose last rows find no room is not finished", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  RunFile run(path, attributes_of(2));
+  run.append(step_record(1, 2));
+  {
+    const FileSizeLimit limit(100);
+    CHECK_THROWS_AS(run.close(), UserError);
+  }
+  run.close(RunStatus::failed, "a full disk");
+  CHECK(hdf5::File::open_read_only(path).read_string_attribute("status") == "failed");
+  CHECK_FALSE(find_run_file(path)->is_finished);
+}
+
 TEST_CASE("A run file says how and why a run stopped", "[files][run_file]") {
   const TemporaryDirectory directory;
   const std::string path = directory / "run.h5";

@@ -63,6 +63,23 @@ TEST_CASE("Spill files of a file system add up", "[resources]") {
   CHECK(refused({{0, 1, 0, 0, "/a"}}) == "");  // nothing spills
 }
 
+TEST_CASE("Spill files that stay take their space beside new ones", "[resources]") {
+  CacheNeed need;
+  need.disk_bytes = 500;
+  need.row_bytes = 800;
+  const auto bytes = [&](std::uint64_t there, const FormerSpillFiles& former) {
+    return new_spill_bytes(need, "/a/c.h5", there, former);
+  };
+  CHECK(bytes(0, {}) == 500);
+  CHECK(bytes(300, {}) == 200);  // is removed first
+  CHECK(bytes(700, {}) == 0);
+  CHECK(bytes(300, {{}, {"/a/c.h5"}}) == 500);
+  CHECK(bytes(300, {{}, {"/a/d.h5"}}) == 200);
+  CHECK(bytes(810, {{"/a/c.h5"}, {}}) == 0);
+  CHECK(bytes(790, {{"/a/c.h5"}, {}}) == 500);  // a copy with more rows
+  CHECK(bytes(790, {{"/a/d.h5"}, {}}) == 0);
+}
+
 TEST_CASE("A directory that is not there yet is looked at where it will be made", "[resources]") {
   const TemporaryDirectory directory;
   CHECK(existing_parent(directory / "a/b/c") == directory.path());
