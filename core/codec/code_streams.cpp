@@ -117,7 +117,7 @@ void CodeStreams::find_tables(const ExecSpace& exec, const CodeGroups& groups) {
   for_rows("deltapipe::CodeStreams::find_extremes", row_policy(exec, groups.streams),
            FindExtremes{groups, code_rows, extremes});
   for_range("deltapipe::CodeStreams::choose_foldings", exec, kCodeFormats,
-            ChooseFoldings{groups, extremes, foldings_.data()});
+            ChooseFoldings{groups, extremes, foldings_.data()}, kCodeFormats);
   for_rows("deltapipe::CodeStreams::fold", row_policy(exec, groups.rows()),
            FoldRows{groups, code_rows, foldings_.data()});
   for_rows(
@@ -163,10 +163,10 @@ std::size_t CodeStreams::encode(const ExecSpace& exec, const std::vector<Sample>
                         Kokkos::RangePolicy<ExecSpace>(exec, 0, groups.streams + 1),
                         PlacesOfLengths{place_S_.data(), groups.streams});
   for_range("deltapipe::CodeStreams::sum_up", exec, kCodeFormats,
-            SumUp{groups, place_S_.data(), summary_.data() + kStreamWords});
+            SumUp{groups, place_S_.data(), summary_.data() + kStreamWords}, kCodeFormats);
   const std::size_t end = place_parts(exec, groups);
   for_range("deltapipe::CodeStreams::write_heads", exec, kCodeFormats,
-            WriteHeads{groups, tables_.data(), table_sizes, payload});
+            WriteHeads{groups, tables_.data(), table_sizes, payload}, kCodeFormats);
   for_rows("deltapipe::CodeStreams::write_streams", row_policy(exec, groups.streams),
            WriteStreams{groups, table_sizes, words_.data(), room(), place_S_.data(), payload});
   for_rows("deltapipe::CodeStreams::pack", row_policy(exec, groups.rows()),

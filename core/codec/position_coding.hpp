@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/kernel.hpp"
 #include "core/base/row.hpp"
 #include "core/codec/bit_counting.hpp"
 
@@ -282,16 +283,16 @@ KOKKOS_INLINE_FUNCTION void read_positions(const RowMember& team, const Position
     const std::uint32_t ones = for_each_one(team, words, static_cast<int>(coding.words),
                                             [=](std::uint32_t i, std::uint32_t place) {
                                               if (i < count) position[i] = place;
-                                              if (place >= n) *wrong = 1;
+                                              if (place >= n) atomic_set(wrong, 1u);
                                             });
-    if (ones != count) *wrong = 1;
+    if (ones != count) atomic_set(wrong, 1u);
   } else if (coding.format == PositionFormat::indices) {
     row_for_synced(team, many, [=](int i) {
       position[i] = read_field(words, bits, i);
-      if (position[i] >= n) *wrong = 1;
+      if (position[i] >= n) atomic_set(wrong, 1u);
     });
     row_for_synced(team, many - 1, [=](int i) {
-      if (position[i] >= position[i + 1]) *wrong = 1;
+      if (position[i] >= position[i + 1]) atomic_set(wrong, 1u);
     });
   } else {
     const std::uint32_t low = words_of_bits(static_cast<std::uint64_t>(count) * coding.bits);
@@ -300,17 +301,17 @@ KOKKOS_INLINE_FUNCTION void read_positions(const RowMember& team, const Position
                                             [=](std::uint32_t i, std::uint32_t place) {
                                               if (i < count) position[i] = place - i;
                                             });
-    if (ones != count || words[coding.words - 1] == 0) *wrong = 1;
+    if (ones != count || words[coding.words - 1] == 0) atomic_set(wrong, 1u);
     if (ones != count) return;
     if constexpr (kHostExecution) {
-      if (add_remainders(words, bits, many, position) > n) *wrong = 1;
+      if (add_remainders(words, bits, many, position) > n) atomic_set(wrong, 1u);
       return;
     }
     const auto remainder = [=](int i) { return std::uint64_t{read_field(words, bits, i)}; };
     row_scan<std::uint64_t>(team, many, remainder, [=](int i, std::uint64_t before) {
       const std::uint64_t place = (static_cast<std::uint64_t>(position[i]) << bits) + before +
                                   remainder(i) + static_cast<std::uint64_t>(i);
-      if (place >= n) *wrong = 1;
+      if (place >= n) atomic_set(wrong, 1u);
       position[i] = static_cast<std::uint32_t>(place);
     });
   }

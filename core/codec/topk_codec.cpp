@@ -524,7 +524,7 @@ struct ReadPositions {
       *count = held;
       *place = block;
       if (is_last) *length = block_end;
-      if (!fits) *flaw = 1;
+      if (!fits) atomic_set(flaw, 1u);
     });
     if (!fits || header.count == 0 || s.follows(b)) return;
     read_positions(team, header.coding(), reinterpret_cast<std::uint32_t*>(s.a.payload + block),
