@@ -91,12 +91,15 @@ std::variant<CommandLine, int> read_command_line(const MpiSession& mpi, int argc
   return static_cast<int>(status[0]);
 }
 
+/// OpenBLAS has so many work buffers (with what else multiplies in a process).
+constexpr int kMostThreadsByDefault = 128;
+
 /// Threads of a rank's kernels where Kokkos has none of its own: what the environment says, else
 /// the rank's share of the machine's cores. Collective.
 int threads_of_rank() {
-  const int share = share_of_cores(MPI_COMM_WORLD, process_cores());
+  const int share = share_of_cores(MPI_COMM_WORLD, process_cores(), cpu_quota());
   const int chosen = threads_of_environment();
-  return chosen > 0 ? chosen : std::min(share, HostTeam::kMostThreads);
+  return chosen > 0 ? chosen : std::min(share, kMostThreadsByDefault);
 }
 
 void start_kokkos(std::optional<Kokkos::ScopeGuard>& kokkos, int threads, int argc, char** argv) {
@@ -171,6 +174,7 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     agree(progress, [&] {
       with_places(places, [&] { status = run_command(line, settings, *grid, progress); });
     });
+    HostTeam::instance().resize(1);
     return status;
   } catch (const Stopped& stopped) {
     return report(stopped, mpi, exit_failure);

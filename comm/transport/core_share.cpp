@@ -8,7 +8,7 @@
 
 namespace deltapipe {
 
-int share_of_cores(MPI_Comm comm, const std::vector<int>& cores) {
+int share_of_cores(MPI_Comm comm, const std::vector<int>& cores, double quota) {
   MPI_Comm machine = MPI_COMM_NULL;
   MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
   std::vector<std::uint64_t> most = {cores.empty() ? 0 : std::uint64_t(cores.back()) + 1};
@@ -16,10 +16,13 @@ int share_of_cores(MPI_Comm comm, const std::vector<int>& cores) {
   std::vector<std::uint64_t> users(most[0], 0);
   for (const int core : cores) users[static_cast<std::size_t>(core)] = 1;
   if (!users.empty()) all_reduce(machine, users, Reduction::sum);
+  int ranks = 1;
+  MPI_Comm_size(machine, &ranks);
   MPI_Comm_free(&machine);
   double share = 0;
   for (const int core : cores)
     share += 1.0 / static_cast<double>(users[static_cast<std::size_t>(core)]);
+  if (quota > 0) share = std::min(share, quota / ranks);
   return std::max(1, static_cast<int>(share + 1e-6));
 }
 
