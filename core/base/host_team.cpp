@@ -57,7 +57,8 @@ constexpr int taken_of(std::uint64_t tickets) {
 }  // namespace
 
 HostTeam& HostTeam::instance() {
-  static HostTeam team;
+  // Not destroyed: what ends a process whose kernel never comes back must not wait for its threads.
+  static HostTeam& team = *new HostTeam;
   return team;
 }
 
@@ -77,9 +78,11 @@ void HostTeam::resize(int threads) {
   DELTAPIPE_ASSERT(threads >= 1 && threads <= kMostThreads, std::to_string(threads));
   if (threads == size()) return;
   stop_workers();
+  // A worker that comes late to the first run takes part in it all the same.
+  const std::uint32_t seen = generation_of(tickets_.load(std::memory_order_relaxed));
   try {
     for (int i = 1; i < threads; ++i)
-      workers_.push_back(start_helper_thread("kernels", [this] { work(); }));
+      workers_.push_back(start_helper_thread("kernels", [this, seen] { work(seen); }));
   } catch (...) {
     stop_workers();
     throw;
@@ -109,10 +112,9 @@ void HostTeam::run_parts(const Job& job, int parts) {
   const std::uint32_t generation = generation_of(tickets_.load(std::memory_order_relaxed)) + 1;
   // Ordered with a worker's look before it sleeps: it sees the tickets, or it is seen asleep.
   tickets_.store(ticket(generation, parts, 1), std::memory_order_seq_cst);
-  if (asleep_.load(std::memory_order_seq_cst) > 0) {
-    ++wakes_;
-    wakes_.notify_all();
-  }
+  const int woken = std::min(parts - 1, asleep_.load(std::memory_order_seq_cst));
+  if (woken > 0) ++wakes_;
+  for (int i = 0; i < woken; ++i) wakes_.notify_one();
   {
     const Inside guard;
     run_part(0);
@@ -146,9 +148,8 @@ void HostTeam::take_parts(std::uint32_t generation) {
   }
 }
 
-void HostTeam::work() {
+void HostTeam::work(std::uint32_t seen) {
   const Inside guard;
-  std::uint32_t seen = generation_of(tickets_.load(std::memory_order_acquire));
   const auto is_new = [&] {
     const std::uint64_t tickets = tickets_.load(std::memory_order_seq_cst);
     return generation_of(tickets) != seen && taken_of(tickets) < parts_of(tickets);

@@ -47,13 +47,12 @@ class HostTeam {
   void share(Index count, Index least, const Body& body) {
     const Index most = count / (least > 1 ? least : 1);
     const int parts = most < size() ? static_cast<int>(most) : size();
-    if (parts < 2 || is_inside()) {
-      if (count > 0) body(Index(0), count);
-      return;
-    }
-    run(parts, [&](int part) {
-      body(static_cast<Index>(count / parts * part + count % parts * part / parts),
-           static_cast<Index>(count / parts * (part + 1) + count % parts * (part + 1) / parts));
+    if (count <= 0) return;
+    if (is_inside()) return body(Index(0), count);
+    const int shares = parts < 1 ? 1 : parts;
+    run(shares, [&](int part) {
+      body(static_cast<Index>(count / shares * part + count % shares * part / shares),
+           static_cast<Index>(count / shares * (part + 1) + count % shares * (part + 1) / shares));
     });
   }
 
@@ -74,7 +73,7 @@ class HostTeam {
   void run_part(int part);
   /// Does what parts of the run `generation` are left.
   void take_parts(std::uint32_t generation);
-  void work();
+  void work(std::uint32_t seen);
   void stop_workers();
 
   std::vector<std::thread> workers_;

@@ -47,9 +47,10 @@ class HostRow {
   HostScratch scratch_;
 };
 
-/// Rows of a kernel on a HostTeam.
+/// Rows of a kernel on a HostTeam. The instance must outlive it: some versions of Kokkos count the
+/// references to one, with no atomics where they have one thread.
 struct HostRows {
-  ExecSpace exec;
+  const ExecSpace* exec;
   int rows;
   std::size_t scratch_bytes;
 };
@@ -62,7 +63,7 @@ using RowMember =
 template <class Policy = RowPolicy>
 Policy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0) {
   if constexpr (kSerialExecution) {
-    return {exec, rows, scratch_bytes};
+    return {&exec, rows, scratch_bytes};
   } else {
     Policy policy = kHostExecution ? Policy(exec, rows, 1) : Policy(exec, rows, Kokkos::AUTO);
     if (scratch_bytes > 0) policy.set_scratch_size(0, Kokkos::PerTeam(scratch_bytes));
@@ -95,7 +96,7 @@ void for_rows(const char* label, const Policy& policy, const Body& body) {
       for (int row = first; row < end; ++row)
         body(HostRow(row, policy.rows, HostScratch(memory, bytes)));
     };
-    as_kernel(label, policy.exec, [&] { HostTeam::instance().share(policy.rows, 1, rows_from); });
+    as_kernel(label, *policy.exec, [&] { HostTeam::instance().share(policy.rows, 1, rows_from); });
   } else {
     Kokkos::parallel_for(label, policy, body);
   }

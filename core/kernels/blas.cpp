@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <thread>
 
 #include "core/base/error.hpp"
+#include "core/base/host_team.hpp"
 #include "core/kernels/gemm.hpp"
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS
@@ -46,9 +48,16 @@ void reserve_blas_memory(int threads) {
   // Products smaller than this do without the buffer on some processors.
   constexpr int n = 128;
   const Matrix<float> a("deltapipe::Blas::firstProduct", n, n);
-  const Matrix<float> c("deltapipe::Blas::firstProduct", n, n);
+  const Matrix<float> c("deltapipe::Blas::firstProduct", threads * n, n);
   const ExecSpace exec;
-  gemm(exec, Transpose::no, Transpose::no, 1.0f, a, a, 0.0f, c);
+  std::atomic<int> present{0};
+  // Each thread that multiplies at a time takes a buffer: all begin together.
+  HostTeam::instance().run(threads, [&](int part) {
+    ++present;
+    while (present < threads) std::this_thread::yield();
+    gemm(exec, Transpose::no, Transpose::no, 1.0f, a, a, 0.0f,
+         rows_of(MatrixRef<float>(c), static_cast<std::size_t>(part) * n, n));
+  });
   exec.fence();
 }
 #else

@@ -119,6 +119,25 @@ class Commands(support.TestCase):
         for other in losses[1:]:
             np.testing.assert_allclose(losses[0], other, rtol=1e-5)
 
+    def test_both_ends_predict_the_same_with_other_threads(self):
+        """Prediction fits and steps are found at both ends of a link: with an end's own number of
+        threads their bits must be the same, or memories drift apart."""
+        deck = self.small(
+            boundary__forward={"codec": "auto", "prediction_interval": 2},
+            cache={"storage": "8bit", "verify_every": 1}, pipeline={"stages": 2},
+            training={"steps": 24})
+        losses = []
+        for name, threads in (("one", (1, 1)), ("other", (2, 1)), ("others", (1, 3))):
+            path = self.deck_file(support.merged(
+                deck, {"output": {"directory": str(self.output(f"threads-{name}"))}}))
+            ranks = [[support.NUMPROC_FLAG, "1", "env", f"OMP_NUM_THREADS={count}",
+                      *support.command_of(["train", path], 1)] for count in threads]
+            result = support.run_command([*support.MPIEXEC, *ranks[0], ":", *ranks[1]])
+            self.assertEqual(result.status, 0, str(result))
+            losses.append(support.Run(self.output(f"threads-{name}") / "run.h5").losses)
+        for other in losses[1:]:
+            np.testing.assert_allclose(losses[0], other, rtol=1e-3)
+
     def test_nobody_reads(self):
         """What a command prints is its result; a training goes on without a reader."""
         deck = self.deck_file(self.deck)

@@ -31,6 +31,22 @@ TEST_CASE("A team does every part once", "[threads]") {
   }
 }
 
+namespace {
+
+/// Whether each of `threads` parts had a thread of its own: a part ends when all have begun, which
+/// one thread alone never sees.
+bool all_meet(HostTeam& team, int threads) {
+  std::atomic<int> present{0};
+  team.run(threads, [&](int) {
+    ++present;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (present < threads && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  });
+  return present == threads;
+}
+
+}  // namespace
+
 TEST_CASE("Several threads of a team work at a time", "[threads]") {
   constexpr int kThreads = 3;
   HostTeam team;
@@ -38,15 +54,15 @@ TEST_CASE("Several threads of a team work at a time", "[threads]") {
   // After a sleep, too: the workers have to be woken.
   for (int round = 0; round < 3; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    std::atomic<int> present{0};
-    // A part ends when all parts have begun, which one thread alone never sees.
-    team.run(kThreads, [&](int) {
-      ++present;
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (present < kThreads && std::chrono::steady_clock::now() < end)
-        std::this_thread::yield();
-    });
-    CHECK(present == kThreads);
+    CHECK(all_meet(team, kThreads));
+  }
+}
+
+TEST_CASE("A team works whole from its first run", "[threads]") {
+  HostTeam team;
+  for (int round = 0; round < 200; ++round) {
+    team.resize(2 + round % 3);  // ends the threads before, starts others
+    REQUIRE(all_meet(team, 2 + round % 3));
   }
 }
 
