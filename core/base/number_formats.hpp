@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "core/base/exact_arithmetic.hpp"
 #include "core/base/kokkos_compat.hpp"
@@ -83,6 +84,15 @@ KOKKOS_INLINE_FUNCTION std::uint16_t bfloat_of(float x) {
 
 KOKKOS_INLINE_FUNCTION float float_of_bfloat(std::uint16_t bfloat) {
   return float_of(static_cast<std::uint32_t>(bfloat) << 16);
+}
+
+/// x as a To, a floating-point type or Bf16.
+template <class To, class From>
+KOKKOS_FORCEINLINE_FUNCTION To rounded_to(From x) {
+  if constexpr (std::is_same_v<To, Bf16>)
+    return bfloat_of(static_cast<float>(x));
+  else
+    return static_cast<To>(x);
 }
 
 }  // namespace deltapipe

@@ -4,25 +4,29 @@
 
 #include <cmath>
 
+#include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
 #include "core/kernels/math.hpp"
 
 namespace deltapipe {
 
-/// loss_N(n) = -log softmax(logits)(target) and, with `gradient` set, logits become
-/// scale * dloss/dlogits in place. Targets below 0 are padding: loss and gradient are 0.
-template <class Real>
+/// loss_N(n) = -log softmax(logits)(target) and, with `wants_gradient`, dlogits_NV = scale *
+/// dloss/dlogits, rounded to bf16 if Gradient is Bf16. Both may be the same memory; what was in
+/// logits_NV is lost in any case. Targets below 0 are padding: loss and gradient are 0.
+template <class Real, class Gradient>
 void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& target_N, Real scale,
-                   bool gradient, const MatrixRef<Real>& logits_NV, const VectorRef<Real>& loss_N) {
+                   bool wants_gradient, const MatrixRef<Real>& logits_NV,
+                   const MatrixRef<Gradient>& dlogits_NV, const VectorRef<Real>& loss_N) {
   const int vocabulary = logits_NV.extent_int(1);
   for_rows(
       "deltapipe::CrossEntropy::lossAndGradient", row_policy(exec, logits_NV.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         Real* const z = &logits_NV(n, 0);
+        Gradient* const dz = wants_gradient ? &dlogits_NV(n, 0) : nullptr;
         const int target = target_N(n);
         if (target < 0) {
-          if (gradient) row_for(team, vocabulary, [&](int v) { z[v] = 0; });
+          if (wants_gradient) row_for(team, vocabulary, [&](int v) { dz[v] = Gradient(0); });
           loss_N(n) = 0;
           return;
         }
@@ -34,11 +38,13 @@ void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
           z[v] = e;
           return e;
         });
-        if (gradient) {
+        if (wants_gradient) {
           const Real factor = scale / sum;
-          row_for(team, vocabulary, [&](int v) { z[v] *= factor; });
+          const Real target_gradient = z[target] * factor - scale;
           team.team_barrier();
-          row_once(team, [&]() { z[target] -= scale; });
+          row_for(team, vocabulary, [=](int v) { dz[v] = rounded_to<Gradient>(z[v] * factor); });
+          team.team_barrier();
+          row_once(team, [&]() { dz[target] = rounded_to<Gradient>(target_gradient); });
         }
         loss_N(n) = std::log(sum) + top - target_logit;
       });

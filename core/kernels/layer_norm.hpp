@@ -4,15 +4,17 @@
 
 #include <cmath>
 
+#include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
 
 namespace deltapipe {
 
-/// y_NC from x_NC; mean_N and rstd_N are kept for the backward pass. Variance is the biased one.
-template <class Real>
+/// y_NC from x_NC, rounded to bf16 if Output is Bf16; mean_N and rstd_N are kept for the backward
+/// pass. Variance is the biased one.
+template <class Real, class Output>
 void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC,
                         const VectorRef<const Real>& weight_C, const VectorRef<const Real>& bias_C,
-                        Real epsilon, const MatrixRef<Real>& y_NC, const VectorRef<Real>& mean_N,
+                        Real epsilon, const MatrixRef<Output>& y_NC, const VectorRef<Real>& mean_N,
                         const VectorRef<Real>& rstd_N) {
   const int channels = x_NC.extent_int(1);
   for_rows(
@@ -22,13 +24,15 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
         const Real* const x = &x_NC(n, 0);
         const Real* const weight = weight_C.data();
         const Real* const bias = bias_C.data();
-        Real* const y = &y_NC(n, 0);
+        Output* const y = &y_NC(n, 0);
         const Real mean = row_sum<Real>(team, channels, [&](int c) { return x[c]; }) / channels;
         const Real variance =
             row_sum<Real>(team, channels, [&](int c) { return (x[c] - mean) * (x[c] - mean); }) /
             channels;
         const Real rstd = Real(1) / std::sqrt(variance + epsilon);
-        row_for(team, channels, [&](int c) { y[c] = (x[c] - mean) * rstd * weight[c] + bias[c]; });
+        row_for(team, channels, [&](int c) {
+          y[c] = rounded_to<Output>((x[c] - mean) * rstd * weight[c] + bias[c]);
+        });
         mean_N(n) = mean;
         rstd_N(n) = rstd;
       });
@@ -36,12 +40,12 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
 
 /// Adds the gradient of x to dx_NC, where the residual stream's gradient already is, and makes
 /// y_NC again for the weight gradient of the layer that follows.
-template <class Real>
+template <class Real, class Output>
 void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_NC,
                          const MatrixRef<const Real>& x_NC, const VectorRef<const Real>& weight_C,
                          const VectorRef<const Real>& bias_C, const VectorRef<const Real>& mean_N,
                          const VectorRef<const Real>& rstd_N, const MatrixRef<Real>& dx_NC,
-                         const MatrixRef<Real>& y_NC) {
+                         const MatrixRef<Output>& y_NC) {
   const int channels = x_NC.extent_int(1);
   for_rows(
       "deltapipe::LayerNorm::backward", row_policy(exec, x_NC.extent_int(0)),
@@ -52,7 +56,7 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
         const Real* const weight = weight_C.data();
         const Real* const bias = bias_C.data();
         Real* const dx = &dx_NC(n, 0);
-        Real* const y = &y_NC(n, 0);
+        Output* const y = &y_NC(n, 0);
         const Real mean = mean_N(n);
         const Real rstd = rstd_N(n);
         const Real mean_d =
@@ -64,7 +68,7 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
         row_for(team, channels, [&](int c) {
           const Real normal = (x[c] - mean) * rstd;
           dx[c] += (dy[c] * weight[c] - mean_d - normal * mean_dx) * rstd;
-          y[c] = normal * weight[c] + bias[c];
+          y[c] = rounded_to<Output>(normal * weight[c] + bias[c]);
         });
       });
 }

@@ -123,24 +123,25 @@ struct Gelu {
 };
 
 /// y_NF = gelu(h_NF)
-template <class Real>
+template <class Real, class Output>
 void gelu_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
-                  const MatrixRef<Real>& y_NF) {
+                  const MatrixRef<Output>& y_NF) {
   const int width = h_NF.extent_int(1);
   for_rows(
       "deltapipe::Gelu::forward", row_policy(exec, h_NF.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const h = &h_NF(n, 0);
-        Real* const y = &y_NF(n, 0);
-        row_for(team, width, [=](int c) { y[c] = h[c] * Gelu<Real>::gate(h[c]); });
+        Output* const y = &y_NF(n, 0);
+        row_for(team, width,
+                [=](int c) { y[c] = rounded_to<Output>(h[c] * Gelu<Real>::gate(h[c])); });
       });
 }
 
 /// dh_NF (holding dL/dy) becomes dL/dh; y_NF = gelu(h_NF) again, for the weight gradient behind it.
-template <class Real>
+template <class Real, class Output>
 void gelu_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
-                   const MatrixRef<Real>& dh_NF, const MatrixRef<Real>& y_NF) {
+                   const MatrixRef<Real>& dh_NF, const MatrixRef<Output>& y_NF) {
   const int width = h_NF.extent_int(1);
   for_rows(
       "deltapipe::Gelu::backward", row_policy(exec, h_NF.extent_int(0)),
@@ -148,10 +149,10 @@ void gelu_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
         const int n = team.league_rank();
         const Real* const h = &h_NF(n, 0);
         Real* const dh = &dh_NF(n, 0);
-        Real* const y = &y_NF(n, 0);
+        Output* const y = &y_NF(n, 0);
         row_for(team, width, [&](int c) {
           const Real gate = Gelu<Real>::gate(h[c]);
-          y[c] = h[c] * gate;
+          y[c] = rounded_to<Output>(h[c] * gate);
           dh[c] *= Gelu<Real>::slope(h[c], gate);
         });
       });

@@ -13,7 +13,7 @@ namespace deltapipe {
 /// A matrix in a product and, where products are of bf16, what it is rounded to.
 template <class Real>
 struct Operand {
-  MatrixRef<const Real> values;
+  MatrixRef<const Real> values;   ///< without elements: rounded alone
   MatrixRef<const Bf16> rounded;  ///< without elements: not rounded
 
   Operand() = default;
@@ -21,6 +21,17 @@ struct Operand {
   Operand(const Values& x) : values(x) {}  // NOLINT(google-explicit-constructor)
   Operand(const MatrixRef<const Real>& x, const MatrixRef<const Bf16>& x_rounded)
       : values(x), rounded(x_rounded) {}
+
+  /// Rows [first, first + count).
+  Operand rows(int first, int count) const {
+    return {part_of(values, first, count), part_of(rounded, first, count)};
+  }
+
+ private:
+  template <class T>
+  static MatrixRef<T> part_of(const MatrixRef<T>& x, int first, int count) {
+    return x.size() > 0 ? rows_of<T>(x, first, count) : x;
+  }
 };
 
 template <class Real>
@@ -45,6 +56,17 @@ class Products {
   /// The gradient of what a layer put out; good until the next call for another one.
   Operand<Real> gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NO) const {
     return operand(exec, dy_NO, gradient_);
+  }
+
+  /// The same of what is still to be made: write(y) writes it, into `values` or, where it will be
+  /// rounded anyway, as bf16, so that `values` stays as it is.
+  template <class Write>
+  Operand<Real> make_input(const MatrixRef<Real>& values, const Write& write) const {
+    return make(values, input_, write);
+  }
+  template <class Write>
+  Operand<Real> make_gradient(const MatrixRef<Real>& values, const Write& write) const {
+    return make(values, gradient_, write);
   }
 
   /// c = op(a) * op(b) + beta * c, beta being 0 or 1. Without gaps between rows.
@@ -72,6 +94,21 @@ class Products {
       }
     }
     return x;
+  }
+
+  template <class Write>
+  static Operand<Real> make(const MatrixRef<Real>& values, const Vector<Bf16>& memory,
+                            const Write& write) {
+    if constexpr (std::is_same_v<Real, float>) {
+      if (memory.extent(0) > 0) {
+        DELTAPIPE_ASSERT(values.size() <= memory.extent(0), "larger than reserved");
+        const MatrixRef<Bf16> rounded(memory.data(), values.extent(0), values.extent(1));
+        write(rounded);
+        return {{}, rounded};
+      }
+    }
+    write(values);
+    return values;
   }
 
   Bf16Gemm gemm_bf16_;

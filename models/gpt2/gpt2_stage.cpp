@@ -347,6 +347,27 @@ void Gpt2Stage<Real>::embed_backward(const ExecSpace& exec, const MicroBatch& ba
                             parameters_.gradient_matrix(position_table_));
 }
 
+/// A layer norm's output as the layer behind it takes it.
+template <class Real>
+Operand<Real> Gpt2Stage<Real>::normalised(const ExecSpace& exec, const MatrixRef<Real>& x,
+                                          int weight, int bias, const Vector<Real>& mean,
+                                          const Vector<Real>& rstd) {
+  const int rows = x.extent_int(0);
+  return products_.make_input(narrow(norm_NC_, rows, channels()), [&](const auto& y) {
+    layer_norm_forward<Real>(exec, x, value(weight), value(bias), Real(config_.layer_norm_epsilon),
+                             y, head_of(mean, rows), head_of(rstd, rows));
+  });
+}
+
+/// GELU of a hidden layer as the layer behind it takes it.
+template <class Real>
+Operand<Real> Gpt2Stage<Real>::activated(const ExecSpace& exec, const MatrixRef<Real>& hidden,
+                                         const Matrix<Real>& workspace) {
+  const int rows = hidden.extent_int(0);
+  return products_.make_input(narrow(workspace, rows, hidden.extent_int(1)),
+                              [&](const auto& y) { gelu_forward<Real>(exec, hidden, y); });
+}
+
 /// From the block's input to the MLP's hidden layer before GELU: all that backward needs.
 template <class Real>
 void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch, int slot,
@@ -357,18 +378,14 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
   const Block& b = blocks_[block];
   BlockState& s = state(slot, block);
   const MatrixRef<Real> x = narrow(slots_[slot].x_NC[block], rows, C);
-  const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
   const MatrixRef<Real> qkv = narrow(s.qkv_N3C, rows, 3 * C);
   const MatrixRef<Real> attention = narrow(s.attention_NC, rows, C);
   const MatrixRef<Real> residual = narrow(s.residual_NC, rows, C);
-  const Real epsilon = Real(config_.layer_norm_epsilon);
   const double attention_drop = training ? config_.attn_pdrop : 0;
   const double residual_drop = training ? config_.resid_pdrop : 0;
 
-  layer_norm_forward<Real>(exec, x, value(b.ln1_weight), value(b.ln1_bias), epsilon, norm,
-                           head_of(s.mean1_N, rows), head_of(s.rstd1_N, rows));
-  linear_forward<Real>(exec, products_.input(exec, norm), weight(b.qkv_weight), value(b.qkv_bias),
-                       qkv, products_);
+  linear_forward<Real>(exec, normalised(exec, x, b.ln1_weight, b.ln1_bias, s.mean1_N, s.rstd1_N),
+                       weight(b.qkv_weight), value(b.qkv_bias), qkv, products_);
   attention_forward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
                           qkv, block_dropout(batch, attention_drop, block, kAttentionSite), scores_,
                           attention, s.log_sum_BHT);
@@ -376,12 +393,9 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
                                 value(b.out_bias), x,
                                 block_dropout(batch, residual_drop, block, kAttentionOutputSite),
                                 narrow(branch_NC_, rows, C), residual, products_);
-  layer_norm_forward<Real>(exec, residual, value(b.ln2_weight), value(b.ln2_bias), epsilon, norm,
-                           head_of(s.mean2_N, rows), head_of(s.rstd2_N, rows));
-  const MatrixRef<Real> hidden = narrow(s.hidden_NF, rows, config_.n_inner);
-  linear_forward<Real>(exec, products_.input(exec, norm), weight(b.up_weight), value(b.up_bias),
-                       hidden, products_);
-  gelu_forward<Real>(exec, hidden, narrow(wide_NF_, rows, config_.n_inner));
+  linear_forward<Real>(
+      exec, normalised(exec, residual, b.ln2_weight, b.ln2_bias, s.mean2_N, s.rstd2_N),
+      weight(b.up_weight), value(b.up_bias), narrow(s.hidden_NF, rows, config_.n_inner), products_);
 }
 
 /// The rest of the block, behind block_inner.
@@ -392,9 +406,10 @@ void Gpt2Stage<Real>::block_output(const ExecSpace& exec, const MicroBatch& batc
   const int rows = batch.rows();
   const int C = config_.n_embd;
   const Block& b = blocks_[block];
+  BlockState& s = state(slot, block);
   linear_residual_forward<Real>(
-      exec, products_.input(exec, narrow(wide_NF_, rows, config_.n_inner)), weight(b.down_weight),
-      value(b.down_bias), narrow(state(slot, block).residual_NC, rows, C),
+      exec, activated(exec, narrow(s.hidden_NF, rows, config_.n_inner), wide_NF_),
+      weight(b.down_weight), value(b.down_bias), narrow(s.residual_NC, rows, C),
       block_dropout(batch, training ? config_.resid_pdrop : 0, block, kMlpSite),
       narrow(branch_NC_, rows, C), narrow(slots_[slot].x_NC[block + 1], rows, C), products_);
 }
@@ -436,23 +451,24 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
   const std::size_t first_loss =
       static_cast<std::size_t>(batch.index) * capacity_.samples * capacity_.tokens;
 
-  layer_norm_forward<Real>(exec, x, value(final_weight_), value(final_bias_),
-                           Real(config_.layer_norm_epsilon), norm, mean, rstd);
+  const Operand<Real> normal =
+      normalised(exec, x, final_weight_, final_bias_, final_mean_N_, final_rstd_N_);
   const int step = logits_.extent_int(0);
   for (int first = 0; first < rows; first += step) {
     const int count = std::min(step, rows - first);
-    const Operand<Real> norm_part = products_.input(exec, rows_of<Real>(norm, first, count));
+    const Operand<Real> normal_part = normal.rows(first, count);
     const MatrixRef<Real> logits = narrow(logits_, count, V);
-    products_(exec, Transpose::no, Transpose::yes, norm_part, matrix, Real(0), logits);
-    cross_entropy<Real>(exec, VectorRef<const std::int32_t>(batch.target_N.data() + first, count),
-                        Real(batch.loss_scale), training, logits,
-                        VectorRef<Real>(loss_.data() + first_loss + first, count));
+    products_(exec, Transpose::no, Transpose::yes, normal_part, matrix, Real(0), logits);
+    const Operand<Real> dlogits = products_.make_gradient(logits, [&](const auto& gradient) {
+      cross_entropy<Real>(exec, VectorRef<const std::int32_t>(batch.target_N.data() + first, count),
+                          Real(batch.loss_scale), training, logits, gradient,
+                          VectorRef<Real>(loss_.data() + first_loss + first, count));
+    });
     if (!training) continue;
-    const Operand<Real> dlogits = products_.gradient(exec, logits);
     products_(exec, Transpose::no, Transpose::no, dlogits, matrix, Real(0),
               rows_of<Real>(dnorm, first, count));
     if (!parameters_.info()[output_matrix_].frozen)
-      products_(exec, Transpose::yes, Transpose::no, dlogits, norm_part,
+      products_(exec, Transpose::yes, Transpose::no, dlogits, normal_part,
                 Real(accumulate || first > 0 ? 1 : 0), parameters_.gradient_matrix(output_matrix_));
   }
   if (!training) return;
@@ -479,7 +495,6 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   const MatrixRef<Real> dnorm = narrow(branch_NC_, rows, C);
   OutputGradients* const kept = kept_gradients(slot, block);
   const MatrixRef<Real> dhidden = narrow(kept ? kept->hidden_NF : wide_NF_, rows, F);
-  const MatrixRef<Real> activated = narrow(wide2_NF_, rows, F);
   const MatrixRef<Real> residual = narrow(s.residual_NC, rows, C);
   const bool drop = config_.resid_pdrop > 0;
   const MatrixRef<Real> dbranch = drop ? norm : dx;
@@ -490,12 +505,14 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   const Operand<Real> dbranch_operand = products_.gradient(exec, dbranch);
   products_(exec, Transpose::no, Transpose::yes, dbranch_operand, weight(b.down_weight), Real(0),
             dhidden);
-  gelu_backward<Real>(exec, narrow(s.hidden_NF, rows, F), dhidden, activated);
+  const Operand<Real> activated = products_.make_input(
+      narrow(wide2_NF_, rows, F),
+      [&](const auto& y) { gelu_backward<Real>(exec, narrow(s.hidden_NF, rows, F), dhidden, y); });
   if (kept)
     Kokkos::deep_copy(exec, narrow(kept->mlp_NC, rows, C), dbranch);
   else
-    linear_parameter_gradient<Real>(exec, products_.input(exec, activated), dbranch_operand,
-                                    accumulate, parameters_.gradient_matrix(b.down_weight),
+    linear_parameter_gradient<Real>(exec, activated, dbranch_operand, accumulate,
+                                    parameters_.gradient_matrix(b.down_weight),
                                     parameters_.gradient(b.down_bias), products_);
   const Operand<Real> dhidden_operand = products_.gradient(exec, dhidden);
   products_(exec, Transpose::no, Transpose::yes, dhidden_operand, weight(b.up_weight), Real(0),
@@ -505,10 +522,12 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   layer_norm_parameter_gradient<Real>(exec, dnorm, residual, mean, rstd, accumulate,
                                       parameters_.gradient(b.ln2_weight),
                                       parameters_.gradient(b.ln2_bias));
-  layer_norm_backward<Real>(exec, dnorm, residual, value(b.ln2_weight), value(b.ln2_bias), mean,
-                            rstd, dx, norm);
+  const Operand<Real> normal = products_.make_input(norm, [&](const auto& y) {
+    layer_norm_backward<Real>(exec, dnorm, residual, value(b.ln2_weight), value(b.ln2_bias), mean,
+                              rstd, dx, y);
+  });
   if (kept) return;
-  linear_parameter_gradient<Real>(exec, products_.input(exec, norm), dhidden_operand, accumulate,
+  linear_parameter_gradient<Real>(exec, normal, dhidden_operand, accumulate,
                                   parameters_.gradient_matrix(b.up_weight),
                                   parameters_.gradient(b.up_bias), products_);
 }
@@ -555,10 +574,12 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   layer_norm_parameter_gradient<Real>(exec, branch, x, mean, rstd, accumulate,
                                       parameters_.gradient(b.ln1_weight),
                                       parameters_.gradient(b.ln1_bias));
-  layer_norm_backward<Real>(exec, branch, x, value(b.ln1_weight), value(b.ln1_bias), mean, rstd, dx,
-                            norm);
+  const Operand<Real> normal = products_.make_input(norm, [&](const auto& y) {
+    layer_norm_backward<Real>(exec, branch, x, value(b.ln1_weight), value(b.ln1_bias), mean, rstd,
+                              dx, y);
+  });
   if (kept) return;
-  linear_parameter_gradient<Real>(exec, products_.input(exec, norm), dqkv_operand, accumulate,
+  linear_parameter_gradient<Real>(exec, normal, dqkv_operand, accumulate,
                                   parameters_.gradient_matrix(b.qkv_weight),
                                   parameters_.gradient(b.qkv_bias), products_);
 }
@@ -575,26 +596,21 @@ void Gpt2Stage<Real>::block_parameters_backward(const ExecSpace& exec, const Mic
   const Block& b = blocks_[block];
   BlockState& s = state(slot, block);
   const OutputGradients& kept = *kept_gradients(slot, block);
-  const MatrixRef<Real> activated = narrow(wide2_NF_, rows, F);
-  const MatrixRef<Real> norm = narrow(norm_NC_, rows, C);
-  const Real epsilon = Real(config_.layer_norm_epsilon);
-  const auto add = [&](const MatrixRef<Real>& x, const Matrix<Real>& dy, int weight, int bias) {
-    linear_parameter_gradient<Real>(exec, products_.input(exec, x),
-                                    products_.gradient(exec, narrow(dy, rows, dy.extent_int(1))),
-                                    accumulate, parameters_.gradient_matrix(weight),
-                                    parameters_.gradient(bias), products_);
+  const auto add = [&](const Operand<Real>& x, const Matrix<Real>& dy, int weight, int bias) {
+    linear_parameter_gradient<Real>(
+        exec, x, products_.gradient(exec, narrow(dy, rows, dy.extent_int(1))), accumulate,
+        parameters_.gradient_matrix(weight), parameters_.gradient(bias), products_);
   };
-  gelu_forward<Real>(exec, narrow(s.hidden_NF, rows, F), activated);
-  add(activated, kept.mlp_NC, b.down_weight, b.down_bias);
-  layer_norm_forward<Real>(exec, narrow(s.residual_NC, rows, C), value(b.ln2_weight),
-                           value(b.ln2_bias), epsilon, norm, head_of(s.mean2_N, rows),
-                           head_of(s.rstd2_N, rows));
-  add(norm, kept.hidden_NF, b.up_weight, b.up_bias);
-  add(narrow(s.attention_NC, rows, C), kept.attention_NC, b.out_weight, b.out_bias);
-  layer_norm_forward<Real>(exec, narrow(slots_[slot].x_NC[block], rows, C), value(b.ln1_weight),
-                           value(b.ln1_bias), epsilon, norm, head_of(s.mean1_N, rows),
-                           head_of(s.rstd1_N, rows));
-  add(norm, kept.qkv_N3C, b.qkv_weight, b.qkv_bias);
+  add(activated(exec, narrow(s.hidden_NF, rows, F), wide2_NF_), kept.mlp_NC, b.down_weight,
+      b.down_bias);
+  add(normalised(exec, narrow(s.residual_NC, rows, C), b.ln2_weight, b.ln2_bias, s.mean2_N,
+                 s.rstd2_N),
+      kept.hidden_NF, b.up_weight, b.up_bias);
+  add(products_.input(exec, narrow(s.attention_NC, rows, C)), kept.attention_NC, b.out_weight,
+      b.out_bias);
+  add(normalised(exec, narrow(slots_[slot].x_NC[block], rows, C), b.ln1_weight, b.ln1_bias,
+                 s.mean1_N, s.rstd1_N),
+      kept.qkv_N3C, b.qkv_weight, b.qkv_bias);
 }
 
 template <class Real>

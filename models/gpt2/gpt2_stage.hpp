@@ -128,6 +128,10 @@ class Gpt2Stage final : public Stage<Real>,
   Dropout block_dropout(const MicroBatch& batch, double probability, int block, int site) const;
   MatrixRef<Real> gradient(int slot, int rows);
 
+  Operand<Real> normalised(const ExecSpace& exec, const MatrixRef<Real>& x, int weight, int bias,
+                           const Vector<Real>& mean, const Vector<Real>& rstd);
+  Operand<Real> activated(const ExecSpace& exec, const MatrixRef<Real>& hidden,
+                          const Matrix<Real>& workspace);
   void embed(const ExecSpace& exec, const MicroBatch& batch, int slot);
   void embed_backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate);
   void block_inner(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,

@@ -4,6 +4,9 @@
 #include <cmath>
 
 #include "core/base/state_in_memory.hpp"
+#include "core/kernels/cross_entropy.hpp"
+#include "core/kernels/layer_norm.hpp"
+#include "core/kernels/linear.hpp"
 #include "core/kernels/products.hpp"
 #include "core/stage/parameters.hpp"
 #include "support/device_values.hpp"
@@ -194,4 +197,81 @@ TEST_CASE("Rounded parameters follow their values", "[models][bf16]") {
   CHECK(!is_current());
   arena.round_values(exec);
   CHECK(is_current());
+}
+
+namespace {
+
+/// What write(y) makes of y as float and as bf16 is the same but for rounding.
+template <class Write>
+void check_rounded(int rows, int columns, const Write& write) {
+  const Matrix<float> plain("test::plain", rows, columns);
+  const Matrix<Bf16> rounded_too("test::rounded", rows, columns);
+  write(MatrixRef<float>(plain));
+  write(MatrixRef<Bf16>(rounded_too));
+  CHECK(to_host(rounded_too) == rounded(to_host(plain)));
+}
+
+}  // namespace
+
+TEST_CASE("Kernels round what they write as rounding it later does", "[kernels][bf16]") {
+  const ExecSpace exec;
+  for (const int C : {1, 7, 64, 769}) {
+    INFO(C << " columns");
+    constexpr int N = 3;
+    auto values = random_values<float>(N * C, 1, 4);
+    const auto slopes = random_values<float>(N * C, 2);
+    if (C > 1) values[1] = 1e30f;  // far out, and beyond what a float's square holds
+    const Matrix<float> x = to_device(values, C);
+    const Vector<float> weight = to_device(random_values<float>(C, 3));
+    const Vector<float> bias = to_device(random_values<float>(C, 4));
+    const Vector<float> mean("test::mean", N), rstd("test::rstd", N);
+    const auto norm = [&](const auto& y) {
+      layer_norm_forward<float>(exec, x, weight, bias, 1e-5f, y, mean, rstd);
+    };
+    check_rounded(N, C, norm);
+    check_rounded(N, C, [&](const auto& y) {
+      const Matrix<float> dx("test::dx", N, C);
+      layer_norm_backward<float>(exec, to_device(slopes, C), x, weight, bias, mean, rstd, dx, y);
+    });
+    check_rounded(N, C, [&](const auto& y) { gelu_forward<float>(exec, x, y); });
+    check_rounded(N, C, [&](const auto& y) {
+      const Matrix<float> dh = to_device(slopes, C);
+      gelu_backward<float>(exec, x, dh, y);
+    });
+    check_rounded(N, C, [&](const auto& dlogits) {
+      const Matrix<float> logits = to_device(slopes, C);
+      const Vector<float> loss("test::loss", N);
+      cross_entropy<float>(exec, to_device(std::vector<std::int32_t>{0, -1, C - 1}), 0.25f, true,
+                           logits, dlogits, loss);
+    });
+  }
+}
+
+TEST_CASE("Products take what is written rounded as what they round", "[kernels][bf16]") {
+  const ExecSpace exec;
+  const int N = 5, I = 37, O = 6;
+  const Matrix<float> x = to_device(random_values<float>(N * I, 1), I);
+  const Matrix<float> weight = to_device(random_values<float>(I * O, 2), O);
+  const Matrix<Bf16> weight_rounded = to_device(rounded(to_host(weight)), O);
+  const auto copy = [&](const auto& y) {
+    using Output = typename std::decay_t<decltype(y)>::value_type;
+    Kokkos::parallel_for(
+        "deltapipe::Test::copy", N * I,
+        KOKKOS_LAMBDA(int i) { y(i / I, i % I) = rounded_to<Output>(x(i / I, i % I)); });
+  };
+  for (const bool in_bf16 : {false, true}) {
+    const Products<float> products =
+        in_bf16 ? Products<float>(ViewAllocator(), N * I, N * I) : Products<float>();
+    const MatrixRef<const Bf16> rounded_too = weight_rounded;
+    const Operand<float> w = in_bf16 ? Operand<float>{weight, rounded_too} : Operand<float>(weight);
+    const Matrix<float> workspace("test::workspace", N, I);
+    const auto product = [&](const Operand<float>& input, int first, int count) {
+      const Matrix<float> y("test::y", count, O);
+      products(exec, Transpose::no, Transpose::no, input.rows(first, count), w, 0.0f, y);
+      return to_host(y);
+    };
+    const auto late = product(products.input(exec, x), 1, 3);
+    CHECK(product(products.make_input(workspace, copy), 1, 3) == late);
+    CHECK(product(products.make_gradient(workspace, copy), 1, 3) == late);
+  }
 }

@@ -30,7 +30,7 @@ Norm<Real> norm_of(const std::vector<Real>& x, const std::vector<Real>& weight,
   const Matrix<Real> y("test::y", N, C);
   const Vector<Real> mean("test::mean", N), rstd("test::rstd", N);
   layer_norm_forward<Real>(ExecSpace(), to_device(x, C), to_device(weight), to_device(bias),
-                           Real(epsilon), y, mean, rstd);
+                           Real(epsilon), MatrixRef<Real>(y), mean, rstd);
   return {to_host(y), to_host(mean), to_host(rstd)};
 }
 
@@ -63,7 +63,8 @@ Entropy entropy_of(const std::vector<Real>& logits, const std::vector<std::int32
   const int N = static_cast<int>(targets.size()), V = static_cast<int>(logits.size()) / N;
   const Matrix<Real> z = to_device(logits, V);
   const Vector<Real> loss = to_device(std::vector<Real>(N, Real(-7)));
-  cross_entropy<Real>(ExecSpace(), to_device(targets), Real(scale), gradient, z, loss);
+  cross_entropy<Real>(ExecSpace(), to_device(targets), Real(scale), gradient, z, MatrixRef<Real>(z),
+                      loss);
   return {as<double>(to_host(loss)), as<double>(to_host(z))};
 }
 
@@ -113,7 +114,7 @@ TEST_CASE("Layer norm's gradients are its slopes", "[kernels][norm]") {
     const Matrix<double> dx = to_device(before, C), y("test::y", N, C);
     const Vector<double> mean = to_device(norm.mean), rstd = to_device(norm.rstd);
     layer_norm_backward<double>(exec, to_device(dy, C), to_device(x, C), to_device(weight),
-                                to_device(bias), mean, rstd, dx, y);
+                                to_device(bias), mean, rstd, dx, MatrixRef<double>(y));
     CHECK(relative_difference(to_host(y), norm.y) < 1e-14);
     auto gradient = to_host(dx);
     for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] -= before[i];
