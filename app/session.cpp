@@ -12,6 +12,7 @@
 #include "core/base/host_team.hpp"
 #include "core/base/printable.hpp"
 #include "core/files/safetensors.hpp"
+#include "core/kernels/bf16_gemm.hpp"
 #include "core/kernels/blas.hpp"
 #include "core/text/corpus.hpp"
 #include "core/text/token_file.hpp"
@@ -136,13 +137,14 @@ std::unique_ptr<Stage<float>> make_stage(const Settings& settings, ModelPlan& pl
   return stage;
 }
 
-std::string kokkos_configuration() {
+std::string kokkos_configuration(ProductPrecision products) {
   std::ostringstream text;
   text << "Kokkos " << KOKKOS_VERSION / 10000 << '.' << KOKKOS_VERSION / 100 % 100 << '.'
        << KOKKOS_VERSION % 100 << ", " << ExecSpace::name() << ", concurrency "
        << ExecSpace().concurrency();
   if (kSerialExecution) text << ", " << HostTeam::instance().size() << " thread(s)";
   text << ", " << blas_configuration();
+  if (products == ProductPrecision::bf16) text << ", " << bf16_configuration();
   return text.str();
 }
 

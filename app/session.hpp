@@ -64,7 +64,7 @@ ModelPlan plan_model(const Settings& settings);
 std::unique_ptr<Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
                                          const ProcessGrid& grid, bool training);
 
-/// What Kokkos was built with and runs on, for outputs.
-std::string kokkos_configuration();
+/// What Kokkos was built with and runs on, and what multiplies matrices, for outputs.
+std::string kokkos_configuration(ProductPrecision products);
 
 }  // namespace deltapipe

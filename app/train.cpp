@@ -80,7 +80,7 @@ RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
   attributes.deltapipe_version = std::string(version());
   attributes.source_revision = std::string(revision());
   attributes.deck = effective_deck(settings);
-  attributes.kokkos = kokkos_configuration();
+  attributes.kokkos = kokkos_configuration(settings.training.precision);
   attributes.evaluates_codec = settings.evaluation.has(EvaluationMode::codec);
   return attributes;
 }

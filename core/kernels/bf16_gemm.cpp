@@ -49,6 +49,15 @@ bool has_fast_bf16_gemm() {
 #endif
 }
 
+std::string bf16_configuration() {
+  if (!has_fast_bf16_gemm()) return "emulated bf16";
+#if defined(KOKKOS_ENABLE_CUDA)
+  return "cuBLAS";
+#else
+  return onednn::version();
+#endif
+}
+
 void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
                    const MatrixRef<Bf16>& y) {
   const int width = x.extent_int(1);

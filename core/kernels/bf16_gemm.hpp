@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/base/memory_ledger.hpp"
 #include "core/base/number_formats.hpp"
@@ -14,6 +15,8 @@ namespace deltapipe {
 /// Such products take less time than those of fp32 here: by oneDNN, if it was built in, on
 /// processors with AVX-512 BF16 or AMX, by cuBLAS on GPUs with tensor cores for them.
 bool has_fast_bf16_gemm();
+/// What they are made by: "oneDNN 2.6.3", "cuBLAS", "emulated bf16".
+std::string bf16_configuration();
 
 /// y = x, rounded to nearest, ties to even.
 void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,

@@ -21,11 +21,14 @@ namespace {
 
 /// The loaded library.
 struct Module {
+  decltype(&deltapipe_onednn_version) version = nullptr;
   decltype(&deltapipe_onednn_has_bf16) has_bf16 = nullptr;
   decltype(&deltapipe_onednn_multiply) multiply = nullptr;
   void (*set_threads)(int) = nullptr;  ///< null: its oneDNN has no OpenMP
 
-  bool is_there() const { return has_bf16 != nullptr && multiply != nullptr; }
+  bool is_there() const {
+    return version != nullptr && has_bf16 != nullptr && multiply != nullptr;
+  }
 };
 
 /// What is loaded may bind the thread that loads it.
@@ -60,6 +63,7 @@ Module load() {
   Module made;
   void* const library = dlopen(module_path().c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return made;
+  find(library, "deltapipe_onednn_version", made.version);
   find(library, "deltapipe_onednn_has_bf16", made.has_bf16);
   find(library, "deltapipe_onednn_multiply", made.multiply);
   find(library, "omp_set_num_threads", made.set_threads);
@@ -96,6 +100,10 @@ bool has_bf16_instructions() {
   return module().is_there() && module().has_bf16() != 0;
 }
 
+std::string version() {
+  return module().is_there() ? std::string("oneDNN ") + module().version() : "";
+}
+
 void gemm_bf16(Transpose op_a, Transpose op_b, const ProductShape& shape, const Bf16* a,
                const Bf16* b, float beta, float* c) {
   DELTAPIPE_ASSERT(beta == 0 || beta == 1, std::to_string(beta));
@@ -121,6 +129,10 @@ namespace deltapipe::onednn {
 
 bool has_bf16_instructions() {
   return false;
+}
+
+std::string version() {
+  return "";
 }
 
 void gemm_bf16(Transpose, Transpose, const ProductShape&, const Bf16*, const Bf16*, float, float*) {

@@ -2,6 +2,8 @@
 // Products of bf16 matrices by oneDNN, where it was built for it. Loaded at the first question.
 #pragma once
 
+#include <string>
+
 #include "core/base/number_formats.hpp"
 #include "core/kernels/gemm.hpp"
 
@@ -9,6 +11,9 @@ namespace deltapipe::onednn {
 
 /// False without oneDNN as well.
 bool has_bf16_instructions();
+
+/// "oneDNN 2.6.3"; empty where it is not there.
+std::string version();
 
 struct ProductShape {
   int M, N, K;  ///< c is M x N, sums have K terms

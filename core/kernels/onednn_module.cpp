@@ -79,6 +79,15 @@ void multiply(const DeltapipeOnednnProduct& kind, const std::uint16_t* a, const 
 
 }  // namespace
 
+const char* deltapipe_onednn_version() {
+  static const std::string text = [] {
+    const dnnl_version_t& version = *dnnl::version();
+    return std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
+           std::to_string(version.patch);
+  }();
+  return text.c_str();
+}
+
 int deltapipe_onednn_has_bf16() {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);

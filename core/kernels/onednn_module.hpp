@@ -15,6 +15,8 @@ struct DeltapipeOnednnProduct {
   auto operator<=>(const DeltapipeOnednnProduct&) const = default;
 };
 
+/// oneDNN's, "2.6.3".
+const char* deltapipe_onednn_version();
 /// Whether the processor has instructions for products of bf16.
 int deltapipe_onednn_has_bf16();
 /// Null, or what went wrong, as text that is good until the thread's next call.

@@ -152,6 +152,18 @@ class Checkpoints(support.TestCase):
             self.assertEqual(file["restarts/step"][()].tolist(), list(range(1, 12)))
             self.assertTrue((np.diff(file["restarts/time"][()]) > 0).all())
 
+    def test_products_in_bf16(self):
+        """Rounded matrices are not kept: they are made again of what is."""
+        for label, frozen in (("bf16", []), ("bf16-frozen", ["wte", "h.1.*"])):
+            deck = self.deck(**MEMORY, training={"precision": "bf16"},
+                             training__optimizer={"frozen": frozen})
+            reference = self.reference(deck, label)
+            output = self.output(f"{label}-resumed")
+            for _ in range(3):
+                self.stop(deck, output)
+            self.go_on(deck, output)
+            self.assert_same_runs(output, reference)
+
     def test_signals_give_a_checkpoint(self):
         deck = self.deck(**MEMORY)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):

@@ -41,8 +41,8 @@ class Frozen(support.TestCase):
         return {tensor for tensor in self.before
                 if not any(fnmatch.fnmatchcase(tensor, pattern) for pattern in patterns)}
 
-    def compare(self, label, frozen, trained, layouts):
-        one = self.train(self.deck(frozen), f"{label}-one")
+    def compare(self, label, frozen, trained, layouts, **sections):
+        one = self.train(self.deck(frozen, **sections), f"{label}-one")
         self.assertEqual(self.changed(f"{label}-one"), trained)
         sizes = {tensor: len(data) // 4 for tensor, data in self.before.items()}
         self.assertEqual(one.attributes["parameters"], sum(sizes.values()))
@@ -51,7 +51,7 @@ class Frozen(support.TestCase):
         for number, (stages, replicas, overrides) in enumerate(layouts):
             name = f"{label}-{number}"
             with self.subTest(label, stages=stages, replicas=replicas):
-                run = self.train(self.deck(frozen), name, stages * replicas,
+                run = self.train(self.deck(frozen, **sections), name, stages * replicas,
                                  [f"pipeline.stages={stages}", f"pipeline.replicas={replicas}",
                                   f"training.micro_batches={3 // replicas}",
                                   "pipeline.verify_replicas=1", *overrides])
@@ -83,6 +83,14 @@ class Frozen(support.TestCase):
 
     def test_tied_embedding_alone(self):
         self.compare("tied", "wte.weight", self.expect("wte.weight"), [(2, 1, []), (3, 1, [])])
+
+    def test_products_in_bf16(self):
+        one = self.compare("bf16", ["wte", "h.1.*"], self.expect("wte.weight", "h.1.*"),
+                           [(2, 1, []), (3, 1, ["pipeline.schedule=zb-h1"]), (2, 3, [])],
+                           training={"precision": "bf16"})
+        exact = self.train(self.deck(["wte", "h.1.*"]), "bf16-not")
+        self.assertNotEqual(one.losses.tobytes(), exact.losses.tobytes())
+        np.testing.assert_allclose(one.losses, exact.losses, rtol=2e-3)
 
     def test_all_but_the_last_norm(self):
         self.compare("head", ["w*", "h"], {"ln_f.weight", "ln_f.bias"},

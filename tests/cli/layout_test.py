@@ -58,9 +58,11 @@ class Stages(support.TestCase):
                                   (4, ["pipeline.schedule=zb-h1"]),
                                   (2, ["training.recompute=true"])], "bf16")
         self.assertLess(run.losses[-1], run.losses[0])
+        self.assertRegex(run.attributes["kokkos"], r", (oneDNN \d+\.\d+\.\d+|cuBLAS|emulated bf16)$")
         exact = self.train(deck, "bf16-not", 1, ["training.precision=fp32"])
         self.assertNotEqual(run.losses.tobytes(), exact.losses.tobytes())
         np.testing.assert_allclose(run.losses, exact.losses, rtol=2e-3)
+        self.assertNotIn("bf16", exact.attributes["kokkos"])
 
     def test_incomplete_last_batch(self):
         # 13 samples in batches of 6: the third step of an epoch has one sample, one micro-batch.
@@ -128,6 +130,17 @@ class Replicas(support.TestCase):
         deck = self.small(data={"shuffle": False},
                           **{"training.optimizer": {"learning_rate": 1e-3, "epsilon": 1e-4}})
         self.compare(deck, 4, [(1, 2), (2, 1), (2, 2), (3, 1), (3, 2)])
+
+    def test_products_in_bf16(self):
+        deck = self.small(data={"shuffle": False}, training={"precision": "bf16"})
+        one = self.train(deck, "bf16-one", 1, ["training.micro_batches=4"])
+        for stages, replicas in ((1, 2), (2, 2)):
+            run = self.train(deck, "bf16-replicas", stages * replicas,
+                             [f"pipeline.stages={stages}", f"pipeline.replicas={replicas}",
+                              "training.micro_batches=2", "pipeline.verify_replicas=1"])
+            self.assertEqual(run.losses[0], one.losses[0])
+            # A rounding error of a sum may round an operand to another bf16.
+            np.testing.assert_allclose(run.losses, one.losses, rtol=1e-4)
 
     def test_untied_embeddings(self):
         """The output matrix is a bucket of its own, summed over replicas as all others."""
