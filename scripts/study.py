@@ -48,6 +48,8 @@ def parse_arguments():
     parser.add_argument("--program", default=str(ROOT / "build/release/bin/deltapipe"))
     parser.add_argument("--launcher", default=default_launcher(),
                         help="starts the ranks; '-n RANKS' is added (default: %(default)s)")
+    parser.add_argument("--shaped", action="store_true",
+                        help="links by scripts/shaped_links.sh (root, one machine), not emulated")
     parser.add_argument("--only", metavar="TEXT", default="", help="runs whose name contains it")
     parser.add_argument("--list", action="store_true", help="print the runs and leave")
     parser.add_argument("--prepare", action="store_true", help="text, model and bandwidths only")
@@ -98,13 +100,15 @@ def main():
         for i, run in enumerate(runs):
             print(i, run.name)
         return 0
-    name = study.name + ("-small" if arguments.small else "")
+    name = study.name + ("-small" if arguments.small else "") + (
+        "-shaped" if arguments.shaped else "")
     output = pathlib.Path(arguments.output or f"runs/studies/{name}")
     failed = []
     if not arguments.summary:
         runner = Runner(study, output, program=arguments.program,
                         launcher=split_launcher(arguments.launcher),
-                        texts=(arguments.pretrain_text, arguments.fine_tune_text))
+                        texts=(arguments.pretrain_text, arguments.fine_tune_text),
+                        shaped=arguments.shaped)
         if arguments.run is not None and not 0 <= arguments.run < len(runs):
             raise RunError(f"--run {arguments.run}: the study has runs 0 to {len(runs) - 1}")
         output.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from study_matrix import override_text
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 STUDIES = ROOT / "inputs" / "studies"
+SHAPED_LINKS = ROOT / "scripts" / "shaped_links.sh"
 CALIBRATION_STEPS = 12
 
 
@@ -45,9 +46,9 @@ def is_finished(directory):
 
 
 class Runner:
-    def __init__(self, study, output, program, launcher, texts):
+    def __init__(self, study, output, program, launcher, texts, shaped=False):
         self.study, self.output = study, output
-        self.program, self.launcher = program, launcher
+        self.program, self.launcher, self.shaped = program, launcher, shaped
         self.pretrain_text, self.fine_tune_text = texts
         self.model = output / "pretrain" / "model"
         self.links = {}  # by stages, what _calibrate found
@@ -139,22 +140,32 @@ class Runner:
     def _calibration_file(self, stages):
         return self.output / f"calibration-k{stages}.json"
 
+    def _is_shaped(self, overrides):
+        """The run has links, and they are to be real ones."""
+        return self.shaped and bool(overrides.get("network.bandwidth"))
+
+    def _command(self, deck, overrides):
+        keys = [f"{key}={override_text(value)}" for key, value in overrides.items()]
+        if self._is_shaped(overrides):
+            return [str(SHAPED_LINKS), "--program", self.program, str(deck), *keys]
+        ranks = overrides.get("pipeline.stages", 2) * overrides.get("pipeline.replicas", 1)
+        return [*self.launcher, "-n", str(ranks), self.program, "train", str(deck), *keys]
+
     def _train(self, name, deck, overrides):
         """Unless it finished before, with the same deck and text."""
         directory = self.output / name
         asked = {"deck": fingerprint(deck), "text": fingerprint(overrides["data.train"]),
                  "overrides": {key: override_text(value) for key, value in overrides.items()}}
         record = directory / "asked.json"
+        if self._is_shaped(overrides):
+            asked["links"] = "shaped"
         if is_finished(directory):
             if not record.is_file() or json.loads(record.read_text()) != asked:
                 raise RunError(f"{directory}: a run finished here with another deck or text; remove "
                                "the folder to run it again, or give another --output")
             print(f"    {name}: finished before", flush=True)
             return
-        ranks = overrides.get("pipeline.stages", 2) * overrides.get("pipeline.replicas", 1)
-        command = [*self.launcher, "-n", str(ranks), self.program, "train", str(deck),
-                   *(f"{key}={override_text(value)}" for key, value in overrides.items()),
-                   f"output.directory={directory}"]
+        command = self._command(deck, {**overrides, "output.directory": str(directory)})
         directory.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(asked, indent=1) + "\n")
         log = directory / "log.txt"

@@ -160,6 +160,24 @@ class StudyTest(unittest.TestCase):
         self.assertEqual(runs["half-k2-seed1"]["training.epochs"], "2")
         self.assertEqual(runs["half-k2-seed1"]["training.seed"], "1")
 
+    def test_shaped_links(self):
+        """Runs with links have real ones, all others are started as ever."""
+        sys.path.insert(0, str(SCRIPTS))
+        self.addCleanup(sys.path.remove, str(SCRIPTS))
+        from study_matrix import Study
+        from study_runner import Runner
+        for shaped in (False, True):
+            runner = Runner(Study(self.study, small=False), self.output, str(self.program),
+                            [str(self.program)], (None, None), shaped=shaped)
+            launched = [str(self.program), "-n", "3", str(self.program), "train", "deck"]
+            self.assertEqual(runner._command("deck", {"pipeline.stages": 3}),
+                             [*launched, "pipeline.stages=3"])
+            linked = {"pipeline.stages": 3, "network.bandwidth": "20 Mbit/s"}
+            keys = ["pipeline.stages=3", "network.bandwidth=20 Mbit/s"]
+            script = [str(SCRIPTS / "shaped_links.sh"), "--program", str(self.program), "deck"]
+            self.assertEqual(runner._command("deck", linked),
+                             [*(script if shaped else launched), *keys])
+
     def test_goes_on_where_it_stopped(self):
         message = self.run_study(status=1, FAIL="half-k2-seed2")
         self.assertIn("1 of 8 runs failed: half-k2-seed2", message)
