@@ -408,13 +408,6 @@ void print_caches(const Settings& settings, const ModelLayout& model, const Pipe
     print_cache("errors of gradients at each sender", *second.send_backward);
 }
 
-std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& machines) {
-  std::vector<int> here;
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    if (machines.empty() || machines[rank].machine == 0) here.push_back(static_cast<int>(rank));
-  return here;
-}
-
 /// What `train` refuses at its start. Without machines the ranks may run anywhere: nothing is
 /// refused for memory, and spill files count as if all of them were here.
 void check_resources(const Settings& settings, const Inputs& inputs, const ModelLayout& model,

@@ -133,6 +133,13 @@ std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayo
   return ranks;
 }
 
+std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& machines) {
+  std::vector<int> here;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    if (machines.empty() || machines[rank].machine == 0) here.push_back(static_cast<int>(rank));
+  return here;
+}
+
 std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& model,
                                  const PipelineShape& shape, const std::vector<int>& ranks) {
   std::map<std::string, std::uint64_t> needs;

@@ -516,7 +516,8 @@ class Trainer {
     all_reduce(progress_, grid_.world(), bytes, Reduction::sum);
     std::vector<RankPeak> peaks;
     if (grid_.rank() == 0)
-      print_warnings(warnings_of_disk(disk_needs(settings_, *plan_, shape, {0})));
+      print_warnings(
+          warnings_of_disk(disk_needs(settings_, *plan_, shape, ranks_here(ranks, machines))));
     for (std::size_t r = 0; r < ranks; ++r) peaks.push_back({bytes[2 * r], bytes[2 * r + 1]});
     check_memory(peaks, machines);
     compare_spill_space(progress_, spill_need(settings_, *plan_, shape, place,

@@ -91,7 +91,8 @@ std::thread start_helper_thread(const std::string& purpose, std::function<void()
     throw UserError({.what = "the system has no thread for " + purpose,
                      .value = error.code().message(),
                      .remedy = "raise the limits on processes and threads (ulimit -u, the "
-                               "cgroup's pids.max)"});
+                               "cgroup's pids.max) and on address space (ulimit -v), or set "
+                               "OMP_NUM_THREADS to fewer"});
   }
 }
 

@@ -546,7 +546,10 @@ class FormerFile {
 
   const hdf5::File& file() const { return file_; }
   std::string run_id() const { return file_.find_plain_attribute("run_id").value_or(""); }
-  std::string kokkos() const { return file_.find_plain_attribute("kokkos").value_or(""); }
+  /// Empty: the file does not say.
+  std::string kokkos() const {
+    return file_.has_attribute("kokkos") ? file_.read_string_attribute("kokkos") : "";
+  }
   std::string started() const { return file_.read_string_attribute("started"); }
   hdf5::Group steps() const { return file_.open_group("steps"); }
   hdf5::Group evaluations() const { return file_.open_group("evaluations"); }
@@ -647,8 +650,9 @@ class RunFile::State {
   void go_on(const FormerFile& former, const RunFileContinuation& continuation,
              const RunAttributes& attributes) {
     former.expect_steps(continuation.checkpoint.step);
-    if (warn_ && former.kokkos() != attributes.kokkos)
-      warn_("the run so far was computed with " + printable(former.kokkos()) +
+    const std::string kokkos = former.kokkos();
+    if (warn_ && !kokkos.empty() && kokkos != attributes.kokkos)
+      warn_("the run so far was computed with " + printable(kokkos) +
             ", it goes on with " + attributes.kokkos +
             ": results differ by rounding from those of one without a break");
     steps_.load(former.steps(), continuation.checkpoint.step);

@@ -6,18 +6,19 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdlib>
-#include <thread>
+#include <vector>
 
 #include "core/base/error.hpp"
-#include "core/base/host_team.hpp"
 #include "core/kernels/gemm.hpp"
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS
 extern "C" void openblas_set_num_threads(int threads);
 extern "C" int openblas_get_num_threads();
 extern "C" char* openblas_get_corename();
+// Where a version does not have them, their addresses are null.
+extern "C" [[gnu::weak]] void* blas_memory_alloc(int);
+extern "C" [[gnu::weak]] void blas_memory_free(void* buffer);
 #endif
 
 namespace deltapipe {
@@ -28,6 +29,13 @@ namespace {
 /// What OpenBLAS maps for each of its threads: its largest setting (BUFFER_SIZE in common_x86_64.h
 /// and others), and something to spare.
 constexpr std::size_t kBlasBufferBytes = (std::size_t{128} + 4) << 20;
+
+/// Threads that OpenBLAS has started beside the caller's, each of which takes a buffer for itself
+/// when it gets to it.
+int own_threads() {
+  static const int threads = openblas_get_num_threads() - 1;
+  return threads;
+}
 
 bool address_space_has(std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -40,7 +48,8 @@ bool address_space_has(std::size_t bytes) {
 }  // namespace
 
 void reserve_blas_memory(int threads) {
-  const std::size_t bytes = kBlasBufferBytes * std::max(threads, openblas_get_num_threads());
+  const int buffers_needed = threads + own_threads();
+  const std::size_t bytes = kBlasBufferBytes * static_cast<std::size_t>(buffers_needed);
   if (!address_space_has(bytes))
     throw UserError({.what = "not enough address space for OpenBLAS's work memory",
                      .value = "less than " + std::to_string(bytes >> 20) + " MiB left",
@@ -48,17 +57,15 @@ void reserve_blas_memory(int threads) {
   // Products smaller than this do without the buffer on some processors.
   constexpr int n = 128;
   const Matrix<float> a("deltapipe::Blas::firstProduct", n, n);
-  const Matrix<float> c("deltapipe::Blas::firstProduct", threads * n, n);
+  const Matrix<float> c("deltapipe::Blas::firstProduct", n, n);
   const ExecSpace exec;
-  std::atomic<int> present{0};
-  // Each thread that multiplies at a time takes a buffer: all begin together.
-  HostTeam::instance().run(threads, [&](int part) {
-    ++present;
-    while (present < threads) std::this_thread::yield();
-    gemm(exec, Transpose::no, Transpose::no, 1.0f, a, a, 0.0f,
-         rows_of(MatrixRef<float>(c), static_cast<std::size_t>(part) * n, n));
-  });
+  gemm(exec, Transpose::no, Transpose::no, 1.0f, a, a, 0.0f, c);
   exec.fence();
+  // A caller has a buffer for as long as it multiplies: so many at a time.
+  if (blas_memory_alloc == nullptr || blas_memory_free == nullptr) return;
+  std::vector<void*> buffers;
+  for (int i = 0; i < buffers_needed; ++i) buffers.push_back(blas_memory_alloc(0));
+  for (void* const buffer : buffers) blas_memory_free(buffer);
 }
 #else
 void reserve_blas_memory(int) {}
@@ -66,6 +73,7 @@ void reserve_blas_memory(int) {}
 
 void use_single_threaded_blas() {
 #ifdef DELTAPIPE_HAVE_OPENBLAS
+  own_threads();  // before it is told to use one
   openblas_set_num_threads(1);
 #endif
 }

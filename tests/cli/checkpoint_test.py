@@ -152,6 +152,23 @@ class Checkpoints(support.TestCase):
             self.assertEqual(file["restarts/step"][()].tolist(), list(range(1, 12)))
             self.assertTrue((np.diff(file["restarts/time"][()]) > 0).all())
 
+    def test_other_threads_are_warned_of(self):
+        deck = self.deck(training={"steps": 4})
+        output = self.output("threads")
+        warning = "the run so far was computed with Kokkos"
+        self.stop(deck, output, stages=1)
+        result = self.stop(deck, output, stages=1)
+        self.assertNotIn("computed with", result.err)
+        if "Serial" not in support.Run(output / "run.h5").attributes["kokkos"]:
+            self.skipTest("threads are Kokkos' own")
+        path = self.deck_file(deck)
+        result = support.run_command(
+            support.command_of(["train", path, f"output.directory={output}"], 1),
+            OMP_NUM_THREADS="3")
+        self.assertEqual(result.status, 0, str(result))
+        self.assertIn(warning, result.err)
+        self.assertIn(", 3 thread(s), ", result.err)
+
     def test_products_in_bf16(self):
         """Rounded matrices are not kept: they are made again of what is."""
         for label, frozen in (("bf16", []), ("bf16-frozen", ["wte", "h.1.*"])):

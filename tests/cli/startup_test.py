@@ -100,6 +100,22 @@ class StartUp(support.TestCase):
                     1, prefix=["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"'])
                 self.assert_stops(result, "not enough address space for OpenBLAS's work memory")
 
+    def test_address_space_of_several_threads(self):
+        """However little is left behind the start: an end, with a message. HDF5 1.10 crashes where
+        it finds no memory for a new table."""
+        deck = support.merged(self.small(), {"model.new": {"n_embd": 256, "n_head": 4}})
+        for megabytes in range(750, 1150, 50):
+            result = support.run_command(
+                ["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"',
+                 *support.command_of(["train", self.deck_file(deck), "pipeline.stages=1",
+                                      f"output.directory={self.output(f'tight{megabytes}')}"], 1)],
+                OMP_NUM_THREADS="3")
+            if result.status == -signal.SIGSEGV:
+                self.assertIn("libhdf5", result.err)
+            elif result.status != 0:
+                self.assertEqual(result.status, 1, str(result))
+                self.assertIn("deltapipe: error:", result.err)
+
     def test_threads_are_not_bound(self):
         """Nothing that the program is linked with binds it as OMP_PROC_BIND says."""
         cores = len(os.sched_getaffinity(0))
