@@ -10,9 +10,9 @@ namespace deltapipe {
 /// (core/kernels/host_blas.hpp).
 void use_single_threaded_blas();
 
-/// Lets BLAS take its work buffers now, for so many threads that multiply at a time and for its own.
-/// OpenBLAS takes them when products come, and asks again for ever where the address space is too
-/// small (ulimit -v); this throws UserError instead.
+/// Lets BLAS take its work buffers now, for so many threads that multiply at a time and for its
+/// own. OpenBLAS takes them when products come, and asks again for ever where the address space is
+/// too small (ulimit -v); this throws UserError instead.
 void reserve_blas_memory(int threads);
 
 /// OpenBLAS knows the processors of its time, and falls back to kernels of 2004 on later ones.

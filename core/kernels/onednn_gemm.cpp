@@ -26,9 +26,7 @@ struct Module {
   decltype(&deltapipe_onednn_multiply) multiply = nullptr;
   void (*set_threads)(int) = nullptr;  ///< null: its oneDNN has no OpenMP
 
-  bool is_there() const {
-    return version != nullptr && has_bf16 != nullptr && multiply != nullptr;
-  }
+  bool is_there() const { return version != nullptr && has_bf16 != nullptr && multiply != nullptr; }
 };
 
 /// What is loaded may bind the thread that loads it.
