@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 #include <type_traits>
+#include <utility>
 
 #include "app/deck/checks.hpp"
 #include "app/deck/keys.hpp"
@@ -440,6 +441,13 @@ void read_draft(const toml::table& table, const std::vector<std::string>& overri
   check_text(keys, places);
 }
 
+/// One step for a message is the preset's with its scale rule alone. `own`: what the deck says by
+/// itself.
+void fit_scale(CodecSettings& codec, const CodecSettings& own) {
+  if (codec.scale_rule != ScaleRule::rms && own.scale != ScaleKind::message)
+    codec.scale = own.scale;
+}
+
 }  // namespace
 
 }  // namespace deck
@@ -457,8 +465,10 @@ Settings parse_deck(const std::string& text, const std::string& name,
     if (draft.forward_is_auto) preset.settings.forward = recommended_settings(Direction::forward);
     if (draft.backward_is_auto)
       preset.settings.backward = recommended_settings(Direction::backward);
-    draft = std::move(preset);
+    const deck::Draft own = std::exchange(draft, std::move(preset));
     deck::read_draft(table, overrides, draft, places);
+    if (draft.forward_is_auto) deck::fit_scale(draft.settings.forward, own.settings.forward);
+    if (draft.backward_is_auto) deck::fit_scale(draft.settings.backward, own.settings.backward);
   }
   deck::replace_new_model(draft.settings, overrides);
   with_places(places, [&] {

@@ -296,8 +296,9 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
   SectionKeys add(keys, section);
   const CodecSettings best =
       recommended_settings(memory ? Direction::forward : Direction::backward);
-  const std::string steps = "scale_rule = \"rms\", rms_step = " + format_number(best.rms_step) +
-                            ", tile = " + std::to_string(best.tile) + ", entropy_coding";
+  const std::string steps =
+      "scale = \"message\", scale_rule = \"rms\", rms_step = " + format_number(best.rms_step) +
+      ", tile = " + std::to_string(best.tile) + ", entropy_coding";
   add("codec", std::move(codecs),
       memory
           ? "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
@@ -330,9 +331,11 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
   add("scale",
       choice(c.scale, {{"channel", ScaleKind::channel},
                        {"token", ScaleKind::token},
-                       {"tile", ScaleKind::tile}}),
+                       {"tile", ScaleKind::tile},
+                       {"message", ScaleKind::message}}),
       "what shares one scale, for codes: a channel over all tokens of the micro-batch, a token "
-      "over all channels, or tile channels of a token");
+      "over all channels, tile channels of a token, or, with scale_rule = \"rms\", all of the "
+      "micro-batch (changes of a sample: in proportion to the token's memory)");
   add("tile", Integer{&c.tile, 1, 65536},
       memory ? "channels that share a scale, for scale = \"tile\" and codes of first visits"
              : "channels that share a scale, for scale = \"tile\"");

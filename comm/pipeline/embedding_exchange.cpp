@@ -19,6 +19,7 @@ bool compresses(const CodecSettings& codec) {
 CodecSettings plain_codes(CodecSettings settings) {
   settings.bits = 8;
   settings.scale_rule = ScaleRule::max;
+  if (settings.scale == ScaleKind::message) settings.scale = ScaleKind::tile;
   settings.entropy_coding = false;
   settings.error_feedback = false;
   settings.positions = ChosenPositions::largest;

@@ -12,10 +12,15 @@
 namespace deltapipe::codec {
 
 inline constexpr int kCodeFormats = 3;
+/// In place of a format's: rows have tables of their own, by class.
+inline constexpr int kByClass = kCodeFormats;
+inline constexpr int kRowClasses = 16;
+/// Tables: one for each format, one for each class.
+inline constexpr int kCodeTables = kCodeFormats + kRowClasses;
 
 inline constexpr std::size_t kWordBytes = sizeof(std::uint16_t);
 
-/// The rows of one format in a crossing.
+/// The rows of one table in a crossing.
 struct CodeGroup {
   std::int32_t first_row;  ///< index into the list of rows
   std::int32_t rows;
@@ -28,7 +33,7 @@ struct CodeGroup {
 };
 
 struct CodeGroups {
-  CodeGroup of[kCodeFormats];
+  CodeGroup of[kCodeTables];
   std::int32_t streams;  ///< of all groups
   std::int32_t rows_per_stream;
   std::int32_t channels;
@@ -43,7 +48,7 @@ struct CodeGroups {
     while (row >= of[g].first_row + of[g].rows) ++g;
     return g;
   }
-  int rows() const { return of[kCodeFormats - 1].first_row + of[kCodeFormats - 1].rows; }
+  int rows() const { return of[kCodeTables - 1].first_row + of[kCodeTables - 1].rows; }
   /// The stream's first row, as an index into the list of rows.
   KOKKOS_INLINE_FUNCTION int first_row(const CodeGroup& group, int stream) const {
     return group.first_row + (stream - group.first_stream) * rows_per_stream;

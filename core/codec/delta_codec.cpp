@@ -33,7 +33,13 @@ RowFormats formats_of(const CodecSettings& settings, int channels) {
     formats.format[first_visit] = first_visit_format(settings, channels);
   if (settings.first_visit == FirstVisit::refine)
     formats.format[second_visit] = refined_format(settings, channels);
-  for (int f = 0; f < RowFormats::kCount; ++f) formats.format[f].table = f;
+  for (int f = 0; f < RowFormats::kCount; ++f) {
+    RowFormat& format = formats.format[f];
+    format.table = f;
+    // Rows of activations differ in size, and the next layer normalises them; those of gradients
+    // count as they are.
+    format.is_relative = format.uses_memory && settings.first_visit != FirstVisit::zero;
+  }
   return formats;
 }
 

@@ -2,10 +2,12 @@
 // One row as b-bit codes and back.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "core/base/random.hpp"
+#include "core/codec/code_groups.hpp"
 #include "core/codec/fitted_scales.hpp"
 #include "core/codec/packing.hpp"
 #include "core/codec/row_codec.hpp"
@@ -32,6 +34,47 @@ struct RowBuffers {
             reinterpret_cast<std::uint16_t*>(memory + 4 * floats)};
   }
 };
+
+/// Levels on either side of zero that codes in steps of a fraction of the RMS have.
+inline constexpr float kRmsLevels = 127;
+
+/// What the byte of a row says where the message has one step (message_steps.hpp).
+struct RowSteps {
+  static constexpr int kMostOctaves = 15;  ///< half ones
+
+  /// 2^(octaves / 2), nearly: in 8 bits, so that its product with a step is exact.
+  KOKKOS_INLINE_FUNCTION static float factor(int octaves) {
+    return static_cast<float>(1 << (octaves / 2)) * (octaves % 2 != 0 ? 1.4140625f : 1.0f);
+  }
+  KOKKOS_INLINE_FUNCTION static std::uint16_t step_of(std::uint16_t message_step, int octaves) {
+    return step_at_least(float_of_step(message_step) * factor(octaves), kRmsLevels);
+  }
+  /// The nearest to the row's weight, but at least so many that levels reach its largest change.
+  KOKKOS_INLINE_FUNCTION static int octaves_for(std::uint16_t message_step, float base_weight,
+                                                const RowSpread& spread) {
+    int octaves = 0;
+    if (spread.weight > base_weight)
+      octaves = static_cast<int>(2.0f * std::log2(spread.weight / base_weight) + 0.5f);
+    octaves = octaves < kMostOctaves ? octaves : kMostOctaves;
+    while (octaves < kMostOctaves &&
+           float_of_step(step_of(message_step, octaves)) * kRmsLevels < spread.largest)
+      ++octaves;
+    return octaves;
+  }
+  /// Half octaves of the root mean square in steps, from an eighth of a step on.
+  KOKKOS_INLINE_FUNCTION static int class_for(float step, const RowSpread& spread) {
+    if (!(step > 0.0f) || !(spread.rms > 0.0f)) return 0;
+    const float above = 2.0f * std::log2(spread.rms / step) + 6.0f;
+    if (!(above > 0.0f)) return 0;
+    return above < kRowClasses - 1 ? static_cast<int>(above) : kRowClasses - 1;
+  }
+  KOKKOS_INLINE_FUNCTION static std::uint8_t byte_of(int octaves, int row_class) {
+    return static_cast<std::uint8_t>(octaves << 4 | row_class);
+  }
+  KOKKOS_INLINE_FUNCTION static int octaves_of(std::uint8_t byte) { return byte >> 4; }
+  KOKKOS_INLINE_FUNCTION static std::uint8_t class_of(std::uint8_t byte) { return byte & 15; }
+};
+static_assert(kRowClasses == 16);
 
 struct UniformStep {
   float step;
@@ -222,10 +265,42 @@ KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowForm
   pack_row(team, format.packed_bits(), n, buffers.codes, row.packed);
 }
 
+/// Index of a row of codes that are set aside.
+KOKKOS_INLINE_FUNCTION std::size_t coded_row(const RowArguments& a, const SampleEntry& sample,
+                                             int t) {
+  return static_cast<std::size_t>(&sample - a.samples) * static_cast<std::size_t>(a.tokens) +
+         static_cast<std::size_t>(t);
+}
+
+/// Codes of a row in steps of the message's; work as in quantize_values.
+KOKKOS_INLINE_FUNCTION void quantize_by_message(const RowMember& team, const RowArguments& a,
+                                                const RowFormat& format, const SampleEntry& sample,
+                                                int t, const float* x, const RowBuffers& buffers) {
+  const int n = a.channels;
+  const std::size_t row = coded_row(a, sample, t);
+  const std::uint16_t message_step = *reinterpret_cast<const std::uint16_t*>(a.payload);
+  const RowSpread spread = a.spreads[row];
+  const int octaves = RowSteps::octaves_for(message_step, *a.base_weight, spread);
+  const float step = float_of_step(RowSteps::step_of(message_step, octaves));
+  const int row_class = RowSteps::class_for(step, spread);
+  std::uint8_t* byte = a.payload + sample.payload + t;
+  std::uint8_t* to_class = a.classes + row;
+  row_once(team, [=]() {
+    *byte = RowSteps::byte_of(octaves, row_class);
+    *to_class = static_cast<std::uint8_t>(row_class);
+  });
+  quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
+                UniformStep{step, inverse_of(step)});
+  row_for_synced(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
+  pack_row(team, format.packed_bits(), n, buffers.codes,
+           a.codes + row * packed_bytes(format.packed_bits(), n));
+}
+
 KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
                                          const RowFormat& format, const SampleEntry& sample, int t,
                                          const float* x, const RowBuffers& buffers) {
   if (format.stochastic) fill_random(team, a, sample.id, t, buffers.random);
+  if (format.has_message_step) return quantize_by_message(team, a, format, sample, t, x, buffers);
   quantize_values(team, format, a.channels, x, buffers, CodeRow::of(a, format, sample, t));
 }
 
@@ -247,9 +322,25 @@ KOKKOS_INLINE_FUNCTION void dequantize_values(const RowMember& team, const RowFo
   }
 }
 
+/// work := work + what codes in steps of the message's stand for.
+KOKKOS_INLINE_FUNCTION void dequantize_by_message(const RowMember& team, const RowArguments& a,
+                                                  const RowFormat& format,
+                                                  const SampleEntry& sample, int t, float* work,
+                                                  std::uint8_t* codes) {
+  const std::uint16_t message_step = *reinterpret_cast<const std::uint16_t*>(a.payload);
+  const int octaves = RowSteps::octaves_of(a.payload[sample.payload + t]);
+  const float step = float_of_step(RowSteps::step_of(message_step, octaves));
+  unpack_row(team, format.packed_bits(), a.channels,
+             a.codes + coded_row(a, sample, t) * packed_bytes(format.packed_bits(), a.channels),
+             codes);
+  add_codes(team, format, a.channels, codes, work, UniformStep{step, 0.0f});
+}
+
 KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
                                            const RowFormat& format, const SampleEntry& sample,
                                            int t, float* work, std::uint8_t* codes) {
+  if (format.has_message_step)
+    return dequantize_by_message(team, a, format, sample, t, work, codes);
   dequantize_values(team, format, a.channels, CodeRow::of(a, format, sample, t), work, codes);
 }
 

@@ -9,6 +9,7 @@
 #include "core/codec/channel_steps.hpp"
 #include "core/codec/dense_row.hpp"
 #include "core/codec/memory.hpp"
+#include "core/codec/message_steps.hpp"
 #include "core/codec/quantize_row.hpp"
 #include "core/codec/row_codec.hpp"
 #include "core/codec/row_format_codec.hpp"
@@ -175,6 +176,7 @@ class QuantizedCodec : public RowFormatCodec {
   std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
                          std::size_t max_bytes) override {
     find_channel_steps(exec, arguments);
+    find_message_step(exec, arguments);
     const int rows = arguments.sample_count * arguments.tokens;
     const std::size_t scratch =
         RowBuffers::bytes(shape_.channels) + Sender::scratch_bytes(shape_.channels);
@@ -190,6 +192,18 @@ class QuantizedCodec : public RowFormatCodec {
   }
 
  private:
+  /// Kernels that write the message's step, if any row has it.
+  void find_message_step(const ExecSpace& exec, const RowArguments& arguments) {
+    if (!has_message_steps(crossing())) return;
+    const int rows = arguments.sample_count * arguments.tokens;
+    for_rows("deltapipe::QuantizedCodec::find_spreads",
+             row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
+             FindSpreads<Sender>{arguments, formats(), spreads()});
+    for_rows("deltapipe::QuantizedCodec::find_message_step", row_policy(exec, 1),
+             FindMessageStep{spreads(), rows, message_format().rms_step,
+                             reinterpret_cast<std::uint16_t*>(arguments.payload), base_weight()});
+  }
+
   /// Kernels that write the steps per channel, if any row has them.
   void find_channel_steps(const ExecSpace& exec, const RowArguments& arguments) {
     const int counted = rows_with_channel_steps();

@@ -7,6 +7,7 @@ CodecSettings recommended_settings(Direction direction) {
   const bool forward = direction == Direction::forward;
   CodecSettings settings;
   settings.kind = forward ? CodecKind::delta : CodecKind::quantize;
+  settings.scale = ScaleKind::message;
   settings.scale_rule = ScaleRule::rms;
   settings.rms_step = forward ? 1.5 : 0.6;
   settings.tile = 256;

@@ -49,6 +49,15 @@ class SampleTable {
   HostVector<SampleEntry> staging_;  ///< entries_ itself where the device is the host
 };
 
+/// What a step for all rows of a message is found from: of a row's changes, the root mean square
+/// and the largest magnitude, and what its step is to be relative to.
+struct RowSpread {
+  float rms;
+  float weight;
+  float largest;
+  bool counts;  ///< false: the row has no such step
+};
+
 /// Arguments of an encode or decode kernel; copied to the device.
 struct RowArguments {
   const SampleEntry* samples;
@@ -58,8 +67,11 @@ struct RowArguments {
   float* x;      ///< B*T rows of C
   std::uint8_t* pool;
   std::uint8_t* payload;
-  std::uint8_t* codes;  ///< of rows whose codes are not packed, one byte each (CodeStreams)
-  RowSums* sums;        ///< one a row
+  std::uint8_t* codes;       ///< of rows whose codes are not packed, one byte each (CodeStreams)
+  std::uint8_t* classes;     ///< of rows with steps of the message: their tables (CodeStreams)
+  const RowSpread* spreads;  ///< of these rows, to encode
+  const float* base_weight;  ///< of rows that have the message's step as it is, to encode
+  RowSums* sums;             ///< one a row
   /// Rows that changes are counted from, where those are not the records' rows; else null.
   const float* starts;
   bool measure;

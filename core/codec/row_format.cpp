@@ -17,6 +17,10 @@ RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, 
   format.bits = bits;
   if (scale == ScaleKind::token) format.segment = channels;
   if (scale == ScaleKind::tile) format.segment = std::min(settings.tile, channels);
+  if (scale == ScaleKind::message) {
+    format.has_message_step = true;
+    format.segment = channels;
+  }
   if (format.segment > 0) format.segments = (channels + format.segment - 1) / format.segment;
   format.stochastic = settings.rounding == Rounding::stochastic;
   format.is_coded = settings.entropy_coding;

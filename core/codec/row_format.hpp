@@ -17,8 +17,8 @@ namespace deltapipe::codec {
 enum class RowKind { fp32, fp16, codes, sparse };
 
 /// How a sample's rows lie in its payload block: fp32 values, fp16 values with scales (HalfRow), or
-/// the steps of all rows (2 bytes each; scale channel: none, they are at the payload's front) and
-/// then the packed codes of all rows.
+/// the steps of all rows (2 bytes each; scale channel: none, they are at the payload's front; scale
+/// message: a byte each, RowSteps) and then the packed codes of all rows.
 struct RowFormat {
   RowKind kind = RowKind::fp32;
   bool uses_memory = false;  ///< values are changes of the memory; else they replace it
@@ -29,6 +29,8 @@ struct RowFormat {
   bool mean_scale = false;  ///< step = mean|x|
   bool is_coded = false;    ///< codes are not packed in the block, but coded behind all blocks
   int table = 0;            ///< of frequencies, which formats that look alike on the wire share
+  bool has_message_step = false;  ///< one for all rows, at the payload's front; a byte a row
+  bool is_relative = false;       ///< to the root mean square of the row in the memory
   ScaleRule rule = ScaleRule::max;
   float rms_step = 1;
   bool keeps_step = false;  ///< whatever step is chosen for the other formats
@@ -71,7 +73,7 @@ KOKKOS_INLINE_FUNCTION std::size_t block_bytes_of(const RowFormat& format, int t
   if (format.kind == RowKind::fp32) row = std::size_t{4} * channels;
   if (format.kind == RowKind::fp16) row = HalfRow::block_bytes(1, channels);
   if (format.kind == RowKind::codes)
-    row = std::size_t{2} * format.segments +
+    row = (format.has_message_step ? 1 : std::size_t{2} * format.segments) +
           (format.is_coded ? 0 : packed_bytes(format.bits, channels));
   return row * tokens;
 }

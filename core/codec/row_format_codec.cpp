@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
+#include "core/base/kernel.hpp"
+#include "core/codec/message_steps.hpp"
 
 namespace deltapipe::codec {
 
@@ -13,7 +15,7 @@ namespace {
 
 /// For the formats whose codes are entropy coded; none: there are no such.
 std::unique_ptr<CodeStreams> streams_of(const RowFormats& formats, const CodecShape& shape) {
-  std::array<int, kCodeFormats> bits{};
+  CodeStreams::PerFormat bits{};
   bool any = false;
   for (int f = 0; f < RowFormats::kCount; ++f) {
     const RowFormat& format = formats.format[f];
@@ -28,11 +30,21 @@ std::unique_ptr<CodeStreams> streams_of(const RowFormats& formats, const CodecSh
 
 RowFormatCodec::RowFormatCodec(const CodecShape& shape, std::uint32_t id, const RowFormats& formats)
     : RowCodec(shape, id), formats_(formats) {
-  for (int f = 0; f < RowFormats::kCount; ++f)
-    if (formats.format[f].has_channel_steps()) channel_format_ = f;
-  streams_ = streams_of(formats, shape);
-  if (channel_format_ < 0) return;
+  for (int f = 0; f < RowFormats::kCount; ++f) {
+    RowFormat& format = formats_.format[f];
+    if (format.has_channel_steps()) channel_format_ = f;
+    if (!format.has_message_step) continue;
+    DELTAPIPE_ASSERT(format.is_coded && format.rule == ScaleRule::rms, "classes without tables");
+    message_format_ = f;
+    format.table = kByClass;
+  }
+  streams_ = streams_of(formats_, shape);
   const std::size_t rows = static_cast<std::size_t>(shape.max_samples) * shape.tokens;
+  if (message_format_ >= 0) {
+    spreads_ = Vector<RowSpread>(uninitialized("deltapipe::QuantizedCodec::spreads"), rows);
+    base_weight_ = Vector<float>(uninitialized("deltapipe::QuantizedCodec::base_weight"), 1);
+  }
+  if (channel_format_ < 0) return;
   const std::size_t blocks = (rows + kScaleRows - 1) / kScaleRows;
   partials_RC_ = Vector<std::uint32_t>(uninitialized("deltapipe::QuantizedCodec::partial_scales"),
                                        blocks * shape.channels);
@@ -42,12 +54,13 @@ std::size_t RowFormatCodec::max_payload_bytes() const {
   std::size_t largest = 0;
   for (int f = 0; f < RowFormats::kCount; ++f)
     largest = std::max(largest, round_up(block_bytes(f, shape_.tokens), 4) + most_coded_bytes(f));
-  return largest * shape_.max_samples + (channel_format_ < 0 ? 0 : front_size());
+  return largest * shape_.max_samples +
+         (channel_format_ < 0 && message_format_ < 0 ? 0 : front_size());
 }
 
 std::size_t RowFormatCodec::memory_bytes() const {
-  return RowCodec::memory_bytes() + bytes_of_view(partials_RC_) +
-         (streams_ == nullptr ? 0 : streams_->memory_bytes());
+  return RowCodec::memory_bytes() + bytes_of_view(partials_RC_) + bytes_of_view(spreads_) +
+         bytes_of_view(base_weight_) + (streams_ == nullptr ? 0 : streams_->memory_bytes());
 }
 
 std::uint64_t RowFormatCodec::values_in_rms_steps(const Crossing& crossing) const {
@@ -67,14 +80,14 @@ void RowFormatCodec::set_rms_step(double fraction) {
 
 std::size_t RowFormatCodec::most_coded_bytes(int format) const {
   if (streams_ == nullptr) return 0;
-  std::array<int, kCodeFormats> rows{};
+  CodeStreams::PerFormat rows{};
   rows[formats_.format[format].table] = shape_.tokens;
   return streams_->max_bytes(rows);
 }
 
 std::size_t RowFormatCodec::tail_bytes(const Crossing& crossing) const {
   if (streams_ == nullptr) return trailer_bytes(crossing);
-  std::array<int, kCodeFormats> rows{};
+  CodeStreams::PerFormat rows{};
   for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
     rows[formats_.format[format_of(crossing, b)].table] += crossing.tokens[b];
   return streams_->max_bytes(rows) + trailer_bytes(crossing);
@@ -84,7 +97,7 @@ std::size_t RowFormatCodec::code_rows(const ExecSpace& exec, const RowArguments&
                                       std::size_t max_bytes) {
   if (streams_ == nullptr) return max_bytes;
   coded_.clear();
-  std::array<int, kCodeFormats> rows{};
+  CodeStreams::PerFormat rows{};
   for (const SampleEntry& sample : samples()) {
     const int table = formats_.format[sample.format].table;
     coded_.push_back({table, sample.tokens});
@@ -100,8 +113,15 @@ std::size_t RowFormatCodec::expected_bytes(const ExecSpace& exec, const Crossing
   coded_.clear();
   for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
     coded_.push_back({formats_.format[format_of(crossing, b)].table, crossing.tokens[b]});
+  const std::size_t begin = most - tail_bytes(crossing);
+  if (has_message_steps(crossing)) {
+    if (bytes < begin) return begin;
+    for_range("deltapipe::QuantizedCodec::read_classes", exec,
+              arguments.sample_count * arguments.tokens,
+              ReadClasses{with_codes(arguments), formats_});
+  }
   const CodeStreams::Decoded decoded =
-      streams_->decode(exec, coded_, arguments.payload, most - tail_bytes(crossing), bytes);
+      streams_->decode(exec, coded_, arguments.payload, begin, bytes);
   if (decoded.bytes == bytes && !decoded.is_sound)
     refuse(crossing, "has entropy-coded values that do not decode", {});
   return decoded.bytes;
@@ -111,7 +131,15 @@ std::size_t RowFormatCodec::front_bytes(const Crossing& crossing) const {
   for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
     if (crossing.tokens[b] > 0 && formats_.format[format_of(crossing, b)].has_channel_steps())
       return front_size();
-  return 0;
+  return has_message_steps(crossing) ? front_size() : 0;
+}
+
+bool RowFormatCodec::has_message_steps(const Crossing& crossing) const {
+  if (message_format_ < 0) return false;
+  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
+    if (crossing.tokens[b] > 0 && formats_.format[format_of(crossing, b)].has_message_step)
+      return true;
+  return false;
 }
 
 int RowFormatCodec::rows_with_channel_steps() const {

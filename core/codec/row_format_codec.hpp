@@ -41,6 +41,9 @@ class RowFormatCodec : public RowCodec {
   /// The arguments with a place for codes that do not go into the payload's blocks.
   RowArguments with_codes(RowArguments arguments) const {
     arguments.codes = streams_ == nullptr ? nullptr : streams_->codes();
+    arguments.classes = streams_ == nullptr ? nullptr : streams_->classes();
+    arguments.spreads = spreads_.data();
+    arguments.base_weight = base_weight_.data();
     return arguments;
   }
   /// Writes the codes that kernels have set aside; returns the payload's length.
@@ -52,15 +55,26 @@ class RowFormatCodec : public RowCodec {
   int rows_with_channel_steps() const;
   /// Their format, if any format has such steps.
   const RowFormat& channel_format() const { return formats_.format[channel_format_]; }
+  /// Some row of the crossing has a step of the message.
+  bool has_message_steps(const Crossing& crossing) const;
+  /// Such rows' format, if any format has such steps: all have the same fraction.
+  const RowFormat& message_format() const { return formats_.format[message_format_]; }
+  RowSpread* spreads() const { return spreads_.data(); }
+  float* base_weight() const { return base_weight_.data(); }
   /// C values for every kScaleRows rows.
   std::uint32_t* channel_partials() const { return partials_RC_.data(); }
 
  private:
-  std::size_t front_size() const { return round_up(std::size_t{2} * shape_.channels, 4); }
+  std::size_t front_size() const {
+    return message_format_ >= 0 ? 4 : round_up(std::size_t{2} * shape_.channels, 4);
+  }
   std::size_t most_coded_bytes(int format) const;
 
   RowFormats formats_;       ///< nothing but their rms_step changes
   int channel_format_ = -1;  ///< -1: none
+  int message_format_ = -1;  ///< -1: none
+  Vector<RowSpread> spreads_;
+  Vector<float> base_weight_;  ///< one
   Vector<std::uint32_t> partials_RC_;
   std::unique_ptr<CodeStreams> streams_;  ///< none: all codes are packed
   std::vector<CodeStreams::Sample> coded_;

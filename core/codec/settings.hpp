@@ -12,7 +12,9 @@ enum class CodecKind { none, fp16, bf16, quantize, delta, row_sparse, topk, topk
 inline constexpr std::array<const char*, 8> kCodecKindNames = {
     "none", "fp16", "bf16", "quantize", "delta", "row_sparse", "topk", "topk_delta"};
 
-enum class ScaleKind { channel, token, tile };
+/// message: one step for all rows of a message, with scale_rule = rms only. Of changes since a
+/// sample's last visit it is relative to the root mean square of the row in the memory.
+enum class ScaleKind { channel, token, tile, message };
 /// max: the largest value has the largest code. mse: the fraction of that scale with the least
 /// square error, which cuts the largest values. rms: steps of a fraction of the root mean square,
 /// with as many levels as values need.
@@ -51,10 +53,10 @@ enum class ChosenPositions { largest, forward };
 /// sender fits to what it has seen change and sends from time to time.
 enum class Prediction { none, linear };
 
-/// Range of CodecSettings::rms_step. With step s no group of values errs by more than s^2 / 4 of
-/// its square, on average where rounding is stochastic, and a constant group errs by so much: from
-/// 2 on, less the 2^-8 by which steps are rounded up, it would be sent as zeros, whatever its
-/// width, and what is left for later visits would never come.
+/// Range of CodecSettings::rms_step. With step s no group of values, which share a step, errs by
+/// more than s^2 / 4 of its square, on average where rounding is stochastic, and a constant group
+/// errs by so much: from 2 on, less the 2^-8 by which steps are rounded up, it would be sent as
+/// zeros, whatever its width, and what is left for later visits would never come.
 inline constexpr double kLeastRmsStep = 0.01;
 inline constexpr double kLargestRmsStep = 1.9;
 

@@ -25,6 +25,13 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
                    .value = "scale_rule = \"rms\", entropy_coding = false",
                    .remedy = "set entropy_coding = true, or use scale_rule = \"max\" or \"mse\"",
                    .keys = {"scale_rule", "entropy_coding"}};
+  if (!rms && settings.scale == ScaleKind::message)
+    return Mistake{.what = "one step for a whole message is a fraction of its RMS",
+                   .value = settings.scale_rule == ScaleRule::max
+                                ? "scale = \"message\", scale_rule = \"max\""
+                                : "scale = \"message\", scale_rule = \"mse\"",
+                   .remedy = "use scale_rule = \"rms\", or scale = \"tile\" or \"token\"",
+                   .keys = {"scale", "scale_rule"}};
   if (settings.scale_rule != ScaleRule::max && settings.scale == ScaleKind::channel)
     return Mistake{.what =
                        "a scale per channel, over all tokens of a micro-batch, is found from its "
@@ -85,12 +92,13 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
         .keys = {"positions", "error_feedback"}};
   if (sends_positions(settings) && settings.values == ChosenValues::codes &&
       settings.scale != ScaleKind::tile)
-    return Mistake{
-        .what =
-            "the values that topk chooses have no tokens and channels to share a "
-            "scale",
-        .value = settings.scale == ScaleKind::token ? "scale = \"token\"" : "scale = \"channel\"",
-        .remedy = "use scale = \"tile\": a scale for every `tile` chosen values"};
+    return Mistake{.what =
+                       "the values that topk chooses have no tokens and channels to share a "
+                       "scale",
+                   .value = settings.scale == ScaleKind::token     ? "scale = \"token\""
+                            : settings.scale == ScaleKind::channel ? "scale = \"channel\""
+                                                                   : "scale = \"message\"",
+                   .remedy = "use scale = \"tile\": a scale for every `tile` chosen values"};
   if (settings.scale_rule == ScaleRule::rms && sends_positions(settings))
     return Mistake{.what =
                        "steps of a fraction of the RMS want entropy coding, without which the "

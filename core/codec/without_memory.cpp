@@ -14,12 +14,15 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
   if (!sends_changes(settings)) return plain;
   if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);
   plain.kind = settings.kind == CodecKind::topk_delta ? CodecKind::topk : CodecKind::quantize;
+  // Of changes it is relative to the row, of values it would not be.
+  if (plain.scale == ScaleKind::message) plain.scale = ScaleKind::token;
   return plain;
 }
 
 bool sends_tokens_alone(const CodecSettings& settings) {
   if (sends_positions(settings)) return false;
-  return settings.kind != CodecKind::quantize || settings.scale != ScaleKind::channel;
+  return settings.kind != CodecKind::quantize ||
+         (settings.scale != ScaleKind::channel && settings.scale != ScaleKind::message);
 }
 
 }  // namespace deltapipe

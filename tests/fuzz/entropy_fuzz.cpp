@@ -32,6 +32,7 @@ CodecSettings settings_of(int i) {
   settings.tile = 16;
   settings.scale_rule = i % 5 == 4 ? ScaleRule::rms : ScaleRule::max;
   settings.rms_step = 0.2;
+  if (settings.scale_rule == ScaleRule::rms && i % 2 == 0) settings.scale = ScaleKind::message;
   settings.first_visit = i % 4 == 1 ? FirstVisit::refine : FirstVisit::quantize8;
   settings.entropy_coding = true;
   if (predicts(i)) {

@@ -25,15 +25,15 @@ using Bytes = std::vector<std::uint8_t>;
 using Samples = std::vector<CodeStreams::Sample>;
 
 struct Streams {
-  Streams(const CodecShape& extents, const std::array<int, codec::kCodeFormats>& code_bits)
+  Streams(const CodecShape& extents, const CodeStreams::PerFormat& code_bits)
       : shape(extents),
         bits(code_bits),
         streams(extents, code_bits),
         payload("deltapipe::Test::payload", kBegin + streams.max_bytes(all_rows())) {}
 
   /// As many rows as there are, in each of the formats.
-  std::array<int, codec::kCodeFormats> all_rows() const {
-    std::array<int, codec::kCodeFormats> rows{};
+  CodeStreams::PerFormat all_rows() const {
+    CodeStreams::PerFormat rows{};
     rows.fill(shape.max_samples * shape.tokens);
     return rows;
   }
@@ -78,14 +78,14 @@ struct Streams {
     return streams.decode(ExecSpace(), samples, exact.data(), kBegin, exact.extent(0));
   }
   std::size_t most(const Samples& samples) const {
-    std::array<int, codec::kCodeFormats> rows{};
+    CodeStreams::PerFormat rows{};
     for (const auto& sample : samples) rows[sample.format] += sample.tokens;
     return streams.max_bytes(rows);
   }
 
   static constexpr std::size_t kBegin = 12;
   CodecShape shape;
-  std::array<int, codec::kCodeFormats> bits;
+  CodeStreams::PerFormat bits;
   CodeStreams streams;
   DeviceBytes payload;
 };
@@ -154,7 +154,7 @@ TEST_CASE("codes come back whatever they are, in at most packed codes and a word
           "[codec][entropy]") {
   struct Case {
     CodecShape shape;
-    std::array<int, 3> bits;
+    CodeStreams::PerFormat bits;
     Samples samples;
   };
   const auto test =
@@ -234,7 +234,7 @@ TEST_CASE("codes take their entropy, 3 % and the head", "[codec][entropy]") {
 
 TEST_CASE("damaged streams are found or are codes, and never anything else", "[codec][entropy]") {
   const CodecShape shape{3, 40, 48};
-  const std::array<int, 3> bits = {8, 3, 4};
+  const CodeStreams::PerFormat bits = {8, 3, 4};
   const Samples samples = {{0, 40}, {1, 39}, {2, 40}};
   Streams sender(shape, bits), receiver(shape, bits);
   std::mt19937 random(9);
@@ -346,7 +346,7 @@ TEST_CASE("both ends keep the same memory with entropy-coded steps of the RMS",
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                                 MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
   const auto rounding = GENERATE(Rounding::nearest, Rounding::stochastic);
-  for (const auto scale : {ScaleKind::token, ScaleKind::tile})
+  for (const auto scale : {ScaleKind::token, ScaleKind::tile, ScaleKind::message})
     for (const auto first :
          {FirstVisit::fp32, FirstVisit::quantize8, FirstVisit::refine, FirstVisit::steps})
       for (const double step : {0.05, 0.5, 1.9}) {
@@ -366,7 +366,8 @@ TEST_CASE("both ends keep the same memory with entropy-coded steps of the RMS",
 
 TEST_CASE("a receiver of coded values with error feedback need not count visits",
           "[codec][entropy]") {
-  CodecSettings settings = coded(CodecKind::quantize, 3, ScaleKind::tile, ScaleRule::rms);
+  const auto scale = GENERATE(ScaleKind::tile, ScaleKind::message);
+  CodecSettings settings = coded(CodecKind::quantize, 3, scale, ScaleRule::rms);
   settings.error_feedback = true;
   const CodecShape shape{3, 40, 96};
   const auto sender = make_codec(settings, shape, MemoryStorage::fp32);

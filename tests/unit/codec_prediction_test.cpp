@@ -218,6 +218,11 @@ TEST_CASE("a change that is common to all samples is predicted", "[prediction]")
     settings.scale_rule = ScaleRule::rms;
     settings.entropy_coding = true;
   }
+  SECTION("one step for a message") {
+    settings.scale_rule = ScaleRule::rms;
+    settings.scale = ScaleKind::message;
+    settings.entropy_coding = true;
+  }
   INFO("storage " << static_cast<int>(storage));
   Drift drift(true), same(true);
   PredictedLink link(settings, storage);

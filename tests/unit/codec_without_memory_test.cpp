@@ -126,6 +126,9 @@ TEST_CASE("changes evaluate directly as quantize and topk", "[codec][evaluation]
   CodecSettings expected = after_warmup(settings);
   expected.kind = CodecKind::quantize;
   check_same(without_memory(settings, kDirect), expected);
+  CodecSettings whole = settings;  // a step of values alone has nothing to be relative to
+  whole.scale = ScaleKind::message;
+  CHECK(without_memory(whole, kDirect).scale == ScaleKind::token);
   if (settings.scale != ScaleKind::tile) return;
   settings.kind = CodecKind::topk_delta;
   expected.kind = CodecKind::topk;

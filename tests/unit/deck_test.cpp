@@ -212,6 +212,7 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   backward.rms_step = 0.6;
   backward.error_feedback = true;
   for (CodecSettings* codec : {&forward, &backward}) {
+    codec->scale = ScaleKind::message;
     codec->scale_rule = ScaleRule::rms;
     codec->tile = 256;
     codec->entropy_coding = true;
@@ -237,6 +238,16 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   CHECK(parse_deck("[boundary.backward]\ncodec = \"auto\"\nerror_feedback = false\nrms_step = 1\n",
                    "d.toml")
             .backward.rms_step == 1);
+  // One step for a message goes with steps of the RMS alone.
+  const auto scale_with = [](const std::string& keys) {
+    return parse_deck("[boundary.backward]\ncodec = \"auto\"\n" + keys, "d.toml").backward.scale;
+  };
+  CHECK(scale_with("") == ScaleKind::message);
+  CHECK(scale_with("scale = \"tile\"\n") == ScaleKind::tile);
+  CHECK(scale_with("scale_rule = \"max\"\n") == ScaleKind::tile);
+  CHECK(scale_with("scale_rule = \"max\"\nscale = \"token\"\n") == ScaleKind::token);
+  CHECK_THROWS_WITH(scale_with("scale_rule = \"max\"\nscale = \"message\"\n"),
+                    Catch::Contains("fraction of its RMS"));
   // Another codec in its place brings nothing of it along, and the other way round.
   CHECK(parse_deck("[boundary.forward]\ncodec = \"auto\"\n", "d.toml",
                    {"boundary.forward.codec=quantize"})

@@ -71,6 +71,8 @@ std::vector<CodecSettings> all_codecs() {
         settings.scale_rule = rule;
         add(settings);
       }
+      settings.scale = ScaleKind::message;
+      add(settings);
     }
   settings = {};
   for (const auto values : {ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes}) {

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One step for all rows of a message. With equally large errors everywhere, a number of bits leaves
+// the least square error: rows with large changes take more bits than others, which entropy coding
+// finds by itself once rows of a kind share a table of frequencies.
+//
+// The payload's front has the step, 2 bytes as scales.hpp has it and two zeros; each row's byte
+// says in its upper half by how many half octaves the row's own step is larger, and in its lower
+// half how large its changes are in these steps, which is its table.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/row.hpp"
+#include "core/codec/channel_steps.hpp"
+#include "core/codec/code_groups.hpp"
+#include "core/codec/memory.hpp"
+#include "core/codec/quantize_row.hpp"
+#include "core/codec/row_codec.hpp"
+#include "core/codec/row_format.hpp"
+
+namespace deltapipe::codec {
+
+/// spread_N(row) of all rows with steps of the message; m is what Sender::load takes from x.
+template <class Sender>
+struct FindSpreads {
+  RowArguments a;
+  RowFormats formats;
+  RowSpread* spread_N;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int n = a.channels;
+    const SampleEntry& sample = a.samples[index / a.tokens];
+    const RowFormat& format = formats.format[sample.format];
+    RowSpread* spread = spread_N + index;
+    if (!format.has_message_step || index % a.tokens >= sample.tokens) {
+      row_once(team, [=]() { *spread = RowSpread{0, 0, 0, false}; });
+      return;
+    }
+    const RowBuffers buffers = RowBuffers::of(team, n);
+    const MemoryRow record = row_of(a, sample, index);
+    const float* x = a.x + static_cast<std::size_t>(index) * n;
+    float* work = buffers.work;
+    if (format.uses_memory)
+      Sender::load(team, record, work, buffers.codes);
+    else
+      NoMemory::load(team, record, work, buffers.codes);
+    const auto change = [=](int c) {
+      const float difference = x[c] - work[c];
+      return is_nonfinite(difference) != 0 ? 0.0f : difference;
+    };
+    const std::uint32_t largest =
+        row_max(team, n, 0u, [=](int c) { return bits_of(change(c)) & 0x7fffffffu; });
+    const double squares = row_sum<double>(team, n, [=](int c) {
+      const double value = change(c);
+      return value * value;
+    });
+    double weight = 1;
+    if (format.is_relative) {
+      const double size = row_sum<double>(team, n, [=](int c) {
+        const double value = work[c];
+        return value * value;
+      });
+      weight = std::sqrt(size / n);
+    }
+    row_once(team, [=]() {
+      *spread = RowSpread{static_cast<float>(std::sqrt(squares / n)), static_cast<float>(weight),
+                          float_of(largest), true};
+    });
+  }
+};
+
+/// The message's step, to the payload's front, and *base: the weight of rows that have it as it is.
+struct FindMessageStep {
+  const RowSpread* spread_N;
+  int rows;
+  float rms_step;
+  std::uint16_t* front;
+  float* base;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const RowSpread* spread = spread_N;
+    const auto weighs = [=](int i) { return spread[i].counts && spread[i].weight > 0.0f; };
+    const std::uint32_t heaviest =
+        row_max(team, rows, 0u, [=](int i) { return weighs(i) ? bits_of(spread[i].weight) : 0u; });
+    const std::uint32_t lightest = ~row_max(
+        team, rows, 0u, [=](int i) { return weighs(i) ? ~bits_of(spread[i].weight) : 0u; });
+    const std::uint32_t largest =
+        row_max(team, rows, 0u, [=](int i) { return bits_of(spread[i].largest); });
+    // Rows that weigh nothing are rare: without any other they all weigh the same.
+    const bool any = heaviest > 0;
+    const int counted = row_sum<int>(
+        team, rows, [=](int i) { return (any ? weighs(i) : spread[i].counts) ? 1 : 0; });
+    const double squares = row_sum<double>(team, rows, [=](int i) {
+      if (any ? !weighs(i) : !spread[i].counts) return 0.0;
+      const double size = any ? static_cast<double>(spread[i].rms) / spread[i].weight
+                              : static_cast<double>(spread[i].rms);
+      return size * size;
+    });
+    const float step = rms_step;
+    std::uint16_t* to = front;
+    float* to_base = base;
+    row_once(team, [=]() {
+      const float widest = RowSteps::factor(RowSteps::kMostOctaves);
+      float weight = 1;
+      if (any) {
+        weight = float_of(lightest);
+        const float least = float_of(heaviest) / widest;
+        weight = weight > least ? weight : least;
+      }
+      double wanted = counted > 0 ? step * std::sqrt(squares / counted) * weight : 0.0;
+      const double least = static_cast<double>(float_of(largest)) / (kRmsLevels * widest);
+      wanted = wanted > least ? wanted : least;
+      wanted = wanted < kMaxFloat ? wanted : kMaxFloat;
+      to[0] = step_at_least(static_cast<float>(wanted), kRmsLevels);
+      to[1] = 0;
+      *to_base = weight;
+    });
+  }
+};
+
+/// classes_N(row) := what the payload says.
+struct ReadClasses {
+  RowArguments a;
+  RowFormats formats;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const int index) const {
+    const SampleEntry& sample = a.samples[index / a.tokens];
+    const int t = index % a.tokens;
+    if (!formats.format[sample.format].has_message_step || t >= sample.tokens) return;
+    a.classes[index] = RowSteps::class_of(a.payload[sample.payload + static_cast<std::size_t>(t)]);
+  }
+};
+
+}  // namespace deltapipe::codec
