@@ -255,8 +255,7 @@ void Gpt2Stage<Real>::reserve_products(const StageCapacity& capacity, const View
                              capacity.training ? std::max(rows * widest, logits) : 0);
   std::vector<int> matrices;
   for (const Block& b : blocks_)
-    for (const int index : {b.qkv_weight, b.out_weight, b.up_weight, b.down_weight})
-      matrices.push_back(index);
+    matrices.insert(matrices.end(), {b.qkv_weight, b.out_weight, b.up_weight, b.down_weight});
   if (part_.last) matrices.push_back(output_matrix_);
   parameters_.keep_rounded(matrices, memory);
 }
