@@ -18,8 +18,8 @@ namespace {
 constexpr std::uint32_t kEmbeddingSite = 0;
 constexpr int kAttentionSite = 0, kAttentionOutputSite = 1, kMlpSite = 2, kSitesABlock = 3;
 
-/// Logits exist for as many rows at a time as about this many elements hold (64 MiB in fp32).
-constexpr std::size_t kLogitElements = std::size_t{1} << 24;
+/// Logits exist for as many rows at a time as about this many elements hold (128 MiB in fp32).
+constexpr std::size_t kLogitElements = std::size_t{1} << 25;
 
 /// Rows of logits at a time: blocks of one size, because each of them, however few its rows, reads
 /// the output matrix twice and reads and writes its gradient.
