@@ -79,14 +79,15 @@ std::filesystem::path existing_parent(std::filesystem::path directory);
 /// One for each directory that has less than it needs.
 std::vector<std::string> warnings_of_disk(const std::vector<DiskNeed>& needs);
 
+/// Ranks on rank 0's machine; all, where nothing is known of machines.
+std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& machines);
+
 struct RankPeak {
   std::uint64_t host = 0;
   std::uint64_t device = 0;
 };
 /// UserError when the ranks of a machine need more memory than it has, or those that share a device
 /// more than that has.
-/// Ranks on rank 0's machine; all, where nothing is known of machines.
-std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& machines);
 void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine>& machines);
 /// UserError when a cache's budget is under what its micro-batches in flight take.
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape);

@@ -114,6 +114,7 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
   const bool changes = sends_changes(codec);
   const bool first_codes = changes && (codec.first_visit == FirstVisit::quantize8 ||
                                        codec.first_visit == FirstVisit::refine);
+  const bool first_tiles = first_codes || (changes && codec.first_visit == FirstVisit::steps);
   const bool rms = codes && codec.scale_rule == ScaleRule::rms;
   const std::string any_codes =
       "codec = \"quantize\" or \"delta\", or values = \"codes\" with \"topk\"";
@@ -126,7 +127,7 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
       {"bits", changed(&CodecSettings::bits) && !codes && !first_codes, any_codes},
       {"scale", changed(&CodecSettings::scale) && !codes, any_codes},
       {"tile",
-       changed(&CodecSettings::tile) && !first_codes && !(codes && codec.scale == ScaleKind::tile),
+       changed(&CodecSettings::tile) && !first_tiles && !(codes && codec.scale == ScaleKind::tile),
        codes ? "scale = \"tile\"" : any_codes},
       {"scale_rule", changed(&CodecSettings::scale_rule) && !codes, any_codes},
       {"rms_step", changed(&CodecSettings::rms_step) && !rms,

@@ -142,7 +142,8 @@ class Runner:
 
     def _is_shaped(self, overrides):
         """The run has links, and they are to be real ones."""
-        return self.shaped and bool(overrides.get("network.bandwidth"))
+        return self.shaped and any(key.startswith("network.") and key.endswith("bandwidth")
+                                   for key in overrides)
 
     def _command(self, deck, overrides):
         keys = [f"{key}={override_text(value)}" for key, value in overrides.items()]

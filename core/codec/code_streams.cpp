@@ -81,10 +81,12 @@ std::size_t CodeStreams::max_bytes(const PerFormat& rows) const {
   std::size_t bytes = 0;
   for (int f = 0; f <= kByClass; ++f) {
     if (bits_[f] == 0 || rows[f] == 0) continue;
-    // Each part has a word of the directory, and zeros at its end.
-    const std::size_t parts = f == kByClass ? std::min(rows[f], kRowClasses) : 1;
-    bytes += padded(packed_bytes(bits_[f], shape_.channels) * rows[f]) +
-             (2 * parts - 1) * sizeof(std::uint32_t);
+    // Each part has a word of the directory and, of several, zeros at its end. What samples take
+    // one by one is at least what they take together.
+    const std::size_t words =
+        f == kByClass ? std::size_t{2} * std::min(rows[f], kRowClasses) : std::size_t{1};
+    bytes +=
+        padded(packed_bytes(bits_[f], shape_.channels) * rows[f]) + words * sizeof(std::uint32_t);
   }
   return bytes;
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Entropy coding of rows of codes: lossless, without memory of other crossings. The rows of a
 // format, or of a class, share a table of frequencies, which travels with them; each few rows are a
-// stream of their
-// own (rans.hpp), so that a device has many to work on and a processor several to keep its
-// pipelines busy. What would be longer than packed codes travels packed.
+// stream of their own (rans.hpp), so that a device has many to work on and a processor several to
+// keep its pipelines busy. What would be longer than packed codes travels packed.
 #pragma once
 
 #include <array>

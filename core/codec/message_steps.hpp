@@ -91,12 +91,18 @@ struct FindMessageStep {
         row_max(team, rows, 0u, [=](int i) { return bits_of(spread[i].largest); });
     // Rows that weigh nothing are rare: without any other they all weigh the same.
     const bool any = heaviest > 0;
+    float base_weight = 1;
+    if (any) {
+      const float least = float_of(heaviest) / RowSteps::factor(RowSteps::kMostOctaves);
+      base_weight = float_of(lightest) > least ? float_of(lightest) : least;
+    }
     const int counted = row_sum<int>(
         team, rows, [=](int i) { return (any ? weighs(i) : spread[i].counts) ? 1 : 0; });
     const double squares = row_sum<double>(team, rows, [=](int i) {
       if (any ? !weighs(i) : !spread[i].counts) return 0.0;
-      const double size = any ? static_cast<double>(spread[i].rms) / spread[i].weight
-                              : static_cast<double>(spread[i].rms);
+      // A row that is lighter has the base's step all the same.
+      const float weight = spread[i].weight > base_weight ? spread[i].weight : base_weight;
+      const double size = static_cast<double>(spread[i].rms) / weight;
       return size * size;
     });
     const float step = rms_step;
@@ -104,19 +110,13 @@ struct FindMessageStep {
     float* to_base = base;
     row_once(team, [=]() {
       const float widest = RowSteps::factor(RowSteps::kMostOctaves);
-      float weight = 1;
-      if (any) {
-        weight = float_of(lightest);
-        const float least = float_of(heaviest) / widest;
-        weight = weight > least ? weight : least;
-      }
-      double wanted = counted > 0 ? step * std::sqrt(squares / counted) * weight : 0.0;
+      double wanted = counted > 0 ? step * std::sqrt(squares / counted) * base_weight : 0.0;
       const double least = static_cast<double>(float_of(largest)) / (kRmsLevels * widest);
       wanted = wanted > least ? wanted : least;
       wanted = wanted < kMaxFloat ? wanted : kMaxFloat;
       to[0] = step_at_least(static_cast<float>(wanted), kRmsLevels);
       to[1] = 0;
-      *to_base = weight;
+      *to_base = base_weight;
     });
   }
 };

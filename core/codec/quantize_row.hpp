@@ -49,13 +49,18 @@ struct RowSteps {
   KOKKOS_INLINE_FUNCTION static std::uint16_t step_of(std::uint16_t message_step, int octaves) {
     return step_at_least(float_of_step(message_step) * factor(octaves), kRmsLevels);
   }
-  /// The nearest to the row's weight, but at least so many that levels reach its largest change.
-  KOKKOS_INLINE_FUNCTION static int octaves_for(std::uint16_t message_step, float base_weight,
-                                                const RowSpread& spread) {
+  /// The nearest to the row's weight with which the step is at most kLargestRmsStep of what it is
+  /// a fraction of, but at least so many that levels reach its largest change.
+  KOKKOS_INLINE_FUNCTION static int octaves_for(std::uint16_t message_step, float rms_step,
+                                                float base_weight, const RowSpread& spread) {
     int octaves = 0;
-    if (spread.weight > base_weight)
-      octaves = static_cast<int>(2.0f * std::log2(spread.weight / base_weight) + 0.5f);
-    octaves = octaves < kMostOctaves ? octaves : kMostOctaves;
+    if (spread.weight > base_weight) {
+      const float ratio = spread.weight / base_weight;
+      octaves = static_cast<int>(2.0f * std::log2(ratio) + 0.5f);
+      octaves = octaves < kMostOctaves ? octaves : kMostOctaves;
+      if (octaves > 0 && rms_step * factor(octaves) > static_cast<float>(kLargestRmsStep) * ratio)
+        --octaves;
+    }
     while (octaves < kMostOctaves &&
            float_of_step(step_of(message_step, octaves)) * kRmsLevels < spread.largest)
       ++octaves;
@@ -280,7 +285,7 @@ KOKKOS_INLINE_FUNCTION void quantize_by_message(const RowMember& team, const Row
   const std::size_t row = coded_row(a, sample, t);
   const std::uint16_t message_step = *reinterpret_cast<const std::uint16_t*>(a.payload);
   const RowSpread spread = a.spreads[row];
-  const int octaves = RowSteps::octaves_for(message_step, *a.base_weight, spread);
+  const int octaves = RowSteps::octaves_for(message_step, format.rms_step, *a.base_weight, spread);
   const float step = float_of_step(RowSteps::step_of(message_step, octaves));
   const int row_class = RowSteps::class_for(step, spread);
   std::uint8_t* byte = a.payload + sample.payload + t;

@@ -64,7 +64,9 @@ void reserve_blas_memory(int threads) {
   // A caller has a buffer for as long as it multiplies: so many at a time.
   if (blas_memory_alloc == nullptr || blas_memory_free == nullptr) return;
   std::vector<void*> buffers;
-  for (int i = 0; i < buffers_needed; ++i) buffers.push_back(blas_memory_alloc(0));
+  constexpr int kMostReserved = 128;  // its table has no more than twice as many
+  for (int i = 0; i < std::min(buffers_needed, kMostReserved); ++i)
+    if (void* const buffer = blas_memory_alloc(0)) buffers.push_back(buffer);
   for (void* const buffer : buffers) blas_memory_free(buffer);
 }
 #else

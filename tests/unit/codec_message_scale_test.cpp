@@ -248,3 +248,65 @@ TEST_CASE("one step for a message wants steps of the RMS", "[codec][message]") {
   CHECK_THROWS_WITH(make_codec(settings, {1, 1, 8}, MemoryStorage::fp16),
                     Catch::Contains("scale = \"message\""));
 }
+
+TEST_CASE("no message is longer than announced, however its samples and rows are",
+          "[codec][message]") {
+  const auto kind = GENERATE(CodecKind::quantize, CodecKind::delta);
+  CodecSettings settings = message(kind, 0.3);
+  settings.first_visit = FirstVisit::steps;
+  for (const int channels : {1, 5, 64})
+    for (int tokens = 1; tokens <= 17; ++tokens)
+      for (const int samples : {1, 2, 5, 16}) {
+        const CodecShape shape{samples, tokens, channels};
+        const auto codec = make_codec(settings, shape, MemoryStorage::fp32);
+        Crossing crossing;
+        for (int b = 0; b < samples; ++b) crossing.sample_ids.push_back(b);
+        for (const int visit : {0, 2}) {
+          crossing.tokens.assign(samples, tokens);
+          crossing.visits.assign(samples, visit);
+          INFO(samples << " samples of " << tokens << " x " << channels << ", visit " << visit);
+          CHECK(codec->payload_bytes(crossing) <= codec->max_payload_bytes());
+        }
+      }
+}
+
+TEST_CASE("what has changed comes even with the largest steps", "[codec][message]") {
+  // Rows of one size each are sent as zeros by steps of more than two of their RMS.
+  const double fraction = GENERATE(1.5, 1.7, 1.8, 1.9);
+  const double ratio = GENERATE(1.05, 1.25, 1.4, 3.0);
+  const int rows = 64, channels = 64;
+  CodecPair ends(message(CodecKind::delta, fraction), {1, rows, channels}, MemoryStorage::fp32);
+  std::mt19937 random(1);
+  Values before(rows * channels), after(before.size());
+  for (int i = 0; i < rows * channels; ++i) {
+    before[i] = static_cast<float>((random() % 2 ? 1 : -1) * (i < channels ? 1 : ratio));
+    after[i] = before[i] * (random() % 2 ? 1.1f : 0.9f);
+  }
+  ends.cross(before);
+  const auto error = [&](const Values& seen) {
+    double sum = 0;
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      sum += std::pow((double{seen[i]} - after[i]) / before[i], 2);
+    return std::sqrt(sum / static_cast<double>(seen.size()));
+  };
+  for (int visit = 0; visit < 20; ++visit) ends.cross(after);
+  CAPTURE(fraction, ratio);
+  CHECK(error(ends.cross(after)) < 0.05);
+}
+
+TEST_CASE("a row whose memory is next to nothing keeps no other from coming", "[codec][message]") {
+  const double small = GENERATE(1e-2, 1e-4, 1e-10, 1e-30);
+  const int rows = 256, channels = 64;
+  CodecPair ends(message(CodecKind::delta, 1.5), {1, rows, channels}, MemoryStorage::fp32);
+  std::vector<double> sizes(rows, 1.0), moves(rows, 0.1);
+  sizes[7] = small;
+  moves[7] = 1;
+  const Values before = rows_of_sizes(sizes, channels, 1);
+  const Values change = rows_of_sizes(moves, channels, 2);
+  Values after = before;
+  for (std::size_t i = 0; i < after.size(); ++i) after[i] += change[i];
+  ends.cross(before);
+  Values seen;
+  for (int visit = 0; visit < 8; ++visit) seen = ends.cross(after);
+  for (std::size_t i = 0; i < after.size(); ++i) REQUIRE(std::abs(seen[i] - after[i]) < 0.06);
+}

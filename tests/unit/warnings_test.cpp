@@ -154,6 +154,7 @@ TEST_CASE("settings with an effect, or of what is turned off, are not warned of"
         "\"linear\"\nboundary.forward.prediction_interval = 2",
         "pipeline.stages = 2\nboundary.forward.codec = \"topk_delta\"\nboundary.forward.tile = 32\n"
         "boundary.forward.first_visit = \"refine\"\nboundary.forward.bits = 5",
+        "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.tile = 128",
         "pipeline.stages = 3\nnetwork.bandwidth = [1e6, 2e6]\nboundary.forward.codec = \"auto\"\n"
         "boundary.forward.target_bits = 2\nboundary.forward.budget = \"time\"",
         "pipeline.stages = 2\nboundary.forward.codec = \"delta\"\nevaluation.boundary = \"both\"\n"
