@@ -14,7 +14,7 @@ namespace deltapipe::codec {
 inline constexpr int kCodeFormats = 3;
 /// In place of a format's: rows have tables of their own, by class.
 inline constexpr int kByClass = kCodeFormats;
-inline constexpr int kRowClasses = 16;
+inline constexpr int kRowClasses = 8;
 /// Tables: one for each format, one for each class.
 inline constexpr int kCodeTables = kCodeFormats + kRowClasses;
 

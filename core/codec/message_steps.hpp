@@ -4,8 +4,8 @@
 // finds by itself once rows of a kind share a table of frequencies.
 //
 // The payload's front has the step, 2 bytes as scales.hpp has it and two zeros; each row's byte
-// says in its upper half by how many half octaves the row's own step is larger, and in its lower
-// half how large its changes are in these steps, which is its table.
+// says in its upper five bits by how many eighths of an octave the row's own step is larger, and in
+// the others how large its changes are in these steps, which is its table.
 #pragma once
 
 #include <cmath>
@@ -83,17 +83,20 @@ struct FindMessageStep {
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const RowSpread* spread = spread_N;
     const auto weighs = [=](int i) { return spread[i].counts && spread[i].weight > 0.0f; };
-    const std::uint32_t heaviest =
-        row_max(team, rows, 0u, [=](int i) { return weighs(i) ? bits_of(spread[i].weight) : 0u; });
     const std::uint32_t lightest = ~row_max(
         team, rows, 0u, [=](int i) { return weighs(i) ? ~bits_of(spread[i].weight) : 0u; });
     const std::uint32_t largest =
         row_max(team, rows, 0u, [=](int i) { return bits_of(spread[i].largest); });
+    const int weighing = row_sum<int>(team, rows, [=](int i) { return weighs(i) ? 1 : 0; });
     // Rows that weigh nothing are rare: without any other they all weigh the same.
-    const bool any = heaviest > 0;
+    const bool any = weighing > 0;
+    const double octaves = row_sum<double>(team, rows, [=](int i) {
+      return weighs(i) ? std::log2(static_cast<double>(spread[i].weight)) : 0.0;
+    });
     float base_weight = 1;
     if (any) {
-      const float least = float_of(heaviest) / RowSteps::factor(RowSteps::kMostOctaves);
+      const auto least =
+          static_cast<float>(std::exp2(octaves / weighing - RowSteps::kOctavesBelow));
       base_weight = float_of(lightest) > least ? float_of(lightest) : least;
     }
     const int counted = row_sum<int>(
@@ -109,7 +112,7 @@ struct FindMessageStep {
     std::uint16_t* to = front;
     float* to_base = base;
     row_once(team, [=]() {
-      const float widest = RowSteps::factor(RowSteps::kMostOctaves);
+      const float widest = RowSteps::factor(RowSteps::kMostEighths);
       double wanted = counted > 0 ? step * std::sqrt(squares / counted) * base_weight : 0.0;
       const double least = static_cast<double>(float_of(largest)) / (kRmsLevels * widest);
       wanted = wanted > least ? wanted : least;

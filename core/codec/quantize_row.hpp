@@ -40,46 +40,49 @@ inline constexpr float kRmsLevels = 127;
 
 /// What the byte of a row says where the message has one step (message_steps.hpp).
 struct RowSteps {
-  static constexpr int kMostOctaves = 15;  ///< half ones
+  static constexpr int kMostEighths = 31;
+  /// Of the rows' mean weight (of logarithms), from which on steps are in proportion to weights.
+  static constexpr int kOctavesBelow = 2;
 
-  /// 2^(octaves / 2), nearly: in 8 bits, so that its product with a step is exact.
-  KOKKOS_INLINE_FUNCTION static float factor(int octaves) {
-    return static_cast<float>(1 << (octaves / 2)) * (octaves % 2 != 0 ? 1.4140625f : 1.0f);
+  /// 2^(eighths / 8), nearly: in 8 bits, so that its product with a step is exact.
+  KOKKOS_INLINE_FUNCTION static float factor(int eighths) {
+    const float rounded[8] = {128, 140, 152, 166, 181, 197, 215, 235};
+    return static_cast<float>(1 << (eighths / 8)) * (rounded[eighths % 8] / 128.0f);
   }
-  KOKKOS_INLINE_FUNCTION static std::uint16_t step_of(std::uint16_t message_step, int octaves) {
-    return step_at_least(float_of_step(message_step) * factor(octaves), kRmsLevels);
+  KOKKOS_INLINE_FUNCTION static std::uint16_t step_of(std::uint16_t message_step, int eighths) {
+    return step_at_least(float_of_step(message_step) * factor(eighths), kRmsLevels);
   }
   /// The nearest to the row's weight with which the step is at most kLargestRmsStep of what it is
   /// a fraction of, but at least so many that levels reach its largest change.
-  KOKKOS_INLINE_FUNCTION static int octaves_for(std::uint16_t message_step, float rms_step,
+  KOKKOS_INLINE_FUNCTION static int eighths_for(std::uint16_t message_step, float rms_step,
                                                 float base_weight, const RowSpread& spread) {
-    int octaves = 0;
+    int eighths = 0;
     if (spread.weight > base_weight) {
       const float ratio = spread.weight / base_weight;
-      octaves = static_cast<int>(2.0f * std::log2(ratio) + 0.5f);
-      octaves = octaves < kMostOctaves ? octaves : kMostOctaves;
-      if (octaves > 0 && rms_step * factor(octaves) > static_cast<float>(kLargestRmsStep) * ratio)
-        --octaves;
+      const float nearest = 8.0f * std::log2(ratio) + 0.5f;
+      eighths = nearest < kMostEighths ? static_cast<int>(nearest) : kMostEighths;
+      if (eighths > 0 && rms_step * factor(eighths) > static_cast<float>(kLargestRmsStep) * ratio)
+        --eighths;
     }
-    while (octaves < kMostOctaves &&
-           float_of_step(step_of(message_step, octaves)) * kRmsLevels < spread.largest)
-      ++octaves;
-    return octaves;
+    while (eighths < kMostEighths &&
+           float_of_step(step_of(message_step, eighths)) * kRmsLevels < spread.largest)
+      ++eighths;
+    return eighths;
   }
-  /// Half octaves of the root mean square in steps, from an eighth of a step on.
-  KOKKOS_INLINE_FUNCTION static int class_for(float step, const RowSpread& spread) {
+  /// Half octaves of the root mean square, from a quarter of what the step is a fraction of on.
+  KOKKOS_INLINE_FUNCTION static int class_for(float step, float rms_step, const RowSpread& spread) {
     if (!(step > 0.0f) || !(spread.rms > 0.0f)) return 0;
-    const float above = 2.0f * std::log2(spread.rms / step) + 6.0f;
+    const float above = 2.0f * std::log2(spread.rms * (rms_step / step)) + 4.0f;
     if (!(above > 0.0f)) return 0;
     return above < kRowClasses - 1 ? static_cast<int>(above) : kRowClasses - 1;
   }
-  KOKKOS_INLINE_FUNCTION static std::uint8_t byte_of(int octaves, int row_class) {
-    return static_cast<std::uint8_t>(octaves << 4 | row_class);
+  KOKKOS_INLINE_FUNCTION static std::uint8_t byte_of(int eighths, int row_class) {
+    return static_cast<std::uint8_t>(eighths << 3 | row_class);
   }
-  KOKKOS_INLINE_FUNCTION static int octaves_of(std::uint8_t byte) { return byte >> 4; }
-  KOKKOS_INLINE_FUNCTION static std::uint8_t class_of(std::uint8_t byte) { return byte & 15; }
+  KOKKOS_INLINE_FUNCTION static int eighths_of(std::uint8_t byte) { return byte >> 3; }
+  KOKKOS_INLINE_FUNCTION static std::uint8_t class_of(std::uint8_t byte) { return byte & 7; }
 };
-static_assert(kRowClasses == 16);
+static_assert(kRowClasses == 8);
 
 struct UniformStep {
   float step;
@@ -285,13 +288,13 @@ KOKKOS_INLINE_FUNCTION void quantize_by_message(const RowMember& team, const Row
   const std::size_t row = coded_row(a, sample, t);
   const std::uint16_t message_step = *reinterpret_cast<const std::uint16_t*>(a.payload);
   const RowSpread spread = a.spreads[row];
-  const int octaves = RowSteps::octaves_for(message_step, format.rms_step, *a.base_weight, spread);
-  const float step = float_of_step(RowSteps::step_of(message_step, octaves));
-  const int row_class = RowSteps::class_for(step, spread);
+  const int eighths = RowSteps::eighths_for(message_step, format.rms_step, *a.base_weight, spread);
+  const float step = float_of_step(RowSteps::step_of(message_step, eighths));
+  const int row_class = RowSteps::class_for(step, format.rms_step, spread);
   std::uint8_t* byte = a.payload + sample.payload + t;
   std::uint8_t* to_class = a.classes + row;
   row_once(team, [=]() {
-    *byte = RowSteps::byte_of(octaves, row_class);
+    *byte = RowSteps::byte_of(eighths, row_class);
     *to_class = static_cast<std::uint8_t>(row_class);
   });
   quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
@@ -333,8 +336,8 @@ KOKKOS_INLINE_FUNCTION void dequantize_by_message(const RowMember& team, const R
                                                   const SampleEntry& sample, int t, float* work,
                                                   std::uint8_t* codes) {
   const std::uint16_t message_step = *reinterpret_cast<const std::uint16_t*>(a.payload);
-  const int octaves = RowSteps::octaves_of(a.payload[sample.payload + t]);
-  const float step = float_of_step(RowSteps::step_of(message_step, octaves));
+  const int eighths = RowSteps::eighths_of(a.payload[sample.payload + t]);
+  const float step = float_of_step(RowSteps::step_of(message_step, eighths));
   unpack_row(team, format.packed_bits(), a.channels,
              a.codes + coded_row(a, sample, t) * packed_bytes(format.packed_bits(), a.channels),
              codes);

@@ -75,7 +75,7 @@ TEST_CASE("values of a message are rounded to multiples of its step", "[codec][m
       for (int c = 0; c < channels; ++c)
         largest = std::max(largest, std::abs(x[row * channels + c]));
       // Rows that 127 levels would not reach have wider ones.
-      const double widest = std::max(step, 1.5 * largest / 127) * (1 + 0x1p-7);
+      const double widest = std::max(step, 1.12 * largest / 127) * (1 + 0x1p-7);
       for (int i = row * channels; i < (row + 1) * channels; ++i)
         REQUIRE(std::abs(double{seen[i]} - x[i]) <= widest / 2);
       if (largest >= 126 * step) continue;
@@ -110,9 +110,10 @@ TEST_CASE("steps of changes are in proportion to the row in the memory", "[codec
     CAPTURE(row);
     const double step = std::sqrt(square * mean_square(before, channels, row));
     for (int i = row * channels; i < (row + 1) * channels; ++i)
-      REQUIRE(std::abs(double{seen[i]} - after[i]) <= step / 2 * std::exp2(0.26));
+      REQUIRE(std::abs(double{seen[i]} - after[i]) <= step / 2 * std::exp2(0.08));
   }
-  // 2.1 bits a value is what Gaussian values in steps of their RMS carry.
+  // 2.1 bits a value is what Gaussian values in steps of their RMS carry; the largest row has
+  // finer ones.
   CHECK(8.0 * static_cast<double>(ends.sent_bytes) / static_cast<double>(after.size()) < 2.5);
 }
 
