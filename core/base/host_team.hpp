@@ -45,14 +45,13 @@ class HostTeam {
   /// single one.
   template <class Index, class Body>
   void share(Index count, Index least, const Body& body) {
-    const Index most = count / (least > 1 ? least : 1);
-    const int parts = most < size() ? static_cast<int>(most) : size();
     if (count <= 0) return;
     if (is_inside()) return body(Index(0), count);
-    const int shares = parts < 1 ? 1 : parts;
-    run(shares, [&](int part) {
-      body(static_cast<Index>(count / shares * part + count % shares * part / shares),
-           static_cast<Index>(count / shares * (part + 1) + count % shares * (part + 1) / shares));
+    const Index most = count / (least > 1 ? least : 1);
+    const int parts = most < 1 ? 1 : most < size() ? static_cast<int>(most) : size();
+    run(parts, [&](int part) {
+      body(static_cast<Index>(count / parts * part + count % parts * part / parts),
+           static_cast<Index>(count / parts * (part + 1) + count % parts * (part + 1) / parts));
     });
   }
 

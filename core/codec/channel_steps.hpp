@@ -26,6 +26,16 @@ KOKKOS_INLINE_FUNCTION MemoryRow row_of(const RowArguments& a, const SampleEntry
           a.starts == nullptr ? nullptr : a.starts + place};
 }
 
+/// work := what is taken from a row of the format before its steps are found.
+template <class Sender>
+KOKKOS_INLINE_FUNCTION void load_taken(const RowMember& team, const RowFormat& format,
+                                       const MemoryRow& record, float* work, std::uint8_t* codes) {
+  if (format.uses_memory)
+    Sender::load(team, record, work, codes);
+  else
+    NoMemory::load(team, record, work, codes);
+}
+
 /// partials_RC(r, c) := largest needed step, or sum of |x - m|, over the r-th block of rows, as the
 /// bits of a float; m is what Sender::load takes from x. Only rows with channel steps count.
 template <class Sender>
@@ -52,10 +62,7 @@ struct ChannelScales {
       const MemoryRow record = row_of(a, sample, index);
       const float* x = a.x + static_cast<std::size_t>(index) * n;
       float* work = buffers.work;
-      if (rows.uses_memory)
-        Sender::load(team, record, work, buffers.codes);
-      else
-        NoMemory::load(team, record, work, buffers.codes);
+      load_taken<Sender>(team, rows, record, work, buffers.codes);
       row_for_synced(team, n, [&](int c) {
         const std::uint32_t value = rows.needed_step(x[c] - work[c]);
         const std::uint32_t sum = bits_of(float_of(partials[c]) + float_of(value));

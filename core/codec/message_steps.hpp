@@ -43,10 +43,7 @@ struct FindSpreads {
     const MemoryRow record = row_of(a, sample, index);
     const float* x = a.x + static_cast<std::size_t>(index) * n;
     float* work = buffers.work;
-    if (format.uses_memory)
-      Sender::load(team, record, work, buffers.codes);
-    else
-      NoMemory::load(team, record, work, buffers.codes);
+    load_taken<Sender>(team, format, record, work, buffers.codes);
     const auto change = [=](int c) {
       const float difference = x[c] - work[c];
       return is_nonfinite(difference) != 0 ? 0.0f : difference;
@@ -99,10 +96,10 @@ struct FindMessageStep {
           static_cast<float>(std::exp2(octaves / weighing - RowSteps::kOctavesBelow));
       base_weight = float_of(lightest) > least ? float_of(lightest) : least;
     }
-    const int counted = row_sum<int>(
-        team, rows, [=](int i) { return (any ? weighs(i) : spread[i].counts) ? 1 : 0; });
+    const auto counts = [=](int i) { return any ? weighs(i) : spread[i].counts; };
+    const int counted = row_sum<int>(team, rows, [=](int i) { return counts(i) ? 1 : 0; });
     const double squares = row_sum<double>(team, rows, [=](int i) {
-      if (any ? !weighs(i) : !spread[i].counts) return 0.0;
+      if (!counts(i)) return 0.0;
       // A row that is lighter has the base's step all the same.
       const float weight = spread[i].weight > base_weight ? spread[i].weight : base_weight;
       const double size = static_cast<double>(spread[i].rms) / weight;

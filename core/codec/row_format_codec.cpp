@@ -129,17 +129,9 @@ std::size_t RowFormatCodec::expected_bytes(const ExecSpace& exec, const Crossing
 
 std::size_t RowFormatCodec::front_bytes(const Crossing& crossing) const {
   for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
-    if (crossing.tokens[b] > 0 && formats_.format[format_of(crossing, b)].has_channel_steps())
+    if (crossing.tokens[b] > 0 && formats_.format[format_of(crossing, b)].has_front())
       return front_size();
-  return has_message_steps(crossing) ? front_size() : 0;
-}
-
-bool RowFormatCodec::has_message_steps(const Crossing& crossing) const {
-  if (message_format_ < 0) return false;
-  for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
-    if (crossing.tokens[b] > 0 && formats_.format[format_of(crossing, b)].has_message_step)
-      return true;
-  return false;
+  return 0;
 }
 
 int RowFormatCodec::rows_with_channel_steps() const {

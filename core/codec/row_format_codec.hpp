@@ -56,7 +56,9 @@ class RowFormatCodec : public RowCodec {
   /// Their format, if any format has such steps.
   const RowFormat& channel_format() const { return formats_.format[channel_format_]; }
   /// Some row of the crossing has a step of the message.
-  bool has_message_steps(const Crossing& crossing) const;
+  bool has_message_steps(const Crossing& crossing) const {
+    return message_format_ >= 0 && front_bytes(crossing) > 0;
+  }
   /// Such rows' format, if any format has such steps: all have the same fraction.
   const RowFormat& message_format() const { return formats_.format[message_format_]; }
   RowSpread* spreads() const { return spreads_.data(); }

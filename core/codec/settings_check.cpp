@@ -14,6 +14,21 @@ std::string feedback_text(FeedbackKind kind) {
   return std::string("error_feedback = \"") + name + "\"";
 }
 
+std::string scale_text(ScaleKind scale) {
+  const char* name = scale == ScaleKind::channel ? "channel"
+                     : scale == ScaleKind::token ? "token"
+                     : scale == ScaleKind::tile  ? "tile"
+                                                 : "message";
+  return std::string("scale = \"") + name + "\"";
+}
+
+std::string text_of_scales(const CodecSettings& settings) {
+  const char* rule = settings.scale_rule == ScaleRule::max   ? "max"
+                     : settings.scale_rule == ScaleRule::mse ? "mse"
+                                                             : "rms";
+  return scale_text(settings.scale) + ", scale_rule = \"" + rule + "\"";
+}
+
 /// What is wrong with how scales are found and codes are written, of quantize and delta.
 std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
   const bool rms = settings.scale_rule == ScaleRule::rms;
@@ -27,17 +42,14 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
                    .keys = {"scale_rule", "entropy_coding"}};
   if (!rms && settings.scale == ScaleKind::message)
     return Mistake{.what = "one step for a whole message is a fraction of its RMS",
-                   .value = settings.scale_rule == ScaleRule::max
-                                ? "scale = \"message\", scale_rule = \"max\""
-                                : "scale = \"message\", scale_rule = \"mse\"",
+                   .value = text_of_scales(settings),
                    .remedy = "use scale_rule = \"rms\", or scale = \"tile\" or \"token\"",
                    .keys = {"scale", "scale_rule"}};
   if (settings.scale_rule != ScaleRule::max && settings.scale == ScaleKind::channel)
     return Mistake{.what =
                        "a scale per channel, over all tokens of a micro-batch, is found from its "
                        "largest value",
-                   .value = rms ? "scale = \"channel\", scale_rule = \"rms\""
-                                : "scale = \"channel\", scale_rule = \"mse\"",
+                   .value = text_of_scales(settings),
                    .remedy = "use scale = \"tile\" or \"token\", or scale_rule = \"max\"",
                    .keys = {"scale", "scale_rule"}};
   if (rms && settings.levels == Levels::asymmetric)
@@ -95,9 +107,7 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
     return Mistake{.what =
                        "the values that topk chooses have no tokens and channels to share a "
                        "scale",
-                   .value = settings.scale == ScaleKind::token     ? "scale = \"token\""
-                            : settings.scale == ScaleKind::channel ? "scale = \"channel\""
-                                                                   : "scale = \"message\"",
+                   .value = scale_text(settings.scale),
                    .remedy = "use scale = \"tile\": a scale for every `tile` chosen values"};
   if (settings.scale_rule == ScaleRule::rms && sends_positions(settings))
     return Mistake{.what =

@@ -83,12 +83,15 @@ class Products {
   }
 
  private:
+  static MatrixRef<Bf16> place_of(const MatrixRef<const Real>& x, const Vector<Bf16>& memory) {
+    DELTAPIPE_ASSERT(x.size() <= memory.extent(0), "larger than reserved");
+    return MatrixRef<Bf16>(memory.data(), x.extent(0), x.extent(1));
+  }
   static Operand<Real> operand(const ExecSpace& exec, const MatrixRef<const Real>& x,
                                const Vector<Bf16>& memory) {
     if constexpr (std::is_same_v<Real, float>) {
       if (memory.extent(0) > 0) {
-        DELTAPIPE_ASSERT(x.size() <= memory.extent(0), "larger than reserved");
-        const MatrixRef<Bf16> rounded(memory.data(), x.extent(0), x.extent(1));
+        const MatrixRef<Bf16> rounded = place_of(x, memory);
         round_to_bf16(exec, x, rounded);
         return {x, rounded};
       }
@@ -101,8 +104,7 @@ class Products {
                             const Write& write) {
     if constexpr (std::is_same_v<Real, float>) {
       if (memory.extent(0) > 0) {
-        DELTAPIPE_ASSERT(values.size() <= memory.extent(0), "larger than reserved");
-        const MatrixRef<Bf16> rounded(memory.data(), values.extent(0), values.extent(1));
+        const MatrixRef<Bf16> rounded = place_of(values, memory);
         write(rounded);
         return {{}, rounded};
       }
