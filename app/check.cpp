@@ -293,6 +293,21 @@ std::string note_on_boundaries(int without_gradients) {
   return ", none at boundaries 0 ... " + std::to_string(without_gradients - 1);
 }
 
+/// Of a step, on average: maps and bases come in the first micro-batch of some steps.
+double bytes_of_maps(const Codec& codec, const CodecSettings& settings, Crossing crossing) {
+  const auto bytes_at = [&](int step, std::uint32_t micro_batch) {
+    crossing.step = static_cast<std::uint64_t>(step);
+    crossing.micro_batch = micro_batch;
+    return static_cast<double>(codec.payload_bytes(crossing));
+  };
+  const int maps = settings.prediction_interval, bases = settings.transform_interval;
+  const double later = bytes_at(0, 1), both = bytes_at(0, 0) - later;
+  if (maps == bases) return both / maps;
+  // Whichever comes more seldom stands alone nowhere: a step with the other one alone tells.
+  const double alone = bytes_at(std::min(maps, bases), 0) - later;
+  return alone / std::min(maps, bases) + (both - alone) / std::max(maps, bases);
+}
+
 void print_wire(const Settings& settings, const ModelLayout& model) {
   const TrainingSettings& t = settings.training;
   const int boundaries = settings.pipeline.stages - 1;
@@ -320,12 +335,11 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
     const double first = static_cast<double>(codec->payload_bytes(crossing));
     // A refined first visit takes several; later ones are all alike.
     std::fill(crossing.visits.begin(), crossing.visits.end(), 1000u);
-    const double with_map = static_cast<double>(codec->payload_bytes(crossing));
-    crossing.micro_batch = 1;  // a map for predictions comes in the first one, of some steps
+    crossing.micro_batch = 1;
     const double later = static_cast<double>(codec->payload_bytes(crossing));
     const double step = settings.pipeline.replicas *
                         (t.micro_batches * (later + static_cast<double>(sizeof(MessageHeader))) +
-                         (with_map - later) / codec_settings.prediction_interval);
+                         bytes_of_maps(*codec, codec_settings, crossing));
     std::printf("# %-9s  %36sB  %7sB  %20sB%s%s\n", backward ? "backward" : "forward",
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
                 note_on_bytes(codec_settings), note_on_boundaries(without).c_str());

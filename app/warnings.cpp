@@ -139,6 +139,9 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
       {"prediction_interval",
        changed(&CodecSettings::prediction_interval) && codec.prediction == Prediction::none,
        "prediction = \"linear\""},
+      {"transform_interval",
+       changed(&CodecSettings::transform_interval) && codec.transform == Transform::none,
+       "transform = \"klt\""},
       {"error_feedback_of", changed(&CodecSettings::feedback_of) && !has_feedback(codec),
        "error_feedback"},
       {"budget", rate.budget == BudgetSharing::time && !(rate.has_bits() && has_links),
@@ -183,13 +186,14 @@ std::string percent_of_messages(double messages, const StepTotals& totals) {
 }
 
 /// Why a target was missed by that much: steps want to go on at the end of their range.
-std::string reason_of(const StepTotals& totals, bool wants_larger_steps) {
+std::string reason_of(const StepTarget& target, const StepTotals& totals, bool wants_larger_steps) {
   if (totals.steered == 0)
     return "no message had steps of the RMS: first visits have formats of their own";
   const double stuck = wants_larger_steps ? totals.at_most : totals.at_least;
   if (stuck == 0) return "the run was too short to make up for its first messages";
   return percent_of_messages(stuck, totals) +
-         (wants_larger_steps ? "largest step, 1.9" : "least step, 0.05");
+         (wants_larger_steps ? "largest step, " + number_text("%g", target.largest_step)
+                             : "least step, " + number_text("%g", kLeastChosenStep));
 }
 
 std::string missed(const std::string& key, double target, int boundary, double reached,
@@ -214,14 +218,14 @@ std::vector<std::string> warnings_of_targets(const Settings& settings,
         if (std::abs(bits / target.bits - 1) > kTolerance)
           warnings.push_back(missed(section + ".target_bits", target.bits, boundary, bits,
                                     " bits per value were sent",
-                                    reason_of(totals, bits > target.bits)));
+                                    reason_of(target, totals, bits > target.bits)));
       }
       // An error below the target is no miss.
       if (target.error > 0 && totals.signal2 > 0) {
         const double error = std::sqrt(totals.error2 / totals.signal2);
         if (error > target.error * (1 + kTolerance))
           warnings.push_back(missed(section + ".target_error", target.error, boundary, error,
-                                    " was the relative error", reason_of(totals, false)));
+                                    " was the relative error", reason_of(target, totals, false)));
       }
     }
   return warnings;

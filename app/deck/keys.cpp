@@ -275,7 +275,8 @@ void add_rate(SectionKeys& add, RateSettings& r) {
   add("target_bits", RealList{&r.target_bits, 0.1, 16},
       "for scale_rule = \"rms\": mean bits per value on the wire over the run, headers, scales and "
       "first visits included but not warmup_epochs; rms_step, from that of the deck on, follows "
-      "message by message within 0.05 to 1.9; one value for all boundaries or a list with one per "
+      "message by message within 0.05 to 2.5 (stochastic: 1.9); one value for all boundaries or a "
+      "list with one per "
       "boundary; 0 or none: off");
   add("budget", choice(r.budget, {{"equal", BudgetSharing::equal}, {"time", BudgetSharing::time}}),
       "how boundaries share target_bits. equal: each has it; time: it is their mean, and those "
@@ -307,7 +308,8 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
             "delta with changes sent as topk sends values; auto: delta with " +
                 steps + ", first_visit = \"steps\", first_visit_step = " +
                 format_number(best.first_visit_step) +
-                " and prediction = \"linear\", whatever of it the deck does not set"
+                ", prediction = \"linear\" and transform = \"klt\", whatever of it the deck does "
+                "not set"
           : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; topk: a sample's largest values with their "
             "positions; delta and topk_delta are not for gradients, which AQ-SGD sends without "
@@ -349,8 +351,9 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
       "visits only); rms wants entropy_coding");
   add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
-      "bits per value, 1.9 about 1.3, and scales; from 2 on, values of one size would be sent as "
-      "zeros");
+      "bits per value, 1.9 about 1.3, and scales; from 2 on most values travel as zeros, and above "
+      "1.9 "
+      "rounding = \"stochastic\" is refused");
   add_rate(add, r);
   add("entropy_coding", Flag{&c.entropy_coding},
       "for quantize and delta: codes travel in the bits that they carry, never more than packed "
@@ -385,6 +388,12 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
     add("prediction_interval", Integer{&c.prediction_interval, 1, 1'000'000},
         "steps between two maps, C x C values of 8 bits, at least; a map is sent only if it saves "
         "more than it takes");
+    add("transform", choice(c.transform, {{"none", Transform::none}, {"klt", Transform::klt}}),
+        "for prediction = \"linear\" and scale = \"message\": klt: changes are sent as components "
+        "in the basis of their principal directions (Karhunen-Loeve transform), most of which "
+        "hardly vary");
+    add("transform_interval", Integer{&c.transform_interval, 1, 1'000'000},
+        "steps between two bases, at least; they are sent as maps are");
   }
   add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
   add("error_feedback", feedback_choice(c),

@@ -55,11 +55,13 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
   require(settings.bits >= 1 && settings.bits <= 8, "bits", settings.bits, "use 1 to 8");
   require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
   require(settings.rms_step >= kLeastRmsStep && settings.rms_step <= kLargestRmsStep, "rms_step",
-          settings.rms_step, "use 0.01 to 1.9");
+          settings.rms_step, "use 0.01 to 2.5");
   require(
       settings.first_visit_step >= kLeastRmsStep && settings.first_visit_step <= kLargestRmsStep,
-      "first_visit_step", settings.first_visit_step, "use 0.01 to 1.9");
+      "first_visit_step", settings.first_visit_step, "use 0.01 to 2.5");
   require(settings.prediction_interval >= 1, "prediction_interval", settings.prediction_interval,
+          "use 1 or more steps");
+  require(settings.transform_interval >= 1, "transform_interval", settings.transform_interval,
           "use 1 or more steps");
   require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");
   if (sends_positions(settings)) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/codec/drift_fit.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include "core/base/memory_ledger.hpp"
@@ -15,11 +14,6 @@ namespace deltapipe::codec {
 
 namespace {
 
-/// Rows per channel in the window: more would hardly better the fit. The window has as many steps
-/// as that takes, within limits; what drifts and what memories have lost changes with time.
-constexpr double kRowsPerChannel = 64;
-constexpr double kShortestWindow = 4;
-constexpr double kLongestWindow = 24;
 /// Least number of rows per channel.
 constexpr double kLeastRowsPerChannel = 1;
 /// Of the inputs' variance, which is 1 for each channel.
@@ -109,43 +103,25 @@ DriftFit::DriftFit(int channels)
       solution_CC_(matrix("deltapipe::DriftFit::solution", channels, channels)),
       gain_C_(uninitialized("deltapipe::DriftFit::gain"), channels) {}
 
-void DriftFit::begin(std::uint64_t step) {
-  if (step == step_) return;
-  const double steps = kRowsPerChannel * channels_ / std::max(rows_of_step_, 1);
-  const double left = 1 - 1 / std::clamp(steps, kShortestWindow, kLongestWindow);
-  step_ = step;
-  rows_of_step_ = 0;
-  fade_ *= static_cast<float>(left);
-  rows_ *= left;
-  weight2_ *= left;
-}
-
-bool DriftFit::has_enough_of_step() const {
-  return rows_of_step_ >= kRowsPerChannel / kShortestWindow * channels_;
-}
-
 void DriftFit::add(const ExecSpace& exec, const MatrixRef<float>& m_NC,
                    const MatrixRef<float>& d_NC, const VectorRef<float>& weight_N, double weight2,
                    int rows) {
   const MatrixRef<const float> weight_1N(weight_N.data(), 1, weight_N.extent(0));
-  gemm(exec, Transpose::yes, Transpose::no, 1.0f, m_NC, m_NC, fade_, gram_CC_);
-  gemm(exec, Transpose::yes, Transpose::no, 1.0f, m_NC, d_NC, fade_, cross_CC_);
-  gemm(exec, Transpose::no, Transpose::no, 1.0f, weight_1N, m_NC, fade_, sum_m_1C_);
-  gemm(exec, Transpose::no, Transpose::no, 1.0f, weight_1N, d_NC, fade_, sum_d_1C_);
-  fade_ = 1;
-  weight2_ += weight2;
-  rows_ += rows;
-  rows_of_step_ += rows;
+  const float fade = window_.fade();
+  gemm(exec, Transpose::yes, Transpose::no, 1.0f, m_NC, m_NC, fade, gram_CC_);
+  gemm(exec, Transpose::yes, Transpose::no, 1.0f, m_NC, d_NC, fade, cross_CC_);
+  gemm(exec, Transpose::no, Transpose::no, 1.0f, weight_1N, m_NC, fade, sum_m_1C_);
+  gemm(exec, Transpose::no, Transpose::no, 1.0f, weight_1N, d_NC, fade, sum_d_1C_);
+  window_.add(rows, weight2);
 }
 
 bool DriftFit::can_fit() const {
-  return weight2_ > 0 && rows_ >= kLeastRowsPerChannel * channels_;
+  return window_.has_rows() && window_.rows() >= kLeastRowsPerChannel * channels_;
 }
 
 void DriftFit::fit(const ExecSpace& exec, const MatrixRef<float>& work_CC,
                    const VectorRef<std::uint8_t>& map) {
-  // The sums have not faded yet where no row has come since a step began.
-  const auto inverse = static_cast<float>(fade_ / weight2_);
+  const auto inverse = static_cast<float>(1 / window_.unfaded_weight2());
   const DriftMap<std::uint8_t> written{map.data(), channels_};
   const DriftMap<const std::uint8_t> read{map.data(), channels_};
   for_range("deltapipe::DriftFit::moments", exec, channels_,
@@ -164,16 +140,12 @@ std::size_t DriftFit::memory_bytes() const {
 
 void DriftFit::write_state(StateWriter& writer, const ExecSpace& exec) const {
   const std::uint64_t channels = channels_;
-  const std::uint64_t rows = rows_ > 0 ? channels : 0;
+  const std::uint64_t rows = window_.rows() > 0 ? channels : 0;
   const auto write = [&](const char* name, const Matrix<float>& sums, std::uint64_t extent) {
     write_view(writer, exec, name, VectorRef<const float>(sums.data(), extent * channels),
                {extent, channels});
   };
-  write_scalar(writer, "drift_weight2", weight2_);
-  write_scalar(writer, "drift_rows", rows_);
-  write_scalar(writer, "drift_step", step_);
-  write_scalar(writer, "drift_rows_of_step", rows_of_step_);
-  write_scalar(writer, "drift_fade", fade_);
+  window_.write_state(writer, "drift_");
   write("drift_gram", gram_CC_, rows);
   write("drift_cross", cross_CC_, rows);
   write("drift_sum_of_memories", sum_m_1C_, rows > 0 ? 1 : 0);
@@ -181,13 +153,9 @@ void DriftFit::write_state(StateWriter& writer, const ExecSpace& exec) const {
 }
 
 void DriftFit::read_state(StateReader& reader, const ExecSpace& exec) {
-  weight2_ = read_scalar<double>(reader, "drift_weight2");
-  rows_ = read_scalar<double>(reader, "drift_rows");
-  step_ = read_scalar<std::uint64_t>(reader, "drift_step");
-  rows_of_step_ = read_scalar<std::int32_t>(reader, "drift_rows_of_step");
-  fade_ = read_scalar<float>(reader, "drift_fade");
+  window_.read_state(reader, "drift_");
   const std::uint64_t channels = channels_;
-  const std::uint64_t rows = rows_ > 0 ? channels : 0;
+  const std::uint64_t rows = window_.rows() > 0 ? channels : 0;
   const auto read = [&](const char* name, const Matrix<float>& sums, std::uint64_t extent) {
     read_view(reader, exec, name, VectorRef<float>(sums.data(), extent * channels),
               {extent, channels});

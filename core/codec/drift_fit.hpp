@@ -6,6 +6,7 @@
 
 #include "core/base/state.hpp"
 #include "core/base/views.hpp"
+#include "core/codec/fading_window.hpp"
 
 namespace deltapipe::codec {
 
@@ -15,9 +16,9 @@ class DriftFit {
   explicit DriftFit(int channels);
 
   /// To be called for each crossing, before others. Sums of former steps fade when a step begins.
-  void begin(std::uint64_t step);
+  void begin(std::uint64_t step) { window_.begin(step, channels_); }
   /// Whether more rows of this step would add little.
-  bool has_enough_of_step() const;
+  bool has_enough_of_step() const { return window_.has_enough_of_step(channels_); }
   /// Rows m_NC and d_NC = a - m, both multiplied by the row's weight, and the weights; rows that do
   /// not count are zeros. weight2: sum of the squared weights; rows: how many count.
   void add(const ExecSpace& exec, const MatrixRef<float>& m_NC, const MatrixRef<float>& d_NC,
@@ -34,12 +35,7 @@ class DriftFit {
 
  private:
   int channels_;
-  // Host sums, which fade as those below.
-  double weight2_ = 0;
-  double rows_ = 0;
-  std::uint64_t step_ = 0;
-  std::int32_t rows_of_step_ = 0;
-  float fade_ = 0;  ///< what sums are multiplied by at the next add
+  FadingWindow window_;
   // Of weighted rows: m m^T, m d^T, and both with the weight.
   Matrix<float> gram_CC_;
   Matrix<float> cross_CC_;

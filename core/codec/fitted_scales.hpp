@@ -41,8 +41,8 @@ struct Magnitude {
   }
 };
 
-/// The step f * RMS, at least the one with which 127 levels reach the largest value: nothing is
-/// cut.
+/// The step f * RMS, at most kMostOfLargest times the largest value, at least the one with which
+/// 127 levels reach it: nothing is cut.
 template <class Change>
 KOKKOS_INLINE_FUNCTION std::uint16_t step_of_rms(const RowMember& team, const FittedScale& rule,
                                                  int n, int finite, std::uint32_t largest,
@@ -53,7 +53,9 @@ KOKKOS_INLINE_FUNCTION std::uint16_t step_of_rms(const RowMember& team, const Fi
     const float value = float_of(finite_magnitude(change(c))) * down;
     return value * value;
   });
-  const float wanted = rule.rms_step * (std::sqrt(squares / static_cast<float>(finite)) * size.up);
+  const float most = static_cast<float>(kMostOfLargest) * float_of(largest);
+  float wanted = rule.rms_step * (std::sqrt(squares / static_cast<float>(finite)) * size.up);
+  wanted = wanted < most ? wanted : most;
   const float least = float_of(largest) / rule.negative_levels;
   return step_at_least(wanted > least ? wanted : least, rule.negative_levels);
 }

@@ -41,9 +41,13 @@ struct FindSpreads {
     }
     const RowBuffers buffers = RowBuffers::of(team, n);
     const MemoryRow record = row_of(a, sample, index);
-    const float* x = a.x + static_cast<std::size_t>(index) * n;
+    const bool is_transformed = a.components != nullptr && format.uses_memory;
+    const float* x = (is_transformed ? a.components : a.x) + static_cast<std::size_t>(index) * n;
     float* work = buffers.work;
-    load_taken<Sender>(team, format, record, work, buffers.codes);
+    if (is_transformed)
+      NoMemory::load(team, record, work, buffers.codes);
+    else
+      load_taken<Sender>(team, format, record, work, buffers.codes);
     const auto change = [=](int c) {
       const float difference = x[c] - work[c];
       return is_nonfinite(difference) != 0 ? 0.0f : difference;
@@ -54,8 +58,8 @@ struct FindSpreads {
       const double value = change(c);
       return value * value;
     });
-    double weight = 1;
-    if (format.is_relative) {
+    double weight = is_transformed ? a.weights[index] : 1;
+    if (format.is_relative && !is_transformed) {
       const double size = row_sum<double>(team, n, [=](int c) {
         const double value = work[c];
         return value * value;
@@ -105,12 +109,18 @@ struct FindMessageStep {
       const double size = static_cast<double>(spread[i].rms) / weight;
       return size * size;
     });
+    const std::uint32_t largest_counted = row_max(team, rows, 0u, [=](int i) {
+      const float weight = spread[i].weight > base_weight ? spread[i].weight : base_weight;
+      return counts(i) ? bits_of(spread[i].largest / weight) : 0u;
+    });
     const float step = rms_step;
     std::uint16_t* to = front;
     float* to_base = base;
     row_once(team, [=]() {
       const float widest = RowSteps::factor(RowSteps::kMostEighths);
       double wanted = counted > 0 ? step * std::sqrt(squares / counted) * base_weight : 0.0;
+      const double most = kMostOfLargest * float_of(largest_counted) * base_weight;
+      wanted = wanted < most ? wanted : most;
       const double least = static_cast<double>(float_of(largest)) / (kRmsLevels * widest);
       wanted = wanted > least ? wanted : least;
       wanted = wanted < kMaxFloat ? wanted : kMaxFloat;

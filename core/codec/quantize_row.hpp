@@ -52,8 +52,8 @@ struct RowSteps {
   KOKKOS_INLINE_FUNCTION static std::uint16_t step_of(std::uint16_t message_step, int eighths) {
     return step_at_least(float_of_step(message_step) * factor(eighths), kRmsLevels);
   }
-  /// The nearest to the row's weight with which the step is at most kLargestRmsStep of what it is
-  /// a fraction of, but at least so many that levels reach its largest change.
+  /// The nearest to the row's weight with which the step is at most 1.9, or rms_step if that is
+  /// more, of what it is a fraction of, but at least so many that levels reach its largest change.
   KOKKOS_INLINE_FUNCTION static int eighths_for(std::uint16_t message_step, float rms_step,
                                                 float base_weight, const RowSpread& spread) {
     int eighths = 0;
@@ -61,8 +61,9 @@ struct RowSteps {
       const float ratio = spread.weight / base_weight;
       const float nearest = 8.0f * std::log2(ratio) + 0.5f;
       eighths = nearest < kMostEighths ? static_cast<int>(nearest) : kMostEighths;
-      if (eighths > 0 && rms_step * factor(eighths) > static_cast<float>(kLargestRmsStep) * ratio)
-        --eighths;
+      constexpr float kUnhurt = 1.9f;  // by being rounded up
+      const float most = rms_step > kUnhurt ? rms_step : kUnhurt;
+      if (eighths > 0 && rms_step * factor(eighths) > most * ratio) --eighths;
     }
     while (eighths < kMostEighths &&
            float_of_step(step_of(message_step, eighths)) * kRmsLevels < spread.largest)

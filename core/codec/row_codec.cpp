@@ -70,6 +70,10 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
     add(static_cast<std::uint64_t>(settings.prediction) + 16);
     add(static_cast<std::uint64_t>(settings.prediction_interval));
   }
+  if (settings.transform != Transform::none) {
+    add(static_cast<std::uint64_t>(settings.transform) + 32);
+    add(static_cast<std::uint64_t>(settings.transform_interval));
+  }
   if (has_shared_memory(settings)) add(static_cast<std::uint64_t>(storage));
   add(static_cast<std::uint64_t>(shape.tokens));
   add(static_cast<std::uint64_t>(shape.channels));

@@ -74,6 +74,10 @@ struct RowArguments {
   RowSums* sums;             ///< one a row
   /// Rows that changes are counted from, where those are not the records' rows; else null.
   const float* starts;
+  /// Components of the rows whose changes travel so (transformed_rows.hpp), or their levels; null:
+  /// no row's do. Encoding: also what each row's changes are relative to.
+  float* components;
+  const float* weights;
   bool measure;
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction
   std::uint32_t step;  ///< low half; the high half is in key

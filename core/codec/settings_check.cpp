@@ -57,6 +57,13 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
                    .value = "scale_rule = \"rms\", levels = \"asymmetric\"",
                    .remedy = "use levels = \"symmetric\"",
                    .keys = {"levels", "scale_rule"}};
+  if (rms && stochastic && settings.rms_step > kLargestStochasticStep)
+    return Mistake{.what =
+                       "with stochastic rounding in steps above 1.9 root mean squares values err "
+                       "by more than they are",
+                   .value = "rms_step above 1.9, rounding = \"stochastic\"",
+                   .remedy = "use rounding = \"nearest\", or rms_step up to 1.9",
+                   .keys = {"rms_step", "rounding"}};
   if (settings.scale_rule == ScaleRule::mse && stochastic)
     return Mistake{.what =
                        "scales of least square error cut the largest values, which is not "
@@ -133,6 +140,16 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                             "\", prediction = \"linear\"",
                    .remedy = "set prediction = \"none\", or use codec = \"delta\"",
                    .keys = {"prediction", "codec"}};
+  if (settings.transform != Transform::none &&
+      (settings.prediction == Prediction::none || settings.scale != ScaleKind::message))
+    return Mistake{.what = "only predicted changes with one step for a message are transformed",
+                   .value = settings.prediction == Prediction::none
+                                ? "transform = \"klt\", prediction = \"none\""
+                                : "transform = \"klt\", " + scale_text(settings.scale),
+                   .remedy =
+                       "set transform = \"none\", or prediction = \"linear\", scale = "
+                       "\"message\", scale_rule = \"rms\" and entropy_coding = true",
+                   .keys = {"transform", "prediction", "scale"}};
   if (delta && settings.first_visit == FirstVisit::steps && !settings.entropy_coding)
     return Mistake{.what =
                        "first visits in steps of a fraction of the RMS have as many levels as "

@@ -13,7 +13,6 @@ namespace deltapipe {
 namespace {
 
 const double kLeastLogStep = std::log2(kLeastChosenStep);
-const double kLargestLogStep = std::log2(kLargestChosenStep);
 constexpr double kGain = 0.7;
 /// Messages that debts are spread over: the last ones of a run, or where its length is not known.
 constexpr double kLeastHorizon = 4, kUsualHorizon = 64;
@@ -24,13 +23,14 @@ constexpr double kMostOctaves = 2;
 
 StepController::StepController(const StepTarget& target, double first_step)
     : target_(target),
-      log_step_(std::clamp(std::log2(first_step), kLeastLogStep, kLargestLogStep)) {
+      largest_log_step_(std::log2(target.largest_step)),
+      log_step_(std::clamp(std::log2(first_step), kLeastLogStep, largest_log_step_)) {
   DELTAPIPE_ASSERT(target.is_set() && !(target.bits > 0 && target.error > 0), "one target");
   DELTAPIPE_ASSERT(first_step > 0, "a step is positive");
 }
 
 double StepController::step() const {
-  return std::clamp(std::exp2(log_step_), kLeastChosenStep, kLargestChosenStep);
+  return std::clamp(std::exp2(log_step_), kLeastChosenStep, target_.largest_step);
 }
 
 double StepController::share_to_come(double debt, double of_a_message) const {
@@ -69,8 +69,8 @@ void StepController::sent(const SentMessage& message) {
   ++totals_.steered;
   const double wanted = log_step_ + wanted_change(message);
   if (log_step_ == kLeastLogStep && wanted <= kLeastLogStep) ++totals_.at_least;
-  if (log_step_ == kLargestLogStep && wanted >= kLargestLogStep) ++totals_.at_most;
-  log_step_ = std::clamp(wanted, kLeastLogStep, kLargestLogStep);
+  if (log_step_ == largest_log_step_ && wanted >= largest_log_step_) ++totals_.at_most;
+  log_step_ = std::clamp(wanted, kLeastLogStep, largest_log_step_);
 }
 
 void StepController::write_state(StateWriter& writer) const {
@@ -88,7 +88,7 @@ void StepController::read_state(StateReader& reader) {
   read_array(reader, "step_sums", std::span<double>(sums));
   read_array(reader, "step_messages", std::span<std::uint64_t>(counts));
   // What was written is within the range; what is not was not written.
-  if (!(sums[0] >= kLeastLogStep && sums[0] <= kLargestLogStep))
+  if (!(sums[0] >= kLeastLogStep && sums[0] <= largest_log_step_))
     reader.refuse("step_sums", "has a step out of range", std::to_string(std::exp2(sums[0])));
   log_step_ = sums[0];
   totals_ = {sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7]};

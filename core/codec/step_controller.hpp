@@ -13,7 +13,7 @@ namespace deltapipe {
 
 /// Range of steps that are chosen. Below it codes take more than six bits.
 inline constexpr double kLeastChosenStep = 0.05;
-inline constexpr double kLargestChosenStep = kLargestRmsStep;
+inline constexpr double kLargestChosenStep = kLargestRmsStep;  ///< or StepTarget's
 
 /// What steps are to hold: one of the two, or neither.
 struct StepTarget {
@@ -22,6 +22,7 @@ struct StepTarget {
   double bits = 0;
   double error = 0;            ///< relative RMS error of what the receiver sees; 0: any
   std::uint64_t messages = 0;  ///< of the whole run, about; 0: not known
+  double largest_step = kLargestChosenStep;  ///< that may be chosen
 
   bool is_set() const { return bits > 0 || error > 0; }
   bool operator==(const StepTarget&) const = default;
@@ -42,7 +43,7 @@ struct StepTotals {
   double bits = 0, values = 0;       ///< of all messages that count
   double error2 = 0, signal2 = 0;    ///< of those whose steps were chosen
   double steered = 0;                ///< messages whose steps were chosen
-  double at_least = 0, at_most = 0;  ///< of these, at kLeastChosenStep and kLargestChosenStep
+  double at_least = 0, at_most = 0;  ///< of these, at the least and the largest step
 };
 
 /// With u = log2(step), after each message whose values are all in chosen steps
@@ -84,6 +85,7 @@ class StepController {
   double wanted_change(const SentMessage& message) const;
 
   StepTarget target_;
+  double largest_log_step_;
   double log_step_;
   std::uint64_t messages_ = 0;  ///< so far, warm-up included
   std::uint64_t counted_ = 0;   ///< of them, without it

@@ -26,7 +26,8 @@ struct EndsCase {
   double scale = 1;  ///< Crossing::scale of the first step; another one at each
   CodecShape shape = kEndsShape;
   int steps = kEndsSteps;
-  bool drifts = false;  ///< activations change by a map that all samples have in common
+  bool drifts = false;          ///< activations change by a map that all samples have in common
+  bool has_directions = false;  ///< they change in two directions that all have in common
 };
 
 /// Entropy coding with every rule for scales.
@@ -117,6 +118,29 @@ inline std::vector<EndsCase> predicted_ends_cases() {
   return cases;
 }
 
+/// Components with every storage, with first visits of other formats.
+inline std::vector<EndsCase> transformed_ends_cases() {
+  std::vector<EndsCase> cases;
+  for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                             MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2}) {
+    CodecSettings settings;
+    settings.kind = CodecKind::delta;
+    settings.scale = ScaleKind::message;
+    settings.tile = 24;
+    settings.scale_rule = ScaleRule::rms;
+    settings.rms_step = cases.size() % 2 == 0 ? 0.4 : 1.3;
+    settings.rounding = cases.size() % 3 == 1 ? Rounding::stochastic : Rounding::nearest;
+    settings.entropy_coding = true;
+    settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::refine : FirstVisit::steps;
+    settings.prediction = Prediction::linear;
+    settings.prediction_interval = 6;
+    settings.transform = Transform::klt;
+    settings.transform_interval = 4;
+    cases.push_back({settings, storage, 1, {3, 40, 77}, 48, false, true});
+  }
+  return cases;
+}
+
 /// Storages, first visits, bits, scales, roundings and levels, mixed so that each pair occurs; and
 /// the cases above.
 inline std::vector<EndsCase> ends_cases() {
@@ -141,7 +165,8 @@ inline std::vector<EndsCase> ends_cases() {
             if (contradiction_in(settings)) ++settings.bits;
             cases.push_back({settings, storage});
           }
-  for (const auto& others : {coded_ends_cases(), feedback_ends_cases(), predicted_ends_cases()})
+  for (const auto& others : {coded_ends_cases(), feedback_ends_cases(), predicted_ends_cases(),
+                             transformed_ends_cases()})
     cases.insert(cases.end(), others.begin(), others.end());
   return cases;
 }
@@ -167,6 +192,15 @@ inline float drifting_value(std::uint64_t sample, int step, int t, int c, int ch
          moved *
              (0.5f * ends_value(sample, 0, t, c) + ends_value(sample, 0, t, (c + 1) % channels)) +
          moved;
+}
+
+/// Activations of a sample whose changes have two directions, and how far is each token's own.
+inline float directed_value(std::uint64_t sample, int step, int t, int c) {
+  const float size = c % 19 == 3 ? 50.0f : 1.0f;
+  float value = ends_value(sample, 0, t, c) / size;
+  for (int k = 0; k < 2; ++k)
+    value += 4 * ends_value(sample + 1000, step, t, k) * ends_value(5000, 0, k, c) / size;
+  return value;
 }
 
 /// Samples of a step: three, at the last step two; each is first seen at another step.
@@ -233,6 +267,7 @@ class End {
   }
 
   float value(std::uint64_t sample, int step, int t, int c) const {
+    if (test_.has_directions) return directed_value(sample, step, t, c);
     return test_.drifts ? drifting_value(sample, step, t, c, test_.shape.channels)
                         : ends_value(sample, step, t, c);
   }

@@ -85,6 +85,10 @@ TEST_CASE("each boundary and direction has its target", "[budget]") {
     CHECK(step_target(options, 10, i, true).bits == options.backward_rate.target_bits[i]);
   }
   CHECK_FALSE(step_target(options, 10, 1, true).is_set());
+  CHECK(step_target(options, 10, 0, false).largest_step == 2.5);
+  options.forward.rounding = Rounding::stochastic;
+  CHECK(step_target(options, 10, 0, false).largest_step == 1.9);
+  options.forward.rounding = Rounding::nearest;
 
   options.network.forward = {{2e8, 0}, {1e8, 0}, {2e8, 0}};
   options.network.backward = {{1e6, 0}};

@@ -527,8 +527,11 @@ TEST_CASE("settings of entropy coding and scale rules that make no sense are ref
   settings.kind = CodecKind::fp16;
   refused(settings, "entropy_coding = false");
   settings = coded(CodecKind::delta, 3, ScaleKind::tile, ScaleRule::rms);
-  for (const double step : {0.0, -1.0, 1.91, 17.0, std::nan("")}) {
+  for (const double step : {0.0, -1.0, 2.51, 17.0, std::nan("")}) {
     settings.rms_step = step;
-    refused(settings, "0.01 to 1.9");
+    refused(settings, "0.01 to 2.5");
   }
+  settings.rms_step = 1.91;
+  settings.rounding = Rounding::stochastic;
+  refused(settings, "rms_step up to 1.9");
 }

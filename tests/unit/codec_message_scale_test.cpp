@@ -56,7 +56,7 @@ std::vector<double> lognormal_sizes(int rows, double deviation, unsigned seed) {
 }  // namespace
 
 TEST_CASE("values of a message are rounded to multiples of its step", "[codec][message]") {
-  const double fraction = GENERATE(0.1, 0.7, 1.9);
+  const double fraction = GENERATE(0.1, 0.7, 1.9, 2.5);
   const double size = GENERATE(1.0, 1e-25, 1e15);
   for (const int channels : {1, 5, 64, 77}) {
     const auto sizes = lognormal_sizes(33, 1.0, 5);
@@ -273,7 +273,7 @@ TEST_CASE("no message is longer than announced, however its samples and rows are
 
 TEST_CASE("what has changed comes even with the largest steps", "[codec][message]") {
   // Rows of one size each are sent as zeros by steps of more than two of their RMS.
-  const double fraction = GENERATE(1.5, 1.7, 1.8, 1.9);
+  const double fraction = GENERATE(1.5, 1.7, 1.8, 1.9, 2.1, 2.5);
   const double ratio = GENERATE(1.05, 1.25, 1.4, 3.0);
   const int rows = 64, channels = 64;
   CodecPair ends(message(CodecKind::delta, fraction), {1, rows, channels}, MemoryStorage::fp32);

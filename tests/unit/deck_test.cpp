@@ -208,6 +208,7 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   forward.first_visit = FirstVisit::steps;
   forward.first_visit_step = 0.5;
   forward.prediction = Prediction::linear;
+  forward.transform = Transform::klt;
   backward.kind = CodecKind::quantize;
   backward.rms_step = 0.6;
   backward.error_feedback = true;
@@ -231,9 +232,19 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
                  "d.toml", {"boundary.forward.first_visit=fp16"});
   forward.rms_step = 0.8;
   forward.prediction = Prediction::none;
+  forward.transform = Transform::none;  // which wants one
   forward.first_visit = FirstVisit::fp16;
   CHECK(own.forward == forward);
   CHECK(own.backward == CodecSettings());
+  for (const char* const without :
+       {"boundary.forward.scale=token", "boundary.forward.prediction=none"}) {
+    const Settings plain =
+        parse_deck("[boundary.forward]\ncodec = \"auto\"\n", "d.toml", {without});
+    CHECK(plain.forward.transform == Transform::none);
+    CHECK_THROWS_WITH(parse_deck("[boundary.forward]\ncodec = \"auto\"\ntransform = \"klt\"\n",
+                                 "d.toml", {without}),
+                      Catch::Contains("only predicted changes with one step for a message"));
+  }
   // Also those that are what they would be without it.
   CHECK(parse_deck("[boundary.backward]\ncodec = \"auto\"\nerror_feedback = false\nrms_step = 1\n",
                    "d.toml")
@@ -613,9 +624,13 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.forward]\ntarget_bits = 0.05\n", {}, {"d.toml:2:15:", "0 or 0.1 to 16"}},
       {"[boundary.forward]\ntarget_bits = [2, \"3\"]\n", {}, {"d.toml:2:19:", "list of these"}},
       {"[boundary.forward]\ntarget_error = 1\n", {}, {"d.toml:2:16:", "0 to below 1"}},
-      {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:12:", "0.01 to 1.9"}},
-      {"[boundary.forward]\nrms_step = 2\n", {}, {"d.toml:2:12:", "0.01 to 1.9"}},
-      {"[boundary.forward]\nfirst_visit_step = 2\n", {}, {"d.toml:2:20:", "0.01 to 1.9"}},
+      {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:12:", "0.01 to 2.5"}},
+      {"[boundary.forward]\nrms_step = 2.6\n", {}, {"d.toml:2:12:", "0.01 to 2.5"}},
+      {"[boundary.forward]\nfirst_visit_step = 2.6\n", {}, {"d.toml:2:20:", "0.01 to 2.5"}},
+      {"[boundary.forward]\ncodec = \"auto\"\nrms_step = 2\nrounding = \"stochastic\"\n",
+       {},
+       {"d.toml:3:1: boundary.forward: with stochastic rounding in steps above 1.9",
+        "rms_step up to 1.9"}},
       {"[boundary.forward]\ncodec = \"delta\"\nfirst_visit = \"steps\"\n",
        {},
        {"d.toml:3:1: boundary.forward: first visits in steps", "set entropy_coding = true"}},

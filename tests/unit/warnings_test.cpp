@@ -187,7 +187,7 @@ TEST_CASE("targets that a run missed are told with the reason, and those that it
   REQUIRE(told.size() == 1);
   CHECK(told[0] ==
         "boundary.forward.target_bits = 2 was missed at boundary 1: 2.4 bits per value were sent; "
-        "40 % of the messages had the largest step, 1.9");
+        "40 % of the messages had the largest step, 2.5");
   told = warnings(bits, totals_of({under, over, held, over}));
   REQUIRE(told.size() == 1);
   CHECK(told[0].find("boundary 0: 1.5 bits per value were sent; 50 % of the messages had the least "

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/codec/klt_transform.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "core/base/memory_ledger.hpp"
+#include "core/base/number_formats.hpp"
+#include "core/base/row.hpp"
+#include "core/base/state_views.hpp"
+#include "core/codec/row_codec.hpp"
+#include "core/kernels/gemm.hpp"
+
+namespace deltapipe::codec {
+
+namespace {
+
+using ReadBasis = KltBasis<const std::uint8_t>;
+
+/// Least number of rows per channel that a basis is found from.
+constexpr double kLeastRowsPerChannel = 1;
+
+/// analysis: null where there is none.
+struct LoadBasis {
+  ReadBasis basis;
+  float* synthesis_CC;
+  float* analysis_CC;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int j = team.league_rank();
+    const std::size_t first = static_cast<std::size_t>(j) * basis.channels;
+    const std::int8_t* from = basis.values_of(j);
+    const float scale = basis.scale()[j];
+    float* synthesis = synthesis_CC + first;
+    float* analysis = analysis_CC + first;
+    const bool analyzes = analysis_CC != nullptr;
+    row_for(team, basis.channels, [=](int i) {
+      const auto value = static_cast<float>(from[i]);
+      synthesis[i] = value;
+      if (analyzes) analysis[i] = value * scale;
+    });
+  }
+};
+
+/// squares_C(c) := mean square of a column, of rows with weights.
+struct SumSquares {
+  int channels;
+  int rows;
+  const float* values_NC;
+  const float* weight_N;
+  float* squares_C;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int n = channels;
+    const float* values = values_NC;
+    const float* weight = weight_N;
+    float* squares = squares_C;
+    column_sums<float>(
+        team, n, rows,
+        [=](int row, int c) {
+          if (weight[row] == 0.0f) return 0.0f;
+          const float value = values[static_cast<std::size_t>(row) * n + c] * weight[row];
+          return value * value;
+        },
+        [=](int c, float sum) { squares[c] = sum; });
+  }
+};
+
+/// Rows times their weights.
+struct WeighChanges {
+  int channels;
+  const float* weight_N;
+  float* r_NC;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int row = team.league_rank();
+    const float weight = weight_N[row];
+    float* r = r_NC + static_cast<std::size_t>(row) * channels;
+    row_for(team, channels, [=](int c) { r[c] = weight == 0.0f ? 0.0f : r[c] * weight; });
+  }
+};
+
+/// Adds 1 for each scale that is no number, and for each value that is too large.
+struct CountFlaws {
+  ReadBasis basis;
+  int largest;
+
+  KOKKOS_INLINE_FUNCTION void operator()(int j, int& flaws) const {
+    flaws += is_nonfinite(basis.scale()[j]);
+    const std::int8_t* values = basis.values_of(j);
+    for (int i = 0; i < basis.channels; ++i)
+      flaws += values[i] > largest || values[i] < -largest ? 1 : 0;
+  }
+};
+
+struct WriteWord {
+  std::uint32_t* to;
+  std::uint32_t word;
+  KOKKOS_INLINE_FUNCTION void operator()(int) const { *to = word; }
+};
+
+Matrix<float> matrix(const char* label, std::size_t rows, std::size_t columns) {
+  return Matrix<float>(uninitialized(label), rows, columns);
+}
+
+std::size_t rows_of(const CodecShape& shape) {
+  return static_cast<std::size_t>(shape.max_samples) * shape.tokens;
+}
+
+/// Of what only a sender needs.
+std::size_t encoded(const CodecShape& shape, std::size_t extent) {
+  return shape.encodes() ? extent : 0;
+}
+
+}  // namespace
+
+KltTransform::KltTransform(const CodecShape& shape, int interval)
+    : shape_(shape),
+      interval_(interval),
+      // Zeros: their padding travels.
+      basis_("deltapipe::KltTransform::basis", KltBasis<std::uint8_t>::size(shape.channels)),
+      candidate_("deltapipe::KltTransform::candidate", encoded(shape, basis_.extent(0))),
+      host_candidate_("deltapipe::KltTransform::host_candidate", candidate_.extent(0)),
+      synthesis_CC_(matrix("deltapipe::KltTransform::synthesis", shape.channels, shape.channels)),
+      analysis_CC_(matrix("deltapipe::KltTransform::analysis", encoded(shape, shape.channels),
+                          shape.channels)),
+      r_NC_(matrix("deltapipe::KltTransform::changes", encoded(shape, rows_of(shape)),
+                   shape.channels)),
+      z_NC_(matrix("deltapipe::KltTransform::components", rows_of(shape), shape.channels)),
+      sums_NC_(matrix("deltapipe::KltTransform::sums", rows_of(shape), shape.channels)),
+      weight_N_(uninitialized("deltapipe::KltTransform::weights"), encoded(shape, rows_of(shape))),
+      fit_weight_N_(uninitialized("deltapipe::KltTransform::fit_weights"),
+                    encoded(shape, rows_of(shape))),
+      row_N_(uninitialized("deltapipe::KltTransform::rows"), rows_of(shape)),
+      host_row_N_(Kokkos::create_mirror_view(StagingSpace(), row_N_)),
+      squares_C_(uninitialized("deltapipe::KltTransform::squares"), encoded(shape, shape.channels)),
+      host_squares_C_(uninitialized("deltapipe::KltTransform::host_squares"),
+                      encoded(shape, shape.channels)),
+      host_word_(uninitialized("deltapipe::KltTransform::host_word"), 1),
+      moments_CC_(matrix("deltapipe::KltTransform::moments", encoded(shape, shape.channels),
+                         shape.channels)),
+      eigen_(static_cast<int>(encoded(shape, shape.channels))) {}
+
+std::size_t KltTransform::memory_bytes() const {
+  const bool mirrored = !std::is_same_v<MemSpace, StagingSpace>;
+  return bytes_of_view(basis_) + bytes_of_view(candidate_) + bytes_of_view(host_candidate_) +
+         bytes_of_view(synthesis_CC_) + bytes_of_view(analysis_CC_) + bytes_of_view(r_NC_) +
+         bytes_of_view(z_NC_) + bytes_of_view(sums_NC_) + bytes_of_view(weight_N_) +
+         bytes_of_view(fit_weight_N_) + bytes_of_view(row_N_) * (mirrored ? 2 : 1) +
+         bytes_of_view(squares_C_) + bytes_of_view(moments_CC_) + eigen_.memory_bytes();
+}
+
+void KltTransform::set_rows(const ExecSpace& exec, const std::vector<std::int32_t>& rows) {
+  exec.fence();  // of what still reads those of the crossing before
+  count_ = static_cast<int>(rows.size());
+  std::copy(rows.begin(), rows.end(), host_row_N_.data());
+  if constexpr (!std::is_same_v<MemSpace, StagingSpace>) {
+    const auto range = Kokkos::make_pair(std::size_t{0}, rows.size());
+    Kokkos::deep_copy(exec, Kokkos::subview(row_N_, range), Kokkos::subview(host_row_N_, range));
+  }
+}
+
+void KltTransform::load(const ExecSpace& exec, const VectorRef<std::uint8_t>& basis) {
+  for_rows("deltapipe::KltTransform::load", row_policy(exec, channels()),
+           LoadBasis{ReadBasis{basis.data(), channels()}, synthesis_CC_.data(),
+                     shape_.encodes() ? analysis_CC_.data() : nullptr});
+}
+
+void KltTransform::analyze(const ExecSpace& exec, int rows) {
+  gemm(exec, Transpose::no, Transpose::no, 1.0f, first_rows<const float>(r_NC_, rows), analysis_CC_,
+       0.0f, first_rows<float>(z_NC_, rows));
+}
+
+bool KltTransform::fit(const ExecSpace& exec) {
+  const int n = channels();
+  const HostVector<float> vectors = eigen_.matrix();
+  Kokkos::deep_copy(exec, vectors, VectorRef<float>(moments_CC_.data(), moments_CC_.size()));
+  exec.fence();
+  if (!eigen_.solve()) return false;
+  const auto largest = static_cast<float>(largest_basis_value(n));
+  const KltBasis<std::uint8_t> written{host_candidate_.data(), n};
+  for (int j = 0; j < n; ++j) {
+    // The last eigenvector has the largest eigenvalue.
+    const auto value = [&](int i) { return vectors(static_cast<std::size_t>(n - 1 - i) * n + j); };
+    float most = 0;
+    for (int i = 0; i < n; ++i) most = std::max(most, std::abs(value(i)));
+    const float scale = most / largest;
+    written.scale()[j] = scale;
+    for (int i = 0; i < n; ++i)
+      written.values_of(j)[i] =
+          static_cast<std::int8_t>(scale > 0 ? std::rint(value(i) / scale) : 0.0f);
+  }
+  Kokkos::deep_copy(exec, candidate_, host_candidate_);
+  return true;
+}
+
+double KltTransform::bits_of(const ExecSpace& exec, const MatrixRef<float>& values, int rows) {
+  for_rows("deltapipe::KltTransform::sum_squares", column_policy(exec, channels()),
+           SumSquares{channels(), rows, values.data(), fit_weight_N_.data(), squares_C_.data()});
+  Kokkos::deep_copy(exec, host_squares_C_, squares_C_);
+  exec.fence();
+  double mean = 0;
+  for (int c = 0; c < channels(); ++c) mean += host_squares_C_(c) / channels();
+  if (!(mean > 0)) return 0;
+  // Of normal values of variance v, in steps of D: 1/2 log2(2 pi e v / D^2) if that is many.
+  constexpr double kNormal = 17.08;
+  double bits = 0;
+  for (int c = 0; c < channels(); ++c)
+    bits += 0.5 * std::log2(1 + kNormal * host_squares_C_(c) / mean);
+  return bits / channels();
+}
+
+float* KltTransform::choose(const ExecSpace& exec, const Crossing& crossing, int rows) {
+  window_.begin(crossing.step, channels());
+  const double values = static_cast<double>(count_) * channels();
+  values_since_ += values;
+  word_ = has_basis_ ? kTransformed : kNone;
+  if (has_basis_) analyze(exec, rows);
+  if (may_refresh(crossing) && window_.has_rows() &&
+      window_.rows() >= kLeastRowsPerChannel * channels() && fit(exec)) {
+    const double before = bits_of(exec, has_basis_ ? z_NC_ : r_NC_, rows);
+    load(exec, candidate_);
+    analyze(exec, rows);
+    const double saved = (before - bits_of(exec, z_NC_, rows)) * values_since_;
+    // Worth its bytes if as many values as came since the last one save twice as much.
+    if (saved > 2 * 8.0 * static_cast<double>(basis_.extent(0)) &&
+        is_sound(exec, candidate_.data())) {
+      std::swap(basis_, candidate_);
+      has_basis_ = true;
+      values_since_ = 0;
+      word_ = kNewBasis;
+    } else if (has_basis_) {
+      load(exec, basis_);
+      analyze(exec, rows);
+    }
+  }
+  return word_ == kNone ? nullptr : z_NC_.data();
+}
+
+const float* KltTransform::synthesize(const ExecSpace& exec, int rows) {
+  gemm(exec, Transpose::no, Transpose::yes, 1.0f, first_rows<const float>(z_NC_, rows),
+       synthesis_CC_, 0.0f, first_rows<float>(sums_NC_, rows));
+  return sums_NC_.data();
+}
+
+void KltTransform::learn(const ExecSpace& exec, int rows) {
+  if (count_ == 0 || window_.has_enough_of_step(channels())) return;
+  for_rows("deltapipe::KltTransform::weigh", row_policy(exec, rows),
+           WeighChanges{channels(), fit_weight_N_.data(), r_NC_.data()});
+  const MatrixRef<float> weighted = first_rows<float>(r_NC_, rows);
+  gemm(exec, Transpose::yes, Transpose::no, 1.0f, weighted, weighted, window_.fade(), moments_CC_);
+  window_.add(count_, count_);
+}
+
+std::size_t KltTransform::append(const ExecSpace& exec, std::uint8_t* payload, std::size_t end) {
+  if (word_ == kNewBasis) {
+    Kokkos::deep_copy(exec, VectorRef<std::uint8_t>(payload + end, basis_.extent(0)), basis_);
+    end += basis_.extent(0);
+  }
+  for_range("deltapipe::KltTransform::write_word", exec, 1,
+            WriteWord{reinterpret_cast<std::uint32_t*>(payload + end), word_});
+  return end + sizeof(std::uint32_t);
+}
+
+bool KltTransform::is_sound(const ExecSpace& exec, const std::uint8_t* basis) const {
+  int flaws = 0;
+  Kokkos::parallel_reduce(
+      "deltapipe::KltTransform::check", Kokkos::RangePolicy<ExecSpace>(exec, 0, channels()),
+      CountFlaws{ReadBasis{basis, channels()}, largest_basis_value(channels())}, flaws);
+  return flaws == 0;
+}
+
+std::size_t KltTransform::read(const ExecSpace& exec, const Crossing& crossing,
+                               const std::uint8_t* payload, std::size_t bytes) {
+  const auto refuse = [&](const char* flaw, const std::string& value) {
+    RowCodec::refuse(crossing, flaw, value);
+  };
+  const std::string length = std::to_string(bytes) + " bytes";
+  if (bytes < sizeof(std::uint32_t) || bytes % sizeof(std::uint32_t) != 0)
+    refuse("does not end with a word on its transform", length);
+  const std::size_t end = bytes - sizeof(std::uint32_t);
+  Kokkos::deep_copy(
+      exec, host_word_,
+      VectorRef<const std::uint32_t>(reinterpret_cast<const std::uint32_t*>(payload + end), 1));
+  exec.fence();
+  const std::uint32_t word = host_word_(0);
+  if (word > kNewBasis) refuse("ends with an unknown word on its transform", std::to_string(word));
+  if (word == kTransformed && !has_basis_) refuse("is in a basis that has never come", "");
+  std::size_t taken = sizeof(std::uint32_t);
+  if (word == kNewBasis) {
+    if (!may_refresh(crossing) || end < basis_.extent(0))
+      refuse("has no place for the basis of its transform", length);
+    if (!is_sound(exec, payload + end - basis_.extent(0)))
+      refuse("has a basis for its transform with values that are none", "");
+    taken += basis_.extent(0);
+  }
+  word_ = static_cast<Word>(word);
+  end_ = end;
+  return taken;
+}
+
+float* KltTransform::adopt(const ExecSpace& exec, const std::uint8_t* payload) {
+  if (word_ == kNewBasis) {
+    Kokkos::deep_copy(
+        exec, basis_,
+        VectorRef<const std::uint8_t>(payload + end_ - basis_.extent(0), basis_.extent(0)));
+    load(exec, basis_);
+    has_basis_ = true;
+  }
+  Kokkos::deep_copy(exec, z_NC_, 0.0f);
+  return z_NC_.data();
+}
+
+void KltTransform::write_state(StateWriter& writer, const ExecSpace& exec) const {
+  const std::uint64_t bytes = has_basis_ ? basis_.extent(0) : 0;
+  write_scalar(writer, "klt_has_basis", static_cast<std::uint8_t>(has_basis_));
+  write_scalar(writer, "klt_values_since_basis", values_since_);
+  write_view(writer, exec, "klt_basis", VectorRef<const std::uint8_t>(basis_.data(), bytes),
+             {bytes});
+  window_.write_state(writer, "klt_");
+  const std::uint64_t rows = window_.has_rows() ? moments_CC_.extent(0) : 0;
+  const std::uint64_t columns = shape_.channels;
+  write_view(writer, exec, "klt_moments",
+             VectorRef<const float>(moments_CC_.data(), rows * columns), {rows, columns});
+}
+
+void KltTransform::read_state(StateReader& reader, const ExecSpace& exec) {
+  has_basis_ = read_scalar<std::uint8_t>(reader, "klt_has_basis") != 0;
+  values_since_ = read_scalar<double>(reader, "klt_values_since_basis");
+  const std::uint64_t bytes = has_basis_ ? basis_.extent(0) : 0;
+  read_view(reader, exec, "klt_basis", VectorRef<std::uint8_t>(basis_.data(), bytes), {bytes});
+  if (has_basis_ && !is_sound(exec, basis_.data()))
+    reader.refuse("klt_basis", "has values that are none", "");
+  if (has_basis_) load(exec, basis_);
+  window_.read_state(reader, "klt_");
+  const std::uint64_t rows = window_.has_rows() ? moments_CC_.extent(0) : 0;
+  const std::uint64_t columns = shape_.channels;
+  read_view(reader, exec, "klt_moments", VectorRef<float>(moments_CC_.data(), rows * columns),
+            {rows, columns});
+}
+
+}  // namespace deltapipe::codec
