@@ -278,7 +278,7 @@ void print_disk(const std::vector<DiskNeed>& needs) {
 }
 
 /// Positions take the fewer bytes the closer together they are; coded values take what they carry;
-/// maps are sent when they pay.
+/// maps and bases are sent when they pay.
 const char* note_on_bytes(const CodecSettings& codec) {
   const bool depends = sends_positions(codec) ||
                        (codec.kind == CodecKind::delta && codec.prediction != Prediction::none) ||

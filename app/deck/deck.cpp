@@ -441,13 +441,11 @@ void read_draft(const toml::table& table, const std::vector<std::string>& overri
   check_text(keys, places);
 }
 
-/// One step for a message is the preset's with its scale rule alone, a transform with that and
-/// prediction. `own`: what the deck says by itself.
-void fit_preset(CodecSettings& codec, const CodecSettings& own) {
+/// One step for a message is the preset's with its scale rule alone. `own`: what the deck says by
+/// itself.
+void fit_scale(CodecSettings& codec, const CodecSettings& own) {
   if (codec.scale_rule != ScaleRule::rms && own.scale != ScaleKind::message)
     codec.scale = own.scale;
-  if (codec.scale != ScaleKind::message || codec.prediction == Prediction::none)
-    codec.transform = own.transform;
 }
 
 }  // namespace
@@ -469,8 +467,8 @@ Settings parse_deck(const std::string& text, const std::string& name,
       preset.settings.backward = recommended_settings(Direction::backward);
     const deck::Draft own = std::exchange(draft, std::move(preset));
     deck::read_draft(table, overrides, draft, places);
-    if (draft.forward_is_auto) deck::fit_preset(draft.settings.forward, own.settings.forward);
-    if (draft.backward_is_auto) deck::fit_preset(draft.settings.backward, own.settings.backward);
+    if (draft.forward_is_auto) deck::fit_scale(draft.settings.forward, own.settings.forward);
+    if (draft.backward_is_auto) deck::fit_scale(draft.settings.backward, own.settings.backward);
   }
   deck::replace_new_model(draft.settings, overrides);
   with_places(places, [&] {

@@ -308,8 +308,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
             "delta with changes sent as topk sends values; auto: delta with " +
                 steps + ", first_visit = \"steps\", first_visit_step = " +
                 format_number(best.first_visit_step) +
-                ", prediction = \"linear\" and transform = \"klt\", whatever of it the deck does "
-                "not set"
+                " and prediction = \"linear\", whatever of it the deck does not set"
           : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; topk: a sample's largest values with their "
             "positions; delta and topk_delta are not for gradients, which AQ-SGD sends without "
@@ -351,9 +350,9 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
       "visits only); rms wants entropy_coding");
   add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
-      "bits per value, 1.9 about 1.3, and scales; from 2 on most values travel as zeros, and above "
-      "1.9 "
-      "rounding = \"stochastic\" is refused");
+      "bits per value, 1.9 about 1.3, and scales; from 2 on most values travel as zeros; rounding "
+      "= "
+      "\"stochastic\" up to 1.9");
   add_rate(add, r);
   add("entropy_coding", Flag{&c.entropy_coding},
       "for quantize and delta: codes travel in the bits that they carry, never more than packed "

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,10 @@ using ReadBasis = KltBasis<const std::uint8_t>;
 
 /// Least number of rows per channel that a basis is found from.
 constexpr double kLeastRowsPerChannel = 1;
+/// Bits per value that a basis has to save: less is within what estimates err by.
+constexpr double kLeastSaved = 0.02;
+/// Part of the changes' squares that may be lost to the rounding of a basis.
+constexpr double kMostLost = 0.01;
 
 /// analysis: null where there is none.
 struct LoadBasis {
@@ -44,8 +49,8 @@ struct LoadBasis {
   }
 };
 
-/// squares_C(c) := mean square of a column, of rows with weights.
-struct SumSquares {
+/// squares(c) := sum of the squares of a column, of rows with weights.
+struct SumColumns {
   int channels;
   int rows;
   const float* values_NC;
@@ -65,6 +70,34 @@ struct SumSquares {
           return value * value;
         },
         [=](int c, float sum) { squares[c] = sum; });
+  }
+};
+
+/// squares(row) := sum of the squares of a row with its weight, of r or, with sums, of what these
+/// stand for less r.
+struct SumRows {
+  int channels;
+  const float* r_NC;
+  const float* sums_NC;  ///< of products with the basis, or null
+  const float* scale;
+  const float* weight_N;
+  float* squares_N;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int row = team.league_rank();
+    const std::size_t first = static_cast<std::size_t>(row) * channels;
+    const float* r = r_NC + first;
+    const float* sums = sums_NC == nullptr ? nullptr : sums_NC + first;
+    const float* scales = scale;
+    const float weight = weight_N[row];
+    float sum = 0;
+    if (weight != 0.0f)
+      sum = row_sum<float>(team, channels, [=](int c) {
+        const float value = (sums == nullptr ? r[c] : sums[c] * scales[c] - r[c]) * weight;
+        return value * value;
+      });
+    float* squares = squares_N;
+    row_once(team, [=]() { squares[row] = sum; });
   }
 };
 
@@ -92,6 +125,17 @@ struct CountFlaws {
     const std::int8_t* values = basis.values_of(j);
     for (int i = 0; i < basis.channels; ++i)
       flaws += values[i] > largest || values[i] < -largest ? 1 : 0;
+  }
+};
+
+/// Adds the number of values of a row that are not finite.
+struct CountNonfinite {
+  const float* values_CC;
+  int channels;
+
+  KOKKOS_INLINE_FUNCTION void operator()(int row, int& flaws) const {
+    const float* values = values_CC + static_cast<std::size_t>(row) * channels;
+    for (int c = 0; c < channels; ++c) flaws += is_nonfinite(values[c]);
   }
 };
 
@@ -135,9 +179,9 @@ KltTransform::KltTransform(const CodecShape& shape, int interval)
                     encoded(shape, rows_of(shape))),
       row_N_(uninitialized("deltapipe::KltTransform::rows"), rows_of(shape)),
       host_row_N_(Kokkos::create_mirror_view(StagingSpace(), row_N_)),
-      squares_C_(uninitialized("deltapipe::KltTransform::squares"), encoded(shape, shape.channels)),
-      host_squares_C_(uninitialized("deltapipe::KltTransform::host_squares"),
-                      encoded(shape, shape.channels)),
+      squares_(uninitialized("deltapipe::KltTransform::squares"),
+               encoded(shape, std::max<std::size_t>(rows_of(shape), shape.channels))),
+      host_squares_(uninitialized("deltapipe::KltTransform::host_squares"), squares_.extent(0)),
       host_word_(uninitialized("deltapipe::KltTransform::host_word"), 1),
       moments_CC_(matrix("deltapipe::KltTransform::moments", encoded(shape, shape.channels),
                          shape.channels)),
@@ -149,7 +193,8 @@ std::size_t KltTransform::memory_bytes() const {
          bytes_of_view(synthesis_CC_) + bytes_of_view(analysis_CC_) + bytes_of_view(r_NC_) +
          bytes_of_view(z_NC_) + bytes_of_view(sums_NC_) + bytes_of_view(weight_N_) +
          bytes_of_view(fit_weight_N_) + bytes_of_view(row_N_) * (mirrored ? 2 : 1) +
-         bytes_of_view(squares_C_) + bytes_of_view(moments_CC_) + eigen_.memory_bytes();
+         bytes_of_view(squares_) + bytes_of_view(host_squares_) + bytes_of_view(moments_CC_) +
+         eigen_.memory_bytes();
 }
 
 void KltTransform::set_rows(const ExecSpace& exec, const std::vector<std::int32_t>& rows) {
@@ -185,7 +230,10 @@ bool KltTransform::fit(const ExecSpace& exec) {
     // The last eigenvector has the largest eigenvalue.
     const auto value = [&](int i) { return vectors(static_cast<std::size_t>(n - 1 - i) * n + j); };
     float most = 0;
-    for (int i = 0; i < n; ++i) most = std::max(most, std::abs(value(i)));
+    for (int i = 0; i < n; ++i) {
+      if (!std::isfinite(value(i))) return false;
+      most = std::max(most, std::abs(value(i)));
+    }
     const float scale = most / largest;
     written.scale()[j] = scale;
     for (int i = 0; i < n; ++i)
@@ -196,36 +244,80 @@ bool KltTransform::fit(const ExecSpace& exec) {
   return true;
 }
 
-double KltTransform::bits_of(const ExecSpace& exec, const MatrixRef<float>& values, int rows) {
-  for_rows("deltapipe::KltTransform::sum_squares", column_policy(exec, channels()),
-           SumSquares{channels(), rows, values.data(), fit_weight_N_.data(), squares_C_.data()});
-  Kokkos::deep_copy(exec, host_squares_C_, squares_C_);
-  exec.fence();
-  double mean = 0;
-  for (int c = 0; c < channels(); ++c) mean += host_squares_C_(c) / channels();
-  if (!(mean > 0)) return 0;
-  // Of normal values of variance v, in steps of D: 1/2 log2(2 pi e v / D^2) if that is many.
+namespace {
+
+/// Mean over groups of equally many values, of these sums of squares. Of normal values of variance
+/// v, in steps of D: 1/2 log2(2 pi e v / D^2) if that is many.
+double bits_of(const HostVector<float>& squares, int groups) {
+  double sum = 0;
+  int counted = 0;
+  for (int g = 0; g < groups; ++g) {
+    sum += squares(g);
+    counted += squares(g) > 0 ? 1 : 0;
+  }
+  if (!(sum > 0)) return 0;
   constexpr double kNormal = 17.08;
   double bits = 0;
-  for (int c = 0; c < channels(); ++c)
-    bits += 0.5 * std::log2(1 + kNormal * host_squares_C_(c) / mean);
-  return bits / channels();
+  for (int g = 0; g < groups; ++g)
+    bits += 0.5 * std::log2(1 + kNormal * counted * squares(g) / sum);
+  return bits / counted;
+}
+
+}  // namespace
+
+double KltTransform::bits_of_changes(const ExecSpace& exec, int rows) {
+  for_rows(
+      "deltapipe::KltTransform::sum_rows", row_policy(exec, rows),
+      SumRows{channels(), r_NC_.data(), nullptr, nullptr, fit_weight_N_.data(), squares_.data()});
+  Kokkos::deep_copy(exec, host_squares_, squares_);
+  exec.fence();
+  return bits_of(host_squares_, rows);
+}
+
+double KltTransform::bits_of_components(const ExecSpace& exec, int rows) {
+  for_rows("deltapipe::KltTransform::sum_columns", column_policy(exec, channels()),
+           SumColumns{channels(), rows, z_NC_.data(), fit_weight_N_.data(), squares_.data()});
+  Kokkos::deep_copy(exec, host_squares_, squares_);
+  exec.fence();
+  return bits_of(host_squares_, channels());
+}
+
+double KltTransform::lost_part(const ExecSpace& exec, int rows) {
+  const float* sums = synthesize(exec, rows);
+  const ReadBasis basis{candidate_.data(), channels()};
+  double part[2];
+  for (const bool rest : {false, true}) {
+    for_rows("deltapipe::KltTransform::sum_rows", row_policy(exec, rows),
+             SumRows{channels(), r_NC_.data(), rest ? sums : nullptr, basis.scale(),
+                     fit_weight_N_.data(), squares_.data()});
+    Kokkos::deep_copy(exec, host_squares_, squares_);
+    exec.fence();
+    part[rest ? 1 : 0] = std::accumulate(host_squares_.data(), host_squares_.data() + rows, 0.0);
+  }
+  return part[0] > 0 ? part[1] / part[0] : 0;
 }
 
 float* KltTransform::choose(const ExecSpace& exec, const Crossing& crossing, int rows) {
   window_.begin(crossing.step, channels());
-  const double values = static_cast<double>(count_) * channels();
-  values_since_ += values;
-  word_ = has_basis_ ? kTransformed : kNone;
-  if (has_basis_) analyze(exec, rows);
-  if (may_refresh(crossing) && window_.has_rows() &&
-      window_.rows() >= kLeastRowsPerChannel * channels() && fit(exec)) {
-    const double before = bits_of(exec, has_basis_ ? z_NC_ : r_NC_, rows);
+  values_since_ += static_cast<double>(count_) * channels();
+  const bool tries = may_refresh(crossing) && window_.has_rows() &&
+                     window_.rows() >= kLeastRowsPerChannel * channels();
+  word_ = kNone;
+  if (!has_basis_ && !tries) return nullptr;
+  double bits = bits_of_changes(exec, rows);
+  if (has_basis_) {
+    analyze(exec, rows);
+    const double transformed = bits_of_components(exec, rows);
+    if (transformed < bits) word_ = kTransformed;
+    bits = std::min(bits, transformed);
+  }
+  if (tries && fit(exec)) {
     load(exec, candidate_);
     analyze(exec, rows);
-    const double saved = (before - bits_of(exec, z_NC_, rows)) * values_since_;
+    const double saved = bits - bits_of_components(exec, rows);
     // Worth its bytes if as many values as came since the last one save twice as much.
-    if (saved > 2 * 8.0 * static_cast<double>(basis_.extent(0)) &&
+    const double cost = 2 * 8.0 * static_cast<double>(basis_.extent(0));
+    if (saved > kLeastSaved && saved * values_since_ > cost && lost_part(exec, rows) < kMostLost &&
         is_sound(exec, candidate_.data())) {
       std::swap(basis_, candidate_);
       has_basis_ = true;
@@ -233,7 +325,7 @@ float* KltTransform::choose(const ExecSpace& exec, const Crossing& crossing, int
       word_ = kNewBasis;
     } else if (has_basis_) {
       load(exec, basis_);
-      analyze(exec, rows);
+      if (word_ == kTransformed) analyze(exec, rows);
     }
   }
   return word_ == kNone ? nullptr : z_NC_.data();
@@ -290,10 +382,11 @@ std::size_t KltTransform::read(const ExecSpace& exec, const Crossing& crossing,
   if (word == kTransformed && !has_basis_) refuse("is in a basis that has never come", "");
   std::size_t taken = sizeof(std::uint32_t);
   if (word == kNewBasis) {
-    if (!may_refresh(crossing) || end < basis_.extent(0))
-      refuse("has no place for the basis of its transform", length);
+    if (!may_refresh(crossing)) refuse("has a basis for its transform, which its step has not", "");
+    if (end < basis_.extent(0)) refuse("has no place for the basis of its transform", length);
     if (!is_sound(exec, payload + end - basis_.extent(0)))
-      refuse("has a basis for its transform with values that are none", "");
+      refuse("has a basis for its transform with scales that are not finite or values out of range",
+             "");
     taken += basis_.extent(0);
   }
   word_ = static_cast<Word>(word);
@@ -332,13 +425,18 @@ void KltTransform::read_state(StateReader& reader, const ExecSpace& exec) {
   const std::uint64_t bytes = has_basis_ ? basis_.extent(0) : 0;
   read_view(reader, exec, "klt_basis", VectorRef<std::uint8_t>(basis_.data(), bytes), {bytes});
   if (has_basis_ && !is_sound(exec, basis_.data()))
-    reader.refuse("klt_basis", "has values that are none", "");
+    reader.refuse("klt_basis", "has scales that are not finite or values out of range", "");
   if (has_basis_) load(exec, basis_);
   window_.read_state(reader, "klt_");
   const std::uint64_t rows = window_.has_rows() ? moments_CC_.extent(0) : 0;
   const std::uint64_t columns = shape_.channels;
   read_view(reader, exec, "klt_moments", VectorRef<float>(moments_CC_.data(), rows * columns),
             {rows, columns});
+  int flaws = 0;
+  Kokkos::parallel_reduce("deltapipe::KltTransform::check_moments",
+                          Kokkos::RangePolicy<ExecSpace>(exec, 0, static_cast<int>(rows)),
+                          CountNonfinite{moments_CC_.data(), shape_.channels}, flaws);
+  if (flaws > 0) reader.refuse("klt_moments", "has values that are not finite", "");
 }
 
 }  // namespace deltapipe::codec

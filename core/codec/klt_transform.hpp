@@ -47,8 +47,8 @@ class KltTransform {
   MatrixRef<float> changes() const { return r_NC_; }
   VectorRef<float> weights() const { return weight_N_; }
   VectorRef<float> fit_weights() const { return fit_weight_N_; }
-  /// Returns the components of the changes of so many rows, which may be overwritten; null: changes
-  /// are sent as they are. Waits.
+  /// Returns the components of the changes of so many rows; the caller may overwrite them. Null:
+  /// changes are sent as they are. Waits.
   float* choose(const ExecSpace& exec, const Crossing& crossing, int rows);
   /// Takes note of changes().
   void learn(const ExecSpace& exec, int rows);
@@ -82,12 +82,16 @@ class KltTransform {
   }
   /// Loads the basis' values for synthesis and, at senders, analysis.
   void load(const ExecSpace& exec, const VectorRef<std::uint8_t>& basis);
-  /// z_NC := components of changes by the basis that is loaded.
+  /// z_NC_ := components of changes by the basis that is loaded.
   void analyze(const ExecSpace& exec, int rows);
   /// Writes the basis of the window's moments to candidate_; false: there is none.
   bool fit(const ExecSpace& exec);
-  /// Bits that values of these columns take, about, in steps as large as their root mean square.
-  double bits_of(const ExecSpace& exec, const MatrixRef<float>& values, int rows);
+  /// Bits that a value takes, about, in steps as large as the root mean square of all: of changes
+  /// as they are, where rows of a size share a table, and of components, where those of a size do.
+  double bits_of_changes(const ExecSpace& exec, int rows);
+  double bits_of_components(const ExecSpace& exec, int rows);
+  /// Part of the changes' squares that the basis, as it is rounded, does not have.
+  double lost_part(const ExecSpace& exec, int rows);
   bool is_sound(const ExecSpace& exec, const std::uint8_t* basis) const;
 
   const CodecShape shape_;
@@ -106,8 +110,8 @@ class KltTransform {
   Vector<float> weight_N_, fit_weight_N_;
   Vector<std::int32_t> row_N_;
   HostVector<std::int32_t> host_row_N_;
-  Vector<float> squares_C_;
-  HostVector<float> host_squares_C_;
+  Vector<float> squares_;  ///< of each row or each column
+  HostVector<float> host_squares_;
   HostVector<std::uint32_t> host_word_;
   FadingWindow window_;
   Matrix<float> moments_CC_;

@@ -17,7 +17,6 @@ CodecSettings recommended_settings(Direction direction) {
   settings.first_visit = FirstVisit::steps;
   settings.first_visit_step = 0.5;
   settings.prediction = Prediction::linear;
-  settings.transform = Transform::klt;
   return settings;
 }
 

@@ -29,8 +29,8 @@ KOKKOS_INLINE_FUNCTION bool is_transformed(const RowFormat& format, const Sample
   return format.has_message_step && format.uses_memory && t < sample.tokens;
 }
 
-/// What KltTransform wants to know of a crossing; a.starts has what changes are counted from.
-/// Changes that are not finite are none.
+/// What KltTransform wants to know of a crossing; a.starts has what changes are counted from. NaN
+/// is no change; the largest ones are cut, so that components are finite.
 struct FindChanges {
   RowArguments a;
   RowFormats formats;
@@ -54,8 +54,9 @@ struct FindChanges {
     const float* x = a.x + first;
     const float* start = a.starts + first;
     const auto change = [=](int c) {
+      constexpr float kLargest = 1e35f;
       const float difference = x[c] - start[c];
-      return is_nonfinite(difference) != 0 ? 0.0f : difference;
+      return difference == difference ? saturate(difference, kLargest) : 0.0f;
     };
     row_for_synced(team, n, [=](int c) { r[c] = change(c); });
     const auto mean_square = [&](const auto& value) {

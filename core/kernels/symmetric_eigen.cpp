@@ -3,7 +3,8 @@
 
 #include <cmath>
 
-// Columns of LAPACK's matrices are rows here, of which symmetric ones are none the worse.
+// LAPACK stores columns: for a symmetric matrix that makes no difference, and eigenvectors come out
+// as rows.
 extern "C" void ssyevd_(const char* job, const char* half, const int* n, float* matrix,
                         const int* lda, float* values, float* work, const int* work_size,
                         int* integers, const int* integers_size, int* info);

@@ -125,12 +125,13 @@ class Bytes(support.TestCase):
     def test_a_target_that_is_missed(self):
         deck = self.small(data={"max_train_samples": 16}, training={"steps": 12},
                           pipeline={"stages": 2},
-                          boundary__backward={"codec": "auto", "target_bits": 1})
+                          boundary__backward={"codec": "auto", "target_bits": 0.3})
         done = self.succeed(["train", self.deck_file(deck),
                              f"output.directory={self.output('missed')}"], 2)
-        self.assertEqual(done.err.count("boundary.backward.target_bits = 1 was missed at boundary 0"),
+        self.assertEqual(done.err.count("boundary.backward.target_bits = 0.3 was missed at boundary "
+                                        "0"),
                          1)
-        self.assertIn("had the largest step, 1.9", done.err)
+        self.assertIn("had the largest step, 2.5", done.err)
         self.assertNotIn("boundary.forward", done.err)
 
     def test_check_predicts_the_wire(self):

@@ -208,7 +208,6 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   forward.first_visit = FirstVisit::steps;
   forward.first_visit_step = 0.5;
   forward.prediction = Prediction::linear;
-  forward.transform = Transform::klt;
   backward.kind = CodecKind::quantize;
   backward.rms_step = 0.6;
   backward.error_feedback = true;
@@ -232,19 +231,14 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
                  "d.toml", {"boundary.forward.first_visit=fp16"});
   forward.rms_step = 0.8;
   forward.prediction = Prediction::none;
-  forward.transform = Transform::none;  // which wants one
   forward.first_visit = FirstVisit::fp16;
   CHECK(own.forward == forward);
   CHECK(own.backward == CodecSettings());
   for (const char* const without :
-       {"boundary.forward.scale=token", "boundary.forward.prediction=none"}) {
-    const Settings plain =
-        parse_deck("[boundary.forward]\ncodec = \"auto\"\n", "d.toml", {without});
-    CHECK(plain.forward.transform == Transform::none);
+       {"boundary.forward.scale=token", "boundary.forward.prediction=none"})
     CHECK_THROWS_WITH(parse_deck("[boundary.forward]\ncodec = \"auto\"\ntransform = \"klt\"\n",
                                  "d.toml", {without}),
                       Catch::Contains("only predicted changes with one step for a message"));
-  }
   // Also those that are what they would be without it.
   CHECK(parse_deck("[boundary.backward]\ncodec = \"auto\"\nerror_feedback = false\nrms_step = 1\n",
                    "d.toml")
