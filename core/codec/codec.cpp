@@ -71,6 +71,10 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
     require(values < 0x1p31, "number of values in a sample", values,
             "topk counts them in 31 bits: use shorter samples or another codec");
   }
+  constexpr int kMostTransformed = 16384;
+  require(settings.transform == Transform::none || shape.channels <= kMostTransformed,
+          "number of channels", shape.channels,
+          "a transform takes up to 16384, whose eigenvectors take hours: use transform = \"none\"");
   if (const auto mistake = contradiction_in(settings)) throw UserError(*mistake);
 }
 

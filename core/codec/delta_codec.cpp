@@ -154,7 +154,8 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
     for_rows("deltapipe::DeltaCodec::find_changes", row_policy(exec, rows),
              FindChanges{arguments, this->formats(), transform_->changes().data(),
                          transform_->weights().data(), transform_->fit_weights().data()});
-    arguments.components = transform_->choose(exec, this->crossing(), rows);
+    arguments.components =
+        transform_->choose(exec, this->crossing(), rows, this->message_format().rms_step);
     arguments.weights = transform_->weights().data();
   }
 

@@ -82,7 +82,7 @@ struct QuantizeColumns {
         const int c = first + l;
         const float scale = map.scale()[c];
         const float code = scale > 0.0f ? std::rint(solution_CC(i, c) / scale) : 0.0f;
-        map.weights()[static_cast<std::size_t>(i) * n + c] =
+        map.row(i)[c] =
             static_cast<std::int8_t>(saturate(code, static_cast<float>(kLargestWeight)));
       });
   }

@@ -7,51 +7,33 @@
 //
 // f is the sample's own: its memory may be older or younger than those that the map was fitted to.
 //
-// u and w are integers so small that every sum of their products is exact in fp32, in any order and
-// fused or not: whichever way a backend multiplies matrices, both ends predict the same bits.
+// u and w are integers so small that both ends predict the same bits (integer_matrix.hpp).
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
+#include <cmath>
 #include <cstdint>
 
 #include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
+#include "core/codec/integer_matrix.hpp"
 
 namespace deltapipe::codec {
 
 /// Largest magnitude of w.
 inline constexpr int kLargestWeight = 127;
 
-/// L, the largest magnitude of u: no sum of C products reaches 2^24.
+/// L, the largest magnitude of u.
 inline int largest_input(int channels) {
-  return std::clamp((1 << 24) / (kLargestWeight * channels), 1, 127);
+  return largest_factor(kLargestWeight, channels);
 }
 
-/// Arrays of a map in its bytes: four of C floats and then w, C rows (from channel i) of C bytes.
-/// Bytes is `std::uint8_t` or `const std::uint8_t`.
+/// Four arrays of C floats and then w, row i from channel i.
 template <class Bytes>
-struct DriftMap {
-  Bytes* bytes;
-  int channels;
-
-  template <class T>
-  using Like = std::conditional_t<std::is_const_v<Bytes>, const T, T>;
-
-  static std::size_t size(int channels) {
-    const std::size_t c = channels;
-    return 4 * sizeof(float) * c + (c * c + 3) / 4 * 4;
-  }
-  KOKKOS_INLINE_FUNCTION Like<float>* floats(int array) const {
-    return reinterpret_cast<Like<float>*>(bytes) + static_cast<std::size_t>(array) * channels;
-  }
-  KOKKOS_INLINE_FUNCTION Like<float>* centre() const { return floats(0); }
-  KOKKOS_INLINE_FUNCTION Like<float>* gain() const { return floats(1); }
-  KOKKOS_INLINE_FUNCTION Like<float>* scale() const { return floats(2); }
-  KOKKOS_INLINE_FUNCTION Like<float>* shift() const { return floats(3); }
-  KOKKOS_INLINE_FUNCTION Like<std::int8_t>* weights() const {
-    return reinterpret_cast<Like<std::int8_t>*>(floats(4));
-  }
+struct DriftMap : IntegerMatrix<Bytes, 4> {
+  KOKKOS_INLINE_FUNCTION auto* centre() const { return this->floats(0); }
+  KOKKOS_INLINE_FUNCTION auto* gain() const { return this->floats(1); }
+  KOKKOS_INLINE_FUNCTION auto* scale() const { return this->floats(2); }
+  KOKKOS_INLINE_FUNCTION auto* shift() const { return this->floats(3); }
 };
 
 /// u of a row of memories, as floats, and s; all threads of the team return the same s. Zeros for

@@ -25,9 +25,9 @@ struct LoadWeights {
   float* weights_CC;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
-    const std::size_t first = static_cast<std::size_t>(team.league_rank()) * map.channels;
-    const std::int8_t* from = map.weights() + first;
-    float* to = weights_CC + first;
+    const int i = team.league_rank();
+    const std::int8_t* from = map.row(i);
+    float* to = weights_CC + static_cast<std::size_t>(i) * map.channels;
     row_for(team, map.channels, [=](int c) { to[c] = static_cast<float>(from[c]); });
   }
 };
@@ -175,15 +175,9 @@ struct CountFlaws {
 
   KOKKOS_INLINE_FUNCTION void operator()(int row, int& flaws) const {
     for (int array = 0; array < 4; ++array) flaws += is_nonfinite(map.floats(array)[row]);
-    const std::int8_t* weights = map.weights() + static_cast<std::size_t>(row) * map.channels;
+    const std::int8_t* weights = map.row(row);
     for (int c = 0; c < map.channels; ++c) flaws += weights[c] < -kLargestWeight ? 1 : 0;
   }
-};
-
-struct WriteWord {
-  std::uint32_t* to;
-  std::uint32_t word;
-  KOKKOS_INLINE_FUNCTION void operator()(int) const { *to = word; }
 };
 
 Matrix<float> matrix(const char* label, std::size_t rows, std::size_t columns) {
@@ -220,7 +214,6 @@ DriftPrediction::DriftPrediction(const CodecShape& shape, int interval)
       host_factors_B_("deltapipe::DriftPrediction::host_factors", factors_B_.extent(0)),
       rows_N_(uninitialized("deltapipe::DriftPrediction::rows"), encoded_rows(shape)),
       host_rows_N_(uninitialized("deltapipe::DriftPrediction::host_rows"), encoded_rows(shape)),
-      host_word_(uninitialized("deltapipe::DriftPrediction::host_word"), 1),
       fit_(shape.encodes() ? shape.channels : 0) {}
 
 std::size_t DriftPrediction::memory_bytes() const {
@@ -367,9 +360,7 @@ std::size_t DriftPrediction::append(const ExecSpace& exec, std::uint8_t* payload
                       VectorRef<const std::uint8_t>(factors, bytes));
     end += bytes;
   }
-  for_range("deltapipe::DriftPrediction::write_word", exec, 1,
-            WriteWord{reinterpret_cast<std::uint32_t*>(payload + end), word_});
-  return end + sizeof(std::uint32_t);
+  return PayloadWord::write(exec, payload, end, word_);
 }
 
 void DriftPrediction::learn(const ExecSpace& exec, const float* x, int rows) {
@@ -387,15 +378,8 @@ std::size_t DriftPrediction::read(const ExecSpace& exec, const Crossing& crossin
     RowCodec::refuse(crossing, flaw, value);
   };
   const std::string length = std::to_string(bytes) + " bytes";
-  if (bytes < sizeof(std::uint32_t) || bytes % sizeof(std::uint32_t) != 0)
-    refuse("does not end with a word on its prediction", length);
-  const std::size_t end = bytes - sizeof(std::uint32_t);
-  Kokkos::deep_copy(
-      exec, host_word_,
-      VectorRef<const std::uint32_t>(reinterpret_cast<const std::uint32_t*>(payload + end), 1));
-  exec.fence();
-  const std::uint32_t word = host_word_(0);
-  if (word > kNewMap) refuse("ends with an unknown word on its prediction", std::to_string(word));
+  const std::uint32_t word = last_word_.read(exec, crossing, payload, bytes, kNewMap, "prediction");
+  const std::size_t end = bytes - PayloadWord::kBytes;
   if (word == kPredicted && !has_map_) refuse("is predicted by a map that has never come", "");
   if (word == kNone) {
     word_ = kNone;

@@ -15,6 +15,7 @@
 #include "core/codec/codec.hpp"
 #include "core/codec/drift_fit.hpp"
 #include "core/codec/drift_map.hpp"
+#include "core/codec/payload_word.hpp"
 
 namespace deltapipe::codec {
 
@@ -36,11 +37,11 @@ class DriftPrediction {
 
   /// Most bytes at the end of a payload with changes.
   std::size_t most_bytes(const Crossing& crossing) const {
-    return sizeof(std::uint32_t) + factor_bytes(crossing.samples()) +
+    return PayloadWord::kBytes + factor_bytes(crossing.samples()) +
            (may_refresh(crossing) ? map_.extent(0) : 0);
   }
   std::size_t most_bytes() const {
-    return sizeof(std::uint32_t) + factor_bytes(shape_.max_samples) + map_.extent(0);
+    return PayloadWord::kBytes + factor_bytes(shape_.max_samples) + map_.extent(0);
   }
   std::size_t memory_bytes() const;
 
@@ -117,7 +118,7 @@ class DriftPrediction {
   HostVector<std::uint16_t> host_factors_B_;
   Vector<DriftRow> rows_N_;
   HostVector<DriftRow> host_rows_N_;
-  HostVector<std::uint32_t> host_word_;
+  PayloadWord last_word_;
   DriftFit fit_;
 };
 

@@ -11,6 +11,7 @@
 #include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
 #include "core/base/state_views.hpp"
+#include "core/codec/quantize_row.hpp"
 #include "core/codec/row_codec.hpp"
 #include "core/kernels/gemm.hpp"
 
@@ -24,8 +25,8 @@ using ReadBasis = KltBasis<const std::uint8_t>;
 constexpr double kLeastRowsPerChannel = 1;
 /// Bits per value that a basis has to save: less is within what estimates err by.
 constexpr double kLeastSaved = 0.02;
-/// Part of the changes' squares that may be lost to the rounding of a basis.
-constexpr double kMostLost = 0.01;
+/// Part of the square of what steps err by that may be lost to the rounding of a basis.
+constexpr double kMostLost = 0.05;
 
 /// analysis: null where there is none.
 struct LoadBasis {
@@ -36,7 +37,7 @@ struct LoadBasis {
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int j = team.league_rank();
     const std::size_t first = static_cast<std::size_t>(j) * basis.channels;
-    const std::int8_t* from = basis.values_of(j);
+    const std::int8_t* from = basis.row(j);
     const float scale = basis.scale()[j];
     float* synthesis = synthesis_CC + first;
     float* analysis = analysis_CC + first;
@@ -122,7 +123,7 @@ struct CountFlaws {
 
   KOKKOS_INLINE_FUNCTION void operator()(int j, int& flaws) const {
     flaws += is_nonfinite(basis.scale()[j]);
-    const std::int8_t* values = basis.values_of(j);
+    const std::int8_t* values = basis.row(j);
     for (int i = 0; i < basis.channels; ++i)
       flaws += values[i] > largest || values[i] < -largest ? 1 : 0;
   }
@@ -137,12 +138,6 @@ struct CountNonfinite {
     const float* values = values_CC + static_cast<std::size_t>(row) * channels;
     for (int c = 0; c < channels; ++c) flaws += is_nonfinite(values[c]);
   }
-};
-
-struct WriteWord {
-  std::uint32_t* to;
-  std::uint32_t word;
-  KOKKOS_INLINE_FUNCTION void operator()(int) const { *to = word; }
 };
 
 Matrix<float> matrix(const char* label, std::size_t rows, std::size_t columns) {
@@ -182,7 +177,6 @@ KltTransform::KltTransform(const CodecShape& shape, int interval)
       squares_(uninitialized("deltapipe::KltTransform::squares"),
                encoded(shape, std::max<std::size_t>(rows_of(shape), shape.channels))),
       host_squares_(uninitialized("deltapipe::KltTransform::host_squares"), squares_.extent(0)),
-      host_word_(uninitialized("deltapipe::KltTransform::host_word"), 1),
       moments_CC_(matrix("deltapipe::KltTransform::moments", encoded(shape, shape.channels),
                          shape.channels)),
       eigen_(static_cast<int>(encoded(shape, shape.channels))) {}
@@ -237,8 +231,7 @@ bool KltTransform::fit(const ExecSpace& exec) {
     const float scale = most / largest;
     written.scale()[j] = scale;
     for (int i = 0; i < n; ++i)
-      written.values_of(j)[i] =
-          static_cast<std::int8_t>(scale > 0 ? std::rint(value(i) / scale) : 0.0f);
+      written.row(j)[i] = static_cast<std::int8_t>(scale > 0 ? std::rint(value(i) / scale) : 0.0f);
   }
   Kokkos::deep_copy(exec, candidate_, host_candidate_);
   return true;
@@ -297,7 +290,14 @@ double KltTransform::lost_part(const ExecSpace& exec, int rows) {
   return part[0] > 0 ? part[1] / part[0] : 0;
 }
 
-float* KltTransform::choose(const ExecSpace& exec, const Crossing& crossing, int rows) {
+bool KltTransform::keeps_errors(double rms_step, double lost) const {
+  // A row may be one component, sqrt(C) root mean squares, which levels must reach.
+  const bool has_levels = rms_step * kRmsLevels >= std::sqrt(static_cast<double>(channels()));
+  return has_levels && lost <= kMostLost * rms_step * rms_step / 12;
+}
+
+float* KltTransform::choose(const ExecSpace& exec, const Crossing& crossing, int rows,
+                            double rms_step) {
   window_.begin(crossing.step, channels());
   values_since_ += static_cast<double>(count_) * channels();
   const bool tries = may_refresh(crossing) && window_.has_rows() &&
@@ -308,8 +308,10 @@ float* KltTransform::choose(const ExecSpace& exec, const Crossing& crossing, int
   if (has_basis_) {
     analyze(exec, rows);
     const double transformed = bits_of_components(exec, rows);
-    if (transformed < bits) word_ = kTransformed;
-    bits = std::min(bits, transformed);
+    if (transformed < bits && keeps_errors(rms_step, lost_)) {
+      word_ = kTransformed;
+      bits = transformed;
+    }
   }
   if (tries && fit(exec)) {
     load(exec, candidate_);
@@ -317,11 +319,13 @@ float* KltTransform::choose(const ExecSpace& exec, const Crossing& crossing, int
     const double saved = bits - bits_of_components(exec, rows);
     // Worth its bytes if as many values as came since the last one save twice as much.
     const double cost = 2 * 8.0 * static_cast<double>(basis_.extent(0));
-    if (saved > kLeastSaved && saved * values_since_ > cost && lost_part(exec, rows) < kMostLost &&
+    const double lost = lost_part(exec, rows);
+    if (saved > kLeastSaved && saved * values_since_ > cost && keeps_errors(rms_step, lost) &&
         is_sound(exec, candidate_.data())) {
       std::swap(basis_, candidate_);
       has_basis_ = true;
       values_since_ = 0;
+      lost_ = lost;
       word_ = kNewBasis;
     } else if (has_basis_) {
       load(exec, basis_);
@@ -351,9 +355,7 @@ std::size_t KltTransform::append(const ExecSpace& exec, std::uint8_t* payload, s
     Kokkos::deep_copy(exec, VectorRef<std::uint8_t>(payload + end, basis_.extent(0)), basis_);
     end += basis_.extent(0);
   }
-  for_range("deltapipe::KltTransform::write_word", exec, 1,
-            WriteWord{reinterpret_cast<std::uint32_t*>(payload + end), word_});
-  return end + sizeof(std::uint32_t);
+  return PayloadWord::write(exec, payload, end, word_);
 }
 
 bool KltTransform::is_sound(const ExecSpace& exec, const std::uint8_t* basis) const {
@@ -370,17 +372,11 @@ std::size_t KltTransform::read(const ExecSpace& exec, const Crossing& crossing,
     RowCodec::refuse(crossing, flaw, value);
   };
   const std::string length = std::to_string(bytes) + " bytes";
-  if (bytes < sizeof(std::uint32_t) || bytes % sizeof(std::uint32_t) != 0)
-    refuse("does not end with a word on its transform", length);
-  const std::size_t end = bytes - sizeof(std::uint32_t);
-  Kokkos::deep_copy(
-      exec, host_word_,
-      VectorRef<const std::uint32_t>(reinterpret_cast<const std::uint32_t*>(payload + end), 1));
-  exec.fence();
-  const std::uint32_t word = host_word_(0);
-  if (word > kNewBasis) refuse("ends with an unknown word on its transform", std::to_string(word));
+  const std::uint32_t word =
+      last_word_.read(exec, crossing, payload, bytes, kNewBasis, "transform");
+  const std::size_t end = bytes - PayloadWord::kBytes;
   if (word == kTransformed && !has_basis_) refuse("is in a basis that has never come", "");
-  std::size_t taken = sizeof(std::uint32_t);
+  std::size_t taken = PayloadWord::kBytes;
   if (word == kNewBasis) {
     if (!may_refresh(crossing)) refuse("has a basis for its transform, which its step has not", "");
     if (end < basis_.extent(0)) refuse("has no place for the basis of its transform", length);
@@ -410,6 +406,7 @@ void KltTransform::write_state(StateWriter& writer, const ExecSpace& exec) const
   const std::uint64_t bytes = has_basis_ ? basis_.extent(0) : 0;
   write_scalar(writer, "klt_has_basis", static_cast<std::uint8_t>(has_basis_));
   write_scalar(writer, "klt_values_since_basis", values_since_);
+  write_scalar(writer, "klt_lost", lost_);
   write_view(writer, exec, "klt_basis", VectorRef<const std::uint8_t>(basis_.data(), bytes),
              {bytes});
   window_.write_state(writer, "klt_");
@@ -422,6 +419,7 @@ void KltTransform::write_state(StateWriter& writer, const ExecSpace& exec) const
 void KltTransform::read_state(StateReader& reader, const ExecSpace& exec) {
   has_basis_ = read_scalar<std::uint8_t>(reader, "klt_has_basis") != 0;
   values_since_ = read_scalar<double>(reader, "klt_values_since_basis");
+  lost_ = read_scalar<double>(reader, "klt_lost");
   const std::uint64_t bytes = has_basis_ ? basis_.extent(0) : 0;
   read_view(reader, exec, "klt_basis", VectorRef<std::uint8_t>(basis_.data(), bytes), {bytes});
   if (has_basis_ && !is_sound(exec, basis_.data()))

@@ -15,6 +15,7 @@
 #include "core/codec/codec.hpp"
 #include "core/codec/fading_window.hpp"
 #include "core/codec/klt_basis.hpp"
+#include "core/codec/payload_word.hpp"
 #include "core/kernels/symmetric_eigen.hpp"
 
 namespace deltapipe::codec {
@@ -23,6 +24,12 @@ namespace deltapipe::codec {
 struct TransformedRows {
   const std::int32_t* row_N;
   int count;
+
+  /// Among levels_NC, the place of code c in the v-th row of codes: they travel by component.
+  KOKKOS_INLINE_FUNCTION std::size_t level(int v, int c, int channels) const {
+    const std::size_t j = static_cast<std::size_t>(v) * channels + c;
+    return static_cast<std::size_t>(row_N[j % count]) * channels + j / count;
+  }
 };
 
 /// One end's. For a crossing, a sender calls set_rows, choose, synthesize, learn and append, a
@@ -33,9 +40,9 @@ class KltTransform {
 
   /// Most bytes at the end of a payload with changes.
   std::size_t most_bytes(const Crossing& crossing) const {
-    return sizeof(std::uint32_t) + (may_refresh(crossing) ? basis_.extent(0) : 0);
+    return PayloadWord::kBytes + (may_refresh(crossing) ? basis_.extent(0) : 0);
   }
-  std::size_t most_bytes() const { return sizeof(std::uint32_t) + basis_.extent(0); }
+  std::size_t most_bytes() const { return PayloadWord::kBytes + basis_.extent(0); }
   std::size_t memory_bytes() const;
 
   void set_rows(const ExecSpace& exec, const std::vector<std::int32_t>& rows);
@@ -47,9 +54,9 @@ class KltTransform {
   MatrixRef<float> changes() const { return r_NC_; }
   VectorRef<float> weights() const { return weight_N_; }
   VectorRef<float> fit_weights() const { return fit_weight_N_; }
-  /// Returns the components of the changes of so many rows; the caller may overwrite them. Null:
-  /// changes are sent as they are. Waits.
-  float* choose(const ExecSpace& exec, const Crossing& crossing, int rows);
+  /// Returns the components of the changes of so many rows, which are to be sent in steps of
+  /// rms_step; the caller may overwrite them. Null: changes are sent as they are. Waits.
+  float* choose(const ExecSpace& exec, const Crossing& crossing, int rows, double rms_step);
   /// Takes note of changes().
   void learn(const ExecSpace& exec, int rows);
   /// Writes the payload's end behind `end` bytes, a multiple of 4; returns its length.
@@ -93,6 +100,9 @@ class KltTransform {
   /// Part of the changes' squares that the basis, as it is rounded, does not have.
   double lost_part(const ExecSpace& exec, int rows);
   bool is_sound(const ExecSpace& exec, const std::uint8_t* basis) const;
+  /// Whether components in such steps err by what changes as they are would, with a basis that
+  /// loses so much.
+  bool keeps_errors(double rms_step, double lost) const;
 
   const CodecShape shape_;
   const std::uint64_t interval_;
@@ -101,6 +111,7 @@ class KltTransform {
   std::size_t end_ = 0;      ///< of the basis in a payload that was read
   int count_ = 0;            ///< rows of the crossing at hand
   double values_since_ = 0;  ///< that were sent as changes since the last basis
+  double lost_ = 0;          ///< lost_part() of the basis, when it was found
 
   Vector<std::uint8_t> basis_, candidate_;
   HostVector<std::uint8_t> host_candidate_;
@@ -112,7 +123,7 @@ class KltTransform {
   HostVector<std::int32_t> host_row_N_;
   Vector<float> squares_;  ///< of each row or each column
   HostVector<float> host_squares_;
-  HostVector<std::uint32_t> host_word_;
+  PayloadWord last_word_;
   FadingWindow window_;
   Matrix<float> moments_CC_;
   SymmetricEigen eigen_;

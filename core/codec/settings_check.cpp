@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "core/base/number_text.hpp"
+
 namespace deltapipe {
 
 namespace {
@@ -61,7 +63,8 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
     return Mistake{.what =
                        "with stochastic rounding in steps above 1.9 root mean squares values err "
                        "by more than they are",
-                   .value = "rms_step above 1.9, rounding = \"stochastic\"",
+                   .value = "rms_step = " + number_text("%g", settings.rms_step) +
+                            ", rounding = \"stochastic\"",
                    .remedy = "use rounding = \"nearest\", or rms_step up to 1.9",
                    .keys = {"rms_step", "rounding"}};
   if (settings.scale_rule == ScaleRule::mse && stochastic)
@@ -140,12 +143,19 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                             "\", prediction = \"linear\"",
                    .remedy = "set prediction = \"none\", or use codec = \"delta\"",
                    .keys = {"prediction", "codec"}};
+  if (settings.transform != Transform::none && settings.kind != CodecKind::delta)
+    return Mistake{.what = "only changes that travel as codes are transformed",
+                   .value = std::string("codec = \"") +
+                            kCodecKindNames[static_cast<std::size_t>(settings.kind)] +
+                            "\", transform = \"klt\"",
+                   .remedy = "set transform = \"none\", or use codec = \"delta\"",
+                   .keys = {"transform", "codec"}};
   if (settings.transform != Transform::none &&
       (settings.prediction == Prediction::none || settings.scale != ScaleKind::message))
     return Mistake{.what = "only predicted changes with one step for a message are transformed",
                    .value = settings.prediction == Prediction::none
                                 ? "transform = \"klt\", prediction = \"none\""
-                                : "transform = \"klt\", " + scale_text(settings.scale),
+                                : "transform = \"klt\", " + text_of_scales(settings),
                    .remedy =
                        "set transform = \"none\", or prediction = \"linear\", scale = "
                        "\"message\", scale_rule = \"rms\" and entropy_coding = true",

@@ -122,17 +122,12 @@ struct SortLevels {
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int v = team.league_rank();
     const int n = a.channels;
-    const std::int32_t* row_N = rows.row_N;
-    const int row = row_N[v];
+    const TransformedRows list = rows;
+    const int row = list.row_N[v];
     const SampleEntry& sample = a.samples[row / a.tokens];
-    const RowFormat& format = formats.format[sample.format];
-    const float shift = format.shift;
+    const float shift = formats.format[sample.format].shift;
     const float* levels_NC = a.components;
-    const auto count = static_cast<std::size_t>(rows.count);
-    const auto level = [=](int c) {
-      const std::size_t j = static_cast<std::size_t>(v) * n + c;
-      return levels_NC[static_cast<std::size_t>(row_N[j % count]) * n + j / count];
-    };
+    const auto level = [=](int c) { return levels_NC[list.level(v, c, n)]; };
     std::uint8_t* codes = a.codes + static_cast<std::size_t>(row) * packed_bytes(8, n);
     row_for(team, n, [=](int c) { codes[c] = static_cast<std::uint8_t>(level(c) + shift); });
     row_for(team, 8 * lanes_of(n) - n, [=](int c) { codes[n + c] = 0; });
@@ -163,17 +158,13 @@ struct ReadLevels {
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int v = team.league_rank();
     const int n = a.channels;
-    const std::int32_t* row_N = rows.row_N;
-    const int row = row_N[v];
+    const TransformedRows list = rows;
+    const int row = list.row_N[v];
     const float shift = formats.format[a.samples[row / a.tokens].format].shift;
     const std::uint8_t* codes = a.codes + static_cast<std::size_t>(row) * packed_bytes(8, n);
     float* levels_NC = a.components;
-    const auto count = static_cast<std::size_t>(rows.count);
-    row_for(team, n, [=](int c) {
-      const std::size_t j = static_cast<std::size_t>(v) * n + c;
-      levels_NC[static_cast<std::size_t>(row_N[j % count]) * n + j / count] =
-          static_cast<float>(codes[c]) - shift;
-    });
+    row_for(team, n,
+            [=](int c) { levels_NC[list.level(v, c, n)] = static_cast<float>(codes[c]) - shift; });
   }
 };
 

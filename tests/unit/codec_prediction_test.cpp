@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/base/error.hpp"
-#include "core/base/state_in_memory.hpp"
 #include "core/codec/drift_prediction.hpp"
 #include "core/codec/scales.hpp"
 #include "core/codec/settings_check.hpp"
@@ -382,21 +381,7 @@ TEST_CASE("a prediction goes on from its state", "[prediction]") {
   PredictedLink link(predicting());
   for (int epoch = 0; epoch < epochs; ++epoch) link.pass(drift);
   PredictedLink other(predicting());
-  const auto part_of = [](Codec& codec) {
-    return StatePart{"codec", [&codec](StateWriter& writer) { codec.write_state(writer, {}); },
-                     [&codec](StateReader& reader) { codec.read_state(reader, {}); }};
-  };
-  for (auto end : {&CodecLink::sender, &CodecLink::receiver}) {
-    const StatePart from = part_of(*(link.*end)), to = part_of(*(other.*end));
-    const StateContent content = state_in_memory({&from, 1});
-    MemoryStateReader reader(content);
-    read_state({&to, 1}, reader);
-    CHECK(state_in_memory({&to, 1}) == content);
-  }
-  Kokkos::deep_copy(other.near, link.near);
-  Kokkos::deep_copy(other.far, link.far);
-  other.crossing = link.crossing;
-  other.visits = link.visits;
+  other.go_on_from(link);
   Drift same = drift;
   for (int epoch = 0; epoch < 3; ++epoch) {
     link.pass(drift);

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/base/error.hpp"
-#include "core/base/state_in_memory.hpp"
 #include "core/codec/klt_transform.hpp"
 #include "core/codec/settings_check.hpp"
 #include "core/kernels/symmetric_eigen.hpp"
@@ -185,7 +184,7 @@ TEST_CASE("what levels stand for is a sum of integers, to the bit", "[transform]
     basis.scale()[j] = 1;
     for (std::size_t i = 0; i < n; ++i) {
       w[j * n + i] = j == 0 ? largest : value(random);  // the largest sum there can be
-      basis.values_of(static_cast<int>(j))[i] = static_cast<std::int8_t>(w[j * n + i]);
+      basis.row(static_cast<int>(j))[i] = static_cast<std::int8_t>(w[j * n + i]);
     }
   }
   const std::uint32_t word = 2;
@@ -257,7 +256,7 @@ TEST_CASE("the basis that travels is orthonormal, its first directions those of 
     }
   REQUIRE(!bytes.empty());
   const codec::KltBasis<std::uint8_t> basis{bytes.data(), channels};
-  const auto value = [&](int j, int i) { return double{basis.scale()[j]} * basis.values_of(j)[i]; };
+  const auto value = [&](int j, int i) { return double{basis.scale()[j]} * basis.row(j)[i]; };
   for (int i = 0; i < channels; ++i)
     for (int k = 0; k <= i; ++k) {
       double dot = 0;
@@ -316,27 +315,33 @@ TEST_CASE("changes whose rows differ more than their directions stay as they are
   CHECK((link.words.back() == 0) == differ);
 }
 
+// Levels reach one component of a row at steps from sqrt(C) / 127 on, and what the basis loses is
+// little beside what steps err by.
+TEST_CASE("fine steps err as they do without a transform", "[transform]") {
+  const double step = GENERATE(0.01, 0.04, 0.2, 0.5);
+  const int channels = 64;
+  CommonDirections data(channels, 4, 0.02f), same(channels, 4, 0.02f);
+  TransformedLink with(transforming(Transform::klt, step), MemoryStorage::fp32, channels);
+  TransformedLink without(transforming(Transform::none, step), MemoryStorage::fp32, channels);
+  for (int epoch = 0; epoch < 12; ++epoch) {
+    with.pass(data);
+    without.pass(same);
+  }
+  CHECK((std::count(with.words.begin(), with.words.end(), 2u) > 0) == (step > 0.1));
+  const auto [bytes, error] = with.measure(data, 4);
+  const auto [plain_bytes, plain_error] = without.measure(same, 4);
+  CAPTURE(step, bytes, plain_bytes, error, plain_error);
+  CHECK(error < 1.06 * plain_error);
+  CHECK(bytes < 1.01 * plain_bytes);
+}
+
 TEST_CASE("a transform goes on from its state", "[transform]") {
   const int epochs = GENERATE(1, 3, 5);
   CommonDirections data(kChannels, 3, 0.05f);
   TransformedLink link(transforming());
   for (int epoch = 0; epoch < epochs; ++epoch) link.pass(data);
   TransformedLink other(transforming());
-  const auto part_of = [](Codec& codec) {
-    return StatePart{"codec", [&codec](StateWriter& writer) { codec.write_state(writer, {}); },
-                     [&codec](StateReader& reader) { codec.read_state(reader, {}); }};
-  };
-  for (auto end : {&CodecLink::sender, &CodecLink::receiver}) {
-    const StatePart from = part_of(*(link.*end)), to = part_of(*(other.*end));
-    const StateContent content = state_in_memory({&from, 1});
-    MemoryStateReader reader(content);
-    read_state({&to, 1}, reader);
-    CHECK(state_in_memory({&to, 1}) == content);
-  }
-  Kokkos::deep_copy(other.near, link.near);
-  Kokkos::deep_copy(other.far, link.far);
-  other.crossing = link.crossing;
-  other.visits = link.visits;
+  other.go_on_from(link);
   CommonDirections same = data;
   for (int epoch = 0; epoch < 3; ++epoch) {
     link.pass(data);
@@ -453,6 +458,14 @@ TEST_CASE("a transform wants predicted changes with one step for a message", "[t
   CHECK_FALSE(contradiction_in(settings).has_value());
   settings.prediction = Prediction::none;
   CHECK(contradiction_in(settings)->what.find("only predicted changes") != std::string::npos);
+  settings = transforming();
+  settings.kind = CodecKind::topk_delta;
+  CHECK(contradiction_in(settings).has_value());
+  settings.kind = CodecKind::quantize;
+  settings.prediction = Prediction::none;
+  CHECK(contradiction_in(settings)->value == "codec = \"quantize\", transform = \"klt\"");
+  CHECK_THROWS_WITH(make_codec(transforming(), {1, 1, 16385}, MemoryStorage::fp32),
+                    Catch::Contains("16384"));
   settings = transforming();
   settings.scale = ScaleKind::token;
   CHECK(contradiction_in(settings)->value.find("scale = \"token\"") != std::string::npos);
