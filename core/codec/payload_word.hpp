@@ -13,6 +13,12 @@
 
 namespace deltapipe::codec {
 
+struct WriteWord {
+  std::uint32_t* to;
+  std::uint32_t word;
+  KOKKOS_INLINE_FUNCTION void operator()(int) const { *to = word; }
+};
+
 class PayloadWord {
  public:
   static constexpr std::size_t kBytes = sizeof(std::uint32_t);
@@ -23,7 +29,7 @@ class PayloadWord {
   static std::size_t write(const ExecSpace& exec, std::uint8_t* payload, std::size_t end,
                            std::uint32_t word) {
     for_range("deltapipe::PayloadWord::write", exec, 1,
-              Write{reinterpret_cast<std::uint32_t*>(payload + end), word});
+              WriteWord{reinterpret_cast<std::uint32_t*>(payload + end), word});
     return end + kBytes;
   }
 
@@ -44,12 +50,6 @@ class PayloadWord {
   }
 
  private:
-  struct Write {
-    std::uint32_t* to;
-    std::uint32_t word;
-    KOKKOS_INLINE_FUNCTION void operator()(int) const { *to = word; }
-  };
-
   HostVector<std::uint32_t> host_;
 };
 
