@@ -276,8 +276,7 @@ void add_rate(SectionKeys& add, RateSettings& r) {
       "for scale_rule = \"rms\": mean bits per value on the wire over the run, headers, scales and "
       "first visits included but not warmup_epochs; rms_step, from that of the deck on, follows "
       "message by message within 0.05 to 2.5 (stochastic: 1.9); one value for all boundaries or a "
-      "list with one per "
-      "boundary; 0 or none: off");
+      "list with one per boundary; 0 or none: off");
   add("budget", choice(r.budget, {{"equal", BudgetSharing::equal}, {"time", BudgetSharing::time}}),
       "how boundaries share target_bits. equal: each has it; time: it is their mean, and those "
       "with "
@@ -351,8 +350,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
   add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
       "bits per value, 1.9 about 1.3, and scales; from 2 on most values travel as zeros; rounding "
-      "= "
-      "\"stochastic\" up to 1.9");
+      "= \"stochastic\" up to 1.9");
   add_rate(add, r);
   add("entropy_coding", Flag{&c.entropy_coding},
       "for quantize and delta: codes travel in the bits that they carry, never more than packed "

@@ -114,18 +114,23 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
       any = any || (crossing.visits[b] > 0 && crossing.tokens[b] > 0);
     return any;
   }
-  /// The rows whose changes may be components; both ends know them.
+  bool is_transformable(const Crossing& crossing, std::size_t b) const {
+    return this->formats().format[format_of(crossing, b)].is_transformable();
+  }
+  /// Whether changes of some row may be components; both ends know it.
+  bool may_transform(const Crossing& crossing) const {
+    bool any = false;
+    for (std::size_t b = 0; transform_ && b < crossing.samples(); ++b)
+      any = any || (crossing.tokens[b] > 0 && is_transformable(crossing, b));
+    return any;
+  }
+  /// The rows whose changes may be.
   std::vector<std::int32_t> rows_to_transform(const Crossing& crossing) const {
     std::vector<std::int32_t> rows;
-    for (std::size_t b = 0; b < crossing.samples(); ++b) {
-      const RowFormat& format = this->formats().format[format_of(crossing, b)];
-      for (int t = 0; format.has_message_step && format.uses_memory && t < crossing.tokens[b]; ++t)
+    for (std::size_t b = 0; b < crossing.samples(); ++b)
+      for (int t = 0; is_transformable(crossing, b) && t < crossing.tokens[b]; ++t)
         rows.push_back(static_cast<std::int32_t>(b) * this->shape_.tokens + t);
-    }
     return rows;
-  }
-  bool may_transform(const Crossing& crossing) const {
-    return transform_ && predicts(crossing) && !rows_to_transform(crossing).empty();
   }
   std::size_t trailer_bytes(const Crossing& crossing) const override {
     return (predicts(crossing) ? prediction_->most_bytes(crossing) : 0) +

@@ -10,7 +10,7 @@
 
 namespace deltapipe::codec {
 
-/// Counts rows; sums themselves are multiplied by take_fade() when rows are added to them.
+/// Counts rows; sums themselves are multiplied by fade() when rows are added to them.
 class FadingWindow {
  public:
   /// To be called for each crossing, before others.

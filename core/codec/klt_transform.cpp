@@ -319,9 +319,9 @@ float* KltTransform::choose(const ExecSpace& exec, const Crossing& crossing, int
     const double saved = bits - bits_of_components(exec, rows);
     // Worth its bytes if as many values as came since the last one save twice as much.
     const double cost = 2 * 8.0 * static_cast<double>(basis_.extent(0));
-    const double lost = lost_part(exec, rows);
-    if (saved > kLeastSaved && saved * values_since_ > cost && keeps_errors(rms_step, lost) &&
-        is_sound(exec, candidate_.data())) {
+    const bool pays = saved > kLeastSaved && saved * values_since_ > cost;
+    const double lost = pays ? lost_part(exec, rows) : 0;
+    if (pays && keeps_errors(rms_step, lost) && is_sound(exec, candidate_.data())) {
       std::swap(basis_, candidate_);
       has_basis_ = true;
       values_since_ = 0;

@@ -281,16 +281,26 @@ KOKKOS_INLINE_FUNCTION std::size_t coded_row(const RowArguments& a, const Sample
          static_cast<std::size_t>(t);
 }
 
+/// Of a row with steps of the message, which stands at the payload's front.
+KOKKOS_INLINE_FUNCTION float step_of_row(const RowArguments& a, int eighths) {
+  return float_of_step(
+      RowSteps::step_of(*reinterpret_cast<const std::uint16_t*>(a.payload), eighths));
+}
+KOKKOS_INLINE_FUNCTION int eighths_of_row(const RowArguments& a, const RowFormat& format,
+                                          const RowSpread& spread) {
+  return RowSteps::eighths_for(*reinterpret_cast<const std::uint16_t*>(a.payload), format.rms_step,
+                               *a.base_weight, spread);
+}
+
 /// Codes of a row in steps of the message's; work as in quantize_values.
 KOKKOS_INLINE_FUNCTION void quantize_by_message(const RowMember& team, const RowArguments& a,
                                                 const RowFormat& format, const SampleEntry& sample,
                                                 int t, const float* x, const RowBuffers& buffers) {
   const int n = a.channels;
   const std::size_t row = coded_row(a, sample, t);
-  const std::uint16_t message_step = *reinterpret_cast<const std::uint16_t*>(a.payload);
   const RowSpread spread = a.spreads[row];
-  const int eighths = RowSteps::eighths_for(message_step, format.rms_step, *a.base_weight, spread);
-  const float step = float_of_step(RowSteps::step_of(message_step, eighths));
+  const int eighths = eighths_of_row(a, format, spread);
+  const float step = step_of_row(a, eighths);
   const int row_class = RowSteps::class_for(step, format.rms_step, spread);
   std::uint8_t* byte = a.payload + sample.payload + t;
   std::uint8_t* to_class = a.classes + row;
@@ -336,9 +346,7 @@ KOKKOS_INLINE_FUNCTION void dequantize_by_message(const RowMember& team, const R
                                                   const RowFormat& format,
                                                   const SampleEntry& sample, int t, float* work,
                                                   std::uint8_t* codes) {
-  const std::uint16_t message_step = *reinterpret_cast<const std::uint16_t*>(a.payload);
-  const int eighths = RowSteps::eighths_of(a.payload[sample.payload + t]);
-  const float step = float_of_step(RowSteps::step_of(message_step, eighths));
+  const float step = step_of_row(a, RowSteps::eighths_of(a.payload[sample.payload + t]));
   unpack_row(team, format.packed_bits(), a.channels,
              a.codes + coded_row(a, sample, t) * packed_bytes(format.packed_bits(), a.channels),
              codes);

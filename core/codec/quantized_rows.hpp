@@ -112,7 +112,7 @@ struct EncodeRows {
       Record::store(team, record, buffers.work, buffers.codes);
       return;
     }
-    if (a.components != nullptr && format.has_message_step && format.uses_memory) return;
+    if (a.components != nullptr && format.is_transformable()) return;
     const float* x = a.x + static_cast<std::size_t>(index) * n;
     const auto values = Sender::begin(team, format, record, x, buffers);
     if (format.kind == RowKind::codes)
@@ -155,7 +155,7 @@ struct DecodeRows {
       }
       return;
     }
-    if (a.components != nullptr && format.has_message_step && format.uses_memory) return;
+    if (a.components != nullptr && format.is_transformable()) return;
     if (format.uses_memory)
       load_scaled<M>(team, memory, x, buffers.codes);
     else if (format.kind == RowKind::codes)

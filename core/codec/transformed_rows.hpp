@@ -26,7 +26,7 @@ namespace deltapipe::codec {
 /// Whether a row's changes are components where the crossing's are.
 KOKKOS_INLINE_FUNCTION bool is_transformed(const RowFormat& format, const SampleEntry& sample,
                                            int t) {
-  return format.has_message_step && format.uses_memory && t < sample.tokens;
+  return format.is_transformable() && t < sample.tokens;
 }
 
 /// What KltTransform wants to know of a crossing; a.starts has what changes are counted from. NaN
@@ -95,10 +95,8 @@ struct QuantizeComponents {
     const RowBuffers buffers = RowBuffers::of(team, n);
     if (format.stochastic) fill_random(team, a, sample.id, t, buffers.random);
     float* z = a.components + static_cast<std::size_t>(index) * n;
-    const std::uint16_t message_step = *reinterpret_cast<const std::uint16_t*>(a.payload);
-    const int eighths =
-        RowSteps::eighths_for(message_step, format.rms_step, *a.base_weight, a.spreads[index]);
-    const float step = float_of_step(RowSteps::step_of(message_step, eighths));
+    const int eighths = eighths_of_row(a, format, a.spreads[index]);
+    const float step = step_of_row(a, eighths);
     std::uint8_t* block = a.payload + sample.payload;
     row_once(team, [=]() { block[t] = RowSteps::byte_of(eighths, 0); });
     if (t + 1 == sample.tokens)
@@ -185,9 +183,7 @@ struct FinishTransformed {
     const std::size_t first = static_cast<std::size_t>(index) * n;
     const RowBuffers buffers = RowBuffers::of(team, n);
     const MemoryRow memory = row_of(a, sample, index);
-    const float step =
-        float_of_step(RowSteps::step_of(*reinterpret_cast<const std::uint16_t*>(a.payload),
-                                        RowSteps::eighths_of(a.payload[sample.payload + t])));
+    const float step = step_of_row(a, RowSteps::eighths_of(a.payload[sample.payload + t]));
     const float* sums = sums_NC + first;
     const float* scales = scale;
     float* seen = kEncodes ? buffers.work : a.x + first;

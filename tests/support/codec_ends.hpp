@@ -5,6 +5,7 @@
 
 #include <xxhash.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -300,6 +301,20 @@ struct EndsRun {
   std::uint64_t records = 0;
   std::uint64_t activations = 0;  ///< receiver only: of all steps
 };
+
+/// How often the last word of a payload is 0, 1 and 2.
+inline std::array<int, 3> last_words(const EndsRun& run) {
+  std::array<int, 3> words{};
+  for (std::size_t at = 0; at < run.stream.size();) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, run.stream.data() + at, sizeof size);
+    at += sizeof size + size;
+    std::uint32_t word = 0;
+    std::memcpy(&word, run.stream.data() + at - sizeof word, sizeof word);
+    if (word < 3) ++words[word];
+  }
+  return words;
+}
 
 inline EndsRun run_sender(const EndsCase& test) {
   End end(test);

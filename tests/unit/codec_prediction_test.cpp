@@ -434,15 +434,7 @@ TEST_CASE("what tests of both ends send has maps and predictions in it", "[predi
     INFO(describe(test.settings) << ", storage " << static_cast<int>(test.storage));
     const EndsRun run = run_sender(test);
     CHECK(run_receiver(test, run.stream).records == run.records);
-    std::array<int, 3> words{};
-    for (std::size_t at = 0; at < run.stream.size();) {
-      std::uint64_t size = 0;
-      std::memcpy(&size, run.stream.data() + at, sizeof size);
-      at += sizeof size + size;
-      std::uint32_t word = 0;
-      std::memcpy(&word, run.stream.data() + at - kWord, kWord);
-      if (word < 3) ++words[word];
-    }
+    const std::array<int, 3> words = last_words(run);
     if (test.storage == MemoryStorage::bits2) continue;  // rounding moves those more than drift
     CHECK(words[2] > 0);
     CHECK(words[1] > 0);

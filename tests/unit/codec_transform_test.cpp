@@ -437,15 +437,7 @@ TEST_CASE("what tests of both ends send has bases and components in it", "[trans
     INFO(describe(test.settings) << ", storage " << static_cast<int>(test.storage));
     const EndsRun run = run_sender(test);
     CHECK(run_receiver(test, run.stream).records == run.records);
-    std::array<int, 3> words{};
-    for (std::size_t at = 0; at < run.stream.size();) {
-      std::uint64_t size = 0;
-      std::memcpy(&size, run.stream.data() + at, sizeof size);
-      at += sizeof size + size;
-      std::uint32_t word = 0;
-      std::memcpy(&word, run.stream.data() + at - kWord, kWord);
-      if (word < 3) ++words[word];
-    }
+    const std::array<int, 3> words = last_words(run);
     // Refined second visits have no such word.
     if (test.settings.first_visit == FirstVisit::refine) continue;
     CHECK(words[2] > 0);
