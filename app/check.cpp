@@ -18,9 +18,9 @@
 #include "app/session.hpp"
 #include "app/warnings.hpp"
 #include "comm/pipeline/bit_budget.hpp"
-#include "comm/pipeline/rank_plan.hpp"
 #include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/simulation.hpp"
+#include "comm/pipeline/stage_plan.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/transport/message.hpp"
 #include "core/base/device_memory.hpp"
@@ -124,6 +124,13 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
   return planner.steps_per_epoch();
 }
 
+ScheduleShape shape_of_step(const Settings& settings, int stage) {
+  ScheduleShape shape{stage, settings.pipeline.stages, settings.training.micro_batches,
+                      settings.pipeline.in_flight};
+  shape.stages_per_rank = settings.pipeline.stages_per_rank;
+  return shape;
+}
+
 /// Where all stages take as long, a backward pass as two forward passes, and messages no time.
 /// Without a value: a step with too many passes to draw.
 std::optional<Simulation> simulate_step(const Settings& settings, int first_trained_stage) {
@@ -133,12 +140,15 @@ std::optional<Simulation> simulate_step(const Settings& settings, int first_trai
     return std::nullopt;
   const PipelineOptions options = pipeline_options(settings);
   std::vector<Program> programs;
-  for (int stage = 0; stage < pipeline.stages; ++stage) {
-    ScheduleShape shape{stage, pipeline.stages, settings.training.micro_batches,
-                        pipeline.in_flight};
-    shape.first_trained_stage = first_trained_stage;
-    shape.recomputes = stage_recomputes(options, stage);
-    programs.push_back(training_program(find_schedule(pipeline.schedule), shape));
+  for (int rank = 0; rank < pipeline.pipeline_ranks(); ++rank) {
+    std::vector<ScheduleShape> stages;
+    for (const StagePlace& place : places_of_rank(pipeline, rank)) {
+      ScheduleShape shape = shape_of_step(settings, place.stage);
+      shape.first_trained_stage = first_trained_stage;
+      shape.recomputes = stage_recomputes(options, place.stage);
+      stages.push_back(shape);
+    }
+    programs.push_back(training_program(find_schedule(pipeline.schedule), stages));
   }
   return simulate(programs, SimulationCosts{});
 }
@@ -146,8 +156,7 @@ std::optional<Simulation> simulate_step(const Settings& settings, int first_trai
 double idle_fraction(const Settings& settings) {
   if (const std::optional<Simulation> simulation = simulate_step(settings, 0))
     return 1 - simulation->busy_fraction();
-  return find_schedule(settings.pipeline.schedule)
-      .bubble_fraction(settings.pipeline.stages, settings.training.micro_batches);
+  return find_schedule(settings.pipeline.schedule).bubble_fraction(shape_of_step(settings, 0));
 }
 
 void print_schedule(const Settings& settings, int first_trained_stage) {
@@ -161,12 +170,13 @@ void print_schedule(const Settings& settings, int first_trained_stage) {
   }
   std::printf(
       "#\n# schedule %s: forward passes (F) take 1, backward passes %s, messages "
-      "nothing; stages wait (.) %.1f %% of the step\n",
+      "nothing; %s wait (.) %.1f %% of the step\n",
       schedule.name,
       schedule.splits_backward
           ? "(B) 2 where a stage recomputes, else 1 for gradients of inputs (B) "
             "and 1 for those of parameters (W)"
           : "(B) 2",
+      settings.pipeline.stages_per_rank > 1 ? "ranks" : "stages",
       100 * (1 - simulation->busy_fraction()));
   std::istringstream grid(grid_of(*simulation));
   for (std::string line; std::getline(grid, line);) std::printf("# %s\n", line.c_str());
@@ -199,22 +209,23 @@ void print_frozen(const ModelLayout& model) {
         model.first_trained_stage);
 }
 
-/// One line a stage: replicas take the same, the first one no less than the others.
+/// A column for each rank of a pipeline: replicas take the same, the first one no less than the
+/// others.
 void print_memory(const Settings& settings, const std::vector<RankMemory>& ranks) {
   const auto row = [](const char* name, const auto& cell) {
     std::printf("# %-22s", name);
     cell();
     std::printf("\n");
   };
-  const int stages = settings.pipeline.stages;
+  const int count = settings.pipeline.pipeline_ranks();
   const auto cells = [&](const auto& bytes_of) {
-    return [&ranks, stages, bytes_of] {
-      for (int s = 0; s < stages; ++s) std::printf("  %9s", text_of(bytes_of(ranks[s])).c_str());
+    return [&ranks, count, bytes_of] {
+      for (int r = 0; r < count; ++r) std::printf("  %9s", text_of(bytes_of(ranks[r])).c_str());
     };
   };
   std::printf("#\n");
-  row("memory of a rank, stage", [&] {
-    for (int s = 0; s < stages; ++s) std::printf("  %9d", s);
+  row(settings.pipeline.stages_per_rank > 1 ? "memory of rank" : "memory of a rank, stage", [&] {
+    for (int r = 0; r < count; ++r) std::printf("  %9d", r);
   });
   for (std::size_t use = 0; use < kMemoryUses; ++use) {
     const auto what = static_cast<MemoryUse>(use);
@@ -407,10 +418,12 @@ void print_cache(const char* where, const BoundaryEndPlan& plan) {
 /// What both ends keep is said once, of a boundary that gradients cross if there is one.
 void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
   const auto plan_of_stage = [&](int stage) {
-    return rank_plan_of(settings, model, shape, place_of_rank(settings.pipeline, stage));
+    const PipelineSettings& pipeline = settings.pipeline;
+    return stage_plan_of(settings, model, shape,
+                         {stage, pipeline.stages, 0, pipeline.replicas, pipeline.stages_per_rank});
   };
   const int before = std::min(model.first_trained_stage, settings.pipeline.stages - 2);
-  const RankPlan first = plan_of_stage(before), second = plan_of_stage(before + 1);
+  const StagePlan first = plan_of_stage(before), second = plan_of_stage(before + 1);
   if (cache_need(*second.receive_forward).record_bytes > 0)
     print_cache("activation cache at each boundary end", *first.send_forward);
   else
@@ -436,7 +449,7 @@ void check_resources(const Settings& settings, const Inputs& inputs, const Model
   }
   std::vector<SpillNeed> needs;
   for (const int rank : ranks_here(ranks.size(), machines))
-    needs.push_back(spill_need(settings, model, shape, place_of_rank(settings.pipeline, rank), 0));
+    needs.push_back(spill_need(settings, model, shape, rank, 0));
   check_spill_space(needs);
 }
 
@@ -493,8 +506,12 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
     std::printf("# %s; %s\n", printable(item.what).c_str(), printable(item.remedy).c_str());
   print_warnings(inputs.warnings);
   if (!inputs.assumption.empty()) std::printf("# %s\n", inputs.assumption.c_str());
-  std::printf("# ranks: %d stage(s) x %d replica(s); idle by the schedule: %.1f %%\n",
-              settings.pipeline.stages, settings.pipeline.replicas, 100 * idle_fraction(settings));
+  const PipelineSettings& pipeline = settings.pipeline;
+  const std::string a_rank = pipeline.stages_per_rank > 1
+                                 ? ", " + std::to_string(pipeline.stages_per_rank) + " a rank,"
+                                 : "";
+  std::printf("# ranks: %d stage(s)%s x %d replica(s); idle by the schedule: %.1f %%\n",
+              pipeline.stages, a_rank.c_str(), pipeline.replicas, 100 * idle_fraction(settings));
   if (shows_schedule && !inputs.model) print_schedule(settings, 0);
   std::fflush(stdout);
   if (inputs.model) check_model(settings, inputs, machines, shows_schedule);

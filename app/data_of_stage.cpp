@@ -46,7 +46,7 @@ DataSplit load_data(const DataSettings& settings, const ModelPlan& plan, const P
   const bool reads = grid.first() || grid.last();
   DataSplit data;
   if (reads) data = load_data(settings, plan.vocabulary(), plan.tokens);
-  if (grid.stages() < 3) return data;
+  if (grid.pipeline_ranks() < 3) return data;
   std::vector<std::uint64_t> numbers;
   if (grid.first()) {
     put_outline(data.train, numbers);

@@ -32,7 +32,7 @@ EvaluationFigures evaluate(Pipeline& pipeline, const TokenDataset& data, const S
     plan = std::move(next);
   }
   const Pipeline::SentBytes sent = pipeline.take_sent_bytes();
-  if (!grid.last()) values[1 + static_cast<std::size_t>(grid.stage())] = sent.forward;
+  std::copy(sent.forward.begin(), sent.forward.end(), values.begin() + 1);
   values.back() = sent.tied_rows;
   all_reduce(progress, grid.world(), values, Reduction::sum);
   EvaluationFigures figures;

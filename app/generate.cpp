@@ -74,7 +74,8 @@ void print_bytes(const ProcessGrid& grid, ProgressThread& progress, Pipeline& pi
                  const std::string& name, std::uint64_t tokens) {
   if (grid.stages() == 1) return;
   const Pipeline::SentBytes sent = pipeline.take_sent_bytes();
-  std::vector<double> bytes = {sent.forward, sent.tied_rows};
+  std::vector<double> bytes = {std::accumulate(sent.forward.begin(), sent.forward.end(), 0.0),
+                               sent.tied_rows};
   all_reduce(progress, grid.world(), bytes, Reduction::sum);
   if (grid.rank() == 0)
     std::fprintf(stderr, "deltapipe: %s: %llu tokens, %sB of activations and %sB of token rows\n",
@@ -108,7 +109,7 @@ void generate(const Settings& settings, const ProcessGrid& grid, ProgressThread&
       std::vector<std::uint64_t> next(1);
       if (grid.last())
         next[0] = sample_token(logits, settings.generate, p, static_cast<std::uint32_t>(i));
-      broadcast(progress, grid.pipeline_comm(), next, grid.stages() - 1);
+      broadcast(progress, grid.pipeline_comm(), next, grid.owner_of(grid.stages() - 1));
       const auto token = static_cast<std::int32_t>(next[0]);
       if (token == plan.tokenizer->end_of_text()) break;
       tokens.push_back(token);
@@ -132,13 +133,13 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
     print_warnings(warnings_of_evaluation(settings));
   }
   compare_inputs(progress, plan, nullptr);
-  const std::unique_ptr<Stage<float>> stage = make_stage(settings, plan, grid, false);
+  const Stages stages = make_stages(settings, plan, grid, false);
   PipelineShape shape;
   shape.vocabulary = plan.model->shape().vocabulary;
   shape.tokens = plan.tokens;
   shape.training = false;
   shape.keeps_text = true;
-  Pipeline pipeline(pipeline_options(settings), shape, grid, progress, *stage);
+  Pipeline pipeline(pipeline_options(settings), shape, grid, progress, pointers_to(stages));
   const std::vector<EvaluationMode>& modes = settings.evaluation.modes;
   for (const EvaluationMode mode : modes) {
     if (grid.rank() == 0 && modes.size() > 1)

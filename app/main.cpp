@@ -120,9 +120,10 @@ WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) 
   WatchSettings watch;
   watch.timeout_seconds = settings.pipeline.timeout_seconds;
   watch.step_timeout_seconds = settings.pipeline.step_timeout_seconds;
-  watch.name_of_rank = [stages = grid.stages()](int rank) {
-    return "rank " + std::to_string(rank) + " (stage " + std::to_string(rank % stages) +
-           ", replica " + std::to_string(rank / stages) + ")";
+  watch.name_of_rank = [ranks = grid.pipeline_ranks(), stages = grid.stages(),
+                        each = grid.stages_per_rank()](int rank) {
+    return "rank " + std::to_string(rank) + " (" + stages_text(rank % ranks, stages, each) +
+           ", replica " + std::to_string(rank / ranks) + ")";
   };
   return watch;
 }
@@ -153,7 +154,8 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     agree(MPI_COMM_WORLD, [&] { start_kokkos(kokkos, threads, argc, argv); });
     if (line.command == Command::check) {
       std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
-      if (mpi.size() != settings.pipeline.stages * settings.pipeline.replicas) machines.clear();
+      if (mpi.size() != settings.pipeline.pipeline_ranks() * settings.pipeline.replicas)
+        machines.clear();
       watch.stop();
       agree(MPI_COMM_WORLD, [&] {
         if (mpi.rank() == 0)
@@ -164,7 +166,8 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     std::optional<ProcessGrid> grid;
     agree(MPI_COMM_WORLD, [&] {
       with_places(places, [&] {
-        grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas);
+        grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas,
+                     settings.pipeline.stages_per_rank);
       });
     });
     note_interruptions();  // from here on somebody looks

@@ -27,14 +27,33 @@ namespace fs = std::filesystem;
 namespace {
 
 /// The ends that a plan has, tied embeddings' excepted.
-std::vector<const BoundaryEndPlan*> ends_of(const RankPlan& plan) {
+std::vector<const BoundaryEndPlan*> ends_of(const StagePlan& plan) {
   std::vector<const BoundaryEndPlan*> ends;
   for (const auto* end :
        {&plan.send_forward, &plan.receive_forward, &plan.send_backward, &plan.receive_backward})
     if (*end) ends.push_back(&**end);
   return ends;
 }
-std::vector<const BoundaryEndPlan*> ends_of(RankPlan&&) = delete;  // the ends are the plan's
+std::vector<const BoundaryEndPlan*> ends_of(StagePlan&&) = delete;  // the ends are the plan's
+
+/// A stage without memory, and what will be built of it.
+struct PlannedStage {
+  std::unique_ptr<Stage<float>> stage;
+  StagePlan plan;
+};
+
+/// All that the rank holds.
+std::vector<PlannedStage> planned_stages(const Settings& settings, const ModelLayout& model,
+                                         const PipelineShape& shape, int rank) {
+  std::vector<PlannedStage> stages;
+  for (const StagePlace& place : places_of_rank(settings.pipeline, rank)) {
+    std::unique_ptr<Stage<float>> stage =
+        model.model->make_stage(stage_part(model.partition, place.stage));
+    StagePlan plan = plan_stage(pipeline_options(settings), shape, *stage, place);
+    stages.push_back({std::move(stage), std::move(plan)});
+  }
+  return stages;
+}
 
 /// Visits and records of all samples; of what is in a file only where it is, but in milestones.
 std::uint64_t checkpoint_bytes_of(const BoundaryEndPlan& end, bool copies_files) {
@@ -44,10 +63,6 @@ std::uint64_t checkpoint_bytes_of(const BoundaryEndPlan& end, bool copies_files)
   if (need.disk_bytes == 0 || copies_files)
     return end.memory.samples * (need.record_bytes + kVisits);
   return end.memory.samples * (kVisits + kPlace) + end.memory.budget_bytes;
-}
-
-int ranks_of(const PipelineSettings& settings) {
-  return settings.stages * settings.replicas;
 }
 
 std::uint64_t size_of_file(const std::string& path) {
@@ -62,14 +77,23 @@ std::string bytes_text(std::uint64_t bytes) {
 
 }  // namespace
 
-RankPlan rank_plan_of(const Settings& settings, const ModelLayout& model,
-                      const PipelineShape& shape, const RankPlace& place) {
-  return plan_rank(pipeline_options(settings), shape,
-                   *model.model->make_stage(stage_part(model.partition, place.stage)), place);
+StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,
+                        const PipelineShape& shape, const StagePlace& place) {
+  return plan_stage(pipeline_options(settings), shape,
+                    *model.model->make_stage(stage_part(model.partition, place.stage)), place);
 }
 
-RankPlace place_of_rank(const PipelineSettings& settings, int rank) {
-  return {rank % settings.stages, settings.stages, rank / settings.stages, settings.replicas};
+int ranks_of(const PipelineSettings& settings) {
+  return settings.pipeline_ranks() * settings.replicas;
+}
+
+std::vector<StagePlace> places_of_rank(const PipelineSettings& settings, int rank) {
+  const int ranks = settings.pipeline_ranks();
+  std::vector<StagePlace> places;
+  for (int stage = rank % ranks; stage < settings.stages; stage += ranks)
+    places.push_back(
+        {stage, settings.stages, rank / ranks, settings.replicas, settings.stages_per_rank});
+  return places;
 }
 
 std::uint64_t RankMemory::host_peak() const {
@@ -78,49 +102,47 @@ std::uint64_t RankMemory::host_peak() const {
 }
 
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
-                          const PipelineShape& shape, const RankPlace& place,
-                          std::uint64_t process_bytes) {
-  const std::unique_ptr<Stage<float>> stage =
-      model.model->make_stage(stage_part(model.partition, place.stage));
-  const RankPlan plan = plan_rank(pipeline_options(settings), shape, *stage, place);
-  const std::vector<ParameterInfo>& parameters = stage->parameters().info();
+                          const PipelineShape& shape, int rank, std::uint64_t process_bytes) {
   RankMemory memory;
   memory.process = process_bytes;
-  const bool writes_run_file = shape.training && place.first() && place.replica == 0;
-  if (writes_run_file) memory.process += RunFile::kMemoryBytes;
-  memory.ledger = stage->memory(plan.capacity);
-  if (shape.training) {
-    memory.ledger.add(Optimizer<float>::memory(parameters));
-    std::size_t elements = 0;
-    for (const ParameterInfo& p : parameters) elements += p.frozen ? 0 : p.size;
-    memory.ledger.add_host(MemoryUse::replicas,
-                           gradient_all_reduce_bytes(elements, place.replicas));
+  if (shape.training && rank == 0) memory.process += RunFile::kMemoryBytes;
+  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank)) {
+    const std::vector<ParameterInfo>& parameters = stage->parameters().info();
+    memory.ledger.add(stage->memory(plan.capacity));
+    if (shape.training) {
+      memory.ledger.add(Optimizer<float>::memory(parameters));
+      std::size_t elements = 0;
+      for (const ParameterInfo& p : parameters) elements += p.frozen ? 0 : p.size;
+      memory.ledger.add_host(MemoryUse::replicas,
+                             gradient_all_reduce_bytes(elements, settings.pipeline.replicas));
+    }
+    for (const BoundaryEndPlan* end : ends_of(plan)) memory.ledger.add(boundary_end_memory(*end));
+    if (plan.tokens) memory.ledger.add(embedding_exchange_memory(*plan.tokens));
+    if (plan.has_token_index)
+      memory.ledger.add(TokenIndex::memory(shape.vocabulary, step_rows(shape)));
+    memory.loading =
+        std::max(memory.loading, loading_memory_bytes(parameters, !settings.model.path.empty()));
   }
-  for (const BoundaryEndPlan* end : ends_of(plan)) memory.ledger.add(boundary_end_memory(*end));
-  if (plan.tokens) memory.ledger.add(embedding_exchange_memory(*plan.tokens));
-  if (plan.has_token_index)
-    memory.ledger.add(TokenIndex::memory(shape.vocabulary, step_rows(shape)));
-  memory.loading = loading_memory_bytes(parameters, !settings.model.path.empty());
-  if (shape.training && settings.output.save_model && place.replica == 0)
+  if (shape.training && settings.output.save_model && rank < settings.pipeline.pipeline_ranks())
     memory.saving = saving_memory_bytes();
-  memory.checkpoint = checkpoint_bytes(settings, model, shape, place);
+  memory.checkpoint = checkpoint_bytes(settings, model, shape, rank);
   return memory;
 }
 
 std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& model,
-                               const PipelineShape& shape, const RankPlace& place) {
+                               const PipelineShape& shape, int rank) {
   if (!shape.training || !writes_checkpoints(settings)) return 0;
-  const std::unique_ptr<Stage<float>> stage =
-      model.model->make_stage(stage_part(model.partition, place.stage));
-  std::uint64_t bytes = 0;
-  // Values, and two moments of what is trained.
-  for (const ParameterInfo& p : stage->parameters().info())
-    bytes += sizeof(float) * p.size * (p.frozen ? 1 : 3);
-  if (settings.checkpoint.mode == CheckpointMode::resync) return bytes;
-  const RankPlan plan = plan_rank(pipeline_options(settings), shape, *stage, place);
   const bool copies_files = settings.checkpoint.milestone_every > 0;
-  for (const BoundaryEndPlan* end : ends_of(plan)) bytes += checkpoint_bytes_of(*end, copies_files);
-  if (plan.tokens) bytes += checkpoint_bytes_of(plan.tokens->rows, copies_files);
+  std::uint64_t bytes = 0;
+  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank)) {
+    // Values, and two moments of what is trained.
+    for (const ParameterInfo& p : stage->parameters().info())
+      bytes += sizeof(float) * p.size * (p.frozen ? 1 : 3);
+    if (settings.checkpoint.mode == CheckpointMode::resync) continue;
+    for (const BoundaryEndPlan* end : ends_of(plan))
+      bytes += checkpoint_bytes_of(*end, copies_files);
+    if (plan.tokens) bytes += checkpoint_bytes_of(plan.tokens->rows, copies_files);
+  }
   return bytes;
 }
 
@@ -128,8 +150,7 @@ std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayo
                                        const PipelineShape& shape, std::uint64_t process_bytes) {
   std::vector<RankMemory> ranks;
   for (int rank = 0; rank < ranks_of(settings.pipeline); ++rank)
-    ranks.push_back(predict_memory(settings, model, shape, place_of_rank(settings.pipeline, rank),
-                                   process_bytes));
+    ranks.push_back(predict_memory(settings, model, shape, rank, process_bytes));
   return ranks;
 }
 
@@ -144,16 +165,14 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
                                  const PipelineShape& shape, const std::vector<int>& ranks) {
   std::map<std::string, std::uint64_t> needs;
   for (const int rank : ranks) {
-    const RankPlan plan =
-        rank_plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank));
-    for (const BoundaryEndPlan* end : ends_of(plan)) {
-      const std::uint64_t bytes = cache_need(*end).disk_bytes;
-      const std::uint64_t there = size_of_file(spill_file_path(*end));
-      if (bytes > there) needs[end->memory.directory] += bytes - there;
-    }
+    for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
+      for (const BoundaryEndPlan* end : ends_of(plan)) {
+        const std::uint64_t bytes = cache_need(*end).disk_bytes;
+        const std::uint64_t there = size_of_file(spill_file_path(*end));
+        if (bytes > there) needs[end->memory.directory] += bytes - there;
+      }
     // The one that is being written, beside those that stay.
-    const std::uint64_t checkpoint =
-        checkpoint_bytes(settings, model, shape, place_of_rank(settings.pipeline, rank));
+    const std::uint64_t checkpoint = checkpoint_bytes(settings, model, shape, rank);
     if (checkpoint > 0)
       needs[checkpoint_directory(settings)] +=
           checkpoint * (static_cast<std::uint64_t>(settings.checkpoint.keep) + 1);
@@ -179,15 +198,15 @@ std::uint64_t new_spill_bytes(const CacheNeed& need, const std::string& path, st
 }
 
 SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
-                     const RankPlace& place, int machine, const FormerSpillFiles& former) {
+                     int rank, int machine, const FormerSpillFiles& former) {
   SpillNeed need;
   need.machine = machine;
   need.directory = cache_directory(settings);
-  const RankPlan plan = rank_plan_of(settings, model, shape, place);
-  for (const BoundaryEndPlan* end : ends_of(plan)) {
-    const std::string path = spill_file_path(*end);
-    need.bytes += new_spill_bytes(cache_need(*end), path, size_of_file(path), former);
-  }
+  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
+    for (const BoundaryEndPlan* end : ends_of(plan)) {
+      const std::string path = spill_file_path(*end);
+      need.bytes += new_spill_bytes(cache_need(*end), path, size_of_file(path), former);
+    }
   struct stat status {};
   struct statvfs space {};
   const std::string parent = existing_parent(need.directory).string();
@@ -201,11 +220,11 @@ SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const P
 }
 
 std::vector<std::string> spill_files(const Settings& settings, const ModelLayout& model,
-                                     const PipelineShape& shape, const RankPlace& place) {
+                                     const PipelineShape& shape, int rank) {
   std::vector<std::string> paths;
-  const RankPlan plan = rank_plan_of(settings, model, shape, place);
-  for (const BoundaryEndPlan* end : ends_of(plan))
-    if (cache_need(*end).disk_bytes > 0) paths.push_back(spill_file_path(*end));
+  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
+    for (const BoundaryEndPlan* end : ends_of(plan))
+      if (cache_need(*end).disk_bytes > 0) paths.push_back(spill_file_path(*end));
   return paths;
 }
 
@@ -286,9 +305,8 @@ void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine
 
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
   for (int rank = 0; rank < ranks_of(settings.pipeline); ++rank) {
-    const RankPlan plan =
-        rank_plan_of(settings, model, shape, place_of_rank(settings.pipeline, rank));
-    for (const BoundaryEndPlan* end : ends_of(plan)) check_cache_budget(*end);
+    for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
+      for (const BoundaryEndPlan* end : ends_of(plan)) check_cache_budget(*end);
   }
 }
 

@@ -11,7 +11,7 @@
 
 #include "app/session.hpp"
 #include "app/spill_references.hpp"
-#include "comm/pipeline/rank_plan.hpp"
+#include "comm/pipeline/stage_plan.hpp"
 #include "comm/transport/machines.hpp"
 #include "core/base/memory_ledger.hpp"
 
@@ -33,8 +33,7 @@ struct RankMemory {
 
 /// `process_bytes`: resident in this process once tokenizer and data are loaded.
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
-                          const PipelineShape& shape, const RankPlace& place,
-                          std::uint64_t process_bytes);
+                          const PipelineShape& shape, int rank, std::uint64_t process_bytes);
 /// Of all ranks, in rank order.
 std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayout& model,
                                        const PipelineShape& shape, std::uint64_t process_bytes);
@@ -42,7 +41,7 @@ std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayo
 /// Bytes of a rank's state in a checkpoint, once all samples have been visited; 0: the run writes
 /// none.
 std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& model,
-                               const PipelineShape& shape, const RankPlace& place);
+                               const PipelineShape& shape, int rank);
 
 /// Files that a run writes: spill files of its caches, checkpoints that are kept (milestones
 /// excepted) and the model.
@@ -64,13 +63,13 @@ struct SpillNeed {
 };
 /// `directory` need not exist yet. Called on `machine`.
 SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
-                     const RankPlace& place, int machine, const FormerSpillFiles& former = {});
+                     int rank, int machine, const FormerSpillFiles& former = {});
 /// What a spill file takes beyond the one of `there` bytes that has its name.
 std::uint64_t new_spill_bytes(const CacheNeed& need, const std::string& path, std::uint64_t there,
                               const FormerSpillFiles& former);
 /// The spill files that a rank will make, or go on with.
 std::vector<std::string> spill_files(const Settings& settings, const ModelLayout& model,
-                                     const PipelineShape& shape, const RankPlace& place);
+                                     const PipelineShape& shape, int rank);
 /// UserError when the ranks' spill files need more disk space than a file system has left.
 void check_spill_space(const std::vector<SpillNeed>& needs);
 
@@ -92,10 +91,12 @@ void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine
 /// UserError when a cache's budget is under what its micro-batches in flight take.
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape);
 
-/// What the rank will build.
-RankPlan rank_plan_of(const Settings& settings, const ModelLayout& model,
-                      const PipelineShape& shape, const RankPlace& place);
+/// What will be built of a stage.
+StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,
+                        const PipelineShape& shape, const StagePlace& place);
 
-RankPlace place_of_rank(const PipelineSettings& settings, int rank);
+int ranks_of(const PipelineSettings& settings);
+/// Of all stages that the rank holds, in their order.
+std::vector<StagePlace> places_of_rank(const PipelineSettings& settings, int rank);
 
 }  // namespace deltapipe

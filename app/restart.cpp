@@ -36,7 +36,7 @@ bool is_memory(const std::string& part) {
 bool may_change(const std::string& key) {
   constexpr std::array<std::string_view, 4> kSections = {"output.", "checkpoint.", "network.",
                                                          "generate."};
-  constexpr std::array<std::string_view, 19> kKeys = {"model.path",
+  constexpr std::array<std::string_view, 20> kKeys = {"model.path",
                                                       "tokenizer.path",
                                                       "data.train",
                                                       "data.validation",
@@ -45,6 +45,7 @@ bool may_change(const std::string& key) {
                                                       "training.recompute_stages",
                                                       "training.micro_batches",
                                                       "pipeline.stages",
+                                                      "pipeline.stages_per_rank",
                                                       "pipeline.replicas",
                                                       "pipeline.partition",
                                                       "pipeline.schedule",
@@ -154,9 +155,13 @@ bool has_partition_of(const CheckpointMarker& marker, const Settings& settings) 
   return parse_deck(marker.deck, "the checkpoint's deck").pipeline.partition.empty();
 }
 
+bool has_same_ranks(const CheckpointMarker& marker, const PipelineSettings& pipeline) {
+  return marker.stages == pipeline.stages && marker.stages_per_rank == pipeline.stages_per_rank &&
+         marker.replicas == pipeline.replicas;
+}
+
 bool reads_own_file_only(const CheckpointMarker& marker, const Settings& settings) {
-  return marker.stages == settings.pipeline.stages &&
-         marker.replicas == settings.pipeline.replicas && has_partition_of(marker, settings);
+  return has_same_ranks(marker, settings.pipeline) && has_partition_of(marker, settings);
 }
 
 std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Settings& settings,
@@ -329,23 +334,23 @@ int blocks_before_cut(const std::vector<int>& partition, int i) {
 /// Who wrote what another layout now reads.
 class FormerLayout {
  public:
-  FormerLayout(const Restart& restart, const std::vector<int>& partition, const RankPlace& place,
+  FormerLayout(const Restart& restart, const std::vector<int>& partition, int replica,
                bool takes_memories)
       : restart_(restart),
         partition_(partition),
-        place_(place),
-        takes_memories_(takes_memories && restart.with_memories &&
-                        restart.marker.replicas == place.replicas) {}
+        replica_(replica),
+        takes_memories_(takes_memories && restart.with_memories) {}
 
   /// Nothing: the part begins anew.
   std::optional<PartSource> source_of(const StatePart& part) const {
-    if (!is_memory(part.name)) return PartSource{part.name, part.name, stages(), items_of(part)};
+    if (!is_memory(part.name)) return PartSource{part.name, part.name, ranks(), items_of(part)};
     if (!takes_memories_) return std::nullopt;
     const auto at =
         part.name.starts_with("token rows ") ? token_rows(part.name) : same_boundary(part.name);
     if (!at) return std::nullopt;
     const auto& [stage, former_name] = *at;
-    const std::string path = file(place_.replica * restart_.marker.stages + stage);
+    const int ranks = restart_.marker.pipeline_ranks();
+    const std::string path = file(replica_ * ranks + stage % ranks);
     if (!has_part(path, former_name) || refers_to_files()) return std::nullopt;
     return PartSource{part.name, former_name, {path}, {}};
   }
@@ -364,9 +369,9 @@ class FormerLayout {
   }
 
   /// Of one replica, which holds what all hold.
-  std::vector<std::string> stages() const {
+  std::vector<std::string> ranks() const {
     std::vector<std::string> files;
-    for (int stage = 0; stage < restart_.marker.stages; ++stage) files.push_back(file(stage));
+    for (int rank = 0; rank < restart_.marker.pipeline_ranks(); ++rank) files.push_back(file(rank));
     return files;
   }
 
@@ -392,19 +397,19 @@ class FormerLayout {
 
   const Restart& restart_;
   const std::vector<int>& partition_;
-  RankPlace place_;
+  int replica_;
   bool takes_memories_;
 };
 
-/// Sums of stages that are no more, or have other blocks, are told with those of the same number.
-void read_totals(const std::string& path, int former_stages, RunTotals& totals) {
+/// Sums of ranks that are no more, or have other blocks, are told with those of the same number.
+void read_totals(const std::string& path, int former_ranks, RunTotals& totals) {
   RunTotals former = totals;
-  former.stages.assign(static_cast<std::size_t>(former_stages), {});
+  former.ranks.assign(static_cast<std::size_t>(former_ranks), {});
   StateFileReader reader(path);
   reader.begin_part("run");
   former.state().read(reader);
   reader.end_part();
-  former.stages.resize(totals.stages.size());
+  former.ranks.resize(totals.ranks.size());
   totals = std::move(former);
 }
 
@@ -539,21 +544,22 @@ bool has_same_micro_batches(const CheckpointMarker& marker, const Settings& sett
 
 bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
                     const std::vector<int>& partition) {
-  return marker.stages == settings.pipeline.stages &&
-         marker.replicas == settings.pipeline.replicas && marker.partition == partition &&
+  return has_same_ranks(marker, settings.pipeline) && marker.partition == partition &&
          has_same_micro_batches(marker, settings);
 }
 
 void read_restart(const Restart& restart, const Settings& settings,
-                  const std::vector<int>& partition, const RankPlace& place,
-                  std::vector<StatePart> parts, RunTotals& totals) {
+                  const std::vector<int>& partition, int rank, std::vector<StatePart> parts,
+                  RunTotals& totals) {
   if (!restart.with_memories) parts = without_memories(std::move(parts));
-  const FormerLayout former(restart, partition, place,
-                            has_same_micro_batches(restart.marker, settings));
+  const PipelineSettings& pipeline = settings.pipeline;
+  const FormerLayout former(restart, partition, rank / pipeline.pipeline_ranks(),
+                            restart.marker.replicas == pipeline.replicas &&
+                                has_same_micro_batches(restart.marker, settings));
   std::vector<PartSource> sources;
   if (is_same_layout(restart.marker, settings, partition)) {
-    const std::string own = former.file(place.replica * place.stages + place.stage);
-    for (const StatePart& part : parts) sources.push_back({part.name, part.name, {own}, {}});
+    for (const StatePart& part : parts)
+      sources.push_back({part.name, part.name, {former.file(rank)}, {}});
     GatheredReader reader(std::move(sources));
     return read_state(parts, reader);
   }
@@ -565,7 +571,7 @@ void read_restart(const Restart& restart, const Settings& settings,
   });
   GatheredReader reader(std::move(sources));
   read_state(parts, reader);
-  read_totals(former.file(0), restart.marker.stages, totals);
+  read_totals(former.file(0), restart.marker.pipeline_ranks(), totals);
 }
 
 namespace {

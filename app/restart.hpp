@@ -11,7 +11,7 @@
 #include "app/deck/settings.hpp"
 #include "app/spill_references.hpp"
 #include "app/training_state.hpp"
-#include "comm/pipeline/rank_plan.hpp"
+#include "comm/pipeline/stage_plan.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
 #include "core/base/state.hpp"
@@ -79,7 +79,7 @@ std::vector<StatePart> without_memories(std::vector<StatePart> parts);
 /// whoever wrote them, memories from the ends of the same boundary if it still exists: the others
 /// begin with first visits.
 void read_restart(const Restart& restart, const Settings& settings,
-                  const std::vector<int>& partition, const RankPlace& place,
-                  std::vector<StatePart> parts, RunTotals& totals);
+                  const std::vector<int>& partition, int rank, std::vector<StatePart> parts,
+                  RunTotals& totals);
 
 }  // namespace deltapipe

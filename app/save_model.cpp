@@ -58,12 +58,14 @@ UserError in_terms_of(const std::string& directory, const std::string& temporary
 /// Every stage's parameters, one piece at a time, from the stages' ranks to the writer on the
 /// first.
 void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressThread& progress,
-                      Stage<float>& stage, SafetensorsWriter* writer) {
+                      const Stages& stages, SafetensorsWriter* writer) {
   const std::vector<std::vector<ParameterInfo>> all = parameters_by_stage(plan);
   const auto owner = std::make_shared<std::vector<float>>(kPieceElements);
   std::vector<float>& piece = *owner;
   for (int s = 0; s < grid.stages(); ++s) {
-    if (!grid.first() && grid.stage() != s) continue;
+    const int owner_rank = grid.owner_of(s);
+    const bool is_here = owner_rank == grid.pipeline_rank();
+    if (!grid.first() && !is_here) continue;
     for (std::size_t i = 0; i < all[s].size(); ++i) {
       const ParameterInfo& p = all[s][i];
       if (p.copied) continue;
@@ -74,17 +76,19 @@ void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressTh
         const std::size_t count = rows * row;
         piece.resize(std::max(piece.size(), count));
         const int bytes = static_cast<int>(count * sizeof(float));
-        if (grid.stage() == s) {
-          const VectorRef<float> values(
-              stage.parameters().value(static_cast<int>(i)).data() + first * row, count);
+        if (is_here) {
+          const ParameterArena<float>& parameters =
+              stages[static_cast<std::size_t>(s / grid.pipeline_ranks())]->parameters();
+          const VectorRef<float> values(parameters.value(static_cast<int>(i)).data() + first * row,
+                                        count);
           Kokkos::deep_copy(Kokkos::View<float*, Layout, Kokkos::HostSpace>(piece.data(), count),
                             values);
           if (!grid.first())
             progress.wait(
                 progress.isend({owner, piece.data()}, bytes, 0, kModelTag, grid.pipeline_comm()));
         } else {
-          progress.wait(
-              progress.irecv({owner, piece.data()}, bytes, s, kModelTag, grid.pipeline_comm()));
+          progress.wait(progress.irecv({owner, piece.data()}, bytes, owner_rank, kModelTag,
+                                       grid.pipeline_comm()));
         }
         if (writer)
           writer->write_fp32_rows(plan.model->saved_name(p.name), first,
@@ -113,10 +117,10 @@ void check_model_directory(const std::string& directory) {
 }
 
 std::string save_model(const std::string& directory, Precision precision, const ModelPlan& plan,
-                       const ProcessGrid& grid, ProgressThread& progress, Stage<float>& stage) {
+                       const ProcessGrid& grid, ProgressThread& progress, const Stages& stages) {
   if (grid.replica() > 0) return {};
   if (!grid.first()) {
-    transfer_weights(plan, grid, progress, stage, nullptr);
+    transfer_weights(plan, grid, progress, stages, nullptr);
     return {};
   }
   AtomicDirectory model(directory, is_model_file);
@@ -128,7 +132,7 @@ std::string save_model(const std::string& directory, Precision precision, const 
                    [](const ParameterInfo& p) { return !p.copied; });
     SafetensorsWriter writer(model.path() + "/model.safetensors",
                              tensor_declarations(*plan.model, declared, precision));
-    transfer_weights(plan, grid, progress, stage, &writer);
+    transfer_weights(plan, grid, progress, stages, &writer);
     writer.finish();
     plan.model->save_configuration(model.path());
     if (plan.tokenizer) plan.tokenizer->save(model.path());

@@ -24,6 +24,6 @@ void check_model_directory(const std::string& directory);
 /// in the former directory that belong to no model are kept beside it. Returns under which name, on
 /// rank 0; empty: none.
 std::string save_model(const std::string& directory, Precision precision, const ModelPlan& plan,
-                       const ProcessGrid& grid, ProgressThread& progress, Stage<float>& stage);
+                       const ProcessGrid& grid, ProgressThread& progress, const Stages& stages);
 
 }  // namespace deltapipe

@@ -123,18 +123,26 @@ ModelPlan plan_model(const Settings& settings) {
           std::move(weights)};
 }
 
-std::unique_ptr<Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
-                                         const ProcessGrid& grid, bool training) {
-  std::unique_ptr<Stage<float>> stage =
-      plan.model->make_stage(stage_part(plan.partition, grid.stage()));
-  stage->parameters().allocate(training);
-  if (plan.weights) {
-    plan.model->load(*plan.weights, stage->parameters());
-    plan.weights.reset();
-  } else {
-    plan.model->initialise(settings.training.seed, stage->parameters());
+Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
+                   bool training) {
+  Stages stages;
+  for (int local = 0; local < grid.stages_per_rank(); ++local) {
+    const std::unique_ptr<Stage<float>>& stage =
+        stages.emplace_back(plan.model->make_stage(stage_part(plan.partition, grid.stage(local))));
+    stage->parameters().allocate(training);
+    if (plan.weights)
+      plan.model->load(*plan.weights, stage->parameters());
+    else
+      plan.model->initialise(settings.training.seed, stage->parameters());
   }
-  return stage;
+  plan.weights.reset();
+  return stages;
+}
+
+std::vector<Stage<float>*> pointers_to(const Stages& stages) {
+  std::vector<Stage<float>*> pointers;
+  for (const auto& stage : stages) pointers.push_back(stage.get());
+  return pointers;
 }
 
 std::string kokkos_configuration(ProductPrecision products) {

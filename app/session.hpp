@@ -59,10 +59,12 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model);
 /// against the deck. Throws UserError.
 ModelPlan plan_model(const Settings& settings);
 
-/// This rank's stage with its weights, read from those of the plan, which are closed then, or made
-/// new.
-std::unique_ptr<Stage<float>> make_stage(const Settings& settings, ModelPlan& plan,
-                                         const ProcessGrid& grid, bool training);
+/// This rank's stages, in their order, with their weights, read from those of the plan, which are
+/// closed then, or made new.
+using Stages = std::vector<std::unique_ptr<Stage<float>>>;
+Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
+                   bool training);
+std::vector<Stage<float>*> pointers_to(const Stages& stages);
 
 /// What Kokkos was built with and runs on, and what multiplies matrices, for outputs.
 std::string kokkos_configuration(ProductPrecision products);

@@ -72,7 +72,8 @@ StepPlanner::Layout step_layout(const Settings& settings) {
 
 RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
   RunAttributes attributes;
-  attributes.layout = {settings.pipeline.stages, settings.pipeline.replicas};
+  attributes.layout = {settings.pipeline.stages, settings.pipeline.replicas,
+                       settings.pipeline.stages_per_rank};
   attributes.partition = plan.partition;
   const ParameterCount parameters = parameter_count(*plan.model);
   attributes.parameters = parameters.all;
@@ -91,10 +92,10 @@ std::uint64_t wire_bytes(const StepRecord& record) {
          std::accumulate(record.backward.bytes.begin(), record.backward.bytes.end(),
                          std::uint64_t{0}) +
          record.tied_row_bytes + record.tied_gradient_bytes + record.collective_bytes +
-         std::accumulate(record.stages.begin(), record.stages.end(), std::uint64_t{0},
-                         [](std::uint64_t sum, const StageRecord& stage) {
+         std::accumulate(record.ranks.begin(), record.ranks.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const RankRecord& rank) {
                            const double bytes =
-                               stage[static_cast<std::size_t>(StageValue::replica_bytes)];
+                               rank[static_cast<std::size_t>(RankValue::replica_bytes)];
                            return sum + static_cast<std::uint64_t>(bytes);
                          });
 }
@@ -150,7 +151,7 @@ class Trainer {
       for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
     if (settings_.output.save_model) {
       const std::string former = save_model(model_directory(), settings_.output.model_precision,
-                                            *plan_, grid_, progress_, *stage_);
+                                            *plan_, grid_, progress_, stages_);
       if (!former.empty())
         display_->line("what was in " + model_directory() + " and is no model is now in " + former);
     }
@@ -240,7 +241,7 @@ class Trainer {
 
   void begin_checkpoint(std::uint64_t steps_done) {
     if (checkpoints_->copies_files(steps_done)) check_spilled_records();
-    std::vector<StatePart> parts = training_state(*pipeline_, *optimizer_, totals_);
+    std::vector<StatePart> parts = training_state(*pipeline_, optimizers_, totals_);
     if (settings_.checkpoint.mode == CheckpointMode::resync)
       parts = without_memories(std::move(parts));
     checkpoints_->begin(steps_done, parts, run_file_of_rank());
@@ -355,7 +356,7 @@ class Trainer {
       former_files_ = former_spill_files(*restart_, settings_, plan_->partition, grid_.rank());
     check_resources(shape);
     check_spill_files(shape);
-    stage_ = make_stage(settings_, *plan_, grid_, true);
+    stages_ = make_stages(settings_, *plan_, grid_, true);
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
                      step_layout(settings_));
     if (data_.validation.size() > 0)
@@ -371,7 +372,7 @@ class Trainer {
     }
     totals_.seed = settings_.training.seed;
     totals_.data_fingerprint = shape.data_fingerprint;
-    totals_.stages.resize(grid_.stages());
+    totals_.ranks.resize(grid_.pipeline_ranks());
     PipelineOptions options = pipeline_options(settings_);
     const bool is_same = restart_ && is_same_layout(restart_->marker, settings_, plan_->partition);
     // Of a checkpoint without memories the files may still have what both ends know.
@@ -384,17 +385,18 @@ class Trainer {
       make_room_for_spill_files(*restart_, settings_, plan_->partition, grid_.rank(), owner_);
       barrier(progress_, grid_.world());
     }
-    pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
-    optimizer_.emplace(settings_.training.optimizer, stage_->parameters());
+    pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, pointers_to(stages_));
+    for (const auto& stage : stages_)
+      optimizers_.emplace_back(settings_.training.optimizer, stage->parameters());
     if (restart_)
-      read_restart(*restart_, settings_, plan_->partition,
-                   place_of_rank(settings_.pipeline, grid_.rank()),
-                   training_state(*pipeline_, *optimizer_, totals_), totals_);
+      read_restart(*restart_, settings_, plan_->partition, grid_.rank(),
+                   training_state(*pipeline_, optimizers_, totals_), totals_);
     if (resyncs) resync();
     announced_ = totals_.steps;
-    replica_check_.emplace(stage_->parameters(), grid_, progress_);
-    if (settings_.pipeline.verify_replicas > 0)
-      replica_check_->compare(pipeline_->exec(), totals_.steps);
+    for (int local = 0; local < grid_.stages_per_rank(); ++local)
+      replica_checks_.emplace_back(stages_[static_cast<std::size_t>(local)]->parameters(), grid_,
+                                   progress_, local);
+    if (settings_.pipeline.verify_replicas > 0) compare_replicas(totals_.steps);
     find_global_tensors();
     display_.emplace(steps_, settings_.output.log_every, grid_.rank() == 0, totals_.steps);
     display_->line(description());
@@ -487,6 +489,7 @@ class Trainer {
     marker.with_memories = settings_.checkpoint.mode == CheckpointMode::exact;
     marker.stages = grid_.stages();
     marker.replicas = grid_.replicas();
+    marker.stages_per_rank = grid_.stages_per_rank();
     marker.partition = plan_->partition;
     marker.deltapipe_version = std::string(version());
     marker.source_revision = std::string(revision());
@@ -500,10 +503,8 @@ class Trainer {
   void check_resources(const PipelineShape& shape) {
     // Each rank for itself: budgets and what is resident may differ.
     const auto rank = static_cast<std::size_t>(grid_.rank());
-    const RankPlace place = place_of_rank(settings_.pipeline, grid_.rank());
-    predicted_ = predict_memory(settings_, *plan_, shape, place, process_memory().resident);
-    const std::size_t ranks =
-        static_cast<std::size_t>(grid_.stages()) * static_cast<std::size_t>(grid_.replicas());
+    predicted_ = predict_memory(settings_, *plan_, shape, grid_.rank(), process_memory().resident);
+    const auto ranks = static_cast<std::size_t>(ranks_of(settings_.pipeline));
     std::vector<std::uint64_t> bytes(2 * ranks);
     bytes[2 * rank] = predicted_.host_peak();
     bytes[2 * rank + 1] = predicted_.device_peak();
@@ -520,14 +521,13 @@ class Trainer {
           warnings_of_disk(disk_needs(settings_, *plan_, shape, ranks_here(ranks, machines))));
     for (std::size_t r = 0; r < ranks; ++r) peaks.push_back({bytes[2 * r], bytes[2 * r + 1]});
     check_memory(peaks, machines);
-    compare_spill_space(progress_, spill_need(settings_, *plan_, shape, place,
+    compare_spill_space(progress_, spill_need(settings_, *plan_, shape, grid_.rank(),
                                               machines[rank].machine, former_files_));
   }
 
   /// Spill files that this run or another is to go on with.
   void check_spill_files(const PipelineShape& shape) {
-    const RankPlace place = place_of_rank(settings_.pipeline, grid_.rank());
-    const std::vector<std::string> paths = spill_files(settings_, *plan_, shape, place);
+    const std::vector<std::string> paths = spill_files(settings_, *plan_, shape, grid_.rank());
     if (restart_) check_budget_of_restart(*restart_, settings_, former_files_, paths);
     owner_.run_id = restart_ ? restart_->marker.run_id : "";
     // As rank 0 knows the directory, which others need not see.
@@ -571,6 +571,8 @@ class Trainer {
     std::string text = plan_->model->description() + ", vocabulary " +
                        std::to_string(plan_->model->shape().vocabulary) + "; blocks per stage";
     for (const int blocks : plan_->partition) text += " " + std::to_string(blocks);
+    if (grid_.stages_per_rank() > 1)
+      text += ", " + std::to_string(grid_.stages_per_rank()) + " stages a rank";
     text += "; " + std::to_string(grid_.replicas()) + " replica(s)\n" +
             std::to_string(data_.train.size()) + " training and " +
             std::to_string(data_.validation.size()) + " validation samples of " +
@@ -581,12 +583,12 @@ class Trainer {
     return text;
   }
 
-  /// Where this stage's tensors stand among all, in the order of the model.
+  /// Where the tensors of this rank's stages stand among all, in the order of the model.
   void find_global_tensors() {
-    tensors_before_ = 0;
+    tensors_before_.clear();
     tensors_ = 0;
     for (int s = 0; s < grid_.stages(); ++s) {
-      if (s == grid_.stage()) tensors_before_ = tensors_;
+      if (grid_.owner_of(s) == grid_.pipeline_rank()) tensors_before_.push_back(tensors_);
       tensors_ += plan_->model->parameters(stage_part(plan_->partition, s)).size();
     }
   }
@@ -623,7 +625,7 @@ class Trainer {
                          .remedy = "check that disk, or set another cache.directory"});
       forget_damaged(true);
     }
-    if (compares_replicas_after(step + 1)) replica_check_->compare(pipeline_->exec(), step + 1);
+    if (compares_replicas_after(step + 1)) compare_replicas(step + 1);
     record.collective_bytes += progress_.take_collective_bytes();  // which rank 0 counts
     if (traced) {
       progress_.account().suspend(Clock::now());
@@ -659,21 +661,28 @@ class Trainer {
       const double clip = settings_.training.optimizer.clip_norm;
       // As torch.nn.utils.clip_grad_norm_.
       const double factor = clip > 0 ? std::min(1.0, clip / (record.gradient_norm + 1e-6)) : 1.0;
-      optimizer_->update(pipeline_->exec(), step, learning_rate, factor);
+      for (Optimizer<float>& optimizer : optimizers_)
+        optimizer.update(pipeline_->exec(), step, learning_rate, factor);
     }
     record.learning_rate = learning_rate;
     return true;
   }
 
-  const std::vector<double>& squared_norms() {
+  /// Of all tensors here, each at its place among those of the model.
+  void put_squared_norms(std::vector<double>& values) {
     const ActivityScope activity(progress_.account(), Activity::compute);
-    return optimizer_->squared_norms(pipeline_->exec());
+    for (std::size_t local = 0; local < optimizers_.size(); ++local) {
+      const std::vector<double>& norms = optimizers_[local].squared_norms(pipeline_->exec());
+      if (grid_.replica() == 0)
+        std::copy(norms.begin(), norms.end(),
+                  values.begin() + static_cast<std::ptrdiff_t>(tensors_before_[local]));
+    }
   }
 
   /// Sums `values` over all ranks. They carry when each rank came, so that the wait for the last
   /// one is told from the wait for the network.
   void sum_over_ranks(std::vector<double>& values) {
-    const int ranks = grid_.stages() * grid_.replicas();
+    const int ranks = ranks_of(settings_.pipeline);
     if (ranks == 1) return progress_.check();
     const std::size_t first = values.size();
     values.resize(first + ranks, 0);
@@ -693,18 +702,19 @@ class Trainer {
     const std::uint64_t every = settings_.pipeline.verify_replicas;
     return every > 0 && (steps_done % every == 0 || steps_done == steps_);
   }
+  void compare_replicas(std::uint64_t steps_done) {
+    for (ReplicaCheck& check : replica_checks_) check.compare(pipeline_->exec(), steps_done);
+  }
 
   /// One collective: gradient norm, loss and measurements of all ranks. False: the step does not
   /// count, and what was measured is kept for the next one.
   bool share(std::uint64_t step, const StepPlan& plan, StepRecord& record) {
     std::vector<double> values(tensors_ + grid_.replicas(), 0);
-    const std::vector<double>& norms = squared_norms();
-    if (grid_.replica() == 0)
-      std::copy(norms.begin(), norms.end(), values.begin() + tensors_before_);
+    put_squared_norms(values);
     values[tensors_ + grid_.replica()] = pipeline_->loss_sum();
-    StepMeasurements measured(grid_.stages(), grid_.replicas());
+    StepMeasurements measured(grid_.stages(), grid_.pipeline_ranks(), grid_.replicas());
     pipeline_->take_measurements(measured);
-    totals_.seconds += measured.stage(grid_.stage(), StageValue::wall);
+    totals_.seconds += measured.rank(grid_.pipeline_rank(), RankValue::wall);
     if (unrecorded_) measured += *std::exchange(unrecorded_, std::nullopt);
     values.push_back(pipeline_->has_damaged_records() ? 1 : 0);
     values.insert(values.end(), measured.values().begin(), measured.values().end());
@@ -739,8 +749,8 @@ class Trainer {
     totals_.tokens += record.tokens;
     totals_.last_loss = record.loss;
     totals_.steps = record.step;
-    for (std::size_t s = 0; s < record.stages.size(); ++s)
-      for (std::size_t i = 0; i < kStageValues; ++i) totals_.stages[s][i] += record.stages[s][i];
+    for (std::size_t r = 0; r < record.ranks.size(); ++r)
+      for (std::size_t i = 0; i < kRankValues; ++i) totals_.ranks[r][i] += record.ranks[r][i];
     display_->step({record.step, record.epoch, record.loss, record.learning_rate, record.tokens,
                     wire_bytes(record), record.seconds});
     if (run_file_) run_file_->append(record);
@@ -777,27 +787,29 @@ class Trainer {
     return mode == EvaluationMode::plain ? "validation loss" : "loss through the codec";
   }
 
-  /// Where each stage's time went, and how much of what was on the wire it did not wait for.
+  /// Where the time of each of a pipeline's ranks went, and how much of what was on the wire it did
+  /// not wait for.
   void report_times() const {
-    constexpr std::pair<StageValue, const char*> parts[] = {
-        {StageValue::compute, "compute"}, {StageValue::codec, "codec"},
-        {StageValue::cache, "cache"},     {StageValue::wire_exposed, "wire"},
-        {StageValue::bubble, "bubble"},   {StageValue::replicas, "replicas"},
-        {StageValue::other, "other"},
+    constexpr std::pair<RankValue, const char*> parts[] = {
+        {RankValue::compute, "compute"}, {RankValue::codec, "codec"},
+        {RankValue::cache, "cache"},     {RankValue::wire_exposed, "wire"},
+        {RankValue::bubble, "bubble"},   {RankValue::replicas, "replicas"},
+        {RankValue::other, "other"},
     };
-    for (std::size_t s = 0; s < totals_.stages.size(); ++s) {
-      const auto seconds = [&](StageValue value) {
-        return totals_.stages[s][static_cast<std::size_t>(value)];
+    for (int rank = 0; rank < grid_.pipeline_ranks(); ++rank) {
+      const auto seconds = [&](RankValue value) {
+        return totals_.ranks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(value)];
       };
-      const std::string name = "time of stage " + std::to_string(s);
+      const std::string name =
+          "time of " + stages_text(rank, grid_.stages(), grid_.stages_per_rank());
       std::printf("%-28s", name.c_str());
       for (const auto& [value, text] : parts)
         if (seconds(value) > 0)
-          std::printf(" %s %.0f %%", text, 100 * seconds(value) / seconds(StageValue::wall));
-      if (seconds(StageValue::wire) > 0)
+          std::printf(" %s %.0f %%", text, 100 * seconds(value) / seconds(RankValue::wall));
+      if (seconds(RankValue::wire) > 0)
         std::printf("; %.0f %% of %.1f s on the wire hidden",
-                    100 * seconds(StageValue::wire_hidden) / seconds(StageValue::wire),
-                    seconds(StageValue::wire));
+                    100 * seconds(RankValue::wire_hidden) / seconds(RankValue::wire),
+                    seconds(RankValue::wire));
       std::printf("\n");
     }
   }
@@ -866,7 +878,7 @@ class Trainer {
     std::printf("%-28s %s tokens/s, %.2f sequences/s\n", "speed",
                 with_prefix(static_cast<double>(totals_.tokens) / totals_.seconds).c_str(),
                 static_cast<double>(totals_.samples) / totals_.seconds);
-    if (grid_.stages() * grid_.replicas() > 1) {
+    if (ranks_of(settings_.pipeline) > 1) {
       std::printf("%-28s %sB, %sB/s\n", "on the wire",
                   with_prefix(static_cast<double>(totals_.bytes)).c_str(),
                   with_prefix(static_cast<double>(totals_.bytes) / totals_.seconds).c_str());
@@ -898,14 +910,15 @@ class Trainer {
   std::optional<RunFile> run_file_;
   std::optional<ModelPlan> plan_;
   DataSplit data_;
-  std::unique_ptr<Stage<float>> stage_;
+  Stages stages_;
   std::optional<StepPlanner> planner_, validation_planner_;
   std::unique_ptr<Pipeline> pipeline_;
-  std::optional<Optimizer<float>> optimizer_;
-  std::optional<ReplicaCheck> replica_check_;
+  std::vector<Optimizer<float>> optimizers_;  ///< of each stage
+  std::vector<ReplicaCheck> replica_checks_;
   std::optional<ProgressDisplay> display_;
   std::optional<Checkpoints> checkpoints_;
-  std::size_t tensors_ = 0, tensors_before_ = 0;
+  std::size_t tensors_ = 0;
+  std::vector<std::size_t> tensors_before_;  ///< each stage's
   std::uint64_t steps_ = 0, announced_ = 0;
   RunTotals totals_;
   std::optional<StepMeasurements> unrecorded_;  ///< this rank's, of a step that did not count
@@ -937,9 +950,9 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
                      .remedy = "set data.validation_fraction above 0 or name files in "
                                "data.validation; to evaluate the training text, name its files",
                      .keys = {"data.validation_fraction", "data.validation"}});
-  const std::unique_ptr<Stage<float>> stage = make_stage(settings, plan, grid, false);
+  const Stages stages = make_stages(settings, plan, grid, false);
   Pipeline pipeline(pipeline_options(settings), pipeline_shape(settings, plan, data.train, false),
-                    grid, progress, *stage);
+                    grid, progress, pointers_to(stages));
   const StepPlanner planner(set, 0, false, step_layout(settings));
   const TimePoint begin = Clock::now();
   Evaluations result = evaluate(pipeline, set, planner, settings.evaluation, grid, progress);

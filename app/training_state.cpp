@@ -7,8 +7,8 @@ namespace deltapipe {
 
 namespace {
 
-StateItem stage_sums(const std::vector<StageRecord>& stages) {
-  return {"stages", StateType::f64, {stages.size(), kStageValues}};
+StateItem rank_sums(const std::vector<RankRecord>& ranks) {
+  return {"stages", StateType::f64, {ranks.size(), kRankValues}};
 }
 
 }  // namespace
@@ -26,8 +26,8 @@ StatePart RunTotals::state() {
     write_scalar(writer, "tokens", tokens);
     write_scalar(writer, "seconds", seconds);
     write_scalar(writer, "last_loss", last_loss);
-    writer.begin_item(stage_sums(stages));
-    for (const StageRecord& stage : stages) writer.append(stage.data(), sizeof stage);
+    writer.begin_item(rank_sums(ranks));
+    for (const RankRecord& rank : ranks) writer.append(rank.data(), sizeof rank);
   };
   const auto read = [this](StateReader& reader) {
     expect_scalar(reader, "seed", seed);
@@ -41,18 +41,20 @@ StatePart RunTotals::state() {
     tokens = read_scalar<std::uint64_t>(reader, "tokens");
     seconds = read_scalar<double>(reader, "seconds");
     last_loss = read_scalar<double>(reader, "last_loss");
-    reader.begin_item(stage_sums(stages));
-    for (StageRecord& stage : stages) reader.take(stage.data(), sizeof stage);
+    reader.begin_item(rank_sums(ranks));
+    for (RankRecord& rank : ranks) reader.take(rank.data(), sizeof rank);
   };
   return {"run", write, read};
 }
 
-std::vector<StatePart> training_state(Pipeline& pipeline, const Optimizer<float>& optimizer,
+std::vector<StatePart> training_state(Pipeline& pipeline,
+                                      const std::vector<Optimizer<float>>& optimizers,
                                       RunTotals& totals) {
-  std::vector<StatePart> parts = pipeline.state();
-  for (StatePart& part : optimizer.state(pipeline.exec())) parts.push_back(std::move(part));
-  parts.push_back(totals.state());
-  return parts;
+  std::vector<std::vector<StatePart>> lists = {pipeline.state()};
+  for (const Optimizer<float>& optimizer : optimizers)
+    lists.push_back(optimizer.state(pipeline.exec()));
+  lists.push_back({totals.state()});
+  return merged_parts(std::move(lists));
 }
 
 }  // namespace deltapipe

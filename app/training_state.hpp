@@ -26,15 +26,16 @@ struct RunTotals {
   std::uint64_t tokens = 0;
   double seconds = 0;
   double last_loss = 0;
-  std::vector<StageRecord> stages;  ///< sums, of every stage
+  std::vector<RankRecord> ranks;  ///< sums, of every rank of a pipeline
 
   /// Part "run". Reading is a UserError when seed or data are not those that were written.
   StatePart state();
 };
 
-/// The whole list: of the pipeline, its optimizer and the totals. To be written between steps and
-/// read before the first one.
-std::vector<StatePart> training_state(Pipeline& pipeline, const Optimizer<float>& optimizer,
+/// The whole list: of the pipeline, the optimizers of its stages and the totals. To be written
+/// between steps and read before the first one.
+std::vector<StatePart> training_state(Pipeline& pipeline,
+                                      const std::vector<Optimizer<float>>& optimizers,
                                       RunTotals& totals);
 
 }  // namespace deltapipe

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck disable=SC2034  # arrays that are reached through a local -n
-# Trains over really shaped links instead of emulated ones: a network namespace a stage and veth
-# pairs, shaped by tc: one between every two stages, or with network.wire = "rank" one from each stage
+# Trains over really shaped links instead of emulated ones: a network namespace a rank and veth
+# pairs, shaped by tc: one between every two ranks, or with network.wire = "rank" one from each rank
 # to a switch, shaped in both directions. Needs root, iproute2 and Open MPI, and leaves nothing behind.
 #
 #   scripts/shaped_links.sh [options] DECK [section.key=value ...]
@@ -85,6 +85,7 @@ value() {
 
 stages=$(value pipeline stages)
 ((stages >= 2)) || fail "$deck has $stages stage: a link needs two; give -n"
+ranks=$((stages / $(value pipeline stages_per_rank)))
 [[ $(value pipeline replicas) == 1 ]] || fail "only one replica: pipeline.replicas=1"
 
 # from_deck NAME KEY: array NAME = entries of KEY in [network.NAME], else in [network].
@@ -107,13 +108,14 @@ entry() {
 wire=$(value network wire)
 wire=${wire:-boundary}
 
-# link_entry KEY I J: rate or latency from stage I to stage J. The tied token rows go from the last
-# stage to the first like a gradient of the last boundary, their gradients like an activation.
+# link_entry KEY I J: rate or latency from rank I to rank J. From the last rank to the first, and
+# back, lists of ranks with several stages have an entry of their own; else tied token rows go there
+# like a gradient of the last boundary, their gradients like an activation.
 link_entry() {
-  local key=$1 i=$2 j=$3 forward=() backward=() ranks=()
+  local key=$1 i=$2 j=$3 forward=() backward=() wires=()
   if [[ $wire == rank ]]; then
-    from_deck ranks "$key"
-    entry ranks "$i"
+    from_deck wires "$key"
+    entry wires "$i"
     return
   fi
   from_deck forward "$key"
@@ -123,9 +125,11 @@ link_entry() {
   elif ((j + 1 == i)); then
     entry backward "$j"
   elif ((j > i)); then
-    entry forward 0
+    if ((${#backward[@]} == ranks)); then entry backward "$j"; else entry forward 0; fi
+  elif ((${#forward[@]} == ranks)); then
+    entry forward "$i"
   else
-    entry backward $((stages - 2))
+    entry backward $((ranks - 2))
   fi
 }
 
@@ -204,8 +208,8 @@ trap 'exit 143' TERM HUP
 
 address() { echo "10.77.0.$(($1 + 1))"; }
 
-((stages <= 250)) || fail "$stages stages: at most 250"
-for ((i = 0; i < stages; ++i)); do
+((ranks <= 250)) || fail "$ranks ranks: at most 250"
+for ((i = 0; i < ranks; ++i)); do
   ip netns add "$name-$i" || fail "cannot make network namespaces"
   made+=("$name-$i")
   ip -n "$name-$i" link set lo up
@@ -254,7 +258,7 @@ if [[ $wire == rank ]]; then
   ip -n "$name-switch" link add switch type bridge || fail "there is no bridge in this kernel"
   ip -n "$name-switch" link set switch up
 fi
-for ((i = 0; i < stages; ++i)); do
+for ((i = 0; i < ranks; ++i)); do
   if [[ $wire == rank ]]; then
     ip link add wire netns "$name-$i" type veth peer name "port$i" netns "$name-switch"
     ip -n "$name-switch" link set "port$i" master switch
@@ -266,7 +270,7 @@ for ((i = 0; i < stages; ++i)); do
     shape "$name-switch" "port$i" "$(rate_of "$i" "$i")" 0
     continue
   fi
-  for ((j = i + 1; j < stages; ++j)); do
+  for ((j = i + 1; j < ranks; ++j)); do
     ip link add "to$j" netns "$name-$i" type veth peer name "to$i" netns "$name-$j"
     for ends in "$i $j" "$j $i"; do
       read -r a b <<<"$ends"
@@ -287,16 +291,16 @@ AGENT
 chmod +x "$work/agent"
 
 hosts=''
-for ((i = 0; i < stages; ++i)); do hosts+=,$(address "$i"):1; done
+for ((i = 0; i < ranks; ++i)); do hosts+=,$(address "$i"):1; done
 no_emulation=(network.wire=boundary network.bandwidth=0 network.latency=0 'network.forward.bandwidth=[]'
   'network.forward.latency=[]' 'network.backward.bandwidth=[]' 'network.backward.latency=[]')
 network=10.77.0.0/24
 
-echo "shaped_links: $stages stages, $(rate_of 0 1) forward and $(rate_of 1 0) backward," \
+echo "shaped_links: $ranks ranks, $(rate_of 0 1) forward and $(rate_of 1 0) backward," \
   "latency $(latency_of 0 1) $( ((needs_netem)) && echo 'by netem' || echo 'not shaped')"
 # In the background, because bash runs traps only between commands in the foreground.
 # btl_tcp_flags 1: large messages as plain sends; else two-way traffic often takes turns.
-ip netns exec "$name-0" mpirun --allow-run-as-root -n "$stages" --host "${hosts#,}" \
+ip netns exec "$name-0" mpirun --allow-run-as-root -n "$ranks" --host "${hosts#,}" \
   --bind-to none --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca plm_rsh_no_tree_spawn 1 \
   --mca ras ^slurm --mca oob_tcp_if_include $network \
   --mca pml ob1 --mca btl tcp,self --mca btl_tcp_flags 1 --mca btl_tcp_if_include $network \

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/pipeline/schedule.hpp"
 #include "core/base/error.hpp"
 #include "core/codec/settings_check.hpp"
 
@@ -131,8 +132,39 @@ void check_training(const Settings& s) {
   }
 }
 
+void check_interleaving(const PipelineSettings& p) {
+  const bool interleaves = find_schedule(p.schedule).interleaves;
+  if (p.stages_per_rank > 1 && !interleaves) {
+    refuse({"pipeline.stages_per_rank", "pipeline.schedule"},
+           "pipeline.schedule = \"" + p.schedule + "\" has one stage on each rank",
+           "stages_per_rank = " + to_string(p.stages_per_rank),
+           "use schedule = \"interleaved\", or stages_per_rank = 1");
+  }
+  if (p.stages_per_rank == 1 && interleaves) {
+    refuse({"pipeline.schedule", "pipeline.stages_per_rank"},
+           "pipeline.schedule = \"" + p.schedule + "\" wants several stages on each rank",
+           "stages_per_rank = 1",
+           "set pipeline.stages_per_rank to 2 or more, or use schedule = \"1f1b\"");
+  }
+  if (p.stages % p.stages_per_rank != 0 || (interleaves && p.pipeline_ranks() < 2)) {
+    refuse({"pipeline.stages", "pipeline.stages_per_rank"},
+           "pipeline.stages must be a multiple of pipeline.stages_per_rank for at least two ranks",
+           to_string(p.stages) + " stages, " + to_string(p.stages_per_rank) + " on each rank",
+           "set pipeline.stages to " + to_string(2 * p.stages_per_rank) + ", " +
+               to_string(3 * p.stages_per_rank) + " ...");
+  }
+  // Less than two such groups of micro-batches may wait at a boundary.
+  if (interleaves && 2 * std::int64_t{p.in_flight} * p.pipeline_ranks() > kMostMessageBuffers) {
+    refuse({"pipeline.in_flight", "pipeline.stages"},
+           "pipeline.in_flight x ranks of a pipeline is too large for an interleaved schedule",
+           to_string(p.in_flight) + " x " + to_string(p.pipeline_ranks()),
+           "use at most " + to_string(kMostMessageBuffers / 2) + " in all");
+  }
+}
+
 void check_pipeline(const Settings& s) {
   const PipelineSettings& p = s.pipeline;
+  check_interleaving(p);
   if (!p.partition.empty() && p.partition.size() != static_cast<std::size_t>(p.stages)) {
     refuse({"pipeline.partition", "pipeline.stages"},
            "pipeline.partition needs one number per stage",
@@ -244,13 +276,18 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
        {std::pair{"bandwidth", rates.size()}, std::pair{"latency", latencies.size()}}) {
     if (size <= 1 || size == count) continue;
     const std::string key = section + "." + name, common = std::string("network.") + name;
-    refuse(
-        {key, common, "pipeline.stages"},
-        std::string("network ") + name + " needs one value or one per " +
-            (of_ranks ? "stage" : "boundary"),
-        to_string(size) + " values, " + to_string(count) + (of_ranks ? " stages" : " boundaries"),
-        of_ranks ? "with network.wire = \"rank\" each stage has one wire"
-                 : "the boundaries are one fewer than pipeline.stages");
+    const bool interleaves = draft.settings.pipeline.stages_per_rank > 1;
+    const std::string of = interleaves ? (of_ranks ? "rank of a pipeline" : "link")
+                                       : (of_ranks ? "stage" : "boundary");
+    const std::string all =
+        interleaves ? (of_ranks ? "ranks" : "links") : (of_ranks ? "stages" : "boundaries");
+    refuse({key, common, "pipeline.stages"},
+           std::string("network ") + name + " needs one value or one per " + of,
+           to_string(size) + " values, " + to_string(count) + " " + all,
+           of_ranks      ? "with network.wire = \"rank\" each " + of + " has one wire"
+           : interleaves ? "links join ranks to the next one, and the last one of more than two to "
+                           "the first"
+                         : "the boundaries are one fewer than pipeline.stages");
   }
   const auto at = [](const std::vector<double>& list, std::size_t i) {
     return list.empty() ? 0.0 : list[std::min(i, list.size() - 1)];
@@ -264,10 +301,13 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
 
 void join_links(Draft& draft) {
   NetworkSettings& network = draft.settings.network;
-  const auto stages = static_cast<std::size_t>(draft.settings.pipeline.stages);
+  const PipelineSettings& pipeline = draft.settings.pipeline;
+  const auto ranks = static_cast<std::size_t>(std::max(1, pipeline.pipeline_ranks()));
   if (network.wire == WireSharing::boundary) {
-    network.forward = links_of(draft, draft.forward, "network.forward", stages - 1);
-    network.backward = links_of(draft, draft.backward, "network.backward", stages - 1);
+    const bool is_ring = pipeline.stages_per_rank > 1 && ranks > 2;
+    const std::size_t links = is_ring ? ranks : ranks - 1;
+    network.forward = links_of(draft, draft.forward, "network.forward", links);
+    network.backward = links_of(draft, draft.backward, "network.backward", links);
     return;
   }
   for (const auto& [links, section] : {std::pair{&draft.forward, "network.forward"},
@@ -278,7 +318,7 @@ void join_links(Draft& draft) {
            std::string("[") + section + "] means nothing with network.wire = \"rank\"", {},
            "a rank's wire serves both directions: set [network] bandwidth and latency");
   }
-  network.ranks = links_of(draft, draft.both, "network", stages);
+  network.ranks = links_of(draft, draft.both, "network", ranks);
 }
 
 void check_settings(const Settings& settings) {

@@ -237,14 +237,19 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
   SectionKeys add(keys, "pipeline");
   add("stages", Integer{&p.stages, 1, 65536}, "parts that the model is cut into");
   add("replicas", Integer{&p.replicas, 1, 65536},
-      "data-parallel copies of the pipeline; MPI ranks needed: stages x replicas");
+      "data-parallel copies of the pipeline; MPI ranks needed: stages / stages_per_rank x "
+      "replicas");
+  add("stages_per_rank", Integer{&p.stages_per_rank, 1, kMostStagesPerRank},
+      "with schedule = \"interleaved\": each of the K = stages / stages_per_rank ranks of a "
+      "pipeline holds every Kth stage; more of them wait less at a step's ends and send more");
   add("schedule", schedule_choice(p.schedule),
       "gpipe: all forwards, then all backwards; 1f1b: alternating, holds fewer activations; zb-h1: "
       "1f1b whose gradients leave before those of parameters are made, waits less and takes more "
-      "memory");
+      "memory; interleaved: 1f1b over stages_per_rank stages on each rank, waits so many times "
+      "less, holds more activations and sends each over so many times more boundaries");
   add("in_flight", Integer{&p.in_flight, 1, kMostInFlight},
-      "1f1b and zb-h1: micro-batches that may be under way at a boundary; more hide slower links "
-      "and take memory for as many activations");
+      "1f1b, zb-h1 and interleaved: micro-batches that may be under way at a boundary; more hide "
+      "slower links and take memory for as many activations");
   add("timeout", Real{&p.timeout_seconds, 0, 1e6},
       "seconds after which a rank whose process or machine gives no sign of life ends the run; 0: "
       "never");

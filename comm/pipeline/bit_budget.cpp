@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "comm/pipeline/rank_links.hpp"
 #include "core/base/error.hpp"
 
 namespace deltapipe {
@@ -72,17 +73,19 @@ std::vector<double> shares_of_time(double mean_bits, std::span<const double> bit
 
 std::vector<double> link_speeds(const PipelineOptions& options, bool backward) {
   const NetworkSettings& network = options.network;
+  const int ranks = options.pipeline.pipeline_ranks();
   std::vector<double> speeds;
   for (int i = 0; i + 1 < options.pipeline.stages; ++i) {
     if (network.wire == WireSharing::rank && !network.ranks.empty()) {
       // A message passes the wires of both ranks.
-      const double left = at(network.ranks, i).bits_per_second;
-      const double right = at(network.ranks, i + 1).bits_per_second;
+      const double left = at(network.ranks, i % ranks).bits_per_second;
+      const double right = at(network.ranks, (i + 1) % ranks).bits_per_second;
       speeds.push_back(left > 0 && right > 0 ? std::min(left, right) : std::max(left, right));
       continue;
     }
-    const std::vector<LinkSettings>& links = backward ? network.backward : network.forward;
-    speeds.push_back(links.empty() ? 0 : at(links, i).bits_per_second);
+    const int before = i % ranks, behind = (i + 1) % ranks;
+    speeds.push_back(backward ? link_between(network, behind, before, ranks).bits_per_second
+                              : link_between(network, before, behind, ranks).bits_per_second);
   }
   return speeds;
 }

@@ -31,8 +31,13 @@ enum ChannelTag : int {
   kTokenRowsTag,
   kTokenGradientsTag,
   kResyncForwardTag,
-  kResyncBackwardTag
+  kResyncBackwardTag,
+  kChannelTags
 };
+/// Two ranks with several stages each have every pipeline_ranks'th boundary in common.
+inline int boundary_tag(ChannelTag tag, int boundary, int pipeline_ranks) {
+  return tag + kChannelTags * (boundary / pipeline_ranks);
+}
 
 /// How an end encodes.
 struct BoundaryCodec {

@@ -109,8 +109,9 @@ EmbeddingExchange::EmbeddingExchange(const EmbeddingExchangePlan& plan, const Pr
                                      const ExecutionInstances& instances)
     : boundary_(plan.boundary) {
   const MPI_Comm comm = grid.pipeline_comm();
-  const int peer = grid.last() ? 0 : boundary_;
-  if (grid.last()) {
+  const bool last_stage = plan.rows.side == BoundarySide::sender;
+  const int peer = last_stage ? 0 : grid.pipeline_ranks() - 1;
+  if (last_stage) {
     rows_UC_ = rows_of_step(plan, {});
     sender_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, link, "token rows", instances);
     if (plan.gradients)

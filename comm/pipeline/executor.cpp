@@ -45,43 +45,48 @@ void Executor::execute_next() {
 
 void Executor::execute(const Instruction& instruction) {
   const int m = instruction.micro_batch, slot = instruction.slot;
-  handler_.about_to(instruction);
+  const auto stage = static_cast<std::size_t>(instruction.stage);
+  DELTAPIPE_ASSERT(stage < handlers_.size() && handlers_[stage] != nullptr,
+                   to_text(instruction) + " has no handler");
+  InstructionHandler& handler = *handlers_[stage];
+  Passed& passed = passed_[stage];
+  handler.about_to(instruction);
   if (const std::optional<Transfer> message = transfer_of(instruction))
-    return message->sends ? handler_.send(*message) : handler_.receive(*message);
+    return message->sends ? handler.send(*message) : handler.receive(*message);
   switch (instruction.action) {
     case Action::forward:
-      return handler_.forward({m, slot, forwards_++ > 0, false});
+      return handler.forward({m, slot, passed.forwards++ > 0, false});
     case Action::backward:
-      return handler_.backward(
-          {m, slot, backwards_++ > 0, std::exchange(gradients_are_final_, false)});
+      return handler.backward(
+          {m, slot, passed.backwards++ > 0, std::exchange(passed.gradients_are_final, false)});
     case Action::backward_inputs:
-      return handler_.backward_inputs({m, slot, backwards_++ > 0, false});
+      return handler.backward_inputs({m, slot, passed.backwards++ > 0, false});
     case Action::backward_parameters:
-      return handler_.backward_parameters(
-          {m, slot, parameter_passes_++ > 0, std::exchange(gradients_are_final_, false)});
+      return handler.backward_parameters({m, slot, passed.parameter_passes++ > 0,
+                                          std::exchange(passed.gradients_are_final, false)});
     case Action::reduce_gradients:
-      gradients_are_final_ = true;
+      passed.gradients_are_final = true;
       return;
     case Action::reduce_zeros:
-      return handler_.reduce_zeros();
+      return handler.reduce_zeros();
     case Action::add_embedding_gradient:
-      return handler_.add_embedding_gradient();
+      return handler.add_embedding_gradient();
     case Action::finish_reductions:
-      return handler_.finish_reductions();
+      return handler.finish_reductions();
     case Action::update:
-      return handler_.update();
+      return handler.update();
     default:
       DELTAPIPE_ASSERT(false, to_text(instruction));
   }
 }
 
-void run(const Program& program, InstructionHandler& handler) {
-  for (Executor executor(program, handler); !executor.done();) executor.execute_next();
+void run(const Program& program, std::span<InstructionHandler* const> handlers) {
+  for (Executor executor(program, handlers); !executor.done();) executor.execute_next();
 }
 
 std::string advance_together(
     std::span<const Program> programs,
-    const std::function<bool(std::size_t stage, const Instruction&)>& execute) {
+    const std::function<bool(std::size_t rank, const Instruction&)>& execute) {
   std::vector<std::size_t> position(programs.size());
   for (bool moved = true; moved;) {
     moved = false;
@@ -134,16 +139,14 @@ class MessagesUnderWay {
 
 void run_together(std::span<const Program> programs, std::span<InstructionHandler* const> handlers,
                   int buffers) {
-  DELTAPIPE_ASSERT(programs.size() == handlers.size(), "a handler a program");
   std::vector<Executor> executors;
-  for (std::size_t s = 0; s < programs.size(); ++s)
-    executors.emplace_back(programs[s], *handlers[s]);
+  for (const Program& program : programs) executors.emplace_back(program, handlers);
   MessagesUnderWay messages(buffers);
   const std::string stuck =
-      advance_together(programs, [&](std::size_t s, const Instruction& instruction) {
+      advance_together(programs, [&](std::size_t rank, const Instruction& instruction) {
         const std::optional<Transfer> message = transfer_of(instruction);
         if (message && !messages.pass(*message)) return false;
-        executors[s].execute_next();
+        executors[rank].execute_next();
         return true;
       });
   DELTAPIPE_ASSERT(stuck.empty(), "the programs deadlock: " + stuck);

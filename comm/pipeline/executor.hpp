@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "comm/pipeline/schedule.hpp"
 
@@ -57,35 +58,40 @@ class InstructionHandler {
   virtual void update() = 0;
 };
 
-/// Carries out a program's instructions one by one. Both must outlive it.
+/// Carries out a program's instructions one by one, each by the handler of its stage,
+/// handlers[stage]. All must outlive it.
 class Executor {
  public:
-  Executor(const Program& program, InstructionHandler& handler)
-      : program_(program), handler_(handler) {}
+  Executor(const Program& program, std::span<InstructionHandler* const> handlers)
+      : program_(program), handlers_(handlers), passed_(handlers.size()) {}
   void execute_next();
   bool done() const { return position_ == program_.size(); }
 
  private:
+  /// What a stage has done.
+  struct Passed {
+    int forwards = 0, backwards = 0, parameter_passes = 0;
+    bool gradients_are_final = false;  ///< of the next pass that makes those of parameters
+  };
   void execute(const Instruction& instruction);
 
   const Program& program_;
-  InstructionHandler& handler_;
+  std::span<InstructionHandler* const> handlers_;
   std::size_t position_ = 0;
-  int forwards_ = 0, backwards_ = 0, parameter_passes_ = 0;
-  bool gradients_are_final_ = false;  ///< of the next pass that makes those of parameters
+  std::vector<Passed> passed_;  ///< by stage
 };
 
-/// One stage, from beginning to end.
-void run(const Program& program, InstructionHandler& handler);
+/// A rank's program, from beginning to end; handlers of stages that are elsewhere may be null.
+void run(const Program& program, std::span<InstructionHandler* const> handlers);
 
-/// Several stages in one process, by turns: each goes on for as long as it can. `execute` carries
-/// out a stage's next instruction, or returns false while it has to wait for another stage. Returns
-/// what every stage that did not come to its end is stuck at; nothing: all did.
+/// Several ranks in one process, by turns: each goes on for as long as it can. `execute` carries
+/// out a rank's next instruction, or returns false while it has to wait for another rank. Returns
+/// what every rank that did not come to its end is stuck at; nothing: all did.
 std::string advance_together(
     std::span<const Program> programs,
-    const std::function<bool(std::size_t stage, const Instruction&)>& execute);
+    const std::function<bool(std::size_t rank, const Instruction&)>& execute);
 
-/// All stages of a pipeline, programs[i] with handlers[i]. A receive waits for its message, a send
+/// All ranks of a pipeline; handlers[i] is that of stage i. A receive waits for its message, a send
 /// while `buffers` messages wait on its wire (shared embeddings have as many as they need); the
 /// handlers hand the contents over. Throws InternalError that names the instructions when the
 /// programs deadlock, a receive meets another message, or a message is never received.

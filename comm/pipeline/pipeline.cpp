@@ -1,664 +1,136 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/pipeline/pipeline.hpp"
 
-#include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
+#include <string>
 #include <utility>
 
 #include "comm/pipeline/stage_check.hpp"
 #include "core/base/error.hpp"
-#include "core/base/trace.hpp"
-#include "core/kernels/embedding.hpp"
 
 namespace deltapipe {
 
-namespace {
-
-/// The emulated wire of a stage's ranks, or none.
-RankWire wire_of(const NetworkSettings& network, int stage) {
-  if (network.ranks.empty()) return {};
-  const LinkSettings& settings = network.ranks[network.ranks.size() == 1 ? 0 : stage];
-  return {std::make_shared<EmulatedLink>(settings, Framing::ethernet),
-          std::make_shared<EmulatedLink>(settings, Framing::ethernet)};
-}
-
-/// The emulated link of boundary i: an entry of its own, or the one for all, or none.
-std::shared_ptr<EmulatedLink> link_of(const std::vector<LinkSettings>& links, int boundary) {
-  LinkSettings settings;
-  if (!links.empty()) settings = links.size() == 1 ? links.front() : links[boundary];
-  return std::make_shared<EmulatedLink>(settings);
-}
-
-RankPlace place_of(const ProcessGrid& grid) {
-  return {grid.stage(), grid.stages(), grid.replica(), grid.replicas()};
-}
-
-/// A step's sums over replicas: buckets as backward passes finish them, the token embedding's last.
-/// Those without trained parameters are left out.
-std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
-  const ParameterArena<float>& parameters = stage.parameters();
-  const int table = stage.embedding_bucket();
-  std::vector<GradientAllReduce::Bucket> buckets;
-  for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
-    if (b != table) buckets.push_back({b, parameters.bucket_gradient(b)});
-  if (table >= 0) buckets.push_back({table, parameters.bucket_gradient(table)});
-  std::erase_if(buckets, [](const auto& bucket) { return bucket.gradients.extent(0) == 0; });
-  return buckets;
-}
-
-/// Relative RMS error from sums of squares; NaN where nothing was measured.
-double relative_error(double error, double signal) {
-  return signal > 0 ? std::sqrt(error / signal) : std::numeric_limits<double>::quiet_NaN();
-}
-
-/// NaN: of nothing.
-double mean_of(double sum, double count) {
-  return count > 0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
-}
-
-}  // namespace
-
-StepMeasurements::StepMeasurements(int stages, int replicas)
-    : stages_(stages),
-      replicas_(replicas),
-      values_(kStageValues * stages + 2 * stages * fields + 1) {}
-
-StepMeasurements& StepMeasurements::operator+=(const StepMeasurements& other) {
-  DELTAPIPE_ASSERT(values_.size() == other.values_.size(), "measurements of other layouts");
-  for (std::size_t i = 0; i < values_.size(); ++i) values_[i] += other.values_[i];
-  return *this;
-}
-
-double& StepMeasurements::direction(int boundary, bool backward, Field field) {
-  return values_[kStageValues * stages_ + (2 * boundary + (backward ? 1 : 0)) * fields + field];
-}
-
-void StepMeasurements::fill(StepRecord& record) const {
-  auto& self = const_cast<StepMeasurements&>(*this);
-  for (int s = 0; s < stages_; ++s) {
-    StageRecord& stage = record.stages.emplace_back();
-    for (std::size_t i = 0; i < kStageValues; ++i) {
-      const auto value = static_cast<StageValue>(i);
-      stage[i] = self.stage(s, value) / (is_seconds(value) ? replicas_ : 1);
-    }
+Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
+                   const ProcessGrid& grid, ProgressThread& progress,
+                   std::span<Stage<float>* const> stages)
+    : grid_(grid),
+      progress_(progress),
+      schedule_(find_schedule(options.pipeline.schedule)),
+      links_(options.network, grid.pipeline_rank(), grid.pipeline_ranks()),
+      handlers_(static_cast<std::size_t>(grid.stages()), nullptr) {
+  DELTAPIPE_ASSERT(static_cast<int>(stages.size()) == grid.stages_per_rank(),
+                   std::to_string(stages.size()) + " stages on a rank");
+  compare_stages(progress, grid, stages, shape.tokens);
+  if (options.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
+  progress.set_wire(links_.wire());
+  const PipelineRank rank{grid, progress, instances_, cache_io_.get(), links_};
+  for (int local = 0; local < grid.stages_per_rank(); ++local) {
+    stages_.push_back(std::make_unique<PipelineStage>(options, shape, rank, local, *stages[local]));
+    handlers_[static_cast<std::size_t>(grid.stage(local))] = stages_.back().get();
   }
-  for (int b = 0; b + 1 < stages_; ++b)
-    for (const bool backward : {false, true}) {
-      DirectionRecord& d = backward ? record.backward : record.forward;
-      d.bytes.push_back(static_cast<std::uint64_t>(self.direction(b, backward, bytes)));
-      d.error.push_back(relative_error(self.direction(b, backward, error2),
-                                       self.direction(b, backward, signal2)));
-      d.wire_seconds.push_back(self.direction(b, backward, wire) / replicas_);
-      d.step.push_back(mean_of(self.direction(b, backward, step_sum),
-                               self.direction(b, backward, step_messages)));
-    }
-  for (int b = 0; b + 1 < stages_; ++b) {
-    const double change = self.direction(b, false, change2);
-    record.forward_predicted.push_back(change > 0 ? 1 - self.direction(b, false, rest2) / change
-                                                  : std::numeric_limits<double>::quiet_NaN());
-  }
-  record.tied_row_bytes = static_cast<std::uint64_t>(self.tied(false, bytes));
-  record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied(true, bytes));
-  record.collective_bytes = static_cast<std::uint64_t>(self.collectives());
-  record.tied_row_error = relative_error(self.tied(false, error2), self.tied(false, signal2));
-  record.tied_gradient_error = relative_error(self.tied(true, error2), self.tied(true, signal2));
 }
 
 Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
                    const ProcessGrid& grid, ProgressThread& progress, Stage<float>& stage)
-    : grid_(grid),
-      progress_(progress),
-      account_(progress.account()),
-      stage_(stage),
-      embedding_(stage.token_embedding()),
-      shape_(shape),
-      input_shape_(stage.input_shape(shape.tokens)),
-      output_shape_(stage.output_shape(shape.tokens)),
-      schedule_(find_schedule(options.pipeline.schedule)),
-      in_flight_(options.pipeline.in_flight),
-      embedding_is_remote_(embedding_ && embedding_->lends_rows() && grid.stages() > 1),
-      all_reduce_(
-          progress, grid.stage_comm(),
-          shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
-  step_.seed = options.seed;
-  const int rows = step_rows(shape);
-  DELTAPIPE_ASSERT(grid.stage() >= shape.first_trained_stage || !stage.has_trained(),
-                   "stage " + std::to_string(grid.stage()) + " has parameters to train");
-  compare_stages(progress, grid, stage, shape.tokens);
-  RankPlan plan = plan_rank(options, shape, stage, place_of(grid));
-  stage.reserve(plan.capacity);
-  recomputes_ = plan.capacity.recompute;
-  for (const EvaluationMode mode : {EvaluationMode::plain, EvaluationMode::codec})
-    continues_texts_[static_cast<std::size_t>(mode)] =
-        shape.keeps_text && continues_texts(options, mode, grid.stages(), stage);
-  if (options.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
-  for (auto* end :
-       {&plan.send_forward, &plan.receive_forward, &plan.send_backward, &plan.receive_backward})
-    if (*end) (*end)->memory.io = cache_io_.get();
+    : Pipeline(options, shape, grid, progress, std::array<Stage<float>*, 1>{&stage}) {}
 
-  const int i = grid.stage();
-  // With two stages, token rows share the boundary's links; with more they have a link of their own
-  // between the last stage and the first, as fast as the nearest boundary's.
-  const int last = grid.stages() - 1;
-  std::shared_ptr<EmulatedLink> forward_link, backward_link, embedding_link;
-  progress.set_wire(wire_of(options.network, i));
-  if (!grid.last()) forward_link = link_of(options.network.forward, i);
-  if (!grid.first()) backward_link = link_of(options.network.backward, i - 1);
-  if (embedding_is_remote_) {
-    embedding_link = grid.first() ? forward_link : backward_link;
-    if (last > 1)
-      embedding_link = grid.first() ? link_of(options.network.forward, 0)
-                                    : link_of(options.network.backward, last - 1);
-  }
-  if (progress.wire()) forward_link = backward_link = embedding_link = progress.wire().out;
-
-  const MPI_Comm comm = grid.pipeline_comm();
-  const auto name = [](int boundary, const char* what) {
-    return "boundary " + std::to_string(boundary) + " " + what;
-  };
-  if (plan.send_forward)
-    send_forward_.emplace(progress, comm, i + 1, kForwardTag, *plan.send_forward, forward_link,
-                          name(i, "forward"), instances_);
-  if (plan.receive_backward)
-    receive_backward_.emplace(progress, comm, i + 1, kBackwardTag, *plan.receive_backward,
-                              name(i, "backward"), instances_);
-  if (plan.receive_forward)
-    receive_forward_.emplace(progress, comm, i - 1, kForwardTag, *plan.receive_forward,
-                             name(i - 1, "forward"), instances_);
-  if (plan.send_backward)
-    send_backward_.emplace(progress, comm, i - 1, kBackwardTag, *plan.send_backward, backward_link,
-                           name(i - 1, "backward"), instances_);
-
-  if (plan.has_token_index) index_.emplace(shape.vocabulary, rows, shape.micro_batches);
-  if (plan.tokens) tokens_.emplace(*plan.tokens, grid, progress, embedding_link, instances_);
-
-  const std::size_t samples = static_cast<std::size_t>(shape.samples) * shape.micro_batches;
-  sample_id_ = Vector<std::uint64_t>("deltapipe::Pipeline::sampleIds", samples);
-  row_ = Vector<std::int32_t>("deltapipe::Pipeline::tokenRows", rows);
-  target_ = Vector<std::int32_t>("deltapipe::Pipeline::targets", rows);
-  sample_id_host_ = Kokkos::create_mirror_view(sample_id_);
-  row_host_ = Kokkos::create_mirror_view(row_);
-  target_host_ = Kokkos::create_mirror_view(target_);
-  inputs_.resize(rows);
-  valid_tokens_.resize(samples);
-  if (grid.last())
-    loss_host_ = Kokkos::create_mirror_view(
-        Vector<float>("deltapipe::Pipeline::losses", shape.samples * shape.tokens));
-}
-
-void Pipeline::add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths) {
-  const int m = static_cast<int>(micro_batches_.size());
-  DELTAPIPE_ASSERT(m < shape_.micro_batches, "more micro-batches than reserved");
-  Crossing& batch = micro_batches_.emplace_back(step_);
-  batch.micro_batch = static_cast<std::uint32_t>(m);
-  batch.sample_ids.assign(ids.begin(), ids.end());
-  const std::size_t first_sample = static_cast<std::size_t>(m) * shape_.samples;
-  for (std::size_t b = 0; b < ids.size(); ++b) sample_id_host_(first_sample + b) = ids[b];
-  std::copy(lengths.begin(), lengths.end(), valid_tokens_.begin() + first_sample);
-  if (!index_ || rows_are_sent_) return;
-  const std::size_t first_row = first_sample * shape_.tokens;
-  index_->add(std::span<const std::int32_t>(inputs_).subspan(first_row, ids.size() * step_tokens_),
-              static_cast<std::int32_t>(first_row));
-}
-
-void Pipeline::begin_training_step(const StepPlan& plan) {
-  begin_step(plan.step);
-  step_.epoch = plan.epoch;
-  step_.training = true;
-}
-
-void Pipeline::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
-  begin_step(step);
-  step_.epoch = 0;
-  step_.training = false;
-  step_.evaluation = mode;
-}
-
-void Pipeline::begin_step(std::uint64_t step) {
-  instances_.copy.fence();  // of the host's memory that the step before was loaded from
-  step_.step = step;
-  rows_are_sent_ = rows_ahead_.has_value();
-  DELTAPIPE_ASSERT(!rows_are_sent_ || *rows_ahead_ == step,
-                   "token rows of step " + std::to_string(rows_ahead_.value_or(0)) +
-                       " were sent ahead, not of " + std::to_string(step));
-  rows_ahead_.reset();
-  step_tokens_ = shape_.tokens;
-  kept_tokens_ = -1;
-  micro_batches_.clear();
-  if (index_) index_->clear();
-}
-
-void Pipeline::load(const TokenDataset& data, const StepPlan& plan) {
-  std::vector<int> lengths;
-  for (const std::vector<std::uint64_t>& ids : plan.micro_batches) {
-    lengths.clear();
-    for (std::size_t b = 0; b < ids.size(); ++b) {
-      const std::size_t row = (micro_batches_.size() * shape_.samples + b) * shape_.tokens;
-      const std::size_t T = shape_.tokens;
-      lengths.push_back(data.read(ids[b], std::span<std::int32_t>(inputs_).subspan(row, T),
-                                  std::span<std::int32_t>(target_host_.data() + row, T)));
-    }
-    add_micro_batch(ids, lengths);
-  }
-}
-
-void Pipeline::finish_load(double loss_scale) {
-  loss_scale_ = loss_scale;
-  const ExecSpace& copy = instances_.copy;
-  order_after(copy, instances_.compute);  // which may still read the step before
-  Kokkos::deep_copy(copy, sample_id_, sample_id_host_);
-  if (index_ && !rows_are_sent_) index_->finish(copy);
-  if (grid_.first()) {
-    for (std::size_t m = 0; m < micro_batches_.size(); ++m) {
-      const std::size_t first = m * shape_.samples * shape_.tokens;
-      for (std::size_t n = 0; n < micro_batches_[m].samples() * step_tokens_; ++n) {
-        const std::int32_t token = inputs_[first + n];
-        row_host_(first + n) = embedding_is_remote_ ? index_->row_of_token(token) : token;
-      }
-    }
-    Kokkos::deep_copy(copy, row_, row_host_);
-  }
-  if (grid_.last()) Kokkos::deep_copy(copy, target_, target_host_);
-  order_after(instances_.compute, copy);
-}
-
-MicroBatch Pipeline::micro_batch(int index) const {
-  const std::size_t sample = static_cast<std::size_t>(index) * shape_.samples;
-  const std::size_t row = sample * shape_.tokens;
-  MicroBatch batch;
-  batch.seed = step_.seed;
-  batch.step = step_.step;
-  batch.index = index;
-  batch.samples = static_cast<int>(micro_batches_[index].samples());
-  batch.tokens = step_tokens_;
-  batch.sample_id_B = VectorRef<const std::uint64_t>(sample_id_.data() + sample, batch.samples);
-  batch.row_N = VectorRef<const std::int32_t>(row_.data() + row, batch.rows());
-  batch.target_N = VectorRef<const std::int32_t>(target_.data() + row, batch.rows());
-  batch.loss_scale = loss_scale_;
-  return batch;
-}
-
-Crossing& Pipeline::crossing(int index, CrossingKind kind, int boundary) {
-  Crossing& c = micro_batches_[index];
-  c.kind = kind;
-  c.boundary = static_cast<std::uint32_t>(boundary);
-  c.scale = kind == CrossingKind::gradient ? loss_scale_ : 1;
-  const int tokens = (boundary == grid_.stage() ? output_shape_ : input_shape_).tokens;
-  const auto valid = valid_tokens_.begin() + static_cast<std::size_t>(index) * shape_.samples;
-  if (tokens == shape_.tokens)
-    c.tokens.assign(valid, valid + c.samples());
-  else
-    c.tokens.assign(c.samples(), tokens);
-  return c;
-}
-
-void Pipeline::start_reduction(int bucket) {
-  const BucketRange& gradients = stage_.parameters().buckets()[bucket];
-  if (gradients.begin == gradients.end) return;
-  order_after(instances_.copy, instances_.compute);
-  all_reduce_.start(instances_.copy, bucket);
-}
-
-void Pipeline::reduce_zeros() {
-  const ParameterArena<float>& parameters = stage_.parameters();
-  Kokkos::deep_copy(instances_.compute, parameters.all_gradients(), 0.0f);
-  order_after(instances_.copy, instances_.compute);
-  all_reduce_.start_all(instances_.copy);
-}
-
-void Pipeline::add_embedding_gradient() {
-  const ExecSpace& exec = instances_.compute;
-  ParameterArena<float>& parameters = stage_.parameters();
-  const ActivityScope activity(account_, Activity::compute);
-  const MatrixRef<float> rows =
-      tokens_ ? tokens_->gradients(*index_)
-              : embedding_->embedding_gradient(exec, index_->first_of_U(), index_->row_of(),
-                                               index_->size());
-  const int index = embedding_->wte();
-  const MatrixRef<float> table = parameters.gradient_matrix(index);
-  if (!embedding_->shared()) Kokkos::deep_copy(exec, table, 0.0f);
-  add_rows<float>(exec, index_->token_by_last_use_U(), rows, table);
-  start_reduction(parameters.info()[index].bucket);
-}
-
-void Pipeline::finish_reductions() {
-  all_reduce_.wait_all(instances_.copy);
-  order_after(instances_.compute, instances_.copy);
-}
-
-void Pipeline::forward(const StagePass& pass) {
-  const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "forward", pass.micro_batch);
-  const MicroBatch batch = micro_batch(pass.micro_batch);
-  if (kept_tokens_ >= 0)
-    stage_.text_continuation()->continue_text(instances_.compute, batch, kept_tokens_, pass.slot);
-  else
-    stage_.forward(instances_.compute, batch, pass.slot, step_.training, pass.accumulate);
-}
-
-Stage<float>::BucketFinal Pipeline::starts_reductions(const StagePass& pass) {
-  if (!pass.gradients_are_final) return {};
-  return [this](int bucket) { start_reduction(bucket); };
-}
-
-void Pipeline::backward(const StagePass& pass) {
-  const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "backward", pass.micro_batch);
-  stage_.backward(instances_.compute, micro_batch(pass.micro_batch), pass.slot, pass.accumulate,
-                  starts_reductions(pass));
-}
-
-void Pipeline::backward_inputs(const StagePass& pass) {
-  const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "backward inputs", pass.micro_batch);
-  stage_.backward_inputs(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
-                         pass.accumulate);
-}
-
-void Pipeline::backward_parameters(const StagePass& pass) {
-  const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "backward parameters", pass.micro_batch);
-  stage_.backward_parameters(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
-                             pass.accumulate, starts_reductions(pass));
-}
-
-ScheduleShape Pipeline::schedule_shape() const {
-  return {grid_.stage(),
-          grid_.stages(),
-          static_cast<int>(micro_batches_.size()),
-          in_flight_,
-          embedding_ == nullptr  ? EmbeddingPlace::none
-          : embedding_->shared() ? EmbeddingPlace::shared
-                                 : EmbeddingPlace::first_stage,
-          shape_.first_trained_stage,
-          embedding_ != nullptr && embedding_->wte_frozen(),
-          recomputes_};
-}
-
-void Pipeline::about_to(const Instruction& instruction) {
-  if (progress_.watches_steps()) progress_.step_watch().doing(to_text(instruction));
-}
-
-void Pipeline::send(const Transfer& message) {
-  const ExecSpace& exec = instances_.compute;
-  const int m = message.micro_batch;
-  const int samples = static_cast<int>(micro_batches_[m].samples());
-  switch (message.wire) {
-    case Wire::activation:
-      return send_forward_->send(exec, crossing(m, CrossingKind::activation, message.boundary),
-                                 stage_.output(message.slot, samples * output_shape_.tokens));
-    case Wire::gradient:
-      return send_backward_->send(
-          exec, crossing(m, CrossingKind::gradient, message.boundary),
-          stage_.input_gradient(message.slot, samples * input_shape_.tokens));
-    case Wire::embedding: {
-      const ActivityScope activity(account_, Activity::compute);
-      if (message.of_next_step && next_ != nullptr) load_next_rows();
-      return tokens_->send_rows(exec, message.of_next_step ? next_step_ : step_, *index_, m,
-                                stage_.parameters().matrix(embedding_->wte()));
-    }
-    case Wire::embedding_gradient: {
-      const ActivityScope activity(account_, Activity::compute);
-      return tokens_->send_gradients(exec, step_, *index_, m, *embedding_);
-    }
-  }
-}
-
-void Pipeline::receive(const Transfer& message) {
-  const ExecSpace& exec = instances_.compute;
-  const int m = message.micro_batch;
-  const int samples = static_cast<int>(micro_batches_[m].samples());
-  switch (message.wire) {
-    case Wire::activation:
-      return receive_forward_->receive(exec,
-                                       crossing(m, CrossingKind::activation, message.boundary),
-                                       stage_.input(message.slot, samples * input_shape_.tokens));
-    case Wire::gradient:
-      return receive_backward_->receive(
-          exec, crossing(m, CrossingKind::gradient, message.boundary),
-          stage_.output_gradient(message.slot, samples * output_shape_.tokens));
-    case Wire::embedding:
-      return tokens_->receive_rows(exec, step_, *index_, m, *embedding_);
-    case Wire::embedding_gradient: {
-      const ActivityScope activity(account_, Activity::compute);
-      return tokens_->receive_gradients(exec, step_, *index_, m);
-    }
-  }
+std::vector<ScheduleShape> Pipeline::schedule_shapes() const {
+  std::vector<ScheduleShape> shapes;
+  for (const auto& stage : stages_) shapes.push_back(stage->schedule_shape());
+  return shapes;
 }
 
 void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                           const std::function<void()>& update) {
-  begin_training_step(plan);
-  for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
-                           static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
-    if (end) end->measure_errors(measure_errors);
-  if (tokens_) tokens_->measure_errors(measure_errors);
-  load(data, plan);
-  finish_load(1.0 / static_cast<double>(plan.predicted_tokens));
-  update_ = &update;
-  run(training_program(schedule_, schedule_shape()), *this);
-}
-
-void Pipeline::forward_only() {
-  run(evaluation_program(schedule_shape()), *this);
+  for (const auto& stage : stages_) stage->load_training_step(data, plan, measure_errors, update);
+  run(training_program(schedule_, schedule_shapes()), handlers_);
 }
 
 void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan, EvaluationMode mode,
                              const StepPlan* next) {
-  begin_evaluation_step(plan.step, mode);
-  load(data, plan);
-  finish_load(0);
   EvaluationRows rows;
-  if (embedding_is_remote_ && grid_.last()) {
-    rows.are_sent = rows_are_sent_;
-    if (next != nullptr && !next->micro_batches.empty()) {
-      rows.next_micro_batches = static_cast<int>(next->micro_batches.size());
-      rows_ahead_ = next->step;
-      next_ = next;
-      next_data_ = &data;
-    }
-  }
-  run(evaluation_program(schedule_shape(), rows), *this);
+  for (const auto& stage : stages_) rows = stage->load_evaluation_step(data, plan, mode, next);
+  run(evaluation_program(schedule_, schedule_shapes(), rows), handlers_);
 }
 
-void Pipeline::load_next_rows() {
-  const ExecSpace& copy = instances_.copy;
-  copy.fence();  // of the index of this step, whose rows have been sent
-  index_->clear();
-  std::vector<std::int32_t> targets(shape_.tokens);
-  for (std::size_t m = 0; m < next_->micro_batches.size(); ++m) {
-    const std::vector<std::uint64_t>& ids = next_->micro_batches[m];
-    const std::size_t T = shape_.tokens, first = m * shape_.samples * T;
-    const std::span<std::int32_t> inputs = std::span(inputs_).subspan(first, ids.size() * T);
-    for (std::size_t b = 0; b < ids.size(); ++b)
-      next_data_->read(ids[b], inputs.subspan(b * T, T), targets);
-    index_->add(inputs, static_cast<std::int32_t>(first));
-  }
-  order_after(copy, instances_.compute);
-  index_->finish(copy);
-  order_after(instances_.compute, copy);
-  next_step_ = step_;
-  next_step_.step = next_->step;
-  next_ = nullptr;
+void Pipeline::begin_text(EvaluationMode mode) {
+  for (const auto& stage : stages_) stage->begin_text(mode);
 }
 
-double Pipeline::loss_sum() {
-  double sum = 0;
-  if (!grid_.last()) return sum;
-  for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
-    const int rows = static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
-    const MirrorVector<float> host(loss_host_.data(), rows);
-    Kokkos::deep_copy(exec(), host, stage_.losses(m, rows));
-    exec().fence();
-    for (int n = 0; n < rows; ++n) sum += host(n);
-  }
-  return sum;
+std::vector<float> Pipeline::continue_text(std::span<const std::int32_t> tokens,
+                                           std::uint64_t call) {
+  for (const auto& stage : stages_) stage->load_text_step(tokens, call);
+  run(evaluation_program(schedule_, schedule_shapes()), handlers_);
+  return grid_.last() ? stages_.back()->text_logits() : std::vector<float>();
 }
 
 void Pipeline::prefetch(std::span<const std::uint64_t> sample_ids) {
-  if (send_forward_) send_forward_->prefetch(sample_ids);
-  if (receive_forward_) receive_forward_->prefetch(sample_ids);
-  if (send_backward_) send_backward_->prefetch(sample_ids);
-  if (receive_backward_) receive_backward_->prefetch(sample_ids);
+  for (const auto& stage : stages_) stage->prefetch(sample_ids);
 }
 
 void Pipeline::take_measurements(StepMeasurements& into) {
-  using M = StepMeasurements;
-  const int i = grid_.stage();
-  const auto sent = [&](auto& end, int boundary, bool backward) {
-    if (!end) return;
-    const CodecStatistics codec = end->take_codec_statistics();
-    into.direction(boundary, backward, M::bytes) +=
-        static_cast<double>(end->take_statistics().bytes);
-    into.direction(boundary, backward, M::error2) += codec.error2;
-    into.direction(boundary, backward, M::signal2) += codec.signal2;
-    into.direction(boundary, backward, M::change2) += codec.change2;
-    into.direction(boundary, backward, M::rest2) += codec.rest2;
-    const StepStatistics steps = end->take_steps();
-    into.direction(boundary, backward, M::step_sum) += steps.sum;
-    into.direction(boundary, backward, M::step_messages) += static_cast<double>(steps.messages);
-  };
-  // The receiver knows when a message arrived.
-  const auto received = [&](auto& end, int boundary, bool backward) {
-    if (end) into.direction(boundary, backward, M::wire) += end->take_statistics().wire_seconds;
-  };
-  sent(send_forward_, i, false);
-  sent(send_backward_, i - 1, true);
-  received(receive_forward_, i - 1, false);
-  received(receive_backward_, i, true);
-  if (tokens_) {
-    const ChannelStatistics channel = tokens_->take_sent();
-    const CodecStatistics codec = tokens_->take_codec_statistics();
-    into.tied(grid_.first(), M::bytes) += static_cast<double>(channel.bytes);
-    into.tied(grid_.first(), M::error2) += codec.error2;
-    into.tied(grid_.first(), M::signal2) += codec.signal2;
-    tokens_->take_received();
-  }
-  // Of the stage, told by one of its ranks: the share of each need not be a whole number.
-  if (grid_.replica() == 0)
-    into.stage(i, StageValue::replica_bytes) += static_cast<double>(
-        all_reduce_bytes(grid_.replicas(), all_reduce_.take_statistics().bytes));
+  for (const auto& stage : stages_) stage->take_measurements(into);
   into.collectives() += static_cast<double>(progress_.take_collective_bytes());
 
-  for (ActivationCache* cache : caches()) {
-    const CacheStatistics c = cache->take_statistics();
-    into.stage(i, StageValue::cache_stall) += c.stall_seconds;
-    into.stage(i, StageValue::cache_first_visits) += static_cast<double>(c.first_visits);
-    into.stage(i, StageValue::cache_hits) += static_cast<double>(c.hits);
-    into.stage(i, StageValue::cache_misses) += static_cast<double>(c.misses);
-    into.stage(i, StageValue::cache_late_misses) += static_cast<double>(c.late_misses);
-    into.stage(i, StageValue::cache_damaged) += static_cast<double>(c.damaged);
-    into.stage(i, StageValue::cache_read) += static_cast<double>(c.bytes_read);
-    into.stage(i, StageValue::cache_written) += static_cast<double>(c.bytes_written);
-  }
-
-  const TimeReport time = account_.take(Clock::now());
-  into.stage(i, StageValue::wall) += time.wall;
-  into.stage(i, StageValue::compute) += time[Activity::compute];
-  into.stage(i, StageValue::codec) += time[Activity::codec];
-  into.stage(i, StageValue::cache) += time[Activity::cache];
-  into.stage(i, StageValue::wire_exposed) += time[Activity::wire_exposed];
-  into.stage(i, StageValue::bubble) += time[Activity::bubble];
-  into.stage(i, StageValue::replicas) += time[Activity::replicas];
-  into.stage(i, StageValue::other) += time[Activity::other];
-  into.stage(i, StageValue::wire) += time.wire;
-  into.stage(i, StageValue::wire_hidden) += time.wire_hidden;
-}
-
-std::vector<double> Pipeline::step_totals() const {
-  std::vector<double> values(kStepTotals * 2 * (grid_.stages() - 1), 0);
-  const auto add = [&](const std::optional<BoundarySender>& end, int boundary, bool backward) {
-    if (!end || end->controller() == nullptr) return;
-    const StepTotals& t = end->controller()->totals();
-    const std::array<double, kStepTotals> all = {t.bits,    t.values,   t.error2, t.signal2,
-                                                 t.steered, t.at_least, t.at_most};
-    std::copy(
-        all.begin(), all.end(),
-        values.begin() + static_cast<std::ptrdiff_t>(kStepTotals * (2 * boundary + backward)));
-  };
-  add(send_forward_, grid_.stage(), false);
-  add(send_backward_, grid_.stage() - 1, true);
-  return values;
-}
-
-StepTotals step_totals_of(std::span<const double> values, int boundary, bool backward) {
-  const std::span<const double> v = values.subspan(kStepTotals * (2 * boundary + backward));
-  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
+  const TimeReport time = progress_.account().take(Clock::now());
+  const int rank = grid_.pipeline_rank();
+  into.rank(rank, RankValue::wall) += time.wall;
+  into.rank(rank, RankValue::compute) += time[Activity::compute];
+  into.rank(rank, RankValue::codec) += time[Activity::codec];
+  into.rank(rank, RankValue::cache) += time[Activity::cache];
+  into.rank(rank, RankValue::wire_exposed) += time[Activity::wire_exposed];
+  into.rank(rank, RankValue::bubble) += time[Activity::bubble];
+  into.rank(rank, RankValue::replicas) += time[Activity::replicas];
+  into.rank(rank, RankValue::other) += time[Activity::other];
+  into.rank(rank, RankValue::wire) += time.wire;
+  into.rank(rank, RankValue::wire_hidden) += time.wire_hidden;
 }
 
 Pipeline::SentBytes Pipeline::take_sent_bytes() {
   SentBytes sent;
-  if (send_forward_) sent.forward = static_cast<double>(send_forward_->take_statistics().bytes);
-  if (send_backward_) send_backward_->take_statistics();
-  if (receive_forward_) receive_forward_->take_statistics();
-  if (receive_backward_) receive_backward_->take_statistics();
-  if (tokens_) {
-    sent.tied_rows = static_cast<double>(tokens_->take_sent().bytes);
-    tokens_->take_received();
-  }
+  sent.forward.resize(static_cast<std::size_t>(grid_.stages() - 1));
+  for (const auto& stage : stages_) stage->take_sent_bytes(sent.forward, sent.tied_rows);
   return sent;
 }
 
-std::vector<StatePart> Pipeline::state() {
-  std::vector<StatePart> parts = stage_.state(instances_.compute);
-  const auto add = [&](auto& end) {
-    if (!end) return;
-    for (StatePart& part : end->state()) parts.push_back(std::move(part));
-  };
-  add(send_forward_);
-  add(receive_forward_);
-  add(send_backward_);
-  add(receive_backward_);
-  add(tokens_);
-  return parts;
+std::vector<double> Pipeline::step_totals() const {
+  std::vector<double> values(kStepTotals * 2 * static_cast<std::size_t>(grid_.stages() - 1), 0);
+  for (const auto& stage : stages_) stage->add_step_totals(values);
+  return values;
 }
 
-/// Along the pipeline.
-template <class F>
-void Pipeline::for_memories(const F& f) {
-  const auto call = [&](auto& end, int peer, int tag) {
-    if (end && end->cache() != nullptr) f(*end, peer, tag);
-  };
-  call(receive_forward_, grid_.stage() - 1, kResyncForwardTag);
-  call(send_backward_, grid_.stage() - 1, kResyncBackwardTag);
-  call(send_forward_, grid_.stage() + 1, kResyncForwardTag);
-  call(receive_backward_, grid_.stage() + 1, kResyncBackwardTag);
+std::vector<StatePart> Pipeline::state() {
+  std::vector<std::vector<StatePart>> of_stages;
+  for (const auto& stage : stages_) of_stages.push_back(stage->state());
+  return merged_parts(std::move(of_stages));
 }
 
 ResyncCounts Pipeline::resync_memories() {
   ResyncCounts counts;
-  for_memories([&](BoundaryEnd& end, int peer, int tag) {
-    const ResyncCounts of_end =
-        deltapipe::resync_memories(progress_, grid_.pipeline_comm(), peer, tag, end);
-    counts.kept += of_end.kept;
-    counts.forgotten += of_end.forgotten;
-  });
+  for (const auto& stage : stages_) {
+    const ResyncCounts of_stage = stage->resync_memories();
+    counts.kept += of_stage.kept;
+    counts.forgotten += of_stage.forgotten;
+  }
   return counts;
 }
 
 bool Pipeline::has_damaged_records() {
   bool any = false;
-  for_memories([&](BoundaryEnd& end, int, int) { any = any || end.cache()->has_damaged(); });
+  for (const auto& stage : stages_) any = stage->has_damaged_records() || any;
   return any;
 }
 
 void Pipeline::forget_damaged_records(bool spoiled_step) {
-  std::span<const Crossing> spoiled;
-  if (spoiled_step) spoiled = micro_batches_;
-  for_memories([&](BoundaryEnd& end, int peer, int tag) {
-    forget_damaged(progress_, grid_.pipeline_comm(), peer, tag, end, spoiled);
-  });
+  for (const auto& stage : stages_) stage->forget_damaged_records(spoiled_step);
 }
 
 std::vector<ActivationCache*> Pipeline::caches() {
   std::vector<ActivationCache*> all;
-  if (send_forward_) all.push_back(send_forward_->cache());
-  if (receive_forward_) all.push_back(receive_forward_->cache());
-  if (send_backward_) all.push_back(send_backward_->cache());
-  if (receive_backward_) all.push_back(receive_backward_->cache());
-  std::erase(all, nullptr);
+  for (const auto& stage : stages_) {
+    const std::vector<ActivationCache*> of_stage = stage->caches();
+    all.insert(all.end(), of_stage.begin(), of_stage.end());
+  }
   return all;
 }
 

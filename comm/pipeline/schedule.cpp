@@ -21,6 +21,8 @@ constexpr std::array kSchedules = {
              one_forward_one_backward_messages_ahead, ideal_bubble_fraction},
     Schedule{"zb-h1", "arXiv 2401.10241", zb_h1_passes, one_forward_one_backward_messages_ahead,
              zb_h1_bubble_fraction, true},
+    Schedule{"interleaved", "arXiv 2104.04473", interleaved_passes, interleaved_messages_ahead,
+             interleaved_bubble_fraction, false, true},
 };
 
 void check_shape(const ScheduleShape& shape) {
@@ -34,6 +36,20 @@ void check_shape(const ScheduleShape& shape) {
                         shape.embedding == EmbeddingPlace::none),
                    "trained from stage " + std::to_string(shape.first_trained_stage) + " of " +
                        std::to_string(shape.stages));
+}
+
+void check_shapes(const Schedule& schedule, std::span<const ScheduleShape> stages) {
+  DELTAPIPE_ASSERT(!stages.empty() && (stages.size() == 1 || schedule.interleaves),
+                   std::to_string(stages.size()) + " stages of " + schedule.name);
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    check_shape(stages[i]);
+    DELTAPIPE_ASSERT(
+        stages[i].stages_per_rank == static_cast<int>(stages.size()) &&
+            stages[i].stages % stages[i].stages_per_rank == 0 &&
+            stages[i].local() == static_cast<int>(i) && stages[i].rank() == stages[0].rank(),
+        "stage " + std::to_string(stages[i].stage) + " of " + std::to_string(stages[i].stages) +
+            " as number " + std::to_string(i) + " of a rank");
+  }
 }
 
 /// Slots of living micro-batches, the lowest free one first.
@@ -59,10 +75,12 @@ bool ends(PassKind kind) {
   return kind == PassKind::backward || kind == PassKind::backward_parameters;
 }
 
+/// Appends one stage's instructions to its rank's program.
 class Writer {
  public:
-  explicit Writer(const ScheduleShape& shape, int next_micro_batches = 0)
+  Writer(const ScheduleShape& shape, Program& program, int next_micro_batches = 0)
       : shape_(shape),
+        program_(program),
         next_micro_batches_(next_micro_batches),
         first_(shape.stage == 0),
         last_(shape.stage + 1 == shape.stages),
@@ -99,17 +117,16 @@ class Writer {
     announce_final(micro_batch);
     add(Action::backward_parameters, micro_batch, slot);
   }
-  void finish() {
+  void finish_gradients() {
     if (shape_.micro_batches == 0) add(Action::reduce_zeros);
     if (shape_.micro_batches > 0 && owns_embedding() && !shape_.embedding_frozen) {
       for (int m = 0; borrows_ && m < shape_.micro_batches; ++m)
         if (ends_gradient_group(m)) add(Action::receive_embedding_gradient, m);
       add(Action::add_embedding_gradient);
     }
-    add(Action::finish_reductions);
-    add(Action::update);
   }
-  Program take() { return std::move(program_); }
+  void finish_reductions() { add(Action::finish_reductions); }
+  void update() { add(Action::update); }
 
  private:
   void announce_final(int micro_batch) {
@@ -140,11 +157,38 @@ class Writer {
   }
 
   ScheduleShape shape_;
+  Program& program_;
   int next_micro_batches_;
   bool first_, last_;
   bool borrows_;  ///< the first stage the embedding's rows, and returns their gradients
-  Program program_;
 };
+
+void write_pass(const Schedule& schedule, const ScheduleShape& shape, const Pass& pass,
+                Slots& slots, Writer& writer) {
+  const int m = pass.micro_batch;
+  DELTAPIPE_ASSERT(
+      pass.kind == PassKind::forward || (pass.kind == PassKind::backward) != schedule.splits(shape),
+      std::string(schedule.name) + " has other backward passes than it says");
+  if (!shape.has_backward()) {
+    if (pass.kind == PassKind::forward) writer.forward(m, 0);
+    return;
+  }
+  switch (pass.kind) {
+    case PassKind::forward:
+      writer.forward(m, slots.take(m));
+      break;
+    case PassKind::backward:
+      writer.backward(Action::backward, m, slots.of(m));
+      break;
+    case PassKind::backward_inputs:
+      writer.backward(Action::backward_inputs, m, slots.of(m));
+      break;
+    case PassKind::backward_parameters:
+      writer.backward_parameters(m, slots.of(m));
+      break;
+  }
+  if (ends(pass.kind)) slots.free(m);
+}
 
 }  // namespace
 
@@ -163,57 +207,70 @@ const Schedule& find_schedule(std::string_view name) {
                    .remedy = "use one of " + known});
 }
 
+Program training_program(const Schedule& schedule, std::span<const ScheduleShape> stages) {
+  check_shapes(schedule, stages);
+  Program program;
+  std::vector<Writer> writers;
+  for (const ScheduleShape& shape : stages) writers.emplace_back(shape, program);
+  std::vector<Slots> slots(stages.size());
+  for (Writer& writer : writers) writer.send_embeddings();
+  for (const Pass& pass : schedule.passes(stages.front()))
+    write_pass(schedule, stages[pass.local], pass, slots[pass.local], writers[pass.local]);
+  for (Writer& writer : writers) writer.finish_gradients();
+  for (Writer& writer : writers) writer.finish_reductions();
+  writers.front().update();
+  return program;
+}
+
 Program training_program(const Schedule& schedule, const ScheduleShape& shape) {
-  check_shape(shape);
-  Writer writer(shape);
-  Slots slots;
-  writer.send_embeddings();
-  for (const auto& [kind, m] : schedule.passes(shape)) {
-    DELTAPIPE_ASSERT(
-        kind == PassKind::forward || (kind == PassKind::backward) != schedule.splits(shape),
-        std::string(schedule.name) + " has other backward passes than it says");
-    if (!shape.has_backward()) {
-      if (kind == PassKind::forward) writer.forward(m, 0);
-      continue;
-    }
-    switch (kind) {
-      case PassKind::forward:
-        writer.forward(m, slots.take(m));
-        break;
-      case PassKind::backward:
-        writer.backward(Action::backward, m, slots.of(m));
-        break;
-      case PassKind::backward_inputs:
-        writer.backward(Action::backward_inputs, m, slots.of(m));
-        break;
-      case PassKind::backward_parameters:
-        writer.backward_parameters(m, slots.of(m));
-        break;
-    }
-    if (ends(kind)) slots.free(m);
-  }
-  writer.finish();
-  return writer.take();
+  return training_program(schedule, std::span(&shape, 1));
+}
+
+Program evaluation_program(const Schedule& schedule, std::span<const ScheduleShape> stages,
+                           const EvaluationRows& rows) {
+  check_shapes(schedule, stages);
+  Program program;
+  std::vector<Writer> writers;
+  for (const ScheduleShape& shape : stages)
+    writers.emplace_back(shape, program, rows.next_micro_batches);
+  for (Writer& writer : writers)
+    if (!rows.are_sent) writer.send_embeddings();
+  for (const Pass& pass : schedule.passes(stages.front()))
+    if (pass.kind == PassKind::forward) writers[pass.local].forward(pass.micro_batch, 0);
+  for (Writer& writer : writers) writer.send_other_next_embeddings();
+  return program;
 }
 
 Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows) {
-  check_shape(shape);
-  Writer writer(shape, rows.next_micro_batches);
-  if (!rows.are_sent) writer.send_embeddings();
-  for (int m = 0; m < shape.micro_batches; ++m) writer.forward(m, 0);
-  writer.send_other_next_embeddings();
-  return writer.take();
+  return evaluation_program(kSchedules.front(), std::span(&shape, 1), rows);
 }
 
-int slots_needed(const Schedule& schedule, const ScheduleShape& shape) {
-  check_shape(shape);
-  if (!shape.has_backward()) return 1;
+namespace {
+
+int slots_of_step(const Schedule& schedule, const ScheduleShape& shape) {
   Slots slots;
   for (const Pass& pass : schedule.passes(shape)) {
+    if (pass.local != shape.local()) continue;
     if (pass.kind == PassKind::forward) slots.take(pass.micro_batch);
     if (ends(pass.kind)) slots.free(pass.micro_batch);
   }
   return slots.most();
+}
+
+}  // namespace
+
+int slots_needed(const Schedule& schedule, const ScheduleShape& shape) {
+  check_shape(shape);
+  if (!shape.has_backward()) return 1;
+  int most = slots_of_step(schedule, shape);
+  if (!schedule.interleaves) return most;
+  // What is left over makes groups larger: by less the more there are.
+  const std::int64_t few = std::int64_t{8} * shape.in_flight * shape.ranks();
+  for (ScheduleShape step = shape; step.micro_batches > 0; --step.micro_batches) {
+    step.micro_batches = static_cast<int>(std::min<std::int64_t>(step.micro_batches, few));
+    most = std::max(most, slots_of_step(schedule, step));
+  }
+  return most;
 }
 
 int message_buffers(const Schedule& schedule, const ScheduleShape& shape) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Pipeline schedules as pure lists of instructions: all that one stage does in a step, in order.
+// Pipeline schedules as pure lists of instructions: all that one rank does in a step, in order.
 #pragma once
 
 #include <span>
@@ -64,8 +64,14 @@ struct ScheduleShape {
   bool embedding_frozen = false;  ///< neither gradients nor rows of the embedding travel
   /// The stage recomputes activations: what a second pass would need is gone after the first one.
   bool recomputes = false;
+  /// Rank k of K holds the stages k, k + K, k + 2 K ...
+  int stages_per_rank = 1;
 
   bool has_backward() const { return stage >= first_trained_stage; }
+  int ranks() const { return stages / stages_per_rank; }
+  int rank() const { return stage % ranks(); }
+  /// Which of its rank's stages it is.
+  int local() const { return stage / ranks(); }
 };
 
 enum class PassKind { forward, backward, backward_inputs, backward_parameters };
@@ -73,6 +79,7 @@ enum class PassKind { forward, backward, backward_inputs, backward_parameters };
 struct Pass {
   PassKind kind = PassKind::forward;
   int micro_batch = 0;
+  int local = 0;  ///< which of the rank's stages passes it
 };
 
 /// One order of forward and backward passes. A new one is a function for `passes`, declared in
@@ -80,18 +87,22 @@ struct Pass {
 struct Schedule {
   const char* name;  ///< as decks have it
   const char* source;
-  /// The passes of a stage: every micro-batch forward and later backward, as a whole or in two
-  /// passes (`splits_backward`), each kind in the order 0 ... micro_batches - 1, so that gradients
-  /// are summed in one order.
+  /// The passes of all stages of a stage's rank: at each of them every micro-batch forward and
+  /// later backward, as a whole or in two passes (`splits_backward`), each kind in the order
+  /// 0 ... micro_batches - 1, so that gradients are summed in one order.
   std::vector<Pass> (*passes)(const ScheduleShape& shape);
-  /// Messages that a sender may have to leave behind before the receiver takes the first.
+  /// Messages that a sender may have to leave behind before the receiver takes the first, in steps
+  /// of up to so many micro-batches.
   int (*messages_ahead)(const ScheduleShape& shape);
   /// The idle part of a step where all stages cost the same, messages are free, in_flight is 1 and
-  /// a backward pass, of which half is for parameters, takes as long as two forward passes.
-  double (*bubble_fraction)(int stages, int micro_batches);
+  /// a backward pass, of which half is for parameters, takes as long as two forward passes. Of a
+  /// shape it is the layout and the micro-batches that count.
+  double (*bubble_fraction)(const ScheduleShape& shape);
   /// `passes` has backward_inputs and backward_parameters, but for a stage that recomputes; no
   /// other schedule has them.
   bool splits_backward = false;
+  /// A rank may hold several stages.
+  bool interleaves = false;
 
   bool splits(const ScheduleShape& shape) const { return splits_backward && !shape.recomputes; }
 };
@@ -100,12 +111,15 @@ std::span<const Schedule> schedules();
 /// UserError for an unknown name.
 const Schedule& find_schedule(std::string_view name);
 
-/// A training step of one stage. The first stage receives no activations and sends no gradients,
-/// the last one sends no activations and receives no gradients. A micro-batch holds the lowest slot
-/// that is free from its forward to the end of its backward; without backward passes all are in
-/// slot 0.
-/// Throws InternalError unless 0 <= stage < stages, micro_batches >= 0, in_flight > 0 and
-/// 0 <= first_trained_stage < stages, 0 with a shared embedding that is not frozen.
+/// A training step of a rank, by the shapes of its stages, in their order. The first stage receives
+/// no activations and sends no gradients, the last one sends no activations and receives no
+/// gradients. At each stage a micro-batch holds the lowest slot that is free from its forward to
+/// the end of its backward; without backward passes all are in slot 0. The rank's one update, of
+/// all of its stages, names the first. Throws InternalError unless 0 <= stage < stages,
+/// micro_batches >= 0, in_flight > 0 and 0 <= first_trained_stage < stages, 0 with a shared
+/// embedding that is not frozen, and for several stages with a schedule that does not interleave.
+Program training_program(const Schedule& schedule, std::span<const ScheduleShape> stages);
+/// Of a rank with one stage.
 Program training_program(const Schedule& schedule, const ScheduleShape& shape);
 
 /// Rows of a shared embedding in consecutive steps of an evaluation, which changes none of them.
@@ -114,13 +128,17 @@ struct EvaluationRows {
   int next_micro_batches = 0;  ///< of the step after it; 0: there is none
 };
 
-/// Forward passes only, all in slot 0. The rows of the next step leave while this one runs, so that
-/// no stage waits between steps: each group when the activations of its first micro-batch are there
-/// and the first stage, therefore, has taken this step's group. No more groups than those of a step
-/// are ever on their way.
+/// Forward passes only, all in slot 0, in the order of the schedule. The rows of the next step
+/// leave while this one runs, so that no stage waits between steps: each group when the activations
+/// of its first micro-batch are there and the first stage, therefore, has taken this step's group.
+/// No more groups than those of a step are ever on their way.
+Program evaluation_program(const Schedule& schedule, std::span<const ScheduleShape> stages,
+                           const EvaluationRows& rows = {});
+/// Of a rank with one stage.
 Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows = {});
 
-/// The most micro-batches that are alive (forward done, the last backward pass not) at a stage.
+/// The most micro-batches that are alive (forward done, the last backward pass not) at a stage, in
+/// steps of up to so many micro-batches.
 int slots_needed(const Schedule& schedule, const ScheduleShape& shape);
 
 /// Message buffers at each end of either direction of a boundary: enough that no send of the

@@ -19,17 +19,21 @@ namespace deltapipe {
 
 /// Each micro-batch under way takes a message buffer at both ends, and one more is being filled.
 inline constexpr int kMostInFlight = kMostMessageBuffers - 1;
+/// Channels of as many boundaries between two ranks have tags.
+inline constexpr int kMostStagesPerRank = 32;
 
 struct PipelineSettings {
-  int stages = 1;                 ///< K
-  int replicas = 1;               ///< R; ranks needed: K * R
+  int stages = 1;
+  int replicas = 1;               ///< ranks needed: pipeline_ranks() * replicas
+  int stages_per_rank = 1;        ///< divides `stages`
   std::string schedule = "1f1b";  ///< a name of schedules()
-  int in_flight = 1;             ///< 1F1B, ZB-H1: micro-batches that may be under way at a boundary
-  double timeout_seconds = 600;  ///< silence after which a rank counts as lost; 0: never
-  std::vector<int> partition;    ///< blocks per stage; empty: balanced by counted cost
+  int in_flight = 1;              ///< but GPipe: micro-batches that may be under way at a boundary
+  double timeout_seconds = 600;   ///< silence after which a rank counts as lost; 0: never
+  std::vector<int> partition;     ///< blocks per stage; empty: balanced by counted cost
   std::uint64_t verify_replicas = 500;  ///< steps between comparisons of replicas' weights; 0: none
   double step_timeout_seconds = 0;      ///< longest step; 0: no limit
 
+  int pipeline_ranks() const { return stages / stages_per_rank; }
   bool operator==(const PipelineSettings&) const = default;
 };
 

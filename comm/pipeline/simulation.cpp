@@ -62,7 +62,7 @@ class Simulator {
  public:
   Simulator(const std::vector<Program>& programs, const SimulationCosts& costs)
       : programs_(programs), costs_(costs), clock_(programs.size()) {
-    result_.stages.resize(programs.size());
+    result_.ranks.resize(programs.size());
   }
 
   Simulation run() {
@@ -84,7 +84,7 @@ class Simulator {
     }
     const double begin = clock_[s];
     clock_[s] += cost_of(instruction.action);
-    result_.stages[s].push_back({instruction, begin, clock_[s]});
+    result_.ranks[s].push_back({instruction, begin, clock_[s]});
     return true;
   }
 
@@ -122,9 +122,17 @@ class Simulator {
   Simulation result_;
 };
 
-/// Where a pass begins: "F3", "B12", "W0".
-std::string cell_of(const Instruction& instruction) {
-  const std::string micro_batch = std::to_string(instruction.micro_batch);
+bool has_several_stages(const std::vector<TimelineEntry>& timeline) {
+  return std::any_of(timeline.begin(), timeline.end(), [&](const TimelineEntry& entry) {
+    return entry.instruction.stage != timeline.front().instruction.stage;
+  });
+}
+
+/// Where a pass begins: "F3", "B12", "W0"; of a rank with several stages "F3@5".
+std::string cell_of(const Instruction& instruction, bool names_stage) {
+  const std::string micro_batch =
+      std::to_string(instruction.micro_batch) +
+      (names_stage ? "@" + std::to_string(instruction.stage) : std::string());
   switch (instruction.action) {
     case Action::forward:
       return "F" + micro_batch;
@@ -142,16 +150,16 @@ std::string cell_of(const Instruction& instruction) {
 
 double Simulation::makespan() const {
   double last = 0;
-  for (const auto& timeline : stages)
+  for (const auto& timeline : ranks)
     for (const TimelineEntry& entry : timeline) last = std::max(last, entry.end);
   return last;
 }
 
 double Simulation::busy_fraction() const {
   double busy = 0;
-  for (const auto& timeline : stages)
+  for (const auto& timeline : ranks)
     for (const TimelineEntry& entry : timeline) busy += entry.end - entry.begin;
-  const double all = makespan() * static_cast<double>(stages.size());
+  const double all = makespan() * static_cast<double>(ranks.size());
   return all > 0 ? busy / all : 0;
 }
 
@@ -165,19 +173,21 @@ std::string grid_of(const Simulation& simulation, double seconds_per_column) {
     return static_cast<std::size_t>(std::llround(seconds / seconds_per_column));
   };
   const std::size_t columns = column(simulation.makespan());
-  std::vector<std::vector<std::string>> rows(simulation.stages.size(),
+  std::vector<std::vector<std::string>> rows(simulation.ranks.size(),
                                              std::vector<std::string>(columns, "."));
   std::size_t width = 1;
-  for (std::size_t s = 0; s < rows.size(); ++s)
-    for (const TimelineEntry& entry : simulation.stages[s])
+  const bool several =
+      std::any_of(simulation.ranks.begin(), simulation.ranks.end(), has_several_stages);
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    for (const TimelineEntry& entry : simulation.ranks[r])
       for (std::size_t c = column(entry.begin); c < column(entry.end); ++c) {
-        rows[s][c] = c == column(entry.begin) ? cell_of(entry.instruction) : "-";
-        width = std::max(width, rows[s][c].size());
+        rows[r][c] = c == column(entry.begin) ? cell_of(entry.instruction, several) : "-";
+        width = std::max(width, rows[r][c].size());
       }
   std::string text;
-  for (std::size_t s = 0; s < rows.size(); ++s) {
-    std::string line = "stage " + std::to_string(s) + " |";
-    for (std::string& cell : rows[s]) {
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::string line = (several ? "rank " : "stage ") + std::to_string(r) + " |";
+    for (std::string& cell : rows[r]) {
       cell.resize(width, cell == "-" ? '-' : ' ');
       line += (cell.front() == '-' ? "-" : " ") + cell;
     }

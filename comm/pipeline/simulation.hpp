@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs the programs of all stages with given costs, without models or messages: how long a step
+// Runs the programs of all ranks with given costs, without models or messages: how long a step
 // takes, who waits, and whether it ends at all.
 #pragma once
 
@@ -20,7 +20,7 @@ struct LinkCost {
 };
 
 struct SimulationCosts {
-  double forward = 1;
+  double forward = 1;  ///< of a stage
   double backward = 2;
   double parameter_share = 0.5;  ///< of backward, for gradients of parameters
   double update = 0;
@@ -37,13 +37,13 @@ struct TimelineEntry {
 };
 
 struct Simulation {
-  /// Of every stage, in its order; instructions that take no time included.
-  std::vector<std::vector<TimelineEntry>> stages;
-  /// Empty, or the instruction that each stage is stuck at: the programs deadlock.
+  /// Of every rank, in its order; instructions that take no time included.
+  std::vector<std::vector<TimelineEntry>> ranks;
+  /// Empty, or the instruction that each rank is stuck at: the programs deadlock.
   std::string deadlock;
 
   double makespan() const;
-  /// The part of the makespan in which a stage computes, on average over the stages.
+  /// The part of the makespan in which a rank computes, on average over the ranks.
   double busy_fraction() const;
 };
 
@@ -51,9 +51,10 @@ struct Simulation {
 /// message is never received.
 Simulation simulate(const std::vector<Program>& programs, const SimulationCosts& costs);
 
-/// A row per stage and a column per `seconds_per_column`: F3 and B3 where the forward or backward
+/// A row per rank and a column per `seconds_per_column`: F3 and B3 where the forward or backward
 /// pass of micro-batch 3 begins, W3 where that of its parameters' gradients does when it is one of
-/// its own, dashes while it goes on, dots where the stage waits.
+/// its own, dashes while it goes on, dots where the rank waits. F3@5: where ranks have several
+/// stages, that of stage 5.
 std::string grid_of(const Simulation& simulation, double seconds_per_column = 1);
 
 }  // namespace deltapipe

@@ -12,7 +12,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Of one rank.
+/// Of one stage.
 enum Fact {
   input_tokens,
   input_channels,
@@ -23,6 +23,20 @@ enum Fact {
   shared_absent,  ///< and its table is not here
   facts
 };
+
+void tell(const Stage<float>& stage, int tokens, std::uint64_t* facts_of_stage) {
+  const BoundaryShape input = stage.input_shape(tokens), output = stage.output_shape(tokens);
+  const TokenEmbedding<float>* const embedding = stage.token_embedding();
+  facts_of_stage[input_tokens] = input.tokens;
+  facts_of_stage[input_channels] = input.channels;
+  facts_of_stage[output_tokens] = output.tokens;
+  facts_of_stage[output_channels] = output.channels;
+  if (embedding && embedding->shared()) {
+    facts_of_stage[shared_channels] = embedding->embedding_channels();
+    facts_of_stage[shared_lends] = embedding->lends_rows() ? 1 : 0;
+    facts_of_stage[shared_absent] = embedding->wte() < 0 ? 1 : 0;
+  }
+}
 
 std::string shape_text(std::uint64_t tokens, std::uint64_t channels) {
   return std::to_string(tokens) + " x " + std::to_string(channels);
@@ -37,28 +51,19 @@ std::string shape_text(std::uint64_t tokens, std::uint64_t channels) {
 
 }  // namespace
 
-void compare_stages(ProgressThread& progress, const ProcessGrid& grid, const Stage<float>& stage,
-                    int tokens) {
+void compare_stages(ProgressThread& progress, const ProcessGrid& grid,
+                    std::span<Stage<float>* const> stages, int tokens) {
   if (grid.stages() == 1) return;
-  const auto ranks = static_cast<std::size_t>(grid.stages()) * grid.replicas();
-  std::vector<std::uint64_t> all(facts * ranks, 0);
-  const BoundaryShape input = stage.input_shape(tokens), output = stage.output_shape(tokens);
-  const TokenEmbedding<float>* const embedding = stage.token_embedding();
-  std::uint64_t* const mine = all.data() + static_cast<std::size_t>(facts) * grid.rank();
-  mine[input_tokens] = input.tokens;
-  mine[input_channels] = input.channels;
-  mine[output_tokens] = output.tokens;
-  mine[output_channels] = output.channels;
-  if (embedding && embedding->shared()) {
-    mine[shared_channels] = embedding->embedding_channels();
-    mine[shared_lends] = embedding->lends_rows() ? 1 : 0;
-    mine[shared_absent] = embedding->wte() < 0 ? 1 : 0;
-  }
+  const auto facts_of_replica = static_cast<std::size_t>(facts) * grid.stages();
+  std::vector<std::uint64_t> all(facts_of_replica * grid.replicas(), 0);
+  std::uint64_t* const mine = all.data() + facts_of_replica * grid.replica();
+  for (std::size_t local = 0; local < stages.size(); ++local)
+    tell(*stages[local], tokens,
+         mine + static_cast<std::size_t>(facts) * grid.stage(static_cast<int>(local)));
   all_reduce(progress, grid.world(), all, Reduction::sum);
 
   for (int replica = 0; replica < grid.replicas(); ++replica) {
-    const std::uint64_t* const first =
-        all.data() + static_cast<std::size_t>(facts) * grid.rank_of(0, replica);
+    const std::uint64_t* const first = all.data() + facts_of_replica * replica;
     const std::uint64_t* sender = first;
     for (int boundary = 0; boundary + 1 < grid.stages(); ++boundary, sender += facts) {
       const std::uint64_t* const receiver = sender + facts;

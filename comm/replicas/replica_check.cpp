@@ -10,8 +10,8 @@
 namespace deltapipe {
 
 ReplicaCheck::ReplicaCheck(const ParameterArena<float>& parameters, const ProcessGrid& grid,
-                           ProgressThread& progress)
-    : parameters_(parameters), grid_(grid), progress_(progress) {
+                           ProgressThread& progress, int local)
+    : parameters_(parameters), grid_(grid), progress_(progress), local_(local) {
   if (grid.replicas() == 1) return;
   hash_P_ = Vector<std::uint64_t>(uninitialized("deltapipe::ReplicaCheck::hashes"),
                                   parameters.info().size());
@@ -33,10 +33,10 @@ void ReplicaCheck::compare(const ExecSpace& exec, std::uint64_t steps_done) {
   std::vector<std::uint64_t> extremes;
   for (std::size_t i = 0; i < count; ++i)
     extremes.insert(extremes.end(), {hash_host_(i), ~hash_host_(i)});
-  all_reduce(progress_, grid_.stage_comm(), extremes, Reduction::min);
+  all_reduce(progress_, grid_.stage_comm(local_), extremes, Reduction::min);
   for (std::size_t i = 0; i < count; ++i) {
     if (extremes[2 * i] == ~extremes[2 * i + 1]) continue;
-    throw UserError({.what = "the replicas of stage " + std::to_string(grid_.stage()) +
+    throw UserError({.what = "the replicas of stage " + std::to_string(grid_.stage(local_)) +
                              " no longer hold the same weights after step " +
                              std::to_string(steps_done) + ": " + parameters_.info()[i].name +
                              " differs",

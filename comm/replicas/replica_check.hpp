@@ -12,8 +12,9 @@ namespace deltapipe {
 
 class ReplicaCheck {
  public:
+  /// Of the rank's `local`th stage.
   ReplicaCheck(const ParameterArena<float>& parameters, const ProcessGrid& grid,
-               ProgressThread& progress);
+               ProgressThread& progress, int local = 0);
 
   /// Hashes every parameter on the device and compares the hashes of all replicas of the stage,
   /// which call it together. UserError that names the stage, the steps done and the first parameter
@@ -24,6 +25,7 @@ class ReplicaCheck {
   const ParameterArena<float>& parameters_;
   const ProcessGrid& grid_;
   ProgressThread& progress_;
+  int local_;
   Vector<std::uint64_t> hash_P_;  ///< of each parameter
   MirrorVector<std::uint64_t> hash_host_;
   Vector<std::uint64_t> start_;  ///< of a parameter in its own memory: 0

@@ -22,13 +22,15 @@ inline constexpr int kMostMessageBuffers = 127;
 /// passes it.
 enum class WireSharing { boundary, rank };
 
-/// Emulated links. Entry i of a list is the
-/// boundary between stages i and i+1; one entry serves all boundaries; none: no emulation.
+/// Emulated links between the ranks of a pipeline. Entry i of a list joins ranks i and i + 1, the
+/// last one of a list with as many entries as ranks the last rank and the first; one entry serves
+/// all; none: no emulation.
 struct NetworkSettings {
   WireSharing wire = WireSharing::boundary;
   std::vector<LinkSettings> forward;
   std::vector<LinkSettings> backward;
-  std::vector<LinkSettings> ranks;  ///< with WireSharing::rank: entry i is stage i's wire
+  std::vector<LinkSettings>
+      ranks;  ///< with WireSharing::rank: entry i is that of rank i of a pipeline
 
   bool operator==(const NetworkSettings&) const = default;
 };

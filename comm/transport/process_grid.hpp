@@ -1,40 +1,57 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rank is which stage of which replica.
+// Which rank is which stages of which replica.
 #pragma once
 
 #include <mpi.h>
 
+#include <string>
+#include <vector>
+
 namespace deltapipe {
 
-/// rank = replica * stages + stage. Owns its communicators; they return errors.
+/// rank = replica * pipeline_ranks() + pipeline_rank(). A rank of a pipeline of K ranks holds the
+/// stages pipeline_rank(), pipeline_rank() + K, pipeline_rank() + 2 K ...; `local` counts them from
+/// 0. Owns its communicators; they return errors.
 class ProcessGrid {
  public:
-  /// Collective. Throws UserError on all ranks when `world` has not stages * replicas ranks.
-  ProcessGrid(MPI_Comm world, int stages, int replicas);
+  /// Collective. `stages` is a multiple of stages_per_rank. Throws UserError on all ranks when
+  /// `world` has not stages / stages_per_rank * replicas ranks.
+  ProcessGrid(MPI_Comm world, int stages, int replicas, int stages_per_rank = 1);
   ~ProcessGrid();
   ProcessGrid(const ProcessGrid&) = delete;
   ProcessGrid& operator=(const ProcessGrid&) = delete;
 
   int rank() const { return rank_; }
-  int stage() const { return rank_ % stages_; }
-  int replica() const { return rank_ / stages_; }
   int stages() const { return stages_; }
+  int stages_per_rank() const { return stages_per_rank_; }
+  int stage(int local = 0) const { return pipeline_rank() + local * pipeline_ranks(); }
+  int pipeline_rank() const { return rank_ % pipeline_ranks(); }
+  int pipeline_ranks() const { return stages_ / stages_per_rank_; }
+  int replica() const { return rank_ / pipeline_ranks(); }
   int replicas() const { return replicas_; }
-  bool first() const { return stage() == 0; }
-  bool last() const { return stage() == stages_ - 1; }
-  int rank_of(int stage, int replica) const { return replica * stages_ + stage; }
+  /// The first or last stage is here.
+  bool first() const { return pipeline_rank() == 0; }
+  bool last() const { return pipeline_rank() + 1 == pipeline_ranks(); }
+  /// Of pipeline_comm().
+  int owner_of(int stage) const { return stage % pipeline_ranks(); }
+  int rank_of(int stage, int replica) const { return replica * pipeline_ranks() + owner_of(stage); }
 
   MPI_Comm world() const { return world_; }             ///< all ranks
-  MPI_Comm pipeline_comm() const { return pipeline_; }  ///< one replica; rank = stage
-  MPI_Comm stage_comm() const { return stage_comm_; }   ///< one stage; rank = replica
+  MPI_Comm pipeline_comm() const { return pipeline_; }  ///< one replica; rank = pipeline_rank()
+  /// One stage; rank = replica.
+  MPI_Comm stage_comm(int local = 0) const { return stage_comms_[static_cast<std::size_t>(local)]; }
 
  private:
   int stages_;
   int replicas_;
+  int stages_per_rank_;
   int rank_ = 0;
   MPI_Comm world_ = MPI_COMM_NULL;
   MPI_Comm pipeline_ = MPI_COMM_NULL;
-  MPI_Comm stage_comm_ = MPI_COMM_NULL;
+  std::vector<MPI_Comm> stage_comms_;
 };
+
+/// "stage 1" or "stages 1, 3" of a rank of a pipeline.
+std::string stages_text(int pipeline_rank, int stages, int stages_per_rank);
 
 }  // namespace deltapipe

@@ -127,6 +127,29 @@ void StateReader::take(void* elements, std::uint64_t bytes) {
   if (bytes_left_ == 0) close_item();
 }
 
+std::vector<StatePart> merged_parts(std::vector<std::vector<StatePart>> lists) {
+  std::vector<StatePart> merged;
+  for (std::vector<StatePart>& list : lists)
+    for (StatePart& part : list) {
+      const auto same = std::find_if(merged.begin(), merged.end(), [&](const StatePart& other) {
+        return other.name == part.name;
+      });
+      if (same == merged.end()) {
+        merged.push_back(std::move(part));
+        continue;
+      }
+      same->write = [first = same->write, second = part.write](StateWriter& writer) {
+        first(writer);
+        second(writer);
+      };
+      same->read = [first = same->read, second = part.read](StateReader& reader) {
+        first(reader);
+        second(reader);
+      };
+    }
+  return merged;
+}
+
 void write_state(std::span<const StatePart> parts, StateWriter& writer) {
   for (const StatePart& part : parts) {
     writer.begin_part(part.name);

@@ -126,6 +126,9 @@ struct StatePart {
   std::function<void(StateReader&)> read;
 };
 
+/// Parts of the same name as one, with the items of all of them in this order.
+std::vector<StatePart> merged_parts(std::vector<std::vector<StatePart>> lists);
+
 void write_state(std::span<const StatePart> parts, StateWriter& writer);
 /// The reader must have these parts, in any order, and no others.
 void read_state(std::span<const StatePart> parts, StateReader& reader);

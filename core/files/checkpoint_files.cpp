@@ -228,6 +228,8 @@ CheckpointMarker read_marker(const std::string& checkpoint) {
   marker.with_memories = members.get<bool>("with_memories");
   marker.stages = static_cast<int>(members.get<std::uint16_t>("stages"));
   marker.replicas = static_cast<int>(members.get<std::uint16_t>("replicas"));
+  if (json.contains("stages_per_rank"))  // others know of one
+    marker.stages_per_rank = static_cast<int>(members.get<std::uint16_t>("stages_per_rank"));
   marker.partition = partition_of(members);
   marker.deltapipe_version = members.get<std::string>("deltapipe_version");
   marker.source_revision = members.get<std::string>("source_revision");
@@ -237,7 +239,8 @@ CheckpointMarker read_marker(const std::string& checkpoint) {
   marker.blocked_seconds = members.get<double>("blocked_seconds");
   marker.seconds = members.get<double>("seconds");
   marker.files = files_of(members);
-  if (marker.stages < 1 || marker.replicas < 1 ||
+  if (marker.stages < 1 || marker.replicas < 1 || marker.stages_per_rank < 1 ||
+      marker.stages % marker.stages_per_rank != 0 ||
       marker.partition.size() != static_cast<std::size_t>(marker.stages))
     refuse(path, "has a layout that is none");
   if (fs::path(checkpoint).filename() != checkpoint_name(marker.step))
@@ -280,6 +283,7 @@ void complete_checkpoint(const std::string& directory, const std::string& unfini
                {"with_memories", marker.with_memories},
                {"stages", marker.stages},
                {"replicas", marker.replicas},
+               {"stages_per_rank", marker.stages_per_rank},
                {"partition", marker.partition},
                {"deltapipe_version", marker.deltapipe_version},
                {"source_revision", marker.source_revision},

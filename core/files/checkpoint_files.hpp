@@ -31,6 +31,7 @@ struct CheckpointMarker {
   bool with_memories = true;  ///< false: without what boundaries remember
   int stages = 1;
   int replicas = 1;
+  int stages_per_rank = 1;
   std::vector<int> partition;  ///< blocks of each stage
   std::string deltapipe_version;
   std::string source_revision;
@@ -40,7 +41,8 @@ struct CheckpointMarker {
   double blocked_seconds = 0, seconds = 0;  ///< as CheckpointRecord has them
   std::vector<CheckpointFile> files;
 
-  int ranks() const { return stages * replicas; }
+  int pipeline_ranks() const { return stages / stages_per_rank; }
+  int ranks() const { return pipeline_ranks() * replicas; }
   /// Of all files.
   std::uint64_t bytes() const;
   /// UserError when there is no such file.

@@ -20,7 +20,7 @@
 namespace deltapipe {
 
 // The first entry is the sum of the seven after it.
-const std::array<StageColumn, kStageValues> kStageColumns = {{
+const std::array<RankColumn, kRankValues> kRankColumns = {{
     {"wall_seconds", "s", "wall time of the step"},
     {"compute_seconds", "s", "kernels of the model and the optimizer"},
     {"codec_seconds", "s", "encoding and decoding"},
@@ -156,10 +156,10 @@ using Reals = Column<double>;
 
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-/// Widths of the columns per boundary and per stage.
+/// Widths of the columns per boundary and per rank of a pipeline.
 struct TableWidths {
   Width boundaries;
-  Width stages;
+  Width ranks;
 };
 
 /// The columns that steps and evaluations share.
@@ -223,29 +223,29 @@ struct DirectionColumns {
   Reals step;
 };
 
-/// One dataset a value, [steps, stages]; counts and bytes as integers.
-class StageColumns {
+/// One dataset a value, [steps, ranks of a pipeline]; counts and bytes as integers.
+class RankColumns {
  public:
-  StageColumns(hdf5::Group& group, const Width& stages) : stages_(stages.entries) {
-    for (std::size_t i = 0; i < kStageValues; ++i) {
-      const StageColumn& column = kStageColumns[i];
+  RankColumns(hdf5::Group& group, const Width& ranks) : ranks_(ranks.entries) {
+    for (std::size_t i = 0; i < kRankValues; ++i) {
+      const RankColumn& column = kRankColumns[i];
       const ColumnText text{column.name, column.unit, column.description};
-      if (is_seconds(static_cast<StageValue>(i))) {
-        seconds_.emplace_back(group, text, stages);
+      if (is_seconds(static_cast<RankValue>(i))) {
+        seconds_.emplace_back(group, text, ranks);
       } else {
-        counts_.emplace_back(group, text, stages);
+        counts_.emplace_back(group, text, ranks);
       }
     }
   }
 
-  void add(const std::vector<StageRecord>& stages) {
-    DELTAPIPE_ASSERT(stages.size() == stages_, "stages of a step record");
-    std::vector<double> seconds(stages_);
-    std::vector<std::uint64_t> counts(stages_);
-    for (std::size_t i = 0; i < kStageValues; ++i) {
-      for (std::size_t s = 0; s < stages_; ++s) {
-        seconds[s] = stages[s][i];
-        counts[s] = static_cast<std::uint64_t>(stages[s][i]);
+  void add(const std::vector<RankRecord>& ranks) {
+    DELTAPIPE_ASSERT(ranks.size() == ranks_, "ranks of a step record");
+    std::vector<double> seconds(ranks_);
+    std::vector<std::uint64_t> counts(ranks_);
+    for (std::size_t i = 0; i < kRankValues; ++i) {
+      for (std::size_t r = 0; r < ranks_; ++r) {
+        seconds[r] = ranks[r][i];
+        counts[r] = static_cast<std::uint64_t>(ranks[r][i]);
       }
       if (i < seconds_.size()) {
         seconds_[i].add(seconds);
@@ -261,7 +261,7 @@ class StageColumns {
   }
 
  private:
-  std::size_t stages_;
+  std::size_t ranks_;
   std::vector<Reals> seconds_;  ///< they come first among the values
   std::vector<Integers> counts_;
 };
@@ -311,7 +311,7 @@ class StepTable : public TableRows<StepTable> {
                            {"forward_predicted", "1",
                             "share of the squared changes that prediction took away; NaN: none"},
                            widths.boundaries, kNotMeasured),
-        stages_(group, widths.stages) {}
+        ranks_(group, widths.ranks) {}
 
   void add(const StepRecord& record) {
     progress_.add(record);
@@ -328,7 +328,7 @@ class StepTable : public TableRows<StepTable> {
     forward_.add(record.forward);
     backward_.add(record.backward);
     forward_predicted_.add(record.forward_predicted);
-    stages_.add(record.stages);
+    ranks_.add(record.ranks);
     ++waiting_;
   }
   template <typename Use>
@@ -343,7 +343,7 @@ class StepTable : public TableRows<StepTable> {
     forward_.each(use);
     backward_.each(use);
     use(forward_predicted_);
-    stages_.each(use);
+    ranks_.each(use);
   }
 
  private:
@@ -361,7 +361,7 @@ class StepTable : public TableRows<StepTable> {
   DirectionColumns forward_;
   DirectionColumns backward_;
   Reals forward_predicted_;
-  StageColumns stages_;
+  RankColumns ranks_;
 };
 
 /// Of evaluations that sent activations in one way; `prefix` of the names.
@@ -518,6 +518,7 @@ hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
   file.write_attribute("deck", attributes.deck);
   file.write_attribute("stages", attributes.layout.stages);
   file.write_attribute("replicas", attributes.layout.replicas);
+  file.write_attribute("stages_per_rank", attributes.layout.stages_per_rank);
   file.write_attribute("partition", attributes.partition);
   file.write_attribute("parameters", attributes.parameters);
   file.write_attribute("trained_parameters", attributes.trained_parameters);
@@ -567,8 +568,8 @@ class FormerFile {
     const std::vector<std::uint64_t> at = column_of<std::uint64_t>(evaluations(), "step");
     return static_cast<std::uint64_t>(std::upper_bound(at.begin(), at.end(), step) - at.begin());
   }
-  std::size_t stage_columns() const {
-    return steps().open_dataset(kStageColumns[0].name).row_elements();
+  std::size_t rank_columns() const {
+    return steps().open_dataset(kRankColumns[0].name).row_elements();
   }
   std::size_t boundary_columns() const {
     return steps().open_dataset("forward_bytes").row_elements();
@@ -609,11 +610,11 @@ class FormerFile {
 TableWidths widths_of(const RunLayout& layout, const FormerFile* former) {
   TableWidths widths;
   widths.boundaries.entries = static_cast<std::size_t>(layout.boundaries());
-  widths.stages.entries = static_cast<std::size_t>(layout.stages);
+  widths.ranks.entries = static_cast<std::size_t>(layout.ranks());
   widths.boundaries.columns =
       std::max(widths.boundaries.entries, former == nullptr ? 0 : former->boundary_columns());
-  widths.stages.columns =
-      std::max(widths.stages.entries, former == nullptr ? 0 : former->stage_columns());
+  widths.ranks.columns =
+      std::max(widths.ranks.entries, former == nullptr ? 0 : former->rank_columns());
   return widths;
 }
 

@@ -20,7 +20,10 @@ namespace deltapipe {
 struct RunLayout {
   int stages = 1;
   int replicas = 1;
+  int stages_per_rank = 1;
   int boundaries() const { return stages - 1; }
+  /// Of a pipeline.
+  int ranks() const { return stages / stages_per_rank; }
 };
 
 /// Root attributes of run.h5.
@@ -47,15 +50,15 @@ struct DirectionRecord {
 };
 
 /// A column of one number per stage.
-struct StageColumn {
+struct RankColumn {
   const char* name;
   const char* unit;
   const char* description;
 };
 
-/// What a stage did in a step, in the order of kStageColumns. From the measurements of the step
+/// What a stage did in a step, in the order of kRankColumns. From the measurements of the step
 /// before to those of this one, without evaluations and output.
-enum class StageValue {
+enum class RankValue {
   wall,
   compute,
   codec,
@@ -77,13 +80,13 @@ enum class StageValue {
   replica_bytes,
   count
 };
-inline constexpr std::size_t kStageValues = static_cast<std::size_t>(StageValue::count);
-/// Seconds are means over the stage's replicas, counts and bytes their sums.
-extern const std::array<StageColumn, kStageValues> kStageColumns;
-inline constexpr bool is_seconds(StageValue value) {
-  return value <= StageValue::cache_stall;
+inline constexpr std::size_t kRankValues = static_cast<std::size_t>(RankValue::count);
+/// Seconds are means over the replicas, counts and bytes their sums.
+extern const std::array<RankColumn, kRankValues> kRankColumns;
+inline constexpr bool is_seconds(RankValue value) {
+  return value <= RankValue::cache_stall;
 }
-using StageRecord = std::array<double, kStageValues>;
+using RankRecord = std::array<double, kRankValues>;
 
 struct StepRecord {
   std::uint64_t step = 0;  ///< counted from 1
@@ -105,7 +108,7 @@ struct StepRecord {
   std::uint64_t collective_bytes = 0;  ///< sums over all ranks and the like, all ranks together
   double tied_row_error = 0;           ///< relative RMS of their codec; NaN: not measured
   double tied_gradient_error = 0;
-  std::vector<StageRecord> stages;  ///< layout.stages entries
+  std::vector<RankRecord> ranks;  ///< of a pipeline: layout.ranks() entries
 };
 
 /// What an evaluation found, and what it sent.

@@ -8,10 +8,13 @@ set(DELTAPIPE_PUBLIC_HEADERS
   comm/pipeline/memory_check.hpp
   comm/pipeline/memory_resync.hpp
   comm/pipeline/pipeline.hpp
-  comm/pipeline/rank_plan.hpp
+  comm/pipeline/pipeline_stage.hpp
+  comm/pipeline/rank_links.hpp
   comm/pipeline/schedule.hpp
   comm/pipeline/settings.hpp
   comm/pipeline/simulation.hpp
+  comm/pipeline/stage_plan.hpp
+  comm/pipeline/step_measurements.hpp
   comm/pipeline/step_plan.hpp
   comm/pipeline/token_index.hpp
   comm/replicas/gradient_all_reduce.hpp

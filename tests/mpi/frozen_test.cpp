@@ -79,7 +79,7 @@ Outcome train(MPI_Comm world, const Model& model, PipelineOptions options) {
   Pipeline pipeline(options, shape, grid, progress, *stage);
   Optimizer<float> optimizer(OptimizerSettings{}, stage->parameters());
   Outcome outcome;
-  StepMeasurements measured(stages, replicas);
+  StepMeasurements measured(stages, stages, replicas);
   for (std::uint64_t step = 0; step < kSteps; ++step)
     pipeline.train_step(data, planner.plan(step, grid.replica()), false, [&] {
       std::vector<double> sums(2);
@@ -96,7 +96,7 @@ Outcome train(MPI_Comm world, const Model& model, PipelineOptions options) {
     outcome.gradient_bytes.push_back(measured.direction(b, true, StepMeasurements::bytes));
   outcome.tied_row_bytes = measured.tied(false, StepMeasurements::bytes);
   outcome.tied_gradient_bytes = measured.tied(true, StepMeasurements::bytes);
-  outcome.replica_bytes = measured.stage(grid.stage(), StageValue::replica_bytes);
+  outcome.replica_bytes = measured.rank(grid.stage(), RankValue::replica_bytes);
   outcome.parameters = values();
   for (const auto& [name, value] : outcome.parameters)
     if (value == start.at(name)) outcome.unchanged.insert(name);

@@ -278,7 +278,7 @@ TEST_CASE("A boundary's bytes are those of its shape", "[pipeline]") {
     for (int s = 0; s + 1 < stages; ++s) {
       const PipelineOptions options = options_of(stages);
       const SumStage stage(s, stages, ends_of(boundaries, s, stages), Gradients::separate);
-      const RankPlan plan = plan_rank(options, shape_of(options), stage, {s, stages, 0, 1});
+      const StagePlan plan = plan_stage(options, shape_of(options), stage, {s, stages, 0, 1});
       for (const auto& end : {plan.send_forward, plan.receive_backward}) {
         CHECK(end->codec.shape.tokens == boundaries[s].tokens);
         CHECK(end->codec.shape.channels == boundaries[s].channels);

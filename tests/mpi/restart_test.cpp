@@ -58,10 +58,13 @@ TEST_CASE("A run goes on from its written state with the same bits", "[restart]"
   const bool freezes = GENERATE(false, true);
   const bool holds_targets = GENERATE(false, true);
   if (spills + freezes + holds_targets > 1) return;
-  const int stages = ranks / replicas;
-  CAPTURE(stages, replicas, spills, freezes, holds_targets);
+  const int stages_per_rank = GENERATE(1, 2);
+  const int stages = ranks / replicas * stages_per_rank;
+  if (stages_per_rank > 1 && (ranks == replicas || stages > kBlocks)) return;
+  CAPTURE(stages, stages_per_rank, replicas, spills, freezes, holds_targets);
   const testing::TemporaryDirectory directory;
   PipelineOptions options = options_of(stages, replicas, spills, directory.path());
+  if (stages_per_rank > 1) interleave(options, stages_per_rank);
   if (holds_targets) hold_targets(options);
   StateContent uninterrupted;
   std::vector<double> losses;

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@
 
 namespace deltapipe::test {
 
-inline constexpr int kTokens = 6, kVocabulary = 19, kBlocks = 4;
+inline constexpr int kTokens = 6, kVocabulary = 19, kBlocks = 6;
 inline constexpr std::uint64_t kSamples = 22, kSeed = 5;
 
 /// Some samples are shorter than T.
@@ -60,6 +61,12 @@ inline std::vector<int> small_partition(int stages) {
   return balanced_partition(kBlocks, stages, small_model()->cost(kTokens));
 }
 
+/// Several stages on each rank.
+inline void interleave(PipelineOptions& options, int stages_per_rank) {
+  options.pipeline.stages_per_rank = stages_per_rank;
+  options.pipeline.schedule = "interleaved";
+}
+
 inline int world_size() {
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -82,25 +89,32 @@ class TrainingRun {
  public:
   /// Without training it only evaluates. freezes: a part of the parameters.
   explicit TrainingRun(const PipelineOptions& options, bool freezes = false, bool training = true)
-      : grid_(MPI_COMM_WORLD, options.pipeline.stages, options.pipeline.replicas),
+      : grid_(MPI_COMM_WORLD, options.pipeline.stages, options.pipeline.replicas,
+              options.pipeline.stages_per_rank),
         progress_(MPI_COMM_WORLD),
         model_(small_model(freezes)),
         data_(dataset()),
         layout_{options.micro_batch_size, options.micro_batches, options.pipeline.replicas},
         planner_(data_, kSeed, true, layout_) {
     const std::vector<int> partition = small_partition(grid_.stages());
-    stage_ = model_->make_stage(stage_part(partition, grid_.stage()));
-    stage_->parameters().allocate(training);
-    model_->initialise(kSeed, stage_->parameters());
+    std::vector<Stage<float>*> stages;
+    for (int local = 0; local < grid_.stages_per_rank(); ++local) {
+      const auto& stage =
+          stages_.emplace_back(model_->make_stage(stage_part(partition, grid_.stage(local))));
+      stage->parameters().allocate(training);
+      model_->initialise(kSeed, stage->parameters());
+      stages.push_back(stage.get());
+    }
     deltapipe::PipelineShape shape = pipeline_shape(options, kVocabulary, kTokens, training);
     shape.train_samples = data_.size();
     shape.data_fingerprint = data_.fingerprint();
     if (training) shape.first_trained_stage = first_trained_stage(*model_, partition);
-    pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, *stage_);
-    if (training) optimizer_ = std::make_unique<Optimizer<float>>(settings_, stage_->parameters());
+    pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, stages);
+    for (const auto& stage : stages_)
+      if (training) optimizers_.emplace_back(settings_, stage->parameters());
     totals_.seed = kSeed;
     totals_.data_fingerprint = shape.data_fingerprint;
-    totals_.stages.resize(grid_.stages());
+    totals_.ranks.resize(grid_.pipeline_ranks());
   }
   ~TrainingRun() { barrier(progress_, MPI_COMM_WORLD); }
 
@@ -113,7 +127,8 @@ class TrainingRun {
           pipeline_->prefetch(planner_.samples(later, grid_.replica()));
       pipeline_->train_step(data_, plan, false, [&] {
         losses_.push_back(pipeline_->loss_sum());
-        optimizer_->update(pipeline_->exec(), step, 1e-2, 1.0);
+        for (Optimizer<float>& optimizer : optimizers_)
+          optimizer.update(pipeline_->exec(), step, 1e-2, 1.0);
         pipeline_->exec().fence();
       });
       ++totals_.steps;
@@ -136,11 +151,14 @@ class TrainingRun {
   }
   /// In their order.
   StepPlanner evaluation_planner() const { return {data_, 0, false, layout_}; }
-  /// To the next stage since the last call.
-  double take_sent_bytes() { return pipeline_->take_sent_bytes().forward; }
+  /// To next stages since the last call.
+  double take_sent_bytes() {
+    const std::vector<double> sent = pipeline_->take_sent_bytes().forward;
+    return std::accumulate(sent.begin(), sent.end(), 0.0);
+  }
   const ProcessGrid& grid() const { return grid_; }
 
-  std::vector<StatePart> state() { return training_state(*pipeline_, *optimizer_, totals_); }
+  std::vector<StatePart> state() { return training_state(*pipeline_, optimizers_, totals_); }
   const std::vector<double>& losses() const { return losses_; }
   std::uint64_t steps_per_epoch() const { return planner_.steps_per_epoch(); }
   std::string file_in(const std::string& directory) const {
@@ -156,9 +174,9 @@ class TrainingRun {
   StepPlanner planner_;
   OptimizerSettings settings_;
   RunTotals totals_;
-  std::unique_ptr<Stage<float>> stage_;
+  std::vector<std::unique_ptr<Stage<float>>> stages_;
   std::unique_ptr<Pipeline> pipeline_;
-  std::unique_ptr<Optimizer<float>> optimizer_;
+  std::vector<Optimizer<float>> optimizers_;
   std::vector<double> losses_;
 };
 

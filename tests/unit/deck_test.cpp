@@ -76,7 +76,7 @@ Settings unusual_settings() {
   s.training.recompute = true;
   s.training.recompute_stages = {0, 2};
   s.training.evaluate_every = 5;
-  s.pipeline = {3, 2, "gpipe", 2, 2.5, {1, 3, 2}};
+  s.pipeline = {3, 2, 1, "gpipe", 2, 2.5, {1, 3, 2}};
   s.forward = {
       CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
       FirstVisit::refine, 1.5};

@@ -241,7 +241,8 @@ TEST_CASE("A stage alone runs its program in its order", "[executor]") {
   for (const Schedule& schedule : schedules()) {
     CAPTURE(schedule.name);
     FakeStage stage(world, 0);
-    run(training_program(schedule, {0, 1, 7, 1, EmbeddingPlace::shared}), stage);
+    InstructionHandler* const handlers[] = {&stage};
+    run(training_program(schedule, {0, 1, 7, 1, EmbeddingPlace::shared}), handlers);
     CHECK(stage.backwards == 7);
     CHECK(stage.updates == 1);
   }

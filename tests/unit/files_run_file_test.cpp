@@ -60,9 +60,9 @@ StepRecord step_record(std::uint64_t step, int stages) {
   }
   record.forward_predicted.assign(boundaries, 0.25);
   for (int s = 0; s < stages; ++s) {
-    StageRecord& stage = record.stages.emplace_back();
-    for (std::size_t i = 0; i < kStageValues; ++i)
-      stage[i] = static_cast<double>(100 * (s + 1) + static_cast<int>(i));
+    RankRecord& rank = record.ranks.emplace_back();
+    for (std::size_t i = 0; i < kRankValues; ++i)
+      rank[i] = static_cast<double>(100 * (s + 1) + static_cast<int>(i));
   }
   return record;
 }
@@ -136,12 +136,12 @@ TEST_CASE("A run file holds what was appended", "[files][run_file]") {
   CHECK(std::isnan(error[0]));
   CHECK(error[1] == 0.01);
   CHECK(column<double>(file, "steps/loss")[49] == 3 + 4 * std::exp(-1.0));
-  for (std::size_t i = 0; i < kStageValues; ++i) {
-    const std::string name = std::string("steps/") + kStageColumns[i].name;
+  for (std::size_t i = 0; i < kRankValues; ++i) {
+    const std::string name = std::string("steps/") + kRankColumns[i].name;
     CAPTURE(name);
     const auto number = static_cast<double>(i);
     std::vector<double> last;
-    if (is_seconds(static_cast<StageValue>(i))) {
+    if (is_seconds(static_cast<RankValue>(i))) {
       last = column<double>(file, name);
     } else {
       const auto counts = column<std::uint64_t>(file, name);

@@ -218,7 +218,7 @@ TEST_CASE("Idle time is the ideal (K - 1) / (M + K - 1)", "[schedule]") {
       const double ideal = static_cast<double>(stages - 1) / (micro_batches + stages - 1);
       CHECK(1 - work / simulation.makespan() == Approx(ideal).margin(1e-12));
       CHECK(1 - simulation.busy_fraction() == Approx(ideal).margin(1e-12));
-      CHECK(schedule.bubble_fraction(stages, micro_batches) == Approx(ideal));
+      CHECK(schedule.bubble_fraction({0, stages, micro_batches}) == Approx(ideal));
     });
   }
 }
@@ -241,7 +241,7 @@ TEST_CASE("ZB-H1 is idle for (K - 1) (F + B - W)", "[schedule]") {
         if (micro_batches >= stages)
           CHECK(simulation.makespan() == Approx(3 * micro_batches + idle));
         if (share == 0.5)
-          CHECK(schedule.bubble_fraction(stages, micro_batches) ==
+          CHECK(schedule.bubble_fraction({0, stages, micro_batches}) ==
                 Approx(1 - simulation.busy_fraction()).margin(1e-12));
         CHECK(
             simulation.makespan() <=

@@ -408,17 +408,17 @@ TEST_CASE("A run's totals come back to the same run only", "[state][app]") {
                     .tokens = 960,
                     .seconds = 0.1,
                     .last_loss = 3.25,
-                    .stages = {{1.5, 2.5}, {3.5}}};
+                    .ranks = {{1.5, 2.5}, {3.5}}};
   trip.write({written.state()});
-  RunTotals read{.seed = 7, .data_fingerprint = 0xfedcba9876543210u, .stages = {{}, {}}};
+  RunTotals read{.seed = 7, .data_fingerprint = 0xfedcba9876543210u, .ranks = {{}, {}}};
   trip.read({read.state()});
   CHECK(read.steps == 12);
-  CHECK(read.stages == written.stages);
+  CHECK(read.ranks == written.ranks);
   CHECK(state_in_memory(std::vector{read.state()}) == trip.content());
   read.data_fingerprint = 1;
   CHECK_THAT(message_of<UserError>([&] { trip.read({read.state()}); }),
              Contains("data_fingerprint"));
-  RunTotals fewer{.seed = 7, .data_fingerprint = 0xfedcba9876543210u, .stages = {{}}};
+  RunTotals fewer{.seed = 7, .data_fingerprint = 0xfedcba9876543210u, .ranks = {{}}};
   CHECK_THAT(message_of<UserError>([&] { trip.read({fewer.state()}); }), Contains("stages"));
 }
 

@@ -10,8 +10,8 @@ std::vector<Pass> gpipe_passes(const ScheduleShape& shape) {
   return passes;
 }
 
-double ideal_bubble_fraction(int stages, int micro_batches) {
-  return static_cast<double>(stages - 1) / (micro_batches + stages - 1.0);
+double ideal_bubble_fraction(const ScheduleShape& shape) {
+  return (shape.stages - 1.0) / (shape.micro_batches + shape.stages - 1.0);
 }
 
 // Any number of buffers will do; a link is kept full by 1 + latency / transfer time.

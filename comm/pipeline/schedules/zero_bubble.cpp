@@ -28,9 +28,10 @@ std::vector<Pass> zb_h1_passes(const ScheduleShape& shape) {
   return passes;
 }
 
-double zb_h1_bubble_fraction(int stages, int micro_batches) {
-  const double idle = 2.0 * (stages - 1) - std::min(stages - 1, micro_batches - 1);
-  return idle / (3.0 * micro_batches + idle);
+double zb_h1_bubble_fraction(const ScheduleShape& shape) {
+  const int before = shape.stages - 1;
+  const double idle = 2.0 * before - std::min(before, shape.micro_batches - 1);
+  return idle / (3.0 * shape.micro_batches + idle);
 }
 
 }  // namespace deltapipe

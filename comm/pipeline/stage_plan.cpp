@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/pipeline/rank_plan.hpp"
+#include "comm/pipeline/stage_plan.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -19,7 +19,7 @@ bool stage_recomputes(const PipelineOptions& options, int stage) {
 namespace {
 
 ScheduleShape schedule_shape(const PipelineOptions& options, const PipelineShape& shape,
-                             const RankPlace& place) {
+                             const StagePlace& place) {
   ScheduleShape schedule;
   schedule.stage = place.stage;
   schedule.stages = place.stages;
@@ -27,6 +27,7 @@ ScheduleShape schedule_shape(const PipelineOptions& options, const PipelineShape
   schedule.in_flight = options.pipeline.in_flight;
   schedule.first_trained_stage = shape.first_trained_stage;
   schedule.recomputes = stage_recomputes(options, place.stage);
+  schedule.stages_per_rank = place.stages_per_rank;
   return schedule;
 }
 
@@ -39,7 +40,7 @@ bool keeps_text(const PipelineOptions& options, const PipelineShape& shape, int 
 }
 
 StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape& shape,
-                             const RankPlace& place, const Stage<float>& stage) {
+                             const StagePlace& place, const Stage<float>& stage) {
   StageCapacity capacity;
   capacity.samples = shape.samples;
   capacity.tokens = shape.tokens;
@@ -61,7 +62,7 @@ StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape
 }
 
 BoundaryMemory boundary_memory(const PipelineOptions& options, const PipelineShape& shape,
-                               const RankPlace& place) {
+                               const StagePlace& place) {
   BoundaryMemory memory;
   memory.samples = shape.train_samples;
   if (shape.train_samples > 0)
@@ -113,9 +114,9 @@ bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int st
   return sends_tokens_alone(without_memory(options.forward, options.evaluation.changes));
 }
 
-RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
-                   const Stage<float>& stage, const RankPlace& place) {
-  RankPlan plan;
+StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
+                     const Stage<float>& stage, const StagePlace& place) {
+  StagePlan plan;
   plan.capacity = stage_capacity(options, shape, place, stage);
 
   const BoundaryMemory memory = boundary_memory(options, shape, place);

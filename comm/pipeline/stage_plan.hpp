@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What one rank of a run builds: the sizes of its stage, its boundary ends and its part of the
-// exchange of token rows. Pipeline builds from it, and predictions of memory count from it.
+// What is built of one stage: its sizes, its boundary ends and its part of the exchange of token
+// rows. PipelineStage builds from it, and predictions of memory count from it.
 #pragma once
 
 #include <optional>
@@ -33,17 +33,20 @@ struct PipelineShape {
 PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens,
                              bool training);
 
-/// A place in the process grid.
-struct RankPlace {
+/// A stage's place in the process grid.
+struct StagePlace {
   int stage = 0;
   int stages = 1;
   int replica = 0;
   int replicas = 1;
+  int stages_per_rank = 1;
+  int pipeline_ranks() const { return stages / stages_per_rank; }
+  int rank() const { return replica * pipeline_ranks() + stage % pipeline_ranks(); }
   bool first() const { return stage == 0; }
   bool last() const { return stage + 1 == stages; }
 };
 
-struct RankPlan {
+struct StagePlan {
   StageCapacity capacity;
   std::optional<BoundaryEndPlan> send_forward, receive_backward;  ///< not on the last stage
   std::optional<BoundaryEndPlan> receive_forward, send_backward;  ///< not on the first stage
@@ -61,8 +64,8 @@ bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int st
 bool stage_recomputes(const PipelineOptions& options, int stage);
 
 /// The stage need not have memory.
-RankPlan plan_rank(const PipelineOptions& options, const PipelineShape& shape,
-                   const Stage<float>& stage, const RankPlace& place);
+StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
+                     const Stage<float>& stage, const StagePlace& place);
 
 /// Rows of a step and replica: M * B * T.
 inline int step_rows(const PipelineShape& shape) {

@@ -1,36 +1,31 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Pipeline's texts that grow.
+// A stage's part in texts that grow.
 #include <algorithm>
 
-#include "comm/pipeline/pipeline.hpp"
+#include "comm/pipeline/pipeline_stage.hpp"
 #include "core/base/error.hpp"
 
 namespace deltapipe {
 
-void Pipeline::begin_text(EvaluationMode mode) {
+void PipelineStage::begin_text(EvaluationMode mode) {
   text_.clear();
   text_mode_ = mode;
 }
 
-std::vector<float> Pipeline::continue_text(std::span<const std::int32_t> tokens,
-                                           std::uint64_t call) {
+void PipelineStage::load_text_step(std::span<const std::int32_t> tokens, std::uint64_t call) {
   const std::size_t known = text_.size();
   DELTAPIPE_ASSERT(
       !tokens.empty() && known + tokens.size() <= static_cast<std::size_t>(shape_.tokens),
       std::to_string(known) + " + " + std::to_string(tokens.size()) + " tokens");
   text_.insert(text_.end(), tokens.begin(), tokens.end());
   const bool continues = continues_texts_[static_cast<std::size_t>(text_mode_)];
-  const std::size_t first = continues ? known : 0;
   begin_evaluation_step(call, text_mode_);
-  load_text(std::span<const std::int32_t>(text_).subspan(first));
+  load_text(std::span<const std::int32_t>(text_).subspan(continues ? known : 0));
   if (continues) kept_tokens_ = static_cast<int>(known);
-  forward_only();
-  if (!grid_.last()) return {};
-  return logits_of_row(static_cast<int>(text_.size() - first) - 1);
 }
 
 /// One sample; a whole text is padded to T with a token that it has.
-void Pipeline::load_text(std::span<const std::int32_t> tokens) {
+void PipelineStage::load_text(std::span<const std::int32_t> tokens) {
   const int count = static_cast<int>(tokens.size());
   if (continues_texts_[static_cast<std::size_t>(text_mode_)]) step_tokens_ = count;
   std::copy(tokens.begin(), tokens.end(), inputs_.begin());
@@ -41,8 +36,9 @@ void Pipeline::load_text(std::span<const std::int32_t> tokens) {
   finish_load(0);
 }
 
-std::vector<float> Pipeline::logits_of_row(int row) {
-  const VectorRef<const float> logits = stage_.logits(exec(), 0, row);
+std::vector<float> PipelineStage::text_logits() {
+  const int rows = static_cast<int>(text_.size()) - std::max(0, kept_tokens_);
+  const VectorRef<const float> logits = stage_.logits(exec(), 0, rows - 1);
   std::vector<float> values(logits.extent(0));
   Kokkos::deep_copy(exec(),
                     Kokkos::View<float*, Layout, Kokkos::HostSpace>(values.data(), values.size()),

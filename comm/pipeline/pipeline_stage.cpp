@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/pipeline/pipeline_stage.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/base/error.hpp"
+#include "core/base/trace.hpp"
+#include "core/kernels/embedding.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+StagePlace place_of(const ProcessGrid& grid, int local) {
+  return {grid.stage(local), grid.stages(), grid.replica(), grid.replicas(),
+          grid.stages_per_rank()};
+}
+
+/// A step's sums over replicas: buckets as backward passes finish them, the token embedding's last.
+/// Those without trained parameters are left out.
+std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
+  const ParameterArena<float>& parameters = stage.parameters();
+  const int table = stage.embedding_bucket();
+  std::vector<GradientAllReduce::Bucket> buckets;
+  for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
+    if (b != table) buckets.push_back({b, parameters.bucket_gradient(b)});
+  if (table >= 0) buckets.push_back({table, parameters.bucket_gradient(table)});
+  std::erase_if(buckets, [](const auto& bucket) { return bucket.gradients.extent(0) == 0; });
+  return buckets;
+}
+
+}  // namespace
+
+PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape& shape,
+                             const PipelineRank& rank, int local, Stage<float>& stage)
+    : instances_(rank.instances),
+      grid_(rank.grid),
+      place_(place_of(rank.grid, local)),
+      progress_(rank.progress),
+      account_(rank.progress.account()),
+      stage_(stage),
+      embedding_(stage.token_embedding()),
+      shape_(shape),
+      input_shape_(stage.input_shape(shape.tokens)),
+      output_shape_(stage.output_shape(shape.tokens)),
+      in_flight_(options.pipeline.in_flight),
+      embedding_is_remote_(embedding_ && embedding_->lends_rows() && place_.stages > 1),
+      all_reduce_(
+          progress_, grid_.stage_comm(local),
+          shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
+  step_.seed = options.seed;
+  const int rows = step_rows(shape);
+  DELTAPIPE_ASSERT(place_.stage >= shape.first_trained_stage || !stage.has_trained(),
+                   "stage " + std::to_string(place_.stage) + " has parameters to train");
+  StagePlan plan = plan_stage(options, shape, stage, place_);
+  stage.reserve(plan.capacity);
+  recomputes_ = plan.capacity.recompute;
+  for (const EvaluationMode mode : {EvaluationMode::plain, EvaluationMode::codec})
+    continues_texts_[static_cast<std::size_t>(mode)] =
+        shape.keeps_text && continues_texts(options, mode, place_.stages, stage);
+  for (auto* end :
+       {&plan.send_forward, &plan.receive_forward, &plan.send_backward, &plan.receive_backward})
+    if (*end) (*end)->memory.io = rank.cache_io;
+
+  const int i = place_.stage;
+  const MPI_Comm comm = grid_.pipeline_comm();
+  const int next = grid_.owner_of(i + 1), before = place_.first() ? 0 : grid_.owner_of(i - 1);
+  const auto tag = [&](ChannelTag what, int boundary) {
+    return boundary_tag(what, boundary, grid_.pipeline_ranks());
+  };
+  const auto name = [](int boundary, const char* what) {
+    return "boundary " + std::to_string(boundary) + " " + what;
+  };
+  if (plan.send_forward)
+    send_forward_.emplace(progress_, comm, next, tag(kForwardTag, i), *plan.send_forward,
+                          rank.links.to(next), name(i, "forward"), instances_);
+  if (plan.receive_backward)
+    receive_backward_.emplace(progress_, comm, next, tag(kBackwardTag, i), *plan.receive_backward,
+                              name(i, "backward"), instances_);
+  if (plan.receive_forward)
+    receive_forward_.emplace(progress_, comm, before, tag(kForwardTag, i - 1),
+                             *plan.receive_forward, name(i - 1, "forward"), instances_);
+  if (plan.send_backward)
+    send_backward_.emplace(progress_, comm, before, tag(kBackwardTag, i - 1), *plan.send_backward,
+                           rank.links.to(before), name(i - 1, "backward"), instances_);
+
+  if (plan.has_token_index) index_.emplace(shape.vocabulary, rows, shape.micro_batches);
+  if (plan.tokens) {
+    const int other = place_.last() ? 0 : grid_.pipeline_ranks() - 1;
+    tokens_.emplace(*plan.tokens, grid_, progress_, rank.links.to(other), instances_);
+  }
+
+  const std::size_t samples = static_cast<std::size_t>(shape.samples) * shape.micro_batches;
+  sample_id_ = Vector<std::uint64_t>("deltapipe::Pipeline::sampleIds", samples);
+  row_ = Vector<std::int32_t>("deltapipe::Pipeline::tokenRows", rows);
+  target_ = Vector<std::int32_t>("deltapipe::Pipeline::targets", rows);
+  sample_id_host_ = Kokkos::create_mirror_view(sample_id_);
+  row_host_ = Kokkos::create_mirror_view(row_);
+  target_host_ = Kokkos::create_mirror_view(target_);
+  inputs_.resize(rows);
+  valid_tokens_.resize(samples);
+  if (place_.last())
+    loss_host_ = Kokkos::create_mirror_view(
+        Vector<float>("deltapipe::Pipeline::losses", shape.samples * shape.tokens));
+}
+
+void PipelineStage::add_micro_batch(std::span<const std::uint64_t> ids,
+                                    std::span<const int> lengths) {
+  const int m = static_cast<int>(micro_batches_.size());
+  DELTAPIPE_ASSERT(m < shape_.micro_batches, "more micro-batches than reserved");
+  Crossing& batch = micro_batches_.emplace_back(step_);
+  batch.micro_batch = static_cast<std::uint32_t>(m);
+  batch.sample_ids.assign(ids.begin(), ids.end());
+  const std::size_t first_sample = static_cast<std::size_t>(m) * shape_.samples;
+  for (std::size_t b = 0; b < ids.size(); ++b) sample_id_host_(first_sample + b) = ids[b];
+  std::copy(lengths.begin(), lengths.end(), valid_tokens_.begin() + first_sample);
+  if (!index_ || rows_are_sent_) return;
+  const std::size_t first_row = first_sample * shape_.tokens;
+  index_->add(std::span<const std::int32_t>(inputs_).subspan(first_row, ids.size() * step_tokens_),
+              static_cast<std::int32_t>(first_row));
+}
+
+void PipelineStage::begin_training_step(const StepPlan& plan) {
+  begin_step(plan.step);
+  step_.epoch = plan.epoch;
+  step_.training = true;
+}
+
+void PipelineStage::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
+  begin_step(step);
+  step_.epoch = 0;
+  step_.training = false;
+  step_.evaluation = mode;
+}
+
+void PipelineStage::begin_step(std::uint64_t step) {
+  instances_.copy.fence();  // of the host's memory that the step before was loaded from
+  step_.step = step;
+  rows_are_sent_ = rows_ahead_.has_value();
+  DELTAPIPE_ASSERT(!rows_are_sent_ || *rows_ahead_ == step,
+                   "token rows of step " + std::to_string(rows_ahead_.value_or(0)) +
+                       " were sent ahead, not of " + std::to_string(step));
+  rows_ahead_.reset();
+  step_tokens_ = shape_.tokens;
+  kept_tokens_ = -1;
+  micro_batches_.clear();
+  if (index_) index_->clear();
+}
+
+void PipelineStage::load(const TokenDataset& data, const StepPlan& plan) {
+  std::vector<int> lengths;
+  for (const std::vector<std::uint64_t>& ids : plan.micro_batches) {
+    lengths.clear();
+    for (std::size_t b = 0; b < ids.size(); ++b) {
+      const std::size_t row = (micro_batches_.size() * shape_.samples + b) * shape_.tokens;
+      const std::size_t T = shape_.tokens;
+      lengths.push_back(data.read(ids[b], std::span<std::int32_t>(inputs_).subspan(row, T),
+                                  std::span<std::int32_t>(target_host_.data() + row, T)));
+    }
+    add_micro_batch(ids, lengths);
+  }
+}
+
+void PipelineStage::finish_load(double loss_scale) {
+  loss_scale_ = loss_scale;
+  const ExecSpace& copy = instances_.copy;
+  order_after(copy, instances_.compute);  // which may still read the step before
+  Kokkos::deep_copy(copy, sample_id_, sample_id_host_);
+  if (index_ && !rows_are_sent_) index_->finish(copy);
+  if (place_.first()) {
+    for (std::size_t m = 0; m < micro_batches_.size(); ++m) {
+      const std::size_t first = m * shape_.samples * shape_.tokens;
+      for (std::size_t n = 0; n < micro_batches_[m].samples() * step_tokens_; ++n) {
+        const std::int32_t token = inputs_[first + n];
+        row_host_(first + n) = embedding_is_remote_ ? index_->row_of_token(token) : token;
+      }
+    }
+    Kokkos::deep_copy(copy, row_, row_host_);
+  }
+  if (place_.last()) Kokkos::deep_copy(copy, target_, target_host_);
+  order_after(instances_.compute, copy);
+}
+
+MicroBatch PipelineStage::micro_batch(int index) const {
+  const std::size_t sample = static_cast<std::size_t>(index) * shape_.samples;
+  const std::size_t row = sample * shape_.tokens;
+  MicroBatch batch;
+  batch.seed = step_.seed;
+  batch.step = step_.step;
+  batch.index = index;
+  batch.samples = static_cast<int>(micro_batches_[index].samples());
+  batch.tokens = step_tokens_;
+  batch.sample_id_B = VectorRef<const std::uint64_t>(sample_id_.data() + sample, batch.samples);
+  batch.row_N = VectorRef<const std::int32_t>(row_.data() + row, batch.rows());
+  batch.target_N = VectorRef<const std::int32_t>(target_.data() + row, batch.rows());
+  batch.loss_scale = loss_scale_;
+  return batch;
+}
+
+Crossing& PipelineStage::crossing(int index, CrossingKind kind, int boundary) {
+  Crossing& c = micro_batches_[index];
+  c.kind = kind;
+  c.boundary = static_cast<std::uint32_t>(boundary);
+  c.scale = kind == CrossingKind::gradient ? loss_scale_ : 1;
+  const int tokens = (boundary == place_.stage ? output_shape_ : input_shape_).tokens;
+  const auto valid = valid_tokens_.begin() + static_cast<std::size_t>(index) * shape_.samples;
+  if (tokens == shape_.tokens)
+    c.tokens.assign(valid, valid + c.samples());
+  else
+    c.tokens.assign(c.samples(), tokens);
+  return c;
+}
+
+void PipelineStage::start_reduction(int bucket) {
+  const BucketRange& gradients = stage_.parameters().buckets()[bucket];
+  if (gradients.begin == gradients.end) return;
+  order_after(instances_.copy, instances_.compute);
+  all_reduce_.start(instances_.copy, bucket);
+}
+
+void PipelineStage::reduce_zeros() {
+  const ParameterArena<float>& parameters = stage_.parameters();
+  Kokkos::deep_copy(instances_.compute, parameters.all_gradients(), 0.0f);
+  order_after(instances_.copy, instances_.compute);
+  all_reduce_.start_all(instances_.copy);
+}
+
+void PipelineStage::add_embedding_gradient() {
+  const ExecSpace& exec = instances_.compute;
+  ParameterArena<float>& parameters = stage_.parameters();
+  const ActivityScope activity(account_, Activity::compute);
+  const MatrixRef<float> rows =
+      tokens_ ? tokens_->gradients(*index_)
+              : embedding_->embedding_gradient(exec, index_->first_of_U(), index_->row_of(),
+                                               index_->size());
+  const int index = embedding_->wte();
+  const MatrixRef<float> table = parameters.gradient_matrix(index);
+  if (!embedding_->shared()) Kokkos::deep_copy(exec, table, 0.0f);
+  add_rows<float>(exec, index_->token_by_last_use_U(), rows, table);
+  start_reduction(parameters.info()[index].bucket);
+}
+
+void PipelineStage::finish_reductions() {
+  all_reduce_.wait_all(instances_.copy);
+  order_after(instances_.compute, instances_.copy);
+}
+
+void PipelineStage::forward(const StagePass& pass) {
+  const ActivityScope activity(account_, Activity::compute);
+  const TraceScope trace(TraceCategory::compute, "forward", pass.micro_batch);
+  const MicroBatch batch = micro_batch(pass.micro_batch);
+  if (kept_tokens_ >= 0)
+    stage_.text_continuation()->continue_text(instances_.compute, batch, kept_tokens_, pass.slot);
+  else
+    stage_.forward(instances_.compute, batch, pass.slot, step_.training, pass.accumulate);
+}
+
+Stage<float>::BucketFinal PipelineStage::starts_reductions(const StagePass& pass) {
+  if (!pass.gradients_are_final) return {};
+  return [this](int bucket) { start_reduction(bucket); };
+}
+
+void PipelineStage::backward(const StagePass& pass) {
+  const ActivityScope activity(account_, Activity::compute);
+  const TraceScope trace(TraceCategory::compute, "backward", pass.micro_batch);
+  stage_.backward(instances_.compute, micro_batch(pass.micro_batch), pass.slot, pass.accumulate,
+                  starts_reductions(pass));
+}
+
+void PipelineStage::backward_inputs(const StagePass& pass) {
+  const ActivityScope activity(account_, Activity::compute);
+  const TraceScope trace(TraceCategory::compute, "backward inputs", pass.micro_batch);
+  stage_.backward_inputs(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
+                         pass.accumulate);
+}
+
+void PipelineStage::backward_parameters(const StagePass& pass) {
+  const ActivityScope activity(account_, Activity::compute);
+  const TraceScope trace(TraceCategory::compute, "backward parameters", pass.micro_batch);
+  stage_.backward_parameters(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
+                             pass.accumulate, starts_reductions(pass));
+}
+
+ScheduleShape PipelineStage::schedule_shape() const {
+  return {place_.stage,
+          place_.stages,
+          static_cast<int>(micro_batches_.size()),
+          in_flight_,
+          embedding_ == nullptr  ? EmbeddingPlace::none
+          : embedding_->shared() ? EmbeddingPlace::shared
+                                 : EmbeddingPlace::first_stage,
+          shape_.first_trained_stage,
+          embedding_ != nullptr && embedding_->wte_frozen(),
+          recomputes_,
+          place_.stages_per_rank};
+}
+
+void PipelineStage::about_to(const Instruction& instruction) {
+  if (progress_.watches_steps()) progress_.step_watch().doing(to_text(instruction));
+}
+
+void PipelineStage::send(const Transfer& message) {
+  const ExecSpace& exec = instances_.compute;
+  const int m = message.micro_batch;
+  const int samples = static_cast<int>(micro_batches_[m].samples());
+  switch (message.wire) {
+    case Wire::activation:
+      return send_forward_->send(exec, crossing(m, CrossingKind::activation, message.boundary),
+                                 stage_.output(message.slot, samples * output_shape_.tokens));
+    case Wire::gradient:
+      return send_backward_->send(
+          exec, crossing(m, CrossingKind::gradient, message.boundary),
+          stage_.input_gradient(message.slot, samples * input_shape_.tokens));
+    case Wire::embedding: {
+      const ActivityScope activity(account_, Activity::compute);
+      if (message.of_next_step && next_ != nullptr) load_next_rows();
+      return tokens_->send_rows(exec, message.of_next_step ? next_step_ : step_, *index_, m,
+                                stage_.parameters().matrix(embedding_->wte()));
+    }
+    case Wire::embedding_gradient: {
+      const ActivityScope activity(account_, Activity::compute);
+      return tokens_->send_gradients(exec, step_, *index_, m, *embedding_);
+    }
+  }
+}
+
+void PipelineStage::receive(const Transfer& message) {
+  const ExecSpace& exec = instances_.compute;
+  const int m = message.micro_batch;
+  const int samples = static_cast<int>(micro_batches_[m].samples());
+  switch (message.wire) {
+    case Wire::activation:
+      return receive_forward_->receive(exec,
+                                       crossing(m, CrossingKind::activation, message.boundary),
+                                       stage_.input(message.slot, samples * input_shape_.tokens));
+    case Wire::gradient:
+      return receive_backward_->receive(
+          exec, crossing(m, CrossingKind::gradient, message.boundary),
+          stage_.output_gradient(message.slot, samples * output_shape_.tokens));
+    case Wire::embedding:
+      return tokens_->receive_rows(exec, step_, *index_, m, *embedding_);
+    case Wire::embedding_gradient: {
+      const ActivityScope activity(account_, Activity::compute);
+      return tokens_->receive_gradients(exec, step_, *index_, m);
+    }
+  }
+}
+
+void PipelineStage::load_training_step(const TokenDataset& data, const StepPlan& plan,
+                                       bool measure_errors, const std::function<void()>& update) {
+  begin_training_step(plan);
+  for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
+                           static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
+    if (end) end->measure_errors(measure_errors);
+  if (tokens_) tokens_->measure_errors(measure_errors);
+  load(data, plan);
+  finish_load(1.0 / static_cast<double>(plan.predicted_tokens));
+  update_ = &update;
+}
+
+EvaluationRows PipelineStage::load_evaluation_step(const TokenDataset& data, const StepPlan& plan,
+                                                   EvaluationMode mode, const StepPlan* next) {
+  begin_evaluation_step(plan.step, mode);
+  load(data, plan);
+  finish_load(0);
+  EvaluationRows rows;
+  if (embedding_is_remote_ && place_.last()) {
+    rows.are_sent = rows_are_sent_;
+    if (next != nullptr && !next->micro_batches.empty()) {
+      rows.next_micro_batches = static_cast<int>(next->micro_batches.size());
+      rows_ahead_ = next->step;
+      next_ = next;
+      next_data_ = &data;
+    }
+  }
+  return rows;
+}
+
+void PipelineStage::load_next_rows() {
+  const ExecSpace& copy = instances_.copy;
+  copy.fence();  // of the index of this step, whose rows have been sent
+  index_->clear();
+  std::vector<std::int32_t> targets(shape_.tokens);
+  for (std::size_t m = 0; m < next_->micro_batches.size(); ++m) {
+    const std::vector<std::uint64_t>& ids = next_->micro_batches[m];
+    const std::size_t T = shape_.tokens, first = m * shape_.samples * T;
+    const std::span<std::int32_t> inputs = std::span(inputs_).subspan(first, ids.size() * T);
+    for (std::size_t b = 0; b < ids.size(); ++b)
+      next_data_->read(ids[b], inputs.subspan(b * T, T), targets);
+    index_->add(inputs, static_cast<std::int32_t>(first));
+  }
+  order_after(copy, instances_.compute);
+  index_->finish(copy);
+  order_after(instances_.compute, copy);
+  next_step_ = step_;
+  next_step_.step = next_->step;
+  next_ = nullptr;
+}
+
+double PipelineStage::loss_sum() {
+  double sum = 0;
+  if (!place_.last()) return sum;
+  for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
+    const int rows = static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
+    const MirrorVector<float> host(loss_host_.data(), rows);
+    Kokkos::deep_copy(exec(), host, stage_.losses(m, rows));
+    exec().fence();
+    for (int n = 0; n < rows; ++n) sum += host(n);
+  }
+  return sum;
+}
+
+void PipelineStage::prefetch(std::span<const std::uint64_t> sample_ids) {
+  if (send_forward_) send_forward_->prefetch(sample_ids);
+  if (receive_forward_) receive_forward_->prefetch(sample_ids);
+  if (send_backward_) send_backward_->prefetch(sample_ids);
+  if (receive_backward_) receive_backward_->prefetch(sample_ids);
+}
+
+void PipelineStage::take_measurements(StepMeasurements& into) {
+  using M = StepMeasurements;
+  const int i = place_.stage, rank = grid_.pipeline_rank();
+  const auto sent = [&](auto& end, int boundary, bool backward) {
+    if (!end) return;
+    const CodecStatistics codec = end->take_codec_statistics();
+    into.direction(boundary, backward, M::bytes) +=
+        static_cast<double>(end->take_statistics().bytes);
+    into.direction(boundary, backward, M::error2) += codec.error2;
+    into.direction(boundary, backward, M::signal2) += codec.signal2;
+    into.direction(boundary, backward, M::change2) += codec.change2;
+    into.direction(boundary, backward, M::rest2) += codec.rest2;
+    const StepStatistics steps = end->take_steps();
+    into.direction(boundary, backward, M::step_sum) += steps.sum;
+    into.direction(boundary, backward, M::step_messages) += static_cast<double>(steps.messages);
+  };
+  // The receiver knows when a message arrived.
+  const auto received = [&](auto& end, int boundary, bool backward) {
+    if (end) into.direction(boundary, backward, M::wire) += end->take_statistics().wire_seconds;
+  };
+  sent(send_forward_, i, false);
+  sent(send_backward_, i - 1, true);
+  received(receive_forward_, i - 1, false);
+  received(receive_backward_, i, true);
+  if (tokens_) {
+    const ChannelStatistics channel = tokens_->take_sent();
+    const CodecStatistics codec = tokens_->take_codec_statistics();
+    into.tied(place_.first(), M::bytes) += static_cast<double>(channel.bytes);
+    into.tied(place_.first(), M::error2) += codec.error2;
+    into.tied(place_.first(), M::signal2) += codec.signal2;
+    tokens_->take_received();
+  }
+  // Told by one of the stage's replicas: the share of each need not be a whole number.
+  if (place_.replica == 0)
+    into.rank(rank, RankValue::replica_bytes) +=
+        static_cast<double>(all_reduce_bytes(place_.replicas, all_reduce_.take_statistics().bytes));
+
+  for (ActivationCache* cache : caches()) {
+    const CacheStatistics c = cache->take_statistics();
+    into.rank(rank, RankValue::cache_stall) += c.stall_seconds;
+    into.rank(rank, RankValue::cache_first_visits) += static_cast<double>(c.first_visits);
+    into.rank(rank, RankValue::cache_hits) += static_cast<double>(c.hits);
+    into.rank(rank, RankValue::cache_misses) += static_cast<double>(c.misses);
+    into.rank(rank, RankValue::cache_late_misses) += static_cast<double>(c.late_misses);
+    into.rank(rank, RankValue::cache_damaged) += static_cast<double>(c.damaged);
+    into.rank(rank, RankValue::cache_read) += static_cast<double>(c.bytes_read);
+    into.rank(rank, RankValue::cache_written) += static_cast<double>(c.bytes_written);
+  }
+}
+
+void PipelineStage::add_step_totals(std::span<double> values) const {
+  const auto add = [&](const std::optional<BoundarySender>& end, int boundary, bool backward) {
+    if (!end || end->controller() == nullptr) return;
+    const StepTotals& t = end->controller()->totals();
+    const std::array<double, kStepTotals> all = {t.bits,    t.values,   t.error2, t.signal2,
+                                                 t.steered, t.at_least, t.at_most};
+    std::copy(
+        all.begin(), all.end(),
+        values.begin() + static_cast<std::ptrdiff_t>(kStepTotals * (2 * boundary + backward)));
+  };
+  add(send_forward_, place_.stage, false);
+  add(send_backward_, place_.stage - 1, true);
+}
+
+void PipelineStage::take_sent_bytes(std::span<double> by_boundary, double& tied_rows) {
+  if (send_forward_)
+    by_boundary[static_cast<std::size_t>(place_.stage)] +=
+        static_cast<double>(send_forward_->take_statistics().bytes);
+  if (send_backward_) send_backward_->take_statistics();
+  if (receive_forward_) receive_forward_->take_statistics();
+  if (receive_backward_) receive_backward_->take_statistics();
+  if (tokens_) {
+    tied_rows += static_cast<double>(tokens_->take_sent().bytes);
+    tokens_->take_received();
+  }
+}
+
+std::vector<StatePart> PipelineStage::state() {
+  std::vector<StatePart> parts = stage_.state(instances_.compute);
+  const auto add = [&](auto& end) {
+    if (!end) return;
+    for (StatePart& part : end->state()) parts.push_back(std::move(part));
+  };
+  add(send_forward_);
+  add(receive_forward_);
+  add(send_backward_);
+  add(receive_backward_);
+  add(tokens_);
+  return parts;
+}
+
+/// Along the pipeline.
+template <class F>
+void PipelineStage::for_memories(const F& f) {
+  const int i = place_.stage;
+  const auto call = [&](auto& end, int peer_stage, ChannelTag tag) {
+    if (end && end->cache() != nullptr)
+      f(*end, grid_.owner_of(peer_stage),
+        boundary_tag(tag, std::min(i, peer_stage), grid_.pipeline_ranks()));
+  };
+  call(receive_forward_, i - 1, kResyncForwardTag);
+  call(send_backward_, i - 1, kResyncBackwardTag);
+  call(send_forward_, i + 1, kResyncForwardTag);
+  call(receive_backward_, i + 1, kResyncBackwardTag);
+}
+
+ResyncCounts PipelineStage::resync_memories() {
+  ResyncCounts counts;
+  for_memories([&](BoundaryEnd& end, int peer, int tag) {
+    const ResyncCounts of_end =
+        deltapipe::resync_memories(progress_, grid_.pipeline_comm(), peer, tag, end);
+    counts.kept += of_end.kept;
+    counts.forgotten += of_end.forgotten;
+  });
+  return counts;
+}
+
+bool PipelineStage::has_damaged_records() {
+  bool any = false;
+  for_memories([&](BoundaryEnd& end, int, int) { any = any || end.cache()->has_damaged(); });
+  return any;
+}
+
+void PipelineStage::forget_damaged_records(bool spoiled_step) {
+  std::span<const Crossing> spoiled;
+  if (spoiled_step) spoiled = micro_batches_;
+  for_memories([&](BoundaryEnd& end, int peer, int tag) {
+    forget_damaged(progress_, grid_.pipeline_comm(), peer, tag, end, spoiled);
+  });
+}
+
+std::vector<ActivationCache*> PipelineStage::caches() {
+  std::vector<ActivationCache*> all;
+  if (send_forward_) all.push_back(send_forward_->cache());
+  if (receive_forward_) all.push_back(receive_forward_->cache());
+  if (send_backward_) all.push_back(send_backward_->cache());
+  if (receive_backward_) all.push_back(receive_backward_->cache());
+  std::erase(all, nullptr);
+  return all;
+}
+
+}  // namespace deltapipe

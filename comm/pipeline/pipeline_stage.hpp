@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One stage's part of a pipeline: the model's stage, its boundary ends, and the instructions of the
+// steps that run over them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/pipeline/boundary.hpp"
+#include "comm/pipeline/embedding_exchange.hpp"
+#include "comm/pipeline/executor.hpp"
+#include "comm/pipeline/memory_resync.hpp"
+#include "comm/pipeline/rank_links.hpp"
+#include "comm/pipeline/schedule.hpp"
+#include "comm/pipeline/stage_plan.hpp"
+#include "comm/pipeline/step_measurements.hpp"
+#include "comm/pipeline/step_plan.hpp"
+#include "comm/pipeline/token_index.hpp"
+#include "comm/replicas/gradient_all_reduce.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "core/cache/io_thread.hpp"
+#include "core/stage/stage.hpp"
+#include "core/text/dataset.hpp"
+
+namespace deltapipe {
+
+/// What a rank's stages share.
+struct PipelineRank {
+  const ProcessGrid& grid;
+  ProgressThread& progress;
+  ExecutionInstances instances;
+  CacheIoThread* cache_io = nullptr;  ///< null: no cache spills
+  RankLinks& links;
+};
+
+class PipelineStage final : public InstructionHandler {
+ public:
+  /// `stage`, the rank's `local`th, whose parameters have memory, is reserved here.
+  PipelineStage(const PipelineOptions& options, const PipelineShape& shape,
+                const PipelineRank& rank, int local, Stage<float>& stage);
+
+  // A step is loaded by one of these, and then its program runs.
+
+  /// When a program comes to the rank's one `update`, the gradients of its stages are those of the
+  /// mean loss over the step's tokens, summed over replicas. `measure_errors`: also of the codecs.
+  void load_training_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
+                          const std::function<void()>& update);
+  /// Losses are left for loss_sum(). Changes nothing that training uses. Returns, on the last
+  /// stage, what the program is to do about rows of a shared embedding. `next` as in
+  /// Pipeline::evaluate_step().
+  EvaluationRows load_evaluation_step(const TokenDataset& data, const StepPlan& plan,
+                                      EvaluationMode mode, const StepPlan* next);
+  /// A text that grows, one at a time: begins one without tokens.
+  void begin_text(EvaluationMode mode);
+  /// Appends tokens to it. `call` stands for the step.
+  void load_text_step(std::span<const std::int32_t> tokens, std::uint64_t call);
+  /// Of the text's last token, after the step's program; on the last stage.
+  std::vector<float> text_logits();
+  /// Of the step that is loaded.
+  ScheduleShape schedule_shape() const;
+
+  /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
+  double loss_sum();
+  /// Samples of later steps, for the caches' prefetching.
+  void prefetch(std::span<const std::uint64_t> sample_ids);
+  /// Adds what happened at the stage since the last call; its rank's times are left out.
+  void take_measurements(StepMeasurements& into);
+  /// What it has sent since then (in evaluations), which the next measurements leave out: added to
+  /// the entry of its boundary, and that of token rows. Gradients do not count.
+  void take_sent_bytes(std::span<double> by_boundary, double& tied_rows);
+  /// Fills in what its senders with a target have sent so far, laid out as
+  /// Pipeline::step_totals().
+  void add_step_totals(std::span<double> values) const;
+  /// What it remembers from step to step: the model's stage and the memories of all boundary ends,
+  /// those of shared embeddings included.
+  std::vector<StatePart> state();
+
+  // As the Pipeline's; stages of a rank in their order.
+  ResyncCounts resync_memories();
+  bool has_damaged_records();
+  void forget_damaged_records(bool spoiled_step);
+  std::vector<ActivationCache*> caches();
+
+ private:
+  const ExecSpace& exec() const { return instances_.compute; }
+  void begin_training_step(const StepPlan& plan);
+  void begin_evaluation_step(std::uint64_t step, EvaluationMode mode);
+  void begin_step(std::uint64_t step);
+  void load(const TokenDataset& data, const StepPlan& plan);
+  void finish_load(double loss_scale);
+  /// On the owner of a shared embedding: the index becomes that of the next step.
+  void load_next_rows();
+  void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
+  MicroBatch micro_batch(int index) const;
+  /// The micro-batch's crossing of a boundary; valid until its next one.
+  Crossing& crossing(int index, CrossingKind kind, int boundary);
+  void about_to(const Instruction& instruction) override;
+  void send(const Transfer& message) override;
+  void receive(const Transfer& message) override;
+  void forward(const StagePass& pass) override;
+  void backward(const StagePass& pass) override;
+  void backward_inputs(const StagePass& pass) override;
+  void backward_parameters(const StagePass& pass) override;
+  Stage<float>::BucketFinal starts_reductions(const StagePass& pass);
+  void reduce_zeros() override;
+  /// Adds the token rows' gradients to the table's and starts its sum over replicas.
+  void add_embedding_gradient() override;
+  void finish_reductions() override;
+  void update() override { (*update_)(); }
+  /// Sums a bucket, as what is queued on compute leaves it, over replicas.
+  void start_reduction(int bucket);
+  /// Calls f(end, peer, tag) for all ends that have memories, in an order in which no two ranks
+  /// wait for each other.
+  template <class F>
+  void for_memories(const F& f);
+  void load_text(std::span<const std::int32_t> tokens);
+
+  const ExecutionInstances instances_;
+  const ProcessGrid& grid_;
+  StagePlace place_;
+  ProgressThread& progress_;
+  TimeAccount& account_;
+  Stage<float>& stage_;
+  TokenEmbedding<float>* embedding_;  ///< null: none here
+  PipelineShape shape_;
+  BoundaryShape input_shape_, output_shape_;
+  int in_flight_;
+  bool recomputes_ = false;
+  bool embedding_is_remote_;  ///< rows of a shared embedding travel
+
+  std::optional<BoundarySender> send_forward_, send_backward_;
+  std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
+  GradientAllReduce all_reduce_;
+  std::optional<TokenIndex> index_;
+  std::optional<EmbeddingExchange> tokens_;  ///< on the first and the last stage
+
+  std::array<bool, 2> continues_texts_{};  ///< by EvaluationMode
+  std::vector<std::int32_t> text_;
+  EvaluationMode text_mode_ = EvaluationMode::plain;
+
+  // The step that is loaded.
+  Crossing step_;         ///< what all of its crossings have in common
+  int step_tokens_ = 0;   ///< of its samples: T, or the new ones of a text
+  int kept_tokens_ = -1;  ///< of the text before them; -1: samples are passed as a whole
+  /// Of an evaluation, on the owner of a shared embedding: the step to come whose rows are sent
+  /// while this one runs; null: none, or its index is there.
+  const StepPlan* next_ = nullptr;
+  const TokenDataset* next_data_ = nullptr;
+  Crossing next_step_;
+  bool rows_are_sent_ = false;               ///< of this step
+  std::optional<std::uint64_t> rows_ahead_;  ///< the step that they were sent for
+  const std::function<void()>* update_ = nullptr;
+  double loss_scale_ = 0;
+  std::vector<Crossing> micro_batches_;
+  std::vector<int> valid_tokens_;      ///< [M*B], of the samples
+  Vector<std::uint64_t> sample_id_;    ///< [M*B]
+  Vector<std::int32_t> row_, target_;  ///< [M*B*T]
+  MirrorVector<std::uint64_t> sample_id_host_;
+  MirrorVector<std::int32_t> row_host_, target_host_;
+  std::vector<std::int32_t> inputs_;  ///< [M*B*T], host
+  MirrorVector<float> loss_host_;
+};
+
+}  // namespace deltapipe

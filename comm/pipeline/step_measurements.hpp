@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What ranks measure in a step, as one row of numbers that a collective can sum.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/codec/step_controller.hpp"
+#include "core/files/run_file.hpp"
+
+namespace deltapipe {
+
+/// What a rank measured since the last take_measurements(), laid out so that a sum over all ranks
+/// is the record of the step.
+struct StepMeasurements {
+  StepMeasurements(int stages, int pipeline_ranks, int replicas);
+  std::span<double> values() { return values_; }
+  StepMeasurements& operator+=(const StepMeasurements& other);
+  /// After the sum over ranks: fills a record's vectors.
+  void fill(StepRecord& record) const;
+
+  /// Of a rank of the pipeline.
+  double& rank(int pipeline_rank, RankValue value) {
+    return values_[kRankValues * pipeline_rank + static_cast<std::size_t>(value)];
+  }
+  enum Field { bytes, error2, signal2, change2, rest2, wire, step_sum, step_messages, fields };
+  double& direction(int boundary, bool backward, Field field);
+  /// Tied rows, which go backward from the last stage to the first, and their gradients.
+  double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }
+  /// Bytes of collectives.
+  double& collectives() { return values_.back(); }
+
+ private:
+  int stages_;
+  int pipeline_ranks_;
+  int replicas_;
+  std::vector<double> values_;
+};
+
+/// Values of a StepTotals.
+inline constexpr std::size_t kStepTotals = 7;
+/// From the sum over ranks of Pipeline::step_totals().
+StepTotals step_totals_of(std::span<const double> values, int boundary, bool backward);
+
+}  // namespace deltapipe
