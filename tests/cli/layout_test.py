@@ -10,6 +10,18 @@ import numpy as np
 import support
 
 
+STOPPED = 75  # in order, with a checkpoint
+
+
+def interleaved(stages_per_rank):
+    return ["pipeline.schedule=interleaved", f"pipeline.stages_per_rank={stages_per_rank}"]
+
+
+def ranks_of(stages, overrides):
+    each = [int(key.split("=")[1]) for key in overrides if "stages_per_rank" in key]
+    return stages // each[0] if each else stages
+
+
 class Stages(support.TestCase):
     """With the codec `none` losses and weights are the same bits however the model is cut."""
 
@@ -17,13 +29,14 @@ class Stages(support.TestCase):
         return (self.output(name) / "model" / "model.safetensors").read_bytes()
 
     def compare(self, deck, layouts, label):
-        """Trains with one stage, then with each layout: (ranks, overrides)."""
+        """Trains with one stage, then with each layout: (stages, overrides)."""
         one = self.train(deck, f"{label}-one")
         self.assertTrue(np.isfinite(one.losses).all())
         for number, (stages, overrides) in enumerate(layouts):
             name = f"{label}-{number}"
             with self.subTest(label, stages=stages, overrides=overrides):
-                run = self.train(deck, name, stages, [f"pipeline.stages={stages}", *overrides])
+                run = self.train(deck, name, ranks_of(stages, overrides),
+                                 [f"pipeline.stages={stages}", *overrides])
                 self.assertEqual(run.losses.dtype, np.float64)
                 self.assertEqual(run.losses.tobytes(), one.losses.tobytes())
                 for column in ("gradient_norm", "learning_rate", "tokens", "samples", "epoch"):
@@ -38,7 +51,7 @@ class Stages(support.TestCase):
         run = self.compare(self.small(training={"micro_batches": 3}),
                            [(stages, [f"pipeline.schedule={schedule}"]) for stages in (2, 3, 4)
                             for schedule in ("gpipe", "1f1b", "zb-h1")]
-                           + [(1, ["pipeline.schedule=gpipe"])], "plain")
+                           + [(1, ["pipeline.schedule=gpipe"]), (4, interleaved(2))], "plain")
         self.assertEqual(len(run.losses), 3)
         self.assertLess(run.losses[-1], run.losses[0])
 
@@ -50,12 +63,13 @@ class Stages(support.TestCase):
                             (2, ["training.recompute=true", "pipeline.schedule=zb-h1"]),
                             (2, ["pipeline.partition=[1, 3]", "training.recompute_stages=[1]"]),
                             (3, ["training.recompute=true", "pipeline.partition=[2, 1, 1]"]),
+                            (4, ["training.recompute_stages=[0, 3]", *interleaved(2)]),
                             (4, ["training.recompute=true", "pipeline.schedule=gpipe"])], "dropout")
 
     def test_products_in_bf16(self):
         deck = self.small(training={"micro_batches": 3, "precision": "bf16"})
         run = self.compare(deck, [(2, []), (3, ["pipeline.schedule=gpipe"]),
-                                  (4, ["pipeline.schedule=zb-h1"]),
+                                  (4, ["pipeline.schedule=zb-h1"]), (4, interleaved(2)),
                                   (2, ["training.recompute=true"])], "bf16")
         self.assertLess(run.losses[-1], run.losses[0])
         self.assertRegex(run.attributes["kokkos"], r", (oneDNN \d+\.\d+\.\d+|cuBLAS|emulated bf16)$")
@@ -69,14 +83,16 @@ class Stages(support.TestCase):
         deck = self.small(data={"max_train_samples": 13},
                           training={"steps": 5, "micro_batches": 3})
         run = self.compare(deck, [(2, []), (3, ["pipeline.schedule=gpipe"]),
-                                 (2, ["pipeline.schedule=zb-h1"])], "incomplete")
+                                 (2, ["pipeline.schedule=zb-h1"]), (4, interleaved(2))],
+                           "incomplete")
         self.assertEqual(run.steps["samples"].tolist(), [6, 6, 1, 6, 6])
 
     def test_many_micro_batches_in_flight(self):
         deck = self.small(data={"max_train_samples": 140},
                           training={"steps": 2, "micro_batch_size": 1, "micro_batches": 140})
         run = self.compare(deck, [(2, ["pipeline.in_flight=70"]), (3, ["pipeline.in_flight=33"]),
-                                  (2, ["pipeline.in_flight=126"])], "in-flight")
+                                  (2, ["pipeline.in_flight=126"]),
+                                  (4, ["pipeline.in_flight=31", *interleaved(2)])], "in-flight")
         self.assertEqual(run.steps["samples"].tolist(), [140, 140])
 
     def test_documents_are_padded(self):
@@ -91,6 +107,103 @@ class Stages(support.TestCase):
                                                     "micro_batches": batches}},
                                [(2, []), (4, ["pipeline.schedule=gpipe"])], f"padded{size}")
             self.assertLess(run.steps["tokens"].max(), 32 * size * batches)
+
+
+class Interleaved(support.TestCase):
+    """Several stages on a rank compute and send what as many ranks would."""
+
+    CODECS = {
+        "auto": ["boundary.forward.codec=auto", "boundary.backward.codec=auto",
+                 "boundary.forward.transform=klt", "boundary.forward.target_bits=[2, 3, 2.5]"],
+        "sparse": ["boundary.forward.codec=topk_delta", "boundary.backward.codec=topk",
+                   "boundary.backward.error_feedback=ef21"],
+        "delta": ["boundary.forward.codec=delta", "boundary.forward.bits=3",
+                  "boundary.forward.rounding=stochastic", "boundary.backward.codec=quantize",
+                  "evaluation.boundary=both", "cache.budget=30 kB"],
+    }
+
+    def columns_of(self, run):
+        return [run.losses.tobytes()] + [run.steps[name].tobytes() for name in (
+            "forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
+            "gradient_norm", "forward_error", "backward_error")]
+
+    def test_codecs(self):
+        deck = self.small(data={"max_train_samples": 13}, training={"steps": 9, "micro_batches": 3})
+        for name, codec in self.CODECS.items():
+            for replicas in (1, 2):
+                layout = ["pipeline.stages=4", f"pipeline.replicas={replicas}"]
+                with self.subTest(name, replicas=replicas):
+                    wide = self.train(deck, f"{name}-wide{replicas}", 4 * replicas, layout + codec)
+                    run = self.train(deck, f"{name}-{replicas}", 2 * replicas,
+                                     layout + codec + interleaved(2))
+                    self.assertEqual(self.columns_of(run), self.columns_of(wide))
+                    self.assertEqual(run.evaluations["loss"].tobytes(),
+                                     wide.evaluations["loss"].tobytes())
+                    self.assertEqual(run.attributes["stages_per_rank"], 2)
+                    self.assertEqual(run.steps["wall_seconds"].shape, (9, 2))
+                    self.assertEqual(run.steps["forward_bytes"].shape, (9, 3))
+
+    def test_goes_on_on_another_layout(self):
+        """A boundary with as many blocks before it has its memories wherever its ends are now."""
+        deck = self.small(training={"steps": 12, "micro_batches": 3})
+        codec = ["boundary.forward.codec=delta", "boundary.forward.bits=3",
+                 "boundary.backward.codec=quantize", "pipeline.stages=4"]
+        layouts = [(4, []), (2, interleaved(2))]
+        expected = self.columns_of(self.train(deck, "whole", 4, codec))
+        for first in range(2):
+            output = self.output(f"alternating{first}")
+            arguments = ["train", self.deck_file(deck), f"output.directory={output}", *codec]
+            for start in range(8):  # each one step further, the last one to the end
+                ranks, overrides = layouts[(first + start) % 2]
+                limit = ["checkpoint.time_limit=0.001"] if start < 7 else []
+                result = support.run([*arguments, *overrides, *limit], ranks)
+                self.assertEqual(result.status, STOPPED if limit else 0, str(result))
+                if start > 0:
+                    self.assertIn(f"going on from the checkpoint of step {start}", result.out)
+            self.assertEqual(self.columns_of(support.Run(output / "run.h5")), expected)
+
+    def test_links_between_ranks(self):
+        """Two boundaries between the same ranks share a link."""
+        deck = self.small(training={"steps": 2})
+        slow = ["pipeline.stages=4", "network.bandwidth=20 Mbit/s", *interleaved(2)]
+        run = self.train(deck, "slow", 2, slow)
+        # 2 micro-batches x 2 boundaries x 2 x 31 x 32 values of 4 bytes pass it one by one.
+        self.assertGreater(np.median(run.steps["wall_seconds"]), 4 * 2 * 31 * 32 * 4 * 8 / 20e6)
+        for lists, ranks in (("[20e6]", 2), ("[20e6, 20e6, 20e6]", 3)):
+            self.succeed(["check", self.deck_file(deck), f"pipeline.stages={2 * ranks}",
+                          f"network.bandwidth={lists}", "model.new.n_layer=6", *interleaved(2)])
+        result = support.run(["check", self.deck_file(deck), *slow[:1], *interleaved(2),
+                              "network.bandwidth=[1e6, 2e6, 3e6]"])
+        self.assert_stops(result, "network bandwidth needs one value or one per link",
+                          "3 values, 1 links", status=2)
+
+    def test_generates_and_evaluates(self):
+        deck = self.small(training={"steps": 2})
+        self.train(deck, "model")
+        arguments = [self.deck_file(deck), f"model.path={self.output('model')}/model",
+                     "tokenizer.train_vocabulary=0", "generate.max_new_tokens=8"]
+        layout = ["pipeline.stages=4", *interleaved(2)]
+        for command in ("generate", "evaluate"):
+            one = self.succeed([command, *arguments])
+            two = self.succeed([command, *arguments, *layout], 2)
+            self.assertEqual(two.out.splitlines()[-1].split(";")[0], one.out.splitlines()[-1])
+
+    def test_mistakes(self):
+        deck = self.deck_file(self.small())
+        for overrides, parts in (
+                (["pipeline.stages=4", "pipeline.stages_per_rank=2"],
+                 ['"1f1b" has one stage on each rank', 'use schedule = "interleaved"']),
+                (["pipeline.stages=4", "pipeline.schedule=interleaved"],
+                 ["wants several stages on each rank", "pipeline.stages_per_rank to 2"]),
+                (["pipeline.stages=3", *interleaved(2)],
+                 ["must be a multiple of pipeline.stages_per_rank", "3 stages, 2 on each rank"]),
+                (["pipeline.stages=2", *interleaved(2)], ["for at least two ranks", "4, 6"]),
+                (["pipeline.stages=4", "pipeline.in_flight=40", *interleaved(2)],
+                 ["too large for an interleaved schedule", "40 x 2", "at most 63"])):
+            with self.subTest(overrides=overrides):
+                self.assert_stops(support.run(["check", deck, *overrides]), *parts, status=2)
+        result = support.run(["train", deck, "pipeline.stages=4", *interleaved(2)], 3)
+        self.assert_stops(result, "4 stages / 2 a rank x 1 replicas = 2 ranks, but 3 were started")
 
 
 class Replicas(support.TestCase):
