@@ -36,15 +36,28 @@ KOKKOS_INLINE_FUNCTION std::uint32_t finite_magnitude(float x) {
   return magnitude & (0u - static_cast<std::uint32_t>(magnitude < kInfinityBits));
 }
 
+// In integers: of comparisons of floats in a row GCC 12 makes masks that it keeps in memory.
+
+/// Larger magnitudes become +-limit, and so do NaN.
+KOKKOS_INLINE_FUNCTION float limited(float x, float limit) {
+  const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu, most = bits_of(limit);
+  return float_of((magnitude < most ? magnitude : most) | (bits_of(x) & 0x80000000u));
+}
+
+/// NaN and infinities become 0.
+KOKKOS_INLINE_FUNCTION float finite_or_zero(float x) {
+  const std::uint32_t bits = bits_of(x);
+  return float_of(bits & (0u - static_cast<std::uint32_t>((bits & 0x7fffffffu) < kInfinityBits)));
+}
+
 KOKKOS_INLINE_FUNCTION std::uint32_t is_nonfinite(float x) {
   return (bits_of(x) & 0x7fffffffu) >= kInfinityBits ? 1u : 0u;
 }
 
 /// NaN becomes 0; infinities and larger magnitudes become +-limit.
 KOKKOS_INLINE_FUNCTION float saturate(float x, float limit) {
-  x = x == x ? x : 0.0f;
-  x = x < limit ? x : limit;
-  return x > -limit ? x : -limit;
+  const std::uint32_t is_number = (bits_of(x) & 0x7fffffffu) <= kInfinityBits ? 1u : 0u;
+  return float_of(bits_of(limited(x, limit)) & (0u - is_number));
 }
 
 /// Round to nearest, ties to even; too large becomes infinity, NaN a quiet NaN with the upper

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/codec/half_rows.hpp"
 #include "core/codec/packing.hpp"
@@ -106,6 +107,15 @@ struct PackedMemory {
            row.t * packed_bytes(bits, row.channels);
   }
 
+  /// use(first, width) for each tile of n channels; compilers know the width of whole ones.
+  template <class Use>
+  KOKKOS_FORCEINLINE_FUNCTION static void for_tiles(int n, const Use& use) {
+    const int whole = n - n % kTile;
+    for (int first = 0; first < whole; first += kTile)
+      use(first, std::integral_constant<int, kTile>());
+    if (whole < n) use(whole, n - whole);
+  }
+
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t* codes) {
     unpack_bits<bits>(team, lanes_of(row.channels), packed(row), codes);
@@ -115,11 +125,11 @@ struct PackedMemory {
       return static_cast<float>(static_cast<int>(code) - kLevels) * step;
     };
     if constexpr (kHostExecution) {
-      for (int first = 0; first < n; first += kTile) {
+      for_tiles(n, [=, &team](int first, auto width) {
         const float step = float_of_step(step_of_tile[first / kTile]);
-        row_for_synced(team, n - first < kTile ? n - first : kTile,
+        row_for_synced(team, width,
                        [=](int c) { work[first + c] = value(codes[first + c], step); });
-      }
+      });
     } else {
       row_for_synced(team, n, [=](int c) {
         work[c] = value(codes[c], float_of_step(step_of_tile[c / kTile]));
@@ -132,20 +142,23 @@ struct PackedMemory {
     const int n = row.channels;
     const int lanes = lanes_of(n);
     std::uint16_t* step_of_tile = steps(row);
-    for (int first = 0; first < n; first += kTile) {
-      const int width = n - first < kTile ? n - first : kTile;
-      const float* tile = x + first;
+    // In passes of their own, so that the quotients of tiles overlap.
+    for_tiles(n, [=, &team](int first, auto width) {
       const std::uint32_t largest =
-          row_max(team, width, 0u, [&](int c) { return finite_magnitude(tile[c]); });
+          row_max(team, width, 0u, [=](int c) { return finite_magnitude(x[first + c]); });
       const std::uint16_t step = step_of(float_of(largest), static_cast<float>(kLevels));
-      const float inverse = inverse_of(float_of_step(step));
+      row_once(team, [=]() { step_of_tile[first / kTile] = step; });
+    });
+    if constexpr (!kHostExecution) team.team_barrier();
+    for_tiles(n, [=, &team](int first, auto width) {
+      const float inverse = inverse_of(float_of_step(step_of_tile[first / kTile]));
       row_for_synced(team, width, [=](int c) {
-        // rint, not an addition of 1.5 * 2^23: product and sum must not be fused.
-        const float code = saturate(std::rint(tile[c] * inverse), static_cast<float>(kLevels));
+        // As large as a level at most. rint, not an addition of 1.5 * 2^23: product and sum must
+        // not be fused.
+        const float code = std::rint(finite_or_zero(x[first + c]) * inverse);
         codes[first + c] = static_cast<std::uint8_t>(static_cast<int>(code) + kLevels);
       });
-      row_once(team, [=]() { step_of_tile[first / kTile] = step; });
-    }
+    });
     row_for_synced(team, 8 * lanes - n, [=](int c) { codes[n + c] = 0; });
     pack_bits<bits>(team, lanes, codes, packed(row));
   }

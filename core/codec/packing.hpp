@@ -24,6 +24,19 @@ KOKKOS_INLINE_FUNCTION constexpr std::size_t packed_bytes(int bits, int n) {
 template <int bits>
 KOKKOS_INLINE_FUNCTION void pack_bits(const RowMember& team, int lanes, const std::uint8_t* codes,
                                       std::uint8_t* packed) {
+  if constexpr (bits == 8)
+    return row_for_synced(team, 8 * lanes, [=](int i) { packed[i] = codes[i]; });
+  if constexpr (8 % bits == 0) {  // bytes of whole codes
+    constexpr int each = 8 / bits;
+    return row_for_synced(team, lanes, [=](int l) {
+      for (int p = 0; p < bits; ++p) {
+        std::uint8_t byte = 0;
+        for (int i = 0; i < each; ++i)
+          byte = static_cast<std::uint8_t>(byte | codes[(p * each + i) * lanes + l] << (i * bits));
+        packed[p * lanes + l] = byte;
+      }
+    });
+  }
   row_for_synced(team, lanes, [&](int l) {
     std::uint32_t low = 0;   // codes 0 to 3
     std::uint32_t high = 0;  // codes 4 to 7
@@ -50,7 +63,18 @@ KOKKOS_INLINE_FUNCTION void pack_bits(const RowMember& team, int lanes, const st
 template <int bits>
 KOKKOS_INLINE_FUNCTION void unpack_bits(const RowMember& team, int lanes,
                                         const std::uint8_t* packed, std::uint8_t* codes) {
+  if constexpr (bits == 8)
+    return row_for_synced(team, 8 * lanes, [=](int i) { codes[i] = packed[i]; });
   constexpr std::uint32_t mask = (1u << bits) - 1;
+  if constexpr (8 % bits == 0) {
+    constexpr int each = 8 / bits;
+    return row_for_synced(team, lanes, [=](int l) {
+      for (int p = 0; p < bits; ++p)
+        for (int i = 0; i < each; ++i)
+          codes[(p * each + i) * lanes + l] =
+              static_cast<std::uint8_t>((packed[p * lanes + l] >> (i * bits)) & mask);
+    });
+  }
   row_for_synced(team, lanes, [&](int l) {
     std::uint32_t low = 0;
     std::uint32_t high = 0;

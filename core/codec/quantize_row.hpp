@@ -128,38 +128,40 @@ KOKKOS_INLINE_FUNCTION void fill_random(const RowMember& team, const RowArgument
 /// memory + level * step, which both ends compute with. The product is exact, so that the sum is
 /// the only rounding, fused or not.
 KOKKOS_INLINE_FUNCTION float changed(float memory, float level, float step) {
-  float x = level * step + memory;
-  x = x < kMaxFloat ? x : kMaxFloat;
-  return x > -kMaxFloat ? x : -kMaxFloat;
+  return limited(level * step + memory, kMaxFloat);
 }
 
 /// codes := codes of x - work, work := work + what they stand for; n channels from the pointers on.
 /// Stochastic rounding takes x to a grid of 2^-16 steps, nearest, and from there up with exactly
-/// the probability of the remainder: the bias is below 2^-17 steps.
+/// the probability of the remainder: the bias is below 2^-17 steps. Levels are bounded as integers,
+/// which vectorises better than floats.
 template <class Step>
 KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat& format, int n,
                                           const float* x, float* work, std::uint8_t* codes,
                                           const std::uint16_t* random, const Step& step) {
-  const float low = format.low;
-  const float high = format.high;
+  const int low = static_cast<int>(format.low);
+  const int high = static_cast<int>(format.high);
   const int shift = static_cast<int>(format.shift);
   const auto scaled = [=](int c) {
-    float v = (x[c] - work[c]) * step.inverse_at(c);
-    v = v == v ? v : 0.0f;
-    v = v < high ? v : high;
-    return v > low ? v : low;
+    constexpr float kFar = 16384.0f;  // beyond all levels; 2^16 of it fit in an integer
+    return saturate((x[c] - work[c]) * step.inverse_at(c), kFar);
+  };
+  const auto bounded = [](int value, int least, int most) {
+    value = value < most ? value : most;
+    return value > least ? value : least;
   };
   if (format.stride == 1.0f && !format.stochastic) {
     row_for_synced(team, n, [=](int c) {
       constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction
-      const float q = (scaled(c) + kRound) - kRound;
-      codes[c] = static_cast<std::uint8_t>(static_cast<int>(q) + shift);
-      work[c] = changed(work[c], q, step.at(c));
+      const int q = bounded(static_cast<int>((scaled(c) + kRound) - kRound), low, high);
+      codes[c] = static_cast<std::uint8_t>(q + shift);
+      work[c] = changed(work[c], static_cast<float>(q), step.at(c));
     });
   } else if (format.stride == 1.0f) {
     row_for_synced(team, n, [=](int c) {
       const float v = scaled(c) * 65536.0f;
-      const int grid = static_cast<int>(v + (v < 0.0f ? -0.5f : 0.5f));
+      const int grid =
+          bounded(static_cast<int>(v + (v < 0.0f ? -0.5f : 0.5f)), low * 65536, high * 65536);
       const int q = (grid + static_cast<int>(random[c])) >> 16;
       codes[c] = static_cast<std::uint8_t>(q + shift);
       work[c] = changed(work[c], static_cast<float>(q), step.at(c));
@@ -172,7 +174,7 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat
     });
   } else {
     row_for_synced(team, n, [=](int c) {
-      const int grid = static_cast<int>((scaled(c) + 1.0f) * 32768.0f + 0.5f);
+      const int grid = bounded(static_cast<int>((scaled(c) + 1.0f) * 32768.0f + 0.5f), 0, 65536);
       const int u = (grid + static_cast<int>(random[c])) >> 16;
       codes[c] = static_cast<std::uint8_t>(u);
       work[c] = changed(work[c], static_cast<float>(2 * u - 1), step.at(c));
