@@ -70,7 +70,8 @@ TEST_CASE("Products in bf16 are the sums of exact products", "[kernels][gemm][bf
                         {17, 1, 3},
                         {16, 33, 64},
                         {65, 130, 257},
-                        {128, 96, 320}}) {
+                        {128, 96, 320},
+                        {40, 100, 1500}}) {
     const Operands operands{op_a, op_b, s, rounded(random_values<float>(s.m * s.k, 1)),
                             rounded(random_values<float>(s.k * s.n, 2))};
     for (const Bf16Gemm& gemm : all_gemms()) {
