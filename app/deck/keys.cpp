@@ -196,7 +196,8 @@ void add_training(std::vector<Key>& keys, TrainingSettings& t) {
   add("precision",
       choice(t.precision, {{"fp32", ProductPrecision::fp32}, {"bf16", ProductPrecision::bf16}}),
       "of matrix products, in evaluations as well; bf16: operands are rounded to bf16, sums, "
-      "parameters and all else stay fp32");
+      "parameters and all else stay fp32, as do attention's products where the processor has no "
+      "instructions for bf16 and on GPUs");
   add("recompute", Flag{&t.recompute},
       "keep only block inputs and compute activations again in the backward pass");
   add("recompute_stages", IntegerList{&t.recompute_stages, 0, 65535},

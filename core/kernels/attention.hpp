@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/base/profiling_region.hpp"
+#include "core/kernels/bf16_gemm.hpp"
 #include "core/kernels/linear.hpp"
 
 namespace deltapipe {
@@ -71,11 +72,12 @@ KOKKOS_FORCEINLINE_FUNCTION void attention_dropout_factors(const Dropout& dropou
   dropout_factors_at(dropout, sample, row * blocks_a_row + block, factor);
 }
 
-/// Scores become probabilities, in place; log_sum_BHT keeps log(sum(exp(scale * score))).
-template <class Real>
+/// Probabilities of scores, which are lost, rounded to bf16 if Factor is Bf16; both may be the same
+/// memory. log_sum_BHT keeps log(sum(exp(scale * score))).
+template <class Real, class Factor>
 void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real scale,
                        const Dropout& dropout, const MatrixRef<Real>& scores,
-                       const VectorRef<Real>& log_sum_HT) {
+                       const MatrixRef<Factor>& probabilities, const VectorRef<Real>& log_sum_HT) {
   const int tokens = dropout.tokens;
   for_rows(
       "deltapipe::Attention::softmax", row_policy(exec, at.heads * at.rows),
@@ -84,6 +86,7 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
         const int query = at.first + team.league_rank() % at.rows;
         const int visible = query + 1;
         Real* const s = &scores(team.league_rank(), 0);
+        Factor* const p = &probabilities(team.league_rank(), 0);
         const Real top = row_max<Real>(team, visible, s[0], [&](int j) { return s[j]; });
         const Real sum = row_sum<Real>(team, visible, [&](int j) {
           const Real e = vector_exp((s[j] - top) * scale);
@@ -96,25 +99,35 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
             Real factor[4];
             attention_dropout_factors(dropout, at.sample, head, query, block, factor);
             for (int i = 0, j = 4 * block; i < 4 && j < visible; ++i, ++j)
-              s[j] *= inverse * factor[i];
+              p[j] = rounded_to<Factor>(s[j] * (inverse * factor[i]));
           });
         } else {
-          row_for(team, visible, [=](int j) { s[j] *= inverse; });
+          row_for(team, visible, [=](int j) { p[j] = rounded_to<Factor>(s[j] * inverse); });
         }
-        row_for(team, at.keys() - visible, [=](int j) { s[visible + j] = 0; });
+        row_for(team, at.keys() - visible, [=](int j) { p[visible + j] = Factor(0); });
         log_sum_HT(head * tokens + query) = top * scale + std::log(sum);
       });
 }
 
-/// From scores s and dL/dprobability: the probabilities after dropout (in place of the scores) and
-/// dL/dscore (in place of dL/dprobability):  ds = scale * p * (factor * dp - sum_d dO O).
-template <class Real>
-void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at, int head_width,
-                                Real scale, const Dropout& dropout,
-                                const VectorRef<const Real>& log_sum_HT,
-                                const MatrixRef<const Real>& out_TC,
-                                const MatrixRef<const Real>& dout_TC, const MatrixRef<Real>& scores,
-                                const MatrixRef<Real>& dscores) {
+/// How many of a row's keys, of which `visible` count, a kernel computes with: on a host whole
+/// vectors, since what is left over takes as long as they do.
+KOKKOS_FORCEINLINE_FUNCTION int computed_keys(int visible, int keys) {
+  if (!kHostExecution) return visible;
+  constexpr int kLanes = 16;
+  const int whole = (visible + kLanes - 1) / kLanes * kLanes;
+  return whole < keys ? whole : keys;
+}
+
+/// From scores s and dL/dprobability dp: the probabilities after dropout and dL/dscore,
+/// ds = scale * p * (factor * dp - sum_d dO O), rounded to bf16 if Factor is Bf16. They may be the
+/// memory of s and dp.
+template <class Real, class Factor>
+void attention_softmax_backward(
+    const ExecSpace& exec, const AttentionBlock& at, int head_width, Real scale,
+    const Dropout& dropout, const VectorRef<const Real>& log_sum_HT,
+    const MatrixRef<const Real>& out_TC, const MatrixRef<const Real>& dout_TC,
+    const MatrixRef<const Real>& scores, const MatrixRef<const Real>& dprobabilities,
+    const MatrixRef<Factor>& probabilities, const MatrixRef<Factor>& dscores) {
   const int tokens = dropout.tokens;
   for_rows(
       "deltapipe::Attention::softmaxBackward", row_policy(exec, at.heads * at.rows),
@@ -122,8 +135,10 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
         const int head = at.head + team.league_rank() / at.rows;
         const int query = at.first + team.league_rank() % at.rows;
         const int visible = query + 1;
-        Real* const s = &scores(team.league_rank(), 0);
-        Real* const d = &dscores(team.league_rank(), 0);
+        const Real* const s = &scores(team.league_rank(), 0);
+        const Real* const dp = &dprobabilities(team.league_rank(), 0);
+        Factor* const after = &probabilities(team.league_rank(), 0);
+        Factor* const ds = &dscores(team.league_rank(), 0);
         const Real* const out = &out_TC(query, head * head_width);
         const Real* const dout = &dout_TC(query, head * head_width);
         const Real log_sum = log_sum_HT(head * tokens + query);
@@ -134,21 +149,21 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
             attention_dropout_factors(dropout, at.sample, head, query, block, factor);
             for (int i = 0, j = 4 * block; i < 4 && j < visible; ++i, ++j) {
               const Real p = vector_exp(s[j] * scale - log_sum);
-              s[j] = p * factor[i];
-              d[j] = scale * p * (factor[i] * d[j] - mean);
+              after[j] = rounded_to<Factor>(p * factor[i]);
+              ds[j] = rounded_to<Factor>(scale * p * (factor[i] * dp[j] - mean));
             }
           });
         } else {
           // Captured by value: what the other branch's calls can see does not stay in registers.
-          row_for(team, visible, [=](int j) {
+          row_for(team, computed_keys(visible, at.keys()), [=](int j) {
             const Real p = vector_exp(s[j] * scale - log_sum);
-            s[j] = p;
-            d[j] = scale * p * (d[j] - mean);
+            after[j] = rounded_to<Factor>(p);
+            ds[j] = rounded_to<Factor>(scale * p * (dp[j] - mean));
           });
         }
         row_for(team, at.keys() - visible, [=](int j) {
-          s[visible + j] = 0;
-          d[visible + j] = 0;
+          after[visible + j] = Factor(0);
+          ds[visible + j] = Factor(0);
         });
       });
 }
@@ -185,13 +200,45 @@ void for_each_attention_block(const char* label, const ExecSpace& exec, const At
   for (int i = 0; i < passes; ++i) pass(i, 0);
 }
 
-/// out_NC = softmax(q k^T / sqrt(D)) v. `dropout.tokens` must be T. `workspace` has
+/// What attention computes its products from: Real, with Factor = Real, or Real rounded to bf16.
+template <class Real, class Factor>
+class HeadProducts {
+ public:
+  HeadProducts() = default;
+  /// Of bf16.
+  explicit HeadProducts(const Bf16Gemm& gemm) : gemm_(gemm) {}
+
+  /// As gemm_batched().
+  void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
+                  const MatrixRef<const Factor>& a, std::size_t stride_a,
+                  const MatrixRef<const Factor>& b, std::size_t stride_b, Real beta,
+                  const MatrixRef<Real>& c, std::size_t stride_c, int count) const {
+    if constexpr (std::is_same_v<Factor, Bf16>)
+      gemm_.batched(exec, op_a, op_b, a, stride_a, b, stride_b, beta, c, stride_c, count);
+    else
+      gemm_batched<Real>(exec, op_a, op_b, Real(1), a, stride_a, b, stride_b, beta, c, stride_c,
+                         count);
+  }
+
+ private:
+  Bf16Gemm gemm_;
+};
+
+/// Scores of the blocks that are computed together and what products are made of them; each has
 /// attention_workspace(shape) elements.
-template <class Real>
+template <class Real, class Factor>
+struct AttentionWorkspace {
+  VectorRef<Real> scores;
+  VectorRef<Factor> factors;  ///< may be the memory of scores
+};
+
+/// out_NC = softmax(q k^T / sqrt(D)) v. `dropout.tokens` must be T.
+template <class Real, class Factor>
 void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
-                       const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
-                       const VectorRef<Real>& workspace, const MatrixRef<Real>& out_NC,
-                       const VectorRef<Real>& log_sum_BHT) {
+                       const MatrixRef<const Factor>& qkv_N3C, const Dropout& dropout,
+                       const AttentionWorkspace<Real, Factor>& workspace,
+                       const MatrixRef<Real>& out_NC, const VectorRef<Real>& log_sum_BHT,
+                       const HeadProducts<Real, Factor>& product) {
   const int width = shape.head_width;
   const int channels = shape.channels();
   const std::size_t row = 3 * static_cast<std::size_t>(channels);
@@ -200,34 +247,53 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
       "deltapipe::Attention::forward", exec, shape,
       [&](const AttentionBlock& at, std::size_t offset) {
         const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
-        const Real* const base = qkv_N3C.data() + first_row * row + at.head * width;
+        const Factor* const base = qkv_N3C.data() + first_row * row + at.head * width;
         const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
         const auto k = strided_matrix(base + channels, at.keys(), width, row);
         const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
-        const MatrixRef<Real> scores(workspace.data() + offset, at.heads * at.rows, at.keys());
-        const MatrixRef<Real> head_scores(workspace.data() + offset, at.rows, at.keys());
+        const MatrixRef<Real> scores(workspace.scores.data() + offset, at.heads * at.rows,
+                                     at.keys());
+        const MatrixRef<Real> head_scores(scores.data(), at.rows, at.keys());
+        const MatrixRef<Factor> probabilities(workspace.factors.data() + offset, at.heads * at.rows,
+                                              at.keys());
+        const MatrixRef<Factor> head_probabilities(probabilities.data(), at.rows, at.keys());
         const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
-        gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width,
-                           Real(0), head_scores, score_stride, at.heads);
-        attention_softmax<Real>(exec, at, scale, dropout, scores,
+        product(exec, Transpose::no, Transpose::yes, q, width, k, width, Real(0), head_scores,
+                score_stride, at.heads);
+        attention_softmax<Real>(exec, at, scale, dropout, scores, probabilities,
                                 VectorRef<Real>(log_sum_BHT.data() + first_row * shape.heads,
                                                 shape.heads * shape.tokens));
         const auto out =
             strided_matrix(out_NC.data() + (first_row + at.first) * channels + at.head * width,
                            at.rows, width, channels);
-        gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_scores, score_stride,
-                           v, width, Real(0), out, width, at.heads);
+        product(exec, Transpose::no, Transpose::no, head_probabilities, score_stride, v, width,
+                Real(0), out, width, at.heads);
       });
 }
 
-/// dqkv_N3C from dout_NC; what attention_forward was given and made comes in again.
+/// The same with products of Real, in a workspace of attention_workspace(shape) elements.
 template <class Real>
+void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
+                       const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
+                       const VectorRef<Real>& workspace, const MatrixRef<Real>& out_NC,
+                       const VectorRef<Real>& log_sum_BHT) {
+  attention_forward<Real, Real>(exec, shape, qkv_N3C, dropout, {workspace, workspace}, out_NC,
+                                log_sum_BHT, {});
+}
+
+/// dqkv_N3C from dout_NC, which is also given as products take it; what attention_forward was given
+/// and made comes in again.
+template <class Real, class Factor>
 void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
-                        const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
+                        const MatrixRef<const Factor>& qkv_N3C, const Dropout& dropout,
                         const MatrixRef<const Real>& out_NC,
                         const VectorRef<const Real>& log_sum_BHT,
-                        const MatrixRef<const Real>& dout_NC, const VectorRef<Real>& workspace,
-                        const VectorRef<Real>& second_workspace, const MatrixRef<Real>& dqkv_N3C) {
+                        const MatrixRef<const Real>& dout_NC,
+                        const MatrixRef<const Factor>& dout_factors_NC,
+                        const AttentionWorkspace<Real, Factor>& workspace,
+                        const AttentionWorkspace<Real, Factor>& second_workspace,
+                        const MatrixRef<Real>& dqkv_N3C,
+                        const HeadProducts<Real, Factor>& product) {
   const int width = shape.head_width;
   const int channels = shape.channels();
   const std::size_t row = 3 * static_cast<std::size_t>(channels);
@@ -236,7 +302,7 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
       "deltapipe::Attention::backward", exec, shape,
       [&](const AttentionBlock& at, std::size_t offset) {
         const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
-        const Real* const base = qkv_N3C.data() + first_row * row + at.head * width;
+        const Factor* const base = qkv_N3C.data() + first_row * row + at.head * width;
         const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
         const auto k = strided_matrix(base + channels, at.keys(), width, row);
         const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
@@ -249,32 +315,51 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
         const MatrixRef<const Real> dout_TC(dout_NC.data() + first_row * channels, shape.tokens,
                                             channels);
         const auto dout = strided_matrix(
-            dout_TC.data() + at.first * static_cast<std::size_t>(channels) + at.head * width,
-            at.rows, width, channels);
-        const MatrixRef<Real> scores(workspace.data() + offset, at.heads * at.rows, at.keys());
-        const MatrixRef<Real> dscores(second_workspace.data() + offset, at.heads * at.rows,
-                                      at.keys());
-        const MatrixRef<Real> head_scores(workspace.data() + offset, at.rows, at.keys());
-        const MatrixRef<Real> head_dscores(second_workspace.data() + offset, at.rows, at.keys());
+            dout_factors_NC.data() + (first_row + at.first) * channels + at.head * width, at.rows,
+            width, channels);
+        const MatrixRef<Real> scores(workspace.scores.data() + offset, at.heads * at.rows,
+                                     at.keys());
+        const MatrixRef<Real> dprobabilities(second_workspace.scores.data() + offset,
+                                             at.heads * at.rows, at.keys());
+        const MatrixRef<Factor> probabilities(workspace.factors.data() + offset, at.heads * at.rows,
+                                              at.keys());
+        const MatrixRef<Factor> dscores(second_workspace.factors.data() + offset,
+                                        at.heads * at.rows, at.keys());
+        const auto of_head = [&]<class T>(const MatrixRef<T>& all) {
+          return MatrixRef<T>(all.data(), at.rows, at.keys());
+        };
         const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
         const Real key_beta = at.keys() == shape.tokens ? Real(0) : Real(1);
 
-        gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width,
-                           Real(0), head_scores, score_stride, at.heads);
-        gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), dout, width, v, width,
-                           Real(0), head_dscores, score_stride, at.heads);
+        product(exec, Transpose::no, Transpose::yes, q, width, k, width, Real(0), of_head(scores),
+                score_stride, at.heads);
+        product(exec, Transpose::no, Transpose::yes, dout, width, v, width, Real(0),
+                of_head(dprobabilities), score_stride, at.heads);
         attention_softmax_backward<Real>(
             exec, at, width, scale, dropout,
             VectorRef<const Real>(log_sum_BHT.data() + first_row * shape.heads,
                                   shape.heads * shape.tokens),
-            out_TC, dout_TC, scores, dscores);
-        gemm_batched<Real>(exec, Transpose::yes, Transpose::no, Real(1), head_scores, score_stride,
-                           dout, width, key_beta, dv, width, at.heads);
-        gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_dscores, score_stride,
-                           k, width, Real(0), dq, width, at.heads);
-        gemm_batched<Real>(exec, Transpose::yes, Transpose::no, Real(1), head_dscores, score_stride,
-                           q, width, key_beta, dk, width, at.heads);
+            out_TC, dout_TC, scores, dprobabilities, probabilities, dscores);
+        product(exec, Transpose::yes, Transpose::no, of_head(probabilities), score_stride, dout,
+                width, key_beta, dv, width, at.heads);
+        product(exec, Transpose::no, Transpose::no, of_head(dscores), score_stride, k, width,
+                Real(0), dq, width, at.heads);
+        product(exec, Transpose::yes, Transpose::no, of_head(dscores), score_stride, q, width,
+                key_beta, dk, width, at.heads);
       });
+}
+
+/// The same with products of Real, in workspaces of attention_workspace(shape) elements.
+template <class Real>
+void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
+                        const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
+                        const MatrixRef<const Real>& out_NC,
+                        const VectorRef<const Real>& log_sum_BHT,
+                        const MatrixRef<const Real>& dout_NC, const VectorRef<Real>& workspace,
+                        const VectorRef<Real>& second_workspace, const MatrixRef<Real>& dqkv_N3C) {
+  attention_backward<Real, Real>(exec, shape, qkv_N3C, dropout, out_NC, log_sum_BHT, dout_NC,
+                                 dout_NC, {workspace, workspace},
+                                 {second_workspace, second_workspace}, dqkv_N3C, {});
 }
 
 }  // namespace deltapipe

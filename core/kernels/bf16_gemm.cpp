@@ -91,11 +91,10 @@ void Bf16Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
                    "operands do not fit");
   if (widened_.extent(0) == 0) {
 #if defined(KOKKOS_ENABLE_CUDA)
-    (*cublas_)(exec, op_a, op_b, M, N, K, a.data(), b.data(), beta, c.data());
+    (*cublas_)(exec, op_a, op_b, K, a, b, beta, c);
 #else
-    as_kernel("deltapipe::Bf16Gemm::product", exec, [&] {
-      onednn::gemm_bf16(op_a, op_b, {M, N, K}, a.data(), b.data(), beta, c.data());
-    });
+    as_kernel("deltapipe::Bf16Gemm::product", exec,
+              [&] { onednn::gemm_bf16(op_a, op_b, a, b, beta, c); });
 #endif
     return;
   }
@@ -105,7 +104,7 @@ void Bf16Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
       const int columns = std::min(kWidest, N - column);
       const int depth = std::min(K, kWidened / (rows + columns));
       const MatrixRef<float> part =
-          strided_matrix(c.data() + static_cast<std::size_t>(row) * N + column, rows, columns, N);
+          strided_matrix(c.data() + row * c.stride(0) + column, rows, columns, c.stride(0));
       for (int term = 0; term < K; term += depth) {
         const int terms = std::min(depth, K - term);
         float* const memory = widened_.data();
@@ -116,6 +115,19 @@ void Bf16Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
       }
     }
   }
+}
+
+void Bf16Gemm::batched(const ExecSpace& exec, Transpose op_a, Transpose op_b,
+                       const MatrixRef<const Bf16>& a, std::size_t stride_a,
+                       const MatrixRef<const Bf16>& b, std::size_t stride_b, float beta,
+                       const MatrixRef<float>& c, std::size_t stride_c, int count) const {
+  const auto nth = []<class T>(const MatrixRef<T>& first, std::size_t elements) {
+    return strided_matrix(first.data() + elements, first.extent_int(0), first.extent_int(1),
+                          first.stride(0));
+  };
+  for (int i = 0; i < count; ++i)
+    (*this)(exec, op_a, op_b, nth(a, i * stride_a), nth(b, i * stride_b), beta,
+            nth(c, i * stride_c));
 }
 
 }  // namespace deltapipe

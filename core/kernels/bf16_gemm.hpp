@@ -22,8 +22,9 @@ std::string bf16_configuration();
 void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
                    const MatrixRef<Bf16>& y);
 
-/// c = op(a) * op(b) + beta * c. With beta = 0 the content of c does not matter. No gaps between
-/// rows. Products are exact; sums are rounded to fp32 in an order that depends on the processor.
+/// c = op(a) * op(b) + beta * c. With beta = 0 the content of c does not matter. Rows may be
+/// further apart than they are long. Products are exact; sums are rounded to fp32 in an order that
+/// depends on the processor.
 class Bf16Gemm {
  public:
   /// Empty: not to be called.
@@ -34,6 +35,12 @@ class Bf16Gemm {
   void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
                   const MatrixRef<const Bf16>& a, const MatrixRef<const Bf16>& b, float beta,
                   const MatrixRef<float>& c) const;
+
+  /// `count` products of one shape; the i-th operands lie i * stride_x elements behind the first.
+  void batched(const ExecSpace& exec, Transpose op_a, Transpose op_b,
+               const MatrixRef<const Bf16>& a, std::size_t stride_a, const MatrixRef<const Bf16>& b,
+               std::size_t stride_b, float beta, const MatrixRef<float>& c, std::size_t stride_c,
+               int count) const;
 
  private:
   Vector<float> widened_;  ///< pieces of both operands; empty: not emulated

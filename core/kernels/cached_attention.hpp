@@ -138,7 +138,7 @@ void cached_attention_forward(const ExecSpace& exec, const AttentionShape& shape
       const std::size_t stride = static_cast<std::size_t>(rows) * at.keys();
       gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width, Real(0),
                          head_scores, stride, group);
-      attention_softmax<Real>(exec, at, scale, none, scores, log_sum_HT);
+      attention_softmax<Real>(exec, at, scale, none, scores, scores, log_sum_HT);
       const auto out =
           strided_matrix(out_NC.data() + n * channels + head * width, rows, width, channels);
       gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_scores, stride, v, width,

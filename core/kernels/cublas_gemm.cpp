@@ -43,16 +43,18 @@ bool has_bf16_instructions() {
          major >= 8;
 }
 
-void Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b, int M, int N, int K,
-                      const Bf16* a, const Bf16* b, float beta, float* c) const {
+void Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b, int K,
+                      const MatrixRef<const Bf16>& a, const MatrixRef<const Bf16>& b, float beta,
+                      const MatrixRef<float>& c) const {
   const float one = 1;
+  const auto row_of = [](const auto& matrix) { return static_cast<int>(matrix.stride(0)); };
   check(cublasSetStream(handle_->cublas, exec.cuda_stream()), "cublasSetStream");
   // cuBLAS takes matrices by columns: what it sees are the transposed ones, c^T = op(b)^T op(a)^T.
-  check(
-      cublasGemmEx(handle_->cublas, operation(op_b), operation(op_a), N, M, K, &one, b, CUDA_R_16BF,
-                   op_b == Transpose::yes ? K : N, a, CUDA_R_16BF, op_a == Transpose::yes ? M : K,
-                   &beta, c, CUDA_R_32F, N, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-      "cublasGemmEx");
+  check(cublasGemmEx(handle_->cublas, operation(op_b), operation(op_a), c.extent_int(1),
+                     c.extent_int(0), K, &one, b.data(), CUDA_R_16BF, row_of(b), a.data(),
+                     CUDA_R_16BF, row_of(a), &beta, c.data(), CUDA_R_32F, row_of(c),
+                     CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "cublasGemmEx");
 }
 
 }  // namespace deltapipe::cublas

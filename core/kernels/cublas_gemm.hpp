@@ -22,10 +22,11 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  /// c = op(a) * op(b) + beta * c of M x K and K x N values, with sums in fp32; queued on `exec`.
-  /// Operands are in device memory, without gaps between rows.
-  void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b, int M, int N, int K,
-                  const Bf16* a, const Bf16* b, float beta, float* c) const;
+  /// c = op(a) * op(b) + beta * c, sums of K terms in fp32; queued on `exec`. Operands are in
+  /// device memory; rows may have gaps.
+  void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b, int K,
+                  const MatrixRef<const Bf16>& a, const MatrixRef<const Bf16>& b, float beta,
+                  const MatrixRef<float>& c) const;
 
  private:
   struct Handle;

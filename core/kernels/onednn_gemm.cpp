@@ -102,20 +102,22 @@ std::string version() {
   return module().is_there() ? std::string("oneDNN ") + module().version() : "";
 }
 
-void gemm_bf16(Transpose op_a, Transpose op_b, const ProductShape& shape, const Bf16* a,
-               const Bf16* b, float beta, float* c) {
+void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
+               const MatrixRef<const Bf16>& b, float beta, const MatrixRef<float>& c) {
   DELTAPIPE_ASSERT(beta == 0 || beta == 1, std::to_string(beta));
   const bool turns_a = op_a == Transpose::yes, turns_b = op_b == Transpose::yes;
-  const int row_a = turns_a ? shape.M : shape.K, row_b = turns_b ? shape.K : shape.N;
-  const host_blas::Slabs slabs(shape.M, shape.N, shape.K);
+  const int K = a.extent_int(turns_a ? 0 : 1);
+  const auto row_of = [](const auto& matrix) { return static_cast<int>(matrix.stride(0)); };
+  const int row_a = row_of(a), row_b = row_of(b), row_c = row_of(c);
+  const host_blas::Slabs slabs(c.extent_int(0), c.extent_int(1), K);
   HostTeam::instance().run(slabs.count(), [&](int i) {
     const host_blas::Slab slab = slabs[i];
     if (slab.rows == 0 || slab.columns == 0) return;
     const std::size_t row = slab.row, column = slab.column;
     use_one_thread();
-    multiply({slab.rows, slab.columns, shape.K, row_a, row_b, shape.N, turns_a, turns_b, beta == 1},
-             a + (turns_a ? row : row * row_a), b + (turns_b ? column * row_b : column),
-             c + row * shape.N + column);
+    multiply({slab.rows, slab.columns, K, row_a, row_b, row_c, turns_a, turns_b, beta == 1},
+             a.data() + (turns_a ? row : row * row_a),
+             b.data() + (turns_b ? column * row_b : column), c.data() + row * row_c + column);
   });
 }
 
@@ -133,7 +135,8 @@ std::string version() {
   return "";
 }
 
-void gemm_bf16(Transpose, Transpose, const ProductShape&, const Bf16*, const Bf16*, float, float*) {
+void gemm_bf16(Transpose, Transpose, const MatrixRef<const Bf16>&, const MatrixRef<const Bf16>&,
+               float, const MatrixRef<float>&) {
   DELTAPIPE_ASSERT(false, "built without oneDNN");
 }
 

@@ -15,14 +15,9 @@ bool has_bf16_instructions();
 /// "oneDNN 2.6.3"; empty where it is not there.
 std::string version();
 
-struct ProductShape {
-  int M, N, K;  ///< c is M x N, sums have K terms
-};
-
 /// c = op(a) * op(b) + beta * c, with sums in fp32, shared by the threads of a HostTeam. Operands
-/// are in host memory, without gaps between rows. beta is 0 or 1. Only where
-/// has_bf16_instructions().
-void gemm_bf16(Transpose op_a, Transpose op_b, const ProductShape& shape, const Bf16* a,
-               const Bf16* b, float beta, float* c);
+/// are in host memory; rows may have gaps. beta is 0 or 1. Only where has_bf16_instructions().
+void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
+               const MatrixRef<const Bf16>& b, float beta, const MatrixRef<float>& c);
 
 }  // namespace deltapipe::onednn

@@ -253,6 +253,16 @@ void Gpt2Stage<Real>::reserve_products(const StageCapacity& capacity, const View
       part_.last ? logit_rows(static_cast<int>(rows), vocabulary) * vocabulary : 0;
   products_ = Products<Real>(memory, rows * widest,
                              capacity.training ? std::max(rows * widest, logits) : 0);
+  if (has_fast_bf16_gemm() && kHostExecution) {
+    const std::size_t scores = attention_workspace(
+        {capacity.samples, capacity.tokens, config_.n_head, config_.n_embd / config_.n_head});
+    const auto factors = [&](const char* label) {
+      return memory.uninitialized<Vector<Bf16>>(MemoryUse::workspace, label, scores);
+    };
+    score_factors_ = factors("deltapipe::Gpt2Stage::scoreFactors");
+    if (capacity.training) score_factors2_ = factors("deltapipe::Gpt2Stage::scoreFactors2");
+    head_products_ = HeadProducts<Real, Bf16>(Bf16Gemm(memory));
+  }
   std::vector<int> matrices;
   for (const Block& b : blocks_)
     matrices.insert(matrices.end(), {b.qkv_weight, b.out_weight, b.up_weight, b.down_weight});
@@ -367,6 +377,44 @@ Operand<Real> Gpt2Stage<Real>::activated(const ExecSpace& exec, const MatrixRef<
                               [&](const auto& y) { gelu_forward<Real>(exec, hidden, y); });
 }
 
+template <class Real>
+AttentionShape Gpt2Stage<Real>::attention_shape(const MicroBatch& batch) const {
+  return {batch.samples, batch.tokens, config_.n_head, config_.n_embd / config_.n_head};
+}
+
+template <class Real>
+void Gpt2Stage<Real>::attend(const ExecSpace& exec, const AttentionShape& shape,
+                             const MatrixRef<Real>& qkv, const Dropout& dropout,
+                             const MatrixRef<Real>& attention, const Vector<Real>& log_sum) {
+  if constexpr (std::is_same_v<Real, float>) {
+    if (score_factors_.extent(0) > 0) {
+      attention_forward<float, Bf16>(exec, shape, products_.input(exec, qkv).rounded, dropout,
+                                     {scores_, score_factors_}, attention, log_sum, head_products_);
+      return;
+    }
+  }
+  attention_forward<Real>(exec, shape, qkv, dropout, scores_, attention, log_sum);
+}
+
+template <class Real>
+void Gpt2Stage<Real>::attend_backward(const ExecSpace& exec, const AttentionShape& shape,
+                                      const MatrixRef<Real>& qkv, const Dropout& dropout,
+                                      const MatrixRef<Real>& attention, const Vector<Real>& log_sum,
+                                      const MatrixRef<Real>& dattention,
+                                      const MatrixRef<Real>& dqkv) {
+  if constexpr (std::is_same_v<Real, float>) {
+    if (score_factors_.extent(0) > 0) {
+      attention_backward<float, Bf16>(
+          exec, shape, products_.input(exec, qkv).rounded, dropout, attention, log_sum, dattention,
+          products_.gradient(exec, dattention).rounded, {scores_, score_factors_},
+          {scores2_, score_factors2_}, dqkv, head_products_);
+      return;
+    }
+  }
+  attention_backward<Real>(exec, shape, qkv, dropout, attention, log_sum, dattention, scores_,
+                           scores2_, dqkv);
+}
+
 /// From the block's input to the MLP's hidden layer before GELU: all that backward needs.
 template <class Real>
 void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch, int slot,
@@ -385,9 +433,8 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
 
   linear_forward<Real>(exec, normalised(exec, x, b.ln1_weight, b.ln1_bias, s.mean1_N, s.rstd1_N),
                        weight(b.qkv_weight), value(b.qkv_bias), qkv, products_);
-  attention_forward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
-                          qkv, block_dropout(batch, attention_drop, block, kAttentionSite), scores_,
-                          attention, s.log_sum_BHT);
+  attend(exec, attention_shape(batch), qkv,
+         block_dropout(batch, attention_drop, block, kAttentionSite), attention, s.log_sum_BHT);
   linear_residual_forward<Real>(exec, products_.input(exec, attention), weight(b.out_weight),
                                 value(b.out_bias), x,
                                 block_dropout(batch, residual_drop, block, kAttentionOutputSite),
@@ -561,10 +608,9 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
                                     parameters_.gradient(b.out_bias), products_);
   products_(exec, Transpose::no, Transpose::yes, dbranch_operand, weight(b.out_weight), Real(0),
             branch);
-  attention_backward<Real>(exec, {batch.samples, batch.tokens, config_.n_head, C / config_.n_head},
-                           narrow(s.qkv_N3C, rows, 3 * C),
-                           block_dropout(batch, config_.attn_pdrop, block, kAttentionSite),
-                           attention, s.log_sum_BHT, branch, scores_, scores2_, dqkv);
+  attend_backward(exec, attention_shape(batch), narrow(s.qkv_N3C, rows, 3 * C),
+                  block_dropout(batch, config_.attn_pdrop, block, kAttentionSite), attention,
+                  s.log_sum_BHT, branch, dqkv);
   const Operand<Real> dqkv_operand = products_.gradient(exec, dqkv);
   products_(exec, Transpose::no, Transpose::yes, dqkv_operand, weight(b.qkv_weight), Real(0),
             branch);

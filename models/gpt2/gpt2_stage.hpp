@@ -132,6 +132,14 @@ class Gpt2Stage final : public Stage<Real>,
                            const Vector<Real>& mean, const Vector<Real>& rstd);
   Operand<Real> activated(const ExecSpace& exec, const MatrixRef<Real>& hidden,
                           const Matrix<Real>& workspace);
+  AttentionShape attention_shape(const MicroBatch& batch) const;
+  void attend(const ExecSpace& exec, const AttentionShape& shape, const MatrixRef<Real>& qkv,
+              const Dropout& dropout, const MatrixRef<Real>& attention,
+              const Vector<Real>& log_sum);
+  void attend_backward(const ExecSpace& exec, const AttentionShape& shape,
+                       const MatrixRef<Real>& qkv, const Dropout& dropout,
+                       const MatrixRef<Real>& attention, const Vector<Real>& log_sum,
+                       const MatrixRef<Real>& dattention, const MatrixRef<Real>& dqkv);
   void embed(const ExecSpace& exec, const MicroBatch& batch, int slot);
   void embed_backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate);
   void block_inner(const ExecSpace& exec, const MicroBatch& batch, int slot, int block,
@@ -167,6 +175,9 @@ class Gpt2Stage final : public Stage<Real>,
   Matrix<Real> norm_NC_, branch_NC_;  ///< workspaces of one width
   Matrix<Real> wide_NF_, wide2_NF_;   ///< workspaces of F = max(n_inner, 3C)
   Vector<Real> scores_, scores2_;
+  /// Of attention in bf16, which needs instructions for it.
+  Vector<Bf16> score_factors_, score_factors2_;
+  HeadProducts<Real, Bf16> head_products_;
   Matrix<Real> logits_;  ///< of a block of rows
   Vector<Real> loss_, final_mean_N_, final_rstd_N_;
   /// Of continue_text(): rows of T tokens [k heads | v heads] for each block.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Attention against the formula that materialises everything, in double.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <limits>
 
+#include "core/base/number_formats.hpp"
 #include "core/kernels/attention.hpp"
+#include "core/kernels/bf16_gemm.hpp"
 #include "support/device_values.hpp"
 #include "support/finite_differences.hpp"
 
@@ -64,6 +67,47 @@ Made<Real> attend(const Case& c, const std::vector<Real>& qkv, const std::vector
   return made;
 }
 
+std::vector<float> single(const std::vector<double>& values) {
+  return std::vector<float>(values.begin(), values.end());
+}
+
+std::vector<Bf16> rounded(const std::vector<double>& values) {
+  std::vector<Bf16> made;
+  for (const double value : values) made.push_back(bfloat_of(static_cast<float>(value)));
+  return made;
+}
+
+std::vector<double> widened(const std::vector<Bf16>& values) {
+  std::vector<double> made;
+  for (const Bf16 value : values) made.push_back(float_of_bfloat(value));
+  return made;
+}
+
+/// attend() with products in bf16 of what is rounded already.
+Made<float> attend_in_bf16(const Case& c, const std::vector<Bf16>& qkv,
+                           const std::vector<Bf16>& dout, const Bf16Gemm& gemm) {
+  const ExecSpace exec;
+  const int C = c.shape.channels();
+  const Vector<std::uint64_t> ids = to_device(sample_ids(c.shape.samples));
+  const std::size_t elements = attention_workspace(c.shape);
+  const auto scores = [&] { return to_device(std::vector<float>(elements, NAN)); };
+  const auto factors = [&] { return to_device(std::vector<Bf16>(elements, bfloat_of(NAN))); };
+  const Vector<float> scores1 = scores(), scores2 = scores();
+  const Vector<Bf16> factors1 = factors(), factors2 = factors();
+  const Matrix<Bf16> in = to_device(qkv, 3 * C), dout_factors = to_device(dout, C);
+  const Matrix<float> dout_values = to_device(single(widened(dout)), C);
+  const Matrix<float> out = to_device(std::vector<float>(c.rows() * C, NAN), C);
+  const Matrix<float> dqkv = to_device(std::vector<float>(c.rows() * 3 * C, NAN), 3 * C);
+  const Vector<float> log_sum = to_device(std::vector<float>(c.rows() * c.shape.heads, NAN));
+  const HeadProducts<float, Bf16> product(gemm);
+  attention_forward<float, Bf16>(exec, c.shape, in, c.dropout(ids), {scores1, factors1}, out,
+                                 log_sum, product);
+  attention_backward<float, Bf16>(exec, c.shape, in, c.dropout(ids), out, log_sum, dout_values,
+                                  dout_factors, {scores1, factors1}, {scores2, factors2}, dqkv,
+                                  product);
+  return {to_host(out), to_host(log_sum), to_host(dqkv)};
+}
+
 /// Dropout's factor of one probability, asked for one at a time.
 double factor_of(const Case& c, int sample, int head, int query, int key) {
   if (c.probability == 0) return 1;
@@ -117,10 +161,6 @@ Made<double> formula(const Case& c, const std::vector<double>& qkv,
   return made;
 }
 
-std::vector<float> single(const std::vector<double>& values) {
-  return std::vector<float>(values.begin(), values.end());
-}
-
 }  // namespace
 
 TEST_CASE("Attention, forwards and backwards, is the formula", "[kernels][attention]") {
@@ -142,6 +182,28 @@ TEST_CASE("Attention, forwards and backwards, is the formula", "[kernels][attent
   const Made<float> in_single = attend(c, single(qkv), single(dout));
   CHECK(relative_difference(in_single.out, truth.out) < 1e-5);
   CHECK(relative_difference(in_single.dqkv, truth.dqkv, 1e-2) < 1e-5);
+}
+
+TEST_CASE("Attention with products in bf16 is the formula but for rounding",
+          "[kernels][attention][bf16]") {
+  const AttentionShape shape =
+      GENERATE(AttentionShape{1, 1, 1, 1}, AttentionShape{2, 2, 2, 3}, AttentionShape{3, 17, 3, 12},
+               AttentionShape{2, 65, 1, 64}, AttentionShape{2, 129, 2, 5});
+  const Case c{shape, GENERATE(0.0, 0.35)};
+  INFO("B " << shape.samples << " T " << shape.tokens << " H " << shape.heads << " D "
+            << shape.head_width << " dropout " << c.probability);
+  const auto qkv = rounded(random_values(c.rows() * 3 * shape.channels(), 1, 2));
+  const auto dout = rounded(random_values(c.rows() * shape.channels(), 2));
+  const Made<double> truth = formula(c, widened(qkv), widened(dout));
+  std::vector<Bf16Gemm> gemms = {Bf16Gemm({}, true)};
+  if (has_fast_bf16_gemm()) gemms.emplace_back(ViewAllocator());
+  for (const Bf16Gemm& gemm : gemms) {
+    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm);
+    const double half_a_step = std::ldexp(1.0, -8);  // of a number just above a power of two
+    CHECK(relative_difference(made.log_sum, truth.log_sum) < 1e-5);  // of sums, which stay fp32
+    CHECK(relative_difference(made.out, truth.out) < half_a_step);
+    CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-2) < 2 * half_a_step);
+  }
 }
 
 TEST_CASE("Attention's gradient is its slope", "[kernels][attention]") {
@@ -169,6 +231,11 @@ TEST_CASE("Attention with huge scores stays finite; NaN shows where it is seen",
   for (const float value : huge.out) CHECK((std::isfinite(value) && std::abs(value) <= 1e4f));
   for (const float value : huge.dqkv) CHECK(std::isfinite(value));
   for (const float value : attend(c, std::vector<float>(240, 0.0f), dout).out) CHECK(value == 0);
+
+  auto later = random_values<float>(240, 1);
+  std::fill_n(later.begin() + 19 * 12, 4, 0.0f);       // the query of the last token
+  std::fill_n(later.begin() + 19 * 12 + 4, 4, 1e20f);  // its key, which no other token sees
+  for (const float value : attend(c, later, dout).dqkv) CHECK(std::isfinite(value));
 
   auto bad = random_values<float>(240, 1);
   bad[10 * 12] = NAN;  // the query of token 10

@@ -97,6 +97,43 @@ TEST_CASE("Products in bf16 are the sums of exact products", "[kernels][gemm][bf
   }
 }
 
+TEST_CASE("Products in bf16 leave what lies between rows alone", "[kernels][gemm][bf16]") {
+  const Shape s{6, 9, 5};
+  const auto op_a = GENERATE(Transpose::no, Transpose::yes);
+  const auto op_b = GENERATE(Transpose::no, Transpose::yes);
+  const Operands operands{op_a, op_b, s, rounded(random_values<float>(s.m * s.k, 1)),
+                          rounded(random_values<float>(s.k * s.n, 2))};
+  constexpr int kGap = 3, kCount = 2;
+  // The matrix kCount times, in rows kGap further apart, with `between` there.
+  const auto apart = [](const auto& values, int width, auto between) {
+    const int rows = static_cast<int>(values.size()) / width;
+    std::decay_t<decltype(values)> made(std::size_t(kCount) * rows * (width + kGap), between);
+    for (int i = 0; i < kCount * rows; ++i)
+      std::copy_n(values.begin() + std::ptrdiff_t(i % rows) * width, width,
+                  made.begin() + std::ptrdiff_t(i) * (width + kGap));
+    return made;
+  };
+  const int width_a = op_a == Transpose::no ? s.k : s.m,
+            width_b = op_b == Transpose::no ? s.n : s.k;
+  const Bf16 nan = bfloat_of(NAN);
+  const Matrix<Bf16> a = to_device(apart(operands.a, width_a, nan), width_a + kGap);
+  const Matrix<Bf16> b = to_device(apart(operands.b, width_b, nan), width_b + kGap);
+  const auto first = [](const auto& all, int width) {
+    const int rows = all.extent_int(0) / kCount;
+    return strided_matrix(all.data(), rows, width, all.extent(1));
+  };
+  for (const Bf16Gemm& gemm : all_gemms()) {
+    for (const float beta : {0.0f, 1.0f}) {
+      const std::vector<float> before(std::size_t(s.m) * s.n, 2.0f);
+      const Matrix<float> c = to_device(apart(before, s.n, -7.0f), s.n + kGap);
+      const MatrixRef<const Bf16> first_a = first(a, width_a), first_b = first(b, width_b);
+      gemm.batched(ExecSpace(), op_a, op_b, first_a, a.size() / kCount, first_b, b.size() / kCount,
+                   beta, first(c, s.n), c.size() / kCount, kCount);
+      CHECK(to_host(c) == apart(operands.product(gemm, beta, 2.0f), s.n, -7.0f));
+    }
+  }
+}
+
 TEST_CASE("Emulated products in bf16 of more than a piece", "[kernels][gemm][bf16]") {
   // Ones and powers of two: sums are exact in any order.
   const Shape s = GENERATE(Shape{3, 70000, 150}, Shape{70000, 2, 150}, Shape{40, 50, 60000});
