@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 """Plots runs: loss over steps (or epochs) and over time, bytes on the wire, errors of the codecs,
-and where the stages' time went."""
+and where the time went."""
 
 import argparse
 import sys
@@ -75,15 +75,16 @@ def draw_errors(axes, runs, colors, names, x):
 
 
 def draw_times(axes, runs, names):
-    """A bar for each stage of each run: the parts of its wall time."""
+    """A bar for each rank of each run's pipeline: the parts of its wall time."""
     colors = plt.get_cmap("Set2")(np.arange(len(TIME_PARTS)))
     labels = []
     for run, name in zip(runs, names):
         if run.has_times:
-            labels += [f"{name}\nstage {s}" for s in range(len(run.stage_sum("wall_seconds")))]
+            labels += [f"{name}\n{run.rank_name(r)}"
+                       for r in range(len(run.rank_sum("wall_seconds")))]
     bottom = np.zeros(len(labels))
     for (column, word), color in zip(TIME_PARTS, colors):
-        seconds = np.concatenate([run.stage_sum(column) for run in runs if run.has_times] or [[]])
+        seconds = np.concatenate([run.rank_sum(column) for run in runs if run.has_times] or [[]])
         axes.bar(np.arange(len(labels)), seconds, bottom=bottom, color=color, label=word)
         bottom += seconds
     axes.set_xticks(np.arange(len(labels)))
@@ -111,7 +112,7 @@ def plot(runs, output, x):
     draw_bytes(wire, runs, colors, names, x)
     draw_errors(errors, runs, colors, names, x)
     draw_times(times, runs, names)
-    times.set_title("Where the time of each stage went")
+    times.set_title("Where the time went")
     # Grey points explain the markers of all runs.
     if any(len(run.evaluations["step"]) for run in runs):
         by_step.plot([], [], "o", color="grey", markersize=6, label="validation")

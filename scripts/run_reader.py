@@ -168,10 +168,19 @@ class Run:
     def has_times(self):
         return "wall_seconds" in self.steps
 
-    def stage_sum(self, column):
-        """Sum over the steps of a column of one value per stage; zeros where there is none."""
+    def rank_name(self, rank):
+        """The stages of a rank of the pipeline: "stage 1", "stages 1, 3"."""
+        stages = int(self.attributes.get("stages", 1))
+        each = int(self.attributes.get("stages_per_rank", 1))
+        held = range(rank, stages, max(1, stages // each)) if each > 1 else [rank]
+        return ("stages " if each > 1 else "stage ") + ", ".join(str(stage) for stage in held)
+
+    def rank_sum(self, column):
+        """Sum over the steps of a column of one value per rank of a pipeline; zeros where there is
+        none."""
         if column not in self.steps:
-            return np.zeros(int(self.attributes.get("stages", 1)))
+            return np.zeros(int(self.attributes.get("stages", 1))
+                            // int(self.attributes.get("stages_per_rank", 1)))
         return self.steps[column].sum(axis=0)
 
     def errors(self, direction):

@@ -43,12 +43,12 @@ def print_times(run):
     if not run.has_times:
         print("times        unknown: format version 1 counted bubbles as communication")
         return
-    wall = run.stage_sum("wall_seconds")
-    wire, hidden = run.stage_sum("wire_seconds"), run.stage_sum("wire_hidden_seconds")
-    parts = [(word, run.stage_sum(name)) for name, word in TIME_PARTS]
+    wall = run.rank_sum("wall_seconds")
+    wire, hidden = run.rank_sum("wire_seconds"), run.rank_sum("wire_hidden_seconds")
+    parts = [(word, run.rank_sum(name)) for name, word in TIME_PARTS]
     print()
-    print_table(["stage", "s", *(word for word, _ in parts), "on the wire", "hidden"],
-                [[str(stage), f"{wall[stage]:.2f}",
+    print_table(["", "s", *(word for word, _ in parts), "on the wire", "hidden"],
+                [[run.rank_name(stage), f"{wall[stage]:.2f}",
                   *(f"{percent(seconds[stage], wall[stage]):.1f} %" for _, seconds in parts),
                   f"{wire[stage]:.2f} s", f"{percent(hidden[stage], wire[stage]):.1f} %"]
                  for stage in range(len(wall))])
@@ -59,15 +59,15 @@ def percent(part, whole):
 
 
 def print_cache(run):
-    first, hits, misses, late = (run.stage_sum("cache_" + name) for name in (
+    first, hits, misses, late = (run.rank_sum("cache_" + name) for name in (
         "first_visits", "hits", "misses", "late_misses"))
     if (first + hits + misses).sum() == 0:
         return
-    read, written = run.stage_sum("cache_bytes_read"), run.stage_sum("cache_bytes_written")
-    stall = run.stage_sum("cache_stall_seconds")
+    read, written = run.rank_sum("cache_bytes_read"), run.rank_sum("cache_bytes_written")
+    stall = run.rank_sum("cache_stall_seconds")
     print()
-    print_table(["stage", "first visits", "hits", "misses", "late", "read", "written", "stalled"],
-                [[str(i), f"{first[i]:d}", f"{hits[i]:d}", f"{misses[i]:d}", f"{late[i]:d}",
+    print_table(["", "first visits", "hits", "misses", "late", "read", "written", "stalled"],
+                [[run.rank_name(i), f"{first[i]:d}", f"{hits[i]:d}", f"{misses[i]:d}", f"{late[i]:d}",
                   bytes_text(read[i]), bytes_text(written[i]), f"{stall[i]:.2f} s"]
                  for i in range(len(first))])
 
@@ -92,7 +92,9 @@ def print_summary(run):
     print(f"started      {attributes.get('started', 'unknown')}")
     print(f"version      {attributes.get('deltapipe_version', 'unknown')} "
           f"({attributes.get('source_revision', 'unknown')})")
-    print(f"layout       {attributes.get('stages', '?')} stages x "
+    each = int(attributes.get("stages_per_rank", 1))
+    print(f"layout       {attributes.get('stages', '?')} stages"
+          f"{f', {each} a rank,' if each > 1 else ''} x "
           f"{attributes.get('replicas', '?')} replicas, blocks {partition}")
     print(f"steps        {run.length}")
     if len(run.restarts):

@@ -86,6 +86,7 @@ value() {
 stages=$(value pipeline stages)
 ((stages >= 2)) || fail "$deck has $stages stage: a link needs two; give -n"
 ranks=$((stages / $(value pipeline stages_per_rank)))
+is_ring=$((ranks < stages))
 [[ $(value pipeline replicas) == 1 ]] || fail "only one replica: pipeline.replicas=1"
 
 # from_deck NAME KEY: array NAME = entries of KEY in [network.NAME], else in [network].
@@ -108,9 +109,9 @@ entry() {
 wire=$(value network wire)
 wire=${wire:-boundary}
 
-# link_entry KEY I J: rate or latency from rank I to rank J. From the last rank to the first, and
-# back, lists of ranks with several stages have an entry of their own; else tied token rows go there
-# like a gradient of the last boundary, their gradients like an activation.
+# link_entry KEY I J: rate or latency from rank I to rank J. Between ranks with several stages the
+# last one comes before the first; else only tied token rows go there, like a gradient of the last
+# boundary, and their gradients, like an activation.
 link_entry() {
   local key=$1 i=$2 j=$3 forward=() backward=() wires=()
   if [[ $wire == rank ]]; then
@@ -124,10 +125,12 @@ link_entry() {
     entry forward "$i"
   elif ((j + 1 == i)); then
     entry backward "$j"
-  elif ((j > i)); then
-    if ((${#backward[@]} == ranks)); then entry backward "$j"; else entry forward 0; fi
-  elif ((${#forward[@]} == ranks)); then
+  elif ((is_ring && j > i)); then
+    entry backward "$j"
+  elif ((is_ring)); then
     entry forward "$i"
+  elif ((j > i)); then
+    entry forward 0
   else
     entry backward $((ranks - 2))
   fi

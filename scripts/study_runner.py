@@ -149,7 +149,9 @@ class Runner:
         keys = [f"{key}={override_text(value)}" for key, value in overrides.items()]
         if self._is_shaped(overrides):
             return [str(SHAPED_LINKS), "--program", self.program, str(deck), *keys]
-        ranks = overrides.get("pipeline.stages", 2) * overrides.get("pipeline.replicas", 1)
+        ranks = (overrides.get("pipeline.stages", 2)
+                 // overrides.get("pipeline.stages_per_rank", 1)
+                 * overrides.get("pipeline.replicas", 1))
         return [*self.launcher, "-n", str(ranks), self.program, "train", str(deck), *keys]
 
     def _train(self, name, deck, overrides):

@@ -133,6 +133,7 @@ void check_training(const Settings& s) {
 }
 
 void check_interleaving(const PipelineSettings& p) {
+  if (p.stages == 1) return;
   const bool interleaves = find_schedule(p.schedule).interleaves;
   if (p.stages_per_rank > 1 && !interleaves) {
     refuse({"pipeline.stages_per_rank", "pipeline.schedule"},
@@ -279,8 +280,10 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
     const bool interleaves = draft.settings.pipeline.stages_per_rank > 1;
     const std::string of = interleaves ? (of_ranks ? "rank of a pipeline" : "link")
                                        : (of_ranks ? "stage" : "boundary");
-    const std::string all =
-        interleaves ? (of_ranks ? "ranks" : "links") : (of_ranks ? "stages" : "boundaries");
+    const std::string all = interleaves ? (of_ranks     ? "ranks"
+                                           : count == 1 ? "link"
+                                                        : "links")
+                                        : (of_ranks ? "stages" : "boundaries");
     refuse({key, common, "pipeline.stages"},
            std::string("network ") + name + " needs one value or one per " + of,
            to_string(size) + " values, " + to_string(count) + " " + all,
@@ -301,8 +304,10 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
 
 void join_links(Draft& draft) {
   NetworkSettings& network = draft.settings.network;
-  const PipelineSettings& pipeline = draft.settings.pipeline;
-  const auto ranks = static_cast<std::size_t>(std::max(1, pipeline.pipeline_ranks()));
+  PipelineSettings& pipeline = draft.settings.pipeline;
+  if (pipeline.stages == 1) pipeline.stages_per_rank = 1;
+  if (pipeline.stages % pipeline.stages_per_rank != 0) return;  // check_settings() says so
+  const auto ranks = static_cast<std::size_t>(pipeline.pipeline_ranks());
   if (network.wire == WireSharing::boundary) {
     const bool is_ring = pipeline.stages_per_rank > 1 && ranks > 2;
     const std::size_t links = is_ring ? ranks : ranks - 1;

@@ -242,7 +242,8 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
       "replicas");
   add("stages_per_rank", Integer{&p.stages_per_rank, 1, kMostStagesPerRank},
       "with schedule = \"interleaved\": each of the K = stages / stages_per_rank ranks of a "
-      "pipeline holds every Kth stage; more of them wait less at a step's ends and send more");
+      "pipeline holds every Kth stage; more of them wait less at a step's ends and send more; K x "
+      "in_flight is at most 63; a single stage is on one rank whatever this says");
   add("schedule", schedule_choice(p.schedule),
       "gpipe: all forwards, then all backwards; 1f1b: alternating, holds fewer activations; zb-h1: "
       "1f1b whose gradients leave before those of parameters are made, waits less and takes more "
@@ -445,9 +446,11 @@ void add_cache(std::vector<Key>& keys, CacheSettings& c) {
 void add_links(std::vector<Key>& keys, Draft::Links& links, const char* section) {
   SectionKeys add(keys, section);
   add("bandwidth", QuantityList{&links.bits_per_second, bandwidth_units(), 1, 1e15},
-      "one value for all boundaries or a list with one per boundary; 0: as fast as MPI carries it");
+      "one value for all boundaries or a list with one per boundary (where ranks have several "
+      "stages, "
+      "one per link between two ranks); 0: as fast as MPI carries it");
   add("latency", QuantityList{&links.latency_seconds, duration_units(), 0, 3600},
-      "one value for all boundaries or a list with one per boundary");
+      "one value for all boundaries or a list with one per boundary (or link, as above)");
 }
 
 void add_network(std::vector<Key>& keys, NetworkSettings& n) {

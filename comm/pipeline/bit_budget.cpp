@@ -84,8 +84,12 @@ std::vector<double> link_speeds(const PipelineOptions& options, bool backward) {
       continue;
     }
     const int before = i % ranks, behind = (i + 1) % ranks;
-    speeds.push_back(backward ? link_between(network, behind, before, ranks).bits_per_second
-                              : link_between(network, before, behind, ranks).bits_per_second);
+    const LinkedRanks all = {ranks, options.pipeline.stages_per_rank > 1};
+    const LinkSettings link = backward ? link_between(network, behind, before, all)
+                                       : link_between(network, before, behind, all);
+    // Of which each of the boundaries between these ranks has its part.
+    const int sharing = (options.pipeline.stages - 2 - before) / ranks + 1;
+    speeds.push_back(link.bits_per_second / sharing);
   }
   return speeds;
 }

@@ -16,7 +16,8 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
     : grid_(grid),
       progress_(progress),
       schedule_(find_schedule(options.pipeline.schedule)),
-      links_(options.network, grid.pipeline_rank(), grid.pipeline_ranks()),
+      links_(options.network, grid.pipeline_rank(),
+             {grid.pipeline_ranks(), grid.stages_per_rank() > 1}),
       handlers_(static_cast<std::size_t>(grid.stages()), nullptr) {
   DELTAPIPE_ASSERT(static_cast<int>(stages.size()) == grid.stages_per_rank(),
                    std::to_string(stages.size()) + " stages on a rank");

@@ -249,9 +249,14 @@ void PipelineStage::finish_reductions() {
   order_after(instances_.compute, instances_.copy);
 }
 
+TraceScope PipelineStage::trace_of(const char* what, const StagePass& pass) const {
+  return TraceScope(TraceCategory::compute, what, pass.micro_batch, "compute",
+                    place_.stages_per_rank > 1 ? place_.stage : -1);
+}
+
 void PipelineStage::forward(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "forward", pass.micro_batch);
+  const TraceScope trace = trace_of("forward", pass);
   const MicroBatch batch = micro_batch(pass.micro_batch);
   if (kept_tokens_ >= 0)
     stage_.text_continuation()->continue_text(instances_.compute, batch, kept_tokens_, pass.slot);
@@ -266,21 +271,21 @@ Stage<float>::BucketFinal PipelineStage::starts_reductions(const StagePass& pass
 
 void PipelineStage::backward(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "backward", pass.micro_batch);
+  const TraceScope trace = trace_of("backward", pass);
   stage_.backward(instances_.compute, micro_batch(pass.micro_batch), pass.slot, pass.accumulate,
                   starts_reductions(pass));
 }
 
 void PipelineStage::backward_inputs(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "backward inputs", pass.micro_batch);
+  const TraceScope trace = trace_of("backward inputs", pass);
   stage_.backward_inputs(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
                          pass.accumulate);
 }
 
 void PipelineStage::backward_parameters(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
-  const TraceScope trace(TraceCategory::compute, "backward parameters", pass.micro_batch);
+  const TraceScope trace = trace_of("backward parameters", pass);
   stage_.backward_parameters(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
                              pass.accumulate, starts_reductions(pass));
 }

@@ -24,6 +24,7 @@
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
 #include "comm/transport/process_grid.hpp"
+#include "core/base/trace.hpp"
 #include "core/cache/io_thread.hpp"
 #include "core/stage/stage.hpp"
 #include "core/text/dataset.hpp"
@@ -103,6 +104,7 @@ class PipelineStage final : public InstructionHandler {
   void about_to(const Instruction& instruction) override;
   void send(const Transfer& message) override;
   void receive(const Transfer& message) override;
+  TraceScope trace_of(const char* what, const StagePass& pass) const;
   void forward(const StagePass& pass) override;
   void backward(const StagePass& pass) override;
   void backward_inputs(const StagePass& pass) override;

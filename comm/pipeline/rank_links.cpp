@@ -17,21 +17,19 @@ LinkSettings at(const std::vector<LinkSettings>& list, int i) {
 
 }  // namespace
 
-LinkSettings link_between(const NetworkSettings& network, int from, int to, int pipeline_ranks) {
-  const int last = pipeline_ranks - 1;
+LinkSettings link_between(const NetworkSettings& network, int from, int to,
+                          const LinkedRanks& all) {
+  const int last = all.ranks - 1;
   if (to == from + 1) return at(network.forward, from);
   if (to == from - 1) return at(network.backward, to);
   DELTAPIPE_ASSERT((from == last && to == 0) || (from == 0 && to == last),
                    "rank " + std::to_string(from) + " sends to rank " + std::to_string(to));
-  const auto ring = static_cast<std::size_t>(pipeline_ranks);
-  if (from == last)
-    return network.forward.size() == ring ? at(network.forward, last)
-                                          : at(network.backward, last - 1);
-  return network.backward.size() == ring ? at(network.backward, last) : at(network.forward, 0);
+  if (from == last) return all.is_ring ? at(network.forward, last) : at(network.backward, last - 1);
+  return all.is_ring ? at(network.backward, last) : at(network.forward, 0);
 }
 
-RankLinks::RankLinks(const NetworkSettings& network, int pipeline_rank, int pipeline_ranks)
-    : network_(network), rank_(pipeline_rank), ranks_(pipeline_ranks) {
+RankLinks::RankLinks(const NetworkSettings& network, int pipeline_rank, const LinkedRanks& all)
+    : network_(network), rank_(pipeline_rank), all_(all) {
   if (network.ranks.empty()) return;
   const LinkSettings settings = at(network.ranks, pipeline_rank);
   wire_ = {std::make_shared<EmulatedLink>(settings, Framing::ethernet),
@@ -42,7 +40,7 @@ std::shared_ptr<EmulatedLink> RankLinks::to(int pipeline_rank) {
   if (wire_) return wire_.out;
   std::shared_ptr<EmulatedLink>& link = links_[pipeline_rank];
   if (!link)
-    link = std::make_shared<EmulatedLink>(link_between(network_, rank_, pipeline_rank, ranks_));
+    link = std::make_shared<EmulatedLink>(link_between(network_, rank_, pipeline_rank, all_));
   return link;
 }
 

@@ -10,16 +10,23 @@
 
 namespace deltapipe {
 
-/// The link from one rank of a pipeline to another: forward to the next one, backward to the one
-/// before. The last rank's to the first is a further entry of `forward` where there is one, else as
-/// fast as its link backward; so is the first one's to the last of `backward`, or as its link
-/// forward. Two ranks have one link in each direction.
-LinkSettings link_between(const NetworkSettings& network, int from, int to, int pipeline_ranks);
+/// The ranks of a pipeline as links join them.
+struct LinkedRanks {
+  int ranks = 1;
+  /// Ranks have several stages, so that the last one comes before the first one again.
+  bool is_ring = false;
+};
+
+/// The link from one rank to another: forward to the next one, backward to the one before. In a
+/// ring of more than two the last rank's to the first is forward, too; else it carries the rows of
+/// shared embeddings alone and is as fast as the last rank's link backward, as the first one's to
+/// the last is as its link forward. Two ranks have one link in each direction.
+LinkSettings link_between(const NetworkSettings& network, int from, int to, const LinkedRanks& all);
 
 /// All that a rank sends to another passes one link.
 class RankLinks {
  public:
-  RankLinks(const NetworkSettings& network, int pipeline_rank, int pipeline_ranks);
+  RankLinks(const NetworkSettings& network, int pipeline_rank, const LinkedRanks& all);
   /// With WireSharing::rank the rank's wire, both directions; else none.
   const RankWire& wire() const { return wire_; }
   /// Never null.
@@ -28,7 +35,7 @@ class RankLinks {
  private:
   NetworkSettings network_;
   int rank_;
-  int ranks_;
+  LinkedRanks all_;
   RankWire wire_;
   std::map<int, std::shared_ptr<EmulatedLink>> links_;
 };

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -247,14 +248,44 @@ Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& row
 
 namespace {
 
-int slots_of_step(const Schedule& schedule, const ScheduleShape& shape) {
-  Slots slots;
+/// Of each of the rank's stages, the most micro-batches that are alive at once in a step.
+std::vector<int> most_alive(const Schedule& schedule, const ScheduleShape& shape) {
+  std::vector<int> alive(static_cast<std::size_t>(shape.stages_per_rank), 0), most = alive;
   for (const Pass& pass : schedule.passes(shape)) {
-    if (pass.local != shape.local()) continue;
-    if (pass.kind == PassKind::forward) slots.take(pass.micro_batch);
-    if (ends(pass.kind)) slots.free(pass.micro_batch);
+    int& here = alive[static_cast<std::size_t>(pass.local)];
+    int& most_here = most[static_cast<std::size_t>(pass.local)];
+    if (pass.kind == PassKind::forward) most_here = std::max(most_here, ++here);
+    if (ends(pass.kind)) --here;
   }
-  return slots.most();
+  return most;
+}
+
+/// What is left over makes groups larger, by less the more there are: steps of few groups decide,
+/// beside the full one.
+std::vector<int> most_alive_in_groups(const Schedule& schedule, const ScheduleShape& shape) {
+  constexpr int kFewGroups = 8;
+  const std::int64_t few = std::int64_t{kFewGroups} * shape.in_flight * shape.ranks();
+  std::vector<int> most = most_alive(schedule, shape);
+  ScheduleShape step = shape;
+  step.micro_batches = static_cast<int>(std::min<std::int64_t>(shape.micro_batches, few));
+  for (; step.micro_batches > 0; --step.micro_batches) {
+    const std::vector<int> here = most_alive(schedule, step);
+    for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], here[i]);
+  }
+  return most;
+}
+
+/// Plans ask for each stage of a rank, and more than once.
+int most_alive_in_groups(const Schedule& schedule, const ScheduleShape& shape, int local) {
+  using Key = std::array<int, 5>;
+  static std::mutex mutex;
+  static std::map<Key, std::vector<int>> known;
+  const Key key = {shape.rank(), shape.ranks(), shape.stages_per_rank, shape.micro_batches,
+                   shape.in_flight};
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = known.try_emplace(key);
+  if (is_new) found->second = most_alive_in_groups(schedule, shape);
+  return found->second[static_cast<std::size_t>(local)];
 }
 
 }  // namespace
@@ -262,15 +293,8 @@ int slots_of_step(const Schedule& schedule, const ScheduleShape& shape) {
 int slots_needed(const Schedule& schedule, const ScheduleShape& shape) {
   check_shape(shape);
   if (!shape.has_backward()) return 1;
-  int most = slots_of_step(schedule, shape);
-  if (!schedule.interleaves) return most;
-  // What is left over makes groups larger: by less the more there are.
-  const std::int64_t few = std::int64_t{8} * shape.in_flight * shape.ranks();
-  for (ScheduleShape step = shape; step.micro_batches > 0; --step.micro_batches) {
-    step.micro_batches = static_cast<int>(std::min<std::int64_t>(step.micro_batches, few));
-    most = std::max(most, slots_of_step(schedule, step));
-  }
-  return most;
+  if (schedule.interleaves) return most_alive_in_groups(schedule, shape, shape.local());
+  return most_alive(schedule, shape)[static_cast<std::size_t>(shape.local())];
 }
 
 int message_buffers(const Schedule& schedule, const ScheduleShape& shape) {

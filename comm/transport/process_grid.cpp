@@ -22,8 +22,8 @@ void check_size(int size, int stages, int replicas, int stages_per_rank) {
       .what = "the deck asks for " + std::to_string(stages) + " stages" + a_rank + " x " +
               std::to_string(replicas) + " replicas = " + std::to_string(needed) + " ranks, but " +
               std::to_string(size) + (size == 1 ? " was" : " were") + " started",
-      .remedy = "start with mpirun -n " + std::to_string(needed) +
-                ", or change pipeline.stages or pipeline.replicas",
+      .remedy = "start with mpirun -n " + std::to_string(needed) + ", or change pipeline.stages" +
+                (stages_per_rank > 1 ? ", pipeline.stages_per_rank" : "") + " or pipeline.replicas",
       .keys = {"pipeline.stages", "pipeline.replicas"}});
 }
 

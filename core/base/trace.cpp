@@ -51,7 +51,9 @@ void TraceRecorder::record(TraceCategory category, const std::string& track,
 
 void TraceScope::finish() noexcept {
   try {
-    const std::string name = index_ < 0 ? name_ : name_ + (" " + std::to_string(index_));
+    std::string name = name_;
+    if (index_ >= 0) name += " " + std::to_string(index_);
+    if (stage_ >= 0) name += "@" + std::to_string(stage_);
     TraceRecorder::instance().record(category_, track_, name, begin_, Clock::now());
   } catch (...) {
     // An event that finds no memory is dropped: a trace must never stop a run.

@@ -53,16 +53,17 @@ class TraceRecorder {
 };
 
 /// Records its own lifetime. `name` and `track` must outlive it (string literals); an index >= 0 is
-/// appended to the name.
+/// appended to the name, and a stage as in "forward 3@5".
 class TraceScope {
  public:
   explicit TraceScope(TraceCategory category, const char* name, long index = -1,
-                      const char* track = "compute")
+                      const char* track = "compute", long stage = -1)
       : active_(TraceRecorder::instance().enabled()),
         category_(category),
         name_(name),
         track_(track),
-        index_(index) {
+        index_(index),
+        stage_(stage) {
     if (active_) begin_ = Clock::now();
   }
   ~TraceScope() {
@@ -78,7 +79,7 @@ class TraceScope {
   TraceCategory category_;
   const char* name_;
   const char* track_;
-  long index_;
+  long index_, stage_;
   TimePoint begin_;
 };
 

@@ -49,14 +49,14 @@ struct DirectionRecord {
   std::vector<double> step;
 };
 
-/// A column of one number per stage.
+/// A column of one number per rank of a pipeline.
 struct RankColumn {
   const char* name;
   const char* unit;
   const char* description;
 };
 
-/// What a stage did in a step, in the order of kRankColumns. From the measurements of the step
+/// What a rank did in a step, in the order of kRankColumns. From the measurements of the step
 /// before to those of this one, without evaluations and output.
 enum class RankValue {
   wall,

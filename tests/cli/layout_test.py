@@ -175,17 +175,17 @@ class Interleaved(support.TestCase):
         result = support.run(["check", self.deck_file(deck), *slow[:1], *interleaved(2),
                               "network.bandwidth=[1e6, 2e6, 3e6]"])
         self.assert_stops(result, "network bandwidth needs one value or one per link",
-                          "3 values, 1 links", status=2)
+                          "3 values, 1 link", status=2)
 
     def test_generates_and_evaluates(self):
-        deck = self.small(training={"steps": 2})
-        self.train(deck, "model")
+        deck = self.small(training={"steps": 2}, pipeline={
+            "stages": 4, "stages_per_rank": 2, "schedule": "interleaved"})
+        self.train(deck, "model", 2)
         arguments = [self.deck_file(deck), f"model.path={self.output('model')}/model",
                      "tokenizer.train_vocabulary=0", "generate.max_new_tokens=8"]
-        layout = ["pipeline.stages=4", *interleaved(2)]
         for command in ("generate", "evaluate"):
-            one = self.succeed([command, *arguments])
-            two = self.succeed([command, *arguments, *layout], 2)
+            one = self.succeed([command, *arguments, "pipeline.stages=1"])
+            two = self.succeed([command, *arguments], 2)
             self.assertEqual(two.out.splitlines()[-1].split(";")[0], one.out.splitlines()[-1])
 
     def test_mistakes(self):

@@ -6,6 +6,9 @@
 #include <numeric>
 #include <random>
 
+#include "comm/pipeline/rank_links.hpp"
+#include "core/base/error.hpp"
+
 using namespace deltapipe;
 
 namespace {
@@ -109,4 +112,46 @@ TEST_CASE("each boundary and direction has its target", "[budget]") {
   // A codec that was turned off, or has other steps.
   options.forward.kind = CodecKind::none;
   CHECK_FALSE(step_target(options, 0, 2, false).is_set());
+}
+
+TEST_CASE("boundaries between the same ranks share a link", "[budget]") {
+  PipelineOptions options;
+  options.pipeline.stages = 6;
+  options.pipeline.stages_per_rank = 2;
+  options.network.forward = {{8e6, 0}};
+  options.network.backward = {{2e6, 0}};
+  // Ranks 0 to 1, 1 to 2, 2 to 0, 0 to 1, 1 to 2.
+  CHECK(link_speeds(options, false) == List{4e6, 4e6, 8e6, 4e6, 4e6});
+  CHECK(link_speeds(options, true) == List{1e6, 1e6, 2e6, 1e6, 1e6});
+  options.network.backward = {};
+  CHECK(link_speeds(options, false) == List{4e6, 4e6, 8e6, 4e6, 4e6});
+  CHECK(link_speeds(options, true) == List{0, 0, 0, 0, 0});
+  options.network.forward = {{8e6, 0}, {4e6, 0}, {1e6, 0}};
+  CHECK(link_speeds(options, false) == List{4e6, 2e6, 1e6, 4e6, 2e6});
+
+  // Of two ranks, activations of every other boundary go back.
+  options.pipeline.stages = 4;
+  options.network.forward = {{8e6, 0}};
+  options.network.backward = {{2e6, 0}};
+  CHECK(link_speeds(options, false) == List{4e6, 2e6, 4e6});
+  CHECK(link_speeds(options, true) == List{1e6, 8e6, 1e6});
+}
+
+TEST_CASE("links between ranks are those of the deck", "[budget]") {
+  NetworkSettings network;
+  network.forward = {{8e6, 0}};
+  network.backward = {{2e6, 1}};
+  const LinkSettings forward{8e6, 0}, backward{2e6, 1};
+  for (const bool is_ring : {false, true}) {
+    CHECK(link_between(network, 0, 1, {3, is_ring}) == forward);
+    CHECK(link_between(network, 2, 1, {3, is_ring}) == backward);
+    CHECK(link_between(network, 2, 0, {3, is_ring}) == (is_ring ? forward : backward));
+    CHECK(link_between(network, 0, 2, {3, is_ring}) == (is_ring ? backward : forward));
+    CHECK(link_between(network, 1, 0, {2, is_ring}) == backward);
+  }
+  CHECK_THROWS_AS(link_between(network, 0, 2, {4, true}), InternalError);
+  RankLinks links(network, 2, {3, true});
+  CHECK(links.to(0) == links.to(0));
+  CHECK(links.to(0) != links.to(1));
+  CHECK_FALSE(links.wire());
 }
