@@ -80,7 +80,7 @@ def draw_times(axes, runs, names):
     labels = []
     for run, name in zip(runs, names):
         if run.has_times:
-            labels += [f"{name}\n{run.rank_name(r)}"
+            labels += [f"{name}\n{run.rank_word} {run.held_stages(r)}"
                        for r in range(len(run.rank_sum("wall_seconds")))]
     bottom = np.zeros(len(labels))
     for (column, word), color in zip(TIME_PARTS, colors):

@@ -168,19 +168,28 @@ class Run:
     def has_times(self):
         return "wall_seconds" in self.steps
 
-    def rank_name(self, rank):
-        """The stages of a rank of the pipeline: "stage 1", "stages 1, 3"."""
-        stages = int(self.attributes.get("stages", 1))
-        each = int(self.attributes.get("stages_per_rank", 1))
-        held = range(rank, stages, max(1, stages // each)) if each > 1 else [rank]
-        return ("stages " if each > 1 else "stage ") + ", ".join(str(stage) for stage in held)
+    @property
+    def stages_per_rank(self):
+        return int(self.attributes.get("stages_per_rank", 1))
+
+    @property
+    def rank_word(self):
+        """What names a rank of the pipeline: its stage or stages."""
+        return "stages" if self.stages_per_rank > 1 else "stage"
+
+    def held_stages(self, rank):
+        """Of a rank of the pipeline: "1", "1, 3"."""
+        if self.stages_per_rank == 1:
+            return str(rank)
+        stages = int(self.attributes["stages"])
+        return ", ".join(map(str, range(rank, stages, stages // self.stages_per_rank)))
 
     def rank_sum(self, column):
         """Sum over the steps of a column of one value per rank of a pipeline; zeros where there is
         none."""
         if column not in self.steps:
             return np.zeros(int(self.attributes.get("stages", 1))
-                            // int(self.attributes.get("stages_per_rank", 1)))
+                            // self.stages_per_rank)
         return self.steps[column].sum(axis=0)
 
     def errors(self, direction):

@@ -47,8 +47,8 @@ def print_times(run):
     wire, hidden = run.rank_sum("wire_seconds"), run.rank_sum("wire_hidden_seconds")
     parts = [(word, run.rank_sum(name)) for name, word in TIME_PARTS]
     print()
-    print_table(["", "s", *(word for word, _ in parts), "on the wire", "hidden"],
-                [[run.rank_name(stage), f"{wall[stage]:.2f}",
+    print_table([run.rank_word, "s", *(word for word, _ in parts), "on the wire", "hidden"],
+                [[run.held_stages(stage), f"{wall[stage]:.2f}",
                   *(f"{percent(seconds[stage], wall[stage]):.1f} %" for _, seconds in parts),
                   f"{wire[stage]:.2f} s", f"{percent(hidden[stage], wire[stage]):.1f} %"]
                  for stage in range(len(wall))])
@@ -66,8 +66,8 @@ def print_cache(run):
     read, written = run.rank_sum("cache_bytes_read"), run.rank_sum("cache_bytes_written")
     stall = run.rank_sum("cache_stall_seconds")
     print()
-    print_table(["", "first visits", "hits", "misses", "late", "read", "written", "stalled"],
-                [[run.rank_name(i), f"{first[i]:d}", f"{hits[i]:d}", f"{misses[i]:d}", f"{late[i]:d}",
+    print_table([run.rank_word, "first visits", "hits", "misses", "late", "read", "written", "stalled"],
+                [[run.held_stages(i), f"{first[i]:d}", f"{hits[i]:d}", f"{misses[i]:d}", f"{late[i]:d}",
                   bytes_text(read[i]), bytes_text(written[i]), f"{stall[i]:.2f} s"]
                  for i in range(len(first))])
 
@@ -92,9 +92,8 @@ def print_summary(run):
     print(f"started      {attributes.get('started', 'unknown')}")
     print(f"version      {attributes.get('deltapipe_version', 'unknown')} "
           f"({attributes.get('source_revision', 'unknown')})")
-    each = int(attributes.get("stages_per_rank", 1))
-    print(f"layout       {attributes.get('stages', '?')} stages"
-          f"{f', {each} a rank,' if each > 1 else ''} x "
+    each = f", {run.stages_per_rank} a rank," if run.stages_per_rank > 1 else ""
+    print(f"layout       {attributes.get('stages', '?')} stages{each} x "
           f"{attributes.get('replicas', '?')} replicas, blocks {partition}")
     print(f"steps        {run.length}")
     if len(run.restarts):

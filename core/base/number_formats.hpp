@@ -38,10 +38,11 @@ KOKKOS_INLINE_FUNCTION std::uint32_t finite_magnitude(float x) {
 
 // In integers: of comparisons of floats in a row GCC 12 makes masks that it keeps in memory.
 
-/// Larger magnitudes become +-limit, and so do NaN.
+/// Larger magnitudes become +-limit, NaN the limit: their sign is the processor's choice.
 KOKKOS_INLINE_FUNCTION float limited(float x, float limit) {
   const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu, most = bits_of(limit);
-  return float_of((magnitude < most ? magnitude : most) | (bits_of(x) & 0x80000000u));
+  const std::uint32_t signs = magnitude <= kInfinityBits ? 0x80000000u : 0u;
+  return float_of((magnitude < most ? magnitude : most) | (bits_of(x) & signs));
 }
 
 /// NaN and infinities become 0.

@@ -72,8 +72,8 @@ KOKKOS_FORCEINLINE_FUNCTION void attention_dropout_factors(const Dropout& dropou
   dropout_factors_at(dropout, sample, row * blocks_a_row + block, factor);
 }
 
-/// Probabilities of scores, which are lost, rounded to bf16 if Factor is Bf16; both may be the same
-/// memory. log_sum_BHT keeps log(sum(exp(scale * score))).
+/// Probabilities of scores, which are lost, rounded to bf16 if Factor is Bf16; of one type both
+/// may be the same memory. log_sum_BHT keeps log(sum(exp(scale * score))).
 template <class Real, class Factor>
 void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real scale,
                        const Dropout& dropout, const MatrixRef<Real>& scores,
@@ -118,16 +118,16 @@ KOKKOS_FORCEINLINE_FUNCTION int computed_keys(int visible, int keys) {
   return whole < keys ? whole : keys;
 }
 
-/// From scores s and dL/dprobability dp: the probabilities after dropout and dL/dscore,
-/// ds = scale * p * (factor * dp - sum_d dO O), rounded to bf16 if Factor is Bf16. They may be the
-/// memory of s and dp.
-template <class Real, class Factor>
-void attention_softmax_backward(
-    const ExecSpace& exec, const AttentionBlock& at, int head_width, Real scale,
-    const Dropout& dropout, const VectorRef<const Real>& log_sum_HT,
-    const MatrixRef<const Real>& out_TC, const MatrixRef<const Real>& dout_TC,
-    const MatrixRef<const Real>& scores, const MatrixRef<const Real>& dprobabilities,
-    const MatrixRef<Factor>& probabilities, const MatrixRef<Factor>& dscores) {
+/// From scores s and dL/dprobability dp: the probabilities after dropout (in place of the scores)
+/// and dL/dscore (in place of dp):  ds = scale * p * (factor * dp - sum_d dO O).
+template <class Real>
+void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at, int head_width,
+                                Real scale, const Dropout& dropout,
+                                const VectorRef<const Real>& log_sum_HT,
+                                const MatrixRef<const Real>& out_TC,
+                                const MatrixRef<const Real>& dout_TC, const MatrixRef<Real>& scores,
+                                const MatrixRef<Real>& dprobabilities, const MatrixRef<Real>&,
+                                const MatrixRef<Real>&) {
   const int tokens = dropout.tokens;
   for_rows(
       "deltapipe::Attention::softmaxBackward", row_policy(exec, at.heads * at.rows),
@@ -135,35 +135,80 @@ void attention_softmax_backward(
         const int head = at.head + team.league_rank() / at.rows;
         const int query = at.first + team.league_rank() % at.rows;
         const int visible = query + 1;
-        const Real* const s = &scores(team.league_rank(), 0);
-        const Real* const dp = &dprobabilities(team.league_rank(), 0);
-        Factor* const after = &probabilities(team.league_rank(), 0);
-        Factor* const ds = &dscores(team.league_rank(), 0);
+        Real* const s = &scores(team.league_rank(), 0);
+        Real* const d = &dprobabilities(team.league_rank(), 0);
         const Real* const out = &out_TC(query, head * head_width);
         const Real* const dout = &dout_TC(query, head * head_width);
         const Real log_sum = log_sum_HT(head * tokens + query);
-        const Real mean = row_sum<Real>(team, head_width, [&](int c) { return out[c] * dout[c]; });
+        const Real mean = row_sum<Real>(team, head_width, [&](int i) { return out[i] * dout[i]; });
         if (dropout.probability > 0) {
-          row_for(team, (visible + 3) / 4, [&](int block) {
+          row_for(team, visible / 4 + 1, [&](int block) {
             Real factor[4];
             attention_dropout_factors(dropout, at.sample, head, query, block, factor);
             for (int i = 0, j = 4 * block; i < 4 && j < visible; ++i, ++j) {
               const Real p = vector_exp(s[j] * scale - log_sum);
-              after[j] = rounded_to<Factor>(p * factor[i]);
-              ds[j] = rounded_to<Factor>(scale * p * (factor[i] * dp[j] - mean));
+              s[j] = p * factor[i];
+              d[j] = scale * p * (factor[i] * d[j] - mean);
             }
           });
         } else {
           // Captured by value: what the other branch's calls can see does not stay in registers.
           row_for(team, computed_keys(visible, at.keys()), [=](int j) {
             const Real p = vector_exp(s[j] * scale - log_sum);
-            after[j] = rounded_to<Factor>(p);
-            ds[j] = rounded_to<Factor>(scale * p * (dp[j] - mean));
+            s[j] = p;
+            d[j] = scale * p * (d[j] - mean);
           });
         }
         row_for(team, at.keys() - visible, [=](int j) {
-          after[visible + j] = Factor(0);
-          ds[visible + j] = Factor(0);
+          s[visible + j] = 0;
+          d[visible + j] = 0;
+        });
+      });
+}
+
+/// The same rounded to bf16; scores and dp are lost. Of rounded operands sum_d dO O is another one
+/// than that of p * factor * dp over the keys, by which a part that all keys have in common would
+/// not cancel: this is the latter.
+template <class Real>
+void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at, int, Real scale,
+                                const Dropout& dropout, const VectorRef<const Real>& log_sum_HT,
+                                const MatrixRef<const Real>&, const MatrixRef<const Real>&,
+                                const MatrixRef<Real>& scores,
+                                const MatrixRef<Real>& dprobabilities,
+                                const MatrixRef<Bf16>& probabilities,
+                                const MatrixRef<Bf16>& dscores) {
+  const int tokens = dropout.tokens;
+  for_rows(
+      "deltapipe::Attention::softmaxBackward", row_policy(exec, at.heads * at.rows),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int head = at.head + team.league_rank() / at.rows;
+        const int query = at.first + team.league_rank() % at.rows;
+        const int visible = query + 1;
+        const int computed = computed_keys(visible, at.keys());
+        Real* const s = &scores(team.league_rank(), 0);
+        Real* const dp = &dprobabilities(team.league_rank(), 0);
+        Bf16* const after = &probabilities(team.league_rank(), 0);
+        Bf16* const ds = &dscores(team.league_rank(), 0);
+        const Real log_sum = log_sum_HT(head * tokens + query);
+        row_for_synced(team, computed, [=](int j) {
+          s[j] = vector_exp(s[j] * scale - log_sum);
+          after[j] = rounded_to<Bf16>(s[j]);
+        });
+        if (dropout.probability > 0)
+          row_for_synced(team, visible / 4 + 1, [&](int block) {
+            Real factor[4];
+            attention_dropout_factors(dropout, at.sample, head, query, block, factor);
+            for (int i = 0, j = 4 * block; i < 4 && j < visible; ++i, ++j) {
+              dp[j] *= factor[i];
+              after[j] = rounded_to<Bf16>(s[j] * factor[i]);
+            }
+          });
+        const Real mean = row_sum<Real>(team, visible, [=](int j) { return s[j] * dp[j]; });
+        row_for_synced(team, computed,
+                       [=](int j) { ds[j] = rounded_to<Bf16>(scale * s[j] * (dp[j] - mean)); });
+        row_for(team, at.keys() - visible, [=](int j) {
+          after[visible + j] = Bf16(0);
+          ds[visible + j] = Bf16(0);
         });
       });
 }
@@ -229,7 +274,7 @@ class HeadProducts {
 template <class Real, class Factor>
 struct AttentionWorkspace {
   VectorRef<Real> scores;
-  VectorRef<Factor> factors;  ///< may be the memory of scores
+  VectorRef<Factor> factors;  ///< of one type it may be the memory of scores
 };
 
 /// out_NC = softmax(q k^T / sqrt(D)) v. `dropout.tokens` must be T.
@@ -335,7 +380,7 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                 score_stride, at.heads);
         product(exec, Transpose::no, Transpose::yes, dout, width, v, width, Real(0),
                 of_head(dprobabilities), score_stride, at.heads);
-        attention_softmax_backward<Real>(
+        attention_softmax_backward(
             exec, at, width, scale, dropout,
             VectorRef<const Real>(log_sum_BHT.data() + first_row * shape.heads,
                                   shape.heads * shape.tokens),

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
+#include "core/base/host_team.hpp"
 #include "core/base/row.hpp"
 #include "core/kernels/onednn_gemm.hpp"
 
@@ -98,6 +99,7 @@ void Bf16Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
 #endif
     return;
   }
+  DELTAPIPE_ASSERT(!HostTeam::is_inside(), "emulated products of several threads");
   for (int row = 0; row < M; row += kWidest) {
     for (int column = 0; column < N; column += kWidest) {
       const int rows = std::min(kWidest, M - row);

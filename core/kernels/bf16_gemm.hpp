@@ -24,7 +24,7 @@ void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
 
 /// c = op(a) * op(b) + beta * c. With beta = 0 the content of c does not matter. Rows may be
 /// further apart than they are long. Products are exact; sums are rounded to fp32 in an order that
-/// depends on the processor.
+/// depends on the processor. An emulated one has memory of its own: it is for one thread at a time.
 class Bf16Gemm {
  public:
   /// Empty: not to be called.

@@ -69,7 +69,7 @@ class Products {
     return make(values, gradient_, write);
   }
 
-  /// c = op(a) * op(b) + beta * c, beta being 0 or 1. Without gaps between rows.
+  /// c = op(a) * op(b) + beta * c, beta being 0 or 1.
   void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b, const Operand<Real>& a,
                   const Operand<Real>& b, Real beta, const MatrixRef<Real>& c) const {
     if constexpr (std::is_same_v<Real, float>) {
