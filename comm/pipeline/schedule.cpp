@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "comm/pipeline/schedules/schedules.hpp"
 #include "core/base/error.hpp"
@@ -277,11 +278,12 @@ std::vector<int> most_alive_in_groups(const Schedule& schedule, const ScheduleSh
 
 /// Plans ask for each stage of a rank, and more than once.
 int most_alive_in_groups(const Schedule& schedule, const ScheduleShape& shape, int local) {
-  using Key = std::array<int, 5>;
+  using Key = std::pair<const Schedule*, std::array<int, 5>>;
   static std::mutex mutex;
   static std::map<Key, std::vector<int>> known;
-  const Key key = {shape.rank(), shape.ranks(), shape.stages_per_rank, shape.micro_batches,
-                   shape.in_flight};
+  const Key key = {
+      &schedule,
+      {shape.rank(), shape.ranks(), shape.stages_per_rank, shape.micro_batches, shape.in_flight}};
   const std::lock_guard lock(mutex);
   const auto [found, is_new] = known.try_emplace(key);
   if (is_new) found->second = most_alive_in_groups(schedule, shape);
