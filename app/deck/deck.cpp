@@ -26,14 +26,26 @@ namespace deck {
 
 namespace {
 
-/// The value as the user may recognise it, cut when long.
-std::string shown(const toml::node& node) {
-  if (node.is_table()) return "a table";
+/// Elements one by one: toml++ estimates how wide an array will be from the logarithms of its
+/// numbers, of which infinity has none that fits an integer.
+std::string toml_of(const toml::node& node) {
+  if (node.is_table()) return "{ ... }";
+  if (const toml::array* const array = node.as_array()) {
+    std::string text;
+    for (const toml::node& element : *array)
+      text += (text.empty() ? "[ " : ", ") + toml_of(element);
+    return text.empty() ? "[]" : text + " ]";
+  }
   std::ostringstream text;
   node.visit([&](const auto& value) {
     text << toml::toml_formatter{value, toml::format_flags::quote_dates_and_times};
   });
-  return printable(text.str(), 57);
+  return text.str();
+}
+
+/// The value as the user may recognise it, cut when long.
+std::string shown(const toml::node& node) {
+  return node.is_table() ? "a table" : printable(toml_of(node), 57);
 }
 
 DeckPlace place_in(const std::string& file, const toml::source_region& source) {
