@@ -352,7 +352,7 @@ def toml_value(value):
 
 
 def git(*words):
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.rstrip()
 
 
 def measured_commit():
