@@ -133,7 +133,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
     print_warnings(warnings_of_evaluation(settings));
   }
   compare_inputs(progress, plan, nullptr);
-  const Stages stages = make_stages(settings, plan, grid, false);
+  const Stages stages = make_stages(settings, plan, grid, false, ProductPrecision::fp32);
   PipelineShape shape;
   shape.vocabulary = plan.model->shape().vocabulary;
   shape.tokens = plan.tokens;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -79,10 +80,8 @@ void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressTh
         if (is_here) {
           const ParameterArena<float>& parameters =
               stages[static_cast<std::size_t>(s / grid.pipeline_ranks())]->parameters();
-          const VectorRef<float> values(parameters.value(static_cast<int>(i)).data() + first * row,
-                                        count);
-          Kokkos::deep_copy(Kokkos::View<float*, Layout, Kokkos::HostSpace>(piece.data(), count),
-                            values);
+          parameters.copy_out(ExecSpace(), static_cast<int>(i), first * row,
+                              std::span(piece).first(count));
           if (!grid.first())
             progress.wait(
                 progress.isend({owner, piece.data()}, bytes, 0, kModelTag, grid.pipeline_comm()));

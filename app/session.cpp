@@ -124,12 +124,12 @@ ModelPlan plan_model(const Settings& settings) {
 }
 
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
-                   bool training) {
+                   bool training, ProductPrecision products) {
   Stages stages;
   for (int local = 0; local < grid.stages_per_rank(); ++local) {
     const std::unique_ptr<Stage<float>>& stage =
         stages.emplace_back(plan.model->make_stage(stage_part(plan.partition, grid.stage(local))));
-    stage->parameters().allocate(training);
+    stage->parameters().allocate(training, products);
     if (plan.weights)
       plan.model->load(*plan.weights, stage->parameters());
     else

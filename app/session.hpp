@@ -60,10 +60,10 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model);
 ModelPlan plan_model(const Settings& settings);
 
 /// This rank's stages, in their order, with their weights, read from those of the plan, which are
-/// closed then, or made new.
+/// closed then, or made new; `products` is that of their plans' capacities.
 using Stages = std::vector<std::unique_ptr<Stage<float>>>;
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
-                   bool training);
+                   bool training, ProductPrecision products);
 std::vector<Stage<float>*> pointers_to(const Stages& stages);
 
 /// What Kokkos was built with and runs on, and what multiplies matrices, for outputs.

@@ -356,7 +356,7 @@ class Trainer {
       former_files_ = former_spill_files(*restart_, settings_, plan_->partition, grid_.rank());
     check_resources(shape);
     check_spill_files(shape);
-    stages_ = make_stages(settings_, *plan_, grid_, true);
+    stages_ = make_stages(settings_, *plan_, grid_, true, settings_.training.precision);
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
                      step_layout(settings_));
     if (data_.validation.size() > 0)
@@ -950,7 +950,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
                      .remedy = "set data.validation_fraction above 0 or name files in "
                                "data.validation; to evaluate the training text, name its files",
                      .keys = {"data.validation_fraction", "data.validation"}});
-  const Stages stages = make_stages(settings, plan, grid, false);
+  const Stages stages = make_stages(settings, plan, grid, false, settings.training.precision);
   Pipeline pipeline(pipeline_options(settings), pipeline_shape(settings, plan, data.train, false),
                     grid, progress, pointers_to(stages));
   const StepPlanner planner(set, 0, false, step_layout(settings));

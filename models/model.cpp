@@ -34,10 +34,10 @@ std::vector<TensorDeclaration> tensor_declarations(const Model& model,
 }
 
 std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file) {
-  constexpr bool kMirrors = !Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSpace>::accessible;
+  if (!from_file) return 0;
   std::size_t largest = 0;
   for (const ParameterInfo& p : parameters) largest = std::max(largest, p.size);
-  return largest * sizeof(float) * ((from_file ? 1 : 0) + (kMirrors ? 1 : 0));
+  return largest * sizeof(float);
 }
 
 }  // namespace deltapipe

@@ -127,7 +127,8 @@ std::vector<TensorDeclaration> tensor_declarations(const Model& model,
                                                    const std::vector<ParameterInfo>& parameters,
                                                    Precision precision);
 
-/// Host memory that load() (`from_file`) or initialise() takes in passing for parameters in fp32.
+/// Host memory that load() (`from_file`) takes in passing for parameters in fp32; initialise()
+/// takes none to speak of.
 std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file);
 
 }  // namespace deltapipe

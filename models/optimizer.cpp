@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "core/kernels/adamw.hpp"
 #include "core/kernels/reduce.hpp"
@@ -84,12 +85,16 @@ void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double l
     if (parameters_.info()[i].frozen) continue;
     const int index = static_cast<int>(i);
     const double decay = parameters_.info()[i].decay ? settings_.weight_decay : 0;
-    adamw_update<Real>(exec,
-                       AdamWStep::at(step + 1, learning_rate, settings_.beta1, settings_.beta2,
-                                     settings_.epsilon, decay, gradient_factor),
-                       parameters_.gradient(index), parameters_.value(index),
-                       parameters_.moment1(index), parameters_.moment2(index),
-                       parameters_.rounded(index));
+    const AdamWStep adamw = AdamWStep::at(step + 1, learning_rate, settings_.beta1, settings_.beta2,
+                                          settings_.epsilon, decay, gradient_factor);
+    if constexpr (std::is_same_v<Real, float>)
+      if (parameters_.in_halves(index)) {
+        adamw_update(exec, adamw, parameters_.gradient(index), parameters_.halves(index),
+                     parameters_.moment1(index), parameters_.moment2(index));
+        continue;
+      }
+    adamw_update<Real>(exec, adamw, parameters_.gradient(index), parameters_.value(index),
+                       parameters_.moment1(index), parameters_.moment2(index));
   }
 }
 

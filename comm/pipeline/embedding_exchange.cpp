@@ -140,7 +140,7 @@ Crossing& EmbeddingExchange::crossing(const Crossing& step, CrossingKind kind,
 
 void EmbeddingExchange::send_rows(const ExecSpace& exec, const Crossing& step,
                                   const TokenIndex& index, int micro_batch,
-                                  const MatrixRef<const float>& table_VC) {
+                                  const RowTable<float>& table_VC) {
   const MicroBatchGroup group = row_group(micro_batch, index.micro_batches());
   const int a = index.needed_before(group.begin), b = index.needed_before(group.end);
   if (a == b) return;

@@ -57,7 +57,7 @@ class EmbeddingExchange {
   /// Last stage, before a step's passes: sends the rows of the group that begins with the
   /// micro-batch.
   void send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
-                 int micro_batch, const MatrixRef<const float>& table_VC);
+                 int micro_batch, const RowTable<float>& table_VC);
   /// First stage, before the forward pass of a micro-batch: takes what it is the first to need.
   void receive_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
                     int micro_batch, TokenEmbedding<float>& embedding);

@@ -324,7 +324,7 @@ void PipelineStage::send(const Transfer& message) {
       const ActivityScope activity(account_, Activity::compute);
       if (message.of_next_step && next_ != nullptr) load_next_rows();
       return tokens_->send_rows(exec, message.of_next_step ? next_step_ : step_, *index_, m,
-                                stage_.parameters().matrix(embedding_->wte()));
+                                stage_.parameters().table(embedding_->wte()));
     }
     case Wire::embedding_gradient: {
       const ActivityScope activity(account_, Activity::compute);

@@ -26,7 +26,7 @@ class ReplicaCheck {
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   int local_;
-  Vector<std::uint64_t> hash_P_;  ///< of each parameter
+  Vector<std::uint64_t> hash_;  ///< of each range of a parameter's values
   MirrorVector<std::uint64_t> hash_host_;
   Vector<std::uint64_t> start_;  ///< of a parameter in its own memory: 0
 };

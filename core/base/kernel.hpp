@@ -118,6 +118,18 @@ void for_range(const char* label, const ExecSpace& exec, Index count, const Body
   }
 }
 
+/// body(first, end) for tiles of [0, count), so that a host's vector loop is free of a tile's index
+/// arithmetic; a device has tiles of one. Asynchronous on exec.
+template <class Body>
+void for_tiles(const char* label, const ExecSpace& exec, std::int64_t count, const Body& body) {
+  constexpr std::int64_t kTile = kHostExecution ? 4096 : 1;
+  for_range(
+      label, exec, (count + kTile - 1) / kTile, KOKKOS_LAMBDA(std::int64_t tile) {
+        const std::int64_t first = tile * kTile;
+        body(first, first + kTile < count ? first + kTile : count);
+      });
+}
+
 /// use() by one of the team's threads.
 template <class Member, class Use>
 KOKKOS_FORCEINLINE_FUNCTION void row_once(const Member& team, const Use& use) {

@@ -100,6 +100,27 @@ KOKKOS_INLINE_FUNCTION float float_of_bfloat(std::uint16_t bfloat) {
   return float_of(static_cast<std::uint32_t>(bfloat) << 16);
 }
 
+/// A float as the bf16 nearest to it, of two the one further from zero, and the lower half of its
+/// bits. All but NaN come back to the bit from joined(); NaN is a quiet one.
+struct Halves {
+  Bf16 rounded;
+  std::uint16_t rest;
+};
+
+KOKKOS_FORCEINLINE_FUNCTION Halves halves_of(float x) {
+  const std::uint32_t bits = bits_of(x);
+  const std::uint32_t quiet = (bits & 0x80000000u) | 0x7fc00000u;
+  const std::uint32_t kept = (bits & 0x7fffffffu) > kInfinityBits ? quiet : bits;
+  return {static_cast<Bf16>((kept + 0x8000u) >> 16), static_cast<std::uint16_t>(kept)};
+}
+
+KOKKOS_FORCEINLINE_FUNCTION float joined(const Halves& halves) {
+  // Where the lower half was 2^15 or more, the upper one is one more than the float's.
+  const std::uint32_t rest = halves.rest;
+  return float_of((static_cast<std::uint32_t>(halves.rounded) << 16) + rest -
+                  ((rest & 0x8000u) << 1));
+}
+
 /// x as a To, a floating-point type or Bf16.
 template <class To, class From>
 KOKKOS_FORCEINLINE_FUNCTION To rounded_to(From x) {

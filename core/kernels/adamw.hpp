@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
+#include "core/kernels/halves.hpp"
 
 namespace deltapipe {
 
@@ -30,10 +30,11 @@ struct AdamWStep {
   }
 };
 
-template <class Real, bool kRounds>
+/// `parameter`: MutableValues or MutableHalves.
+template <class Real, class Parameter>
 void adamw_pass(const ExecSpace& exec, const AdamWStep& step, const VectorRef<const Real>& gradient,
-                const VectorRef<Real>& parameter, const VectorRef<Real>& moment1,
-                const VectorRef<Real>& moment2, const VectorRef<Bf16>& rounded) {
+                const Parameter& parameter, const VectorRef<Real>& moment1,
+                const VectorRef<Real>& moment2) {
   const Real beta1 = Real(step.beta1);
   const Real beta2 = Real(step.beta2);
   const Real rest1 = Real(1 - step.beta1);
@@ -43,36 +44,29 @@ void adamw_pass(const ExecSpace& exec, const AdamWStep& step, const VectorRef<co
   const Real size = Real(step.learning_rate / step.correction1);
   const Real root = Real(1 / std::sqrt(step.correction2));
   const Real epsilon = Real(step.epsilon);
-  Real* const p = parameter.data();
   Real* const m = moment1.data();
   Real* const v = moment2.data();
   const Real* const g_in = gradient.data();
-  Bf16* const r = rounded.data();
-  // Tiles keep the loop that the host vectorises free of index arithmetic.
-  constexpr std::int64_t kTile = kHostExecution ? 4096 : 1;
-  const std::int64_t count = static_cast<std::int64_t>(parameter.extent(0));
-  for_range(
-      "deltapipe::AdamW::update", exec, (count + kTile - 1) / kTile,
-      KOKKOS_LAMBDA(std::int64_t tile) {
-        (void)r;  // nvcc takes no first capture in an `if constexpr`
+  for_tiles(
+      "deltapipe::AdamW::update", exec, static_cast<std::int64_t>(gradient.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
         const auto update = [&](std::int64_t i) {
           const Real g = g_in[i] * factor;
-          const Real first = beta1 * m[i] + rest1 * g;
-          const Real second = beta2 * v[i] + rest2 * g * g;
-          m[i] = first;
-          v[i] = second;
-          p[i] = keep * p[i] - size * first / (std::sqrt(second) * root + epsilon);
-          if constexpr (kRounds) r[i] = bfloat_of(static_cast<float>(p[i]));
+          const Real mean = beta1 * m[i] + rest1 * g;
+          const Real square = beta2 * v[i] + rest2 * g * g;
+          m[i] = mean;
+          v[i] = square;
+          parameter.set(
+              i, keep * parameter.get(i) - size * mean / (std::sqrt(square) * root + epsilon));
         };
-        const std::int64_t end = (tile + 1) * kTile < count ? (tile + 1) * kTile : count;
-        std::int64_t i = tile * kTile;
+        std::int64_t i = first;
         if constexpr (kHostExecution) {
-          // By itself a processor stops reading ahead at the end of each page of the four streams.
+          // By itself a processor stops reading ahead at the end of each page of the streams.
           constexpr int kAhead = 512;
           constexpr int kLine = 64 / static_cast<int>(sizeof(Real));
           for (; i + kLine <= end; i += kLine) {
             prefetch(g_in + i, kAhead);
-            prefetch(p + i, kAhead);
+            parameter.prefetch_after(i, kAhead);
             prefetch(m + i, kAhead);
             prefetch(v + i, kAhead);
             DELTAPIPE_INDEPENDENT_ITERATIONS
@@ -83,14 +77,20 @@ void adamw_pass(const ExecSpace& exec, const AdamWStep& step, const VectorRef<co
       });
 }
 
-/// `rounded`: the new parameters in bf16; none where it has no elements.
 template <class Real>
 void adamw_update(const ExecSpace& exec, const AdamWStep& step,
                   const VectorRef<const Real>& gradient, const VectorRef<Real>& parameter,
-                  const VectorRef<Real>& moment1, const VectorRef<Real>& moment2,
-                  const VectorRef<Bf16>& rounded = {}) {
-  const auto pass = rounded.extent(0) > 0 ? adamw_pass<Real, true> : adamw_pass<Real, false>;
-  pass(exec, step, gradient, parameter, moment1, moment2, rounded);
+                  const VectorRef<Real>& moment1, const VectorRef<Real>& moment2) {
+  adamw_pass<Real>(exec, step, gradient, MutableValues<Real>{parameter.data()}, moment1, moment2);
+}
+
+/// The same of parameters in halves.
+inline void adamw_update(const ExecSpace& exec, const AdamWStep& step,
+                         const VectorRef<const float>& gradient, const VectorHalves& parameter,
+                         const VectorRef<float>& moment1, const VectorRef<float>& moment2) {
+  adamw_pass<float>(exec, step, gradient,
+                    MutableHalves{parameter.rounded.data(), parameter.rest.data()}, moment1,
+                    moment2);
 }
 
 }  // namespace deltapipe

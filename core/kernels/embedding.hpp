@@ -3,25 +3,76 @@
 // or only the rows that a step's tokens need.
 #pragma once
 
+#include <type_traits>
+
 #include "core/base/row.hpp"
+#include "core/kernels/halves.hpp"
 
 namespace deltapipe {
 
-/// x_NC = table_UC(index_N) + position_TC(n mod T)
+namespace embedding_kernels {
+
+/// Rows as pointers.
 template <class Real>
-void embedding_forward(const ExecSpace& exec, const VectorRef<const std::int32_t>& index_N,
-                       int tokens, const MatrixRef<const Real>& table_UC,
-                       const MatrixRef<const Real>& position_TC, const MatrixRef<Real>& x_NC) {
+struct Rows {
+  MatrixRef<const Real> values;
+  KOKKOS_FORCEINLINE_FUNCTION const Real* operator()(int u) const { return &values(u, 0); }
+};
+struct RowsInHalves {
+  MatrixRef<const Bf16> rounded;
+  MatrixRef<const std::uint16_t> rest;
+  KOKKOS_FORCEINLINE_FUNCTION RowHalves operator()(int u) const {
+    return {&rounded(u, 0), &rest(u, 0)};
+  }
+};
+
+/// use(rows) with the table's rows as it holds them.
+template <class Real, class Use>
+void with_rows(const RowTable<Real>& table, const Use& use) {
+  if constexpr (std::is_same_v<Real, float>)
+    if (table.in_halves()) return use(RowsInHalves{table.rounded, table.rest});
+  use(Rows<Real>{table.values});
+}
+
+template <class Real, class TokenRows>
+void forward(const ExecSpace& exec, const VectorRef<const std::int32_t>& index_N, int tokens,
+             const TokenRows& token_row, const MatrixRef<const Real>& position_TC,
+             const MatrixRef<Real>& x_NC) {
   const int channels = x_NC.extent_int(1);
   for_rows(
       "deltapipe::Embedding::forward", row_policy(exec, x_NC.extent_int(0)),
       KOKKOS_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
-        const Real* const token = &table_UC(index_N(n), 0);
+        const auto token = token_row(index_N(n));
         const Real* const position = &position_TC(n % tokens, 0);
         Real* const x = &x_NC(n, 0);
         row_for(team, channels, [&](int c) { x[c] = token[c] + position[c]; });
       });
+}
+
+template <class Real, class TokenRows>
+void gather(const ExecSpace& exec, const TokenRows& token_row,
+            const VectorRef<const std::int32_t>& token_U, const MatrixRef<Real>& rows_UC) {
+  const int channels = rows_UC.extent_int(1);
+  for_rows(
+      "deltapipe::Embedding::gatherRows", row_policy(exec, rows_UC.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int u = team.league_rank();
+        const auto token = token_row(token_U(u));
+        row_for(team, channels, [&](int c) { rows_UC(u, c) = token[c]; });
+      });
+}
+
+}  // namespace embedding_kernels
+
+/// x_NC = table_UC(index_N) + position_TC(n mod T)
+template <class Real>
+void embedding_forward(const ExecSpace& exec, const VectorRef<const std::int32_t>& index_N,
+                       int tokens, const RowTable<Real>& table_UC,
+                       const MatrixRef<const Real>& position_TC, const MatrixRef<Real>& x_NC) {
+  embedding_kernels::with_rows(table_UC, [&](const auto& token_row) {
+    embedding_kernels::forward(exec, index_N, tokens, token_row, position_TC, x_NC);
+  });
 }
 
 /// dposition_TC(t) = sum over samples of dx_NC, added to what is there when `accumulate` is set.
@@ -66,15 +117,11 @@ void token_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC,
 
 /// rows_UC(u) = table_VC(token_U(u))
 template <class Real>
-void gather_rows(const ExecSpace& exec, const MatrixRef<const Real>& table_VC,
+void gather_rows(const ExecSpace& exec, const RowTable<Real>& table_VC,
                  const VectorRef<const std::int32_t>& token_U, const MatrixRef<Real>& rows_UC) {
-  const int channels = rows_UC.extent_int(1);
-  for_rows(
-      "deltapipe::Embedding::gatherRows", row_policy(exec, rows_UC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
-        const int u = team.league_rank();
-        row_for(team, channels, [&](int c) { rows_UC(u, c) = table_VC(token_U(u), c); });
-      });
+  embedding_kernels::with_rows(table_VC, [&](const auto& token_row) {
+    embedding_kernels::gather(exec, token_row, token_U, rows_UC);
+  });
 }
 
 /// table_VC(token_U(u)) += rows_UC(u); the tokens differ from one another.

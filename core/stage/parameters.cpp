@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/stage/parameters.hpp"
 
-#include "core/base/error.hpp"
+#include <algorithm>
+#include <type_traits>
+
 #include "core/base/state_views.hpp"
-#include "core/kernels/bf16_gemm.hpp"
+#include "core/kernels/halves.hpp"
 
 namespace deltapipe {
 
@@ -27,8 +29,7 @@ int ParameterArena<Real>::add(const std::string& name, const std::vector<std::ui
   DELTAPIPE_ASSERT(bucket + 1 == static_cast<int>(buckets_.size()),
                    "buckets out of order: " + name);
   const bool frozen = frozen_.contains(name);
-  info_.push_back({name, shape, size_, size, decay, bucket, frozen, gradient_size_});
-  size_ += aligned(size);
+  info_.push_back({name, shape, size, decay, bucket, frozen, gradient_size_});
   if (!frozen) gradient_size_ += aligned(size);
   buckets_.back().end = gradient_size_;
   return static_cast<int>(info_.size()) - 1;
@@ -44,47 +45,193 @@ int ParameterArena<Real>::add_copy(const std::string& name, const std::vector<st
 }
 
 template <class Real>
-void ParameterArena<Real>::allocate(bool training, const ViewAllocator& memory) {
-  const auto take = [&](MemoryUse use, const char* label, std::size_t size) {
-    return memory.zeroed<Vector<Real>>(use, label, size);
-  };
-  values_ = take(MemoryUse::weights, "deltapipe::Parameters::values", size_);
-  if (!training) return;
-  gradients_ = take(MemoryUse::optimizer, "deltapipe::Parameters::gradients", gradient_size_);
-  moments1_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments1", gradient_size_);
-  moments2_ = take(MemoryUse::optimizer, "deltapipe::Parameters::moments2", gradient_size_);
+void ParameterArena<Real>::set_factors(const std::vector<int>& matrices) {
+  for (const int index : matrices) info_[index].factor = true;
 }
 
 template <class Real>
-void ParameterArena<Real>::keep_rounded(const std::vector<int>& matrices,
-                                        const ViewAllocator& memory) {
-  first_rounded_.assign(info_.size(), kNotRounded);
-  std::size_t size = 0;
-  for (const int index : matrices) {
-    first_rounded_[index] = size;
-    size += aligned(info_[index].size);
+void ParameterArena<Real>::allocate(bool training, ProductPrecision products,
+                                    const ViewAllocator& memory) {
+  products_ = products;
+  std::size_t size = 0, halves_size = 0;
+  for (std::size_t i = 0; i < info_.size(); ++i) {
+    std::size_t& end = in_halves(static_cast<int>(i)) ? halves_size : size;
+    place_.push_back(end);
+    end += aligned(info_[i].size);
   }
-  rounded_ = memory.uninitialized<Vector<Bf16>>(MemoryUse::weights,
-                                                "deltapipe::Parameters::rounded", size);
-  rounded_is_current_ = false;
+  values_ = memory.zeroed<Vector<Real>>(MemoryUse::weights, "deltapipe::Parameters::values", size);
+  rounded_ = memory.zeroed<Vector<Bf16>>(MemoryUse::weights, "deltapipe::Parameters::rounded",
+                                         halves_size);
+  rest_ = memory.zeroed<Vector<std::uint16_t>>(MemoryUse::weights, "deltapipe::Parameters::rest",
+                                               halves_size);
+  if (!training) return;
+  const auto take = [&](const char* label) {
+    return memory.zeroed<Vector<Real>>(MemoryUse::optimizer, label, gradient_size_);
+  };
+  gradients_ = take("deltapipe::Parameters::gradients");
+  moments1_ = take("deltapipe::Parameters::moments1");
+  moments2_ = take("deltapipe::Parameters::moments2");
 }
 
 template <class Real>
-void ParameterArena<Real>::round_values(const ExecSpace& exec) {
-  if (rounded_is_current_ || first_rounded_.empty()) return;
-  if constexpr (std::is_same_v<Real, float>)
-    for (std::size_t i = 0; i < info_.size(); ++i)
-      if (first_rounded_[i] != kNotRounded)
-        round_to_bf16(exec, matrix(static_cast<int>(i)), rounded_matrix(static_cast<int>(i)));
-  rounded_is_current_ = true;
+RowTable<Real> ParameterArena<Real>::table(int index) const {
+  if (!in_halves(index)) return matrix(index);
+  return {rounded_matrix(index),
+          as_matrix<const std::uint16_t>(halves(index).rest.data(), info_[index])};
+}
+
+template <class Real>
+std::vector<VectorRef<const std::uint8_t>> ParameterArena<Real>::value_bytes(int index) const {
+  const auto bytes = [&](const auto& values) {
+    return VectorRef<const std::uint8_t>(reinterpret_cast<const std::uint8_t*>(values.data()),
+                                         aligned(values.extent(0)) * sizeof(*values.data()));
+  };
+  if (!in_halves(index)) return {bytes(value(index))};
+  return {bytes(halves(index).rounded), bytes(halves(index).rest)};
 }
 
 namespace {
 
-/// each(item name, values, shape) for all that the part has.
-template <class Each>
-StatePart part_of(const std::string& name, const ExecSpace& exec, const Each& each) {
-  return {name,
+template <class T>
+using HostValues =
+    Kokkos::View<T*, Layout, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+constexpr bool kOnHost = std::is_same_v<MemSpace, Kokkos::HostSpace>;
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // elements
+
+VectorHalves part_of(const VectorHalves& halves, std::size_t first, std::size_t count) {
+  return {VectorRef<Bf16>(halves.rounded.data() + first, count),
+          VectorRef<std::uint16_t>(halves.rest.data() + first, count)};
+}
+
+/// Where pieces of `count` values pass between host and device; nothing on a host.
+Vector<float> staging_for(std::size_t count) {
+  return Vector<float>(uninitialized("deltapipe::Parameters::staging"),
+                       kOnHost ? 0 : std::min(kPiece, count));
+}
+/// As many values that kernels reach: the piece itself or the staging memory.
+template <class T>
+VectorRef<T> on_device(const HostValues<T>& piece, const Vector<float>& staging) {
+  return VectorRef<T>(kOnHost ? piece.data() : staging.data(), piece.extent(0));
+}
+
+}  // namespace
+
+template <class Real>
+void ParameterArena<Real>::copy_out(const ExecSpace& exec, int index, std::size_t first,
+                                    std::span<Real> values) const {
+  DELTAPIPE_ASSERT(first + values.size() <= info_[index].size, "behind " + info_[index].name);
+  if constexpr (std::is_same_v<Real, float>) {
+    if (in_halves(index)) {
+      const Vector<float> staging = staging_for(values.size());
+      for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
+        const std::size_t count = std::min(kPiece, values.size() - begin);
+        const HostValues<float> piece(values.data() + begin, count);
+        const VectorRef<float> joined = on_device(piece, staging);
+        join_halves(exec, part_of(halves(index), first + begin, count), joined);
+        if constexpr (!kOnHost) Kokkos::deep_copy(exec, piece, joined);
+        exec.fence();
+      }
+      return;
+    }
+  }
+  Kokkos::deep_copy(exec, HostValues<Real>(values.data(), values.size()),
+                    VectorRef<const Real>(value(index).data() + first, values.size()));
+  exec.fence();
+}
+
+template <class Real>
+void ParameterArena<Real>::copy_in(const ExecSpace& exec, int index, std::size_t first,
+                                   std::span<const Real> values) const {
+  DELTAPIPE_ASSERT(first + values.size() <= info_[index].size, "behind " + info_[index].name);
+  if constexpr (std::is_same_v<Real, float>) {
+    if (in_halves(index)) {
+      const Vector<float> staging = staging_for(values.size());
+      for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
+        const std::size_t count = std::min(kPiece, values.size() - begin);
+        const HostValues<const float> piece(values.data() + begin, count);
+        if constexpr (!kOnHost)
+          Kokkos::deep_copy(exec, VectorRef<float>(staging.data(), count), piece);
+        split_into_halves(exec, on_device(piece, staging),
+                          part_of(halves(index), first + begin, count));
+        exec.fence();
+      }
+      return;
+    }
+  }
+  Kokkos::deep_copy(exec, VectorRef<Real>(value(index).data() + first, values.size()),
+                    HostValues<const Real>(values.data(), values.size()));
+  exec.fence();
+}
+
+namespace {
+
+void write_values(StateWriter& writer, const ExecSpace& exec,
+                  const ParameterArena<float>& parameters, int index) {
+  const ParameterInfo& p = parameters.info()[index];
+  writer.begin_item({p.name, StateType::f32, p.shape});
+  std::vector<float> piece(std::min(kPiece, p.size));
+  for (std::size_t first = 0; first < p.size; first += kPiece) {
+    const std::span part = std::span(piece).first(std::min(kPiece, p.size - first));
+    parameters.copy_out(exec, index, first, part);
+    writer.append(part.data(), part.size_bytes());
+  }
+}
+
+void read_values(StateReader& reader, const ExecSpace& exec,
+                 const ParameterArena<float>& parameters, int index) {
+  const ParameterInfo& p = parameters.info()[index];
+  reader.begin_item({p.name, StateType::f32, p.shape});
+  std::vector<float> piece(std::min(kPiece, p.size));
+  for (std::size_t first = 0; first < p.size; first += kPiece) {
+    const std::span part = std::span(piece).first(std::min(kPiece, p.size - first));
+    reader.take(part.data(), part.size_bytes());
+    parameters.copy_in(exec, index, first, part);
+  }
+}
+
+}  // namespace
+
+template <class Real>
+StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& parameters) {
+  const auto write = [=, &parameters](StateWriter& writer) {
+    for (std::size_t i = 0; i < parameters.info().size(); ++i) {
+      const int index = static_cast<int>(i);
+      if constexpr (std::is_same_v<Real, float>)
+        if (parameters.in_halves(index)) {
+          write_values(writer, exec, parameters, index);
+          continue;
+        }
+      const ParameterInfo& p = parameters.info()[i];
+      write_view(writer, exec, p.name, parameters.value(index), p.shape);
+    }
+  };
+  const auto read = [=, &parameters](StateReader& reader) {
+    for (std::size_t i = 0; i < parameters.info().size(); ++i) {
+      const int index = static_cast<int>(i);
+      if constexpr (std::is_same_v<Real, float>)
+        if (parameters.in_halves(index)) {
+          read_values(reader, exec, parameters, index);
+          continue;
+        }
+      const ParameterInfo& p = parameters.info()[i];
+      read_view(reader, exec, p.name, parameters.value(index), p.shape);
+    }
+  };
+  return {"parameters", write, read};
+}
+
+template <class Real>
+StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parameters) {
+  const auto each = [&parameters](const auto& use) {
+    for (std::size_t i = 0; i < parameters.info().size(); ++i) {
+      const ParameterInfo& p = parameters.info()[i];
+      if (p.frozen) continue;
+      use(p.name + ".moment1", parameters.moment1(static_cast<int>(i)), p.shape);
+      use(p.name + ".moment2", parameters.moment2(static_cast<int>(i)), p.shape);
+    }
+  };
+  return {"moments",
           [=](StateWriter& writer) {
             each([&](const std::string& item, const auto& values, const auto& shape) {
               write_view(writer, exec, item, values, shape);
@@ -95,35 +242,6 @@ StatePart part_of(const std::string& name, const ExecSpace& exec, const Each& ea
               read_view(reader, exec, item, values, shape);
             });
           }};
-}
-
-}  // namespace
-
-template <class Real>
-StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& parameters) {
-  StatePart part = part_of("parameters", exec, [&parameters](const auto& use) {
-    for (std::size_t i = 0; i < parameters.info().size(); ++i) {
-      const ParameterInfo& p = parameters.info()[i];
-      use(p.name, parameters.value(static_cast<int>(i)), p.shape);
-    }
-  });
-  part.read = [read = part.read, &parameters](StateReader& reader) {
-    read(reader);
-    parameters.values_changed();
-  };
-  return part;
-}
-
-template <class Real>
-StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parameters) {
-  return part_of("moments", exec, [&parameters](const auto& use) {
-    for (std::size_t i = 0; i < parameters.info().size(); ++i) {
-      const ParameterInfo& p = parameters.info()[i];
-      if (p.frozen) continue;
-      use(p.name + ".moment1", parameters.moment1(static_cast<int>(i)), p.shape);
-      use(p.name + ".moment2", parameters.moment2(static_cast<int>(i)), p.shape);
-    }
-  });
 }
 
 template class ParameterArena<float>;

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A stage's parameters in one flat allocation each for values, gradients and AdamW's moments, so
 // that a block's gradients are one range to all-reduce and a tensor is a pointer into it. Frozen
-// parameters have values only. Where products are of bf16, matrices have rounded values beside
-// them.
+// parameters have values only. Where products are of bf16, the values of matrices that take part in
+// them are held in halves.
 #pragma once
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/error.hpp"
+#include "core/base/halves.hpp"
 #include "core/base/memory_ledger.hpp"
 #include "core/base/precision.hpp"
 #include "core/base/state.hpp"
@@ -21,13 +24,13 @@ namespace deltapipe {
 struct ParameterInfo {
   std::string name;                  ///< as in the Hugging Face file, without a model prefix
   std::vector<std::uint64_t> shape;  ///< row-major
-  std::size_t offset = 0;            ///< into the arena, elements
   std::size_t size = 0;              ///< elements
   bool decay = false;                ///< weight decay applies
   int bucket = 0;                    ///< gradients of a bucket become final together
   bool frozen = false;               ///< not trained: no gradient, no moments
   std::size_t gradient_offset = 0;   ///< into gradients and moments, elements; unless frozen
   bool copied = false;               ///< frozen, to be read here: another stage's parameter
+  bool factor = false;               ///< a matrix that products take as it is
 };
 
 /// Elements [begin, end) of the gradients; empty where all of a bucket's parameters are frozen.
@@ -48,23 +51,50 @@ class ParameterArena {
   /// The same of a frozen tensor that another stage has: it is loaded, initialised and checkpointed
   /// here as well, but saved and counted as one of the model's there.
   int add_copy(const std::string& name, const std::vector<std::uint64_t>& shape, int bucket);
+  /// Declares that all uses of these matrices but table() are products of matrices.
+  void set_factors(const std::vector<int>& matrices);
   /// Takes memory, zero-filled: values, with `training` also gradients and moments of what is
-  /// trained.
-  void allocate(bool training, const ViewAllocator& memory = {});
+  /// trained. With products in bf16 factors of float are held in halves.
+  void allocate(bool training, ProductPrecision products = ProductPrecision::fp32,
+                const ViewAllocator& memory = {});
+  ProductPrecision products() const { return products_; }
 
   const std::vector<ParameterInfo>& info() const { return info_; }
   const std::vector<BucketRange>& buckets() const { return buckets_; }
-  std::size_t size() const { return size_; }  ///< elements of the values, padding included
   /// Elements of the gradients, padding included; 0: all parameters here are frozen.
   std::size_t gradient_size() const { return gradient_size_; }
   const std::set<std::string>& frozen() const { return frozen_; }  ///< of the whole model
 
+  /// Not of what is held in halves.
   VectorRef<Real> value(int index) const {
-    return VectorRef<Real>(values_.data() + info_[index].offset, info_[index].size);
+    DELTAPIPE_ASSERT(!in_halves(index), info_[index].name + " is held in halves");
+    return VectorRef<Real>(values_.data() + place_[index], info_[index].size);
   }
-  MatrixRef<Real> matrix(int index) const {
-    return as_matrix(values_.data() + info_[index].offset, info_[index]);
+  MatrixRef<Real> matrix(int index) const { return as_matrix(value(index).data(), info_[index]); }
+  bool in_halves(int index) const {
+    return std::is_same_v<Real, float> && products_ == ProductPrecision::bf16 &&
+           info_[index].factor;
   }
+  /// Of what is held in halves.
+  VectorHalves halves(int index) const {
+    DELTAPIPE_ASSERT(in_halves(index), info_[index].name + " is not held in halves");
+    return {VectorRef<Bf16>(rounded_.data() + place_[index], info_[index].size),
+            VectorRef<std::uint16_t>(rest_.data() + place_[index], info_[index].size)};
+  }
+  MatrixRef<const Bf16> rounded_matrix(int index) const {
+    return as_matrix<const Bf16>(halves(index).rounded.data(), info_[index]);
+  }
+  /// A matrix, however it is held.
+  RowTable<Real> table(int index) const;
+  /// All bytes of a parameter's values with their padding, as they lie in memory: one range or two.
+  std::vector<VectorRef<const std::uint8_t>> value_bytes(int index) const;
+
+  /// Values [first, first + values.size()) of a parameter, however it is held, to and from host
+  /// memory. Complete when they return.
+  void copy_out(const ExecSpace& exec, int index, std::size_t first, std::span<Real> values) const;
+  void copy_in(const ExecSpace& exec, int index, std::size_t first,
+               std::span<const Real> values) const;
+
   // Without elements for a frozen parameter.
   VectorRef<Real> gradient(int index) const { return trained_part(gradients_, index); }
   VectorRef<Real> moment1(int index) const { return trained_part(moments1_, index); }
@@ -81,44 +111,26 @@ class ParameterArena {
   }
   const Vector<Real>& all_gradients() const { return gradients_; }
 
-  /// Takes memory for these matrices rounded to bf16.
-  void keep_rounded(const std::vector<int>& matrices, const ViewAllocator& memory = {});
-  /// Whoever writes values says so here, but for an optimizer that writes rounded() as well.
-  void values_changed() const { rounded_is_current_ = false; }
-  /// Rounds again what keep_rounded() asked for, if values have changed.
-  void round_values(const ExecSpace& exec);
-  /// Without elements for what keep_rounded() did not ask for.
-  VectorRef<Bf16> rounded(int index) const {
-    if (first_rounded_.empty() || first_rounded_[index] == kNotRounded) return {};
-    return VectorRef<Bf16>(rounded_.data() + first_rounded_[index], info_[index].size);
-  }
-  MatrixRef<Bf16> rounded_matrix(int index) const {
-    const VectorRef<Bf16> values = rounded(index);
-    if (values.extent(0) == 0) return {};
-    const std::size_t rows = info_[index].shape[0];
-    return MatrixRef<Bf16>(values.data(), rows, values.extent(0) / rows);
-  }
-
  private:
   VectorRef<Real> trained_part(const Vector<Real>& all, int index) const {
     const ParameterInfo& p = info_[index];
     if (p.frozen) return {};
     return VectorRef<Real>(all.data() + p.gradient_offset, p.size);
   }
-  static MatrixRef<Real> as_matrix(Real* values, const ParameterInfo& p) {
-    return MatrixRef<Real>(values, p.shape[0], p.size / p.shape[0]);
+  template <class T>
+  static MatrixRef<T> as_matrix(T* values, const ParameterInfo& p) {
+    return MatrixRef<T>(values, p.shape[0], p.size / p.shape[0]);
   }
 
   std::set<std::string> frozen_;
   std::vector<ParameterInfo> info_;
   std::vector<BucketRange> buckets_;
-  std::size_t size_ = 0, gradient_size_ = 0;
+  std::size_t gradient_size_ = 0;
+  ProductPrecision products_ = ProductPrecision::fp32;
+  std::vector<std::size_t> place_;  ///< of each parameter, elements into values_ or into halves
   Vector<Real> values_, gradients_, moments1_, moments2_;
-
-  static constexpr std::size_t kNotRounded = ~std::size_t{0};
-  std::vector<std::size_t> first_rounded_;  ///< of each parameter, into rounded_
   Vector<Bf16> rounded_;
-  mutable bool rounded_is_current_ = false;  // shallow, as value() is
+  Vector<std::uint16_t> rest_;
 };
 
 /// The values, tensor by tensor under their names.

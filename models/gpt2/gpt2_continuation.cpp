@@ -29,10 +29,7 @@ void Gpt2Stage<Real>::continue_text(const ExecSpace& exec, const MicroBatch& bat
                    std::to_string(kept) + " + " + std::to_string(batch.tokens) + " tokens");
   const int rows = batch.tokens;
   if (part_.first) {
-    const MatrixRef<Real> table =
-        wte_ >= 0 ? parameters_.matrix(wte_)
-                  : narrow(embedding_rows_UC_, embedding_rows_UC_.extent_int(0), channels());
-    embedding_forward<Real>(exec, batch.row_N, rows, table,
+    embedding_forward<Real>(exec, batch.row_N, rows, token_table(),
                             rows_of<Real>(parameters_.matrix(position_table_), kept, rows),
                             input(slot, rows));
   }

@@ -63,6 +63,7 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
     b.up_bias = parameters_.add(h + "mlp.c_fc.bias", {F}, false, bucket);
     b.down_weight = parameters_.add(h + "mlp.c_proj.weight", {F, C}, true, bucket);
     b.down_bias = parameters_.add(h + "mlp.c_proj.bias", {C}, false, bucket);
+    parameters_.set_factors({b.qkv_weight, b.out_weight, b.up_weight, b.down_weight});
     blocks_.push_back(b);
   }
   if (part.last) {
@@ -73,6 +74,7 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
       output_matrix_ = wte_ = parameters_.add(kTokenTable, {V, C}, true, bucket);
     else
       output_matrix_ = parameters_.add("lm_head.weight", {V, C}, true, bucket);
+    parameters_.set_factors({output_matrix_});
   }
 }
 
@@ -91,7 +93,7 @@ MemoryLedger Gpt2Stage<Real>::memory(const StageCapacity& capacity) const {
   MemoryLedger ledger;
   const ViewAllocator counting(ledger);
   Gpt2Stage stage(config_, part_, parameters_.frozen());
-  stage.parameters_.allocate(capacity.training, counting);
+  stage.parameters_.allocate(capacity.training, capacity.products, counting);
   stage.reserve(capacity, counting);
   return ledger;
 }
@@ -232,6 +234,8 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
     final_mean_N_ = vector("deltapipe::Gpt2Stage::finalMean", rows);
     final_rstd_N_ = vector("deltapipe::Gpt2Stage::finalRstd", rows);
   }
+  DELTAPIPE_ASSERT(parameters_.products() == capacity.products,
+                   "parameters of another precision of products");
   if constexpr (std::is_same_v<Real, float>)
     if (capacity.products == ProductPrecision::bf16) reserve_products(capacity, memory);
   if (capacity.keeps_text) reserve_text(capacity, memory);
@@ -263,11 +267,6 @@ void Gpt2Stage<Real>::reserve_products(const StageCapacity& capacity, const View
     if (capacity.training) score_factors2_ = factors("deltapipe::Gpt2Stage::scoreFactors2");
     head_products_ = HeadProducts<Real, Bf16>(Bf16Gemm(memory));
   }
-  std::vector<int> matrices;
-  for (const Block& b : blocks_)
-    matrices.insert(matrices.end(), {b.qkv_weight, b.out_weight, b.up_weight, b.down_weight});
-  if (part_.last) matrices.push_back(output_matrix_);
-  parameters_.keep_rounded(matrices, memory);
 }
 
 template <class Real>
@@ -327,13 +326,16 @@ Dropout Gpt2Stage<Real>::block_dropout(const MicroBatch& batch, double probabili
 }
 
 template <class Real>
+RowTable<Real> Gpt2Stage<Real>::token_table() const {
+  if (wte_ >= 0) return parameters_.table(wte_);
+  return narrow(embedding_rows_UC_, embedding_rows_UC_.extent_int(0), channels());
+}
+
+template <class Real>
 void Gpt2Stage<Real>::embed(const ExecSpace& exec, const MicroBatch& batch, int slot) {
   const ProfilingRegion region("deltapipe::Gpt2Stage::embedding");
   const MatrixRef<Real> x = input(slot, batch.rows());
-  const MatrixRef<Real> table =
-      wte_ >= 0 ? parameters_.matrix(wte_)
-                : narrow(embedding_rows_UC_, embedding_rows_UC_.extent_int(0), channels());
-  embedding_forward<Real>(exec, batch.row_N, batch.tokens, table,
+  embedding_forward<Real>(exec, batch.row_N, batch.tokens, token_table(),
                           parameters_.matrix(position_table_), x);
 }
 
@@ -465,7 +467,6 @@ void Gpt2Stage<Real>::forward(const ExecSpace& exec, const MicroBatch& batch, in
                               bool training, bool accumulate) {
   DELTAPIPE_ASSERT(batch.samples <= capacity_.samples && batch.tokens <= capacity_.tokens,
                    "micro-batch larger than reserved");
-  parameters_.round_values(exec);
   if (part_.first) {
     embed(exec, batch, slot);
     const MatrixRef<Real> x = input(slot, batch.rows());
@@ -712,7 +713,11 @@ VectorRef<const Real> Gpt2Stage<Real>::logits(const ExecSpace& exec, int slot, i
   layer_norm_forward<Real>(exec, x, value(final_weight_), value(final_bias_),
                            Real(config_.layer_norm_epsilon), norm, head_of(final_mean_N_, 1),
                            head_of(final_rstd_N_, 1));
-  gemv(exec, Transpose::no, parameters_.matrix(output_matrix_), first_row(norm), Real(0), logits);
+  if (parameters_.in_halves(output_matrix_))
+    products_(exec, Transpose::no, Transpose::yes, products_.input(exec, norm),
+              weight(output_matrix_), Real(0), narrow(logits_, 1, config_.vocabulary_size));
+  else
+    gemv(exec, Transpose::no, parameters_.matrix(output_matrix_), first_row(norm), Real(0), logits);
   return logits;
 }
 

@@ -29,12 +29,14 @@ class Gpt2Stage final : public Stage<Real>,
             const std::set<std::string>& frozen = {});
   /// With memory for its parameters.
   Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training,
-            const std::set<std::string>& frozen = {})
+            const std::set<std::string>& frozen = {},
+            ProductPrecision products = ProductPrecision::fp32)
       : Gpt2Stage(config, part, frozen) {
-    parameters_.allocate(training);
+    parameters_.allocate(training, products);
   }
 
   using Stage<Real>::parameters;
+  using Stage<Real>::state;
   using Stage<Real>::token_embedding;
   using Stage<Real>::text_continuation;
   ParameterArena<Real>& parameters() override { return parameters_; }
@@ -122,8 +124,11 @@ class Gpt2Stage final : public Stage<Real>,
   OutputGradients* kept_gradients(int slot, int block);
   VectorRef<Real> value(int index) const { return parameters_.value(index); }
   Operand<Real> weight(int index) const {
-    return {parameters_.matrix(index), parameters_.rounded_matrix(index)};
+    if (parameters_.in_halves(index)) return {{}, parameters_.rounded_matrix(index)};
+    return parameters_.matrix(index);
   }
+  /// The token embedding or, where it is elsewhere, the rows of it that a step needs.
+  RowTable<Real> token_table() const;
   Dropout dropout(const MicroBatch& batch, double probability, std::uint32_t site) const;
   Dropout block_dropout(const MicroBatch& batch, double probability, int block, int site) const;
   MatrixRef<Real> gradient(int slot, int rows);

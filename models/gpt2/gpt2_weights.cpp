@@ -12,6 +12,7 @@ namespace deltapipe {
 namespace {
 
 const std::string kPrefix = "transformer.";
+constexpr std::size_t kInitialisedAtOnce = std::size_t{1} << 18;  // elements, a multiple of 4
 
 std::string stored_name(const SafetensorsReader& reader, const std::string& name) {
   const std::string prefixed = saved_name(name);
@@ -73,13 +74,13 @@ void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& paramet
     const std::string name = stored_name(reader, p.name);
     values.resize(p.size);
     reader.read_fp32(name, values);
-    const auto target = parameters.value(static_cast<int>(i));
     check_finite(reader.path_of(name), name, values);
-    const auto host = Kokkos::create_mirror_view(target);
-    for (std::size_t j = 0; j < p.size; ++j) host(j) = static_cast<Real>(values[j]);
-    Kokkos::deep_copy(target, host);
+    if constexpr (std::is_same_v<Real, float>)
+      parameters.copy_in(ExecSpace(), static_cast<int>(i), 0, values);
+    else
+      parameters.copy_in(ExecSpace(), static_cast<int>(i), 0,
+                         std::vector<Real>(values.begin(), values.end()));
   }
-  parameters.values_changed();
 }
 
 bool has_own_head(const SafetensorsReader& reader) {
@@ -106,26 +107,28 @@ template <class Real>
 void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
                         ParameterArena<Real>& parameters) {
   const RandomStream stream(seed, 0, 0);
+  std::vector<Real> piece;
   for (std::size_t i = 0; i < parameters.info().size(); ++i) {
     const ParameterInfo& p = parameters.info()[i];
-    const auto target = parameters.value(static_cast<int>(i));
+    const int index = static_cast<int>(i);
     if (p.shape.size() == 1) {
-      Kokkos::deep_copy(target, Real(ends_with(p.name, ".weight") ? 1 : 0));
+      Kokkos::deep_copy(parameters.value(index), Real(ends_with(p.name, ".weight") ? 1 : 0));
       continue;
     }
     double deviation = config.initializer_range;
     if (ends_with(p.name, "c_proj.weight")) deviation /= std::sqrt(2.0 * config.n_layer);
     const std::uint64_t key = name_key(p.name);
-    const auto host = Kokkos::create_mirror_view(target);
-    for (std::size_t j = 0; j < p.size; j += 4) {
-      double normal[4];
-      draw_normal(stream, key, static_cast<std::uint32_t>(j / 4), normal);
-      for (std::size_t l = 0; l < 4 && j + l < p.size; ++l)
-        host(j + l) = static_cast<Real>(deviation * normal[l]);
+    for (std::size_t first = 0; first < p.size; first += kInitialisedAtOnce) {
+      piece.resize(std::min(kInitialisedAtOnce, p.size - first));
+      for (std::size_t j = 0; j < piece.size(); j += 4) {
+        double normal[4];
+        draw_normal(stream, key, static_cast<std::uint32_t>((first + j) / 4), normal);
+        for (std::size_t l = 0; l < 4 && j + l < piece.size(); ++l)
+          piece[j + l] = static_cast<Real>(deviation * normal[l]);
+      }
+      parameters.copy_in(ExecSpace(), index, first, piece);
     }
-    Kokkos::deep_copy(target, host);
   }
-  parameters.values_changed();
 }
 
 template void load_weights<float>(const SafetensorsReader&, ParameterArena<float>&);

@@ -36,6 +36,7 @@ set(DELTAPIPE_PUBLIC_HEADERS
   core/base/device_memory.hpp
   core/base/error.hpp
   core/base/execution.hpp
+  core/base/halves.hpp
   core/base/interruption.hpp
   core/base/kokkos_compat.hpp
   core/base/machine_memory.hpp

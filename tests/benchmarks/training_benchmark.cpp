@@ -58,7 +58,7 @@ class Training {
  public:
   Training(const Shape& shape, ProductPrecision products)
       : shape_(shape),
-        stage_(shape.config, {0, shape.config.n_layer, true, true}, true),
+        stage_(shape.config, {0, shape.config.n_layer, true, true}, true, {}, products),
         optimizer_({}, reserved(stage_, shape, products).parameters()) {
     initialise_weights(shape.config, 1, stage_.parameters());
     std::vector<std::uint64_t> sample_ids(shape.samples);

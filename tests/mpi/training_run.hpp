@@ -101,7 +101,7 @@ class TrainingRun {
     for (int local = 0; local < grid_.stages_per_rank(); ++local) {
       const auto& stage =
           stages_.emplace_back(model_->make_stage(stage_part(partition, grid_.stage(local))));
-      stage->parameters().allocate(training);
+      stage->parameters().allocate(training, options.products);
       model_->initialise(kSeed, stage->parameters());
       stages.push_back(stage.get());
     }

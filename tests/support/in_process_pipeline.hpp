@@ -82,7 +82,7 @@ class InProcessPipeline {
           std::make_unique<Gpt2Stage<Real>>(config, stage_part(partition, k), shape.frozen));
     while (first_trained_ + 1 < stages && !stages_[first_trained_]->has_trained()) ++first_trained_;
     for (int k = 0; k < stages; ++k) {
-      stages_[k]->parameters().allocate(true);
+      stages_[k]->parameters().allocate(true, shape.products);
       StageCapacity capacity;
       capacity.samples = shape.samples;
       capacity.tokens = shape.tokens;
@@ -154,17 +154,21 @@ class InProcessPipeline {
   }
 
   std::map<std::string, std::vector<Real>> parameters() {
-    return collect([](const ParameterArena<Real>& p, int i) { return p.value(i); });
+    return collect([this](const ParameterArena<Real>& p, int i) {
+      std::vector<Real> values(p.info()[i].size);
+      p.copy_out(exec_, i, 0, values);
+      return values;
+    });
   }
   /// Without elements for frozen parameters.
   std::map<std::string, std::vector<Real>> parameter_gradients() {
-    return collect([](const ParameterArena<Real>& p, int i) { return p.gradient(i); });
+    return collect([](const ParameterArena<Real>& p, int i) { return to_host(p.gradient(i)); });
   }
   void set_parameter(const std::string& name, const std::vector<Real>& values) {
     for (const auto& stage : stages_) {
       const ParameterArena<Real>& p = stage->parameters();
       for (std::size_t i = 0; i < p.info().size(); ++i)
-        if (p.info()[i].name == name) copy_to_device<Real>(values, p.value(static_cast<int>(i)));
+        if (p.info()[i].name == name) p.copy_in(exec_, static_cast<int>(i), 0, values);
     }
   }
 
@@ -237,7 +241,7 @@ class InProcessPipeline {
     for (const auto& stage : stages_) {
       const ParameterArena<Real>& p = stage->parameters();
       for (std::size_t i = 0; i < p.info().size(); ++i)
-        all[p.info()[i].name] = to_host(get(p, static_cast<int>(i)));
+        all[p.info()[i].name] = get(p, static_cast<int>(i));
     }
     return all;
   }
@@ -295,7 +299,7 @@ class InProcessPipeline {
         const int a = index_.needed_before(group.begin), b = index_.needed_before(group.end);
         if (!message.sends) return rows_of<Real>(stage(k).embedding_rows(index_.size()), a, b - a);
         const MatrixRef<Real> needed = rows_of<Real>(embedding_gradient_UC_, a, b - a);
-        gather_rows<Real>(exec_, stage(k).parameters().matrix(stage(k).wte()),
+        gather_rows<Real>(exec_, stage(k).parameters().table(stage(k).wte()),
                           VectorRef<const std::int32_t>(index_.token_U().data() + a, b - a),
                           needed);
         return needed;

@@ -208,7 +208,7 @@ TEST_CASE("Buckets of gradients are announced once each, last block first", "[mo
     CHECK(range.begin == end);
     end = range.end;
   }
-  CHECK(end == stage.parameters().size());
+  CHECK(end == stage.parameters().gradient_size());
 }
 
 TEST_CASE("A micro-batch larger than what was reserved is refused", "[models][stage]") {

@@ -3,17 +3,14 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "core/base/state_in_memory.hpp"
 #include "core/kernels/cross_entropy.hpp"
 #include "core/kernels/layer_norm.hpp"
 #include "core/kernels/linear.hpp"
 #include "core/kernels/products.hpp"
-#include "core/stage/parameters.hpp"
 #include "support/device_values.hpp"
 #include "support/finite_differences.hpp"
 
 using namespace deltapipe;
-using deltapipe::test::copy_to_device;
 using deltapipe::test::random_values;
 using deltapipe::test::to_device;
 using deltapipe::test::to_host;
@@ -192,49 +189,6 @@ TEST_CASE("Operands are rounded where products are of bf16, and only there", "[k
   const Products<double> plain(ViewAllocator(), N * C, N * C);
   CHECK(plain.input(ExecSpace(), to_device(random_values<double>(N * C, 4), C)).rounded.size() ==
         0);
-}
-
-TEST_CASE("Rounded parameters follow their values", "[models][bf16]") {
-  const ExecSpace exec;
-  ParameterArena<float> arena;
-  arena.add("a", {3, 5}, true, 0);
-  arena.add("b", {4, 2}, true, 0);
-  arena.add("c", {2, 7}, true, 0);
-  arena.allocate(true);
-  arena.round_values(exec);  // nothing to round
-  CHECK(arena.rounded(0).extent(0) == 0);
-  arena.keep_rounded({0, 2});
-  const auto fill = [&](std::uint64_t seed) {
-    for (int i = 0; i < 3; ++i)
-      copy_to_device(random_values<float>(arena.info()[i].size, seed + i), arena.value(i));
-  };
-  const auto is_current = [&] {
-    return to_host(arena.rounded(0)) == rounded(to_host(arena.value(0))) &&
-           to_host(arena.rounded_matrix(2)) == rounded(to_host(arena.value(2)));
-  };
-  fill(1);
-  arena.round_values(exec);
-  CHECK(is_current());
-  CHECK(arena.rounded(1).extent(0) == 0);
-  CHECK(arena.rounded_matrix(2).extent(0) == 2);
-  fill(10);
-  arena.round_values(exec);  // nobody said so
-  CHECK(!is_current());
-  arena.values_changed();
-  arena.round_values(exec);
-  CHECK(is_current());
-
-  // A state that is read changes values; one that is written does not.
-  const std::vector<StatePart> parts = {parameter_state(exec, arena)};
-  const StateContent written = state_in_memory(parts);
-  fill(20);
-  arena.values_changed();
-  arena.round_values(exec);
-  MemoryStateReader reader(written);
-  read_state(parts, reader);
-  CHECK(!is_current());
-  arena.round_values(exec);
-  CHECK(is_current());
 }
 
 namespace {

@@ -119,23 +119,6 @@ TEMPLATE_TEST_CASE("AdamW is the paper's formula", "[kernels][adamw]", float, do
   CHECK(test::relative_difference(to_host(v_in), v) < tolerance);
 }
 
-TEST_CASE("AdamW writes the new parameters in bf16 as well", "[kernels][adamw][bf16]") {
-  const std::size_t count = GENERATE(1, 37, 4096, 5001);
-  const auto before = random_values<float>(count, 1), gradient = random_values<float>(count, 2);
-  const auto update = [&](const Vector<Bf16>& rounded) {
-    const Vector<float> p = to_device(before);
-    const Vector<float> m("test::moment1", count), v("test::moment2", count);
-    adamw_update<float>(ExecSpace(), AdamWStep::at(1, 0.1, 0.9, 0.999, 1e-8, 0.01, 1),
-                        to_device(gradient), p, m, v, rounded);
-    return to_host(p);
-  };
-  const Vector<Bf16> rounded("test::rounded", count);
-  const std::vector<float> after = update(rounded);
-  CHECK(after == update({}));
-  const std::vector<Bf16> made = to_host(rounded);
-  for (std::size_t i = 0; i < count; ++i) REQUIRE(made[i] == bfloat_of(after[i]));
-}
-
 TEST_CASE("AdamW: a zero gradient moves nothing but decay, NaN shows", "[kernels][adamw]") {
   const auto update = [](float gradient, double decay) {
     const Vector<float> p = to_device(std::vector<float>{2}), m = to_device(std::vector<float>{0}),

@@ -182,7 +182,7 @@ TEST_CASE("A stage takes the memory that it says, and none before", "[model_type
         const std::unique_ptr<Stage<float>> stage = model->make_stage(stage_part(partition, s));
         const MemoryLedger said = stage->memory(capacity);
         const std::uint64_t before = allocated;
-        stage->parameters().allocate(training);
+        stage->parameters().allocate(training, capacity.products);
         stage->reserve(capacity);
         deltapipe::test::watch_kernel_labels();
         CHECK(before == 0);
