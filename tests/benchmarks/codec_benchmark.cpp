@@ -89,6 +89,7 @@ double triad_bytes_per_second(std::size_t floats) {
 struct Options {
   int tokens = 1024, channels = 768, samples = 32;
   std::string results, machine;
+  std::string only;  ///< cases whose names have it
 };
 
 /// Nothing where they cannot be understood.
@@ -97,15 +98,20 @@ std::optional<Options> parse(int argc, char** argv) {
   std::vector<int> extents;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    if (argument == "--results" || argument == "--machine") {
+    std::string* const text = argument == "--results"   ? &options.results
+                              : argument == "--machine" ? &options.machine
+                              : argument == "--only"    ? &options.only
+                                                        : nullptr;
+    if (text != nullptr) {
       if (++i == argc) return {};
-      (argument == "--results" ? options.results : options.machine) = argv[i];
+      *text = argv[i];
     } else {
       extents.push_back(std::atoi(argv[i]));
       if (extents.back() < 1) return {};
     }
   }
   if (options.results.empty() != options.machine.empty()) return {};
+  if (!options.only.empty() && !options.results.empty()) return {};
   if (extents.empty()) return options;
   if (extents.size() != 3) return {};
   options.tokens = extents[0];
@@ -397,7 +403,9 @@ int main(int argc, char** argv) {
   Kokkos::ScopeGuard kokkos(argc, argv);
   const std::optional<Options> options = parse(argc, argv);
   if (!options) {
-    std::fprintf(stderr, "usage: codec_benchmark [T C samples] [--results FILE --machine NAME]\n");
+    std::fprintf(
+        stderr,
+        "usage: codec_benchmark [T C samples] [--results FILE --machine NAME | --only TEXT]\n");
     return 2;
   }
   const CodecShape shape{1, options->tokens, options->channels};
@@ -410,6 +418,7 @@ int main(int argc, char** argv) {
               options->samples, before / 1e9);
   std::vector<Measured> all;
   for (const Case& test : cases()) {
+    if (test.name.find(options->only) == std::string::npos) continue;
     all.push_back(bench.run(test));
     print(all.back(), before);
   }
