@@ -466,7 +466,7 @@ std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inpu
     print_evaluation_wire(settings, model);
     print_caches(settings, model, shape);
   }
-  std::vector<RankMemory> ranks = predict_memory(settings, model, shape, process_memory().resident);
+  std::vector<RankMemory> ranks = predict_memory(settings, model, shape, process_bytes(settings));
   print_memory(settings, ranks);
   if (!inputs.data) std::printf("# (without tokenizer or text)\n");
   print_machine(ranks, !machines.empty());
@@ -481,6 +481,7 @@ void check_model(const Settings& settings, Inputs& inputs, const std::vector<Ran
   const ModelLayout model = plan_layout(settings, std::move(inputs.model));
   if (shows_schedule) print_schedule(settings, model.first_trained_stage);
   print_warning_lines(warnings_of(settings, model.model->dropout()));
+  print_warning_lines(warnings_of_precision(settings, emulating_ranks(settings)));
   print_warning_lines(warnings_of_evaluation(settings));
   print_warning_lines(warnings_without_effect(settings));
   read_data(settings, model, inputs);

@@ -15,7 +15,9 @@
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
 #include "core/base/error.hpp"
+#include "core/base/machine_memory.hpp"
 #include "core/files/run_file.hpp"
+#include "core/kernels/bf16_gemm.hpp"
 #include "models/model.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
@@ -99,6 +101,13 @@ std::vector<StagePlace> places_of_rank(const PipelineSettings& settings, int ran
 std::uint64_t RankMemory::host_peak() const {
   const std::uint64_t built = ledger.host(MemoryUse::weights) + ledger.host(MemoryUse::optimizer);
   return process + std::max(built + loading, ledger.host_bytes() + std::max(saving, checkpoint));
+}
+
+std::uint64_t process_bytes(const Settings& settings) {
+  constexpr std::uint64_t kGeneratedKernels = 5 << 20;  // oneDNN's, of a GPT-2: measured
+  const bool generates = settings.training.precision == ProductPrecision::bf16 &&
+                         has_fast_bf16_gemm() && kHostExecution;
+  return process_memory().resident + (generates ? kGeneratedKernels : 0);
 }
 
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,

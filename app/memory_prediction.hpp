@@ -31,7 +31,11 @@ struct RankMemory {
   std::uint64_t device_peak() const { return ledger.device_bytes(); }
 };
 
-/// `process_bytes`: resident in this process once tokenizer and data are loaded.
+/// What is resident in this process, once tokenizer and data are loaded, and what the library that
+/// multiplies in bf16 will add. Loads it if the deck asks for bf16.
+std::uint64_t process_bytes(const Settings& settings);
+
+/// `process_bytes`: that of a rank's process.
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
                           const PipelineShape& shape, int rank, std::uint64_t process_bytes);
 /// Of all ranks, in rank order.

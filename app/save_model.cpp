@@ -58,8 +58,8 @@ UserError in_terms_of(const std::string& directory, const std::string& temporary
 
 /// Every stage's parameters, one piece at a time, from the stages' ranks to the writer on the
 /// first.
-void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressThread& progress,
-                      const Stages& stages, SafetensorsWriter* writer) {
+void transfer_weights(const ExecSpace& exec, const ModelPlan& plan, const ProcessGrid& grid,
+                      ProgressThread& progress, const Stages& stages, SafetensorsWriter* writer) {
   const std::vector<std::vector<ParameterInfo>> all = parameters_by_stage(plan);
   const auto owner = std::make_shared<std::vector<float>>(kPieceElements);
   std::vector<float>& piece = *owner;
@@ -80,7 +80,7 @@ void transfer_weights(const ModelPlan& plan, const ProcessGrid& grid, ProgressTh
         if (is_here) {
           const ParameterArena<float>& parameters =
               stages[static_cast<std::size_t>(s / grid.pipeline_ranks())]->parameters();
-          parameters.copy_out(ExecSpace(), static_cast<int>(i), first * row,
+          parameters.copy_out(exec, static_cast<int>(i), first * row,
                               std::span(piece).first(count));
           if (!grid.first())
             progress.wait(
@@ -115,11 +115,12 @@ void check_model_directory(const std::string& directory) {
                    .keys = {"output.directory"}});
 }
 
-std::string save_model(const std::string& directory, Precision precision, const ModelPlan& plan,
-                       const ProcessGrid& grid, ProgressThread& progress, const Stages& stages) {
+std::string save_model(const ExecSpace& exec, const std::string& directory, Precision precision,
+                       const ModelPlan& plan, const ProcessGrid& grid, ProgressThread& progress,
+                       const Stages& stages) {
   if (grid.replica() > 0) return {};
   if (!grid.first()) {
-    transfer_weights(plan, grid, progress, stages, nullptr);
+    transfer_weights(exec, plan, grid, progress, stages, nullptr);
     return {};
   }
   AtomicDirectory model(directory, is_model_file);
@@ -131,7 +132,7 @@ std::string save_model(const std::string& directory, Precision precision, const 
                    [](const ParameterInfo& p) { return !p.copied; });
     SafetensorsWriter writer(model.path() + "/model.safetensors",
                              tensor_declarations(*plan.model, declared, precision));
-    transfer_weights(plan, grid, progress, stages, &writer);
+    transfer_weights(exec, plan, grid, progress, stages, &writer);
     writer.finish();
     plan.model->save_configuration(model.path());
     if (plan.tokenizer) plan.tokenizer->save(model.path());

@@ -22,8 +22,9 @@ void check_model_directory(const std::string& directory);
 /// model.safetensors, taking the other stages' weights from the first replica one piece at a time.
 /// The directory is replaced as a whole: a killed job or a full disk leaves the former model. Files
 /// in the former directory that belong to no model are kept beside it. Returns under which name, on
-/// rank 0; empty: none.
-std::string save_model(const std::string& directory, Precision precision, const ModelPlan& plan,
-                       const ProcessGrid& grid, ProgressThread& progress, const Stages& stages);
+/// rank 0; empty: none. What is queued on `exec` is waited for.
+std::string save_model(const ExecSpace& exec, const std::string& directory, Precision precision,
+                       const ModelPlan& plan, const ProcessGrid& grid, ProgressThread& progress,
+                       const Stages& stages);
 
 }  // namespace deltapipe

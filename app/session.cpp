@@ -8,6 +8,7 @@
 
 #include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
+#include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 #include "core/base/host_team.hpp"
 #include "core/base/printable.hpp"
@@ -143,6 +144,13 @@ std::vector<Stage<float>*> pointers_to(const Stages& stages) {
   std::vector<Stage<float>*> pointers;
   for (const auto& stage : stages) pointers.push_back(stage.get());
   return pointers;
+}
+
+EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,
+                               ProgressThread& progress) {
+  const auto own = static_cast<std::uint64_t>(emulating_ranks(settings).count);
+  const std::uint64_t count = all_reduce(progress, grid.world(), own, Reduction::sum);
+  return {.count = static_cast<int>(count), .all = grid.pipeline_ranks() * grid.replicas()};
 }
 
 std::string kokkos_configuration(ProductPrecision products) {

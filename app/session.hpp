@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
+#include "app/warnings.hpp"
 #include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
 #include "core/base/error.hpp"
 #include "core/files/safetensors.hpp"
 #include "core/text/dataset.hpp"
@@ -65,6 +67,10 @@ using Stages = std::vector<std::unique_ptr<Stage<float>>>;
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
                    bool training, ProductPrecision products);
 std::vector<Stage<float>*> pointers_to(const Stages& stages);
+
+/// Of all ranks, which call it together.
+EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,
+                               ProgressThread& progress);
 
 /// What Kokkos was built with and runs on, and what multiplies matrices, for outputs.
 std::string kokkos_configuration(ProductPrecision products);

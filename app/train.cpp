@@ -150,8 +150,9 @@ class Trainer {
     if (settings_.cache.keep)
       for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
     if (settings_.output.save_model) {
-      const std::string former = save_model(model_directory(), settings_.output.model_precision,
-                                            *plan_, grid_, progress_, stages_);
+      const std::string former =
+          save_model(pipeline_->exec(), model_directory(), settings_.output.model_precision, *plan_,
+                     grid_, progress_, stages_);
       if (!former.empty())
         display_->line("what was in " + model_directory() + " and is no model is now in " + former);
     }
@@ -339,10 +340,11 @@ class Trainer {
     }
     require(find_input_files(settings_, InputUse::train));
     plan_.emplace(plan_model(settings_));
+    const EmulatingRanks emulating = emulating_ranks(settings_, grid_, progress_);
     if (grid_.rank() == 0) {
       print_warnings(plan_->warnings);
       print_warnings(warnings_of(settings_, plan_->model->dropout()));
-      print_warnings(warnings_of_precision(settings_));
+      print_warnings(warnings_of_precision(settings_, emulating));
       print_warnings(warnings_of_evaluation(settings_));
       print_warnings(warnings_without_effect(settings_));
     }
@@ -503,7 +505,7 @@ class Trainer {
   void check_resources(const PipelineShape& shape) {
     // Each rank for itself: budgets and what is resident may differ.
     const auto rank = static_cast<std::size_t>(grid_.rank());
-    predicted_ = predict_memory(settings_, *plan_, shape, grid_.rank(), process_memory().resident);
+    predicted_ = predict_memory(settings_, *plan_, shape, grid_.rank(), process_bytes(settings_));
     const auto ranks = static_cast<std::size_t>(ranks_of(settings_.pipeline));
     std::vector<std::uint64_t> bytes(2 * ranks);
     bytes[2 * rank] = predicted_.host_peak();
@@ -935,10 +937,11 @@ TrainingEnd run_train(const Settings& settings, const ProcessGrid& grid, Progres
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
   require(find_input_files(settings, InputUse::train));
   ModelPlan plan = plan_model(settings);
+  const EmulatingRanks emulating = emulating_ranks(settings, grid, progress);
   if (grid.rank() == 0) {
     print_warnings(plan.warnings);
     print_warnings(warnings_of_untrained(settings));
-    print_warnings(warnings_of_precision(settings));
+    print_warnings(warnings_of_precision(settings, emulating));
     print_warnings(warnings_of_evaluation(settings));
   }
   const DataSplit data = load_data(settings.data, plan, grid, progress);

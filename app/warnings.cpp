@@ -49,14 +49,22 @@ std::vector<std::string> warnings_of(const Settings& settings,
   return warnings;
 }
 
-std::vector<std::string> warnings_of_precision(const Settings& settings) {
-  if (settings.training.precision != ProductPrecision::bf16 || has_fast_bf16_gemm()) return {};
-  return {
-      "training.precision = \"bf16\" is emulated here, slower than \"fp32\": the processor or GPU "
-      "has "
-      "no instructions for bf16 (AVX-512 BF16, AMX, compute capability 8.0), or deltapipe was "
-      "built "
-      "without oneDNN"};
+std::vector<std::string> warnings_of_precision(const Settings& settings,
+                                               const EmulatingRanks& ranks) {
+  if (settings.training.precision != ProductPrecision::bf16 || ranks.count == 0) return {};
+  const std::string where =
+      ranks.count == ranks.all
+          ? "here"
+          : "on " + std::to_string(ranks.count) + " of " + std::to_string(ranks.all) + " ranks";
+  const std::string reason = fast_bf16_gemm_obstacle();
+  return {"training.precision = \"bf16\" is emulated " + where + ", slower than \"fp32\"" +
+          (reason.empty() ? "; use nodes of one kind, with oneDNN on all of them" : ": " + reason)};
+}
+
+EmulatingRanks emulating_ranks(const Settings& settings) {
+  const bool emulates =
+      settings.training.precision == ProductPrecision::bf16 && !has_fast_bf16_gemm();
+  return {.count = emulates ? 1 : 0, .all = 1};
 }
 
 std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps) {

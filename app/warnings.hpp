@@ -16,8 +16,17 @@ namespace deltapipe {
 /// (with the deck's dropout). Empty: nothing is.
 std::vector<std::string> warnings_of(const Settings& settings, const DropoutProbabilities& dropout);
 
-/// The same for this rank's processor.
-std::vector<std::string> warnings_of_precision(const Settings& settings);
+/// Ranks that emulate the deck's products in bf16.
+struct EmulatingRanks {
+  int count = 0;
+  int all = 1;
+};
+/// Of this one alone.
+EmulatingRanks emulating_ranks(const Settings& settings);
+
+/// The same, for what these ranks compute with.
+std::vector<std::string> warnings_of_precision(const Settings& settings,
+                                               const EmulatingRanks& ranks);
 
 /// The same, for what only the number of steps tells.
 std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps);

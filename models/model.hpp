@@ -74,7 +74,7 @@ class Model {
   }
 
   /// Initial values of a stage's parameters, keyed by seed and tensor name, so that every partition
-  /// gets the same.
+  /// gets the same. Values are written with copy_in(), here and in load().
   virtual void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const = 0;
   /// Reads a stage's parameters. UserError for a missing tensor, another shape, or values that are
   /// not finite.

@@ -345,10 +345,13 @@ std::size_t BoundaryEnd::max_message_bytes() const {
 }
 
 DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
-  if constexpr (kStaged)
-    return staging_;
-  else
-    return payload;
+  const auto choose = [&](const auto& here) -> DeviceBytes {  // generic: one of them is compiled
+    if constexpr (kStaged)
+      return staging_;
+    else
+      return here;
+  };
+  return choose(payload);
 }
 
 BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,

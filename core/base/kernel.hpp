@@ -118,8 +118,8 @@ void for_range(const char* label, const ExecSpace& exec, Index count, const Body
   }
 }
 
-/// body(first, end) for tiles of [0, count), so that a host's vector loop is free of a tile's index
-/// arithmetic; a device has tiles of one. Asynchronous on exec.
+/// body(first, end) for tiles of [0, count), so that the loop which a host vectorises is free of
+/// index arithmetic; a device has tiles of one. Asynchronous on exec.
 template <class Body>
 void for_tiles(const char* label, const ExecSpace& exec, std::int64_t count, const Body& body) {
   constexpr std::int64_t kTile = kHostExecution ? 4096 : 1;

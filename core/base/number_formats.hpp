@@ -104,7 +104,7 @@ KOKKOS_INLINE_FUNCTION float float_of_bfloat(std::uint16_t bfloat) {
 /// bits. All but NaN come back to the bit from joined(); NaN is a quiet one.
 struct Halves {
   Bf16 rounded;
-  std::uint16_t rest;
+  std::uint16_t lower;
 };
 
 KOKKOS_FORCEINLINE_FUNCTION Halves halves_of(float x) {
@@ -116,9 +116,9 @@ KOKKOS_FORCEINLINE_FUNCTION Halves halves_of(float x) {
 
 KOKKOS_FORCEINLINE_FUNCTION float joined(const Halves& halves) {
   // Where the lower half was 2^15 or more, the upper one is one more than the float's.
-  const std::uint32_t rest = halves.rest;
-  return float_of((static_cast<std::uint32_t>(halves.rounded) << 16) + rest -
-                  ((rest & 0x8000u) << 1));
+  const std::uint32_t lower = halves.lower;
+  return float_of((static_cast<std::uint32_t>(halves.rounded) << 16) + lower -
+                  ((lower & 0x8000u) << 1));
 }
 
 /// x as a To, a floating-point type or Bf16.

@@ -68,7 +68,7 @@ void MemoryStateReader::read(void* elements, std::uint64_t bytes) {
 StateContent state_in_memory(std::span<const StatePart> parts) {
   MemoryStateWriter writer;
   write_state(parts, writer);
-  return writer.content();
+  return writer.take_content();
 }
 
 }  // namespace deltapipe

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/state.hpp"
@@ -31,6 +32,8 @@ struct StateContent {
 class MemoryStateWriter final : public StateWriter {
  public:
   const StateContent& content() const { return content_; }
+  /// What was written, which the writer no longer has.
+  StateContent take_content() { return std::exchange(content_, {}); }
 
  protected:
   void open_part(const std::string& name) override { content_.parts.push_back({name, {}}); }

@@ -89,7 +89,7 @@ inline void adamw_update(const ExecSpace& exec, const AdamWStep& step,
                          const VectorRef<const float>& gradient, const VectorHalves& parameter,
                          const VectorRef<float>& moment1, const VectorRef<float>& moment2) {
   adamw_pass<float>(exec, step, gradient,
-                    MutableHalves{parameter.rounded.data(), parameter.rest.data()}, moment1,
+                    MutableHalves{parameter.rounded.data(), parameter.lower.data()}, moment1,
                     moment2);
 }
 

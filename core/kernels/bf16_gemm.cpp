@@ -50,6 +50,12 @@ bool has_fast_bf16_gemm() {
 #endif
 }
 
+std::string fast_bf16_gemm_obstacle() {
+  if (has_fast_bf16_gemm()) return "";
+  if constexpr (kHostExecution) return onednn::obstacle();
+  return "the GPU has no instructions for bf16 (compute capability 8.0 and above)";
+}
+
 std::string bf16_configuration() {
   if (!has_fast_bf16_gemm()) return "emulated bf16";
 #if defined(KOKKOS_ENABLE_CUDA)

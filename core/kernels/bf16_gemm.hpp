@@ -15,6 +15,8 @@ namespace deltapipe {
 /// Such products take less time than those of fp32 here: by oneDNN, if it was built in, on
 /// processors with AVX-512 BF16 or AMX, by cuBLAS on GPUs with tensor cores for them.
 bool has_fast_bf16_gemm();
+/// Why they do not, as a clause; empty where they do.
+std::string fast_bf16_gemm_obstacle();
 /// What they are made by: "oneDNN 2.6.3", "cuBLAS", "emulated bf16".
 std::string bf16_configuration();
 

@@ -20,9 +20,9 @@ struct Rows {
 };
 struct RowsInHalves {
   MatrixRef<const Bf16> rounded;
-  MatrixRef<const std::uint16_t> rest;
+  MatrixRef<const std::uint16_t> lower;
   KOKKOS_FORCEINLINE_FUNCTION RowHalves operator()(int u) const {
-    return {&rounded(u, 0), &rest(u, 0)};
+    return {&rounded(u, 0), &lower(u, 0)};
   }
 };
 
@@ -30,7 +30,7 @@ struct RowsInHalves {
 template <class Real, class Use>
 void with_rows(const RowTable<Real>& table, const Use& use) {
   if constexpr (std::is_same_v<Real, float>)
-    if (table.in_halves()) return use(RowsInHalves{table.rounded, table.rest});
+    if (table.in_halves()) return use(RowsInHalves{table.rounded, table.lower});
   use(Rows<Real>{table.values});
 }
 

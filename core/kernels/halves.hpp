@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Values in halves: made, joined, changed in place.
+// Values in halves: made, joined, changed in place, brought to the host and back.
 #pragma once
+
+#include <algorithm>
+#include <span>
+#include <type_traits>
 
 #include "core/base/halves.hpp"
 #include "core/base/number_formats.hpp"
@@ -11,9 +15,9 @@ namespace deltapipe {
 /// A row of values, as the pointer to one in fp32 is.
 struct RowHalves {
   const Bf16* rounded;
-  const std::uint16_t* rest;
+  const std::uint16_t* lower;
   KOKKOS_FORCEINLINE_FUNCTION float operator[](std::size_t c) const {
-    return joined({rounded[c], rest[c]});
+    return joined({rounded[c], lower[c]});
   }
 };
 
@@ -29,18 +33,18 @@ struct MutableValues {
 };
 struct MutableHalves {
   Bf16* rounded;
-  std::uint16_t* rest;
+  std::uint16_t* lower;
   KOKKOS_FORCEINLINE_FUNCTION float get(std::int64_t i) const {
-    return joined({rounded[i], rest[i]});
+    return joined({rounded[i], lower[i]});
   }
   KOKKOS_FORCEINLINE_FUNCTION void set(std::int64_t i, float x) const {
     const Halves halves = halves_of(x);
     rounded[i] = halves.rounded;
-    rest[i] = halves.rest;
+    lower[i] = halves.lower;
   }
   KOKKOS_FORCEINLINE_FUNCTION void prefetch_after(std::int64_t i, std::size_t ahead) const {
     prefetch(rounded + i, ahead);
-    prefetch(rest + i, ahead);
+    prefetch(lower + i, ahead);
   }
 };
 
@@ -48,20 +52,20 @@ struct MutableHalves {
 inline void join_halves(const ExecSpace& exec, const VectorHalves& from,
                         const VectorRef<float>& to) {
   const Bf16* const rounded = from.rounded.data();
-  const std::uint16_t* const rest = from.rest.data();
+  const std::uint16_t* const lower = from.lower.data();
   float* const x = to.data();
   for_tiles(
       "deltapipe::Halves::join", exec, static_cast<std::int64_t>(to.extent(0)),
       KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
         DELTAPIPE_INDEPENDENT_ITERATIONS
-        for (std::int64_t i = first; i < end; ++i) x[i] = joined({rounded[i], rest[i]});
+        for (std::int64_t i = first; i < end; ++i) x[i] = joined({rounded[i], lower[i]});
       });
 }
 
 /// to = the halves of `from`.
 inline void split_into_halves(const ExecSpace& exec, const VectorRef<const float>& from,
                               const VectorHalves& to) {
-  const MutableHalves halves{to.rounded.data(), to.rest.data()};
+  const MutableHalves halves{to.rounded.data(), to.lower.data()};
   const float* const x = from.data();
   for_tiles(
       "deltapipe::Halves::split", exec, static_cast<std::int64_t>(from.extent(0)),
@@ -69,6 +73,64 @@ inline void split_into_halves(const ExecSpace& exec, const VectorRef<const float
         DELTAPIPE_INDEPENDENT_ITERATIONS
         for (std::int64_t i = first; i < end; ++i) halves.set(i, x[i]);
       });
+}
+
+namespace halves_transfer {
+
+inline constexpr bool kOnHost = std::is_same_v<MemSpace, Kokkos::HostSpace>;
+inline constexpr std::size_t kPiece = std::size_t{1} << 20;  // elements
+
+template <class T>
+using HostRef =
+    Kokkos::View<T*, Layout, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+/// Memory of a device through which `count` values pass; none where kernels reach the host's.
+inline Vector<float> staging_for(std::size_t count) {
+  return Vector<float>(uninitialized("deltapipe::Halves::staging"),
+                       kOnHost ? 0 : std::min(kPiece, count));
+}
+
+inline VectorHalves part_of(const VectorHalves& halves, std::size_t first, std::size_t count) {
+  return {VectorRef<Bf16>(halves.rounded.data() + first, count),
+          VectorRef<std::uint16_t>(halves.lower.data() + first, count)};
+}
+
+}  // namespace halves_transfer
+
+/// Host memory `to` = the values of `from`, through `staging` if kStaged. Complete when it returns.
+template <bool kStaged = !halves_transfer::kOnHost>
+void copy_out_of_halves(const ExecSpace& exec, const VectorHalves& from, const std::span<float> to,
+                        const Vector<float>& staging) {
+  using namespace halves_transfer;
+  if constexpr (!kStaged) {
+    join_halves(exec, from, VectorRef<float>(to.data(), to.size()));
+  } else {
+    for (std::size_t first = 0; first < to.size(); first += staging.extent(0)) {
+      const std::size_t count = std::min(staging.extent(0), to.size() - first);
+      const VectorRef<float> piece(staging.data(), count);
+      join_halves(exec, part_of(from, first, count), piece);
+      Kokkos::deep_copy(exec, HostRef<float>(to.data() + first, count), piece);
+    }
+  }
+  exec.fence();
+}
+
+/// The other way round.
+template <bool kStaged = !halves_transfer::kOnHost>
+void copy_into_halves(const ExecSpace& exec, const std::span<const float> from,
+                      const VectorHalves& to, const Vector<float>& staging) {
+  using namespace halves_transfer;
+  if constexpr (!kStaged) {
+    split_into_halves(exec, VectorRef<const float>(from.data(), from.size()), to);
+  } else {
+    for (std::size_t first = 0; first < from.size(); first += staging.extent(0)) {
+      const std::size_t count = std::min(staging.extent(0), from.size() - first);
+      const VectorRef<float> piece(staging.data(), count);
+      Kokkos::deep_copy(exec, piece, HostRef<const float>(from.data() + first, count));
+      split_into_halves(exec, piece, part_of(to, first, count));
+    }
+  }
+  exec.fence();
 }
 
 }  // namespace deltapipe

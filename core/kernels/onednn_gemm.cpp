@@ -25,6 +25,7 @@ struct Module {
   decltype(&deltapipe_onednn_has_bf16) has_bf16 = nullptr;
   decltype(&deltapipe_onednn_multiply) multiply = nullptr;
   void (*set_threads)(int) = nullptr;  ///< null: its oneDNN has no OpenMP
+  std::string problem;                 ///< why it is not there
 
   bool is_there() const { return version != nullptr && has_bf16 != nullptr && multiply != nullptr; }
 };
@@ -60,11 +61,16 @@ Module load() {
   const KeptAffinity affinity;
   Module made;
   void* const library = dlopen(module_path().c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return made;
+  if (library == nullptr) {
+    const char* const error = dlerror();
+    made.problem = error != nullptr ? error : module_path() + ": no reason given";
+    return made;
+  }
   find(library, "deltapipe_onednn_version", made.version);
   find(library, "deltapipe_onednn_has_bf16", made.has_bf16);
   find(library, "deltapipe_onednn_multiply", made.multiply);
   find(library, "omp_set_num_threads", made.set_threads);
+  if (!made.is_there()) made.problem = module_path() + " is another program's";
   return made;
 }
 
@@ -98,6 +104,13 @@ bool has_bf16_instructions() {
   return module().is_there() && module().has_bf16() != 0;
 }
 
+std::string obstacle() {
+  if (!module().is_there()) return "oneDNN cannot be loaded: " + module().problem;
+  if (module().has_bf16() == 0)
+    return "the processor has no instructions for bf16 (AVX-512 BF16 or AMX)";
+  return "";
+}
+
 std::string version() {
   return module().is_there() ? std::string("oneDNN ") + module().version() : "";
 }
@@ -129,6 +142,10 @@ namespace deltapipe::onednn {
 
 bool has_bf16_instructions() {
   return false;
+}
+
+std::string obstacle() {
+  return "deltapipe was built without oneDNN";
 }
 
 std::string version() {

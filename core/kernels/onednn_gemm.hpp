@@ -11,6 +11,8 @@ namespace deltapipe::onednn {
 
 /// False without oneDNN as well.
 bool has_bf16_instructions();
+/// Why not; empty where it has.
+std::string obstacle();
 
 /// "oneDNN 2.6.3"; empty where it is not there.
 std::string version();

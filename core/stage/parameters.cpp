@@ -11,10 +11,13 @@ namespace deltapipe {
 
 namespace {
 
-constexpr std::size_t kAlignment = 16;  // elements: every tensor starts on a cache line
+using namespace halves_transfer;
 
+/// Elements to the next tensor: each starts on a cache line.
+template <class T>
 std::size_t aligned(std::size_t elements) {
-  return (elements + kAlignment - 1) / kAlignment * kAlignment;
+  constexpr std::size_t kLine = 64 / sizeof(T);
+  return (elements + kLine - 1) / kLine * kLine;
 }
 
 }  // namespace
@@ -30,7 +33,7 @@ int ParameterArena<Real>::add(const std::string& name, const std::vector<std::ui
                    "buckets out of order: " + name);
   const bool frozen = frozen_.contains(name);
   info_.push_back({name, shape, size, decay, bucket, frozen, gradient_size_});
-  if (!frozen) gradient_size_ += aligned(size);
+  if (!frozen) gradient_size_ += aligned<Real>(size);
   buckets_.back().end = gradient_size_;
   return static_cast<int>(info_.size()) - 1;
 }
@@ -45,25 +48,27 @@ int ParameterArena<Real>::add_copy(const std::string& name, const std::vector<st
 }
 
 template <class Real>
-void ParameterArena<Real>::set_factors(const std::vector<int>& matrices) {
-  for (const int index : matrices) info_[index].factor = true;
+void ParameterArena<Real>::set_operands(const std::vector<int>& matrices) {
+  for (const int index : matrices) info_[index].operand = true;
 }
 
 template <class Real>
 void ParameterArena<Real>::allocate(bool training, ProductPrecision products,
                                     const ViewAllocator& memory) {
+  DELTAPIPE_ASSERT(place_.empty(), "memory for parameters twice");
   products_ = products;
   std::size_t size = 0, halves_size = 0;
   for (std::size_t i = 0; i < info_.size(); ++i) {
-    std::size_t& end = in_halves(static_cast<int>(i)) ? halves_size : size;
+    const bool halved = in_halves(static_cast<int>(i));
+    std::size_t& end = halved ? halves_size : size;
     place_.push_back(end);
-    end += aligned(info_[i].size);
+    end += halved ? aligned<Bf16>(info_[i].size) : aligned<Real>(info_[i].size);
   }
   values_ = memory.zeroed<Vector<Real>>(MemoryUse::weights, "deltapipe::Parameters::values", size);
   rounded_ = memory.zeroed<Vector<Bf16>>(MemoryUse::weights, "deltapipe::Parameters::rounded",
                                          halves_size);
-  rest_ = memory.zeroed<Vector<std::uint16_t>>(MemoryUse::weights, "deltapipe::Parameters::rest",
-                                               halves_size);
+  lower_ = memory.zeroed<Vector<std::uint16_t>>(MemoryUse::weights, "deltapipe::Parameters::lower",
+                                                halves_size);
   if (!training) return;
   const auto take = [&](const char* label) {
     return memory.zeroed<Vector<Real>>(MemoryUse::optimizer, label, gradient_size_);
@@ -77,65 +82,29 @@ template <class Real>
 RowTable<Real> ParameterArena<Real>::table(int index) const {
   if (!in_halves(index)) return matrix(index);
   return {rounded_matrix(index),
-          as_matrix<const std::uint16_t>(halves(index).rest.data(), info_[index])};
+          as_matrix<const std::uint16_t>(halves(index).lower.data(), info_[index])};
 }
 
 template <class Real>
 std::vector<VectorRef<const std::uint8_t>> ParameterArena<Real>::value_bytes(int index) const {
-  const auto bytes = [&](const auto& values) {
+  const auto bytes = [&]<class T>(const VectorRef<T>& values) {
     return VectorRef<const std::uint8_t>(reinterpret_cast<const std::uint8_t*>(values.data()),
-                                         aligned(values.extent(0)) * sizeof(*values.data()));
+                                         aligned<T>(values.extent(0)) * sizeof(T));
   };
   if (!in_halves(index)) return {bytes(value(index))};
-  return {bytes(halves(index).rounded), bytes(halves(index).rest)};
+  return {bytes(halves(index).rounded), bytes(halves(index).lower)};
 }
-
-namespace {
-
-template <class T>
-using HostValues =
-    Kokkos::View<T*, Layout, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-
-constexpr bool kOnHost = std::is_same_v<MemSpace, Kokkos::HostSpace>;
-constexpr std::size_t kPiece = std::size_t{1} << 20;  // elements
-
-VectorHalves part_of(const VectorHalves& halves, std::size_t first, std::size_t count) {
-  return {VectorRef<Bf16>(halves.rounded.data() + first, count),
-          VectorRef<std::uint16_t>(halves.rest.data() + first, count)};
-}
-
-/// Where pieces of `count` values pass between host and device; nothing on a host.
-Vector<float> staging_for(std::size_t count) {
-  return Vector<float>(uninitialized("deltapipe::Parameters::staging"),
-                       kOnHost ? 0 : std::min(kPiece, count));
-}
-/// As many values that kernels reach: the piece itself or the staging memory.
-template <class T>
-VectorRef<T> on_device(const HostValues<T>& piece, const Vector<float>& staging) {
-  return VectorRef<T>(kOnHost ? piece.data() : staging.data(), piece.extent(0));
-}
-
-}  // namespace
 
 template <class Real>
 void ParameterArena<Real>::copy_out(const ExecSpace& exec, int index, std::size_t first,
                                     std::span<Real> values) const {
   DELTAPIPE_ASSERT(first + values.size() <= info_[index].size, "behind " + info_[index].name);
   if constexpr (std::is_same_v<Real, float>) {
-    if (in_halves(index)) {
-      const Vector<float> staging = staging_for(values.size());
-      for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
-        const std::size_t count = std::min(kPiece, values.size() - begin);
-        const HostValues<float> piece(values.data() + begin, count);
-        const VectorRef<float> joined = on_device(piece, staging);
-        join_halves(exec, part_of(halves(index), first + begin, count), joined);
-        if constexpr (!kOnHost) Kokkos::deep_copy(exec, piece, joined);
-        exec.fence();
-      }
-      return;
-    }
+    if (in_halves(index))
+      return copy_out_of_halves(exec, part_of(halves(index), first, values.size()), values,
+                                staging_for(values.size()));
   }
-  Kokkos::deep_copy(exec, HostValues<Real>(values.data(), values.size()),
+  Kokkos::deep_copy(exec, HostRef<Real>(values.data(), values.size()),
                     VectorRef<const Real>(value(index).data() + first, values.size()));
   exec.fence();
 }
@@ -145,49 +114,53 @@ void ParameterArena<Real>::copy_in(const ExecSpace& exec, int index, std::size_t
                                    std::span<const Real> values) const {
   DELTAPIPE_ASSERT(first + values.size() <= info_[index].size, "behind " + info_[index].name);
   if constexpr (std::is_same_v<Real, float>) {
-    if (in_halves(index)) {
-      const Vector<float> staging = staging_for(values.size());
-      for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
-        const std::size_t count = std::min(kPiece, values.size() - begin);
-        const HostValues<const float> piece(values.data() + begin, count);
-        if constexpr (!kOnHost)
-          Kokkos::deep_copy(exec, VectorRef<float>(staging.data(), count), piece);
-        split_into_halves(exec, on_device(piece, staging),
-                          part_of(halves(index), first + begin, count));
-        exec.fence();
-      }
-      return;
-    }
+    if (in_halves(index))
+      return copy_into_halves(exec, values, part_of(halves(index), first, values.size()),
+                              staging_for(values.size()));
   }
   Kokkos::deep_copy(exec, VectorRef<Real>(value(index).data() + first, values.size()),
-                    HostValues<const Real>(values.data(), values.size()));
+                    HostRef<const Real>(values.data(), values.size()));
   exec.fence();
 }
 
 namespace {
 
+/// transfer(part of the halves, as many values in host memory, device memory to pass through) for
+/// one piece of a parameter after the other.
+template <class Transfer>
+void for_value_pieces(const ParameterArena<float>& parameters, int index,
+                      const Transfer& transfer) {
+  const std::size_t size = parameters.info()[index].size;
+  const HostVector<float> piece(uninitialized("deltapipe::Parameters::piece"),
+                                std::min(kPiece, size));
+  const Vector<float> staging = staging_for(size);
+  for (std::size_t first = 0; first < size; first += kPiece) {
+    const std::size_t count = std::min(kPiece, size - first);
+    transfer(part_of(parameters.halves(index), first, count), std::span(piece.data(), count),
+             staging);
+  }
+}
+
 void write_values(StateWriter& writer, const ExecSpace& exec,
                   const ParameterArena<float>& parameters, int index) {
   const ParameterInfo& p = parameters.info()[index];
   writer.begin_item({p.name, StateType::f32, p.shape});
-  std::vector<float> piece(std::min(kPiece, p.size));
-  for (std::size_t first = 0; first < p.size; first += kPiece) {
-    const std::span part = std::span(piece).first(std::min(kPiece, p.size - first));
-    parameters.copy_out(exec, index, first, part);
-    writer.append(part.data(), part.size_bytes());
-  }
+  for_value_pieces(parameters, index,
+                   [&](const VectorHalves& part, std::span<float> values, const auto& staging) {
+                     copy_out_of_halves(exec, part, values, staging);
+                     writer.append(values.data(), values.size_bytes());
+                   });
 }
 
 void read_values(StateReader& reader, const ExecSpace& exec,
                  const ParameterArena<float>& parameters, int index) {
   const ParameterInfo& p = parameters.info()[index];
   reader.begin_item({p.name, StateType::f32, p.shape});
-  std::vector<float> piece(std::min(kPiece, p.size));
-  for (std::size_t first = 0; first < p.size; first += kPiece) {
-    const std::span part = std::span(piece).first(std::min(kPiece, p.size - first));
-    reader.take(part.data(), part.size_bytes());
-    parameters.copy_in(exec, index, first, part);
-  }
+  for_value_pieces(parameters, index,
+                   [&](const VectorHalves& part, std::span<float> values, const auto& staging) {
+                     reader.take(values.data(), values.size_bytes());
+                     copy_into_halves(exec, values, part, staging);
+                   });
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,7 @@ struct ParameterInfo {
   bool frozen = false;               ///< not trained: no gradient, no moments
   std::size_t gradient_offset = 0;   ///< into gradients and moments, elements; unless frozen
   bool copied = false;               ///< frozen, to be read here: another stage's parameter
-  bool factor = false;               ///< a matrix that products take as it is
+  bool operand = false;              ///< a matrix that products take as it is
 };
 
 /// Elements [begin, end) of the gradients; empty where all of a bucket's parameters are frozen.
@@ -52,9 +53,10 @@ class ParameterArena {
   /// here as well, but saved and counted as one of the model's there.
   int add_copy(const std::string& name, const std::vector<std::uint64_t>& shape, int bucket);
   /// Declares that all uses of these matrices but table() are products of matrices.
-  void set_factors(const std::vector<int>& matrices);
+  void set_operands(const std::vector<int>& matrices);
   /// Takes memory, zero-filled: values, with `training` also gradients and moments of what is
-  /// trained. With products in bf16 factors of float are held in halves.
+  /// trained. With products in bf16 their operands among the
+  /// parameters of float are held in halves.
   void allocate(bool training, ProductPrecision products = ProductPrecision::fp32,
                 const ViewAllocator& memory = {});
   ProductPrecision products() const { return products_; }
@@ -67,19 +69,19 @@ class ParameterArena {
 
   /// Not of what is held in halves.
   VectorRef<Real> value(int index) const {
-    DELTAPIPE_ASSERT(!in_halves(index), info_[index].name + " is held in halves");
+    DELTAPIPE_ASSERT(!place_.empty() && !in_halves(index), "values of " + info_[index].name);
     return VectorRef<Real>(values_.data() + place_[index], info_[index].size);
   }
   MatrixRef<Real> matrix(int index) const { return as_matrix(value(index).data(), info_[index]); }
   bool in_halves(int index) const {
     return std::is_same_v<Real, float> && products_ == ProductPrecision::bf16 &&
-           info_[index].factor;
+           info_[index].operand;
   }
   /// Of what is held in halves.
   VectorHalves halves(int index) const {
-    DELTAPIPE_ASSERT(in_halves(index), info_[index].name + " is not held in halves");
+    DELTAPIPE_ASSERT(!place_.empty() && in_halves(index), "halves of " + info_[index].name);
     return {VectorRef<Bf16>(rounded_.data() + place_[index], info_[index].size),
-            VectorRef<std::uint16_t>(rest_.data() + place_[index], info_[index].size)};
+            VectorRef<std::uint16_t>(lower_.data() + place_[index], info_[index].size)};
   }
   MatrixRef<const Bf16> rounded_matrix(int index) const {
     return as_matrix<const Bf16>(halves(index).rounded.data(), info_[index]);
@@ -130,7 +132,7 @@ class ParameterArena {
   std::vector<std::size_t> place_;  ///< of each parameter, elements into values_ or into halves
   Vector<Real> values_, gradients_, moments1_, moments2_;
   Vector<Bf16> rounded_;
-  Vector<std::uint16_t> rest_;
+  Vector<std::uint16_t> lower_;
 };
 
 /// The values, tensor by tensor under their names.

@@ -145,8 +145,8 @@ class Stage {
     return parameters().gradient_size() > 0 || (embedding && !embedding->wte_frozen());
   }
 
-  /// What parameters().allocate(capacity.training) and reserve(capacity) take. Takes nothing: the
-  /// same code runs with a ViewAllocator that counts.
+  /// What parameters().allocate(capacity.training, capacity.products) and reserve(capacity) take.
+  /// Takes nothing: the same code runs with a ViewAllocator that counts.
   virtual MemoryLedger memory(const StageCapacity& capacity) const = 0;
   /// Takes all memory that forward and backward need.
   virtual void reserve(const StageCapacity& capacity) = 0;

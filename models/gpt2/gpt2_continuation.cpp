@@ -13,6 +13,7 @@ namespace deltapipe {
 template <class Real>
 void Gpt2Stage<Real>::reserve_text(const StageCapacity& capacity, const ViewAllocator& memory) {
   DELTAPIPE_ASSERT(!capacity.training && capacity.samples == 1, "a text is one sample");
+  DELTAPIPE_ASSERT(capacity.products == ProductPrecision::fp32, "products of one row are of fp32");
   const AttentionShape shape{1, capacity.tokens, config_.n_head, channels() / config_.n_head};
   kept_T2C_ = memory.uninitialized<Matrix<Real>>(
       MemoryUse::activations, "deltapipe::Gpt2Stage::keysAndValues",

@@ -63,7 +63,7 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
     b.up_bias = parameters_.add(h + "mlp.c_fc.bias", {F}, false, bucket);
     b.down_weight = parameters_.add(h + "mlp.c_proj.weight", {F, C}, true, bucket);
     b.down_bias = parameters_.add(h + "mlp.c_proj.bias", {C}, false, bucket);
-    parameters_.set_factors({b.qkv_weight, b.out_weight, b.up_weight, b.down_weight});
+    parameters_.set_operands({b.qkv_weight, b.out_weight, b.up_weight, b.down_weight});
     blocks_.push_back(b);
   }
   if (part.last) {
@@ -74,7 +74,7 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
       output_matrix_ = wte_ = parameters_.add(kTokenTable, {V, C}, true, bucket);
     else
       output_matrix_ = parameters_.add("lm_head.weight", {V, C}, true, bucket);
-    parameters_.set_factors({output_matrix_});
+    parameters_.set_operands({output_matrix_});
   }
 }
 

@@ -170,7 +170,7 @@ class Checkpoints(support.TestCase):
         self.assertIn(", 3 thread(s), ", result.err)
 
     def test_products_in_bf16(self):
-        """Rounded matrices are not kept: they are made again of what is."""
+        """Checkpoints have fp32 values; matrices' halves come back to the bit."""
         for label, frozen in (("bf16", []), ("bf16-frozen", ["wte", "h.1.*"])):
             deck = self.deck(**MEMORY, training={"precision": "bf16"},
                              training__optimizer={"frozen": frozen})

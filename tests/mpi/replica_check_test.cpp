@@ -36,7 +36,7 @@ TEST_CASE("Replicas' weights are compared by the bit", "[replica_check]") {
   ParameterArena<float> parameters;
   parameters.add("wpe.weight", {3, 5}, false, 0);
   parameters.add("h.0.ln_1.weight", {1001}, false, 1);
-  parameters.set_factors({parameters.add("lm_head.weight", {7, 11}, true, 2)});
+  parameters.set_operands({parameters.add("lm_head.weight", {7, 11}, true, 2)});
   parameters.allocate(false, GENERATE(ProductPrecision::fp32, ProductPrecision::bf16));
   fill(parameters);
   const int culprit = size - 1;

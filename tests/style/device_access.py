@@ -149,6 +149,9 @@ def mistakes_in(text, members=(), containers=()):
             if re.search(rf"(?<!\w){re.escape(name)}\.data\(\)", arguments) and \
                     not any(a <= call.start() < b for a, b in kernels):
                 seen[call.start()] = name
+    for found in re.finditer(r"\.(rounded|lower)\s*[(\[]", text):  # of halves.hpp's structs
+        if not any(a <= found.start() < b for a, b in kernels):
+            seen[found.start()] = found.group(1)
     for name in {found.group(1) for found in CONTAINER.finditer(text)} | set(containers):
         element = re.compile(rf"(?<!\w){re.escape(name)}(?:\.(?:back|front|value)\(\)|"
                              r"\[[^\]]*\]|\.at\([^)]*\))\s*(?:\(|\[|\.access\s*\()")
@@ -183,6 +186,8 @@ SAMPLES = [
     ("struct S { std::vector<Matrix<float>> x_NC; void f() { g(&x_NC.back()(1, 0)); } };", 1),
     ("struct S { std::vector<Matrix<float>> x_NC; void f() { g(x_NC[1](1, 0)); } };", 1),
     ("struct S { std::vector<Matrix<float>> x_NC; void f() { g(x_NC[1].data()); } };", 0),
+    ("void f(const VectorHalves& halves) { g(halves.rounded(3)); }", 1),
+    ("void f(const VectorHalves& halves) { g(halves.lower.data()); }", 0),
     ("VectorRef<float> value(int i) const { return v.value(i); }", 0),
     ("void f() { const VectorRef<float> x = s.x(1); }", 0),
     ("void f(const VectorRef<float>& x) { run(KOKKOS_LAMBDA(int i) { x(i) = 1; }); }", 0),

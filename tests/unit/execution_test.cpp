@@ -210,8 +210,9 @@ TEST_CASE("A GPT-2's passes and its optimizer run on the instance that they are 
           "[execution][models]") {
   const ExecSpace exec = another_instance();
   const Gpt2Config config = small_config();
-  Gpt2Stage<float> stage(config, {0, 2, true, true}, true);
-  stage.reserve({2, 3, 1, 2, 6, true, GENERATE(false, true)});
+  const auto products = GENERATE(ProductPrecision::fp32, ProductPrecision::bf16);
+  Gpt2Stage<float> stage(config, {0, 2, true, true}, true, {}, products);
+  stage.reserve({2, 3, 1, 2, 6, true, GENERATE(false, true), products});
   initialise_weights(config, 1, stage.parameters());
   Optimizer<float> optimizer({}, stage.parameters());
   TokenIndex index(config.vocabulary_size, 6, 1);
@@ -234,6 +235,7 @@ TEST_CASE("A GPT-2's passes and its optimizer run on the instance that they are 
     stage.logits(exec, 0, 4);
     const MatrixRef<float> rows_UC = first_rows<float>(rows, index.size());
     gather_rows<float>(exec, table, index.token_U(), rows_UC);
+    gather_rows<float>(exec, stage.parameters().table(stage.wte()), index.token_U(), rows_UC);
     add_rows<float>(exec, index.token_by_last_use_U(), rows_UC, table);
     fences = watch.fences();
     optimizer.squared_norms(exec);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Values held in halves: the nearest bf16 and what is left of the bits.
+// Values held in halves: the nearest bf16 and the lower half of the bits.
 #include "core/kernels/halves.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/base/state_in_memory.hpp"
@@ -22,11 +23,11 @@ namespace {
 
 struct HeldInHalves {
   explicit HeldInHalves(const std::vector<float>& values)
-      : rounded("test::rounded", values.size()), rest("test::rest", values.size()) {
+      : rounded("test::rounded", values.size()), lower("test::lower", values.size()) {
     const Vector<float> x = to_device(values);
     split_into_halves(ExecSpace(), x, halves());
   }
-  VectorHalves halves() const { return {rounded, rest}; }
+  VectorHalves halves() const { return {rounded, lower}; }
   std::vector<float> values() const {
     const Vector<float> x("test::joined", rounded.extent(0));
     join_halves(ExecSpace(), halves(), x);
@@ -34,7 +35,7 @@ struct HeldInHalves {
   }
 
   Vector<Bf16> rounded;
-  Vector<std::uint16_t> rest;
+  Vector<std::uint16_t> lower;
 };
 
 std::vector<std::uint32_t> bits_of_all(const std::vector<float>& values) {
@@ -94,6 +95,18 @@ TEST_CASE("Vectors are split and joined on the device", "[kernels][halves]") {
   for (std::size_t i = 0; i < count; ++i) REQUIRE(rounded[i] == halves_of(values[i]).rounded);
 }
 
+TEST_CASE("Values in halves pass through a device's staging memory", "[kernels][halves]") {
+  const std::size_t count = GENERATE(1, 16, 37, 64);
+  const std::vector<float> values = random_values<float>(count, 1);
+  const Vector<float> staging("test::staging", 16);
+  const HeldInHalves held(std::vector<float>(count, 3.0f));
+  copy_into_halves<true>(ExecSpace(), values, held.halves(), staging);
+  CHECK(held.values() == values);
+  std::vector<float> back(count);
+  copy_out_of_halves<true>(ExecSpace(), held.halves(), back, staging);
+  CHECK(back == values);
+}
+
 TEST_CASE("AdamW changes parameters in halves as it does others", "[kernels][adamw][halves]") {
   const std::size_t count = GENERATE(1, 37, 4096, 5001);
   const auto before = random_values<float>(count, 1);
@@ -136,7 +149,7 @@ TEST_CASE("Rows come out of tables in halves as they do of others",
   const Matrix<float> positions = to_device(random_values<float>(std::size_t(8) * C, 2), C);
   const HeldInHalves held(table);
   const RowTable<float> halves(MatrixRef<const Bf16>(held.rounded.data(), V, C),
-                               MatrixRef<const std::uint16_t>(held.rest.data(), V, C));
+                               MatrixRef<const std::uint16_t>(held.lower.data(), V, C));
   const Matrix<float> values = to_device(table, C);
   const auto tokens = to_device(std::vector<std::int32_t>{3, 1, 3, 8, 0, 1, 1, 1, 0, 3});
   const auto embedded = [&](const RowTable<float>& from) {
@@ -153,14 +166,14 @@ TEST_CASE("Rows come out of tables in halves as they do of others",
 
 namespace {
 
-/// "table" and "last" are factors, "bias" and "positions" are not.
+/// "table" and "last" are operands, "bias" and "positions" are not.
 ParameterArena<float> arena(ProductPrecision products) {
   ParameterArena<float> made({"last"});
   made.add("positions", {4, 5}, false, 0);
   const int table = made.add("table", {3, 5}, true, 1);
   made.add("bias", {7}, false, 1);
   const int last = made.add("last", {2, 7}, true, 2);
-  made.set_factors({table, last});
+  made.set_operands({table, last});
   made.allocate(true, products);
   return made;
 }
@@ -183,7 +196,7 @@ std::vector<float> all_values(const ParameterArena<float>& parameters) {
 
 }  // namespace
 
-TEST_CASE("An arena holds factors of products in bf16 in halves", "[stage][halves]") {
+TEST_CASE("An arena holds operands of products in bf16 in halves", "[stage][halves]") {
   const ParameterArena<float> plain = arena(ProductPrecision::fp32),
                               held = arena(ProductPrecision::bf16);
   for (int i = 0; i < 4; ++i) {
@@ -208,9 +221,30 @@ TEST_CASE("An arena holds factors of products in bf16 in halves", "[stage][halve
   CHECK(back[1] == 30);
 
   ParameterArena<double> in_double;
-  in_double.set_factors({in_double.add("a", {2, 3}, true, 0)});
+  in_double.set_operands({in_double.add("a", {2, 3}, true, 0)});
   in_double.allocate(true, ProductPrecision::bf16);
   CHECK(!in_double.in_halves(0));
+}
+
+TEST_CASE("A state of halves has more pieces than one", "[state][stage][halves]") {
+  ParameterArena<float> large;
+  const std::uint64_t rows = 3, columns = 400'003;  // more than 2^20 together
+  large.set_operands({large.add("large", {rows, columns}, true, 0)});
+  large.allocate(false, ProductPrecision::bf16);
+  const std::vector<float> values = random_values<float>(rows * columns, 1);
+  large.copy_in(ExecSpace(), 0, 0, values);
+  const std::vector<StatePart> parts = {parameter_state(ExecSpace(), large)};
+  const StateContent content = state_in_memory(parts);
+  std::vector<float> stored(values.size());
+  const auto& bytes = content.parts.at(0).items.at(0).bytes;
+  REQUIRE(bytes.size() == values.size() * sizeof(float));
+  std::memcpy(stored.data(), bytes.data(), bytes.size());
+  CHECK((stored == values));
+  large.copy_in(ExecSpace(), 0, 0, std::vector<float>(values.size(), 1.0f));
+  MemoryStateReader reader(content);
+  read_state(parts, reader);
+  large.copy_out(ExecSpace(), 0, 0, stored);
+  CHECK((stored == values));
 }
 
 TEST_CASE("States are of values, however they are held", "[state][stage][halves]") {

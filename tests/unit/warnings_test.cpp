@@ -6,6 +6,7 @@
 
 #include "app/deck/deck.hpp"
 #include "comm/pipeline/pipeline.hpp"
+#include "core/kernels/bf16_gemm.hpp"
 
 using namespace deltapipe;
 
@@ -207,4 +208,17 @@ TEST_CASE("targets that a run missed are told with the reason, and those that it
       told[0] ==
       "boundary.backward.target_error = 0.1 was missed at boundary 1: 0.2 was the relative error; "
       "100 % of the messages had the least step, 0.05");
+}
+
+TEST_CASE("ranks that emulate bf16 are warned of where the deck asks for bf16") {
+  Settings settings;
+  CHECK(warnings_of_precision(settings, {.count = 1, .all = 1}).empty());
+  CHECK(emulating_ranks(settings).count == 0);
+  settings.training.precision = ProductPrecision::bf16;
+  CHECK(warnings_of_precision(settings, {.count = 0, .all = 4}).empty());
+  CHECK_THAT(warnings_of_precision(settings, {.count = 1, .all = 1}).at(0),
+             Catch::Contains("is emulated here, slower than \"fp32\""));
+  CHECK_THAT(warnings_of_precision(settings, {.count = 1, .all = 4}).at(0),
+             Catch::Contains("is emulated on 1 of 4 ranks, slower than \"fp32\""));
+  CHECK(emulating_ranks(settings).count == (has_fast_bf16_gemm() ? 0 : 1));
 }
