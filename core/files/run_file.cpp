@@ -6,6 +6,7 @@
 #include <cmath>
 #include <ctime>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <sstream>
@@ -760,7 +761,8 @@ class RunFile::State {
     if (checkpoints_) checkpoints_->store();
   }
 
-  /// What happened after the checkpoint is in the newer file only.
+  /// What happened after the checkpoint is in the newer file only; what happened before it may be
+  /// in the checkpoint's only, if a kill came before the newer one was flushed.
   void take_lists(const FormerFile& history, const RunFileContinuation& continuation) {
     std::optional<FormerFile> last;
     try {
@@ -769,12 +771,18 @@ class RunFile::State {
     } catch (const UserError&) {
       last.reset();
     }
-    const FormerFile& newest = last ? *last : history;
-    for (const RestartRecord& record : newest.restarts()) add_restart(record);
-    // A kill may have come before the row of the checkpoint itself was written.
-    for (const CheckpointRecord& record :
-         newest.checkpoints_until(continuation.checkpoint.step - 1))
-      append(record);
+    std::map<double, RestartRecord> restarts;               // by time
+    std::map<std::uint64_t, CheckpointRecord> checkpoints;  // by step
+    const auto take = [&](const FormerFile& file) {
+      for (const RestartRecord& record : file.restarts()) restarts.emplace(record.time, record);
+      for (const CheckpointRecord& record :
+           file.checkpoints_until(continuation.checkpoint.step - 1))
+        checkpoints.emplace(record.step, record);
+    };
+    if (last) take(*last);
+    take(history);
+    for (const auto& [time, record] : restarts) add_restart(record);
+    for (const auto& [step, record] : checkpoints) append(record);
     append(continuation.checkpoint);
   }
 

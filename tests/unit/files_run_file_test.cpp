@@ -420,6 +420,19 @@ TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][ru
     CHECK(column<double>(file, "checkpoints/seconds").back() == 2);
     CHECK(column<std::uint64_t>(file, "restarts/step") == std::vector<std::uint64_t>{550});
   }
+  SECTION("a kill came before the last file had the rows that the copy has") {
+    const std::string stale = path + ".stale";
+    {
+      RunFile run(stale, attributes);
+      for (std::uint64_t step = 1; step <= 260; ++step) run.append(step_record(step, 2));
+      run.append(CheckpointRecord{250, 0.5, 1.5, 1250});
+    }
+    { RunFile run(path, attributes, {from, copy, stale}); }
+    const hdf5::File file = hdf5::File::open_read_only(path);
+    CHECK(column<std::uint64_t>(file, "checkpoints/step") ==
+          std::vector<std::uint64_t>{250, 500, 550});
+    CHECK(column<std::uint64_t>(file, "restarts/step") == std::vector<std::uint64_t>{550});
+  }
   SECTION("a history with too few rows is refused") {
     CHECK_THAT(message_of<UserError>([&] {
                  RunFile(path, attributes, {{561, 0, 0, 0}, copy, path});
