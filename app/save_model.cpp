@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/warnings.hpp"
 #include "core/base/error.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/safetensors.hpp"
@@ -134,6 +135,10 @@ std::string save_model(const ExecSpace& exec, const std::string& directory, Prec
                              tensor_declarations(*plan.model, declared, precision));
     transfer_weights(exec, plan, grid, progress, stages, &writer);
     writer.finish();
+    if (writer.overflows() > 0)
+      print_warnings({std::to_string(writer.overflows()) + " weights in " + directory +
+                      " are infinite: they are beyond the range of output.model_precision; use "
+                      "\"bf16\" or \"fp32\""});
     plan.model->save_configuration(model.path());
     if (plan.tokenizer) plan.tokenizer->save(model.path());
     return model.commit();

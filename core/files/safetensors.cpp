@@ -271,6 +271,18 @@ void SafetensorsWriter::write_fp32_rows(const std::string& name, std::uint64_t f
   write_range(name, target, first_row * row, values);
 }
 
+namespace {
+
+std::uint64_t overflows_of(TensorType type, std::span<const float> values) {
+  const float infinite = type == TensorType::F16 ? 65520.0f : 0x1.ffp127f;  // and above
+  if (type == TensorType::F32) return 0;
+  return static_cast<std::uint64_t>(std::count_if(values.begin(), values.end(), [&](float x) {
+    return std::isfinite(x) && std::abs(x) >= infinite;
+  }));
+}
+
+}  // namespace
+
 void SafetensorsWriter::write_range(const std::string& name, Slot& target,
                                     std::uint64_t first_element, std::span<const float> values) {
   if (values.empty()) return;
@@ -286,6 +298,7 @@ void SafetensorsWriter::write_range(const std::string& name, Slot& target,
     const std::size_t count = std::min(rest.size(), piece_bytes / element_bytes);
     piece.resize(count * element_bytes);
     from_fp32(target.info.type, rest.first(count), piece);
+    overflows_ += overflows_of(target.info.type, rest.first(count));
     file_.write_at(offset, piece);
     offset += piece.size();
     rest = rest.subspan(count);

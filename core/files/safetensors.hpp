@@ -100,6 +100,8 @@ class SafetensorsWriter {
   /// Rows from first_row on; values.size() is a multiple of the row's elements.
   void write_fp32_rows(const std::string& name, std::uint64_t first_row,
                        std::span<const float> values);
+  /// Finite values so far that are infinite in the type of their tensor.
+  std::uint64_t overflows() const { return overflows_; }
   /// Every element of every tensor must have been written; syncs and renames.
   void finish();
 
@@ -114,6 +116,7 @@ class SafetensorsWriter {
                    std::span<const float> values);
   AtomicFile file_;
   std::map<std::string, Slot> slots_;
+  std::uint64_t overflows_ = 0;
 };
 
 }  // namespace deltapipe

@@ -127,6 +127,21 @@ TEST_CASE("Every half value survives the way through fp32", "[files][safetensors
   CHECK(changed == 0);
 }
 
+TEST_CASE("Values beyond a tensor's type are counted", "[files][safetensors]") {
+  const TemporaryDirectory directory;
+  const std::vector<float> values = {65519.0f,     -65520.0f, 1e30f, 0x1.fefffep127f,
+                                     -0x1.ffp127f, INFINITY,  NAN,   0.0f};
+  SafetensorsWriter writer(
+      directory / "beyond.safetensors",
+      {{"h", TensorType::F16, {8}}, {"b", TensorType::BF16, {8}}, {"f", TensorType::F32, {8}}});
+  writer.write_fp32("f", values);
+  CHECK(writer.overflows() == 0);
+  writer.write_fp32("b", values);
+  CHECK(writer.overflows() == 1);
+  writer.write_fp32("h", values);
+  CHECK(writer.overflows() == 1 + 4);
+}
+
 TEST_CASE("What is written in pieces and any order reads back", "[files][safetensors]") {
   const TemporaryDirectory directory;
   const std::string path = directory / "w.safetensors";
