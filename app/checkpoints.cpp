@@ -145,6 +145,8 @@ class CheckpointJob {
         thread_(start_helper_thread("checkpoints", [this, work = std::move(work)] {
           try {
             work(*this);
+          } catch (const std::bad_alloc&) {
+            error = "out of memory";  // short enough to need none
           } catch (const std::exception& failure) {
             error = failure.what();
             if (error.empty()) error = "unknown reason";

@@ -31,6 +31,7 @@ class Operation {
   bool done = false;            // guarded by ProgressThread::mutex_
   bool cancelled = false;       // progress thread only
   std::size_t outstanding = 0;  // progress thread only
+  Ticket self;                  // progress thread only; of one that is never freed
 };
 
 namespace {
@@ -554,6 +555,13 @@ void ProgressThread::finish(const Ticket& operation, std::exception_ptr error) {
 }
 
 void ProgressThread::adopt(const Ticket& operation, RequestList& requests) {
+  try {
+    requests_.reserve(requests_.size() + requests.size());
+    owners_.reserve(owners_.size() + requests.size());
+  } catch (...) {  // MPI has its buffers already
+    operation->self = operation;
+    throw;
+  }
   for (const MPI_Request request : requests) {
     if (request == MPI_REQUEST_NULL) continue;
     requests_.push_back(request);
@@ -665,9 +673,9 @@ void ProgressThread::do_cancels(const std::vector<Ticket>& cancels) {
   }
 }
 
-void ProgressThread::abandon() {
-  // Buffers of requests that cannot be ended must outlive MPI.
-  for (Ticket& owner : owners_) new Ticket(std::move(owner));
+void ProgressThread::abandon() noexcept {
+  // Buffers of requests that cannot be ended must outlive MPI. There may be no memory left.
+  for (const Ticket& owner : owners_) owner->self = owner;
   owners_.clear();
   requests_.clear();
 }

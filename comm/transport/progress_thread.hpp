@@ -213,7 +213,7 @@ class ProgressThread {
   void set_failure(std::exception_ptr error);  ///< with the lock
   void leave();
   void do_cancels(const std::vector<Ticket>& cancels);
-  void abandon();
+  void abandon() noexcept;
   Ticket enqueue(OperationPlan plan, bool regardless);
   void post_stop_receive();
   template <class Done>
