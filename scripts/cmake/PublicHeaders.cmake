@@ -3,6 +3,7 @@
 # All others are details: no release promises anything of them, and they are not installed.
 set(DELTAPIPE_PUBLIC_HEADERS
   comm/pipeline/boundary.hpp
+  comm/pipeline/device_checksum.hpp
   comm/pipeline/embedding_exchange.hpp
   comm/pipeline/executor.hpp
   comm/pipeline/memory_check.hpp
