@@ -17,6 +17,7 @@
 #include "comm/transport/agree.hpp"
 #include "comm/transport/collectives.hpp"
 #include "comm/transport/core_share.hpp"
+#include "comm/transport/gpu_aware_mpi.hpp"
 #include "comm/transport/mpi_session.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
@@ -166,6 +167,7 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     std::optional<ProcessGrid> grid;
     agree(MPI_COMM_WORLD, [&] {
       with_places(places, [&] {
+        if (settings.pipeline.gpu_aware_mpi) check_gpu_aware_mpi(gpu_awareness_of_mpi());
         grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas,
                      settings.pipeline.stages_per_rank);
       });

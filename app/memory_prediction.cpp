@@ -122,8 +122,8 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
       memory.ledger.add(Optimizer<float>::memory(parameters));
       std::size_t elements = 0;
       for (const ParameterInfo& p : parameters) elements += p.frozen ? 0 : p.size;
-      memory.ledger.add_host(MemoryUse::replicas,
-                             gradient_all_reduce_bytes(elements, settings.pipeline.replicas));
+      memory.ledger.add(gradient_all_reduce_memory(elements, settings.pipeline.replicas,
+                                                   settings.pipeline.payload_memory()));
     }
     for (const BoundaryEndPlan* end : ends_of(plan)) memory.ledger.add(boundary_end_memory(*end));
     if (plan.tokens) memory.ledger.add(embedding_exchange_memory(*plan.tokens));

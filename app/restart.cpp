@@ -36,7 +36,7 @@ bool is_memory(const std::string& part) {
 bool may_change(const std::string& key) {
   constexpr std::array<std::string_view, 4> kSections = {"output.", "checkpoint.", "network.",
                                                          "generate."};
-  constexpr std::array<std::string_view, 20> kKeys = {"model.path",
+  constexpr std::array<std::string_view, 21> kKeys = {"model.path",
                                                       "tokenizer.path",
                                                       "data.train",
                                                       "data.validation",
@@ -53,6 +53,7 @@ bool may_change(const std::string& key) {
                                                       "pipeline.timeout",
                                                       "pipeline.step_timeout",
                                                       "pipeline.verify_replicas",
+                                                      "pipeline.gpu_aware_mpi",
                                                       "cache.budget",
                                                       "cache.directory",
                                                       "cache.keep"};

@@ -260,6 +260,11 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
       "without end) ends the run with a message that names it and what it was at; 0: no limit");
   add("partition", IntegerList{&p.partition, 1, 10000},
       "transformer blocks of each stage, one number per stage; empty: balanced by cost");
+  add("gpu_aware_mpi", Flag{&p.gpu_aware_mpi},
+      "MPI reads and writes what crosses boundaries and what replicas sum where it is on the GPU, "
+      "without copies in the host's memory; for MPI libraries that can (CUDA-aware, GPU-aware); on "
+      "processors, where it gains nothing, messages are cut in another way; with more than two "
+      "replicas gradients are added in another order than with false");
   add("verify_replicas", Integer{&p.verify_replicas, 0, any_count},
       "steps between comparisons of the replicas' weights, which are also compared before the "
       "first and after the last step; a difference ends the run; 0: never");

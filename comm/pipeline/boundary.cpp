@@ -14,8 +14,12 @@ namespace deltapipe {
 
 namespace {
 
-/// Messages pass through device memory beside the host's buffers.
-constexpr bool kStaged = !std::is_same_v<HostBytes, DeviceBytes>;
+/// Kernels do not work on the host's buffers.
+constexpr bool kSeparateMemory = !std::is_same_v<HostBytes, DeviceBytes>;
+
+bool is_in_device_memory(const BoundaryEndPlan& plan) {
+  return plan.payload_memory == PayloadMemory::device;
+}
 
 CodecSettings plain_settings(PlainPrecision precision) {
   CodecSettings settings;
@@ -127,9 +131,13 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
       plan.memory.verify_every, plan.codec.shape.max_samples, record.shared_bytes);
   channel.max_payload_bytes = payload + hashes;
   channel.buffers = plan.buffers;
-  ledger.add_host(MemoryUse::messages, channel_memory_bytes(channel));
+  channel.payload_memory = plan.payload_memory;
+  ledger.add(channel_memory(channel));
   ledger.add<DeviceBytes>(MemoryUse::messages, codecs.memory_bytes() + 2 * hashes);
-  if constexpr (kStaged) ledger.add<DeviceBytes>(MemoryUse::messages, payload);
+  if (is_in_device_memory(plan))
+    ledger.add_host(MemoryUse::messages, plan.side == BoundarySide::receiver ? hashes : 0);
+  else if (kSeparateMemory)
+    ledger.add<DeviceBytes>(MemoryUse::messages, payload);
   if (record.bytes(plan.side) == 0) return ledger;
   if (plan.memory.samples == 0) {
     ledger.add<DeviceBytes>(MemoryUse::cache, plan.memory.budget_bytes);
@@ -200,7 +208,9 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
       of_positions_(plan.memory.of_positions),
       memory_check_(plan.memory.verify_every, plan.codec.shape.max_samples,
                     codecs_.record().shared_bytes) {
-  if constexpr (kStaged)
+  if (is_in_device_memory(plan))
+    checksum_.emplace();
+  else if (kSeparateMemory)
     staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
   if (plan.target.is_set() && plan.side == BoundarySide::sender && plan.codec.training) {
     controller_.emplace(plan.target, plan.codec.settings.rms_step);
@@ -316,8 +326,8 @@ void BoundaryEnd::wait_for_compute(const ExecSpace& exec) {
 }
 
 void BoundaryEnd::wait_for_message() const {
-  if constexpr (kStaged) instances_.copy.fence();
-  if (!kStaged || memory_check_.bytes() > 0) instances_.codec.fence();
+  if (is_staged()) instances_.copy.fence();
+  if (!is_staged() || memory_check_.bytes() > 0) instances_.codec.fence();
 }
 
 void BoundaryEnd::measure_errors(bool on) {
@@ -344,24 +354,32 @@ std::size_t BoundaryEnd::max_message_bytes() const {
   return max_payload_bytes() + memory_check_.max_bytes();
 }
 
-DeviceBytes BoundaryEnd::device_payload(const HostBytes& payload) const {
-  const auto choose = [&](const auto& here) -> DeviceBytes {  // generic: one of them is compiled
-    if constexpr (kStaged)
-      return staging_;
-    else
-      return here;
-  };
-  return choose(payload);
+ChannelOptions BoundaryEnd::channel_options(const BoundaryEndPlan& plan,
+                                            const std::string& name) const {
+  ChannelOptions options;
+  options.max_payload_bytes = max_message_bytes();
+  options.buffers = plan.buffers;
+  options.name = name;
+  options.payload_memory = plan.payload_memory;
+  // MPI cuts what it takes from devices as their copies and networks want it.
+  if (is_in_device_memory(plan)) options.piece_bytes = kLargestMessagePiece;
+  return options;
+}
+
+template <class Message>
+DeviceBytes BoundaryEnd::device_payload(const Message& message) const {
+  if (in_device_memory()) return message.device_payload;
+  if constexpr (kSeparateMemory)
+    return staging_;
+  else
+    return message.payload;
 }
 
 BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                                const BoundaryEndPlan& plan, std::shared_ptr<EmulatedLink> link,
                                const std::string& name, const ExecutionInstances& instances)
     : BoundaryEnd(progress, plan, name, instances),
-      channel_(progress, comm, peer, tag,
-               ChannelOptions{
-                   .max_payload_bytes = max_message_bytes(), .buffers = plan.buffers, .name = name},
-               std::move(link)),
+      channel_(progress, comm, peer, tag, channel_options(plan, name), std::move(link)),
       rms_step_(plan.codec.settings.rms_step) {}
 
 void BoundarySender::choose_step(const Crossing& crossing) {
@@ -393,10 +411,23 @@ void BoundarySender::note_sent(const Crossing& crossing, std::size_t bytes) {
   controller_->sent(message);
 }
 
+void BoundarySender::append_hashes(const Crossing& crossing, const SendChannel::Buffer& buffer,
+                                   std::size_t bytes) const {
+  const bool counts = !is_spoiled(crossing);
+  if (in_device_memory()) {
+    std::uint8_t* const behind_payload = buffer.device_payload.data() + bytes;
+    counts ? memory_check_.append_on_device(instances_.codec, behind_payload)
+           : memory_check_.append_nothing_on_device(instances_.codec, behind_payload);
+  } else {
+    std::uint8_t* const behind_payload = buffer.payload.data() + bytes;
+    counts ? memory_check_.append(behind_payload) : memory_check_.append_nothing(behind_payload);
+  }
+}
+
 void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
                           const MatrixRef<float>& x_BTC) {
   const SendChannel::Buffer buffer = channel_.acquire();
-  const DeviceBytes payload = device_payload(buffer.payload);
+  const DeviceBytes payload = device_payload(buffer);
   acquire_records(crossing);
   choose_step(crossing);
   if (codec(crossing).waits()) wait_for_compute(exec);
@@ -407,34 +438,39 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
     order_after(instances_.codec, exec);
     bytes =
         codec(crossing).encode(instances_.codec, crossing, activations(x_BTC), records_, payload);
-    if constexpr (kStaged) {
+    if (is_staged()) {
       order_after(instances_.copy, instances_.codec);
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
       Kokkos::deep_copy(instances_.copy, Kokkos::subview(buffer.payload, range),
                         Kokkos::subview(payload, range));
     }
     memory_check_.hash(instances_.codec, records_);
+    if (in_device_memory()) {
+      append_hashes(crossing, buffer, bytes);
+      checksum_->queue(instances_.codec, payload, bytes + memory_check_.bytes());
+    }
     wait_for_compute(exec);
     wait_for_message();
     note_sent(crossing, bytes + memory_check_.bytes());
   }
   release_records(crossing);
-  std::uint8_t* const behind_payload = buffer.payload.data() + bytes;
-  if (is_spoiled(crossing))
-    memory_check_.append_nothing(behind_payload);
+  MessageHeader message = header(crossing);
+  if (in_device_memory())
+    message.payload_checksum = checksum_->value();
   else
-    memory_check_.append(behind_payload);
-  channel_.send(buffer, header(crossing), bytes + memory_check_.bytes());
+    append_hashes(crossing, buffer, bytes);
+  channel_.send(buffer, message, bytes + memory_check_.bytes());
 }
 
 BoundaryReceiver::BoundaryReceiver(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                                    const BoundaryEndPlan& plan, const std::string& name,
                                    const ExecutionInstances& instances)
     : BoundaryEnd(progress, plan, name, instances),
-      channel_(
-          progress, comm, peer, tag,
-          ChannelOptions{
-              .max_payload_bytes = max_message_bytes(), .buffers = plan.buffers, .name = name}) {}
+      channel_(progress, comm, peer, tag, channel_options(plan, name)) {
+  if (in_device_memory())
+    sent_hashes_ =
+        HostBytes(uninitialized("deltapipe::Boundary::sent_hashes"), memory_check_.max_bytes());
+}
 
 namespace {
 
@@ -452,7 +488,7 @@ namespace {
 /// Of the payload, which hashes follow; at most `most`, before it is copied to the device.
 std::size_t payload_length(const ReceiveChannel::Received& received, std::size_t hashes,
                            std::size_t most) {
-  const std::size_t all = received.payload.extent(0);
+  const std::size_t all = received.header.payload_bytes;
   if (all < hashes)
     refuse_length(received, "too short for its memories' hashes",
                   std::to_string(all) + " bytes, not " + std::to_string(hashes) + " or more");
@@ -464,17 +500,30 @@ std::size_t payload_length(const ReceiveChannel::Received& received, std::size_t
 
 }  // namespace
 
+void BoundaryReceiver::check_on_device(const ReceiveChannel::Received& received,
+                                       std::size_t bytes) {
+  const std::size_t hashes = memory_check_.bytes();
+  checksum_->queue(instances_.codec, received.device_payload, bytes + hashes);
+  if (hashes > 0)
+    Kokkos::deep_copy(
+        instances_.codec, Kokkos::subview(sent_hashes_, Kokkos::make_pair(std::size_t{0}, hashes)),
+        Kokkos::subview(received.device_payload, Kokkos::make_pair(bytes, bytes + hashes)));
+  instances_.codec.fence();
+  check_payload_checksum(received.header, checksum_->value());
+}
+
 void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
                                const MatrixRef<float>& x_BTC) {
   acquire_records(crossing);
   wait_for_compute(exec);  // what comes next is the wait for the message
   const ReceiveChannel::Received received = channel_.receive(header(crossing));
   const std::size_t bytes = payload_length(received, memory_check_.bytes(), max_payload_bytes());
-  const DeviceBytes payload = device_payload(received.payload);
+  const DeviceBytes payload = device_payload(received);
   {
     const ActivityScope activity(account_, Activity::codec);
     const TraceScope trace(TraceCategory::decode, "decode", crossing.micro_batch);
-    if constexpr (kStaged) {
+    if (in_device_memory()) check_on_device(received, bytes);
+    if (is_staged()) {
       order_after(instances_.copy, instances_.codec);  // the payload before this one is decoded
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
       Kokkos::deep_copy(instances_.copy, Kokkos::subview(payload, range),
@@ -489,7 +538,9 @@ void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
     wait_for_message();
   }
   if (!is_spoiled(crossing))
-    memory_check_.compare(received.payload.data() + bytes, crossing, received.header);
+    memory_check_.compare(
+        in_device_memory() ? sent_hashes_.data() : received.payload.data() + bytes, crossing,
+        received.header);
   channel_.release(received);
   release_records(crossing);
 }

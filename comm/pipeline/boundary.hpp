@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/pipeline/device_checksum.hpp"
 #include "comm/pipeline/memory_check.hpp"
 #include "comm/pipeline/settings.hpp"
 #include "comm/transport/channel.hpp"
@@ -75,7 +76,8 @@ struct BoundaryEndPlan {
   std::uint64_t blocks_before = 0;  ///< of the model, where stages are cut
   bool backward = false;
   BoundarySide side = BoundarySide::receiver;
-  int buffers = 2;                ///< of messages
+  int buffers = 2;                                     ///< of messages
+  PayloadMemory payload_memory = PayloadMemory::host;  ///< the same at both ends
   EvaluationSettings evaluation;  ///< no modes: evaluations do not cross here, as gradients do not
   StepTarget target;              ///< of a sender's steps in training
 };
@@ -149,13 +151,19 @@ class BoundaryEnd {
   void release_records(const Crossing& crossing);
   /// Waits for what the model has queued, so that its time counts as the model's.
   void wait_for_compute(const ExecSpace& exec);
-  /// After this the host may use the message's buffer and the memories' hashes.
+  /// After this the host or MPI may use the message's buffer, and the host the memories' hashes.
   void wait_for_message() const;
   MessageHeader header(const Crossing& crossing) const;
   std::size_t max_payload_bytes() const;  ///< of the codecs
   std::size_t max_message_bytes() const;  ///< hashes of memories included
-  /// The payload where kernels reach it: the host buffer itself, or device memory beside it.
-  DeviceBytes device_payload(const HostBytes& payload) const;
+  ChannelOptions channel_options(const BoundaryEndPlan& plan, const std::string& name) const;
+  /// MPI finds payloads in device memory.
+  bool in_device_memory() const { return checksum_.has_value(); }
+  /// Payloads pass through device memory beside the host's.
+  bool is_staged() const { return staging_.data() != nullptr; }
+  /// A message's payload where kernels reach it.
+  template <class Message>
+  DeviceBytes device_payload(const Message& message) const;
 
   TimeAccount& account_;
   ExecutionInstances instances_;
@@ -173,6 +181,7 @@ class BoundaryEnd {
   MemoryRecords records_;
   MemoryCheck memory_check_;
   DeviceBytes staging_;
+  std::optional<DeviceChecksum> checksum_;  ///< of payloads that MPI finds in device memory
 };
 
 /// Steps of the RMS that training's messages had since the last take_steps().
@@ -199,6 +208,10 @@ class BoundarySender : public BoundaryEnd {
 
  private:
   void choose_step(const Crossing& crossing);
+  /// Puts hashes of memories behind a payload: in the host's memory, whatever hash() has left
+  /// there, and in device memory, on instances.codec.
+  void append_hashes(const Crossing& crossing, const SendChannel::Buffer& buffer,
+                     std::size_t bytes) const;
   /// Tells the controller what became of a message of so many bytes, which is encoded.
   void note_sent(const Crossing& crossing, std::size_t bytes);
 
@@ -219,7 +232,12 @@ class BoundaryReceiver : public BoundaryEnd {
   ChannelStatistics take_statistics() { return channel_.take_statistics(); }
 
  private:
+  /// Refuses a payload in device memory that is damaged, before it is decoded, and fetches the
+  /// hashes behind it.
+  void check_on_device(const ReceiveChannel::Received& received, std::size_t bytes);
+
   ReceiveChannel channel_;
+  HostBytes sent_hashes_;  ///< of the other end's memories, behind a payload in device memory
 };
 
 }  // namespace deltapipe

@@ -74,6 +74,7 @@ EmbeddingExchangePlan plan_embedding_exchange(const PipelineOptions& options,
     e.backward = backward;
     e.side = backward == last_stage ? BoundarySide::sender : BoundarySide::receiver;
     e.buffers = slots;
+    e.payload_memory = options.pipeline.payload_memory();
     return e;
   };
   plan.rows = end(row_settings(options.forward), true);

@@ -52,6 +52,19 @@ void MemoryCheck::append_nothing(std::uint8_t* behind_payload) const {
   std::memset(behind_payload, 0, bytes());
 }
 
+void MemoryCheck::append_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const {
+  if (bytes() == 0) return;
+  const auto* const hashes = reinterpret_cast<const std::uint8_t*>(hash_B_.data());
+  Kokkos::deep_copy(exec, VectorRef<std::uint8_t>(behind_payload, bytes()),
+                    VectorRef<const std::uint8_t>(hashes, bytes()));
+}
+
+void MemoryCheck::append_nothing_on_device(const ExecSpace& exec,
+                                           std::uint8_t* behind_payload) const {
+  if (bytes() == 0) return;
+  Kokkos::deep_copy(exec, VectorRef<std::uint8_t>(behind_payload, bytes()), std::uint8_t{0});
+}
+
 void MemoryCheck::compare(const std::uint8_t* behind_payload, const Crossing& crossing,
                           const MessageHeader& header) const {
   for (std::size_t i = 0; i < chosen_.size(); ++i) {

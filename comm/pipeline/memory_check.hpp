@@ -14,7 +14,8 @@
 namespace deltapipe {
 
 /// One end's part. For every crossing: choose(), then hash() when the codec's kernels are queued on
-/// the same space, a fence, and append() or compare().
+/// the same space, a fence, and append() or compare(). Behind payloads in device memory hashes are
+/// appended before the fence, on the same space.
 class MemoryCheck {
  public:
   /// every: visits of a sample between comparisons, spread evenly over samples; 0: none.
@@ -39,6 +40,8 @@ class MemoryCheck {
   void append(std::uint8_t* behind_payload) const;
   /// Of a crossing that does not count: the other end compares nothing.
   void append_nothing(std::uint8_t* behind_payload) const;
+  void append_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const;
+  void append_nothing_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const;
   /// UserError that names the first sample that differs, its visit, boundary and both ranks.
   void compare(const std::uint8_t* behind_payload, const Crossing& crossing,
                const MessageHeader& header) const;

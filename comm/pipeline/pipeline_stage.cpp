@@ -51,7 +51,8 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
       embedding_is_remote_(embedding_ && embedding_->lends_rows() && place_.stages > 1),
       all_reduce_(
           progress_, grid_.stage_comm(local),
-          shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>()) {
+          shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>(),
+          options.pipeline.payload_memory()) {
   step_.seed = options.seed;
   const int rows = step_rows(shape);
   DELTAPIPE_ASSERT(place_.stage >= shape.first_trained_stage || !stage.has_trained(),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/transport/link_settings.hpp"
+#include "comm/transport/message.hpp"
 #include "core/base/crossing.hpp"
 #include "core/base/precision.hpp"
 #include "core/cache/settings.hpp"
@@ -32,7 +33,11 @@ struct PipelineSettings {
   std::vector<int> partition;     ///< blocks per stage; empty: balanced by counted cost
   std::uint64_t verify_replicas = 500;  ///< steps between comparisons of replicas' weights; 0: none
   double step_timeout_seconds = 0;      ///< longest step; 0: no limit
+  bool gpu_aware_mpi = false;           ///< MPI reads and writes device memory
 
+  PayloadMemory payload_memory() const {
+    return gpu_aware_mpi ? PayloadMemory::device : PayloadMemory::host;
+  }
   int pipeline_ranks() const { return stages / stages_per_rank; }
   bool operator==(const PipelineSettings&) const = default;
 };

@@ -144,6 +144,7 @@ StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
     e.side = backward != (boundary == place.stage) ? BoundarySide::sender : BoundarySide::receiver;
     e.buffers = message_buffers(find_schedule(options.pipeline.schedule),
                                 schedule_shape(options, shape, place));
+    e.payload_memory = options.pipeline.payload_memory();
     return e;
   };
   if (!place.last()) {

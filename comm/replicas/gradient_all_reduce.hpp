@@ -9,18 +9,21 @@
 #include <memory>
 #include <vector>
 
+#include "comm/replicas/device_sum.hpp"
 #include "comm/transport/channel.hpp"
 #include "comm/transport/progress_thread.hpp"
+#include "core/base/memory_ledger.hpp"
 #include "core/base/views.hpp"
 
 namespace deltapipe {
 
 /// Memory for sums of so many elements under way at once: MPI's own copy of what it sums, and on
-/// devices the pinned buffers.
-std::uint64_t gradient_all_reduce_bytes(std::size_t elements, int replicas);
+/// devices the pinned buffers; of sums in device memory what other replicas send.
+MemoryLedger gradient_all_reduce_memory(std::size_t elements, int replicas, PayloadMemory memory);
 
 /// Uncompressed all-reduce. Every replica gets the same bits: MPI's nonblocking all-reduce forms
-/// each sum in one place or in an order that does not depend on the rank.
+/// each sum in one place or in an order that does not depend on the rank, and so does DeviceSum,
+/// with which MPI finds the gradients in device memory.
 class GradientAllReduce {
  public:
   struct Bucket {
@@ -29,13 +32,15 @@ class GradientAllReduce {
   };
 
   /// `stage_comm` joins the replicas of a stage; with one replica nothing is sent. `buckets`: all
-  /// that a step sums, in the order in which every replica starts them.
-  GradientAllReduce(ProgressThread& progress, MPI_Comm stage_comm, std::vector<Bucket> buckets);
+  /// that a step sums, in the order in which every replica starts them. `memory`: the same at all.
+  GradientAllReduce(ProgressThread& progress, MPI_Comm stage_comm, std::vector<Bucket> buckets,
+                    PayloadMemory memory = PayloadMemory::host);
 
   /// Starts summing a bucket in place. InternalError when it is not the next one of the step. On
-  /// host backends MPI works on the View itself, which stays alive until MPI is done with it, also
-  /// when the run stops before; on devices the values pass through a pinned buffer. Kernels
-  /// that write the bucket must have been queued on `space`, which is fenced.
+  /// host backends, and with PayloadMemory::device on all, MPI works on the View itself, which
+  /// stays alive until MPI is done with it, also when the run stops before; else the values pass
+  /// through a pinned buffer. Kernels that write the bucket must have been queued on `space`, which
+  /// is fenced.
   void start(const ExecSpace& space, int bucket);
   /// Starts all buckets of a step: what a replica without samples does, its gradients being zero.
   void start_all(const ExecSpace& space);
@@ -53,14 +58,24 @@ class GradientAllReduce {
     std::vector<Ticket> tickets;
     /// When the ring has passed the emulated wires; one per ticket, written before that is done.
     std::vector<std::shared_ptr<TimePoint>> passed;
+    const DeviceSum* exchanged = nullptr;  ///< what is to be added up when tickets are done
   };
+
+  bool in_device_memory() const { return memory_ == PayloadMemory::device; }
+  bool is_staged() const;
+  void start_all_reduce(Running& running, std::size_t place);
+  void start_exchange(Running& running, std::size_t place);
+  /// Adds up and hands on the parts of what is exchanged; waits for what is not, or leaves it.
+  void hand_on_parts(const ExecSpace& space, bool waits);
 
   ProgressThread& progress_;
   MPI_Comm comm_;
   int replicas_ = 1;
+  const PayloadMemory memory_;
   const std::vector<Bucket> buckets_;
   std::size_t started_ = 0;                 ///< buckets of the step at hand
-  std::vector<HostVector<float>> staging_;  ///< as buckets_; devices only
+  std::vector<HostVector<float>> staging_;  ///< as buckets_, if staged
+  std::vector<DeviceSum> sums_;             ///< as buckets_, in device memory
   std::vector<Running> running_;
   ChannelStatistics statistics_;
   IntervalSet transfers_;  ///< not yet in statistics_

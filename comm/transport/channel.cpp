@@ -20,7 +20,6 @@ constexpr std::size_t kHeaderOffset = (64 - sizeof(MessageHeader) % 64) % 64;
 constexpr std::size_t kPayloadOffset = kHeaderOffset + sizeof(MessageHeader);
 static_assert(kPayloadOffset % 64 == 0);
 
-constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
 // First pieces use one MPI tag, the other pieces of message n the tag 1 + n % 127 after it: with at
 // most 127 buffers, pieces of two messages with the same tag are never awaited at once.
 constexpr int kMostBuffers = kTagsPerChannel - 1;
@@ -58,30 +57,56 @@ void check_options(const ChannelOptions& options) {
   DELTAPIPE_ASSERT(options.buffers >= 1 && options.buffers <= kMostBuffers,
                    std::to_string(options.buffers) + " buffers");
   DELTAPIPE_ASSERT(
-      options.piece_bytes >= sizeof(MessageHeader) && options.piece_bytes <= kLargestPiece,
+      options.piece_bytes >= sizeof(MessageHeader) && options.piece_bytes <= kLargestMessagePiece,
       std::to_string(options.piece_bytes) + " bytes a piece");
   DELTAPIPE_ASSERT(
       options.max_payload_bytes <= std::numeric_limits<std::size_t>::max() / 2 - kPayloadOffset,
       std::to_string(options.max_payload_bytes) + " bytes of payload");
 }
 
-std::size_t buffer_bytes(std::size_t max_payload_bytes) {
-  return kPayloadOffset + max_payload_bytes;
+bool is_on_device(const ChannelOptions& options) {
+  return options.payload_memory == PayloadMemory::device;
 }
 
-HostBytes allocate(std::size_t max_payload_bytes, const std::string& name) {
+/// Of a buffer.
+std::size_t host_bytes(const ChannelOptions& options) {
+  return kPayloadOffset + (is_on_device(options) ? 0 : options.max_payload_bytes);
+}
+std::size_t device_bytes(const ChannelOptions& options) {
+  return is_on_device(options) ? options.max_payload_bytes : 0;
+}
+
+MessageMemory allocate(const ChannelOptions& options) {
   try {
-    return HostBytes(uninitialized("deltapipe::Channel::buffer"), buffer_bytes(max_payload_bytes));
+    MessageMemory memory;
+    memory.host = HostBytes(uninitialized("deltapipe::Channel::buffer"), host_bytes(options));
+    if (is_on_device(options))
+      memory.device =
+          DeviceBytes(uninitialized("deltapipe::Channel::payload"), device_bytes(options));
+    return memory;
   } catch (const std::exception&) {
-    throw UserError(Mistake{.what = "no memory for a message buffer of " + name,
-                            .value = std::to_string(max_payload_bytes) + " bytes",
+    throw UserError(Mistake{.what = "no memory for a message buffer of " + options.name,
+                            .value = std::to_string(options.max_payload_bytes) + " bytes",
                             .remedy = "use smaller micro-batches or more memory"});
   }
 }
 
-HostBytes payload_of(const HostBytes& memory, std::size_t payload_bytes) {
-  return Kokkos::subview(
-      memory, std::pair<std::size_t, std::size_t>(kPayloadOffset, kPayloadOffset + payload_bytes));
+/// The first payload_bytes of the payload, in the memory that it is in.
+template <class Message>
+void show_payload(const ChannelOptions& options, const MessageMemory& memory,
+                  std::size_t payload_bytes, Message& message) {
+  const std::size_t begin = is_on_device(options) ? 0 : kPayloadOffset;
+  const auto range = std::pair<std::size_t, std::size_t>(begin, begin + payload_bytes);
+  if (is_on_device(options))
+    message.device_payload = Kokkos::subview(memory.device, range);
+  else
+    message.payload = Kokkos::subview(memory.host, range);
+}
+
+/// Of the message that MPI gets first, its header included: a payload in device memory follows in
+/// pieces of its own.
+std::size_t first_piece(const ChannelOptions& options) {
+  return is_on_device(options) ? sizeof(MessageHeader) : options.piece_bytes;
 }
 
 /// World ranks of the caller and of `peer` in `comm`.
@@ -111,7 +136,7 @@ TimePoint local_time(std::int64_t common_ns, std::chrono::nanoseconds clock_offs
                                                                clock_offset));
 }
 
-/// Calls what(offset, size, first) for every piece of a message.
+/// Calls what(offset, size) for every piece of [begin, bytes).
 template <class What>
 void for_each_piece(std::size_t begin, std::size_t bytes, std::size_t piece_bytes, What what) {
   for (std::size_t offset = begin; offset < bytes; offset += piece_bytes) {
@@ -121,8 +146,18 @@ void for_each_piece(std::size_t begin, std::size_t bytes, std::size_t piece_byte
 
 }  // namespace
 
-std::uint64_t channel_memory_bytes(const ChannelOptions& options) {
-  return static_cast<std::uint64_t>(options.buffers) * buffer_bytes(options.max_payload_bytes);
+MemoryLedger channel_memory(const ChannelOptions& options) {
+  const auto buffers = static_cast<std::uint64_t>(options.buffers);
+  MemoryLedger ledger;
+  ledger.add_host(MemoryUse::messages, buffers * host_bytes(options));
+  ledger.add<DeviceBytes>(MemoryUse::messages, buffers * device_bytes(options));
+  return ledger;
+}
+
+std::uint8_t* MessageMemory::at(std::size_t offset) const {
+  const bool is_payload = offset >= sizeof(MessageHeader);
+  if (is_payload && device.data() != nullptr) return device.data() + offset - sizeof(MessageHeader);
+  return host.data() + kHeaderOffset + offset;
 }
 
 SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
@@ -145,8 +180,7 @@ SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int 
     std::tie(source_rank_, target_rank_) = world_ranks(comm_, peer_);
   }
   buffers_.resize(static_cast<std::size_t>(options_.buffers));
-  for (MessageBuffer& message : buffers_)
-    message.memory = allocate(options_.max_payload_bytes, options_.name);
+  for (MessageBuffer& message : buffers_) message.memory = allocate(options_);
 }
 
 bool SendChannel::arrived(const MessageBuffer& message) const {
@@ -197,8 +231,10 @@ SendChannel::Buffer SendChannel::acquire() {
     message = std::find_if(buffers_.begin(), buffers_.end(), is_free);
   }
   message->lent = true;
-  return {static_cast<int>(message - buffers_.begin()),
-          payload_of(message->memory, options_.max_payload_bytes)};
+  Buffer buffer;
+  buffer.index = static_cast<int>(message - buffers_.begin());
+  show_payload(options_, message->memory, options_.max_payload_bytes, buffer);
+  return buffer;
 }
 
 void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t payload_bytes) {
@@ -212,7 +248,9 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
   header.target_rank = target_rank_;
   header.sequence = sequence_++;
   header.payload_bytes = payload_bytes;
-  header.payload_checksum = checksum(message.memory.data() + kPayloadOffset, payload_bytes);
+  header.payload_memory = options_.payload_memory;
+  if (!is_on_device(options_))
+    header.payload_checksum = checksum(message.memory.at(sizeof header), payload_bytes);
   const std::size_t bytes = message_bytes(payload_bytes);
   const TimePoint sent = Clock::now();
   header.sent_ns = nanoseconds_of(sent) + progress_.clock_offset().count();
@@ -230,17 +268,21 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
   }
   message.link_start = link_start;
   plan.start = [memory = message.memory, header, bytes, link_start, comm = comm_, peer = peer_,
-                tag = tag_, piece = options_.piece_bytes,
+                tag = tag_, first = std::min(bytes, first_piece(options_)),
+                piece = options_.piece_bytes,
                 offset = progress_.clock_offset()](RequestList& requests) mutable {
     const TimePoint started = link_start == TimePoint{} ? Clock::now() : link_start;
     header.started_ns = nanoseconds_of(started) + offset.count();
     seal(header);
-    std::memcpy(memory.data() + kHeaderOffset, &header, sizeof header);
-    for_each_piece(0, bytes, piece, [&](std::size_t begin, std::size_t size) {
+    std::memcpy(memory.at(0), &header, sizeof header);
+    const auto send_piece = [&](std::size_t begin, std::size_t size, int its_tag) {
       requests.push_back(MPI_REQUEST_NULL);
-      DELTAPIPE_MPI(MPI_Isend(
-          memory.data() + kHeaderOffset + begin, static_cast<int>(size), MPI_BYTE, peer,
-          begin == 0 ? first_tag(tag) : rest_tag(tag, header.sequence), comm, &requests.back()));
+      DELTAPIPE_MPI(MPI_Isend(memory.at(begin), static_cast<int>(size), MPI_BYTE, peer, its_tag,
+                              comm, &requests.back()));
+    };
+    send_piece(0, first, first_tag(tag));
+    for_each_piece(first, bytes, piece, [&](std::size_t begin, std::size_t size) {
+      send_piece(begin, size, rest_tag(tag, header.sequence));
     });
   };
   message.ticket = progress_.submit(std::move(plan));
@@ -262,7 +304,7 @@ ChannelStatistics SendChannel::take_statistics() {
 
 /// Written by the progress thread until the ticket is done, by the compute thread after it.
 struct ReceiveChannel::MessageBuffer {
-  HostBytes memory;
+  MessageMemory memory;
   Ticket ticket;
   std::size_t received = 0;
   TimePoint passed{};  ///< the emulated wire of this rank
@@ -279,7 +321,7 @@ ReceiveChannel::ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer
   }
   for (int i = 0; i < options_.buffers; ++i) {
     buffers_.push_back(std::make_shared<MessageBuffer>());
-    buffers_.back()->memory = allocate(options_.max_payload_bytes, options_.name);
+    buffers_.back()->memory = allocate(options_);
   }
   for (int i = 0; i < options_.buffers; ++i) post(i);
 }
@@ -296,15 +338,15 @@ void ReceiveChannel::post(int index) {
   plan.name = between(options_.name, source_rank_, target_rank_);
   plan.passive = true;
   const std::size_t largest = message_bytes(options_.max_payload_bytes);
-  plan.start = [message, largest, comm = comm_, peer = peer_, tag = tag_,
-                piece = options_.piece_bytes](RequestList& requests) {
+  plan.start = [message, comm = comm_, peer = peer_, tag = tag_,
+                first = std::min(first_piece(options_), largest)](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(message->memory.data() + kHeaderOffset,
-                            static_cast<int>(std::min(piece, largest)), MPI_BYTE, peer,
+    DELTAPIPE_MPI(MPI_Irecv(message->memory.at(0), static_cast<int>(first), MPI_BYTE, peer,
                             first_tag(tag), comm, &requests.back()));
   };
   plan.completed = [message, largest, comm = comm_, peer = peer_, tag = tag_, number = posts_,
-                    piece = options_.piece_bytes, wire = progress_.wire(),
+                    first = first_piece(options_), piece = options_.piece_bytes,
+                    memory = options_.payload_memory, wire = progress_.wire(),
                     progress = &progress_](const MPI_Status& status, RequestList& requests) {
     int count = 0;
     DELTAPIPE_MPI(MPI_Get_count(&status, MPI_BYTE, &count));
@@ -313,24 +355,25 @@ void ReceiveChannel::post(int index) {
     if (!is_first || message->received < sizeof(MessageHeader)) return;
     // Only a header that can be trusted counts; receive() tells why if not.
     MessageHeader header;
-    std::memcpy(&header, message->memory.data() + kHeaderOffset, sizeof header);
+    std::memcpy(&header, message->memory.at(0), sizeof header);
     MessageHeader sealed = header;
     seal(sealed);
     if (sealed.header_checksum != header.header_checksum) return;
+    if (header.payload_memory != memory) return;
     if (header.payload_bytes > largest - sizeof header) return;
     if (wire) {
       const TimePoint started = local_time(header.started_ns, progress->clock_offset());
       message->passed =
           wire.in->book(started + wire.in->latency(), message_bytes(header.payload_bytes)).end;
     }
-    if (message->received != piece) return;
-    for_each_piece(piece, message_bytes(header.payload_bytes), piece,
-                   [&](std::size_t begin, std::size_t size) {
-                     requests.push_back(MPI_REQUEST_NULL);
-                     DELTAPIPE_MPI(MPI_Irecv(message->memory.data() + kHeaderOffset + begin,
-                                             static_cast<int>(size), MPI_BYTE, peer,
-                                             rest_tag(tag, number), comm, &requests.back()));
-                   });
+    if (message->received != first) return;
+    for_each_piece(
+        first, message_bytes(header.payload_bytes), piece,
+        [&](std::size_t begin, std::size_t size) {
+          requests.push_back(MPI_REQUEST_NULL);
+          DELTAPIPE_MPI(MPI_Irecv(message->memory.at(begin), static_cast<int>(size), MPI_BYTE, peer,
+                                  rest_tag(tag, number), comm, &requests.back()));
+        });
   };
   ++posts_;
   message->ticket = progress_.submit(std::move(plan));
@@ -351,10 +394,13 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   expected.source_rank = source_rank_;
   expected.target_rank = target_rank_;
   expected.sequence = sequence_;
-  const std::uint8_t* raw = message.memory.data() + kHeaderOffset;
-  const MessageHeader header = read_header(raw, message.received, expected);
+  expected.payload_memory = options_.payload_memory;
+  const MessageHeader header = read_header(message.memory.at(0), message.received, expected);
   check(header, expected);
-  check_payload(header, raw + sizeof header, message.received - sizeof header);
+  check_payload_size(header, message.received - sizeof header);
+  if (!is_on_device(options_))
+    check_payload_checksum(header,
+                           checksum(message.memory.at(sizeof header), header.payload_bytes));
 
   const TimePoint arrival = std::max(local(header.arrival_ns), message.passed);
   if (!was_done || arrival > called) {
@@ -375,7 +421,11 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   TraceRecorder::instance().record(
       TraceCategory::wire, options_.name,
       std::string(name_of(header.kind)) + " " + std::to_string(header.micro_batch), begin, end);
-  return {index, header, payload_of(message.memory, header.payload_bytes)};
+  Received received;
+  received.index = index;
+  received.header = header;
+  show_payload(options_, message.memory, header.payload_bytes, received);
+  return received;
 }
 
 void ReceiveChannel::release(const Received& received) {

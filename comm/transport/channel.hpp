@@ -15,6 +15,7 @@
 #include "comm/transport/link_settings.hpp"
 #include "comm/transport/message.hpp"
 #include "comm/transport/progress_thread.hpp"
+#include "core/base/memory_ledger.hpp"
 #include "core/base/time_account.hpp"
 #include "core/base/views.hpp"
 
@@ -22,6 +23,7 @@ namespace deltapipe {
 
 /// MPI tags of a channel's messages and their pieces: those from its number times this on.
 inline constexpr int kTagsPerChannel = 128;
+inline constexpr std::size_t kLargestMessagePiece = std::size_t{1} << 30;
 
 /// What both ends of a channel must agree on, and what each end keeps.
 struct ChannelOptions {
@@ -34,10 +36,13 @@ struct ChannelOptions {
   /// for an acknowledgement that queues behind what goes the other way.
   std::size_t piece_bytes = 60 * 1024;
   std::string name;  ///< in traces: "boundary 0 forward"
+  /// Where MPI reads and writes payloads; the same at both ends. Of those in device memory the
+  /// channel checks the size, and who encodes and decodes them makes and checks the checksum.
+  PayloadMemory payload_memory = PayloadMemory::host;
 };
 
-/// Host memory that a channel's buffers take at one end.
-std::uint64_t channel_memory_bytes(const ChannelOptions& options);
+/// What a channel's buffers take at one end.
+MemoryLedger channel_memory(const ChannelOptions& options);
 
 /// Since the last take_statistics().
 struct ChannelStatistics {
@@ -47,12 +52,22 @@ struct ChannelStatistics {
   double link_busy_seconds = 0;  ///< senders with an emulated link: bytes / bandwidth
 };
 
+/// Memory of a message.
+struct MessageMemory {
+  HostBytes host;      ///< header, and what is in the host's memory of the payload
+  DeviceBytes device;  ///< or the payload
+
+  /// Byte `offset` of the message. Payload and header are in one piece where both are the host's.
+  std::uint8_t* at(std::size_t offset) const;
+};
+
 class SendChannel {
  public:
-  /// A free buffer; payload is max_payload_bytes long.
+  /// A free buffer; its payload, in one of the two, is max_payload_bytes long.
   struct Buffer {
     int index = -1;
     HostBytes payload;
+    DeviceBytes device_payload;
   };
 
   /// `peer` is a rank of `comm`; `tag` tells channels between the same two ranks apart (it stands
@@ -70,7 +85,8 @@ class SendChannel {
   /// Waits until a buffer is free.
   Buffer acquire();
   /// Sends the first payload_bytes of the buffer and returns at once. Ranks, sequence, sizes,
-  /// checksums and times of the header are filled in here. With an emulated link the buffer stays
+  /// checksums and times of the header are filled in here, but for the checksum of a payload in
+  /// device memory, on which nothing may be queued any more. With an emulated link the buffer stays
   /// in use until the message arrives: a link kept full needs 1 + latency / transfer time buffers.
   void send(const Buffer& buffer, MessageHeader header, std::size_t payload_bytes);
   /// Waits until all messages left.
@@ -81,7 +97,7 @@ class SendChannel {
 
  private:
   struct MessageBuffer {
-    HostBytes memory;
+    MessageMemory memory;
     Ticket ticket;
     TimePoint link_start{};
     TimePoint arrival{};  ///< by the emulated link
@@ -110,11 +126,13 @@ class SendChannel {
 
 class ReceiveChannel {
  public:
-  /// A message; payload is as long as what was sent and valid until release().
+  /// A message; its payload, in one of the two, is as long as what was sent and valid until
+  /// release().
   struct Received {
     int index = -1;
     MessageHeader header;
     HostBytes payload;
+    DeviceBytes device_payload;
   };
 
   /// As SendChannel; posts receives for all buffers at once. Messages pass progress.wire() when
@@ -130,7 +148,8 @@ class ReceiveChannel {
   /// fills the first group). Throws UserError that names both ranks when it is another message,
   /// truncated or damaged. At most `buffers` messages can be held at a time.
   Received receive(MessageHeader expected);
-  /// Gives the buffer back and posts it for a later message.
+  /// Gives the buffer back, on which nothing may be queued any more, and posts it for a later
+  /// message.
   void release(const Received& received);
 
   ChannelStatistics take_statistics();

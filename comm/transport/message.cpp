@@ -16,6 +16,10 @@ const char* const kSameDeck = "start every rank with the same deck and build";
 const char* const kSameData = "give every rank the same data files and seed";
 const char* const kNetwork = "the network or a machine's memory damages data; check both";
 
+const char* memory_name(PayloadMemory memory) {
+  return memory == PayloadMemory::device ? "the device's" : "the host's";
+}
+
 std::string rank_name(std::uint32_t rank) {
   return "rank " + std::to_string(rank);
 }
@@ -102,6 +106,10 @@ MessageHeader read_header(const void* bytes, std::size_t received_bytes,
 }
 
 void check(const MessageHeader& received, const MessageHeader& expected) {
+  if (received.payload_memory != expected.payload_memory) {
+    differ(expected, "the memory of its payload", memory_name(expected.payload_memory),
+           memory_name(received.payload_memory), kSameDeck);
+  }
   same(expected, "the sending rank", expected.source_rank, received.source_rank, kSameDeck);
   same(expected, "the receiving rank", expected.target_rank, received.target_rank, kSameDeck);
   if (received.kind != expected.kind) {
@@ -121,10 +129,13 @@ void check(const MessageHeader& received, const MessageHeader& expected) {
   same_hash(expected, "the codec", expected.codec_id, received.codec_id, kSameDeck);
 }
 
-void check_payload(const MessageHeader& header, const void* payload, std::size_t payload_bytes) {
+void check_payload_size(const MessageHeader& header, std::size_t payload_bytes) {
   same(header, "the payload's size", header.payload_bytes, payload_bytes, kSameBuild);
-  same_hash(header, "the payload's checksum", checksum(payload, payload_bytes),
-            header.payload_checksum, kNetwork);
+}
+
+void check_payload_checksum(const MessageHeader& header, std::uint64_t checksum_of_payload) {
+  same_hash(header, "the payload's checksum", checksum_of_payload, header.payload_checksum,
+            kNetwork);
 }
 
 }  // namespace deltapipe

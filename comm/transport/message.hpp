@@ -16,11 +16,18 @@ namespace deltapipe {
 /// "0x1f", for hashes in messages.
 std::string hexadecimal(std::uint64_t value);
 
+/// In whose memory MPI finds the payload of a message. The numbers are those of the wire.
+enum class PayloadMemory : std::uint8_t {
+  host = 0,   ///< behind the header
+  device = 1  ///< from its first byte on, where kernels reach it; the header is in the host's
+};
+
 /// First bytes of every message, little-endian, followed by the payload. The first group describes
 /// the crossing (header_of), at the receiver as the expectation; the rest is the channels'.
 struct MessageHeader {
   std::uint32_t magic = kMagic;
-  std::uint16_t version = kVersion;
+  std::uint8_t version = kVersion;
+  PayloadMemory payload_memory = PayloadMemory::host;  ///< at both ends
   CrossingKind kind = CrossingKind::activation;
   Direction direction = Direction::forward;
   std::uint64_t step = 0;
@@ -34,14 +41,14 @@ struct MessageHeader {
   std::uint32_t target_rank = 0;  ///< in MPI_COMM_WORLD
   std::uint64_t sequence = 0;     ///< messages that went before it through the channel
   std::uint64_t payload_bytes = 0;
-  std::uint64_t payload_checksum = 0;  ///< XXH3-64
+  std::uint64_t payload_checksum = 0;  ///< XXH3-64; in device memory hash_bytes()
   std::int64_t sent_ns = 0;            ///< the sender handed it over, on the clock of rank 0
   std::int64_t started_ns = 0;         ///< start of the transfer, on the same clock
   std::int64_t arrival_ns = 0;  ///< by an emulated link, on the same clock; 0: when it is here
   std::uint64_t header_checksum = 0;  ///< XXH3-64 of the bytes before it
 
   static constexpr std::uint32_t kMagic = 0x4d50'4c44;  // "DLPM"
-  static constexpr std::uint16_t kVersion = 2;
+  static constexpr std::uint8_t kVersion = 2;
 };
 
 static_assert(std::endian::native == std::endian::little, "headers travel little-endian");
@@ -67,7 +74,8 @@ MessageHeader read_header(const void* bytes, std::size_t received_bytes,
 /// ranks, the field and both values. Does not look at payload sizes, checksums and times.
 void check(const MessageHeader& received, const MessageHeader& expected);
 
-/// Checks the payload against its header: size and checksum; throws UserError naming both ranks.
-void check_payload(const MessageHeader& header, const void* payload, std::size_t payload_bytes);
+/// Check the payload against its header; throw UserError naming both ranks.
+void check_payload_size(const MessageHeader& header, std::size_t payload_bytes);
+void check_payload_checksum(const MessageHeader& header, std::uint64_t checksum_of_payload);
 
 }  // namespace deltapipe

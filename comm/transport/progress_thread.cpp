@@ -14,6 +14,7 @@
 
 #include "comm/transport/agree.hpp"
 #include "comm/transport/mpi_check.hpp"
+#include "core/base/device_memory.hpp"
 #include "core/base/error.hpp"
 #include "core/base/helper_thread.hpp"
 #include "core/base/interruption.hpp"
@@ -125,7 +126,12 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
   DELTAPIPE_MPI(MPI_Comm_size(world, &size_));
   // The thread comes first: a rank that cannot have one says so while no rank waits for it.
   try {
-    agree(world, [&] { thread_ = start_helper_thread("communication", [this] { run(); }); });
+    // MPI may be given addresses in the memory of the device that this thread works with.
+    const auto run_with_device = [this, device = device_of_thread()] {
+      set_device_of_thread(device);
+      run();
+    };
+    agree(world, [&] { thread_ = start_helper_thread("communication", run_with_device); });
     DELTAPIPE_MPI(MPI_Comm_dup(world, &control_));
     DELTAPIPE_MPI(MPI_Comm_dup(world, &pauses_));
     align_clock(control_, rank_, size_, clock_);

@@ -38,4 +38,22 @@ DeviceMemory device_memory() {
 #endif
 }
 
+int device_of_thread() {
+  int number = -1;
+#if defined(KOKKOS_ENABLE_CUDA)
+  if (!kHostExecution && cudaGetDevice(&number) != cudaSuccess) number = -1;
+#elif defined(KOKKOS_ENABLE_HIP)
+  if (!kHostExecution && hipGetDevice(&number) != hipSuccess) number = -1;
+#endif
+  return number;
+}
+
+void set_device_of_thread([[maybe_unused]] int device) noexcept {
+#if defined(KOKKOS_ENABLE_CUDA)
+  if (device >= 0) (void)cudaSetDevice(device);
+#elif defined(KOKKOS_ENABLE_HIP)
+  if (device >= 0) (void)hipSetDevice(device);
+#endif
+}
+
 }  // namespace deltapipe

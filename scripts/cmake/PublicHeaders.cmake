@@ -3,6 +3,7 @@
 # All others are details: no release promises anything of them, and they are not installed.
 set(DELTAPIPE_PUBLIC_HEADERS
   comm/pipeline/boundary.hpp
+  comm/pipeline/device_checksum.hpp
   comm/pipeline/embedding_exchange.hpp
   comm/pipeline/executor.hpp
   comm/pipeline/memory_check.hpp
@@ -17,6 +18,7 @@ set(DELTAPIPE_PUBLIC_HEADERS
   comm/pipeline/step_measurements.hpp
   comm/pipeline/step_plan.hpp
   comm/pipeline/token_index.hpp
+  comm/replicas/device_sum.hpp
   comm/replicas/gradient_all_reduce.hpp
   comm/replicas/replica_check.hpp
   comm/transport/agree.hpp
@@ -24,6 +26,7 @@ set(DELTAPIPE_PUBLIC_HEADERS
   comm/transport/clock_sync.hpp
   comm/transport/collectives.hpp
   comm/transport/emulated_link.hpp
+  comm/transport/gpu_aware_mpi.hpp
   comm/transport/link_settings.hpp
   comm/transport/machines.hpp
   comm/transport/message.hpp

@@ -104,7 +104,8 @@ struct Result {
 };
 
 Result run(CodecKind kind, bool spills = false, CodecKind receivers_kind = CodecKind::delta,
-           FeedbackOf feedback_of = FeedbackOf::sample) {
+           FeedbackOf feedback_of = FeedbackOf::sample,
+           PayloadMemory memory = PayloadMemory::host) {
   MPI_Comm world = MPI_COMM_NULL;  // of no further use after a stop
   MPI_Comm_dup(MPI_COMM_WORLD, &world);
   ProgressThread progress(world);
@@ -113,15 +114,14 @@ Result run(CodecKind kind, bool spills = false, CodecKind receivers_kind = Codec
   std::optional<BoundarySender> sender;
   std::optional<BoundaryReceiver> receiver;
   CacheIoThread* const spill = spills ? &io : nullptr;
+  BoundaryEndPlan sends = plan_of(kind, BoundarySide::sender, spill, feedback_of);
+  BoundaryEndPlan receives = plan_of(receivers_kind == CodecKind::delta ? kind : receivers_kind,
+                                     BoundarySide::receiver, spill, feedback_of);
+  sends.payload_memory = receives.payload_memory = memory;
   if (rank == 0)
-    sender.emplace(progress, world, 1, kBackwardTag,
-                   plan_of(kind, BoundarySide::sender, spill, feedback_of),
+    sender.emplace(progress, world, 1, kBackwardTag, sends,
                    std::make_shared<EmulatedLink>(LinkSettings{}), "test");
-  if (rank == 1)
-    receiver.emplace(progress, world, 0, kBackwardTag,
-                     plan_of(receivers_kind == CodecKind::delta ? kind : receivers_kind,
-                             BoundarySide::receiver, spill, feedback_of),
-                     "test");
+  if (rank == 1) receiver.emplace(progress, world, 0, kBackwardTag, receives, "test");
   {
     const auto lock = progress.pause();
     MPI_Barrier(MPI_COMM_WORLD);
@@ -187,6 +187,84 @@ TEST_CASE("A message is as long as its payload", "[boundary]") {
     if (world_rank() == 0) CHECK(sparse.bytes_sent[step] == bytes);
   }
   if (world_rank() == 1) CHECK(sparse.bytes_received == total);
+}
+
+// The ends compare hashes of each sample's memory at every visit.
+TEST_CASE("Payloads that MPI finds in device memory are the same", "[boundary][gpu_aware]") {
+  if (world_size() < 2) return;
+  for (const CodecKind kind : {CodecKind::none, CodecKind::row_sparse, CodecKind::quantize,
+                               CodecKind::delta, CodecKind::topk_delta})
+    for (const bool spills : {false, true}) {
+      CAPTURE(kCodecKindNames[static_cast<std::size_t>(kind)], spills);
+      const Result host = run(kind, spills);
+      const Result device =
+          run(kind, spills, CodecKind::delta, FeedbackOf::sample, PayloadMemory::device);
+      CHECK(host.text.empty());
+      CHECK(device.text.empty());
+      CHECK(device.seen == host.seen);
+      CHECK(device.seen.empty() == (world_rank() != 1));
+      CHECK(device.bytes_sent == host.bytes_sent);
+      CHECK(device.bytes_received == host.bytes_received);
+    }
+}
+
+/// What a receiver says of a message of codec none whose payload in device memory is `damaged`
+/// after its checksum was made.
+std::string refusal_of_payload(bool damaged) {
+  MPI_Comm world = MPI_COMM_NULL;  // of no further use after a stop
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  ProgressThread progress(world);
+  const auto plan_in_device_memory = [](BoundarySide side) {
+    BoundaryEndPlan plan = plan_of(CodecKind::none, side);
+    plan.payload_memory = PayloadMemory::device;
+    return plan;
+  };
+  const BoundaryEndPlan plan = plan_in_device_memory(BoundarySide::sender);
+  ChannelOptions options;
+  options.max_payload_bytes = 4 * kSamples * kTokens * kChannels;
+  options.name = "test";
+  options.payload_memory = PayloadMemory::device;
+  std::optional<SendChannel> sender;
+  std::optional<BoundaryReceiver> receiver;
+  if (progress.rank() == 0) sender.emplace(progress, world, 1, kBackwardTag, options);
+  if (progress.rank() == 1)
+    receiver.emplace(progress, world, 0, kBackwardTag,
+                     plan_in_device_memory(BoundarySide::receiver), "test");
+  Crossing crossing = crossing_of(1, {0, 0});
+  const Matrix<float> x("deltapipe::Test::x", kSamples * kTokens, kChannels);
+  try {
+    agree(progress, [&] {
+      if (sender) {
+        const std::size_t bytes = options.max_payload_bytes;
+        const auto codec = make_codec(plan.codec.settings, plan.codec.shape, plan.codec.storage);
+        const SendChannel::Buffer buffer = sender->acquire();
+        const auto host = Kokkos::create_mirror_view(buffer.device_payload);
+        for (std::size_t i = 0; i < bytes; ++i) host(i) = static_cast<std::uint8_t>(i % 100);
+        Kokkos::deep_copy(buffer.device_payload, host);
+        DeviceChecksum checksum;
+        checksum.queue(ExecSpace(), buffer.device_payload, bytes);
+        Kokkos::fence();
+        MessageHeader header = header_of(crossing, codec->id());
+        header.payload_checksum = checksum.value();
+        if (damaged) host(bytes - 3) ^= 4;
+        Kokkos::deep_copy(buffer.device_payload, host);
+        sender->send(buffer, header, bytes);
+        sender->flush();
+      }
+      if (receiver) receiver->receive(ExecSpace(), crossing, x);
+      barrier(progress, world);
+    });
+  } catch (const Stopped& stopped) {
+    return stopped.message();
+  }
+  return {};
+}
+
+TEST_CASE("A damaged payload in device memory is refused", "[boundary][gpu_aware]") {
+  if (world_size() < 2) return;
+  CHECK(refusal_of_payload(false).empty());
+  CHECK_THAT(refusal_of_payload(true), Contains("payload's checksum is 0x") && Contains("rank 0") &&
+                                           Contains("rank 1") && Contains("damages data"));
 }
 
 TEST_CASE("Errors that only the sender keeps", "[boundary]") {
@@ -263,7 +341,8 @@ TEST_CASE("Ends with other codecs stop and say so", "[boundary]") {
 /// Three epochs of the same values from rank 0 to rank 1, each end's work on `instances`; where it
 /// did not go there. Fills `seen` on rank 1.
 std::vector<std::string> strays_of(CodecKind kind, const ExecutionInstances& instances,
-                                   std::vector<float>& seen) {
+                                   std::vector<float>& seen,
+                                   PayloadMemory memory = PayloadMemory::host) {
   MPI_Comm world = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &world);
   ProgressThread progress(world);
@@ -271,12 +350,13 @@ std::vector<std::string> strays_of(CodecKind kind, const ExecutionInstances& ins
   CacheIoThread io;
   std::optional<BoundarySender> sender;
   std::optional<BoundaryReceiver> receiver;
+  BoundaryEndPlan sends = plan_of(kind, BoundarySide::sender, &io);
+  BoundaryEndPlan receives = plan_of(kind, BoundarySide::receiver, &io);
+  sends.payload_memory = receives.payload_memory = memory;
   if (rank == 0)
-    sender.emplace(progress, world, 1, kBackwardTag, plan_of(kind, BoundarySide::sender, &io),
+    sender.emplace(progress, world, 1, kBackwardTag, sends,
                    std::make_shared<EmulatedLink>(LinkSettings{}), "test", instances);
-  if (rank == 1)
-    receiver.emplace(progress, world, 0, kBackwardTag, plan_of(kind, BoundarySide::receiver, &io),
-                     "test", instances);
+  if (rank == 1) receiver.emplace(progress, world, 0, kBackwardTag, receives, "test", instances);
   barrier(progress, world);
   const Matrix<float> x("deltapipe::Test::x", kSamples * kTokens, kChannels);
   fill(x, 1, kEpoch[0]);
@@ -310,6 +390,8 @@ TEST_CASE("Both ends work on the instances that they are given", "[boundary][exe
     CHECK(strays_of(kind, {one, one, one}, expected) == std::vector<std::string>{});
     CHECK(seen == expected);
     CHECK(seen.empty() == (world_rank() != 1));
+    CHECK(strays_of(kind, separate, seen, PayloadMemory::device) == std::vector<std::string>{});
+    CHECK(seen == expected);
   }
 }
 
@@ -414,6 +496,27 @@ TEST_CASE("Memory at the ends of a boundary is what each of them keeps", "[bound
     for (const BoundarySide side : {BoundarySide::sender, BoundarySide::receiver}) {
       CHECK(cache_bytes(CodecKind::topk, side) == record);
       CHECK(cache_bytes(CodecKind::topk_delta, side) == record);
+    }
+  }
+}
+
+TEST_CASE("Memory of messages is where MPI finds their payloads", "[boundary][gpu_aware]") {
+  for (const BoundarySide side : {BoundarySide::sender, BoundarySide::receiver}) {
+    BoundaryEndPlan plan = plan_of(CodecKind::delta, side);
+    const std::uint64_t hashes = 8 * kSamples;  // of every sample
+    const std::uint64_t payload = BoundaryCodecs(plan).max_payload_bytes() + hashes;
+    const MemoryLedger host = boundary_end_memory(plan);
+    plan.payload_memory = PayloadMemory::device;
+    const MemoryLedger device = boundary_end_memory(plan);
+    const bool is_receiver = side == BoundarySide::receiver;
+    if (std::is_same_v<MemSpace, Kokkos::HostSpace>) {
+      CHECK(device.host(MemoryUse::messages) ==
+            host.host(MemoryUse::messages) + (is_receiver ? hashes : 0));
+    } else {  // no staging, but as many payloads as buffers
+      CHECK(device.host(MemoryUse::messages) ==
+            host.host(MemoryUse::messages) - 2 * payload + (is_receiver ? hashes : 0));
+      CHECK(device.device(MemoryUse::messages) ==
+            host.device(MemoryUse::messages) + payload + hashes);
     }
   }
 }

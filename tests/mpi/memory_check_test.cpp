@@ -66,7 +66,8 @@ struct Damage {
 
 /// Four epochs over a boundary from rank 0 to rank 1; what all stopped with, and rank 0's bytes.
 std::pair<std::string, std::uint64_t> run(MemoryStorage storage, std::uint64_t verify_every,
-                                          bool spills, const Damage& damage = {}) {
+                                          bool spills, const Damage& damage = {},
+                                          PayloadMemory memory = PayloadMemory::host) {
   MPI_Comm world = MPI_COMM_NULL;  // of no further use after a stop
   MPI_Comm_dup(MPI_COMM_WORLD, &world);
   ProgressThread progress(world);
@@ -74,6 +75,7 @@ std::pair<std::string, std::uint64_t> run(MemoryStorage storage, std::uint64_t v
   CacheIoThread io;
   BoundaryEndPlan plan = end_plan(storage, verify_every, spills ? &io : nullptr);
   plan.side = rank == 0 ? BoundarySide::sender : BoundarySide::receiver;
+  plan.payload_memory = memory;
   std::optional<BoundarySender> sender;
   std::optional<BoundaryReceiver> receiver;
   if (rank == 0)
@@ -134,10 +136,13 @@ TEST_CASE("Equal memories pass, and their hashes are counted as bytes", "[memory
       CAPTURE(static_cast<int>(storage), spills);
       const auto [none, without] = run(storage, 0, spills);
       const auto [all, with] = run(storage, 1, spills);
+      const auto [device, with_device] = run(storage, 1, spills, {}, PayloadMemory::device);
       CHECK(none.empty());
       CHECK(all.empty());
+      CHECK(device.empty());
       // Four visits of five samples.
       if (without > 0) CHECK(with == without + 4 * 5 * sizeof(std::uint64_t));
+      CHECK(with_device == with);
     }
   // Samples 0, 2, 4, 6 and 8 in turn: of every four visits one.
   const auto [some, with] = run(MemoryStorage::fp16, 4, false);
@@ -152,9 +157,10 @@ TEST_CASE("A flipped bit in either end's memory is found and named", "[memory_ch
     for (const int rank : {0, 1})
       for (const bool spills : {false, true}) {
         CAPTURE(static_cast<int>(storage), rank, spills);
+        const PayloadMemory memory = spills ? PayloadMemory::device : PayloadMemory::host;
         // The most significant byte of the first value, or of the first scale.
         const std::size_t byte = storage == MemoryStorage::fp32 ? 3 : 1;
-        const auto [text, bytes] = run(storage, 1, spills, {rank, 3, byte, 7});
+        const auto [text, bytes] = run(storage, 1, spills, {rank, 3, byte, 7}, memory);
         CHECK_THAT(text, Contains("rank 0 and rank 1 remember sample 6 at boundary 0 forward"));
         CHECK_THAT(text, Contains("after its visit 3, step 7"));
       }

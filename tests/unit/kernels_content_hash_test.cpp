@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Hashes of device memory against a plain loop, and what they notice.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -74,6 +75,44 @@ TEST_CASE("Flipped bits, moved and exchanged words change a hash", "[content_has
     std::swap(pool[i], pool[i + 1]);
   }
   CHECK(seen.size() == count);
+}
+
+std::uint64_t hash_of_bytes(const std::vector<std::uint8_t>& bytes, std::size_t size) {
+  const auto device = to_device(bytes);
+  const Vector<std::uint64_t> result("deltapipe::Test::hash", 1);
+  Kokkos::deep_copy(result, 99);
+  hash_bytes(ExecSpace(), device.data(), size, result);
+  return to_host(result)[0];
+}
+
+TEST_CASE("A hash of bytes is that of their words and zeros behind them", "[content_hash]") {
+  constexpr std::size_t kTile = 4 * kHashTile;
+  std::vector<std::uint8_t> bytes(2 * kTile + 8);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::uint8_t>(i * 7 + i / 256 + 1);
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{4},
+        std::size_t{127}, std::size_t{128}, std::size_t{131}, kTile - 1, kTile, kTile + 1,
+        kTile + 4, 2 * kTile + 7}) {
+    CAPTURE(size);
+    std::uint64_t expected = 0;
+    for (std::size_t i = 0; 4 * i < size; ++i) {
+      std::uint32_t word = 0;
+      for (std::size_t byte = 4 * i; byte < std::min(size, 4 * i + 4); ++byte)
+        word |= std::uint32_t{bytes[byte]} << (8 * (byte - 4 * i));
+      expected += (std::uint64_t{word} + 1) * ((std::uint64_t{i} + 1) * 0x9e3779b97f4a7c15ull | 1);
+    }
+    CHECK(hash_of_bytes(bytes, size) == expected);
+    for (const std::size_t flipped : {std::size_t{0}, size / 2, size - 1}) {
+      if (size == 0) break;
+      bytes[flipped] ^= 16;
+      CHECK(hash_of_bytes(bytes, size) != expected);
+      bytes[flipped] ^= 16;
+    }
+    bytes[size] ^= 16;  // behind them
+    CHECK(hash_of_bytes(bytes, size) == expected);
+    bytes[size] ^= 16;
+  }
 }
 
 }  // namespace
