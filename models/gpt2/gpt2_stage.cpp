@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "models/gpt2/gpt2_stage.hpp"
-
 #include <algorithm>
 
 #include "core/base/error.hpp"
@@ -9,6 +7,7 @@
 #include "core/kernels/embedding.hpp"
 #include "core/kernels/gemv.hpp"
 #include "core/kernels/layer_norm.hpp"
+#include "models/gpt2/gpt2_stage.hpp"
 #include "models/gpt2/workspace.hpp"
 
 namespace deltapipe {
@@ -93,6 +92,7 @@ MemoryLedger Gpt2Stage<Real>::memory(const StageCapacity& capacity) const {
   MemoryLedger ledger;
   const ViewAllocator counting(ledger);
   Gpt2Stage stage(config_, part_, parameters_.frozen());
+  stage.compute_as_on_device(as_on_device_);
   stage.parameters_.allocate(capacity.training, capacity.products, counting);
   stage.reserve(capacity, counting);
   return ledger;
@@ -217,8 +217,14 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   norm_NC_ = matrix("deltapipe::Gpt2Stage::norm", rows, C);
   branch_NC_ = matrix("deltapipe::Gpt2Stage::branch", rows, C);
   wide_NF_ = matrix("deltapipe::Gpt2Stage::wide", rows, F);
-  const std::size_t scores =
-      attention_workspace({capacity.samples, capacity.tokens, config_.n_head, C / config_.n_head});
+  const AttentionShape shape = attention_shape(capacity.samples, capacity.tokens);
+  grouping_ =
+      as_on_device_ ? AttentionGrouping::of_device(shape) : AttentionGrouping::of_host(shape);
+  const std::size_t scores = attention_workspace(shape, grouping_);
+  if (as_on_device_ && (kHostExecution || needs_attention_addresses(grouping_)))
+    addresses_ = memory.uninitialized<Vector<std::uintptr_t>>(
+        MemoryUse::workspace, "deltapipe::Gpt2Stage::addresses",
+        attention_addresses(shape, grouping_));
   scores_ = vector("deltapipe::Gpt2Stage::scores", scores);
   if (capacity.training) {
     if (!part_.last) gradient_NC_ = matrix("deltapipe::Gpt2Stage::gradient", rows, C);
@@ -236,8 +242,7 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   }
   DELTAPIPE_ASSERT(parameters_.products() == capacity.products,
                    "parameters of another precision of products");
-  if constexpr (std::is_same_v<Real, float>)
-    if (capacity.products == ProductPrecision::bf16) reserve_products(capacity, memory);
+  reserve_products(capacity, memory);
   if (capacity.keeps_text) reserve_text(capacity, memory);
   if (part_.first) {
     if (wte_ < 0) embedding_rows_UC_ = embedding("deltapipe::Gpt2Stage::embeddingRows");
@@ -250,6 +255,14 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
 
 template <class Real>
 void Gpt2Stage<Real>::reserve_products(const StageCapacity& capacity, const ViewAllocator& memory) {
+  if (!std::is_same_v<Real, float> || capacity.products != ProductPrecision::bf16) {
+    const RealGemm gemm(memory, capacity.products == ProductPrecision::tf32
+                                    ? ProductPrecision::tf32
+                                    : ProductPrecision::fp32);
+    products_ = Products<Real>(gemm);
+    head_products_ = HeadProducts<Real, Real>(gemm);
+    return;
+  }
   const std::size_t rows = static_cast<std::size_t>(capacity.samples) * capacity.tokens;
   const std::size_t widest = std::max(config_.n_inner, 3 * config_.n_embd);
   const std::size_t vocabulary = config_.vocabulary_size;
@@ -257,15 +270,17 @@ void Gpt2Stage<Real>::reserve_products(const StageCapacity& capacity, const View
       part_.last ? logit_rows(static_cast<int>(rows), vocabulary) * vocabulary : 0;
   products_ = Products<Real>(memory, rows * widest,
                              capacity.training ? std::max(rows * widest, logits) : 0);
-  if (has_fast_bf16_gemm() && kHostExecution) {
-    const std::size_t scores = attention_workspace(
-        {capacity.samples, capacity.tokens, config_.n_head, config_.n_embd / config_.n_head});
+  if (!has_fast_bf16_gemm()) {
+    head_products_ = HeadProducts<Real, Real>(RealGemm(memory));
+  } else {
+    const std::size_t scores =
+        attention_workspace(attention_shape(capacity.samples, capacity.tokens), grouping_);
     const auto factors = [&](const char* label) {
       return memory.uninitialized<Vector<Bf16>>(MemoryUse::workspace, label, scores);
     };
     score_factors_ = factors("deltapipe::Gpt2Stage::scoreFactors");
     if (capacity.training) score_factors2_ = factors("deltapipe::Gpt2Stage::scoreFactors2");
-    head_products_ = HeadProducts<Real, Bf16>(Bf16Gemm(memory));
+    head_products_bf16_ = HeadProducts<Real, Bf16>(Bf16Gemm(memory));
   }
 }
 
@@ -380,8 +395,8 @@ Operand<Real> Gpt2Stage<Real>::activated(const ExecSpace& exec, const MatrixRef<
 }
 
 template <class Real>
-AttentionShape Gpt2Stage<Real>::attention_shape(const MicroBatch& batch) const {
-  return {batch.samples, batch.tokens, config_.n_head, config_.n_embd / config_.n_head};
+AttentionPlan Gpt2Stage<Real>::attention_plan(const AttentionShape& shape) const {
+  return {as_on_device_ ? grouping_ : AttentionGrouping::of_host(shape), addresses_};
 }
 
 template <class Real>
@@ -390,12 +405,14 @@ void Gpt2Stage<Real>::attend(const ExecSpace& exec, const AttentionShape& shape,
                              const MatrixRef<Real>& attention, const Vector<Real>& log_sum) {
   if constexpr (std::is_same_v<Real, float>) {
     if (score_factors_.extent(0) > 0) {
-      attention_forward<float, Bf16>(exec, shape, products_.input(exec, qkv).rounded, dropout,
-                                     {scores_, score_factors_}, attention, log_sum, head_products_);
+      attention_forward<float, Bf16>(
+          exec, shape, attention_plan(shape), products_.input(exec, qkv).rounded, dropout,
+          {scores_, score_factors_}, attention, log_sum, head_products_bf16_);
       return;
     }
   }
-  attention_forward<Real>(exec, shape, qkv, dropout, scores_, attention, log_sum);
+  attention_forward<Real, Real>(exec, shape, attention_plan(shape), qkv, dropout,
+                                {scores_, scores_}, attention, log_sum, head_products_);
 }
 
 template <class Real>
@@ -407,14 +424,15 @@ void Gpt2Stage<Real>::attend_backward(const ExecSpace& exec, const AttentionShap
   if constexpr (std::is_same_v<Real, float>) {
     if (score_factors_.extent(0) > 0) {
       attention_backward<float, Bf16>(
-          exec, shape, products_.input(exec, qkv).rounded, dropout, attention, log_sum, dattention,
-          products_.gradient(exec, dattention).rounded, {scores_, score_factors_},
-          {scores2_, score_factors2_}, dqkv, head_products_);
+          exec, shape, attention_plan(shape), products_.input(exec, qkv).rounded, dropout,
+          attention, log_sum, dattention, products_.gradient(exec, dattention).rounded,
+          {scores_, score_factors_}, {scores2_, score_factors2_}, dqkv, head_products_bf16_);
       return;
     }
   }
-  attention_backward<Real>(exec, shape, qkv, dropout, attention, log_sum, dattention, scores_,
-                           scores2_, dqkv);
+  attention_backward<Real, Real>(exec, shape, attention_plan(shape), qkv, dropout, attention,
+                                 log_sum, dattention, dattention, {scores_, scores_},
+                                 {scores2_, scores2_}, dqkv, head_products_);
 }
 
 /// From the block's input to the MLP's hidden layer before GELU: all that backward needs.
@@ -435,7 +453,7 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
 
   linear_forward<Real>(exec, normalised(exec, x, b.ln1_weight, b.ln1_bias, s.mean1_N, s.rstd1_N),
                        weight(b.qkv_weight), value(b.qkv_bias), qkv, products_);
-  attend(exec, attention_shape(batch), qkv,
+  attend(exec, attention_shape(batch.samples, batch.tokens), qkv,
          block_dropout(batch, attention_drop, block, kAttentionSite), attention, s.log_sum_BHT);
   linear_residual_forward<Real>(exec, products_.input(exec, attention), weight(b.out_weight),
                                 value(b.out_bias), x,
@@ -609,7 +627,8 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
                                     parameters_.gradient(b.out_bias), products_);
   products_(exec, Transpose::no, Transpose::yes, dbranch_operand, weight(b.out_weight), Real(0),
             branch);
-  attend_backward(exec, attention_shape(batch), narrow(s.qkv_N3C, rows, 3 * C),
+  attend_backward(exec, attention_shape(batch.samples, batch.tokens),
+                  narrow(s.qkv_N3C, rows, 3 * C),
                   block_dropout(batch, config_.attn_pdrop, block, kAttentionSite), attention,
                   s.log_sum_BHT, branch, dqkv);
   const Operand<Real> dqkv_operand = products_.gradient(exec, dqkv);
