@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "models/gpt2/gpt2_stage.hpp"
+
 #include <algorithm>
 
 #include "core/base/error.hpp"
@@ -7,7 +9,6 @@
 #include "core/kernels/embedding.hpp"
 #include "core/kernels/gemv.hpp"
 #include "core/kernels/layer_norm.hpp"
-#include "models/gpt2/gpt2_stage.hpp"
 #include "models/gpt2/workspace.hpp"
 
 namespace deltapipe {
@@ -230,6 +231,8 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
     if (!part_.last) gradient_NC_ = matrix("deltapipe::Gpt2Stage::gradient", rows, C);
     wide2_NF_ = matrix("deltapipe::Gpt2Stage::wide2", rows, F);
     scores2_ = vector("deltapipe::Gpt2Stage::scores2", scores);
+    if (as_on_device_)
+      column_sums_ = vector("deltapipe::Gpt2Stage::columnSums", column_tree_workspace(rows, F));
   }
   if (part_.last) {
     const std::size_t V = config_.vocabulary_size;
@@ -541,7 +544,7 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
   Kokkos::deep_copy(exec, dx, Real(0));
   layer_norm_parameter_gradient<Real>(exec, dnorm, x, mean, rstd, accumulate,
                                       parameters_.gradient(final_weight_),
-                                      parameters_.gradient(final_bias_));
+                                      parameters_.gradient(final_bias_), column_sums_);
   layer_norm_backward<Real>(exec, dnorm, x, value(final_weight_), value(final_bias_), mean, rstd,
                             dx, norm);
 }
@@ -578,7 +581,7 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   else
     linear_parameter_gradient<Real>(exec, activated, dbranch_operand, accumulate,
                                     parameters_.gradient_matrix(b.down_weight),
-                                    parameters_.gradient(b.down_bias), products_);
+                                    parameters_.gradient(b.down_bias), products_, column_sums_);
   const Operand<Real> dhidden_operand = products_.gradient(exec, dhidden);
   products_(exec, Transpose::no, Transpose::yes, dhidden_operand, weight(b.up_weight), Real(0),
             dnorm);
@@ -586,7 +589,7 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   const VectorRef<Real> rstd = head_of(s.rstd2_N, rows);
   layer_norm_parameter_gradient<Real>(exec, dnorm, residual, mean, rstd, accumulate,
                                       parameters_.gradient(b.ln2_weight),
-                                      parameters_.gradient(b.ln2_bias));
+                                      parameters_.gradient(b.ln2_bias), column_sums_);
   const Operand<Real> normal = products_.make_input(norm, [&](const auto& y) {
     layer_norm_backward<Real>(exec, dnorm, residual, value(b.ln2_weight), value(b.ln2_bias), mean,
                               rstd, dx, y);
@@ -594,7 +597,7 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   if (kept) return;
   linear_parameter_gradient<Real>(exec, normal, dhidden_operand, accumulate,
                                   parameters_.gradient_matrix(b.up_weight),
-                                  parameters_.gradient(b.up_bias), products_);
+                                  parameters_.gradient(b.up_bias), products_, column_sums_);
 }
 
 template <class Real>
@@ -624,7 +627,7 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   else
     linear_parameter_gradient<Real>(exec, products_.input(exec, attention), dbranch_operand,
                                     accumulate, parameters_.gradient_matrix(b.out_weight),
-                                    parameters_.gradient(b.out_bias), products_);
+                                    parameters_.gradient(b.out_bias), products_, column_sums_);
   products_(exec, Transpose::no, Transpose::yes, dbranch_operand, weight(b.out_weight), Real(0),
             branch);
   attend_backward(exec, attention_shape(batch.samples, batch.tokens),
@@ -638,7 +641,7 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   const VectorRef<Real> rstd = head_of(s.rstd1_N, rows);
   layer_norm_parameter_gradient<Real>(exec, branch, x, mean, rstd, accumulate,
                                       parameters_.gradient(b.ln1_weight),
-                                      parameters_.gradient(b.ln1_bias));
+                                      parameters_.gradient(b.ln1_bias), column_sums_);
   const Operand<Real> normal = products_.make_input(norm, [&](const auto& y) {
     layer_norm_backward<Real>(exec, branch, x, value(b.ln1_weight), value(b.ln1_bias), mean, rstd,
                               dx, y);
@@ -646,7 +649,7 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   if (kept) return;
   linear_parameter_gradient<Real>(exec, normal, dqkv_operand, accumulate,
                                   parameters_.gradient_matrix(b.qkv_weight),
-                                  parameters_.gradient(b.qkv_bias), products_);
+                                  parameters_.gradient(b.qkv_bias), products_, column_sums_);
 }
 
 /// Those of the linear layers, whose inputs are made again where the forward pass did not keep
@@ -664,7 +667,7 @@ void Gpt2Stage<Real>::block_parameters_backward(const ExecSpace& exec, const Mic
   const auto add = [&](const Operand<Real>& x, const Matrix<Real>& dy, int weight, int bias) {
     linear_parameter_gradient<Real>(
         exec, x, products_.gradient(exec, narrow(dy, rows, dy.extent_int(1))), accumulate,
-        parameters_.gradient_matrix(weight), parameters_.gradient(bias), products_);
+        parameters_.gradient_matrix(weight), parameters_.gradient(bias), products_, column_sums_);
   };
   add(activated(exec, narrow(s.hidden_NF, rows, F), wide2_NF_), kept.mlp_NC, b.down_weight,
       b.down_bias);

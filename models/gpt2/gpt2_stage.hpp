@@ -47,8 +47,8 @@ class Gpt2Stage final : public Stage<Real>,
   }
   MemoryLedger memory(const StageCapacity& capacity) const override;
   void reserve(const StageCapacity& capacity) override;
-  /// Attention is grouped as on a device, or as on a host: by default as where kernels run. Before
-  /// memory is taken.
+  /// Attention is grouped and columns are summed as on a device, or as on a host: by default as
+  /// where kernels run. Before memory is taken.
   void compute_as_on_device(bool as_on_device) { as_on_device_ = as_on_device; }
 
   MatrixRef<Real> input(int slot, int rows) override;
@@ -194,7 +194,8 @@ class Gpt2Stage final : public Stage<Real>,
   /// Of attention in bf16, which needs instructions for it.
   Vector<Bf16> score_factors_, score_factors2_;
   HeadProducts<Real, Bf16> head_products_bf16_;
-  Matrix<Real> logits_;  ///< of a block of rows
+  Vector<Real> column_sums_;  ///< of parts of the rows
+  Matrix<Real> logits_;       ///< of a block of rows
   Vector<Real> loss_, final_mean_N_, final_rstd_N_;
   /// Of continue_text(): rows of T tokens [k heads | v heads] for each block.
   Matrix<Real> kept_T2C_;
