@@ -516,6 +516,7 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
   if (shows_schedule && !inputs.model) print_schedule(settings, 0);
   std::fflush(stdout);
   if (inputs.model) check_model(settings, inputs, machines, shows_schedule);
+  check_precision(settings);
   require(inputs.files);
 }
 

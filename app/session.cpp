@@ -15,6 +15,7 @@
 #include "core/files/safetensors.hpp"
 #include "core/kernels/bf16_gemm.hpp"
 #include "core/kernels/blas.hpp"
+#include "core/kernels/real_gemm.hpp"
 #include "core/text/corpus.hpp"
 #include "core/text/token_file.hpp"
 #include "core/text/tokenizer_files.hpp"
@@ -160,8 +161,19 @@ std::string kokkos_configuration(ProductPrecision products) {
        << ExecSpace().concurrency();
   if (kSerialExecution) text << ", " << HostTeam::instance().size() << " thread(s)";
   text << ", " << blas_configuration();
+  if (products == ProductPrecision::tf32) text << ", TF32 by cuBLAS";
   if (products == ProductPrecision::bf16) text << ", " << bf16_configuration();
   return text.str();
+}
+
+void check_precision(const Settings& settings) {
+  if (settings.training.precision != ProductPrecision::tf32) return;
+  const std::string obstacle = tf32_obstacle();
+  if (obstacle.empty()) return;
+  throw UserError({.what = "training.precision asks for products in TF32: " + obstacle,
+                   .value = "tf32",
+                   .remedy = "use \"fp32\" or \"bf16\"",
+                   .keys = {"training.precision"}});
 }
 
 }  // namespace deltapipe

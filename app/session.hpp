@@ -75,4 +75,7 @@ EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid
 /// What Kokkos was built with and runs on, and what multiplies matrices, for outputs.
 std::string kokkos_configuration(ProductPrecision products);
 
+/// UserError where this rank's machine cannot multiply as training.precision says.
+void check_precision(const Settings& settings);
+
 }  // namespace deltapipe

@@ -328,6 +328,7 @@ class Trainer {
   }
 
   void set_up() {
+    check_precision(settings_);
     restart_ = find_restart(settings_, grid_, progress_);
     if (restart_) check_deck_of_restart(settings_, restart_->marker);
     if (restart_ && restart_->refers_to_files) claimed_->claim_caches(settings_, grid_, progress_);
@@ -935,6 +936,7 @@ TrainingEnd run_train(const Settings& settings, const ProcessGrid& grid, Progres
 }
 
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
+  check_precision(settings);
   require(find_input_files(settings, InputUse::train));
   ModelPlan plan = plan_model(settings);
   const EmulatingRanks emulating = emulating_ranks(settings, grid, progress);

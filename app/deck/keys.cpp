@@ -194,10 +194,14 @@ void add_training(std::vector<Key>& keys, TrainingSettings& t) {
       "of everything random: new weights, order, dropout, "
       "stochastic rounding");
   add("precision",
-      choice(t.precision, {{"fp32", ProductPrecision::fp32}, {"bf16", ProductPrecision::bf16}}),
-      "of matrix products, in evaluations as well; bf16: operands are rounded to bf16, sums, "
-      "parameters and all else stay fp32, as do attention's products where the processor has no "
-      "instructions for bf16 and on GPUs");
+      choice(t.precision, {{"fp32", ProductPrecision::fp32},
+                           {"tf32", ProductPrecision::tf32},
+                           {"bf16", ProductPrecision::bf16}}),
+      "of matrix products, in evaluations as well; tf32: NVIDIA GPUs from compute capability 8.0 "
+      "on "
+      "multiply with 10 bits of mantissa; bf16: operands are rounded to bf16; sums, parameters and "
+      "all else stay fp32, as do attention's products in bf16 where neither processor nor GPU has "
+      "instructions for it");
   add("recompute", Flag{&t.recompute},
       "keep only block inputs and compute activations again in the backward pass");
   add("recompute_stages", IntegerList{&t.recompute_stages, 0, 65535},

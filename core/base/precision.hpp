@@ -11,8 +11,9 @@ using Bf16 = std::uint16_t;
 
 enum class Precision { fp32, fp16, bf16 };
 
-/// Of products of matrices. bf16: operands are rounded to it, sums are fp32; parameters, what
-/// crosses boundaries and everything else stay fp32.
-enum class ProductPrecision { fp32, bf16 };
+/// Of products of matrices. tf32: operands of fp32 are rounded to 10 bits of mantissa by the GPU's
+/// tensor cores; bf16: operands are rounded to it; sums are fp32. Parameters, what crosses
+/// boundaries and everything else stay fp32.
+enum class ProductPrecision { fp32, tf32, bf16 };
 
 }  // namespace deltapipe

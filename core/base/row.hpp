@@ -134,21 +134,54 @@ KOKKOS_FORCEINLINE_FUNCTION void row_scan(const Member& team, int n, const Count
   }
 }
 
-/// Columns that one team sums over all rows.
+/// Columns that one team sums, and on a device the rows that it sums side by side.
 inline constexpr int kColumnTile = 64;
+inline constexpr int kColumnLanes = 16;
 
-inline RowPolicy column_policy(const ExecSpace& exec, int columns) {
-  return row_policy(exec, (columns + kColumnTile - 1) / kColumnTile);
+/// Scratch memory of a team for column_sums_by_lanes() of sums of so many bytes.
+constexpr std::size_t column_lanes_bytes(std::size_t sum_bytes) {
+  return kColumnLanes * kColumnTile * sum_bytes;
 }
 
-/// store(c, sum over n in [0, rows) of body(n, c)) for the team's tile of columns; rows are added
-/// in their order.
+/// A team for each tile of columns. `sum_bytes`: of a sum, where column_sums() is called.
+inline RowPolicy column_policy(const ExecSpace& exec, int columns, std::size_t sum_bytes = 0) {
+  return row_policy(exec, (columns + kColumnTile - 1) / kColumnTile,
+                    kHostExecution ? 0 : column_lanes_bytes(sum_bytes));
+}
+
+/// store(c, sum over n in [first_row, end_row) of body(n, c)) for the columns of a tile. Every
+/// kColumnLanes-th row is added to one partial sum, then these in their order: an order that does
+/// not depend on the team's size. Neighbouring threads read neighbouring columns.
+template <class Sum, class Body, class Store, class Member>
+KOKKOS_FORCEINLINE_FUNCTION void column_sums_by_lanes(const Member& team, int tile, int columns,
+                                                      int first_row, int end_row, const Body& body,
+                                                      const Store& store) {
+  const int first = tile * kColumnTile;
+  const int width = columns - first < kColumnTile ? columns - first : kColumnTile;
+  Sum* const partial =
+      static_cast<Sum*>(team.team_scratch(0).get_shmem(column_lanes_bytes(sizeof(Sum))));
+  row_for_synced(team, kColumnLanes * kColumnTile, [&](int i) {
+    const int lane = i / kColumnTile, column = i % kColumnTile;
+    if (column >= width) return;
+    Sum sum{};
+    for (int n = first_row + lane; n < end_row; n += kColumnLanes) sum += body(n, first + column);
+    partial[i] = sum;
+  });
+  row_for(team, width, [&](int column) {
+    Sum sum{};
+    for (int lane = 0; lane < kColumnLanes; ++lane) sum += partial[lane * kColumnTile + column];
+    store(first + column, sum);
+  });
+}
+
+/// store(c, sum over n in [0, rows) of body(n, c)) for the team's tile of columns; on a host rows
+/// are added in their order. For column_policy() with the bytes of a Real.
 template <class Real, class Body, class Store, class Member>
 KOKKOS_FORCEINLINE_FUNCTION void column_sums(const Member& team, int columns, int rows,
                                              const Body& body, const Store& store) {
-  const int first = team.league_rank() * kColumnTile;
-  const int width = columns - first < kColumnTile ? columns - first : kColumnTile;
   if constexpr (kHostExecution) {
+    const int first = team.league_rank() * kColumnTile;
+    const int width = columns - first < kColumnTile ? columns - first : kColumnTile;
     Real sum[kColumnTile] = {};
     for (int n = 0; n < rows; ++n) {
       DELTAPIPE_INDEPENDENT_ITERATIONS
@@ -156,11 +189,7 @@ KOKKOS_FORCEINLINE_FUNCTION void column_sums(const Member& team, int columns, in
     }
     for (int i = 0; i < width; ++i) store(first + i, sum[i]);
   } else {
-    row_for(team, width, [&](int i) {
-      Real sum = 0;
-      for (int n = 0; n < rows; ++n) sum += body(n, first + i);
-      store(first + i, sum);
-    });
+    column_sums_by_lanes<Real>(team, team.league_rank(), columns, 0, rows, body, store);
   }
 }
 

@@ -268,7 +268,7 @@ double KltTransform::bits_of_changes(const ExecSpace& exec, int rows) {
 }
 
 double KltTransform::bits_of_components(const ExecSpace& exec, int rows) {
-  for_rows("deltapipe::KltTransform::sum_columns", column_policy(exec, channels()),
+  for_rows("deltapipe::KltTransform::sum_columns", column_policy(exec, channels(), sizeof(float)),
            SumColumns{channels(), rows, z_NC_.data(), fit_weight_N_.data(), squares_.data()});
   Kokkos::deep_copy(exec, host_squares_, squares_);
   exec.fence();

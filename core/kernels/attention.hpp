@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Causal multi-head self-attention. Probabilities exist only for a block of query rows of a few
-// heads at a time; the backward pass makes them again from the logarithm of each row's softmax sum
-// (arXiv 2205.14135).
+// Causal multi-head self-attention. Probabilities exist only for a block of query rows at a time,
+// of one head on a host and of all heads and samples on a device; the backward pass makes them
+// again from the logarithm of each row's softmax sum (arXiv 2205.14135).
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <type_traits>
 
+#include "core/base/error.hpp"
 #include "core/base/profiling_region.hpp"
 #include "core/kernels/bf16_gemm.hpp"
 #include "core/kernels/linear.hpp"
+#include "core/kernels/real_gemm.hpp"
 
 namespace deltapipe {
 
@@ -22,45 +26,150 @@ struct AttentionShape {
   int channels() const { return heads * head_width; }
 };
 
-/// Query rows whose probabilities are in the workspace together. The products of a block run over
-/// all its keys up to the last row's: with short sequences smaller blocks compute less that the
-/// mask hides, with long ones larger products are faster.
-inline int query_block(int tokens) {
-  return kHostExecution && tokens <= 512 ? 64 : 128;
-}
+/// What of a micro-batch is computed together, in a pass.
+struct AttentionGrouping {
+  int rows = 0;     ///< query rows of a block
+  int heads = 0;    ///< the last pass over a sample may have fewer
+  int samples = 0;  ///< more than one only with all heads; the last pass may have fewer
 
-/// Heads whose probabilities are in the workspace together: enough rows for a device, little enough
-/// memory for a core's cache.
-inline int heads_in_a_pass(const AttentionShape& shape) {
-  return kHostExecution ? 1 : shape.heads;
-}
+  /// Elements of probabilities that a device has at a time: 256 MiB in fp32.
+  static constexpr std::size_t kMostElements = std::size_t{1} << 26;
 
-/// Elements of the probabilities of a pass.
-inline std::size_t elements_in_a_pass(const AttentionShape& shape) {
-  const int most = query_block(shape.tokens);
-  const int block = shape.tokens < most ? shape.tokens : most;
-  return static_cast<std::size_t>(heads_in_a_pass(shape)) * block * shape.tokens;
-}
+  /// One head at a time: little enough for a core's cache. The products of a block run over all its
+  /// keys up to the last row's: with short sequences smaller blocks compute less that the mask
+  /// hides, with long ones larger products are faster.
+  static AttentionGrouping of_host(const AttentionShape& shape) {
+    return {shape.tokens <= 512 ? 64 : 128, 1, 1};
+  }
+  /// All heads and samples of a block, or as many as have `most_elements` together.
+  static AttentionGrouping of_device(const AttentionShape& shape,
+                                     std::size_t most_elements = kMostElements) {
+    constexpr int kRows = 128;
+    const std::size_t rows = shape.tokens < kRows ? shape.tokens : kRows;
+    const std::size_t a_head = rows * static_cast<std::size_t>(shape.tokens);
+    const auto fitting = [&](int count, std::size_t elements) {
+      const std::size_t most = elements > 0 ? most_elements / elements : count;
+      return most >= static_cast<std::size_t>(count) ? count
+             : most < 1                              ? 1
+                                                     : static_cast<int>(most);
+    };
+    const int heads = fitting(shape.heads, a_head);
+    return {kRows, heads, heads < shape.heads ? 1 : fitting(shape.samples, a_head * heads)};
+  }
+};
 
-/// Passes at a time: the threads of a HostTeam each do one.
-inline int concurrent_passes(const AttentionShape& shape) {
-  if (!kSerialExecution) return 1;
-  const int most = shape.samples * shape.heads;
-  return most < HostTeam::instance().size() ? most : HostTeam::instance().size();
-}
-
-/// Elements of each of the two workspaces of the kernels below (the forward pass uses one).
-inline std::size_t attention_workspace(const AttentionShape& shape) {
-  return elements_in_a_pass(shape) * static_cast<std::size_t>(concurrent_passes(shape));
+/// How this build computes attention in shapes up to that.
+inline AttentionGrouping attention_grouping(const AttentionShape& shape) {
+  return kHostExecution ? AttentionGrouping::of_host(shape) : AttentionGrouping::of_device(shape);
 }
 
 /// Where a block of probabilities stands: query rows [first, first + rows) against keys
-/// [0, first + rows) of `heads` heads from `head` on.
+/// [0, first + rows) of `heads` heads from `head` on, of each of `samples` samples from `sample`
+/// on.
 struct AttentionBlock {
-  int sample, head, heads, first, rows;
+  int sample, samples, head, heads, first, rows;
 
   KOKKOS_FORCEINLINE_FUNCTION int keys() const { return first + rows; }
+  /// Elements of one head's probabilities.
+  KOKKOS_FORCEINLINE_FUNCTION std::size_t elements() const {
+    return static_cast<std::size_t>(rows) * keys();
+  }
+  int all_rows() const { return samples * heads * rows; }
 };
+
+/// A row of a block's probabilities, which follow each other by sample, head and query.
+struct AttentionRow {
+  int sample, head, query;
+
+  KOKKOS_FORCEINLINE_FUNCTION AttentionRow(const AttentionBlock& at, int row) {
+    const int of_head = row / at.rows;
+    query = at.first + row % at.rows;
+    sample = at.sample + of_head / at.heads;
+    head = at.head + of_head % at.heads;
+  }
+};
+
+/// The passes over samples and heads and the blocks of query rows in each, last to first: the first
+/// block of a sample and head sees all its keys.
+struct AttentionPasses {
+  AttentionShape shape;
+  AttentionGrouping grouping;
+
+  KOKKOS_INLINE_FUNCTION int head_groups() const {
+    return (shape.heads + grouping.heads - 1) / grouping.heads;
+  }
+  int count() const {
+    return (shape.samples + grouping.samples - 1) / grouping.samples * head_groups();
+  }
+  int blocks() const { return (shape.tokens + grouping.rows - 1) / grouping.rows; }
+  KOKKOS_INLINE_FUNCTION int pass_of(int sample, int head) const {
+    return sample / grouping.samples * head_groups() + head / grouping.heads;
+  }
+  KOKKOS_INLINE_FUNCTION AttentionBlock at(int pass, int block) const {
+    const int sample = pass / head_groups() * grouping.samples;
+    const int head = pass % head_groups() * grouping.heads;
+    const int end = shape.tokens - block * grouping.rows;
+    const int rows = end < grouping.rows ? end : grouping.rows;
+    return {sample,     least(grouping.samples, shape.samples - sample),
+            head,       least(grouping.heads, shape.heads - head),
+            end - rows, rows};
+  }
+  /// Elements of the probabilities of the largest pass.
+  std::size_t elements() const {
+    return static_cast<std::size_t>(least(grouping.samples, shape.samples)) *
+           least(grouping.heads, shape.heads) * least(grouping.rows, shape.tokens) * shape.tokens;
+  }
+  /// Passes at a time: the threads of a HostTeam each do one.
+  int concurrent() const {
+    return kSerialExecution ? least(count(), HostTeam::instance().size()) : 1;
+  }
+
+ private:
+  KOKKOS_INLINE_FUNCTION static int least(int a, int b) { return a < b ? a : b; }
+};
+
+/// Elements of each of the two workspaces of the kernels below (the forward pass uses one), enough
+/// for smaller shapes in the same grouping as well.
+inline std::size_t attention_workspace(const AttentionShape& shape,
+                                       const AttentionGrouping& grouping) {
+  const AttentionPasses passes{shape, grouping};
+  return passes.elements() * static_cast<std::size_t>(passes.concurrent());
+}
+inline std::size_t attention_workspace(const AttentionShape& shape) {
+  return attention_workspace(shape, attention_grouping(shape));
+}
+
+/// Most operands that the products of a pass have.
+inline constexpr int kAttentionOperands = 11;
+
+/// Elements of a table with the addresses of all operands of an attention, which products of
+/// matrices that are not evenly spaced take: the heads of several samples.
+inline std::size_t attention_addresses(const AttentionShape& shape,
+                                       const AttentionGrouping& grouping) {
+  const int blocks = AttentionPasses{shape, grouping}.blocks();
+  return static_cast<std::size_t>(kAttentionOperands) * blocks * shape.samples * shape.heads;
+}
+
+/// Whether this build's products need such a table.
+inline bool needs_attention_addresses([[maybe_unused]] const AttentionGrouping& grouping) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  return grouping.samples > 1 && grouping.heads > 1;
+#else
+  return false;
+#endif
+}
+
+/// How an attention is grouped and, where its products take them so, memory for the addresses of
+/// its operands, at least attention_addresses() elements.
+struct AttentionPlan {
+  AttentionGrouping grouping;
+  VectorRef<std::uintptr_t> addresses;
+};
+
+/// Passes that are computed at a time: addresses are of one workspace.
+inline int concurrent_passes(const AttentionPasses& passes, const AttentionPlan& plan) {
+  return plan.addresses.extent(0) > 0 ? 1 : passes.concurrent();
+}
 
 /// Dropout factors of probabilities j = 4*block ... of query i.
 template <class Real>
@@ -73,18 +182,17 @@ KOKKOS_FORCEINLINE_FUNCTION void attention_dropout_factors(const Dropout& dropou
 }
 
 /// Probabilities of scores, which are lost, rounded to bf16 if Factor is Bf16; of one type both
-/// may be the same memory. log_sum_BHT keeps log(sum(exp(scale * score))).
+/// may be the same memory. log_sum_BHT keeps log(sum(exp(scale * score))), of all_heads heads.
 template <class Real, class Factor>
 void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real scale,
-                       const Dropout& dropout, const MatrixRef<Real>& scores,
-                       const MatrixRef<Factor>& probabilities, const VectorRef<Real>& log_sum_HT) {
+                       const Dropout& dropout, int all_heads, const MatrixRef<Real>& scores,
+                       const MatrixRef<Factor>& probabilities, const VectorRef<Real>& log_sum_BHT) {
   const int tokens = dropout.tokens;
   for_rows(
-      "deltapipe::Attention::softmax", row_policy(exec, at.heads * at.rows),
+      "deltapipe::Attention::softmax", row_policy(exec, at.all_rows()),
       KOKKOS_LAMBDA(const RowMember& team) {
-        const int head = at.head + team.league_rank() / at.rows;
-        const int query = at.first + team.league_rank() % at.rows;
-        const int visible = query + 1;
+        const AttentionRow row(at, team.league_rank());
+        const int visible = row.query + 1;
         Real* const s = &scores(team.league_rank(), 0);
         Factor* const p = &probabilities(team.league_rank(), 0);
         const Real top = row_max<Real>(team, visible, s[0], [&](int j) { return s[j]; });
@@ -97,7 +205,7 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
         if (dropout.probability > 0) {
           row_for(team, (visible + 3) / 4, [&](int block) {
             Real factor[4];
-            attention_dropout_factors(dropout, at.sample, head, query, block, factor);
+            attention_dropout_factors(dropout, row.sample, row.head, row.query, block, factor);
             for (int i = 0, j = 4 * block; i < 4 && j < visible; ++i, ++j)
               p[j] = rounded_to<Factor>(s[j] * (inverse * factor[i]));
           });
@@ -105,7 +213,8 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
           row_for(team, visible, [=](int j) { p[j] = rounded_to<Factor>(s[j] * inverse); });
         }
         row_for(team, at.keys() - visible, [=](int j) { p[visible + j] = Factor(0); });
-        log_sum_HT(head * tokens + query) = top * scale + std::log(sum);
+        log_sum_BHT((row.sample * all_heads + row.head) * tokens + row.query) =
+            top * scale + std::log(sum);
       });
 }
 
@@ -121,30 +230,30 @@ KOKKOS_FORCEINLINE_FUNCTION int computed_keys(int visible, int keys) {
 /// From scores s and dL/dprobability dp: the probabilities after dropout (in place of the scores)
 /// and dL/dscore (in place of dp):  ds = scale * p * (factor * dp - sum_d dO O).
 template <class Real>
-void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at, int head_width,
-                                Real scale, const Dropout& dropout,
-                                const VectorRef<const Real>& log_sum_HT,
-                                const MatrixRef<const Real>& out_TC,
-                                const MatrixRef<const Real>& dout_TC, const MatrixRef<Real>& scores,
+void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& shape,
+                                const AttentionBlock& at, Real scale, const Dropout& dropout,
+                                const VectorRef<const Real>& log_sum_BHT,
+                                const MatrixRef<const Real>& out_NC,
+                                const MatrixRef<const Real>& dout_NC, const MatrixRef<Real>& scores,
                                 const MatrixRef<Real>& dprobabilities, const MatrixRef<Real>&,
                                 const MatrixRef<Real>&) {
-  const int tokens = dropout.tokens;
+  const int tokens = shape.tokens, all_heads = shape.heads, head_width = shape.head_width;
   for_rows(
-      "deltapipe::Attention::softmaxBackward", row_policy(exec, at.heads * at.rows),
+      "deltapipe::Attention::softmaxBackward", row_policy(exec, at.all_rows()),
       KOKKOS_LAMBDA(const RowMember& team) {
-        const int head = at.head + team.league_rank() / at.rows;
-        const int query = at.first + team.league_rank() % at.rows;
-        const int visible = query + 1;
+        const AttentionRow row(at, team.league_rank());
+        const int visible = row.query + 1;
         Real* const s = &scores(team.league_rank(), 0);
         Real* const d = &dprobabilities(team.league_rank(), 0);
-        const Real* const out = &out_TC(query, head * head_width);
-        const Real* const dout = &dout_TC(query, head * head_width);
-        const Real log_sum = log_sum_HT(head * tokens + query);
+        const int n = row.sample * tokens + row.query;
+        const Real* const out = &out_NC(n, row.head * head_width);
+        const Real* const dout = &dout_NC(n, row.head * head_width);
+        const Real log_sum = log_sum_BHT((row.sample * all_heads + row.head) * tokens + row.query);
         const Real mean = row_sum<Real>(team, head_width, [&](int i) { return out[i] * dout[i]; });
         if (dropout.probability > 0) {
           row_for(team, visible / 4 + 1, [&](int block) {
             Real factor[4];
-            attention_dropout_factors(dropout, at.sample, head, query, block, factor);
+            attention_dropout_factors(dropout, row.sample, row.head, row.query, block, factor);
             for (int i = 0, j = 4 * block; i < 4 && j < visible; ++i, ++j) {
               const Real p = vector_exp(s[j] * scale - log_sum);
               s[j] = p * factor[i];
@@ -170,26 +279,26 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
 /// than that of p * factor * dp over the keys, by which a part that all keys have in common would
 /// not cancel: this is the latter.
 template <class Real>
-void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at, int, Real scale,
-                                const Dropout& dropout, const VectorRef<const Real>& log_sum_HT,
+void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& shape,
+                                const AttentionBlock& at, Real scale, const Dropout& dropout,
+                                const VectorRef<const Real>& log_sum_BHT,
                                 const MatrixRef<const Real>&, const MatrixRef<const Real>&,
                                 const MatrixRef<Real>& scores,
                                 const MatrixRef<Real>& dprobabilities,
                                 const MatrixRef<Bf16>& probabilities,
                                 const MatrixRef<Bf16>& dscores) {
-  const int tokens = dropout.tokens;
+  const int tokens = shape.tokens, all_heads = shape.heads;
   for_rows(
-      "deltapipe::Attention::softmaxBackward", row_policy(exec, at.heads * at.rows),
+      "deltapipe::Attention::softmaxBackward", row_policy(exec, at.all_rows()),
       KOKKOS_LAMBDA(const RowMember& team) {
-        const int head = at.head + team.league_rank() / at.rows;
-        const int query = at.first + team.league_rank() % at.rows;
-        const int visible = query + 1;
+        const AttentionRow row(at, team.league_rank());
+        const int visible = row.query + 1;
         const int computed = computed_keys(visible, at.keys());
         Real* const s = &scores(team.league_rank(), 0);
         Real* const dp = &dprobabilities(team.league_rank(), 0);
         Bf16* const after = &probabilities(team.league_rank(), 0);
         Bf16* const ds = &dscores(team.league_rank(), 0);
-        const Real log_sum = log_sum_HT(head * tokens + query);
+        const Real log_sum = log_sum_BHT((row.sample * all_heads + row.head) * tokens + row.query);
         row_for_synced(team, computed, [=](int j) {
           s[j] = vector_exp(s[j] * scale - log_sum);
           after[j] = rounded_to<Bf16>(s[j]);
@@ -197,7 +306,7 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
         if (dropout.probability > 0)
           row_for_synced(team, visible / 4 + 1, [&](int block) {
             Real factor[4];
-            attention_dropout_factors(dropout, at.sample, head, query, block, factor);
+            attention_dropout_factors(dropout, row.sample, row.head, row.query, block, factor);
             for (int i = 0, j = 4 * block; i < 4 && j < visible; ++i, ++j) {
               dp[j] *= factor[i];
               after[j] = rounded_to<Bf16>(s[j] * factor[i]);
@@ -213,64 +322,150 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionBlock& at,
       });
 }
 
-/// Calls body(block, offset) for every pass over samples, heads and, last to first, blocks of query
-/// rows: the first block of a sample and head sees all its keys. The pass has the workspace's
-/// elements from `offset` on. A HostTeam shares samples and heads, in one kernel.
+/// Calls body(block, index, offset) for the blocks of every pass, index counting a pass' blocks.
+/// The pass has the workspace's elements from `offset` on. A HostTeam shares passes, in one kernel,
+/// where `concurrent` are more than one.
 template <class Body>
-void for_each_attention_block(const char* label, const ExecSpace& exec, const AttentionShape& shape,
-                              const Body& body) {
-  const int group = heads_in_a_pass(shape);
-  const int block = query_block(shape.tokens);
-  const auto blocks_of = [&](int sample, int head, std::size_t offset) {
-    for (int end = shape.tokens; end > 0; end -= block) {
-      const int rows = end < block ? end : block;
-      body(AttentionBlock{sample, head, group, end - rows, rows}, offset);
-    }
-  };
-  const int passes = shape.samples * (shape.heads / group);
+void for_each_attention_block(const char* label, const ExecSpace& exec,
+                              const AttentionPasses& passes, int concurrent, const Body& body) {
   const auto pass = [&](int i, std::size_t offset) {
-    blocks_of(i / (shape.heads / group), i % (shape.heads / group) * group, offset);
+    for (int block = 0; block < passes.blocks(); ++block) body(passes.at(i, block), block, offset);
   };
-  if (concurrent_passes(shape) > 1) {
+  if (concurrent > 1) {
     as_kernel(label, exec, [&] {
-      HostTeam::instance().share(passes, 1, [&](int first, int end) {
-        const std::size_t offset =
-            static_cast<std::size_t>(HostTeam::part()) * elements_in_a_pass(shape);
+      HostTeam::instance().share(passes.count(), 1, [&](int first, int end) {
+        const std::size_t offset = static_cast<std::size_t>(HostTeam::part()) * passes.elements();
         for (int i = first; i < end; ++i) pass(i, offset);
       });
     });
     return;
   }
   const ProfilingRegion region(label);
-  for (int i = 0; i < passes; ++i) pass(i, 0);
+  for (int i = 0; i < passes.count(); ++i) pass(i, 0);
 }
+
+/// Where the matrices of a block's samples and heads begin, in elements behind those of the first
+/// sample and head of all: rows of tokens, [... heads ...], or a workspace of probabilities.
+struct HeadPlaces {
+  std::size_t row_stride = 0;  ///< elements of a token's row; 0: a workspace
+  bool of_queries = false;     ///< a matrix has the block's queries, not all its keys
+
+  KOKKOS_INLINE_FUNCTION std::size_t begin(const AttentionShape& shape, const AttentionBlock& at,
+                                           int sample, int head) const {
+    if (row_stride == 0)
+      return (static_cast<std::size_t>(sample - at.sample) * at.heads + (head - at.head)) *
+             at.elements();
+    return (static_cast<std::size_t>(sample) * shape.tokens + (of_queries ? at.first : 0)) *
+               row_stride +
+           static_cast<std::size_t>(head) * shape.head_width;
+  }
+};
+
+/// Matrices of samples and heads that an attention's products take or make.
+template <class T>
+struct HeadOperand {
+  T* data;
+  HeadPlaces places;
+  int index;  ///< among the operands, by which the table of addresses is in order
+};
+
+/// What the kernel that writes the addresses knows of the operands.
+struct HeadOperandTable {
+  struct Entry {
+    std::uintptr_t data;
+    std::size_t bytes;  ///< of an element
+    HeadPlaces places;
+  };
+  Entry of[kAttentionOperands];
+};
+
+/// All operands of one attention: their addresses, where they are wanted, and the matrices of each
+/// block.
+class AttentionOperands {
+ public:
+  AttentionOperands(const AttentionPasses& passes, const VectorRef<std::uintptr_t>& addresses)
+      : passes_(passes), addresses_(addresses) {}
+
+  template <class T>
+  HeadOperand<T> add(T* data, const HeadPlaces& places) {
+    DELTAPIPE_ASSERT(count_ < kAttentionOperands, "more operands");
+    table_.of[count_] = {reinterpret_cast<std::uintptr_t>(data), sizeof(T), places};
+    return {data, places, count_++};
+  }
+
+  /// Writes the table of addresses, in one kernel.
+  void write(const ExecSpace& exec) const {
+    if (addresses_.extent(0) == 0) return;
+    const AttentionPasses passes = passes_;
+    const HeadOperandTable table = table_;
+    const int operands = count_;
+    const int heads = passes.shape.heads, matrices = passes.shape.samples * heads;
+    const int blocks = passes.blocks();
+    const VectorRef<std::uintptr_t> addresses = addresses_;
+    DELTAPIPE_ASSERT(static_cast<std::size_t>(operands) * blocks * matrices <= addresses.extent(0),
+                     "a table of fewer addresses");
+    for_range(
+        "deltapipe::Attention::addresses", exec, blocks * matrices, KOKKOS_LAMBDA(int i) {
+          const int sample = i % matrices / heads, head = i % heads;
+          const AttentionBlock at = passes.at(passes.pass_of(sample, head), i / matrices);
+          for (int k = 0; k < operands; ++k)
+            addresses(static_cast<std::size_t>(k) * blocks * matrices + i) =
+                table.of[k].data +
+                table.of[k].bytes * table.of[k].places.begin(passes.shape, at, sample, head);
+        });
+  }
+
+  /// Those of a block, the block-th of its pass, of rows x columns each. A workspace's begin
+  /// `offset` elements behind its data.
+  template <class T>
+  MatrixGrid<T> grid(const HeadOperand<T>& operand, const AttentionBlock& at, int block, int rows,
+                     int columns, std::size_t offset = 0) const {
+    const AttentionShape& shape = passes_.shape;
+    const std::size_t row = operand.places.row_stride;
+    MatrixGrid<T> grid;
+    T* const first = operand.data + offset + operand.places.begin(shape, at, at.sample, at.head);
+    grid.first = strided_matrix(first, rows, columns, row == 0 ? columns : row);
+    grid.outer_stride = row == 0 ? at.heads * at.elements() : row * shape.tokens;
+    grid.inner_stride = row == 0 ? at.elements() : shape.head_width;
+    if (addresses_.extent(0) > 0) {
+      const std::size_t matrices = static_cast<std::size_t>(shape.samples) * shape.heads;
+      grid.addresses =
+          addresses_.data() +
+          (static_cast<std::size_t>(operand.index) * passes_.blocks() + block) * matrices +
+          static_cast<std::size_t>(at.sample) * shape.heads + at.head;
+    }
+    return grid;
+  }
+
+ private:
+  AttentionPasses passes_;
+  VectorRef<std::uintptr_t> addresses_;
+  HeadOperandTable table_{};
+  int count_ = 0;
+};
 
 /// What attention computes its products from: Real, with Factor = Real, or Real rounded to bf16.
 template <class Real, class Factor>
 class HeadProducts {
  public:
-  HeadProducts() = default;
-  /// Of bf16.
-  explicit HeadProducts(const Bf16Gemm& gemm) : gemm_(gemm) {}
+  using Gemm = std::conditional_t<std::is_same_v<Factor, Bf16>, Bf16Gemm, RealGemm>;
 
-  /// As gemm_batched().
-  void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
-                  const MatrixRef<const Factor>& a, std::size_t stride_a,
-                  const MatrixRef<const Factor>& b, std::size_t stride_b, Real beta,
-                  const MatrixRef<Real>& c, std::size_t stride_c, int count) const {
-    if constexpr (std::is_same_v<Factor, Bf16>)
-      gemm_.batched(exec, op_a, op_b, a, stride_a, b, stride_b, beta, c, stride_c, count);
-    else
-      gemm_batched<Real>(exec, op_a, op_b, Real(1), a, stride_a, b, stride_b, beta, c, stride_c,
-                         count);
+  HeadProducts() = default;
+  explicit HeadProducts(const Gemm& gemm) : gemm_(gemm) {}
+
+  /// c = op(a) * op(b) + beta * c for all samples and heads of a block.
+  void operator()(const ExecSpace& exec, const AttentionBlock& at, Transpose op_a, Transpose op_b,
+                  const MatrixGrid<const Factor>& a, const MatrixGrid<const Factor>& b, Real beta,
+                  const MatrixGrid<Real>& c) const {
+    gemm_.batched(exec, op_a, op_b, a, b, beta, c, at.samples, at.heads);
   }
 
  private:
-  Bf16Gemm gemm_;
+  Gemm gemm_;
 };
 
 /// Scores of the blocks that are computed together and what products are made of them; each has
-/// attention_workspace(shape) elements.
+/// attention_workspace(shape, grouping) elements.
 template <class Real, class Factor>
 struct AttentionWorkspace {
   VectorRef<Real> scores;
@@ -280,58 +475,64 @@ struct AttentionWorkspace {
 /// out_NC = softmax(q k^T / sqrt(D)) v. `dropout.tokens` must be T.
 template <class Real, class Factor>
 void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
-                       const MatrixRef<const Factor>& qkv_N3C, const Dropout& dropout,
-                       const AttentionWorkspace<Real, Factor>& workspace,
+                       const AttentionPlan& plan, const MatrixRef<const Factor>& qkv_N3C,
+                       const Dropout& dropout, const AttentionWorkspace<Real, Factor>& workspace,
                        const MatrixRef<Real>& out_NC, const VectorRef<Real>& log_sum_BHT,
                        const HeadProducts<Real, Factor>& product) {
+  const AttentionPasses passes{shape, plan.grouping};
   const int width = shape.head_width;
   const int channels = shape.channels();
   const std::size_t row = 3 * static_cast<std::size_t>(channels);
   const Real scale = Real(1) / std::sqrt(Real(width));
+  AttentionOperands operands(passes, plan.addresses);
+  const auto q = operands.add(qkv_N3C.data(), {row, true});
+  const auto k = operands.add(qkv_N3C.data() + channels, {row, false});
+  const auto v = operands.add(qkv_N3C.data() + 2 * channels, {row, false});
+  const auto scores = operands.add(workspace.scores.data(), {});
+  const auto probabilities = operands.add<const Factor>(workspace.factors.data(), {});
+  const auto out = operands.add(out_NC.data(), {static_cast<std::size_t>(channels), true});
+  operands.write(exec);
   for_each_attention_block(
-      "deltapipe::Attention::forward", exec, shape,
-      [&](const AttentionBlock& at, std::size_t offset) {
-        const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
-        const Factor* const base = qkv_N3C.data() + first_row * row + at.head * width;
-        const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
-        const auto k = strided_matrix(base + channels, at.keys(), width, row);
-        const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
-        const MatrixRef<Real> scores(workspace.scores.data() + offset, at.heads * at.rows,
-                                     at.keys());
-        const MatrixRef<Real> head_scores(scores.data(), at.rows, at.keys());
-        const MatrixRef<Factor> probabilities(workspace.factors.data() + offset, at.heads * at.rows,
-                                              at.keys());
-        const MatrixRef<Factor> head_probabilities(probabilities.data(), at.rows, at.keys());
-        const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
-        product(exec, Transpose::no, Transpose::yes, q, width, k, width, Real(0), head_scores,
-                score_stride, at.heads);
-        attention_softmax<Real>(exec, at, scale, dropout, scores, probabilities,
-                                VectorRef<Real>(log_sum_BHT.data() + first_row * shape.heads,
-                                                shape.heads * shape.tokens));
-        const auto out =
-            strided_matrix(out_NC.data() + (first_row + at.first) * channels + at.head * width,
-                           at.rows, width, channels);
-        product(exec, Transpose::no, Transpose::no, head_probabilities, score_stride, v, width,
-                Real(0), out, width, at.heads);
+      "deltapipe::Attention::forward", exec, passes, concurrent_passes(passes, plan),
+      [&](const AttentionBlock& at, int block, std::size_t offset) {
+        const int keys = at.keys();
+        const auto of_queries = [&](const auto& operand) {
+          return operands.grid(operand, at, block, at.rows, width);
+        };
+        const auto of_keys = [&](const auto& operand) {
+          return operands.grid(operand, at, block, keys, width);
+        };
+        const auto of_scores = [&](const auto& operand) {
+          return operands.grid(operand, at, block, at.rows, keys, offset);
+        };
+        product(exec, at, Transpose::no, Transpose::yes, of_queries(q), of_keys(k), Real(0),
+                of_scores(scores));
+        attention_softmax<Real>(
+            exec, at, scale, dropout, shape.heads,
+            MatrixRef<Real>(workspace.scores.data() + offset, at.all_rows(), keys),
+            MatrixRef<Factor>(workspace.factors.data() + offset, at.all_rows(), keys), log_sum_BHT);
+        product(exec, at, Transpose::no, Transpose::no, of_scores(probabilities), of_keys(v),
+                Real(0), of_queries(out));
       });
 }
 
-/// The same with products of Real, in a workspace of attention_workspace(shape) elements.
+/// The same with products of Real as gemm() makes them, head by head on a host, in a workspace of
+/// attention_workspace(shape) elements.
 template <class Real>
 void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
                        const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
                        const VectorRef<Real>& workspace, const MatrixRef<Real>& out_NC,
                        const VectorRef<Real>& log_sum_BHT) {
-  attention_forward<Real, Real>(exec, shape, qkv_N3C, dropout, {workspace, workspace}, out_NC,
-                                log_sum_BHT, {});
+  attention_forward<Real, Real>(exec, shape, {attention_grouping(shape), {}}, qkv_N3C, dropout,
+                                {workspace, workspace}, out_NC, log_sum_BHT, {});
 }
 
 /// dqkv_N3C from dout_NC, which is also given as products take it; what attention_forward was given
 /// and made comes in again.
 template <class Real, class Factor>
 void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
-                        const MatrixRef<const Factor>& qkv_N3C, const Dropout& dropout,
-                        const MatrixRef<const Real>& out_NC,
+                        const AttentionPlan& plan, const MatrixRef<const Factor>& qkv_N3C,
+                        const Dropout& dropout, const MatrixRef<const Real>& out_NC,
                         const VectorRef<const Real>& log_sum_BHT,
                         const MatrixRef<const Real>& dout_NC,
                         const MatrixRef<const Factor>& dout_factors_NC,
@@ -339,62 +540,61 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                         const AttentionWorkspace<Real, Factor>& second_workspace,
                         const MatrixRef<Real>& dqkv_N3C,
                         const HeadProducts<Real, Factor>& product) {
+  const AttentionPasses passes{shape, plan.grouping};
   const int width = shape.head_width;
   const int channels = shape.channels();
   const std::size_t row = 3 * static_cast<std::size_t>(channels);
   const Real scale = Real(1) / std::sqrt(Real(width));
+  AttentionOperands operands(passes, plan.addresses);
+  const auto q = operands.add(qkv_N3C.data(), {row, true});
+  const auto k = operands.add(qkv_N3C.data() + channels, {row, false});
+  const auto v = operands.add(qkv_N3C.data() + 2 * channels, {row, false});
+  const auto dout = operands.add(dout_factors_NC.data(), {row / 3, true});
+  const auto scores = operands.add(workspace.scores.data(), {});
+  const auto dprobabilities = operands.add(second_workspace.scores.data(), {});
+  const auto probabilities = operands.add<const Factor>(workspace.factors.data(), {});
+  const auto dscores = operands.add<const Factor>(second_workspace.factors.data(), {});
+  const auto dq = operands.add(dqkv_N3C.data(), {row, true});
+  const auto dk = operands.add(dqkv_N3C.data() + channels, {row, false});
+  const auto dv = operands.add(dqkv_N3C.data() + 2 * channels, {row, false});
+  operands.write(exec);
   for_each_attention_block(
-      "deltapipe::Attention::backward", exec, shape,
-      [&](const AttentionBlock& at, std::size_t offset) {
-        const std::size_t first_row = static_cast<std::size_t>(at.sample) * shape.tokens;
-        const Factor* const base = qkv_N3C.data() + first_row * row + at.head * width;
-        const auto q = strided_matrix(base + at.first * row, at.rows, width, row);
-        const auto k = strided_matrix(base + channels, at.keys(), width, row);
-        const auto v = strided_matrix(base + 2 * channels, at.keys(), width, row);
-        Real* const dbase = dqkv_N3C.data() + first_row * row + at.head * width;
-        const auto dq = strided_matrix(dbase + at.first * row, at.rows, width, row);
-        const auto dk = strided_matrix(dbase + channels, at.keys(), width, row);
-        const auto dv = strided_matrix(dbase + 2 * channels, at.keys(), width, row);
-        const MatrixRef<const Real> out_TC(out_NC.data() + first_row * channels, shape.tokens,
-                                           channels);
-        const MatrixRef<const Real> dout_TC(dout_NC.data() + first_row * channels, shape.tokens,
-                                            channels);
-        const auto dout = strided_matrix(
-            dout_factors_NC.data() + (first_row + at.first) * channels + at.head * width, at.rows,
-            width, channels);
-        const MatrixRef<Real> scores(workspace.scores.data() + offset, at.heads * at.rows,
-                                     at.keys());
-        const MatrixRef<Real> dprobabilities(second_workspace.scores.data() + offset,
-                                             at.heads * at.rows, at.keys());
-        const MatrixRef<Factor> probabilities(workspace.factors.data() + offset, at.heads * at.rows,
-                                              at.keys());
-        const MatrixRef<Factor> dscores(second_workspace.factors.data() + offset,
-                                        at.heads * at.rows, at.keys());
-        const auto of_head = [&]<class T>(const MatrixRef<T>& all) {
-          return MatrixRef<T>(all.data(), at.rows, at.keys());
+      "deltapipe::Attention::backward", exec, passes, concurrent_passes(passes, plan),
+      [&](const AttentionBlock& at, int block, std::size_t offset) {
+        const int keys = at.keys();
+        const auto of_queries = [&](const auto& operand) {
+          return operands.grid(operand, at, block, at.rows, width);
         };
-        const std::size_t score_stride = static_cast<std::size_t>(at.rows) * at.keys();
-        const Real key_beta = at.keys() == shape.tokens ? Real(0) : Real(1);
+        const auto of_keys = [&](const auto& operand) {
+          return operands.grid(operand, at, block, keys, width);
+        };
+        const auto of_scores = [&](const auto& operand) {
+          return operands.grid(operand, at, block, at.rows, keys, offset);
+        };
+        const auto all_of = [&](const auto& vector) {
+          using T = typename std::decay_t<decltype(vector)>::value_type;
+          return MatrixRef<T>(vector.data() + offset, at.all_rows(), keys);
+        };
+        const Real key_beta = keys == shape.tokens ? Real(0) : Real(1);
 
-        product(exec, Transpose::no, Transpose::yes, q, width, k, width, Real(0), of_head(scores),
-                score_stride, at.heads);
-        product(exec, Transpose::no, Transpose::yes, dout, width, v, width, Real(0),
-                of_head(dprobabilities), score_stride, at.heads);
-        attention_softmax_backward(
-            exec, at, width, scale, dropout,
-            VectorRef<const Real>(log_sum_BHT.data() + first_row * shape.heads,
-                                  shape.heads * shape.tokens),
-            out_TC, dout_TC, scores, dprobabilities, probabilities, dscores);
-        product(exec, Transpose::yes, Transpose::no, of_head(probabilities), score_stride, dout,
-                width, key_beta, dv, width, at.heads);
-        product(exec, Transpose::no, Transpose::no, of_head(dscores), score_stride, k, width,
-                Real(0), dq, width, at.heads);
-        product(exec, Transpose::yes, Transpose::no, of_head(dscores), score_stride, q, width,
-                key_beta, dk, width, at.heads);
+        product(exec, at, Transpose::no, Transpose::yes, of_queries(q), of_keys(k), Real(0),
+                of_scores(scores));
+        product(exec, at, Transpose::no, Transpose::yes, of_queries(dout), of_keys(v), Real(0),
+                of_scores(dprobabilities));
+        attention_softmax_backward(exec, shape, at, scale, dropout, log_sum_BHT, out_NC, dout_NC,
+                                   all_of(workspace.scores), all_of(second_workspace.scores),
+                                   all_of(workspace.factors), all_of(second_workspace.factors));
+        product(exec, at, Transpose::yes, Transpose::no, of_scores(probabilities), of_queries(dout),
+                key_beta, of_keys(dv));
+        product(exec, at, Transpose::no, Transpose::no, of_scores(dscores), of_keys(k), Real(0),
+                of_queries(dq));
+        product(exec, at, Transpose::yes, Transpose::no, of_scores(dscores), of_queries(q),
+                key_beta, of_keys(dk));
       });
 }
 
-/// The same with products of Real, in workspaces of attention_workspace(shape) elements.
+/// The same with products of Real as gemm() makes them, in workspaces of attention_workspace(shape)
+/// elements.
 template <class Real>
 void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                         const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
@@ -402,8 +602,8 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                         const VectorRef<const Real>& log_sum_BHT,
                         const MatrixRef<const Real>& dout_NC, const VectorRef<Real>& workspace,
                         const VectorRef<Real>& second_workspace, const MatrixRef<Real>& dqkv_N3C) {
-  attention_backward<Real, Real>(exec, shape, qkv_N3C, dropout, out_NC, log_sum_BHT, dout_NC,
-                                 dout_NC, {workspace, workspace},
+  attention_backward<Real, Real>(exec, shape, {attention_grouping(shape), {}}, qkv_N3C, dropout,
+                                 out_NC, log_sum_BHT, dout_NC, dout_NC, {workspace, workspace},
                                  {second_workspace, second_workspace}, dqkv_N3C, {});
 }
 

@@ -44,7 +44,7 @@ MatrixRef<const float> widened(const ExecSpace& exec, Transpose op, const Matrix
 
 bool has_fast_bf16_gemm() {
 #if defined(KOKKOS_ENABLE_CUDA)
-  return cublas::has_bf16_instructions();
+  return cublas::has_bf16_and_tf32();
 #else
   return kHostExecution && onednn::has_bf16_instructions();
 #endif
@@ -98,7 +98,7 @@ void Bf16Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
                    "operands do not fit");
   if (widened_.extent(0) == 0) {
 #if defined(KOKKOS_ENABLE_CUDA)
-    (*cublas_)(exec, op_a, op_b, K, a, b, beta, c);
+    (*cublas_)(exec, op_a, op_b, a, b, beta, c);
 #else
     as_kernel("deltapipe::Bf16Gemm::product", exec,
               [&] { onednn::gemm_bf16(op_a, op_b, a, b, beta, c); });
@@ -126,16 +126,28 @@ void Bf16Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
 }
 
 void Bf16Gemm::batched(const ExecSpace& exec, Transpose op_a, Transpose op_b,
-                       const MatrixRef<const Bf16>& a, std::size_t stride_a,
-                       const MatrixRef<const Bf16>& b, std::size_t stride_b, float beta,
-                       const MatrixRef<float>& c, std::size_t stride_c, int count) const {
-  const auto nth = []<class T>(const MatrixRef<T>& first, std::size_t elements) {
-    return strided_matrix(first.data() + elements, first.extent_int(0), first.extent_int(1),
-                          first.stride(0));
+                       const MatrixGrid<const Bf16>& a, const MatrixGrid<const Bf16>& b, float beta,
+                       const MatrixGrid<float>& c, int outer, int inner) const {
+  const auto for_each = [&](const auto& product) {
+    for (int i = 0; i < outer; ++i)
+      for (int j = 0; j < inner; ++j)
+        product(a.at(i, j, inner), b.at(i, j, inner), c.at(i, j, inner));
   };
-  for (int i = 0; i < count; ++i)
-    (*this)(exec, op_a, op_b, nth(a, i * stride_a), nth(b, i * stride_b), beta,
-            nth(c, i * stride_c));
+#if defined(KOKKOS_ENABLE_CUDA)
+  if (cublas_) return cublas_->batched(exec, op_a, op_b, a, b, beta, c, outer, inner);
+#else
+  if (widened_.extent(0) == 0 && outer * inner > 1) {
+    as_kernel("deltapipe::Bf16Gemm::products", exec, [&] {
+      for_each([&](const auto& a_i, const auto& b_i, const auto& c_i) {
+        onednn::gemm_bf16(op_a, op_b, a_i, b_i, beta, c_i);
+      });
+    });
+    return;
+  }
+#endif
+  for_each([&](const auto& a_i, const auto& b_i, const auto& c_i) {
+    (*this)(exec, op_a, op_b, a_i, b_i, beta, c_i);
+  });
 }
 
 }  // namespace deltapipe

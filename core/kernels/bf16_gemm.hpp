@@ -38,11 +38,10 @@ class Bf16Gemm {
                   const MatrixRef<const Bf16>& a, const MatrixRef<const Bf16>& b, float beta,
                   const MatrixRef<float>& c) const;
 
-  /// `count` products of one shape; the i-th operands lie i * stride_x elements behind the first.
+  /// The same for each of outer x inner products of one shape.
   void batched(const ExecSpace& exec, Transpose op_a, Transpose op_b,
-               const MatrixRef<const Bf16>& a, std::size_t stride_a, const MatrixRef<const Bf16>& b,
-               std::size_t stride_b, float beta, const MatrixRef<float>& c, std::size_t stride_c,
-               int count) const;
+               const MatrixGrid<const Bf16>& a, const MatrixGrid<const Bf16>& b, float beta,
+               const MatrixGrid<float>& c, int outer, int inner) const;
 
  private:
   Vector<float> widened_;  ///< pieces of both operands; empty: not emulated

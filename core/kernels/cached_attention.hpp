@@ -3,6 +3,8 @@
 // kept: the tokens before are not computed again.
 #pragma once
 
+#include <algorithm>
+
 #include "core/kernels/attention.hpp"
 
 namespace deltapipe {
@@ -109,7 +111,8 @@ void cached_attention_forward(const ExecSpace& exec, const AttentionShape& shape
                               const MatrixRef<const Real>& qkv_N3C,
                               const MatrixRef<const Real>& kept_T2C,
                               const VectorRef<Real>& workspace, const MatrixRef<Real>& out_NC,
-                              const VectorRef<Real>& log_sum_HT) {
+                              const VectorRef<Real>& log_sum_HT,
+                              const HeadProducts<Real, Real>& product = {}) {
   const int count = qkv_N3C.extent_int(0);
   const int width = shape.head_width;
   const int channels = shape.channels();
@@ -121,28 +124,28 @@ void cached_attention_forward(const ExecSpace& exec, const AttentionShape& shape
   const Real scale = Real(1) / std::sqrt(Real(width));
   Dropout none;
   none.tokens = shape.tokens;
-  const int group = heads_in_a_pass(shape);
-  const int block = query_block(shape.tokens);
-  for (int head = 0; head < shape.heads; head += group)
-    for (int end = first + count; end > first; end -= block) {
-      const int rows = end - first < block ? end - first : block;
-      const AttentionBlock at{0, head, group, end - rows, rows};
+  const AttentionGrouping grouping = attention_grouping(shape);
+  for (int head = 0; head < shape.heads; head += grouping.heads)
+    for (int end = first + count; end > first; end -= grouping.rows) {
+      const int rows = std::min(grouping.rows, end - first);
+      const int heads = std::min(grouping.heads, shape.heads - head);
+      const AttentionBlock at{0, 1, head, heads, end - rows, rows};
       const std::size_t n = static_cast<std::size_t>(at.first - first);
-      const auto q = strided_matrix(qkv_N3C.data() + n * 3 * channels + head * width, rows, width,
-                                    3 * static_cast<std::size_t>(channels));
-      const auto k = strided_matrix(kept_T2C.data() + head * width, at.keys(), width, row);
-      const auto v =
-          strided_matrix(kept_T2C.data() + channels + head * width, at.keys(), width, row);
-      const MatrixRef<Real> scores(workspace.data(), group * rows, at.keys());
+      const auto of_heads = [&]<class T>(T* data, int matrix_rows, std::size_t stride) {
+        return MatrixGrid<T>{strided_matrix(data + head * width, matrix_rows, width, stride), 0,
+                             static_cast<std::size_t>(width)};
+      };
+      const auto q = of_heads(qkv_N3C.data() + n * 3 * channels, rows, row / 2 * 3);
+      const auto k = of_heads(kept_T2C.data(), at.keys(), row);
+      const auto v = of_heads(kept_T2C.data() + channels, at.keys(), row);
+      const auto out = of_heads(out_NC.data() + n * channels, rows, row / 2);
       const MatrixRef<Real> head_scores(workspace.data(), rows, at.keys());
-      const std::size_t stride = static_cast<std::size_t>(rows) * at.keys();
-      gemm_batched<Real>(exec, Transpose::no, Transpose::yes, Real(1), q, width, k, width, Real(0),
-                         head_scores, stride, group);
-      attention_softmax<Real>(exec, at, scale, none, scores, scores, log_sum_HT);
-      const auto out =
-          strided_matrix(out_NC.data() + n * channels + head * width, rows, width, channels);
-      gemm_batched<Real>(exec, Transpose::no, Transpose::no, Real(1), head_scores, stride, v, width,
-                         Real(0), out, width, group);
+      const MatrixRef<Real> scores(workspace.data(), at.all_rows(), at.keys());
+      product(exec, at, Transpose::no, Transpose::yes, q, k, Real(0),
+              MatrixGrid<Real>{head_scores, 0, at.elements()});
+      attention_softmax<Real>(exec, at, scale, none, shape.heads, scores, scores, log_sum_HT);
+      product(exec, at, Transpose::no, Transpose::no,
+              MatrixGrid<const Real>{head_scores, 0, at.elements()}, v, Real(0), out);
     }
 }
 

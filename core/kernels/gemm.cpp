@@ -55,6 +55,28 @@ void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,
   }
 }
 
+template <class Real>
+void gemm_batched_of(const ExecSpace& exec, Transpose op_a, Transpose op_b,
+                     const MatrixGrid<const Real>& a, const MatrixGrid<const Real>& b, Real beta,
+                     const MatrixGrid<Real>& c, int outer, int inner) {
+  const auto for_each = [&](const auto& product) {
+    for (int i = 0; i < outer; ++i)
+      for (int j = 0; j < inner; ++j)
+        product(a.at(i, j, inner), b.at(i, j, inner), c.at(i, j, inner));
+  };
+  if (kSerialExecution && outer * inner > 1) {
+    as_kernel("deltapipe::Gemm::products", exec, [&] {
+      for_each([&](const auto& a_i, const auto& b_i, const auto& c_i) {
+        host_blas::gemm<Real>(op_a, op_b, Real(1), a_i, b_i, beta, c_i);
+      });
+    });
+    return;
+  }
+  for_each([&](const auto& a_i, const auto& b_i, const auto& c_i) {
+    gemm(exec, op_a, op_b, Real(1), a_i, b_i, beta, c_i);
+  });
+}
+
 }  // namespace
 
 void gemm(const ExecSpace& exec, Transpose op_a, Transpose op_b, float alpha,
@@ -67,6 +89,18 @@ void gemm(const ExecSpace& exec, Transpose op_a, Transpose op_b, double alpha,
           const MatrixRef<const double>& a, const MatrixRef<const double>& b, double beta,
           const MatrixRef<double>& c) {
   gemm_of<double>(exec, op_a, op_b, alpha, a, b, beta, c);
+}
+
+void gemm_batched(const ExecSpace& exec, Transpose op_a, Transpose op_b,
+                  const MatrixGrid<const float>& a, const MatrixGrid<const float>& b, float beta,
+                  const MatrixGrid<float>& c, int outer, int inner) {
+  gemm_batched_of<float>(exec, op_a, op_b, a, b, beta, c, outer, inner);
+}
+
+void gemm_batched(const ExecSpace& exec, Transpose op_a, Transpose op_b,
+                  const MatrixGrid<const double>& a, const MatrixGrid<const double>& b, double beta,
+                  const MatrixGrid<double>& c, int outer, int inner) {
+  gemm_batched_of<double>(exec, op_a, op_b, a, b, beta, c, outer, inner);
 }
 
 }  // namespace deltapipe

@@ -6,6 +6,7 @@
 
 #include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
+#include "core/kernels/column_tree.hpp"
 
 namespace deltapipe {
 
@@ -74,18 +75,32 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
 }
 
 /// dweight_C and dbias_C over all rows; added to what is there when `accumulate` is set. One that
-/// is frozen has no elements and is left out.
+/// is frozen has no elements and is left out. Devices sum as column_tree_sums() does, hosts where
+/// there is a workspace.
 template <class Real>
 void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NC,
                                    const MatrixRef<const Real>& x_NC,
                                    const VectorRef<const Real>& mean_N,
                                    const VectorRef<const Real>& rstd_N, bool accumulate,
-                                   const VectorRef<Real>& dweight_C,
-                                   const VectorRef<Real>& dbias_C) {
+                                   const VectorRef<Real>& dweight_C, const VectorRef<Real>& dbias_C,
+                                   const VectorRef<Real>& tree_workspace = {}) {
   const bool wants_weight = dweight_C.extent(0) > 0, wants_bias = dbias_C.extent(0) > 0;
   if (!wants_weight && !wants_bias) return;
   const int rows = x_NC.extent_int(0);
   const int channels = x_NC.extent_int(1);
+  if (!kHostExecution || tree_workspace.extent(0) > 0) {
+    column_tree_sums<SumPair<Real>>(
+        "deltapipe::LayerNorm::parameterGradient", exec, rows, channels, tree_workspace,
+        KOKKOS_LAMBDA(int n, int c) {
+          const Real dy = dy_NC(n, c);
+          return SumPair<Real>{dy * ((x_NC(n, c) - mean_N(n)) * rstd_N(n)), dy};
+        },
+        KOKKOS_LAMBDA(int c, const SumPair<Real>& sum) {
+          if (wants_weight) dweight_C(c) = accumulate ? dweight_C(c) + sum.first : sum.first;
+          if (wants_bias) dbias_C(c) = accumulate ? dbias_C(c) + sum.second : sum.second;
+        });
+    return;
+  }
   for_rows(
       "deltapipe::LayerNorm::parameterGradient", column_policy(exec, channels),
       KOKKOS_LAMBDA(const RowMember& team) {

@@ -5,6 +5,7 @@
 
 #include "core/base/random.hpp"
 #include "core/base/row.hpp"
+#include "core/kernels/column_tree.hpp"
 #include "core/kernels/math.hpp"
 #include "core/kernels/products.hpp"
 
@@ -80,13 +81,20 @@ void linear_forward(const ExecSpace& exec, const Operand<Real>& x_NI, const Oper
 }
 
 /// db_F = sum over rows of dy_NF, added to what is there when `accumulate` is set. Nothing where
-/// db_F has no elements.
+/// db_F has no elements. Devices sum as column_tree_sums() does, hosts where there is a workspace.
 template <class Real>
 void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bool accumulate,
-                   const VectorRef<Real>& db_F) {
+                   const VectorRef<Real>& db_F, const VectorRef<Real>& tree_workspace = {}) {
   if (db_F.extent(0) == 0) return;
   const int rows = dy_NF.extent_int(0);
   const int width = dy_NF.extent_int(1);
+  if (!kHostExecution || tree_workspace.extent(0) > 0) {
+    column_tree_sums<Real>(
+        "deltapipe::Linear::biasGradient", exec, rows, width, tree_workspace,
+        KOKKOS_LAMBDA(int n, int c) { return dy_NF(n, c); },
+        KOKKOS_LAMBDA(int c, Real sum) { db_F(c) = accumulate ? db_F(c) + sum : sum; });
+    return;
+  }
   for_rows(
       "deltapipe::Linear::biasGradient", column_policy(exec, width),
       KOKKOS_LAMBDA(const RowMember& team) {
@@ -102,10 +110,11 @@ template <class Real>
 void linear_parameter_gradient(const ExecSpace& exec, const Operand<Real>& x_NI,
                                const Operand<Real>& dy_NO, bool accumulate,
                                const MatrixRef<Real>& dw_IO, const VectorRef<Real>& db_O,
-                               const Products<Real>& product = {}) {
+                               const Products<Real>& product = {},
+                               const VectorRef<Real>& tree_workspace = {}) {
   if (dw_IO.size() > 0)
     product(exec, Transpose::yes, Transpose::no, x_NI, dy_NO, Real(accumulate ? 1 : 0), dw_IO);
-  bias_gradient<Real>(exec, dy_NO.values, accumulate, db_O);
+  bias_gradient<Real>(exec, dy_NO.values, accumulate, db_O, tree_workspace);
 }
 
 /// tanh-approximated GELU (arXiv 1606.08415, "gelu_new"), written with the logistic function:

@@ -7,6 +7,7 @@
 #include "core/base/error.hpp"
 #include "core/base/precision.hpp"
 #include "core/kernels/bf16_gemm.hpp"
+#include "core/kernels/real_gemm.hpp"
 
 namespace deltapipe {
 
@@ -39,6 +40,7 @@ class Products {
  public:
   /// Of Real.
   Products() = default;
+  explicit Products(const RealGemm& gemm) : gemm_(gemm) {}
   /// Of bf16 where Real is float, with memory for inputs and output gradients of so many elements.
   Products(const ViewAllocator& memory, std::size_t input_elements, std::size_t gradient_elements)
       : gemm_bf16_(memory) {
@@ -79,7 +81,7 @@ class Products {
         return;
       }
     }
-    gemm(exec, op_a, op_b, Real(1), a.values, b.values, beta, c);
+    gemm_(exec, op_a, op_b, a.values, b.values, beta, c);
   }
 
  private:
@@ -113,6 +115,7 @@ class Products {
     return values;
   }
 
+  RealGemm gemm_;
   Bf16Gemm gemm_bf16_;
   Vector<Bf16> input_, gradient_;
 };

@@ -13,10 +13,31 @@ inline std::size_t sum_of_squares_workspace(std::size_t count) {
   return (count + kSumTile - 1) / kSumTile;
 }
 
-/// Partial sums of squares, one per tile of kSumTile elements, in double: partial(tile).
+/// Partial sums of squares as devices make them, a tile by a team.
 template <class Real>
-void partial_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
-                             const VectorRef<double>& partial) {
+void team_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
+                          const VectorRef<double>& partial) {
+  const std::int64_t count = static_cast<std::int64_t>(x.extent(0));
+  const int tiles = static_cast<int>((count + kSumTile - 1) / kSumTile);
+  const Real* const data = x.data();
+  for_rows(
+      "deltapipe::Reduce::sumOfSquares", row_policy(exec, tiles),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const std::int64_t first = static_cast<std::int64_t>(team.league_rank()) * kSumTile;
+        const int elements = static_cast<int>(first + kSumTile < count ? kSumTile : count - first);
+        const Real* const from = data + first;
+        const double sum = row_sum<double>(team, elements, [&](int i) {
+          const double value = static_cast<double>(from[i]);
+          return value * value;
+        });
+        row_once(team, [&]() { partial(team.league_rank()) = sum; });
+      });
+}
+
+/// The same as hosts make them.
+template <class Real>
+void lane_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
+                          const VectorRef<double>& partial) {
   const std::int64_t count = static_cast<std::int64_t>(x.extent(0));
   const std::int64_t tiles = (count + kSumTile - 1) / kSumTile;
   const Real* const data = x.data();
@@ -55,6 +76,16 @@ void partial_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>&
         for (int l = 0; l < kLanes; ++l) sum += lane[l];
         partial(tile) = sum;
       });
+}
+
+/// Partial sums of squares, one per tile of kSumTile elements, in double: partial(tile).
+template <class Real>
+void partial_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
+                             const VectorRef<double>& partial) {
+  if constexpr (kHostExecution)
+    lane_sums_of_squares(exec, x, partial);
+  else
+    team_sums_of_squares(exec, x, partial);
 }
 
 }  // namespace deltapipe

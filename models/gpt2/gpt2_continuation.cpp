@@ -60,7 +60,7 @@ void Gpt2Stage<Real>::continue_block(const ExecSpace& exec, int rows, int kept, 
   few_rows_linear<Real>(exec, norm, parameters_.matrix(b.qkv_weight), value(b.qkv_bias), qkv);
   keep_keys_and_values<Real>(exec, qkv, kept, keys_and_values);
   cached_attention_forward<Real>(exec, shape, kept, qkv, keys_and_values, kept_scores_, attention,
-                                 s.log_sum_BHT);
+                                 s.log_sum_BHT, head_products_);
   few_rows_linear_residual<Real>(exec, attention, parameters_.matrix(b.out_weight),
                                  value(b.out_bias), x, residual);
   layer_norm_forward<Real>(exec, residual, value(b.ln2_weight), value(b.ln2_bias), epsilon, norm,

@@ -93,6 +93,7 @@ MemoryLedger Gpt2Stage<Real>::memory(const StageCapacity& capacity) const {
   MemoryLedger ledger;
   const ViewAllocator counting(ledger);
   Gpt2Stage stage(config_, part_, parameters_.frozen());
+  stage.compute_as_on_device(as_on_device_);
   stage.parameters_.allocate(capacity.training, capacity.products, counting);
   stage.reserve(capacity, counting);
   return ledger;
@@ -217,13 +218,21 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   norm_NC_ = matrix("deltapipe::Gpt2Stage::norm", rows, C);
   branch_NC_ = matrix("deltapipe::Gpt2Stage::branch", rows, C);
   wide_NF_ = matrix("deltapipe::Gpt2Stage::wide", rows, F);
-  const std::size_t scores =
-      attention_workspace({capacity.samples, capacity.tokens, config_.n_head, C / config_.n_head});
+  const AttentionShape shape = attention_shape(capacity.samples, capacity.tokens);
+  grouping_ =
+      as_on_device_ ? AttentionGrouping::of_device(shape) : AttentionGrouping::of_host(shape);
+  const std::size_t scores = attention_workspace(shape, grouping_);
+  if (as_on_device_ && (kHostExecution || needs_attention_addresses(grouping_)))
+    addresses_ = memory.uninitialized<Vector<std::uintptr_t>>(
+        MemoryUse::workspace, "deltapipe::Gpt2Stage::addresses",
+        attention_addresses(shape, grouping_));
   scores_ = vector("deltapipe::Gpt2Stage::scores", scores);
   if (capacity.training) {
     if (!part_.last) gradient_NC_ = matrix("deltapipe::Gpt2Stage::gradient", rows, C);
     wide2_NF_ = matrix("deltapipe::Gpt2Stage::wide2", rows, F);
     scores2_ = vector("deltapipe::Gpt2Stage::scores2", scores);
+    if (as_on_device_)
+      column_sums_ = vector("deltapipe::Gpt2Stage::columnSums", column_tree_workspace(rows, F));
   }
   if (part_.last) {
     const std::size_t V = config_.vocabulary_size;
@@ -236,8 +245,7 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   }
   DELTAPIPE_ASSERT(parameters_.products() == capacity.products,
                    "parameters of another precision of products");
-  if constexpr (std::is_same_v<Real, float>)
-    if (capacity.products == ProductPrecision::bf16) reserve_products(capacity, memory);
+  reserve_products(capacity, memory);
   if (capacity.keeps_text) reserve_text(capacity, memory);
   if (part_.first) {
     if (wte_ < 0) embedding_rows_UC_ = embedding("deltapipe::Gpt2Stage::embeddingRows");
@@ -250,6 +258,14 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
 
 template <class Real>
 void Gpt2Stage<Real>::reserve_products(const StageCapacity& capacity, const ViewAllocator& memory) {
+  if (!std::is_same_v<Real, float> || capacity.products != ProductPrecision::bf16) {
+    const RealGemm gemm(memory, capacity.products == ProductPrecision::tf32
+                                    ? ProductPrecision::tf32
+                                    : ProductPrecision::fp32);
+    products_ = Products<Real>(gemm);
+    head_products_ = HeadProducts<Real, Real>(gemm);
+    return;
+  }
   const std::size_t rows = static_cast<std::size_t>(capacity.samples) * capacity.tokens;
   const std::size_t widest = std::max(config_.n_inner, 3 * config_.n_embd);
   const std::size_t vocabulary = config_.vocabulary_size;
@@ -257,15 +273,17 @@ void Gpt2Stage<Real>::reserve_products(const StageCapacity& capacity, const View
       part_.last ? logit_rows(static_cast<int>(rows), vocabulary) * vocabulary : 0;
   products_ = Products<Real>(memory, rows * widest,
                              capacity.training ? std::max(rows * widest, logits) : 0);
-  if (has_fast_bf16_gemm() && kHostExecution) {
-    const std::size_t scores = attention_workspace(
-        {capacity.samples, capacity.tokens, config_.n_head, config_.n_embd / config_.n_head});
+  if (!has_fast_bf16_gemm()) {
+    head_products_ = HeadProducts<Real, Real>(RealGemm(memory));
+  } else {
+    const std::size_t scores =
+        attention_workspace(attention_shape(capacity.samples, capacity.tokens), grouping_);
     const auto factors = [&](const char* label) {
       return memory.uninitialized<Vector<Bf16>>(MemoryUse::workspace, label, scores);
     };
     score_factors_ = factors("deltapipe::Gpt2Stage::scoreFactors");
     if (capacity.training) score_factors2_ = factors("deltapipe::Gpt2Stage::scoreFactors2");
-    head_products_ = HeadProducts<Real, Bf16>(Bf16Gemm(memory));
+    head_products_bf16_ = HeadProducts<Real, Bf16>(Bf16Gemm(memory));
   }
 }
 
@@ -380,8 +398,8 @@ Operand<Real> Gpt2Stage<Real>::activated(const ExecSpace& exec, const MatrixRef<
 }
 
 template <class Real>
-AttentionShape Gpt2Stage<Real>::attention_shape(const MicroBatch& batch) const {
-  return {batch.samples, batch.tokens, config_.n_head, config_.n_embd / config_.n_head};
+AttentionPlan Gpt2Stage<Real>::attention_plan(const AttentionShape& shape) const {
+  return {as_on_device_ ? grouping_ : AttentionGrouping::of_host(shape), addresses_};
 }
 
 template <class Real>
@@ -390,12 +408,14 @@ void Gpt2Stage<Real>::attend(const ExecSpace& exec, const AttentionShape& shape,
                              const MatrixRef<Real>& attention, const Vector<Real>& log_sum) {
   if constexpr (std::is_same_v<Real, float>) {
     if (score_factors_.extent(0) > 0) {
-      attention_forward<float, Bf16>(exec, shape, products_.input(exec, qkv).rounded, dropout,
-                                     {scores_, score_factors_}, attention, log_sum, head_products_);
+      attention_forward<float, Bf16>(
+          exec, shape, attention_plan(shape), products_.input(exec, qkv).rounded, dropout,
+          {scores_, score_factors_}, attention, log_sum, head_products_bf16_);
       return;
     }
   }
-  attention_forward<Real>(exec, shape, qkv, dropout, scores_, attention, log_sum);
+  attention_forward<Real, Real>(exec, shape, attention_plan(shape), qkv, dropout,
+                                {scores_, scores_}, attention, log_sum, head_products_);
 }
 
 template <class Real>
@@ -407,14 +427,15 @@ void Gpt2Stage<Real>::attend_backward(const ExecSpace& exec, const AttentionShap
   if constexpr (std::is_same_v<Real, float>) {
     if (score_factors_.extent(0) > 0) {
       attention_backward<float, Bf16>(
-          exec, shape, products_.input(exec, qkv).rounded, dropout, attention, log_sum, dattention,
-          products_.gradient(exec, dattention).rounded, {scores_, score_factors_},
-          {scores2_, score_factors2_}, dqkv, head_products_);
+          exec, shape, attention_plan(shape), products_.input(exec, qkv).rounded, dropout,
+          attention, log_sum, dattention, products_.gradient(exec, dattention).rounded,
+          {scores_, score_factors_}, {scores2_, score_factors2_}, dqkv, head_products_bf16_);
       return;
     }
   }
-  attention_backward<Real>(exec, shape, qkv, dropout, attention, log_sum, dattention, scores_,
-                           scores2_, dqkv);
+  attention_backward<Real, Real>(exec, shape, attention_plan(shape), qkv, dropout, attention,
+                                 log_sum, dattention, dattention, {scores_, scores_},
+                                 {scores2_, scores2_}, dqkv, head_products_);
 }
 
 /// From the block's input to the MLP's hidden layer before GELU: all that backward needs.
@@ -435,7 +456,7 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
 
   linear_forward<Real>(exec, normalised(exec, x, b.ln1_weight, b.ln1_bias, s.mean1_N, s.rstd1_N),
                        weight(b.qkv_weight), value(b.qkv_bias), qkv, products_);
-  attend(exec, attention_shape(batch), qkv,
+  attend(exec, attention_shape(batch.samples, batch.tokens), qkv,
          block_dropout(batch, attention_drop, block, kAttentionSite), attention, s.log_sum_BHT);
   linear_residual_forward<Real>(exec, products_.input(exec, attention), weight(b.out_weight),
                                 value(b.out_bias), x,
@@ -523,7 +544,7 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
   Kokkos::deep_copy(exec, dx, Real(0));
   layer_norm_parameter_gradient<Real>(exec, dnorm, x, mean, rstd, accumulate,
                                       parameters_.gradient(final_weight_),
-                                      parameters_.gradient(final_bias_));
+                                      parameters_.gradient(final_bias_), column_sums_);
   layer_norm_backward<Real>(exec, dnorm, x, value(final_weight_), value(final_bias_), mean, rstd,
                             dx, norm);
 }
@@ -560,7 +581,7 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   else
     linear_parameter_gradient<Real>(exec, activated, dbranch_operand, accumulate,
                                     parameters_.gradient_matrix(b.down_weight),
-                                    parameters_.gradient(b.down_bias), products_);
+                                    parameters_.gradient(b.down_bias), products_, column_sums_);
   const Operand<Real> dhidden_operand = products_.gradient(exec, dhidden);
   products_(exec, Transpose::no, Transpose::yes, dhidden_operand, weight(b.up_weight), Real(0),
             dnorm);
@@ -568,7 +589,7 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   const VectorRef<Real> rstd = head_of(s.rstd2_N, rows);
   layer_norm_parameter_gradient<Real>(exec, dnorm, residual, mean, rstd, accumulate,
                                       parameters_.gradient(b.ln2_weight),
-                                      parameters_.gradient(b.ln2_bias));
+                                      parameters_.gradient(b.ln2_bias), column_sums_);
   const Operand<Real> normal = products_.make_input(norm, [&](const auto& y) {
     layer_norm_backward<Real>(exec, dnorm, residual, value(b.ln2_weight), value(b.ln2_bias), mean,
                               rstd, dx, y);
@@ -576,7 +597,7 @@ void Gpt2Stage<Real>::mlp_backward(const ExecSpace& exec, const MicroBatch& batc
   if (kept) return;
   linear_parameter_gradient<Real>(exec, normal, dhidden_operand, accumulate,
                                   parameters_.gradient_matrix(b.up_weight),
-                                  parameters_.gradient(b.up_bias), products_);
+                                  parameters_.gradient(b.up_bias), products_, column_sums_);
 }
 
 template <class Real>
@@ -606,10 +627,11 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   else
     linear_parameter_gradient<Real>(exec, products_.input(exec, attention), dbranch_operand,
                                     accumulate, parameters_.gradient_matrix(b.out_weight),
-                                    parameters_.gradient(b.out_bias), products_);
+                                    parameters_.gradient(b.out_bias), products_, column_sums_);
   products_(exec, Transpose::no, Transpose::yes, dbranch_operand, weight(b.out_weight), Real(0),
             branch);
-  attend_backward(exec, attention_shape(batch), narrow(s.qkv_N3C, rows, 3 * C),
+  attend_backward(exec, attention_shape(batch.samples, batch.tokens),
+                  narrow(s.qkv_N3C, rows, 3 * C),
                   block_dropout(batch, config_.attn_pdrop, block, kAttentionSite), attention,
                   s.log_sum_BHT, branch, dqkv);
   const Operand<Real> dqkv_operand = products_.gradient(exec, dqkv);
@@ -619,7 +641,7 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   const VectorRef<Real> rstd = head_of(s.rstd1_N, rows);
   layer_norm_parameter_gradient<Real>(exec, branch, x, mean, rstd, accumulate,
                                       parameters_.gradient(b.ln1_weight),
-                                      parameters_.gradient(b.ln1_bias));
+                                      parameters_.gradient(b.ln1_bias), column_sums_);
   const Operand<Real> normal = products_.make_input(norm, [&](const auto& y) {
     layer_norm_backward<Real>(exec, branch, x, value(b.ln1_weight), value(b.ln1_bias), mean, rstd,
                               dx, y);
@@ -627,7 +649,7 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
   if (kept) return;
   linear_parameter_gradient<Real>(exec, normal, dqkv_operand, accumulate,
                                   parameters_.gradient_matrix(b.qkv_weight),
-                                  parameters_.gradient(b.qkv_bias), products_);
+                                  parameters_.gradient(b.qkv_bias), products_, column_sums_);
 }
 
 /// Those of the linear layers, whose inputs are made again where the forward pass did not keep
@@ -645,7 +667,7 @@ void Gpt2Stage<Real>::block_parameters_backward(const ExecSpace& exec, const Mic
   const auto add = [&](const Operand<Real>& x, const Matrix<Real>& dy, int weight, int bias) {
     linear_parameter_gradient<Real>(
         exec, x, products_.gradient(exec, narrow(dy, rows, dy.extent_int(1))), accumulate,
-        parameters_.gradient_matrix(weight), parameters_.gradient(bias), products_);
+        parameters_.gradient_matrix(weight), parameters_.gradient(bias), products_, column_sums_);
   };
   add(activated(exec, narrow(s.hidden_NF, rows, F), wide2_NF_), kept.mlp_NC, b.down_weight,
       b.down_bias);

@@ -47,6 +47,9 @@ class Gpt2Stage final : public Stage<Real>,
   }
   MemoryLedger memory(const StageCapacity& capacity) const override;
   void reserve(const StageCapacity& capacity) override;
+  /// Attention is grouped and columns are summed as on a device, or as on a host: by default as
+  /// where kernels run. Before memory is taken.
+  void compute_as_on_device(bool as_on_device) { as_on_device_ = as_on_device; }
 
   MatrixRef<Real> input(int slot, int rows) override;
   MatrixRef<Real> output(int slot, int rows) override;
@@ -137,7 +140,11 @@ class Gpt2Stage final : public Stage<Real>,
                            const Vector<Real>& mean, const Vector<Real>& rstd);
   Operand<Real> activated(const ExecSpace& exec, const MatrixRef<Real>& hidden,
                           const Matrix<Real>& workspace);
-  AttentionShape attention_shape(const MicroBatch& batch) const;
+  AttentionShape attention_shape(int samples, int tokens) const {
+    return {samples, tokens, config_.n_head, config_.n_embd / config_.n_head};
+  }
+  /// `shape` may be smaller than what memory was taken for.
+  AttentionPlan attention_plan(const AttentionShape& shape) const;
   void attend(const ExecSpace& exec, const AttentionShape& shape, const MatrixRef<Real>& qkv,
               const Dropout& dropout, const MatrixRef<Real>& attention,
               const Vector<Real>& log_sum);
@@ -179,11 +186,16 @@ class Gpt2Stage final : public Stage<Real>,
   Matrix<Real> gradient_NC_;          ///< travels backwards through the blocks
   Matrix<Real> norm_NC_, branch_NC_;  ///< workspaces of one width
   Matrix<Real> wide_NF_, wide2_NF_;   ///< workspaces of F = max(n_inner, 3C)
+  bool as_on_device_ = !kHostExecution;
+  AttentionGrouping grouping_;  ///< of the largest micro-batch
   Vector<Real> scores_, scores2_;
+  Vector<std::uintptr_t> addresses_;  ///< of attention's operands
+  HeadProducts<Real, Real> head_products_;
   /// Of attention in bf16, which needs instructions for it.
   Vector<Bf16> score_factors_, score_factors2_;
-  HeadProducts<Real, Bf16> head_products_;
-  Matrix<Real> logits_;  ///< of a block of rows
+  HeadProducts<Real, Bf16> head_products_bf16_;
+  Vector<Real> column_sums_;  ///< of parts of the rows
+  Matrix<Real> logits_;       ///< of a block of rows
   Vector<Real> loss_, final_mean_N_, final_rstd_N_;
   /// Of continue_text(): rows of T tokens [k heads | v heads] for each block.
   Matrix<Real> kept_T2C_;

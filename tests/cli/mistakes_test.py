@@ -65,6 +65,13 @@ class Decks(Mistakes):
             line = 2 + deck.read_text().splitlines().index("[network]")
             self.stops(deck, f"{deck.name}:{line}", "network." + key, status=2)
 
+    def test_products_that_the_machine_has_not(self):
+        deck = self.deck_file(self.small(training={"precision": "tf32"}))
+        line = 1 + deck.read_text().splitlines().index('precision = "tf32"')
+        for command, ranks in (("check", (1,)), ("train", (1, 2)), ("evaluate", (1,))):
+            self.stops(deck, f"{deck.name}:{line}", "training.precision", "tf32", "NVIDIA", "fp32",
+                       command=command, ranks=ranks, status=2)
+
     def test_not_toml(self):
         deck = self.place / "not.toml"
         deck.write_text("[training\nsteps = 1\n")

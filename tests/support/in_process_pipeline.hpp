@@ -37,6 +37,7 @@ struct PipelineShape {
   std::uint64_t seed = 42;  ///< of dropout
   std::set<std::string> frozen = {};
   ProductPrecision products = ProductPrecision::fp32;
+  bool as_on_device = !kHostExecution;  ///< Gpt2Stage::compute_as_on_device()
 };
 
 /// The samples of one step: [S, T] each, S <= micro_batches * samples.
@@ -82,6 +83,7 @@ class InProcessPipeline {
           std::make_unique<Gpt2Stage<Real>>(config, stage_part(partition, k), shape.frozen));
     while (first_trained_ + 1 < stages && !stages_[first_trained_]->has_trained()) ++first_trained_;
     for (int k = 0; k < stages; ++k) {
+      stages_[k]->compute_as_on_device(shape.as_on_device);
       stages_[k]->parameters().allocate(true, shape.products);
       StageCapacity capacity;
       capacity.samples = shape.samples;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Attention against the formula that materialises everything, in double.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "core/base/host_team.hpp"
@@ -46,26 +48,50 @@ struct Made {
   std::vector<Real> out, log_sum, dqkv;
 };
 
+/// A plan and, if products are to take them, memory for addresses, which begins as rubbish.
+struct Plan {
+  AttentionGrouping grouping;
+  Vector<std::uintptr_t> addresses;
+
+  Plan(const Case& c, const AttentionGrouping& grouping_in, bool by_addresses)
+      : grouping(grouping_in) {
+    if (by_addresses || needs_attention_addresses(grouping))
+      addresses = to_device(std::vector<std::uintptr_t>(attention_addresses(c.shape, grouping), 8));
+  }
+  /// As this build computes.
+  explicit Plan(const Case& c) : Plan(c, attention_grouping(c.shape), false) {}
+  operator AttentionPlan() const { return {grouping, addresses}; }  // NOLINT
+};
+
 /// Forward and, with dout, backward. Workspaces and results start as NaN.
 template <class Real>
-Made<Real> attend(const Case& c, const std::vector<Real>& qkv, const std::vector<Real>& dout = {}) {
+Made<Real> attend(const Case& c, const std::vector<Real>& qkv, const std::vector<Real>& dout,
+                  const Plan& plan) {
   const ExecSpace exec;
   const int C = c.shape.channels();
   const Real nan = std::numeric_limits<Real>::quiet_NaN();
   const Vector<std::uint64_t> ids = to_device(sample_ids(c.shape.samples));
-  const std::vector<Real> unset(attention_workspace(c.shape), nan);
+  const std::vector<Real> unset(attention_workspace(c.shape, plan.grouping), nan);
   const Vector<Real> scores = to_device(unset), scores2 = to_device(unset);
   const Matrix<Real> in = to_device(qkv, 3 * C);
   const Matrix<Real> out = to_device(std::vector<Real>(c.rows() * C, nan), C);
   const Vector<Real> log_sum = to_device(std::vector<Real>(c.rows() * c.shape.heads, nan));
-  attention_forward<Real>(exec, c.shape, in, c.dropout(ids), scores, out, log_sum);
+  const HeadProducts<Real, Real> product{RealGemm(ViewAllocator())};
+  attention_forward<Real, Real>(exec, c.shape, plan, in, c.dropout(ids), {scores, scores}, out,
+                                log_sum, product);
   Made<Real> made{to_host(out), to_host(log_sum), {}};
   if (dout.empty()) return made;
   const Matrix<Real> dqkv = to_device(std::vector<Real>(c.rows() * 3 * C, nan), 3 * C);
-  attention_backward<Real>(exec, c.shape, in, c.dropout(ids), out, log_sum, to_device(dout, C),
-                           scores, scores2, dqkv);
+  const Matrix<Real> dout_NC = to_device(dout, C);
+  attention_backward<Real, Real>(exec, c.shape, plan, in, c.dropout(ids), out, log_sum, dout_NC,
+                                 dout_NC, {scores, scores}, {scores2, scores2}, dqkv, product);
   made.dqkv = to_host(dqkv);
   return made;
+}
+
+template <class Real>
+Made<Real> attend(const Case& c, const std::vector<Real>& qkv, const std::vector<Real>& dout = {}) {
+  return attend(c, qkv, dout, Plan(c));
 }
 
 std::vector<float> single(const std::vector<double>& values) {
@@ -86,11 +112,11 @@ std::vector<double> widened(const std::vector<Bf16>& values) {
 
 /// attend() with products in bf16 of what is rounded already.
 Made<float> attend_in_bf16(const Case& c, const std::vector<Bf16>& qkv,
-                           const std::vector<Bf16>& dout, const Bf16Gemm& gemm) {
+                           const std::vector<Bf16>& dout, const Bf16Gemm& gemm, const Plan& plan) {
   const ExecSpace exec;
   const int C = c.shape.channels();
   const Vector<std::uint64_t> ids = to_device(sample_ids(c.shape.samples));
-  const std::size_t elements = attention_workspace(c.shape);
+  const std::size_t elements = attention_workspace(c.shape, plan.grouping);
   const auto scores = [&] { return to_device(std::vector<float>(elements, NAN)); };
   const auto factors = [&] { return to_device(std::vector<Bf16>(elements, bfloat_of(NAN))); };
   const Vector<float> scores1 = scores(), scores2 = scores();
@@ -101,11 +127,11 @@ Made<float> attend_in_bf16(const Case& c, const std::vector<Bf16>& qkv,
   const Matrix<float> dqkv = to_device(std::vector<float>(c.rows() * 3 * C, NAN), 3 * C);
   const Vector<float> log_sum = to_device(std::vector<float>(c.rows() * c.shape.heads, NAN));
   const HeadProducts<float, Bf16> product(gemm);
-  attention_forward<float, Bf16>(exec, c.shape, in, c.dropout(ids), {scores1, factors1}, out,
+  attention_forward<float, Bf16>(exec, c.shape, plan, in, c.dropout(ids), {scores1, factors1}, out,
                                  log_sum, product);
-  attention_backward<float, Bf16>(exec, c.shape, in, c.dropout(ids), out, log_sum, dout_values,
-                                  dout_factors, {scores1, factors1}, {scores2, factors2}, dqkv,
-                                  product);
+  attention_backward<float, Bf16>(exec, c.shape, plan, in, c.dropout(ids), out, log_sum,
+                                  dout_values, dout_factors, {scores1, factors1},
+                                  {scores2, factors2}, dqkv, product);
   return {to_host(out), to_host(log_sum), to_host(dqkv)};
 }
 
@@ -200,12 +226,113 @@ TEST_CASE("Attention with products in bf16 is the formula but for rounding",
   if (HostTeam::instance().size() == 1) gemms.push_back(Bf16Gemm({}, true));
   if (has_fast_bf16_gemm()) gemms.emplace_back(ViewAllocator());
   for (const Bf16Gemm& gemm : gemms) {
-    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm);
+    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm, Plan(c));
     const double half_a_step = std::ldexp(1.0, -8);  // of a number just above a power of two
     CHECK(relative_difference(made.log_sum, truth.log_sum) < 1e-5);  // of sums, which stay fp32
     CHECK(relative_difference(made.out, truth.out) < half_a_step);
     CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-2) < 2 * half_a_step);
   }
+}
+
+namespace {
+
+/// Ways to group a case's samples and heads: all of them at once, as many samples as fit with some
+/// left over, some heads with some left over; blocks of a device's and of few rows.
+std::vector<AttentionGrouping> groupings_of(const AttentionShape& shape) {
+  const auto of_two = [&](int heads) {
+    AttentionGrouping grouping = AttentionGrouping::of_device(
+        shape, std::size_t{2} * heads * std::min(shape.tokens, 128) * shape.tokens);
+    CHECK(grouping.samples == (heads < shape.heads ? 1 : std::min(2, shape.samples)));
+    CHECK(grouping.heads == std::min(shape.heads, heads < shape.heads ? 2 : heads));
+    return grouping;
+  };
+  std::vector<AttentionGrouping> all = {AttentionGrouping::of_device(shape), of_two(shape.heads),
+                                        of_two(1)};
+  CHECK(all[0].samples == shape.samples);
+  CHECK(all[0].heads == shape.heads);
+  all.push_back({7, shape.heads, shape.samples});
+  return all;
+}
+
+const std::vector<AttentionShape> kGroupedShapes = {{1, 1, 1, 1},  {3, 1, 3, 5},   {5, 17, 3, 12},
+                                                    {3, 65, 2, 4}, {2, 129, 3, 5}, {3, 300, 2, 8}};
+
+}  // namespace
+
+TEST_CASE("Attention of all heads and samples at once is the formula", "[kernels][attention]") {
+  const Case c{GENERATE(from_range(kGroupedShapes)), GENERATE(0.0, 0.35)};
+  const auto qkv = random_values(c.rows() * 3 * c.shape.channels(), 1, 2);
+  const auto dout = random_values(c.rows() * c.shape.channels(), 2);
+  const Made<double> truth = formula(c, qkv, dout);
+  for (const AttentionGrouping& grouping : groupings_of(c.shape))
+    for (const bool by_addresses : {false, true}) {
+      INFO("B " << c.shape.samples << " T " << c.shape.tokens << " H " << c.shape.heads
+                << " dropout " << c.probability << ", " << grouping.samples << " samples, "
+                << grouping.heads << " heads, " << grouping.rows << " rows, addresses "
+                << by_addresses);
+      const Plan plan(c, grouping, by_addresses);
+      const Made<double> made = attend(c, qkv, dout, plan);
+      CHECK(relative_difference(made.out, truth.out) < 1e-7);
+      CHECK(relative_difference(made.log_sum, truth.log_sum) < 1e-12);
+      CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-3) < 1e-7);
+      const Made<float> in_single = attend(c, single(qkv), single(dout), plan);
+      CHECK(relative_difference(in_single.out, truth.out) < 1e-5);
+      CHECK(relative_difference(in_single.dqkv, truth.dqkv, 1e-2) < 1e-5);
+      // Sums are the same ones: of one thread and in the same blocks they are the same bits.
+      if (!kHostExecution || HostTeam::instance().size() > 1) continue;
+      const Plan by_head(c, {grouping.rows, 1, 1}, false);
+      const Made<float> one_by_one = attend(c, single(qkv), single(dout), by_head);
+      CHECK(in_single.out == one_by_one.out);
+      CHECK(in_single.log_sum == one_by_one.log_sum);
+      CHECK(in_single.dqkv == one_by_one.dqkv);
+    }
+}
+
+TEST_CASE("Attention in bf16 of all heads and samples at once is the formula but for rounding",
+          "[kernels][attention][bf16]") {
+  const Case c{GENERATE(from_range(kGroupedShapes)), GENERATE(0.0, 0.35)};
+  const auto qkv = rounded(random_values(c.rows() * 3 * c.shape.channels(), 1, 2));
+  const auto dout = rounded(random_values(c.rows() * c.shape.channels(), 2));
+  const Made<double> truth = formula(c, widened(qkv), widened(dout));
+  std::vector<Bf16Gemm> gemms;
+  if (HostTeam::instance().size() == 1) gemms.push_back(Bf16Gemm({}, true));
+  if (has_fast_bf16_gemm()) gemms.emplace_back(ViewAllocator());
+  for (const Bf16Gemm& gemm : gemms)
+    for (const AttentionGrouping& grouping : groupings_of(c.shape))
+      for (const bool by_addresses : {false, true}) {
+        INFO("B " << c.shape.samples << " T " << c.shape.tokens << " H " << c.shape.heads
+                  << " dropout " << c.probability << ", " << grouping.samples << " samples, "
+                  << grouping.heads << " heads, " << grouping.rows << " rows");
+        const Made<float> made =
+            attend_in_bf16(c, qkv, dout, gemm, Plan(c, grouping, by_addresses));
+        const double half_a_step = std::ldexp(1.0, -8);
+        CHECK(relative_difference(made.log_sum, truth.log_sum) < 1e-5);
+        CHECK(relative_difference(made.out, truth.out) < half_a_step);
+        CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-2) < 2 * half_a_step);
+      }
+}
+
+TEST_CASE("A device's probabilities take no more than their bound", "[kernels][attention]") {
+  for (const int samples : {1, 2, 3, 64, 1000})
+    for (const int tokens : {1, 100, 128, 129, 1024, 8192})
+      for (const int heads : {1, 3, 12, 25}) {
+        const AttentionShape shape{samples, tokens, heads, 64};
+        const AttentionGrouping grouping = AttentionGrouping::of_device(shape);
+        INFO("B " << samples << " T " << tokens << " H " << heads);
+        CHECK(AttentionPasses{shape, grouping}.elements() <= AttentionGrouping::kMostElements);
+        CHECK((grouping.samples == 1 || grouping.heads == heads));
+        CHECK((grouping.samples >= 1 && grouping.heads >= 1));
+        // What is reserved for a micro-batch is enough for smaller ones.
+        for (const AttentionShape& less : {AttentionShape{(samples + 1) / 2, tokens, heads, 64},
+                                           {samples, (tokens + 1) / 2, heads, 64}}) {
+          CHECK(attention_workspace(less, grouping) <= attention_workspace(shape, grouping));
+          CHECK(attention_addresses(less, grouping) <= attention_addresses(shape, grouping));
+        }
+      }
+  // Where one head alone has more, it is computed alone.
+  const AttentionGrouping alone = AttentionGrouping::of_device({4, 1 << 20, 12, 64});
+  CHECK(alone.heads == 1);
+  CHECK(alone.samples == 1);
 }
 
 TEST_CASE("What all keys and values have in common leaves gradients of bf16 as exact",
@@ -222,7 +349,7 @@ TEST_CASE("What all keys and values have in common leaves gradients of bf16 as e
   if (HostTeam::instance().size() == 1) gemms.push_back(Bf16Gemm({}, true));
   if (has_fast_bf16_gemm()) gemms.emplace_back(ViewAllocator());
   for (const Bf16Gemm& gemm : gemms) {
-    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm);
+    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm, Plan(c));
     // Of queries, which see the common part of keys times the sum of a row's gradients.
     double error = 0, square = 0;
     for (std::size_t i = 0; i < truth.dqkv.size(); ++i) {

@@ -124,8 +124,10 @@ TEST_CASE("Products in bf16 leave what lies between rows alone", "[kernels][gemm
       const std::vector<float> before(std::size_t(s.m) * s.n, 2.0f);
       const Matrix<float> c = to_device(apart(before, s.n, -7.0f), s.n + kGap);
       const MatrixRef<const Bf16> first_a = first(a, width_a), first_b = first(b, width_b);
-      gemm.batched(ExecSpace(), op_a, op_b, first_a, a.size() / kCount, first_b, b.size() / kCount,
-                   beta, first(c, s.n), c.size() / kCount, kCount);
+      const MatrixGrid<const Bf16> all_a{first_a, 0, a.size() / kCount};
+      const MatrixGrid<const Bf16> all_b{first_b, 0, b.size() / kCount};
+      const MatrixGrid<float> all_c{first(c, s.n), 0, c.size() / kCount};
+      gemm.batched(ExecSpace(), op_a, op_b, all_a, all_b, beta, all_c, 1, kCount);
       CHECK(to_host(c) == apart(operands.product(gemm, beta, 2.0f), s.n, -7.0f));
     }
   }

@@ -78,9 +78,13 @@ TEMPLATE_TEST_CASE("Sums of squares are those of double", "[kernels][reduce]", f
     for (const TestType value : x) truth += static_cast<double>(value) * value;
     const Vector<double> partial("test::partial", sum_of_squares_workspace(count));
     partial_sums_of_squares<TestType>(ExecSpace(), to_device(x), partial);
-    double sum = 0;
-    for (const double value : to_host(partial)) sum += value;
-    CHECK(sum == Approx(truth).epsilon(1e-13));
+    const Vector<double> by_teams("test::partial", sum_of_squares_workspace(count));
+    team_sums_of_squares<TestType>(ExecSpace(), to_device(x), by_teams);
+    for (const Vector<double>& made : {partial, by_teams}) {
+      double sum = 0;
+      for (const double value : to_host(made)) sum += value;
+      CHECK(sum == Approx(truth).epsilon(1e-13));
+    }
   }
   const auto sum_of = [](const std::vector<TestType>& x) {
     const Vector<double> partial("test::partial", 1);
