@@ -68,9 +68,18 @@ bool is_on_device(const ChannelOptions& options) {
   return options.payload_memory == PayloadMemory::device;
 }
 
+/// What a message that MPI gets first may have. Beside headers of payloads in device memory there
+/// is room for what an end with payloads in the host's memory sends, which is then refused: Open
+/// MPI writes past the end of a receive that is too short.
+std::size_t largest_first_piece(const ChannelOptions& options) {
+  return std::min(is_on_device(options) ? ChannelOptions{}.piece_bytes : options.piece_bytes,
+                  message_bytes(options.max_payload_bytes));
+}
+
 /// Of a buffer.
 std::size_t host_bytes(const ChannelOptions& options) {
-  return kPayloadOffset + (is_on_device(options) ? 0 : options.max_payload_bytes);
+  return is_on_device(options) ? kHeaderOffset + largest_first_piece(options)
+                               : kPayloadOffset + options.max_payload_bytes;
 }
 std::size_t device_bytes(const ChannelOptions& options) {
   return is_on_device(options) ? options.max_payload_bytes : 0;
@@ -339,7 +348,7 @@ void ReceiveChannel::post(int index) {
   plan.passive = true;
   const std::size_t largest = message_bytes(options_.max_payload_bytes);
   plan.start = [message, comm = comm_, peer = peer_, tag = tag_,
-                first = std::min(first_piece(options_), largest)](RequestList& requests) {
+                first = largest_first_piece(options_)](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
     DELTAPIPE_MPI(MPI_Irecv(message->memory.at(0), static_cast<int>(first), MPI_BYTE, peer,
                             first_tag(tag), comm, &requests.back()));

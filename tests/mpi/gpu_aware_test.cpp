@@ -157,11 +157,8 @@ TEST_CASE("Ends whose payloads are in other memories refuse each other", "[chann
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const std::string here = "rank " + std::to_string(rank);
   CHECK_THAT(text, Contains(here) && Contains("same deck"));
-  if (sends_host && size > 0)  // what is behind the header does not fit into its memory
-    CHECK_THAT(text, Contains("truncated"));
-  else
-    CHECK_THAT(text, Contains(std::string("memory of its payload is ") +
-                              (sends_host ? "the device's" : "the host's") + " on " + here));
+  CHECK_THAT(text, Contains(std::string("memory of its payload is ") +
+                            (sends_host ? "the device's" : "the host's") + " on " + here));
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
