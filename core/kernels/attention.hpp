@@ -44,7 +44,7 @@ inline std::size_t elements_in_a_pass(const AttentionShape& shape) {
 
 /// Passes at a time: the threads of a HostTeam each do one.
 inline int concurrent_passes(const AttentionShape& shape) {
-  if (!kSerialExecution) return 1;
+  if (!kTeamExecution) return 1;
   const int most = shape.samples * shape.heads;
   return most < HostTeam::instance().size() ? most : HostTeam::instance().size();
 }

@@ -29,7 +29,7 @@ template <class Real>
 void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,
              const MatrixRef<const Real>& a, const MatrixRef<const Real>& b, Real beta,
              const MatrixRef<Real>& c) {
-  if constexpr (kSerialExecution) {
+  if constexpr (kTeamExecution) {
     as_kernel("deltapipe::Gemm::product", exec,
               [&] { host_blas::gemm(op_a, op_b, alpha, a, b, beta, c); });
     return;
