@@ -95,8 +95,8 @@ std::variant<CommandLine, int> read_command_line(const MpiSession& mpi, int argc
 /// OpenBLAS has so many work buffers (with what else multiplies in a process).
 constexpr int kMostThreadsByDefault = 128;
 
-/// Threads of a rank's kernels where Kokkos has none of its own: what the environment says, else
-/// the rank's share of the machine's cores. Collective.
+/// Threads of a rank's kernels: what the environment says, else the rank's share of the machine's
+/// cores. Collective.
 int threads_of_rank() {
   const int share = share_of_cores(MPI_COMM_WORLD, process_cores(), cpu_quota());
   const int chosen = threads_of_environment();
@@ -104,16 +104,14 @@ int threads_of_rank() {
 }
 
 void start_kokkos(std::optional<Kokkos::ScopeGuard>& kokkos, int threads, int argc, char** argv) {
+  propose_kokkos_threads(threads);
   try {
     kokkos.emplace(argc, argv);
   } catch (const std::exception& error) {
     throw UserError({.what = "Kokkos does not start: " + std::string(error.what()),
                      .remedy = "see the variables KOKKOS_... and OMP_... of the environment"});
   }
-  if (kSerialExecution) {
-    use_single_threaded_blas();
-    HostTeam::instance().resize(threads);
-  }
+  start_host_team(threads);
   reserve_blas_memory(HostTeam::instance().size());
 }
 
@@ -199,10 +197,12 @@ int status_of_output(const std::variant<CommandLine, int>& command_line) {
 
 }  // namespace deltapipe
 
+DELTAPIPE_REMEMBER_CORES_FIRST();
+
 int main(int argc, char** argv) {
   using namespace deltapipe;
-  restart_with_better_blas_kernels(argv);
-  remember_process_cores();
+  remember_process_cores();  // where nothing came before
+  restart_with_better_settings(argv);
   outlive_readers();
   try {
     StartWatch watch;

@@ -159,7 +159,7 @@ std::string kokkos_configuration(ProductPrecision products) {
   text << "Kokkos " << KOKKOS_VERSION / 10000 << '.' << KOKKOS_VERSION / 100 % 100 << '.'
        << KOKKOS_VERSION % 100 << ", " << ExecSpace::name() << ", concurrency "
        << ExecSpace().concurrency();
-  if (kSerialExecution) text << ", " << HostTeam::instance().size() << " thread(s)";
+  if (kTeamExecution) text << ", " << HostTeam::instance().size() << " thread(s)";
   text << ", " << blas_configuration();
   if (products == ProductPrecision::tf32) text << ", TF32 by cuBLAS";
   if (products == ProductPrecision::bf16) text << ", " << bf16_configuration();

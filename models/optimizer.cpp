@@ -5,6 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "core/base/floating_point.hpp"
 #include "core/kernels/adamw.hpp"
 #include "core/kernels/reduce.hpp"
 
@@ -81,6 +82,8 @@ const std::vector<double>& Optimizer<Real>::squared_norms(const ExecSpace& exec)
 template <class Real>
 void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
                              double gradient_factor) {
+  // Moments of what has no gradient any more come to denormal numbers, and stay there.
+  const FlushedDenormals flushed;
   for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
     if (parameters_.info()[i].frozen) continue;
     const int index = static_cast<int>(i);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/floating_point.hpp"
 #include "core/base/trace.hpp"
 #include "core/kernels/embedding.hpp"
 
@@ -258,6 +259,7 @@ TraceScope PipelineStage::trace_of(const char* what, const StagePass& pass) cons
 void PipelineStage::forward(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
   const TraceScope trace = trace_of("forward", pass);
+  const FlushedDenormals flushed;
   const MicroBatch batch = micro_batch(pass.micro_batch);
   if (kept_tokens_ >= 0)
     stage_.text_continuation()->continue_text(instances_.compute, batch, kept_tokens_, pass.slot);
@@ -273,6 +275,7 @@ Stage<float>::BucketFinal PipelineStage::starts_reductions(const StagePass& pass
 void PipelineStage::backward(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
   const TraceScope trace = trace_of("backward", pass);
+  const FlushedDenormals flushed;
   stage_.backward(instances_.compute, micro_batch(pass.micro_batch), pass.slot, pass.accumulate,
                   starts_reductions(pass));
 }
@@ -280,6 +283,7 @@ void PipelineStage::backward(const StagePass& pass) {
 void PipelineStage::backward_inputs(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
   const TraceScope trace = trace_of("backward inputs", pass);
+  const FlushedDenormals flushed;
   stage_.backward_inputs(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
                          pass.accumulate);
 }
@@ -287,6 +291,7 @@ void PipelineStage::backward_inputs(const StagePass& pass) {
 void PipelineStage::backward_parameters(const StagePass& pass) {
   const ActivityScope activity(account_, Activity::compute);
   const TraceScope trace = trace_of("backward parameters", pass);
+  const FlushedDenormals flushed;
   stage_.backward_parameters(instances_.compute, micro_batch(pass.micro_batch), pass.slot,
                              pass.accumulate, starts_reductions(pass));
 }

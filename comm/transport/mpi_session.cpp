@@ -5,12 +5,16 @@
 
 #include "comm/transport/mpi_check.hpp"
 #include "core/base/error.hpp"
+#include "core/base/helper_thread.hpp"
 
 namespace deltapipe {
 
 MpiSession::MpiSession(int* argc, char*** argv) {
   int provided = MPI_THREAD_SINGLE;
-  DELTAPIPE_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
+  {
+    const UnboundThread unbound;  // MPI's threads are not for the cores of those that compute
+    DELTAPIPE_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
+  }
   if (provided < MPI_THREAD_SERIALIZED) {
     // All ranks have the same library: all leave here.
     MPI_Finalize();

@@ -6,6 +6,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <fstream>
 #include <system_error>
@@ -20,41 +21,71 @@ namespace deltapipe {
 
 namespace {
 
-/// As many words as the kernel's mask has; empty: not remembered.
-std::vector<cpu_set_t> remembered_cores;
+/// A set of cores; one cpu_set_t has 1024.
+struct Cores {
+  static constexpr std::size_t kMostSets = 64;
+  std::array<cpu_set_t, kMostSets> sets{};
+  std::size_t count = 0;  ///< of the sets; 0: unknown
+
+  std::size_t bytes() const { return count * sizeof(cpu_set_t); }
+
+  /// Those of the calling thread.
+  void read() {
+    // The kernel refuses a mask that is shorter than its own.
+    for (std::size_t tried = 1; tried <= kMostSets && count == 0; tried *= 2)
+      if (sched_getaffinity(0, tried * sizeof(cpu_set_t), sets.data()) == 0) count = tried;
+  }
+
+  std::vector<int> numbers() const {
+    std::vector<int> list;
+    for (int core = 0; core < static_cast<int>(8 * bytes()); ++core)
+      if (CPU_ISSET_S(core, bytes(), sets.data())) list.push_back(core);
+    return list;
+  }
+};
+
+constinit Cores remembered;  // before constructors
+
+/// A refusal (the cores were taken away meanwhile) costs speed only.
+void use_cores(const Cores& cores) noexcept {
+  if (cores.count > 0) (void)sched_setaffinity(0, cores.bytes(), cores.sets.data());
+}
 
 }  // namespace
 
 void remember_process_cores() {
-  // The kernel refuses a mask that is shorter than its own (1024 processors a cpu_set_t).
-  for (std::size_t sets = 1; sets <= 64; sets *= 2) {
-    std::vector<cpu_set_t> cores(sets);
-    if (sched_getaffinity(0, sets * sizeof(cpu_set_t), cores.data()) != 0) continue;
-    remembered_cores = std::move(cores);
-    return;
-  }
+  if (remembered.count == 0) remembered.read();
 }
 
 void use_process_cores() noexcept {
-  // A refusal (the cores were taken away meanwhile) costs speed only.
-  if (!remembered_cores.empty())
-    (void)sched_setaffinity(0, remembered_cores.size() * sizeof(cpu_set_t),
-                            remembered_cores.data());
+  use_cores(remembered);
 }
 
 int process_core_count() {
-  if (remembered_cores.empty())
+  if (remembered.count == 0)
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return std::max(
-      1, CPU_COUNT_S(remembered_cores.size() * sizeof(cpu_set_t), remembered_cores.data()));
+  return std::max(1, CPU_COUNT_S(remembered.bytes(), remembered.sets.data()));
 }
 
 std::vector<int> process_cores() {
-  std::vector<int> cores;
-  const std::size_t bytes = remembered_cores.size() * sizeof(cpu_set_t);
-  for (int core = 0; core < static_cast<int>(8 * bytes); ++core)
-    if (CPU_ISSET_S(core, bytes, remembered_cores.data())) cores.push_back(core);
-  return cores;
+  return remembered.numbers();
+}
+
+UnboundThread::UnboundThread() {
+  Cores own;
+  own.read();
+  std::vector<int> cores = own.numbers();
+  if (remembered.count == 0 || cores == process_cores()) return;
+  bound_to_ = std::move(cores);
+  use_process_cores();
+}
+
+UnboundThread::~UnboundThread() {
+  if (bound_to_.empty()) return;
+  Cores own;
+  own.count = remembered.count;
+  for (const int core : bound_to_) CPU_SET_S(core, own.bytes(), own.sets.data());
+  use_cores(own);
 }
 
 #else
@@ -64,6 +95,8 @@ std::vector<int> process_cores() {
 }
 void remember_process_cores() {}
 void use_process_cores() noexcept {}
+UnboundThread::UnboundThread() = default;
+UnboundThread::~UnboundThread() = default;
 int process_core_count() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }

@@ -9,6 +9,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/helper_thread.hpp"
+#include "core/base/kokkos_compat.hpp"
 
 namespace deltapipe {
 
@@ -58,7 +59,11 @@ constexpr int taken_of(std::uint64_t tickets) {
 
 HostTeam& HostTeam::instance() {
   // Not destroyed: what ends a process whose kernel never comes back must not wait for its threads.
-  static HostTeam& team = *new HostTeam;
+  static HostTeam& team = *[] {
+    auto* const made = new HostTeam;
+    if (kOpenMpExecution && Kokkos::is_initialized()) made->resize(ExecSpace().concurrency());
+    return made;
+  }();
   return team;
 }
 
@@ -76,7 +81,11 @@ int HostTeam::part() {
 
 void HostTeam::resize(int threads) {
   DELTAPIPE_ASSERT(threads >= 1 && threads <= kMostThreads, std::to_string(threads));
-  if (threads == size()) return;
+  if (threads == size_) return;
+  if (kOpenMpExecution) {
+    size_ = threads;
+    return;
+  }
   stop_workers();
   // A worker that comes late to the first run takes part in it all the same.
   const std::uint32_t seen = generation_of(tickets_.load(std::memory_order_relaxed));
@@ -87,6 +96,7 @@ void HostTeam::resize(int threads) {
     stop_workers();
     throw;
   }
+  size_ = threads;
 }
 
 void HostTeam::stop_workers() {
@@ -95,23 +105,33 @@ void HostTeam::stop_workers() {
   wakes_.notify_all();
   for (std::thread& worker : workers_) worker.join();
   workers_.clear();
+  size_ = 1;
   ends_ = false;
 }
 
 void HostTeam::run_parts(const Job& job, int parts) {
   DELTAPIPE_ASSERT(parts <= kMostThreads, std::to_string(parts));
   std::unique_lock lock(running_, std::defer_lock);
-  if (inside || workers_.empty() || parts < 2 || !lock.try_lock()) {
+  if (inside || size_ < 2 || parts < 2 || !lock.try_lock()) {
     const Inside guard;
     for (int part = 0; part < parts; ++part) job.call(job.context, part);
     return;
   }
   job_ = job;
+  mode_ = floating_point_mode();
   problem_ = nullptr;
   done_.store(0, std::memory_order_relaxed);
   const std::uint32_t generation = generation_of(tickets_.load(std::memory_order_relaxed)) + 1;
   // Ordered with a worker's look before it sleeps: it sees the tickets, or it is seen asleep.
   tickets_.store(ticket(generation, parts, 1), std::memory_order_seq_cst);
+  if constexpr (kOpenMpExecution)
+    share_by_openmp(generation);
+  else
+    share_by_workers(generation, parts);
+  if (problem_ != nullptr) std::rethrow_exception(problem_);
+}
+
+void HostTeam::share_by_workers(std::uint32_t generation, int parts) {
   const int woken = std::min(parts - 1, asleep_.load(std::memory_order_seq_cst));
   if (woken > 0) ++wakes_;
   for (int i = 0; i < woken; ++i) wakes_.notify_one();
@@ -122,11 +142,23 @@ void HostTeam::run_parts(const Job& job, int parts) {
   }
   for (int looks = 0; done_.load(std::memory_order_acquire) < parts; ++looks)
     looks < kLooks ? pause_a_moment() : std::this_thread::yield();
-  if (problem_ != nullptr) std::rethrow_exception(problem_);
+}
+
+void HostTeam::share_by_openmp([[maybe_unused]] std::uint32_t generation) {
+#if defined(KOKKOS_ENABLE_OPENMP)
+  // Always all of them: libgomp ends threads that a region has no use for.
+#pragma omp parallel num_threads(size_)
+  {
+    const Inside guard;
+    if (omp_get_thread_num() == 0) run_part(0);
+    take_parts(generation);
+  }
+#endif
 }
 
 void HostTeam::run_part(int part) {
   own_part = part;
+  const FloatingPointScope mode(mode_);
   try {
     job_.call(job_.context, part);
   } catch (...) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads that share a rank's kernels where Kokkos has one thread (Kokkos::Serial, as Debian builds
-// it). A kernel is divided into as many parts as there are threads. The thread that starts it does
-// the first part and every other that no thread has taken by then: one that sleeps, or whose core
-// does something else, is not waited for.
+// Threads that share a rank's kernels: of its own where Kokkos has one thread (Kokkos::Serial, as
+// Debian builds it), those of OpenMP where Kokkos computes with these (Kokkos::OpenMP), which then
+// are where OMP_PLACES and OMP_PROC_BIND want them, and no others compete with them. A kernel is
+// divided into as many parts as there are threads. The thread that starts it does the first part
+// and every other that no thread has taken by then: a part does not wait for a thread that sleeps,
+// or whose core does something else. OpenMP's region ends when all of its threads have come to it.
 #pragma once
 
 #include <atomic>
@@ -14,11 +16,14 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/base/floating_point.hpp"
+
 namespace deltapipe {
 
 class HostTeam {
  public:
-  /// The process's, which kernels run on. One thread until resize() is called.
+  /// The process's, which kernels run on. Until resize() is called one thread, or as many as Kokkos
+  /// has if it was started before.
   static HostTeam& instance();
 
   HostTeam() = default;
@@ -27,12 +32,14 @@ class HostTeam {
   HostTeam& operator=(const HostTeam&) = delete;
 
   /// From now on so many threads, the caller of run() among them; at least 1, at most kMostThreads.
-  /// Not while run() is under way. Throws UserError when the system has no thread left.
+  /// Not while run() is under way. Throws UserError when the system has no thread left; OpenMP ends
+  /// the process then.
   void resize(int threads);
-  int size() const { return static_cast<int>(workers_.size()) + 1; }
+  int size() const { return size_; }
 
   /// body(part) for each part in [0, parts), at most kMostThreads; returns when all are done. What
-  /// the body throws is thrown on, once. Runs all parts itself within a body, and while another
+  /// the body throws is thrown on, once. Parts compute in the caller's floating-point mode
+  /// (core/base/floating_point.hpp). Runs all parts itself within a body, and while another
   /// thread's run() is under way.
   template <class Body>
   void run(int parts, const Body& body) {
@@ -69,15 +76,20 @@ class HostTeam {
   };
 
   void run_parts(const Job& job, int parts);
+  /// Of the calling thread, those of all others: until all parts of the run `generation` are done.
+  void share_by_workers(std::uint32_t generation, int parts);
+  void share_by_openmp(std::uint32_t generation);
   void run_part(int part);
   /// Does what parts of the run `generation` are left.
   void take_parts(std::uint32_t generation);
   void work(std::uint32_t seen);
   void stop_workers();
 
-  std::vector<std::thread> workers_;
+  int size_ = 1;
+  std::vector<std::thread> workers_;  ///< none where OpenMP has the threads
   std::mutex running_;
   Job job_{};
+  FloatingPointMode mode_{};
   std::exception_ptr problem_;
   std::mutex problem_mutex_;
   // Of the run: its number << 32 | parts << 16 | parts that were taken.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How kernels are launched, over indices or over rows: by Kokkos, and where that has one thread by
-// the threads of a HostTeam, within one Kokkos kernel that tools see.
+// How kernels are launched, over indices or over rows: on a host by the threads of a HostTeam, as
+// one kernel that Kokkos' tools see, elsewhere by Kokkos.
 #pragma once
 
 #include <atomic>
@@ -55,14 +55,14 @@ struct HostRows {
   std::size_t scratch_bytes;
 };
 
-using RowPolicy = std::conditional_t<kSerialExecution, HostRows, Kokkos::TeamPolicy<ExecSpace>>;
+using RowPolicy = std::conditional_t<kTeamExecution, HostRows, Kokkos::TeamPolicy<ExecSpace>>;
 using RowMember =
-    std::conditional_t<kSerialExecution, HostRow, Kokkos::TeamPolicy<ExecSpace>::member_type>;
+    std::conditional_t<kTeamExecution, HostRow, Kokkos::TeamPolicy<ExecSpace>::member_type>;
 
 /// One team a row, with scratch memory of its own.
 template <class Policy = RowPolicy>
 Policy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0) {
-  if constexpr (kSerialExecution) {
+  if constexpr (kTeamExecution) {
     return {&exec, rows, scratch_bytes};
   } else {
     Policy policy = kHostExecution ? Policy(exec, rows, 1) : Policy(exec, rows, Kokkos::AUTO);
@@ -72,13 +72,13 @@ Policy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0
 }
 
 /// What a HostTeam shares as one kernel that tools see; just done where it is part of another one,
-/// or where Kokkos has threads of its own.
+/// or where there is no team.
 template <class Body>
 void as_kernel([[maybe_unused]] const char* label, [[maybe_unused]] const ExecSpace& exec,
                const Body& body) {
-  if constexpr (kSerialExecution) {
+  if constexpr (kTeamExecution) {
     if (!HostTeam::is_inside()) {
-      Kokkos::parallel_for(label, Kokkos::RangePolicy<ExecSpace>(exec, 0, 1), [&](int) { body(); });
+      as_one_kernel(label, exec, body);
       return;
     }
   }
@@ -88,7 +88,7 @@ void as_kernel([[maybe_unused]] const char* label, [[maybe_unused]] const ExecSp
 /// body(row's member) for every row. Asynchronous on the policy's instance.
 template <class Policy, class Body>
 void for_rows(const char* label, const Policy& policy, const Body& body) {
-  if constexpr (kSerialExecution) {
+  if constexpr (kTeamExecution) {
     const auto rows_from = [&](int first, int end) {
       // Kokkos aligns what it gives out to 8 bytes; a row asks a few times.
       const std::size_t bytes = policy.scratch_bytes > 0 ? policy.scratch_bytes + 1024 : 0;
@@ -107,7 +107,7 @@ void for_rows(const char* label, const Policy& policy, const Body& body) {
 template <class Index, class Body>
 void for_range(const char* label, const ExecSpace& exec, Index count, const Body& body,
                Index least = 1) {
-  if constexpr (kSerialExecution) {
+  if constexpr (kTeamExecution) {
     const auto range = [&](Index first, Index end) {
       for (Index i = first; i < end; ++i) body(i);
     };
@@ -133,17 +133,17 @@ void for_tiles(const char* label, const ExecSpace& exec, std::int64_t count, con
 /// use() by one of the team's threads.
 template <class Member, class Use>
 KOKKOS_FORCEINLINE_FUNCTION void row_once(const Member& team, const Use& use) {
-  if constexpr (kSerialExecution)
+  if constexpr (kTeamExecution)
     use();
   else
     Kokkos::single(Kokkos::PerTeam(team), use);
 }
 
-// Kokkos' atomics are none where it has one thread.
+// Kokkos' atomics are none where it has one thread, whatever a HostTeam has.
 
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void atomic_add(T* place, T value) {
-  if constexpr (kSerialExecution)
+  if constexpr (kTeamExecution)
     std::atomic_ref<T>(*place).fetch_add(value, std::memory_order_relaxed);
   else
     Kokkos::atomic_add(place, value);
@@ -151,7 +151,7 @@ KOKKOS_FORCEINLINE_FUNCTION void atomic_add(T* place, T value) {
 
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void atomic_max(T* place, T value) {
-  if constexpr (kSerialExecution) {
+  if constexpr (kTeamExecution) {
     const std::atomic_ref<T> at(*place);
     T found = at.load(std::memory_order_relaxed);
     while (found < value && !at.compare_exchange_weak(found, value, std::memory_order_relaxed)) {
@@ -163,7 +163,7 @@ KOKKOS_FORCEINLINE_FUNCTION void atomic_max(T* place, T value) {
 
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void atomic_set(T* place, T value) {
-  if constexpr (kSerialExecution)
+  if constexpr (kTeamExecution)
     std::atomic_ref<T>(*place).store(value, std::memory_order_relaxed);
   else
     Kokkos::atomic_exchange(place, value);

@@ -5,9 +5,14 @@
 #include <Kokkos_Core.hpp>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+
+#if defined(KOKKOS_ENABLE_OPENMP)
+#include <omp.h>
+#endif
 
 namespace deltapipe {
 
@@ -17,12 +22,20 @@ using MemSpace = ExecSpace::memory_space;
 /// True where kernels run on the host's cores: rows are then reduced in fixed vector lanes.
 inline constexpr bool kHostExecution = std::is_same_v<ExecSpace, Kokkos::DefaultHostExecutionSpace>;
 
-/// True where Kokkos has one thread: kernels are then shared by a HostTeam (core/base/kernel.hpp).
 #if defined(KOKKOS_ENABLE_SERIAL)
 inline constexpr bool kSerialExecution = std::is_same_v<ExecSpace, Kokkos::Serial>;
 #else
 inline constexpr bool kSerialExecution = false;
 #endif
+#if defined(KOKKOS_ENABLE_OPENMP)
+inline constexpr bool kOpenMpExecution = std::is_same_v<ExecSpace, Kokkos::OpenMP>;
+#else
+inline constexpr bool kOpenMpExecution = false;
+#endif
+
+/// True where kernels are shared by a HostTeam (core/base/kernel.hpp): its own threads where Kokkos
+/// has one, OpenMP's where Kokkos has those.
+inline constexpr bool kTeamExecution = kSerialExecution || kOpenMpExecution;
 
 // Host memory that a device copies from and to without staging.
 #if defined(KOKKOS_ENABLE_CUDA)
@@ -36,6 +49,30 @@ using StagingSpace = Kokkos::Experimental::HIPHostPinnedSpace;
 #else
 using StagingSpace = Kokkos::HostSpace;
 #endif
+
+/// body() on the calling thread, as one kernel that tools see.
+template <class Body>
+void as_one_kernel(const char* label, const ExecSpace& exec, const Body& body) {
+  if constexpr (kOpenMpExecution) {
+    // A kernel of Kokkos would take all of its threads, which then are not there to share the body.
+    namespace tools = Kokkos::Tools;
+    const bool is_watched = tools::profileLibraryLoaded();
+    std::uint64_t kernel = 0;
+    if (is_watched) tools::beginParallelFor(label, tools::Experimental::device_id(exec), &kernel);
+    body();
+    if (is_watched) tools::endParallelFor(kernel);
+  } else {
+    Kokkos::parallel_for(label, Kokkos::RangePolicy<ExecSpace>(exec, 0, 1), [&](int) { body(); });
+  }
+}
+
+/// How many threads Kokkos takes when it is started, where it has threads and its own variables do
+/// not say otherwise.
+inline void propose_kokkos_threads([[maybe_unused]] int threads) {
+#if defined(KOKKOS_ENABLE_OPENMP)
+  omp_set_num_threads(threads);
+#endif
+}
 
 /// Where the backend has streams, instances of their own, whose kernels and copies may overlap;
 /// elsewhere the default instance, thrice.

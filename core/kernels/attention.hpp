@@ -121,7 +121,7 @@ struct AttentionPasses {
   }
   /// Passes at a time: the threads of a HostTeam each do one.
   int concurrent() const {
-    return kSerialExecution ? least(count(), HostTeam::instance().size()) : 1;
+    return kTeamExecution ? least(count(), HostTeam::instance().size()) : 1;
   }
 
  private:

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/helper_thread.hpp"
+#include "core/base/host_team.hpp"
 #include "core/kernels/gemm.hpp"
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS
@@ -80,6 +82,12 @@ void use_single_threaded_blas() {
 #endif
 }
 
+void start_host_team(int threads) {
+  if (!kTeamExecution) return;
+  use_single_threaded_blas();
+  HostTeam::instance().resize(kOpenMpExecution ? ExecSpace().concurrency() : threads);
+}
+
 std::string better_blas_kernels() {
 #if defined(DELTAPIPE_HAVE_OPENBLAS) && defined(__x86_64__)
   constexpr std::array kWithoutAvx = {"Prescott", "Core2",   "Penryn",    "Dunnington",
@@ -98,10 +106,29 @@ std::string better_blas_kernels() {
   return "";
 }
 
-void restart_with_better_blas_kernels(char** argv) {
+namespace {
+
+/// Whether the environment has changed.
+bool choose_blas_kernels() {
   const std::string kernels = better_blas_kernels();
-  if (kernels.empty() || setenv("OPENBLAS_CORETYPE", kernels.c_str(), 0) != 0) return;
-  execv("/proc/self/exe", argv);  // returns where there is no /proc: then with the slow ones
+  return !kernels.empty() && setenv("OPENBLAS_CORETYPE", kernels.c_str(), 0) == 0;
+}
+
+bool shorten_openmp_waits() {
+  if (!kOpenMpExecution || std::getenv("OMP_WAIT_POLICY") != nullptr ||
+      std::getenv("GOMP_SPINCOUNT") != nullptr)
+    return false;
+  return setenv("OMP_WAIT_POLICY", "passive", 0) == 0 && setenv("GOMP_SPINCOUNT", "1000", 0) == 0;
+}
+
+}  // namespace
+
+void restart_with_better_settings(char** argv) {
+  const bool has_kernels = choose_blas_kernels();
+  const bool has_waits = shorten_openmp_waits();
+  if (!has_kernels && !has_waits) return;
+  use_process_cores();  // OpenMP may have bound this thread, and what is bound now stays so
+  execv("/proc/self/exe", argv);  // returns where there is no /proc: then as it was started
 }
 
 std::string blas_configuration() {

@@ -29,7 +29,7 @@ template <class Real>
 void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,
              const MatrixRef<const Real>& a, const MatrixRef<const Real>& b, Real beta,
              const MatrixRef<Real>& c) {
-  if constexpr (kSerialExecution) {
+  if constexpr (kTeamExecution) {
     as_kernel("deltapipe::Gemm::product", exec,
               [&] { host_blas::gemm(op_a, op_b, alpha, a, b, beta, c); });
     return;
@@ -64,7 +64,7 @@ void gemm_batched_of(const ExecSpace& exec, Transpose op_a, Transpose op_b,
       for (int j = 0; j < inner; ++j)
         product(a.at(i, j, inner), b.at(i, j, inner), c.at(i, j, inner));
   };
-  if (kSerialExecution && outer * inner > 1) {
+  if (kTeamExecution && outer * inner > 1) {
     as_kernel("deltapipe::Gemm::products", exec, [&] {
       for_each([&](const auto& a_i, const auto& b_i, const auto& c_i) {
         host_blas::gemm<Real>(op_a, op_b, Real(1), a_i, b_i, beta, c_i);

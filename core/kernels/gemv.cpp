@@ -24,7 +24,7 @@ template <class Real>
 void gemv_of(const ExecSpace& exec, Transpose op, const MatrixRef<const Real>& a,
              const VectorRef<const Real>& x, Real beta, const VectorRef<Real>& y) {
   DELTAPIPE_ASSERT(a.stride(0) == a.extent(1), "gaps between the rows");
-  if constexpr (kSerialExecution) {
+  if constexpr (kTeamExecution) {
     as_kernel("deltapipe::Gemv::product", exec, [&] { host_blas::gemv(op, a, x, beta, y); });
     return;
   }

@@ -24,8 +24,10 @@ struct Module {
   decltype(&deltapipe_onednn_version) version = nullptr;
   decltype(&deltapipe_onednn_has_bf16) has_bf16 = nullptr;
   decltype(&deltapipe_onednn_multiply) multiply = nullptr;
-  void (*set_threads)(int) = nullptr;  ///< null: its oneDNN has no OpenMP
-  std::string problem;                 ///< why it is not there
+  // Null: its oneDNN has no OpenMP.
+  int (*most_threads)() = nullptr;
+  void (*set_threads)(int) = nullptr;
+  std::string problem;  ///< why it is not there
 
   bool is_there() const { return version != nullptr && has_bf16 != nullptr && multiply != nullptr; }
 };
@@ -69,6 +71,7 @@ Module load() {
   find(library, "deltapipe_onednn_version", made.version);
   find(library, "deltapipe_onednn_has_bf16", made.has_bf16);
   find(library, "deltapipe_onednn_multiply", made.multiply);
+  find(library, "omp_get_max_threads", made.most_threads);
   find(library, "omp_set_num_threads", made.set_threads);
   if (!made.is_there()) made.problem = module_path() + " is another program's";
   return made;
@@ -79,13 +82,26 @@ const Module& module() {
   return loaded;
 }
 
-/// oneDNN has as many threads as the calling thread's OpenMP: those of Kokkos, where it has some.
-void use_one_thread() {
-  if constexpr (!kSerialExecution) return;
-  static thread_local bool is_done = false;
-  if (!is_done && module().set_threads != nullptr) module().set_threads(1);
-  is_done = true;
-}
+/// oneDNN has as many threads as the calling thread's OpenMP: one, where a HostTeam divides
+/// products, as long as this lives.
+class OneThread {
+ public:
+  OneThread() : before_(is_settable() ? module().most_threads() : 1) {
+    if (before_ > 1) module().set_threads(1);
+  }
+  ~OneThread() {
+    if (before_ > 1) module().set_threads(before_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  static bool is_settable() {
+    return kTeamExecution && module().most_threads != nullptr && module().set_threads != nullptr;
+  }
+
+  int before_;
+};
 
 void multiply(const DeltapipeOnednnProduct& product, const Bf16* a, const Bf16* b, float* c) {
   const char* const problem = module().multiply(&product, a, b, c);
@@ -127,7 +143,7 @@ void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
     const host_blas::Slab slab = slabs[i];
     if (slab.rows == 0 || slab.columns == 0) return;
     const std::size_t row = slab.row, column = slab.column;
-    use_one_thread();
+    const OneThread one;
     multiply({slab.rows, slab.columns, K, row_a, row_b, row_c, turns_a, turns_b, beta == 1},
              a.data() + (turns_a ? row : row * row_a),
              b.data() + (turns_b ? column * row_b : column), c.data() + row * row_c + column);

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "core/base/host_team.hpp"
-#include "core/base/kokkos_compat.hpp"
 #include "core/kernels/blas.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 
@@ -52,12 +51,9 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// As the program: one thread of BLAS, and of a serial Kokkos those that the environment names,
-/// else one.
+/// As the program, but that a serial Kokkos has one thread where the environment names no number.
 inline void use_threads_of_environment() {
-  if (!kSerialExecution) return;
-  use_single_threaded_blas();
-  HostTeam::instance().resize(std::max(1, threads_of_environment()));
+  start_host_team(std::max(1, threads_of_environment()));
 }
 
 /// A GPT-2 without dropout and the micro-batch that it trains on.

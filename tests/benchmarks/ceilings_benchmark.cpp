@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "benchmark_support.hpp"
+#include "core/base/helper_thread.hpp"
 #include "core/kernels/bf16_gemm.hpp"
 #include "core/kernels/blas.hpp"
 
@@ -154,8 +155,10 @@ void measure(const Shape& shape, bool in_bf16) {
 
 }  // namespace
 
+DELTAPIPE_REMEMBER_CORES_FIRST();
+
 int main(int argc, char** argv) {
-  restart_with_better_blas_kernels(argv);
+  restart_with_better_settings(argv);
   const bool in_bf16 = argc > 1 && std::strcmp(argv[1], "--bf16") == 0;
   const Shape shape = parse_shape(argc, argv, in_bf16 ? 2 : 1, "TIMES");
   const Kokkos::ScopeGuard kokkos;

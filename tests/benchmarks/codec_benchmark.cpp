@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/helper_thread.hpp"
 #include "core/base/version.hpp"
 #include "core/codec/codec.hpp"
 #include "core/codec/recommended.hpp"
@@ -398,8 +399,10 @@ bool write_results(const Options& options, const std::vector<Measured>& all, dou
 
 }  // namespace
 
+DELTAPIPE_REMEMBER_CORES_FIRST();
+
 int main(int argc, char** argv) {
-  restart_with_better_blas_kernels(argv);
+  restart_with_better_settings(argv);
   Kokkos::ScopeGuard kokkos(argc, argv);
   const std::optional<Options> options = parse(argc, argv);
   if (!options) {

@@ -7,6 +7,8 @@
 #include <numeric>
 
 #include "benchmark_support.hpp"
+#include "core/base/floating_point.hpp"
+#include "core/base/helper_thread.hpp"
 #include "core/kernels/blas.hpp"
 #include "core/kernels/embedding.hpp"
 #include "kernel_times.hpp"
@@ -67,6 +69,7 @@ class Training {
   }
 
   void step(std::uint64_t number, const Tokens& tokens) {
+    const FlushedDenormals flushed;
     const int rows = shape_.rows();
     MicroBatch batch;
     batch.step = number;
@@ -149,8 +152,10 @@ void train(const Shape& shape, ProductPrecision products, bool profile) {
 
 }  // namespace
 
+DELTAPIPE_REMEMBER_CORES_FIRST();
+
 int main(int argc, char** argv) {
-  restart_with_better_blas_kernels(argv);
+  restart_with_better_settings(argv);
   int first = 1;
   const auto takes = [&](const char* option) {
     const bool given = argc > first && std::strcmp(argv[first], option) == 0;

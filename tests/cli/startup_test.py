@@ -116,22 +116,31 @@ class StartUp(support.TestCase):
                 self.assertEqual(result.status, 1, str(result))
                 self.assertIn("deltapipe: error:", result.err)
 
-    def test_threads_are_not_bound(self):
-        """Nothing that the program is linked with binds it as OMP_PROC_BIND says."""
+    def test_threads_are_bound_where_openmp_computes_alone(self):
+        """OMP_PROC_BIND binds the threads of a Kokkos with OpenMP, and no others: those of MPI and
+        files may use all cores. Without OpenMP nothing that the program is linked with binds."""
         cores = len(os.sched_getaffinity(0))
         if cores < 2:
             self.skipTest("one core")
-        process = support.start(
-            ["train", self.deck, "pipeline.stages=1", "training.steps=1000000",
-             "training.evaluate_every=1000000", "output.log_every=1000000",
-             f"output.directory={self.output('bound')}"], OMP_PROC_BIND="spread",
-            OMP_PLACES="threads")
+        deck = support.merged(self.small(pipeline={"stages": 1}), {
+            "training": {"steps": 1000000, "evaluate_every": 1000000},
+            "output": {"log_every": 1000000, "directory": str(self.output("bound"))},
+            "checkpoint": {"every": 5}})
+        process = support.start(["train", self.deck_file(deck)], OMP_PROC_BIND="spread",
+                                OMP_PLACES="threads", OMP_NUM_THREADS="2")
         self.addCleanup(process.kill)
+        run = self.output("bound") / "run.h5"
+        begin = time.monotonic()
+        while not run.exists() and time.monotonic() - begin < LIMIT:
+            time.sleep(0.1)
         time.sleep(2)
         found = [len(os.sched_getaffinity(int(task))) for task in
                  os.listdir(f"/proc/{process.pid}/task")]
+        kokkos = support.Run(run).attributes["kokkos"]
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        bound = sum(count < cores for count in found)
+        self.assertEqual(bound, 2 if "OpenMP" in kokkos else 0, found)
         self.assertIn(cores, found)
 
     def test_file_size(self):

@@ -12,6 +12,7 @@
 #include "core/base/error.hpp"
 #include "core/text/token_store.hpp"
 #include "mpi_test.hpp"
+#include "support/denormals.hpp"
 
 namespace deltapipe {
 namespace {
@@ -32,6 +33,12 @@ KOKKOS_FUNCTION float sum_of_input(std::uint64_t id) {
     for (int c = 0; c < kChannels; ++c) sum += static_cast<float>(id) + t + c;
   return sum;
 }
+
+#if defined(__SSE__) || defined(__aarch64__)
+constexpr bool kFlushes = true;
+#else
+constexpr bool kFlushes = false;
+#endif
 
 enum class Gradients { separate, one_memory };
 
@@ -89,6 +96,7 @@ class SumStage final : public Stage<float> {
   void forward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
                bool) override {
     Slot& s = slots_[slot];
+    CHECK(test::denormals_vanish() == kFlushes);
     CHECK(s.micro_batch == -1);
     if (training) s.micro_batch = batch.index;
     // By the contract no gradient is of use while a forward pass runs.
@@ -115,6 +123,7 @@ class SumStage final : public Stage<float> {
   void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
                 const BucketFinal& bucket_final) override {
     Slot& s = slots_[slot];
+    CHECK(test::denormals_vanish() == kFlushes);
     CHECK(s.micro_batch == batch.index);
     s.micro_batch = -1;
     const Vector<float> x = s.x, dx = s.dx, dy = s.dy, mean = mean_gradient_B_;

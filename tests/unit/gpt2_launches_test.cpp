@@ -49,7 +49,7 @@ struct Launches final : test::LaunchObserver {
 #if defined(KOKKOS_ENABLE_CUDA)
 constexpr bool kProductsAreSeen = true;
 #else
-constexpr bool kProductsAreSeen = kSerialExecution;
+constexpr bool kProductsAreSeen = kTeamExecution;
 #endif
 
 struct Case {

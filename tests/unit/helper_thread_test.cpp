@@ -7,6 +7,8 @@
 #ifdef __linux__
 #include <sched.h>
 
+#include <thread>
+
 #include "core/cache/io_thread.hpp"
 
 namespace deltapipe {
@@ -62,6 +64,20 @@ TEST_CASE("helper threads may use all cores of the process", "[threads]") {
   // This thread stays where it was put.
   const cpu_set_t mine = cores_of_this_thread();
   CHECK(CPU_COUNT(&mine) == 1);
+}
+
+TEST_CASE("a bound thread starts threads that are not", "[threads]") {
+  remember_process_cores();
+  const Binding binding;
+  const cpu_set_t bound = cores_of_this_thread();
+  cpu_set_t inherited{};
+  {
+    const UnboundThread unbound;
+    std::thread([&] { inherited = cores_of_this_thread(); }).join();
+  }
+  CHECK(CPU_EQUAL(&inherited, &binding.before()));
+  const cpu_set_t after = cores_of_this_thread();
+  CHECK(CPU_EQUAL(&after, &bound));
 }
 
 }  // namespace deltapipe

@@ -130,8 +130,12 @@ TEST_CASE("Runs within a part and beside another run are the caller's", "[thread
   CHECK(parts == 4 * 500 * 3);
 }
 
+TEST_CASE("The process's team is as large as Kokkos where that has threads", "[threads]") {
+  if (kOpenMpExecution) CHECK(HostTeam::instance().size() == ExecSpace().concurrency());
+}
+
 TEST_CASE("Scratch memory of a row is its thread's own", "[threads]") {
-  if (!kSerialExecution) return;
+  if (!kTeamExecution) return;
   HostTeam& team = HostTeam::instance();
   const int before = team.size();
   team.resize(4);
@@ -152,8 +156,8 @@ TEST_CASE("Scratch memory of a row is its thread's own", "[threads]") {
   team.resize(before);
 }
 
-TEST_CASE("Atomics are atomic where Kokkos has one thread", "[threads]") {
-  if (!kSerialExecution) return;
+TEST_CASE("Atomics are atomic among a team's threads", "[threads]") {
+  if (!kTeamExecution) return;
   HostTeam& team = HostTeam::instance();
   const int before = team.size();
   team.resize(4);

@@ -12,6 +12,7 @@
 #include "core/kernels/bf16_gemm.hpp"
 #include "support/device_values.hpp"
 #include "support/finite_differences.hpp"
+#include "support/kernel_labels.hpp"
 
 using namespace deltapipe;
 using deltapipe::test::random_values;
@@ -359,6 +360,52 @@ TEST_CASE("What all keys and values have in common leaves gradients of bf16 as e
     }
     CHECK(std::sqrt(error / square) < 0.03);
   }
+}
+
+namespace {
+
+/// Labels of the kernels that the calling thread launches.
+class Launches : private test::LaunchObserver {
+ public:
+  Launches() { test::observe_launches(this); }
+  ~Launches() override { test::observe_launches(nullptr); }
+  const std::vector<std::string>& labels() const { return labels_; }
+
+ private:
+  void kernel(const char* label, std::uint32_t) override { labels_.emplace_back(label); }
+  void fence(const char*, std::uint32_t) override {}
+
+  std::vector<std::string> labels_;
+};
+
+}  // namespace
+
+TEST_CASE("Several threads share attention by samples and heads, with the same bits",
+          "[kernels][attention][threads]") {
+  if (!kTeamExecution) return;
+  HostTeam& team = HostTeam::instance();
+  const int before = team.size();
+  const Case c{{3, 70, 3, 16}, GENERATE(0.0, 0.35)};
+  const auto qkv = single(random_values(c.rows() * 3 * c.shape.channels(), 1, 2));
+  const auto dout = single(random_values(c.rows() * c.shape.channels(), 2));
+  team.resize(1);
+  const Made<float> one = attend(c, qkv, dout);
+  for (const int threads : {2, 4, 16}) {
+    team.resize(threads);
+    CHECK(attention_workspace(c.shape) ==
+          static_cast<std::size_t>(std::min(threads, 9)) * elements_in_a_pass(c.shape));
+    const Launches launches;
+    const Made<float> made = attend(c, qkv, dout);
+    CHECK(made.out == one.out);
+    CHECK(made.log_sum == one.log_sum);
+    CHECK(made.dqkv == one.dqkv);
+    // One kernel each: what is in it is the threads' own.
+    int kernels = 0;
+    for (const std::string& label : launches.labels())
+      kernels += label.find("::Attention::") != std::string::npos ? 1 : 0;
+    CHECK(kernels == 2);
+  }
+  team.resize(before);
 }
 
 TEST_CASE("Attention's gradient is its slope", "[kernels][attention]") {

@@ -6,17 +6,13 @@
 #include <catch2/catch.hpp>
 
 #include "core/base/host_team.hpp"
-#include "core/base/kokkos_compat.hpp"
 #include "core/kernels/blas.hpp"
 #include "support/kernel_labels.hpp"
 
 int main(int argc, char** argv) {
   deltapipe::test::watch_without_fences();
   Kokkos::ScopeGuard kokkos(argc, argv);
-  if (deltapipe::kSerialExecution) {
-    deltapipe::use_single_threaded_blas();
-    deltapipe::HostTeam::instance().resize(std::max(1, deltapipe::threads_of_environment()));
-  }
+  deltapipe::start_host_team(std::max(1, deltapipe::threads_of_environment()));
   deltapipe::test::watch_kernel_labels();
   const int failures = Catch::Session().run(argc, argv);
   return failures + deltapipe::test::report_kernel_labels();
