@@ -24,7 +24,8 @@ std::string better_blas_kernels();
 /// before anything else, since OpenBLAS chooses when it is loaded.
 void restart_with_better_blas_kernels(char** argv);
 
-/// "OpenBLAS SkylakeX", for outputs; "BLAS" for other libraries.
+/// "OpenBLAS SkylakeX", for outputs; "BLAS" for other libraries. Where larger products of fp32 are
+/// oneDNN's: "OpenBLAS Cooperlake, sgemm of oneDNN 2.6.3".
 std::string blas_configuration();
 
 }  // namespace deltapipe
