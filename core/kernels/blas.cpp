@@ -13,6 +13,7 @@
 #include "core/base/helper_thread.hpp"
 #include "core/base/host_team.hpp"
 #include "core/kernels/gemm.hpp"
+#include "core/kernels/onednn_gemm.hpp"
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS
 extern "C" void openblas_set_num_threads(int threads);
@@ -39,6 +40,18 @@ int own_threads() {
   return threads;
 }
 
+/// Products of fp32 may be another library's.
+template <class Real>
+void multiply_once() {
+  // Smaller products do without OpenBLAS's buffer on some processors.
+  constexpr int n = 128;
+  const Matrix<Real> a("deltapipe::Blas::firstProduct", n, n);
+  const Matrix<Real> c("deltapipe::Blas::firstProduct", n, n);
+  const ExecSpace exec;
+  gemm(exec, Transpose::no, Transpose::no, Real(1), a, a, Real(0), c);
+  exec.fence();
+}
+
 bool address_space_has(std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -56,13 +69,8 @@ void reserve_blas_memory(int threads) {
     throw UserError({.what = "not enough address space for OpenBLAS's work memory",
                      .value = "less than " + std::to_string(bytes >> 20) + " MiB left",
                      .remedy = "raise the limit (ulimit -v), or set OMP_NUM_THREADS=1"});
-  // Products smaller than this do without the buffer on some processors.
-  constexpr int n = 128;
-  const Matrix<float> a("deltapipe::Blas::firstProduct", n, n);
-  const Matrix<float> c("deltapipe::Blas::firstProduct", n, n);
-  const ExecSpace exec;
-  gemm(exec, Transpose::no, Transpose::no, 1.0f, a, a, 0.0f, c);
-  exec.fence();
+  multiply_once<double>();
+  multiply_once<float>();
   // A caller has a buffer for as long as it multiplies: so many at a time.
   if (blas_memory_alloc == nullptr || blas_memory_free == nullptr) return;
   std::vector<void*> buffers;
@@ -134,11 +142,13 @@ void restart_with_better_settings(char** argv) {
 std::string blas_configuration() {
 #ifdef DELTAPIPE_HAVE_OPENBLAS
   const int threads = openblas_get_num_threads();
-  return std::string("OpenBLAS ") + openblas_get_corename() +
-         (threads > 1 ? ", " + std::to_string(threads) + " threads" : "");
+  std::string text = std::string("OpenBLAS ") + openblas_get_corename() +
+                     (threads > 1 ? ", " + std::to_string(threads) + " threads" : "");
 #else
-  return "BLAS";
+  std::string text = "BLAS";
 #endif
+  if (kTeamExecution && onednn::has_faster_sgemm()) text += ", sgemm of " + onednn::version();
+  return text;
 }
 
 }  // namespace deltapipe

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of bf16 matrices by oneDNN, where it was built for it. Loaded at the first question.
+// Products by oneDNN, where it was built for it: of bf16 matrices and, on processors where it is
+// faster than OpenBLAS, of fp32 ones. Loaded at the first question.
 #pragma once
 
 #include <string>
@@ -8,6 +9,9 @@
 #include "core/kernels/gemm.hpp"
 
 namespace deltapipe::onednn {
+
+/// Why oneDNN is not there; empty where it is.
+std::string load_obstacle();
 
 /// False without oneDNN as well.
 bool has_bf16_instructions();
@@ -21,5 +25,16 @@ std::string version();
 /// are in host memory; rows may have gaps. beta is 0 or 1. Only where has_bf16_instructions().
 void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
                const MatrixRef<const Bf16>& b, float beta, const MatrixRef<float>& c);
+
+/// Products of fp32 are oneDNN's here: what DELTAPIPE_SGEMM ("onednn", "blas") says and, where it
+/// is not set, those of processors on which oneDNN was measured to be the faster one. Answered once
+/// for the process. UserError where the variable asks for what is not there.
+bool has_faster_sgemm();
+/// Whether this one is oneDNN's, where has_faster_sgemm(): small ones take OpenBLAS less time.
+bool is_faster_by_sgemm(int M, int N, int K);
+/// c = alpha * op(a) * op(b) + beta * c by the calling thread, on matrices of rows that are so many
+/// elements apart. Only where has_faster_sgemm().
+void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, const float* a,
+           int row_a, const float* b, int row_b, float beta, float* c, int row_c);
 
 }  // namespace deltapipe::onednn

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A library of its own around oneDNN, which onednn_gemm.cpp loads when a run wants products in
-// bf16: the OpenMP runtime that comes with oneDNN binds the threads of every program that is linked
-// with it, as OMP_PROC_BIND says, before main() begins.
+// A library of its own around oneDNN, which onednn_gemm.cpp loads when a run wants products of it:
+// the OpenMP runtime that comes with oneDNN binds the threads of every program that is linked with
+// it, as OMP_PROC_BIND says, before main() begins.
 #include "core/kernels/onednn_module.hpp"
 
 #include <cstdint>
@@ -117,4 +117,12 @@ const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, con
     problem = error.what();
     return problem.c_str();
   }
+}
+
+bool deltapipe_onednn_sgemm(const DeltapipeOnednnProduct* product, float alpha, const float* a,
+                            const float* b, float beta, float* c) {
+  const auto letter = [](bool turns) { return turns ? 'T' : 'N'; };
+  return dnnl_sgemm(letter(product->turns_a), letter(product->turns_b), product->M, product->N,
+                    product->K, alpha, a, product->row_a, b, product->row_b, beta, c,
+                    product->row_c) == dnnl_success;
 }
