@@ -89,7 +89,8 @@ KOKKOS_INLINE_FUNCTION void write_values(const RowMember& team, const ValueCodin
     rows.channels = ValueCoding::kRow;
     if (coding.codes.stochastic)
       fill_random(team, rows, sample, static_cast<int>(r), buffers.row.random);
-    quantize_values(team, coding.codes, n, x, buffers.row, coding.code_row(block, count, r));
+    quantize_values(team, coding.codes, n, x, largest_of_row(team, n, x), buffers.row,
+                    coding.code_row(block, count, r));
   }
   if (r + 1 == ValueCoding::rows_of(count))
     clear_block_end(team, block, coding.used_bytes_of(count));
@@ -110,7 +111,7 @@ KOKKOS_INLINE_FUNCTION void read_values(const RowMember& team, const ValueCoding
                      power_of_two(-exponent), work);
   } else {
     row_for_synced(team, n, [=](int i) { work[i] = 0.0f; });
-    dequantize_values(team, coding.codes, n, coding.code_row(block, count, r), work,
+    dequantize_values(team, coding.codes, n, coding.code_row(block, count, r), work, 0.0f,
                       buffers.row.codes);
   }
 }

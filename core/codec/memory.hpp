@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "core/codec/half_rows.hpp"
@@ -30,8 +31,11 @@ struct MemoryRow {
   }
 };
 
+/// No bound is known.
+inline constexpr float kUnbounded = std::numeric_limits<float>::infinity();
+
 /// store: the row := x, which is finite, in storage precision. load: work := the row. codes: a
-/// buffer of 8*lanes bytes.
+/// buffer of 8*lanes bytes. bound: no magnitude in the row is larger.
 template <MemoryStorage storage>
 struct Memory;
 
@@ -40,6 +44,7 @@ struct Memory<MemoryStorage::fp32> {
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{4} * tokens * channels;
   }
+  KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow&) { return kUnbounded; }
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
     const float* values = row.values<float>();
@@ -57,6 +62,7 @@ struct Memory<MemoryStorage::fp16> {
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{2} * tokens * channels;
   }
+  KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow&) { return kMaxHalf; }
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
     floats_of_halves(team, row.channels, row.values<std::uint16_t>(), 1.0f, work);
@@ -72,6 +78,7 @@ struct Memory<MemoryStorage::bf16> {
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{2} * tokens * channels;
   }
+  KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow&) { return kUnbounded; }
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
     const std::uint16_t* values = row.values<std::uint16_t>();
@@ -107,32 +114,30 @@ struct PackedMemory {
            row.t * packed_bytes(bits, row.channels);
   }
 
-  /// use(first, width) for each tile of n channels; compilers know the width of whole ones.
-  template <class Use>
-  KOKKOS_FORCEINLINE_FUNCTION static void for_tiles(int n, const Use& use) {
-    const int whole = n - n % kTile;
-    for (int first = 0; first < whole; first += kTile)
-      use(first, std::integral_constant<int, kTile>());
-    if (whole < n) use(whole, n - whole);
+  KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow& row) {
+    const std::uint16_t* step_of_tile = steps(row);
+    std::uint16_t largest = 0;
+    for (int i = 0; i < tiles(row.channels); ++i)
+      largest = step_of_tile[i] > largest ? step_of_tile[i] : largest;
+    return float_of_step(largest) * kMostLevels;
   }
-
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t* codes) {
-    unpack_bits<bits>(team, lanes_of(row.channels), packed(row), codes);
-    const std::uint16_t* step_of_tile = steps(row);
     const int n = row.channels;
+    const std::uint16_t* step_of_tile = steps(row);
+    const std::uint8_t* bytes = bits == 8 ? packed(row) : codes;
+    if constexpr (bits != 8) unpack_bits<bits>(team, lanes_of(n), packed(row), codes);
     const auto value = [](std::uint8_t code, float step) {
       return static_cast<float>(static_cast<int>(code) - kLevels) * step;
     };
     if constexpr (kHostExecution) {
-      for_tiles(n, [=, &team](int first, auto width) {
-        const float step = float_of_step(step_of_tile[first / kTile]);
-        row_for_synced(team, width,
-                       [=](int c) { work[first + c] = value(codes[first + c], step); });
+      for_tiles(n, kWidth, [=, &team](int i, int first, auto width) {
+        const float step = float_of_step(step_of_tile[i]);
+        row_for(team, width, [=](int c) { work[first + c] = value(bytes[first + c], step); });
       });
     } else {
       row_for_synced(team, n, [=](int c) {
-        work[c] = value(codes[c], float_of_step(step_of_tile[c / kTile]));
+        work[c] = value(bytes[c], float_of_step(step_of_tile[c / kTile]));
       });
     }
   }
@@ -142,25 +147,61 @@ struct PackedMemory {
     const int n = row.channels;
     const int lanes = lanes_of(n);
     std::uint16_t* step_of_tile = steps(row);
-    // In passes of their own, so that the quotients of tiles overlap.
-    for_tiles(n, [=, &team](int first, auto width) {
-      const std::uint32_t largest =
-          row_max(team, width, 0u, [=](int c) { return finite_magnitude(x[first + c]); });
-      const std::uint16_t step = step_of(float_of(largest), static_cast<float>(kLevels));
-      row_once(team, [=]() { step_of_tile[first / kTile] = step; });
-    });
-    if constexpr (!kHostExecution) team.team_barrier();
-    for_tiles(n, [=, &team](int first, auto width) {
-      const float inverse = inverse_of(float_of_step(step_of_tile[first / kTile]));
-      row_for_synced(team, width, [=](int c) {
-        // As large as a level at most. rint, not an addition of 1.5 * 2^23: product and sum must
-        // not be fused.
-        const float code = std::rint(finite_or_zero(x[first + c]) * inverse);
-        codes[first + c] = static_cast<std::uint8_t>(static_cast<int>(code) + kLevels);
+    std::uint8_t* bytes = bits == 8 ? packed(row) : codes;
+    if constexpr (kHostExecution) {
+      constexpr int kMost = kTile * StepsTogether::kMost;
+      for (int first = 0; first < n; first += kMost)
+        code_tiles(team, n - first < kMost ? n - first : kMost, x + first, bytes + first,
+                   step_of_tile + first / kTile);
+    } else {
+      for_tiles(n, kTile, [=, &team](int i, int first, int width) {
+        const std::uint32_t largest =
+            row_max(team, width, 0u, [=](int c) { return finite_magnitude(x[first + c]); });
+        const std::uint16_t step = step_of(float_of(largest), kMostLevels);
+        row_once(team, [=]() { step_of_tile[i] = step; });
       });
+      team.team_barrier();
+      row_for_synced(team, n, [=](int c) {
+        const float inverse = inverse_of(float_of_step(step_of_tile[c / kTile]));
+        bytes[c] = code_of(finite_or_zero(x[c]), inverse);
+      });
+    }
+    row_for_synced(team, 8 * lanes - n, [=](int c) { bytes[n + c] = 0; });
+    if constexpr (bits != 8) pack_bits<bits>(team, lanes, codes, packed(row));
+  }
+
+ private:
+  static constexpr std::integral_constant<int, kTile> kWidth{};
+  static constexpr auto kMostLevels = static_cast<float>(kLevels);
+
+  /// As large as a level at most.
+  KOKKOS_INLINE_FUNCTION static std::uint8_t code_of(float x, float inverse) {
+    return static_cast<std::uint8_t>(static_cast<int>(nearest_integer(x * inverse)) + kLevels);
+  }
+
+  /// Codes and steps of tiles that a host finds together.
+  KOKKOS_INLINE_FUNCTION static void code_tiles(const RowMember& team, int n, const float* x,
+                                                std::uint8_t* codes, std::uint16_t* step_of_tile) {
+    StepsTogether steps;
+    for_tiles(n, kWidth, [&](int i, int first, auto width) {
+      const auto magnitude = [=](int c) { return bits_of(x[first + c]) & 0x7fffffffu; };
+      steps.set(i, row_max(team, width, 0u, magnitude), kMostLevels);
     });
-    row_for_synced(team, 8 * lanes - n, [=](int c) { codes[n + c] = 0; });
-    pack_bits<bits>(team, lanes, codes, packed(row));
+    const bool is_finite = steps.largest < kInfinityBits;
+    if (!is_finite)
+      for_tiles(n, kWidth, [&](int i, int first, auto width) {
+        const auto magnitude = [=](int c) { return finite_magnitude(x[first + c]); };
+        steps.set(i, row_max(team, width, 0u, magnitude), kMostLevels);
+      });
+    for_tiles(n, kWidth, [&](int i, int first, auto width) {
+      step_of_tile[i] = steps.code[i];
+      const float inverse = steps.inverse[i];
+      if (is_finite)
+        row_for(team, width, [=](int c) { codes[first + c] = code_of(x[first + c], inverse); });
+      else
+        row_for(team, width,
+                [=](int c) { codes[first + c] = code_of(finite_or_zero(x[first + c]), inverse); });
+    });
   }
 };
 
@@ -173,6 +214,7 @@ struct Memory<MemoryStorage::bits2> : PackedMemory<2> {};
 
 /// Nothing is kept: every row is zero before.
 struct NoMemory {
+  KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow&) { return 0; }
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
     row_for_synced(team, row.channels, [&](int c) { work[c] = 0.0f; });

@@ -253,22 +253,97 @@ struct CodeRow {
   }
 };
 
+/// Codes of n values of a row from `first` on, whose steps are known.
+KOKKOS_INLINE_FUNCTION void quantize_segments(const RowMember& team, const RowFormat& format,
+                                              int first, int n, const float* x,
+                                              const RowBuffers& buffers,
+                                              const std::uint16_t* steps) {
+  for_tiles(n, format.segment, [&](int i, int begin, int width) {
+    const float step = float_of_step(steps[i]);
+    const int c = first + begin;
+    quantize_span(team, format, width, x + c, buffers.work + c, buffers.codes + c,
+                  buffers.random + c, UniformStep{step, inverse_of(step)});
+  });
+}
+
+/// Whether steps are what the largest change needs and changes go to the nearest levels, as many on
+/// either side.
+KOKKOS_INLINE_FUNCTION bool is_plain(const RowFormat& format) {
+  return format.rule == ScaleRule::max && !format.mean_scale && !format.stochastic &&
+         format.stride == 1.0f && format.high == format.positive_levels &&
+         format.low == -format.negative_levels && format.is_even();
+}
+
+/// The largest magnitude of a row, as bits.
+KOKKOS_INLINE_FUNCTION std::uint32_t largest_of_row(const RowMember& team, int n, const float* x) {
+  return row_max(team, n, 0u, [=](int c) { return bits_of(x[c]) & 0x7fffffffu; });
+}
+
+/// As bits: sums and differences of numbers below are far from fp32's largest, and if they are in
+/// steps of at least 2^-126, inverses of these are normal numbers.
+inline constexpr std::uint32_t kTameBits = 0x7b800000u;  // 2^120
+
+/// Steps and codes of tiles that a host finds together, of a plain format and x below kTameBits.
+/// False, and nothing has changed: some change is not below.
+template <class Width>
+KOKKOS_INLINE_FUNCTION bool quantize_together(const RowMember& team, float levels,
+                                              const Width& segment, int n, const float* x,
+                                              float* work, std::uint8_t* codes,
+                                              std::uint16_t* to_steps) {
+  StepsTogether steps;
+  for_tiles(n, segment, [&](int i, int first, auto width) {
+    const auto magnitude = [=](int c) {
+      return bits_of(x[first + c] - work[first + c]) & 0x7fffffffu;
+    };
+    steps.set(i, row_max(team, width, 0u, magnitude), levels);
+  });
+  if (steps.largest >= kTameBits) return false;
+  const int shift = static_cast<int>(levels);
+  for_tiles(n, segment, [&](int i, int first, auto width) {
+    to_steps[i] = steps.code[i];
+    const float step = steps.step[i];
+    const float inverse = steps.inverse[i];
+    row_for(team, width, [=](int at) {
+      const int c = first + at;
+      // Not beyond the levels; 0 as the receiver has it, without a sign.
+      const float level = nearest_integer((x[c] - work[c]) * inverse) + 0.0f;
+      codes[c] = static_cast<std::uint8_t>(static_cast<int>(level) + shift);
+      work[c] = level * step + work[c];
+    });
+  });
+  return true;
+}
+
 /// Codes of n values x - (buffers.work); work := what is seen. Random numbers are in the buffers.
+/// largest: magnitude in x, as bits.
 KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowFormat& format, int n,
-                                            const float* x, const RowBuffers& buffers,
-                                            const CodeRow& row) {
-  if (format.segment > 0) find_steps(team, format, n, x, buffers.work, row.steps);
+                                            const float* x, std::uint32_t largest,
+                                            const RowBuffers& buffers, const CodeRow& row) {
   if (format.segment == 0) {
     quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
                   StepOfChannel{row.steps});
   } else if constexpr (kHostExecution) {
-    for (int first = 0; first < n; first += format.segment) {
-      const float step = float_of_step(row.steps[first / format.segment]);
-      const int width = n - first < format.segment ? n - first : format.segment;
-      quantize_span(team, format, width, x + first, buffers.work + first, buffers.codes + first,
-                    buffers.random + first, UniformStep{step, inverse_of(step)});
+    const bool plain = is_plain(format) && largest < kTameBits;
+    const float levels = format.positive_levels;
+    const int together = format.segment * StepsTogether::kMost;
+    for (int first = 0; first < n; first += together) {
+      const int count = n - first < together ? n - first : together;
+      float* work = buffers.work + first;
+      std::uint8_t* codes = buffers.codes + first;
+      std::uint16_t* steps = row.steps + first / format.segment;
+      bool done = false;
+      if (plain && format.segment == 64)
+        done = quantize_together(team, levels, std::integral_constant<int, 64>(), count, x + first,
+                                 work, codes, steps);
+      else if (plain)
+        done =
+            quantize_together(team, levels, format.segment, count, x + first, work, codes, steps);
+      if (done) continue;
+      find_steps(team, format, count, x + first, work, steps);
+      quantize_segments(team, format, first, count, x, buffers, steps);
     }
   } else {
+    find_steps(team, format, n, x, buffers.work, row.steps);
     quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
                   StepOfSegment{row.steps, format.segment});
   }
@@ -319,25 +394,52 @@ KOKKOS_INLINE_FUNCTION void quantize_by_message(const RowMember& team, const Row
 
 KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
                                          const RowFormat& format, const SampleEntry& sample, int t,
-                                         const float* x, const RowBuffers& buffers) {
+                                         const float* x, std::uint32_t largest,
+                                         const RowBuffers& buffers) {
   if (format.stochastic) fill_random(team, a, sample.id, t, buffers.random);
   if (format.has_message_step) return quantize_by_message(team, a, format, sample, t, x, buffers);
-  quantize_values(team, format, a.channels, x, buffers, CodeRow::of(a, format, sample, t));
+  quantize_values(team, format, a.channels, x, largest, buffers, CodeRow::of(a, format, sample, t));
 }
 
-/// work := work + what n codes stand for.
+/// add_codes of tiles on the host, in levels that are whole numbers; no magnitude in work is above
+/// the bound.
+template <class Width>
+KOKKOS_INLINE_FUNCTION void add_tiles(const RowMember& team, const RowFormat& format,
+                                      const Width& segment, int n, const std::uint8_t* codes,
+                                      float* work, float bound, const std::uint16_t* steps) {
+  const int shift = static_cast<int>(format.shift);
+  const bool is_tame = bound < float_of(kTameBits);
+  for_tiles(n, segment, [&](int i, int first, auto width) {
+    const float step = float_of_step(steps[i]);
+    if (is_tame && step < float_of(kTameBits)) {
+      row_for(team, width, [=](int at) {
+        const int c = first + at;
+        const auto level = static_cast<float>(static_cast<int>(codes[c]) - shift);
+        work[c] = level * step + work[c];
+      });
+    } else {
+      add_codes(team, format, width, codes + first, work + first, UniformStep{step, 0.0f});
+    }
+  });
+}
+
+/// work := work + what n codes stand for; no magnitude in work is above the bound.
 KOKKOS_INLINE_FUNCTION void dequantize_values(const RowMember& team, const RowFormat& format, int n,
-                                              const CodeRow& row, float* work,
+                                              const CodeRow& row, float* work, float bound,
                                               std::uint8_t* codes) {
   unpack_row(team, format.packed_bits(), n, row.packed, codes);
   if (format.segment == 0) {
     add_codes(team, format, n, codes, work, StepOfChannel{row.steps});
   } else if constexpr (kHostExecution) {
-    for (int first = 0; first < n; first += format.segment) {
-      const float step = float_of_step(row.steps[first / format.segment]);
-      const int width = n - first < format.segment ? n - first : format.segment;
-      add_codes(team, format, width, codes + first, work + first, UniformStep{step, 0.0f});
-    }
+    if (format.stride == 1.0f && format.segment == 64)
+      add_tiles(team, format, std::integral_constant<int, 64>(), n, codes, work, bound, row.steps);
+    else if (format.stride == 1.0f)
+      add_tiles(team, format, format.segment, n, codes, work, bound, row.steps);
+    else
+      for_tiles(n, format.segment, [&](int i, int first, int width) {
+        add_codes(team, format, width, codes + first, work + first,
+                  UniformStep{float_of_step(row.steps[i]), 0.0f});
+      });
   } else {
     add_codes(team, format, n, codes, work, StepOfSegment{row.steps, format.segment});
   }
@@ -357,10 +459,11 @@ KOKKOS_INLINE_FUNCTION void dequantize_by_message(const RowMember& team, const R
 
 KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
                                            const RowFormat& format, const SampleEntry& sample,
-                                           int t, float* work, std::uint8_t* codes) {
+                                           int t, float* work, float bound, std::uint8_t* codes) {
   if (format.has_message_step)
     return dequantize_by_message(team, a, format, sample, t, work, codes);
-  dequantize_values(team, format, a.channels, CodeRow::of(a, format, sample, t), work, codes);
+  dequantize_values(team, format, a.channels, CodeRow::of(a, format, sample, t), work, bound,
+                    codes);
 }
 
 }  // namespace deltapipe::codec

@@ -50,6 +50,12 @@ KOKKOS_INLINE_FUNCTION void load_scaled(const RowMember& team, const MemoryRow& 
   });
 }
 
+/// No magnitude that load_scaled writes is above it.
+template <class M>
+KOKKOS_INLINE_FUNCTION float bound_of(const MemoryRow& row) {
+  return row.start == nullptr && row.scale == 1.0f ? M::bound(row) : kUnbounded;
+}
+
 /// The record's row := x at this crossing, in storage precision. work may be x.
 template <class M>
 KOKKOS_INLINE_FUNCTION void store_scaled(const RowMember& team, const MemoryRow& row,
@@ -115,13 +121,14 @@ struct EncodeRows {
     if (a.components != nullptr && format.is_transformable()) return;
     const float* x = a.x + static_cast<std::size_t>(index) * n;
     const auto values = Sender::begin(team, format, record, x, buffers);
+    const std::uint32_t largest = largest_of_row(team, n, values);
     if (format.kind == RowKind::codes)
-      quantize_row(team, a, format, sample, t, values, buffers);
+      quantize_row(team, a, format, sample, t, values, largest, buffers);
     else
       send_dense_row(team, a, format.kind, sample, t, values, buffers.work);
     if (t + 1 == sample.tokens)
       clear_block_end(team, a.payload + sample.payload, block_bytes_of(format, sample.tokens, n));
-    add_row_sums(team, a, index, x, buffers.work);
+    add_row_sums(team, a, index, x, largest, buffers.work);
     Sender::keep(team, record, values, buffers);
   }
 };
@@ -156,12 +163,13 @@ struct DecodeRows {
       return;
     }
     if (a.components != nullptr && format.is_transformable()) return;
+    const float bound = format.uses_memory ? bound_of<M>(memory) : 0.0f;
     if (format.uses_memory)
       load_scaled<M>(team, memory, x, buffers.codes);
     else if (format.kind == RowKind::codes)
       NoMemory::load(team, memory, x, buffers.codes);
     if (format.kind == RowKind::codes)
-      dequantize_row(team, a, format, sample, t, x, buffers.codes);
+      dequantize_row(team, a, format, sample, t, x, bound, buffers.codes);
     else
       receive_dense_row(team, a, format.kind, sample, t, x);
     store_scaled<M>(team, memory, x, buffers.work, buffers.codes);

@@ -11,12 +11,10 @@
 namespace deltapipe::codec {
 
 /// Adds a row's sums: of what is not finite in x and, where measured, of the error of `seen`.
+/// largest: a magnitude, as bits, that is finite only if all of x are.
 KOKKOS_INLINE_FUNCTION void add_row_sums(const RowMember& team, const RowArguments& a, int index,
-                                         const float* x, const float* seen) {
+                                         const float* x, std::uint32_t largest, const float* seen) {
   const int n = a.channels;
-  // The largest magnitude, as bits, tells in one pass whether there is anything to count.
-  const std::uint32_t largest =
-      row_max(team, n, 0u, [=](int c) { return bits_of(x[c]) & 0x7fffffffu; });
   std::uint32_t nonfinite = 0;
   if (largest >= kInfinityBits)
     nonfinite = row_sum<std::uint32_t>(team, n, [=](int c) { return is_nonfinite(x[c]); });

@@ -424,7 +424,8 @@ struct SeeRows {
     if (is_valid)
       add_sent(team, b, static_cast<std::uint32_t>(t) * static_cast<std::uint32_t>(n), row);
     const float* wanted = x == nullptr ? nullptr : x + first;
-    if (wanted != nullptr && is_valid) add_row_sums(team, s.a, index, wanted, row);
+    if (wanted != nullptr && is_valid)
+      add_row_sums(team, s.a, index, wanted, largest_of_row(team, n, wanted), row);
     if constexpr (!std::is_same_v<M, NoMemory>)
       store_row<M>(team, s, [&](int, const MemoryRow& record, const RowBuffers& buffers) {
         store_scaled<M>(team, record, row, buffers.work, buffers.codes);
@@ -471,7 +472,7 @@ struct StoreErrors {
       else
         row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
       row_for_synced(team, n, [=](int c) { work[c] = wanted[c] - (left[c] - work[c]); });
-      add_row_sums(team, s.a, index, wanted, work);
+      add_row_sums(team, s.a, index, wanted, largest_of_row(team, n, wanted), work);
       const float scale = s.a.scale;
       row_for_synced(team, n, [=](int c) {
         const float left_out = left[c] / scale;

@@ -190,7 +190,10 @@ struct FinishTransformed {
     load_scaled<M>(team, memory, seen, buffers.codes);
     row_for_synced(team, n,
                    [=](int c) { seen[c] = predicted_change(sums[c], step, scales[c], seen[c]); });
-    if constexpr (kEncodes) add_row_sums(team, a, index, a.x + first, seen);
+    if constexpr (kEncodes) {
+      const float* x = a.x + first;
+      add_row_sums(team, a, index, x, largest_of_row(team, n, x), seen);
+    }
     store_scaled<M>(team, memory, seen, buffers.work, buffers.codes);
   }
 };

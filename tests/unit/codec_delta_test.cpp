@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <random>
 
 #include "core/base/error.hpp"
 #include "core/base/number_formats.hpp"
 #include "support/codec_ends.hpp"
+#include "support/codec_link.hpp"
 #include "support/codec_pair.hpp"
 #include "support/codec_reference.hpp"
 
@@ -213,6 +218,53 @@ TEST_CASE("memories stay finite whatever comes") {
   a[3] = std::nanf("");  // no change
   const float before = ends.cross(a)[3];
   if (storage == MemoryStorage::fp32) CHECK(ends.cross(a)[3] == before);
+}
+
+// What rounds to -0 at the sender is the code 0 at the receiver.
+TEST_CASE("zeros have the same sign at both ends") {
+  const auto scale = GENERATE(ScaleKind::tile, ScaleKind::token, ScaleKind::channel);
+  CodecSettings settings = delta(3);
+  settings.scale = scale;
+  const int channels = 130;
+  CodecLink link(settings, {1, 2, channels}, MemoryStorage::fp32);
+  std::vector<float> x(2 * channels, -0.0f);
+  link.cross({0}, {2}, x);
+  for (int c = 0; c < 2 * channels; ++c) x[c] = c % 7 == 0 ? 3.0f : -0.1f;
+  const std::vector<float> seen = link.cross({0}, {2}, x);
+  const std::vector<float> kept = link.floats(0);
+  CHECK(std::memcmp(seen.data(), kept.data(), 4 * kept.size()) == 0);
+}
+
+TEST_CASE("tiles beside others with numbers of any size have the errors of their own steps") {
+  const float odd = GENERATE(0.0f, 1e35f, 1e38f, 3e38f, std::numeric_limits<float>::infinity(),
+                             std::numeric_limits<float>::quiet_NaN());
+  const int tile = GENERATE(64, 7);
+  CodecSettings settings = delta(3);
+  settings.scale = ScaleKind::tile;
+  settings.tile = tile;
+  const int channels = 1100;  // more tiles than steps are found of together
+  CodecLink link(settings, {1, 1, channels}, MemoryStorage::fp32);
+  std::mt19937 random(17);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(channels);
+  for (float& value : x) value = normal(random);
+  std::vector<float> memory = link.cross({0}, {1}, x);
+  for (int step = 0; step < 3; ++step) {
+    for (float& value : x) value = normal(random);
+    x[70] = step == 1 ? -odd : odd;
+    const std::vector<float> seen = link.cross({0}, {1}, x);
+    for (int first = 0; first < channels; first += tile) {
+      const int end = std::min(first + tile, channels);
+      float largest = 0;
+      for (int c = first; c < end; ++c) largest = std::max(largest, std::abs(x[c] - memory[c]));
+      for (int c = first; c < end; ++c) {
+        REQUIRE(std::isfinite(seen[c]));
+        if (70 < first || 70 >= end)
+          REQUIRE(std::abs(seen[c] - x[c]) <= largest / 3 * 1.005f / 2 + 1e-6f);
+      }
+    }
+    memory = seen;
+  }
 }
 
 TEST_CASE("a warm-up hands on fp32 and leaves it in the memories") {
