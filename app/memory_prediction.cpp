@@ -18,6 +18,7 @@
 #include "core/base/machine_memory.hpp"
 #include "core/files/run_file.hpp"
 #include "core/kernels/bf16_gemm.hpp"
+#include "core/kernels/onednn_gemm.hpp"
 #include "models/model.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
@@ -105,8 +106,9 @@ std::uint64_t RankMemory::host_peak() const {
 
 std::uint64_t process_bytes(const Settings& settings) {
   constexpr std::uint64_t kGeneratedKernels = 5 << 20;  // oneDNN's, of a GPT-2: measured
-  const bool generates = settings.training.precision == ProductPrecision::bf16 &&
-                         has_fast_bf16_gemm() && kHostExecution;
+  const bool generates = kHostExecution && (settings.training.precision == ProductPrecision::bf16
+                                                ? has_fast_bf16_gemm()
+                                                : kTeamExecution && onednn::has_faster_sgemm());
   return process_memory().resident + (generates ? kGeneratedKernels : 0);
 }
 

@@ -648,6 +648,7 @@ bool ProgressThread::test_requests() {
   if (finished == MPI_UNDEFINED || finished == 0) return false;
   // complete() may append requests: take the finished ones out first.
   std::vector<std::pair<Ticket, int>> owners;
+  owners.reserve(static_cast<std::size_t>(finished));  // nothing may throw half-way
   for (int i = 0; i < finished; ++i) {
     const auto index = static_cast<std::size_t>(tested_indices_[static_cast<std::size_t>(i)]);
     owners.emplace_back(std::move(owners_[index]), i);
@@ -681,7 +682,8 @@ void ProgressThread::do_cancels(const std::vector<Ticket>& cancels) {
 
 void ProgressThread::abandon() noexcept {
   // Buffers of requests that cannot be ended must outlive MPI. There may be no memory left.
-  for (const Ticket& owner : owners_) owner->self = owner;
+  for (const Ticket& owner : owners_)
+    if (owner) owner->self = owner;
   owners_.clear();
   requests_.clear();
 }

@@ -67,7 +67,7 @@ struct StepsTogether {
 /// use(i, first, width) for the i-th of the tiles of n channels; compilers know the width of whole
 /// ones if it is an integral_constant.
 template <class Width, class Use>
-KOKKOS_FORCEINLINE_FUNCTION void for_tiles(int n, const Width& width, const Use& use) {
+KOKKOS_FORCEINLINE_FUNCTION void for_tiles(int n, Width width, const Use& use) {
   int i = 0;
   for (; (i + 1) * width <= n; ++i) use(i, i * width, width);
   if (i * width < n) use(i, i * width, n - i * width);

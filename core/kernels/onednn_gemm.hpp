@@ -30,7 +30,8 @@ void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
 /// is not set, those of processors on which oneDNN was measured to be the faster one. Answered once
 /// for the process. UserError where the variable asks for what is not there.
 bool has_faster_sgemm();
-/// Whether this one is oneDNN's, where has_faster_sgemm(): small ones take OpenBLAS less time.
+/// Whether this one is oneDNN's, where has_faster_sgemm(): small ones take OpenBLAS less time, and
+/// are oneDNN's only where the variable asks for it.
 bool is_faster_by_sgemm(int M, int N, int K);
 /// c = alpha * op(a) * op(b) + beta * c by the calling thread, on matrices of rows that are so many
 /// elements apart. Only where has_faster_sgemm().

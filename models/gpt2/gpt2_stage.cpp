@@ -221,6 +221,9 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   const AttentionShape shape = attention_shape(capacity.samples, capacity.tokens);
   grouping_ =
       as_on_device_ ? AttentionGrouping::of_device(shape) : AttentionGrouping::of_host(shape);
+  // Addresses in a table have to be aligned as tensor cores want them; those of strides need not.
+  if (!kHostExecution && capacity.products != ProductPrecision::fp32 && shape.head_width % 8 != 0)
+    grouping_.samples = 1;
   const std::size_t scores = attention_workspace(shape, grouping_);
   if (as_on_device_ && (kHostExecution || needs_attention_addresses(grouping_)))
     addresses_ = memory.uninitialized<Vector<std::uintptr_t>>(

@@ -159,7 +159,7 @@ class Checkpoints(support.TestCase):
         self.stop(deck, output, stages=1)
         result = self.stop(deck, output, stages=1)
         self.assertNotIn("computed with", result.err)
-        if "Serial" not in support.Run(output / "run.h5").attributes["kokkos"]:
+        if "thread(s)" not in support.Run(output / "run.h5").attributes["kokkos"]:
             self.skipTest("threads are Kokkos' own")
         path = self.deck_file(deck)
         result = support.run_command(
