@@ -108,7 +108,7 @@ std::uint64_t process_bytes(const Settings& settings) {
   constexpr std::uint64_t kGeneratedKernels = 5 << 20;  // oneDNN's, of a GPT-2: measured
   const bool generates = kHostExecution && (settings.training.precision == ProductPrecision::bf16
                                                 ? has_fast_bf16_gemm()
-                                                : kTeamExecution && onednn::has_faster_sgemm());
+                                                : kTeamExecution && onednn::uses_sgemm());
   return process_memory().resident + (generates ? kGeneratedKernels : 0);
 }
 

@@ -147,7 +147,7 @@ std::string blas_configuration() {
 #else
   std::string text = "BLAS";
 #endif
-  if (kTeamExecution && onednn::has_faster_sgemm()) text += ", sgemm of " + onednn::version();
+  if (kTeamExecution && onednn::uses_sgemm()) text += ", sgemm of " + onednn::version();
   return text;
 }
 

@@ -32,7 +32,7 @@ std::string better_blas_kernels();
 /// To be called before anything else.
 void restart_with_better_settings(char** argv);
 
-/// "OpenBLAS SkylakeX", for outputs; "BLAS" for other libraries. Where larger products of fp32 are
+/// "OpenBLAS SkylakeX", for outputs; "BLAS" for other libraries. Where products of fp32 are
 /// oneDNN's: "OpenBLAS Cooperlake, sgemm of oneDNN 2.6.3".
 std::string blas_configuration();
 

@@ -61,7 +61,7 @@ template <class Real>
 void multiply(Transpose op_a, Transpose op_b, int M, int N, int K, Real alpha, const Real* a,
               int lda, const Real* b, int ldb, Real beta, Real* c, int ldc) {
   if constexpr (std::is_same_v<Real, float>)
-    if (onednn::has_faster_sgemm() && onednn::is_faster_by_sgemm(M, N, K))
+    if (onednn::uses_sgemm())
       return onednn::sgemm(op_a, op_b, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc);
   if constexpr (std::is_same_v<Real, float>)
     sgemm_(letter(op_b), letter(op_a), &N, &M, &K, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);

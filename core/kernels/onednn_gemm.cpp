@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/kernels/onednn_gemm.hpp"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
-#include <cstdint>
 #include <cstdlib>
 #include <string>
 
@@ -241,55 +236,25 @@ namespace deltapipe::onednn {
 
 namespace {
 
-/// AMD's Zen 4, whose family it shares with Zen 3: oneDNN 2.6.3 takes 0.85 to 0.98 times as long as
-/// OpenBLAS 0.3.21 for the linear layers of a GPT-2.
-bool is_zen4() {
-#if defined(__x86_64__)
-  constexpr unsigned kFamily = 0x19;
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return false;
-  const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
-  return __builtin_cpu_is("amd") != 0 && family == kFamily &&
-         __builtin_cpu_supports("avx512f") != 0;
-#else
-  return false;
-#endif
-}
-
-/// Products of fp32 that are oneDNN's.
-enum class Sgemm { none, large, all };
-
-Sgemm choose_sgemm() {
+bool choose_sgemm() {
   constexpr const char* kVariable = "DELTAPIPE_SGEMM";
   const char* const text = std::getenv(kVariable);
   const std::string asked = text != nullptr ? text : "";
-  if (asked == "blas") return Sgemm::none;
-  if (asked.empty()) return is_zen4() && load_obstacle().empty() ? Sgemm::large : Sgemm::none;
+  if (asked.empty() || asked == "blas") return false;
   if (asked != "onednn")
     throw UserError({.what = std::string("unknown library in the variable ") + kVariable,
                      .value = asked,
                      .remedy = "set it to onednn or blas"});
   if (const std::string obstacle = load_obstacle(); !obstacle.empty())
     throw UserError({.what = obstacle, .remedy = std::string("unset the variable ") + kVariable});
-  return Sgemm::all;
-}
-
-Sgemm chosen_sgemm() {
-  static const Sgemm chosen = choose_sgemm();
-  return chosen;
+  return true;
 }
 
 }  // namespace
 
-bool has_faster_sgemm() {
-  return chosen_sgemm() != Sgemm::none;
-}
-
-bool is_faster_by_sgemm(int M, int N, int K) {
-  // 64 x 64 x 64 take 1.1 to 1.2 times as long as by OpenBLAS. From some 80 us on, blocking signals
-  // is less than a hundredth.
-  constexpr std::int64_t kLeastProduct = std::int64_t{1} << 22;
-  return chosen_sgemm() == Sgemm::all || std::int64_t{M} * N * K >= kLeastProduct;
+bool uses_sgemm() {
+  static const bool is_chosen = choose_sgemm();
+  return is_chosen;
 }
 
 }  // namespace deltapipe::onednn

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products by oneDNN, where it was built for it: of bf16 matrices and, on processors where it is
-// faster than OpenBLAS, of fp32 ones. Loaded at the first question.
+// Products by oneDNN, where it was built for it: of bf16 matrices and, where a
+// variable asks for it, of fp32 ones. Loaded at the first question.
 #pragma once
 
 #include <string>
@@ -26,15 +26,12 @@ std::string version();
 void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
                const MatrixRef<const Bf16>& b, float beta, const MatrixRef<float>& c);
 
-/// Products of fp32 are oneDNN's here: what DELTAPIPE_SGEMM ("onednn", "blas") says and, where it
-/// is not set, those of processors on which oneDNN was measured to be the faster one. Answered once
-/// for the process. UserError where the variable asks for what is not there.
-bool has_faster_sgemm();
-/// Whether this one is oneDNN's, where has_faster_sgemm(): small ones take OpenBLAS less time, and
-/// are oneDNN's only where the variable asks for it.
-bool is_faster_by_sgemm(int M, int N, int K);
+/// Whether products of fp32 are oneDNN's: where DELTAPIPE_SGEMM says "onednn"; by default, and with
+/// "blas", they are the BLAS's. Answered once for the process. UserError where the variable asks
+/// for what is not there.
+bool uses_sgemm();
 /// c = alpha * op(a) * op(b) + beta * c by the calling thread, on matrices of rows that are so many
-/// elements apart. Only where has_faster_sgemm().
+/// elements apart. Only where uses_sgemm().
 void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, const float* a,
            int row_a, const float* b, int row_b, float beta, float* c, int row_c);
 
