@@ -11,6 +11,7 @@
 #include "core/base/error.hpp"
 #include "core/base/profiling_region.hpp"
 #include "core/kernels/bf16_gemm.hpp"
+#include "core/kernels/causal_products.hpp"
 #include "core/kernels/linear.hpp"
 #include "core/kernels/real_gemm.hpp"
 
@@ -31,15 +32,18 @@ struct AttentionGrouping {
   int rows = 0;     ///< query rows of a block
   int heads = 0;    ///< the last pass over a sample may have fewer
   int samples = 0;  ///< more than one only with all heads; the last pass may have fewer
+  /// Products of Real are those of causal_products.hpp; of one head and sample.
+  bool in_tiles = false;
 
   /// Elements of probabilities that a device has at a time: 256 MiB in fp32.
   static constexpr std::size_t kMostElements = std::size_t{1} << 26;
 
-  /// One head at a time: little enough for a core's cache. The products of a block run over all its
-  /// keys up to the last row's: with short sequences smaller blocks compute less that the mask
-  /// hides, with long ones larger products are faster.
-  static AttentionGrouping of_host(const AttentionShape& shape) {
-    return {shape.tokens <= 512 ? 64 : 128, 1, 1};
+  /// One head at a time: little enough for a core's cache. A library's products of a block run over
+  /// all its keys up to the last row's: with short sequences smaller blocks compute less that the
+  /// mask hides, with long ones larger products are faster.
+  static AttentionGrouping of_host(const AttentionShape& shape,
+                                   bool in_tiles = causal::kHasProducts) {
+    return {in_tiles ? 96 : shape.tokens <= 512 ? 64 : 128, 1, 1, in_tiles};
   }
   /// All heads and samples of a block, or as many as have `most_elements` together.
   static AttentionGrouping of_device(const AttentionShape& shape,
@@ -114,6 +118,13 @@ struct AttentionPasses {
             head,       least(grouping.heads, shape.heads - head),
             end - rows, rows};
   }
+  /// Elements of a pass in a workspace: its probabilities and, behind those of the largest pass,
+  /// packed keys or values.
+  std::size_t workspace() const { return packed_place() + packed_elements(); }
+  std::size_t packed_place() const {
+    constexpr std::size_t kLine = 16;  // of a cache, in elements
+    return grouping.in_tiles ? (elements() + kLine - 1) / kLine * kLine : elements();
+  }
   /// Elements of the probabilities of the largest pass.
   std::size_t elements() const {
     return static_cast<std::size_t>(least(grouping.samples, shape.samples)) *
@@ -125,6 +136,9 @@ struct AttentionPasses {
   }
 
  private:
+  std::size_t packed_elements() const {
+    return grouping.in_tiles ? causal::packed_elements(shape.tokens, shape.head_width) : 0;
+  }
   KOKKOS_INLINE_FUNCTION static int least(int a, int b) { return a < b ? a : b; }
 };
 
@@ -133,7 +147,7 @@ struct AttentionPasses {
 inline std::size_t attention_workspace(const AttentionShape& shape,
                                        const AttentionGrouping& grouping) {
   const AttentionPasses passes{shape, grouping};
-  return passes.elements() * static_cast<std::size_t>(passes.concurrent());
+  return passes.workspace() * static_cast<std::size_t>(passes.concurrent());
 }
 inline std::size_t attention_workspace(const AttentionShape& shape) {
   return attention_workspace(shape, attention_grouping(shape));
@@ -334,7 +348,7 @@ void for_each_attention_block(const char* label, const ExecSpace& exec,
   if (concurrent > 1) {
     as_kernel(label, exec, [&] {
       HostTeam::instance().share(passes.count(), 1, [&](int first, int end) {
-        const std::size_t offset = static_cast<std::size_t>(HostTeam::part()) * passes.elements();
+        const std::size_t offset = static_cast<std::size_t>(HostTeam::part()) * passes.workspace();
         for (int i = first; i < end; ++i) pass(i, offset);
       });
     });
@@ -464,6 +478,97 @@ class HeadProducts {
   Gemm gemm_;
 };
 
+/// The products of a block. Of scores and probabilities only what the queries see is sure to be
+/// made and read; the others' probabilities are zero.
+template <class Real, class Factor>
+class AttentionBlockProducts {
+ public:
+  /// The block-th block of a pass whose workspaces begin `offset` elements behind their data.
+  /// Refers to the operands and products.
+  AttentionBlockProducts(const ExecSpace& exec, const AttentionPasses& passes,
+                         const AttentionOperands& operands,
+                         const HeadProducts<Real, Factor>& products, const AttentionBlock& at,
+                         int block, std::size_t offset)
+      : exec_(exec),
+        passes_(passes),
+        operands_(operands),
+        products_(products),
+        at_(at),
+        block_(block),
+        offset_(offset) {}
+
+  /// scores = x_QD k_KD^T; in tiles k stays packed behind the scores for the pass' other blocks.
+  void scores(const HeadOperand<const Factor>& x, const HeadOperand<const Factor>& k,
+              const HeadOperand<Real>& scores) const {
+    if constexpr (std::is_same_v<Real, Factor>)
+      if (passes_.grouping.in_tiles) {
+        Real* const packed = scores.data + offset_ + passes_.packed_place();
+        if (block_ == 0) causal::pack<Real>(at_.keys(), width(), rows(of_keys(k)), packed);
+        return causal::scores<Real>(queries(), width(), rows(of_queries(x)), packed,
+                                    rows(of_scores(scores)));
+      }
+    products_(exec_, at_, Transpose::no, Transpose::yes, of_queries(x), of_keys(k), Real(0),
+              of_scores(scores));
+  }
+
+  /// y_QD = p_QK x_KD
+  void weigh(const HeadOperand<const Factor>& p, const HeadOperand<const Factor>& x,
+             const HeadOperand<Real>& y) const {
+    if constexpr (std::is_same_v<Real, Factor>)
+      if (passes_.grouping.in_tiles)
+        return causal::weigh<Real>(queries(), width(), rows(of_scores(p)), rows(of_keys(x)),
+                                   rows(of_queries(y)));
+    products_(exec_, at_, Transpose::no, Transpose::no, of_scores(p), of_keys(x), Real(0),
+              of_queries(y));
+  }
+
+  /// y_KD = p_QK^T x_QD, added up over the pass' blocks.
+  void weigh_transposed(const HeadOperand<const Factor>& p, const HeadOperand<const Factor>& x,
+                        const HeadOperand<Real>& y) const {
+    const bool accumulate = block_ > 0;
+    if constexpr (std::is_same_v<Real, Factor>)
+      if (passes_.grouping.in_tiles)
+        return causal::weigh_transposed<Real>(queries(), width(), rows(of_scores(p)),
+                                              rows(of_queries(x)), accumulate, rows(of_keys(y)));
+    products_(exec_, at_, Transpose::yes, Transpose::no, of_scores(p), of_queries(x),
+              Real(accumulate ? 1 : 0), of_keys(y));
+  }
+
+  /// All rows of a workspace.
+  template <class T>
+  MatrixRef<T> all_of(const VectorRef<T>& workspace) const {
+    return MatrixRef<T>(workspace.data() + offset_, at_.all_rows(), at_.keys());
+  }
+
+ private:
+  int width() const { return passes_.shape.head_width; }
+  causal::Queries queries() const { return {at_.first, at_.rows}; }
+  template <class T>
+  MatrixGrid<T> of_queries(const HeadOperand<T>& operand) const {
+    return operands_.grid(operand, at_, block_, at_.rows, width());
+  }
+  template <class T>
+  MatrixGrid<T> of_keys(const HeadOperand<T>& operand) const {
+    return operands_.grid(operand, at_, block_, at_.keys(), width());
+  }
+  template <class T>
+  MatrixGrid<T> of_scores(const HeadOperand<T>& operand) const {
+    return operands_.grid(operand, at_, block_, at_.rows, at_.keys(), offset_);
+  }
+  template <class T>
+  static causal::Rows<T> rows(const MatrixGrid<T>& grid) {
+    return {grid.first.data(), static_cast<std::size_t>(grid.first.stride(0))};
+  }
+
+  const ExecSpace& exec_;
+  const AttentionPasses& passes_;
+  const AttentionOperands& operands_;
+  const HeadProducts<Real, Factor>& products_;
+  AttentionBlock at_;
+  int block_;
+  std::size_t offset_;
+};
+
 /// Scores of the blocks that are computed together and what products are made of them; each has
 /// attention_workspace(shape, grouping) elements.
 template <class Real, class Factor>
@@ -495,24 +600,13 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
   for_each_attention_block(
       "deltapipe::Attention::forward", exec, passes, concurrent_passes(passes, plan),
       [&](const AttentionBlock& at, int block, std::size_t offset) {
-        const int keys = at.keys();
-        const auto of_queries = [&](const auto& operand) {
-          return operands.grid(operand, at, block, at.rows, width);
-        };
-        const auto of_keys = [&](const auto& operand) {
-          return operands.grid(operand, at, block, keys, width);
-        };
-        const auto of_scores = [&](const auto& operand) {
-          return operands.grid(operand, at, block, at.rows, keys, offset);
-        };
-        product(exec, at, Transpose::no, Transpose::yes, of_queries(q), of_keys(k), Real(0),
-                of_scores(scores));
-        attention_softmax<Real>(
-            exec, at, scale, dropout, shape.heads,
-            MatrixRef<Real>(workspace.scores.data() + offset, at.all_rows(), keys),
-            MatrixRef<Factor>(workspace.factors.data() + offset, at.all_rows(), keys), log_sum_BHT);
-        product(exec, at, Transpose::no, Transpose::no, of_scores(probabilities), of_keys(v),
-                Real(0), of_queries(out));
+        const AttentionBlockProducts<Real, Factor> products(exec, passes, operands, product, at,
+                                                            block, offset);
+        products.scores(q, k, scores);
+        attention_softmax<Real>(exec, at, scale, dropout, shape.heads,
+                                products.all_of(workspace.scores),
+                                products.all_of(workspace.factors), log_sum_BHT);
+        products.weigh(probabilities, v, out);
       });
 }
 
@@ -561,35 +655,17 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
   for_each_attention_block(
       "deltapipe::Attention::backward", exec, passes, concurrent_passes(passes, plan),
       [&](const AttentionBlock& at, int block, std::size_t offset) {
-        const int keys = at.keys();
-        const auto of_queries = [&](const auto& operand) {
-          return operands.grid(operand, at, block, at.rows, width);
-        };
-        const auto of_keys = [&](const auto& operand) {
-          return operands.grid(operand, at, block, keys, width);
-        };
-        const auto of_scores = [&](const auto& operand) {
-          return operands.grid(operand, at, block, at.rows, keys, offset);
-        };
-        const auto all_of = [&](const auto& vector) {
-          using T = typename std::decay_t<decltype(vector)>::value_type;
-          return MatrixRef<T>(vector.data() + offset, at.all_rows(), keys);
-        };
-        const Real key_beta = keys == shape.tokens ? Real(0) : Real(1);
-
-        product(exec, at, Transpose::no, Transpose::yes, of_queries(q), of_keys(k), Real(0),
-                of_scores(scores));
-        product(exec, at, Transpose::no, Transpose::yes, of_queries(dout), of_keys(v), Real(0),
-                of_scores(dprobabilities));
-        attention_softmax_backward(exec, shape, at, scale, dropout, log_sum_BHT, out_NC, dout_NC,
-                                   all_of(workspace.scores), all_of(second_workspace.scores),
-                                   all_of(workspace.factors), all_of(second_workspace.factors));
-        product(exec, at, Transpose::yes, Transpose::no, of_scores(probabilities), of_queries(dout),
-                key_beta, of_keys(dv));
-        product(exec, at, Transpose::no, Transpose::no, of_scores(dscores), of_keys(k), Real(0),
-                of_queries(dq));
-        product(exec, at, Transpose::yes, Transpose::no, of_scores(dscores), of_queries(q),
-                key_beta, of_keys(dk));
+        const AttentionBlockProducts<Real, Factor> products(exec, passes, operands, product, at,
+                                                            block, offset);
+        products.scores(q, k, scores);
+        products.scores(dout, v, dprobabilities);
+        attention_softmax_backward(
+            exec, shape, at, scale, dropout, log_sum_BHT, out_NC, dout_NC,
+            products.all_of(workspace.scores), products.all_of(second_workspace.scores),
+            products.all_of(workspace.factors), products.all_of(second_workspace.factors));
+        products.weigh_transposed(probabilities, dout, dv);
+        products.weigh(dscores, k, dq);
+        products.weigh_transposed(dscores, q, dk);
       });
 }
 

@@ -219,8 +219,9 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   branch_NC_ = matrix("deltapipe::Gpt2Stage::branch", rows, C);
   wide_NF_ = matrix("deltapipe::Gpt2Stage::wide", rows, F);
   const AttentionShape shape = attention_shape(capacity.samples, capacity.tokens);
-  grouping_ =
-      as_on_device_ ? AttentionGrouping::of_device(shape) : AttentionGrouping::of_host(shape);
+  const bool in_bf16 = capacity.products == ProductPrecision::bf16 && has_fast_bf16_gemm();
+  grouping_ = as_on_device_ ? AttentionGrouping::of_device(shape)
+                            : AttentionGrouping::of_host(shape, causal::kHasProducts && !in_bf16);
   // Addresses in a table have to be aligned as tensor cores want them; those of strides need not.
   if (!kHostExecution && capacity.products != ProductPrecision::fp32 && shape.head_width % 8 != 0)
     grouping_.samples = 1;
@@ -402,7 +403,8 @@ Operand<Real> Gpt2Stage<Real>::activated(const ExecSpace& exec, const MatrixRef<
 
 template <class Real>
 AttentionPlan Gpt2Stage<Real>::attention_plan(const AttentionShape& shape) const {
-  return {as_on_device_ ? grouping_ : AttentionGrouping::of_host(shape), addresses_};
+  return {as_on_device_ ? grouping_ : AttentionGrouping::of_host(shape, grouping_.in_tiles),
+          addresses_};
 }
 
 template <class Real>

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The products of one head's causal attention on a processor, in tiles of registers. Query i of a
+// block, counted from `first` on, sees the first + i + 1 keys up to its own: what lies right of
+// that is neither computed nor read, but for the rest of a tile.
+#pragma once
+
+#include <cstddef>
+
+namespace deltapipe::causal {
+
+/// Whether this build has them: compiled for vectors with fused multiply-adds. Others' BLAS is
+/// faster, because it chooses its instructions when it runs.
+#if (defined(__GNUC__) || defined(__clang__)) && \
+    ((defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__))
+inline constexpr bool kHasProducts = true;
+#else
+inline constexpr bool kHasProducts = false;
+#endif
+
+/// A matrix by its first element and the elements from one row to the next one.
+template <class Real>
+struct Rows {
+  Real* data;
+  std::size_t stride;
+
+  Real* at(int row) const { return data + row * stride; }
+};
+
+/// A block of queries.
+struct Queries {
+  int first, count;
+};
+
+/// Elements of what pack() makes.
+std::size_t packed_elements(int keys, int width);
+
+/// Keys or values of a head, transposed for scores().
+template <class Real>
+void pack(int keys, int width, const Rows<const Real>& k_KD, Real* packed);
+
+/// scores_QK = x_QD k_KD^T, k being packed.
+template <class Real>
+void scores(const Queries& queries, int width, const Rows<const Real>& x_QD, const Real* packed,
+            const Rows<Real>& scores_QK);
+
+/// y_QD = p_QK x_KD
+template <class Real>
+void weigh(const Queries& queries, int width, const Rows<const Real>& p_QK,
+           const Rows<const Real>& x_KD, const Rows<Real>& y_QD);
+
+/// y_KD = p_QK^T x_QD, added to what is there with `accumulate`.
+template <class Real>
+void weigh_transposed(const Queries& queries, int width, const Rows<const Real>& p_QK,
+                      const Rows<const Real>& x_QD, bool accumulate, const Rows<Real>& y_KD);
+
+}  // namespace deltapipe::causal
