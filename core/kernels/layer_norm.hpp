@@ -6,7 +6,7 @@
 
 #include "core/base/number_formats.hpp"
 #include "core/base/row.hpp"
-#include "core/kernels/column_tree.hpp"
+#include "core/kernels/column_sums.hpp"
 
 namespace deltapipe {
 
@@ -75,8 +75,7 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
 }
 
 /// dweight_C and dbias_C over all rows; added to what is there when `accumulate` is set. One that
-/// is frozen has no elements and is left out. Devices sum as column_tree_sums() does, hosts where
-/// there is a workspace.
+/// is frozen has no elements and is left out. Sums are those of sum_columns().
 template <class Real>
 void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NC,
                                    const MatrixRef<const Real>& x_NC,
@@ -88,31 +87,15 @@ void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const 
   if (!wants_weight && !wants_bias) return;
   const int rows = x_NC.extent_int(0);
   const int channels = x_NC.extent_int(1);
-  if (!kHostExecution || tree_workspace.extent(0) > 0) {
-    column_tree_sums<SumPair<Real>>(
-        "deltapipe::LayerNorm::parameterGradient", exec, rows, channels, tree_workspace,
-        KOKKOS_LAMBDA(int n, int c) {
-          const Real dy = dy_NC(n, c);
-          return SumPair<Real>{dy * ((x_NC(n, c) - mean_N(n)) * rstd_N(n)), dy};
-        },
-        KOKKOS_LAMBDA(int c, const SumPair<Real>& sum) {
-          if (wants_weight) dweight_C(c) = accumulate ? dweight_C(c) + sum.first : sum.first;
-          if (wants_bias) dbias_C(c) = accumulate ? dbias_C(c) + sum.second : sum.second;
-        });
-    return;
-  }
-  for_rows(
-      "deltapipe::LayerNorm::parameterGradient", column_policy(exec, channels),
-      KOKKOS_LAMBDA(const RowMember& team) {
-        if (wants_weight)
-          column_sums<Real>(
-              team, channels, rows,
-              [&](int n, int c) { return dy_NC(n, c) * ((x_NC(n, c) - mean_N(n)) * rstd_N(n)); },
-              [&](int c, Real sum) { dweight_C(c) = accumulate ? dweight_C(c) + sum : sum; });
-        if (wants_bias)
-          column_sums<Real>(
-              team, channels, rows, [&](int n, int c) { return dy_NC(n, c); },
-              [&](int c, Real sum) { dbias_C(c) = accumulate ? dbias_C(c) + sum : sum; });
+  sum_columns<SumPair<Real>>(
+      "deltapipe::LayerNorm::parameterGradient", exec, rows, channels, tree_workspace,
+      KOKKOS_LAMBDA(int n, int c) {
+        const Real dy = dy_NC(n, c);
+        return SumPair<Real>{dy * ((x_NC(n, c) - mean_N(n)) * rstd_N(n)), dy};
+      },
+      KOKKOS_LAMBDA(int c, const SumPair<Real>& sum) {
+        if (wants_weight) dweight_C(c) = accumulate ? dweight_C(c) + sum.first : sum.first;
+        if (wants_bias) dbias_C(c) = accumulate ? dbias_C(c) + sum.second : sum.second;
       });
 }
 

@@ -5,7 +5,7 @@
 
 #include "core/base/random.hpp"
 #include "core/base/row.hpp"
-#include "core/kernels/column_tree.hpp"
+#include "core/kernels/column_sums.hpp"
 #include "core/kernels/math.hpp"
 #include "core/kernels/products.hpp"
 
@@ -81,27 +81,17 @@ void linear_forward(const ExecSpace& exec, const Operand<Real>& x_NI, const Oper
 }
 
 /// db_F = sum over rows of dy_NF, added to what is there when `accumulate` is set. Nothing where
-/// db_F has no elements. Devices sum as column_tree_sums() does, hosts where there is a workspace.
+/// db_F has no elements. Sums are those of sum_columns().
 template <class Real>
 void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bool accumulate,
                    const VectorRef<Real>& db_F, const VectorRef<Real>& tree_workspace = {}) {
   if (db_F.extent(0) == 0) return;
   const int rows = dy_NF.extent_int(0);
   const int width = dy_NF.extent_int(1);
-  if (!kHostExecution || tree_workspace.extent(0) > 0) {
-    column_tree_sums<Real>(
-        "deltapipe::Linear::biasGradient", exec, rows, width, tree_workspace,
-        KOKKOS_LAMBDA(int n, int c) { return dy_NF(n, c); },
-        KOKKOS_LAMBDA(int c, Real sum) { db_F(c) = accumulate ? db_F(c) + sum : sum; });
-    return;
-  }
-  for_rows(
-      "deltapipe::Linear::biasGradient", column_policy(exec, width),
-      KOKKOS_LAMBDA(const RowMember& team) {
-        column_sums<Real>(
-            team, width, rows, [&](int n, int c) { return dy_NF(n, c); },
-            [&](int c, Real sum) { db_F(c) = accumulate ? db_F(c) + sum : sum; });
-      });
+  sum_columns<Real>(
+      "deltapipe::Linear::biasGradient", exec, rows, width, tree_workspace,
+      KOKKOS_LAMBDA(int n, int c) { return dy_NF(n, c); },
+      KOKKOS_LAMBDA(int c, Real sum) { db_F(c) = accumulate ? db_F(c) + sum : sum; });
 }
 
 /// Weight and bias gradients of y = x W + b; none of what is frozen, whose gradient has no
