@@ -3,11 +3,12 @@
 //
 //   codec_benchmark [T C samples] [--results FILE --machine NAME]
 //
-// Samples visit one at a time, T x C values each. The bytes that a visit must touch are the
-// activations (fp32), the memory read and written, and the payload; they are what GB/s and shares
-// of the triad count. Scales are one for each tile of 64 channels, rounding is to nearest, memories
-// are fp16, unless a line says otherwise. FILE, docs/results/codec_speed.toml, gets the figures as
-// data; NAME is one of docs/results/machines.toml.
+// On as many threads as OMP_NUM_THREADS says. Samples visit one at a time, T x C values each. The
+// bytes that a visit must touch are the activations (fp32), the memory read and written, and the
+// payload; they are what GB/s and shares of the triad count. Scales are one for each tile of 64
+// channels, rounding is to nearest, memories are fp16, unless a line says otherwise. FILE,
+// docs/results/codec_speed.toml, gets the figures as data; NAME is one of
+// docs/results/machines.toml.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,19 +19,28 @@
 #include <string>
 #include <vector>
 
+#include "benchmark_support.hpp"
 #include "core/base/helper_thread.hpp"
+#include "core/base/host_team.hpp"
+#include "core/base/kernel.hpp"
+#include "core/base/row.hpp"
 #include "core/base/version.hpp"
 #include "core/codec/codec.hpp"
 #include "core/codec/recommended.hpp"
 #include "core/kernels/blas.hpp"
 
 using namespace deltapipe;
+using deltapipe::benchmark::use_threads_of_environment;
 
 namespace {
 
+int threads() {
+  return kTeamExecution ? HostTeam::instance().size() : ExecSpace().concurrency();
+}
+
 /// CPU time of this process on one thread, so that a busy machine counts less; else wall time.
 double now() {
-  if (ExecSpace().concurrency() > 1 || !kHostExecution)
+  if (threads() > 1 || !kHostExecution)
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
@@ -48,11 +58,6 @@ double seconds_of(const std::function<void()>& work, const std::function<void()>
   }
   return best;
 }
-
-struct Add {
-  Vector<float> a, b, c;
-  KOKKOS_INLINE_FUNCTION void operator()(int i) const { a(i) = b(i) + 3.0f * c(i); }
-};
 
 struct Fill {
   Activations x_NC;
@@ -79,10 +84,16 @@ struct Drift {
 };
 
 double triad_bytes_per_second(std::size_t floats) {
-  Add add{Vector<float>("a", floats), Vector<float>("b", floats), Vector<float>("c", floats)};
+  const Vector<float> a("a", floats), b("b", floats), c("c", floats);
   const double seconds = seconds_of([&] {
-    Kokkos::parallel_for("deltapipe::Benchmark::triad",
-                         Kokkos::RangePolicy<ExecSpace>(0, static_cast<int>(floats)), add);
+    for_tiles(
+        "deltapipe::Benchmark::triad", ExecSpace(), static_cast<std::int64_t>(floats),
+        KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+          float* const sum = a.data();
+          const float *const x = b.data(), *const y = c.data();
+          DELTAPIPE_INDEPENDENT_ITERATIONS
+          for (std::int64_t i = first; i < end; ++i) sum[i] = x[i] + 3.0f * y[i];
+        });
   });
   return 12.0 * static_cast<double>(floats) / seconds;
 }
@@ -371,9 +382,9 @@ bool write_results(const Options& options, const std::vector<Measured>& all, dou
       "# SPDX-License-Identifier: BSD-3-Clause\n"
       "# Speed of codecs, written by codec_benchmark: table of docs/codecs.md.\n"
       "commit = \"%s\"\ncommit_is = \"measured\"\ndate = %s\nmachine = \"%s\"\n"
-      "command = \"codec_benchmark --results FILE --machine NAME\"\n"
+      "command = \"OMP_NUM_THREADS=%d codec_benchmark --results FILE --machine NAME\"\n"
       "note = \"%d thread(s), %d samples of %d tokens × %d channels, the triad %.1f GB/s\"\n",
-      std::string(revision()).c_str(), date, options.machine.c_str(), ExecSpace().concurrency(),
+      std::string(revision()).c_str(), date, options.machine.c_str(), threads(), threads(),
       options.samples, options.tokens, options.channels, bandwidth / 1e9);
   std::fprintf(file,
                "columns = [\n"
@@ -404,6 +415,7 @@ DELTAPIPE_REMEMBER_CORES_FIRST();
 int main(int argc, char** argv) {
   restart_with_better_settings(argv);
   Kokkos::ScopeGuard kokkos(argc, argv);
+  use_threads_of_environment();
   const std::optional<Options> options = parse(argc, argv);
   if (!options) {
     std::fprintf(
