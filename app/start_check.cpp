@@ -12,7 +12,6 @@
 #include "comm/transport/collectives.hpp"
 #include "comm/transport/message.hpp"
 #include "core/base/error.hpp"
-#include "core/base/kokkos_compat.hpp"
 #include "core/base/version.hpp"
 #include "core/kernels/onednn_gemm.hpp"
 
@@ -138,9 +137,9 @@ void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataS
   std::vector<Fact> facts = facts_of(*plan.model);
   facts.push_back(
       {"tokenizer", fingerprint(plan.tokenizer), "give every rank the same tokenizer files"});
-  if (kTeamExecution)
-    facts.push_back({"library for products in fp32", onednn::uses_sgemm() ? "onednn" : "blas",
-                     "set DELTAPIPE_SGEMM to the same for all ranks (Open MPI: mpirun -x)"});
+  // Of ranks on GPUs as well, which do without: facts are compared in their order.
+  facts.push_back({"library for products in fp32", onednn::is_sgemm_asked_for() ? "onednn" : "blas",
+                   "set DELTAPIPE_SGEMM to the same for all ranks (Open MPI: mpirun -x)"});
   if (data != nullptr) {
     const char* const remedy = "give every rank the same data files";
     facts.push_back({"training set", fingerprint(data->train), remedy});

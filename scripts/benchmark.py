@@ -287,7 +287,8 @@ def measure(arguments, name, shape):
 
 def kernel_name(kernel):
     region, name = (kernel[key].replace("deltapipe::", "") for key in ("region", "kernel"))
-    if "gemm" in name or "gemv" in name or name.endswith(("Gemm::product", "Gemv::product")):
+    if "gemm" in name or "gemv" in name or name.endswith(
+            ("Gemm::product", "Gemv::product", "CausalProducts::product")):
         name = "products"
     elif kernel["kernel"] == kernel["region"]:
         name = "between kernels"

@@ -42,7 +42,7 @@ struct AttentionGrouping {
   /// all its keys up to the last row's: with short sequences smaller blocks compute less that the
   /// mask hides, with long ones larger products are faster.
   static AttentionGrouping of_host(const AttentionShape& shape,
-                                   bool in_tiles = causal::kHasProducts) {
+                                   bool in_tiles = kTeamExecution && causal::kIsFast) {
     return {in_tiles ? 96 : shape.tokens <= 512 ? 64 : 128, 1, 1, in_tiles};
   }
   /// All heads and samples of a block, or as many as have `most_elements` together.
@@ -234,9 +234,10 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
 
 /// How many of a row's keys, of which `visible` count, a kernel computes with: on a host whole
 /// vectors, since what is left over takes as long as they do.
+template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION int computed_keys(int visible, int keys) {
   if (!kHostExecution) return visible;
-  constexpr int kLanes = 16;
+  constexpr int kLanes = 64 / static_cast<int>(sizeof(Real));
   const int whole = (visible + kLanes - 1) / kLanes * kLanes;
   return whole < keys ? whole : keys;
 }
@@ -276,7 +277,7 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
           });
         } else {
           // Captured by value: what the other branch's calls can see does not stay in registers.
-          row_for(team, computed_keys(visible, at.keys()), [=](int j) {
+          row_for(team, computed_keys<Real>(visible, at.keys()), [=](int j) {
             const Real p = vector_exp(s[j] * scale - log_sum);
             s[j] = p;
             d[j] = scale * p * (d[j] - mean);
@@ -307,7 +308,7 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
       KOKKOS_LAMBDA(const RowMember& team) {
         const AttentionRow row(at, team.league_rank());
         const int visible = row.query + 1;
-        const int computed = computed_keys(visible, at.keys());
+        const int computed = computed_keys<Real>(visible, at.keys());
         Real* const s = &scores(team.league_rank(), 0);
         Real* const dp = &dprobabilities(team.league_rank(), 0);
         Bf16* const after = &probabilities(team.league_rank(), 0);
@@ -478,8 +479,8 @@ class HeadProducts {
   Gemm gemm_;
 };
 
-/// The products of a block. Of scores and probabilities only what the queries see is sure to be
-/// made and read; the others' probabilities are zero.
+/// The products of a block. Scores are only sure to be made where a query sees a key; probabilities
+/// are zero elsewhere.
 template <class Real, class Factor>
 class AttentionBlockProducts {
  public:
@@ -495,18 +496,23 @@ class AttentionBlockProducts {
         products_(products),
         at_(at),
         block_(block),
-        offset_(offset) {}
+        offset_(offset) {
+    DELTAPIPE_ASSERT(
+        !passes.grouping.in_tiles || (passes.grouping.heads == 1 && passes.grouping.samples == 1),
+        "tiles of several heads");
+  }
 
   /// scores = x_QD k_KD^T; in tiles k stays packed behind the scores for the pass' other blocks.
   void scores(const HeadOperand<const Factor>& x, const HeadOperand<const Factor>& k,
               const HeadOperand<Real>& scores) const {
     if constexpr (std::is_same_v<Real, Factor>)
-      if (passes_.grouping.in_tiles) {
-        Real* const packed = scores.data + offset_ + passes_.packed_place();
-        if (block_ == 0) causal::pack<Real>(at_.keys(), width(), rows(of_keys(k)), packed);
-        return causal::scores<Real>(queries(), width(), rows(of_queries(x)), packed,
-                                    rows(of_scores(scores)));
-      }
+      if (passes_.grouping.in_tiles)
+        return in_tiles([&] {
+          Real* const packed = scores.data + offset_ + passes_.packed_place();
+          if (block_ == 0) causal::pack<Real>(at_.keys(), width(), rows(of_keys(k)), packed);
+          causal::scores<Real>(queries(), width(), rows(of_queries(x)), packed,
+                               rows(of_scores(scores)));
+        });
     products_(exec_, at_, Transpose::no, Transpose::yes, of_queries(x), of_keys(k), Real(0),
               of_scores(scores));
   }
@@ -516,8 +522,10 @@ class AttentionBlockProducts {
              const HeadOperand<Real>& y) const {
     if constexpr (std::is_same_v<Real, Factor>)
       if (passes_.grouping.in_tiles)
-        return causal::weigh<Real>(queries(), width(), rows(of_scores(p)), rows(of_keys(x)),
-                                   rows(of_queries(y)));
+        return in_tiles([&] {
+          causal::weigh<Real>(queries(), width(), rows(of_scores(p)), rows(of_keys(x)),
+                              rows(of_queries(y)));
+        });
     products_(exec_, at_, Transpose::no, Transpose::no, of_scores(p), of_keys(x), Real(0),
               of_queries(y));
   }
@@ -528,8 +536,10 @@ class AttentionBlockProducts {
     const bool accumulate = block_ > 0;
     if constexpr (std::is_same_v<Real, Factor>)
       if (passes_.grouping.in_tiles)
-        return causal::weigh_transposed<Real>(queries(), width(), rows(of_scores(p)),
-                                              rows(of_queries(x)), accumulate, rows(of_keys(y)));
+        return in_tiles([&] {
+          causal::weigh_transposed<Real>(queries(), width(), rows(of_scores(p)),
+                                         rows(of_queries(x)), accumulate, rows(of_keys(y)));
+        });
     products_(exec_, at_, Transpose::yes, Transpose::no, of_scores(p), of_queries(x),
               Real(accumulate ? 1 : 0), of_keys(y));
   }
@@ -541,6 +551,10 @@ class AttentionBlockProducts {
   }
 
  private:
+  template <class Product>
+  void in_tiles(const Product& product) const {
+    as_kernel("deltapipe::CausalProducts::product", exec_, product);
+  }
   int width() const { return passes_.shape.head_width; }
   causal::Queries queries() const { return {at_.first, at_.rows}; }
   template <class T>
@@ -610,7 +624,7 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
       });
 }
 
-/// The same with products of Real as gemm() makes them, head by head on a host, in a workspace of
+/// The same with products of Real, grouped as attention_grouping(shape) says, in a workspace of
 /// attention_workspace(shape) elements.
 template <class Real>
 void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
@@ -669,8 +683,8 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
       });
 }
 
-/// The same with products of Real as gemm() makes them, in workspaces of attention_workspace(shape)
-/// elements.
+/// The same with products of Real, grouped as attention_grouping(shape) says, in workspaces of
+/// attention_workspace(shape) elements.
 template <class Real>
 void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                         const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,

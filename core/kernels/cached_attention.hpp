@@ -102,6 +102,11 @@ void attend_to_kept(const ExecSpace& exec, int heads, int keys, const VectorRef<
       });
 }
 
+/// Blocks of queries, whose products are those of gemm() or a HeadProducts on processors, too.
+inline AttentionGrouping cached_attention_grouping(const AttentionShape& shape) {
+  return kHostExecution ? AttentionGrouping::of_host(shape, false) : attention_grouping(shape);
+}
+
 /// out_NC = softmax(q k^T / sqrt(D)) v of the N queries of qkv_N3C, the tokens from `first` on of a
 /// sample, over the kept keys and values of tokens [0, first + N), theirs included. shape.tokens:
 /// T, the rows of kept_T2C. `workspace` has cached_attention_workspace(shape) elements, log_sum_HT
@@ -124,7 +129,7 @@ void cached_attention_forward(const ExecSpace& exec, const AttentionShape& shape
   const Real scale = Real(1) / std::sqrt(Real(width));
   Dropout none;
   none.tokens = shape.tokens;
-  const AttentionGrouping grouping = attention_grouping(shape);
+  const AttentionGrouping grouping = cached_attention_grouping(shape);
   for (int head = 0; head < shape.heads; head += grouping.heads)
     for (int end = first + count; end > first; end -= grouping.rows) {
       const int rows = std::min(grouping.rows, end - first);
@@ -152,7 +157,7 @@ void cached_attention_forward(const ExecSpace& exec, const AttentionShape& shape
 /// Elements of the workspace.
 inline std::size_t cached_attention_workspace(const AttentionShape& shape) {
   const std::size_t one_query = static_cast<std::size_t>(shape.heads) * shape.tokens;
-  const std::size_t blocks = attention_workspace(shape);
+  const std::size_t blocks = attention_workspace(shape, cached_attention_grouping(shape));
   return one_query < blocks ? blocks : one_query;
 }
 

@@ -44,6 +44,7 @@ struct Product {
 template <int kRows, int kVectors, int kBytes, class Real>
 void multiply_tile(const Product<Real>& of, int column) {
   using Vector = typename VectorOf<Real, kBytes>::Type;
+  static_assert(sizeof(Vector) == kBytes && alignof(Vector) == alignof(Real));
   constexpr int kLanes = kBytes / static_cast<int>(sizeof(Real));
   Vector sum[kRows][kVectors] = {};
   const Real* a = of.a;

@@ -8,13 +8,12 @@
 
 namespace deltapipe::causal {
 
-/// Whether this build has them: compiled for vectors with fused multiply-adds. Others' BLAS is
-/// faster, because it chooses its instructions when it runs.
-#if (defined(__GNUC__) || defined(__clang__)) && \
-    ((defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__))
-inline constexpr bool kHasProducts = true;
+/// Whether these take less time than a BLAS: compiled, with optimisation, for vectors with fused
+/// multiply-adds. Elsewhere a BLAS, which chooses its instructions when it runs, is faster.
+#if defined(__OPTIMIZE__) && ((defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__))
+inline constexpr bool kIsFast = true;
 #else
-inline constexpr bool kHasProducts = false;
+inline constexpr bool kIsFast = false;
 #endif
 
 /// A matrix by its first element and the elements from one row to the next one.
@@ -43,7 +42,8 @@ template <class Real>
 void scores(const Queries& queries, int width, const Rows<const Real>& x_QD, const Real* packed,
             const Rows<Real>& scores_QK);
 
-/// y_QD = p_QK x_KD
+/// y_QD = p_QK x_KD. Here and below p is zero where a query does not see a key, and x is finite:
+/// some of what is not seen is multiplied with as well.
 template <class Real>
 void weigh(const Queries& queries, int width, const Rows<const Real>& p_QK,
            const Rows<const Real>& x_KD, const Rows<Real>& y_QD);

@@ -125,7 +125,7 @@ void host_column_sums(int first, int end, int rows, const Body& body, const Stor
 }  // namespace detail
 
 /// store(c, sum over n in [0, rows) of body(n, c)) for all columns, Sum being Real or a SumPair of
-/// it. Processors sum as devices do where there is a workspace.
+/// it. Processors sum in parts, as devices do, where there is a workspace.
 template <class Sum, class Real, class Body, class Store>
 void sum_columns(const char* label, const ExecSpace& exec, int rows, int columns,
                  const VectorRef<Real>& tree_workspace, const Body& body, const Store& store) {

@@ -236,8 +236,18 @@ namespace deltapipe::onednn {
 
 namespace {
 
+constexpr const char* kVariable = "DELTAPIPE_SGEMM";
+
 bool choose_sgemm() {
-  constexpr const char* kVariable = "DELTAPIPE_SGEMM";
+  if (!is_sgemm_asked_for()) return false;
+  if (const std::string obstacle = load_obstacle(); !obstacle.empty())
+    throw UserError({.what = obstacle, .remedy = std::string("unset the variable ") + kVariable});
+  return true;
+}
+
+}  // namespace
+
+bool is_sgemm_asked_for() {
   const char* const text = std::getenv(kVariable);
   const std::string asked = text != nullptr ? text : "";
   if (asked.empty() || asked == "blas") return false;
@@ -245,12 +255,8 @@ bool choose_sgemm() {
     throw UserError({.what = std::string("unknown library in the variable ") + kVariable,
                      .value = asked,
                      .remedy = "set it to onednn or blas"});
-  if (const std::string obstacle = load_obstacle(); !obstacle.empty())
-    throw UserError({.what = obstacle, .remedy = std::string("unset the variable ") + kVariable});
   return true;
 }
-
-}  // namespace
 
 bool uses_sgemm() {
   static const bool is_chosen = choose_sgemm();

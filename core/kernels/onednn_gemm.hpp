@@ -30,6 +30,8 @@ void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
 /// "blas", they are the BLAS's. Answered once for the process. UserError where the variable asks
 /// for what is not there.
 bool uses_sgemm();
+/// What DELTAPIPE_SGEMM says of it, which this process may be unable to do. Throws as uses_sgemm().
+bool is_sgemm_asked_for();
 /// c = alpha * op(a) * op(b) + beta * c by the calling thread, on matrices of rows that are so many
 /// elements apart. Only where uses_sgemm().
 void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, const float* a,

@@ -382,10 +382,11 @@ bool write_results(const Options& options, const std::vector<Measured>& all, dou
       "# SPDX-License-Identifier: BSD-3-Clause\n"
       "# Speed of codecs, written by codec_benchmark: table of docs/codecs.md.\n"
       "commit = \"%s\"\ncommit_is = \"measured\"\ndate = %s\nmachine = \"%s\"\n"
-      "command = \"OMP_NUM_THREADS=%d codec_benchmark --results FILE --machine NAME\"\n"
+      "command = \"%scodec_benchmark --results FILE --machine NAME\"\n"
       "note = \"%d thread(s), %d samples of %d tokens × %d channels, the triad %.1f GB/s\"\n",
-      std::string(revision()).c_str(), date, options.machine.c_str(), threads(), threads(),
-      options.samples, options.tokens, options.channels, bandwidth / 1e9);
+      std::string(revision()).c_str(), date, options.machine.c_str(),
+      kTeamExecution ? ("OMP_NUM_THREADS=" + std::to_string(threads()) + " ").c_str() : "",
+      threads(), options.samples, options.tokens, options.channels, bandwidth / 1e9);
   std::fprintf(file,
                "columns = [\n"
                "  { heading = \"codec\", cell = \"{codec}\" },\n"

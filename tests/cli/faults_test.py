@@ -124,7 +124,7 @@ class Faults(support.TestCase):
                                   checkpoint={"every_steps": 5})
                 command = ["train", self.deck_file(deck), f"output.directory={output}"]
                 result = support.finish(support.start(command, stages, LD_PRELOAD=library,
-                                                      HANG_RANK=str(rank), HANG_PRODUCT="6000"))
+                                                      HANG_RANK=str(rank), HANG_PRODUCT="3000"))
                 self.assertNotEqual(result.status, 0)
                 self.assertRegex(result.errors[0],
                                  rf"rank {rank} \(stage {rank}, replica 0\) is in step \d+ for 2 s, "

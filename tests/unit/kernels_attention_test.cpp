@@ -61,6 +61,10 @@ struct Plan {
   }
   /// As this build computes.
   explicit Plan(const Case& c) : Plan(c, attention_grouping(c.shape), false) {}
+  /// As it computes in bf16.
+  static Plan of_bf16(const Case& c) {
+    return kHostExecution ? Plan(c, AttentionGrouping::of_host(c.shape, false), false) : Plan(c);
+  }
   operator AttentionPlan() const { return {grouping, addresses}; }  // NOLINT
 };
 
@@ -192,6 +196,8 @@ Made<double> formula(const Case& c, const std::vector<double>& qkv,
 }  // namespace
 
 TEST_CASE("Attention, forwards and backwards, is the formula", "[kernels][attention]") {
+  const bool in_tiles = GENERATE(false, true);
+  if (in_tiles && !kTeamExecution) return;
   const AttentionShape shape = GENERATE(AttentionShape{1, 1, 1, 1}, AttentionShape{2, 1, 3, 5},
                                         AttentionShape{2, 2, 2, 3}, AttentionShape{3, 17, 3, 12},
                                         AttentionShape{1, 64, 2, 3}, AttentionShape{2, 65, 1, 4},
@@ -203,11 +209,13 @@ TEST_CASE("Attention, forwards and backwards, is the formula", "[kernels][attent
   const auto qkv = random_values(c.rows() * 3 * shape.channels(), 1, 2);
   const auto dout = random_values(c.rows() * shape.channels(), 2);
   const Made<double> truth = formula(c, qkv, dout);
-  const Made<double> made = attend(c, qkv, dout);
+  const Plan plan =
+      kHostExecution ? Plan(c, AttentionGrouping::of_host(shape, in_tiles), false) : Plan(c);
+  const Made<double> made = attend(c, qkv, dout, plan);
   CHECK(relative_difference(made.out, truth.out) < 1e-7);  // 1/(1-p) has the digits of a float
   CHECK(relative_difference(made.log_sum, truth.log_sum) < 1e-12);
   CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-3) < 1e-7);
-  const Made<float> in_single = attend(c, single(qkv), single(dout));
+  const Made<float> in_single = attend(c, single(qkv), single(dout), plan);
   CHECK(relative_difference(in_single.out, truth.out) < 1e-5);
   CHECK(relative_difference(in_single.dqkv, truth.dqkv, 1e-2) < 1e-5);
 }
@@ -227,7 +235,7 @@ TEST_CASE("Attention with products in bf16 is the formula but for rounding",
   if (HostTeam::instance().size() == 1) gemms.push_back(Bf16Gemm({}, true));
   if (has_fast_bf16_gemm()) gemms.emplace_back(ViewAllocator());
   for (const Bf16Gemm& gemm : gemms) {
-    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm, Plan(c));
+    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm, Plan::of_bf16(c));
     const double half_a_step = std::ldexp(1.0, -8);  // of a number just above a power of two
     CHECK(relative_difference(made.log_sum, truth.log_sum) < 1e-5);  // of sums, which stay fp32
     CHECK(relative_difference(made.out, truth.out) < half_a_step);
@@ -328,6 +336,9 @@ TEST_CASE("A device's probabilities take no more than their bound", "[kernels][a
                                            {samples, (tokens + 1) / 2, heads, 64}}) {
           CHECK(attention_workspace(less, grouping) <= attention_workspace(shape, grouping));
           CHECK(attention_addresses(less, grouping) <= attention_addresses(shape, grouping));
+          for (const bool in_tiles : {false, true})
+            CHECK(attention_workspace(less, AttentionGrouping::of_host(less, in_tiles)) <=
+                  attention_workspace(shape, AttentionGrouping::of_host(shape, in_tiles)));
         }
       }
   // Where one head alone has more, it is computed alone.
@@ -350,7 +361,7 @@ TEST_CASE("What all keys and values have in common leaves gradients of bf16 as e
   if (HostTeam::instance().size() == 1) gemms.push_back(Bf16Gemm({}, true));
   if (has_fast_bf16_gemm()) gemms.emplace_back(ViewAllocator());
   for (const Bf16Gemm& gemm : gemms) {
-    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm, Plan(c));
+    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm, Plan::of_bf16(c));
     // Of queries, which see the common part of keys times the sum of a row's gradients.
     double error = 0, square = 0;
     for (std::size_t i = 0; i < truth.dqkv.size(); ++i) {
@@ -385,19 +396,23 @@ TEST_CASE("Several threads share attention by samples and heads, with the same b
   if (!kTeamExecution) return;
   HostTeam& team = HostTeam::instance();
   const int before = team.size();
-  const Case c{{3, 70, 3, 16}, GENERATE(0.0, 0.35)};
+  const Case c{{3, GENERATE(70, 205), 3, 16}, GENERATE(0.0, 0.35)};  // up to four blocks
+  const bool in_tiles = GENERATE(false, true);
+  const AttentionGrouping grouping = AttentionGrouping::of_host(c.shape, in_tiles);
   const auto qkv = single(random_values(c.rows() * 3 * c.shape.channels(), 1, 2));
   const auto dout = single(random_values(c.rows() * c.shape.channels(), 2));
+  const Plan plan(c, grouping, false);
   team.resize(1);
-  const Made<float> one = attend(c, qkv, dout);
+  const Made<float> one = attend(c, qkv, dout, plan);
   for (const int threads : {2, 4, 16}) {
     team.resize(threads);
-    // A block of one head, in tiles all queries, and its packed keys behind whole lines.
+    // A block of one head and, in tiles, its packed keys behind whole lines.
+    const int T = c.shape.tokens;
     const std::size_t of_head =
-        causal::kHasProducts ? 4912 + causal::packed_elements(70, 16) : 64 * 70;
-    CHECK(attention_workspace(c.shape) == std::min(threads, 9) * of_head);
+        in_tiles ? (std::min(T, 96) * T + 15) / 16 * 16 + causal::packed_elements(T, 16) : 64 * T;
+    CHECK(attention_workspace(c.shape, grouping) == std::min(threads, 9) * of_head);
     const Launches launches;
-    const Made<float> made = attend(c, qkv, dout);
+    const Made<float> made = attend(c, qkv, dout, plan);
     CHECK(made.out == one.out);
     CHECK(made.log_sum == one.log_sum);
     CHECK(made.dqkv == one.dqkv);
