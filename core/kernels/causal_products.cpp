@@ -192,16 +192,19 @@ void weigh_transposed(const Queries& queries, int width, const Rows<const Real>&
     }
 }
 
-#define DELTAPIPE_INSTANTIATE(Real)                                                                \
-  template void pack<Real>(int, int, const Rows<const Real>&, Real*);                              \
-  template void scores<Real>(const Queries&, int, const Rows<const Real>&, const Real*,            \
-                             const Rows<Real>&);                                                   \
-  template void weigh<Real>(const Queries&, int, const Rows<const Real>&, const Rows<const Real>&, \
-                            const Rows<Real>&);                                                    \
-  template void weigh_transposed<Real>(const Queries&, int, const Rows<const Real>&,               \
-                                       const Rows<const Real>&, bool, const Rows<Real>&);
-DELTAPIPE_INSTANTIATE(float)
-DELTAPIPE_INSTANTIATE(double)
-#undef DELTAPIPE_INSTANTIATE
+template void pack<float>(int, int, const Rows<const float>&, float*);
+template void scores<float>(const Queries&, int, const Rows<const float>&, const float*,
+                            const Rows<float>&);
+template void weigh<float>(const Queries&, int, const Rows<const float>&, const Rows<const float>&,
+                           const Rows<float>&);
+template void weigh_transposed<float>(const Queries&, int, const Rows<const float>&,
+                                      const Rows<const float>&, bool, const Rows<float>&);
+template void pack<double>(int, int, const Rows<const double>&, double*);
+template void scores<double>(const Queries&, int, const Rows<const double>&, const double*,
+                             const Rows<double>&);
+template void weigh<double>(const Queries&, int, const Rows<const double>&,
+                            const Rows<const double>&, const Rows<double>&);
+template void weigh_transposed<double>(const Queries&, int, const Rows<const double>&,
+                                       const Rows<const double>&, bool, const Rows<double>&);
 
 }  // namespace deltapipe::causal
