@@ -136,12 +136,13 @@ class HostileFiles(support.TestCase):
             self.stops(self.deck(self.model, data={"train": [str(path)]}), "claim.h5", "written")
 
     def test_data_of_other_files(self):
-        path = self.place / "elsewhere.h5"
+        path, other = self.place / "elsewhere.h5", self.place / "other"
+        other.write_bytes(bytes(range(100)))
         with h5py.File(path, "w") as file:
-            file["tokens"] = h5py.ExternalLink("/etc/passwd", "tokens")
+            file["tokens"] = h5py.ExternalLink(str(other), "tokens")
         self.stops(self.deck(self.model, data={"train": [str(path)]}), "elsewhere.h5", "link")
         with h5py.File(path, "w") as file:
-            file.create_dataset("tokens", (100,), np.uint8, external=[("/etc/passwd", 0, 100)])
+            file.create_dataset("tokens", (100,), np.uint8, external=[(str(other), 0, 100)])
         self.stops(self.deck(self.model, data={"train": [str(path)]}), "elsewhere.h5",
                    "other files")
 

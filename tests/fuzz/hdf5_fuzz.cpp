@@ -66,7 +66,8 @@ void make_dataset(FuzzedDataProvider& input, hid_t file, const char* name) {
   } else if (input.ConsumeBool()) {
     H5Pset_layout(options.get(), H5D_COMPACT);
   } else if (input.ConsumeBool()) {
-    H5Pset_external(options.get(), "/etc/passwd", 0, H5F_UNLIMITED);
+    // Elements are written to it.
+    H5Pset_external(options.get(), (fuzz::scratch() / "elements").c_str(), 0, H5F_UNLIMITED);
   } else if (input.ConsumeBool() && rank > 0) {
     H5Pset_virtual(options.get(), space.get(), "other.h5", "tokens", space.get());
   }
