@@ -143,10 +143,9 @@ constexpr std::size_t column_lanes_bytes(std::size_t sum_bytes) {
   return kColumnLanes * kColumnTile * sum_bytes;
 }
 
-/// A team for each tile of columns. `sum_bytes`: of a sum, where column_sums() is called.
-inline RowPolicy column_policy(const ExecSpace& exec, int columns, std::size_t sum_bytes = 0) {
-  return row_policy(exec, (columns + kColumnTile - 1) / kColumnTile,
-                    kHostExecution ? 0 : column_lanes_bytes(sum_bytes));
+/// A team for each tile of columns.
+inline RowPolicy column_policy(const ExecSpace& exec, int columns) {
+  return row_policy(exec, (columns + kColumnTile - 1) / kColumnTile);
 }
 
 /// store(c, sum over n in [first_row, end_row) of body(n, c)) for the columns of a tile. Every
@@ -172,25 +171,6 @@ KOKKOS_FORCEINLINE_FUNCTION void column_sums_by_lanes(const Member& team, int ti
     for (int lane = 0; lane < kColumnLanes; ++lane) sum += partial[lane * kColumnTile + column];
     store(first + column, sum);
   });
-}
-
-/// store(c, sum over n in [0, rows) of body(n, c)) for the team's tile of columns; on a host rows
-/// are added in their order. For column_policy() with the bytes of a Real.
-template <class Real, class Body, class Store, class Member>
-KOKKOS_FORCEINLINE_FUNCTION void column_sums(const Member& team, int columns, int rows,
-                                             const Body& body, const Store& store) {
-  if constexpr (kHostExecution) {
-    const int first = team.league_rank() * kColumnTile;
-    const int width = columns - first < kColumnTile ? columns - first : kColumnTile;
-    Real sum[kColumnTile] = {};
-    for (int n = 0; n < rows; ++n) {
-      DELTAPIPE_INDEPENDENT_ITERATIONS
-      for (int i = 0; i < width; ++i) sum[i] += body(n, first + i);
-    }
-    for (int i = 0; i < width; ++i) store(first + i, sum[i]);
-  } else {
-    column_sums_by_lanes<Real>(team, team.league_rank(), columns, 0, rows, body, store);
-  }
 }
 
 }  // namespace deltapipe

@@ -13,6 +13,7 @@
 #include "core/base/state_views.hpp"
 #include "core/codec/quantize_row.hpp"
 #include "core/codec/row_codec.hpp"
+#include "core/kernels/column_sums.hpp"
 #include "core/kernels/gemm.hpp"
 
 namespace deltapipe::codec {
@@ -50,28 +51,23 @@ struct LoadBasis {
   }
 };
 
-/// squares(c) := sum of the squares of a column, of rows with weights.
-struct SumColumns {
+/// The square of a column's value in a row with its weight.
+struct WeightedSquare {
   int channels;
-  int rows;
   const float* values_NC;
   const float* weight_N;
-  float* squares_C;
 
-  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
-    const int n = channels;
-    const float* values = values_NC;
-    const float* weight = weight_N;
-    float* squares = squares_C;
-    column_sums<float>(
-        team, n, rows,
-        [=](int row, int c) {
-          if (weight[row] == 0.0f) return 0.0f;
-          const float value = values[static_cast<std::size_t>(row) * n + c] * weight[row];
-          return value * value;
-        },
-        [=](int c, float sum) { squares[c] = sum; });
+  KOKKOS_INLINE_FUNCTION float operator()(int row, int c) const {
+    if (weight_N[row] == 0.0f) return 0.0f;
+    const float value = values_NC[static_cast<std::size_t>(row) * channels + c] * weight_N[row];
+    return value * value;
   }
+};
+
+struct Store {
+  float* sum_C;
+
+  KOKKOS_INLINE_FUNCTION void operator()(int c, float sum) const { sum_C[c] = sum; }
 };
 
 /// squares(row) := sum of the squares of a row with its weight, of r or, with sums, of what these
@@ -268,8 +264,9 @@ double KltTransform::bits_of_changes(const ExecSpace& exec, int rows) {
 }
 
 double KltTransform::bits_of_components(const ExecSpace& exec, int rows) {
-  for_rows("deltapipe::KltTransform::sum_columns", column_policy(exec, channels(), sizeof(float)),
-           SumColumns{channels(), rows, z_NC_.data(), fit_weight_N_.data(), squares_.data()});
+  sum_columns<float>(
+      "deltapipe::KltTransform::sum_columns", exec, rows, channels(), VectorRef<float>(),
+      WeightedSquare{channels(), z_NC_.data(), fit_weight_N_.data()}, Store{squares_.data()});
   Kokkos::deep_copy(exec, host_squares_, squares_);
   exec.fence();
   return bits_of(host_squares_, channels());

@@ -73,19 +73,20 @@ void column_tree_sums(const char* label, const ExecSpace& exec, int rows, int co
 
 namespace detail {
 
-/// Sums of some columns' values, apart from each other so that they are vectors.
+/// Columns that a thread sums at a time, and rows that a sum is loaded and stored for.
+inline constexpr int kHostColumns = 256, kHostRows = 4;
+
+/// Sums of some columns' values, those of a pair apart so that they are vectors.
 template <class Sum>
 struct HostColumns {
-  static constexpr int kMost = 256;
-  Sum of[kMost] = {};
+  Sum of[kHostColumns] = {};
 
   KOKKOS_FORCEINLINE_FUNCTION Sum get(int i) const { return of[i]; }
   KOKKOS_FORCEINLINE_FUNCTION void set(int i, const Sum& sum) { of[i] = sum; }
 };
 template <class Real>
 struct HostColumns<SumPair<Real>> {
-  static constexpr int kMost = 256;
-  Real first[kMost] = {}, second[kMost] = {};
+  Real first[kHostColumns] = {}, second[kHostColumns] = {};
 
   KOKKOS_FORCEINLINE_FUNCTION SumPair<Real> get(int i) const { return {first[i], second[i]}; }
   KOKKOS_FORCEINLINE_FUNCTION void set(int i, const SumPair<Real>& sum) {
@@ -94,30 +95,26 @@ struct HostColumns<SumPair<Real>> {
   }
 };
 
+/// Adds rows [n, n + kRows) of columns [first, first + width).
+template <int kRows, class Sum, class Body>
+void add_rows(int n, int first, int width, const Body& body, HostColumns<Sum>& sums) {
+  DELTAPIPE_INDEPENDENT_ITERATIONS
+  for (int i = 0; i < width; ++i) {
+    Sum sum = sums.get(i);
+    for (int row = 0; row < kRows; ++row) sum += body(n + row, first + i);
+    sums.set(i, sum);
+  }
+}
+
 /// store(c, sum) for columns [first, end), whose rows are added in their order.
 template <class Sum, class Body, class Store>
 void host_column_sums(int first, int end, int rows, const Body& body, const Store& store) {
-  constexpr int kRows = 4;  // that a sum is loaded and stored for
-  for (int tile = first; tile < end; tile += HostColumns<Sum>::kMost) {
-    const int width = end - tile < HostColumns<Sum>::kMost ? end - tile : HostColumns<Sum>::kMost;
+  for (int tile = first; tile < end; tile += kHostColumns) {
+    const int width = end - tile < kHostColumns ? end - tile : kHostColumns;
     HostColumns<Sum> sums;
     int n = 0;
-    for (; n + kRows <= rows; n += kRows) {
-      DELTAPIPE_INDEPENDENT_ITERATIONS
-      for (int i = 0; i < width; ++i) {
-        Sum sum = sums.get(i);
-        for (int row = 0; row < kRows; ++row) sum += body(n + row, tile + i);
-        sums.set(i, sum);
-      }
-    }
-    for (; n < rows; ++n) {
-      DELTAPIPE_INDEPENDENT_ITERATIONS
-      for (int i = 0; i < width; ++i) {
-        Sum sum = sums.get(i);
-        sum += body(n, tile + i);
-        sums.set(i, sum);
-      }
-    }
+    for (; n + kHostRows <= rows; n += kHostRows) add_rows<kHostRows>(n, tile, width, body, sums);
+    for (; n < rows; ++n) add_rows<1>(n, tile, width, body, sums);
     for (int i = 0; i < width; ++i) store(tile + i, sums.get(i));
   }
 }

@@ -221,8 +221,8 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   const AttentionShape shape = attention_shape(capacity.samples, capacity.tokens);
   const bool in_bf16 = capacity.products == ProductPrecision::bf16 && has_fast_bf16_gemm();
   grouping_ = as_on_device_ ? AttentionGrouping::of_device(shape)
-                            : AttentionGrouping::of_host(
-                                  shape, attention_grouping(shape).in_tiles && !in_bf16);
+              : in_bf16     ? AttentionGrouping::of_host(shape, false)
+                            : AttentionGrouping::of_host(shape);
   // Addresses in a table have to be aligned as tensor cores want them; those of strides need not.
   if (!kHostExecution && capacity.products != ProductPrecision::fp32 && shape.head_width % 8 != 0)
     grouping_.samples = 1;
