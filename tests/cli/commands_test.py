@@ -122,14 +122,10 @@ class Commands(support.TestCase):
         self.assertIn(", sgemm of oneDNN", by_onednn.attributes["kokkos"])
         np.testing.assert_allclose(by_onednn.losses, by_blas.losses, rtol=1e-5)
 
-        command = support.MPIEXEC.copy()
-        for rank, library in enumerate(("onednn", "blas")):
-            command += [":"] * rank + [
-                support.NUMPROC_FLAG, "1", "env", f"DELTAPIPE_SGEMM={library}", support.PROGRAM,
-                "train",
-                self.deck_file(self.deck), "pipeline.stages=2", "training.steps=2",
-                f"output.directory={self.output('mixed')}"]
-        result = support.run_command(list(map(str, command)))
+        result = support.run_command(support.command_of_each(
+            ["env", f"DELTAPIPE_SGEMM={library}", support.PROGRAM, "train",
+             self.deck_file(self.deck), "pipeline.stages=2", "training.steps=2",
+             f"output.directory={self.output('mixed')}"] for library in ("onednn", "blas")))
         self.assert_stops(result,
                           "rank 1 was started with another library for products in fp32 than rank 0",
                           "blas on rank 1, onednn on rank 0", "set DELTAPIPE_SGEMM to the same")

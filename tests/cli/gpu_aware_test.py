@@ -124,11 +124,8 @@ class GpuAware(support.TestCase):
         arguments = ["train", deck, f"output.directory={self.output('other')}"]
         for first, second in ((["pipeline.gpu_aware_mpi=false"], [ON]),
                               ([ON], ["pipeline.gpu_aware_mpi=false"])):
-            command = support.MPIEXEC.copy()
-            for number, own in enumerate((first, second)):
-                command += [":"] * number
-                command += [support.NUMPROC_FLAG, "1", support.PROGRAM, *map(str, arguments), *own]
-            result = support.run_command(command)
+            result = support.run_command(support.command_of_each(
+                [support.PROGRAM, *arguments, *own] for own in (first, second)))
             self.assert_stops(result, "rank 1 was started with another deck than rank 0",
                               "pipeline.gpu_aware_mpi = " + second[0].split("=")[1],
                               "same deck", status=2)

@@ -28,16 +28,15 @@ class StartUp(support.TestCase):
         good = [support.PROGRAM, "train", str(self.deck)]
         # PROGRAM may be relative to where the tests run.
         good[0] = os.path.abspath(good[0])
-        command = list(support.MPIEXEC)
+        commands = []
         for rank in (0, 1):
-            command += [":"] * (rank > 0) + [support.NUMPROC_FLAG, "1"]
             place = wdir if rank == failing and wdir else self.place
             inner = good
             if rank == failing:
                 inner = [*prefix, good[0], *(arguments or good[1:])]
-            command += ["sh", "-c", 'cd "$0" && exec "$@"', str(place), *inner]
+            commands.append(["sh", "-c", 'cd "$0" && exec "$@"', place, *inner])
         begin = time.monotonic()
-        result = support.run_command(command, **environment)
+        result = support.run_command(support.command_of_each(commands), **environment)
         self.assertLess(time.monotonic() - begin, LIMIT, str(result))
         self.assertNotEqual(result.status, 0, str(result))
         return result

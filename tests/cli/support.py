@@ -103,6 +103,14 @@ def command_of(arguments, ranks):
     return command if ranks == 1 else [*MPIEXEC, NUMPROC_FLAG, str(ranks), *command]
 
 
+def command_of_each(commands):
+    """Ranks with a command each."""
+    launched = [*MPIEXEC]
+    for rank, command in enumerate(commands):
+        launched += [":"] * (rank > 0) + [NUMPROC_FLAG, "1", *map(str, command)]
+    return launched
+
+
 def start_command(command, **environment):
     """A process in a group of its own."""
     return subprocess.Popen(command, env=ENVIRONMENT | environment, stdin=subprocess.DEVNULL,

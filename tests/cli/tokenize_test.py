@@ -120,12 +120,10 @@ class TokenFiles(support.TestCase):
             expected = self.train(deck, f"all-read-{packing}", 1,
                                   overrides=["pipeline.stages=1"])
             output = self.output(f"ends-read-{packing}")
-            command = [*support.MPIEXEC]
-            for rank in range(4):
-                files = [f"data.{part}={none}" for part in ("train", "validation")]
-                command += [":"] * (rank > 0) + [
-                    support.NUMPROC_FLAG, "1", support.PROGRAM, "train", str(self.deck_file(deck)),
-                    f"output.directory={output}", *(files if rank in (1, 2) else [])]
+            files = [f"data.{part}={none}" for part in ("train", "validation")]
+            command = support.command_of_each(
+                [support.PROGRAM, "train", self.deck_file(deck), f"output.directory={output}",
+                 *(files if rank in (1, 2) else [])] for rank in range(4))
             result = support.run_command(command)
             self.assertEqual(result.status, 0, str(result))
             run = support.Run(output / "run.h5")

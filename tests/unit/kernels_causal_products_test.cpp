@@ -44,9 +44,15 @@ struct Wide {
   }
 };
 
-template <class Real>
-bool near(Real made, double truth, double terms) {
-  return std::abs(made - truth) <= 4 * std::numeric_limits<Real>::epsilon() * (1 + terms);
+/// Whether `made` is `first` and term(n) for n in [0, count), but for rounding.
+template <class Real, class Term>
+bool is_sum(Real made, int count, const Term& term, double first = 0) {
+  double sum = first, size = std::abs(first);
+  for (int n = 0; n < count; ++n) {
+    sum += term(n);
+    size += std::abs(term(n));
+  }
+  return std::abs(made - sum) <= 4 * std::numeric_limits<Real>::epsilon() * (1 + size);
 }
 
 template <class Real>
@@ -69,12 +75,8 @@ void check(const Queries& queries, int width) {
   for (int i = 0; i < queries.count; ++i)
     for (int j = 0; j < keys; ++j) {
       if (!sees(i, j)) continue;
-      double sum = 0, size = 0;
-      for (int d = 0; d < width; ++d) {
-        sum += static_cast<double>(x_QD(i, d)) * k_KD(j, d);
-        size += std::abs(static_cast<double>(x_QD(i, d)) * k_KD(j, d));
-      }
-      wrong += near(scores_QK(i, j), sum, size) ? 0 : 1;
+      const auto term = [&](int d) { return static_cast<double>(x_QD(i, d)) * k_KD(j, d); };
+      wrong += is_sum(scores_QK(i, j), width, term) ? 0 : 1;
     }
   CHECK(wrong == 0);
 
@@ -83,12 +85,8 @@ void check(const Queries& queries, int width) {
   CHECK(y_QD.kept_its_gaps());
   for (int i = 0; i < queries.count; ++i)
     for (int d = 0; d < width; ++d) {
-      double sum = 0, size = 0;
-      for (int j = 0; j < keys; ++j) {
-        sum += static_cast<double>(p_QK(i, j)) * k_KD(j, d);
-        size += std::abs(static_cast<double>(p_QK(i, j)) * k_KD(j, d));
-      }
-      wrong += near(y_QD(i, d), sum, size) ? 0 : 1;
+      const auto term = [&](int j) { return static_cast<double>(p_QK(i, j)) * k_KD(j, d); };
+      wrong += is_sum(y_QD(i, d), keys, term) ? 0 : 1;
     }
   CHECK(wrong == 0);
 
@@ -100,12 +98,9 @@ void check(const Queries& queries, int width) {
     CHECK(y_KD.kept_its_gaps());
     for (int j = 0; j < keys; ++j)
       for (int d = 0; d < width; ++d) {
-        double sum = accumulate ? before[j * width + d] : 0, size = std::abs(sum);
-        for (int i = 0; i < queries.count; ++i) {
-          sum += static_cast<double>(p_QK(i, j)) * x_QD(i, d);
-          size += std::abs(static_cast<double>(p_QK(i, j)) * x_QD(i, d));
-        }
-        wrong += near(y_KD(j, d), sum, size) ? 0 : 1;
+        const auto term = [&](int i) { return static_cast<double>(p_QK(i, j)) * x_QD(i, d); };
+        const double there = accumulate ? before[j * width + d] : 0;
+        wrong += is_sum(y_KD(j, d), queries.count, term, there) ? 0 : 1;
       }
     CHECK(wrong == 0);
   }
