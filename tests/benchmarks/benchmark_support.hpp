@@ -9,11 +9,15 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "core/base/host_team.hpp"
+#include "core/base/kernel.hpp"
+#include "core/base/row.hpp"
+#include "core/base/views.hpp"
 #include "core/kernels/blas.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 
@@ -55,6 +59,44 @@ inline double median(std::vector<double> values) {
 inline void use_threads_of_environment() {
   start_host_team(std::max(1, threads_of_environment()));
 }
+
+/// The status of body(); what it throws is a line on standard error and status 1.
+template <class Body>
+int status_of(const char* program, const Body& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", program, error.what());
+    return 1;
+  }
+}
+
+/// a := b + 3 c on all threads: what the memory's bandwidth is measured by.
+struct Triad {
+  Vector<float> a, b, c;
+
+  explicit Triad(std::size_t floats) : a(ones(floats)), b(ones(floats)), c(ones(floats)) {}
+  void operator()(const ExecSpace& exec) const {
+    const auto to = a, x = b, y = c;
+    for_tiles(
+        "deltapipe::Benchmark::triad", exec, static_cast<std::int64_t>(a.extent(0)),
+        KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+          float* const sum = to.data();
+          const float *const p = x.data(), *const q = y.data();
+          DELTAPIPE_INDEPENDENT_ITERATIONS
+          for (std::int64_t i = first; i < end; ++i) sum[i] = p[i] + 3.0f * q[i];
+        });
+  }
+  /// Read and written, without what a write reads first.
+  double bytes() const { return 12.0 * static_cast<double>(a.extent(0)); }
+
+ private:
+  static Vector<float> ones(std::size_t floats) {
+    const Vector<float> x(uninitialized("deltapipe::Benchmark::triad"), floats);
+    Kokkos::deep_copy(x, 1.0f);
+    return x;
+  }
+};
 
 /// A GPT-2 without dropout and the micro-batch that it trains on.
 struct Shape {

@@ -80,37 +80,9 @@ double product_seconds(const ExecSpace& exec, const Product& p, int times, T val
   return median_seconds(times, exec, [&] { multiply(p, a, b, c); });
 }
 
-struct Triad {
-  Vector<float> a, b, c;
-  std::int64_t tile;
-
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t t) const {
-    float* const to = a.data();
-    const float* const x = b.data();
-    const float* const y = c.data();
-#if !defined(__CUDA_ARCH__) && !defined(__HIP_DEVICE_COMPILE__)
-#pragma GCC ivdep
-#endif
-    for (std::int64_t i = t * tile; i < (t + 1) * tile; ++i) to[i] = x[i] + 3.0f * y[i];
-  }
-};
-
-/// Bytes read and written, without what a write reads first.
 double triad_bytes_per_second(const ExecSpace& exec, std::size_t floats, int times) {
-  const auto array = [&] {
-    const Vector<float> x(uninitialized("deltapipe::Benchmark::triad"), floats);
-    Kokkos::deep_copy(exec, x, 1.0f);
-    return x;
-  };
-  const std::int64_t tile = kHostExecution ? 4096 : 1;
-  const Triad triad{array(), array(), array(), tile};
-  const double seconds = median_seconds(times, exec, [&] {
-    Kokkos::parallel_for("deltapipe::Benchmark::triad",
-                         Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(
-                             exec, 0, static_cast<std::int64_t>(floats) / tile),
-                         triad);
-  });
-  return 12.0 * static_cast<double>(floats) / seconds;
+  const Triad triad(floats);
+  return triad.bytes() / median_seconds(times, exec, [&] { triad(exec); });
 }
 
 void measure(const Shape& shape, bool in_bf16) {
@@ -158,11 +130,13 @@ void measure(const Shape& shape, bool in_bf16) {
 DELTAPIPE_REMEMBER_CORES_FIRST();
 
 int main(int argc, char** argv) {
-  restart_with_better_settings(argv);
-  const bool in_bf16 = argc > 1 && std::strcmp(argv[1], "--bf16") == 0;
-  const Shape shape = parse_shape(argc, argv, in_bf16 ? 2 : 1, "TIMES");
-  const Kokkos::ScopeGuard kokkos;
-  use_threads_of_environment();
-  measure(shape, in_bf16);
-  return 0;
+  return status_of(argv[0], [&] {
+    restart_with_better_settings(argv);
+    const bool in_bf16 = argc > 1 && std::strcmp(argv[1], "--bf16") == 0;
+    const Shape shape = parse_shape(argc, argv, in_bf16 ? 2 : 1, "TIMES");
+    const Kokkos::ScopeGuard kokkos;
+    use_threads_of_environment();
+    measure(shape, in_bf16);
+    return 0;
+  });
 }

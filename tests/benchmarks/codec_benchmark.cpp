@@ -22,8 +22,6 @@
 #include "benchmark_support.hpp"
 #include "core/base/helper_thread.hpp"
 #include "core/base/host_team.hpp"
-#include "core/base/kernel.hpp"
-#include "core/base/row.hpp"
 #include "core/base/version.hpp"
 #include "core/codec/codec.hpp"
 #include "core/codec/recommended.hpp"
@@ -84,18 +82,8 @@ struct Drift {
 };
 
 double triad_bytes_per_second(std::size_t floats) {
-  const Vector<float> a("a", floats), b("b", floats), c("c", floats);
-  const double seconds = seconds_of([&] {
-    for_tiles(
-        "deltapipe::Benchmark::triad", ExecSpace(), static_cast<std::int64_t>(floats),
-        KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
-          float* const sum = a.data();
-          const float *const x = b.data(), *const y = c.data();
-          DELTAPIPE_INDEPENDENT_ITERATIONS
-          for (std::int64_t i = first; i < end; ++i) sum[i] = x[i] + 3.0f * y[i];
-        });
-  });
-  return 12.0 * static_cast<double>(floats) / seconds;
+  const benchmark::Triad triad(floats);
+  return triad.bytes() / seconds_of([&] { triad(ExecSpace()); });
 }
 
 struct Options {

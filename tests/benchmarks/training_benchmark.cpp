@@ -155,23 +155,25 @@ void train(const Shape& shape, ProductPrecision products, bool profile) {
 DELTAPIPE_REMEMBER_CORES_FIRST();
 
 int main(int argc, char** argv) {
-  restart_with_better_settings(argv);
-  int first = 1;
-  const auto takes = [&](const char* option) {
-    const bool given = argc > first && std::strcmp(argv[first], option) == 0;
-    first += given ? 1 : 0;
-    return given;
-  };
-  const bool profile = takes("--profile");
-  const auto products = takes("--bf16") ? ProductPrecision::bf16 : ProductPrecision::fp32;
-  const Shape shape = parse_shape(argc, argv, first, "STEPS");
-  if (profile && shape.count <= kWarmUp) {
-    std::fprintf(stderr, "%s: --profile wants more than %d steps, which warm up\n", argv[0],
-                 kWarmUp);
-    return 2;
-  }
-  const Kokkos::ScopeGuard kokkos;
-  use_threads_of_environment();
-  train(shape, products, profile);
-  return 0;
+  return status_of(argv[0], [&] {
+    restart_with_better_settings(argv);
+    int first = 1;
+    const auto takes = [&](const char* option) {
+      const bool given = argc > first && std::strcmp(argv[first], option) == 0;
+      first += given ? 1 : 0;
+      return given;
+    };
+    const bool profile = takes("--profile");
+    const auto products = takes("--bf16") ? ProductPrecision::bf16 : ProductPrecision::fp32;
+    const Shape shape = parse_shape(argc, argv, first, "STEPS");
+    if (profile && shape.count <= kWarmUp) {
+      std::fprintf(stderr, "%s: --profile wants more than %d steps, which warm up\n", argv[0],
+                   kWarmUp);
+      return 2;
+    }
+    const Kokkos::ScopeGuard kokkos;
+    use_threads_of_environment();
+    train(shape, products, profile);
+    return 0;
+  });
 }
