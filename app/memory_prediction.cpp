@@ -15,10 +15,12 @@
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
 #include "core/base/error.hpp"
+#include "core/base/host_team.hpp"
 #include "core/base/machine_memory.hpp"
 #include "core/files/run_file.hpp"
 #include "core/kernels/bf16_gemm.hpp"
-#include "core/kernels/onednn_gemm.hpp"
+#include "core/kernels/host_sgemm.hpp"
+#include "core/kernels/sgemm_library.hpp"
 #include "models/model.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
@@ -106,10 +108,21 @@ std::uint64_t RankMemory::host_peak() const {
 
 std::uint64_t process_bytes(const Settings& settings) {
   constexpr std::uint64_t kGeneratedKernels = 5 << 20;  // oneDNN's, of a GPT-2: measured
-  const bool generates = kHostExecution && (settings.training.precision == ProductPrecision::bf16
-                                                ? has_fast_bf16_gemm()
-                                                : kTeamExecution && onednn::uses_sgemm());
-  return process_memory().resident + (generates ? kGeneratedKernels : 0);
+  const auto of_products = [&]() -> std::uint64_t {
+    if (settings.training.precision == ProductPrecision::bf16)
+      return kHostExecution && has_fast_bf16_gemm() ? kGeneratedKernels : 0;
+    if (!kTeamExecution) return 0;
+    switch (sgemm_library()) {
+      case SgemmLibrary::tiles:
+        return tiles::sgemm_memory_bytes() * HostTeam::instance().size();
+      case SgemmLibrary::onednn:
+        return kGeneratedKernels;
+      case SgemmLibrary::blas:
+        break;
+    }
+    return 0;
+  };
+  return process_memory().resident + of_products();
 }
 
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,

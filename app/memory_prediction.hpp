@@ -31,8 +31,8 @@ struct RankMemory {
   std::uint64_t device_peak() const { return ledger.device_bytes(); }
 };
 
-/// What is resident in this process, once tokenizer and data are loaded, and what the library that
-/// multiplies in bf16 will add. Loads it if the deck asks for bf16.
+/// What is resident in this process, once tokenizer and data are loaded, and what products will add
+/// to it. Loads the library that multiplies.
 std::uint64_t process_bytes(const Settings& settings);
 
 /// `process_bytes`: that of a rank's process.

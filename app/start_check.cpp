@@ -13,7 +13,7 @@
 #include "comm/transport/message.hpp"
 #include "core/base/error.hpp"
 #include "core/base/version.hpp"
-#include "core/kernels/onednn_gemm.hpp"
+#include "core/kernels/sgemm_library.hpp"
 
 namespace deltapipe {
 
@@ -138,7 +138,8 @@ void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataS
   facts.push_back(
       {"tokenizer", fingerprint(plan.tokenizer), "give every rank the same tokenizer files"});
   // Of ranks on GPUs as well, which do without: facts are compared in their order.
-  facts.push_back({"library for products in fp32", onednn::is_sgemm_asked_for() ? "onednn" : "blas",
+  const std::optional<SgemmLibrary> sgemm = sgemm_asked_for();
+  facts.push_back({"library for products in fp32", sgemm ? name_of(*sgemm) : "the default",
                    "set DELTAPIPE_SGEMM to the same for all ranks (Open MPI: mpirun -x)"});
   if (data != nullptr) {
     const char* const remedy = "give every rank the same data files";

@@ -213,22 +213,27 @@ int threads_of_environment() {
   return 0;
 }
 
-std::byte* thread_scratch(std::size_t bytes) {
+std::byte* thread_scratch(std::size_t bytes, ThreadScratch use) {
   constexpr std::size_t kAlignment = 64;
   struct Free {
     void operator()(std::byte* memory) const {
       ::operator delete[](memory, std::align_val_t{kAlignment});
     }
   };
-  static thread_local std::unique_ptr<std::byte[], Free> memory;
-  static thread_local std::size_t size = 0;
-  if (bytes > size) {
-    memory.reset();
-    size = 0;
-    memory.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kAlignment})));
-    size = bytes;
+  struct Memory {
+    std::unique_ptr<std::byte[], Free> data;
+    std::size_t size = 0;
+  };
+  static thread_local Memory memories[2];
+  Memory& memory = memories[use == ThreadScratch::product];
+  if (bytes > memory.size) {
+    memory.data.reset();
+    memory.size = 0;
+    memory.data.reset(
+        static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kAlignment})));
+    memory.size = bytes;
   }
-  return memory.get();
+  return memory.data.get();
 }
 
 }  // namespace deltapipe

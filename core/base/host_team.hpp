@@ -103,8 +103,11 @@ class HostTeam {
 /// What OMP_NUM_THREADS or, without it, OPENBLAS_NUM_THREADS says; 0: neither says anything.
 int threads_of_environment();
 
-/// Memory of the calling thread, aligned to 64 bytes, at least `bytes` until its next call for
-/// more.
-std::byte* thread_scratch(std::size_t bytes);
+/// Who uses memory of a thread: a kernel's body, or a product, which a kernel may make meanwhile.
+enum class ThreadScratch { kernel, product };
+
+/// Memory of the calling thread for that use, aligned to 64 bytes, at least `bytes` until its next
+/// call for more.
+std::byte* thread_scratch(std::size_t bytes, ThreadScratch use = ThreadScratch::kernel);
 
 }  // namespace deltapipe

@@ -14,6 +14,7 @@
 #include "core/base/host_team.hpp"
 #include "core/kernels/gemm.hpp"
 #include "core/kernels/onednn_gemm.hpp"
+#include "core/kernels/sgemm_library.hpp"
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS
 extern "C" void openblas_set_num_threads(int threads);
@@ -147,7 +148,15 @@ std::string blas_configuration() {
 #else
   std::string text = "BLAS";
 #endif
-  if (kTeamExecution && onednn::uses_sgemm()) text += ", sgemm of " + onednn::version();
+  if (!kTeamExecution) return text;
+  switch (sgemm_library()) {
+    case SgemmLibrary::tiles:
+      return text + ", sgemm in tiles";
+    case SgemmLibrary::onednn:
+      return text + ", sgemm of " + onednn::version();
+    case SgemmLibrary::blas:
+      break;
+  }
   return text;
 }
 

@@ -3,31 +3,15 @@
 
 #include <algorithm>
 
+#include "core/kernels/register_tiles.hpp"
+
 namespace deltapipe::causal {
+
+using tiles::kTileColumns, tiles::kTileRows;
 
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64, kTileVectors = 4;  // of 32 registers 24 are sums
-#elif defined(__AVX__)
-constexpr int kVectorBytes = 32, kTileVectors = 2;  // of 16 registers 12 are sums
-#elif defined(__aarch64__)
-constexpr int kVectorBytes = 16, kTileVectors = 4;
-#else
-constexpr int kVectorBytes = 16, kTileVectors = 2;
-#endif
-constexpr int kTileRows = 6;
-constexpr int kLeastVectorBytes = 16;
-
-template <class Real, int kBytes>
-struct VectorOf {
-  using Type [[gnu::vector_size(kBytes), gnu::aligned(alignof(Real)), gnu::may_alias]] = Real;
-};
-
-template <class Real>
-constexpr int kTileColumns = kTileVectors* kVectorBytes / static_cast<int>(sizeof(Real));
-
-/// c = a b or, with `accumulate`, c + a b: element (r, d) of a is at a[r * a_row + d * a_depth].
+/// c = a b or, with `accumulate`, c + a b, of at most kTileRows x kTileColumns sums.
 template <class Real>
 struct Product {
   int depth;
@@ -40,90 +24,19 @@ struct Product {
   std::size_t c_row;
 };
 
-/// The rows and columns of a tile in registers, kVectors of kBytes in each row.
-template <int kRows, int kVectors, int kBytes, class Real>
-void multiply_tile(const Product<Real>& of, int column) {
-  using Vector = typename VectorOf<Real, kBytes>::Type;
-  static_assert(sizeof(Vector) == kBytes && alignof(Vector) == alignof(Real));
-  constexpr int kLanes = kBytes / static_cast<int>(sizeof(Real));
-  Vector sum[kRows][kVectors] = {};
-  const Real* a = of.a;
-  const Real* b = of.b + column;
-  for (int d = 0; d < of.depth; ++d, a += of.a_depth, b += of.b_row) {
-    Vector x[kVectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) x[v] = *reinterpret_cast<const Vector*>(b + v * kLanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Vector factor = a[r * of.a_row] - Vector{};
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += factor * x[v];
-    }
-  }
-  Real* const c = of.c + column;
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      Vector* const place = reinterpret_cast<Vector*>(c + r * of.c_row + v * kLanes);
-      *place = of.accumulate ? *place + sum[r][v] : sum[r][v];
-    }
-}
-
-/// Columns [column, columns), in vectors of kBytes and, what these leave, in smaller ones.
-template <int kRows, int kBytes, class Real>
-void multiply_rest(const Product<Real>& of, int column, int columns) {
-  if constexpr (kBytes >= kLeastVectorBytes) {
-    constexpr int kLanes = kBytes / static_cast<int>(sizeof(Real));
-    for (; column + kLanes <= columns; column += kLanes)
-      multiply_tile<kRows, 1, kBytes>(of, column);
-    multiply_rest<kRows, kBytes / 2>(of, column, columns);
-  } else {
-    for (; column < columns; ++column)
-      for (int r = 0; r < kRows; ++r) {
-        Real& c = of.c[r * of.c_row + column];
-        Real sum = 0;
-        for (int d = 0; d < of.depth; ++d)
-          sum += of.a[r * of.a_row + d * of.a_depth] * of.b[d * of.b_row + column];
-        c = of.accumulate ? c + sum : sum;
-      }
-  }
-}
-
-/// At most kTileColumns columns.
-template <int kRows, class Real>
-void multiply_rows(const Product<Real>& of, int columns) {
-  constexpr int kHalf = kTileColumns<Real> / 2;
-  if (columns == kTileColumns<Real>) return multiply_tile<kRows, kTileVectors, kVectorBytes>(of, 0);
-  int column = 0;
-  if (columns >= kHalf) {
-    multiply_tile<kRows, kTileVectors / 2, kVectorBytes>(of, 0);
-    column = kHalf;
-  }
-  multiply_rest<kRows, kVectorBytes>(of, column, columns);
-}
-
-/// At most kTileRows x kTileColumns.
 template <class Real>
 void multiply(const Product<Real>& of, int rows, int columns) {
-  switch (rows) {
-    case 6:
-      return multiply_rows<6>(of, columns);
-    case 5:
-      return multiply_rows<5>(of, columns);
-    case 4:
-      return multiply_rows<4>(of, columns);
-    case 3:
-      return multiply_rows<3>(of, columns);
-    case 2:
-      return multiply_rows<2>(of, columns);
-    case 1:
-      return multiply_rows<1>(of, columns);
-    default:
-      return;
-  }
+  tiles::multiply<Real>({.depth = of.depth,
+                         .a = of.a,
+                         .a_row = of.a_row,
+                         .a_depth = of.a_depth,
+                         .b = of.b,
+                         .b_row = of.b_row,
+                         .c = of.c,
+                         .c_row = of.c_row,
+                         .beta = of.accumulate ? Real(1) : Real(0)},
+                        rows, columns);
 }
-static_assert(kTileRows == 6);
 
 }  // namespace
 

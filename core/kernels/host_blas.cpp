@@ -6,7 +6,9 @@
 #include <type_traits>
 
 #include "core/base/host_team.hpp"
+#include "core/kernels/host_sgemm.hpp"
 #include "core/kernels/onednn_gemm.hpp"
+#include "core/kernels/sgemm_library.hpp"
 
 // A BLAS stores columns: it multiplies the transposed matrices, in reverse.
 extern "C" {
@@ -60,9 +62,13 @@ int row_stride(const MatrixRef<T>& matrix) {
 template <class Real>
 void multiply(Transpose op_a, Transpose op_b, int M, int N, int K, Real alpha, const Real* a,
               int lda, const Real* b, int ldb, Real beta, Real* c, int ldc) {
-  if constexpr (std::is_same_v<Real, float>)
-    if (onednn::uses_sgemm())
+  if constexpr (std::is_same_v<Real, float>) {
+    const SgemmLibrary library = sgemm_library();
+    if (library == SgemmLibrary::tiles)
+      return tiles::sgemm(op_a, op_b, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc);
+    if (library == SgemmLibrary::onednn)
       return onednn::sgemm(op_a, op_b, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc);
+  }
   if constexpr (std::is_same_v<Real, float>)
     sgemm_(letter(op_b), letter(op_a), &N, &M, &K, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
   else

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products by a BLAS for processors whose threads are those of a HostTeam: each multiplies a part
-// of its own, with a BLAS of one thread, or with oneDNN where that is asked for.
+// Products for processors whose threads are those of a HostTeam: each multiplies a part of its own,
+// with a BLAS of one thread or, in fp32, with what sgemm_library() says.
 #pragma once
 
 #include "core/kernels/gemm.hpp"

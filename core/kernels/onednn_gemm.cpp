@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/kernels/onednn_gemm.hpp"
 
-#include <cstdlib>
 #include <string>
 
 #include "core/base/error.hpp"
@@ -231,36 +230,3 @@ void sgemm(Transpose, Transpose, int, int, int, float, const float*, int, const 
 }  // namespace deltapipe::onednn
 
 #endif
-
-namespace deltapipe::onednn {
-
-namespace {
-
-constexpr const char* kVariable = "DELTAPIPE_SGEMM";
-
-bool choose_sgemm() {
-  if (!is_sgemm_asked_for()) return false;
-  if (const std::string obstacle = load_obstacle(); !obstacle.empty())
-    throw UserError({.what = obstacle, .remedy = std::string("unset the variable ") + kVariable});
-  return true;
-}
-
-}  // namespace
-
-bool is_sgemm_asked_for() {
-  const char* const text = std::getenv(kVariable);
-  const std::string asked = text != nullptr ? text : "";
-  if (asked.empty() || asked == "blas") return false;
-  if (asked != "onednn")
-    throw UserError({.what = std::string("unknown library in the variable ") + kVariable,
-                     .value = asked,
-                     .remedy = "set it to onednn or blas"});
-  return true;
-}
-
-bool uses_sgemm() {
-  static const bool is_chosen = choose_sgemm();
-  return is_chosen;
-}
-
-}  // namespace deltapipe::onednn

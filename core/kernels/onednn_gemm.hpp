@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products by oneDNN, where it was built for it: of bf16 matrices and, where a
-// variable asks for it, of fp32 ones. Loaded at the first question.
+// Products by oneDNN, where it was built for it: of bf16 matrices and, where DELTAPIPE_SGEMM asks
+// for it, of fp32 ones. Loaded at the first question.
 #pragma once
 
 #include <string>
@@ -26,14 +26,8 @@ std::string version();
 void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
                const MatrixRef<const Bf16>& b, float beta, const MatrixRef<float>& c);
 
-/// Whether products of fp32 are oneDNN's: where DELTAPIPE_SGEMM says "onednn"; by default, and with
-/// "blas", they are the BLAS's. Answered once for the process. UserError where the variable asks
-/// for what is not there.
-bool uses_sgemm();
-/// What DELTAPIPE_SGEMM says of it, which this process may be unable to do. Throws as uses_sgemm().
-bool is_sgemm_asked_for();
 /// c = alpha * op(a) * op(b) + beta * c by the calling thread, on matrices of rows that are so many
-/// elements apart. Only where uses_sgemm().
+/// elements apart. Only where load_obstacle() is empty.
 void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, const float* a,
            int row_a, const float* b, int row_b, float beta, float* c, int row_c);
 

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products whose sums stay in a processor's registers: a tile of rows and columns at a time. A sum
+// adds its terms one after the other, fused, whatever the tile: with the same terms it is the same
+// bits wherever its row and column are.
+#pragma once
+
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
+
+#include <cmath>
+#include <cstddef>
+#include <type_traits>
+
+namespace deltapipe::tiles {
+
+/// Whether products of tiles take less time than a BLAS: compiled, with optimisation, for vectors
+/// with fused multiply-adds. Elsewhere a BLAS, which chooses its instructions when it runs, is
+/// faster.
+#if defined(__OPTIMIZE__) && ((defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__))
+inline constexpr bool kAreFast = true;
+#else
+inline constexpr bool kAreFast = false;
+#endif
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64, kTileVectors = 4;  // of 32 registers 24 are sums
+#elif defined(__AVX__)
+inline constexpr int kVectorBytes = 32, kTileVectors = 2;  // of 16 registers 12 are sums
+#elif defined(__aarch64__)
+inline constexpr int kVectorBytes = 16, kTileVectors = 4;
+#else
+inline constexpr int kVectorBytes = 16, kTileVectors = 2;
+#endif
+inline constexpr int kLeastVectorBytes = 16;
+
+inline constexpr int kTileRows = 6;
+template <class Real>
+inline constexpr int kTileColumns = kTileVectors* kVectorBytes / static_cast<int>(sizeof(Real));
+
+inline constexpr int kLineBytes = 64;
+
+template <class Real, int kBytes>
+struct VectorOf {
+  using Type [[gnu::vector_size(kBytes), gnu::aligned(alignof(Real)), gnu::may_alias]] = Real;
+};
+
+/// sum + a b, rounded once where the processor can. Said by name: tuned for some processors, GCC
+/// does not fuse what a single sum adds up (--param avoid-fma-max-bits).
+template <class Real>
+Real add_product(Real sum, Real a, Real b) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return std::fma(a, b, sum);
+#else
+  return sum + a * b;
+#endif
+}
+
+template <class Real, int kBytes, class Vector = typename VectorOf<Real, kBytes>::Type>
+Vector add_products(Vector sum, Vector a, Vector b) {
+  [[maybe_unused]] constexpr bool kIsFloat = std::is_same_v<Real, float>;
+#if defined(__FMA__)
+#if defined(__AVX512F__)
+  if constexpr (kBytes == 64 && kIsFloat)
+    return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+  else if constexpr (kBytes == 64)
+    return (Vector)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)sum);
+  else
+#endif
+      if constexpr (kBytes == 32 && kIsFloat)
+    return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+  else if constexpr (kBytes == 32)
+    return (Vector)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)sum);
+  else if constexpr (kIsFloat)
+    return (Vector)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)sum);
+  else
+    return (Vector)_mm_fmadd_pd((__m128d)a, (__m128d)b, (__m128d)sum);
+#else
+  return sum + a * b;
+#endif
+}
+
+/// c = alpha a b + beta c: element (r, d) of a is at a[r * a_row + d * a_depth], (d, n) of b at
+/// b[d * b_row + n]. With beta = 0 c is not read.
+template <class Real>
+struct Product {
+  int depth;
+  const Real* a;
+  std::size_t a_row, a_depth;
+  const Real* b;
+  std::size_t b_row;
+  Real* c;
+  std::size_t c_row;
+  Real alpha = 1, beta = 0;
+  /// Rows that are multiplied next, which are fetched meanwhile: as far apart as those of a, their
+  /// elements side by side. None: null.
+  const Real* next_a = nullptr;
+};
+
+/// Sums of kRows rows and kVectors vectors of kBytes, from `column` on.
+template <int kRows, int kVectors, int kBytes, class Real>
+void multiply_tile(const Product<Real>& of, int column) {
+  using Vector = typename VectorOf<Real, kBytes>::Type;
+  static_assert(sizeof(Vector) == kBytes && alignof(Vector) == alignof(Real));
+  constexpr int kLanes = kBytes / static_cast<int>(sizeof(Real));
+  constexpr int kLine = kLineBytes / static_cast<int>(sizeof(Real));
+  Real* const c = of.c + column;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors * kBytes; v += kLineBytes)
+      __builtin_prefetch(c + r * of.c_row + v / sizeof(Real), 1);
+  Vector sum[kRows][kVectors] = {};
+  const Real* a = of.a;
+  const Real* b = of.b + column;
+  const auto add = [&] {
+    Vector x[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) x[v] = *reinterpret_cast<const Vector*>(b + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vector factor = a[r * of.a_row] - Vector{};
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] = add_products<Real, kBytes>(sum[r][v], factor, x[v]);
+    }
+    a += of.a_depth;
+    b += of.b_row;
+  };
+  int d = 0;
+  if (of.next_a != nullptr)
+    for (; d + kLine <= of.depth; d += kLine) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) __builtin_prefetch(of.next_a + r * of.a_row + d);
+      for (int i = 0; i < kLine; ++i) add();
+    }
+  for (; d < of.depth; ++d) add();
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      Vector* const place = reinterpret_cast<Vector*>(c + r * of.c_row + v * kLanes);
+      const Vector scaled = of.alpha * sum[r][v];
+      *place = of.beta == 0 ? scaled : of.beta * *place + scaled;
+    }
+}
+
+/// Columns [column, columns), in vectors of kBytes and, what these leave, in smaller ones.
+template <int kRows, int kBytes, class Real>
+void multiply_rest(const Product<Real>& of, int column, int columns) {
+  if constexpr (kBytes >= kLeastVectorBytes) {
+    constexpr int kLanes = kBytes / static_cast<int>(sizeof(Real));
+    for (; column + kLanes <= columns; column += kLanes)
+      multiply_tile<kRows, 1, kBytes>(of, column);
+    multiply_rest<kRows, kBytes / 2>(of, column, columns);
+  } else {
+    for (; column < columns; ++column)
+      for (int r = 0; r < kRows; ++r) {
+        Real& c = of.c[r * of.c_row + column];
+        Real sum = 0;
+        for (int d = 0; d < of.depth; ++d)
+          sum = add_product(sum, of.a[r * of.a_row + d * of.a_depth], of.b[d * of.b_row + column]);
+        const Real scaled = of.alpha * sum;
+        c = of.beta == 0 ? scaled : of.beta * c + scaled;
+      }
+  }
+}
+
+/// At most kTileColumns columns.
+template <int kRows, class Real>
+void multiply_rows(const Product<Real>& of, int columns) {
+  constexpr int kHalf = kTileColumns<Real> / 2;
+  if (columns == kTileColumns<Real>) return multiply_tile<kRows, kTileVectors, kVectorBytes>(of, 0);
+  int column = 0;
+  if (columns >= kHalf) {
+    multiply_tile<kRows, kTileVectors / 2, kVectorBytes>(of, 0);
+    column = kHalf;
+  }
+  multiply_rest<kRows, kVectorBytes>(of, column, columns);
+}
+
+/// At most kTileRows x kTileColumns sums.
+template <class Real>
+void multiply(const Product<Real>& of, int rows, int columns) {
+  switch (rows) {
+    case 6:
+      return multiply_rows<6>(of, columns);
+    case 5:
+      return multiply_rows<5>(of, columns);
+    case 4:
+      return multiply_rows<4>(of, columns);
+    case 3:
+      return multiply_rows<3>(of, columns);
+    case 2:
+      return multiply_rows<2>(of, columns);
+    case 1:
+      return multiply_rows<1>(of, columns);
+    default:
+      return;
+  }
+}
+static_assert(kTileRows == 6);
+
+}  // namespace deltapipe::tiles
