@@ -12,9 +12,9 @@
 #include "core/base/profiling_region.hpp"
 #include "core/kernels/bf16_gemm.hpp"
 #include "core/kernels/causal_products.hpp"
-#include "core/kernels/register_tiles.hpp"
 #include "core/kernels/linear.hpp"
 #include "core/kernels/real_gemm.hpp"
+#include "core/kernels/register_tiles.hpp"
 
 namespace deltapipe {
 

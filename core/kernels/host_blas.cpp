@@ -64,7 +64,7 @@ void multiply(Transpose op_a, Transpose op_b, int M, int N, int K, Real alpha, c
               int lda, const Real* b, int ldb, Real beta, Real* c, int ldc) {
   if constexpr (std::is_same_v<Real, float>) {
     const SgemmLibrary library = sgemm_library();
-    if (library == SgemmLibrary::tiles)
+    if (library == SgemmLibrary::tiles && M > 1 && N > 1)  // vectors are a BLAS's business
       return tiles::sgemm(op_a, op_b, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc);
     if (library == SgemmLibrary::onednn)
       return onednn::sgemm(op_a, op_b, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc);

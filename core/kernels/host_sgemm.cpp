@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/base/host_team.hpp"
 #include "core/kernels/register_tiles.hpp"
@@ -15,6 +16,8 @@ constexpr int kColumns = kTileColumns<float>;
 constexpr int kLine = kLineBytes / static_cast<int>(sizeof(float));
 /// Terms at a time: a panel of B, kColumns of them, stays in the second-level cache.
 constexpr int kMostDepth = 384;
+/// Rows that are multiplied with an untransposed B where it is.
+constexpr int kMostRowsInPlace = 2 * kTileRows;
 /// Rows of a transposed A at a time: with a panel they stay in that cache as well.
 constexpr int kMostRows = 336;
 static_assert(kMostRows % kTileRows == 0);
@@ -65,19 +68,56 @@ void pack_rows(const float* b, std::size_t row_b, int depth, int columns, float*
       std::memcpy(packed + d * kColumns, b + d * row_b, columns * sizeof(float));
 }
 
+using Lanes = VectorOf<float, kVectorBytes>::Type;
+using LanesInMemory = VectorOf<float, kVectorBytes>::InMemory;
+constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(float));
+
+/// Elements of one half of a and b by turns: of the first one (0) or the second one (1).
+template <int kHalf, int... kLane>
+Lanes interleaved(Lanes a, Lanes b, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(
+      a, b, (kHalf * kLanes / 2 + kLane / 2 + (kLane % 2 == 1 ? kLanes : 0))...);
+}
+
+/// A square, its rows so many elements apart. After log2(kLanes) rounds, each of which interleaves
+/// rows with those half of the square further down, it is transposed.
+void transpose_square(const float* from, std::size_t from_row, float* to, std::size_t to_row) {
+  constexpr auto kAll = std::make_integer_sequence<int, kLanes>();
+  Lanes row[kLanes], next[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i)
+    row[i] = *reinterpret_cast<const LanesInMemory*>(from + i * from_row);
+#pragma GCC unroll 4
+  for (int round = 1; round < kLanes; round *= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes / 2; ++i) {
+      next[2 * i] = interleaved<0>(row[i], row[i + kLanes / 2], kAll);
+      next[2 * i + 1] = interleaved<1>(row[i], row[i + kLanes / 2], kAll);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) row[i] = next[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) *reinterpret_cast<LanesInMemory*>(to + i * to_row) = row[i];
+}
+
 /// packed[d][n] = b[n][d]
 void pack_transposed(const float* b, std::size_t row_b, int depth, int columns, float* packed) {
-  constexpr int kBlock = 32, kAhead = 8;
-  for (int first = 0; first < depth; first += kBlock) {
-    const int count = std::min(kBlock, depth - first);
-    for (int n = 0; n < columns; ++n) {
-      const float* const from = b + n * row_b + first;
-      const float* const ahead = b + std::min(n + kAhead, columns - 1) * row_b + first;
-      for (int d = 0; d < count; d += kLine) __builtin_prefetch(ahead + d);
-      float* const to = packed + first * kColumns + n;
-      for (int d = 0; d < count; ++d) to[d * kColumns] = from[d];
+  const int squares = depth / kLanes * kLanes;
+  int n = 0;
+  for (; n + kLanes <= columns; n += kLanes) {
+    const float* const from = b + n * row_b;
+    // Rows are too far apart for the processor to see what comes next.
+    const float* const ahead = b + std::min(n + kLanes, columns - kLanes) * row_b;
+    for (int d = 0; d < squares; d += kLanes) {
+      for (int i = 0; i < kLanes; ++i) __builtin_prefetch(ahead + i * row_b + d);
+      transpose_square(from + d, row_b, packed + d * kColumns + n, kColumns);
     }
+    for (int d = squares; d < depth; ++d)
+      for (int i = 0; i < kLanes; ++i) packed[d * kColumns + n + i] = from[i * row_b + d];
   }
+  for (; n < columns; ++n)
+    for (int d = 0; d < depth; ++d) packed[d * kColumns + n] = b[n * row_b + d];
 }
 
 /// Elements from one packed tile to the next one: an odd number of lines, so that tiles written
@@ -139,19 +179,26 @@ struct RowBlock {
   }
 };
 
-/// Rows of op(a) times a packed panel.
-void multiply_panel(const RowBlock& a, const float* panel, int columns, float alpha, float beta,
-                    float* c, std::size_t row_c, Fetch& ahead) {
+/// Columns of op(b) side by side.
+struct Panel {
+  const float* data;
+  std::size_t stride;
+  int columns;
+};
+
+/// Rows of op(a) times a panel.
+void multiply_panel(const RowBlock& a, const Panel& b, float alpha, float beta, float* c,
+                    std::size_t row_c, Fetch& ahead) {
   for (int row = 0; row < a.rows; row += kTileRows) {
     Product<float> tile = a.tile(row);
-    tile.b = panel;
-    tile.b_row = kColumns;
+    tile.b = b.data;
+    tile.b_row = b.stride;
     tile.c = c + row * row_c;
     tile.c_row = row_c;
     tile.alpha = alpha;
     tile.beta = beta;
     ahead.fetch_some();
-    multiply(tile, std::min(kTileRows, a.rows - row), columns);
+    multiply(tile, std::min(kTileRows, a.rows - row), b.columns);
   }
 }
 
@@ -187,6 +234,9 @@ void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, con
   // Rows of an untransposed A are not divided: each panel is used up at once.
   const int most_columns = all_a.is_transposed ? kMostColumns : kColumns;
 
+  // Few rows read a panel too seldom to pack it.
+  const bool is_in_place = !all_b.is_transposed && M <= kMostRowsInPlace;
+
   const auto multiply_block = [&](int m, int rows, int first, int end, int k, int depth) {
     RowBlock block = {all_a.at(m, k), row_a, all_a.is_transposed, rows, depth};
     if (block.is_packed) {
@@ -196,16 +246,18 @@ void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, con
     const int tiles = (rows + kTileRows - 1) / kTileRows;
     for (int n = first; n < end; n += kColumns) {
       const int columns = std::min(kColumns, end - n), next = n + columns;
-      float* const panel = packed.b + static_cast<std::size_t>(n - first) * depth;
+      float* const packed_panel = packed.b + static_cast<std::size_t>(n - first) * depth;
+      Panel panel = {packed_panel, kColumns, columns};
       Fetch ahead;
-      if (m == 0) {
-        pack_panel(all_b, k, depth, n, columns, panel);
+      if (is_in_place)
+        panel = {all_b.at(k, n), row_b, columns};
+      else if (m == 0)
+        pack_panel(all_b, k, depth, n, columns, packed_panel);
+      if (m == 0)
         ahead = fetch_panel(all_b, k, depth, next, std::min(kColumns, N - next), tiles);
-      } else if (next < end) {
-        ahead = Fetch(panel + kColumns * depth, kColumns, depth, kColumns, tiles);
-      }
-      multiply_panel(block, panel, columns, alpha, k == 0 ? beta : 1.0f, c + m * row_c + n, row_c,
-                     ahead);
+      else if (next < end)
+        ahead = Fetch(packed_panel + kColumns * depth, kColumns, depth, kColumns, tiles);
+      multiply_panel(block, panel, alpha, k == 0 ? beta : 1.0f, c + m * row_c + n, row_c, ahead);
     }
   };
   int k = 0;

@@ -42,7 +42,9 @@ inline constexpr int kLineBytes = 64;
 
 template <class Real, int kBytes>
 struct VectorOf {
-  using Type [[gnu::vector_size(kBytes), gnu::aligned(alignof(Real)), gnu::may_alias]] = Real;
+  using Type [[gnu::vector_size(kBytes)]] = Real;
+  /// The same anywhere in memory.
+  using InMemory [[gnu::vector_size(kBytes), gnu::aligned(alignof(Real)), gnu::may_alias]] = Real;
 };
 
 /// sum + a b, rounded once where the processor can. Said by name: tuned for some processors, GCC
@@ -101,7 +103,8 @@ struct Product {
 template <int kRows, int kVectors, int kBytes, class Real>
 void multiply_tile(const Product<Real>& of, int column) {
   using Vector = typename VectorOf<Real, kBytes>::Type;
-  static_assert(sizeof(Vector) == kBytes && alignof(Vector) == alignof(Real));
+  using InMemory = typename VectorOf<Real, kBytes>::InMemory;
+  static_assert(sizeof(InMemory) == kBytes && alignof(InMemory) == alignof(Real));
   constexpr int kLanes = kBytes / static_cast<int>(sizeof(Real));
   constexpr int kLine = kLineBytes / static_cast<int>(sizeof(Real));
   Real* const c = of.c + column;
@@ -115,7 +118,7 @@ void multiply_tile(const Product<Real>& of, int column) {
   const auto add = [&] {
     Vector x[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) x[v] = *reinterpret_cast<const Vector*>(b + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) x[v] = *reinterpret_cast<const InMemory*>(b + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Vector factor = a[r * of.a_row] - Vector{};
@@ -138,7 +141,7 @@ void multiply_tile(const Product<Real>& of, int column) {
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      Vector* const place = reinterpret_cast<Vector*>(c + r * of.c_row + v * kLanes);
+      InMemory* const place = reinterpret_cast<InMemory*>(c + r * of.c_row + v * kLanes);
       const Vector scaled = of.alpha * sum[r][v];
       *place = of.beta == 0 ? scaled : of.beta * *place + scaled;
     }

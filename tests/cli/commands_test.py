@@ -113,7 +113,20 @@ class Commands(support.TestCase):
         result, _ = trained("mkl")
         self.assertNotEqual(result.status, 0)
         self.assertIn("DELTAPIPE_SGEMM", result.err)
-        self.assertIn("set it to onednn or blas", result.err)
+        self.assertIn("set it to tiles, blas or onednn", result.err)
+        result, run = trained("tiles")
+        self.assertEqual(result.status, 0, str(result))
+        in_tiles = support.Run(run)
+        self.assertIn(", sgemm in tiles", in_tiles.attributes["kokkos"])
+        np.testing.assert_allclose(in_tiles.losses, by_blas.losses, rtol=1e-5)
+        result = support.run_command(support.command_of_each(
+            ["env", f"DELTAPIPE_SGEMM={library}", support.PROGRAM, "train",
+             self.deck_file(self.deck), "pipeline.stages=2", "training.steps=2",
+             f"output.directory={self.output('mixed')}"] for library in ("tiles", "blas")))
+        self.assert_stops(result,
+                          "rank 1 was started with another library for products in fp32 than rank 0",
+                          "blas on rank 1, tiles on rank 0", "set DELTAPIPE_SGEMM to the same")
+
         result, run = trained("onednn")
         if result.status != 0:
             self.assertIn("deltapipe was built without oneDNN", result.err)
@@ -121,14 +134,6 @@ class Commands(support.TestCase):
         by_onednn = support.Run(run)
         self.assertIn(", sgemm of oneDNN", by_onednn.attributes["kokkos"])
         np.testing.assert_allclose(by_onednn.losses, by_blas.losses, rtol=1e-5)
-
-        result = support.run_command(support.command_of_each(
-            ["env", f"DELTAPIPE_SGEMM={library}", support.PROGRAM, "train",
-             self.deck_file(self.deck), "pipeline.stages=2", "training.steps=2",
-             f"output.directory={self.output('mixed')}"] for library in ("onednn", "blas")))
-        self.assert_stops(result,
-                          "rank 1 was started with another library for products in fp32 than rank 0",
-                          "blas on rank 1, onednn on rank 0", "set DELTAPIPE_SGEMM to the same")
 
     def test_threads_are_those_of_the_environment(self):
         names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
