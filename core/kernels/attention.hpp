@@ -14,7 +14,6 @@
 #include "core/kernels/causal_products.hpp"
 #include "core/kernels/linear.hpp"
 #include "core/kernels/real_gemm.hpp"
-#include "core/kernels/register_tiles.hpp"
 
 namespace deltapipe {
 
@@ -43,7 +42,7 @@ struct AttentionGrouping {
   /// all its keys up to the last row's: with short sequences smaller blocks compute less that the
   /// mask hides, with long ones larger products are faster.
   static AttentionGrouping of_host(const AttentionShape& shape,
-                                   bool in_tiles = kTeamExecution && tiles::kAreFast) {
+                                   bool in_tiles = kTeamExecution && causal::kIsFast) {
     return {in_tiles ? 96 : shape.tokens <= 512 ? 64 : 128, 1, 1, in_tiles};
   }
   /// All heads and samples of a block, or as many as have `most_elements` together.

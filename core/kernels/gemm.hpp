@@ -6,10 +6,9 @@
 #include <cstdint>
 
 #include "core/base/views.hpp"
+#include "core/kernels/transpose.hpp"
 
 namespace deltapipe {
-
-enum class Transpose { no, yes };
 
 /// c = alpha * op(a) * op(b) + beta * c. With beta = 0 the content of c does not matter.
 /// Rows may be further apart than they are long (subviews of wider matrices).

@@ -5,7 +5,9 @@
 // they are.
 #pragma once
 
-#include "core/kernels/gemm.hpp"
+#include <cstddef>
+
+#include "core/kernels/transpose.hpp"
 
 namespace deltapipe::tiles {
 

@@ -14,15 +14,6 @@
 
 namespace deltapipe::tiles {
 
-/// Whether products of tiles take less time than a BLAS: compiled, with optimisation, for vectors
-/// with fused multiply-adds. Elsewhere a BLAS, which chooses its instructions when it runs, is
-/// faster.
-#if defined(__OPTIMIZE__) && ((defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__))
-inline constexpr bool kAreFast = true;
-#else
-inline constexpr bool kAreFast = false;
-#endif
-
 #if defined(__AVX512F__)
 inline constexpr int kVectorBytes = 64, kTileVectors = 4;  // of 32 registers 24 are sums
 #elif defined(__AVX__)

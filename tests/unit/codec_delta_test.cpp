@@ -65,6 +65,7 @@ TEST_CASE("equal values are equal payloads to the last byte") {
   }
 }
 
+#ifdef DELTAPIPE_CODEC_PLAIN  // not under sanitizers
 TEST_CASE("both ends keep the same bits when other flags compiled one of them") {
   const auto directory = std::filesystem::temp_directory_path() /
                          ("deltapipe-codec-" + std::to_string(std::random_device()()));
@@ -106,6 +107,7 @@ TEST_CASE("both ends keep the same bits when other flags compiled one of them") 
   }
   std::filesystem::remove_all(directory);
 }
+#endif
 
 TEST_CASE("the next stage sees m + Q(a - m) as it was sent; its rounding is what is stored") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16);

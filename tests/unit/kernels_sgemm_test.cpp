@@ -10,10 +10,14 @@
 
 #include "core/base/host_team.hpp"
 #include "core/kernels/host_sgemm.hpp"
+#include "core/kernels/sgemm_library.hpp"
+#include "support/device_values.hpp"
 #include "support/finite_differences.hpp"
 
 using namespace deltapipe;
 using deltapipe::test::random_values;
+using deltapipe::test::to_device;
+using deltapipe::test::to_host;
 
 namespace {
 
@@ -219,4 +223,19 @@ TEST_CASE("Bits of products in tiles depend on rows and columns alone",
     of.multiply(first, of.M * (part + 1) / kParts - first, 0, of.N, 1, 0, by_threads);
   });
   CHECK(same_bits(by_threads, whole));
+}
+
+TEST_CASE("Threads make the bits that one makes, of slabs of one row as well",
+          "[kernels][gemm][threads]") {
+  if (!kTeamExecution || sgemm_library() != SgemmLibrary::tiles) return;
+  constexpr int kSize = 33, kTerms = 8000;  // three threads: of 16, 16 and 1
+  const auto a = random_values<float>(kSize * kTerms, 3);
+  const auto b = random_values<float>(kSize * kTerms, 4);
+  std::vector<float> expected(kSize * kSize);
+  tiles::sgemm(Transpose::no, Transpose::no, kSize, kSize, kTerms, 1, a.data(), kTerms, b.data(),
+               kSize, 0, expected.data(), kSize);
+  const Matrix<float> c("deltapipe::Test::c", kSize, kSize);
+  gemm(ExecSpace(), Transpose::no, Transpose::no, 1.0f, to_device(a, kTerms), to_device(b, kSize),
+       0.0f, c);
+  CHECK(to_host(c) == expected);
 }
