@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/host_team.hpp"
+#include "core/kernels/gemm.hpp"
 #include "core/kernels/host_sgemm.hpp"
 #include "core/kernels/sgemm_library.hpp"
 #include "support/device_values.hpp"
