@@ -103,20 +103,14 @@ std::string better_blas_kernels() {
                                       "Nehalem",  "Atom",    "Nano",      "Katmai",
                                       "Athlon",   "Opteron", "Barcelona", "Bobcat",
                                       "Generic",  "generic", "Northwood", "Opteron_SSE3"};
-  constexpr std::array kOfAvx2 = {"Haswell", "Zen"};
   if (std::getenv("OPENBLAS_CORETYPE") != nullptr) return "";
   const std::string chosen = openblas_get_corename();
-  const auto is_one_of = [&](const auto& names) {
-    return std::find(names.begin(), names.end(), chosen) != names.end();
-  };
-  const bool is_without_avx = is_one_of(kWithoutAvx);
-  if (!is_without_avx && !is_one_of(kOfAvx2)) return "";
+  if (std::find(kWithoutAvx.begin(), kWithoutAvx.end(), chosen) == kWithoutAvx.end()) return "";
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512cd"))
     return "SkylakeX";
-  if (is_without_avx && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    return "Haswell";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "Haswell";
 #endif
   return "";
 }

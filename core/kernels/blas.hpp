@@ -20,8 +20,7 @@ void start_host_team(int threads);
 /// too small (ulimit -v); this throws UserError instead.
 void reserve_blas_memory(int threads);
 
-/// OpenBLAS knows the processors of its time, and falls back to kernels of 2004, or to those for
-/// AVX2 on processors with AVX-512, on later ones.
+/// OpenBLAS knows the processors of its time, and falls back to kernels of 2004 on later ones.
 /// Name, as OPENBLAS_CORETYPE takes it, of kernels for this processor that are several times as
 /// fast as those that it chose; empty: there are none, or the environment has made the choice.
 std::string better_blas_kernels();
