@@ -12,7 +12,7 @@ packages=(
   libtrilinos-kokkos-dev        # Kokkos: kernels on any device
   libtrilinos-kokkos-kernels-dev  # Kokkos Kernels: matrix products
   libopenblas-pthread-dev       # the BLAS behind them
-  libdnnl-dev                   # oneDNN: products in bf16 (and fp32 on AMD Zen 4)
+  libdnnl-dev                   # oneDNN: products in bf16 (and in fp32 where asked for)
   libopenmpi-dev                # messages between stages
   openmpi-bin                   # mpirun
   libhdf5-dev                   # outputs, checkpoints, caches, data sets
