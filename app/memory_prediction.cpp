@@ -108,9 +108,7 @@ std::uint64_t RankMemory::host_peak() const {
 
 std::uint64_t process_bytes(const Settings& settings) {
   constexpr std::uint64_t kGeneratedKernels = 5 << 20;  // oneDNN's, of a GPT-2: measured
-  const auto of_products = [&]() -> std::uint64_t {
-    if (settings.training.precision == ProductPrecision::bf16)
-      return kHostExecution && has_fast_bf16_gemm() ? kGeneratedKernels : 0;
+  const auto of_fp32 = []() -> std::uint64_t {
     if (!kTeamExecution) return 0;
     switch (sgemm_library()) {
       case SgemmLibrary::tiles:
@@ -122,7 +120,10 @@ std::uint64_t process_bytes(const Settings& settings) {
     }
     return 0;
   };
-  return process_memory().resident + of_products();
+  const bool generates = kHostExecution && settings.training.precision == ProductPrecision::bf16 &&
+                         has_fast_bf16_gemm();
+  // In bf16 a boundary's predictions and transforms are made in fp32 as well.
+  return process_memory().resident + of_fp32() + (generates ? kGeneratedKernels : 0);
 }
 
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,

@@ -138,8 +138,9 @@ void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataS
   facts.push_back(
       {"tokenizer", fingerprint(plan.tokenizer), "give every rank the same tokenizer files"});
   // Of ranks on GPUs as well, which do without: facts are compared in their order.
-  const std::optional<SgemmLibrary> sgemm = sgemm_asked_for();
-  facts.push_back({"library for products in fp32", sgemm ? name_of(*sgemm) : "the default",
+  const std::optional<SgemmLibrary> sgemm =
+      kTeamExecution ? std::optional(sgemm_library()) : sgemm_asked_for();
+  facts.push_back({"library for products in fp32", sgemm ? name_of(*sgemm) : "that of the device",
                    "set DELTAPIPE_SGEMM to the same for all ranks (Open MPI: mpirun -x)"});
   if (data != nullptr) {
     const char* const remedy = "give every rank the same data files";

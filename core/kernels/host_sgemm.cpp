@@ -216,6 +216,11 @@ Fetch fetch_panel(const Factor& b, int k, int depth, int n, int columns, int ste
           b.is_transposed ? depth : columns, steps};
 }
 
+void scale(int M, int N, float beta, float* c, std::size_t row_c) {
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) c[m * row_c + n] = beta == 0 ? 0 : beta * c[m * row_c + n];
+}
+
 }  // namespace
 
 std::size_t sgemm_memory_bytes() {
@@ -226,6 +231,7 @@ void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, con
            std::size_t row_a, const float* b, std::size_t row_b, float beta, float* c,
            std::size_t row_c) {
   if (M <= 0 || N <= 0) return;
+  if (K <= 0) return scale(M, N, beta, c, row_c);
   const Factor all_a = {op_a == Transpose::yes, a, row_a};
   const Factor all_b = {op_b == Transpose::yes, b, row_b};
   auto& packed = *reinterpret_cast<Packed*>(thread_scratch(sizeof(Packed), ThreadScratch::product));
@@ -253,21 +259,19 @@ void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, con
         panel = {all_b.at(k, n), row_b, columns};
       else if (m == 0)
         pack_panel(all_b, k, depth, n, columns, packed_panel);
-      if (m == 0)
+      if (m == 0 && next < N)
         ahead = fetch_panel(all_b, k, depth, next, std::min(kColumns, N - next), tiles);
-      else if (next < end)
+      else if (m > 0 && next < end)
         ahead = Fetch(packed_panel + kColumns * depth, kColumns, depth, kColumns, tiles);
       multiply_panel(block, panel, alpha, k == 0 ? beta : 1.0f, c + m * row_c + n, row_c, ahead);
     }
   };
-  int k = 0;
-  do {  // once for K = 0 as well
+  for (int k = 0; k < K; k += most_depth) {
     const int depth = std::min(most_depth, K - k);
     for (int n = 0; n < N; n += most_columns)
       for (int m = 0; m < M; m += most_rows)
         multiply_block(m, std::min(most_rows, M - m), n, std::min(N, n + most_columns), k, depth);
-    k += most_depth;
-  } while (k < K);
+  }
 }
 
 }  // namespace deltapipe::tiles

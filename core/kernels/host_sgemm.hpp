@@ -12,7 +12,8 @@
 namespace deltapipe::tiles {
 
 /// c = alpha * op(a) * op(b) + beta * c, op(a) being M x K; rows begin so many elements apart. With
-/// beta = 0 c is not read. Which bits a sum has depends on K and what it adds, not on M and N.
+/// beta = 0 c is not read; a and b are, whatever alpha. Which bits a sum has depends on K and what
+/// it adds, not on M and N.
 void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, const float* a,
            std::size_t row_a, const float* b, std::size_t row_b, float beta, float* c,
            std::size_t row_c);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Products whose sums stay in a processor's registers: a tile of rows and columns at a time. A sum
-// adds its terms one after the other, fused, whatever the tile: with the same terms it is the same
-// bits wherever its row and column are.
+// adds its terms one after the other, whatever the tile, each rounded once where the compiler may
+// use fused multiply-adds: with the same terms it is the same bits wherever its row and column are.
 #pragma once
 
 #if defined(__FMA__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include <cmath>
@@ -14,7 +16,7 @@
 
 namespace deltapipe::tiles {
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && defined(__FMA__)
 inline constexpr int kVectorBytes = 64, kTileVectors = 4;  // of 32 registers 24 are sums
 #elif defined(__AVX__)
 inline constexpr int kVectorBytes = 32, kTileVectors = 2;  // of 16 registers 12 are sums
@@ -68,6 +70,12 @@ Vector add_products(Vector sum, Vector a, Vector b) {
     return (Vector)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)sum);
   else
     return (Vector)_mm_fmadd_pd((__m128d)a, (__m128d)b, (__m128d)sum);
+#elif defined(__aarch64__)
+  static_assert(kBytes == 16);
+  if constexpr (kIsFloat)
+    return (Vector)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
+  else
+    return (Vector)vfmaq_f64((float64x2_t)sum, (float64x2_t)a, (float64x2_t)b);
 #else
   return sum + a * b;
 #endif
@@ -134,7 +142,9 @@ void multiply_tile(const Product<Real>& of, int column) {
     for (int v = 0; v < kVectors; ++v) {
       InMemory* const place = reinterpret_cast<InMemory*>(c + r * of.c_row + v * kLanes);
       const Vector scaled = of.alpha * sum[r][v];
-      *place = of.beta == 0 ? scaled : of.beta * *place + scaled;
+      *place = of.beta == 0
+                   ? scaled
+                   : add_products<Real, kBytes>(scaled, of.beta - Vector{}, (Vector)*place);
     }
 }
 
@@ -154,7 +164,7 @@ void multiply_rest(const Product<Real>& of, int column, int columns) {
         for (int d = 0; d < of.depth; ++d)
           sum = add_product(sum, of.a[r * of.a_row + d * of.a_depth], of.b[d * of.b_row + column]);
         const Real scaled = of.alpha * sum;
-        c = of.beta == 0 ? scaled : of.beta * c + scaled;
+        c = of.beta == 0 ? scaled : add_product(scaled, of.beta, c);
       }
   }
 }

@@ -15,7 +15,7 @@ constexpr SgemmLibrary kLibraries[] = {SgemmLibrary::tiles, SgemmLibrary::blas,
                                        SgemmLibrary::onednn};
 
 // With AVX2 tiles take as long as a BLAS does.
-#if defined(__OPTIMIZE__) && defined(__AVX512F__)
+#if defined(__OPTIMIZE__) && defined(__AVX512F__) && defined(__FMA__)
 constexpr SgemmLibrary kDefault = SgemmLibrary::tiles;
 #else
 constexpr SgemmLibrary kDefault = SgemmLibrary::blas;
