@@ -51,35 +51,40 @@ Real add_product(Real sum, Real a, Real b) {
 #endif
 }
 
-template <class Real, int kBytes, class Vector = typename VectorOf<Real, kBytes>::Type>
-Vector add_products(Vector sum, Vector a, Vector b) {
-  [[maybe_unused]] constexpr bool kIsFloat = std::is_same_v<Real, float>;
 #if defined(__FMA__)
-#if defined(__AVX512F__)
-  if constexpr (kBytes == 64 && kIsFloat)
-    return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
-  else if constexpr (kBytes == 64)
-    return (Vector)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)sum);
-  else
-#endif
-      if constexpr (kBytes == 32 && kIsFloat)
-    return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
-  else if constexpr (kBytes == 32)
-    return (Vector)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)sum);
-  else if constexpr (kIsFloat)
-    return (Vector)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)sum);
-  else
-    return (Vector)_mm_fmadd_pd((__m128d)a, (__m128d)b, (__m128d)sum);
-#elif defined(__aarch64__)
-  static_assert(kBytes == 16);
-  if constexpr (kIsFloat)
-    return (Vector)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
-  else
-    return (Vector)vfmaq_f64((float64x2_t)sum, (float64x2_t)a, (float64x2_t)b);
-#else
-  return sum + a * b;
-#endif
+inline __m128 add_products(__m128 sum, __m128 a, __m128 b) {
+  return _mm_fmadd_ps(a, b, sum);
 }
+inline __m128d add_products(__m128d sum, __m128d a, __m128d b) {
+  return _mm_fmadd_pd(a, b, sum);
+}
+inline __m256 add_products(__m256 sum, __m256 a, __m256 b) {
+  return _mm256_fmadd_ps(a, b, sum);
+}
+inline __m256d add_products(__m256d sum, __m256d a, __m256d b) {
+  return _mm256_fmadd_pd(a, b, sum);
+}
+#if defined(__AVX512F__)
+inline __m512 add_products(__m512 sum, __m512 a, __m512 b) {
+  return _mm512_fmadd_ps(a, b, sum);
+}
+inline __m512d add_products(__m512d sum, __m512d a, __m512d b) {
+  return _mm512_fmadd_pd(a, b, sum);
+}
+#endif
+#elif defined(__aarch64__)
+inline float32x4_t add_products(float32x4_t sum, float32x4_t a, float32x4_t b) {
+  return vfmaq_f32(sum, a, b);
+}
+inline float64x2_t add_products(float64x2_t sum, float64x2_t a, float64x2_t b) {
+  return vfmaq_f64(sum, a, b);
+}
+#else
+template <class Vector>
+Vector add_products(Vector sum, Vector a, Vector b) {
+  return sum + a * b;
+}
+#endif
 
 /// c = alpha a b + beta c: element (r, d) of a is at a[r * a_row + d * a_depth], (d, n) of b at
 /// b[d * b_row + n]. With beta = 0 c is not read.
@@ -122,8 +127,7 @@ void multiply_tile(const Product<Real>& of, int column) {
     for (int r = 0; r < kRows; ++r) {
       const Vector factor = a[r * of.a_row] - Vector{};
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v)
-        sum[r][v] = add_products<Real, kBytes>(sum[r][v], factor, x[v]);
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = add_products(sum[r][v], factor, x[v]);
     }
     a += of.a_depth;
     b += of.b_row;
@@ -142,9 +146,10 @@ void multiply_tile(const Product<Real>& of, int column) {
     for (int v = 0; v < kVectors; ++v) {
       InMemory* const place = reinterpret_cast<InMemory*>(c + r * of.c_row + v * kLanes);
       const Vector scaled = of.alpha * sum[r][v];
-      *place = of.beta == 0
-                   ? scaled
-                   : add_products<Real, kBytes>(scaled, of.beta - Vector{}, (Vector)*place);
+      if (of.beta == 0)
+        *place = scaled;
+      else
+        *place = add_products(scaled, of.beta - Vector{}, (Vector)*place);
     }
 }
 
