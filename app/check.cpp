@@ -16,6 +16,7 @@
 #include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
 #include "app/session.hpp"
+#include "app/start_check.hpp"
 #include "app/warnings.hpp"
 #include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/schedule.hpp"
@@ -475,9 +476,10 @@ std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inpu
   return ranks;
 }
 
-/// All that the model's configuration tells, and then what is refused of it.
-void check_model(const Settings& settings, Inputs& inputs, const std::vector<RankMachine>& machines,
-                 bool shows_schedule) {
+/// All that the model's configuration tells, and then what is refused of it. Returns what the ranks
+/// compare.
+std::vector<Fact> check_model(const Settings& settings, Inputs& inputs,
+                              const std::vector<RankMachine>& machines, bool shows_schedule) {
   const ModelLayout model = plan_layout(settings, std::move(inputs.model));
   if (shows_schedule) print_schedule(settings, model.first_trained_stage);
   print_warning_lines(warnings_of(settings, model.model->dropout()));
@@ -495,12 +497,13 @@ void check_model(const Settings& settings, Inputs& inputs, const std::vector<Ran
   if (inputs.weights)
     model.model->check_weights(settings.model.path, *inputs.weights, model.partition);
   check_resources(settings, inputs, model, ranks, machines);
+  return input_facts(*model.model, inputs.tokenizer, inputs.data ? &*inputs.data : nullptr);
 }
 
 }  // namespace
 
-void run_check(const Settings& settings, const std::vector<RankMachine>& machines,
-               bool shows_schedule) {
+std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMachine>& machines,
+                            bool shows_schedule) {
   std::printf("%s\n", effective_deck(settings).c_str());
   Inputs inputs = read_inputs(settings);
   for (const Mistake& item : inputs.files.missing)
@@ -515,9 +518,22 @@ void run_check(const Settings& settings, const std::vector<RankMachine>& machine
               pipeline.stages, a_rank.c_str(), pipeline.replicas, 100 * idle_fraction(settings));
   if (shows_schedule && !inputs.model) print_schedule(settings, 0);
   std::fflush(stdout);
-  if (inputs.model) check_model(settings, inputs, machines, shows_schedule);
+  std::vector<Fact> facts;
+  if (inputs.model) facts = check_model(settings, inputs, machines, shows_schedule);
   check_precision(settings);
   require(inputs.files);
+  return facts;
+}
+
+std::vector<Fact> run_check_elsewhere(const Settings& settings, int rank) {
+  check_precision(settings);
+  require(find_input_files(settings, InputUse::train));
+  const ModelPlan plan = plan_model(settings);
+  const int place = rank % settings.pipeline.pipeline_ranks();
+  DataSplit data;
+  if (place == 0 || place + 1 == settings.pipeline.pipeline_ranks())
+    data = load_data(settings.data, plan.vocabulary(), plan.tokens);
+  return input_facts(*plan.model, plan.tokenizer, &data);
 }
 
 }  // namespace deltapipe

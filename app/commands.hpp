@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
+#include "app/start_check.hpp"
 #include "comm/transport/machines.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
@@ -21,12 +22,15 @@ enum class TrainingEnd {
 TrainingEnd run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
-/// One process: prints what the deck amounts to and runs nothing. `machines` has an entry a rank
+/// On rank 0: prints what the deck amounts to and runs nothing. `machines` has an entry a rank
 /// when as many were started as the run needs, else none. `shows_schedule`: also the order of
 /// passes. Throws UserError when the run could not start: what is there does not fit, or something
-/// is missing.
-void run_check(const Settings& settings, const std::vector<RankMachine>& machines,
-               bool shows_schedule);
+/// is missing. Returns what the ranks compare of their inputs.
+std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMachine>& machines,
+                            bool shows_schedule);
+/// On another rank of as many as the run needs: reads what the run would read there, and prints
+/// nothing. Throws as run_check().
+std::vector<Fact> run_check_elsewhere(const Settings& settings, int rank);
 /// One process: writes the deck's texts as token files, and the tokenizer, to output.directory.
 void run_tokenize(const Settings& settings);
 

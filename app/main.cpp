@@ -2,6 +2,7 @@
 // deltapipe: fine-tunes transformers over pipelines of machines joined by slow networks.
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -127,6 +128,27 @@ WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) 
   return watch;
 }
 
+/// Collective. Ranks other than rank 0 have something to check when all of a run are there.
+void check(const CommandLine& line, const Settings& settings, const DeckPlaces& places,
+           const MpiSession& mpi) {
+  // For those that read longer: nobody waits for a rank inside.
+  constexpr std::chrono::hours kLimit{1};
+  const bool all_there =
+      mpi.size() == settings.pipeline.pipeline_ranks() * settings.pipeline.replicas;
+  std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
+  if (!all_there) machines.clear();
+  std::vector<Fact> facts;
+  const auto check_here = [&] {
+    if (mpi.rank() == 0)
+      facts = run_check(settings, machines, line.schedule);
+    else if (all_there)
+      facts = run_check_elsewhere(settings, mpi.rank());
+  };
+  agree(
+      MPI_COMM_WORLD, [&] { with_places(places, check_here); }, kLimit);
+  if (all_there) agree(MPI_COMM_WORLD, [&] { compare_inputs(MPI_COMM_WORLD, facts); });
+}
+
 int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int argc, char** argv) {
   // 1. The deck, on every rank; one rank speaks of a mistake in it.
   Settings settings;
@@ -152,14 +174,8 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     const int threads = threads_of_rank();
     agree(MPI_COMM_WORLD, [&] { start_kokkos(kokkos, threads, argc, argv); });
     if (line.command == Command::check) {
-      std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
-      if (mpi.size() != settings.pipeline.pipeline_ranks() * settings.pipeline.replicas)
-        machines.clear();
       watch.stop();
-      agree(MPI_COMM_WORLD, [&] {
-        if (mpi.rank() == 0)
-          with_places(places, [&] { run_check(settings, machines, line.schedule); });
-      });
+      check(line, settings, places, mpi);
       return exit_success;
     }
     std::optional<ProcessGrid> grid;

@@ -19,13 +19,6 @@ namespace deltapipe {
 
 namespace {
 
-/// Something that every rank says of itself.
-struct Fact {
-  std::string name;
-  std::string value;
-  std::string remedy;
-};
-
 constexpr char kEnd = '\0';  // of a value
 
 std::string joined(const std::vector<Fact>& facts) {
@@ -61,7 +54,7 @@ void compare(const std::vector<Fact>& facts, const std::vector<std::string>& tex
   for (std::size_t i = 0; i < facts.size(); ++i)
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       const std::string theirs = i < all[rank].size() ? all[rank][i] : "nothing";
-      if (theirs != facts[i].value)
+      if (!theirs.empty() && !facts[i].value.empty() && theirs != facts[i].value)
         refuse(rank, facts[i].name, theirs, facts[i].value, facts[i].remedy);
     }
 }
@@ -133,10 +126,11 @@ void compare_program_and_deck(MPI_Comm world, Command command, Settings& setting
   compare_decks(settings, decks);
 }
 
-void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data) {
-  std::vector<Fact> facts = facts_of(*plan.model);
+std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>& tokenizer,
+                              const DataSplit* data) {
+  std::vector<Fact> facts = facts_of(model);
   facts.push_back(
-      {"tokenizer", fingerprint(plan.tokenizer), "give every rank the same tokenizer files"});
+      {"tokenizer", fingerprint(tokenizer), "give every rank the same tokenizer files"});
   // Of ranks on GPUs as well, which do without: facts are compared in their order.
   const std::optional<SgemmLibrary> sgemm =
       kTeamExecution ? std::optional(sgemm_library()) : sgemm_asked_for();
@@ -144,9 +138,20 @@ void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataS
                    "set DELTAPIPE_SGEMM to the same for all ranks (Open MPI: mpirun -x)"});
   if (data != nullptr) {
     const char* const remedy = "give every rank the same data files";
-    facts.push_back({"training set", fingerprint(data->train), remedy});
-    facts.push_back({"validation set", fingerprint(data->validation), remedy});
+    const bool reads = data->train.size() > 0;
+    facts.push_back({"training set", reads ? fingerprint(data->train) : "", remedy});
+    facts.push_back({"validation set", reads ? fingerprint(data->validation) : "", remedy});
   }
+  return facts;
+}
+
+void compare_inputs(MPI_Comm world, const std::vector<Fact>& facts) {
+  const std::vector<std::string> texts = gather(world, joined(facts), 0);
+  if (!texts.empty()) compare(facts, texts);
+}
+
+void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data) {
+  const std::vector<Fact> facts = input_facts(*plan.model, plan.tokenizer, data);
   const std::vector<std::string> texts = gather(progress, progress.world(), joined(facts), 0);
   if (!texts.empty()) compare(facts, texts);
 }

@@ -4,6 +4,10 @@
 
 #include <mpi.h>
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "app/command_line.hpp"
 #include "app/session.hpp"
 #include "comm/transport/progress_thread.hpp"
@@ -17,8 +21,20 @@ namespace deltapipe {
 /// ranks afterwards.
 void compare_program_and_deck(MPI_Comm world, Command command, Settings& settings);
 
-/// Collective over progress.world(): the model's configuration, the tokenizer and, if given, the
-/// samples. UserError on rank 0, as above.
+/// Something that every rank says of itself and that must be the same on all.
+struct Fact {
+  std::string name;
+  std::string value;  ///< empty: this rank does not know
+  std::string remedy;
+};
+
+/// The model's configuration, the tokenizer, what multiplies and, if given, the samples; without a
+/// training sample: this rank does not read them.
+std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>& tokenizer,
+                              const DataSplit* data);
+
+/// Collective: input_facts() of all ranks. UserError on rank 0, as above.
+void compare_inputs(MPI_Comm world, const std::vector<Fact>& facts);
 void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data);
 
 }  // namespace deltapipe

@@ -655,7 +655,8 @@ class RunFile::State {
     const std::string kokkos = former.kokkos();
     if (warn_ && !kokkos.empty() && kokkos != attributes.kokkos)
       warn_("the run so far was computed with " + printable(kokkos) + ", it goes on with " +
-            attributes.kokkos + ": results differ by rounding from those of one without a break");
+            attributes.kokkos +
+            ": results may differ by rounding from those of a run without a break");
     steps_.load(former.steps(), continuation.checkpoint.step);
     evaluations_.load(former.evaluations(), former.evaluations_until(continuation.checkpoint.step));
     file_.write_attribute("started", former.started());

@@ -119,13 +119,15 @@ class Commands(support.TestCase):
         in_tiles = support.Run(run)
         self.assertIn(", sgemm in tiles", in_tiles.attributes["kokkos"])
         np.testing.assert_allclose(in_tiles.losses, by_blas.losses, rtol=1e-5)
-        result = support.run_command(support.command_of_each(
-            ["env", f"DELTAPIPE_SGEMM={library}", support.PROGRAM, "train",
-             self.deck_file(self.deck), "pipeline.stages=2", "training.steps=2",
-             f"output.directory={self.output('mixed')}"] for library in ("tiles", "blas")))
-        self.assert_stops(result,
-                          "rank 1 was started with another library for products in fp32 than rank 0",
-                          "blas on rank 1, tiles on rank 0", "set DELTAPIPE_SGEMM to the same")
+        for command in ("check", "train"):
+            result = support.run_command(support.command_of_each(
+                ["env", f"DELTAPIPE_SGEMM={library}", support.PROGRAM, command,
+                 self.deck_file(self.deck), "pipeline.stages=2", "training.steps=2",
+                 f"output.directory={self.output('mixed')}"] for library in ("tiles", "blas")))
+            self.assert_stops(
+                result,
+                "rank 1 was started with another library for products in fp32 than rank 0",
+                "blas on rank 1, tiles on rank 0", "set DELTAPIPE_SGEMM to the same")
 
         result, run = trained("onednn")
         if result.status != 0:

@@ -21,10 +21,14 @@ class Starts(support.TestCase):
     def setUp(self):
         self.deck = self.deck_file(self.small(pipeline={"stages": 2}))
 
-    def refused(self, *parts, first=(), second=(), command="train", decks=None):
-        one, two = decks or (self.deck, self.deck)
-        result = self.start([command, one, *first], [command, two, *second])
+    def refused(self, *parts, first=(), second=(), command="train"):
+        result = self.start([command, self.deck, *first], [command, self.deck, *second])
         self.assert_stops(result, *parts)
+
+    def refused_and_foreseen(self, *parts, first=(), second=()):
+        """`check` refuses what `train` does."""
+        self.refused(*parts, first=first, second=second)
+        self.refused(*parts, first=first, second=second, command="check")
 
     def test_same(self):
         result = self.start(["train", self.deck], ["train", self.deck])
@@ -48,12 +52,34 @@ class Starts(support.TestCase):
         other = self.place / "other.txt"
         text = self.text.read_text(encoding="utf-8")
         other.write_text(text[:15000] + text[15000:].replace("a", "e", 1), encoding="utf-8")
-        self.refused("rank 1", "samples", "hash", second=[f"data.train={other}"])
+        self.refused_and_foreseen("rank 1", "samples", "hash", second=[f"data.train={other}"])
         # The same text elsewhere is the same text.
         copy = self.place / "copy.txt"
         shutil.copy(self.text, copy)
-        result = self.start(["train", self.deck], ["train", self.deck, f"data.train={copy}"])
-        self.assertEqual(result.status, 0, str(result))
+        for command in ("check", "train"):
+            result = self.start([command, self.deck], [command, self.deck, f"data.train={copy}"])
+            self.assertEqual(result.status, 0, str(result))
+
+    def test_missing_files(self):
+        missing = self.place / "nowhere.txt"
+        for command in ("check", "train"):
+            result = self.start([command, self.deck],
+                                [command, self.deck, f"data.train={missing}"])
+            self.assert_stops(result, "nowhere.txt", status=2)
+
+    def test_texts_of_stages_between(self):
+        """They are not read."""
+        other = self.place / "other.txt"
+        other.write_text(self.text.read_text(encoding="utf-8")[:-1000], encoding="utf-8")
+        base = self.output("base")
+        self.succeed(["train", self.deck, f"output.directory={base}", "pipeline.stages=1"])
+        self.deck = self.deck_file(self.small(
+            pipeline={"stages": 3},
+            tokenizer={"path": str(base / "model"), "train_vocabulary": 0}))
+        for command in ("check", "train"):
+            result = self.start(*([command, self.deck, *text] for text in
+                                  ([], [f"data.train={other}"], [])))
+            self.assertEqual(result.status, 0, str(result))
 
     def test_models(self):
         base = self.output("base")
@@ -63,13 +89,13 @@ class Starts(support.TestCase):
         config = json.loads((other / "config.json").read_text())
         (other / "config.json").write_text(json.dumps(config | {"resid_pdrop": 0.25}))
         known = [f"model.path={base}/model", "tokenizer.train_vocabulary=0"]
-        self.refused("rank 1", "model configuration", "resid_pdrop = 0.25", "resid_pdrop = 0",
+        self.refused_and_foreseen("rank 1", "model configuration", "resid_pdrop = 0.25", "resid_pdrop = 0",
                      first=known, second=[f"model.path={other}", known[1]])
         self.refused("rank 1", "model", "a new one", first=known, second=[])
         smaller = self.output("smaller")
         self.succeed(["train", self.deck, f"output.directory={smaller}", "pipeline.stages=1",
                       "tokenizer.train_vocabulary=290"])
-        self.refused("rank 1", "tokenizer", "290 tokens", "300 tokens",
+        self.refused_and_foreseen("rank 1", "tokenizer", "290 tokens", "300 tokens",
                      first=known, second=[*known, f"tokenizer.path={smaller}/model"])
 
     def test_budgets_may_differ(self):
