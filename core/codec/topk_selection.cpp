@@ -21,7 +21,6 @@ namespace {
 constexpr int kChunk = kHostExecution ? 65536 : 4096;
 
 // Bits of the key that the histograms are of.
-constexpr int kLevels = 3;
 constexpr int kBins = 2048;
 KOKKOS_INLINE_FUNCTION constexpr int shift_of(int level) {
   return level == 0 ? 20 : level == 1 ? 10 : 0;

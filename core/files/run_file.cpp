@@ -546,7 +546,6 @@ class FormerFile {
       : file_(hdf5::File::open_read_only(path)),
         steps_(column_of<std::uint64_t>(file_.open_group("steps"), "step")) {}
 
-  const hdf5::File& file() const { return file_; }
   std::string run_id() const { return file_.find_plain_attribute("run_id").value_or(""); }
   /// Empty: the file does not say.
   std::string kokkos() const {

@@ -334,11 +334,11 @@ TEST_CASE("refine takes at least four bits for two visits, but no second one aft
   CHECK(bytes(*make_codec(settings, shape, MemoryStorage::fp16), 0, 0) == 64 + 4);
   settings.bits = 2;
   settings.warmup_epochs = 0.5;
-  const auto half = make_codec(settings, shape, MemoryStorage::fp16);
-  CHECK(bytes(*half, 0.25, 0) == 4 * 64);
-  CHECK(bytes(*half, 0.75, 0) == 32 + 4);  // first seen when the warm-up was over
-  CHECK(bytes(*half, 1.25, 1) == 16 + 4);  // perhaps first seen in the warm-up
-  CHECK(bytes(*half, 2.25, 1) == 32 + 4);  // first seen in the second epoch
+  const auto short_warmup = make_codec(settings, shape, MemoryStorage::fp16);
+  CHECK(bytes(*short_warmup, 0.25, 0) == 4 * 64);
+  CHECK(bytes(*short_warmup, 0.75, 0) == 32 + 4);  // first seen when the warm-up was over
+  CHECK(bytes(*short_warmup, 1.25, 1) == 16 + 4);  // perhaps first seen in the warm-up
+  CHECK(bytes(*short_warmup, 2.25, 1) == 32 + 4);  // first seen in the second epoch
 }
 
 TEST_CASE("a payload of the wrong length is an error with boundary and step") {

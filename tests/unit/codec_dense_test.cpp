@@ -155,14 +155,14 @@ TEST_CASE("the fp16 codec is exact for all that fp16 holds and nowhere out of ra
   // Rows 0 to 3: halves of all magnitudes side by side, with the largest and the smallest ones.
   // Others: one magnitude from 2^-140 to 2^127 a row; the last one has none but infinities.
   std::mt19937 random(3);
-  std::uniform_int_distribution<int> half(0, 0x7bff);
+  std::uniform_int_distribution<int> half_bits(0, 0x7bff);
   std::uniform_real_distribution<float> mantissa(1, 2);
   const int exponents[] = {-140, -126, -110, -30, 17, 90, 127};
   for (int t = 0; t < rows; ++t)
     for (int c = 0; c < channels; ++c) {
       const float sign = c % 2 == 0 ? 1.0f : -1.0f;
       if (t < 4)
-        host(t, c) = sign * float_of_half(static_cast<std::uint16_t>(half(random)));
+        host(t, c) = sign * float_of_half(static_cast<std::uint16_t>(half_bits(random)));
       else if (t < 11)
         host(t, c) = sign * std::ldexp(mantissa(random), exponents[t - 4] - c % 4);
       else

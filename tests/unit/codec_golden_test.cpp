@@ -98,9 +98,9 @@ TEST_CASE("topk is torch.topk's, ties the first", "[codec][topk][golden]") {
       std::sort(largest.begin(), largest.end(), std::greater<>());
       CHECK(same_bits(largest, read_all<float>(expected, "largest")));
       if (!expected.exists("halves")) continue;
-      const Sent half = send(topk(part, ChosenValues::fp16), shape, x);
-      CHECK(half.header.exponent == expected.read_attribute<std::int64_t>("exponent"));
-      CHECK(same_bits(half.values, read_all<float>(expected, "halves")));
+      const Sent as_halves = send(topk(part, ChosenValues::fp16), shape, x);
+      CHECK(as_halves.header.exponent == expected.read_attribute<std::int64_t>("exponent"));
+      CHECK(same_bits(as_halves.values, read_all<float>(expected, "halves")));
       ++through_halves;
     }
   }

@@ -303,10 +303,12 @@ TEST_CASE("zero, tiny, huge and non-finite values are defined") {
   link.encode(visit, {inf, -inf, std::nanf(""), 1, -1, 0, 0, 0, 0});
   const std::vector<float> seen = link.decode(visit);
   // The outermost levels: -1 and 1, or without the topmost one, or so that the topmost is 1.
-  const float half = static_cast<float>(1 << (bits - 1));
+  const float negative_levels = static_cast<float>(1 << (bits - 1));
   float lowest = -1, highest = 1;
-  if (levels == Levels::asymmetric && rounding == Rounding::nearest) highest = 1 - 1 / half;
-  if (levels == Levels::asymmetric && rounding == Rounding::stochastic) lowest = -half / (half - 1);
+  if (levels == Levels::asymmetric && rounding == Rounding::nearest)
+    highest = 1 - 1 / negative_levels;
+  if (levels == Levels::asymmetric && rounding == Rounding::stochastic)
+    lowest = -negative_levels / (negative_levels - 1);
   CHECK(seen[0] == Approx(highest).epsilon(0x1p-7));
   CHECK(seen[1] == Approx(lowest).epsilon(0x1p-7));
   CHECK(seen[2] == 0);

@@ -233,8 +233,8 @@ TEST_CASE(
   CHECK(all.bytes(MemoryUse::activations) == tables.bytes(MemoryUse::activations));
   CHECK(all.bytes(MemoryUse::embeddings) > tables.bytes(MemoryUse::embeddings));
 
-  const auto half = memory({"w*", "h.[0-1]"}, whole);
-  CHECK(half.bytes(MemoryUse::activations) < 0.8 * all.bytes(MemoryUse::activations));
+  const auto partly = memory({"w*", "h.[0-1]"}, whole);
+  CHECK(partly.bytes(MemoryUse::activations) < 0.8 * all.bytes(MemoryUse::activations));
   // Where the stage before wants a gradient, all blocks have one to pass on.
   CHECK(memory({"h.1"}, middle).bytes(MemoryUse::activations) ==
         memory({}, middle).bytes(MemoryUse::activations));

@@ -141,17 +141,18 @@ TEST_CASE("Scratch memory of a row is its thread's own", "[threads]") {
   team.resize(4);
   std::vector<int> wrong(1000, 1);
   int* const result = wrong.data();
-  for_rows("deltapipe::Test::scratch", row_policy(ExecSpace(), 1000, 3000),
-           [=](const RowMember& row) {
-             auto* const first = static_cast<int*>(row.team_scratch(0).get_shmem(1000));
-             auto* const second = static_cast<int*>(row.team_scratch(0).get_shmem(2000));
-             const int n = row.league_rank();
-             std::fill(first, first + 250, n);
-             std::fill(second, second + 500, -n);
-             result[n] = row.league_size() != 1000 ||
-                         std::accumulate(first, first + 250, 0) != 250 * n ||
-                         std::accumulate(second, second + 500, 0) != -500 * n;
-           });
+  for_rows(
+      "deltapipe::Test::scratch", row_policy(ExecSpace(), 1000, 3000),
+      KOKKOS_LAMBDA(const RowMember& row) {
+        auto* const first = static_cast<int*>(row.team_scratch(0).get_shmem(1000));
+        auto* const second = static_cast<int*>(row.team_scratch(0).get_shmem(2000));
+        const int n = row.league_rank();
+        std::fill(first, first + 250, n);
+        std::fill(second, second + 500, -n);
+        result[n] = row.league_size() != 1000 ||
+                    std::accumulate(first, first + 250, 0) != 250 * n ||
+                    std::accumulate(second, second + 500, 0) != -500 * n;
+      });
   CHECK(std::accumulate(wrong.begin(), wrong.end(), 0) == 0);
   team.resize(before);
 }
@@ -163,10 +164,13 @@ TEST_CASE("Atomics are atomic among a team's threads", "[threads]") {
   team.resize(4);
   std::uint64_t sum = 0;
   std::uint32_t largest = 0;
-  for_range("deltapipe::Test::atomics", ExecSpace(), 400000, [&](int i) {
-    atomic_add(&sum, std::uint64_t{1});
-    atomic_max(&largest, static_cast<std::uint32_t>(i * std::int64_t{7919} % 400000));
-  });
+  std::uint64_t* const sum_place = &sum;
+  std::uint32_t* const largest_place = &largest;
+  for_range(
+      "deltapipe::Test::atomics", ExecSpace(), 400000, KOKKOS_LAMBDA(int i) {
+        atomic_add(sum_place, std::uint64_t{1});
+        atomic_max(largest_place, static_cast<std::uint32_t>(i * std::int64_t{7919} % 400000));
+      });
   CHECK(sum == 400000);
   CHECK(largest == 399999);
   team.resize(before);

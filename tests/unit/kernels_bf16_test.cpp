@@ -241,18 +241,27 @@ TEST_CASE("Kernels round what they write as rounding it later does", "[kernels][
   }
 }
 
+namespace {
+
+template <class Output>
+void copy_rounded(const Matrix<float>& x, const Output& y) {
+  using Value = typename Output::value_type;
+  const int columns = static_cast<int>(x.extent(1));
+  Kokkos::parallel_for(
+      "deltapipe::Test::copy", static_cast<int>(x.size()), KOKKOS_LAMBDA(int i) {
+        y(i / columns, i % columns) = rounded_to<Value>(x(i / columns, i % columns));
+      });
+}
+
+}  // namespace
+
 TEST_CASE("Products take what is written rounded as what they round", "[kernels][bf16]") {
   const ExecSpace exec;
   const int N = 5, I = 37, O = 6;
   const Matrix<float> x = to_device(random_values<float>(N * I, 1), I);
   const Matrix<float> weight = to_device(random_values<float>(I * O, 2), O);
   const Matrix<Bf16> weight_rounded = to_device(rounded(to_host(weight)), O);
-  const auto copy = [&](const auto& y) {
-    using Output = typename std::decay_t<decltype(y)>::value_type;
-    Kokkos::parallel_for(
-        "deltapipe::Test::copy", N * I,
-        KOKKOS_LAMBDA(int i) { y(i / I, i % I) = rounded_to<Output>(x(i / I, i % I)); });
-  };
+  const auto copy = [&](const auto& y) { copy_rounded(x, y); };
   for (const bool in_bf16 : {false, true}) {
     const Products<float> products =
         in_bf16 ? Products<float>(ViewAllocator(), N * I, N * I) : Products<float>();
