@@ -32,6 +32,16 @@ KOKKOS_FORCEINLINE_FUNCTION void prefetch([[maybe_unused]] const T* from,
 #endif
 }
 
+/// Asks a processor for the n elements after those of `row`: they come while it works on these.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void prefetch_next_row([[maybe_unused]] const T* row,
+                                                   [[maybe_unused]] int n) {
+  if constexpr (kHostExecution) {
+    constexpr int kLine = 64 / sizeof(T);
+    for (int i = 0; i < n; i += kLine) prefetch(row, static_cast<std::size_t>(n) + i);
+  }
+}
+
 /// body(i) for i in [0, n); iterations are independent. No barrier: other threads of the team may
 /// not see yet what was written.
 template <class Body, class Member>

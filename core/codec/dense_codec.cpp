@@ -81,6 +81,7 @@ struct DenseEncode {
     const int n = a.channels;
     const float* x = a.x + static_cast<std::size_t>(row) * n;
     const int exponent = Rows::exponent(team, n, x);
+    prefetch_next_row(x, n);
     std::uint8_t* block = a.payload + sample.payload;
     Rows::write(team, n, x, exponent, block, sample.tokens, t);
     if (t + 1 == sample.tokens) clear_block_end(team, block, Rows::block_bytes(sample.tokens, n));

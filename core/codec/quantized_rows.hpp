@@ -122,6 +122,7 @@ struct EncodeRows {
     const float* x = a.x + static_cast<std::size_t>(index) * n;
     const auto values = Sender::begin(team, format, record, x, buffers);
     const std::uint32_t largest = largest_of_row(team, n, values);
+    prefetch_next_row(x, n);
     if (format.kind == RowKind::codes)
       quantize_row(team, a, format, sample, t, values, largest, buffers);
     else
