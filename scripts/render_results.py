@@ -105,6 +105,9 @@ def table(path, machines):
         if any("|" in cell or "\n" in cell for cell in cells):
             raise DataError(f"{where}: a cell has a | or a line break")
         lines.append("| " + " | ".join(cells) + " |")
+    if len({row["machine"] for _, row in rows}) > 1 and \
+            not any("{machine}" in column["cell"] for column in columns):
+        raise DataError(f"{path}: rows of several machines, and no column that names them")
     return "\n".join([*lines, "", footer([row for _, row in rows], machines)])
 
 
@@ -116,7 +119,10 @@ def footer(rows, machines):
             else "; the command was not kept"
         return text + (f"; {first['note']}." if first.get("note") else ".")
     used = sorted({row["machine"] for row in rows})
-    return "Machine: " + "; ".join("; ".join(machines[name].values()) for name in used) + "."
+    if len(used) == 1:
+        return "Machine: " + "; ".join(machines[used[0]].values()) + "."
+    return "\n".join(["Machines:", "", *(f"- `{name}`: {'; '.join(machines[name].values())}."
+                                        for name in used)])
 
 
 def main():
