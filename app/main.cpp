@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <optional>
@@ -100,7 +101,8 @@ constexpr int kMostThreadsByDefault = 128;
 /// cores. Collective.
 int threads_of_rank() {
   const int share = share_of_cores(MPI_COMM_WORLD, process_cores(), cpu_quota());
-  const int chosen = threads_of_environment();
+  int chosen = 0;
+  agree(MPI_COMM_WORLD, [&] { chosen = threads_of_environment(); });
   return chosen > 0 ? chosen : std::min(share, kMostThreadsByDefault);
 }
 
@@ -200,6 +202,16 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
   }
 }
 
+/// Ends the program where the libraries that it is linked to cannot work.
+void expect_blas_memory() {
+  try {
+    check_blas_memory();
+  } catch (const UserError& error) {
+    std::fprintf(stderr, "deltapipe: error: %s\n", error.what());
+    std::_Exit(exit_failure);
+  }
+}
+
 /// What was printed is a command's result, but for a training, which leaves files.
 int status_of_output(const std::variant<CommandLine, int>& command_line) {
   const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
@@ -219,6 +231,7 @@ int main(int argc, char** argv) {
   using namespace deltapipe;
   remember_process_cores();  // where nothing came before
   restart_with_better_settings(argv);
+  expect_blas_memory();
   outlive_readers();
   try {
     StartWatch watch;

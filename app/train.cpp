@@ -328,7 +328,6 @@ class Trainer {
   }
 
   void set_up() {
-    check_precision(settings_);
     restart_ = find_restart(settings_, grid_, progress_);
     if (restart_) check_deck_of_restart(settings_, restart_->marker);
     if (restart_ && restart_->refers_to_files) claimed_->claim_caches(settings_, grid_, progress_);
@@ -932,6 +931,7 @@ class Trainer {
 }  // namespace
 
 TrainingEnd run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
+  check_precision(settings);
   return Trainer(settings, grid, progress).run();
 }
 

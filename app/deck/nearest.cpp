@@ -22,6 +22,12 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+namespace {
+
+constexpr std::size_t kShortestPart = 4;  ///< of a name, that says which one is meant
+
+}  // namespace
+
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::size_t smallest = std::max<std::size_t>(2, word.size() / 3) + 1;
   std::string best;
@@ -29,6 +35,12 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
     const std::size_t distance = edit_distance(word, candidate);
     if (distance >= smallest || distance >= candidate.size()) continue;
     smallest = distance;
+    best = candidate;
+  }
+  if (!best.empty() || word.size() < kShortestPart) return best;
+  for (const std::string& candidate : candidates) {
+    if (!candidate.starts_with(word)) continue;
+    if (!best.empty()) return "";
     best = candidate;
   }
   return best;

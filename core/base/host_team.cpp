@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
@@ -204,13 +205,36 @@ void HostTeam::work(std::uint32_t seen) {
   }
 }
 
-int threads_of_environment() {
-  for (const char* const variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
-    const char* const text = std::getenv(variable);
-    const long threads = text != nullptr ? std::strtol(text, nullptr, 10) : 0;
-    if (threads > 0) return static_cast<int>(std::min<long>(threads, HostTeam::kMostThreads));
+namespace {
+
+/// The number at the start of text, and the text after it; 0 where none is.
+long take_number(const char*& text) {
+  char* end = nullptr;
+  const long number = std::strtol(text, &end, 10);
+  text = end + std::strspn(end, " \t");
+  return number;
+}
+
+/// As OpenMP has it: a number for each level of nesting.
+bool is_list_of_threads(const char* text) {
+  for (;; ++text) {
+    if (take_number(text) < 1) return false;
+    if (*text != ',') return *text == '\0';
   }
-  return 0;
+}
+
+}  // namespace
+
+int threads_of_environment() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  const bool has_text = text != nullptr && *text != '\0';
+  if (has_text && !is_list_of_threads(text))
+    throw UserError({.what = "the variable OMP_NUM_THREADS is no number of threads",
+                     .value = text,
+                     .remedy = "set it to 1 or more, or unset it"});
+  if (!has_text) text = std::getenv("OPENBLAS_NUM_THREADS");
+  const long threads = text != nullptr ? take_number(text) : 0;
+  return static_cast<int>(std::clamp<long>(threads, 0, HostTeam::kMostThreads));
 }
 
 std::byte* thread_scratch(std::size_t bytes, ThreadScratch use) {

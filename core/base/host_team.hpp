@@ -100,7 +100,8 @@ class HostTeam {
   std::atomic<bool> ends_{false};
 };
 
-/// What OMP_NUM_THREADS or, without it, OPENBLAS_NUM_THREADS says; 0: neither says anything.
+/// What OMP_NUM_THREADS (the first of its list) or, without it, OPENBLAS_NUM_THREADS says; 0:
+/// neither says anything. UserError unless the former is a list of positive numbers.
 int threads_of_environment();
 
 /// Who uses memory of a thread: a kernel's body, or a product, which a kernel may make meanwhile.

@@ -61,15 +61,23 @@ bool address_space_has(std::size_t bytes) {
   return true;
 }
 
-}  // namespace
-
-void reserve_blas_memory(int threads) {
-  const int buffers_needed = threads + own_threads();
-  const std::size_t bytes = kBlasBufferBytes * static_cast<std::size_t>(buffers_needed);
+void check_address_space(int buffers) {
+  const std::size_t bytes = kBlasBufferBytes * static_cast<std::size_t>(buffers);
   if (!address_space_has(bytes))
     throw UserError({.what = "not enough address space for OpenBLAS's work memory",
                      .value = "less than " + std::to_string(bytes >> 20) + " MiB left",
                      .remedy = "raise the limit (ulimit -v), or set OMP_NUM_THREADS=1"});
+}
+
+}  // namespace
+
+void check_blas_memory() {
+  check_address_space(1 + own_threads());
+}
+
+void reserve_blas_memory(int threads) {
+  const int buffers_needed = threads + own_threads();
+  check_address_space(buffers_needed);
   multiply_once<double>();
   multiply_once<float>();
   // A caller has a buffer for as long as it multiplies: so many at a time.
@@ -81,6 +89,7 @@ void reserve_blas_memory(int threads) {
   for (void* const buffer : buffers) blas_memory_free(buffer);
 }
 #else
+void check_blas_memory() {}
 void reserve_blas_memory(int) {}
 #endif
 

@@ -15,6 +15,11 @@ void use_single_threaded_blas();
 /// started.
 void start_host_team(int threads);
 
+/// UserError where the address space (ulimit -v) is too small for the threads that OpenBLAS starts
+/// when it is loaded. They ask for ever, and who forks or ends in good order waits for them: to be
+/// called before MPI starts, and std::_Exit() is the way out.
+void check_blas_memory();
+
 /// Lets BLAS take its work buffers now, for so many threads that multiply at a time and for its
 /// own. OpenBLAS takes them when products come, and asks again for ever where the address space is
 /// too small (ulimit -v); this throws UserError instead.

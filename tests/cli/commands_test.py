@@ -160,6 +160,27 @@ class Commands(support.TestCase):
         for other in losses[1:]:
             np.testing.assert_allclose(losses[0], other, rtol=1e-5)
 
+    def test_numbers_of_threads(self):
+        for text, threads in (("2", 2), ("2,1", 2), (" 1 , 3 ", 1), ("many", None), ("0", None),
+                              ("-1", None), ("2x", None), ("2,", None), (",2", None)):
+            with self.subTest(text=text):
+                output = self.output("numbers")
+                result = support.run_command(support.command_of(
+                    ["train", self.deck_file(self.deck), "training.steps=1",
+                     f"output.directory={output}"], 2), OMP_NUM_THREADS=text)
+                if threads is None:
+                    self.assertEqual(result.status, 1, str(result))
+                    for part in ("OMP_NUM_THREADS is no number of threads", f"got {text}",
+                                 "set it to 1 or more"):
+                        self.assertIn(part, result.err)
+                    self.assertFalse(output.exists())
+                    continue
+                self.assertEqual(result.status, 0, str(result))
+                kokkos = support.Run(output / "run.h5").attributes["kokkos"]
+                if "thread(s)" in kokkos:
+                    self.assertIn(f", {threads} thread(s), ", kokkos)
+                shutil.rmtree(output)
+
     def test_both_ends_predict_the_same_with_other_threads(self):
         """Prediction fits and steps are found at both ends of a link: with an end's own number of
         threads their bits must be the same, or memories drift apart."""

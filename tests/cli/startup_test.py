@@ -99,6 +99,18 @@ class StartUp(support.TestCase):
                     1, prefix=["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"'])
                 self.assert_stops(result, "not enough address space for OpenBLAS's work memory")
 
+    def test_address_space_of_blas_threads(self):
+        """OpenBLAS' threads, which ask for ever, neither hold up MPI's start nor the program's
+        end."""
+        for megabytes in (170, 200, 250):
+            with self.subTest(megabytes=megabytes):
+                result = support.run_command(
+                    ["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"',
+                     *support.command_of(["check", str(self.deck)], 1)], OMP_NUM_THREADS="3")
+                self.assertEqual(result.status, 1, str(result))
+                self.assertIn("deltapipe: error:", result.err)
+                self.assertIn("ulimit -v", result.err)
+
     def test_address_space_of_several_threads(self):
         """However little is left behind the start: an end, with a message. HDF5 1.10 crashes where
         it finds no memory for a new table."""
