@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // deltapipe: fine-tunes transformers over pipelines of machines joined by slow networks.
+#include <sys/resource.h>
+
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <chrono>
@@ -65,8 +67,13 @@ std::string message_of(const Stopped& stopped) {
   const std::string text = stopped.message().substr(0, stopped.message().find('\n'));
   if (!text.starts_with("Kokkos failed to allocate") && text != std::bad_alloc().what())
     return text;
-  return "not enough memory (" + text +
-         "); use more stages, smaller micro-batches or activation recomputation, and see what "
+  rlimit limit{};
+  const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return "not enough memory (" + text + "); " +
+         (is_limited ? "raise the limit on address space (ulimit -v), which is " +
+                           std::to_string(limit.rlim_cur >> 20) + " MiB, or "
+                     : "") +
+         "use more stages, smaller micro-batches or activation recomputation, and see what "
          "`deltapipe check` says a rank needs";
 }
 

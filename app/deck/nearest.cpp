@@ -39,7 +39,7 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   }
   if (!best.empty() || word.size() < kShortestPart) return best;
   for (const std::string& candidate : candidates) {
-    if (!candidate.starts_with(word)) continue;
+    if (candidate.find(word) == std::string::npos) continue;
     if (!best.empty()) return "";
     best = candidate;
   }

@@ -13,7 +13,7 @@ namespace deltapipe::deck {
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// The candidate with the smallest edit distance, or "" when none is within a third of the word's
-/// length (at least 2): then the only one that begins with a word of 4 letters or more, if any.
+/// length (at least 2): then the only one, if any, that contains a word of 4 letters or more.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace deltapipe::deck

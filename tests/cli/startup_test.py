@@ -126,6 +126,9 @@ class StartUp(support.TestCase):
             elif result.status != 0:
                 self.assertEqual(result.status, 1, str(result))
                 self.assertIn("deltapipe: error:", result.err)
+                if "not enough memory" in result.err:
+                    self.assertIn("raise the limit on address space (ulimit -v), which is",
+                                  result.err)
 
     def test_threads_are_bound_where_openmp_computes_alone(self):
         """OMP_PROC_BIND binds the threads of a Kokkos with OpenMP, and no others: those of MPI and

@@ -446,6 +446,7 @@ TEST_CASE("a wrong override names its argument") {
        {"pipeline.gpu_aware=true"},
        {"unknown key 'gpu_aware'", "did you mean 'gpu_aware_mpi'?"}},
       {"", {"pipeline.stages_per=2"}, {"did you mean 'stages_per_rank'?"}},
+      {"", {"training.batch_size=2"}, {"did you mean 'micro_batch_size'?"}},
       {"", {"pipeline.step_=2"}, {"unknown key 'step_'", "did you mean"}},
       {"", {"traning.steps=3"}, {"unknown section [traning]", "did you mean [training]?"}},
       {"", {"training=3"}, {"argument 'training=3'", "is a section"}},
