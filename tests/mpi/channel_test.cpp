@@ -97,7 +97,8 @@ TEST_CASE("Messages of all sizes cross a channel in order", "[channel]") {
   CHECK(got.bytes == total);
   CHECK(sent.messages == sizes.size());
   CHECK(got.messages == sizes.size());
-  CHECK(got.wire_seconds > 0);
+  // Small messages take less time than what the ranks' clocks may differ by.
+  if (largest >= 1 << 20) CHECK(got.wire_seconds > 0);
   CHECK(send.take_statistics().bytes == 0);
   barrier(progress, MPI_COMM_WORLD);
 }

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "core/base/helper_thread.hpp"
 #include "core/base/host_team.hpp"
 #include "core/kernels/blas.hpp"
 #include "support/kernel_labels.hpp"
 
 int main(int argc, char** argv) {
+  deltapipe::remember_process_cores();
+  deltapipe::restart_with_better_settings(argv);  // threads that spin make the tests slow
   deltapipe::test::watch_without_fences();
   Kokkos::ScopeGuard kokkos(argc, argv);
   deltapipe::start_host_team(std::max(1, deltapipe::threads_of_environment()));
