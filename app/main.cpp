@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // deltapipe: fine-tunes transformers over pipelines of machines joined by slow networks.
-#include <sys/resource.h>
-
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <new>
 #include <optional>
@@ -67,14 +64,9 @@ std::string message_of(const Stopped& stopped) {
   const std::string text = stopped.message().substr(0, stopped.message().find('\n'));
   if (!text.starts_with("Kokkos failed to allocate") && text != std::bad_alloc().what())
     return text;
-  rlimit limit{};
-  const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  return "not enough memory (" + text + "); " +
-         (is_limited ? "raise the limit on address space (ulimit -v), which is " +
-                           std::to_string(limit.rlim_cur >> 20) + " MiB, or "
-                     : "") +
-         "use more stages, smaller micro-batches or activation recomputation, and see what "
-         "`deltapipe check` says a rank needs";
+  return "not enough memory (" + text +
+         "); use more stages, smaller micro-batches or activation recomputation, see what "
+         "`deltapipe check` says a rank needs, and raise a limit on address space (ulimit -v)";
 }
 
 /// Ends the program's work with a message. A rank that could not reach the others ends them.
@@ -139,15 +131,17 @@ WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) 
 
 /// Collective. Ranks other than rank 0 have something to check when all of a run are there.
 void check(const CommandLine& line, const Settings& settings, const DeckPlaces& places,
-           const MpiSession& mpi) {
+           const MpiSession& mpi, StartWatch& watch) {
   // For those that read longer: nobody waits for a rank inside.
   constexpr std::chrono::hours kLimit{1};
   const bool all_there =
       mpi.size() == settings.pipeline.pipeline_ranks() * settings.pipeline.replicas;
   std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
+  watch.stop();
   if (!all_there) machines.clear();
   std::vector<Fact> facts;
   const auto check_here = [&] {
+    if (all_there && settings.pipeline.gpu_aware_mpi) check_gpu_aware_mpi(gpu_awareness_of_mpi());
     if (mpi.rank() == 0)
       facts = run_check(settings, machines, line.schedule);
     else if (all_there)
@@ -183,8 +177,7 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     const int threads = threads_of_rank();
     agree(MPI_COMM_WORLD, [&] { start_kokkos(kokkos, threads, argc, argv); });
     if (line.command == Command::check) {
-      watch.stop();
-      check(line, settings, places, mpi);
+      check(line, settings, places, mpi, watch);
       return exit_success;
     }
     std::optional<ProcessGrid> grid;
@@ -209,16 +202,6 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
   }
 }
 
-/// Ends the program where the libraries that it is linked to cannot work.
-void expect_blas_memory() {
-  try {
-    check_blas_memory();
-  } catch (const UserError& error) {
-    std::fprintf(stderr, "deltapipe: error: %s\n", error.what());
-    std::_Exit(exit_failure);
-  }
-}
-
 /// What was printed is a command's result, but for a training, which leaves files.
 int status_of_output(const std::variant<CommandLine, int>& command_line) {
   const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
@@ -238,7 +221,6 @@ int main(int argc, char** argv) {
   using namespace deltapipe;
   remember_process_cores();  // where nothing came before
   restart_with_better_settings(argv);
-  expect_blas_memory();
   outlive_readers();
   try {
     StartWatch watch;

@@ -260,8 +260,12 @@ std::string remedy_for(const std::vector<Key>& keys, const std::string& section,
   }
   if (!elsewhere.empty()) return question(elsewhere);
   if (const std::string best = nearest(name, siblings); !best.empty()) return question(best);
+  // Keys of other sections are farther from what was meant than those here that contain the name.
+  const bool is_part = std::any_of(siblings.begin(), siblings.end(), [&](const std::string& other) {
+    return other.find(name) != std::string::npos;
+  });
   std::vector<std::string> names;
-  for (const Key& key : keys) names.push_back(key.name);
+  for (const Key& key : keys) names.push_back(is_part ? "" : key.name);
   if (const std::string best = nearest(name, names); !best.empty()) {
     for (const Key& key : keys) {
       if (key.name == best) return question(key.full_name());

@@ -26,6 +26,20 @@ namespace {
 
 constexpr std::size_t kShortestPart = 4;  ///< of a name, that says which one is meant
 
+/// The candidate that contains the word where only one does, or all others begin with it; or "".
+std::string only_with(std::string_view word, std::span<const std::string> candidates) {
+  if (word.size() < kShortestPart) return "";
+  std::string found;
+  for (const std::string& candidate : candidates) {
+    if (candidate.find(word) == std::string::npos) continue;
+    if (found.empty() || found.starts_with(candidate))
+      found = candidate;
+    else if (!candidate.starts_with(found))
+      return "";
+  }
+  return found;
+}
+
 }  // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
@@ -37,13 +51,7 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
     smallest = distance;
     best = candidate;
   }
-  if (!best.empty() || word.size() < kShortestPart) return best;
-  for (const std::string& candidate : candidates) {
-    if (candidate.find(word) == std::string::npos) continue;
-    if (!best.empty()) return "";
-    best = candidate;
-  }
-  return best;
+  return best.empty() ? only_with(word, candidates) : best;
 }
 
 }  // namespace deltapipe::deck

@@ -211,7 +211,7 @@ namespace {
 long take_number(const char*& text) {
   char* end = nullptr;
   const long number = std::strtol(text, &end, 10);
-  text = end + std::strspn(end, " \t");
+  text = end + std::strspn(end, " \t\n\v\f\r");
   return number;
 }
 

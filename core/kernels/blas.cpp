@@ -2,6 +2,7 @@
 #include "core/kernels/blas.hpp"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,23 +62,15 @@ bool address_space_has(std::size_t bytes) {
   return true;
 }
 
-void check_address_space(int buffers) {
-  const std::size_t bytes = kBlasBufferBytes * static_cast<std::size_t>(buffers);
+}  // namespace
+
+void reserve_blas_memory(int threads) {
+  const int buffers_needed = threads + own_threads();
+  const std::size_t bytes = kBlasBufferBytes * static_cast<std::size_t>(buffers_needed);
   if (!address_space_has(bytes))
     throw UserError({.what = "not enough address space for OpenBLAS's work memory",
                      .value = "less than " + std::to_string(bytes >> 20) + " MiB left",
                      .remedy = "raise the limit (ulimit -v), or set OMP_NUM_THREADS=1"});
-}
-
-}  // namespace
-
-void check_blas_memory() {
-  check_address_space(1 + own_threads());
-}
-
-void reserve_blas_memory(int threads) {
-  const int buffers_needed = threads + own_threads();
-  check_address_space(buffers_needed);
   multiply_once<double>();
   multiply_once<float>();
   // A caller has a buffer for as long as it multiplies: so many at a time.
@@ -89,7 +82,6 @@ void reserve_blas_memory(int threads) {
   for (void* const buffer : buffers) blas_memory_free(buffer);
 }
 #else
-void check_blas_memory() {}
 void reserve_blas_memory(int) {}
 #endif
 
@@ -132,6 +124,29 @@ bool choose_blas_kernels() {
   return !kernels.empty() && setenv("OPENBLAS_CORETYPE", kernels.c_str(), 0) == 0;
 }
 
+/// Threads that OpenBLAS starts when it is loaded ask for their buffers for ever where there is
+/// little address space; MPI's start, which forks, and the program's end wait for them.
+bool spare_blas_threads() {
+#ifdef DELTAPIPE_HAVE_OPENBLAS
+  constexpr const char* kVariable = "GOTO_NUM_THREADS";  // for OpenBLAS alone
+  rlimit space{}, data{};
+  const bool is_limited = getrlimit(RLIMIT_AS, &space) == 0 && getrlimit(RLIMIT_DATA, &data) == 0 &&
+                          std::min(space.rlim_cur, data.rlim_cur) != RLIM_INFINITY;
+  if (!is_limited || own_threads() < 1 || std::getenv(kVariable) != nullptr) return false;
+  // It comes before kVariable, and says how many threads kernels have.
+  if (const char* const text = std::getenv("OPENBLAS_NUM_THREADS")) {
+    const int threads = std::atoi(text);
+    const char* const first = std::getenv("OMP_NUM_THREADS");
+    if (threads > 0 && (first == nullptr || *first == '\0'))
+      setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 1);
+    unsetenv("OPENBLAS_NUM_THREADS");
+  }
+  return setenv(kVariable, "1", 1) == 0;
+#else
+  return false;
+#endif
+}
+
 bool shorten_openmp_waits() {
   if (!kOpenMpExecution || std::getenv("OMP_WAIT_POLICY") != nullptr ||
       std::getenv("GOMP_SPINCOUNT") != nullptr)
@@ -144,7 +159,8 @@ bool shorten_openmp_waits() {
 void restart_with_better_settings(char** argv) {
   const bool has_kernels = choose_blas_kernels();
   const bool has_waits = shorten_openmp_waits();
-  if (!has_kernels && !has_waits) return;
+  const bool has_space = spare_blas_threads();
+  if (!has_kernels && !has_waits && !has_space) return;
   use_process_cores();  // OpenMP may have bound this thread, and what is bound now stays so
   execv("/proc/self/exe", argv);  // returns where there is no /proc: then as it was started
 }

@@ -15,11 +15,6 @@ void use_single_threaded_blas();
 /// started.
 void start_host_team(int threads);
 
-/// UserError where the address space (ulimit -v) is too small for the threads that OpenBLAS starts
-/// when it is loaded. They ask for ever, and who forks or ends in good order waits for them: to be
-/// called before MPI starts, and std::_Exit() is the way out.
-void check_blas_memory();
-
 /// Lets BLAS take its work buffers now, for so many threads that multiply at a time and for its
 /// own. OpenBLAS takes them when products come, and asks again for ever where the address space is
 /// too small (ulimit -v); this throws UserError instead.
@@ -33,7 +28,8 @@ std::string better_blas_kernels();
 /// Runs the program again if what libraries read of the environment when they are loaded can be
 /// better: OPENBLAS_CORETYPE where there are better kernels; where kernels have OpenMP's threads,
 /// that these look for work for some 50 us before they sleep, in place of milliseconds, which the
-/// next thread on their core waits for (unless OMP_WAIT_POLICY or GOMP_SPINCOUNT say what they do).
+/// next thread on their core waits for (unless OMP_WAIT_POLICY or GOMP_SPINCOUNT say what they do);
+/// no threads of OpenBLAS' own, which kernels do without, where address space is limited.
 /// To be called before anything else.
 void restart_with_better_settings(char** argv);
 

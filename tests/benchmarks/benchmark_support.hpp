@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "core/base/host_team.hpp"
 #include "core/base/kernel.hpp"
 #include "core/base/row.hpp"
@@ -57,7 +58,12 @@ inline double median(std::vector<double> values) {
 
 /// As the program, but that a serial Kokkos has one thread where the environment names no number.
 inline void use_threads_of_environment() {
-  start_host_team(std::max(1, threads_of_environment()));
+  try {
+    start_host_team(std::max(1, threads_of_environment()));
+  } catch (const UserError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::exit(1);
+  }
 }
 
 /// The status of body(); what it throws is a line on standard error and status 1.

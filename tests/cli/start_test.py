@@ -89,14 +89,15 @@ class Starts(support.TestCase):
         config = json.loads((other / "config.json").read_text())
         (other / "config.json").write_text(json.dumps(config | {"resid_pdrop": 0.25}))
         known = [f"model.path={base}/model", "tokenizer.train_vocabulary=0"]
-        self.refused_and_foreseen("rank 1", "model configuration", "resid_pdrop = 0.25", "resid_pdrop = 0",
-                     first=known, second=[f"model.path={other}", known[1]])
+        self.refused_and_foreseen("rank 1", "model configuration", "resid_pdrop = 0.25",
+                                  "resid_pdrop = 0", first=known,
+                                  second=[f"model.path={other}", known[1]])
         self.refused("rank 1", "model", "a new one", first=known, second=[])
         smaller = self.output("smaller")
         self.succeed(["train", self.deck, f"output.directory={smaller}", "pipeline.stages=1",
                       "tokenizer.train_vocabulary=290"])
-        self.refused_and_foreseen("rank 1", "tokenizer", "290 tokens", "300 tokens",
-                     first=known, second=[*known, f"tokenizer.path={smaller}/model"])
+        self.refused_and_foreseen("rank 1", "tokenizer", "290 tokens", "300 tokens", first=known,
+                                  second=[*known, f"tokenizer.path={smaller}/model"])
 
     def test_budgets_may_differ(self):
         memories = ["boundary.forward.codec=delta"]

@@ -3,6 +3,7 @@
 """A rank that fails while the job starts: all ranks end soon, with its message and a failure."""
 
 import os
+import shutil
 import signal
 import time
 
@@ -100,16 +101,39 @@ class StartUp(support.TestCase):
                 self.assert_stops(result, "not enough address space for OpenBLAS's work memory")
 
     def test_address_space_of_blas_threads(self):
-        """OpenBLAS' threads, which ask for ever, neither hold up MPI's start nor the program's
-        end."""
-        for megabytes in (170, 200, 250):
-            with self.subTest(megabytes=megabytes):
+        """OpenBLAS' own threads ask for memory for ever; MPI's start and the program's end would
+        wait for them."""
+        for megabytes in (170, 200, 250, 400):
+            for command, variables in ((["check", str(self.deck)], {"OMP_NUM_THREADS": "3"}),
+                                       (["--version"], {"OPENBLAS_NUM_THREADS": "8"})):
+                with self.subTest(megabytes=megabytes, command=command):
+                    result = support.run_command(
+                        ["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"',
+                         *support.command_of(command, 1)], **variables)
+                    if result.status != 0:
+                        self.assertEqual(result.status, 1, str(result))
+                        self.assertRegex(result.err, "deltapipe: error:|MPI_INIT")
+
+    def test_limits_leave_the_number_of_threads(self):
+        deck = self.deck_file(self.small(pipeline={"stages": 1}))
+        for variables, threads in (({"OPENBLAS_NUM_THREADS": "2"}, 2), ({}, None),
+                                   ({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "2"}, 2)):
+            seen = []
+            for limit in ("unlimited", "4000000"):
+                output = self.output(f"limit-{limit}")
+                unset = [word for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+                         for word in ("-u", name)]
                 result = support.run_command(
-                    ["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"',
-                     *support.command_of(["check", str(self.deck)], 1)], OMP_NUM_THREADS="3")
-                self.assertEqual(result.status, 1, str(result))
-                self.assertIn("deltapipe: error:", result.err)
-                self.assertIn("ulimit -v", result.err)
+                    ["env", *unset, *(f"{name}={value}" for name, value in variables.items()),
+                     "sh", "-c", f'ulimit -v {limit} && exec "$0" "$@"',
+                     *support.command_of(["train", deck, f"output.directory={output}",
+                                          "training.steps=1"], 1)])
+                self.assertEqual(result.status, 0, str(result))
+                seen.append(support.Run(output / "run.h5").attributes["kokkos"])
+                shutil.rmtree(output)
+            self.assertEqual(seen[0], seen[1])
+            if threads and "thread(s)" in seen[0]:
+                self.assertIn(f", {threads} thread(s), ", seen[0])
 
     def test_address_space_of_several_threads(self):
         """However little is left behind the start: an end, with a message. HDF5 1.10 crashes where
@@ -127,8 +151,7 @@ class StartUp(support.TestCase):
                 self.assertEqual(result.status, 1, str(result))
                 self.assertIn("deltapipe: error:", result.err)
                 if "not enough memory" in result.err:
-                    self.assertIn("raise the limit on address space (ulimit -v), which is",
-                                  result.err)
+                    self.assertIn("raise a limit on address space (ulimit -v)", result.err)
 
     def test_threads_are_bound_where_openmp_computes_alone(self):
         """OMP_PROC_BIND binds the threads of a Kokkos with OpenMP, and no others: those of MPI and

@@ -15,7 +15,9 @@ thread_local bool has_no_memory = false;
 
 void* operator new(std::size_t bytes) {
   void* const memory = has_no_memory ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
+#if !defined(__CUDA_ARCH__) && !defined(__HIP_DEVICE_COMPILE__)  // is compiled for devices as well
   if (memory == nullptr) throw std::bad_alloc();
+#endif
   return memory;
 }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {

@@ -4,18 +4,27 @@
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <iostream>
 
+#include "core/base/error.hpp"
 #include "core/base/helper_thread.hpp"
 #include "core/base/host_team.hpp"
 #include "core/kernels/blas.hpp"
 #include "support/kernel_labels.hpp"
+
+DELTAPIPE_REMEMBER_CORES_FIRST();
 
 int main(int argc, char** argv) {
   deltapipe::remember_process_cores();
   deltapipe::restart_with_better_settings(argv);  // threads that spin make the tests slow
   deltapipe::test::watch_without_fences();
   Kokkos::ScopeGuard kokkos(argc, argv);
-  deltapipe::start_host_team(std::max(1, deltapipe::threads_of_environment()));
+  try {
+    deltapipe::start_host_team(std::max(1, deltapipe::threads_of_environment()));
+  } catch (const deltapipe::UserError& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
   deltapipe::test::watch_kernel_labels();
   const int failures = Catch::Session().run(argc, argv);
   return failures + deltapipe::test::report_kernel_labels();
