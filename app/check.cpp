@@ -28,6 +28,7 @@
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 #include "core/codec/codec.hpp"
+#include "core/files/replacement.hpp"
 #include "core/text/corpus.hpp"
 #include "models/model.hpp"
 #include "models/partition.hpp"
@@ -500,6 +501,12 @@ std::vector<Fact> check_model(const Settings& settings, Inputs& inputs,
   return input_facts(*model.model, inputs.tokenizer, inputs.data ? &*inputs.data : nullptr);
 }
 
+/// Those of checkpoints and caches, if named: of every rank, on its machine.
+void expect_directories_of_rank(const Settings& settings) {
+  for (const std::string& path : {settings.checkpoint.directory, settings.cache.directory})
+    if (!path.empty()) expect_possible_directory(path);
+}
+
 }  // namespace
 
 std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMachine>& machines,
@@ -522,12 +529,15 @@ std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMach
   if (inputs.model) facts = check_model(settings, inputs, machines, shows_schedule);
   check_precision(settings);
   require(inputs.files);
+  expect_possible_directory(settings.output.directory);
+  expect_directories_of_rank(settings);
   return facts;
 }
 
 std::vector<Fact> run_check_elsewhere(const Settings& settings, int rank) {
   check_precision(settings);
   require(find_input_files(settings, InputUse::train));
+  expect_directories_of_rank(settings);
   const ModelPlan plan = plan_model(settings);
   const int place = rank % settings.pipeline.pipeline_ranks();
   DataSplit data;

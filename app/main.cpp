@@ -2,7 +2,6 @@
 // deltapipe: fine-tunes transformers over pipelines of machines joined by slow networks.
 #include <Kokkos_Core.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -129,27 +128,44 @@ WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) 
   return watch;
 }
 
+/// Collective. UserError where the ranks or the MPI library do not fit the deck.
+void make_grid(const Settings& settings, std::optional<ProcessGrid>& grid) {
+  if (settings.pipeline.gpu_aware_mpi) check_gpu_aware_mpi(gpu_awareness_of_mpi());
+  grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas,
+               settings.pipeline.stages_per_rank);
+}
+
 /// Collective. Ranks other than rank 0 have something to check when all of a run are there.
 void check(const CommandLine& line, const Settings& settings, const DeckPlaces& places,
            const MpiSession& mpi, StartWatch& watch) {
-  // For those that read longer: nobody waits for a rank inside.
-  constexpr std::chrono::hours kLimit{1};
-  const bool all_there =
-      mpi.size() == settings.pipeline.pipeline_ranks() * settings.pipeline.replicas;
-  std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
+  const int ranks = settings.pipeline.pipeline_ranks() * settings.pipeline.replicas;
+  const std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
+  if (mpi.size() != ranks || ranks == 1) {
+    watch.stop();
+    agree(MPI_COMM_WORLD, [&] {
+      if (mpi.rank() != 0) return;
+      with_places(places, [&] {
+        run_check(settings, ranks == mpi.size() ? machines : std::vector<RankMachine>(),
+                  line.schedule);
+      });
+      if (mpi.size() > 1)
+        std::printf("# %d ranks were started and the run has %d: they are not compared\n",
+                    mpi.size(), ranks);
+    });
+    return;
+  }
+  std::optional<ProcessGrid> grid;
+  agree(MPI_COMM_WORLD, [&] { with_places(places, [&] { make_grid(settings, grid); }); });
+  ProgressThread progress(grid->world(), watch_settings(settings, *grid));
   watch.stop();
-  if (!all_there) machines.clear();
   std::vector<Fact> facts;
-  const auto check_here = [&] {
-    if (all_there && settings.pipeline.gpu_aware_mpi) check_gpu_aware_mpi(gpu_awareness_of_mpi());
-    if (mpi.rank() == 0)
-      facts = run_check(settings, machines, line.schedule);
-    else if (all_there)
-      facts = run_check_elsewhere(settings, mpi.rank());
-  };
-  agree(
-      MPI_COMM_WORLD, [&] { with_places(places, check_here); }, kLimit);
-  if (all_there) agree(MPI_COMM_WORLD, [&] { compare_inputs(MPI_COMM_WORLD, facts); });
+  agree(progress, [&] {
+    with_places(places, [&] {
+      facts = mpi.rank() == 0 ? run_check(settings, machines, line.schedule)
+                              : run_check_elsewhere(settings, mpi.rank());
+    });
+  });
+  agree(progress, [&] { compare_inputs(progress, facts); });
 }
 
 int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int argc, char** argv) {
@@ -181,13 +197,7 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
       return exit_success;
     }
     std::optional<ProcessGrid> grid;
-    agree(MPI_COMM_WORLD, [&] {
-      with_places(places, [&] {
-        if (settings.pipeline.gpu_aware_mpi) check_gpu_aware_mpi(gpu_awareness_of_mpi());
-        grid.emplace(MPI_COMM_WORLD, settings.pipeline.stages, settings.pipeline.replicas,
-                     settings.pipeline.stages_per_rank);
-      });
-    });
+    agree(MPI_COMM_WORLD, [&] { with_places(places, [&] { make_grid(settings, grid); }); });
     note_interruptions();  // from here on somebody looks
     ProgressThread progress(grid->world(), watch_settings(settings, *grid));
     watch.stop();  // from here on the ranks watch each other

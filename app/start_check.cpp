@@ -145,15 +145,13 @@ std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>
   return facts;
 }
 
-void compare_inputs(MPI_Comm world, const std::vector<Fact>& facts) {
-  const std::vector<std::string> texts = gather(world, joined(facts), 0);
+void compare_inputs(ProgressThread& progress, const std::vector<Fact>& facts) {
+  const std::vector<std::string> texts = gather(progress, progress.world(), joined(facts), 0);
   if (!texts.empty()) compare(facts, texts);
 }
 
 void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data) {
-  const std::vector<Fact> facts = input_facts(*plan.model, plan.tokenizer, data);
-  const std::vector<std::string> texts = gather(progress, progress.world(), joined(facts), 0);
-  if (!texts.empty()) compare(facts, texts);
+  compare_inputs(progress, input_facts(*plan.model, plan.tokenizer, data));
 }
 
 }  // namespace deltapipe

@@ -34,7 +34,7 @@ std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>
                               const DataSplit* data);
 
 /// Collective: input_facts() of all ranks. UserError on rank 0, as above.
-void compare_inputs(MPI_Comm world, const std::vector<Fact>& facts);
+void compare_inputs(ProgressThread& progress, const std::vector<Fact>& facts);
 void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data);
 
 }  // namespace deltapipe

@@ -238,6 +238,18 @@ bool is_section(const std::string& name) {
          best.empty() ? "the sections are " + all : "did you mean [" + best + "]?");
 }
 
+std::string question(const std::string& best) {
+  return "did you mean '" + best + "'?";
+}
+
+/// Of the keys of that name in all sections: "a.x' or 'b.x"; "" without one.
+std::string full_names(const std::vector<Key>& keys, const std::string& name) {
+  std::string names;
+  for (const Key& key : keys)
+    if (key.name == name) names += (names.empty() ? "" : "' or '") + key.full_name();
+  return names;
+}
+
 /// What to say of an unknown key: the nearest in its section, the same name elsewhere, or the list.
 std::string remedy_for(const std::vector<Key>& keys, const std::string& section,
                        const std::string& name) {
@@ -253,19 +265,16 @@ std::string remedy_for(const std::vector<Key>& keys, const std::string& section,
       siblings.push_back(other.name.substr(section.size() + 1));
     }
   }
-  const auto question = [](const std::string& best) { return "did you mean '" + best + "'?"; };
-  std::string elsewhere;
-  for (const Key& key : keys) {
-    if (key.name == name && elsewhere.empty()) elsewhere = key.full_name();
-  }
-  if (!elsewhere.empty()) return question(elsewhere);
+  if (const std::string named = full_names(keys, name); !named.empty()) return question(named);
   if (const std::string best = nearest(name, siblings); !best.empty()) return question(best);
   // Keys of other sections are farther from what was meant than those here that contain the name.
   const bool is_part = std::any_of(siblings.begin(), siblings.end(), [&](const std::string& other) {
     return other.find(name) != std::string::npos;
   });
   std::vector<std::string> names;
-  for (const Key& key : keys) names.push_back(is_part ? "" : key.name);
+  constexpr std::size_t kShortestElsewhere = 6;  // shorter names are near to too many
+  if (!is_part && name.size() >= kShortestElsewhere)
+    for (const Key& key : keys) names.push_back(key.name);
   if (const std::string best = nearest(name, names); !best.empty()) {
     for (const Key& key : keys) {
       if (key.name == best) return question(key.full_name());
@@ -390,11 +399,9 @@ void apply_override(const std::string& argument, const std::vector<Key>& keys, D
     refuse(place, "[" + full + "] is a section", {}, "name a key in it");
   }
   if (key == nullptr && section.empty()) {
-    std::string remedy = "write section.key=value";
-    for (const Key& other : keys) {
-      if (other.name == name) remedy = "did you mean '" + other.full_name() + "'?";
-    }
-    refuse(place, "'" + full + "' names no key of a section", {}, remedy);
+    const std::string named = full_names(keys, name);
+    refuse(place, "'" + full + "' names no key of a section", {},
+           named.empty() ? "write section.key=value" : question(named));
   }
   if (key == nullptr && !is_section(section)) unknown_section(section, place);
   if (key == nullptr) unknown_key(keys, section, name, place);

@@ -24,7 +24,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 namespace {
 
-constexpr std::size_t kShortestPart = 4;  ///< of a name, that says which one is meant
+constexpr std::size_t kShortestPart = 3;  ///< of a name, that says which one is meant
 
 /// The candidate that contains the word where only one does, or all others begin with it; or "".
 std::string only_with(std::string_view word, std::span<const std::string> candidates) {

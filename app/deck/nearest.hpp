@@ -13,7 +13,7 @@ namespace deltapipe::deck {
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// The candidate with the smallest edit distance, or "" when none is within a third of the word's
-/// length (at least 2): then the one that contains the word, of 4 letters or more, if it does alone
+/// length (at least 2): then the one that contains the word, of 3 letters or more, if it does alone
 /// or all others that do begin with it.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 

@@ -121,6 +121,23 @@ void make_directory(const std::string& path) {
   if (error) throw_system_error("cannot make the directory", path, error.value());
 }
 
+void expect_possible_directory(const std::string& path) {
+  const auto refuse = [&](int reason) {
+    throw_system_error("cannot make the directory", path, reason);
+  };
+  std::error_code error;
+  fs::path at = fs::absolute(path, error);
+  for (;;) {
+    const fs::file_status status = fs::status(at, error);
+    if (status.type() == fs::file_type::directory) break;
+    if (status.type() != fs::file_type::not_found)
+      refuse(status.type() == fs::file_type::none ? error.value() : ENOTDIR);
+    if (!at.has_relative_path()) return;
+    at = at.parent_path();
+  }
+  if (::access(at.c_str(), W_OK | X_OK) != 0) refuse(errno);
+}
+
 std::string temporary_name_in(const std::string& directory) {
   return (fs::path(directory) / (std::string(kPartial) + random_digits())).string();
 }

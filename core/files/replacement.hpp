@@ -20,6 +20,10 @@ namespace deltapipe {
 /// Makes the directory and its parents; UserError when that fails or `path` is another thing.
 void make_directory(const std::string& path);
 
+/// UserError as of make_directory() where the nearest directory above that there is, or `path`
+/// itself, says that it would fail. Makes nothing.
+void expect_possible_directory(const std::string& path);
+
 /// Names that were given in a directory survive a crash of the machine once it has been synced.
 /// Some network file systems refuse that, which is no error.
 void sync_directory(const std::string& directory);

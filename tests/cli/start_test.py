@@ -60,6 +60,24 @@ class Starts(support.TestCase):
             result = self.start([command, self.deck], [command, self.deck, f"data.train={copy}"])
             self.assertEqual(result.status, 0, str(result))
 
+    def test_directories(self):
+        file = self.place / "file"
+        file.write_text("")
+        for key in ("output.directory", "checkpoint.directory", "cache.directory"):
+            for path in (file, file / "below", "a" * 300):
+                with self.subTest(key=key, path=str(path)[-20:]):
+                    given = ["boundary.forward.codec=delta", "cache.budget=1 MB",
+                             "checkpoint.every=1", f"{key}={path}"]
+                    for command in ("train", "check"):
+                        result = self.start(*[[command, self.deck, *given]] * 2)
+                        self.assert_stops(result, "cannot make the directory", status=1)
+
+    def test_other_numbers_of_ranks(self):
+        result = self.start(*[["check", self.deck]] * 3)
+        self.assertEqual(result.status, 0, str(result))
+        self.assertIn("# 3 ranks were started and the run has 2: they are not compared",
+                      result.out)
+
     def test_missing_files(self):
         missing = self.place / "nowhere.txt"
         for command in ("check", "train"):
