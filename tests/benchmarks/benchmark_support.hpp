@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "core/base/error.hpp"
 #include "core/base/host_team.hpp"
 #include "core/base/kernel.hpp"
 #include "core/base/row.hpp"
@@ -58,12 +57,7 @@ inline double median(std::vector<double> values) {
 
 /// As the program, but that a serial Kokkos has one thread where the environment names no number.
 inline void use_threads_of_environment() {
-  try {
-    start_host_team(std::max(1, threads_of_environment()));
-  } catch (const UserError& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    std::exit(1);
-  }
+  start_host_team(std::max(1, threads_of_environment()));
 }
 
 /// The status of body(); what it throws is a line on standard error and status 1.

@@ -28,6 +28,7 @@
 #include "core/kernels/blas.hpp"
 
 using namespace deltapipe;
+using deltapipe::benchmark::status_of;
 using deltapipe::benchmark::use_threads_of_environment;
 
 namespace {
@@ -404,32 +405,34 @@ DELTAPIPE_REMEMBER_CORES_FIRST();
 int main(int argc, char** argv) {
   restart_with_better_settings(argv);
   Kokkos::ScopeGuard kokkos(argc, argv);
-  use_threads_of_environment();
-  const std::optional<Options> options = parse(argc, argv);
-  if (!options) {
-    std::fprintf(
-        stderr,
-        "usage: codec_benchmark [T C samples] [--results FILE --machine NAME | --only TEXT]\n");
-    return 2;
-  }
-  const CodecShape shape{1, options->tokens, options->channels};
-  const std::size_t floats =
-      static_cast<std::size_t>(options->tokens) * options->channels * options->samples;
-  const Bench bench{shape, options->samples,
-                    Activations("x", floats / options->channels, options->channels)};
-  const double before = triad_bytes_per_second(floats / 2);
-  std::printf("T=%d C=%d samples=%d, triad %.2f GB/s\n", options->tokens, options->channels,
-              options->samples, before / 1e9);
-  std::vector<Measured> all;
-  for (const Case& test : cases()) {
-    if (test.name.find(options->only) == std::string::npos) continue;
-    all.push_back(bench.run(test));
-    print(all.back(), before);
-  }
-  const double after = triad_bytes_per_second(floats / 2);
-  std::printf("triad afterwards %.2f GB/s\n", after / 1e9);
-  if (options->results.empty()) return 0;
-  if (write_results(*options, all, std::max(before, after))) return 0;
-  std::fprintf(stderr, "codec_benchmark: cannot write %s\n", options->results.c_str());
-  return 1;
+  return status_of(argv[0], [&] {
+    use_threads_of_environment();
+    const std::optional<Options> options = parse(argc, argv);
+    if (!options) {
+      std::fprintf(
+          stderr,
+          "usage: codec_benchmark [T C samples] [--results FILE --machine NAME | --only TEXT]\n");
+      return 2;
+    }
+    const CodecShape shape{1, options->tokens, options->channels};
+    const std::size_t floats =
+        static_cast<std::size_t>(options->tokens) * options->channels * options->samples;
+    const Bench bench{shape, options->samples,
+                      Activations("x", floats / options->channels, options->channels)};
+    const double before = triad_bytes_per_second(floats / 2);
+    std::printf("T=%d C=%d samples=%d, triad %.2f GB/s\n", options->tokens, options->channels,
+                options->samples, before / 1e9);
+    std::vector<Measured> all;
+    for (const Case& test : cases()) {
+      if (test.name.find(options->only) == std::string::npos) continue;
+      all.push_back(bench.run(test));
+      print(all.back(), before);
+    }
+    const double after = triad_bytes_per_second(floats / 2);
+    std::printf("triad afterwards %.2f GB/s\n", after / 1e9);
+    if (options->results.empty()) return 0;
+    if (write_results(*options, all, std::max(before, after))) return 0;
+    std::fprintf(stderr, "codec_benchmark: cannot write %s\n", options->results.c_str());
+    return 1;
+  });
 }
