@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
 #include "app/frozen_parameters.hpp"
@@ -501,10 +502,12 @@ std::vector<Fact> check_model(const Settings& settings, Inputs& inputs,
   return input_facts(*model.model, inputs.tokenizer, inputs.data ? &*inputs.data : nullptr);
 }
 
-/// Those of checkpoints and caches, if named: of every rank, on its machine.
+/// Those that every rank makes on its machine.
 void expect_directories_of_rank(const Settings& settings) {
-  for (const std::string& path : {settings.checkpoint.directory, settings.cache.directory})
-    if (!path.empty()) expect_possible_directory(path);
+  if (writes_checkpoints(settings) && !settings.checkpoint.directory.empty())
+    expect_possible_directory(settings.checkpoint.directory);
+  if (writes_caches(settings) && !settings.cache.directory.empty())
+    expect_possible_directory(settings.cache.directory);
 }
 
 }  // namespace

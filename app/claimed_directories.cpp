@@ -20,6 +20,10 @@ bool has_memories(const Settings& settings) {
 
 }  // namespace
 
+bool writes_caches(const Settings& settings) {
+  return has_memories(settings) && settings.cache.budget_bytes > 0;
+}
+
 ClaimedDirectories::ClaimedDirectories(const Settings& settings, const ProcessGrid& grid,
                                        ProgressThread& progress)
     : run_id_(new_run_id()) {
@@ -28,7 +32,7 @@ ClaimedDirectories::ClaimedDirectories(const Settings& settings, const ProcessGr
   barrier(progress, grid.world());
   claim_checkpoints(settings, grid, progress);
   if (!has_memories(settings)) return;
-  claim_in_turns(settings, grid, progress, settings.cache.budget_bytes > 0);
+  claim_in_turns(settings, grid, progress, writes_caches(settings));
 }
 
 void ClaimedDirectories::claim_caches(const Settings& settings, const ProcessGrid& grid,

@@ -13,6 +13,9 @@
 
 namespace deltapipe {
 
+/// Whether a training writes this rank's memories of samples to files of `[cache]`.
+bool writes_caches(const Settings& settings);
+
 /// Makes the output directory and, for runs that spill, the ranks' cache directories, and those of
 /// checkpoints where some are written or found, locks them against other runs while it lives, and
 /// removes what killed runs left half-written in them.

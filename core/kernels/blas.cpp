@@ -132,7 +132,10 @@ bool spare_blas_threads() {
   rlimit space{}, data{};
   const bool is_limited = getrlimit(RLIMIT_AS, &space) == 0 && getrlimit(RLIMIT_DATA, &data) == 0 &&
                           std::min(space.rlim_cur, data.rlim_cur) != RLIM_INFINITY;
-  if (!is_limited || own_threads() < 1 || std::getenv(kVariable) != nullptr) return false;
+  const char* const before = std::getenv(kVariable);
+  const bool is_told = before != nullptr && std::string(before) == "1" &&
+                       std::getenv("OPENBLAS_NUM_THREADS") == nullptr;
+  if (!is_limited || own_threads() < 1 || is_told) return false;
   // It comes before kVariable, and says how many threads kernels have.
   if (const char* const text = std::getenv("OPENBLAS_NUM_THREADS")) {
     const int threads = std::atoi(text);

@@ -72,6 +72,15 @@ class Starts(support.TestCase):
                         result = self.start(*[[command, self.deck, *given]] * 2)
                         self.assert_stops(result, "cannot make the directory", status=1)
 
+    def test_directories_that_nobody_needs(self):
+        file = self.place / "file"
+        file.write_text("")
+        for given in ([f"checkpoint.directory={file}/x"],
+                      ["boundary.forward.codec=delta", f"cache.directory={file}/x"]):
+            for command in ("check", "train"):
+                result = self.start(*[[command, self.deck, *given]] * 2)
+                self.assertEqual(result.status, 0, str(result))
+
     def test_other_numbers_of_ranks(self):
         result = self.start(*[["check", self.deck]] * 3)
         self.assertEqual(result.status, 0, str(result))

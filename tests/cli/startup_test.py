@@ -105,7 +105,10 @@ class StartUp(support.TestCase):
         wait for them."""
         for megabytes in (170, 200, 250, 400):
             for command, variables in ((["check", str(self.deck)], {"OMP_NUM_THREADS": "3"}),
-                                       (["--version"], {"OPENBLAS_NUM_THREADS": "8"})):
+                                       (["--version"], {"OPENBLAS_NUM_THREADS": "8"}),
+                                       (["--version"], {"GOTO_NUM_THREADS": "8"}),
+                                       (["check", str(self.deck)], {"GOTO_NUM_THREADS": "1",
+                                                                    "OPENBLAS_NUM_THREADS": "8"})):
                 with self.subTest(megabytes=megabytes, command=command):
                     result = support.run_command(
                         ["sh", "-c", f'ulimit -v {megabytes * 1000} && exec "$0" "$@"',
