@@ -70,6 +70,11 @@ CODECS = {
                              "prediction_interval": 3, "entropy_coding": True},
         "boundary.backward": {"codec": "topk", "topk": 0.2, "error_feedback": "ef21"},
     },
+    "auto": {  # the recommended settings, with most records and errors in files
+        "boundary.forward": {"codec": "auto", "prediction_interval": 3},
+        "boundary.backward": {"codec": "auto"},
+        "cache": {"budget": "8 kB", "verify_every": 1},
+    },
 }
 COMPARED_STEPS = ("step", "epoch", "loss", "learning_rate", "gradient_norm", "tokens", "samples",
                   "forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
