@@ -75,7 +75,7 @@ make() {
 }
 
 if ! "$python" -c 'import h5py, torch, venv' 2>/dev/null; then
-  say "python3-torch, python3-h5py or python3-venv is missing (scripts/setup.sh);" \
+  say "python3-torch, python3-h5py or python3-venv is missing (scripts/setup.sh tests);" \
     "comparisons with transformers are skipped"
   exit 77
 fi

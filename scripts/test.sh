@@ -51,7 +51,7 @@ PYTHON
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
-((!setup)) || { step "packages"; scripts/setup.sh; }
+((!setup)) || { step "packages"; scripts/setup.sh tests; }
 step "transformers, to compare with"
 scripts/setup_python.sh || (($? == 77))
 
