@@ -459,6 +459,8 @@ void Checkpoints::give_up() {
     if (was_marking) remove_or_warn(directory_, marker_.step);
   }
   let_go(marker_.step);
+  // A second try of the same step makes a directory of the same name.
+  barrier(progress_, grid_.world());
 }
 
 /// All ranks have done their part of the phase.
@@ -502,6 +504,14 @@ void remove_checkpoints_but(const std::string& directory, const CheckpointSettin
                             std::optional<std::uint64_t> one) {
   for (const std::uint64_t step : checkpoint_steps(directory))
     if (step != one && !is_milestone_of(directory, step, settings)) remove_or_warn(directory, step);
+}
+
+void remove_checkpoints_of(const std::string& directory, const std::string& run_id) {
+  for (const std::uint64_t step : checkpoint_steps(directory)) try {
+      const CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
+      if (marker.run_id == run_id && !marker.milestone) remove_or_warn(directory, step);
+    } catch (const UserError&) {
+    }
 }
 
 }  // namespace deltapipe

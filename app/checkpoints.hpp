@@ -32,6 +32,9 @@ namespace deltapipe {
 void remove_checkpoints_but(const std::string& directory, const CheckpointSettings& settings,
                             std::optional<std::uint64_t> one);
 
+/// Removes those of a run, but not its milestones.
+void remove_checkpoints_of(const std::string& directory, const std::string& run_id);
+
 /// UserError when a directory that the deck names has checkpoints: those of another run, which a
 /// new one must not mix with its own.
 void check_for_other_runs(const std::string& directory);
@@ -93,6 +96,8 @@ class Checkpoints {
   bool end_training();
   /// The step of the last complete one; none: nullopt.
   std::optional<std::uint64_t> last_complete() const { return last_complete_; }
+  /// Some were completed since this start.
+  bool has_progressed() const { return totals_.count > 0; }
   struct Totals {
     std::uint64_t count = 0, bytes = 0;
     double blocked_seconds = 0;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 
 #include "comm/transport/collectives.hpp"
 #include "core/files/replacement.hpp"
@@ -18,6 +19,17 @@ bool has_memories(const Settings& settings) {
          (has_memory(settings.forward) || has_memory(settings.backward));
 }
 
+/// Ranks that a killed launcher leaves were seen to end within 4 s.
+constexpr double kReleaseSeconds = 8;
+constexpr std::chrono::milliseconds kLook{100};
+
+void say_that_it_waits(const std::string& directory, const std::string& holder) {
+  std::fprintf(stderr,
+               "deltapipe: %s is in use%s%s: waiting up to %.0f s for the end of a run that was "
+               "killed\n",
+               directory.c_str(), holder.empty() ? "" : " by ", holder.c_str(), kReleaseSeconds);
+}
+
 }  // namespace
 
 bool writes_caches(const Settings& settings) {
@@ -26,7 +38,7 @@ bool writes_caches(const Settings& settings) {
 
 ClaimedDirectories::ClaimedDirectories(const Settings& settings, const ProcessGrid& grid,
                                        ProgressThread& progress)
-    : run_id_(new_run_id()) {
+    : progress_(progress), run_id_(new_run_id()) {
   broadcast(progress, grid.world(), run_id_, 0);
   if (grid.rank() == 0) claim(settings.output.directory, true);
   barrier(progress, grid.world());
@@ -77,7 +89,16 @@ void ClaimedDirectories::claim_checkpoints(const Settings& settings, const Proce
 
 const DirectoryLock& ClaimedDirectories::claim(const std::string& directory, bool speak) {
   make_directory(directory);
-  locks_.push_back(std::make_unique<DirectoryLock>(directory, run_id_));
+  const TimePoint begin = Clock::now();
+  bool said = false;
+  locks_.push_back(
+      std::make_unique<DirectoryLock>(directory, run_id_, [&](const std::string& holder) {
+        if (seconds_between(begin, Clock::now()) > kReleaseSeconds) return false;
+        if (!std::exchange(said, true)) say_that_it_waits(directory, holder);
+        progress_.check();
+        std::this_thread::sleep_for(kLook);
+        return true;
+      }));
   const DirectoryLock& lock = *locks_.back();
   if (lock.is_holder()) remove_leftovers(directory);
   if (speak && !lock.warning().empty())

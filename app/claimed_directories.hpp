@@ -18,7 +18,8 @@ bool writes_caches(const Settings& settings);
 
 /// Makes the output directory and, for runs that spill, the ranks' cache directories, and those of
 /// checkpoints where some are written or found, locks them against other runs while it lives, and
-/// removes what killed runs left half-written in them.
+/// removes what killed runs left half-written in them. The ranks of a killed run notice only after
+/// seconds that their launcher has ended: their lock is waited for.
 class ClaimedDirectories {
  public:
   /// Collective. UserError: a directory cannot be made, or another run writes into it.
@@ -36,6 +37,7 @@ class ClaimedDirectories {
                          ProgressThread& progress);
   void claim_in_turns(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress,
                       bool wanted);
+  ProgressThread& progress_;
   std::string run_id_;  ///< of this start
   bool has_caches_ = false;
   bool keeps_checkpoints_ = false;

@@ -53,6 +53,11 @@ constexpr std::array descriptions = {
                 "  deltapipe tokenize DECK output.directory=data/tokens\n"
                 "  deltapipe check DECK data.train=data/tokens/train.h5 "
                 "tokenizer.path=data/tokens/tokenizer\n"},
+    Description{Command::export_model, "export", "Write the model of a checkpoint",
+                "Needs one process only, whatever the layout of the run, which may still train. "
+                "Writes the\nmodel of the newest checkpoint to output.directory/model-step-STEP; "
+                "replaces nothing:\n"
+                "  deltapipe export inputs/quickstart.toml --step 500 --to models/half-way\n"},
 };
 
 /// What the options and positionals of all commands write to.
@@ -81,6 +86,13 @@ void add_command(CLI::App& app, const Description& description, Arguments& argum
     command->add_flag("--reference", arguments.reference,
                       "print all keys of a deck with ranges, defaults and meaning (Markdown)");
   }
+  if (description.command == Command::export_model) {
+    command
+        ->add_option("--step", arguments.line.step, "step of the checkpoint; default: the newest")
+        ->option_text("STEP");
+    command->add_option("--to", arguments.line.directory, "where to write the model")
+        ->option_text("DIRECTORY");
+  }
   command->callback([&arguments, &description] {
     arguments.line.command = description.command;
     if (arguments.line.deck.empty() && !arguments.reference) throw CLI::RequiredError("DECK");
@@ -95,7 +107,7 @@ std::string unknown_command(int argc, const char* const* argv) {
   if (std::ranges::find(names, argv[1]) != names.end()) return "";
   const std::string best = deck::nearest(argv[1], names);
   return "unknown command '" + printable(argv[1], 200) + "'; " +
-         (best.empty() ? "use train, evaluate, generate, check or tokenize"
+         (best.empty() ? "use train, evaluate, generate, check, tokenize or export"
                        : "did you mean '" + best + "'?");
 }
 
@@ -115,8 +127,10 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
   app.require_subcommand(1);
   app.footer(
       "\n\"deltapipe COMMAND --help\" says more of each. Exit status: 0 done, 1 failed while "
-      "running,\n2 the command line or the deck is wrong, 130 and 143 interrupted by SIGINT and "
-      "SIGTERM.\n");
+      "running,\n2 the command line or the deck is wrong, 75 stopped with a checkpoint that the "
+      "same "
+      "command goes on\nfrom, 74 stopped without a new checkpoint, 130, 138 and 143 interrupted by "
+      "SIGINT, SIGUSR1 and\nSIGTERM.\n");
   for (const Description& description : descriptions) add_command(app, description, arguments);
 
   try {

@@ -2,6 +2,7 @@
 // The command line: what to do, with which deck.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,13 +15,14 @@ namespace deltapipe {
 /// Exit status of the program.
 enum ExitCode : int {
   exit_success = 0,
-  exit_failure = 1,   ///< something failed while running
-  exit_usage = 2,     ///< the command line or the deck is wrong
-  exit_stopped = 75,  ///< a training that was asked to stop has a checkpoint and can go on
-  exit_signal = 128,  ///< and the signal that interrupted the run: 130 SIGINT, 143 SIGTERM
+  exit_failure = 1,       ///< something failed while running
+  exit_usage = 2,         ///< the command line or the deck is wrong
+  exit_no_progress = 74,  ///< a training was asked to stop and has no newer checkpoint
+  exit_stopped = 75,      ///< a training that was asked to stop has a checkpoint and can go on
+  exit_signal = 128,      ///< and the signal that interrupted the run: 130 SIGINT, 143 SIGTERM
 };
 
-enum class Command { train, evaluate, generate, check, tokenize };
+enum class Command { train, evaluate, generate, check, tokenize, export_model };
 
 struct CommandLine {
   Command command = Command::train;
@@ -28,6 +30,8 @@ struct CommandLine {
   std::vector<std::string> overrides;  ///< "section.key=value"
   std::vector<std::string> prompts;    ///< generate: in place of generate.prompts, if any
   bool schedule = false;               ///< check: show the order of passes
+  std::uint64_t step = 0;              ///< export: of the checkpoint; 0: the newest
+  std::string directory;               ///< export: where to; empty: a name in output.directory
 };
 
 struct ParsedCommandLine {

@@ -2,6 +2,8 @@
 // The commands that run a pipeline.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "app/deck/settings.hpp"
@@ -15,13 +17,17 @@ namespace deltapipe {
 enum class TrainingEnd {
   finished,
   stopped,  ///< between two steps, as a signal or the time limit asked, with a checkpoint
-  stopped_without_checkpoint  ///< none could be written
+  stopped_without_progress  ///< as stopped, but no checkpoint was written since this start
 };
 
 /// Every rank calls these together; any may throw, inside agree().
 TrainingEnd run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
+/// One process: writes the model that a checkpoint of the deck's run has. `step`: which; 0: the
+/// newest. `directory`: where to; empty: OUTPUT/model-step-<step>. Nothing is replaced.
+void run_export(const Settings& settings, std::uint64_t step, const std::string& directory,
+                const ProcessGrid& grid, ProgressThread& progress);
 /// On rank 0: prints what the deck amounts to and runs nothing. `machines` has an entry a rank
 /// when as many were started as the run needs, else none. `shows_schedule`: also the order of
 /// passes. Throws UserError when the run could not start: what is there does not fit, or something

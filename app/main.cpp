@@ -41,8 +41,8 @@ int run_command(const CommandLine& line, const Settings& settings, const Process
           return exit_success;
         case TrainingEnd::stopped:
           return exit_stopped;
-        case TrainingEnd::stopped_without_checkpoint:
-          return exit_failure;
+        case TrainingEnd::stopped_without_progress:
+          return exit_no_progress;
       }
       break;
     case Command::evaluate:
@@ -50,6 +50,9 @@ int run_command(const CommandLine& line, const Settings& settings, const Process
       break;
     case Command::generate:
       run_generate(settings, grid, progress);
+      break;
+    case Command::export_model:
+      run_export(settings, line.step, line.directory, grid, progress);
       break;
     case Command::check:
     case Command::tokenize:
@@ -183,6 +186,13 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
   // 2. Kokkos, the process grid and the command; whatever stops one rank stops all.
   std::optional<Kokkos::ScopeGuard> kokkos;
   try {
+    if (line.command == Command::export_model && mpi.size() > 1) {
+      agree(MPI_COMM_WORLD, [&] {
+        throw UserError({.what = "export needs one process",
+                         .value = std::to_string(mpi.size()) + " were started",
+                         .remedy = "start it without mpirun, whatever the layout of the run"});
+      });
+    }
     if (line.command == Command::tokenize) {
       watch.stop();
       agree(MPI_COMM_WORLD, [&] {
@@ -197,7 +207,14 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
       return exit_success;
     }
     std::optional<ProcessGrid> grid;
-    agree(MPI_COMM_WORLD, [&] { with_places(places, [&] { make_grid(settings, grid); }); });
+    agree(MPI_COMM_WORLD, [&] {
+      with_places(places, [&] {
+        if (line.command == Command::export_model)
+          grid.emplace(MPI_COMM_SELF, 1, 1);
+        else
+          make_grid(settings, grid);
+      });
+    });
     note_interruptions();  // from here on somebody looks
     ProgressThread progress(grid->world(), watch_settings(settings, *grid));
     watch.stop();  // from here on the ranks watch each other

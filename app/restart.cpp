@@ -62,6 +62,22 @@ bool may_change(const std::string& key) {
          std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() || key == "cache.prefetch";
 }
 
+bool is_length(const std::string& key) {
+  return key == "training.steps" || key == "training.epochs";
+}
+
+/// What checkpoint.change_optimizer lets change. Tensors that are frozen have no moments.
+bool is_of_optimizer(const std::string& key) {
+  return (key.starts_with("training.optimizer.") && key != "training.optimizer.frozen") ||
+         is_length(key);
+}
+
+std::string way_to_change(const std::string& key) {
+  return is_of_optimizer(key)
+             ? "let it change from here on with checkpoint.change_optimizer = true, "
+             : "";
+}
+
 [[noreturn]] void refuse_change(const CheckpointMarker& marker, const std::string& key,
                                 const std::string& old_value, const std::string& new_value,
                                 const std::string& why) {
@@ -69,8 +85,9 @@ bool may_change(const std::string& key) {
                            ": the checkpoint of step " + std::to_string(marker.step) +
                            " was written with " + key + " = " + old_value,
                    .value = new_value,
-                   .remedy = "set it back, or start anew with checkpoint.resume = \"never\" or "
-                             "another output.directory",
+                   .remedy = "set it back, " + way_to_change(key) +
+                             "or start from scratch with output.overwrite = true or another "
+                             "output.directory",
                    .keys = {key}});
 }
 
@@ -82,7 +99,9 @@ std::uint64_t batch(const Settings& settings) {
 /// Steps may be added where that changes no learning rate of the past.
 void check_length(const Settings& settings, const Settings& former,
                   const CheckpointMarker& marker) {
-  if (settings.training.optimizer.schedule == LearningRateSchedule::constant) return;
+  if (settings.training.optimizer.schedule == LearningRateSchedule::constant ||
+      settings.checkpoint.change_optimizer)
+    return;
   const std::string why = " but with a constant learning rate, which depends on it";
   if (settings.training.steps != former.training.steps)
     refuse_change(marker, "training.steps", std::to_string(former.training.steps),
@@ -101,52 +120,6 @@ void check_batch(const Settings& settings, const Settings& former, const Checkpo
   refuse_change(marker, by_replicas ? "pipeline.replicas" : "training.micro_batches", value(former),
                 value(settings),
                 " unless micro_batch_size x micro_batches x replicas stays the same");
-}
-
-/// The newest checkpoint that has a marker and `fits`.
-template <class Fits>
-std::optional<CheckpointMarker> newest_marker(const Settings& settings, const Fits& fits) {
-  const std::string directory = checkpoint_directory(settings);
-  std::vector<std::uint64_t> steps = checkpoint_steps(directory);
-  std::reverse(steps.begin(), steps.end());
-  for (const std::uint64_t step : steps) try {
-      CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
-      if (fits(marker)) return marker;
-    } catch (const UserError&) {
-    }
-  return std::nullopt;
-}
-
-/// The unfinished run in the output directory.
-struct FormerRun {
-  std::string run_id;            ///< empty: there is none
-  bool has_checkpoints = false;  ///< some were complete, wherever they are now
-};
-
-/// By the run file or, where that is missing or damaged, by the newest checkpoint.
-FormerRun former_run_of(const Settings& settings) {
-  if (settings.checkpoint.resume == Resume::never) return {};
-  const auto found = find_run_file(settings.output.directory + "/run.h5");
-  if (!found) {
-    // Others may write to a directory that the deck names, and finished runs leave milestones.
-    const bool is_own_directory = settings.checkpoint.directory.empty();
-    const std::string output = absolute_output_directory(settings);
-    const auto newest = newest_marker(settings, [&](const CheckpointMarker& marker) {
-      return is_own_directory || (marker.output_directory == output && !marker.milestone);
-    });
-    return newest ? FormerRun{newest->run_id, true} : FormerRun{};
-  }
-  if (found->is_finished) return {};
-  return {found->run_id, found->has_checkpoints};
-}
-
-/// That of rank 0.
-FormerRun agreed_former_run(const Settings& settings, const ProcessGrid& grid,
-                            ProgressThread& progress) {
-  FormerRun former;
-  if (grid.rank() == 0) former = former_run_of(settings);
-  broadcast(progress, grid.world(), former.run_id, 0);
-  return former;
 }
 
 /// As far as it is known before the model is read: without a partition in the deck it is the one of
@@ -229,16 +202,32 @@ bool has_checkpoint_of(const std::string& directory, const std::vector<std::uint
   });
 }
 
+/// All keys that differ.
+std::vector<DeckDifference> differences(const Settings& left, const Settings& right) {
+  std::vector<DeckDifference> found;
+  std::set<std::string> seen;
+  for (;;) {
+    const std::vector<std::string_view> ignored(seen.begin(), seen.end());
+    const auto difference = first_difference(left, right, ignored);
+    if (!difference) return found;
+    seen.insert(difference->key);
+    found.push_back(*difference);
+  }
+}
+
 /// A run that began anew would remove checkpoints that may only lack a disk that is not there.
 [[noreturn]] void refuse_to_begin_anew(const Settings& settings) {
-  throw UserError({.what = "this unfinished run has written checkpoints, and there is none that "
-                           "all ranks find whole",
-                   .file = checkpoint_directory(settings),
-                   .remedy = "put back what is missing (checkpoints, spill files of "
-                             "cache.directory), go on without what spill files had with "
-                             "checkpoint.mode = \"resync\", or start anew with checkpoint.resume "
-                             "= \"never\" or another output.directory",
-                   .keys = {"checkpoint.resume"}});
+  throw UserError(
+      {.what = "this unfinished run has written checkpoints, and there is none that "
+               "all ranks find whole",
+       .file = checkpoint_directory(settings),
+       .remedy = "put back what is missing (checkpoints, spill files of "
+                 "cache.directory), go on without what spill files had with "
+                 "checkpoint.mode = \"resync\", or start from scratch " +
+                 std::string(settings.output.overwrite ? "in another output.directory"
+                                                       : "with output.overwrite = true or another "
+                                                         "output.directory"),
+       .keys = {"checkpoint.directory", "output.directory"}});
 }
 
 /// Takes the names of items and drops their elements.
@@ -434,10 +423,9 @@ bool reads_memories(const Restart& restart, const Settings& settings) {
 
 }  // namespace
 
-std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid& grid,
-                                    ProgressThread& progress) {
+std::optional<Restart> find_restart(const Settings& settings, const FormerRun& former,
+                                    const ProcessGrid& grid, ProgressThread& progress) {
   const std::string directory = checkpoint_directory(settings);
-  const FormerRun former = agreed_former_run(settings, grid, progress);
   const std::string& run_id = former.run_id;
   if (run_id.empty()) return std::nullopt;
   std::vector<std::uint64_t> steps = checkpoint_steps(directory);
@@ -478,26 +466,6 @@ std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid&
   }
 }
 
-std::string finished_run_to_clear(const Settings& settings, const ProcessGrid& grid,
-                                  ProgressThread& progress) {
-  std::string run_id;
-  if (grid.rank() == 0 && settings.checkpoint.resume == Resume::automatic) {
-    const auto found = find_run_file(settings.output.directory + "/run.h5");
-    if (found && found->is_finished) run_id = found->run_id;
-  }
-  broadcast(progress, grid.world(), run_id, 0);
-  if (run_id.empty()) return {};
-  // Ranks may have disks of their own.
-  const bool has_checkpoint = newest_marker(settings, [&](const CheckpointMarker& marker) {
-                                return marker.run_id == run_id && !marker.milestone;
-                              }).has_value();
-  const std::vector<CacheOwner> runs = runs_that_need_spill_files(cache_directory(settings));
-  const bool has_file = std::any_of(runs.begin(), runs.end(),
-                                    [&](const CacheOwner& run) { return run.run_id == run_id; });
-  const std::uint64_t has = has_checkpoint || has_file ? 1 : 0;
-  return all_reduce(progress, grid.world(), has, Reduction::max) == 1 ? run_id : std::string();
-}
-
 std::string absolute_output_directory(const Settings& settings) {
   std::error_code error;
   const std::filesystem::path path =
@@ -509,15 +477,19 @@ void check_deck_of_restart(const Settings& settings, const CheckpointMarker& mar
   const Settings former = parse_deck(marker.deck, "the checkpoint's deck");
   check_batch(settings, former, marker);
   check_length(settings, former, marker);
-  std::set<std::string> changed = {"training.steps", "training.epochs"};
-  for (;;) {
-    const std::vector<std::string_view> ignored(changed.begin(), changed.end());
-    const auto difference = first_difference(former, settings, ignored);
-    if (!difference) return;
-    if (!may_change(difference->key))
-      refuse_change(marker, difference->key, difference->left, difference->right, "");
-    changed.insert(difference->key);
-  }
+  const bool changes_optimizer = settings.checkpoint.change_optimizer;
+  for (const auto& [key, left, right] : differences(former, settings))
+    if (!may_change(key) && !is_length(key) && !(changes_optimizer && is_of_optimizer(key)))
+      refuse_change(marker, key, left, right, "");
+}
+
+std::string changes_of_optimizer(const Settings& settings, const CheckpointMarker& marker) {
+  std::string text;
+  for (const auto& [key, left, right] :
+       differences(parse_deck(marker.deck, "the checkpoint's deck"), settings))
+    if (is_of_optimizer(key))
+      text += (text.empty() ? "" : ", ") + key + " = " + left + " -> " + right;
+  return text;
 }
 
 void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_fingerprint,
@@ -529,8 +501,8 @@ void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_f
     if (former != now)
       throw UserError({.what = "the checkpoint of step " + std::to_string(marker.step) +
                                " was written with other " + what + " samples",
-                       .remedy = "train with the files of that run, or start anew with "
-                                 "checkpoint.resume = \"never\" or another output.directory",
+                       .remedy = "train with the files of that run, or start from scratch with "
+                                 "output.overwrite = true or another output.directory",
                        .keys = {key}});
 }
 
@@ -628,6 +600,15 @@ void make_room_for_spill_files(const Restart& restart, const Settings& settings,
   const bool is_same = is_same_layout(restart.marker, settings, partition);
   const std::vector<SpillReference> references = references_of(restart, settings, is_same, rank);
   is_same ? put_back(references, owner) : set_aside(references, owner);
+}
+
+void read_parameters(const std::string& checkpoint, const CheckpointMarker& marker,
+                     const StatePart& parameters) {
+  std::vector<std::string> files;
+  for (int rank = 0; rank < marker.pipeline_ranks(); ++rank)
+    files.push_back(checkpoint + "/" + rank_file_name(rank));
+  GatheredReader reader({{parameters.name, parameters.name, files, items_of(parameters)}});
+  read_state(std::span(&parameters, 1), reader);
 }
 
 std::vector<StatePart> without_memories(std::vector<StatePart> parts) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
+#include "app/former_output.hpp"
 #include "app/spill_references.hpp"
 #include "app/training_state.hpp"
 #include "comm/pipeline/stage_plan.hpp"
@@ -29,17 +30,10 @@ struct Restart {
   bool refers_to_files = false;  ///< to spill files, of any rank
 };
 
-/// Collective. Nothing: the run starts anew, as the deck says or because its output directory has
-/// no unfinished run with a complete checkpoint. Every rank has checked all files that it will
-/// read. Rank 0 says which checkpoints were skipped, and why.
-std::optional<Restart> find_restart(const Settings& settings, const ProcessGrid& grid,
-                                    ProgressThread& progress);
-
-/// Collective. The run_id of the run in the output directory if that is finished, but was killed
-/// before it removed its checkpoints or let go of its spill files, and the deck would go on with
-/// unfinished ones; else empty.
-std::string finished_run_to_clear(const Settings& settings, const ProcessGrid& grid,
-                                  ProgressThread& progress);
+/// Collective. Nothing: the former run has never had a complete checkpoint. Every rank has checked
+/// all files that it will read. Rank 0 says which checkpoints were skipped, and why.
+std::optional<Restart> find_restart(const Settings& settings, const FormerRun& former,
+                                    const ProcessGrid& grid, ProgressThread& progress);
 
 /// Where a run leaves its results, whatever the working directory; for markers.
 std::string absolute_output_directory(const Settings& settings);
@@ -47,6 +41,10 @@ std::string absolute_output_directory(const Settings& settings);
 /// UserError that names the first key that must not change from what the checkpoint was written
 /// with, its old and its new value.
 void check_deck_of_restart(const Settings& settings, const CheckpointMarker& marker);
+
+/// Settings of the optimizer and the run's length that differ from the checkpoint's, as
+/// "KEY = OLD -> NEW, ...".
+std::string changes_of_optimizer(const Settings& settings, const CheckpointMarker& marker);
 
 /// UserError when the checkpoint was written with other data.
 void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_fingerprint,
@@ -71,6 +69,10 @@ void check_budget_of_restart(const Restart& restart, const Settings& settings,
 void make_room_for_spill_files(const Restart& restart, const Settings& settings,
                                const std::vector<int>& partition, int rank,
                                const CacheOwner& owner);
+
+/// Reads the parameters of a whole model from the files of all ranks.
+void read_parameters(const std::string& checkpoint, const CheckpointMarker& marker,
+                     const StatePart& parameters);
 
 /// The list without what boundaries remember of samples.
 std::vector<StatePart> without_memories(std::vector<StatePart> parts);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "app/warnings.hpp"
@@ -104,7 +105,27 @@ std::uint64_t saving_memory_bytes() {
   return kPieceElements * sizeof(float);
 }
 
-void check_model_directory(const std::string& directory) {
+namespace {
+
+/// True when `path` is `directory` or in it, links followed.
+bool is_in(const std::string& path, const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (path.empty() || !fs::exists(path, error)) return false;
+  const fs::path inner = fs::canonical(path, error), outer = fs::weakly_canonical(directory, error);
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+}  // namespace
+
+void check_model_directory(const std::string& directory, const Settings& settings) {
+  for (const auto& [key, path] : {std::pair{"model.path", settings.model.path},
+                                  std::pair{"tokenizer.path", settings.tokenizer.path}})
+    if (is_in(path, directory))
+      throw UserError({.what = std::string("the trained model would replace that of ") + key,
+                       .value = path,
+                       .remedy = "set another output.directory",
+                       .keys = {"output.directory", key}});
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::symlink_status(directory, error);
   if (!std::filesystem::exists(status) || std::filesystem::is_directory(status)) return;

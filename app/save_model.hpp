@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "app/deck/settings.hpp"
 #include "app/session.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
@@ -14,9 +15,9 @@ namespace deltapipe {
 /// Host memory that a rank takes meanwhile, at least.
 std::uint64_t saving_memory_bytes();
 
-/// UserError when a model cannot take the place of what is at `directory`: a link or a file. For
-/// rank 0, before training.
-void check_model_directory(const std::string& directory);
+/// UserError when a model cannot take the place of what is at `directory`: a link, a file, or what
+/// the deck reads (model.path, tokenizer.path). For rank 0, before training.
+void check_model_directory(const std::string& directory, const Settings& settings);
 
 /// All ranks call it; rank 0 writes config.json, the tokenizer if there is one, and
 /// model.safetensors, taking the other stages' weights from the first replica one piece at a time.

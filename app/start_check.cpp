@@ -88,6 +88,8 @@ const char* name_of(Command command) {
       return "check";
     case Command::tokenize:
       return "tokenize";
+    case Command::export_model:
+      return "export";
   }
   return "unknown";
 }

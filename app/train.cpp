@@ -17,6 +17,7 @@
 #include "app/data_of_stage.hpp"
 #include "app/deck/deck.hpp"
 #include "app/evaluation.hpp"
+#include "app/former_output.hpp"
 #include "app/former_runs.hpp"
 #include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
@@ -127,8 +128,11 @@ class Trainer {
  private:
   TrainingEnd train() {
     claimed_.emplace(settings_, grid_, progress_);
-    const std::string finished = finished_run_to_clear(settings_, grid_, progress_);
-    if (!finished.empty() && clear_finished_run(finished)) return TrainingEnd::finished;
+    former_ = find_former_run(settings_, grid_, progress_);
+    if (former_.is_finished) {
+      clear_finished_run();
+      return TrainingEnd::finished;
+    }
     set_up();
     progress_.take_collective_bytes();  // of the set-up
     progress_.account().resume(Clock::now());
@@ -140,8 +144,15 @@ class Trainer {
       if (evaluates_after(step + 1) && step + 1 < steps_) evaluate_now(step + 1);
     }
     if (checkpoints_ && checkpoint_at_end()) return stop_after(steps_);
+    // An evaluation that fails or is interrupted does not lose the model.
+    if (settings_.output.save_model) {
+      pipeline_->exec().fence();  // the optimizer's time is training's
+      progress_.account().suspend(Clock::now());
+      save();
+      progress_.account().resume(Clock::now());
+    }
     evaluate_now(steps_);
-    if (checkpoints_ && end_checkpoints()) return stop_after(steps_);
+    if (checkpoints_) end_checkpoints();
     progress_.account().suspend(Clock::now());
     totals_.seconds += progress_.account().open_seconds(Clock::now());
     display_->finish();
@@ -149,13 +160,6 @@ class Trainer {
     if (run_file_) run_file_->flush();
     if (settings_.cache.keep)
       for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
-    if (settings_.output.save_model) {
-      const std::string former =
-          save_model(pipeline_->exec(), model_directory(), settings_.output.model_precision, *plan_,
-                     grid_, progress_, stages_);
-      if (!former.empty())
-        display_->line("what was in " + model_directory() + " and is no model is now in " + former);
-    }
     gather_memory();
     agree_to_finish();
     if (run_file_) {
@@ -183,23 +187,34 @@ class Trainer {
     if (signal != 0) throw Interrupted(static_cast<int>(signal));
   }
 
-  /// False: something cannot be removed, as is said; the run then begins anew, as all do whose
-  /// output directory has a finished one.
-  bool clear_finished_run(const std::string& run_id) {
+  void save() {
+    const std::string former =
+        save_model(pipeline_->exec(), model_directory(), settings_.output.model_precision, *plan_,
+                   grid_, progress_, stages_);
+    if (!former.empty())
+      display_->line("what was in " + model_directory() + " and is no model is now in " + former);
+  }
+
+  /// The run may have been killed before it removed what restarts need.
+  void clear_finished_run() {
+    const std::string& run_id = former_.run_id;
     const std::string directory = cache_directory(settings_);
     if (settings_.cache.keep)
       let_replace_spill_files(directory, {run_id});
-    else
+    else if (needs_spill_files(directory, run_id))
       remove_other_spill_files(directory, {run_id}, {});
-    remove_checkpoints_of_finished_run();
     barrier(progress_, grid_.world());
-    if (!finished_run_to_clear(settings_, grid_, progress_).empty()) return false;
-    if (grid_.rank() == 0)
-      std::printf(
-          "the run in %s is finished; what it had left for a restart is removed now. The same "
-          "command starts a new one\n",
-          settings_.output.directory.c_str());
-    return true;
+    if (claimed_->keeps_checkpoints())
+      remove_checkpoints_of(checkpoint_directory(settings_), run_id);
+    barrier(progress_, grid_.world());
+    if (grid_.rank() == 0) report_finished(settings_, former_);
+  }
+
+  /// Files that cache.keep left are results.
+  static bool needs_spill_files(const std::string& directory, const std::string& run_id) {
+    const std::vector<CacheOwner> runs = runs_that_need_spill_files(directory);
+    return std::any_of(runs.begin(), runs.end(),
+                       [&](const CacheOwner& run) { return run.run_id == run_id; });
   }
 
   /// Collective. Last of all that a finished run leaves behind: while one is there, the same
@@ -279,11 +294,10 @@ class Trainer {
     return stops;
   }
 
-  /// True: the run is to stop here.
-  bool end_checkpoints() {
-    const bool stops = checkpoints_->end_training();
+  /// A signal that asked for an end meanwhile comes too late: all is done.
+  void end_checkpoints() {
+    checkpoints_->end_training();
     progress_.take_collective_bytes();
-    return stops;
   }
 
   TrainingEnd stop_after(std::uint64_t steps_done) {
@@ -292,10 +306,12 @@ class Trainer {
     const std::string after = " after step " + std::to_string(steps_done);
     close(RunStatus::stopped, checkpoints_->stop_reason() + after);
     const std::optional<std::uint64_t> complete = checkpoints_->last_complete();
+    const bool has_progressed = checkpoints_->has_progressed();
     display_->line("stopped by " + checkpoints_->stop_reason() + after +
                    (complete ? "; the same command goes on from step " + std::to_string(*complete)
-                             : "; there is no checkpoint to go on from"));
-    return complete ? TrainingEnd::stopped : TrainingEnd::stopped_without_checkpoint;
+                             : "; there is no checkpoint to go on from") +
+                   (complete && !has_progressed ? ", where this start began" : ""));
+    return has_progressed ? TrainingEnd::stopped : TrainingEnd::stopped_without_progress;
   }
 
   std::string model_directory() const { return settings_.output.directory + "/model"; }
@@ -328,13 +344,15 @@ class Trainer {
   }
 
   void set_up() {
-    restart_ = find_restart(settings_, grid_, progress_);
+    if (!former_.run_id.empty()) restart_ = find_restart(settings_, former_, grid_, progress_);
     if (restart_) check_deck_of_restart(settings_, restart_->marker);
+    if (!restart_ && !former_.run_id.empty() && grid_.rank() == 0)
+      check_start_from_scratch(settings_, former_);
     if (restart_ && restart_->refers_to_files) claimed_->claim_caches(settings_, grid_, progress_);
     if (!restart_ && !settings_.checkpoint.directory.empty() && writes_checkpoints(settings_))
       check_for_other_runs(settings_.checkpoint.directory);
     if (grid_.rank() == 0) {
-      if (settings_.output.save_model) check_model_directory(model_directory());
+      if (settings_.output.save_model) check_model_directory(model_directory(), settings_);
       std::printf("reading model and data\n");
       std::fflush(stdout);
     }
@@ -471,8 +489,8 @@ class Trainer {
     throw UserError({.what = "the checkpoint of step " + std::to_string(restart_->marker.step) +
                              " is beyond the end of the run",
                      .value = std::to_string(steps_) + " steps",
-                     .remedy = "train for more steps, or start anew with checkpoint.resume = "
-                               "\"never\" or another output.directory",
+                     .remedy = "train for more steps, or start from scratch with output.overwrite "
+                               "= true or another output.directory",
                      .keys = {"training.steps", "training.epochs"}});
   }
 
@@ -553,20 +571,12 @@ class Trainer {
     if (restart_) {
       const std::string history = restart_->checkpoint + "/" + kRunFileCopy;
       run_file_.emplace(path, attributes,
-                        RunFileContinuation{record_of(restart_->marker), history, path}, warn);
+                        RunFileContinuation{record_of(restart_->marker), history, path,
+                                            changes_of_optimizer(settings_, restart_->marker)},
+                        warn);
       return;
     }
-    if (!settings_.output.overwrite && file_exists(path))
-      throw UserError({.what = path + " exists and output.overwrite is false",
-                       .remedy = "choose another output.directory or set output.overwrite = true",
-                       .keys = {"output.overwrite"}});
     run_file_.emplace(path, attributes, warn);
-  }
-
-  static bool file_exists(const std::string& path) {
-    std::FILE* const file = std::fopen(path.c_str(), "rb");
-    if (file != nullptr) std::fclose(file);
-    return file != nullptr;
   }
 
   std::string description() const {
@@ -582,6 +592,10 @@ class Trainer {
             std::to_string(planner_->steps_per_epoch()) + " per epoch";
     if (restart_)
       text += "\ngoing on from the checkpoint of step " + std::to_string(restart_->marker.step);
+    if (restart_)
+      if (const std::string changes = changes_of_optimizer(settings_, restart_->marker);
+          !changes.empty())
+        text += " with " + changes;
     return text;
   }
 
@@ -656,7 +670,8 @@ class Trainer {
            .value = "loss " + number_text("%g", record.loss) + ", gradient norm " +
                     number_text("%g", record.gradient_norm),
            .remedy = "lower training.optimizer.learning_rate, add warm-up steps, or "
-                     "use more bits at the boundaries"});
+                     "use more bits at the boundaries" +
+                     way_back()});
     {
       const ActivityScope activity(progress_.account(), Activity::compute);
       const TraceScope trace(TraceCategory::compute, "optimizer");
@@ -668,6 +683,15 @@ class Trainer {
     }
     record.learning_rate = learning_rate;
     return true;
+  }
+
+  /// Names the way to go on from the last checkpoint after a divergence.
+  std::string way_back() const {
+    const auto step = checkpoints_ ? checkpoints_->last_complete() : std::nullopt;
+    if (!step) return "";
+    return "; to go on from the checkpoint of step " + std::to_string(*step) +
+           " with another rate, repeat the command with checkpoint.change_optimizer=true and "
+           "training.optimizer.learning_rate=RATE";
   }
 
   /// Of all tensors here, each at its place among those of the model.
@@ -903,6 +927,7 @@ class Trainer {
   RankMemory predicted_;
   TimePoint start_ = Clock::now();
   std::optional<ClaimedDirectories> claimed_;
+  FormerRun former_;
   std::optional<Restart> restart_;
   std::string run_id_;
   CacheOwner owner_;  ///< of spill files

@@ -481,7 +481,9 @@ void add_output(std::vector<Key>& keys, OutputSettings& o) {
       choice(o.model_precision,
              {{"fp32", Precision::fp32}, {"fp16", Precision::fp16}, {"bf16", Precision::bf16}}),
       "precision of the written weights");
-  add("overwrite", Flag{&o.overwrite}, "false: an existing run.h5 is an error");
+  add("overwrite", Flag{&o.overwrite},
+      "true: start from scratch and replace a run or a model that is in the directory; a run that "
+      "was itself started so and is not finished goes on");
   add("log_every", Integer{&o.log_every, 1, any_count}, "steps between lines of a batch log");
   add("trace_step", Integer{&o.trace_step, 0, any_count},
       "step whose time line is written to trace.json (Chrome trace format); 0: none");
@@ -504,9 +506,9 @@ void add_checkpoint(std::vector<Key>& keys, CheckpointSettings& c) {
       choice(c.mode, {{"exact", CheckpointMode::exact}, {"resync", CheckpointMode::resync}}),
       "exact: with what the boundaries remember of samples, a restart goes on with the same bits; "
       "resync: without, the next visit of every sample is a first one");
-  add("resume", choice(c.resume, {{"auto", Resume::automatic}, {"never", Resume::never}}),
-      "auto: a run that finds checkpoints of its output directory's unfinished run goes on from "
-      "the newest complete one; never: it starts anew");
+  add("change_optimizer", Flag{&c.change_optimizer},
+      "true: a restart may change [training.optimizer], except frozen, and the length of the run; "
+      "the new values hold from the checkpoint's step on");
   add("time_limit", Duration{&c.time_limit_seconds, kLongest},
       "time from its start after which a run stops with a checkpoint, which is written before the "
       "limit; 0: no limit");

@@ -54,14 +54,13 @@ enum class CheckpointMode {
   exact,  ///< with the boundaries' memories: a restart goes on with the same bits
   resync  ///< without: every sample's next visit is a first one
 };
-enum class Resume { automatic, never };
 
 /// [output]
 struct OutputSettings {
   std::string directory = "runs/run";  ///< made if missing; holds run.h5, model/, cache files
   bool save_model = true;              ///< fine-tuned model as a Hugging Face directory
   Precision model_precision = Precision::fp32;
-  bool overwrite = true;         ///< false: an existing run.h5 is an error
+  bool overwrite = false;        ///< starts from scratch where there is a run or a model
   std::uint64_t log_every = 10;  ///< steps between log lines in a batch job
   std::uint64_t trace_step = 0;  ///< this step's Chrome trace goes to trace.json; 0: none
 
@@ -76,7 +75,7 @@ struct CheckpointSettings {
   std::uint64_t milestone_every = 0;  ///< steps between those that stay; 0: none
   std::string directory;              ///< empty: OUTPUT/checkpoints
   CheckpointMode mode = CheckpointMode::exact;
-  Resume resume = Resume::automatic;
+  bool change_optimizer = false;  ///< a restart may have other [training.optimizer] settings
   double time_limit_seconds = 0;  ///< of this start of the run; 0: none
 
   bool operator==(const CheckpointSettings&) const = default;

@@ -90,7 +90,8 @@ std::string new_run_id() {
   return id;
 }
 
-DirectoryLock::DirectoryLock(const std::string& directory, const std::string& run_id)
+DirectoryLock::DirectoryLock(const std::string& directory, const std::string& run_id,
+                             const Patience& patience)
     : directory_(directory), path_(directory + "/.deltapipe.lock") {
   for (int looks = 0;;) {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -106,6 +107,11 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
     const Attempt attempt = lock(descriptor);
     const int error = errno;
     if (attempt == Attempt::locked && is_still_named(descriptor, path_)) {
+      // A lock that reaches no further than this machine: the run holds it on another one already.
+      if (read_owner(descriptor).run_id == run_id) {
+        (void)::close(descriptor);
+        return;
+      }
       descriptor_ = descriptor;
       write_owner(run_id);
       return;
@@ -125,6 +131,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       continue;
     }
+    if (patience && patience(owner.description)) continue;
     throw UserError({.what = "another run writes into this directory" +
                              (owner.description.empty() ? "" : ": " + owner.description),
                      .file = directory_,

@@ -2,6 +2,7 @@
 // One run at a time writes into a directory.
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace deltapipe {
@@ -13,12 +14,19 @@ std::string new_run_id();
 /// lock is one of the kernel's (open file description): it ends with the process, however that
 /// ends, and a lock file that a killed process left blocks nobody. On network file systems it
 /// reaches as far as they carry POSIX locks: NFS does between its clients unless mounted with
-/// nolock or local_lock, Lustre with the option flock.
+/// nolock or local_lock, Lustre with the option flock; elsewhere, runs on two machines do not see
+/// each other.
 class DirectoryLock {
  public:
-  /// UserError when another run holds the directory. Processes of one run, which come one after the
-  /// other with the same id, share the lock of the first.
-  DirectoryLock(const std::string& directory, const std::string& run_id);
+  /// Decides, after each look that finds another run's lock, if the next look is worth it; waits
+  /// meanwhile. `holder`: who holds the lock, in words.
+  using Patience = std::function<bool(const std::string& holder)>;
+
+  /// UserError when another run holds the directory and `patience` has ended. Processes of one run,
+  /// which come one after the other with the same id, share the lock of the first, also where the
+  /// file system grants the lock on each machine separately.
+  DirectoryLock(const std::string& directory, const std::string& run_id,
+                const Patience& patience = {});
   /// Removes the lock file when this object holds it.
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;

@@ -99,6 +99,12 @@ bool is_expendable(const std::string& target, const AtomicDirectory::Expendable&
   return !error;
 }
 
+/// Errors of file systems that do not bring directories to the disk.
+bool cannot_sync(int error) {
+  return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == EBADF ||
+         error == EROFS;
+}
+
 /// TARGET.SUFFIX, TARGET.SUFFIX-2, ...
 std::string free_name(const std::string& target, const std::string& suffix) {
   std::string name = target + suffix;
@@ -110,15 +116,21 @@ std::string free_name(const std::string& target, const std::string& suffix) {
 
 void sync_directory(const std::string& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  (void)::fsync(descriptor);
+  if (descriptor < 0) return;  // one may write into a directory without being allowed to read it
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   (void)::close(descriptor);
+  if (error != 0 && !cannot_sync(error))
+    throw_system_error("cannot be brought to the disk", directory, error);
 }
 
 void make_directory(const std::string& path) {
   std::error_code error;
+  std::vector<std::string> parents;  // of directories that are made now
+  for (fs::path at = path; !at.empty() && !fs::exists(at, error); at = at.parent_path())
+    parents.push_back(directory_of(at.string()));
   fs::create_directories(path, error);
   if (error) throw_system_error("cannot make the directory", path, error.value());
+  for (const std::string& parent : parents) sync_directory(parent);
 }
 
 void expect_possible_directory(const std::string& path) {
@@ -307,7 +319,14 @@ std::string AtomicDirectory::swap_with_target() {
     temporary_ = keep ? "" : aside;
     if (keep) rename_or_throw(aside, former, target_);
   }
-  sync_directory(directory_of(target_));
+  try {
+    sync_directory(directory_of(target_));
+  } catch (const UserError& error) {
+    // A crash may bring back the old names: the old directory is not removed.
+    if (!keep) (void)::rename(temporary_.c_str(), free_name(target_, ".former").c_str());
+    temporary_.clear();
+    throw UserError({.what = error.what(), .remedy = "the new one is in " + target_});
+  }
   std::error_code ignored;
   if (!keep) fs::remove_all(temporary_, ignored);
   return former;

@@ -480,6 +480,7 @@ struct RestartRecord {
   std::uint64_t step = 0;
   double time = 0;  ///< seconds since 1970, UTC
   std::string revision;
+  std::string changes;  ///< of the deck, on purpose
 };
 
 /// Of text in an attribute.
@@ -496,6 +497,9 @@ class RestartTable : public TableRows<RestartTable> {
     time_.add(record.time);
     revisions_ += (revisions_.empty() ? "" : "\n") + record.revision;
     group_.write_fixed_attribute("revisions", revisions_.substr(0, kLongestList));
+    changes_ += (times_ == 0 ? "" : "\n") + record.changes;
+    group_.write_fixed_attribute("changes", changes_.substr(0, kLongestList));
+    ++times_;
     ++waiting_;
   }
   template <typename Use>
@@ -508,7 +512,8 @@ class RestartTable : public TableRows<RestartTable> {
   Integers step_;
   Reals time_;
   hdf5::Group group_;
-  std::string revisions_;  ///< a line each
+  std::string revisions_, changes_;  ///< a line each
+  std::size_t times_ = 0;            ///< rows
 };
 
 hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
@@ -582,9 +587,11 @@ class FormerFile {
     const auto steps = column_of<std::uint64_t>(group, "step");
     const auto times = column_of<double>(group, "time");
     std::istringstream revisions(group.find_plain_attribute("revisions").value_or(""));
+    std::istringstream changes(group.find_plain_attribute("changes").value_or(""));
     for (std::size_t i = 0; i < std::min(steps.size(), times.size()); ++i) {
-      records.push_back({steps[i], times[i], ""});
+      records.push_back({steps[i], times[i], "", ""});
       std::getline(revisions, records.back().revision);
+      std::getline(changes, records.back().changes);
     }
     return records;
   }
@@ -627,10 +634,14 @@ double seconds_since_1970() {
 std::optional<RunFileSummary> find_run_file(const std::string& path) {
   try {
     const hdf5::File file = hdf5::File::open_read_only(path);
-    return RunFileSummary{file.find_plain_attribute("finished") == "1",
-                          file.find_plain_attribute("run_id").value_or(""),
-                          file.exists("checkpoints") &&
-                              file.open_group("checkpoints").open_dataset("step").rows() > 0};
+    const auto rows = [&](const char* table) -> std::uint64_t {
+      return file.exists(table) ? file.open_group(table).open_dataset("step").rows() : 0;
+    };
+    return RunFileSummary{
+        file.find_plain_attribute("finished") == "1",
+        file.find_plain_attribute("run_id").value_or(""), rows("checkpoints") > 0,
+        file.has_attribute("deck") ? file.read_string_attribute("deck") : std::string(),
+        rows("steps")};
   } catch (const UserError&) {
     return std::nullopt;
   }
@@ -660,7 +671,8 @@ class RunFile::State {
     evaluations_.load(former.evaluations(), former.evaluations_until(continuation.checkpoint.step));
     file_.write_attribute("started", former.started());
     take_lists(former, continuation);
-    add_restart({continuation.checkpoint.step, seconds_since_1970(), attributes.source_revision});
+    add_restart({continuation.checkpoint.step, seconds_since_1970(), attributes.source_revision,
+                 continuation.changes});
   }
 
   void add_restart(const RestartRecord& record) {

@@ -154,6 +154,8 @@ struct RunFileSummary {
   bool is_finished = false;
   std::string run_id;            ///< empty: it has none
   bool has_checkpoints = false;  ///< some were complete
+  std::string deck;              ///< as in RunAttributes; empty: not there
+  std::uint64_t steps = 0;       ///< rows of /steps
 };
 /// Nothing when there is no such file or it cannot be read.
 std::optional<RunFileSummary> find_run_file(const std::string& path);
@@ -166,6 +168,8 @@ struct RunFileContinuation {
   /// The run file as the last start left it, for the lists of restarts and checkpoints; it need not
   /// be there, and `history` is taken when it is not of the same run.
   std::string last;
+  /// Settings that this start changes on purpose: "KEY = OLD -> NEW, ..."
+  std::string changes;
 };
 
 /// Not for two threads at once. append() may flush; a flush is at most every flush_interval and at

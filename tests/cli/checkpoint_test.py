@@ -16,7 +16,8 @@ import numpy as np
 
 import support
 
-STOPPED = 75
+STOPPED, NO_PROGRESS = 75, 74
+ODD_FILES = os.environ.get("DELTAPIPE_ODD_FILES", "build/release/tests/libodd_files.so")
 MEMORY = {"boundary__forward": {"codec": "delta", "bits": 3},
           "boundary__backward": {"codec": "quantize", "bits": 4, "error_feedback": "ef"}}
 EXACT = ("step", "epoch", "loss", "learning_rate", "gradient_norm", "tokens", "samples",
@@ -36,7 +37,7 @@ class Checkpoints(support.TestCase):
     def deck(self, **sections):
         return support.merged(
             self.small(training={"steps": 12}, checkpoint={"every_steps": 2},
-                       training__optimizer={"schedule": "cosine"}),
+                       training__optimizer={"schedule": "cosine"}, output={"overwrite": False}),
             {name.replace("__", "."): keys for name, keys in sections.items()})
 
     def begin(self, deck, output, stages=2, overrides=()):
@@ -121,9 +122,76 @@ class Checkpoints(support.TestCase):
         deck = self.deck(checkpoint={"milestone_every": 5})
         self.go_on(deck, output)
         self.assertEqual(steps_of(output), [5, 10])
-        # The same command then starts anew: there is nothing to go on with.
-        result = self.go_on(deck, output)
-        self.assertNotIn("going on", result.out)
+        # The same command then changes nothing, whatever the checkpoints that it asks for.
+        before = snapshot(output)
+        for overrides in ([], ["checkpoint.every=\"15 min\"", "output.log_every=7"]):
+            result = self.go_on(deck, output, overrides=overrides)
+            self.assertIn("is already finished (12 steps): nothing is changed", result.out)
+            self.assertIn("output.overwrite = true", result.out)
+            self.assertEqual(snapshot(output), before)
+        # Another one is refused, and names what differs.
+        other = self.place / "finished-other.txt"
+        other.write_text(support.text_of(20000, seed=4), encoding="utf-8")
+        for override, key in (("training.steps=13", "training.steps = 12"),
+                              ("model.new.n_embd=64", "model.new.n_embd = 32"),
+                              (f'data.train=["{other}"]', "data.train = "),
+                              ("pipeline.schedule=gpipe", "pipeline.schedule = ")):
+            result = support.finish(self.begin(deck, output, overrides=[override]))
+            self.assert_stops(result, output, "has another deck", key, "output.overwrite", status=2)
+            self.assertEqual(snapshot(output), before)
+        # The data's file is another one since.
+        os.utime(self.text)
+        self.assertIn(f"{self.text} is newer than this run", self.go_on(deck, output).out)
+        # On purpose.
+        result = self.go_on(deck, output, overrides=["output.overwrite=true", "training.steps=3"])
+        self.assertEqual(len(support.Run(output / "run.h5").losses), 3)
+
+    def test_an_unfinished_run_without_checkpoints(self):
+        deck = self.deck(checkpoint={"every_steps": 0})
+        output = self.output("unfinished")
+        self.go_on(deck, output, stages=1)
+        with h5py.File(output / "run.h5", "a") as file:  # as if it had been killed at its end
+            del file.attrs["finished"]
+        before = snapshot(output)
+        result = support.finish(self.begin(deck, output, stages=1))
+        self.assert_stops(result, output / "model", "a model is in the place", status=2)
+        self.assertEqual(snapshot(output), before)
+        shutil.rmtree(output / "model")
+        for override in ("training.seed=7", "training.optimizer.learning_rate=0.5"):
+            result = support.finish(self.begin(deck, output, 1, [override]))
+            self.assert_stops(result, override.split("=")[0], "has another deck", status=2)
+        self.assertEqual((output / "run.h5").read_bytes(), before["run.h5"])
+        result = self.go_on(deck, output, stages=1)
+        self.assertIn("has no checkpoint: its 12 step(s) are repeated", result.out)
+
+    def test_what_is_in_the_way_stays(self):
+        deck = self.deck(checkpoint={"every_steps": 0})
+        model = self.trained_model()
+        for name, stay in (("a-model", "model/config.json"), ("no-run-file", "run.h5")):
+            output = self.output(name)
+            (output / stay).parent.mkdir(parents=True)
+            if stay == "run.h5":
+                (output / stay).write_text("mine")
+            else:
+                shutil.copytree(model, output / "model", dirs_exist_ok=True)
+            before = snapshot(output)
+            result = support.finish(self.begin(deck, output, 1))
+            self.assert_stops(result, output / stay.split("/")[0], "output.overwrite", status=2)
+            self.assertEqual(snapshot(output), before)
+        # A source is not replaced, not even on purpose.
+        source = self.output("source")
+        shutil.copytree(model, source / "model")
+        link = self.output("link")
+        link.symlink_to(source)
+        before = snapshot(source)
+        fine = {**deck, "model": {"path": str(source / "model")}, "tokenizer": {}}
+        del fine["model.new"]
+        for directory in (source, link):
+            for overrides in ([], ["output.overwrite=true"]):
+                result = support.finish(self.begin(fine, directory, 1, overrides))
+                self.assertEqual(result.status, 2, str(result))
+            self.assert_stops(result, "would replace that of model.path", status=2)
+        self.assertEqual(snapshot(source), before)
 
     # --- restarts
 
@@ -209,14 +277,24 @@ class Checkpoints(support.TestCase):
         wait_until(self, lambda: 12 in steps_of(output), process)
         process.send_signal(signal.SIGUSR1)
         result = support.finish(process)
-        self.assertEqual(result.status, STOPPED, str(result))
-        self.assertIn("stopped by SIGUSR1 after step 12; the same command goes on", result.out)
-        self.assertFalse((output / "model").exists())
-        self.go_on(deck, output)
+        # The signal came too late to stop anything.
+        self.assertEqual(result.status, 0, str(result))
         self.assert_same_runs(output, self.reference(deck, "evaluated"))
         self.assertEqual(steps_of(output), [])
         with h5py.File(output / "run.h5") as file:
             self.assertEqual(file["checkpoints/step"][()].tolist(), [2, 4, 6, 8, 10, 12])
+        # Without checkpoints it ends the run, whose model is saved by then and stays.
+        output = self.output("evaluating-only")
+        without = support.merged(deck, {"checkpoint": {"every_steps": 0}})
+        process = self.begin(without, output)
+        wait_until(self, (output / "model").exists, process)
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(support.finish(process).status, 128 + signal.SIGUSR1)
+        model = snapshot(output / "model")
+        self.assertEqual(model, snapshot(self.output("evaluated") / "model"))
+        result = support.finish(self.begin(without, output))
+        self.assert_stops(result, "a model is in the place", status=2)
+        self.assertEqual(snapshot(output / "model"), model)
 
     def test_a_second_signal_quits(self):
         deck = self.deck(**{"model.new": {"n_embd": 256}}, data={"max_train_samples": 0},
@@ -250,12 +328,19 @@ class Checkpoints(support.TestCase):
         self.assertIn("going on from the checkpoint of step 3", result.out, str(result))
         self.assert_same_runs(output, self.reference(deck, "reference"))
 
-    def test_never_starts_anew(self):
+    def test_from_scratch_on_purpose(self):
         deck = self.deck()
         output = self.output("anew")
-        self.stop(deck, output)
-        result = self.go_on(deck, output, overrides=["checkpoint.resume=never"])
-        self.assertNotIn("going on", result.out)
+        for _ in range(2):
+            self.stop(deck, output)
+        purpose = ["output.overwrite=true", "checkpoint.time_limit=0.001"]
+        self.assertNotIn("going on", self.stop(deck, output, purpose).out)
+        self.assertEqual(steps_of(output), [1])
+        # A job that is requeued repeats the command, and goes on.
+        self.assertIn("going on from the checkpoint of step 1",
+                      self.stop(deck, output, purpose).out)
+        result = self.go_on(deck, output, overrides=["output.overwrite=true"])
+        self.assertIn("going on from the checkpoint of step 2", result.out)
         self.assertEqual(len(support.Run(output / "run.h5").losses), 12)
 
     def test_without_memories(self):
@@ -395,7 +480,7 @@ class Checkpoints(support.TestCase):
         self.assertEqual([path for path in second.rglob("*") if path.is_file()], [])
         # The first one goes on as if nothing had happened; one that begins anew replaces its own.
         self.stop(deck, first)
-        self.stop(deck, first, ["checkpoint.resume=\"never\"", "checkpoint.time_limit=0.001"])
+        self.stop(deck, first, ["output.overwrite=true", "checkpoint.time_limit=0.001"])
         self.go_on(deck, first, overrides=["cache.keep=true"])
         # A finished run needs them no longer.
         self.assertEqual(sorted(self.output("needed-cache").glob("cache-*.h5")), files)
@@ -654,6 +739,116 @@ class Checkpoints(support.TestCase):
                                             "pipeline.timeout=99.0", "network.latency=\"1 us\"",
                                             "training.evaluate_every=4"])
 
+    def test_another_rate_on_purpose(self):
+        deck = self.deck(checkpoint={"change_optimizer": True})
+        output, reference = self.output("rate"), self.reference(deck, "rate-reference")
+        for _ in range(2):
+            self.stop(deck, output)
+        result = support.finish(self.begin(deck, output, overrides=[
+            "training.optimizer.learning_rate=1e18", "training.optimizer.clip_norm=0"]))
+        self.assert_stops(result, "no longer finite", "go on from the checkpoint of step ",
+                          "checkpoint.change_optimizer=true", status=1)
+        for step in [step for step in steps_of(output) if step > 2]:  # by then all is lost
+            shutil.rmtree(checkpoint(output, step))
+        changes = ["training.optimizer.learning_rate=0.0005", "training.optimizer.schedule=constant",
+                   "training.steps=14"]
+        result = support.finish(self.begin(deck, output, overrides=[
+            *changes, "checkpoint.change_optimizer=false"]))
+        self.assert_stops(result, "must not change", "checkpoint.change_optimizer = true", status=2)
+        result = self.go_on(deck, output, overrides=changes)
+        self.assertIn("step 2 with training.steps = 12 -> 14, training.optimizer.learning_rate = "
+                      "0.001 -> 0.0005", result.out)
+        run, expected = support.Run(output / "run.h5"), support.Run(reference / "run.h5")
+        np.testing.assert_array_equal(run.losses[:3], expected.losses[:3])
+        self.assertEqual(run.steps["learning_rate"][2:].tolist(), [0.0005] * 12)
+        with h5py.File(output / "run.h5") as file:
+            changes = file["restarts"].attrs["changes"].decode().split("\n")
+            self.assertEqual(len(changes), len(file["restarts/step"]))
+            self.assertIn("learning_rate = 0.001 -> 0.0005", changes[-1])
+            self.assertEqual(changes[0], "")
+
+    def test_a_model_of_a_checkpoint(self):
+        """Of any layout, by one process; it is the model that a run of as many steps saves."""
+        deck = self.deck(training__optimizer={"schedule": "constant"})
+        output = self.output("exported")
+        overrides = ["pipeline.stages=4", "pipeline.stages_per_rank=2",
+                     "pipeline.schedule=interleaved", "checkpoint.milestone_every=4"]
+        self.succeed(["train", self.deck_file(deck), f"output.directory={output}", *overrides,
+                      "training.steps=6"], 2)
+        short = self.output("exported-short")
+        self.succeed(["train", self.deck_file(deck), f"output.directory={short}", *overrides[:3],
+                      "training.steps=4"], 2)
+        export = ["export", self.deck_file(deck), f"output.directory={output}", *overrides[:3]]
+        result = self.succeed(export)
+        self.assertIn(f"{output}/model-step-4: the model after step 4", result.out)
+        model = snapshot(output / "model-step-4")
+        self.assertEqual(model, snapshot(short / "model"))
+        self.assert_stops(support.run(export), "nothing is replaced", status=1)
+        self.assertEqual(snapshot(output / "model-step-4"), model)
+        self.assert_stops(support.run([*export, "--step", "3", f"--to={output}/other"]),
+                          "complete.json", status=1)
+        self.assert_stops(support.run([*export, "model.new.n_embd=64", f"--to={output}/other"]),
+                          "model.new.n_embd = 32", status=2)
+        self.assert_stops(support.run(export, 2), "one process")
+        with open(checkpoint(output, 4) / "rank-1.h5", "r+b") as file:
+            file.seek(5000)
+            file.write(b"damaged")
+        self.assert_stops(support.run([*export, f"--to={output}/other"]),
+                          "no complete checkpoint", status=2)
+        self.assertFalse((output / "other").exists())
+
+    def test_locks_that_reach_no_further_than_a_machine(self):
+        """Each rank gets the lock, as on machines that do not see each other's."""
+        deck = self.deck(training={"steps": 6})
+        output = self.output("local-locks")
+        arguments = ["train", self.deck_file(deck), f"output.directory={output}",
+                     "pipeline.stages=2"]
+        granted = {"LD_PRELOAD": os.path.abspath(ODD_FILES), "GRANT_LOCKS": "1"}
+        result = support.run_command(
+            support.command_of([*arguments, "checkpoint.time_limit=0.001"], 2), **granted)
+        self.assertEqual(result.status, STOPPED, str(result))
+        self.assertEqual(result.err, "")
+        self.assertEqual(steps_of(output), [1])
+        result = support.run_command(support.command_of(arguments, 2), **granted)
+        self.assertEqual((result.status, result.err), (0, ""), str(result))
+        with h5py.File(output / "run.h5") as file:
+            self.assertEqual(file["checkpoints/step"][()].tolist(), [1, 2, 4, 6])
+
+    def test_the_last_checkpoint_is_tried_again(self):
+        """Not before the first try is out of the way."""
+        deck = self.deck(training={"steps": 2})
+        output = self.output("tried-again")
+        result = support.run_command(
+            support.command_of(["train", self.deck_file(deck), f"output.directory={output}",
+                                "pipeline.stages=2"], 2),
+            LD_PRELOAD=os.path.abspath(ODD_FILES), FAIL_SYNC="rank-1.h5", FAIL_SYNC_COUNT="1",
+            SLOW_REMOVAL=".deltapipe-partial-")
+        self.assertEqual(result.status, 0, str(result))
+        self.assertEqual(result.err.count("is given up"), 1, str(result))
+        with h5py.File(output / "run.h5") as file:
+            self.assertEqual(file["checkpoints/step"][()].tolist(), [2])
+
+    def test_directories_that_do_not_get_to_the_disk(self):
+        deck = self.deck(checkpoint={"every_steps": 0}, training={"steps": 1})
+        output = self.output("not-synced")
+        result = support.run_command(
+            support.command_of(["train", self.deck_file(deck), f"output.directory={output}"], 1),
+            LD_PRELOAD=os.path.abspath(ODD_FILES), FAIL_SYNC="/not-synced")
+        self.assert_stops(result, "cannot be brought to the disk", output)
+
+    def test_a_start_after_a_kill_waits_for_the_old_ranks(self):
+        deck = self.deck(training={"steps": 10**6, "evaluate_every": 10**6},
+                         output={"log_every": 10**6})
+        output = self.output("lingering")
+        holder = self.begin(deck, output, stages=1)
+        wait_until(self, lambda: 2 in steps_of(output), holder)
+        second = self.begin(deck, output, 1, ["checkpoint.time_limit=0.001"])
+        line = second.stderr.readline()
+        self.assertRegex(line, f"{output} is in use by process {holder.pid} .*: waiting up to 8 s")
+        holder.kill()
+        support.finish(holder)
+        self.assertEqual(support.finish(second).status, STOPPED)
+
     def test_other_data(self):
         deck = self.deck()
         output = self.output("data")
@@ -675,8 +870,7 @@ class Checkpoints(support.TestCase):
         self.assert_same_runs(output, self.reference(deck, "undamaged"))
         # One that another run uses will not.
         self.stop(deck, output, ["checkpoint.time_limit=0.001", *flat])
-        anew = [*flat, "checkpoint.resume=never"]
-        result = support.finish(self.begin(deck, self.output("second"), overrides=anew))
+        result = support.finish(self.begin(deck, self.output("second"), overrides=flat))
         self.assert_stops(result, "checkpoints of another run", "step-000000001", status=2)
 
     def test_spill_files_grow_with_the_number_of_checkpoints(self):
@@ -776,9 +970,10 @@ class Checkpoints(support.TestCase):
         self.go_on(deck, output, overrides=there)
         self.assert_same_runs(output, self.reference(deck, "undamaged"))
         # Milestones of a finished run are nothing to go on from.
-        milestones = [*there, "checkpoint.milestone_every=4", "checkpoint.resume=never"]
+        milestones = [*there, "checkpoint.milestone_every=4", "output.overwrite=true"]
         self.go_on(deck, output, overrides=milestones)
         (output / "run.h5").unlink()
+        shutil.rmtree(output / "model")
         result = support.finish(self.begin(deck, output, overrides=milestones[:2]))
         self.assert_stops(result, "checkpoints of another run", status=2)
 
@@ -794,7 +989,7 @@ class Checkpoints(support.TestCase):
                 run_file = (output / "run.h5").read_bytes()
                 place.rename(self.output(name + "-aside"))
                 result = support.finish(self.begin(deck, output, overrides=there))
-                self.assert_stops(result, "has written checkpoints", "resume", status=2)
+                self.assert_stops(result, "has written checkpoints", "overwrite", status=2)
                 self.assertEqual((output / "run.h5").read_bytes(), run_file)
                 if place.exists():
                     shutil.rmtree(place)
@@ -803,7 +998,7 @@ class Checkpoints(support.TestCase):
                 self.assert_same_runs(output, self.reference(deck, "undamaged"))
         self.stop(deck, output, [*there, "checkpoint.time_limit=0.001"])
         shutil.rmtree(place)
-        self.go_on(deck, output, overrides=[*there, "checkpoint.resume=never"])
+        self.go_on(deck, output, overrides=[*there, "output.overwrite=true"])
 
     def test_a_run_killed_after_its_end(self):
         """It is finished; only its checkpoints were to be removed."""
@@ -817,17 +1012,17 @@ class Checkpoints(support.TestCase):
         before = {path.name: path.read_bytes() for path in (output / "run.h5",
                                                             output / "model/model.safetensors")}
         result = self.go_on(deck, output)
-        self.assertIn("is finished", result.out)
+        self.assertIn("is already finished", result.out)
         self.assertEqual(steps_of(output), [4, 8, 12])
         for path in (output / "run.h5", output / "model/model.safetensors"):
             self.assertEqual(path.read_bytes(), before[path.name], path.name)
-        self.assertNotIn("is finished", self.go_on(deck, output).out)  # anew, as ever
 
     def test_spill_files_of_a_run_killed_after_its_end(self):
         caches, other = self.output("late-cache"), self.output("late-other")
         deck = self.deck(**MEMORY, cache={"budget": "10 kB", "directory": str(caches)})
         output, aside = self.output("late-spill"), self.output("late-aside")
         for keep in ("false", "true"):
+            shutil.rmtree(output, ignore_errors=True)
             self.stop(deck, output)
             shutil.copytree(caches, aside)
             self.go_on(deck, output)
@@ -837,7 +1032,7 @@ class Checkpoints(support.TestCase):
             result = support.finish(self.begin(deck, other))
             self.assert_stops(result, "is not finished", status=2)
             result = self.go_on(deck, output, overrides=[f"cache.keep={keep}"])
-            self.assertIn("is finished", result.out)
+            self.assertIn("is already finished", result.out)
             self.assertEqual(len(contents(caches)), 3 if keep == "true" else 0)
         self.go_on(deck, other)
 
@@ -852,7 +1047,7 @@ class Checkpoints(support.TestCase):
         self.assertEqual(run().status, 0)
         shutil.copytree(aside, disks[1], dirs_exist_ok=True)
         result = run()
-        self.assertIn("is finished", result.out, str(result))
+        self.assertIn("is already finished", result.out, str(result))
         self.assertEqual(list(disks[1].glob("step-*")), [])
 
     # --- time
@@ -893,16 +1088,23 @@ class Checkpoints(support.TestCase):
         disk = self.small_disk("disk", 3 * size // 2 // 1024)
         shutil.move(checkpoint(output, 1), disk)
         on_disk = [f"checkpoint.directory={disk}"]
-        # A stop that cannot write leaves the former one.
-        result = self.stop(deck, output, [*on_disk, "checkpoint.time_limit=0.001"])
+        # A stop that cannot write leaves the former one, and is not to be repeated for ever.
+        result = self.go_on(deck, output, overrides=[*on_disk, "checkpoint.time_limit=0.001"],
+                            status=NO_PROGRESS)
         self.assertIn("the checkpoint of step 2 is given up", result.err)
-        self.assertIn("the same command goes on from step 1", result.out)
+        self.assertIn("goes on from step 1, where this start began", result.out)
         self.assertEqual(sorted(path.name for path in disk.iterdir()), ["step-000000001"])
         # A run that trains on does so without.
         result = self.go_on(deck, output, overrides=on_disk)
         for step in (2, 4, 6, 8, 10):
             self.assertIn(f"the checkpoint of step {step} is given up", result.err)
         self.assert_same_runs(output, reference)
+
+
+def snapshot(directory):
+    """Names and contents."""
+    return {str(path.relative_to(directory)): path.read_bytes()
+            for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
 def ranks_of(process):

@@ -185,7 +185,7 @@ class TestCase(unittest.TestCase):
 
     @classmethod
     def small(cls, **sections):
-        """A deck of a model that trains in a moment."""
+        """A deck of a model that trains in a moment, also where another one was."""
         deck = {
             "model.new": {"n_layer": 4, "n_embd": 32, "n_head": 2, "n_positions": 32},
             "tokenizer": {"train_vocabulary": 300},
@@ -193,7 +193,7 @@ class TestCase(unittest.TestCase):
                      "max_validation_samples": 7},
             "training": {"steps": 3, "micro_batch_size": 2, "micro_batches": 2},
             "training.optimizer": {"learning_rate": 1e-3},
-            "output": {"directory": str(cls.place / "run")},
+            "output": {"directory": str(cls.place / "run"), "overwrite": True},
         }
         return merged(deck, {name.replace("__", "."): keys for name, keys in sections.items()})
 

@@ -107,7 +107,7 @@ Settings unusual_settings() {
   s.checkpoint.milestone_every = 1000;
   s.checkpoint.directory = "/local/state";
   s.checkpoint.mode = CheckpointMode::resync;
-  s.checkpoint.resume = Resume::never;
+  s.checkpoint.change_optimizer = true;
   s.checkpoint.time_limit_seconds = 86400;
   return s;
 }
@@ -169,11 +169,11 @@ latency = ["1ms", "50us"]
 bandwidth = ["10Gbit/s", 0]
 [checkpoint]
 every = "20 min"
-resume = "never"
+change_optimizer = true
 )",
                                 "d.toml");
   CHECK(s.checkpoint.every_seconds == 1200);
-  CHECK(s.checkpoint.resume == Resume::never);
+  CHECK(s.checkpoint.change_optimizer);
   CHECK(s.model.path == "gpt2");
   CHECK(s.data.train == std::vector<std::string>{"one.txt"});
   CHECK(s.data.validation == std::vector<std::string>{"a.txt", "b.txt"});
@@ -302,7 +302,7 @@ TEST_CASE("overrides replace what the deck says") {
                  {"boundary.forward.bits=3", "boundary.forward.codec=delta", "training.epochs=1",
                   "training.epochs=2.5", "cache.budget=8GiB", "data.train=true.txt",
                   "data.validation=[\"a=b\", 'c']", "output.directory=123",
-                  "output.overwrite=false", "network.bandwidth=100 Mbit/s",
+                  "output.overwrite=true", "network.bandwidth=100 Mbit/s",
                   "generate.prompts=Hello, world", "cache.directory=", "model.path=\"quoted\""});
   CHECK(s.forward.bits == 3);
   CHECK(s.forward.kind == CodecKind::delta);
@@ -311,7 +311,7 @@ TEST_CASE("overrides replace what the deck says") {
   CHECK(s.data.train == std::vector<std::string>{"true.txt"});
   CHECK(s.data.validation == std::vector<std::string>{"a=b", "c"});
   CHECK(s.output.directory == "123");
-  CHECK_FALSE(s.output.overwrite);
+  CHECK(s.output.overwrite);
   CHECK(s.network.forward == std::vector<LinkSettings>{{1e8, 0}});
   CHECK(s.generate.prompts == std::vector<std::string>{"Hello, world"});
   CHECK(s.cache.directory.empty());
