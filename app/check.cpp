@@ -12,10 +12,12 @@
 #include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
+#include "app/former_output.hpp"
 #include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
 #include "app/memory_prediction.hpp"
 #include "app/progress_display.hpp"
+#include "app/save_model.hpp"
 #include "app/session.hpp"
 #include "app/start_check.hpp"
 #include "app/warnings.hpp"
@@ -534,6 +536,10 @@ std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMach
   require(inputs.files);
   expect_possible_directory(settings.output.directory);
   expect_directories_of_rank(settings);
+  if (const std::string start = describe_start(settings); !start.empty())
+    std::printf("# %s\n", start.c_str());
+  if (settings.output.save_model)
+    check_model_directory(settings.output.directory + "/model", settings);
   return facts;
 }
 

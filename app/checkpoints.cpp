@@ -350,6 +350,12 @@ bool Checkpoints::end_training() {
   return stops;
 }
 
+double Checkpoints::limiting_evaluation() const {
+  const bool limits =
+      stop_reason_ == kTimeLimitKey && longest_evaluation_ > settings_.time_limit_seconds / 2;
+  return limits ? longest_evaluation_ : 0;
+}
+
 void Checkpoints::warn(const std::string& what) const {
   const std::string last =
       last_complete_ ? "; that of step " + std::to_string(*last_complete_) + " stays" : "";

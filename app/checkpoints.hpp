@@ -96,6 +96,8 @@ class Checkpoints {
   bool end_training();
   /// The step of the last complete one; none: nullopt.
   std::optional<std::uint64_t> last_complete() const { return last_complete_; }
+  /// After a stop by the time limit: the seconds of an evaluation that used up most of it, else 0.
+  double limiting_evaluation() const;
   /// Some were completed since this start.
   bool has_progressed() const { return totals_.count > 0; }
   struct Totals {

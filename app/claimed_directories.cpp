@@ -20,7 +20,7 @@ bool has_memories(const Settings& settings) {
 }
 
 /// Ranks that a killed launcher leaves were seen to end within 4 s.
-constexpr double kReleaseSeconds = 8;
+constexpr double kReleaseSeconds = 6;
 constexpr std::chrono::milliseconds kLook{100};
 
 void say_that_it_waits(const std::string& directory, const std::string& holder) {

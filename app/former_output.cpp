@@ -2,8 +2,8 @@
 #include "app/former_output.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -35,16 +35,20 @@ std::string model_of(const Settings& settings) {
 }
 
 /// The first key that makes another run of it, for its results or the times that it measures.
-std::optional<DeckDifference> difference_between(const Settings& former, const Settings& settings) {
-  constexpr std::array<std::string_view, 2> kSections = {"checkpoint.", "generate."};
+std::optional<DeckDifference> difference_between(const Settings& former, const Settings& settings,
+                                                 bool is_finished) {
+  // What an unfinished run may be repeated with: it has no times that anybody compares.
+  const std::vector<std::string_view> sections =
+      is_finished ? std::vector<std::string_view>{"checkpoint.", "generate."}
+                  : std::vector<std::string_view>{"checkpoint.", "generate.", "output.",
+                                                  "network.",    "pipeline.", "cache."};
   std::vector<std::string_view> ignored = {"output.directory", "output.overwrite",
                                            "output.log_every", "pipeline.timeout",
                                            "pipeline.step_timeout"};
-  std::vector<std::string> others;
-  others.reserve(64);  // views stay valid
+  std::deque<std::string> others;  // views stay valid
   for (;;) {
     const auto difference = first_difference(former, settings, ignored);
-    if (!difference || std::none_of(kSections.begin(), kSections.end(), [&](auto section) {
+    if (!difference || std::none_of(sections.begin(), sections.end(), [&](auto section) {
           return difference->key.starts_with(section);
         }))
       return difference;
@@ -65,7 +69,8 @@ std::optional<DeckDifference> difference_between(const Settings& former, const S
 void expect_same_deck(const FormerRun& former, const Settings& settings) {
   std::optional<DeckDifference> difference;
   try {
-    difference = difference_between(parse_deck(former.deck, "its deck"), settings);
+    difference =
+        difference_between(parse_deck(former.deck, "its deck"), settings, former.is_finished);
   } catch (const UserError& error) {
     refuse_deck(settings, std::string("has a deck that cannot be compared: ") + error.what(), "",
                 "");
@@ -117,6 +122,12 @@ std::optional<CheckpointMarker> newest_checkpoint(const Settings& settings) {
   return std::nullopt;
 }
 
+/// An unfinished run without checkpoints.
+void expect_replaceable(const Settings& settings, const FormerRun& former) {
+  if (!settings.output.overwrite && former.steps > 0) expect_same_deck(former, settings);
+  expect_no_model(settings);
+}
+
 FormerRun look(const Settings& settings) {
   const bool overwrites = settings.output.overwrite;
   const std::string path = run_file_of(settings);
@@ -143,7 +154,7 @@ FormerRun look(const Settings& settings) {
   } else if (overwrites && !goes_on(found->deck, settings)) {
     return {};
   } else if (former.run_id.empty()) {
-    check_start_from_scratch(settings, former);
+    expect_replaceable(settings, former);
   }
   return former;
 }
@@ -162,11 +173,18 @@ FormerRun find_former_run(const Settings& settings, const ProcessGrid& grid,
 }
 
 void check_start_from_scratch(const Settings& settings, const FormerRun& former) {
-  if (!settings.output.overwrite && former.steps > 0) expect_same_deck(former, settings);
-  expect_no_model(settings);
+  expect_replaceable(settings, former);
   if (former.steps > 0)
     std::printf("the unfinished run in %s has no checkpoint: its %llu step(s) are repeated\n",
                 settings.output.directory.c_str(), static_cast<unsigned long long>(former.steps));
+}
+
+std::string describe_start(const Settings& settings) {
+  const FormerRun former = look(settings);
+  if (former.is_finished) return "the run in output.directory is already finished";
+  if (former.has_checkpoints) return "the run in output.directory goes on from its checkpoints";
+  if (!former.run_id.empty()) expect_replaceable(settings, former);
+  return {};
 }
 
 void report_finished(const Settings& settings, const FormerRun& former) {

@@ -32,6 +32,10 @@ FormerRun find_former_run(const Settings& settings, const ProcessGrid& grid,
 /// checkpoint. Says that the run is replaced. UserError as above.
 void check_start_from_scratch(const Settings& settings, const FormerRun& former);
 
+/// What a start would do in output.directory, for `check`: a sentence, or empty for a run that
+/// begins. UserError as above.
+std::string describe_start(const Settings& settings);
+
 /// On rank 0: says that there is nothing to do.
 void report_finished(const Settings& settings, const FormerRun& former);
 

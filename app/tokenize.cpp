@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "app/commands.hpp"
 #include "app/input_files.hpp"
@@ -14,6 +16,16 @@
 namespace deltapipe {
 
 namespace {
+
+void expect_free(const std::string& path, bool overwrites) {
+  std::error_code error;
+  if (overwrites || !std::filesystem::exists(std::filesystem::symlink_status(path, error))) return;
+  throw UserError(
+      {.what = "is there already",
+       .file = path,
+       .remedy = "set another output.directory, or output.overwrite = true to replace it",
+       .keys = {"output.directory"}});
+}
 
 void write_tokens(const std::string& path, const char* key, const std::vector<std::string>& files,
                   const DataSettings& settings, const Tokenizer& tokenizer) {
@@ -39,6 +51,8 @@ void run_tokenize(const Settings& settings) {
   require(find_input_files(settings, InputUse::tokenize));
   const std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
   DELTAPIPE_ASSERT(tokenizer, "required above");
+  for (const char* const name : {"tokenizer", "train.h5", "validation.h5"})
+    expect_free(directory + "/" + name, settings.output.overwrite);
   make_directory(directory);
   const DirectoryLock lock(directory, new_run_id());
   if (lock.is_holder()) remove_leftovers(directory);

@@ -311,6 +311,13 @@ class Trainer {
                    (complete ? "; the same command goes on from step " + std::to_string(*complete)
                              : "; there is no checkpoint to go on from") +
                    (complete && !has_progressed ? ", where this start began" : ""));
+    if (const double seconds = checkpoints_->limiting_evaluation();
+        seconds > 0 && grid_.rank() == 0)
+      print_warnings({"an evaluation lasted " + number_text("%.3g", seconds) +
+                      " s of checkpoint.time_limit = " +
+                      number_text("%.3g", settings_.checkpoint.time_limit_seconds) +
+                      " s: with a longer limit, or a larger training.evaluate_every, a start has "
+                      "more time for steps"});
     return has_progressed ? TrainingEnd::stopped : TrainingEnd::stopped_without_progress;
   }
 

@@ -5,7 +5,7 @@
 # two pipeline stages and an emulated slow link: uncompressed, directly quantised, and with AQ-SGD.
 # Ends with a table, a plot and the runs' HDF5 files. What is there already is not made again.
 #   --no-setup  install nothing
-#   --fresh     make corpus and runs anew
+#   --fresh     make corpus and runs from scratch
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -67,7 +67,8 @@ train_once() {
     return
   fi
   say "$name: $deck $*"
-  pipeline train "$deck" "$@" output.directory="$runs/$name"
+  # What a run that was interrupted left is replaced.
+  pipeline train "$deck" "$@" output.directory="$runs/$name" output.overwrite=true
 }
 
 pretrain() { train_once pretrain inputs/quickstart_pretrain.toml; }

@@ -168,7 +168,9 @@ class Runner:
                                "the folder to run it again, or give another --output")
             print(f"    {name}: finished before", flush=True)
             return
-        command = self._command(deck, {**overrides, "output.directory": str(directory)})
+        # What a run that was interrupted left is replaced; finished ones do not come here.
+        command = self._command(deck, {**overrides, "output.directory": str(directory),
+                                       "output.overwrite": True})
         directory.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(asked, indent=1) + "\n")
         log = directory / "log.txt"

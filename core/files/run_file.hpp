@@ -169,7 +169,7 @@ struct RunFileContinuation {
   /// be there, and `history` is taken when it is not of the same run.
   std::string last;
   /// Settings that this start changes on purpose: "KEY = OLD -> NEW, ..."
-  std::string changes;
+  std::string changes = {};
 };
 
 /// Not for two threads at once. append() may flush; a flush is at most every flush_interval and at

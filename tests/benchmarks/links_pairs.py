@@ -88,7 +88,7 @@ class Job:
     def step_seconds(self, shaped, codec, rate):
         output = self.place / "run"
         arguments = [self.deck, *self.overrides, *CODECS[codec], f"network.bandwidth={rate}",
-                     f"output.directory={output}"]
+                     f"output.directory={output}", "output.overwrite=true"]
         command = ([str(SOURCE / "scripts/shaped_links.sh"), "--program", self.program] if shaped
                    else [*self.mpiexec, "-n", str(self.stages), self.program, "train"])
         result = subprocess.run(command + arguments, cwd=self.directory, env=ENVIRONMENT,

@@ -61,7 +61,7 @@ def make_deck(place, shape, micro_batches, steps):
         "data": {"train": [str(place / "tokens.h5")], "sequence_length": tokens,
                  "validation_fraction": 0.0},
         "training": {"steps": steps, "micro_batch_size": samples, "micro_batches": micro_batches},
-        "output": {"save_model": False, "log_every": 1000}})
+        "output": {"save_model": False, "log_every": 1000, "overwrite": True}})
 
 
 def step_seconds(place, deck, stages, overrides=(), warm_up=WARM_UP):

@@ -44,7 +44,8 @@ class Run(support.Run):
         output = place / name
         print(name, file=sys.stderr, flush=True)
         result = support.finish(
-            support.start(["train", deck, f"output.directory={output}", *overrides], ranks=2),
+            support.start(["train", deck, f"output.directory={output}", "output.overwrite=true",
+                           *overrides], ranks=2),
             TIME_LIMIT)
         if result.status != 0:
             sys.exit(f"deltapipe train failed: {result}")

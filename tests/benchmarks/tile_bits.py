@@ -44,7 +44,7 @@ def memories(model, text, epochs, output):
     """Of the boundary after so many epochs. [samples, T, C]"""
     result = support.finish(support.start(
         ["train", ROOT / "inputs/studies/decks/finetune.toml", f"model.path={model}",
-         f"data.train={text}", f"training.epochs={epochs}", f"output.directory={output}",
+         f"data.train={text}", f"training.epochs={epochs}", f"output.directory={output}", "output.overwrite=true",
          f"cache.directory={output}", *OVERRIDES], ranks=2), 3600)
     if result.status != 0:
         sys.exit(f"deltapipe train failed: {result}")

@@ -177,7 +177,7 @@ class LateMistakes(Mistakes):
 
     def test_of_outputs_and_uses(self):
         self.told(self.small(output={"overwrite": False, "directory": str(self.place / "base")}),
-                  "overwrite = false", "run.h5")
+                  "steps = 3", "has another deck: training.steps = 1", "output.overwrite = true")
         self.told(self.small(data={"validation_fraction": 0}), "validation_fraction = 0",
                   command="evaluate")
         long = "to be " * 40
@@ -449,7 +449,7 @@ class Outputs(Mistakes):
     def test_existing_run(self):
         base = self.place / "base"
         before = (base / "run.h5").read_bytes()
-        self.stops(self.small(output={"overwrite": False, "directory": str(base)}), "run.h5",
+        self.stops(self.small(output={"overwrite": False, "directory": str(base)}), str(base),
                    "overwrite")
         self.assertEqual((base / "run.h5").read_bytes(), before)
 

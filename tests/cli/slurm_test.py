@@ -157,14 +157,14 @@ class Slurm(support.TestCase):
                        checkpoint={"every_steps": 10}),
             {name.replace("__", "."): keys for name, keys in sections.items()})
 
-    def submit(self, deck, output, *options, ranks=3):
+    def submit(self, deck, output, *options, ranks=3, program=support.PROGRAM):
         """`deck`: a file."""
         log = self.place / f"{output.name}.log"
         said = subprocess.run(
             ["sbatch", "--parsable", f"--ntasks={ranks}", f"--ntasks-per-node={ranks}",
              "--cpus-per-task=1", f"--output={log}", *options, str(ROOT / "scripts/train.sbatch"),
              str(deck), f"output.directory={output}"],
-            env=self.cluster.environment | {"DELTAPIPE": str(pathlib.Path(support.PROGRAM).resolve())},
+            env=self.cluster.environment | {"DELTAPIPE": str(pathlib.Path(program).resolve())},
             capture_output=True, text=True, timeout=30)
         self.assertEqual(said.returncode, 0, said.stderr)
         return said.stdout.strip(), log
@@ -196,6 +196,12 @@ class Slurm(support.TestCase):
         job, log = self.submit(self.deck_file(deck), output, ranks=4)
         self.assertEqual(self.finish(job, log), "COMPLETED", log.read_text())
         self.assert_same(output, reference)
+        # Submitted once more it changes nothing.
+        before = (output / "run.h5").read_bytes()
+        job, log = self.submit(self.deck_file(deck), output, ranks=4)
+        self.assertEqual(self.finish(job, log), "COMPLETED", log.read_text())
+        self.assertIn("is already finished", log.read_text())
+        self.assertEqual((output / "run.h5").read_bytes(), before)
 
     def test_a_job_that_has_to_make_way_is_requeued_and_goes_on(self):
         reference, output = self.output("reference"), self.output("requeued")
@@ -234,6 +240,15 @@ class Slurm(support.TestCase):
                                self.output("wrong"))
         self.assertEqual(self.finish(job, log), "FAILED")
         self.assertIn("training.epochs", log.read_text())
+
+    def test_a_stop_without_progress_is_not_requeued(self):
+        program = self.place / "no-progress"
+        program.write_text("#!/bin/sh\nexit 74\n")
+        program.chmod(0o755)
+        output = self.output("no-progress-log")
+        job, log = self.submit(self.deck_file(self.deck()), output, ranks=1, program=program)
+        self.assertEqual(self.finish(job, log), "FAILED", log.read_text())
+        self.assertIn("ExitCode=74:0", self.cluster.ask("scontrol", "show", "job", job))
 
     def test_without_requeue_a_job_only_stops(self):
         output = self.output("not-requeued")

@@ -45,11 +45,10 @@ Outcome parse(std::vector<const char*> arguments, bool speak = true) {
 }  // namespace
 
 TEST_CASE("each command takes a deck and overrides") {
-  const std::vector<std::pair<const char*, Command>> commands = {{"train", Command::train},
-                                                                 {"evaluate", Command::evaluate},
-                                                                 {"generate", Command::generate},
-                                                                 {"check", Command::check},
-                                                                 {"tokenize", Command::tokenize}};
+  const std::vector<std::pair<const char*, Command>> commands = {
+      {"train", Command::train},       {"evaluate", Command::evaluate},
+      {"generate", Command::generate}, {"check", Command::check},
+      {"tokenize", Command::tokenize}, {"export", Command::export_model}};
   for (const auto& [name, command] : commands) {
     const Outcome plain = parse({name, "a.toml"});
     REQUIRE(plain.parsed.command_line);
@@ -110,7 +109,7 @@ TEST_CASE("a wrong command line is a usage error") {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
       {{}, "subcommand"},
       {{"trian", "a.toml"}, "unknown command 'trian'; did you mean 'train'?"},
-      {{"dance"}, "use train, evaluate, generate, check or tokenize"},
+      {{"dance"}, "use train, evaluate, generate, check, tokenize or export"},
       {{"train"}, "DECK is required"},
       {{"check"}, "DECK is required"},
       {{"train", "a.toml", "--fast"}, "--fast"},

@@ -38,6 +38,36 @@ TEST_CASE("One run at a time holds a directory", "[files]") {
   CHECK(new_run_id() != new_run_id());
 }
 
+TEST_CASE("A lock that each machine grants for itself has one holder in a run", "[files]") {
+  const TemporaryDirectory directory;
+  // As the lock file looks on a second machine, where nobody holds the kernel's lock.
+  const std::string file = "run 1\nprocess 1 on another since 2026-01-01T00:00:00Z\n";
+  write_bytes(directory / ".deltapipe.lock", file);
+  {
+    const DirectoryLock second(directory.path(), "run 1");
+    CHECK_FALSE(second.is_holder());
+    CHECK(second.warning().empty());
+  }
+  CHECK(deltapipe::testing::read_bytes(directory / ".deltapipe.lock") == file);
+  CHECK(DirectoryLock(directory.path(), "run 2").is_holder());
+}
+
+TEST_CASE("Who has patience gets a lock that is released meanwhile", "[files]") {
+  const TemporaryDirectory directory;
+  std::optional<DirectoryLock> first;
+  first.emplace(directory.path(), "run 1");
+  int looks = 0;
+  const DirectoryLock second(directory.path(), "run 2", [&](const std::string& holder) {
+    CHECK(holder.find("process " + std::to_string(::getpid()) + " on ") == 0);
+    if (++looks == 3) first.reset();
+    return true;
+  });
+  CHECK(second.is_holder());
+  CHECK(looks == 3);
+  CHECK_THROWS_AS(DirectoryLock(directory.path(), "run 3", [](const auto&) { return false; }),
+                  UserError);
+}
+
 TEST_CASE("A killed process leaves no lock", "[files]") {
   const TemporaryDirectory directory;
   int ready[2];

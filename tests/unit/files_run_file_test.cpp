@@ -376,7 +376,7 @@ TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][ru
   attributes.source_revision = "def";
   for (int restart = 1; restart <= 2; ++restart) {
     // Later rows than those of the checkpoint go, twice.
-    RunFile run(path, attributes, {from, copy, path});
+    RunFile run(path, attributes, {from, copy, path, restart == 1 ? "" : "rate = 2 -> 1"});
     for (std::uint64_t step = 551; step <= 560; ++step) run.append(step_record(step, 2));
     run.append(evaluation_record(560, 2));
     run.close(RunStatus::stopped, "SIGTERM");
@@ -394,12 +394,16 @@ TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][ru
           std::vector<std::uint64_t>(static_cast<std::size_t>(restart), 550));
     CHECK(file.open_group("restarts").find_plain_attribute("revisions") ==
           (restart == 1 ? "def" : "def\ndef"));
+    CHECK(file.open_group("restarts").find_plain_attribute("changes") ==
+          (restart == 1 ? "" : "\nrate = 2 -> 1"));
     const auto bytes = column<std::uint64_t>(file, "steps/forward_bytes");
     for (std::uint64_t step = 1; step <= 560; ++step) CHECK(bytes[step - 1] == step * 10);
     const auto summary = find_run_file(path);
     REQUIRE(summary);
     CHECK(!summary->is_finished);
     CHECK(summary->run_id == "abc");
+    CHECK(summary->steps == 560);
+    CHECK(summary->deck == attributes.deck);
   }
   SECTION("the last file is of another run, or damaged") {
     const bool damaged = GENERATE(false, true);
