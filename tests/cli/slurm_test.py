@@ -154,7 +154,7 @@ class Slurm(support.TestCase):
             self.small(training={"steps": 30}, pipeline={"stages": 3},
                        boundary__forward={"codec": "delta", "bits": 3},
                        boundary__backward={"codec": "quantize", "bits": 4, "error_feedback": "ef"},
-                       checkpoint={"every_steps": 10}),
+                       checkpoint={"every_steps": 10}, output={"overwrite": False}),
             {name.replace("__", "."): keys for name, keys in sections.items()})
 
     def submit(self, deck, output, *options, ranks=3, program=support.PROGRAM):
