@@ -1,18 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compares runs: status, quality, bytes on the wire, speed, the speed-up to the first run, and time
-and bytes to a validation loss."""
+"""Compares runs, one line each.
+
+status       how the run ended
+steps, loss  steps; mean training loss of the last 5 % of them
+perplexity   of the last evaluation; 'through codec': with compressed activations
+wire         bytes that training sent
+evaluations  bytes that evaluations sent
+total        both, in percent of the first run's
+sequences/s, tokens/s, speed-up   of training, without evaluations; relative to the first run
+s to L, wire to L   seconds and bytes of training until an evaluation reached the loss L
+"""
 
 import argparse
 import csv
 import math
 import sys
 
-from run_reader import Run, bytes_text, distinct_names, run_main
+from script_support import bytes_text, distinct_names, require, run_main
+
+require("h5py")
+
+from deltapipe_runs import Run
 
 CSV_COLUMNS = ("run", "status", "perplexity", "wire_bytes", "sequences_per_second", "speedup",
                "target_loss", "seconds_to_loss", "bytes_to_loss", "evaluation_bytes",
-               "codec_perplexity")
+               "codec_perplexity", "total_bytes", "total_percent")
 
 
 def common_loss(runs):
@@ -22,7 +35,7 @@ def common_loss(runs):
 
 
 def compare(runs, loss):
-    first_rate = runs[0].rate("samples")
+    first_rate, first_total = runs[0].rate("samples"), runs[0].total_bytes
     for name, run in zip(distinct_names(runs), runs):
         rate = run.rate("samples")
         seconds, wire_bytes = run.reach(loss)
@@ -41,15 +54,19 @@ def compare(runs, loss):
             "bytes_to_loss": wire_bytes,
             "evaluation_bytes": run.evaluation_bytes,
             "codec_perplexity": run.codec_perplexity,
+            "total_bytes": run.total_bytes,
+            "total_percent": 100 * run.total_bytes / first_total if first_total else math.nan,
         }
 
 
 def print_comparison(rows):
     loss = rows[0]["target_loss"]
-    header = ["run", "status", "steps", "loss", "perplexity", "wire", "sequences/s", "tokens/s",
+    header = ["run", "status", "steps", "loss", "perplexity", "wire", "evaluations", "total",
+              "sequences/s", "tokens/s",
               "speed-up", f"s to {loss:.4g}", f"wire to {loss:.4g}"]
     cells = [[row["run"], row["status"], str(row["steps"]), f"{row['loss']:.4f}",
               f"{row['perplexity']:.3f}", bytes_text(row["wire_bytes"]),
+              bytes_text(row["evaluation_bytes"]), f"{row['total_percent']:.1f} %",
               f"{row['sequences_per_second']:.4g}",
               f"{row['tokens_per_second']:.4g}", f"{row['speedup']:.2f}",
               f"{row['seconds_to_loss']:.2f}", bytes_text(row["bytes_to_loss"])] for row in rows]
@@ -68,13 +85,14 @@ def write_csv(path, rows):
         writer = csv.DictWriter(file, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            row = dict(row, wire_bytes=int(row["wire_bytes"]),
+            row = dict(row, wire_bytes=int(row["wire_bytes"]), total_bytes=int(row["total_bytes"]),
                        evaluation_bytes=f"{row['evaluation_bytes']:.0f}")
             writer.writerow(row)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run.h5 files or their directories")
     parser.add_argument("--csv", metavar="FILE", help="write " + ",".join(CSV_COLUMNS))
     parser.add_argument("--loss", type=float, metavar="LOSS",

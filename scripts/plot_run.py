@@ -6,6 +6,10 @@ and where the time went."""
 import argparse
 import sys
 
+from script_support import distinct_names, require, run_main
+
+require("h5py", "matplotlib")
+
 import matplotlib
 
 matplotlib.use("Agg")
@@ -13,8 +17,12 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from run_reader import DIRECTIONS, TIME_PARTS, Run, RunError, distinct_names, run_main
+from deltapipe_runs import DIRECTIONS, TIME_PARTS, Run, RunError
 
+# A run's line and marker, so that runs whose curves coincide are seen beside each other: the first
+# one is wide and pale, and lies under the others.
+LINES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 TICK_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
@@ -28,33 +36,90 @@ def smooth(values, window):
     return np.divide(sums, counts, out=np.full(len(values), np.nan), where=counts > 0)
 
 
-def draw_loss(axes, run, x, color, label):
+def style(index):
+    """Of a run's curves."""
+    if index == 0:
+        return {"linewidth": 4.0, "alpha": 0.45}
+    return {"linewidth": 1.6, "linestyle": LINES[index % len(LINES)]}
+
+
+def draw_loss(axes, run, index, x, color, label):
     steps, evaluations = run.steps, run.evaluations
     window = max(1, run.length // 50)
-    if window > 1:
-        axes.plot(steps[x], steps["loss"], color=color, alpha=0.25, linewidth=0.8)
-    axes.plot(steps[x], smooth(steps["loss"], window), color=color, linewidth=1.6, label=label)
-    axes.plot(evaluations[x], evaluations["loss"], "o", color=color, markersize=6,
-              markeredgecolor="white", zorder=3)
+    axes.plot(steps[x], smooth(steps["loss"], window), color=color, label=label,
+              **style(index))
+    axes.plot(evaluations[x], evaluations["loss"], MARKERS[index % len(MARKERS)], color=color,
+              markersize=9 if index == 0 else 5, markeredgecolor="white", zorder=3 + index)
     if run.evaluated("codec_"):
-        axes.plot(evaluations[x], evaluations["codec_loss"], "o", color="white", markersize=5,
-                  markeredgecolor=color, zorder=3)
+        axes.plot(evaluations[x], evaluations["codec_loss"], MARKERS[index % len(MARKERS)],
+                  color="white", markersize=5, markeredgecolor=color, zorder=3 + index)
 
 
 def draw_restarts(axes, run, x, color):
-    """A thin line where the run went on from a checkpoint; nothing for one before the first step."""
+    """A thin line where the run resumed from a checkpoint; nothing for one before the first step."""
     for step in run.restarts:
         row = np.searchsorted(run.steps["step"], step, side="right") - 1
         if row >= 0:
             axes.axvline(run.steps[x][row], color=color, linewidth=0.6, alpha=0.6, zorder=0)
 
 
+def draw_difference(axes, runs, colors, names, x):
+    """Perplexity relative to the first run's, at its evaluations; of one run the learning rate."""
+    if len(runs) == 1:
+        axes.plot(runs[0].steps[x], runs[0].steps["learning_rate"], color=colors[0])
+        axes.set_ylabel("learning rate")
+        axes.set_title("Learning rate")
+        return
+    axes.set_title(f"Perplexity against {names[0]}")
+    axes.set_ylabel(f"difference to {names[0]} [%]")
+    axes.axhline(0, color=colors[0], **style(0))
+    first_x, first = runs[0].evaluations[x], runs[0].validation_loss
+    known = np.isfinite(first)
+    if not known.any():
+        return
+    for i, (run, color) in enumerate(zip(runs, colors)):
+        at, loss = run.evaluations[x], run.validation_loss
+        shared = np.isfinite(loss) & (at >= first_x[known].min()) & (at <= first_x[known].max())
+        if i == 0 or not shared.any():
+            continue
+        change = 100 * np.expm1(loss[shared] - np.interp(at[shared], first_x[known], first[known]))
+        axes.plot(at[shared], change, color=color, marker=MARKERS[i % len(MARKERS)], markersize=5,
+                  **style(i))
+        axes.annotate(f"{change[-1]:+.2f} %", (at[shared][-1], change[-1]), color=color, fontsize=8,
+                      xytext=(-4, 5), textcoords="offset points", ha="right")
+
+
+def subject(runs):
+    """Model, layout, link and data of the first run, for the title; its deck has them."""
+    try:
+        deck = runs[0].deck
+    except (ImportError, ValueError):  # Python before 3.11, a damaged deck
+        return ""
+    attributes, network = runs[0].attributes, deck.get("network", {})
+
+    def one(value):
+        values = value if isinstance(value, list) else [value]
+        return ", ".join(dict.fromkeys(map(str, values)))
+
+    words = [one(deck.get("model", {}).get("path") or "new model")]
+    if "parameters" in attributes:
+        words[0] += f" ({int(attributes['parameters']) / 1e6:.3g} M parameters)"
+    words.append(f"{attributes.get('stages', '?')} stages")
+    if network.get("bandwidth"):
+        words.append(f"emulated link {one(network['bandwidth'])}, {one(network.get('latency', 0))}")
+    if deck.get("data", {}).get("train"):
+        words.append(one(deck["data"]["train"]))
+    if deck.get("output", {}).get("directory"):
+        words.append("deck of " + one(deck["output"]["directory"]))
+    return "  |  ".join(words)
+
+
 def draw_bytes(axes, runs, colors, names, x):
     totals = [np.cumsum(run.step_bytes) for run in runs]
     largest = max((total[-1] for total in totals if len(total)), default=0)
     scale, unit = next(((s, u) for s, u in TICK_UNITS if largest >= s), (1, "B"))
-    for run, total, color, name in zip(runs, totals, colors, names):
-        axes.plot(run.steps[x], total / scale, color=color, linewidth=1.6, label=name)
+    for i, (run, total, color) in enumerate(zip(runs, totals, colors)):
+        axes.plot(run.steps[x], total / scale, color=color, **style(i))
     axes.set_ylabel(f"sent on the wire [{unit}]")
     axes.set_ylim(bottom=0)
 
@@ -68,10 +133,10 @@ def draw_errors(axes, runs, colors, names, x):
             if shown.any():
                 axes.plot(run.steps[x][shown], errors[shown], line, color=color, linewidth=1.3,
                           label=f"{name} {direction}")
-    axes.set_ylabel("relative RMS error")
+    axes.set_ylabel("relative RMS error of the codecs")
     if axes.lines:
         axes.set_yscale("log")
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=7, ncol=2, loc="lower center", bbox_to_anchor=(0.5, 1.08))
 
 
 def draw_times(axes, runs, names):
@@ -91,7 +156,7 @@ def draw_times(axes, runs, names):
     axes.set_xticklabels(labels, fontsize=7)
     axes.set_ylabel("time [s]")
     if labels:
-        axes.legend(frameon=False, fontsize=8, ncol=2)
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def plot(runs, output, x):
@@ -99,16 +164,17 @@ def plot(runs, output, x):
     colors = plt.get_cmap("tab10")(np.arange(len(runs)) % 10)
     plt.rcParams.update({"font.size": 10, "axes.grid": True, "grid.alpha": 0.3,
                          "axes.spines.top": False, "axes.spines.right": False})
-    figure = plt.figure(figsize=(15, 9.2), constrained_layout=True)
+    figure = plt.figure(figsize=(16, 9.2), constrained_layout=True)
     grid = figure.add_gridspec(2, 3)
-    by_step, by_time, wire, errors = (figure.add_subplot(grid[row, column])
-                                      for row, column in ((0, 0), (0, 1), (0, 2), (1, 0)))
-    times = figure.add_subplot(grid[1, 1:])
-    for run, color, name in zip(runs, colors, names):
-        draw_loss(by_step, run, x, color, name)
-        draw_loss(by_time, run, "seconds", color, name)
+    by_step, difference, by_time, wire, errors, times = (
+        figure.add_subplot(grid[row, column]) for row in range(2) for column in range(3))
+    for i, (run, color, name) in enumerate(zip(runs, colors, names)):
+        draw_loss(by_step, run, i, x, color, name)
+        draw_loss(by_time, run, i, "seconds", color, name)
         draw_restarts(by_step, run, x, color)
         draw_restarts(by_time, run, "seconds", color)
+    draw_difference(difference, runs, colors, names, x)
+    difference.set_xlabel(x)
     draw_bytes(wire, runs, colors, names, x)
     draw_errors(errors, runs, colors, names, x)
     draw_times(times, runs, names)
@@ -120,14 +186,16 @@ def plot(runs, output, x):
         by_step.plot([], [], "o", color="white", markeredgecolor="grey", markersize=5,
                      label="validation through the codec")
     for axes, label, title in ((by_step, x, "Loss by " + x), (by_time, "time [s]", "Loss by time"),
-                               (wire, x, "Bytes on the wire"), (errors, x, "Error of the codecs")):
+                               (wire, x, "Bytes on the wire in training"), (errors, x, "")):
         axes.set_xlabel(label)
-        axes.set_title(title)
+        if title:
+            axes.set_title(title)
     if any(len(run.restarts) for run in runs):
         by_step.plot([], [], color="grey", linewidth=0.6, label="restart")
     by_step.set_ylabel("loss [nat per token]")
     by_step.legend(frameon=False)
-    figure.savefig(output, dpi=150)
+    figure.suptitle(subject(runs), fontsize=10)
+    figure.savefig(output, dpi=130)
     plt.close(figure)
 
 

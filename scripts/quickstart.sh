@@ -3,7 +3,7 @@
 # From a fresh checkout to a first result in one command: installs, builds, makes a small corpus from
 # the King James Bible, trains a small GPT-2 on the Old Testament and fine-tunes it on the New over
 # two pipeline stages and an emulated slow link: uncompressed, directly quantised, and with AQ-SGD.
-# Ends with a table, a plot and the runs' HDF5 files. What is there already is not made again.
+# Ends with a table, a plot and the HDF5 files of the runs. Skips the steps that are done already.
 #   --no-setup  install nothing
 #   --fresh     make corpus and runs from scratch
 set -euo pipefail
@@ -21,26 +21,16 @@ done
 
 say() { printf 'quickstart: %s\n' "$*"; }
 
-# A python3 that has the analysis scripts' packages: the first of the path, or Debian's.
-find_python() {
-  local candidate
-  for candidate in python3 /usr/bin/python3; do
-    if "$candidate" -c 'import h5py, matplotlib' 2>/dev/null; then
-      python=$candidate
-      return
-    fi
-  done
-  say "no python3 has h5py and matplotlib; install python3-h5py and python3-matplotlib" >&2
-  exit 1
-}
-
 install_packages() {
-  ((!setup)) || scripts/setup.sh
+  ((!setup)) || scripts/setup.sh quickstart
 }
 
 build() {
   say "building build/release"
-  cmake --preset release >/dev/null
+  # The program only: the tests need more packages. A build with tests stays one.
+  local tests=()
+  [[ -e build/release/CMakeCache.txt ]] || tests=(-DBUILD_TESTING=OFF)
+  cmake --preset release "${tests[@]}" >/dev/null
   cmake --build --preset release --target deltapipe
 }
 
@@ -62,7 +52,7 @@ pipeline() {
 train_once() {
   local name=$1 deck=$2
   shift 2
-  if "$python" scripts/run_table.py "$runs/$name/run.h5" --finished >/dev/null 2>&1; then
+  if scripts/run_table.py "$runs/$name/run.h5" --finished >/dev/null 2>&1; then
     say "$name: finished before, in $runs/$name"
     return
   fi
@@ -90,15 +80,15 @@ evaluate_and_sample() {
 compare() {
   local results=("$runs/none/run.h5" "$runs/directq/run.h5" "$runs/aqsgd/run.h5")
   say "forward 3 bits, backward 6 bits over an emulated 100 Mbit/s link"
-  "$python" scripts/compare_runs.py "${results[@]}" --csv "$runs/summary.csv"
-  "$python" scripts/plot_run.py -x epoch "${results[@]}" -o "$runs/comparison.png"
+  scripts/compare_runs.py "${results[@]}" --csv "$runs/summary.csv"
+  scripts/plot_run.py -x epoch "${results[@]}" -o "$runs/comparison.png"
   say "table: $runs/summary.csv   plot: $runs/comparison.png   run files: ${results[*]}"
 }
 
 progress=lines
 [[ ! -t 1 ]] || progress=bar
 export OPENBLAS_NUM_THREADS=1
-steps=(install_packages find_python build make_corpus pretrain fine_tune evaluate_and_sample compare)
+steps=(install_packages build make_corpus pretrain fine_tune evaluate_and_sample compare)
 for step in "${steps[@]}"; do
   "$step"
 done

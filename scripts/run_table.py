@@ -5,9 +5,13 @@
 import argparse
 import sys
 
+from script_support import bytes_text, require, run_main
+
+require("h5py", "numpy")
+
 import numpy as np
 
-from run_reader import DIRECTIONS, EVALUATION_MODES, TIME_PARTS, Run, bytes_text, run_main
+from deltapipe_runs import DIRECTIONS, EVALUATION_MODES, TIME_PARTS, Run
 
 COLUMNS = (("step", "step", "{:d}"), ("epoch", "epoch", "{:.3f}"), ("seconds", "s", "{:.2f}"),
            ("loss", "loss", "{:.4f}"), ("learning_rate", "lr", "{:.3g}"),

@@ -135,6 +135,6 @@ if ! "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
   exit 1
 fi
 for service in "${new_services[@]}"; do
-  "${root[@]}" deb-systemd-helper disable "$service.service"
+  "${root[@]}" env DPKG_MAINTSCRIPT_PACKAGE="$service" deb-systemd-helper disable "$service.service"
   "${root[@]}" update-rc.d "$service" disable
 done

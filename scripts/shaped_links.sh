@@ -11,7 +11,7 @@
 #   --rate RATE       of all links, as tc writes it: 100mbit, 1gbit (default: the deck's [network])
 #   --latency TIME    of all links, as tc writes it: 10ms (default: the deck's [network]); needs
 #                     netem in the kernel, 0 does not
-#   --program FILE    default: build/release/bin/deltapipe
+#   --program FILE    default: build/release/bin/deltapipe, or the installed one
 #   --command NAME    train (default) or evaluate
 #   -h, --help
 #
@@ -59,6 +59,7 @@ command -v mpirun >/dev/null || fail "there is no mpirun here: install Open MPI 
 mpirun --version 2>/dev/null | grep -q 'Open MPI' || fail "mpirun is not Open MPI's"
 if [[ -z $program ]]; then
   program=$here/../build/release/bin/deltapipe
+  [[ -x $program ]] || program=$here/../../../bin/deltapipe
   [[ -x $program ]] || program=$(command -v deltapipe) ||
     fail "build/release/bin/deltapipe is not built; or give --program FILE"
 fi

@@ -19,14 +19,14 @@ import shlex
 import signal
 import sys
 
-try:
-    from run_reader import RunError, run_main
-    from study_matrix import Study
-    from study_runner import Runner
-    from study_summary import summarise
-except ImportError as error:
-    sys.exit(f"error: {error}; install python3-h5py and python3-matplotlib, and run the python3 "
-             "that has them")
+from script_support import find_program, require, run_main
+
+require("h5py", "matplotlib")
+
+from deltapipe_runs import RunError
+from study_matrix import Study
+from study_runner import Runner
+from study_summary import summarise
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 STUDIES = ROOT / "inputs" / "studies"
@@ -45,7 +45,8 @@ def parse_arguments():
     parser.add_argument("--output", metavar="DIR", help="default: runs/studies/NAME, or NAME-small")
     parser.add_argument("--pretrain-text", metavar="FILE", help="instead of the quick start's")
     parser.add_argument("--fine-tune-text", metavar="FILE", help="instead of the quick start's")
-    parser.add_argument("--program", default=str(ROOT / "build/release/bin/deltapipe"))
+    parser.add_argument("--program", default=find_program(),
+                        help="default: %(default)s")
     parser.add_argument("--launcher", default=default_launcher(),
                         help="starts the ranks; '-n RANKS' is added (default: %(default)s)")
     parser.add_argument("--shaped", action="store_true",

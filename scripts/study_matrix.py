@@ -7,7 +7,7 @@ import pathlib
 import re
 import tomllib
 
-from run_reader import RunError
+from deltapipe_runs import RunError
 
 KEYS = {"title", "deck", "pretrain", "small", "matrix", "settings", "communication_ratio",
         "baseline", "claims"}

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import time
 
-from run_reader import Run, RunError
+from deltapipe_runs import Run, RunError
 from study_matrix import override_text
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -82,7 +82,9 @@ class Runner:
 
     def find_texts(self):
         if not self.pretrain_text:
-            corpus = ROOT / "data" / "quickstart"
+            # An installed tree is not a place for data.
+            place = ROOT if (ROOT / "CMakeLists.txt").is_file() else pathlib.Path()
+            corpus = place / "data" / "quickstart"
             subprocess.run([str(ROOT / "scripts" / "make_corpus.sh"), str(corpus)], check=True)
             self.pretrain_text = str(corpus / "pretrain.txt")
             self.fine_tune_text = str(corpus / "finetune.txt")

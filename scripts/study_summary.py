@@ -15,13 +15,15 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from run_reader import Run, RunError, bytes_text
+from deltapipe_runs import Run, RunError
+from script_support import bytes_text
 from study_matrix import measured
 
 COLUMNS = ("setting", "stages", "perplexity", "wire_bytes", "seconds", "speedup", "forward_bits",
            "backward_bits", "seed", "bandwidth", "best_perplexity", "sequences_per_second",
-           "status", "codec_perplexity")
+           "status", "codec_perplexity", "evaluation_bytes")
 NAN = math.nan
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def bits_per_element(run, direction, channels):
@@ -63,6 +65,7 @@ def row_of(study_run, run, channels):
         "sequences_per_second": run.rate("samples"),
         "status": run.status,
         "codec_perplexity": run.codec_perplexity,
+        "evaluation_bytes": run.evaluation_bytes,
     }
 
 
@@ -184,32 +187,56 @@ def claim_lines(study, rows):
     return lines
 
 
+def over_seeds(runs, column, x_of):
+    """Mean x, mean and standard deviation of a column over runs that differ in their seed; None if
+    it is missing. Runs that were evaluated less often bound the length."""
+    runs = [run for run in runs if np.isfinite(run.evaluations.get(column, [NAN])).any()]
+    if not runs:
+        return None
+    length = min(len(run.evaluations[column]) for run in runs)
+    values = np.array([run.evaluations[column][:length] for run in runs], float)
+    x = np.mean([x_of(run)[:length] for run in runs], axis=0)
+    return x, values.mean(axis=0), values.std(axis=0, ddof=1) if len(runs) > 1 else None
+
+
 def plot_curves(path, study, rows, runs):
-    """Validation loss against epochs, bytes and seconds: a line a setting, one panel row for each
-    number of stages and link; seeds as thin lines."""
+    """Validation loss against epochs, bytes and seconds: a line for each setting, the mean over the
+    seeds, with a band of one standard deviation; dashed through the codec. One row of panels for
+    each number of stages and link. An evaluation before the first step is at epoch 0."""
     panels = list(dict.fromkeys((row["matrix_bandwidth"], row["stages"]) for row in rows))
     settings = list(study.settings)
     colors = dict(zip(settings, plt.get_cmap("tab20")(np.arange(len(settings)) % 20)))
-    axes_of = (("epoch", "epoch", 1), ("wire_bytes", "on the wire in training [MB]", 1e-6),
-               ("seconds", "time [s]", 1))
-    figure, grid = plt.subplots(len(panels), 3, figsize=(15, 4.4 * len(panels)), squeeze=False,
+    axes_of = (("epoch", lambda run: run.evaluations["epoch"]),
+               ("on the wire in training [MB]", lambda run: bytes_at_evaluations(run) * 1e-6),
+               ("time [s]", lambda run: run.evaluations["seconds"]))
+    figure, grid = plt.subplots(len(panels), 3, figsize=(16, 4.4 * len(panels)), squeeze=False,
                                 constrained_layout=True)
     for line, panel in zip(grid, panels):
-        for row, run in zip(rows, runs):
-            if (row["matrix_bandwidth"], row["stages"]) != panel:
-                continue
-            for axes, (name, label, scale) in zip(line, axes_of):
-                x = bytes_at_evaluations(run) if name == "wire_bytes" else run.evaluations[name]
-                first = row["seed"] == study.matrix["seeds"][0]
-                axes.plot(x * scale, run.validation_loss, "o-", markersize=3,
-                          color=colors[row["setting"]], linewidth=1.6 if first else 0.7,
-                          label=row["setting"] if first else None)
+        for i, setting in enumerate(settings):
+            group = [run for row, run in zip(rows, runs) if row["setting"] == setting
+                     and (row["matrix_bandwidth"], row["stages"]) == panel]
+            for axes, (label, x_of) in zip(line, axes_of):
                 axes.set_xlabel(label)
+                for column, dash in (("loss", "-"), ("codec_loss", "--")):
+                    curve = over_seeds(group, column, x_of)
+                    if curve is None:
+                        continue
+                    x, mean_loss, deviation = curve
+                    name = setting + (" through codec" if dash == "--" else "")
+                    # The baseline is wide and pale: others that coincide with it lie on top.
+                    base = setting == study.baseline
+                    axes.plot(x, mean_loss, dash, marker=MARKERS[i % len(MARKERS)], markersize=4,
+                              color=colors[setting], linewidth=4 if base else 1.4,
+                              alpha=0.5 if base else 1, label=name)
+                    if deviation is not None:
+                        axes.fill_between(x, mean_loss - deviation, mean_loss + deviation,
+                                          color=colors[setting], alpha=0.2, linewidth=0)
         where = f"{panel[1]} stages" + (f", {panel[0]}" if panel[0] else "")
         line[0].set_ylabel(f"validation loss, {where}")
-        line[0].legend(frameon=False, fontsize=7)
+        line[2].legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axes in itertools.chain.from_iterable(grid):
         axes.grid(alpha=0.3)
+    figure.suptitle(study.title)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -231,13 +258,14 @@ def plot_links(path, study, rows):
         axes.set_xticklabels([link or "no link" for link in links])
         axes.set_ylabel(f"sequences/s, {count} stages")
         axes.grid(axis="y", alpha=0.3)
-    grid[0, 0].legend(frameon=False, fontsize=8, ncol=4)
+    grid[0, 0].legend(frameon=False, fontsize=8, ncol=6, loc="lower center",
+                      bbox_to_anchor=(0.5, 1.0))
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
 def read_rows(study_runs, output):
-    """Of the runs that finished; the others are told of."""
+    """Rows and runs that finished; prints the names of the others."""
     config = output / "pretrain" / "model" / "config.json"
     if not config.is_file():
         raise RunError(f"{config}: no such file; nothing was run here yet")

@@ -128,7 +128,8 @@ class AnalysisTest(unittest.TestCase):
         self.assertEqual(list(rows[0]), ["run", "status", "perplexity", "wire_bytes",
                                          "sequences_per_second", "speedup", "target_loss",
                                          "seconds_to_loss", "bytes_to_loss",
-                                         "evaluation_bytes", "codec_perplexity"])
+                                         "evaluation_bytes", "codec_perplexity", "total_bytes",
+                                         "total_percent"])
         self.assertEqual([row["status"] for row in rows], ["finished", "finished"])
         self.assertEqual([row["run"] for row in rows], ["none", "delta"])
         self.assertEqual([row["wire_bytes"] for row in rows], ["400000", "200000"])
@@ -270,6 +271,68 @@ class AnalysisTest(unittest.TestCase):
             self.run_script("plot_run.py", first, second, "-o", picture, *arguments)
             self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
             picture.unlink()
+
+    def test_module(self):
+        code = """
+import sys
+import deltapipe_runs
+run = deltapipe_runs.Run(sys.argv[1])
+assert "matplotlib" not in sys.modules and "pandas" not in sys.modules
+assert run.deck == {"training": {"epochs": 2}}, run.deck
+assert run.boundary_bytes("backward").sum(axis=0).tolist() == [100000, 100000]
+assert run.rank_seconds()["wall"].tolist() == [200, 200, 200]
+assert run.rank_seconds()["bubble"].tolist() == [20, 20, 20]
+assert run.memory["peak"].tolist() == [1, 2, 3] and run.checkpoints == {}
+assert (run.wire_bytes, run.total_bytes) == (433500, 434150)
+"""
+        path = self.file("r.h5", wire=True)
+        with h5py.File(path, "r+") as file:
+            file["memory/peak"] = [1, 2, 3]
+            file.attrs["deck"] = "[training]\nepochs = 2\n"
+        subprocess.run([sys.executable, "-c", code, path], check=True, timeout=60,
+                       env=dict(os.environ, PYTHONPATH=str(SCRIPTS)))
+
+    def test_evaluations_count(self):
+        """The share of the first run's bytes contains what evaluations sent."""
+        first = self.file("none.h5", wire=True)
+        second = self.file("delta.h5", wire=True, boundaries=1)
+        text = self.run_script("compare_runs.py", first, second)
+        # (100 x (2,000 + 235) + 350) / (100 x (4,000 + 335) + 650)
+        self.assertIn("51.6 %", text)
+        self.assertIn("650 B", text)
+
+    def test_reader_that_leaves(self):
+        run = self.file("r.h5")
+        for script in ("run_table.py", "compare_runs.py"):
+            read, write = os.pipe()
+            os.close(read)
+            result = subprocess.run([sys.executable, SCRIPTS / script, run], stdout=write,
+                                    stderr=subprocess.PIPE, text=True, timeout=60)
+            os.close(write)
+            self.assertEqual((result.returncode, result.stderr), (141, ""))
+
+    def test_python_without_packages(self):
+        """Another python3 of the path that has them is used; without one the packages are named."""
+        run = self.file("r.h5")
+        bare = "import sys; sys.path = [p for p in sys.path if 'packages' not in p]; "
+        code = bare + "sys.argv = sys.argv[1:]; import runpy; sys.path.insert(0, %r); " \
+            "runpy.run_path(sys.argv[0], run_name='__main__')" % str(SCRIPTS)
+        folder = self.directory / "bin"
+        folder.mkdir()
+
+        def start(**environment):
+            return subprocess.run([sys.executable, "-c", code, SCRIPTS / "run_table.py", run],
+                                  capture_output=True, text=True, timeout=60,
+                                  env={**os.environ, **environment})
+        (folder / "python3").write_text(f"#!/bin/sh\nexec '{sys.executable}' \"$@\"\n")
+        (folder / "python3").chmod(0o755)
+        found = start(PATH=f"{folder}:{os.environ['PATH']}")
+        self.assertEqual(found.returncode, 0, found.stderr)
+        self.assertIn("final loss", found.stdout)
+        none = start(DELTAPIPE_PYTHON_FOUND="this")
+        self.assertEqual(none.returncode, 1)
+        self.assertIn("python3-h5py", none.stderr)
+        self.assertEqual(len(none.stderr.splitlines()), 1)
 
     def test_short_runs(self):
         empty = self.file("empty.h5", steps=0)
