@@ -63,7 +63,7 @@ struct Inputs {
 
 /// Of a new model.
 void make_model(const Settings& settings, Inputs& inputs) {
-  int vocabulary = 1, end_of_text = 0;
+  int vocabulary = 1, end_of_text = -1;
   if (inputs.tokenizer || inputs.has_tokens_only(settings.data)) {
     const Vocabulary known = plan_vocabulary(settings, inputs.tokenizer, 0);
     vocabulary = known.size;
@@ -95,10 +95,13 @@ Inputs read_inputs(const Settings& settings) {
 void read_data(const Settings& settings, const ModelLayout& model, Inputs& inputs) {
   if (!inputs.files.texts || settings.data.train.empty()) return;
   if (!inputs.tokenizer && !holds_tokens_only(settings.data)) return;
-  const Vocabulary vocabulary =
+  Vocabulary vocabulary =
       plan_vocabulary(settings, inputs.tokenizer, model.model->shape().vocabulary);
   check_vocabulary(settings, vocabulary.size, model.model->shape());
+  vocabulary.size = model.model->shape().vocabulary;
   inputs.data = load_data(settings.data, vocabulary, model.tokens);
+  for (const SkippedLines& skipped : inputs.data->skipped)
+    inputs.warnings.push_back(text_of(skipped));
 }
 
 PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const ModelLayout& model) {
@@ -545,13 +548,13 @@ std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMach
 
 std::vector<Fact> run_check_elsewhere(const Settings& settings, int rank) {
   check_precision(settings);
-  require(find_input_files(settings, InputUse::train));
+  const int place = rank % settings.pipeline.pipeline_ranks();
+  const bool reads = place == 0 || place + 1 == settings.pipeline.pipeline_ranks();
+  require(find_input_files(settings, reads ? InputUse::train : InputUse::train_between));
   expect_directories_of_rank(settings);
   const ModelPlan plan = plan_model(settings);
-  const int place = rank % settings.pipeline.pipeline_ranks();
   DataSplit data;
-  if (place == 0 || place + 1 == settings.pipeline.pipeline_ranks())
-    data = load_data(settings.data, plan.vocabulary(), plan.tokens);
+  if (reads) data = load_data(settings.data, plan.vocabulary(), plan.tokens);
   return input_facts(*plan.model, plan.tokenizer, &data);
 }
 

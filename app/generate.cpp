@@ -88,10 +88,18 @@ void generate(const Settings& settings, const ProcessGrid& grid, ProgressThread&
               const ModelPlan& plan, Pipeline& pipeline, EvaluationMode mode) {
   const std::vector<std::string> prompts =
       settings.generate.prompts.empty() ? std::vector<std::string>{""} : settings.generate.prompts;
+  const TextEnds ends = plan.model->text_ends();
+  const std::int32_t begin = ends.begin >= 0 ? ends.begin : plan.tokenizer->end_of_text();
   std::uint64_t calls = 0;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     std::vector<std::int32_t> tokens = plan.tokenizer->encode(prompts[p]);
-    if (tokens.empty()) tokens.push_back(std::max(0, plan.tokenizer->end_of_text()));
+    if (tokens.empty() && (begin < 0 || begin >= plan.model->shape().vocabulary))
+      throw UserError({.what = "prompt " + std::to_string(p + 1) +
+                               " is empty, and the model has no token that begins a text",
+                       .value = begin < 0 ? "" : "bos_token_id " + std::to_string(begin),
+                       .remedy = "give a prompt, or set bos_token_id in the model's config.json",
+                       .keys = {"generate.prompts"}});
+    if (tokens.empty()) tokens.push_back(begin);
     if (static_cast<int>(tokens.size()) >= plan.tokens)
       throw UserError({.what = "prompt " + std::to_string(p + 1) + " leaves no room for an answer",
                        .value = std::to_string(tokens.size()) + " tokens",
@@ -111,7 +119,7 @@ void generate(const Settings& settings, const ProcessGrid& grid, ProgressThread&
         next[0] = sample_token(logits, settings.generate, p, static_cast<std::uint32_t>(i));
       broadcast(progress, grid.pipeline_comm(), next, grid.owner_of(grid.stages() - 1));
       const auto token = static_cast<std::int32_t>(next[0]);
-      if (token == plan.tokenizer->end_of_text()) break;
+      if (std::ranges::find(ends.ends, token) != ends.ends.end()) break;
       tokens.push_back(token);
     }
     if (grid.rank() != 0) continue;

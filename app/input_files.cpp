@@ -49,15 +49,29 @@ class Search {
         if (!file(name, key, "put the data there or name another file")) found_.texts = false;
   }
 
+  /// Those that the deck names, or the model's.
+  bool has_tokenizer_files() const {
+    const std::string& own = settings_.tokenizer.path;
+    const std::string& path = own.empty() ? settings_.model.path : own;
+    std::error_code error;
+    return !path.empty() &&
+           (deltapipe::has_tokenizer_files(path) || fs::is_regular_file(path, error));
+  }
+
   void model() {
     const fs::path directory = settings_.model.path;
     found_.config = file(directory / "config.json", "model.path", download("config.json"));
     // An index of shards may stand for it, and is read before them.
     const bool sharded = !is_there(directory / "model.safetensors") &&
                          is_there(directory / "model.safetensors.index.json");
+    const char* const name = sharded ? "model.safetensors.index.json" : "model.safetensors";
+    const bool pickled = is_there(directory / "pytorch_model.bin") ||
+                         is_there(directory / "pytorch_model.bin.index.json");
     found_.weights =
-        file(directory / (sharded ? "model.safetensors.index.json" : "model.safetensors"),
-             "model.path", download("model.safetensors"));
+        file(directory / name, "model.path",
+             pickled ? "convert pytorch_model.bin: load the model with transformers and save it "
+                       "with save_pretrained"
+                     : download("model.safetensors"));
   }
 
   void tokenizer(InputUse use) {
@@ -72,9 +86,10 @@ class Search {
       found_.tokenizer = file(path, "tokenizer.path", {});
       return;
     }
-    found_.tokenizer = !path.empty() && has_tokenizer_files(path);
+    found_.tokenizer = !path.empty() && deltapipe::has_tokenizer_files(path);
     if (found_.tokenizer) return;
-    if (of_model && use == InputUse::train && has_tokens_only()) return;
+    const bool trains = use == InputUse::train || use == InputUse::train_between;
+    if (of_model && trains && has_tokens_only()) return;
     if (path.empty())
       found_.missing.push_back(no_tokenizer(use == InputUse::generate   ? "generate"
                                             : use == InputUse::tokenize ? "tokenize"
@@ -107,7 +122,9 @@ InputFiles find_input_files(const Settings& settings, InputUse use) {
   const bool is_new = settings.model.path.empty();
   if (use != InputUse::tokenize && !is_new) search.model();
   // Generation needs no data but to train a tokenizer from.
-  if (use != InputUse::generate || settings.tokenizer.train_vocabulary > 0) search.texts();
+  const bool reads_texts =
+      use == InputUse::train_between ? !search.has_tokenizer_files() : use != InputUse::generate;
+  if (reads_texts || settings.tokenizer.train_vocabulary > 0) search.texts();
   search.tokenizer(use);
   const bool has_some = !settings.data.train.empty() ||
                         (use == InputUse::tokenize && !settings.data.validation.empty());

@@ -13,8 +13,10 @@
 
 #include "app/warnings.hpp"
 #include "core/base/error.hpp"
+#include "core/files/input_file.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/safetensors.hpp"
+#include "core/text/tokenizer_files.hpp"
 #include "models/model.hpp"
 #include "models/partition.hpp"
 
@@ -35,18 +37,22 @@ std::vector<std::vector<ParameterInfo>> parameters_by_stage(const ModelPlan& pla
 
 /// What a model directory consists of: these files may go when a new model takes their place.
 bool is_model_file(const std::string& name) {
-  constexpr std::array<std::string_view, 10> names = {"config.json",
-                                                      "generation_config.json",
-                                                      "model.safetensors.index.json",
-                                                      "tokenizer.json",
-                                                      "tokenizer_config.json",
-                                                      "special_tokens_map.json",
-                                                      "added_tokens.json",
-                                                      "vocab.json",
-                                                      "merges.txt",
-                                                      "chat_template.jinja"};
-  return std::find(names.begin(), names.end(), name) != names.end() ||
+  constexpr std::array<std::string_view, 3> names = {"config.json", "generation_config.json",
+                                                     "model.safetensors.index.json"};
+  return std::find(names.begin(), names.end(), name) != names.end() || is_tokenizer_file(name) ||
          name.ends_with(".safetensors");
+}
+
+bool is_kept_unchanged(const std::string& directory, const std::string& name,
+                       const std::vector<KeptFile>& files) {
+  const auto file =
+      std::ranges::find_if(files, [&](const KeptFile& kept) { return kept.name == name; });
+  if (file == files.end()) return false;
+  try {
+    return read_text_file(directory + "/" + name, file->bytes.size()) == file->bytes;
+  } catch (const UserError&) {
+    return false;  // another file has its name
+  }
 }
 
 /// A directory under construction is of no interest to who reads a message.
@@ -145,7 +151,11 @@ std::string save_model(const ExecSpace& exec, const std::string& directory, Prec
     transfer_weights(exec, plan, grid, progress, stages, nullptr);
     return {};
   }
-  AtomicDirectory model(directory, is_model_file);
+  // Nothing is lost with a former file that the new model has, too.
+  const auto is_expendable = [&](const std::string& name) {
+    return is_model_file(name) || is_kept_unchanged(directory, name, plan.kept_files);
+  };
+  AtomicDirectory model(directory, is_expendable);
   const std::string temporary = model.path();
   try {
     std::vector<ParameterInfo> declared;
@@ -160,8 +170,11 @@ std::string save_model(const ExecSpace& exec, const std::string& directory, Prec
       print_warnings({std::to_string(writer.overflows()) + " weights in " + directory +
                       " are infinite: they are beyond the range of output.model_precision; use "
                       "\"bf16\" or \"fp32\""});
-    plan.model->save_configuration(model.path());
-    if (plan.tokenizer) plan.tokenizer->save(model.path());
+    plan.model->save_configuration(model.path(), precision);
+    write_kept_files(plan.kept_files, model.path());
+    const auto is_of_tokenizer = [](const KeptFile& file) { return is_tokenizer_file(file.name); };
+    if (plan.tokenizer && std::ranges::none_of(plan.kept_files, is_of_tokenizer))
+      plan.tokenizer->save(model.path());
     return model.commit();
   } catch (const UserError& error) {
     throw in_terms_of(directory, temporary, error);

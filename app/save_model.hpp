@@ -19,7 +19,7 @@ std::uint64_t saving_memory_bytes();
 /// the deck reads (model.path, tokenizer.path). For rank 0, before training.
 void check_model_directory(const std::string& directory, const Settings& settings);
 
-/// All ranks call it; rank 0 writes config.json, the tokenizer if there is one, and
+/// All ranks call it; rank 0 writes config.json, plan.kept_files, a trained tokenizer and
 /// model.safetensors, taking the other stages' weights from the first replica one piece at a time.
 /// The directory is replaced as a whole: a killed job or a full disk leaves the former model. Files
 /// in the former directory that belong to no model are kept beside it. Returns under which name, on

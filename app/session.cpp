@@ -101,7 +101,9 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
 }
 
 Vocabulary ModelPlan::vocabulary() const {
-  return tokenizer ? Vocabulary(*tokenizer) : Vocabulary(model->shape().vocabulary, end_of_text);
+  Vocabulary all(model->shape().vocabulary, end_of_text);
+  if (tokenizer) all.tokenizer = &*tokenizer;
+  return all;
 }
 
 ModelPlan plan_model(const Settings& settings) {
@@ -121,8 +123,8 @@ ModelPlan plan_model(const Settings& settings) {
   const std::int32_t end_of_text = vocabulary.end_of_text;
   ModelLayout layout = plan_layout(settings, std::move(model));
   if (weights) layout.model->check_weights(settings.model.path, *weights, layout.partition);
-  return {std::move(layout), std::move(tokenizer), end_of_text, std::move(warnings),
-          std::move(weights)};
+  return {std::move(layout),   std::move(tokenizer), end_of_text,
+          std::move(warnings), std::move(weights),   {}};
 }
 
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
+#include "app/kept_files.hpp"
 #include "app/warnings.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
@@ -35,7 +36,11 @@ struct ModelPlan : ModelLayout {
   std::vector<std::string> warnings;         ///< what the user should know of the model's files
   std::optional<SafetensorsReader> weights;  ///< of model.path, until a stage has them
 
-  /// Of the data; refers to the tokenizer.
+  /// Files of the trained model that training does not change. Filled before training, on rank 0.
+  std::vector<KeptFile> kept_files;
+
+  /// Of the data; refers to the tokenizer. All ids that the model has embeddings for, which may be
+  /// more than the tokenizer has tokens.
   Vocabulary vocabulary() const;
 };
 

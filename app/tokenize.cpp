@@ -5,7 +5,9 @@
 
 #include "app/commands.hpp"
 #include "app/input_files.hpp"
+#include "app/kept_files.hpp"
 #include "app/session.hpp"
+#include "app/warnings.hpp"
 #include "core/base/error.hpp"
 #include "core/base/helper_thread.hpp"
 #include "core/files/directory_lock.hpp"
@@ -39,6 +41,7 @@ void write_tokens(const std::string& path, const char* key, const std::vector<st
   for (const std::string& file : files)
     read_tokens(file, settings, tokenizer, writer, process_core_count());
   writer.close();
+  print_warnings(texts_of(writer.skipped()));
   std::printf("%s: %llu documents, %llu tokens\n", path.c_str(),
               static_cast<unsigned long long>(writer.documents()),
               static_cast<unsigned long long>(writer.tokens()));
@@ -56,7 +59,9 @@ void run_tokenize(const Settings& settings) {
   make_directory(directory);
   const DirectoryLock lock(directory, new_run_id());
   if (lock.is_holder()) remove_leftovers(directory);
-  tokenizer->save(directory + "/tokenizer");
+  const std::vector<KeptFile> copies = read_tokenizer_copies(settings);
+  write_kept_files(copies, directory + "/tokenizer");
+  if (copies.empty()) tokenizer->save(directory + "/tokenizer");
   std::printf("%s/tokenizer: %d tokens, hash %s\n", directory.c_str(), tokenizer->vocabulary_size(),
               tokenizer->hash().c_str());
   if (!settings.data.train.empty())
@@ -65,6 +70,11 @@ void run_tokenize(const Settings& settings) {
   if (!settings.data.validation.empty())
     write_tokens(directory + "/validation.h5", "data.validation", settings.data.validation,
                  settings.data, *tokenizer);
+  else if (settings.data.validation_fraction > 0)
+    std::printf(
+        "no validation.h5: data.validation names no files. Runs hold out the last %g of the "
+        "samples of train.h5, as they would of the texts (data.validation_fraction)\n",
+        settings.data.validation_fraction);
 }
 
 }  // namespace deltapipe

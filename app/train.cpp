@@ -101,6 +101,10 @@ std::uint64_t wire_bytes(const StepRecord& record) {
                          });
 }
 
+InputUse input_use(const ProcessGrid& grid) {
+  return grid.first() || grid.last() ? InputUse::train : InputUse::train_between;
+}
+
 /// Training as a sequence of steps and evaluations.
 class Trainer {
  public:
@@ -363,8 +367,10 @@ class Trainer {
       std::printf("reading model and data\n");
       std::fflush(stdout);
     }
-    require(find_input_files(settings_, InputUse::train));
+    require(find_input_files(settings_, input_use(grid_)));
     plan_.emplace(plan_model(settings_));
+    if (grid_.rank() == 0 && settings_.output.save_model)
+      plan_->kept_files = read_kept_files(settings_, plan_->warnings);
     const EmulatingRanks emulating = emulating_ranks(settings_, grid_, progress_);
     if (grid_.rank() == 0) {
       print_warnings(plan_->warnings);
@@ -374,6 +380,7 @@ class Trainer {
       print_warnings(warnings_without_effect(settings_));
     }
     data_ = load_data(settings_.data, *plan_, grid_, progress_);
+    if (grid_.rank() == 0) print_warnings(texts_of(data_.skipped));
     compare_inputs(progress_, *plan_, &data_);
     if (restart_)
       check_data_of_restart(restart_->marker, data_.train.fingerprint(),
@@ -969,7 +976,7 @@ TrainingEnd run_train(const Settings& settings, const ProcessGrid& grid, Progres
 
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
   check_precision(settings);
-  require(find_input_files(settings, InputUse::train));
+  require(find_input_files(settings, input_use(grid)));
   ModelPlan plan = plan_model(settings);
   const EmulatingRanks emulating = emulating_ranks(settings, grid, progress);
   if (grid.rank() == 0) {
@@ -979,6 +986,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
     print_warnings(warnings_of_evaluation(settings));
   }
   const DataSplit data = load_data(settings.data, plan, grid, progress);
+  if (grid.rank() == 0) print_warnings(texts_of(data.skipped));
   compare_inputs(progress, plan, &data);
   const TokenDataset& set = data.validation;
   if (set.size() == 0)

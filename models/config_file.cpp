@@ -12,14 +12,36 @@ std::string config_path(const std::string& directory) {
   return (std::filesystem::path(directory) / "config.json").string();
 }
 
-ConfigFile read_config_file(const std::string& directory) {
-  ConfigFile config{directory, config_path(directory), {}};
-  config.json = read_json_file(config.path, file_limit::model_config);
-  if (!config.json.is_object())
+namespace {
+
+Json read_object(const std::string& path) {
+  Json json = read_json_file(path, file_limit::model_config);
+  if (!json.is_object())
     throw UserError({.what = "is not a JSON object",
-                     .file = config.path,
+                     .file = path,
                      .remedy = "copy or download the file again"});
-  return config;
+  return json;
+}
+
+}  // namespace
+
+ConfigFile read_config_file(const std::string& directory) {
+  const std::string path = config_path(directory);
+  return {directory, path, read_object(path)};
+}
+
+Json read_generation_config(const std::string& directory) {
+  const std::filesystem::path path = std::filesystem::path(directory) / "generation_config.json";
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? read_object(path.string()) : Json();
+}
+
+void set_saved_type(Json& json, Precision precision) {
+  const char* const name = precision == Precision::fp16   ? "float16"
+                           : precision == Precision::bf16 ? "bfloat16"
+                                                          : "float32";
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (json.contains(key)) json[key] = name;
 }
 
 }  // namespace deltapipe

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "core/base/precision.hpp"
 #include "core/files/json.hpp"
 
 namespace deltapipe {
@@ -17,5 +18,11 @@ struct ConfigFile {
 std::string config_path(const std::string& directory);
 /// Throws UserError when there is no such file or it is not a JSON object.
 ConfigFile read_config_file(const std::string& directory);
+/// Puts the type that weights are saved in where the file names one: transformers would convert
+/// them to it.
+void set_saved_type(Json& json, Precision precision);
+/// DIRECTORY/generation_config.json; null when there is none. Throws UserError when it is not a
+/// JSON object.
+Json read_generation_config(const std::string& directory);
 
 }  // namespace deltapipe

@@ -46,7 +46,13 @@ struct NewModel {
   int positions = 0;
   int hidden = 0;  ///< width of the MLP; 0: 4 channels
   int vocabulary = 0;
-  int end_of_text = 0;
+  int end_of_text = -1;  ///< -1: none
+};
+
+/// Tokens that begin and end a generated text.
+struct TextEnds {
+  std::int32_t begin = -1;  ///< of a text without a prompt; -1: the model names none
+  std::vector<std::int32_t> ends;
 };
 
 class Model {
@@ -84,8 +90,11 @@ class Model {
   virtual void check_weights(const std::string& directory, const SafetensorsReader& weights,
                              const std::vector<int>& partition) const = 0;
 
-  /// Writes DIRECTORY/config.json, which transformers loads.
-  virtual void save_configuration(const std::string& directory) const = 0;
+  /// Writes DIRECTORY/config.json, which transformers loads: the file that the model was loaded
+  /// from but for what training changed. Dropout that a deck chose is not part of the model.
+  virtual void save_configuration(const std::string& directory, Precision precision) const = 0;
+  /// Tokens with a part in generated texts.
+  virtual TextEnds text_ends() const = 0;
   /// The name under which transformers knows a parameter.
   virtual std::string saved_name(const std::string& parameter) const = 0;
   /// Tensors that are no parameters of their own here, with the parameter that each of them is.

@@ -82,10 +82,6 @@ void check_tokenizer(const Settings& s) {
 
 void check_data(const Settings& s) {
   const DataSettings& d = s.data;
-  if (d.sequence_length == 1) {
-    refuse({"data.sequence_length"}, "data.sequence_length leaves nothing to predict", "1",
-           "use at least 2");
-  }
   const auto empty = [](const std::string& text) { return text.empty(); };
   for (const auto& [key, list] :
        {std::pair{"data.train", &d.train}, std::pair{"data.validation", &d.validation},

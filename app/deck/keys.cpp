@@ -169,6 +169,9 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
       "what the files are; automatic: by their suffix, .txt, .jsonl or .h5");
   add("jsonl_fields", TextList{&d.jsonl_fields},
       "fields of a JSON line that make up its text, joined in this order");
+  add("bad_lines", choice(d.bad_lines, {{"error", BadLines::error}, {"skip", BadLines::skip}}),
+      "JSON lines that are not valid or lack a field: error: the run does not start; skip: they "
+      "are left out, counted and reported");
   add("packing", choice(d.packing, {{"stream", Packing::stream}, {"document", Packing::document}}),
       "stream: documents are joined and cut into windows; document: each document starts a "
       "window, its last one is padded");

@@ -543,6 +543,12 @@ ElementType Dataset::element_type() const {
                    .remedy = "use little-endian integers or floating-point numbers"});
 }
 
+bool Dataset::holds_integers() const {
+  const Lock lock;
+  const std::string what = "cannot tell the type of " + quoted("dataset", name_);
+  return H5Tget_class(take(H5Dget_type(id()), H5Tclose, what, file_name()).get()) == H5T_INTEGER;
+}
+
 void Dataset::expect_stored() const {
   const Lock lock;
   const std::string what = "cannot tell the storage of " + quoted("dataset", name_);
@@ -562,6 +568,22 @@ void Dataset::expect_stored() const {
   const Handle file = take(H5Iget_file_id(id()), H5Fclose, what, file_name());
   check(H5Fget_filesize(file.get(), &file_bytes), what, file_name());
   if (stored > file_bytes) refuse("claims more bytes than the file has");
+  const int filters = H5Pget_nfilters(creation.get());
+  for (int i = 0; i < filters; ++i) {
+    unsigned flags = 0, configuration = 0;
+    std::size_t values = 0;
+    std::array<char, 64> name{};
+    const H5Z_filter_t filter =
+        H5Pget_filter2(creation.get(), static_cast<unsigned>(i), &flags, &values, nullptr,
+                       name.size() - 1, name.data(), &configuration);
+    if (filter < 0) throw_failure(what, file_name());
+    if (H5Zfilter_avail(filter) > 0) continue;
+    throw UserError({.what = quoted("dataset", name_) +
+                             " is compressed by a filter that this program's HDF5 lacks",
+                     .file = file_name(),
+                     .value = name[0] != '\0' ? name.data() : "filter " + std::to_string(filter),
+                     .remedy = "write it again with compression=\"gzip\" or without compression"});
+  }
   if (H5Pget_layout(creation.get()) != H5D_CHUNKED) {
     if (elements > stored / element_bytes) refuse("has elements that were never written");
     return;

@@ -165,6 +165,8 @@ class Dataset : public Object {
   /// For files from outside: UserError unless every element lies in the file, so that the shape is
   /// no mere claim. Elements that nobody wrote are not there, and chunks are at most 1 GiB.
   void expect_stored() const;
+  /// True for integers of any size and byte order, which reading converts.
+  bool holds_integers() const;
 
   /// Where the elements lie in the file, in bytes; nothing when they have no place of their own. Of
   /// a contiguous dataset:

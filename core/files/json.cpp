@@ -15,6 +15,42 @@ namespace deltapipe {
 
 namespace {
 
+/// The word of Python's json at the start of `text`, or nothing.
+std::string_view not_finite(std::string_view text) {
+  for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
+    if (text.starts_with(word)) return word;
+  return {};
+}
+
+constexpr const char* kHalfPair =
+    "a \\u escape is half of a pair of surrogates, a character that was cut in two: remove it; in "
+    "data, data.bad_lines = \"skip\" leaves the line out";
+
+bool may_have_nan(std::string_view text) {
+  return text.find("NaN") != std::string_view::npos ||
+         text.find("Infinity") != std::string_view::npos;
+}
+
+/// A copy with null in place of the words that JSON lacks, padded so that what follows keeps its
+/// column: but for NaN, which is shorter.
+std::string with_nulls(std::string_view text) {
+  std::string copy;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::string_view word = in_string ? std::string_view() : not_finite(text.substr(i));
+    if (!word.empty()) {
+      copy += "null";
+      if (word.size() > 4) copy.append(word.size() - 4, ' ');
+      i += word.size() - 1;
+      continue;
+    }
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) copy += text[i++];
+    if (text[i] == '"') in_string = !in_string;
+    copy += text[i];
+  }
+  return copy;
+}
+
 /// Reads characters and keeps count of them where the events' receiver sees it.
 class CountingIterator {
  public:
@@ -49,6 +85,8 @@ class Builder {
       : text_(text), source_(source), wanted_(wanted), take_(take) {}
 
   Json parse() {
+    std::string copy;
+    if (source_.nan_is_null && may_have_nan(text_)) text_ = copy = with_nulls(text_);
     const std::size_t nul = text_.find('\0');
     if (nul != std::string_view::npos) {  // the parser would take it for the end of the text
       position_ = text_.data() + nul + 1;
@@ -102,15 +140,21 @@ class Builder {
       const std::size_t colon = reason.find(": ");
       if (colon != std::string::npos) reason.erase(0, colon + 2);
     }
-    refuse("is not valid JSON: " + printable(reason, 200));
+    const char* const last = position_ > text_.data() ? position_ - 1 : position_;
+    const bool is_python =
+        !not_finite(text_.substr(static_cast<std::size_t>(last - text_.data()))).empty();
+    refuse("is not valid JSON: " + printable(reason, 200),
+           is_python                                       ? "write a number or null instead"
+           : reason.find("surrogate") != std::string::npos ? kHalfPair
+                                                           : source_.remedy);
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& what) const {
+  [[noreturn]] void refuse(const std::string& what) const { refuse(what, source_.remedy); }
+
+  [[noreturn]] void refuse(const std::string& what, const std::string& remedy) const {
     const auto read = text_.substr(0, static_cast<std::size_t>(position_ - text_.data()));
-    Mistake mistake{.what = source_.subject + what,
-                    .file = source_.file,
-                    .remedy = "copy or download the file again"};
+    Mistake mistake{.what = source_.subject + what, .file = source_.file, .remedy = remedy};
     if (source_.line == 0) {
       mistake.what += " (byte " + std::to_string(read.size()) + " of the JSON text)";
     } else {

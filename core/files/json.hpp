@@ -19,7 +19,10 @@ struct JsonSource {
   std::string file;          ///< as the user named it
   std::size_t line = 1;      ///< of the text's first character; 0: the file has no lines
   std::string subject = "";  ///< what the text is in the file: "its header "
-  int max_depth = 64;        ///< arrays and objects in each other
+  std::string remedy = "copy or download the file again";
+  /// NaN, Infinity and -Infinity, which Python's json writes and JSON has not, count as null.
+  bool nan_is_null = false;
+  int max_depth = 64;                             ///< arrays and objects in each other
   std::size_t max_values = std::size_t{1} << 24;  ///< in one value that is handed out
 };
 

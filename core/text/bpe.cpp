@@ -24,7 +24,7 @@ std::vector<std::string> token_bytes(const TokenizerDefinition& definition) {
     bytes.push_back(byte_level_bytes(name).value_or(name));
   }
   for (const AddedToken& token : definition.added) {
-    bytes[static_cast<std::size_t>(token.id)] = token.content;
+    if (token.id >= 0) bytes[static_cast<std::size_t>(token.id)] = token.content;
   }
   return bytes;
 }
@@ -62,8 +62,7 @@ BpeEncoder::BpeEncoder(const TokenizerDefinition& definition) {
   for (std::size_t byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
     const auto found = id_of.find(byte_level_name({&c, 1}));
-    DELTAPIPE_ASSERT(found != id_of.end(), "byte " + std::to_string(byte) + " has no token");
-    byte_ids_[byte] = found->second;
+    byte_ids_[byte] = found == id_of.end() ? -1 : found->second;
   }
   merges_.reserve(definition.merges.size());
   for (std::size_t rank = 0; rank < definition.merges.size(); ++rank) {
@@ -100,6 +99,16 @@ void BpeEncoder::encode(std::string_view piece, PieceMemory& memory,
   memory.remember(piece, std::span<const std::int32_t>(ids).subspan(before));
 }
 
+std::int32_t BpeEncoder::byte_id(char c) const {
+  const auto byte = static_cast<unsigned char>(c);
+  if (byte_ids_[byte] < 0)
+    throw UserError({.what = "the text has a byte that the tokenizer has no token for",
+                     .value = "byte " + std::to_string(byte),
+                     .remedy = "remove it from the text, or use a tokenizer with tokens for all "
+                               "bytes"});
+  return byte_ids_[byte];
+}
+
 void BpeEncoder::merge_short(std::string_view piece, std::vector<std::int32_t>& ids) const {
   constexpr Merge kNone{INT32_MAX, 0};
   std::array<std::int32_t, kShortPiece> part;
@@ -109,7 +118,7 @@ void BpeEncoder::merge_short(std::string_view piece, std::vector<std::int32_t>& 
     const Merge* found = i + 1 < count ? find(part[i], part[i + 1]) : nullptr;
     return found != nullptr ? *found : kNone;
   };
-  for (std::size_t i = 0; i < count; ++i) part[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
+  for (std::size_t i = 0; i < count; ++i) part[i] = byte_id(piece[i]);
   for (std::size_t i = 0; i < count; ++i) merge[i] = merge_at(i);
   while (true) {
     std::size_t best = 0;
@@ -145,8 +154,7 @@ void BpeEncoder::merge_long(std::string_view piece, std::vector<std::int32_t>& i
   };
   std::vector<Part> parts(piece.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    parts[i] = {byte_ids_[static_cast<unsigned char>(piece[i])], i == 0 ? kEnd : i - 1,
-                i + 1 == parts.size() ? kEnd : i + 1};
+    parts[i] = {byte_id(piece[i]), i == 0 ? kEnd : i - 1, i + 1 == parts.size() ? kEnd : i + 1};
   }
   std::vector<Candidate> candidates;
   candidates.reserve(parts.size());

@@ -16,6 +16,7 @@ namespace deltapipe {
 /// A token that is recognised in the text before pre-tokenisation.
 struct AddedToken {
   std::string content;
+  /// -1: a name without an id. A text must not have it, because transformers would make an id up.
   std::int32_t id = 0;
   bool special = true;
   /// Looked for only in what the tokens that are not normalized have left, as the tokenizers
@@ -77,10 +78,11 @@ class PieceMemory {
 /// Merges the pairs of a piece, lowest rank first and leftmost first among equals.
 class BpeEncoder {
  public:
-  /// Every byte and every merged pair has an id; the readers of tokenizer files see to that.
+  /// Every merged pair has an id; the readers of tokenizer files see to that.
   explicit BpeEncoder(const TokenizerDefinition& definition);
 
-  /// Appends the ids of `piece`, which do not depend on the memory.
+  /// Appends the ids of `piece`, which do not depend on the memory. Throws UserError for a byte
+  /// without a token, which the tokenizers library would drop.
   void encode(std::string_view piece, PieceMemory& memory, std::vector<std::int32_t>& ids) const;
 
  private:
@@ -89,11 +91,12 @@ class BpeEncoder {
     std::int32_t id;
   };
 
+  std::int32_t byte_id(char c) const;
   const Merge* find(std::int32_t left, std::int32_t right) const;
   void merge_short(std::string_view piece, std::vector<std::int32_t>& ids) const;
   void merge_long(std::string_view piece, std::vector<std::int32_t>& ids) const;
 
-  std::array<std::int32_t, 256> byte_ids_;
+  std::array<std::int32_t, 256> byte_ids_;  ///< -1: the vocabulary lacks the byte
   std::unordered_map<std::uint64_t, Merge, PairHash> merges_;
   StringMap<std::int32_t> whole_pieces_;  ///< filled if the definition ignores merges
 };

@@ -2,9 +2,11 @@
 #include "core/text/corpus.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iomanip>
 #include <map>
+#include <span>
 #include <sstream>
 
 #include "core/base/error.hpp"
@@ -23,6 +25,41 @@ namespace fs = std::filesystem;
 [[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
                        const std::string& remedy, std::size_t line = 0) {
   throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
+}
+
+/// Files of other kinds, by their first bytes.
+struct OtherKind {
+  std::string_view bytes;
+  const char* name;
+  const char* remedy;
+};
+constexpr const char* kUnpack = "unpack it and name the unpacked file";
+constexpr const char* kExport =
+    "write its texts as JSON lines, for example with to_json of pandas "
+    "or datasets (orient=\"records\", lines=True)";
+constexpr std::array<OtherKind, 9> kOtherKinds = {
+    {{"\x1f\x8b", "gzip", kUnpack},
+     {"\x28\xb5\x2f\xfd", "zstd", kUnpack},
+     {"\xfd"
+      "7zXZ",
+      "xz", kUnpack},
+     {"BZh", "bzip2", kUnpack},
+     {"PK\x03\x04", "zip", kUnpack},
+     {"PAR1", "Parquet", kExport},
+     {"ARROW1", "Arrow", kExport},
+     {"\x93NUMPY", "NumPy", "write the ids into a token file (.h5)"},
+     {"\x89HDF", "HDF5", "name it .h5, or set data.format to hdf5"}}};
+
+/// Refuses a file that is neither text nor tokens, with what to do about it.
+void expect_no_other_kind(const ReadOnlyFile& file) {
+  std::array<char, 8> first{};
+  const std::size_t size = std::min<std::uint64_t>(first.size(), file.size());
+  file.read_at(0, std::as_writable_bytes(std::span(first).first(size)));
+  const std::string_view text(first.data(), size);
+  for (const OtherKind& kind : kOtherKinds)
+    if (text.starts_with(kind.bytes))
+      fail(file.path(), std::string("this is a file of ") + kind.name + ", not a text", "",
+           kind.remedy);
 }
 
 /// Refuses text that is not UTF-8, which would be trained on as replacement characters. NUL is no
@@ -64,15 +101,21 @@ class Utf8Check {
     byte << "byte 0x" << std::hex << std::uppercase << std::setw(2) << std::setfill('0')
          << static_cast<unsigned>(static_cast<unsigned char>(text[position]));
     const bool nul = text[position] == '\0';
-    const char* const what = nul ? "this is no text, it holds a NUL: " : "this is no UTF-8 text: ";
+    const std::string_view rest = text.substr(position);
+    const bool has_mark = here.offset_ == 0 && (rest.starts_with("\xff\xfe") ||
+                                                rest.starts_with("\xfe\xff"));  // UTF-16's
+    const char* const what = nul        ? "this is no text, it holds a NUL: "
+                             : has_mark ? "this text is in UTF-16: "
+                                        : "this is no UTF-8 text: ";
     throw UserError(
         {.what = what + byte.str() + " at offset " + std::to_string(here.offset_),
          .file = file_,
          .line = here.line_,
          .column = here.offset_ - here.line_start_ + 1,
-         .remedy = nul ? "name a text file; one in UTF-16 becomes UTF-8 with iconv -f UTF-16 -t "
-                         "UTF-8"
-                       : "convert the file, for example with iconv -f LATIN1 -t UTF-8"});
+         .remedy = nul        ? "name a text file; one in UTF-16 becomes UTF-8 with iconv -f "
+                                "UTF-16 -t UTF-8"
+                   : has_mark ? "convert the file with iconv -f UTF-16 -t UTF-8"
+                              : "convert the file, for example with iconv -f LATIN1 -t UTF-8"});
   }
 
   std::string file_;
@@ -87,6 +130,7 @@ template <class Take>
 void read_blocks(const std::string& name, const Take& take) {
   const ReadOnlyFile file(name);
   if (file.size() == 0) fail(name, "the data file is empty", "", "give a file with text");
+  expect_no_other_kind(file);
   Utf8Check check(name);
   file.for_each_block([&](std::string_view block) {
     check.add(block);
@@ -99,6 +143,7 @@ void read_blocks(const std::string& name, const Take& take) {
 template <class Take>
 void read_lines(const std::string& name, const Take& take) {
   const ReadOnlyFile file(name);
+  expect_no_other_kind(file);
   Utf8Check check(name);
   std::string line;
   std::size_t number = 1;
@@ -126,12 +171,25 @@ std::string shown(std::string_view text) {
   return printable(text, 60);
 }
 
+constexpr const char* kLineRemedy =
+    "write one JSON object a line; data.bad_lines = \"skip\" leaves out lines that are not";
+constexpr const char* kListRemedy =
+    "write the list's objects one a line, for example with jq -c '.[]'";
+
 /// The wanted fields of one line, joined by an empty line.
 std::string jsonl_text(const std::string& file, std::size_t line, const std::string& text,
                        const std::vector<std::string>& fields) {
   std::map<std::string, std::string> found;
   for_each_json_member(
-      text, {.file = file, .line = line, .subject = "the line "},
+      text,
+      {.file = file,
+       .line = line,
+       .subject = "the line ",
+       .remedy = text.find_first_not_of(" \t\r") < text.size() &&
+                         text[text.find_first_not_of(" \t\r")] == '['
+                     ? kListRemedy
+                     : kLineRemedy,
+       .nan_is_null = true},
       [&](const std::string& key) { return std::ranges::find(fields, key) != fields.end(); },
       [&](const std::string& key, Json&& value) {
         if (!value.is_string()) {
@@ -145,7 +203,9 @@ std::string jsonl_text(const std::string& file, std::size_t line, const std::str
     const auto value = found.find(field);
     if (value == found.end()) {
       fail(file, "the line has no field '" + field + "'", shown(text),
-           "set data.jsonl_fields to fields that every line has", line);
+           "set data.jsonl_fields to fields that every line has; data.bad_lines = \"skip\" leaves "
+           "out the lines that lack one",
+           line);
     }
     if (&field != &fields.front()) document += "\n\n";
     document += value->second;
@@ -153,31 +213,76 @@ std::string jsonl_text(const std::string& file, std::size_t line, const std::str
   return document;
 }
 
+/// Returns the lines that were left out, as the settings may say.
 template <class Take>
-void read_jsonl(const std::string& file, const std::vector<std::string>& fields, const Take& take) {
-  if (fields.empty()) {
+SkippedLines read_jsonl(const std::string& file, const DataSettings& settings, const Take& take) {
+  if (settings.jsonl_fields.empty()) {
     fail(file, "no field to read is named", "", "set data.jsonl_fields, for example to [\"text\"]");
   }
+  SkippedLines skipped;
+  skipped.file = file;
   bool empty = true;
   read_lines(file, [&](const std::string& text, std::size_t line) {
+    ++skipped.lines;
     if (text.find_first_not_of(" \t\r") == std::string::npos) return;
+    std::string document;
+    try {
+      document = jsonl_text(file, line, text, settings.jsonl_fields);
+    } catch (const UserError& error) {
+      if (settings.bad_lines == BadLines::error) throw;
+      if (skipped.count++ == 0) skipped.first = error.what();
+      return;
+    }
     empty = false;
-    take(jsonl_text(file, line, text, fields));
+    take(document);
   });
-  if (empty) fail(file, "the data file has no documents", "", "write one JSON object a line");
+  if (empty)
+    fail(file, "the data file has no documents",
+         skipped.count > 0 ? std::to_string(skipped.count) + " lines left out" : "",
+         "write one JSON object a line");
+  return skipped;
+}
+
+const char* name_of(DataFormat format) {
+  return format == DataFormat::text ? "text" : format == DataFormat::jsonl ? "jsonl" : "hdf5";
 }
 
 }  // namespace
 
 DataFormat data_format(const std::string& file, DataFormat asked) {
-  if (asked != DataFormat::automatic) return asked;
   const std::string suffix = fs::path(file).extension().string();
-  if (suffix == ".txt") return DataFormat::text;
-  if (suffix == ".jsonl") return DataFormat::jsonl;
-  if (suffix == ".h5" || suffix == ".hdf5") return DataFormat::hdf5;
+  const DataFormat named = suffix == ".txt"                       ? DataFormat::text
+                           : suffix == ".jsonl"                   ? DataFormat::jsonl
+                           : suffix == ".h5" || suffix == ".hdf5" ? DataFormat::hdf5
+                                                                  : DataFormat::automatic;
+  if (asked == DataFormat::automatic && named != asked) return named;
+  if (asked != DataFormat::automatic) {
+    // A text file may well hold JSON lines, which would show at once if it did not.
+    const bool may_be = named == DataFormat::automatic || named == asked ||
+                        (named == DataFormat::text && asked == DataFormat::jsonl);
+    if (may_be) return asked;
+    throw UserError({.what = file + " has the suffix of another format than data.format",
+                     .value = std::string(name_of(asked)) + " and " + suffix,
+                     .remedy = "set data.format to automatic; it goes by the suffix of each file",
+                     .keys = {"data.format"}});
+  }
   const ReadOnlyFile readable(file);  // of a pipe or a device the suffix is not what is wrong
+  expect_no_other_kind(readable);
+  const bool is_table = suffix == ".csv" || suffix == ".tsv";
   fail(file, "the suffix of the data file does not tell its format", suffix,
-       "set data.format to text, jsonl or hdf5");
+       is_table ? kExport : "set data.format to text, jsonl or hdf5");
+}
+
+std::string text_of(const SkippedLines& lines) {
+  return printable(lines.file, 200) + ": " + std::to_string(lines.count) + " of " +
+         std::to_string(lines.lines) +
+         " lines are left out (data.bad_lines = \"skip\"); the first: " + lines.first;
+}
+
+std::vector<std::string> texts_of(const std::vector<SkippedLines>& files) {
+  std::vector<std::string> texts;
+  for (const SkippedLines& lines : files) texts.push_back(text_of(lines));
+  return texts;
 }
 
 void read_tokens(const std::string& file, const DataSettings& settings,
@@ -188,17 +293,25 @@ void read_tokens(const std::string& file, const DataSettings& settings,
     fail(file, "there is no tokenizer for this text", "",
          "set tokenizer.path, or name token files (.h5) only");
   }
-  ParallelTokenizer text(*vocabulary.tokenizer, sink, threads);
-  if (format == DataFormat::jsonl) {
-    read_jsonl(file, settings.jsonl_fields, [&](const std::string& document) {
-      text.add(document);
+  try {
+    ParallelTokenizer text(*vocabulary.tokenizer, sink, threads);
+    if (format == DataFormat::jsonl) {
+      const SkippedLines skipped = read_jsonl(file, settings, [&](const std::string& document) {
+        text.add(document);
+        text.end_document();
+      });
+      if (skipped.count > 0) sink.skip_lines(skipped);
+    } else {
+      read_blocks(file, [&](std::string_view block) { text.add(block); });
       text.end_document();
-    });
-  } else {
-    read_blocks(file, [&](std::string_view block) { text.add(block); });
-    text.end_document();
+    }
+    text.finish();
+  } catch (const UserError& error) {
+    Mistake mistake = error.mistake();  // the tokenizer does not know the file
+    if (!mistake.file.empty()) throw;
+    mistake.file = file;
+    throw UserError(mistake);
   }
-  text.finish();
 }
 
 void read_texts(const std::string& file, const DataSettings& settings,
@@ -207,7 +320,10 @@ void read_texts(const std::string& file, const DataSettings& settings,
   if (format == DataFormat::hdf5) {
     fail(file, "the file holds token ids, no text", "", "give text or jsonl files");
   }
-  if (format == DataFormat::jsonl) return read_jsonl(file, settings.jsonl_fields, take);
+  if (format == DataFormat::jsonl) {
+    read_jsonl(file, settings, take);
+    return;
+  }
   std::string document;
   read_blocks(file, [&](std::string_view block) { document += block; });
   take(document);

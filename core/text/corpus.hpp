@@ -14,16 +14,30 @@
 
 namespace deltapipe {
 
+/// Lines of a file that hold no document and that the deck says to leave out.
+struct SkippedLines {
+  std::string file;
+  std::uint64_t count = 0;
+  std::uint64_t lines = 0;  ///< of the file
+  std::string first;        ///< what is wrong with the first of them, with its place
+};
+/// A sentence for the user.
+std::string text_of(const SkippedLines& lines);
+std::vector<std::string> texts_of(const std::vector<SkippedLines>& files);
+
 /// Takes a corpus piece by piece. A document is all pieces up to its end_document().
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
   virtual void append(std::span<const std::int32_t> ids) = 0;
   virtual void end_document() = 0;
+  /// Called once for a file that has such lines.
+  virtual void skip_lines(const SkippedLines&) {}
 };
 
 /// The format of `file`: `asked`, or for DataFormat::automatic what the suffix says (.txt; .jsonl;
-/// .h5, .hdf5). Throws UserError for another suffix; of what is no regular file it says that.
+/// .h5, .hdf5). Throws UserError for another suffix, and for a format that the suffix contradicts;
+/// of what is no regular file it says that.
 DataFormat data_format(const std::string& file, DataFormat asked);
 
 /// Reads one file into `sink`; large files are read in pieces.

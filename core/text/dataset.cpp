@@ -35,6 +35,9 @@ class SetBuilder : public TokenSink {
     document_start_ = store_->size();
   }
 
+  void skip_lines(const SkippedLines& lines) override { skipped_.push_back(lines); }
+  const std::vector<SkippedLines>& skipped() const { return skipped_; }
+
   /// Windows of all documents, in order.
   std::vector<TokenWindow> windows() {
     if (packing_ == Packing::stream) cut(0);
@@ -59,6 +62,7 @@ class SetBuilder : public TokenSink {
   std::vector<TokenWindow> windows_;
   std::uint64_t document_start_ = 0;
   std::int32_t last_ = -1;
+  std::vector<SkippedLines> skipped_;
 };
 
 [[noreturn]] void fail(const char* key, const std::string& what, const std::string& value,
@@ -89,13 +93,14 @@ void limit(std::vector<TokenWindow>& windows, std::uint64_t most) {
 struct CutSet {
   std::shared_ptr<const TokenStore> store;
   std::vector<TokenWindow> windows;
+  std::vector<SkippedLines> skipped;
 };
 
 CutSet read_set(const std::vector<std::string>& files, const char* key,
                 const DataSettings& settings, const Vocabulary& vocabulary, int sequence_length) {
   SetBuilder builder(vocabulary, settings.packing, sequence_length);
   for (const std::string& file : files) read_tokens(file, settings, vocabulary, builder);
-  CutSet set{builder.store(), builder.windows()};
+  CutSet set{builder.store(), builder.windows(), builder.skipped()};
   if (set.windows.empty()) {
     fail(
         key, std::string("the files of ") + key + " give no sample",
@@ -186,7 +191,7 @@ DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
   if (settings.train.empty())
     fail("data.train", "there is no training data", "", "name files in data.train");
   CutSet train = read_set(settings.train, "data.train", settings, vocabulary, sequence_length);
-  CutSet validation{train.store, {}};
+  CutSet validation{train.store, {}, {}};
   if (!settings.validation.empty()) {
     validation =
         read_set(settings.validation, "data.validation", settings, vocabulary, sequence_length);
@@ -199,10 +204,13 @@ DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
   }
   limit(train.windows, settings.max_train_samples);
   limit(validation.windows, settings.max_validation_samples);
+  std::vector<SkippedLines> skipped = std::move(train.skipped);
+  skipped.insert(skipped.end(), validation.skipped.begin(), validation.skipped.end());
   const std::int32_t padding = std::max(vocabulary.end_of_text, 0);
   return {TokenDataset(std::move(train.store), std::move(train.windows), sequence_length, padding),
           TokenDataset(std::move(validation.store), std::move(validation.windows), sequence_length,
-                       padding)};
+                       padding),
+          std::move(skipped)};
 }
 
 }  // namespace deltapipe

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/text/corpus.hpp"
 #include "core/text/settings.hpp"
 #include "core/text/vocabulary.hpp"
 
@@ -66,6 +67,7 @@ class TokenDataset {
 struct DataSplit {
   TokenDataset train;
   TokenDataset validation;  ///< empty only if validation_fraction is 0 and no file is named
+  std::vector<SkippedLines> skipped;  ///< of both, by file
 };
 
 /// Reads and cuts the data of a run; T = sequence_length (settings.sequence_length is not looked

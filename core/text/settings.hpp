@@ -15,6 +15,8 @@ struct TokenizerSettings {
   bool operator==(const TokenizerSettings&) const = default;
 };
 
+/// A JSON line without a document: an end with its place, or a line to leave out and count.
+enum class BadLines { error, skip };
 enum class DataFormat { automatic, text, jsonl, hdf5 };
 /// stream: documents are joined by the end-of-text token and cut into windows that overlap by one
 /// token. document: every document starts a window of its own, the last one is padded.
@@ -26,6 +28,7 @@ struct DataSettings {
   double validation_fraction = 0.05;
   DataFormat format = DataFormat::automatic;  ///< automatic: by suffix .txt .jsonl .h5
   std::vector<std::string> jsonl_fields = {"text"};
+  BadLines bad_lines = BadLines::error;
   Packing packing = Packing::stream;
   int sequence_length = 0;  ///< T; 0: the model's n_positions
   bool shuffle = true;

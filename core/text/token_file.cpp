@@ -24,14 +24,9 @@ constexpr int kLargestVocabulary = 1 << 26;
   throw UserError({.what = what, .file = file, .value = value, .remedy = remedy});
 }
 
-bool is_integer(hdf5::ElementType type) {
-  using enum hdf5::ElementType;
-  return type != f16 && type != f32 && type != f64;
-}
-
 hdf5::Dataset open_integers(const hdf5::File& file, const std::string& name) {
   hdf5::Dataset dataset = file.open_dataset(name);
-  if (dataset.shape().size() != 1 || !is_integer(dataset.element_type())) {
+  if (dataset.shape().size() != 1 || !dataset.holds_integers()) {
     fail(file.file_name(), "dataset '" + name + "' is not a list of integers", "",
          "write it with one dimension and an integer type");
   }
@@ -90,6 +85,12 @@ void check_origin(const std::string& path, const TokenFileInfo& info,
              " of the model or tokenizer",
          std::to_string(*info.vocabulary_size), "use the tokenizer that the file was made with");
   }
+  if (vocabulary.tokenizer != nullptr && info.end_of_text &&
+      *info.end_of_text != vocabulary.tokenizer->end_of_text())
+    fail(path, "the documents end with another token than the tokenizer's",
+         std::to_string(*info.end_of_text) + " and " +
+             std::to_string(vocabulary.tokenizer->end_of_text()),
+         "set the file's attribute end_of_text to the tokenizer's, or remove it");
 }
 
 /// Ends of the documents in a token file of `tokens` ids.
@@ -177,13 +178,19 @@ Vocabulary shared_vocabulary(const std::vector<std::string>& files, int model_si
     fail(files.empty() ? "" : files.front(), "nothing says how many tokens the vocabulary has", "",
          "set the file's attribute vocabulary_size, or tokenizer.path");
   }
-  return {model_size > 0 ? model_size : *size, end.value_or(-1)};
+  const int ids = model_size > 0 ? model_size : *size;
+  if (end.value_or(-1) >= ids)
+    fail(ends.file, "attribute 'end_of_text' is outside the vocabulary of " + std::to_string(ids),
+         std::to_string(*end), "write the file with the model's tokenizer");
+  return {ids, end.value_or(-1)};
 }
 
 void read_token_file(const std::string& path, const Vocabulary& vocabulary, TokenSink& sink) {
   const hdf5::File file = hdf5::File::open_read_only(path);
   if (!file.exists("tokens")) {
-    fail(path, "the file has no dataset 'tokens'", "", "write the token ids under that name");
+    std::string names;
+    for (const std::string& name : file.names()) names += (names.empty() ? "" : ", ") + name;
+    fail(path, "the file has no dataset 'tokens'", names, "write the token ids under that name");
   }
   const hdf5::Dataset dataset = open_integers(file, "tokens");
   const std::uint64_t tokens = dataset.rows();

@@ -48,11 +48,13 @@ class TokenFileWriter : public TokenSink {
 
   void append(std::span<const std::int32_t> ids) override;
   void end_document() override;
+  void skip_lines(const SkippedLines& lines) override { skipped_.push_back(lines); }
   /// Puts the file in its place; UserError when it cannot be written.
   void close();
 
   std::uint64_t tokens() const { return tokens_; }
   std::uint64_t documents() const { return documents_; }
+  const std::vector<SkippedLines>& skipped() const { return skipped_; }
 
  private:
   void flush_ids();
@@ -63,6 +65,7 @@ class TokenFileWriter : public TokenSink {
   std::vector<std::int32_t> ids_;
   std::vector<std::int64_t> offsets_;
   std::uint64_t tokens_ = 0, documents_ = 0, document_start_ = 0;
+  std::vector<SkippedLines> skipped_;
 };
 
 }  // namespace deltapipe

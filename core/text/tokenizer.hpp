@@ -39,10 +39,12 @@ class Tokenizer {
   /// which is made if missing; transformers' GPT2TokenizerFast loads them to the same ids.
   void save(const std::string& directory) const;
 
+  /// Throws UserError for a byte that the vocabulary lacks.
   std::vector<std::int32_t> encode(std::string_view text) const;
   /// Appends the ids of `text` to `ids`.
   void encode_to(std::string_view text, std::vector<std::int32_t>& ids) const;
-  /// The bytes of `ids`; throws UserError for an id outside the vocabulary.
+  /// The bytes of `ids`. Ids outside the vocabulary, which a model with a padded vocabulary can
+  /// draw, have none, as in transformers.
   std::string decode(std::span<const std::int32_t> ids) const;
 
   /// The largest cut <= text.size() at which the text may be encoded in two calls with the ids of

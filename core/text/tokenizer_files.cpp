@@ -26,6 +26,17 @@ constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr const char* kNothingAdded =
     "deltapipe adds no tokens to a text; save the tokenizer with add_bos_token=False and "
     "add_eos_token=False";
+constexpr std::array kFileNames = {"tokenizer.json",
+                                   "tokenizer_config.json",
+                                   "special_tokens_map.json",
+                                   "added_tokens.json",
+                                   "vocab.json",
+                                   "merges.txt",
+                                   "encoder.json",
+                                   "vocab.bpe",
+                                   "chat_template.jinja",
+                                   "chat_template.json",
+                                   "additional_chat_templates"};
 // GPT-2's pattern as OpenAI and as the tiktoken library write it.
 constexpr std::array kPatterns = {
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
@@ -70,7 +81,6 @@ class Builder {
     }
     id_limit_ = 4 * vocabulary.size() + 65536;
     for (const auto& [name, id] : vocabulary.items()) add_token(name, id);
-    check_bytes();
   }
 
   /// An added token; the vocabulary may have it already.
@@ -128,7 +138,7 @@ class Builder {
   void set_end_of_text(const std::string& content, bool required) {
     const auto found = id_of_.find(content);
     if (found != id_of_.end()) {
-      add_added(file_, content, Json(), true, false);
+      add_special(content);
       definition.end_of_text = found->second;
     } else if (required) {
       fail(file_, "the vocabulary lacks the end-of-text token", content,
@@ -136,18 +146,17 @@ class Builder {
     }
   }
 
+  /// A token with a role, which transformers finds in texts also where it is not an added one.
+  void add_special(const std::string& content) {
+    if (content.empty() || added_.contains(content)) return;
+    if (id_of_.contains(content)) return add_added(file_, content, Json(), true, false);
+    definition.added.push_back({content, -1, true, false});
+    added_.insert(content);
+  }
+
   const std::string& file() const { return file_; }
 
  private:
-  void check_bytes() const {
-    for (int byte = 0; byte < 256; ++byte) {
-      const char c = static_cast<char>(byte);
-      if (!id_of_.contains(byte_level_name({&c, 1}))) {
-        fail(file_, "the vocabulary lacks a single byte", std::to_string(byte), kByteLevelOnly);
-      }
-    }
-  }
-
   void add_token(const std::string& name, const Json& id) {
     if (!id.is_number_integer() || id < 0 || id >= id_limit_) {
       fail(file_, "token '" + name + "' has no usable id", shown(id),
@@ -308,37 +317,66 @@ Json number_of(const std::string& text) {
   return error == std::errc() && last == end ? Json(number) : Json(text);
 }
 
-/// added_tokens.json and tokenizer_config.json beside the vocabulary, as transformers reads them.
-void read_side_files(const fs::path& directory, Builder& builder) {
+constexpr std::array kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",
+                               "pad_token", "cls_token", "mask_token"};
+constexpr std::array kRoleLists = {"additional_special_tokens", "extra_special_tokens"};
+
+/// An object in a file of the directory; null without the file.
+Json read_side_file(const fs::path& file) {
   std::error_code ignored;
-  if (const fs::path file = directory / "added_tokens.json"; fs::exists(file, ignored)) {
-    const Json added = read_json(file.string());
-    if (!added.is_object()) fail(file.string(), "this is no JSON object", shown(added), "");
-    for (const auto& [content, id] : added.items()) {
-      builder.add_added(file.string(), content, id, false, true);
+  if (!fs::exists(file, ignored)) return {};
+  Json object = read_json(file.string());
+  if (!object.is_object()) fail(file.string(), "this is no JSON object", shown(object), "");
+  return object;
+}
+
+/// Settings that would give other ids than GPT-2's way does.
+void check_config(const std::string& file, const Json& config) {
+  constexpr std::array kClasses = {
+      "GPT2Tokenizer",       "GPT2TokenizerFast", "PreTrainedTokenizerFast",
+      "PreTrainedTokenizer", "TokenizersBackend", "GPTNeoXTokenizerFast",
+      "GPTNeoXTokenizer",    "CodeGenTokenizer",  "CodeGenTokenizerFast"};
+  const Json& name = member(config, "tokenizer_class");
+  if (!name.is_null() && std::find(kClasses.begin(), kClasses.end(), name) == kClasses.end())
+    fail(file, "the tokenizer_class has a way of its own to make tokens", shown(name),
+         kByteLevelOnly);
+  for (const char* key : {"add_bos_token", "add_eos_token"}) {
+    if (flag(file, config, key, false)) {
+      fail(file, std::string("the tokenizer asks for ") + key, "true", kNothingAdded);
     }
   }
-  std::string end_of_text = kEndOfText;
-  bool required = false;
-  if (const fs::path file = directory / "tokenizer_config.json"; fs::exists(file, ignored)) {
-    const Json config = read_json(file.string());
-    builder.definition.add_prefix_space =
-        flag(file.string(), config, "add_prefix_space", builder.definition.add_prefix_space);
-    for (const char* key : {"add_bos_token", "add_eos_token"}) {
-      if (flag(file.string(), config, key, false)) {
-        fail(file.string(), std::string("the tokenizer asks for ") + key, "true", kNothingAdded);
-      }
-    }
-    const Json& added = member(config, "added_tokens_decoder");
-    for (const auto& [id, entry] : added.items()) {
-      builder.add_added(file.string(), entry, number_of(id));
-    }
-    if (const std::string name = token_text(member(config, "eos_token")); !name.empty()) {
-      end_of_text = name;
-      required = true;
-    }
+  if (flag(file, config, "split_special_tokens", false))
+    fail(file, "the tokenizer asks for split_special_tokens", "true",
+         "deltapipe finds special tokens in texts; set it to false");
+  if (const Json& files = member(config, "fast_tokenizer_files"); !files.empty())
+    fail(file, "fast_tokenizer_files names other files than tokenizer.json", shown(files),
+         "remove the key and keep the file to use as tokenizer.json");
+}
+
+/// added_tokens.json, tokenizer_config.json and special_tokens_map.json beside the vocabulary, as
+/// transformers reads them.
+void read_side_files(const fs::path& directory, Builder& builder) {
+  const std::string added_file = (directory / "added_tokens.json").string();
+  const Json added_tokens = read_side_file(added_file);
+  for (const auto& [content, id] : added_tokens.items())
+    builder.add_added(added_file, content, id, false, true);
+  const std::string file = (directory / "tokenizer_config.json").string();
+  Json config = read_side_file(file);
+  check_config(file, config);
+  builder.definition.add_prefix_space =
+      flag(file, config, "add_prefix_space", builder.definition.add_prefix_space);
+  const Json added = member(config, "added_tokens_decoder");
+  for (const auto& [id, entry] : added.items()) builder.add_added(file, entry, number_of(id));
+  // transformers lets the older file win where the newer one has no added_tokens_decoder.
+  if (added.is_null()) {
+    const Json roles = read_side_file(directory / "special_tokens_map.json");
+    if (!roles.is_null()) config.update(roles);
   }
-  builder.set_end_of_text(end_of_text, required);
+  const std::string end_of_text = token_text(member(config, "eos_token"));
+  builder.set_end_of_text(end_of_text.empty() ? kEndOfText : end_of_text, !end_of_text.empty());
+  for (const char* role : kRoles) builder.add_special(token_text(member(config, role)));
+  for (const char* list : kRoleLists)
+    for (const Json& token : member(config, list)) builder.add_special(token_text(token));
 }
 
 TokenizerDefinition load_tokenizer_json(const fs::path& path) {
@@ -466,6 +504,39 @@ TokenizerDefinition load_tokenizer_files(const std::string& path) {
   }
   fail(path, "the directory has no tokenizer", "",
        "it needs tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe");
+}
+
+bool is_tokenizer_file(const std::string& name) {
+  const std::string top = name.substr(0, name.find('/'));
+  return std::find(kFileNames.begin(), kFileNames.end(), top) != kFileNames.end();
+}
+
+std::vector<TokenizerFile> tokenizer_files(const std::string& path) {
+  std::error_code ignored;
+  const fs::path given(path);
+  const bool is_directory = fs::is_directory(given, ignored);
+  const fs::path directory = is_directory ? given : given.parent_path();
+  const bool has_whole = is_directory && fs::exists(given / "tokenizer.json", ignored);
+  const bool has_pair = fs::exists(directory / "vocab.json", ignored);
+  std::vector<TokenizerFile> files;
+  if (!is_directory && given.filename() != "tokenizer.json")
+    files.push_back({"tokenizer.json", path});
+  for (const char* name : kFileNames) {
+    const std::string text = name;
+    const bool is_openai = text == "encoder.json" || text == "vocab.bpe";
+    if (is_openai && (!is_directory || has_whole || has_pair)) continue;
+    if (!is_directory && text == "tokenizer.json" && !files.empty()) continue;
+    const fs::path file = directory / name;
+    const char* const saved = text == "encoder.json" ? "vocab.json"
+                              : text == "vocab.bpe"  ? "merges.txt"
+                                                     : name;
+    if (fs::is_regular_file(file, ignored)) files.push_back({saved, file.string()});
+    if (!fs::is_directory(file, ignored)) continue;
+    for (const fs::directory_entry& entry : fs::directory_iterator(file, ignored))
+      if (entry.is_regular_file(ignored))
+        files.push_back({text + "/" + entry.path().filename().string(), entry.path().string()});
+  }
+  return files;
 }
 
 void save_tokenizer_files(const TokenizerDefinition& definition, const std::string& directory) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/gpt2/gpt2_config.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -16,7 +17,12 @@ namespace {
 constexpr const char* supported =
     "deltapipe computes GPT-2 as openai-community/gpt2 and its fine-tuned children set it up";
 
-/// Typed access to the keys of one config.json; an absent or null key leaves the default.
+/// transformers' names of GELU with tanh, which differ in rounding only.
+constexpr std::array activations = {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh",
+                                    "gelu_accurate", "gelu_fast"};
+
+/// Typed access to the keys of one config.json. An absent key leaves the default. So does null
+/// where transformers allows it; elsewhere it is refused.
 class Keys {
  public:
   Keys(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
@@ -27,7 +33,7 @@ class Keys {
   }
 
   void integer(const char* key, int& target) const {
-    const Json* value = find(key);
+    const Json* value = find_or_null(key);
     if (value == nullptr) return;
     // Any 64-bit number is compared before it is narrowed.
     if (!value->is_number_integer() || *value > 2147483647 || *value < 0) {
@@ -35,6 +41,18 @@ class Keys {
              shown(*value), "correct config.json");
     }
     target = value->get<int>();
+  }
+
+  /// A key with another name. transformers lets the other name win; two values are a mistake here.
+  void integer(const char* key, const char* other, int& target) const {
+    integer(key, target);
+    if (!json_.contains(other)) return;
+    int value = 0;
+    integer(other, value);
+    if (json_.contains(key) && value != target)
+      refuse("'" + std::string(key) + "' and '" + other + "' are the same and differ",
+             std::to_string(target) + " and " + std::to_string(value), "remove one of them");
+    target = value;
   }
 
   /// A token id or null.
@@ -62,7 +80,7 @@ class Keys {
   }
 
   void real(const char* key, double& target) const {
-    const Json* value = find(key);
+    const Json* value = find_or_null(key);
     if (value == nullptr) return;
     if (!value->is_number()) {
       refuse("'" + std::string(key) + "' must be a number", shown(*value), "correct config.json");
@@ -71,7 +89,7 @@ class Keys {
   }
 
   void boolean(const char* key, bool& target) const {
-    const Json* value = find(key);
+    const Json* value = find_or_null(key);
     if (value == nullptr) return;
     if (!value->is_boolean()) {
       refuse("'" + std::string(key) + "' must be true or false", shown(*value),
@@ -82,15 +100,21 @@ class Keys {
 
   /// The key is absent or has this value.
   void expect(const char* key, const Json& expected) const {
-    const Json* value = find(key);
+    const Json* value = find_or_null(key);
     if (value == nullptr || *value == expected) return;
     refuse("'" + std::string(key) + "' is supported as " + expected.dump() + " only", shown(*value),
            supported);
   }
 
+  /// Nothing for an absent key and for null.
   const Json* find(const char* key) const {
+    const Json* value = find_or_null(key);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  }
+
+  const Json* find_or_null(const char* key) const {
     const auto found = json_.find(key);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
+    return found == json_.end() ? nullptr : &*found;
   }
 
  private:
@@ -104,14 +128,22 @@ void check_kind(const Keys& keys) {
     keys.refuse("'model_type' must be \"gpt2\"", type == nullptr ? "none" : shown(*type),
                 supported);
   }
-  const Json* activation = keys.find("activation_function");
-  if (activation == nullptr || *activation != "gelu_pytorch_tanh") {
-    keys.expect("activation_function", "gelu_new");
+  const Json* activation = keys.find_or_null("activation_function");
+  if (activation != nullptr &&
+      std::find(activations.begin(), activations.end(), *activation) == activations.end()) {
+    std::string names;
+    for (const char* name : activations) names += (names.empty() ? "" : ", ") + std::string(name);
+    keys.refuse("'activation_function' must be GELU with tanh, by one of its names: " + names,
+                shown(*activation), supported);
   }
   keys.expect("scale_attn_weights", true);
   keys.expect("scale_attn_by_inverse_layer_idx", false);
   keys.expect("add_cross_attention", false);
   keys.expect("is_encoder_decoder", false);
+  keys.expect("pruned_heads", Json::object());
+  if (const Json* quantised = keys.find("quantization_config"))
+    keys.refuse("'quantization_config' says that the weights are quantised", shown(*quantised),
+                "use the weights from before the quantisation");
   // Only the order of rounding in the attention differs, so both values mean the same model.
   bool reorder = false;
   keys.boolean("reorder_and_upcast_attn", reorder);
@@ -137,14 +169,14 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
   const Keys keys(file.json, file.path);
   check_kind(keys);
   Gpt2Config config;
-  keys.integer("n_layer", config.n_layer);
-  keys.integer("n_head", config.n_head);
-  keys.integer("n_embd", config.n_embd);
-  keys.integer("n_positions", config.n_positions);
+  keys.integer("n_layer", "num_hidden_layers", config.n_layer);
+  keys.integer("n_head", "num_attention_heads", config.n_head);
+  keys.integer("n_embd", "hidden_size", config.n_embd);
+  keys.integer("n_positions", "max_position_embeddings", config.n_positions);
   keys.integer("vocab_size", config.vocabulary_size);
   config.n_inner = 0;
-  keys.integer("n_inner", config.n_inner);
   const bool has_inner = keys.find("n_inner") != nullptr;
+  if (has_inner) keys.integer("n_inner", config.n_inner);
   keys.real("layer_norm_epsilon", config.layer_norm_epsilon);
   keys.real("initializer_range", config.initializer_range);
   keys.real("embd_pdrop", config.embd_pdrop);
@@ -154,6 +186,17 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
   keys.token_id("bos_token_id", config.bos_token_id);
   keys.token_ids("eos_token_id", config.eos_token_ids);
   keys.token_id("pad_token_id", config.pad_token_id);
+  // transformers' generate() reads these ids from generation_config.json where there is one, also
+  // that there are none.
+  config.generation_begin = config.bos_token_id;
+  config.generation_ends = config.eos_token_ids;
+  if (const Json generation = read_generation_config(file.directory); generation.is_object()) {
+    const Keys ids(generation, file.directory + "/generation_config.json");
+    config.generation_begin.reset();
+    config.generation_ends.clear();
+    ids.token_id("bos_token_id", config.generation_begin);
+    ids.token_ids("eos_token_id", config.generation_ends);
+  }
   // Absent or null means four times the width; the width is checked before it is multiplied.
   if (!has_inner) config.n_inner = config.n_embd <= (1 << 20) ? 4 * config.n_embd : config.n_embd;
   config.check(file.path);

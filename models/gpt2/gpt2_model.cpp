@@ -6,6 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
+#include "core/files/replacement.hpp"
 #include "models/config_file.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/gpt2/gpt2_weights.hpp"
@@ -89,8 +90,19 @@ void Gpt2Model::check_weights(const std::string& directory, const SafetensorsRea
     deltapipe::check_weights(weights, parameters(stage_part(partition, stage)));
 }
 
-void Gpt2Model::save_configuration(const std::string& directory) const {
-  config_.save(directory);
+void Gpt2Model::save_configuration(const std::string& directory, Precision precision) const {
+  if (file_.is_null()) return config_.save(directory);
+  Json json = file_;
+  json["architectures"] = {"GPT2LMHeadModel"};
+  if (json.value("tie_word_embeddings", true) != config_.tie_word_embeddings)
+    json["tie_word_embeddings"] = config_.tie_word_embeddings;
+  set_saved_type(json, precision);
+  write_file_atomically(config_path(directory), json.dump(2) + "\n");
+}
+
+TextEnds Gpt2Model::text_ends() const {
+  return {config_.generation_begin.value_or(-1),
+          {config_.generation_ends.begin(), config_.generation_ends.end()}};
 }
 
 std::string Gpt2Model::saved_name(const std::string& parameter) const {
@@ -112,7 +124,15 @@ std::unique_ptr<Model> load_gpt2(const ConfigFile& file, const SafetensorsReader
                        "matrix than transformer.wte.weight: both are kept, untied, as transformers "
                        "5 does; to tie them, remove lm_head.weight");
   }
-  return std::make_unique<Gpt2Model>(std::move(config));
+  if (weights != nullptr) {
+    const std::vector<std::string> others = foreign_tensors(*weights);
+    if (!others.empty())
+      warnings.push_back(printable(file.directory, 200) + ": " + std::to_string(others.size()) +
+                         " tensors are not part of GPT2LMHeadModel: they are not used, and the "
+                         "trained model is saved without them (" +
+                         printable(others.front(), 100) + (others.size() > 1 ? ", ...)" : ")"));
+  }
+  return std::make_unique<Gpt2Model>(std::move(config), file.json);
 }
 
 std::unique_ptr<Model> create_gpt2(const NewModel& shape) {
@@ -124,8 +144,14 @@ std::unique_ptr<Model> create_gpt2(const NewModel& shape) {
   config.n_positions = shape.positions;
   config.vocabulary_size = shape.vocabulary;
   config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;
-  config.bos_token_id = std::max(0, shape.end_of_text);
-  config.eos_token_ids = {std::max(0, shape.end_of_text)};
+  config.bos_token_id.reset();
+  config.eos_token_ids.clear();
+  if (shape.end_of_text >= 0) {
+    config.bos_token_id = shape.end_of_text;
+    config.eos_token_ids = {shape.end_of_text};
+  }
+  config.generation_begin = config.bos_token_id;
+  config.generation_ends = config.eos_token_ids;
   config.check("[model.new]");
   return std::make_unique<Gpt2Model>(std::move(config));
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/files/json.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 #include "models/model.hpp"
 
@@ -14,7 +15,9 @@ namespace deltapipe {
 
 class Gpt2Model final : public Model {
  public:
-  explicit Gpt2Model(Gpt2Config config) : config_(std::move(config)) {}
+  /// `file`: the config.json that the configuration is from; null for a new model.
+  explicit Gpt2Model(Gpt2Config config, Json file = {})
+      : config_(std::move(config)), file_(std::move(file)) {}
 
   ModelShape shape() const override;
   std::string description() const override;
@@ -27,7 +30,8 @@ class Gpt2Model final : public Model {
   void load(const SafetensorsReader& weights, ParameterArena<float>& parameters) const override;
   void check_weights(const std::string& directory, const SafetensorsReader& weights,
                      const std::vector<int>& partition) const override;
-  void save_configuration(const std::string& directory) const override;
+  void save_configuration(const std::string& directory, Precision precision) const override;
+  TextEnds text_ends() const override;
   std::string saved_name(const std::string& parameter) const override;
   std::map<std::string, std::string> tied_names() const override;
 
@@ -35,6 +39,7 @@ class Gpt2Model final : public Model {
 
  private:
   Gpt2Config config_;
+  Json file_;
 };
 
 std::unique_ptr<Model> load_gpt2(const ConfigFile& config, const SafetensorsReader* weights,

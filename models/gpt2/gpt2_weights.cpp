@@ -83,6 +83,18 @@ void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& paramet
   }
 }
 
+std::vector<std::string> foreign_tensors(const SafetensorsReader& reader) {
+  std::vector<std::string> names;
+  for (const auto& [name, info] : reader.tensors()) {
+    const std::string own = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+    const auto is_in = [&](const char* module) { return own.starts_with(module); };
+    if (name != "lm_head.weight" && !is_in("wte.") && !is_in("wpe.") && !is_in("h.") &&
+        !is_in("ln_f."))
+      names.push_back(name);
+  }
+  return names;
+}
+
 bool has_own_head(const SafetensorsReader& reader) {
   const std::string head = "lm_head.weight", embedding = stored_name(reader, "wte.weight");
   if (!reader.contains(head) || !reader.contains(embedding)) return false;

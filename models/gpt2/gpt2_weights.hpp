@@ -26,6 +26,10 @@ void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& paramet
 /// weights that cannot be read.
 bool has_own_head(const SafetensorsReader& reader);
 
+/// Names of tensors that are no parameters of a GPT2LMHeadModel: heads of other tasks. The masks
+/// that old versions of transformers saved do not count.
+std::vector<std::string> foreign_tensors(const SafetensorsReader& reader);
+
 /// Hugging Face's initial values: matrices normal(0, initializer_range), those that write to the
 /// residual stream smaller by sqrt(2 n_layer); biases 0, norm weights 1. Keyed by seed and tensor
 /// name, so that every partition gets the same.
