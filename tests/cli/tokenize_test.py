@@ -114,16 +114,18 @@ class TokenFiles(support.TestCase):
         """Which shows where their file is none."""
         none = self.place / "none.h5"
         none.write_text("no HDF5 file")
+        absent = self.place / "absent.h5"
         for packing in ("stream", "document"):
             deck = self.from_tokens(pipeline={"stages": 4}, data={"packing": packing},
                                     training={"steps": 6}, **{"model.new": {"n_layer": 4}})
             expected = self.train(deck, f"all-read-{packing}", 1,
                                   overrides=["pipeline.stages=1"])
             output = self.output(f"ends-read-{packing}")
-            files = [f"data.{part}={none}" for part in ("train", "validation")]
+            files = {1: none, 2: absent}
             command = support.command_of_each(
                 [support.PROGRAM, "train", self.deck_file(deck), f"output.directory={output}",
-                 *(files if rank in (1, 2) else [])] for rank in range(4))
+                 *(f"data.{part}={files[rank]}" for part in ("train", "validation")
+                   if rank in files)] for rank in range(4))
             result = support.run_command(command)
             self.assertEqual(result.status, 0, str(result))
             run = support.Run(output / "run.h5")
@@ -149,6 +151,14 @@ class TokenFiles(support.TestCase):
                 said = self.succeed(["evaluate", self.deck_file(deck), "pipeline.stages=1",
                                      f"model.path={model}"])
                 self.assertIn(f"{run.evaluations['loss'][-1]:.6f}"[:6], said.out)
+
+    def test_samples_to_hold_out_come_from_train(self):
+        output = self.output("no_validation")
+        deck = self.deck_file(self.small())
+        said = self.succeed(["tokenize", deck, f"output.directory={output}"])
+        self.assertIn("no validation.h5", said.out)
+        self.assertIn("hold out the last 0.05", said.out)
+        self.assertFalse((output / "validation.h5").exists())
 
     def test_generation_needs_a_tokenizer(self):
         file = self.characters("g.h5", 27, vocabulary_size=27)

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "core/base/error.hpp"
@@ -62,6 +63,13 @@ TEST_CASE("The suffix tells the format unless it is set", "[data]") {
   CHECK(data_format("b.h5", DataFormat::automatic) == DataFormat::hdf5);
   CHECK(data_format("b.hdf5", DataFormat::automatic) == DataFormat::hdf5);
   CHECK(data_format("b.dat", DataFormat::text) == DataFormat::text);
+  CHECK(data_format("b.txt", DataFormat::jsonl) == DataFormat::jsonl);
+  for (const auto& [file, asked] :
+       {std::pair{"b.jsonl", DataFormat::text}, std::pair{"b.h5", DataFormat::text},
+        std::pair{"b.h5", DataFormat::jsonl}, std::pair{"b.txt", DataFormat::hdf5}}) {
+    CHECK_THAT(message_of<UserError>([&, file = file, asked = asked] { data_format(file, asked); }),
+               Contains("another format") && Contains("automatic"));
+  }
   const TemporaryDirectory directory;
   write_bytes(directory / "b.dat", "x");
   CHECK_THAT(message_of<UserError>([&] { data_format(directory / "b.dat", {}); }),
@@ -109,7 +117,8 @@ TEST_CASE("Text that is not UTF-8 is an error with its place", "[data]") {
   CHECK_THAT(message(file), Contains("a.txt:2:4: this is no UTF-8 text: byte 0xE9 at offset 8; "
                                      "convert the file, for example with iconv"));
   write_bytes(file, std::string("\xFF\xFEO\0n\0e\0", 8));
-  CHECK_THAT(message(file), Contains("a.txt:1:1: this is no UTF-8 text: byte 0xFF at offset 0"));
+  CHECK_THAT(message(file), Contains("a.txt:1:1: this text is in UTF-16: byte 0xFF at offset 0") &&
+                                Contains("iconv -f UTF-16"));
   write_bytes(file, std::string("O\0n\0e\0", 6));
   CHECK_THAT(message(file), Contains("a.txt:1:2: this is no text, it holds a NUL: byte 0x00 at "
                                      "offset 1; name a text file; one in UTF-16"));
@@ -149,6 +158,46 @@ TEST_CASE("Every line of a JSONL file is a document", "[data]") {
   both.jsonl_fields = {"title", "text"};
   CHECK(read_all(file, both).all ==
         std::vector<Ids>{encode("T\n\nOne\n"), encode("\u00e9\n\nTwo")});
+}
+
+TEST_CASE("Lines that hold no document are left out if the deck says so", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.jsonl";
+  write_bytes(file,
+              "{\"text\": \"One\", \"score\": NaN}\n{\"text\": 3}\n\n{\n{\"text\": \"\\ud83d\"}\n"
+              "{}\n{\"text\": \"Two\"}\n");
+  CHECK_THAT(message(file), Contains("a.jsonl:2:") && Contains("is no string"));
+  struct Counting : Documents {
+    std::vector<SkippedLines> skipped;
+    void skip_lines(const SkippedLines& lines) override { skipped.push_back(lines); }
+  } documents;
+  DataSettings settings;
+  settings.bad_lines = BadLines::skip;
+  read_tokens(file, settings, small_tokenizer(), documents);
+  CHECK(documents.all == std::vector<Ids>{encode("One"), encode("Two")});
+  REQUIRE(documents.skipped.size() == 1);
+  CHECK_THAT(text_of(documents.skipped[0]),
+             Contains("a.jsonl: 4 of 7 lines are left out") && Contains("a.jsonl:2: field 'text'"));
+  write_bytes(file, "{\n");
+  CHECK_THAT(message(file, settings), Contains("no documents (got 1 lines left out)"));
+  write_bytes(file, "[{\"text\": \"One\"}]\n");
+  CHECK_THAT(message(file), Contains("jq -c"));
+  write_bytes(file, "{\"text\"}\n");
+  CHECK_THAT(message(file), Contains("data.bad_lines"));
+}
+
+TEST_CASE("Files of other kinds are named with what to do", "[data]") {
+  const TemporaryDirectory directory;
+  const std::vector<std::pair<std::string, const char*>> kinds = {
+      {"\x1f\x8b\x08", "gzip"}, {"PAR1....", "Parquet"}, {"\x89HDF\r\n\x1a\n", "HDF5"}};
+  for (const auto& [bytes, kind] : kinds) {
+    for (const char* name : {"a.txt", "a.jsonl", "a.dat"}) {
+      write_bytes(directory / name, bytes);
+      CHECK_THAT(message(directory / name), Contains(std::string("a file of ") + kind));
+    }
+  }
+  write_bytes(directory / "a.csv", "x,y");
+  CHECK_THAT(message(directory / "a.csv"), Contains("JSON lines"));
 }
 
 TEST_CASE("Mistakes in JSONL files are named with their line", "[data]") {
@@ -239,7 +288,7 @@ TEST_CASE("Mistakes in HDF5 files are named", "[data]") {
     write_dataset<std::int32_t>(other, "ids", {1, 2});
     other.close();
   }
-  CHECK_THAT(message(file), Contains("no dataset 'tokens'"));
+  CHECK_THAT(message(file), Contains("no dataset 'tokens' (got ids)"));
   {
     hdf5::File table = hdf5::File::create(file);
     table.create_dataset("tokens", hdf5::ElementType::i32, {2, 2});
@@ -268,17 +317,18 @@ TEST_CASE("Texts to train a tokenizer from", "[data]") {
   CHECK_THROWS_AS(training_texts(settings), UserError);
 }
 
-/// A dataset `tokens` of 64-bit integers made through the C API, by what `set` asks for.
+/// A dataset `tokens` of integers made through the C API, by what `set` asks for.
 template <class Set>
-void make_tokens(const std::string& path, std::vector<hsize_t> extent, const Set& set) {
+void make_tokens(const std::string& path, std::vector<hsize_t> extent, const Set& set,
+                 hid_t type = -1) {
   const hdf5::Lock lock;
   const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
   const hid_t space =
       H5Screate_simple(static_cast<int>(extent.size()), extent.data(), extent.data());
   const hid_t options = H5Pcreate(H5P_DATASET_CREATE);
   set(options, space);
-  const hid_t dataset =
-      H5Dcreate2(file, "tokens", H5T_STD_I64LE, space, H5P_DEFAULT, options, H5P_DEFAULT);
+  const hid_t dataset = H5Dcreate2(file, "tokens", type >= 0 ? type : H5T_STD_I64LE, space,
+                                   H5P_DEFAULT, options, H5P_DEFAULT);
   REQUIRE(dataset >= 0);
   H5Dclose(dataset);
   H5Pclose(options);
@@ -329,6 +379,29 @@ TEST_CASE("HDF5 extents are no proof of tokens", "[data]") {
   open.create_dataset("document_offsets", hdf5::ElementType::i64, {2});
   open.close();
   CHECK_THAT(message(file), Contains("'document_offsets' has elements that were never written"));
+}
+
+TEST_CASE("Integers of any byte order are read, unknown filters are named", "[data]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "a.h5";
+  {
+    const hdf5::Lock lock;
+    make_tokens(
+        file, {3}, [](hid_t, hid_t) {}, H5T_STD_U16BE);
+  }
+  {
+    hdf5::File open = hdf5::File::open_read_write(file);
+    open.open_dataset("tokens").write(0, std::span<const std::int32_t>(std::array{1, 258, 2999}));
+    open.close();
+  }
+  CHECK(read_all(file).all == std::vector<Ids>{{1, 258, 2999}});
+  // The number is that of h5py's lzf. Optional, so that HDF5 makes the dataset without it.
+  make_tokens(file, {3}, [](hid_t options, hid_t) {
+    const hsize_t rows = 3;
+    H5Pset_chunk(options, 1, &rows);
+    H5Pset_filter(options, 32000, H5Z_FLAG_OPTIONAL, 0, nullptr);
+  });
+  CHECK_THAT(message(file), Contains("filter") && Contains("32000") && Contains("gzip"));
 }
 
 TEST_CASE("HDF5 data that lie in other files are not followed", "[data]") {

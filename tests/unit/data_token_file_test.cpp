@@ -144,6 +144,10 @@ TEST_CASE("Token files that do not fit are named", "[data][tokens]") {
     write_ids(b, {0, 1}, {{name, value}});
     CHECK_THAT(read_message(b, {27, -1}), Contains(std::string("'") + name + "'"));
   }
+  write_ids(b, {0, 1}, {{"end_of_text", 52}});
+  CHECK_THAT(message_of<UserError>([&] { shared_vocabulary({b}, 52); }),
+             Contains("b.h5") && Contains("outside the vocabulary of 52"));
+  CHECK_THAT(read_message(b, small_tokenizer()), Contains("52 and 2999"));
   write_ids(b, {0, 1}, {{"vocabulary_size", 27}, {"end_of_text", 27}});
   CHECK_THAT(read_message(b, {27, -1}), Contains("'end_of_text'"));
 }

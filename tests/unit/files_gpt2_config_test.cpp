@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "core/base/error.hpp"
+#include "core/files/json.hpp"
 #include "files_support.hpp"
 #include "models/gpt2/gpt2_config.hpp"
+#include "models/model.hpp"
 
 using namespace deltapipe;
 using deltapipe::testing::message_of;
@@ -72,6 +75,48 @@ TEST_CASE("A config.json of transformers 5 is understood", "[files][config]") {
   }
 }
 
+TEST_CASE("Other names and generation_config.json are read as transformers reads them",
+          "[files][config]") {
+  const TemporaryDirectory directory;
+  write_bytes(
+      directory / "config.json",
+      R"({"model_type": "gpt2", "num_attention_heads": 6, "hidden_size": 48, "n_inner": null,
+                  "num_hidden_layers": 3, "max_position_embeddings": 64, "eos_token_id": [3, 4]})");
+  Gpt2Config config = Gpt2Config::load(directory.path());
+  CHECK(config.n_head == 6);
+  CHECK(config.n_embd == 48);
+  CHECK(config.n_inner == 192);
+  CHECK(config.n_layer == 3);
+  CHECK(config.n_positions == 64);
+  CHECK(config.generation_ends == std::vector<int>{3, 4});
+  CHECK(config.generation_begin == 50256);
+  write_bytes(directory / "generation_config.json", R"({"eos_token_id": [5, 6], "top_k": 5})");
+  config = Gpt2Config::load(directory.path());
+  CHECK(config.generation_ends == std::vector<int>{5, 6});
+  CHECK_FALSE(config.generation_begin.has_value());
+  write_bytes(directory / "generation_config.json", "{}");
+  CHECK(Gpt2Config::load(directory.path()).generation_ends.empty());
+}
+
+TEST_CASE("A model's config.json keeps all that training does not change", "[files][config]") {
+  const TemporaryDirectory directory;
+  const Json source = Json::parse(R"({"model_type": "gpt2", "n_embd": 48, "n_head": 3,
+      "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "torch_dtype": "float16",
+      "n_inner": null, "task_specific_params": {"a": [1, null]}, "activation_function": "gelu_fast",
+      "architectures": ["GPT2LMHeadModel"]})");
+  write_bytes(directory / "config.json", source.dump());
+  std::vector<std::string> warnings;
+  const auto model = load_model(directory.path(), nullptr, warnings);
+  model->set_dropout({0, 0, 0});
+  CHECK(model->dropout().embedding == 0);
+  const std::string saved = directory / "saved";
+  std::filesystem::create_directory(saved);
+  model->save_configuration(saved, Precision::fp32);
+  Json expected = source;
+  expected["torch_dtype"] = "float32";
+  CHECK(Json::parse(read_bytes(saved + "/config.json")) == expected);
+}
+
 TEST_CASE("A saved GPT-2 config loads as it was", "[files][config]") {
   const TemporaryDirectory directory;
   Gpt2Config config;
@@ -114,7 +159,15 @@ TEST_CASE("GPT-2 configs that cannot be computed are refused", "[files][config]"
       {R"({"model_type": "llama"})", "(got \"llama\")"},
       {R"({"model_type": 2})", "(got 2)"},
       {R"({"model_type": "gpt2", "activation_function": "relu"})",
-       "'activation_function' is supported as \"gelu_new\" only (got \"relu\")"},
+       "by one of its names: gelu_new, gelu_pytorch_tanh, gelu_python_tanh, gelu_accurate, "
+       "gelu_fast "
+       "(got \"relu\")"},
+      {R"({"model_type": "gpt2", "activation_function": null})", "(got null)"},
+      {R"({"model_type": "gpt2", "n_head": null})", "'n_head' must be a whole number"},
+      {R"({"model_type": "gpt2", "tie_word_embeddings": null})", "must be true or false"},
+      {R"({"model_type": "gpt2", "n_head": 12, "num_attention_heads": 6})", "(got 12 and 6)"},
+      {R"({"model_type": "gpt2", "pruned_heads": {"0": [1]}})", "'pruned_heads'"},
+      {R"({"model_type": "gpt2", "quantization_config": {"bits": 4}})", "quantised"},
       {R"({"model_type": "gpt2", "activation_function": "gelu"})", "(got \"gelu\")"},
       {R"({"model_type": "gpt2", "eos_token_id": [1, "x"]})", "'eos_token_id' must be a whole"},
       {R"({"model_type": "gpt2", "bos_token_id": -1})", "'bos_token_id' must be a whole"},

@@ -80,6 +80,16 @@ TEST_CASE("Mistakes in JSON are named with line and column", "[json]") {
   CHECK(message("\"" + std::string(1'000'000, 'x') + "\x01\"").size() < 400);
 }
 
+TEST_CASE("Python's words for numbers that are not finite", "[json]") {
+  const JsonSource null{.file = "a.json", .nan_is_null = true};
+  CHECK(parse_json(R"({"a": [NaN, -Infinity, Infinity], "NaN\\": "\"NaN", "b": 1})", null) ==
+        Json::parse(R"({"a": [null, null, null], "NaN\\": "\"NaN", "b": 1})"));
+  CHECK_THAT(message("[NaN]", null), !Catch::Contains("not valid"));
+  CHECK_THAT(message("[NaNa]", null), Catch::Contains("not valid"));
+  CHECK_THAT(message("[NaN]"), Catch::EndsWith("write a number or null instead"));
+  CHECK_THAT(message("[\"\\ud83d\"]"), Catch::Contains("half of a pair"));
+}
+
 TEST_CASE("JSON is nested to its limit and no further", "[json]") {
   CHECK(message(nested(64, "[", "]")).empty());
   CHECK(message(nested(64, "{\"a\":", "}")).empty());

@@ -41,7 +41,7 @@ TEST_CASE("Every model type makes a model that its config.json brings back", "[m
     const std::unique_ptr<Model> made = type.create(small_model());
     made->set_dropout({0.25, -1, 0.5});
     const deltapipe::testing::TemporaryDirectory directory;
-    made->save_configuration(directory.path());
+    made->save_configuration(directory.path(), Precision::fp32);
     std::vector<std::string> warnings;
     const std::unique_ptr<Model> read = load_model(directory.path(), nullptr, warnings);
     CHECK(warnings.empty());

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tokenizer files: all layouts that are read, what is written, mistakes.
+#include "core/text/tokenizer_files.hpp"
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -242,6 +244,91 @@ TEST_CASE("Merges are passed over for whole tokens if the file says so", "[token
   CHECK(tokenizer.decode(tokenizer.encode("qqqzzz")) == "qqqzzz");
 }
 
+TEST_CASE("A vocabulary without some bytes reads texts that do not need them", "[tokenizer]") {
+  Json root = tokenizer_json(true);
+  const Json vocabulary = root["model"]["vocab"];
+  // The name of byte 0xF5, which UTF-8 never has.
+  const std::int32_t id = vocabulary["\u00f5"];
+  root["model"]["vocab"].erase("\u00f5");
+  root["model"]["vocab"]["<|unused|>"] = id;
+  const TemporaryDirectory directory;
+  write_bytes(directory / "tokenizer.json", root.dump());
+  const Tokenizer tokenizer = Tokenizer::load(directory.path());
+  CHECK(tokenizer.encode("winter \u00e9 \U0001F600") ==
+        small_tokenizer().encode("winter \u00e9 \U0001F600"));
+  for (const std::size_t length : {1, 100}) {
+    const std::string text = std::string(length, 'x') + "\xF5";
+    CHECK_THAT(message_of<UserError>([&] { (void)tokenizer.encode(text); }),
+               Contains("byte 245") && Contains("no token for"));
+  }
+  CHECK(tokenizer.decode(Ids{id}) == "<|unused|>");
+}
+
+TEST_CASE("Tokens with roles are found in texts as transformers finds them", "[tokenizer]") {
+  const auto load = [](const TemporaryDirectory& directory, const char* config, const char* map) {
+    copy_fixture(directory, "vocab.json", "merges.txt");
+    write_bytes(directory / "tokenizer_config.json", config);
+    if (map != nullptr) write_bytes(directory / "special_tokens_map.json", map);
+    return Tokenizer::load(directory.path());
+  };
+  // Ids of transformers 4.46 and 5.24 for "a the and".
+  const std::string text = "a the and";
+  {
+    const TemporaryDirectory directory;
+    const Tokenizer tokenizer =
+        load(directory, R"({"bos_token": "the", "additional_special_tokens": ["and"]})", nullptr);
+    CHECK(tokenizer.encode(text + "<|endoftext|>") == Ids{64, 220, 371, 220, 403, 2999});
+    CHECK(tokenizer.end_of_text() == 2999);
+  }
+  {
+    const TemporaryDirectory directory;
+    const Tokenizer tokenizer =
+        load(directory, R"({"eos_token": "and"})", R"({"eos_token": {"content": "the"}})");
+    CHECK(tokenizer.encode(text) == Ids{64, 220, 371, 299});
+    CHECK(tokenizer.end_of_text() == 371);
+  }
+  {
+    const TemporaryDirectory directory;
+    const Tokenizer tokenizer = load(
+        directory,
+        R"({"eos_token": "and", "added_tokens_decoder": {"2999": {"content": "<|endoftext|>"}}})",
+        R"({"eos_token": "the"})");
+    CHECK(tokenizer.encode(text) == Ids{64, 266, 220, 403});
+  }
+  {
+    const TemporaryDirectory directory;
+    const Tokenizer tokenizer = load(directory, R"({"pad_token": "<pad>"})", nullptr);
+    CHECK(tokenizer.vocabulary_size() == 3000);
+    CHECK_THAT(message_of<UserError>([&] { (void)tokenizer.encode("a <pad> b"); }),
+               Contains("<pad>") && Contains("without an id"));
+  }
+}
+
+TEST_CASE("Files of a tokenizer are known by their names", "[tokenizer]") {
+  const auto names_of = [](const std::string& path) {
+    std::vector<std::string> names;
+    for (const TokenizerFile& file : tokenizer_files(path)) names.push_back(file.name);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  const TemporaryDirectory directory;
+  copy_fixture(directory, "encoder.json", "vocab.bpe");
+  write_bytes(directory / "README.md", "");
+  CHECK(names_of(directory.path()) == Names{"vocab.json", "merges.txt"});
+  std::filesystem::create_directory(directory / "additional_chat_templates");
+  write_bytes(directory / "additional_chat_templates/a.jinja", "");
+  write_bytes(directory / "chat_template.jinja", "");
+  write_bytes(directory / "other.json", tokenizer_json(true).dump());
+  CHECK(names_of(directory / "other.json") ==
+        Names{"tokenizer.json", "chat_template.jinja", "additional_chat_templates/a.jinja"});
+  CHECK(is_tokenizer_file("additional_chat_templates/a.jinja"));
+  CHECK_FALSE(is_tokenizer_file("README.md"));
+}
+
+TEST_CASE("Ids beyond the vocabulary have no text, as in transformers", "[tokenizer]") {
+  CHECK(small_tokenizer().decode(Ids{5000, 30, -1}) == "?");
+}
+
 TEST_CASE("Mistakes in tokenizer files are named", "[tokenizer]") {
   const TemporaryDirectory directory;
   SECTION("places") {
@@ -310,11 +397,14 @@ TEST_CASE("Mistakes in tokenizer files are named", "[tokenizer]") {
       write_bytes(directory / "tokenizer.json", text);
       CHECK_THAT(load_message(directory.path()), Contains("tokenizer.json: "));
     }
-    Json no_byte = good;
-    no_byte["model"]["vocab"].erase("a");
-    no_byte["model"]["merges"] = Json::array();
-    write_bytes(directory / "tokenizer.json", no_byte.dump());
-    CHECK_THAT(load_message(directory.path()), Contains("lacks a single byte"));
+    write_bytes(directory / "tokenizer.json", good.dump());
+    for (const char* config :
+         {R"({"tokenizer_class": "RobertaTokenizer"})", R"({"split_special_tokens": true})",
+          R"({"fast_tokenizer_files": ["tokenizer.4.0.json"]})"}) {
+      INFO(config);
+      write_bytes(directory / "tokenizer_config.json", config);
+      CHECK_THAT(load_message(directory.path()), Contains("tokenizer_config.json: "));
+    }
   }
   SECTION("an end of text that is no token") {
     copy_fixture(directory, "vocab.json", "merges.txt");
