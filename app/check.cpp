@@ -20,6 +20,7 @@
 #include "app/save_model.hpp"
 #include "app/session.hpp"
 #include "app/start_check.hpp"
+#include "app/traffic_prediction.hpp"
 #include "app/warnings.hpp"
 #include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/schedule.hpp"
@@ -29,6 +30,7 @@
 #include "comm/transport/message.hpp"
 #include "core/base/device_memory.hpp"
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/codec/codec.hpp"
 #include "core/files/replacement.hpp"
@@ -299,10 +301,7 @@ void print_disk(const std::vector<DiskNeed>& needs) {
 /// Positions take the fewer bytes the closer together they are; coded values take what they carry;
 /// maps and bases are sent when they pay.
 const char* note_on_bytes(const CodecSettings& codec) {
-  const bool depends = sends_positions(codec) ||
-                       (codec.kind == CodecKind::delta && codec.prediction != Prediction::none) ||
-                       (codec.entropy_coding && sends_codes(codec));
-  return depends ? ", at most" : "";
+  return has_fixed_length(codec) ? "" : ", at most";
 }
 
 /// ", none at boundaries 0 ... 2", which lie before the first stage that trains.
@@ -461,10 +460,8 @@ void check_resources(const Settings& settings, const Inputs& inputs, const Model
   check_spill_space(needs);
 }
 
-/// Returns what every rank takes.
-std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inputs,
-                                    const ModelLayout& model,
-                                    const std::vector<RankMachine>& machines) {
+void print_model(const Settings& settings, const Inputs& inputs, const ModelLayout& model,
+                 const std::vector<RankMachine>& machines, const std::vector<RankMemory>& ranks) {
   const PipelineShape shape = shape_of(settings, inputs, model);
   print_stages(settings, model);
   print_frozen(model);
@@ -474,13 +471,108 @@ std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inpu
     print_evaluation_wire(settings, model);
     print_caches(settings, model, shape);
   }
-  std::vector<RankMemory> ranks = predict_memory(settings, model, shape, process_bytes(settings));
   print_memory(settings, ranks);
   if (!inputs.data) std::printf("# (without tokenizer or text)\n");
   print_machine(ranks, !machines.empty());
   print_device(ranks, !machines.empty());
   print_disk(disk_needs(settings, model, shape, ranks_here(ranks.size(), machines)));
-  return ranks;
+}
+
+/// "1,234,567"
+std::string grouped(std::uint64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
+  return text;
+}
+
+/// The lengths of all payloads of the run depend on shapes alone.
+bool is_exact(const Settings& settings, const TrafficPrediction& traffic) {
+  return traffic.counts_all_steps() && has_fixed_length(settings.forward) &&
+         has_fixed_length(settings.backward);
+}
+
+std::string part_of(std::uint64_t bytes, std::uint64_t all) {
+  return all == 0
+             ? "-"
+             : number_text("%.1f", 100 * static_cast<double>(bytes) / static_cast<double>(all)) +
+                   " %";
+}
+
+/// What the user decides by.
+void print_summary(const Settings& settings, const ModelLayout& model, const Inputs& inputs,
+                   std::uint64_t steps, const std::vector<RankMemory>& ranks,
+                   const std::optional<TrafficPrediction>& traffic,
+                   const std::vector<DiskNeed>& disks) {
+  std::printf("# model: %s, %s parameters\n", model.model->description().c_str(),
+              parameters_text(parameter_count(*model.model)).c_str());
+  if (inputs.data)
+    std::printf("# run: %s steps of up to %s samples\n", grouped(steps).c_str(),
+                grouped(static_cast<std::uint64_t>(settings.training.micro_batch_size) *
+                        settings.training.micro_batches * settings.pipeline.replicas)
+                    .c_str());
+  else if (settings.pipeline.stages > 1)
+    std::printf("# run: its length and its bytes are known when tokenizer and text are there\n");
+  if (traffic) {
+    const WireBytes boundaries = traffic->boundaries();
+    const std::uint64_t all = boundaries.all() + traffic->replicas();
+    std::printf("# network: %s%s a step, %s the run, %s of fp32; evaluations %s more\n",
+                is_exact(settings, *traffic) ? "" : "at most ", text_of(all / steps).c_str(),
+                text_of(all).c_str(), part_of(all, boundaries.fp32 + traffic->replicas()).c_str(),
+                text_of(traffic->evaluation_bytes().all()).c_str());
+    if (!traffic->links.empty())
+      std::printf(
+          "# links: about %.3g s a step and %s the run, if computing hides behind them; how long "
+          "stages compute is not known before a run\n",
+          traffic->step_seconds,
+          duration_text(traffic->step_seconds * static_cast<double>(steps)).c_str());
+    else
+      std::printf(
+          "# links: not known; network.bandwidth=\"100 Mbit/s\" network.latency=\"1 ms\" on the "
+          "command line gives their seconds\n");
+  }
+  std::uint64_t largest = 0;
+  for (const RankMemory& rank : ranks) largest = std::max(largest, rank.host_peak());
+  std::printf("# memory: up to %s a rank\n", text_of(largest).c_str());
+  for (const DiskNeed& need : disks)
+    std::printf("# files: %s in %s\n", text_of(need.bytes).c_str(), need.directory.c_str());
+}
+
+void print_traffic(const Settings& settings, const TrafficPrediction& traffic) {
+  const std::uint64_t steps = traffic.steps;
+  const bool exact = is_exact(settings, traffic);
+  std::printf("#\n# sent in the run%s        payload      headers        all  a step  of fp32\n",
+              exact ? " (bytes)       " : " (bytes, up to)");
+  const auto row = [steps](const std::string& name, const WireBytes& bytes) {
+    if (bytes.messages == 0) return;
+    std::printf("# %-28s %s + %s = %s; %s a step, %s\n", name.c_str(),
+                grouped(bytes.payload).c_str(), grouped(bytes.headers).c_str(),
+                grouped(bytes.all()).c_str(), text_of(bytes.all() / steps).c_str(),
+                part_of(bytes.all(), bytes.fp32).c_str());
+  };
+  for (std::size_t b = 0; b < traffic.forward.size(); ++b) {
+    row("boundary " + std::to_string(b) + " forward", traffic.forward[b]);
+    row("boundary " + std::to_string(b) + " backward", traffic.backward[b]);
+  }
+  row("token rows", traffic.tied_rows);
+  row("token row gradients", traffic.tied_gradients);
+  for (std::size_t r = 0; r < traffic.replica_bytes.size(); ++r)
+    if (traffic.replica_bytes[r] > 0)
+      std::printf("# sums over replicas, rank %-4zu %s; %s a step\n", r,
+                  grouped(traffic.replica_bytes[r]).c_str(),
+                  text_of(traffic.replica_bytes[r] / steps).c_str());
+  for (std::size_t b = 0; b < traffic.evaluation_forward.size(); ++b)
+    row("evaluations, boundary " + std::to_string(b), traffic.evaluation_forward[b]);
+  row("evaluations, token rows", traffic.evaluation_rows);
+  if (traffic.evaluations > 0)
+    std::printf("# %s evaluation(s) are counted in the last rows\n",
+                grouped(traffic.evaluations).c_str());
+  if (!traffic.counts_all_steps())
+    std::printf("# %s of %s steps were counted, the others continue their second half\n",
+                grouped(traffic.counted_steps).c_str(), grouped(steps).c_str());
+  for (const LinkLoad& link : traffic.links)
+    std::printf("# link of %s: busy %.3g s a step, %s the run\n", link.name.c_str(),
+                link.busy_seconds,
+                duration_text(link.busy_seconds * static_cast<double>(steps)).c_str());
 }
 
 /// All that the model's configuration tells, and then what is refused of it. Returns what the ranks
@@ -488,18 +580,34 @@ std::vector<RankMemory> print_model(const Settings& settings, const Inputs& inpu
 std::vector<Fact> check_model(const Settings& settings, Inputs& inputs,
                               const std::vector<RankMachine>& machines, bool shows_schedule) {
   const ModelLayout model = plan_layout(settings, std::move(inputs.model));
+  read_data(settings, model, inputs);
+  const PipelineShape shape = shape_of(settings, inputs, model);
+  const std::vector<RankMemory> ranks =
+      predict_memory(settings, model, shape, process_bytes(settings));
+  std::uint64_t steps = 0;
+  std::optional<TrafficPrediction> traffic;
+  if (inputs.data) {
+    const TrainingSettings& t = settings.training;
+    const StepPlanner planner(inputs.data->train, t.seed, settings.data.shuffle,
+                              {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
+    steps = total_steps(t.steps, t.epochs, planner.steps_per_epoch());
+    if (ranks.size() > 1 && settings.pipeline.stages > 1)
+      traffic = predict_traffic(settings, model, shape, *inputs.data, steps);
+  }
+  print_summary(settings, model, inputs, steps, ranks, traffic,
+                disk_needs(settings, model, shape, ranks_here(ranks.size(), machines)));
   if (shows_schedule) print_schedule(settings, model.first_trained_stage);
   print_warning_lines(warnings_of(settings, model.model->dropout()));
   print_warning_lines(warnings_of_precision(settings, emulating_ranks(settings)));
   print_warning_lines(warnings_of_evaluation(settings));
   print_warning_lines(warnings_without_effect(settings));
-  read_data(settings, model, inputs);
   const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
   if (inputs.data || settings.training.steps > 0)
     print_warning_lines(warnings_of_steps(
         settings.output,
         total_steps(settings.training.steps, settings.training.epochs, steps_per_epoch)));
-  const std::vector<RankMemory> ranks = print_model(settings, inputs, model, machines);
+  print_model(settings, inputs, model, machines, ranks);
+  if (traffic) print_traffic(settings, *traffic);
   std::fflush(stdout);
   if (inputs.weights)
     model.model->check_weights(settings.model.path, *inputs.weights, model.partition);
@@ -518,8 +626,9 @@ void expect_directories_of_rank(const Settings& settings) {
 }  // namespace
 
 std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMachine>& machines,
-                            bool shows_schedule) {
-  std::printf("%s\n", effective_deck(settings).c_str());
+                            const CheckOptions& options) {
+  const bool shows_schedule = options.schedule;
+  if (options.deck) std::printf("%s\n", effective_deck(settings).c_str());
   Inputs inputs = read_inputs(settings);
   for (const Mistake& item : inputs.files.missing)
     std::printf("# %s; %s\n", printable(item.what).c_str(), printable(item.remedy).c_str());
@@ -531,6 +640,8 @@ std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMach
                                  : "";
   std::printf("# ranks: %d stage(s)%s x %d replica(s); idle by the schedule: %.1f %%\n",
               pipeline.stages, a_rank.c_str(), pipeline.replicas, 100 * idle_fraction(settings));
+  print_warning_lines(warnings_of_network(settings.network));
+  print_warning_lines(warnings_of_bubble(settings));
   if (shows_schedule && !inputs.model) print_schedule(settings, 0);
   std::fflush(stdout);
   std::vector<Fact> facts;

@@ -44,9 +44,11 @@ constexpr std::array descriptions = {
     Description{Command::generate, "generate", "Continue texts",
                 "  mpirun -n 2 deltapipe generate inputs/quickstart.toml --prompt \"Once upon\"\n"},
     Description{Command::check, "check",
-                "Validate a deck; show what it means in full and what a run will take",
-                "Needs one process only. Prints the deck with all defaults, the blocks of each "
-                "stage, memory,\ncache and bytes on the wire per step.\n"},
+                "Plan a run: validate its deck, show bytes, links, memory and disk",
+                "Needs one process only and runs nothing. Prints a summary, then the blocks of "
+                "each stage, bytes on\nthe wire, time on the links, memory and disk. Other links "
+                "than the deck's:\n"
+                "  deltapipe check DECK network.bandwidth=100Mbit/s network.latency=20ms\n"},
     Description{Command::tokenize, "tokenize", "Write the texts of a deck as token files",
                 "Needs one process only. Writes train.h5, validation.h5 and tokenizer/ to "
                 "output.directory,\nso that runs need not tokenise again:\n"
@@ -64,6 +66,7 @@ constexpr std::array descriptions = {
 struct Arguments {
   CommandLine line;
   bool reference = false;
+  bool schema = false;
 };
 
 void add_command(CLI::App& app, const Description& description, Arguments& arguments) {
@@ -83,6 +86,9 @@ void add_command(CLI::App& app, const Description& description, Arguments& argum
   if (description.command == Command::check) {
     command->add_flag("--schedule", arguments.line.schedule,
                       "show when each stage works on which micro-batch, and when it waits");
+    command->add_flag("--deck", arguments.line.shows_deck,
+                      "print the deck with all defaults before the plan");
+    command->add_flag("--schema", arguments.schema, "print a JSON schema of decks, for editors");
     command->add_flag("--reference", arguments.reference,
                       "print all keys of a deck with ranges, defaults and meaning (Markdown)");
   }
@@ -95,8 +101,35 @@ void add_command(CLI::App& app, const Description& description, Arguments& argum
   }
   command->callback([&arguments, &description] {
     arguments.line.command = description.command;
-    if (arguments.line.deck.empty() && !arguments.reference) throw CLI::RequiredError("DECK");
+    if (arguments.line.deck.empty() && !arguments.reference && !arguments.schema)
+      throw CLI::RequiredError("DECK");
   });
+}
+
+struct ExitStatus {
+  int status;
+  const char* meaning;
+};
+
+/// Every status that the program ends with.
+constexpr std::array exit_statuses = {
+    ExitStatus{exit_success, "done"},
+    ExitStatus{exit_failure, "failed while running"},
+    ExitStatus{exit_usage, "the command line or the deck is wrong"},
+    ExitStatus{exit_no_progress, "stopped in order without a new checkpoint"},
+    ExitStatus{exit_stopped, "stopped in order with a checkpoint: run the same command again"},
+    ExitStatus{exit_signal + 2, "interrupted by SIGINT"},
+    ExitStatus{exit_signal + 10, "interrupted by SIGUSR1, without checkpoints"},
+    ExitStatus{exit_signal + 15, "interrupted by SIGTERM"},
+};
+
+std::string exit_status_table() {
+  std::string table;
+  for (const ExitStatus& row : exit_statuses) {
+    const std::string number = std::to_string(row.status);
+    table += std::string(6 - number.size(), ' ') + number + "  " + row.meaning + "\n";
+  }
+  return table;
 }
 
 /// CLI11 takes an unknown command for a surplus argument and says only that one is missing.
@@ -125,12 +158,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
   app.set_version_flag(
       "-V,--version", "deltapipe " + std::string(version()) + " (" + std::string(revision()) + ")");
   app.require_subcommand(1);
-  app.footer(
-      "\n\"deltapipe COMMAND --help\" says more of each. Exit status: 0 done, 1 failed while "
-      "running,\n2 the command line or the deck is wrong, 75 stopped with a checkpoint that the "
-      "same "
-      "command goes on\nfrom, 74 stopped without a new checkpoint, 130, 138 and 143 interrupted by "
-      "SIGINT, SIGUSR1 and\nSIGTERM.\n");
+  app.footer("\n\"deltapipe COMMAND --help\" says more of each. Exit status:\n" +
+             exit_status_table());
   for (const Description& description : descriptions) add_command(app, description, arguments);
 
   try {
@@ -144,6 +173,10 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
       std::cerr << "deltapipe: error: " << printable(error.what(), 400)
                 << "; see deltapipe --help\n";
     return {std::nullopt, exit_usage};
+  }
+  if (arguments.schema) {
+    if (speak) std::cout << deck_schema();
+    return {std::nullopt, exit_success};
   }
   if (arguments.reference) {
     if (speak) std::cout << deck_reference();

@@ -32,6 +32,7 @@ struct CommandLine {
   bool schedule = false;               ///< check: show the order of passes
   std::uint64_t step = 0;              ///< export: of the checkpoint; 0: the newest
   std::string directory;               ///< export: where to; empty: a name in output.directory
+  bool shows_deck = false;             ///< check: show the deck with all defaults
 };
 
 struct ParsedCommandLine {

@@ -28,12 +28,18 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
 /// newest. `directory`: where to; empty: OUTPUT/model-step-<step>. Nothing is replaced.
 void run_export(const Settings& settings, std::uint64_t step, const std::string& directory,
                 const ProcessGrid& grid, ProgressThread& progress);
+/// What `check` shows beside the plan.
+struct CheckOptions {
+  bool schedule = false;  ///< the order of passes
+  bool deck = false;      ///< the deck with all defaults, first
+};
+
 /// On rank 0: prints what the deck amounts to and runs nothing. `machines` has an entry a rank
-/// when as many were started as the run needs, else none. `shows_schedule`: also the order of
-/// passes. Throws UserError when the run could not start: what is there does not fit, or something
-/// is missing. Returns what the ranks compare of their inputs.
+/// when as many were started as the run needs, else none. Throws UserError when the run could not
+/// start: what is there does not fit, or something is missing. Returns what the ranks compare of
+/// their inputs.
 std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMachine>& machines,
-                            bool shows_schedule);
+                            const CheckOptions& options);
 /// On another rank of as many as the run needs: reads what the run would read there, and prints
 /// nothing. Throws as run_check().
 std::vector<Fact> run_check_elsewhere(const Settings& settings, int rank);

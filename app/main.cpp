@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // deltapipe: fine-tunes transformers over pipelines of machines joined by slow networks.
+#include <poll.h>
+#include <unistd.h>
+
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -149,7 +153,7 @@ void check(const CommandLine& line, const Settings& settings, const DeckPlaces& 
       if (mpi.rank() != 0) return;
       with_places(places, [&] {
         run_check(settings, ranks == mpi.size() ? machines : std::vector<RankMachine>(),
-                  line.schedule);
+                  {line.schedule, line.shows_deck});
       });
       if (mpi.size() > 1)
         std::printf("# %d ranks were started and the run has %d: they are not compared\n",
@@ -164,7 +168,7 @@ void check(const CommandLine& line, const Settings& settings, const DeckPlaces& 
   std::vector<Fact> facts;
   agree(progress, [&] {
     with_places(places, [&] {
-      facts = mpi.rank() == 0 ? run_check(settings, machines, line.schedule)
+      facts = mpi.rank() == 0 ? run_check(settings, machines, {line.schedule, line.shows_deck})
                               : run_check_elsewhere(settings, mpi.rank());
     });
   });
@@ -229,9 +233,18 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
   }
 }
 
+bool standard_output_has_no_reader() {
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  return ::poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0;
+}
+
 /// What was printed is a command's result, but for a training, which leaves files.
 int status_of_output(const std::variant<CommandLine, int>& command_line) {
-  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  errno = 0;
+  const bool is_flushed = std::fflush(stdout) == 0;
+  // A reader that leaves, as `head` does, has what it asked for.
+  const bool has_left = errno == EPIPE || standard_output_has_no_reader();
+  const bool is_written = (is_flushed && std::ferror(stdout) == 0) || has_left;
   const auto* line = std::get_if<CommandLine>(&command_line);
   if (is_written || (line != nullptr && line->command == Command::train)) return exit_success;
   std::fprintf(stderr, "deltapipe: error: standard output cannot be written\n");

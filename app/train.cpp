@@ -378,6 +378,8 @@ class Trainer {
       print_warnings(warnings_of_precision(settings_, emulating));
       print_warnings(warnings_of_evaluation(settings_));
       print_warnings(warnings_without_effect(settings_));
+      print_warnings(warnings_of_network(settings_.network));
+      print_warnings(warnings_of_bubble(settings_));
     }
     data_ = load_data(settings_.data, *plan_, grid_, progress_);
     if (grid_.rank() == 0) print_warnings(texts_of(data_.skipped));

@@ -9,6 +9,7 @@
 
 #include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/pipeline.hpp"
+#include "comm/pipeline/schedule.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/codec/recommended.hpp"
@@ -65,6 +66,52 @@ EmulatingRanks emulating_ranks(const Settings& settings) {
   const bool emulates =
       settings.training.precision == ProductPrecision::bf16 && !has_fast_bf16_gemm();
   return {.count = emulates ? 1 : 0, .all = 1};
+}
+
+std::vector<std::string> warnings_of_network(const NetworkSettings& network) {
+  constexpr double kLeastBandwidth = 1e4, kLargestLatency = 1;
+  std::vector<std::string> warnings;
+  const auto look = [&](const std::vector<LinkSettings>& links, const std::string& section) {
+    double bandwidth = 0, latency = 0;  // the first doubtful ones
+    for (const LinkSettings& link : links) {
+      const double bits = link.bits_per_second;
+      if (bandwidth == 0 && bits > 0 && bits < kLeastBandwidth) bandwidth = bits;
+      if (latency == 0 && link.latency_seconds >= kLargestLatency) latency = link.latency_seconds;
+    }
+    if (bandwidth > 0) {
+      const std::string number = number_text("%g", bandwidth);
+      warnings.push_back(section + ".bandwidth is " + number +
+                         " bit/s: a number without a unit counts bits per second; write \"" +
+                         number + " Mbit/s\" for megabits");
+    }
+    if (latency > 0) {
+      const std::string number = number_text("%g", latency);
+      warnings.push_back(section + ".latency is " + number +
+                         " s: a number without a unit counts seconds; write \"" + number +
+                         " ms\" for milliseconds");
+    }
+  };
+  if (!network.ranks.empty() || network.forward == network.backward) {
+    look(network.ranks.empty() ? network.forward : network.ranks, "network");
+  } else {
+    look(network.forward, "network.forward");
+    look(network.backward, "network.backward");
+  }
+  return warnings;
+}
+
+std::vector<std::string> warnings_of_bubble(const Settings& settings) {
+  constexpr double kMostIdle = 0.4;
+  const PipelineSettings& p = settings.pipeline;
+  ScheduleShape shape{0, p.stages, settings.training.micro_batches, p.in_flight};
+  shape.stages_per_rank = p.stages_per_rank;
+  const double idle = p.stages == 1 ? 0 : find_schedule(p.schedule).bubble_fraction(shape);
+  if (idle <= kMostIdle) return {};
+  return {"with training.micro_batches = " + std::to_string(settings.training.micro_batches) +
+          " the " + std::to_string(p.stages) + " stages wait for each other for " +
+          number_text("%.0f", 100 * idle) + " % of a step; set it to " +
+          std::to_string(4 * p.stages) +
+          " or so, with a smaller micro_batch_size to keep the batch"};
 }
 
 std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps) {

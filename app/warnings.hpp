@@ -28,6 +28,12 @@ EmulatingRanks emulating_ranks(const Settings& settings);
 std::vector<std::string> warnings_of_precision(const Settings& settings,
                                                const EmulatingRanks& ranks);
 
+/// Links so slow that a unit was probably forgotten.
+std::vector<std::string> warnings_of_network(const NetworkSettings& network);
+
+/// A pipeline whose schedule leaves stages idle for much of a step.
+std::vector<std::string> warnings_of_bubble(const Settings& settings);
+
 /// The same, for what only the number of steps tells.
 std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps);
 

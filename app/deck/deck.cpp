@@ -339,12 +339,42 @@ void read_section(const toml::table& table, const std::string& section,
          {}, "names of sections and keys may hold A-Z, a-z, 0-9, _ and -");
 }
 
+/// The value of a line "key = value" that is neither quoted, a number, a date, a truth value nor a
+/// bracket, without a comment behind it; "" where the line is none such.
+std::string bare_word_at(const std::string& text, std::size_t line) {
+  std::istringstream lines(text);
+  std::string found;
+  for (std::size_t n = 0; n < line; ++n)
+    if (!std::getline(lines, found)) return "";
+  const std::size_t equals = found.find('=');
+  if (equals == std::string::npos) return "";
+  std::string value = found.substr(equals + 1, found.find('#', equals) - equals - 1);
+  const char* const spaces = " \t\r";
+  const std::size_t first = value.find_first_not_of(spaces);
+  if (first == std::string::npos) return "";
+  value = value.substr(first, value.find_last_not_of(spaces) - first + 1);
+  const bool starts_text = (value[0] >= 'a' && value[0] <= 'z') ||
+                           (value[0] >= 'A' && value[0] <= 'Z') || value[0] == '/' ||
+                           value[0] == '.' || value[0] == '~' || value[0] == '_';
+  const bool has_unit = value[0] >= '0' && value[0] <= '9' &&
+                        value.find_first_of("bBsm") != std::string::npos &&
+                        value.find_first_of("\"'[]{},") == std::string::npos;
+  if (!starts_text && !has_unit) return "";
+  if (value == "true" || value == "false" || value.find_first_of("\"'\\") != std::string::npos)
+    return "";
+  return printable(value, 60);
+}
+
 toml::table parse_toml(const std::string& text, const std::string& file) {
   std::string safe = text;
   if (const auto flaw = make_safe(safe)) refuse_flaw(*flaw, {file, 1, 0});
   try {
     return toml::parse(safe, file);
   } catch (const toml::parse_error& error) {
+    const std::string word = bare_word_at(text, error.source().begin.line);
+    if (!word.empty())
+      refuse(place_in(file, error.source()), "a text without quotes", word,
+             "put it in quotes: \"" + word + "\"");
     refuse(place_in(file, error.source()), "not valid TOML: " + std::string(error.description()));
   } catch (const TomlAssertion&) {
     refuse({file}, "not valid TOML", {}, "a section's name may hold A-Z, a-z, 0-9, _ and -");

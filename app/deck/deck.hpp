@@ -40,6 +40,9 @@ struct DeckDifference {
 std::optional<DeckDifference> first_difference(const Settings& left, const Settings& right,
                                                std::span<const std::string_view> ignored = {});
 
+/// A JSON schema of decks, made of the same table of keys.
+std::string deck_schema();
+
 /// All keys with type, range, default and meaning as Markdown tables, one per section.
 std::string deck_reference();
 

@@ -69,11 +69,11 @@ struct Write {
   }
 };
 
+}  // namespace
+
 std::string written(const Key& key) {
   return std::visit(Write{}, key.target);
 }
-
-}  // namespace
 
 }  // namespace deck
 

@@ -204,6 +204,11 @@ class Commands(support.TestCase):
         """What a command prints is its result; a training goes on without a reader."""
         deck = self.deck_file(self.deck)
         for arguments in (["check", deck], ["check", "--reference"], ["--version"]):
+            with subprocess.Popen([support.PROGRAM, *map(str, arguments)], env=support.ENVIRONMENT,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) as left:
+                left.stdout.close()  # as `head` does when it has enough
+                self.assertEqual(left.stderr.read(), b"")
+            self.assertEqual(left.returncode, 0, arguments)
             with open("/dev/full", "w", encoding="utf-8") as full:
                 done = subprocess.run([support.PROGRAM, *map(str, arguments)], stdout=full,
                                       stderr=subprocess.PIPE, env=support.ENVIRONMENT, text=True,
@@ -237,10 +242,83 @@ class Commands(support.TestCase):
         self.assertNotIn(warning, self.succeed(["check", deck, "output.trace_step=3"]).out)
 
     def test_help_and_version(self):
-        for arguments in (["--help"], ["train", "--help"], ["--version"], ["check", "--reference"]):
+        for arguments in (["--help"], ["train", "--help"], ["--version"], ["check", "--reference"],
+                          ["check", "--schema"]):
             result = self.succeed(arguments)
             self.assertTrue(result.out.strip())
             self.assertEqual(result.err, "")
+
+    def test_what_documents_say_of_the_command_line(self):
+        """The man page and the completion name every command, option and exit status."""
+        page = (SOURCE / "docs" / "deltapipe.1").read_text(encoding="utf-8").replace("\\-", "-")
+        completion = (SOURCE / "scripts/completion/deltapipe.bash").read_text(encoding="utf-8")
+        said = self.succeed(["--help"]).out
+        statuses = re.findall(r"(?m)^ +(\d+)  (.+)$", said)
+        self.assertLessEqual({"0", "1", "2", "75", "130", "138", "143"},
+                             {status for status, _ in statuses})
+        for status, meaning in statuses:
+            self.assertIn(f".B {status}\n{meaning}", page)
+        commands = re.findall(r"(?m)^  ([a-z]+) {2,}\S", said)
+        self.assertIn("train", commands)
+        for command in commands:
+            self.assertIn(f".B {command}\n", page)
+            self.assertRegex(completion, rf'commands="[^"]*\b{command}\b')
+            for option in re.findall(r"--[a-z]+", self.succeed([command, "--help"]).out):
+                self.assertIn(option, page)
+                self.assertRegex(completion, rf'[" ]{option}\b')
+
+    def test_schema(self):
+        """The schema holds for all decks here, and refuses what the program refuses."""
+        schema = json.loads(self.succeed(["check", "--schema"]).out)
+
+        def flaw(rule, value, where="deck"):
+            """A small validator of what the schema uses; where it does not hold, or None."""
+            kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int,
+                     "number": (int, float)}
+            kind = rule.get("type")
+            is_flag = isinstance(value, bool)
+            if kind and (not isinstance(value, kinds[kind]) or is_flag != (kind == "boolean")):
+                return where
+            if "enum" in rule and value not in rule["enum"]:
+                return where
+            if "const" in rule and value != rule["const"]:
+                return where
+            if "anyOf" in rule and all(flaw(one, value, where) for one in rule["anyOf"]):
+                return where
+            if isinstance(value, str) and "pattern" in rule and not re.search(rule["pattern"], value):
+                return where
+            if isinstance(value, str) and len(value) < rule.get("minLength", 0):
+                return where
+            if isinstance(value, (int, float)) and not is_flag and not (
+                    rule.get("minimum", value) <= value <= rule.get("maximum", value)
+                    and rule.get("exclusiveMinimum", -math.inf) < value
+                    < rule.get("exclusiveMaximum", math.inf)):
+                return where
+            if kind == "array":
+                return next((f for v in value if (f := flaw(rule["items"], v, where))), None)
+            if kind == "object":
+                for name, inner in value.items():
+                    if name not in rule["properties"]:
+                        return f"{where}.{name}"
+                    if found := flaw(rule["properties"][name], inner, f"{where}.{name}"):
+                        return found
+            return None
+
+        decks = [*SOURCE.glob("inputs/*.toml"), *SOURCE.glob("inputs/studies/decks/*.toml")]
+        self.assertGreater(len(decks), 6)
+        for path in decks:
+            self.assertIsNone(flaw(schema, tomllib.loads(path.read_text(encoding="utf-8"))), path)
+        whole = tomllib.loads(self.succeed(["check", "--deck", self.trained]).out)
+        self.assertIsNone(flaw(schema, whole))
+        for section, values in schema["properties"].items():
+            for name, rule in values["properties"].items():
+                self.assertTrue("default" in rule or "properties" in rule, f"{section}.{name}")
+        for text, where in (("training.stepz = 1", "deck.training.stepz"),
+                            ("training.micro_batches = 0", "deck.training.micro_batches"),
+                            ("boundary.forward.codec = 'zip'", "deck.boundary.forward.codec"),
+                            ("network.latency = '1 week'", "deck.network.latency"),
+                            ("training.recompute = 1", "deck.training.recompute")):
+            self.assertEqual(flaw(schema, tomllib.loads(text)), where)
 
     # --- evaluate
 
@@ -297,7 +375,7 @@ class Commands(support.TestCase):
         expected, _, _ = self.evaluated()
         self.assertIn(f"loss {expected:.6f}", out)
         self.assertIn("train_vocabulary = 0",
-                      self.succeed(["check", deck, f"model.path={self.model}"]).out)
+                      self.succeed(["check", "--deck", deck, f"model.path={self.model}"]).out)
 
     def test_untrained_weights_are_warned_of_once(self):
         deck = self.deck_file(self.deck)
@@ -312,13 +390,13 @@ class Commands(support.TestCase):
     # --- check
 
     def test_check(self):
-        out = self.succeed(["check", self.trained]).out
+        out = self.succeed(["check", "--deck", self.trained]).out
         for part in ("[training]", "micro_batch_size = 4", "# stage", "# optimizer", "# peak",
                      "# forward", "# backward"):
             self.assertIn(part, out)
         self.assertFalse((self.place / "elsewhere").exists())
         # Several processes say it once.
-        several = self.succeed(["check", self.trained], 2).out
+        several = self.succeed(["check", "--deck", self.trained], 2).out
         self.assertEqual(support.without_measurements(several), support.without_measurements(out))
 
     def test_decks_of_studies(self):
@@ -348,7 +426,7 @@ class Commands(support.TestCase):
                            "# stage 1 | .  F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"]}
         waits = {"1f1b": "20.0", "gpipe": "20.0", "zb-h1": "7.7"}
         for schedule, grid in grids.items():
-            out = self.succeed(["check", "--schedule", *deck, f"pipeline.schedule={schedule}"]).out
+            out = self.succeed(["check", "--deck", "--schedule", *deck, f"pipeline.schedule={schedule}"]).out
             lines = out.splitlines()
             self.assertEqual(lines[lines.index(grid[0]):][:2], grid)
             self.assertIn(f"wait (.) {waits[schedule]} % of the step", out)
@@ -372,11 +450,11 @@ class Commands(support.TestCase):
     def test_the_effective_deck_is_a_deck(self):
         deck = self.place / "effective.toml"
         deck.write_text(self.run_file.attributes["deck"], encoding="utf-8")
-        out = self.succeed(["check", deck]).out
+        out = self.succeed(["check", "--deck", deck]).out
         self.assertTrue(out.startswith(self.run_file.attributes["deck"].rstrip("\n")))
         again = self.place / "again.toml"
         again.write_text(out, encoding="utf-8")  # what check says is a deck as well
-        self.assertEqual(support.without_measurements(self.succeed(["check", again]).out),
+        self.assertEqual(support.without_measurements(self.succeed(["check", "--deck", again]).out),
                          support.without_measurements(out))
 
     # --- the saved model

@@ -77,6 +77,13 @@ class Decks(Mistakes):
         deck.write_text("[training\nsteps = 1\n")
         self.stops(deck, f"{deck.name}:1", status=2)
 
+    def test_texts_without_quotes(self):
+        for value in ("delta", "delta  # a comment", "~/gpt2", "100 Mbit/s"):
+            deck = self.place / "bare.toml"
+            deck.write_text(f"[boundary.forward]\ncodec = {value}\n")
+            word = value.split("  #")[0]
+            self.stops(deck, f"{deck.name}:2", f'put it in quotes: "{word}"', status=2)
+
     def test_missing_deck(self):
         self.stops(self.place / "nowhere.toml", "nowhere.toml", ranks=(1, 2), status=2)
 

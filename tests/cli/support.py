@@ -144,7 +144,7 @@ def run(arguments, ranks=1):
 
 def without_measurements(text):
     """What `check` says, but for what depends on the moment: memory of the process, free space."""
-    varying = ("# program and data", "# peak", "# all ", "# disk:")
+    varying = ("# program and data", "# peak", "# all ", "# disk:", "# memory:", "# files:")
     return [line for line in text.splitlines() if not line.startswith(varying)]
 
 

@@ -95,7 +95,7 @@ class Bytes(support.TestCase):
                           boundary__forward={"codec": "auto", "target_bits": [5, 6.5]},
                           boundary__backward={"codec": "auto", "target_bits": 5.5,
                                               "budget": "time"})
-        said = self.succeed(["check", self.deck_file(deck)]).out
+        said = self.succeed(["check", "--deck", self.deck_file(deck)]).out
         output = self.output("targets")
         done = self.succeed(["train", self.deck_file(deck), f"output.directory={output}"], 3)
         run = support.Run(output / "run.h5")
@@ -151,6 +151,48 @@ class Bytes(support.TestCase):
                 last = run.steps[f"{direction}_bytes"][-1, boundary]
                 self.assertLess(abs(predicted / last - 1), 0.006, line)  # three digits are shown
         self.assertRegex(said, r"# +0 +\d+ .*\n# +1 +\d+ .*\n# +2 +\d+ ")
+        self.assert_plan(said, run)
+
+    def assert_plan(self, said, run):
+        """Every row of the plan is, to the byte, what the run sent."""
+        rows = {}
+        for name, rest in re.findall(r"(?m)^# (.+?)  +([\d,]+(?: \+ [\d,]+ = [\d,]+)?); ", said):
+            rows[name] = int(rest.split()[-1].replace(",", ""))
+        expected = {}
+        for direction in ("forward", "backward"):
+            for boundary, sent in enumerate(run.steps[f"{direction}_bytes"].sum(axis=0)):
+                expected[f"boundary {boundary} {direction}"] = sent
+        for boundary, sent in enumerate(run.evaluations["forward_bytes"].sum(axis=0)):
+            expected[f"evaluations, boundary {boundary}"] = sent
+        expected["evaluations, token rows"] = run.evaluations["tied_row_bytes"].sum()
+        expected["token rows"] = run.steps["tied_row_bytes"].sum()
+        expected["token row gradients"] = run.steps["tied_gradient_bytes"].sum()
+        for rank, sent in enumerate(run.steps["replica_bytes"].sum(axis=0)):
+            expected[f"sums over replicas, rank {rank}"] = sent
+        self.assertEqual(rows, {name: sent for name, sent in expected.items() if sent > 0})
+
+    def test_the_plan_of_replicas_and_links(self):
+        deck = self.deck_file(self.small(
+            pipeline={"stages": 2, "replicas": 2}, training={"steps": 9, "micro_batches": 2},
+            data={"max_train_samples": 13}, cache={"verify_every": 3},
+            boundary__forward={"codec": "delta", "bits": 2, "warmup_epochs": 1},
+            boundary__backward={"codec": "quantize", "bits": 4}, network={"bandwidth": "1 Gbit/s"}))
+        said = self.succeed(["check", deck]).out
+        output = self.output("planned")
+        self.succeed(["train", deck, f"output.directory={output}"], 4)
+        self.assert_plan(said, support.Run(output / "run.h5"))
+        for part in ("# network: ", "% of fp32", "# links: about ", "# link of rank 0 to 1: busy "):
+            self.assertIn(part, said)
+        self.assertNotIn("at most", said)
+        self.assertNotIn("warning: network", said)
+        said = self.succeed(["check", deck, "network.bandwidth=100", "network.latency=10"]).out
+        for part in ("network.bandwidth is 100 bit/s", '"100 Mbit/s"', "network.latency is 10 s",
+                     '"10 ms"'):
+            self.assertIn(part, said)
+        said = self.succeed(["check", deck, "boundary.forward.codec=auto"]).out
+        self.assertIn("# network: at most ", said)
+        said = self.succeed(["check", deck, "training.micro_batches=1"]).out
+        self.assertRegex(said, r"warning: with training.micro_batches = 1 the 2 stages .* 50 %")
         self.assertIn("activation cache", said)
 
     def test_tied_rows(self):
