@@ -302,9 +302,9 @@ TEST_CASE("overrides replace what the deck says") {
       parse_deck("[training]\nepochs = 3\n[boundary.forward]\nbits = 4\n", "d.toml",
                  {"boundary.forward.bits=3", "boundary.forward.codec=delta", "training.epochs=1",
                   "training.epochs=2.5", "cache.budget=8GiB", "data.train=true.txt",
-                  "data.validation=[\"a=b\", 'c']", "output.directory=123",
-                  "output.overwrite=true", "network.bandwidth=100 Mbit/s",
-                  "generate.prompts=Hello, world", "cache.directory=", "model.path=\"quoted\""});
+                  "data.validation=[\"a=b\", 'c']", "output.directory=123", "output.overwrite=true",
+                  "network.bandwidth=100 Mbit/s", "generate.prompts=Hello, world",
+                  "cache.directory=", "model.path=\"quoted\""});
   CHECK(s.forward.bits == 3);
   CHECK(s.forward.kind == CodecKind::delta);
   CHECK(s.training.epochs == 2.5);
