@@ -129,6 +129,9 @@ class Checkpoints(support.TestCase):
             self.assertIn("is already finished (12 steps): nothing is changed", result.out)
             self.assertIn("output.overwrite = true", result.out)
             self.assertEqual(snapshot(output), before)
+        check = ["check", self.deck_file(deck), f"output.directory={output}", "pipeline.stages=2"]
+        self.assertIn("# the run in output.directory is already finished", self.succeed(check).out)
+        self.assert_stops(support.run([*check, "training.steps=13"]), "has another deck", status=2)
         # Another one is refused, and names what differs.
         other = self.place / "finished-other.txt"
         other.write_text(support.text_of(20000, seed=4), encoding="utf-8")
@@ -830,11 +833,12 @@ class Checkpoints(support.TestCase):
 
     def test_directories_that_do_not_get_to_the_disk(self):
         deck = self.deck(checkpoint={"every_steps": 0}, training={"steps": 1})
-        output = self.output("not-synced")
-        result = support.run_command(
-            support.command_of(["train", self.deck_file(deck), f"output.directory={output}"], 1),
-            LD_PRELOAD=os.path.abspath(ODD_FILES), FAIL_SYNC="/not-synced")
-        self.assert_stops(result, "cannot be brought to the disk", output)
+        for name, failing in (("not-synced", "/not-synced"), ("new-parent/run", "/new-parent")):
+            output = self.output(name)
+            result = support.run_command(
+                support.command_of(["train", self.deck_file(deck), f"output.directory={output}"], 1),
+                LD_PRELOAD=os.path.abspath(ODD_FILES), FAIL_SYNC=failing)
+            self.assert_stops(result, "cannot be brought to the disk", failing)
 
     def test_a_start_after_a_kill_waits_for_the_old_ranks(self):
         deck = self.deck(training={"steps": 10**6, "evaluate_every": 10**6},

@@ -173,6 +173,10 @@ class TokenFiles(support.TestCase):
         self.assert_stops(support.run(["check", low]), "l.h5", "vocabulary of 20", status=1)
         again = self.deck_file(self.from_tokens())
         self.assert_stops(support.run(["tokenize", again]), "train.h5", "tokens already", status=2)
+        self.assert_stops(
+            support.run(["tokenize", self.deck, f"output.directory={self.tokens}",
+                         "output.overwrite=false"]), "tokens/tokenizer", "is there already",
+            "output.overwrite = true", status=2)
         other = self.deck_file(self.from_tokens())
         with_other = support.run(["check", other, "tokenizer.path=",
                                   "tokenizer.train_vocabulary=280", f"data.train={self.text}"])
