@@ -44,9 +44,9 @@ std::string with_nulls(std::string_view text) {
       i += word.size() - 1;
       continue;
     }
-    if (in_string && text[i] == '\\' && i + 1 < text.size()) copy += text[i++];
-    if (text[i] == '"') in_string = !in_string;
     copy += text[i];
+    if (text[i] == '"') in_string = !in_string;
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) copy += text[++i];
   }
   return copy;
 }

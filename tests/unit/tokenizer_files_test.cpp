@@ -340,9 +340,9 @@ TEST_CASE("Mistakes in tokenizer files are named", "[tokenizer]") {
   SECTION("JSON") {
     copy_fixture(directory, "other.json", "merges.txt");
     for (const char* text :
-         {"", "{", "{\n\n\"a\": 0,\n?}", "[]", "{}", "null", "{\"a\": 0}", "{\"a\": -1}",
-          "{\"a\": 1e30}", "{\"a\": 0.5}", "{\"a\": \"b\"}", "{\"a\": 4000000000}",
-          "{\"a\": 0, \"b\": 0}", "{\"\": 0}", "{\"a\": 18446744073709551615}", "\xFF"}) {
+         {"", "{", "{\n\n\"a\": 0,\n?}", "[]", "{}", "null", "{\"a\": -1}", "{\"a\": 1e30}",
+          "{\"a\": 0.5}", "{\"a\": \"b\"}", "{\"a\": 4000000000}", "{\"a\": 0, \"b\": 0}",
+          "{\"\": 0}", "{\"a\": 18446744073709551615}", "\xFF"}) {
       INFO(text);
       write_bytes(directory / "vocab.json", text);
       CHECK_THAT(load_message(directory.path()), Contains("vocab.json"));
