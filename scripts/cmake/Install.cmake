@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# cmake --install: program, libraries, headers (#include <deltapipe/core/...>), decks, scripts, and a package
-# that can be moved: find_package(deltapipe) gives deltapipe::core, ::models and ::comm.
+# cmake --install: program, libraries, headers (#include <deltapipe/core/...>), decks, scripts,
+# documents, and a package that can be moved: find_package(deltapipe) gives deltapipe::core, ::models and ::comm.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/deltapipe)
@@ -21,14 +21,22 @@ install(FILES ${CMAKE_BINARY_DIR}/generated/deltapipeConfig.cmake
   ${CMAKE_CURRENT_LIST_DIR}/FindKokkosLibraries.cmake
   DESTINATION ${package_dir})
 
-foreach(folder IN ITEMS inputs scripts)
-  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder})
-    install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/deltapipe
-      USE_SOURCE_PERMISSIONS
-      PATTERN cmake EXCLUDE PATTERN __pycache__ EXCLUDE
-      PATTERN setup.sh EXCLUDE PATTERN setup_python.sh EXCLUDE PATTERN test.sh EXCLUDE
-      PATTERN clang_tidy.sh EXCLUDE PATTERN deck_reference.py EXCLUDE
-      PATTERN render_results.py EXCLUDE)
-  endif()
-endforeach()
-install(FILES LICENSE CITATION.cff DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# Decks, and the scripts that work without a checkout. The others build, test or document deltapipe.
+set(data_dir ${CMAKE_INSTALL_DATADIR}/deltapipe)
+install(DIRECTORY inputs DESTINATION ${data_dir})
+install(PROGRAMS scripts/compare_runs.py scripts/make_corpus.sh scripts/plot_run.py
+  scripts/run_table.py scripts/shaped_links.sh scripts/study.py scripts/study.sbatch
+  scripts/train.sbatch DESTINATION ${data_dir}/scripts)
+install(FILES scripts/pyproject.toml scripts/script_support.py scripts/study_matrix.py
+  scripts/study_runner.py scripts/study_summary.py DESTINATION ${data_dir}/scripts)
+install(DIRECTORY scripts/deltapipe_runs DESTINATION ${data_dir}/scripts
+  PATTERN __pycache__ EXCLUDE)
+install(PROGRAMS scripts/export_run.py DESTINATION ${data_dir}/scripts OPTIONAL)
+install(FILES scripts/run_reader.py DESTINATION ${data_dir}/scripts OPTIONAL)
+
+install(FILES README.md CHANGELOG.md LICENSE CITATION.cff DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR}
+  PATTERN results EXCLUDE PATTERN "*.1" EXCLUDE)
+install(FILES docs/deltapipe.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+install(FILES scripts/completion/deltapipe.bash
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME deltapipe OPTIONAL)
