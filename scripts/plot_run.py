@@ -77,16 +77,16 @@ def draw_difference(axes, runs, colors, names, x):
     known = np.isfinite(first)
     if not known.any():
         return
-    for i, (run, color) in enumerate(zip(runs, colors)):
+    for i, (run, color, name) in enumerate(zip(runs, colors, names)):
         at, loss = run.evaluations[x], run.validation_loss
         shared = np.isfinite(loss) & (at >= first_x[known].min()) & (at <= first_x[known].max())
         if i == 0 or not shared.any():
             continue
         change = 100 * np.expm1(loss[shared] - np.interp(at[shared], first_x[known], first[known]))
         axes.plot(at[shared], change, color=color, marker=MARKERS[i % len(MARKERS)], markersize=5,
-                  **style(i))
-        axes.annotate(f"{change[-1]:+.2f} %", (at[shared][-1], change[-1]), color=color, fontsize=8,
-                      xytext=(-4, 5), textcoords="offset points", ha="right")
+                  label=f"{name}: {change[-1]:+.2f} % at the end", **style(i))
+    if len(axes.lines) > 1:
+        axes.legend(frameon=False, fontsize=8)
 
 
 def subject(runs):
@@ -136,24 +136,31 @@ def draw_errors(axes, runs, colors, names, x):
     axes.set_ylabel("relative RMS error of the codecs")
     if axes.lines:
         axes.set_yscale("log")
-        axes.legend(frameon=False, fontsize=7, ncol=2, loc="lower center", bbox_to_anchor=(0.5, 1.08))
+        axes.legend(frameon=False, fontsize=7, ncol=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
 def draw_times(axes, runs, names):
     """A bar for each rank of each run's pipeline: the parts of its wall time."""
     colors = plt.get_cmap("Set2")(np.arange(len(TIME_PARTS)))
-    labels = []
-    for run, name in zip(runs, names):
-        if run.has_times:
-            labels += [f"{name}\n{run.rank_word} {run.held_stages(r)}"
-                       for r in range(len(run.rank_sum("wall_seconds")))]
+    timed = [(run, name) for run, name in zip(runs, names) if run.has_times]
+    places, labels = [], []
+    for run, name in timed:  # a gap before each run's bars, its name below them
+        ranks = len(run.rank_sum("wall_seconds"))
+        first = places[-1] + 2 if places else 0
+        places += range(first, first + ranks)
+        labels += [run.held_stages(r) for r in range(ranks)]
+        axes.annotate(name, (first + (ranks - 1) / 2, 0), xycoords=("data", "axes fraction"),
+                      xytext=(0, -20), textcoords="offset points", ha="center", va="top",
+                      fontsize=7, rotation=0 if len(timed) <= 3 else 12)
     bottom = np.zeros(len(labels))
     for (column, word), color in zip(TIME_PARTS, colors):
-        seconds = np.concatenate([run.rank_sum(column) for run in runs if run.has_times] or [[]])
-        axes.bar(np.arange(len(labels)), seconds, bottom=bottom, color=color, label=word)
+        seconds = np.concatenate([run.rank_sum(column) for run, _ in timed] or [[]])
+        axes.bar(places, seconds, bottom=bottom, color=color, label=word)
         bottom += seconds
-    axes.set_xticks(np.arange(len(labels)))
+    axes.set_xticks(places)
     axes.set_xticklabels(labels, fontsize=7)
+    axes.grid(axis="x", visible=False)
+    axes.set_xlabel("stages of each rank, by run", labelpad=18)
     axes.set_ylabel("time [s]")
     if labels:
         axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
