@@ -160,7 +160,7 @@ def draw_times(axes, runs, names):
     axes.set_xticks(places)
     axes.set_xticklabels(labels, fontsize=7)
     axes.grid(axis="x", visible=False)
-    axes.set_xlabel("stages of each rank, by run", labelpad=18)
+    axes.set_xlabel("stages of each rank, by run", labelpad=30)
     axes.set_ylabel("time [s]")
     if labels:
         axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -334,6 +334,20 @@ assert (run.wire_bytes, run.total_bytes) == (433500, 434150)
         self.assertIn("python3-h5py", none.stderr)
         self.assertEqual(len(none.stderr.splitlines()), 1)
 
+    def test_sets_of_packages(self):
+        def listed(*sets, status=0):
+            result = subprocess.run([SCRIPTS / "setup.sh", "--list", *sets], capture_output=True,
+                                    text=True, timeout=60)
+            self.assertEqual(result.returncode, status, result.stderr)
+            return set(result.stdout.split())
+        self.assertEqual(listed(), listed("build", "analysis"))
+        self.assertEqual(listed(), listed("quickstart"))
+        self.assertLess(listed(), listed("tests"))
+        self.assertFalse({"munge", "slurmd", "slurmctld", "python3-torch", "catch2"} & listed())
+        self.assertIn("g++", listed("build"))
+        self.assertNotIn("g++", listed("run"))
+        listed("everything", status=2)
+
     def test_short_runs(self):
         empty = self.file("empty.h5", steps=0)
         self.assertIn("steps        0", self.run_script("run_table.py", empty))
