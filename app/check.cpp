@@ -539,33 +539,32 @@ void print_summary(const Settings& settings, const ModelLayout& model, const Inp
 
 void print_traffic(const Settings& settings, const TrafficPrediction& traffic) {
   const std::uint64_t steps = traffic.steps;
-  const bool exact = is_exact(settings, traffic);
-  std::printf("#\n# sent in the run%s        payload      headers        all  a step  of fp32\n",
-              exact ? " (bytes)       " : " (bytes, up to)");
-  const auto row = [steps](const std::string& name, const WireBytes& bytes) {
+  std::printf("#\n# sent in the run: payload + headers = bytes%s; mean, part of fp32\n",
+              is_exact(settings, traffic) ? "" : " at most");
+  const auto row = [](const std::string& name, const WireBytes& bytes, std::uint64_t count,
+                      const char* of) {
     if (bytes.messages == 0) return;
-    std::printf("# %-28s %s + %s = %s; %s a step, %s\n", name.c_str(),
-                grouped(bytes.payload).c_str(), grouped(bytes.headers).c_str(),
-                grouped(bytes.all()).c_str(), text_of(bytes.all() / steps).c_str(),
-                part_of(bytes.all(), bytes.fp32).c_str());
+    std::printf("# %-26s %s + %s = %s; %s %s, %s\n", name.c_str(), grouped(bytes.payload).c_str(),
+                grouped(bytes.headers).c_str(), grouped(bytes.all()).c_str(),
+                text_of(bytes.all() / count).c_str(), of, part_of(bytes.all(), bytes.fp32).c_str());
   };
   for (std::size_t b = 0; b < traffic.forward.size(); ++b) {
-    row("boundary " + std::to_string(b) + " forward", traffic.forward[b]);
-    row("boundary " + std::to_string(b) + " backward", traffic.backward[b]);
+    row("boundary " + std::to_string(b) + " forward", traffic.forward[b], steps, "a step");
+    row("boundary " + std::to_string(b) + " backward", traffic.backward[b], steps, "a step");
   }
-  row("token rows", traffic.tied_rows);
-  row("token row gradients", traffic.tied_gradients);
+  row("token rows", traffic.tied_rows, steps, "a step");
+  row("token row gradients", traffic.tied_gradients, steps, "a step");
   for (std::size_t r = 0; r < traffic.replica_bytes.size(); ++r)
     if (traffic.replica_bytes[r] > 0)
       std::printf("# sums over replicas, rank %-4zu %s; %s a step\n", r,
                   grouped(traffic.replica_bytes[r]).c_str(),
                   text_of(traffic.replica_bytes[r] / steps).c_str());
   for (std::size_t b = 0; b < traffic.evaluation_forward.size(); ++b)
-    row("evaluations, boundary " + std::to_string(b), traffic.evaluation_forward[b]);
-  row("evaluations, token rows", traffic.evaluation_rows);
+    row("evaluations, boundary " + std::to_string(b), traffic.evaluation_forward[b],
+        traffic.evaluations, "each");
+  row("evaluations, token rows", traffic.evaluation_rows, traffic.evaluations, "each");
   if (traffic.evaluations > 0)
-    std::printf("# %s evaluation(s) are counted in the last rows\n",
-                grouped(traffic.evaluations).c_str());
+    std::printf("# (evaluations: %s of them)\n", grouped(traffic.evaluations).c_str());
   if (!traffic.counts_all_steps())
     std::printf("# %s of %s steps were counted, the others continue their second half\n",
                 grouped(traffic.counted_steps).c_str(), grouped(steps).c_str());

@@ -20,9 +20,13 @@ INTRODUCTION = """\
 
 A deck is a TOML file that says everything about a run. Every key has a default; an unknown key is an
 error that names line, column and the nearest known key, as is a value out of range. On the command
-line `section.key=value` replaces what the deck says. `deltapipe check DECK` prints a deck with all
+line `section.key=value` replaces what the deck says. `deltapipe check --deck DECK` prints a deck with all
 defaults, `deltapipe check --reference` the tables below, and every `run.h5` holds the deck of its
-run. The decks in [`inputs/`](../inputs) have a comment on each line.
+run. The decks in [`inputs/`](../inputs) have a comment on each line; [`inputs/minimal.toml`](../inputs/minimal.toml)
+is the shortest.
+
+Editors with taplo (Even Better TOML) complete and check keys by a JSON schema, made of the same table:
+`deltapipe check --schema > deck.schema.json`, and as the first line of a deck `#:schema ./deck.schema.json`.
 
 """
 

@@ -225,6 +225,16 @@ class Commands(support.TestCase):
         self.assertEqual(run.wait(support.TIME_LIMIT), 0)
         self.assertEqual(support.Run(output / "run.h5").attributes["status"], "finished")
 
+    def test_minimal_deck(self):
+        deck = SOURCE / "inputs" / "minimal.toml"
+        overrides = [f"model.path={self.model}", f"data.train={self.text}"]
+        self.assertNotIn("# warning", self.succeed(["check", deck, *overrides]).out)
+        output = self.output("minimal")
+        done = self.succeed(["train", deck, *overrides, "training.steps=1",
+                             f"output.directory={output}"], 2)
+        self.assertNotIn("warning", done.err)
+        self.assertEqual(len(support.Run(output / "run.h5").losses), 1)
+
     def test_trace(self):
         self.train(self.deck, "traced", 2, ["training.steps=3", "output.trace_step=2"])
         trace = json.loads((self.output("traced") / "trace.json").read_text(encoding="utf-8"))
