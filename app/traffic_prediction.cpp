@@ -155,6 +155,10 @@ class Counter {
     return {settings_.training.micro_batch_size, settings_.training.micro_batches,
             settings_.pipeline.replicas};
   }
+  std::size_t places_of_step() const {
+    return static_cast<std::size_t>(settings_.training.micro_batch_size) *
+           settings_.training.micro_batches;
+  }
   int rank_of(int stage) const { return stage % settings_.pipeline.pipeline_ranks(); }
 
   /// All that was counted of training so far.
@@ -167,6 +171,7 @@ class Counter {
   void count_training(const TokenDataset& data, const StepPlanner& planner, std::uint64_t steps) {
     const int replicas = settings_.pipeline.replicas;
     row_visits_.resize(replicas);
+    place_visits_.assign(replicas, std::vector<std::uint32_t>(places_of_step()));
     for (auto& visits : row_visits_)
       if (rows_) visits.assign(vocabulary_, 0);
     visits_.assign(data.size(), 0);
@@ -240,9 +245,10 @@ class Counter {
       crossing.kind = kind;
       crossing.visits = visits;
       if (!messages.remembers()) crossing.visits.assign(crossing.samples(), 0);
-      // Every step visits each place.
-      if (by_place)
-        crossing.visits.assign(crossing.samples(), static_cast<std::uint32_t>(crossing.step));
+      const std::size_t first =
+          crossing.micro_batch * static_cast<std::size_t>(settings_.training.micro_batch_size);
+      for (std::size_t b = 0; by_place && b < crossing.samples(); ++b)
+        crossing.visits[b] = place_visits_[replica][first + b]++;
       return messages.of(crossing);
     };
     const WireBytes there = of(*forward_, CrossingKind::activation, false);
@@ -374,6 +380,8 @@ class Counter {
   std::vector<std::int32_t> inputs_, targets_;
   std::vector<std::uint32_t> visits_;                   ///< by sample
   std::vector<std::vector<std::uint32_t>> row_visits_;  ///< by replica and token
+  /// By replica and place of a step; the last step of an epoch does not visit all.
+  std::vector<std::vector<std::uint32_t>> place_visits_;
   Links links_;
   Totals now_;
   TrafficPrediction result_;

@@ -162,14 +162,42 @@ class Bytes(support.TestCase):
         for direction in ("forward", "backward"):
             for boundary, sent in enumerate(run.steps[f"{direction}_bytes"].sum(axis=0)):
                 expected[f"boundary {boundary} {direction}"] = sent
-        for boundary, sent in enumerate(run.evaluations["forward_bytes"].sum(axis=0)):
+        def evaluated(column):
+            return sum(run.evaluations[name].sum(axis=0) for name in (column, "codec_" + column)
+                       if name in run.evaluations)
+
+        for boundary, sent in enumerate(evaluated("forward_bytes")):
             expected[f"evaluations, boundary {boundary}"] = sent
-        expected["evaluations, token rows"] = run.evaluations["tied_row_bytes"].sum()
+        expected["evaluations, token rows"] = evaluated("tied_row_bytes")
         expected["token rows"] = run.steps["tied_row_bytes"].sum()
         expected["token row gradients"] = run.steps["tied_gradient_bytes"].sum()
         for rank, sent in enumerate(run.steps["replica_bytes"].sum(axis=0)):
             expected[f"sums over replicas, rank {rank}"] = sent
         self.assertEqual(rows, {name: sent for name, sent in expected.items() if sent > 0})
+
+    def test_plans_of_other_layouts(self):
+        """An epoch that ends in a part of a step; gradients that end early; both evaluations."""
+        feedback = {"codec": "quantize", "bits": 4, "error_feedback": "ef21"}
+        decks = (
+            (2, {"pipeline": {"stages": 4, "stages_per_rank": 2, "schedule": "interleaved"},
+                 "evaluation": {"boundary": "both"}, "cache": {"verify_every": 2},
+                 "boundary.forward": {"codec": "delta", "scale": "channel"},
+                 "boundary.backward": feedback}),
+            (2, {"pipeline": {"stages": 2}, "evaluation": {"boundary": "quantize8"},
+                 "boundary.forward": {"codec": "delta", "warmup_epochs": 0.5},
+                 "boundary.backward": {**feedback, "error_feedback_of": "position"},
+                 "cache": {"verify_every": 2},
+                 "network": {"bandwidth": "1 Gbit/s", "wire": "rank"}}),
+            (3, {"pipeline": {"stages": 3}, "training.optimizer": {"frozen": ["w*", "h.0"]}}))
+        for number, (ranks, sections) in enumerate(decks):
+            deck = self.deck_file(support.merged(self.small(
+                training={"steps": 7, "micro_batches": 3},
+                data={"max_train_samples": 13}), sections))
+            said = self.succeed(["check", deck]).out
+            output = self.output(f"layout-{number}")
+            self.succeed(["train", deck, f"output.directory={output}"], ranks)
+            with self.subTest(sections):
+                self.assert_plan(said, support.Run(output / "run.h5"))
 
     def test_the_plan_of_replicas_and_links(self):
         deck = self.deck_file(self.small(
