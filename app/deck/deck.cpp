@@ -340,7 +340,7 @@ void read_section(const toml::table& table, const std::string& section,
 }
 
 /// The value of a line "key = value" that is neither quoted, a number, a date, a truth value nor a
-/// bracket, without a comment behind it; "" where the line is none such.
+/// bracket, without the comment after it; "" for other lines.
 std::string bare_word_at(const std::string& text, std::size_t line) {
   std::istringstream lines(text);
   std::string found;
