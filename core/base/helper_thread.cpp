@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <fstream>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -102,17 +101,6 @@ int process_core_count() {
 }
 
 #endif
-
-double cpu_quota() {
-  double quota = 0, period = 0;
-  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); file >> quota >> period) {
-    return period > 0 ? quota / period : 0;  // "max" is no number
-  }
-  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-  std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  return quota_file >> quota && period_file >> period && quota > 0 && period > 0 ? quota / period
-                                                                                 : 0;
-}
 
 std::thread start_helper_thread(const std::string& purpose, std::function<void()> run) {
   try {

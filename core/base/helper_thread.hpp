@@ -47,9 +47,6 @@ int process_core_count();
 /// Their numbers, in ascending order; empty where the system does not tell.
 std::vector<int> process_cores();
 
-/// How many cores' time the process's control group (a container) may take; 0: no limit is known.
-double cpu_quota();
-
 /// Starts `run` on a thread that may use all of the process's cores. `purpose` names it in the
 /// message. Throws UserError when the system has no thread left.
 std::thread start_helper_thread(const std::string& purpose, std::function<void()> run);

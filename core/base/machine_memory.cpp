@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <limits>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -33,17 +33,25 @@ std::optional<std::uint64_t> number_in(const fs::path& file) {
   return std::nullopt;
 }
 
-/// Limits the memory to that of a control group and those above it.
-void limit_by_group(const fs::path& mount, fs::path group, const char* limit_file,
-                    const char* usage_file, MachineMemory& memory) {
-  for (bool top = false; !top; group = group.parent_path()) {
-    top = group == group.parent_path();
-    const fs::path directory = mount / group.relative_path();
-    const std::optional<std::uint64_t> limit = number_in(directory / limit_file);
-    if (!limit || *limit >= memory.total) continue;
-    const std::uint64_t used = std::min(*limit, number_in(directory / usage_file).value_or(0));
-    memory.total = *limit;
-    memory.available = std::min(memory.available, *limit - used);
+/// Calls `look` with the directory of each control group that limits this process by `controller`,
+/// from its own up to the root's, and whether the groups are of version 2.
+void for_each_group(const fs::path& root, const std::string& controller,
+                    const std::function<void(const fs::path&, bool)>& look) {
+  std::ifstream groups(root / "proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    // "0::/PATH" in version 2, "N:CONTROLLERS:/PATH" in version 1.
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool unified = controllers == ",,";
+    if (!unified && controllers.find("," + controller + ",") == std::string::npos) continue;
+    const fs::path mount = root / "sys/fs/cgroup" / (unified ? "" : controller);
+    fs::path group = line.substr(second + 1);
+    for (bool top = false; !top; group = group.parent_path()) {
+      top = group == group.parent_path();
+      look(mount / group.relative_path(), unified);
+    }
   }
 }
 
@@ -60,21 +68,32 @@ MachineMemory machine_memory() {
   MachineMemory memory;
   memory.total = 1024 * kilobytes_of("/proc/meminfo", "MemTotal");
   memory.available = 1024 * kilobytes_of("/proc/meminfo", "MemAvailable");
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    // "0::/PATH" in version 2, "N:CONTROLLERS:/PATH" in version 1.
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const fs::path path = line.substr(second + 1);
-    if (controllers == ",,")
-      limit_by_group("/sys/fs/cgroup", path, "memory.max", "memory.current", memory);
-    else if (controllers.find(",memory,") != std::string::npos)
-      limit_by_group("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes",
-                     "memory.usage_in_bytes", memory);
-  }
+  for_each_group("/", "memory", [&](const fs::path& group, bool unified) {
+    const auto limit = number_in(group / (unified ? "memory.max" : "memory.limit_in_bytes"));
+    if (!limit || *limit >= memory.total) return;
+    const auto usage = number_in(group / (unified ? "memory.current" : "memory.usage_in_bytes"));
+    memory.total = *limit;
+    memory.available = std::min(memory.available, *limit - std::min(*limit, usage.value_or(0)));
+  });
   return memory;
+}
+
+double cpu_quota(const fs::path& root) {
+  double least = 0;
+  for_each_group(root, "cpu", [&](const fs::path& group, bool unified) {
+    double quota = 0, period = 0;
+    if (unified) {
+      std::ifstream file(group / "cpu.max");
+      if (!(file >> quota >> period)) return;  // "max" is not a number
+    } else {
+      std::ifstream quota_file(group / "cpu.cfs_quota_us"),
+          period_file(group / "cpu.cfs_period_us");
+      if (!(quota_file >> quota && period_file >> period)) return;
+    }
+    if (quota <= 0 || period <= 0) return;
+    least = least > 0 ? std::min(least, quota / period) : quota / period;
+  });
+  return least;
 }
 
 void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What memory this process uses and what the machine has, as Linux tells it.
+// Memory that this process uses, and memory and processor time that the machine, or the control
+// group of a container or batch job, has for it, as Linux reports them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 
 namespace deltapipe {
 
@@ -22,6 +24,10 @@ struct MachineMemory {
 
 /// The machine's memory, or that of the control group (container, batch job) where that is less.
 MachineMemory machine_memory();
+
+/// The number of cores whose time the process's control groups leave it: the least that a group
+/// between its own and the root's allows; 0: no group has a limit. `root` replaces "/" in tests.
+double cpu_quota(const std::filesystem::path& root = "/");
 
 /// Asks for huge pages in [memory, memory + bytes), before it is first written: kernels that stream
 /// through arenas, and a BLAS that packs columns of matrices, then miss the page table less. A
