@@ -25,9 +25,9 @@ constexpr std::chrono::milliseconds kLook{100};
 
 void say_that_it_waits(const std::string& directory, const std::string& holder) {
   std::fprintf(stderr,
-               "deltapipe: %s is in use%s%s: waiting up to %.0f s for the end of a run that was "
+               "deltapipe: %s is in use by %s: waiting up to %.0f s for the end of a run that was "
                "killed\n",
-               directory.c_str(), holder.empty() ? "" : " by ", holder.c_str(), kReleaseSeconds);
+               directory.c_str(), holder.c_str(), kReleaseSeconds);
 }
 
 }  // namespace
@@ -44,27 +44,28 @@ ClaimedDirectories::ClaimedDirectories(const Settings& settings, const ProcessGr
   barrier(progress, grid.world());
   claim_checkpoints(settings, grid, progress);
   if (!has_memories(settings)) return;
-  claim_in_turns(settings, grid, progress, writes_caches(settings));
+  has_caches_ =
+      claim_together(cache_directory(settings), grid, progress, writes_caches(settings)) != nullptr;
 }
 
 void ClaimedDirectories::claim_caches(const Settings& settings, const ProcessGrid& grid,
                                       ProgressThread& progress) {
   std::error_code error;
-  claim_in_turns(settings, grid, progress,
-                 !has_caches_ && std::filesystem::is_directory(cache_directory(settings), error));
+  const bool wanted =
+      !has_caches_ && std::filesystem::is_directory(cache_directory(settings), error);
+  if (claim_together(cache_directory(settings), grid, progress, wanted)) has_caches_ = true;
 }
 
-/// Of the ranks that share a directory the first holds its lock, and none writes there before the
-/// leftovers are gone.
-void ClaimedDirectories::claim_in_turns(const Settings& settings, const ProcessGrid& grid,
-                                        ProgressThread& progress, bool wanted) {
-  for (int rank = 0; rank < progress.size(); ++rank) {
-    if (grid.rank() == rank && wanted) {
-      claim(cache_directory(settings), rank == 0);
-      has_caches_ = true;
-    }
-    barrier(progress, grid.world());
-  }
+/// All ranks at once, so that the time does not grow with their number. Of those that share a
+/// directory the fastest holds its lock, and none writes there before the leftovers are gone.
+/// Returns nullptr where it is not wanted.
+DirectoryLock* ClaimedDirectories::claim_together(const std::string& directory,
+                                                  const ProcessGrid& grid, ProgressThread& progress,
+                                                  bool wanted) {
+  DirectoryLock* const lock = wanted ? &claim(directory, grid.rank() == 0) : nullptr;
+  barrier(progress, grid.world());
+  if (lock != nullptr) lock->confirm();
+  return lock;
 }
 
 void ClaimedDirectories::claim_checkpoints(const Settings& settings, const ProcessGrid& grid,
@@ -74,32 +75,28 @@ void ClaimedDirectories::claim_checkpoints(const Settings& settings, const Proce
   const bool is_there = std::filesystem::is_directory(directory, error);
   const std::uint64_t wanted = writes_checkpoints(settings) || is_there ? 1 : 0;
   if (all_reduce(progress, grid.world(), wanted, Reduction::max) == 0) return;
-  for (int rank = 0; rank < progress.size(); ++rank) {
-    if (grid.rank() == rank) {
-      const DirectoryLock& lock = claim(directory, rank == 0);
-      // Without locks the disk is taken for one that all ranks share. The output directory's lock
-      // is the first rank's already.
-      const bool is_output =
-          rank == 0 && std::filesystem::equivalent(directory, settings.output.directory, error);
-      keeps_checkpoints_ = lock.warning().empty() ? lock.is_holder() || is_output : rank == 0;
-    }
-    barrier(progress, grid.world());
-  }
+  const DirectoryLock& lock = *claim_together(directory, grid, progress, true);
+  // Without locks the disk is taken for one that all ranks share. The output directory's lock is
+  // the first rank's already.
+  const bool is_output =
+      grid.rank() == 0 && std::filesystem::equivalent(directory, settings.output.directory, error);
+  keeps_checkpoints_ = lock.warning().empty() ? lock.is_holder() || is_output : grid.rank() == 0;
 }
 
-const DirectoryLock& ClaimedDirectories::claim(const std::string& directory, bool speak) {
+DirectoryLock& ClaimedDirectories::claim(const std::string& directory, bool speak) {
   make_directory(directory);
   const TimePoint begin = Clock::now();
-  bool said = false;
+  bool said = !speak;
   locks_.push_back(
       std::make_unique<DirectoryLock>(directory, run_id_, [&](const std::string& holder) {
         if (seconds_between(begin, Clock::now()) > kReleaseSeconds) return false;
-        if (!std::exchange(said, true)) say_that_it_waits(directory, holder);
+        // Without a name it may be another rank of this run, which has only just come.
+        if (!holder.empty() && !std::exchange(said, true)) say_that_it_waits(directory, holder);
         progress_.check();
         std::this_thread::sleep_for(kLook);
         return true;
       }));
-  const DirectoryLock& lock = *locks_.back();
+  DirectoryLock& lock = *locks_.back();
   if (lock.is_holder()) remove_leftovers(directory);
   if (speak && !lock.warning().empty())
     std::fprintf(stderr, "deltapipe: warning: %s\n", lock.warning().c_str());

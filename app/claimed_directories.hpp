@@ -32,11 +32,11 @@ class ClaimedDirectories {
   bool keeps_checkpoints() const { return keeps_checkpoints_; }
 
  private:
-  const DirectoryLock& claim(const std::string& directory, bool speak);
+  DirectoryLock& claim(const std::string& directory, bool speak);
   void claim_checkpoints(const Settings& settings, const ProcessGrid& grid,
                          ProgressThread& progress);
-  void claim_in_turns(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress,
-                      bool wanted);
+  DirectoryLock* claim_together(const std::string& directory, const ProcessGrid& grid,
+                                ProgressThread& progress, bool wanted);
   ProgressThread& progress_;
   std::string run_id_;  ///< of this start
   bool has_caches_ = false;

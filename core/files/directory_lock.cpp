@@ -140,16 +140,30 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
 }
 
 void DirectoryLock::write_owner(const std::string& run_id) {
-  const std::string text = run_id + "\nprocess " + std::to_string(::getpid()) + " on " +
-                           host_name() + " since " + utc_now() + "\n";
+  text_ = run_id + "\nprocess " + std::to_string(::getpid()) + " on " + host_name() + " since " +
+          utc_now() + "\n";
   const bool is_written =
       ::ftruncate(descriptor_, 0) == 0 &&
-      ::pwrite(descriptor_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+      ::pwrite(descriptor_, text_.data(), text_.size(), 0) == static_cast<ssize_t>(text_.size()) &&
       ::fsync(descriptor_) == 0;
   if (is_written) return;
   const int error = errno;
   release();
   throw_system_error("the lock file cannot be written", path_, error);
+}
+
+bool DirectoryLock::names_this_process() const {
+  // Opened again: network file systems look at the server's copy then.
+  const int descriptor = ::open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  std::array<char, 512> text{};
+  const ssize_t size = ::pread(descriptor, text.data(), text.size(), 0);
+  (void)::close(descriptor);
+  return size > 0 && std::string(text.data(), static_cast<std::size_t>(size)) == text_;
+}
+
+void DirectoryLock::confirm() {
+  if (descriptor_ >= 0 && !names_this_process()) (void)::close(std::exchange(descriptor_, -1));
 }
 
 DirectoryLock::~DirectoryLock() {

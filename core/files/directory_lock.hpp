@@ -19,12 +19,11 @@ std::string new_run_id();
 class DirectoryLock {
  public:
   /// Decides, after each look that finds another run's lock, if the next look is worth it; waits
-  /// meanwhile. `holder`: who holds the lock, in words.
+  /// meanwhile. `holder`: who holds the lock, in words; empty before it has written its name.
   using Patience = std::function<bool(const std::string& holder)>;
 
   /// UserError when another run holds the directory and `patience` has ended. Processes of one run,
-  /// which come one after the other with the same id, share the lock of the first, also where the
-  /// file system grants the lock on each machine separately.
+  /// which have the same id, share the lock of the first.
   DirectoryLock(const std::string& directory, const std::string& run_id,
                 const Patience& patience = {});
   /// Removes the lock file when this object holds it.
@@ -32,6 +31,10 @@ class DirectoryLock {
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
+  /// To be called by all processes of the run after all have their locks. Where the file system
+  /// grants the same lock to several machines (Lustre with localflock, NFS with local_lock), the
+  /// one that wrote its name last keeps it, and the others share it.
+  void confirm();
   /// False: another process of this run holds the lock, or locks do not work here.
   bool is_holder() const { return descriptor_ >= 0; }
   /// Empty unless the file system has no locks: then a sentence that says so.
@@ -39,10 +42,12 @@ class DirectoryLock {
 
  private:
   void write_owner(const std::string& run_id);
+  bool names_this_process() const;
   void release() noexcept;
   std::string directory_;
   std::string path_;
   std::string warning_;
+  std::string text_;  ///< of the lock file, as this process wrote it
   int descriptor_ = -1;
 };
 
