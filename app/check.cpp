@@ -448,7 +448,8 @@ void check_resources(const Settings& settings, const Inputs& inputs, const Model
                      const std::vector<RankMemory>& ranks,
                      const std::vector<RankMachine>& machines) {
   const PipelineShape shape = shape_of(settings, inputs, model);
-  check_budgets(settings, model, shape);
+  for (int rank = 0; rank < ranks_of(settings.pipeline); ++rank)
+    check_budgets(settings, model, shape, rank);
   if (!machines.empty()) {
     std::vector<RankPeak> peaks;
     for (const RankMemory& rank : ranks) peaks.push_back({rank.host_peak(), rank.device_peak()});

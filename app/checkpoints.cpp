@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -36,7 +37,23 @@ constexpr double kBytesPerSecond = 1e8;
 
 constexpr const char* kTimeLimitKey = "checkpoint.time_limit";
 
-enum Note : std::size_t { kSigint, kSigterm, kSigusr1, kLimit, kTimeDue, kDone, kFailed };
+/// Notes after those of the signals.
+enum Note : std::size_t { kLimit = kStopSignals.size(), kTimeDue, kDone, kFailed };
+constexpr std::uint64_t kOutOfTime =
+    1;  ///< a reason to stop that is less than the signals' numbers
+
+/// The batch system kills at the job's end; closing files and the end of MPI need a moment.
+constexpr double kJobMarginSeconds = 10;
+constexpr const char* kJobEndVariable = "SLURM_JOB_END_TIME";  // seconds since 1970
+
+/// Until the batch job ends; 0: unknown, or of a job that is over.
+double seconds_of_job() {
+  const char* const text = std::getenv(kJobEndVariable);
+  if (text == nullptr) return 0;
+  const double end = std::strtod(text, nullptr);
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return std::isfinite(end) ? std::max(0.0, end - kJobMarginSeconds - now.count()) : 0;
+}
 
 /// Several ranks may make it.
 void make_unfinished(const std::string& path) {
@@ -189,10 +206,20 @@ Checkpoints::Checkpoints(const CheckpointSettings& settings, const std::string& 
       progress_(progress),
       marker_(marker),
       keeps_directory_(keeps_directory),
+      evaluation_stop_(progress),
       start_(start),
       last_begin_(Clock::now()),
       last_notes_(Clock::now()),
-      caches_(std::move(caches)) {}
+      limit_seconds_(settings.time_limit_seconds),
+      limit_name_(kTimeLimitKey),
+      caches_(std::move(caches)) {
+  const double job = seconds_of_job();
+  if (job == 0) return;
+  const double limit = seconds_between(start_, Clock::now()) + job;
+  if (limit_seconds_ > 0 && limit_seconds_ <= limit) return;
+  limit_seconds_ = limit;
+  limit_name_ = "the end of the batch job";
+}
 
 void Checkpoints::go_on_from(const CheckpointMarker& marker) {
   last_complete_ = marker.step;
@@ -271,8 +298,8 @@ double Checkpoints::expected_evaluation_seconds() const {
 }
 
 bool Checkpoints::is_out_of_time(double seconds_to_come) const {
-  return settings_.time_limit_seconds > 0 &&
-         seconds_between(start_, Clock::now()) + seconds_to_come >= settings_.time_limit_seconds;
+  return limit_seconds_ > 0 &&
+         seconds_between(start_, Clock::now()) + seconds_to_come >= limit_seconds_;
 }
 
 void Checkpoints::evaluated(double seconds) {
@@ -283,9 +310,7 @@ void Checkpoints::evaluated(double seconds) {
 Checkpoints::Notes Checkpoints::notes(bool evaluation_follows) {
   Notes notes{};
   const int signal = orderly_stop_ ? orderly_stop_->signal() : 0;
-  if (signal == SIGINT) notes[kSigint] = 1;
-  if (signal == SIGTERM) notes[kSigterm] = 1;
-  if (signal == SIGUSR1) notes[kSigusr1] = 1;
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) notes[i] = signal == kStopSignals[i];
   const TimePoint now = Clock::now();
   const double seconds = seconds_between(last_notes_, now);
   // A start's first step takes memory for the first time.
@@ -310,10 +335,9 @@ Checkpoints::Notes Checkpoints::notes(bool evaluation_follows) {
 }
 
 void Checkpoints::hear(std::span<const double> sums) {
-  for (const auto& [note, reason] : {std::pair{kSigterm, "SIGTERM"}, std::pair{kSigint, "SIGINT"},
-                                     std::pair{kSigusr1, "SIGUSR1"}, std::pair{kLimit, ""}})
-    if (stop_reason_.empty() && sums[note] > 0)
-      stop_reason_ = note == kLimit ? kTimeLimitKey : reason;
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i)
+    if (stop_reason_.empty() && sums[i] > 0) stop_reason_ = name_of_signal(kStopSignals[i]);
+  if (stop_reason_.empty() && sums[kLimit] > 0) stop_reason_ = limit_name_;
   is_due_by_time_ = sums[kTimeDue] > 0;
   some_failed_ = sums[kFailed] > 0;
   all_done_ = sums[kDone] + sums[kFailed] == static_cast<double>(marker_.ranks());
@@ -333,14 +357,27 @@ bool Checkpoints::copies_files(std::uint64_t step) const {
 }
 
 bool Checkpoints::is_asked_to_stop(bool evaluation_follows) {
-  constexpr std::uint64_t kOutOfTime = 1;  // less than the signals' numbers
   std::uint64_t mine = orderly_stop_ ? static_cast<std::uint64_t>(orderly_stop_->signal()) : 0;
   if (mine == 0 && evaluation_follows && grid_.rank() == 0 &&
       is_out_of_time(expected_evaluation_seconds()))
     mine = kOutOfTime;
   const std::uint64_t reason = all_reduce(progress_, grid_.world(), mine, Reduction::max);
   if (reason == 0) return false;
-  stop_reason_ = reason == kOutOfTime ? kTimeLimitKey : name_of_signal(static_cast<int>(reason));
+  stop_reason_ = reason_of(reason);
+  return true;
+}
+
+std::string Checkpoints::reason_of(std::uint64_t code) const {
+  return code == kOutOfTime ? limit_name_ : name_of_signal(static_cast<int>(code));
+}
+
+bool Checkpoints::stops_evaluation(bool obeys_limit) {
+  if (const int signal = orderly_stop_ ? orderly_stop_->signal() : 0; signal != 0)
+    evaluation_stop_.ask(static_cast<std::uint64_t>(signal));
+  else if (obeys_limit && grid_.rank() == 0 && is_out_of_time(2 * expected_seconds()))
+    evaluation_stop_.ask(kOutOfTime);
+  if (evaluation_stop_.begin_next()) return false;
+  stop_reason_ = reason_of(evaluation_stop_.reason());
   return true;
 }
 

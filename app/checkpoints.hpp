@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
+#include "comm/transport/common_stop.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
 #include "core/base/interruption.hpp"
@@ -57,7 +58,7 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  static constexpr std::size_t kNotes = 7;
+  static constexpr std::size_t kNotes = kStopSignals.size() + 4;
   using Notes = std::array<double, kNotes>;
   /// What this rank has to say at the end of a step, which an evaluation may follow, and the sums
   /// over all ranks.
@@ -92,6 +93,10 @@ class Checkpoints {
   /// Collective: a signal has asked for an end, which is the reason to stop then, or, with
   /// `evaluation_follows`, the time limit leaves no time for one.
   bool is_asked_to_stop(bool evaluation_follows);
+  /// On all ranks, before each step of an evaluation. True: all of them stop before that step, for
+  /// the signal or, with `obeys_limit`, the time limit that stop_reason() then names. Costs
+  /// messages only when one asks.
+  bool stops_evaluation(bool obeys_limit);
   /// Collective: from now on signals end the run at once. True: one has asked for an end before.
   bool end_training();
   /// The step of the last complete one; none: nullopt.
@@ -126,6 +131,7 @@ class Checkpoints {
   double expected_seconds() const;
   double expected_evaluation_seconds() const;
   bool is_out_of_time(double seconds_to_come) const;
+  std::string reason_of(std::uint64_t code) const;
 
   const CheckpointSettings& settings_;
   std::string directory_;
@@ -133,7 +139,10 @@ class Checkpoints {
   ProgressThread& progress_;
   CheckpointMarker marker_;
   bool keeps_directory_;
+  CommonStop evaluation_stop_;
   TimePoint start_, last_begin_, last_notes_;
+  double limit_seconds_ = 0;  ///< from start_, the deck's or the job's; 0: none
+  std::string limit_name_;
   double longest_step_ = 0, longest_evaluation_ = 0;  // seconds, of this start
   double step_seconds_ = 0;                           ///< of timed_steps_ together
   std::uint64_t timed_steps_ = 0, evaluation_steps_ = 0;

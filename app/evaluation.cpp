@@ -15,8 +15,10 @@ namespace deltapipe {
 
 namespace {
 
-EvaluationFigures evaluate(Pipeline& pipeline, const TokenDataset& data, const StepPlanner& planner,
-                           EvaluationMode mode, const ProcessGrid& grid, ProgressThread& progress) {
+std::optional<EvaluationFigures> evaluate(Pipeline& pipeline, const TokenDataset& data,
+                                          const StepPlanner& planner, EvaluationMode mode,
+                                          const ProcessGrid& grid, ProgressThread& progress,
+                                          const std::function<bool()>& stops) {
   const int stages = grid.stages();
   // Losses, bytes of each boundary, bytes of token rows.
   std::vector<double> values(static_cast<std::size_t>(stages) + 1, 0);
@@ -25,6 +27,7 @@ EvaluationFigures evaluate(Pipeline& pipeline, const TokenDataset& data, const S
   StepPlan plan = planner.plan(0, grid.replica());
   for (std::uint64_t step = 0; step < steps; ++step) {
     progress.check();
+    if (stops && stops()) return std::nullopt;
     StepPlan next;
     if (step + 1 < steps) next = planner.plan(step + 1, grid.replica());
     pipeline.evaluate_step(data, plan, mode, step + 1 < steps ? &next : nullptr);
@@ -58,13 +61,16 @@ std::uint64_t wire_bytes(const EvaluationFigures& figures) {
                          figures.tied_row_bytes);
 }
 
-Evaluations evaluate(Pipeline& pipeline, const TokenDataset& data, const StepPlanner& planner,
-                     const EvaluationSettings& settings, const ProcessGrid& grid,
-                     ProgressThread& progress) {
+std::optional<Evaluations> evaluate(Pipeline& pipeline, const TokenDataset& data,
+                                    const StepPlanner& planner, const EvaluationSettings& settings,
+                                    const ProcessGrid& grid, ProgressThread& progress,
+                                    const std::function<bool()>& stops) {
   Evaluations result;
   result.tokens = data.tokens();
-  for (const EvaluationMode mode : settings.modes)
-    result.of(mode) = evaluate(pipeline, data, planner, mode, grid, progress);
+  for (const EvaluationMode mode : settings.modes) {
+    result.of(mode) = evaluate(pipeline, data, planner, mode, grid, progress, stops);
+    if (!result.of(mode)) return std::nullopt;
+  }
   return result;
 }
 

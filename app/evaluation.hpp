@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "comm/pipeline/pipeline.hpp"
@@ -25,8 +26,11 @@ struct Evaluations {
 std::uint64_t wire_bytes(const EvaluationFigures& figures);
 
 /// Evaluates the data once for each mode. All ranks call it together; every rank gets the result.
-Evaluations evaluate(Pipeline& pipeline, const TokenDataset& data, const StepPlanner& planner,
-                     const EvaluationSettings& settings, const ProcessGrid& grid,
-                     ProgressThread& progress);
+/// `stops`, if it is given, is called before each step and says on all ranks before the same one
+/// that the evaluation stops there; it then has no result, and the pipeline evaluates no more.
+std::optional<Evaluations> evaluate(Pipeline& pipeline, const TokenDataset& data,
+                                    const StepPlanner& planner, const EvaluationSettings& settings,
+                                    const ProcessGrid& grid, ProgressThread& progress,
+                                    const std::function<bool()>& stops = {});
 
 }  // namespace deltapipe

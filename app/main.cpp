@@ -17,11 +17,14 @@
 
 #include "app/command_line.hpp"
 #include "app/commands.hpp"
+#include "app/memory_prediction.hpp"
 #include "app/start_check.hpp"
 #include "comm/transport/agree.hpp"
 #include "comm/transport/collectives.hpp"
 #include "comm/transport/core_share.hpp"
 #include "comm/transport/gpu_aware_mpi.hpp"
+#include "comm/transport/launch.hpp"
+#include "comm/transport/machines.hpp"
 #include "comm/transport/mpi_session.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
@@ -30,6 +33,7 @@
 #include "core/base/helper_thread.hpp"
 #include "core/base/host_team.hpp"
 #include "core/base/interruption.hpp"
+#include "core/base/machine_memory.hpp"
 #include "core/kernels/blas.hpp"
 
 namespace deltapipe {
@@ -75,13 +79,14 @@ std::string message_of(const Stopped& stopped) {
          "`deltapipe check` says a rank needs, and raise a limit on address space (ulimit -v)";
 }
 
-/// Ends the program's work with a message. A rank that could not reach the others ends them.
-int report(const Stopped& stopped, const MpiSession& mpi, int exit_code) {
+/// Ends the program's work with a message. A rank that could not reach the others ends them;
+/// nullptr: it is alone.
+int report(const Stopped& stopped, const MpiSession* mpi, int exit_code) {
   if (stopped.print_here())
     std::fprintf(stderr, "\ndeltapipe: error: %s\n", message_of(stopped).c_str());
   if (stopped.in_deck()) exit_code = exit_usage;
   if (stopped.signal() != 0) exit_code = exit_signal + stopped.signal();
-  if (!stopped.agreed()) mpi.abort(exit_code);
+  if (mpi != nullptr && !stopped.agreed()) mpi->abort(exit_code);
   return exit_code;
 }
 
@@ -102,13 +107,19 @@ std::variant<CommandLine, int> read_command_line(const MpiSession& mpi, int argc
 /// OpenBLAS has so many work buffers (with what else multiplies in a process).
 constexpr int kMostThreadsByDefault = 128;
 
-/// Threads of a rank's kernels: what the environment says, else the rank's share of the machine's
-/// cores. Collective.
+/// Threads of a process's kernels: what the environment says, else its share of the machine's
+/// cores.
+int threads_of_process(int share) {
+  const int chosen = threads_of_environment();
+  return chosen > 0 ? chosen : std::min(share, kMostThreadsByDefault);
+}
+
+/// Collective.
 int threads_of_rank() {
   const int share = share_of_cores(MPI_COMM_WORLD, process_cores(), cpu_quota());
-  int chosen = 0;
-  agree(MPI_COMM_WORLD, [&] { chosen = threads_of_environment(); });
-  return chosen > 0 ? chosen : std::min(share, kMostThreadsByDefault);
+  int threads = 0;
+  agree(MPI_COMM_WORLD, [&] { threads = threads_of_process(share); });
+  return threads;
 }
 
 void start_kokkos(std::optional<Kokkos::ScopeGuard>& kokkos, int threads, int argc, char** argv) {
@@ -175,6 +186,36 @@ void check(const CommandLine& line, const Settings& settings, const DeckPlaces& 
   agree(progress, [&] { compare_inputs(progress, facts); });
 }
 
+/// A command of one process, which needs no MPI: an installation that cannot start here, as in a
+/// batch job without its launcher, keeps nobody from checking a deck.
+int run_alone(const CommandLine& line, int argc, char** argv) {
+  Settings settings;
+  DeckPlaces places;
+  std::optional<Kokkos::ScopeGuard> kokkos;
+  int status = exit_usage;  // of a mistake in the deck
+  try {
+    agree([&] { settings = settings_of(line, &places); });
+    status = exit_failure;
+    if (line.command == Command::check)
+      agree([&] {
+        const int share = share_of_cores(process_cores(), cpu_quota());
+        start_kokkos(kokkos, threads_of_process(share), argc, argv);
+      });
+    agree([&] {
+      with_places(places, [&] {
+        if (line.command == Command::tokenize) return run_tokenize(settings);
+        const bool is_whole = ranks_of(settings.pipeline) == 1;
+        run_check(settings,
+                  is_whole ? std::vector<RankMachine>{this_machine()} : std::vector<RankMachine>(),
+                  line.schedule);
+      });
+    });
+    return exit_success;
+  } catch (const Stopped& stopped) {
+    return report(stopped, nullptr, status);
+  }
+}
+
 int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int argc, char** argv) {
   // 1. The deck, on every rank; one rank speaks of a mistake in it.
   Settings settings;
@@ -184,7 +225,7 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     agree(MPI_COMM_WORLD,
           [&] { compare_program_and_deck(MPI_COMM_WORLD, line.command, settings); });
   } catch (const Stopped& stopped) {
-    return report(stopped, mpi, exit_usage);
+    return report(stopped, &mpi, exit_usage);
   }
 
   // 2. Kokkos, the process grid and the command; whatever stops one rank stops all.
@@ -221,15 +262,18 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     });
     note_interruptions();  // from here on somebody looks
     ProgressThread progress(grid->world(), watch_settings(settings, *grid));
+    progress.set_ends_at_once(true);
     watch.stop();  // from here on the ranks watch each other
     int status = exit_success;
     agree(progress, [&] {
       with_places(places, [&] { status = run_command(line, settings, *grid, progress); });
     });
+    if (mpi.size() > 1) watch_end(mpi.rank(), settings.pipeline.timeout_seconds);
     HostTeam::instance().resize(1);
     return status;
   } catch (const Stopped& stopped) {
-    return report(stopped, mpi, exit_failure);
+    if (mpi.size() > 1) watch_end(mpi.rank(), settings.pipeline.timeout_seconds);
+    return report(stopped, &mpi, exit_failure);
   }
 }
 
@@ -239,14 +283,13 @@ bool standard_output_has_no_reader() {
 }
 
 /// What was printed is a command's result, but for a training, which leaves files.
-int status_of_output(const std::variant<CommandLine, int>& command_line) {
+int status_of_output(const std::optional<CommandLine>& line) {
   errno = 0;
   const bool is_flushed = std::fflush(stdout) == 0;
   // A reader that leaves, as `head` does, has what it asked for.
   const bool has_left = errno == EPIPE || standard_output_has_no_reader();
   const bool is_written = (is_flushed && std::ferror(stdout) == 0) || has_left;
-  const auto* line = std::get_if<CommandLine>(&command_line);
-  if (is_written || (line != nullptr && line->command == Command::train)) return exit_success;
+  if (is_written || (line && line->command == Command::train)) return exit_success;
   std::fprintf(stderr, "deltapipe: error: standard output cannot be written\n");
   return exit_failure;
 }
@@ -262,16 +305,33 @@ int main(int argc, char** argv) {
   remember_process_cores();  // where nothing came before
   restart_with_better_settings(argv);
   outlive_readers();
+  const Launch launch = launch_of_environment();
   try {
+    // 1. What needs no other rank, and no MPI, is answered without: help, versions, and mistakes
+    // and commands of a process that is alone.
+    const ParsedCommandLine mine = parse_command_line(argc, argv, false);
+    const bool is_alone = launch.size == 1;
+    if (!mine.command_line && (is_alone || mine.exit_code == exit_success)) {
+      if (launch.rank == 0) parse_command_line(argc, argv, true);
+      return mine.exit_code == exit_success ? status_of_output(std::nullopt) : mine.exit_code;
+    }
+    if (is_alone && (mine.command_line->command == Command::check ||
+                     mine.command_line->command == Command::tokenize)) {
+      const int status = run_alone(*mine.command_line, argc, argv);
+      return status == exit_success ? status_of_output(mine.command_line) : status;
+    }
+
+    // 2. All else starts MPI.
     StartWatch watch;
     const MpiSession mpi(&argc, &argv);
     if (mpi.size() == 1) watch.stop();
     try {
       const auto command_line = read_command_line(mpi, argc, argv);
       if (const int* status = std::get_if<int>(&command_line))
-        return *status == exit_success ? status_of_output(command_line) : *status;
-      const int status = run(std::get<CommandLine>(command_line), mpi, watch, argc, argv);
-      return status == exit_success ? status_of_output(command_line) : status;
+        return *status == exit_success ? status_of_output(std::nullopt) : *status;
+      const CommandLine& line = std::get<CommandLine>(command_line);
+      const int status = run(line, mpi, watch, argc, argv);
+      return status == exit_success ? status_of_output(line) : status;
     } catch (const std::exception& error) {
       // Outside of all agreements the others cannot be told; MPI_Finalize would wait for them.
       std::fprintf(stderr, "\ndeltapipe: error: %s\n", error.what());

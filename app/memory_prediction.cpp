@@ -328,11 +328,10 @@ void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine
                  "training.recompute or a cache.budget; `deltapipe check` says what takes it");
 }
 
-void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
-  for (int rank = 0; rank < ranks_of(settings.pipeline); ++rank) {
-    for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
-      for (const BoundaryEndPlan* end : ends_of(plan)) check_cache_budget(*end);
-  }
+void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
+                   int rank) {
+  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
+    for (const BoundaryEndPlan* end : ends_of(plan)) check_cache_budget(*end);
 }
 
 std::vector<std::string> warnings_of_disk(const std::vector<DiskNeed>& needs) {

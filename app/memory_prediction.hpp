@@ -92,8 +92,9 @@ struct RankPeak {
 /// UserError when the ranks of a machine need more memory than it has, or those that share a device
 /// more than that has.
 void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine>& machines);
-/// UserError when a cache's budget is under what its micro-batches in flight take.
-void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape);
+/// UserError when the budget of a cache of this rank is less than its micro-batches in flight need.
+void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
+                   int rank);
 
 /// What will be built of a stage.
 StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,

@@ -81,6 +81,7 @@ void transfer_weights(const ExecSpace& exec, const ModelPlan& plan, const Proces
       const std::size_t row = p.size / p.shape[0];
       const std::size_t rows_a_piece = std::max<std::size_t>(1, kPieceElements / row);
       for (std::size_t first = 0; first < p.shape[0]; first += rows_a_piece) {
+        progress.check();
         const std::size_t rows = std::min<std::size_t>(rows_a_piece, p.shape[0] - first);
         const std::size_t count = rows * row;
         piece.resize(std::max(piece.size(), count));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <optional>
@@ -140,12 +141,13 @@ class Trainer {
     set_up();
     progress_.take_collective_bytes();  // of the set-up
     progress_.account().resume(Clock::now());
-    if (evaluation_is_missing()) evaluate_now(totals_.steps);
+    if (evaluation_is_missing() && !evaluate_now(totals_.steps)) return stop_in_evaluation();
     for (std::uint64_t step = totals_.steps; step < steps_; ++step) {
       progress_.check();
       train_step(step);
       if (checkpoints_ && checkpoint_after(step + 1)) return stop_after(step + 1);
-      if (evaluates_after(step + 1) && step + 1 < steps_) evaluate_now(step + 1);
+      if (evaluates_after(step + 1) && step + 1 < steps_ && !evaluate_now(step + 1))
+        return stop_in_evaluation();
     }
     if (checkpoints_ && checkpoint_at_end()) return stop_after(steps_);
     // An evaluation that fails or is interrupted does not lose the model.
@@ -155,7 +157,7 @@ class Trainer {
       save();
       progress_.account().resume(Clock::now());
     }
-    evaluate_now(steps_);
+    if (!evaluate_now(steps_)) return stop_in_evaluation();
     if (checkpoints_) end_checkpoints();
     progress_.account().suspend(Clock::now());
     totals_.seconds += progress_.account().open_seconds(Clock::now());
@@ -304,6 +306,20 @@ class Trainer {
     progress_.take_collective_bytes();
   }
 
+  /// The checkpoint has the steps before the evaluation, with which the next start begins.
+  TrainingEnd stop_in_evaluation() {
+    RunFile* const run_file = run_file_of_rank();
+    checkpoints_->finish(run_file);
+    if (totals_.steps > 0 && checkpoints_->last_complete() != totals_.steps)
+      begin_checkpoint(totals_.steps);
+    checkpoints_->finish(run_file);
+    remove_former_spill_files();
+    if (settings_.checkpoint.mode == CheckpointMode::resync)
+      for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
+    progress_.take_collective_bytes();
+    return stop_after(totals_.steps);
+  }
+
   TrainingEnd stop_after(std::uint64_t steps_done) {
     progress_.account().suspend(Clock::now());
     display_->finish();
@@ -402,6 +418,7 @@ class Trainer {
     shape.steps = steps_;
     check_steps_of_restart();
     name_run();
+    progress_.set_ends_at_once(false);  // from now on the run file says how the run ended
     if (grid_.rank() == 0) {
       print_warnings(warnings_of_steps(settings_.output, steps_));
       open_run_file();
@@ -544,7 +561,7 @@ class Trainer {
     std::vector<std::uint64_t> bytes(2 * ranks);
     bytes[2 * rank] = predicted_.host_peak();
     bytes[2 * rank + 1] = predicted_.device_peak();
-    check_budgets(settings_, *plan_, shape);
+    check_budgets(settings_, *plan_, shape, grid_.rank());
     std::vector<RankMachine> machines;
     {
       const auto lock = progress_.pause();
@@ -798,16 +815,24 @@ class Trainer {
     if (run_file_) run_file_->append(record);
   }
 
-  void evaluate_now(std::uint64_t step) {
-    if (!validation_planner_) return;
+  /// False: a signal or the time limit has stopped it, on all ranks, and the run is to stop, too.
+  /// The time limit does not stop the evaluation that a start begins with: no start would get past
+  /// it.
+  bool evaluate_now(std::uint64_t step) {
+    if (!validation_planner_) return true;
     pipeline_->exec().fence();  // the optimizer's time is training's
     const TimePoint begin = Clock::now();
     TimeAccount& account = progress_.account();
     const double seconds = totals_.seconds + account.open_seconds(Clock::now());
     account.suspend(Clock::now());
-    Evaluations result = evaluate(*pipeline_, data_.validation, *validation_planner_,
-                                  settings_.evaluation, grid_, progress_);
+    std::function<bool()> stops;
+    const bool has_trained = totals_.steps > (restart_ ? restart_->marker.step : 0);
+    if (checkpoints_) stops = [&] { return checkpoints_->stops_evaluation(has_trained); };
+    std::optional<Evaluations> found = evaluate(*pipeline_, data_.validation, *validation_planner_,
+                                                settings_.evaluation, grid_, progress_, stops);
     account.resume(Clock::now());
+    if (!found) return false;
+    Evaluations& result = *found;
     const double epoch =
         static_cast<double>(step) / static_cast<double>(planner_->steps_per_epoch());
     for (const EvaluationMode mode : settings_.evaluation.modes) {
@@ -823,6 +848,7 @@ class Trainer {
     totals_.evaluated = step;
     last_evaluation_ = std::move(result);
     if (checkpoints_) checkpoints_->evaluated(seconds_between(begin, Clock::now()));
+    return true;
   }
 
   static const char* validation_loss(EvaluationMode mode) {
@@ -1002,7 +1028,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
                     grid, progress, pointers_to(stages));
   const StepPlanner planner(set, 0, false, step_layout(settings));
   const TimePoint begin = Clock::now();
-  Evaluations result = evaluate(pipeline, set, planner, settings.evaluation, grid, progress);
+  Evaluations result = *evaluate(pipeline, set, planner, settings.evaluation, grid, progress);
   if (grid.rank() != 0) return;
   const double tokens =
       static_cast<double>(result.tokens) * static_cast<double>(settings.evaluation.modes.size());

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
+#include <mutex>
 #include <numeric>
 #include <type_traits>
 
@@ -52,9 +54,49 @@ std::unique_ptr<Codec> training_codec(const BoundaryEndPlan& plan) {
   return made;
 }
 
+/// The sizes that predictions of memory need of an end's codecs.
+struct CodecSizes {
+  RecordLayout record;
+  std::size_t max_payload_bytes = 0;
+  std::size_t memory_bytes = 0;
+};
+
+CodecSizes built_sizes(const BoundaryEndPlan& plan) {
+  const BoundaryCodecs codecs(plan);
+  return {codecs.record(), codecs.max_payload_bytes(), codecs.memory_bytes()};
+}
+
+/// Building a codec may take a tenth of a second, and most ends of a run have the same.
+CodecSizes sizes_of(const BoundaryEndPlan& plan) {
+  if (plan.codec.masks) return built_sizes(plan);
+  struct Known {
+    CodecSettings settings;
+    CodecShape shape;
+    MemoryStorage storage = {};
+    bool training = false;
+    EvaluationSettings evaluation;
+    CodecSizes sizes;
+  };
+  constexpr std::size_t kMost = 64;
+  static std::mutex mutex;
+  static std::deque<Known> all;
+  const CodecShape shape = codec_shape(plan);
+  const std::lock_guard lock(mutex);
+  for (const Known& known : all)
+    if (known.settings == plan.codec.settings && known.storage == plan.codec.storage &&
+        known.training == plan.codec.training && known.shape.side == shape.side &&
+        known.shape.max_samples == shape.max_samples && known.shape.tokens == shape.tokens &&
+        known.shape.channels == shape.channels && known.evaluation == plan.evaluation)
+      return known.sizes;
+  if (all.size() == kMost) all.pop_front();
+  return all
+      .emplace_back(Known{plan.codec.settings, shape, plan.codec.storage, plan.codec.training,
+                          plan.evaluation, built_sizes(plan)})
+      .sizes;
+}
+
 RecordLayout record_of(const BoundaryEndPlan& plan) {
-  const std::unique_ptr<Codec> training = training_codec(plan);
-  return training ? training->record() : RecordLayout{};
+  return sizes_of(plan).record;
 }
 
 /// From one checkpoint to the next a sample's record moves at most once: when it is visited, or
@@ -122,9 +164,9 @@ std::size_t BoundaryCodecs::memory_bytes() const {
 }
 
 MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
-  const BoundaryCodecs codecs(plan);
-  const RecordLayout record = codecs.record();
-  const std::size_t payload = codecs.max_payload_bytes();
+  const CodecSizes sizes = sizes_of(plan);
+  const RecordLayout record = sizes.record;
+  const std::size_t payload = sizes.max_payload_bytes;
   MemoryLedger ledger;
   ChannelOptions channel;
   const std::size_t hashes = MemoryCheck::max_bytes(
@@ -133,7 +175,7 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
   channel.buffers = plan.buffers;
   channel.payload_memory = plan.payload_memory;
   ledger.add(channel_memory(channel));
-  ledger.add<DeviceBytes>(MemoryUse::messages, codecs.memory_bytes() + 2 * hashes);
+  ledger.add<DeviceBytes>(MemoryUse::messages, sizes.memory_bytes + 2 * hashes);
   if (is_in_device_memory(plan))
     ledger.add_host(MemoryUse::messages, plan.side == BoundarySide::receiver ? hashes : 0);
   else if (kSeparateMemory)

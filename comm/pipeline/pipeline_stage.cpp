@@ -311,6 +311,7 @@ ScheduleShape PipelineStage::schedule_shape() const {
 }
 
 void PipelineStage::about_to(const Instruction& instruction) {
+  progress_.check();  // a rank that waits for nobody looks at nothing else in a step
   if (progress_.watches_steps()) progress_.step_watch().doing(to_text(instruction));
 }
 

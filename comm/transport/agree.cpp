@@ -104,6 +104,11 @@ void agree(MPI_Comm comm, const std::function<void()>& phase, std::chrono::milli
       [] {});
 }
 
+void agree(const std::function<void()>& phase) {
+  const Outcome outcome = run(phase);
+  if (outcome.state != Outcome::fine) throw Stopped(outcome.cause(), true, true);
+}
+
 void agree(ProgressThread& progress, const std::function<void()>& phase) {
   const Outcome outcome = run(phase);
   if (outcome.state != Outcome::fine && outcome.state != Outcome::stopped)

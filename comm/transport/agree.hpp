@@ -48,6 +48,9 @@ class Stopped : public std::exception {
 void agree(MPI_Comm comm, const std::function<void()>& phase,
            std::chrono::milliseconds limit = std::chrono::seconds(10));
 
+/// The same for a process that is alone and need not have MPI.
+void agree(const std::function<void()>& phase);
+
 /// The same over progress.world(), for phases that communicate through `progress`: a rank that
 /// throws tells the others, whose waits then throw as well. The time limit holds for all ranks from
 /// when they hear of the end of the run.

@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kAskTag = 11;
 constexpr int kAnswerTag = 12;
+constexpr int kFirstTag = 2;
+constexpr int kFirstRounds = 8;
 constexpr double kDrift = 2e-5;  // of two crystals
 constexpr std::chrono::seconds kInterval{2};
 
@@ -123,6 +125,31 @@ std::chrono::nanoseconds ClockEstimate::error(TimePoint now) const {
   const std::lock_guard lock(mutex_);
   if (taken_ == 0) return std::chrono::nanoseconds(0);
   return std::chrono::nanoseconds(static_cast<std::int64_t>(error_at(nanoseconds_of(now))));
+}
+
+void ClockSync::align(MPI_Comm comm, ClockEstimate& estimate) {
+  int rank = 0, size = 1;
+  DELTAPIPE_MPI(MPI_Comm_rank(comm, &rank));
+  DELTAPIPE_MPI(MPI_Comm_size(comm, &size));
+  std::int64_t theirs = 0;
+  if (rank == 0) {
+    for (int left = (size - 1) * kFirstRounds; left > 0; --left) {
+      MPI_Status status;
+      DELTAPIPE_MPI(MPI_Recv(&theirs, 1, MPI_INT64_T, MPI_ANY_SOURCE, kFirstTag, comm, &status));
+      theirs = now_ns();
+      DELTAPIPE_MPI(MPI_Send(&theirs, 1, MPI_INT64_T, status.MPI_SOURCE, kFirstTag, comm));
+    }
+    return;
+  }
+  for (int round = 0; round < kFirstRounds; ++round) {
+    ClockExchange exchange;
+    exchange.asked_ns = now_ns();
+    DELTAPIPE_MPI(MPI_Send(&theirs, 1, MPI_INT64_T, 0, kFirstTag, comm));
+    DELTAPIPE_MPI(MPI_Recv(&theirs, 1, MPI_INT64_T, 0, kFirstTag, comm, MPI_STATUS_IGNORE));
+    exchange.answered_ns = now_ns();
+    exchange.received_ns = exchange.sent_ns = theirs;
+    estimate.add(exchange);
+  }
 }
 
 void ClockSync::start(ProgressThread& progress, MPI_Comm comm, ClockEstimate& estimate) {

@@ -8,6 +8,19 @@
 
 namespace deltapipe {
 
+namespace {
+
+int share(double cores, double quota) {
+  if (quota > 0) cores = std::min(cores, quota);
+  return std::max(1, static_cast<int>(cores + 1e-6));
+}
+
+}  // namespace
+
+int share_of_cores(const std::vector<int>& cores, double quota) {
+  return share(static_cast<double>(cores.size()), quota);
+}
+
 int share_of_cores(MPI_Comm comm, const std::vector<int>& cores, double quota) {
   MPI_Comm machine = MPI_COMM_NULL;
   MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
@@ -19,11 +32,10 @@ int share_of_cores(MPI_Comm comm, const std::vector<int>& cores, double quota) {
   int ranks = 1;
   MPI_Comm_size(machine, &ranks);
   MPI_Comm_free(&machine);
-  double share = 0;
+  double own = 0;
   for (const int core : cores)
-    share += 1.0 / static_cast<double>(users[static_cast<std::size_t>(core)]);
-  if (quota > 0) share = std::min(share, quota / ranks);
-  return std::max(1, static_cast<int>(share + 1e-6));
+    own += 1.0 / static_cast<double>(users[static_cast<std::size_t>(core)]);
+  return share(own, quota / ranks);
 }
 
 }  // namespace deltapipe

@@ -8,6 +8,10 @@
 
 namespace deltapipe {
 
+RankMachine this_machine() {
+  return {0, machine_memory(), device_memory()};
+}
+
 std::vector<RankMachine> machines_of_ranks(MPI_Comm comm) {
   int rank = 0, size = 1;
   DELTAPIPE_MPI(MPI_Comm_rank(comm, &rank));
@@ -19,8 +23,7 @@ std::vector<RankMachine> machines_of_ranks(MPI_Comm comm) {
   DELTAPIPE_MPI(MPI_Comm_free(&machine));
 
   using Row = std::array<std::uint64_t, 6>;
-  const MachineMemory memory = machine_memory();
-  const DeviceMemory device = device_memory();
+  const auto [own, memory, device] = this_machine();
   const Row mine = {static_cast<std::uint64_t>(lowest),
                     memory.total,
                     memory.available,

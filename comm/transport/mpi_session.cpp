@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include "comm/transport/mpi_check.hpp"
+#include "comm/transport/start_watch.hpp"
 #include "core/base/error.hpp"
 #include "core/base/helper_thread.hpp"
 
@@ -27,6 +28,7 @@ MpiSession::MpiSession(int* argc, char*** argv) {
 }
 
 MpiSession::~MpiSession() {
+  if (size_ > 1) watch_end(rank_, kEndSeconds);
   MPI_Finalize();
 }
 

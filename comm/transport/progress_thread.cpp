@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/progress_thread.hpp"
 
+#include <unistd.h>
+
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
@@ -42,7 +44,6 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr int kStopTag = 1;
-constexpr int kClockTag = 2;
 constexpr int kSignTag = 3;
 constexpr int kRollCallTag = 4;
 constexpr int kPresentTag = 5;
@@ -65,6 +66,11 @@ constexpr nanoseconds kLateThread = std::chrono::seconds(2);
 constexpr nanoseconds kLostThread = std::chrono::seconds(10);
 /// As shells have it, beside the signal's number.
 constexpr int kSignalStatus = 128;
+/// After a signal, for the thread that computes, where nothing is lost without it. The first rank
+/// speaks first, and its end is the end of the others before they speak.
+constexpr nanoseconds kPromptEnd = milliseconds(700);
+constexpr nanoseconds kPromptTurn = milliseconds(200);
+constexpr int kLatestRank = 10;
 /// Who waits leaves the word to who is waited for.
 constexpr double kWaitingGraceSeconds = 5;
 // How long a rank that ends tries to agree with the others: a rank that fails by itself, one that
@@ -80,35 +86,6 @@ void ask_for_precise_naps() {
   // Timers of ordinary threads may come 50 us late. A refusal costs precision only.
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 #endif
-}
-
-constexpr int kClockRounds = 8;
-
-void ask_clock(MPI_Comm comm, int peer, ClockEstimate& estimate) {
-  for (int round = 0; round < kClockRounds; ++round) {
-    std::int64_t theirs = 0;
-    ClockExchange exchange;
-    exchange.asked_ns = nanoseconds_of(Clock::now());
-    DELTAPIPE_MPI(MPI_Send(&theirs, 1, MPI_INT64_T, peer, kClockTag, comm));
-    DELTAPIPE_MPI(MPI_Recv(&theirs, 1, MPI_INT64_T, peer, kClockTag, comm, MPI_STATUS_IGNORE));
-    exchange.answered_ns = nanoseconds_of(Clock::now());
-    exchange.received_ns = exchange.sent_ns = theirs;
-    estimate.add(exchange);
-  }
-}
-
-void answer_clock(MPI_Comm comm, int peer) {
-  for (int round = 0; round < kClockRounds; ++round) {
-    std::int64_t mine = 0;
-    DELTAPIPE_MPI(MPI_Recv(&mine, 1, MPI_INT64_T, peer, kClockTag, comm, MPI_STATUS_IGNORE));
-    mine = nanoseconds_of(Clock::now());
-    DELTAPIPE_MPI(MPI_Send(&mine, 1, MPI_INT64_T, peer, kClockTag, comm));
-  }
-}
-
-void align_clock(MPI_Comm comm, int rank, int size, ClockEstimate& estimate) {
-  if (rank > 0) return ask_clock(comm, 0, estimate);
-  for (int peer = 1; peer < size; ++peer) answer_clock(comm, peer);
 }
 
 }  // namespace
@@ -134,7 +111,7 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
     agree(world, [&] { thread_ = start_helper_thread("communication", run_with_device); });
     DELTAPIPE_MPI(MPI_Comm_dup(world, &control_));
     DELTAPIPE_MPI(MPI_Comm_dup(world, &pauses_));
-    align_clock(control_, rank_, size_, clock_);
+    ClockSync::align(control_, clock_);
   } catch (...) {
     leave();
     throw;
@@ -309,10 +286,20 @@ std::string ProgressThread::awaited() const {
   return awaited_;
 }
 
+/// The launcher ends the other ranks.
+void ProgressThread::end_at_once(int signal) {
+  std::fprintf(stderr, "\ndeltapipe: error: %s\n", Interrupted(signal).what());
+  ::_exit(kSignalStatus + signal);
+}
+
 /// A thread that waits for a disk that hangs looks at no signal, or cannot close its files.
 void ProgressThread::watch_interruption(TimePoint now) {
-  if (!interrupted_ || agrees_.load() || now - interrupted_at_ < kInterruptedAgreementLimit) return;
+  if (!interrupted_ || agrees_.load()) return;
   const int signal = noted_signal();
+  const nanoseconds waited = now - interrupted_at_;
+  if (ends_at_once_.load() && waited > kPromptEnd + std::min(rank_, kLatestRank) * kPromptTurn)
+    end_at_once(signal);
+  if (waited < kInterruptedAgreementLimit) return;
   std::fprintf(stderr,
                "\ndeltapipe: error: interrupted by %s, and %s does not come to an end: its disk or "
                "device hangs\n",

@@ -162,6 +162,12 @@ class ProgressThread {
   void set_wire(RankWire wire) { wire_ = std::move(wire); }
   const RankWire& wire() const { return wire_; }
 
+  /// A receive that is submitted now stays posted: nobody hurries for it.
+  void add_standing_request() { ++standing_requests_; }
+  /// True: nothing is lost when the process ends, so a signal ends it within a second, whatever the
+  /// thread that computes is doing. The same on all ranks.
+  void set_ends_at_once(bool ends) { ends_at_once_.store(ends); }
+
   /// Bytes that collectives sent, all of their ranks together; told to one rank of each. For the
   /// thread that uses them.
   void count_collective_bytes(std::uint64_t bytes) { collective_bytes_ += bytes; }
@@ -192,6 +198,7 @@ class ProgressThread {
   void watch(TimePoint now);
   void watch_step(TimePoint now);
   void watch_interruption(TimePoint now);
+  void end_at_once(int signal);
   std::string awaited() const;
   /// Empty messages from `source`, for as long as the thread runs.
   void receive_always(const std::string& name, int source, int tag, std::function<void()> arrived);
@@ -264,12 +271,13 @@ class ProgressThread {
   };
   StopMessage stop_received_, stop_sent_;
   std::atomic<bool> told_others_{false};
-  std::size_t standing_requests_ = 1;  ///< receives that are always posted
+  std::atomic<std::size_t> standing_requests_{1};  ///< receives that are always posted
   Ticket sign_sent_;
   std::chrono::nanoseconds sign_interval_{0};
   TimePoint next_sign_{}, last_sign_{}, last_watch_{};
   TimePoint interrupted_at_;
   std::atomic<bool> agrees_{false};  ///< the thread that computes has come to the end of its work
+  std::atomic<bool> ends_at_once_{false};
   bool interrupted_ = false;
   /// The step took too long, and whether that was told.
   struct Overdue {

@@ -12,7 +12,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include "comm/transport/launch.hpp"
 #include "core/base/error.hpp"
 
 namespace deltapipe {
@@ -26,13 +28,6 @@ constexpr const char* kVariable = "DELTAPIPE_START_TIMEOUT";
 constexpr int kLatestRank = 10;  ///< seconds after the first
 
 std::array<char, 512> message;  // for the signal handler
-
-/// As launchers tell it to the processes; 0: started without one.
-int rank_before_mpi() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (const char* const text = std::getenv(name)) return std::max(0, std::atoi(text));
-  return 0;
-}
 
 double limit_seconds(int rank) {
   const char* const text = std::getenv(kVariable);
@@ -60,18 +55,8 @@ void set_timer(double seconds) {
   (void)::setitimer(ITIMER_REAL, &time, nullptr);
 }
 
-}  // namespace
-
-StartWatch::StartWatch() {
-  const int rank = rank_before_mpi();
-  const double seconds = limit_seconds(rank);
-  if (seconds == 0) return;
-  (void)std::snprintf(
-      message.data(), message.size(),
-      "\ndeltapipe: error: the ranks did not come together within %g s: a process was stopped or "
-      "has not started, or the network between the machines does not carry MPI; start them again, "
-      "or set %s to the seconds that they need (0: for ever)\n",
-      seconds, kVariable);
+/// With the message.
+void end_process_after(double seconds, int rank) {
   struct sigaction action {};
   action.sa_handler = end_process;
   sigemptyset(&action.sa_mask);
@@ -83,6 +68,21 @@ StartWatch::StartWatch() {
   set_timer(seconds + std::min(rank, kLatestRank));
 }
 
+}  // namespace
+
+StartWatch::StartWatch() {
+  const int rank = launch_of_environment().rank;
+  const double seconds = limit_seconds(rank);
+  if (seconds == 0) return;
+  (void)std::snprintf(
+      message.data(), message.size(),
+      "\ndeltapipe: error: the ranks did not come together within %g s: a process was stopped or "
+      "has not started, or the network between the machines does not carry MPI; start them again, "
+      "or set %s to the seconds that they need (0: for ever)\n",
+      seconds, kVariable);
+  end_process_after(seconds, rank);
+}
+
 StartWatch::~StartWatch() {
   stop();
 }
@@ -90,6 +90,19 @@ StartWatch::~StartWatch() {
 void StartWatch::stop() noexcept {
   set_timer(0);
   std::signal(SIGALRM, SIG_DFL);
+}
+
+void watch_end(int rank, double seconds) noexcept {
+  static bool is_watched = false;
+  if (std::exchange(is_watched, true) || seconds <= 0) return;
+  seconds = std::min(seconds, kMostSeconds);
+  (void)std::snprintf(
+      message.data(), message.size(),
+      "\ndeltapipe: error: the ranks have ended their work, but MPI has not ended within %g s "
+      "(pipeline.timeout): a process was stopped, or its machine or network is gone; what the run "
+      "has written stays\n",
+      seconds);
+  end_process_after(seconds, rank);
 }
 
 }  // namespace deltapipe

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Who watches while MPI starts and no rank can talk to another.
+// Watches while MPI starts or ends and no rank can talk to another.
 #pragma once
 
 namespace deltapipe {
@@ -19,5 +19,13 @@ class StartWatch {
   /// The ranks are together; may come again.
   void stop() noexcept;
 };
+
+/// From now on, until the process ends, ends it with one message and a failure after `seconds`:
+/// MPI_Finalize waits for ever for a process that was stopped. Later calls change nothing. 0: for
+/// ever. It is the same timer.
+void watch_end(int rank, double seconds) noexcept;
+
+/// Where a run says nothing about that.
+inline constexpr double kEndSeconds = 120;
 
 }  // namespace deltapipe

@@ -2,7 +2,6 @@
 #include "core/base/interruption.hpp"
 
 #include <atomic>
-#include <csignal>
 
 namespace deltapipe {
 
@@ -24,12 +23,17 @@ void note_interruptions() {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  for (const int signal : kStopSignals) {
+    struct sigaction former {};
+    const bool is_nohup = signal == SIGHUP && sigaction(signal, nullptr, &former) == 0 &&
+                          former.sa_handler == SIG_IGN;
+    if (!is_nohup) sigaction(signal, &action, nullptr);
+  }
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
 int ignore_interruptions() {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_IGN);
+  for (const int signal : kStopSignals) std::signal(signal, SIG_IGN);
   return noted_signal();
 }
 
@@ -51,10 +55,26 @@ int OrderlyStop::signal() const noexcept {
 }
 
 std::string name_of_signal(int signal) {
-  if (signal == SIGINT) return "SIGINT";
-  if (signal == SIGTERM) return "SIGTERM";
-  if (signal == SIGUSR1) return "SIGUSR1";
-  return "signal " + std::to_string(signal);
+  switch (signal) {
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGINT:
+      return "SIGINT";
+    case SIGUSR1:
+      return "SIGUSR1";
+    case SIGHUP:
+      return "SIGHUP";
+    case SIGUSR2:
+      return "SIGUSR2";
+    case SIGXCPU:
+      return "SIGXCPU";
+    default:
+      return "signal " + std::to_string(signal);
+  }
+}
+
+void throw_if_interrupted() {
+  if (const int signal = noted_signal(); signal != 0) throw Interrupted(signal);
 }
 
 void outlive_readers() {

@@ -2,18 +2,24 @@
 // Signals that ask a run to end: noted when they come, acted on where a run can end in order.
 #pragma once
 
+#include <array>
+#include <csignal>
 #include <exception>
 #include <string>
 
 namespace deltapipe {
 
-/// From now on SIGINT, SIGTERM and SIGUSR1 are noted, each once: the same signal again ends the
-/// process at once. Writing beyond a file size limit becomes an ordinary error (SIGXFSZ is
-/// ignored).
+/// Signals by which users, terminals and batch systems end a run. If several come, the earlier one
+/// in this list names the reason.
+inline constexpr std::array kStopSignals = {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGUSR2, SIGXCPU};
+
+/// From now on the signals of kStopSignals are noted, each once: the same signal again ends the
+/// process at once. A SIGHUP that was ignored stays so (nohup). Writing beyond a file size limit
+/// becomes an ordinary error (SIGXFSZ is ignored).
 void note_interruptions();
 
-/// From now on SIGINT, SIGTERM and SIGUSR1 do nothing, and noted_signal(), which is returned, stays
-/// as it is.
+/// From now on the signals of kStopSignals do nothing. Returns noted_signal(), which does not
+/// change any more.
 int ignore_interruptions();
 
 /// From now on a reader of standard output or error that goes away ends nothing: writing to it
@@ -38,6 +44,9 @@ class OrderlyStop {
 
 /// "SIGTERM", or "signal 42".
 std::string name_of_signal(int signal);
+
+/// Throws Interrupted when noted_signal() has a signal: for long work that waits for nobody.
+void throw_if_interrupted();
 
 /// Thrown where a run ends because of a signal.
 class Interrupted : public std::exception {
