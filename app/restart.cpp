@@ -18,6 +18,7 @@
 #include "app/spill_references.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
+#include "core/base/interruption.hpp"
 #include "core/files/run_file.hpp"
 #include "core/files/state_file.hpp"
 
@@ -148,6 +149,16 @@ std::vector<std::string> files_to_read(const CheckpointMarker& marker, const Set
   return names;
 }
 
+/// Files of ranks that this rank looks into for all: of its own layout its own.
+std::vector<int> share_of_ranks(const CheckpointMarker& marker, const Settings& settings,
+                                int rank) {
+  if (reads_own_file_only(marker, settings)) return {rank};
+  const int ranks = settings.pipeline.pipeline_ranks() * settings.pipeline.replicas;
+  std::vector<int> share;
+  for (int former = rank; former < marker.ranks(); former += ranks) share.push_back(former);
+  return share;
+}
+
 bool refers_to_spill_files(const std::string& path) {
   const std::vector<std::string> parts = StateFileReader(path).part_names();
   return std::any_of(parts.begin(), parts.end(),
@@ -172,7 +183,9 @@ Inspection inspect(const std::string& checkpoint, const std::string& run_id,
     CheckpointMarker marker = read_marker(checkpoint);
     if (marker.run_id != run_id) return {};
     for (const std::string& name : files_to_read(marker, settings, rank))
-      check_file(checkpoint, marker.file(name));
+      check_file_size(checkpoint, marker.file(name));
+    for (const std::string& name : files_to_hash(marker, settings, rank))
+      check_file(checkpoint, marker.file(name), throw_if_interrupted);
     if (reads_own_file_only(marker, settings) && settings.checkpoint.mode == CheckpointMode::exact)
       check_spill_files(checkpoint + "/" + rank_file_name(rank), cache_directory(settings));
     return {std::move(marker), ""};
@@ -298,6 +311,7 @@ class GatheredReader final : public StateReader {
   }
   StateItem item(const std::string& name) override { return items_.at(name)->find(name); }
   void open_item(const StateItem& item) override {
+    throw_if_interrupted();
     source_ = items_.at(item.name);
     source_->begin_item(item);
   }
@@ -341,7 +355,8 @@ class FormerLayout {
     const auto& [stage, former_name] = *at;
     const int ranks = restart_.marker.pipeline_ranks();
     const std::string path = file(replica_ * ranks + stage % ranks);
-    if (!has_part(path, former_name) || refers_to_files()) return std::nullopt;
+    // Records in spill files are those of the former ends.
+    if (restart_.refers_to_files || !has_part(path, former_name)) return std::nullopt;
     return PartSource{part.name, former_name, {path}, {}};
   }
 
@@ -349,14 +364,6 @@ class FormerLayout {
 
  private:
   using Place = std::pair<int, std::string>;  ///< stage and name of the part
-
-  /// Some records are in spill files, which are those of the former ends. Both ends of a boundary
-  /// have to see it alike, so all do.
-  bool refers_to_files() const {
-    for (int rank = 0; rank < restart_.marker.ranks(); ++rank)
-      if (refers_to_spill_files(file(rank))) return true;
-    return false;
-  }
 
   /// Of one replica, which holds what all hold.
   std::vector<std::string> ranks() const {
@@ -403,15 +410,12 @@ void read_totals(const std::string& path, int former_ranks, RunTotals& totals) {
   totals = std::move(former);
 }
 
-/// Collective. Every rank looks at the files that it will read.
+/// Collective.
 bool refers_to_spill_files(const Restart& restart, const Settings& settings,
                            const ProcessGrid& grid, ProgressThread& progress) {
-  const bool own_only = reads_own_file_only(restart.marker, settings);
   std::uint64_t refers = 0;
-  for (int r = 0; r < restart.marker.ranks(); ++r)
-    if ((!own_only || r == grid.rank()) &&
-        refers_to_spill_files(restart.checkpoint + "/" + rank_file_name(r)))
-      refers = 1;
+  for (const int r : share_of_ranks(restart.marker, settings, grid.rank()))
+    if (refers_to_spill_files(restart.checkpoint + "/" + rank_file_name(r))) refers = 1;
   return all_reduce(progress, grid.world(), refers, Reduction::max) == 1;
 }
 
@@ -422,6 +426,15 @@ bool reads_memories(const Restart& restart, const Settings& settings) {
 }
 
 }  // namespace
+
+std::vector<std::string> files_to_hash(const CheckpointMarker& marker, const Settings& settings,
+                                       int rank) {
+  std::vector<std::string> names;
+  for (const int former : share_of_ranks(marker, settings, rank))
+    names.push_back(rank_file_name(former));
+  if (rank == 0) names.emplace_back(kRunFileCopy);
+  return names;
+}
 
 std::optional<Restart> find_restart(const Settings& settings, const FormerRun& former,
                                     const ProcessGrid& grid, ProgressThread& progress) {
@@ -553,6 +566,7 @@ namespace {
 std::vector<SpillReference> references_of(const Restart& restart, const Settings& settings,
                                           bool is_same, int rank) {
   std::vector<SpillReference> references;
+  if (!restart.refers_to_files) return references;
   for (int r = 0; r < restart.marker.ranks(); ++r) {
     if (is_same && r != rank) continue;
     for (SpillReference& reference :

@@ -30,10 +30,16 @@ struct Restart {
   bool refers_to_files = false;  ///< to spill files, of any rank
 };
 
-/// Collective. Nothing: the former run has never had a complete checkpoint. Every rank has checked
-/// all files that it will read. Rank 0 says which checkpoints were skipped, and why.
+/// Collective. Nothing: the former run has never had a complete checkpoint. Every rank has found all
+/// files that it will read, and one rank has compared each of them with its checksum. Rank 0 says
+/// which checkpoints were skipped, and why.
 std::optional<Restart> find_restart(const Settings& settings, const FormerRun& former,
                                     const ProcessGrid& grid, ProgressThread& progress);
+
+/// The files of a checkpoint that this rank compares with their checksums: its own or, where the
+/// checkpoint is of another layout and every rank reads all, its share.
+std::vector<std::string> files_to_hash(const CheckpointMarker& marker, const Settings& settings,
+                                       int rank);
 
 /// Where a run leaves its results, whatever the working directory; for markers.
 std::string absolute_output_directory(const Settings& settings);

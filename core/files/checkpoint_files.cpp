@@ -65,7 +65,8 @@ void sync(int descriptor, const std::string& path) {
   if (::fsync(descriptor) != 0) throw_system_error("cannot be brought to the disk", path, errno);
 }
 
-CheckpointFile describe(const OpenFile& file, const std::string& path, const std::string& name) {
+CheckpointFile describe(const OpenFile& file, const std::string& path, const std::string& name,
+                        const std::function<void()>& look = {}) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
                                                                       XXH3_freeState);
   if (hash == nullptr) throw std::bad_alloc();
@@ -80,6 +81,7 @@ CheckpointFile describe(const OpenFile& file, const std::string& path, const std
     if (count == 0) break;
     XXH3_64bits_update(hash.get(), piece.data(), static_cast<std::size_t>(count));
     found.bytes += static_cast<std::uint64_t>(count);
+    if (look) look();
   }
   found.hash = XXH3_64bits_digest(hash.get());
   return found;
@@ -255,15 +257,29 @@ CheckpointFile secure_file(const std::string& directory, const std::string& name
   return describe(file, path, name);
 }
 
-void check_file(const std::string& checkpoint, const CheckpointFile& file) {
-  const std::string path = checkpoint + "/" + file.name;
-  const OpenFile open(path);
+namespace {
+
+void check_size(const OpenFile& open, const std::string& path, const CheckpointFile& file) {
   struct stat status {};
   if (::fstat(open.get(), &status) != 0) throw_system_error("cannot be read", path, errno);
   if (static_cast<std::uint64_t>(status.st_size) != file.bytes)
     refuse(path, "has another size than it was written with",
            std::to_string(status.st_size) + " bytes, not " + std::to_string(file.bytes));
-  const CheckpointFile found = describe(open, path, file.name);
+}
+
+}  // namespace
+
+void check_file_size(const std::string& checkpoint, const CheckpointFile& file) {
+  const std::string path = checkpoint + "/" + file.name;
+  check_size(OpenFile(path), path, file);
+}
+
+void check_file(const std::string& checkpoint, const CheckpointFile& file,
+                const std::function<void()>& look) {
+  const std::string path = checkpoint + "/" + file.name;
+  const OpenFile open(path);
+  check_size(open, path, file);
+  const CheckpointFile found = describe(open, path, file.name, look);
   if (found.hash != file.hash)
     refuse(path, "is damaged: it has another checksum than it was written with",
            hex_digits(found.hash) + ", not " + hex_digits(file.hash));

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -73,8 +74,12 @@ CheckpointMarker read_marker(const std::string& checkpoint);
 /// that fails.
 CheckpointFile secure_file(const std::string& directory, const std::string& name);
 
-/// UserError unless the file is there as the marker says; reads all of it.
-void check_file(const std::string& checkpoint, const CheckpointFile& file);
+/// UserError unless the file is there and has the marker's size.
+void check_file_size(const std::string& checkpoint, const CheckpointFile& file);
+/// UserError unless the file is there as the marker says; reads all of it. `look` is called after
+/// each piece and may throw.
+void check_file(const std::string& checkpoint, const CheckpointFile& file,
+                const std::function<void()>& look = {});
 
 /// Writes the marker into `unfinished`, whose files are on the disk, and gives the directory its
 /// name. A checkpoint of the same step goes first.
