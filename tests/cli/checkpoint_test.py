@@ -254,7 +254,7 @@ class Checkpoints(support.TestCase):
 
     def test_signals_give_a_checkpoint(self):
         deck = self.deck(**MEMORY)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             with self.subTest(signal=number.name):
                 output = self.output(f"signal-{number.name}")
                 process = self.begin(deck, output, stages=1,
@@ -298,6 +298,23 @@ class Checkpoints(support.TestCase):
         result = support.finish(self.begin(without, output))
         self.assert_stops(result, "a model is in the place", status=2)
         self.assertEqual(snapshot(output / "model"), model)
+
+    def test_a_signal_during_an_evaluation_between_steps(self):
+        """Two ranks stop before the same evaluation step, and the step before has a checkpoint."""
+        deck = self.deck(data={"max_train_samples": 8, "max_validation_samples": 120,
+                               "validation_fraction": 0.5},
+                         training={"micro_batch_size": 1, "micro_batches": 1, "evaluate_every": 2},
+                         checkpoint={"every_steps": 0, "every": "1 h"})
+        output = self.output("between")
+        process = self.begin(deck, output, overrides=["network.latency=0.1"])
+        time.sleep(5)  # two steps take a second, the evaluation after them twelve
+        begin = time.monotonic()
+        process.send_signal(signal.SIGUSR1)
+        result = support.finish(process)
+        self.assertLess(time.monotonic() - begin, 6)
+        self.assertEqual(result.status, STOPPED, str(result))
+        self.assertIn("stopped by SIGUSR1 after step 2; the same command goes on", result.out)
+        self.assertEqual(steps_of(output), [2])
 
     def test_a_second_signal_quits(self):
         deck = self.deck(**{"model.new": {"n_embd": 256}}, data={"max_train_samples": 0},

@@ -34,6 +34,19 @@ class Starts(support.TestCase):
         result = self.start(["train", self.deck], ["train", self.deck])
         self.assertEqual(result.status, 0, str(result))
 
+    def test_commands_of_one_process_need_no_mpi(self):
+        """As in a batch job without its launcher: MPI cannot start here."""
+        broken = {"OMPI_MCA_ess": "nonsense", "HOME": "/nowhere", "SLURM_PROCID": "0",
+                  "SLURM_NTASKS": "8"}
+        for command in (["--help"], ["--version"], ["check", "--reference"], ["check", self.deck],
+                        ["tokenize", self.deck, f"output.directory={self.output('tokens')}"]):
+            with self.subTest(command[0]):
+                result = support.run_command(support.command_of(command, 1), **broken)
+                self.assertEqual(result.status, 0, str(result))
+                self.assertTrue(result.out)
+        result = support.run_command(support.command_of(["--version"], 2))
+        self.assertEqual(result.out.count("deltapipe "), 1, str(result))
+
     def test_decks(self):
         for key, one, two in (("training.optimizer.learning_rate", "0.001", "0.002"),
                               ("pipeline.schedule", '"gpipe"', '"1f1b"'),
