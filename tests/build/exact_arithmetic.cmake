@@ -17,13 +17,22 @@ endfunction()
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
 set(module ${SOURCE}/scripts/cmake/ExactArithmetic.cmake)
-foreach(flag IN ITEMS -ffast-math -Ofast -fassociative-math -freciprocal-math -mfpmath=387)
+foreach(flag IN ITEMS -ffast-math -Ofast -fassociative-math -freciprocal-math -mfpmath=387
+    -fno-signed-zeros -fast -Mflushz -fp-model=fast)
   run_and_expect(FALSE "cannot be compiled with ${flag}"
     ${CMAKE_COMMAND} "-DCMAKE_CXX_FLAGS=-O2 ${flag} -g" -P ${module})
 endforeach()
 run_and_expect(FALSE "cannot be compiled with -Ofast" ${CMAKE_COMMAND} -DCMAKE_BUILD_TYPE=Release
   -DCMAKE_CXX_FLAGS_RELEASE=-Ofast -P ${module})
 run_and_expect(TRUE "" ${CMAKE_COMMAND} "-DCMAKE_CXX_FLAGS=-O3 -fno-fast-math" -P ${module})
+
+run_and_expect(FALSE "cannot be compiled with -fp-model=fast"
+  ${CMAKE_COMMAND} "-DCMAKE_CXX_FLAGS=-O2 -fp-model fast" -P ${module})
+set(icpx ${CMAKE_COMMAND} -DCMAKE_CXX_COMPILER_ID=IntelLLVM)
+run_and_expect(FALSE "Add -fp-model=precise" ${icpx} -DCMAKE_CXX_FLAGS=-O2 -P ${module})
+foreach(flag IN ITEMS "-fp-model=precise" "-fp-model strict" "-ffp-model=precise")
+  run_and_expect(TRUE "" ${icpx} "-DCMAKE_CXX_FLAGS=-O2 ${flag}" -P ${module})
+endforeach()
 
 # As a user meets it.
 run_and_expect(FALSE "cannot be compiled with -ffast-math" ${CMAKE_COMMAND} -S ${SOURCE}
