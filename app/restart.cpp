@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 
 #include "app/deck/deck.hpp"
 #include "app/spill_references.hpp"
+#include "comm/pipeline/boundary.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 #include "core/base/interruption.hpp"
@@ -347,9 +349,10 @@ class FormerLayout {
 
   /// Nothing: the part begins anew.
   std::optional<PartSource> source_of(const StatePart& part) const {
+    if (part.name.starts_with(kTargetPart)) return target(part.name);
     if (!is_memory(part.name)) return PartSource{part.name, part.name, ranks(), items_of(part)};
     if (!takes_memories_) return std::nullopt;
-    const auto at =
+    const std::optional<Place> at =
         part.name.starts_with("token rows ") ? token_rows(part.name) : same_boundary(part.name);
     if (!at) return std::nullopt;
     const auto& [stage, former_name] = *at;
@@ -379,17 +382,48 @@ class FormerLayout {
 
   /// "boundary 2 forward sender" is the former boundary with as many blocks before it.
   std::optional<Place> same_boundary(const std::string& name) const {
+    const std::optional<Place> place = nearest_boundary(name);
+    const bool is_same = place && former_cut(place->second) == cut(name, partition_);
+    return is_same ? place : std::nullopt;
+  }
+
+  /// The former boundary with about as many blocks before it; none: there was no boundary.
+  std::optional<Place> nearest_boundary(const std::string& name) const {
+    std::optional<int> nearest;
+    const auto distance = [&](int i) {
+      return std::abs(blocks_before_cut(restart_.marker.partition, i) - cut(name, partition_));
+    };
+    for (int i = 0; i + 1 < restart_.marker.stages; ++i)
+      if (!nearest || distance(i) < distance(*nearest)) nearest = i;
+    if (!nearest) return std::nullopt;
+    const bool forward = name.find("forward") != std::string::npos;
+    const bool sender = name.ends_with("sender");
+    return Place{forward == sender ? *nearest : *nearest + 1,
+                 "boundary " + std::to_string(*nearest) + name.substr(number_of(name).second)};
+  }
+
+  /// Number of the boundary in a part's name, and where it ends.
+  static std::pair<int, std::size_t> number_of(const std::string& name) {
     const std::size_t begin = std::string_view("boundary ").size();
     const std::size_t end = name.find(' ', begin);
-    const int cut = blocks_before_cut(partition_, std::stoi(name.substr(begin, end - begin)));
-    for (int i = 0; i + 1 < restart_.marker.stages; ++i) {
-      if (blocks_before_cut(restart_.marker.partition, i) != cut) continue;
-      const bool forward = name.find("forward") != std::string::npos;
-      const bool sender = name.ends_with("sender");
-      return Place{forward == sender ? i : i + 1,
-                   "boundary " + std::to_string(i) + name.substr(end)};
-    }
-    return std::nullopt;
+    return {std::stoi(name.substr(begin, end - begin)), end};
+  }
+  static int cut(const std::string& name, const std::vector<int>& partition) {
+    return blocks_before_cut(partition, number_of(name).first);
+  }
+  int former_cut(const std::string& name) const { return cut(name, restart_.marker.partition); }
+
+  /// A boundary has the account of the nearest former one, and a replica that of one of the former
+  /// replicas, which are all alike.
+  std::optional<PartSource> target(const std::string& name) const {
+    const auto at = nearest_boundary(name.substr(kTargetPart.size()));
+    if (!at) return std::nullopt;
+    const auto& [stage, former] = *at;
+    const int ranks = restart_.marker.pipeline_ranks();
+    const std::string path = file(replica_ % restart_.marker.replicas * ranks + stage % ranks);
+    const std::string former_name = std::string(kTargetPart) + former;
+    if (!has_part(path, former_name)) return std::nullopt;
+    return PartSource{name, former_name, {path}, {}};
   }
 
   const Restart& restart_;

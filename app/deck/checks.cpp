@@ -236,15 +236,6 @@ void check_rate(const RateSettings& rate, const CodecSettings& codec, int stages
 }
 
 void check_gradients(const Settings& s) {
-  const MemoryStorage storage = s.cache.storage;
-  if (has_feedback(s.backward) &&
-      (storage == MemoryStorage::bits8 || storage == MemoryStorage::bits4 ||
-       storage == MemoryStorage::bits2))
-    refuse({"cache.storage", "boundary.backward.error_feedback"},
-           "what error feedback keeps of gradients is too small for the 16-bit scales of a "
-           "cache.storage in codes",
-           kMemoryStorageNames[static_cast<std::size_t>(storage)],
-           "use \"fp32\", \"bf16\" or \"fp16\" (which is bf16 for errors)");
   if (follows_forward(s.backward) && !sends_positions(s.forward))
     refuse({"boundary.backward.positions", "boundary.forward.codec"},
            "boundary.backward.positions = \"forward\" needs positions of activations",

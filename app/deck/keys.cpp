@@ -373,7 +373,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
   add_rate(add, r);
   add("entropy_coding", Flag{&c.entropy_coding},
       "for quantize and delta: codes travel in the bits that they carry, never more than packed "
-      "codes and 4 bytes, of a delta 12; nothing is lost");
+      "codes and 4 bytes, of a delta 12, with scale = \"message\" 64 more; nothing is lost");
   add("rounding",
       choice(c.rounding, {{"nearest", Rounding::nearest}, {"stochastic", Rounding::stochastic}}),
       memory ? "of codes: stochastic is unbiased; delta wants 3 bits or more with it"

@@ -87,7 +87,7 @@ std::vector<double> link_speeds(const PipelineOptions& options, bool backward) {
     const LinkedRanks all = {ranks, options.pipeline.stages_per_rank > 1};
     const LinkSettings link = backward ? link_between(network, behind, before, all)
                                        : link_between(network, before, behind, all);
-    // Of which each of the boundaries between these ranks has its part.
+    // Each of the boundaries between these ranks has its part of it.
     const int sharing = (options.pipeline.stages - 2 - before) / ranks + 1;
     speeds.push_back(link.bits_per_second / sharing);
   }
@@ -114,7 +114,8 @@ StepTarget step_target(const PipelineOptions& options, std::uint64_t steps, int 
   target.bits = target_bits(options, backward)[static_cast<std::size_t>(boundary)];
   target.error = rate.target_error;
   if (codec.rounding == Rounding::stochastic) target.largest_step = kLargestStochasticStep;
-  target.messages = steps * static_cast<std::uint64_t>(options.micro_batches);
+  target.messages_per_step = static_cast<std::uint64_t>(options.micro_batches);
+  target.messages = steps * target.messages_per_step;
   return target;
 }
 

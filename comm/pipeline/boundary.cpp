@@ -9,6 +9,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "comm/pipeline/value_check.hpp"
 #include "core/base/error.hpp"
 #include "core/base/trace.hpp"
 
@@ -244,6 +245,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
       state_name_(name + (plan.side == BoundarySide::sender ? " sender" : " receiver")),
       shape_(plan.codec.shape),
       warmup_epochs_(plan.codec.settings.warmup_epochs),
+      has_half_memory_(plan.codec.storage == MemoryStorage::fp16),
       codecs_(plan),
       first_sample_(plan.memory.first_sample),
       sample_stride_(plan.memory.sample_stride),
@@ -324,24 +326,30 @@ void BoundaryEnd::prefetch(std::span<const std::uint64_t> sample_ids) {
 }
 
 std::vector<StatePart> BoundaryEnd::state() {
-  if (!cache_ && !controller_) return {};
-  const auto write = [this](StateWriter& writer) {
-    write_scalar(writer, "codec", codecs_.training()->id());
-    write_scalar(writer, "first_sample", first_sample_);
-    write_scalar(writer, "sample_stride", sample_stride_);
-    codecs_.training()->write_state(writer, instances_.codec);
-    if (controller_) controller_->write_state(writer);
-    if (cache_) cache_->write_state(writer);
-  };
-  const auto read = [this](StateReader& reader) {
-    expect_scalar(reader, "codec", codecs_.training()->id());
-    expect_scalar(reader, "first_sample", first_sample_);
-    expect_scalar(reader, "sample_stride", sample_stride_);
-    codecs_.training()->read_state(reader, instances_.codec);
-    if (controller_) controller_->read_state(reader);
-    if (cache_) cache_->read_state(reader);
-  };
-  return {{state_name_, write, read}};
+  std::vector<StatePart> parts;
+  if (cache_) {
+    const auto write = [this](StateWriter& writer) {
+      write_scalar(writer, "codec", codecs_.training()->id());
+      write_scalar(writer, "first_sample", first_sample_);
+      write_scalar(writer, "sample_stride", sample_stride_);
+      codecs_.training()->write_state(writer, instances_.codec);
+      cache_->write_state(writer);
+    };
+    const auto read = [this](StateReader& reader) {
+      expect_scalar(reader, "codec", codecs_.training()->id());
+      expect_scalar(reader, "first_sample", first_sample_);
+      expect_scalar(reader, "sample_stride", sample_stride_);
+      codecs_.training()->read_state(reader, instances_.codec);
+      cache_->read_state(reader);
+    };
+    parts.push_back({state_name_, write, read});
+  }
+  // By itself: it outlives the memories.
+  if (controller_)
+    parts.push_back({std::string(kTargetPart) + state_name_,
+                     [this](StateWriter& writer) { controller_->write_state(writer); },
+                     [this](StateReader& reader) { controller_->read_state(reader); }});
+  return parts;
 }
 
 void BoundaryEnd::acquire_records(Crossing& crossing) {
@@ -385,7 +393,7 @@ CodecStatistics BoundaryEnd::take_codec_statistics() {
 }
 
 MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
-  return header_of(crossing, codec(crossing).id());
+  return header_of(crossing, codec(crossing).id(), codec(crossing).state_hash(crossing));
 }
 
 std::size_t BoundaryEnd::max_payload_bytes() const {
@@ -471,6 +479,7 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
   const SendChannel::Buffer buffer = channel_.acquire();
   const DeviceBytes payload = device_payload(buffer);
   acquire_records(crossing);
+  MessageHeader message = header(crossing);  // encode() changes the codec's state
   choose_step(crossing);
   if (codec(crossing).waits()) wait_for_compute(exec);
   std::size_t bytes = 0;
@@ -493,10 +502,11 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
     }
     wait_for_compute(exec);
     wait_for_message();
+    if (codec(crossing).lost_values())
+      refuse_values(crossing, x_BTC, shape_.tokens, has_half_memory_);
     note_sent(crossing, bytes + memory_check_.bytes());
   }
   release_records(crossing);
-  MessageHeader message = header(crossing);
   if (in_device_memory())
     message.payload_checksum = checksum_->value();
   else

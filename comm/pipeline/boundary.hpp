@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,9 @@ enum ChannelTag : int {
   kResyncBackwardTag,
   kChannelTags
 };
+/// Begins the names of the parts of a state that hold a StepController.
+inline constexpr std::string_view kTargetPart = "target of ";
+
 /// Two ranks with several stages each have every pipeline_ranks'th boundary in common.
 inline int boundary_tag(ChannelTag tag, int boundary, int pipeline_ranks) {
   return tag + kChannelTags * (boundary / pipeline_ranks);
@@ -132,8 +136,9 @@ class BoundaryEnd {
   std::span<const std::uint64_t> records_of(const Crossing& crossing);
   /// Of a record, the part that both ends keep.
   std::size_t shared_record_bytes() const { return codecs_.record().shared_bytes; }
-  /// What the end remembers, "NAME sender" or "NAME receiver"; nothing if it has no records and no
-  /// controller: codecs without records keep nothing from one crossing to the next.
+  /// What the end remembers: "NAME sender" or "NAME receiver" with its records, since codecs
+  /// without records keep nothing from one crossing to the next, and kTargetPart + "NAME sender"
+  /// with what it has sent towards its target.
   std::vector<StatePart> state();
 
  protected:
@@ -170,6 +175,7 @@ class BoundaryEnd {
   std::string state_name_;
   CodecShape shape_;
   double warmup_epochs_;
+  bool has_half_memory_;  ///< what codecs keep of samples is kept in fp16
   BoundaryCodecs codecs_;
   std::unique_ptr<ActivationCache> cache_;
   std::optional<StepController> controller_;  ///< a sender's with a target

@@ -14,6 +14,9 @@ namespace {
 const char* const kSameBuild = "start the same deltapipe build on every rank";
 const char* const kSameDeck = "start every rank with the same deck and build";
 const char* const kSameData = "give every rank the same data files and seed";
+const char* const kSameState =
+    "the ends remember different visits: restart all ranks from one checkpoint, and check that "
+    "cache.directory is not shared with another run";
 const char* const kNetwork = "the network or a machine's memory damages data; check both";
 
 const char* memory_name(PayloadMemory memory) {
@@ -67,11 +70,12 @@ std::uint64_t checksum(const void* bytes, std::size_t size) {
   return XXH3_64bits(bytes, size);
 }
 
-std::uint64_t sample_hash(std::span<const std::uint64_t> ids) {
-  return checksum(ids.data(), ids.size_bytes());
+std::uint32_t sample_hash(std::span<const std::uint64_t> ids) {
+  return static_cast<std::uint32_t>(checksum(ids.data(), ids.size_bytes()));
 }
 
-MessageHeader header_of(const Crossing& crossing, std::uint32_t codec_id) {
+MessageHeader header_of(const Crossing& crossing, std::uint32_t codec_id,
+                        std::uint32_t state_hash) {
   MessageHeader header;
   header.kind = crossing.kind;
   header.direction = crossing.direction();
@@ -79,6 +83,7 @@ MessageHeader header_of(const Crossing& crossing, std::uint32_t codec_id) {
   header.micro_batch = crossing.micro_batch;
   header.boundary = crossing.boundary;
   header.sample_hash = sample_hash(crossing.sample_ids);
+  header.state_hash = state_hash;
   header.sample_count = static_cast<std::uint32_t>(crossing.samples());
   header.codec_id = codec_id;
   return header;
@@ -127,6 +132,8 @@ void check(const MessageHeader& received, const MessageHeader& expected) {
   same_hash(expected, "the hash of the sample ids", expected.sample_hash, received.sample_hash,
             kSameData);
   same_hash(expected, "the codec", expected.codec_id, received.codec_id, kSameDeck);
+  same_hash(expected, "the hash of the samples' visits and of the codec's maps",
+            expected.state_hash, received.state_hash, kSameState);
 }
 
 void check_payload_size(const MessageHeader& header, std::size_t payload_bytes) {

@@ -33,7 +33,8 @@ struct MessageHeader {
   std::uint64_t step = 0;
   std::uint32_t micro_batch = 0;
   std::uint32_t boundary = 0;
-  std::uint64_t sample_hash = 0;  ///< sample_hash() of the samples' ids
+  std::uint32_t sample_hash = 0;  ///< sample_hash() of the samples' ids
+  std::uint32_t state_hash = 0;   ///< Codec::state_hash() of what encoded the payload
   std::uint32_t sample_count = 0;
   std::uint32_t codec_id = 0;  ///< Codec::id() of what encoded the payload
 
@@ -48,18 +49,20 @@ struct MessageHeader {
   std::uint64_t header_checksum = 0;  ///< XXH3-64 of the bytes before it
 
   static constexpr std::uint32_t kMagic = 0x4d50'4c44;  // "DLPM"
-  static constexpr std::uint8_t kVersion = 2;
+  static constexpr std::uint8_t kVersion = 3;
 };
 
 static_assert(std::endian::native == std::endian::little, "headers travel little-endian");
 static_assert(sizeof(MessageHeader) == 104 && std::is_trivially_copyable_v<MessageHeader>);
 static_assert(std::has_unique_object_representations_v<MessageHeader>, "no padding on the wire");
 
-/// XXH3-64 of the ids in their order.
-std::uint64_t sample_hash(std::span<const std::uint64_t> ids);
+/// 32 bits of the XXH3-64 of the ids in their order.
+std::uint32_t sample_hash(std::span<const std::uint64_t> ids);
 
-/// The header of a crossing's message, which Codec `codec_id` encodes, as far as both ends know it.
-MessageHeader header_of(const Crossing& crossing, std::uint32_t codec_id);
+/// The header of a crossing's message, as far as both ends know it, with Codec::id() and
+/// Codec::state_hash() of the codec.
+MessageHeader header_of(const Crossing& crossing, std::uint32_t codec_id,
+                        std::uint32_t state_hash = 0);
 
 std::uint64_t checksum(const void* bytes, std::size_t size);
 /// Sets header_checksum; all other fields must be final.

@@ -12,7 +12,8 @@ namespace {
 #if defined(__SSE__)
 
 constexpr FloatingPointMode kFlushed = 0x8040;  // results (FTZ) and operands (DAZ)
-constexpr FloatingPointMode kEvents = 0x3f;     // what has happened so far, no part of the mode
+constexpr FloatingPointMode kRounding = 0x6000;
+constexpr FloatingPointMode kEvents = 0x3f;  // what has happened so far, no part of the mode
 
 FloatingPointMode read() {
   return _mm_getcsr();
@@ -23,7 +24,8 @@ void write(FloatingPointMode mode) {
 
 #elif defined(__aarch64__)
 
-constexpr FloatingPointMode kFlushed = FloatingPointMode{1} << 24;  // FZ
+constexpr FloatingPointMode kFlushed = FloatingPointMode{1} << 24;   // FZ
+constexpr FloatingPointMode kRounding = FloatingPointMode{3} << 22;  // RMode
 constexpr FloatingPointMode kEvents = 0;
 
 FloatingPointMode read() {
@@ -37,7 +39,7 @@ void write(FloatingPointMode mode) {
 
 #else
 
-constexpr FloatingPointMode kFlushed = 0, kEvents = 0;
+constexpr FloatingPointMode kFlushed = 0, kRounding = 0, kEvents = 0;
 
 FloatingPointMode read() {
   return 0;
@@ -59,6 +61,8 @@ FloatingPointScope::FloatingPointScope(FloatingPointMode mode) : before_(floatin
 FloatingPointScope::~FloatingPointScope() {
   if (floating_point_mode() != before_) write(before_);
 }
+
+ExactArithmetic::ExactArithmetic() : scope_(floating_point_mode() & ~(kFlushed | kRounding)) {}
 
 FlushedDenormals::FlushedDenormals() : scope_(floating_point_mode() | kFlushed) {}
 

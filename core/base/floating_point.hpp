@@ -25,6 +25,17 @@ class FloatingPointScope {
   FloatingPointMode before_;
 };
 
+/// As long as this lives, the calling thread and what it shares with a HostTeam compute as IEEE 754
+/// has it, with denormal numbers and rounding to nearest, whatever mode a library has left: one
+/// that was linked with -ffast-math sets another before main().
+class ExactArithmetic {
+ public:
+  ExactArithmetic();
+
+ private:
+  FloatingPointScope scope_;
+};
+
 /// As long as this lives, denormal numbers are zeros where the calling thread computes and in what
 /// it shares with a HostTeam; nothing on GPUs, and where it is not known how.
 class FlushedDenormals {

@@ -2,13 +2,12 @@
 #include "core/codec/codec.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <limits>
 #include <map>
 #include <string>
 
 #include "core/base/error.hpp"
-#include "core/base/random.hpp"
 #include "core/codec/forward_masks.hpp"
 #include "core/codec/row_codec.hpp"
 #include "core/codec/settings_check.hpp"
@@ -86,12 +85,15 @@ class WarmupCodec final : public Codec {
       : epochs_(settings.warmup_epochs), warmup_(std::move(warmup)), main_(std::move(main)) {
     DELTAPIPE_ASSERT(warmup_->record() == main_->record() || warmup_->record() == RecordLayout{},
                      "one kind of memory");
-    std::uint64_t bits;
-    std::memcpy(&bits, &epochs_, sizeof bits);
-    id_ = static_cast<std::uint32_t>(mix_bits(bits) >> 32) ^ main_->id();
+    id_ = codec::folded(
+        codec::chained(codec::chained(0, std::bit_cast<std::uint64_t>(epochs_)), main_->id()));
   }
 
   std::uint32_t id() const override { return id_; }
+  std::uint32_t state_hash(const Crossing& crossing) const override {
+    const Codec& codec = is_warmup(crossing) ? *warmup_ : *main_;
+    return codec::folded(codec::chained(is_warmup(crossing) ? 1 : 0, codec.state_hash(crossing)));
+  }
   RecordLayout record() const override { return main_->record(); }
   std::size_t max_payload_bytes() const override {
     return std::max(warmup_->max_payload_bytes(), main_->max_payload_bytes());
@@ -135,6 +137,7 @@ class WarmupCodec final : public Codec {
     clear(exec, records, BoundarySide::receiver);
     warmup_->decode(exec, as_first(crossing), payload, bytes, records, x_BTC);
   }
+  bool lost_values() const override { return warmup_->lost_values() || main_->lost_values(); }
   void measure_errors(bool on) override {
     warmup_->measure_errors(on);
     main_->measure_errors(on);

@@ -36,10 +36,12 @@ struct CodecShape {
 
 /// Sums over the valid elements of what was encoded.
 struct CodecStatistics {
-  double error2 = 0;            ///< sum (x - x_hat)^2, x_hat being what the receiver sees
-  double signal2 = 0;           ///< sum x^2
-  std::uint64_t elements = 0;   ///< elements that error2 and signal2 cover
-  std::uint64_t nonfinite = 0;  ///< NaN and infinite inputs; never in error2 and signal2
+  double error2 = 0;           ///< sum (x - x_hat)^2, x_hat being what the receiver sees
+  double signal2 = 0;          ///< sum x^2
+  std::uint64_t elements = 0;  ///< elements that error2 and signal2 cover
+  /// Inputs that are NaN or infinite, or that the format turns into infinities; never in error2 and
+  /// signal2.
+  std::uint64_t nonfinite = 0;
   // Codecs that predict changes, of samples with a memory m from which p was predicted:
   double change2 = 0;  ///< sum (x - m)^2
   double rest2 = 0;    ///< sum (x - p)^2
@@ -60,6 +62,9 @@ class Codec {
 
   /// Hash of all that both ends must agree on: settings, shape and payload format.
   virtual std::uint32_t id() const = 0;
+  /// Hash of the state that decides how the crossing's payload is read and that both ends must have
+  /// in common: visits of samples with a shared memory, warm-up, maps. Before encode or decode.
+  virtual std::uint32_t state_hash(const Crossing& crossing) const = 0;
   /// Bytes of the largest payload.
   virtual std::size_t max_payload_bytes() const = 0;
   /// Most bytes that this crossing's payload takes; all of them unless the length depends on the
@@ -100,6 +105,12 @@ class Codec {
   /// state; records are not among them.
   virtual void write_state(StateWriter&, const ExecSpace&) const {}
   virtual void read_state(StateReader&, const ExecSpace&) {}
+
+  /// True after an encode of values that the receiver cannot get: NaN, infinities, and numbers that
+  /// leave the range of the format or of the memory. What travels and what is kept is finite all
+  /// the same, so that a caller who does not ask never knows. After a fence of the encode's
+  /// instance; take_statistics() resets it.
+  virtual bool lost_values() const = 0;
 
   /// Whether encode sums error2 and signal2; costs another pass over the rows. Off at first.
   virtual void measure_errors(bool on) = 0;

@@ -213,6 +213,10 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
                                                        transform_->scale()});
   }
 
+  std::uint32_t shared_state() const override {
+    return (prediction_ && prediction_->has_map() ? 1 : 0) +
+           (transform_ && transform_->has_basis() ? 2 : 0);
+  }
   CodecStatistics take_more_statistics() override {
     CodecStatistics statistics;
     if (prediction_) prediction_->add_statistics(statistics);

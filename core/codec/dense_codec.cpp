@@ -2,6 +2,7 @@
 // none, bf16: every value by itself. fp16: every row with a power of two of its own.
 #include "core/codec/half_rows.hpp"
 #include "core/codec/row_codec.hpp"
+#include "core/codec/row_sums.hpp"
 
 namespace deltapipe {
 namespace codec {
@@ -13,6 +14,9 @@ enum class DenseFormat { fp32, fp16, bf16 };
 template <DenseFormat format>
 struct DenseRows {
   using Value = std::conditional_t<format == DenseFormat::fp32, float, std::uint16_t>;
+  /// The least magnitude, as bits, that is infinite at the receiver.
+  static constexpr std::uint32_t kInfinite =
+      format == DenseFormat::bf16 ? kInfinityBits - 0x8000u : kInfinityBits;
 
   KOKKOS_INLINE_FUNCTION static std::size_t block_bytes(int tokens, int channels) {
     return sizeof(Value) * tokens * channels;
@@ -49,6 +53,8 @@ struct DenseRows {
 
 template <>
 struct DenseRows<DenseFormat::fp16> {
+  static constexpr std::uint32_t kInfinite = kInfinityBits;  // rows bring their power of two
+
   KOKKOS_INLINE_FUNCTION static std::size_t block_bytes(int tokens, int channels) {
     return HalfRow::block_bytes(tokens, channels);
   }
@@ -85,24 +91,22 @@ struct DenseEncode {
     std::uint8_t* block = a.payload + sample.payload;
     Rows::write(team, n, x, exponent, block, sample.tokens, t);
     if (t + 1 == sample.tokens) clear_block_end(team, block, Rows::block_bytes(sample.tokens, n));
-    const std::uint32_t nonfinite =
-        row_sum<std::uint32_t>(team, n, [&](int c) { return is_nonfinite(x[c]); });
-    float error2 = 0;
-    float signal2 = 0;
+    const std::uint32_t nonfinite = row_sum<std::uint32_t>(
+        team, n, [&](int c) { return (bits_of(x[c]) & 0x7fffffffu) >= Rows::kInfinite ? 1u : 0u; });
+    double error2 = 0;
+    double signal2 = 0;
     if (a.measure) {
-      signal2 = row_sum<float>(team, n, [&](int c) {
-        return is_nonfinite(Rows::rounded(x[c], exponent)) ? 0.0f : x[c] * x[c];
+      signal2 = row_squares(team, n, [=](int c) {
+        return is_nonfinite(Rows::rounded(x[c], exponent)) ? 0.0f : x[c];
       });
       if constexpr (format != DenseFormat::fp32)
-        error2 = row_sum<float>(team, n, [&](int c) {
-          const float error = Rows::rounded(x[c], exponent) - x[c];
-          return is_nonfinite(error) ? 0.0f : error * error;
-        });
+        error2 = row_squares(
+            team, n, [=](int c) { return finite_or_zero(Rows::rounded(x[c], exponent) - x[c]); });
     }
     row_once(team, [&]() {
-      RowSums& sums = a.sums[row];
-      sums.nonfinite += nonfinite;
+      count_nonfinite(a, row, nonfinite);
       if (!a.measure) return;
+      RowSums& sums = a.sums[row];
       sums.error2 += error2;
       sums.signal2 += signal2;
       sums.elements += n;

@@ -61,6 +61,8 @@ class DriftPrediction {
   /// Returns the rows that changes are counted from; null: their memories. Of the payload that was
   /// read last.
   const float* predict(const ExecSpace& exec, const std::uint8_t* payload, int rows);
+  /// A map has been sent so far.
+  bool has_map() const { return has_map_; }
   /// Whether predict needs memories and known.
   bool predicts() const { return word_ != kNone; }
 

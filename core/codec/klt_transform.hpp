@@ -65,6 +65,8 @@ class KltTransform {
   /// Bytes of the payload's end. UserError, before anything changes, when it cannot be one. Waits.
   std::size_t read(const ExecSpace& exec, const Crossing& crossing, const std::uint8_t* payload,
                    std::size_t bytes);
+  /// A basis has been sent so far.
+  bool has_basis() const { return has_basis_; }
   /// Whether the payload that was read last has components.
   bool transforms() const { return word_ != kNone; }
   /// Takes the basis of the payload that was read last, if it has one; returns what levels of so

@@ -34,13 +34,15 @@ struct MemoryRow {
 /// No bound is known.
 inline constexpr float kUnbounded = std::numeric_limits<float>::infinity();
 
-/// store: the row := x, which is finite, in storage precision. load: work := the row. codes: a
-/// buffer of 8*lanes bytes. bound: no magnitude in the row is larger.
+/// store: the row := x, which is finite, in storage precision; magnitudes above kMost become kMost.
+/// load: work := the row. codes: a buffer of 8*lanes bytes. bound: no magnitude in the row is
+/// larger.
 template <MemoryStorage storage>
 struct Memory;
 
 template <>
 struct Memory<MemoryStorage::fp32> {
+  static constexpr float kMost = kMaxFloat;
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{4} * tokens * channels;
   }
@@ -59,6 +61,7 @@ struct Memory<MemoryStorage::fp32> {
 
 template <>
 struct Memory<MemoryStorage::fp16> {
+  static constexpr float kMost = kMaxHalf;
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{2} * tokens * channels;
   }
@@ -75,6 +78,7 @@ struct Memory<MemoryStorage::fp16> {
 
 template <>
 struct Memory<MemoryStorage::bf16> {
+  static constexpr float kMost = kMaxFloat;
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{2} * tokens * channels;
   }
@@ -98,6 +102,7 @@ template <int bits>
 struct PackedMemory {
   static constexpr int kTile = 64;
   static constexpr int kLevels = (1 << (bits - 1)) - 1;
+  static constexpr float kMost = kMaxFloat;
 
   KOKKOS_INLINE_FUNCTION static constexpr int tiles(int channels) {
     return (channels + kTile - 1) / kTile;
@@ -214,6 +219,7 @@ struct Memory<MemoryStorage::bits2> : PackedMemory<2> {};
 
 /// Nothing is kept: every row is zero before.
 struct NoMemory {
+  static constexpr float kMost = kMaxFloat;
   KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow&) { return 0; }
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {

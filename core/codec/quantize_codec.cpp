@@ -37,6 +37,8 @@ template <class M>
 struct ErrorSender {
   using Record = M;
   static std::size_t scratch_bytes(int channels) { return sum_bytes(channels) + 64; }
+  /// Errors are smaller than the values.
+  KOKKOS_INLINE_FUNCTION static float largest_kept(float) { return kMaxFloat; }
 
   /// work := -e, so that x - work is what is quantised.
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& record,

@@ -66,6 +66,12 @@ KOKKOS_INLINE_FUNCTION void store_scaled(const RowMember& team, const MemoryRow&
   M::store(team, row, work, codes);
 }
 
+/// The largest magnitude of values that a record's row holds at a crossing with this scale.
+template <class M>
+KOKKOS_INLINE_FUNCTION float largest_kept(float scale) {
+  return M::kMost >= kMaxFloat || M::kMost * scale >= kMaxFloat ? kMaxFloat : M::kMost * scale;
+}
+
 /// How an encoder uses a sample's record, as the template argument Sender of what follows: M is the
 /// type of the record's rows, begin() returns the values that are quantised and sets work to what
 /// the codes will be added to, keep() stores the record's row once work is what the receiver sees.
@@ -75,6 +81,9 @@ struct MemorySender {
   using Record = M;
   /// Scratch memory behind that of RowBuffers.
   static std::size_t scratch_bytes(int) { return 0; }
+  KOKKOS_INLINE_FUNCTION static float largest_kept(float scale) {
+    return codec::largest_kept<M>(scale);
+  }
 
   /// work := what is taken from x before it is quantised.
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& record,
@@ -129,7 +138,7 @@ struct EncodeRows {
       send_dense_row(team, a, format.kind, sample, t, values, buffers.work);
     if (t + 1 == sample.tokens)
       clear_block_end(team, a.payload + sample.payload, block_bytes_of(format, sample.tokens, n));
-    add_row_sums(team, a, index, x, largest, buffers.work);
+    add_row_sums(team, a, index, x, largest, Sender::largest_kept(a.scale), buffers.work);
     Sender::keep(team, record, values, buffers);
   }
 };

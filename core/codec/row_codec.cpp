@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/base/error.hpp"
+#include "core/base/floating_point.hpp"
 #include "core/base/random.hpp"
 
 namespace deltapipe {
@@ -29,55 +30,88 @@ namespace codec {
 
 namespace {
 
-std::uint64_t chain(std::uint64_t hash, std::uint64_t value) {
-  return mix_bits(hash + 0x9e3779b97f4a7c15ull + mix_bits(value));
+std::uint64_t random_key(const Crossing& crossing) {
+  std::uint64_t key = chained(0, crossing.seed);
+  key = chained(key, crossing.step >> 32);
+  key = chained(key, crossing.boundary);
+  key = chained(key, crossing.direction() == Direction::backward ? 1 : 0);
+  return crossing.training ? key : chained(key, 2);
 }
 
-std::uint64_t random_key(const Crossing& crossing) {
-  std::uint64_t key = chain(0, crossing.seed);
-  key = chain(key, crossing.step >> 32);
-  key = chain(key, crossing.boundary);
-  key = chain(key, crossing.direction() == Direction::backward ? 1 : 0);
-  return crossing.training ? key : chain(key, 2);
-}
+/// Settings in settings_hash(). Each value is hashed behind its field's number, so that no value of
+/// one field passes for a value of another.
+enum class Field : std::uint64_t {
+  format_version,
+  kind,
+  bits,
+  scale,
+  tile,
+  rounding,
+  levels,
+  rms_steps,
+  entropy_coding,
+  topk,
+  values,
+  positions,
+  feedback_kind,
+  feedback_of,
+  first_visit,
+  prediction,
+  prediction_interval,
+  transform,
+  transform_interval,
+  storage,
+  tokens,
+  channels
+};
 
 }  // namespace
 
+std::uint64_t chained(std::uint64_t hash, std::uint64_t value) {
+  return mix_bits(hash + 0x9e3779b97f4a7c15ull + mix_bits(value));
+}
+
 std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& shape,
                             MemoryStorage storage, std::uint32_t format_version) {
-  std::uint64_t hash = chain(0x64656c7461706970ull, format_version);
-  const auto add = [&hash](std::uint64_t value) { hash = chain(hash, value); };
-  add(static_cast<std::uint64_t>(settings.kind));
+  std::uint64_t hash = 0x64656c7461706970ull;
+  const auto add = [&hash](Field field, auto value) {
+    hash = chained(chained(hash, static_cast<std::uint64_t>(field)),
+                   static_cast<std::uint64_t>(value));
+  };
+  add(Field::format_version, format_version);
+  add(Field::kind, settings.kind);
   const bool delta = sends_changes(settings);
   if (sends_codes(settings) || delta) {
-    add(static_cast<std::uint64_t>(settings.bits));
-    add(static_cast<std::uint64_t>(settings.scale));
-    add(static_cast<std::uint64_t>(settings.tile));
-    add(static_cast<std::uint64_t>(settings.rounding));
-    add(static_cast<std::uint64_t>(settings.levels));
-    if (settings.scale_rule == ScaleRule::rms) add(2);
-    if (settings.entropy_coding) add(3);
+    add(Field::bits, settings.bits);
+    add(Field::scale, settings.scale);
+    add(Field::tile, settings.tile);
+    add(Field::rounding, settings.rounding);
+    add(Field::levels, settings.levels);
+    add(Field::rms_steps, settings.scale_rule == ScaleRule::rms);
+    add(Field::entropy_coding, settings.entropy_coding);
   }
   if (sends_positions(settings)) {
-    add(std::bit_cast<std::uint64_t>(settings.topk));
-    add(static_cast<std::uint64_t>(settings.values));
-    if (follows_forward(settings)) add(8);
+    add(Field::topk, std::bit_cast<std::uint64_t>(settings.topk));
+    add(Field::values, settings.values);
+    add(Field::positions, settings.positions);
   }
-  if (has_feedback(settings)) add(1 + static_cast<std::uint64_t>(settings.feedback_kind));
-  if (has_feedback_of_positions(settings)) add(16);
-  if (delta) add(static_cast<std::uint64_t>(settings.first_visit));
+  if (has_feedback(settings)) {
+    add(Field::feedback_kind, settings.feedback_kind);
+    add(Field::feedback_of, settings.feedback_of);
+  }
+  if (delta) add(Field::first_visit, settings.first_visit);
   if (settings.prediction != Prediction::none) {
-    add(static_cast<std::uint64_t>(settings.prediction) + 16);
-    add(static_cast<std::uint64_t>(settings.prediction_interval));
+    add(Field::prediction, settings.prediction);
+    add(Field::prediction_interval, settings.prediction_interval);
   }
   if (settings.transform != Transform::none) {
-    add(static_cast<std::uint64_t>(settings.transform) + 32);
-    add(static_cast<std::uint64_t>(settings.transform_interval));
+    add(Field::transform, settings.transform);
+    add(Field::transform_interval, settings.transform_interval);
   }
-  if (has_shared_memory(settings)) add(static_cast<std::uint64_t>(storage));
-  add(static_cast<std::uint64_t>(shape.tokens));
-  add(static_cast<std::uint64_t>(shape.channels));
-  return static_cast<std::uint32_t>(hash ^ (hash >> 32));
+  if (has_shared_memory(settings)) add(Field::storage, storage);
+  add(Field::tokens, shape.tokens);
+  add(Field::channels, shape.channels);
+  return folded(hash);
 }
 
 const char* name_of(CodecKind kind) {
@@ -109,7 +143,9 @@ RowCodec::RowCodec(const CodecShape& shape, std::uint32_t id)
       table_(shape.max_samples),
       sums_N_("deltapipe::Codec::row_sums",
               static_cast<std::size_t>(shape.max_samples) * shape.tokens),
-      host_sums_N_(uninitialized("deltapipe::Codec::host_row_sums"), sums_N_.extent(0)) {
+      host_sums_N_(uninitialized("deltapipe::Codec::host_row_sums"), sums_N_.extent(0)),
+      lost_("deltapipe::Codec::lost", 1),
+      host_lost_(Kokkos::create_mirror_view(StagingSpace(), lost_)) {
   entries_.reserve(shape.max_samples);
 }
 
@@ -136,7 +172,8 @@ std::size_t RowCodec::payload_bytes(const Crossing& crossing) const {
 }
 
 std::size_t RowCodec::memory_bytes() const {
-  return table_.memory_bytes() + bytes_of_view(sums_N_) + bytes_of_view(host_sums_N_);
+  return table_.memory_bytes() + bytes_of_view(sums_N_) + bytes_of_view(host_sums_N_) +
+         bytes_of_view(lost_);
 }
 
 void RowCodec::check(const Crossing& crossing, const Activations& x_BTC,
@@ -179,6 +216,7 @@ RowArguments RowCodec::arguments(const ExecSpace& exec, const Crossing& crossing
   result.pool = records.pool.data();
   result.payload = payload.data();
   result.sums = sums_N_.data();
+  result.lost = lost_.data();
   result.measure = measure_;
   result.key = random_key(crossing);
   result.step = static_cast<std::uint32_t>(crossing.step);
@@ -192,10 +230,26 @@ std::size_t RowCodec::encode(const ExecSpace& exec, const Crossing& crossing, Ac
   const std::size_t most = payload_bytes(crossing);
   check(crossing, x_BTC, records, BoundarySide::sender, payload, most);
   if (crossing.sample_ids.empty()) return most;
+  const ExactArithmetic exact;
   const std::size_t bytes = run_encode(
       exec, arguments(exec, crossing, x_BTC, records, BoundarySide::sender, payload), most);
+  if constexpr (!std::is_same_v<MemSpace, StagingSpace>) Kokkos::deep_copy(exec, host_lost_, lost_);
   DELTAPIPE_ASSERT(bytes <= most, "a payload is longer than announced");
   return bytes;
+}
+
+bool RowCodec::lost_values() const {
+  return host_lost_(0) != 0;
+}
+
+std::uint32_t RowCodec::state_hash(const Crossing& crossing) const {
+  if (record().shared_bytes == 0) return 0;
+  std::uint64_t hash = chained(0, shared_state());
+  for (std::size_t b = 0; b < crossing.samples(); ++b) {
+    hash = chained(hash, crossing.visits[b]);
+    hash = chained(hash, static_cast<std::uint64_t>(format_of(crossing, b)));
+  }
+  return folded(hash);
 }
 
 void RowCodec::refuse(const Crossing& crossing, const std::string& flaw, const std::string& value) {
@@ -223,6 +277,7 @@ void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceByt
   const std::size_t most = payload_bytes(crossing);
   if (bytes > most) refuse_length(crossing, bytes, "at most " + std::to_string(most));
   check(crossing, x_BTC, records, BoundarySide::receiver, payload, bytes);
+  const ExactArithmetic exact;
   const RowArguments arguments =
       this->arguments(exec, crossing, x_BTC, records, BoundarySide::receiver, payload);
   const std::size_t expected = expected_bytes(exec, crossing, arguments, bytes);
@@ -244,6 +299,8 @@ CodecStatistics RowCodec::take_statistics(const ExecSpace& exec) {
   const Kokkos::View<std::uint8_t*, Layout, MemSpace> bytes(
       reinterpret_cast<std::uint8_t*>(sums_N_.data()), sums_N_.extent(0) * sizeof(RowSums));
   Kokkos::deep_copy(exec, bytes, std::uint8_t{0});
+  Kokkos::deep_copy(exec, lost_, 0u);
+  host_lost_(0) = 0;
   return total;
 }
 

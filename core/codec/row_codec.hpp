@@ -72,6 +72,7 @@ struct RowArguments {
   const RowSpread* spreads;  ///< of these rows, to encode
   const float* base_weight;  ///< of rows that have the message's step as it is, to encode
   RowSums* sums;             ///< one a row
+  std::uint32_t* lost;       ///< set to 1 where values cannot cross (Codec::lost_values)
   /// Rows that changes are counted from, where those are not the records' rows; else null.
   const float* starts;
   /// Components of the rows whose changes travel so (transformed_rows.hpp), or their levels; null:
@@ -84,6 +85,12 @@ struct RowArguments {
   float scale;         ///< Crossing::scale
 };
 
+/// Adds a row's values that are not finite; to be called by one of the team's threads.
+KOKKOS_INLINE_FUNCTION void count_nonfinite(const RowArguments& a, int row, std::uint32_t count) {
+  a.sums[row].nonfinite += count;
+  if (count > 0) atomic_set(a.lost, 1u);
+}
+
 /// Zeros behind the `bytes` bytes of a block, up to the next multiple of 4: equal values are equal
 /// payloads.
 KOKKOS_INLINE_FUNCTION void clear_block_end(const RowMember& team, std::uint8_t* block,
@@ -95,12 +102,14 @@ KOKKOS_INLINE_FUNCTION void clear_block_end(const RowMember& team, std::uint8_t*
 class RowCodec : public Codec {
  public:
   std::uint32_t id() const final { return id_; }
+  std::uint32_t state_hash(const Crossing& crossing) const final;
   std::size_t payload_bytes(const Crossing& crossing) const final;
   std::size_t memory_bytes() const override;
   std::size_t encode(const ExecSpace& exec, const Crossing& crossing, Activations x_BTC,
                      const MemoryRecords& records, DeviceBytes payload) final;
   void decode(const ExecSpace& exec, const Crossing& crossing, DeviceBytes payload,
               std::size_t payload_bytes, const MemoryRecords& records, Activations x_BTC) final;
+  bool lost_values() const final;
   void measure_errors(bool on) final { measure_ = on; }
   CodecStatistics take_statistics(const ExecSpace& exec) final;
 
@@ -133,6 +142,8 @@ class RowCodec : public Codec {
     return payload_bytes(crossing);
   }
 
+  /// State that both ends have beside visits, for state_hash().
+  virtual std::uint32_t shared_state() const { return 0; }
   /// What RowSums have no place for, since the last call.
   virtual CodecStatistics take_more_statistics() { return {}; }
 
@@ -160,7 +171,15 @@ class RowCodec : public Codec {
   std::vector<SampleEntry> entries_;
   Vector<RowSums> sums_N_;
   HostVector<RowSums> host_sums_N_;
+  Vector<std::uint32_t> lost_;
+  HostVector<std::uint32_t> host_lost_;  ///< lost_ itself where the device is the host
 };
+
+/// A hash of a hash and one more value, and 32 bits of it.
+std::uint64_t chained(std::uint64_t hash, std::uint64_t value);
+inline std::uint32_t folded(std::uint64_t hash) {
+  return static_cast<std::uint32_t>(hash ^ (hash >> 32));
+}
 
 /// Hash of what both ends must share; format_version changes with the payload format.
 std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& shape,

@@ -4,6 +4,7 @@
 // out is what went in, to the bit.
 #include "core/base/number_formats.hpp"
 #include "core/codec/row_codec.hpp"
+#include "core/codec/row_sums.hpp"
 
 namespace deltapipe {
 namespace codec {
@@ -44,17 +45,17 @@ struct MarkRows {
     const std::uint32_t largest = row_max(team, channels, 0u, [=](int c) { return bits_of(x[c]); });
     const std::uint32_t nonfinite =
         row_sum<std::uint32_t>(team, channels, [=](int c) { return is_nonfinite(x[c]); });
-    float signal2 = 0;
+    double signal2 = 0;
     if (a.measure)
-      signal2 = row_sum<float>(team, channels,
-                               [=](int c) { return is_nonfinite(x[c]) ? 0.0f : x[c] * x[c]; });
-    RowSums* row_sums = a.sums + row;
+      signal2 = row_squares(team, channels, [=](int c) { return finite_or_zero(x[c]); });
+    const RowArguments arguments = a;
     std::uint32_t* kept = kept_N + n;
     const bool measure = a.measure;
     row_once(team, [=]() {
       *kept = largest > 0 ? 1 : 0;
-      row_sums->nonfinite += nonfinite;
+      count_nonfinite(arguments, row, nonfinite);
       if (!measure) return;
+      RowSums* row_sums = arguments.sums + row;
       row_sums->signal2 += signal2;
       row_sums->elements += channels;
     });

@@ -77,23 +77,30 @@ void StepController::write_state(StateWriter& writer) const {
   const std::array<double, 8> sums = {log_step_,        totals_.bits,    totals_.values,
                                       totals_.error2,   totals_.signal2, totals_.steered,
                                       totals_.at_least, totals_.at_most};
-  const std::array<std::uint64_t, 2> counts = {messages_, counted_};
+  const std::array<std::uint64_t, 3> counts = {messages_, counted_, target_.messages_per_step};
   write_array(writer, "step_sums", std::span<const double>(sums));
   write_array(writer, "step_messages", std::span<const std::uint64_t>(counts));
 }
 
 void StepController::read_state(StateReader& reader) {
   std::array<double, 8> sums{};
-  std::array<std::uint64_t, 2> counts{};
+  std::array<std::uint64_t, 3> counts{};
   read_array(reader, "step_sums", std::span<double>(sums));
   read_array(reader, "step_messages", std::span<std::uint64_t>(counts));
   // What was written is within the range; what is not was not written.
   if (!(sums[0] >= kLeastLogStep && sums[0] <= largest_log_step_))
     reader.refuse("step_sums", "has a step out of range", std::to_string(std::exp2(sums[0])));
+  if (counts[2] == 0) reader.refuse("step_messages", "has steps without messages", "0");
   log_step_ = sums[0];
+  const double share =
+      static_cast<double>(target_.messages_per_step) / static_cast<double>(counts[2]);
+  for (double& sum : std::span(sums).subspan(1)) sum *= share;
+  const auto shared = [share](std::uint64_t count) {
+    return static_cast<std::uint64_t>(std::llround(static_cast<double>(count) * share));
+  };
   totals_ = {sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7]};
-  messages_ = counts[0];
-  counted_ = counts[1];
+  messages_ = shared(counts[0]);
+  counted_ = shared(counts[1]);
 }
 
 }  // namespace deltapipe

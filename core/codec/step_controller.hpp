@@ -23,6 +23,7 @@ struct StepTarget {
   double error = 0;            ///< relative RMS error of what the receiver sees; 0: any
   std::uint64_t messages = 0;  ///< of the whole run, about; 0: not known
   double largest_step = kLargestChosenStep;  ///< that may be chosen
+  std::uint64_t messages_per_step = 1;       ///< optimizer steps
 
   bool is_set() const { return bits > 0 || error > 0; }
   bool operator==(const StepTarget&) const = default;
@@ -75,6 +76,8 @@ class StepController {
   const StepTotals& totals() const { return totals_; }
 
   void write_state(StateWriter& writer) const;
+  /// Also that of a run with another number of messages per step and the same number of values in
+  /// all of a step's messages, over all replicas: sums become this sender's share.
   void read_state(StateReader& reader);
 
  private:

@@ -241,14 +241,15 @@ struct WriteHeaders {
                                                            : largest_of(team, b, position, count)));
     }
     SampleHeader* written = s.headers() + b;
-    RowSums* sums = s.a.sums + static_cast<std::size_t>(b) * s.a.tokens;
+    const RowArguments a = s.a;
+    const int first_row = b * s.a.tokens;
     const std::uint32_t* nonfinite = follows ? nullptr : nonfinite_B;
     const std::uint32_t count = s.held_count(b, header.count);
     std::uint32_t* held = s.is_held ? s.chosen.count_G + b : nullptr;
     row_once(team, [=]() {
       *written = header;
       if (held != nullptr) *held = count;
-      if (nonfinite != nullptr && size > 0) sums->nonfinite += nonfinite[b];
+      if (nonfinite != nullptr && size > 0) count_nonfinite(a, first_row, nonfinite[b]);
     });
   }
 
@@ -425,7 +426,8 @@ struct SeeRows {
       add_sent(team, b, static_cast<std::uint32_t>(t) * static_cast<std::uint32_t>(n), row);
     const float* wanted = x == nullptr ? nullptr : x + first;
     if (wanted != nullptr && is_valid)
-      add_row_sums(team, s.a, index, wanted, largest_of_row(team, n, wanted), row);
+      add_row_sums(team, s.a, index, wanted, largest_of_row(team, n, wanted),
+                   largest_kept<M>(s.a.scale), row);
     if constexpr (!std::is_same_v<M, NoMemory>)
       store_row<M>(team, s, [&](int, const MemoryRow& record, const RowBuffers& buffers) {
         store_scaled<M>(team, record, row, buffers.work, buffers.codes);
@@ -472,7 +474,7 @@ struct StoreErrors {
       else
         row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
       row_for_synced(team, n, [=](int c) { work[c] = wanted[c] - (left[c] - work[c]); });
-      add_row_sums(team, s.a, index, wanted, largest_of_row(team, n, wanted), work);
+      add_row_sums(team, s.a, index, wanted, largest_of_row(team, n, wanted), kMaxFloat, work);
       const float scale = s.a.scale;
       row_for_synced(team, n, [=](int c) {
         const float left_out = left[c] / scale;
@@ -494,8 +496,8 @@ struct CountNonfinite {
     const float* x = s.a.x + static_cast<std::size_t>(index) * s.a.channels;
     const auto count = row_sum<std::uint32_t>(team, s.a.channels,
                                               [=](int c) { return is_nonfinite(x[c]) ? 1u : 0u; });
-    RowSums* sums = s.a.sums + index;
-    row_once(team, [=]() { sums->nonfinite += count; });
+    const RowArguments a = s.a;
+    row_once(team, [=]() { count_nonfinite(a, index, count); });
   }
 };
 

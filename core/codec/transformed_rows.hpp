@@ -192,7 +192,7 @@ struct FinishTransformed {
                    [=](int c) { seen[c] = predicted_change(sums[c], step, scales[c], seen[c]); });
     if constexpr (kEncodes) {
       const float* x = a.x + first;
-      add_row_sums(team, a, index, x, largest_of_row(team, n, x), seen);
+      add_row_sums(team, a, index, x, largest_of_row(team, n, x), largest_kept<M>(a.scale), seen);
     }
     store_scaled<M>(team, memory, seen, buffers.work, buffers.codes);
   }

@@ -20,6 +20,8 @@ STOPPED, NO_PROGRESS = 75, 74
 ODD_FILES = os.environ.get("DELTAPIPE_ODD_FILES", "build/release/tests/libodd_files.so")
 MEMORY = {"boundary__forward": {"codec": "delta", "bits": 3},
           "boundary__backward": {"codec": "quantize", "bits": 4, "error_feedback": "ef"}}
+# The controller's first step is 1; this target needs a far smaller one.
+TARGET = {"codec": "quantize", "scale_rule": "rms", "entropy_coding": True, "target_bits": 6}
 EXACT = ("step", "epoch", "loss", "learning_rate", "gradient_norm", "tokens", "samples",
          "forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
          "collective_bytes")
@@ -80,6 +82,13 @@ class Checkpoints(support.TestCase):
             np.testing.assert_array_equal(found.evaluations[name], expected.evaluations[name], name)
         self.assertEqual((output / "model/model.safetensors").read_bytes(),
                          (reference / "model/model.safetensors").read_bytes())
+
+    def assert_same_steps(self, output, reference, rtol):
+        """Of the codes that hold a target."""
+        found, expected = (support.Run(path / "run.h5").steps["backward_step"][:, 0]
+                           for path in (output, reference))
+        np.testing.assert_allclose(found, expected, rtol=rtol)
+        self.assertLess(expected[3:].max(), 0.5)
 
     def reference(self, deck, name, stages=2):
         output = self.output(name)
@@ -364,14 +373,18 @@ class Checkpoints(support.TestCase):
         self.assertEqual(len(support.Run(output / "run.h5").losses), 12)
 
     def test_without_memories(self):
-        deck = self.deck(**MEMORY, checkpoint={"mode": "resync"})
+        deck = self.deck(boundary__forward=MEMORY["boundary__forward"],
+                         boundary__backward={**TARGET, "error_feedback": "ef"},
+                         checkpoint={"mode": "resync"})
         reference = self.reference(deck, "resync-reference")
         output = self.output("resync")
         for _ in range(2):
             self.stop(deck, output)
-        with h5py.File(checkpoint(output, 2) / "rank-0.h5") as file:
-            self.assertEqual(set(file), {"parameters", "moments", "run"})
+        for rank, target in enumerate((set(), {"target of boundary 0 backward sender"})):
+            with h5py.File(checkpoint(output, 2) / f"rank-{rank}.h5") as file:
+                self.assertEqual(set(file), {"parameters", "moments", "run"} | target)
         self.go_on(deck, output)
+        self.assert_same_steps(output, reference, rtol=0.02)
         losses = [support.Run(path / "run.h5").losses for path in (output, reference)]
         self.assertEqual(losses[0][0], losses[1][0])
         np.testing.assert_allclose(losses[0], losses[1], rtol=0.02)
@@ -702,7 +715,7 @@ class Checkpoints(support.TestCase):
 
     def test_other_replicas(self):
         """As many samples a step, on twice the replicas and back."""
-        deck = self.deck(**MEMORY)
+        deck = self.deck(boundary__forward=MEMORY["boundary__forward"], boundary__backward=TARGET)
         output = self.output("replicas")
         for replicas, ranks in ((1, 2), (2, 4), (1, 2)):
             result = support.finish(support.start(
@@ -714,12 +727,14 @@ class Checkpoints(support.TestCase):
         run = support.Run(output / "run.h5")
         self.assertEqual(run.steps["step"].tolist(), list(range(1, 13)))
         self.assertEqual(set(run.steps["samples"][:7]), {4})
+        self.assert_same_steps(output, self.reference(deck, "replicas-reference"), rtol=0.1)
         reference = support.Run(self.reference(deck, "replicas-reference") / "run.h5")
         np.testing.assert_allclose(run.losses[:4], reference.losses[:4], rtol=0.03)
 
     def test_memories_move_with_their_boundary(self):
         """A cut that another layout has as well takes its memories along, others begin anew."""
-        deck = self.deck(**MEMORY, **{"training.optimizer": {"schedule": "constant"}})
+        deck = self.deck(boundary__forward=MEMORY["boundary__forward"], boundary__backward=TARGET,
+                         **{"training.optimizer": {"schedule": "constant"}})
         output = self.output("moved")
         self.go_on(support.merged(deck, {"checkpoint": {"milestone_every": 9}}), output, 2,
                    ["training.steps=9", "pipeline.partition=[2,2]"])
@@ -735,6 +750,9 @@ class Checkpoints(support.TestCase):
                 # Of 30 samples, 4 a step, the tenth step has those that were seen in the first ones.
                 seen = run.steps["cache_first_visits"][9, :len(partition)]
                 self.assertEqual(seen.max() > 0, first_visits > 0, seen)
+                # What is to be held is of the run: all boundaries take it along.
+                steps = run.steps["backward_step"]
+                np.testing.assert_allclose(steps[9, :len(partition) - 1], steps[8, 0], rtol=0.2)
                 if partition == [1, 1, 2]:  # the cut before block 2 is now that behind stage 1
                     self.assertGreater(seen[0], seen[2])
 

@@ -385,9 +385,9 @@ class Models(Mistakes):
                 file.write_bytes(content)
                 self.stops(self.fine_tuned(model), "model.safetensors")
 
-    def with_values(self, part_of_name, values):
-        """A copy of the model in which the first values of a tensor are others."""
-        model = self.copy()
+    def with_values(self, part_of_name, values, model=None):
+        """A copy of the model, or `model`, with other first values of a tensor."""
+        model = model or self.copy()
         header, data = support.read_safetensors(model / "model.safetensors")
         name = next(name for name in header if part_of_name in name)
         begin, end = header[name]["data_offsets"]
@@ -411,6 +411,27 @@ class Models(Mistakes):
                    command="evaluate", ranks=(1, 2), status=1)
         self.stops(self.fine_tuned(model), "output for prompt 1 is not finite",
                    command="generate", ranks=(1, 2), status=1)
+
+    def test_activations_that_no_codec_can_carry(self):
+        bias = "mlp.c_proj.bias"
+        infinite = self.with_values(f"h.1.{bias}", [3e38], self.with_values(f"h.0.{bias}", [3e38]))
+        place = ("stage 0 sends activations that are no longer finite over boundary 0 forward",
+                 "micro-batch 0: sample 0, token 0, channel 0")
+        for codec in ("delta", "topk", "auto", "bf16"):
+            self.stops(self.fine_tuned(infinite, boundary__forward={"codec": codec},
+                                       data={"shuffle": False}), *place, "learning_rate",
+                       ranks=(2,), status=1)
+        for command in ("evaluate", "generate"):
+            self.stops(self.fine_tuned(infinite, boundary__forward={"codec": "quantize"},
+                                       evaluation={"boundary": "codec"}), *place,
+                       "use weights from before that", command=command, ranks=(2,), status=1)
+        self.stops(self.fine_tuned(self.with_values("ln_f.weight", [3e38] * 32),
+                                   boundary__backward={"codec": "quantize"}),
+                   "stage 1 sends gradients that are no longer finite over boundary 0 backward",
+                   ranks=(2,), status=1)
+        self.stops(self.fine_tuned(self.with_values(f"h.0.{bias}", [1e5]),
+                                   boundary__forward={"codec": "delta"}),
+                   "too large for fp16 memories", "cache.storage", ranks=(2,), status=2)
 
     def test_config(self):
         model = self.copy()

@@ -32,7 +32,7 @@ MessageHeader header_of(std::uint32_t micro_batch) {
   header.micro_batch = micro_batch;
   header.boundary = 3;
   header.direction = Direction::forward;
-  header.sample_hash = 0x1234'5678'9abc'def0 + micro_batch;
+  header.sample_hash = 0x9abc'def0 + micro_batch;
   header.sample_count = 2;
   header.codec_id = 99;
   return header;

@@ -61,7 +61,8 @@ struct Damage {
   int rank = -1;
   std::uint64_t record = 0;
   std::size_t byte = 0;
-  int step = 0;  ///< before which it happens
+  int step = 0;          ///< before which it happens
+  bool forgets = false;  ///< the end forgets the record; else one of its bits is flipped
 };
 
 /// Four epochs over a boundary from rank 0 to rank 1; what all stopped with, and rank 0's bytes.
@@ -74,6 +75,7 @@ std::pair<std::string, std::uint64_t> run(MemoryStorage storage, std::uint64_t v
   const int rank = progress.rank();
   CacheIoThread io;
   BoundaryEndPlan plan = end_plan(storage, verify_every, spills ? &io : nullptr);
+  if (damage.forgets) plan.codec.settings.bits = 8;  // as at first visits: equally long payloads
   plan.side = rank == 0 ? BoundarySide::sender : BoundarySide::receiver;
   plan.payload_memory = memory;
   std::optional<BoundarySender> sender;
@@ -94,8 +96,13 @@ std::pair<std::string, std::uint64_t> run(MemoryStorage storage, std::uint64_t v
       int step = 0;
       for (int epoch = 0; epoch < 4; ++epoch) {
         for (const Ids& ids : kEpoch) {
-          if (rank == damage.rank && step == damage.step)
-            flip_bit(rank == 0 ? *sender->cache() : *receiver->cache(), damage.record, damage.byte);
+          if (rank == damage.rank && step == damage.step) {
+            ActivationCache& cache = rank == 0 ? *sender->cache() : *receiver->cache();
+            if (damage.forgets)
+              cache.forget({&damage.record, 1});
+            else
+              flip_bit(cache, damage.record, damage.byte);
+          }
           Crossing crossing;
           crossing.step = static_cast<std::uint64_t>(step++);
           crossing.epoch = epoch;
@@ -164,6 +171,17 @@ TEST_CASE("A flipped bit in either end's memory is found and named", "[memory_ch
         CHECK_THAT(text, Contains("rank 0 and rank 1 remember sample 6 at boundary 0 forward"));
         CHECK_THAT(text, Contains("after its visit 3, step 7"));
       }
+}
+
+TEST_CASE("Ends that remember other visits find it before they decode", "[memory_check]") {
+  if (world_size() < 2) return;
+  for (const int rank : {0, 1}) {
+    CAPTURE(rank);
+    const auto [text, bytes] =
+        run(MemoryStorage::fp16, 0, false, {.rank = rank, .record = 3, .step = 7, .forgets = true});
+    CHECK_THAT(text, Contains("rank 1 waits for the activation of step 7") &&
+                         Contains("samples' visits") && Contains("restart all ranks"));
+  }
 }
 
 }  // namespace

@@ -20,9 +20,14 @@ namespace deltapipe::test {
 struct CodecLink {
   CodecLink(const CodecSettings& settings, const CodecShape& extents, MemoryStorage storage,
             int samples = 1)
+      : CodecLink(make_codec(settings, end_of(extents, BoundarySide::sender), storage),
+                  make_codec(settings, end_of(extents, BoundarySide::receiver), storage), extents,
+                  samples) {}
+  CodecLink(std::unique_ptr<Codec> sender_end, std::unique_ptr<Codec> receiver_end,
+            const CodecShape& extents, int samples = 1)
       : shape(extents),
-        sender(make_codec(settings, end_of(extents, BoundarySide::sender), storage)),
-        receiver(make_codec(settings, end_of(extents, BoundarySide::receiver), storage)),
+        sender(std::move(sender_end)),
+        receiver(std::move(receiver_end)),
         near(label(), sender->record().bytes(BoundarySide::sender) * samples),
         far(label(), sender->record().bytes(BoundarySide::receiver) * samples),
         sent(label(), extents.max_samples * extents.tokens, extents.channels),

@@ -261,3 +261,43 @@ TEST_CASE("error feedback is for quantize", "[codec][feedback]") {
     CHECK(make_codec(settings, {1, 1, 1}, MemoryStorage::fp16)->record() == RecordLayout{});
   }
 }
+
+TEST_CASE("errors of gradients far below fp16's range are kept in every storage",
+          "[codec][feedback]") {
+  const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                                MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2);
+  const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21);
+  const double size = GENERATE(1.0, 1e-12, 1e-30);
+  CodecSettings settings;
+  settings.kind = CodecKind::quantize;
+  settings.bits = 3;
+  settings.error_feedback = true;
+  settings.feedback_kind = kind;
+  constexpr int kChannels = 192;
+  CodecLink link(settings, {1, 4, kChannels}, storage);
+  std::mt19937 random(7);
+  std::student_t_distribution<double> heavy(3);
+  std::vector<float> x(4 * kChannels);
+  for (float& value : x) value = static_cast<float>(size * heavy(random));
+  std::vector<double> sum(x.size(), 0.0);
+  double once = 0, all = 0, square = 0;
+  constexpr int kVisits = 32;
+  for (int visit = 0; visit < kVisits; ++visit) {
+    const std::vector<float> seen = link.cross({0}, {4}, x);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      sum[i] += seen[i];
+      if (visit == 0) once += std::pow((double{seen[i]} - x[i]) / size, 2);
+    }
+  }
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    all += std::pow((sum[i] / kVisits - x[i]) / size, 2);
+    square += std::pow(x[i] / size, 2);
+  }
+  // A visit errs by 0.41; what comes with the next ones takes that away, as far as the storage's
+  // levels carry it: 2 bits have three of them.
+  CHECK(std::sqrt(once / square) > 0.4);
+  const double most = storage == MemoryStorage::bits2   ? 0.25
+                      : storage == MemoryStorage::bits4 ? 0.04
+                                                        : 0.016;
+  CHECK(std::sqrt(all / square) < most);
+}

@@ -296,3 +296,59 @@ TEST_CASE("a controller goes on from its state with the same bits", "[codec][con
   CHECK(whole.totals().bits == second.totals().bits);
   CHECK(whole.totals().steered == second.totals().steered);
 }
+
+TEST_CASE("an account goes on with another number of messages per step", "[codec][controller]") {
+  // 100 steps of 4 messages, after 30 of them of 2 or 8: on two replicas, or on half of one.
+  const std::uint64_t per_step = GENERATE(2, 4, 8);
+  CAPTURE(per_step);
+  constexpr int kSteps = 100, kBefore = 30;
+  const auto bits_of = [](const StepController& c) { return 2.35 - std::log2(c.step()); };
+  StepController former({.bits = 2.5, .messages = 4 * kSteps, .messages_per_step = 4}, 1);
+  for (int i = 0; i < 4 * kBefore; ++i) {
+    const bool first = i < 20;
+    former.sent(message_of(first ? 8 : bits_of(former), !first));
+  }
+  const StatePart from = {"target", [&](StateWriter& writer) { former.write_state(writer); }, {}};
+  const StateContent content = state_in_memory({&from, 1});
+  StepController controller(
+      {.bits = 2.5, .messages = per_step * kSteps, .messages_per_step = per_step}, 1);
+  const StatePart to = {"target", {}, [&](StateReader& reader) { controller.read_state(reader); }};
+  MemoryStateReader reader(content);
+  read_state({&to, 1}, reader);
+  CHECK(controller.step() == former.step());
+  CHECK(mean_bits(controller) == Approx(mean_bits(former)));
+  CHECK(controller.totals().values == Approx(former.totals().values * per_step / 4.0));
+  for (std::uint64_t i = 0; i < per_step * (kSteps - kBefore); ++i)
+    controller.sent(message_of(bits_of(controller)));
+  // What first visits took is paid for by the end, as on one layout.
+  CHECK(mean_bits(controller) == Approx(2.5).epsilon(2e-3));
+}
+
+TEST_CASE("an error is held where squares of values leave fp32", "[codec][controller]") {
+  const double size = GENERATE(1.0, 1e18, 1e25, 1e36);
+  CAPTURE(size);
+  CodecSettings settings;
+  settings.kind = CodecKind::quantize;
+  settings.scale_rule = ScaleRule::rms;
+  settings.entropy_coding = true;
+  CodecPair ends(settings, {1, kTokens, kChannels}, MemoryStorage::fp32);
+  ends.sender->measure_errors(true);
+  StepController controller({.error = 0.1, .messages = 100'000}, 1);
+  std::mt19937 random(5);
+  double now = 0;
+  for (int i = 0; i < 8; ++i) {
+    ends.sender->set_rms_step(controller.step());
+    Values x = drawn("gauss", random);
+    for (float& value : x) value *= static_cast<float>(size);
+    ends.cross(x);
+    const CodecStatistics sums = ends.sender->take_statistics(ExecSpace());
+    now = sums.relative_rms_error();
+    controller.sent({.bytes = ends.sent_bytes,
+                     .values = static_cast<std::uint64_t>(kValues),
+                     .steered_values = static_cast<std::uint64_t>(kValues),
+                     .error2 = sums.error2,
+                     .signal2 = sums.signal2});
+    REQUIRE(std::isfinite(controller.step()));
+  }
+  CHECK(now == Approx(0.1).epsilon(0.02));
+}

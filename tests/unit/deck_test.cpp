@@ -593,10 +593,6 @@ TEST_CASE("contradictions are refused") {
        "true\n",
        {},
        {"d.toml:3:1: boundary.forward: steps of a fraction of the RMS want entropy coding"}},
-      {"[boundary.backward]\ncodec = \"topk\"\nerror_feedback = \"ef21\"\n[cache]\nstorage = "
-       "\"8bit\"\n",
-       {},
-       {"d.toml:5:1: what error feedback keeps of gradients is too small"}},
       {"[boundary.forward]\ntopk = 0\n", {}, {"d.toml:2:"}},
       {"[boundary.forward]\ncodec = \"delta\"\nbits = 2\nscale_rule = \"rms\"\n",
        {},
@@ -791,4 +787,12 @@ TEST_CASE("the decks in inputs are valid") {
     ++decks;
   }
   CHECK(decks >= 4);
+}
+
+TEST_CASE("error feedback of gradients is kept in every storage", "[deck]") {
+  const std::string storage = GENERATE("fp32", "fp16", "8bit", "2bit");
+  const std::string feedback = GENERATE("ef", "ef21");
+  CHECK_NOTHROW(parse_deck("[boundary.backward]\ncodec = \"topk\"\nerror_feedback = \"" + feedback +
+                               "\"\n[cache]\nstorage = \"" + storage + "\"\n",
+                           "d.toml"));
 }

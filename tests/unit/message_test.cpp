@@ -19,7 +19,7 @@ TEST_CASE("a header says what its crossing is", "[message]") {
                std::pair{CrossingKind::tied_gradients, Direction::forward});
   crossing.kind = kind;
   CHECK(crossing.direction() == direction);
-  const MessageHeader header = header_of(crossing, 99);
+  const MessageHeader header = header_of(crossing, 99, 77);
   CHECK(header.kind == kind);
   CHECK(header.direction == direction);
   CHECK(header.step == crossing.step);
@@ -27,6 +27,7 @@ TEST_CASE("a header says what its crossing is", "[message]") {
   CHECK(header.boundary == 7);
   CHECK(header.sample_count == 2);
   CHECK(header.codec_id == 99);
+  CHECK(header.state_hash == 77);
   crossing.sample_ids = {2, 4};
   CHECK(header_of(crossing, 99).sample_hash != header.sample_hash);
   crossing.sample_ids = {4, 2};
