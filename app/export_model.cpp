@@ -8,6 +8,7 @@
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
 #include "app/input_files.hpp"
+#include "app/kept_files.hpp"
 #include "app/restart.hpp"
 #include "app/save_model.hpp"
 #include "app/session.hpp"
@@ -90,6 +91,8 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
   require(find_input_files(settings, InputUse::train));
   ModelPlan plan = plan_model(of_one_process(settings));
   plan.weights.reset();
+  plan.kept_files = read_kept_files(settings, plan.warnings);
+  print_warnings(plan.warnings);
   Stages stages;
   stages.push_back(plan.model->make_stage(stage_part(plan.partition, 0)));
   stages.front()->parameters().allocate(false, ProductPrecision::fp32);

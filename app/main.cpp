@@ -207,7 +207,7 @@ int run_alone(const CommandLine& line, int argc, char** argv) {
         const bool is_whole = ranks_of(settings.pipeline) == 1;
         run_check(settings,
                   is_whole ? std::vector<RankMachine>{this_machine()} : std::vector<RankMachine>(),
-                  line.schedule);
+                  {line.schedule, line.shows_deck});
       });
     });
     return exit_success;

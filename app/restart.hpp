@@ -30,9 +30,9 @@ struct Restart {
   bool refers_to_files = false;  ///< to spill files, of any rank
 };
 
-/// Collective. Nothing: the former run has never had a complete checkpoint. Every rank has found all
-/// files that it will read, and one rank has compared each of them with its checksum. Rank 0 says
-/// which checkpoints were skipped, and why.
+/// Collective. Nothing: the former run has never had a complete checkpoint. Every rank has found
+/// all files that it will read, and one rank has compared each of them with its checksum. Rank 0
+/// says which checkpoints were skipped, and why.
 std::optional<Restart> find_restart(const Settings& settings, const FormerRun& former,
                                     const ProcessGrid& grid, ProgressThread& progress);
 

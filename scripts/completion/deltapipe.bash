@@ -10,7 +10,7 @@ _deltapipe_keys() {
 
 _deltapipe() {
     local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]}
-    local commands="train evaluate generate check tokenize"
+    local commands="train evaluate generate check tokenize export"
     if ((COMP_CWORD == 1)); then
         mapfile -t COMPREPLY < <(compgen -W "$commands --help --version" -- "$word")
     elif [[ $word == -* ]]; then
@@ -18,6 +18,7 @@ _deltapipe() {
         case $command in
             check) options+=" --schedule --deck --schema --reference" ;;
             generate) options+=" --prompt" ;;
+            export) options+=" --step --to" ;;
         esac
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
     elif [[ $word == *.* && $word != */* && $word != *.toml ]]; then
