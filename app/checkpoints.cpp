@@ -86,8 +86,8 @@ void write_rank(const std::string& path, const StateContent& content,
   writer.close();
 }
 
-CheckpointFile write_run_file(const std::string& directory, const std::vector<std::byte>& image) {
-  write_file_atomically(directory + "/" + kRunFileCopy, image);
+CheckpointFile write_run_file(const std::string& directory, const RunFileSnapshot& history) {
+  history.write(directory + "/" + kRunFileCopy);
   return secure_file(directory, kRunFileCopy);
 }
 
@@ -411,21 +411,21 @@ void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, Ru
   if (!marker_.milestone)
     for (ActivationCache* const cache : caches_) cache->refer_to_file(step);
   auto content = std::make_shared<StateContent>(state_in_memory(parts));
-  auto image = std::make_shared<std::vector<std::byte>>();
-  if (run_file != nullptr) *image = run_file->image();
-  bytes_ = content->bytes() + image->size();
+  std::optional<RunFileSnapshot> history;
+  if (run_file != nullptr) history = run_file->snapshot();
+  bytes_ = content->bytes() + (history ? history->bytes() : 0);
   phase_ = Phase::writing;
-  job_ = std::make_unique<CheckpointJob>([this, directory = unfinished(), content, image,
+  job_ = std::make_unique<CheckpointJob>([this, directory = unfinished(), content, history,
                                           rank = grid_.rank()](CheckpointJob& job) mutable {
     for (ActivationCache* const cache : caches_) cache->sync();
     make_unfinished(directory);
     const std::string name = rank_file_name(rank);
     job.uses_library.store(true);
     write_rank(directory + "/" + name, *content, job.given_up());
+    content.reset();
+    if (history) job.run_file = write_run_file(directory, *history);
     job.uses_library.store(false);
     job.rank_file = secure_file(directory, name);
-    content.reset();
-    if (!image->empty()) job.run_file = write_run_file(directory, *image);
   });
   blocked_seconds_ = seconds_between(begin, Clock::now());
 }

@@ -130,7 +130,9 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
                           const PipelineShape& shape, int rank, std::uint64_t process_bytes) {
   RankMemory memory;
   memory.process = process_bytes;
-  if (shape.training && rank == 0) memory.process += RunFile::kMemoryBytes;
+  if (shape.training && rank == 0)
+    memory.process += RunFile::memory_bytes(
+        {settings.pipeline.stages, settings.pipeline.replicas, settings.pipeline.stages_per_rank});
   for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank)) {
     const std::vector<ParameterInfo>& parameters = stage->parameters().info();
     memory.ledger.add(stage->memory(plan.capacity));

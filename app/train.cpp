@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <numeric>
@@ -35,10 +38,13 @@
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/replicas/replica_check.hpp"
 #include "comm/transport/collectives.hpp"
+#include "comm/transport/mpi_check.hpp"
 #include "comm/transport/trace.hpp"
 #include "core/base/error.hpp"
+#include "core/base/host_team.hpp"
 #include "core/base/interruption.hpp"
 #include "core/base/number_text.hpp"
+#include "core/base/printable.hpp"
 #include "core/base/version.hpp"
 #include "core/cache/spill_file.hpp"
 #include "core/files/directory_lock.hpp"
@@ -55,6 +61,29 @@ constexpr std::chrono::milliseconds kAnswerLimit{300};
 constexpr std::chrono::seconds kLateAnswerLimit{3};
 /// Of a step that damaged records spoil. Those found in one are not read in the next.
 constexpr int kMostAttempts = 10;
+
+/// As the system knows it, arguments with blanks between them; empty: it does not say.
+std::string process_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string command{std::istreambuf_iterator<char>(file), {}};
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  return command;
+}
+
+/// The first line of the library's description.
+std::string mpi_library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  DELTAPIPE_MPI(MPI_Get_library_version(text.data(), &length));
+  const std::string whole(text.data());
+  return whole.substr(0, whole.find_first_of(",\n"));
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
 
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,
                              const TokenDataset& train, bool training) {
@@ -84,6 +113,11 @@ RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
   attributes.source_revision = std::string(revision());
   attributes.deck = effective_deck(settings);
   attributes.kokkos = kokkos_configuration(settings.training.precision);
+  attributes.command = process_command();
+  attributes.threads_per_rank = kTeamExecution   ? HostTeam::instance().size()
+                                : kHostExecution ? ExecSpace().concurrency()
+                                                 : 1;
+  attributes.mpi = mpi_library();
   attributes.evaluates_codec = settings.evaluation.has(EvaluationMode::codec);
   return attributes;
 }
@@ -419,9 +453,10 @@ class Trainer {
     check_steps_of_restart();
     name_run();
     progress_.set_ends_at_once(false);  // from now on the run file says how the run ended
+    const std::vector<std::string> hosts = gather(progress_, grid_.world(), host_name(), 0);
     if (grid_.rank() == 0) {
       print_warnings(warnings_of_steps(settings_.output, steps_));
-      open_run_file();
+      open_run_file(hosts);
     }
     totals_.seed = settings_.training.seed;
     totals_.data_fingerprint = shape.data_fingerprint;
@@ -594,13 +629,15 @@ class Trainer {
     for (const std::string& path : paths) check_spill_file_owner(path, owner_);
   }
 
-  void open_run_file() {
+  void open_run_file(const std::vector<std::string>& hosts) {
     const std::string path = settings_.output.directory + "/run.h5";
     const auto warn = [](const std::string& message) {
       std::fprintf(stderr, "\ndeltapipe: warning: %s\n", message.c_str());
     };
     RunAttributes attributes = run_attributes(settings_, *plan_);
     attributes.run_id = run_id_;
+    attributes.hosts = hosts;
+    print_program(attributes);
     if (restart_) {
       const std::string history = restart_->checkpoint + "/" + kRunFileCopy;
       run_file_.emplace(path, attributes,
@@ -610,6 +647,18 @@ class Trainer {
       return;
     }
     run_file_.emplace(path, attributes, warn);
+  }
+
+  static void print_program(const RunAttributes& attributes) {
+    std::vector<std::string> hosts = attributes.hosts;
+    std::sort(hosts.begin(), hosts.end());
+    hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+    std::string names;
+    for (const std::string& host : hosts) names += (names.empty() ? "" : ", ") + host;
+    std::printf("deltapipe %s (%s), %s, %zu rank(s) with %d thread(s) each on %s\n",
+                attributes.deltapipe_version.c_str(), attributes.source_revision.c_str(),
+                attributes.mpi.c_str(), attributes.hosts.size(), attributes.threads_per_rank,
+                printable(names).c_str());
   }
 
   std::string description() const {

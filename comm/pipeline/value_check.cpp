@@ -79,7 +79,8 @@ void refuse_values(const Crossing& crossing, const MatrixRef<float>& x_BTC, int 
     mistake.keys = {"cache.storage"};
   } else if (crossing.training) {
     mistake.remedy =
-        "lower training.optimizer.learning_rate, add warm-up steps, or use more bits at the "
+        "lower training.optimizer.learning_rate (a run with checkpoints resumes with "
+        "checkpoint.change_optimizer = true), add warm-up steps, or use more bits at the "
         "boundaries";
   } else {
     mistake.remedy =

@@ -809,6 +809,17 @@ File File::open_read_write(const std::string& path) {
   return File(open_existing(path, H5F_ACC_RDWR), new_state(path, true));
 }
 
+File File::open_unshared(const std::string& path, const std::string& shown_path) {
+  const Lock lock;
+  const Handle access = file_access(shown_path);
+#if H5_VERSION_GE(1, 10, 7)
+  check(H5Pset_file_locking(access.get(), false, true), "cannot be written", shown_path);
+#endif
+  return File(take(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()), H5Fclose, "cannot be written",
+                   shown_path),
+              new_state(shown_path, true));
+}
+
 File File::create_in_memory(const std::string& name) {
   const Lock lock;
   const Handle access = file_access(name);

@@ -257,6 +257,9 @@ class File : public Location {
   static File create(const std::string& path, const FileOptions& options = {});
   static File open_read_only(const std::string& path);
   static File open_read_write(const std::string& path);
+  /// For a file under a temporary name that nobody else knows: needs no file lock, which some file
+  /// systems lack. Messages name `shown_path`.
+  static File open_unshared(const std::string& path, const std::string& shown_path);
   /// Lives in memory only and touches no disk; `name` stands in messages.
   static File create_in_memory(const std::string& name);
 

@@ -50,6 +50,8 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&&) = delete;
 
   const std::string& path() const { return path_; }
+  /// Where the file is until commit(), for libraries that open files by name.
+  const std::string& temporary_path() const { return temporary_; }
   /// Takes the disk space now, so that a full disk shows before the work and not after it.
   void reserve(std::uint64_t bytes);
   void append(std::span<const std::byte> bytes);

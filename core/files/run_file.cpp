@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/files/run_file.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -17,6 +22,7 @@
 #include "core/base/printable.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/replacement.hpp"
+#include "core/files/system_error.hpp"
 
 namespace deltapipe {
 
@@ -50,8 +56,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int format_version = 2;
 constexpr std::uint64_t chunk_rows = 512;
-/// A flush may cost this fraction of the time until the next.
+/// A flush may cost this fraction of the time until the next, unless more rows wait than these.
 constexpr double flush_cost = 0.01;
+constexpr std::uint64_t kWaitingBytes = std::uint64_t{16} << 20;
 
 const char* name_of(RunStatus status) {
   switch (status) {
@@ -79,9 +86,9 @@ std::string utc_now() {
 }
 
 struct ColumnText {
-  const char* name;
-  const char* unit;
-  const char* description;
+  std::string name;
+  std::string unit;
+  std::string description;
 };
 
 /// Entries of a row, and the columns of its dataset: more after a restart on a smaller layout.
@@ -90,65 +97,77 @@ struct Width {
   std::size_t columns = 1;
 };
 
-/// One dataset of a table, [rows] or [rows, width], and the rows that are not in it yet.
+/// One dataset of a table, [rows] or [rows, width], and the rows that are not in the file yet.
 template <typename T>
 class Column {
  public:
-  Column(hdf5::Group& group, const ColumnText& text)
-      : Column(group, text, {0}, {chunk_rows}, {1, 1}, T{}) {}
+  explicit Column(ColumnText text) : text_(std::move(text)), is_list_(true) {}
   /// `padding`: of entries that a row lacks.
-  Column(hdf5::Group& group, const ColumnText& text, const Width& width, T padding = T{})
-      : Column(group, text, {0, width.columns},
-               {chunk_rows, std::max<std::size_t>(width.columns, 1)}, width, padding) {}
+  Column(ColumnText text, const Width& width, T padding = T{})
+      : text_(std::move(text)), width_(width), padding_(padding) {}
 
   void add(T value) {
-    DELTAPIPE_ASSERT(width_.columns == 1, name_);
+    DELTAPIPE_ASSERT(width_.columns == 1, text_.name);
     rows_.push_back(value);
   }
   void add(const std::vector<T>& values) {
     DELTAPIPE_ASSERT(values.size() == width_.entries,
-                     name_ + " has " + std::to_string(values.size()) + " entries, not " +
+                     text_.name + " has " + std::to_string(values.size()) + " entries, not " +
                          std::to_string(width_.entries));
-    add_padded(values);
+    add_padded(values, rows_);
   }
-  void store(std::uint64_t rows) {
-    if (width_.columns == 0) return dataset_.resize(dataset_.rows() + rows);
-    DELTAPIPE_ASSERT(rows_.size() == rows * width_.columns, name_);
-    dataset_.append(std::span<const T>(rows_));
-    rows_.clear();
+  void create(hdf5::Group& group) const {
+    std::vector<std::uint64_t> shape = {0}, chunk = {chunk_rows};
+    if (!is_list_) {
+      shape.push_back(width_.columns);
+      chunk.push_back(std::max<std::size_t>(width_.columns, 1));
+    }
+    hdf5::Dataset dataset =
+        group.create_dataset(text_.name, hdf5::element_type_of<T>(), shape, {.chunk = chunk});
+    dataset.write_attribute("unit", text_.unit);
+    dataset.write_attribute("description", text_.description);
   }
-  /// Adds the first rows of another file's column.
-  void load(const hdf5::Group& group, std::uint64_t rows) {
-    const hdf5::Dataset source = group.open_dataset(name_);
+  void store(hdf5::Group& group, std::uint64_t rows) const {
+    hdf5::Dataset dataset = group.open_dataset(text_.name);
+    if (width_.columns == 0) return dataset.resize(dataset.rows() + rows);
+    DELTAPIPE_ASSERT(rows_.size() == rows * width_.columns, text_.name);
+    dataset.append(std::span<const T>(rows_));
+  }
+  void clear() { rows_.clear(); }
+  std::uint64_t bytes() const { return rows_.size() * sizeof(T); }
+  /// The most that the file grows by with these rows and `others`.
+  std::uint64_t room(std::uint64_t others) const {
+    constexpr std::uint64_t kIndex = std::uint64_t{16} << 10;
+    return bytes() + (others + 2 * chunk_rows) * width_.columns * sizeof(T) + kIndex;
+  }
+  /// Copies the first rows of another file's column, some at a time.
+  void load(hdf5::Group& group, const hdf5::Group& former, std::uint64_t rows) const {
+    hdf5::Dataset dataset = group.open_dataset(text_.name);
+    const hdf5::Dataset source = former.open_dataset(text_.name);
     const std::size_t width = source.row_elements();
-    DELTAPIPE_ASSERT(width <= width_.columns && rows <= source.rows(), name_);
-    std::vector<T> values(rows * width);
-    source.read(0, std::span<T>(values));
-    for (std::uint64_t row = 0; row < rows; ++row) {
-      const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * width);
-      add_padded({begin, begin + static_cast<std::ptrdiff_t>(width)});
+    DELTAPIPE_ASSERT(width <= width_.columns && rows <= source.rows(), text_.name);
+    if (width_.columns == 0) return dataset.resize(rows);
+    for (std::uint64_t first = 0; first < rows; first += chunk_rows) {
+      const std::uint64_t count = std::min(chunk_rows, rows - first);
+      std::vector<T> values(count * width), padded;
+      source.read(first, std::span<T>(values));
+      for (std::uint64_t row = 0; row < count; ++row) {
+        const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * width);
+        add_padded({begin, begin + static_cast<std::ptrdiff_t>(width)}, padded);
+      }
+      dataset.append(std::span<const T>(padded));
     }
   }
 
  private:
-  Column(hdf5::Group& group, const ColumnText& text, const std::vector<std::uint64_t>& shape,
-         const std::vector<std::uint64_t>& chunk, const Width& width, T padding)
-      : name_(text.name),
-        width_(width),
-        padding_(padding),
-        dataset_(
-            group.create_dataset(text.name, hdf5::element_type_of<T>(), shape, {.chunk = chunk})) {
-    dataset_.write_attribute("unit", text.unit);
-    dataset_.write_attribute("description", text.description);
+  void add_padded(const std::vector<T>& values, std::vector<T>& rows) const {
+    rows.insert(rows.end(), values.begin(), values.end());
+    rows.insert(rows.end(), width_.columns - values.size(), padding_);
   }
-  void add_padded(const std::vector<T>& values) {
-    rows_.insert(rows_.end(), values.begin(), values.end());
-    rows_.insert(rows_.end(), width_.columns - values.size(), padding_);
-  }
-  std::string name_;
+  ColumnText text_;
   Width width_;
-  T padding_;
-  hdf5::Dataset dataset_;
+  bool is_list_ = false;
+  T padding_{};
   std::vector<T> rows_;
 };
 
@@ -165,10 +184,10 @@ struct TableWidths {
 
 /// The columns that steps and evaluations share.
 struct ProgressColumns {
-  explicit ProgressColumns(hdf5::Group& group)
-      : step(group, {"step", "1", "optimizer step, counted from 1"}),
-        epoch(group, {"epoch", "1", "passes over the training data"}),
-        seconds(group, {"seconds", "s", "time of training so far, without evaluations"}) {}
+  ProgressColumns()
+      : step({"step", "1", "optimizer steps done so far"}),
+        epoch({"epoch", "1", "passes over the training data"}),
+        seconds({"seconds", "s", "time of training so far, without evaluations"}) {}
 
   template <typename Record>
   void add(const Record& record) {
@@ -189,18 +208,12 @@ struct ProgressColumns {
 };
 
 struct DirectionColumns {
-  DirectionColumns(hdf5::Group& group, const std::string& direction, const Width& boundaries)
-      : bytes(group, {(direction + "_bytes").c_str(), "B", "sent on the wire, headers included"},
-              boundaries),
-        error(group,
-              {(direction + "_error").c_str(), "1",
-               "relative RMS error of the codec; NaN: not measured"},
+  DirectionColumns(const std::string& direction, const Width& boundaries)
+      : bytes({direction + "_bytes", "B", "sent on the wire, headers included"}, boundaries),
+        error({direction + "_error", "1", "relative RMS error of the codec; NaN: not measured"},
               boundaries, kNotMeasured),
-        wire(group,
-             {(direction + "_wire_seconds").c_str(), "s", "at least one message was travelling"},
-             boundaries),
-        step(group,
-             {(direction + "_step").c_str(), "1",
+        wire({direction + "_wire_seconds", "s", "at least one message was travelling"}, boundaries),
+        step({direction + "_step", "1",
               "rms_step of the messages, mean; NaN: none had steps of the RMS"},
              boundaries, kNotMeasured) {}
 
@@ -227,14 +240,14 @@ struct DirectionColumns {
 /// One dataset a value, [steps, ranks of a pipeline]; counts and bytes as integers.
 class RankColumns {
  public:
-  RankColumns(hdf5::Group& group, const Width& ranks) : ranks_(ranks.entries) {
+  explicit RankColumns(const Width& ranks) : ranks_(ranks.entries) {
     for (std::size_t i = 0; i < kRankValues; ++i) {
       const RankColumn& column = kRankColumns[i];
       const ColumnText text{column.name, column.unit, column.description};
       if (is_seconds(static_cast<RankValue>(i))) {
-        seconds_.emplace_back(group, text, ranks);
+        seconds_.emplace_back(text, ranks);
       } else {
-        counts_.emplace_back(group, text, ranks);
+        counts_.emplace_back(text, ranks);
       }
     }
   }
@@ -267,52 +280,77 @@ class RankColumns {
   std::vector<Integers> counts_;
 };
 
-/// Stores the rows that wait, and takes over those of a file.
+/// A group of columns: creates it, adds the waiting rows to it, and copies those of another file.
 template <class Table>
 class TableRows {
  public:
-  void store() {
-    const std::uint64_t rows = std::exchange(waiting_, 0);
-    if (rows == 0) return;
-    static_cast<Table*>(this)->each([rows](auto& column) { column.store(rows); });
+  void create(hdf5::File& file) {
+    hdf5::Group group = file.create_group(Table::kName);
+    each([&](auto& column) { column.create(group); });
   }
-  void load(const hdf5::Group& group, std::uint64_t rows) {
-    static_cast<Table*>(this)->each([&](auto& column) { column.load(group, rows); });
-    waiting_ += rows;
+  /// Stays as it is, since the file that has the rows now may fail to reach the disk.
+  void store(hdf5::File& file) {
+    if (waiting_ == 0) return;
+    if (!file.exists(Table::kName)) create(file);
+    hdf5::Group group = file.open_group(Table::kName);
+    each([&](auto& column) { column.store(group, waiting_); });
+  }
+  void clear() {
+    waiting_ = 0;
+    each([](auto& column) { column.clear(); });
+  }
+  std::uint64_t bytes() {
+    std::uint64_t sum = 0;
+    each([&](auto& column) { sum += column.bytes(); });
+    return sum;
+  }
+  std::uint64_t room(std::uint64_t others) {
+    std::uint64_t sum = 0;
+    each([&](auto& column) { sum += column.room(others); });
+    return sum;
+  }
+  void load(hdf5::File& file, const hdf5::Group& former, std::uint64_t rows) {
+    hdf5::Group group = file.open_group(Table::kName);
+    each([&](auto& column) { column.load(group, former, rows); });
   }
 
  protected:
   std::uint64_t waiting_ = 0;
+
+ private:
+  template <typename Use>
+  void each(const Use& use) {
+    static_cast<Table*>(this)->each(use);
+  }
 };
 
 class StepTable : public TableRows<StepTable> {
  public:
-  StepTable(hdf5::Group group, const TableWidths& widths)
-      : progress_(group),
-        loss_(group, {"loss", "nat", "mean training loss of the step's tokens"}),
-        learning_rate_(group, {"learning_rate", "1", "learning rate of the step"}),
-        gradient_norm_(group, {"gradient_norm", "1", "global gradient norm before clipping"}),
-        tokens_(group, {"tokens", "1", "predicted tokens of the step, all replicas"}),
-        samples_(group, {"samples", "1", "samples of the step, all replicas"}),
-        tied_row_bytes_(group, {"tied_row_bytes", "B",
-                                "token rows from the last stage to the first, on the wire"}),
+  static constexpr const char* kName = "steps";
+  explicit StepTable(const TableWidths& widths)
+      : loss_({"loss", "nat", "mean training loss of the step's tokens"}),
+        learning_rate_({"learning_rate", "1", "learning rate of the step"}),
+        gradient_norm_({"gradient_norm", "1", "global gradient norm before clipping"}),
+        tokens_({"tokens", "1", "predicted tokens of the step, all replicas"}),
+        samples_({"samples", "1", "samples of the step, all replicas"}),
+        tied_row_bytes_(
+            {"tied_row_bytes", "B", "token rows from the last stage to the first, on the wire"}),
         tied_gradient_bytes_(
-            group, {"tied_gradient_bytes", "B",
-                    "gradients of token rows from the first stage to the last, on the wire"}),
-        collective_bytes_(group, {"collective_bytes", "B",
-                                  "sums over all ranks, as much as a tree or a ring sends"}),
-        tied_row_error_(group, {"tied_row_error", "1",
-                                "relative RMS error of the token rows' codec; NaN: not measured"}),
+            {"tied_gradient_bytes", "B",
+             "gradients of token rows from the first stage to the last, on the wire"}),
+        collective_bytes_(
+            {"collective_bytes", "B", "sums over all ranks, as much as a tree or a ring sends"}),
+        tied_row_error_({"tied_row_error", "1",
+                         "relative RMS error of the token rows' codec; NaN: not measured"}),
         tied_gradient_error_(
-            group, {"tied_gradient_error", "1",
-                    "relative RMS error of the codec of their gradients; NaN: not measured"}),
-        forward_(group, "forward", widths.boundaries),
-        backward_(group, "backward", widths.boundaries),
-        forward_predicted_(group,
-                           {"forward_predicted", "1",
+            {"tied_gradient_error", "1",
+             "relative RMS error of the codec of their gradients; NaN: not measured"}),
+        forward_("forward", widths.boundaries),
+        backward_("backward", widths.boundaries),
+        forward_predicted_({"forward_predicted", "1",
                             "share of the squared changes that prediction took away; NaN: none"},
                            widths.boundaries, kNotMeasured),
-        ranks_(group, widths.ranks) {}
+        ranks_(widths.ranks) {}
 
   void add(const StepRecord& record) {
     progress_.add(record);
@@ -367,20 +405,14 @@ class StepTable : public TableRows<StepTable> {
 
 /// Of evaluations that sent activations in one way; `prefix` of the names.
 struct EvaluationColumns {
-  EvaluationColumns(hdf5::Group& group, const std::string& prefix, const std::string& way,
-                    const Width& boundaries)
-      : loss(group,
-             {(prefix + "loss").c_str(), "nat", ("mean validation loss per token" + way).c_str()}),
-        perplexity(group, {(prefix + "perplexity").c_str(), "1", ("exp(loss)" + way).c_str()}),
-        forward_bytes(group,
-                      {(prefix + "forward_bytes").c_str(), "B",
-                       ("sent on the wire, headers included" + way).c_str()},
+  EvaluationColumns(const std::string& prefix, const std::string& way, const Width& boundaries)
+      : loss({prefix + "loss", "nat", "mean validation loss per token" + way}),
+        perplexity({prefix + "perplexity", "1", "exp(loss)" + way}),
+        forward_bytes({prefix + "forward_bytes", "B", "sent on the wire, headers included" + way},
                       boundaries),
-        tied_row_bytes(
-            group, {(prefix + "tied_row_bytes").c_str(), "B",
-                    ("token rows from the last stage to the first, on the wire" + way).c_str()}),
-        collective_bytes(group, {(prefix + "collective_bytes").c_str(), "B",
-                                 ("small sums over all ranks" + way).c_str()}),
+        tied_row_bytes({prefix + "tied_row_bytes", "B",
+                        "token rows from the last stage to the first, on the wire" + way}),
+        collective_bytes({prefix + "collective_bytes", "B", "small sums over all ranks" + way}),
         boundaries_(boundaries.entries) {}
 
   /// Null: NaN, and no bytes.
@@ -415,12 +447,12 @@ struct EvaluationColumns {
 
 class EvaluationTable : public TableRows<EvaluationTable> {
  public:
-  EvaluationTable(hdf5::Group group, const TableWidths& widths, bool evaluates_codec)
-      : progress_(group),
-        tokens_(group, {"tokens", "1", "predicted tokens of the evaluation"}),
-        plain_(group, "", "", widths.boundaries) {
+  static constexpr const char* kName = "evaluations";
+  EvaluationTable(const TableWidths& widths, bool evaluates_codec)
+      : tokens_({"tokens", "1", "predicted tokens of the evaluation"}),
+        plain_("", "", widths.boundaries) {
     if (evaluates_codec)
-      codec_.emplace(group, "codec_", ", activations through the codecs", widths.boundaries);
+      codec_.emplace("codec_", ", activations through the codecs", widths.boundaries);
   }
 
   void add(const EvaluationRecord& record) {
@@ -448,12 +480,12 @@ class EvaluationTable : public TableRows<EvaluationTable> {
 
 class CheckpointTable : public TableRows<CheckpointTable> {
  public:
-  explicit CheckpointTable(hdf5::Group group)
-      : step_(group, {"step", "1", "steps that the checkpoint has"}),
-        bytes_(group, {"bytes", "B", "of all ranks' files"}),
-        blocked_(group, {"blocked_seconds", "s", "training waited, the rank that waited longest"}),
-        seconds_(group,
-                 {"seconds", "s", "from the step's end until all ranks' states were on the disk"}) {
+  static constexpr const char* kName = "checkpoints";
+  CheckpointTable()
+      : step_({"step", "1", "steps that the checkpoint has"}),
+        bytes_({"bytes", "B", "of all ranks' files"}),
+        blocked_({"blocked_seconds", "s", "training waited, the rank that waited longest"}),
+        seconds_({"seconds", "s", "from the step's end until all ranks' states were on the disk"}) {
   }
   void add(const CheckpointRecord& record) {
     step_.add(record.step);
@@ -488,19 +520,23 @@ constexpr std::size_t kLongestList = 60000;
 
 class RestartTable : public TableRows<RestartTable> {
  public:
-  explicit RestartTable(hdf5::Group group)
-      : step_(group, {"step", "1", "step of the checkpoint that the run started from"}),
-        time_(group, {"time", "s", "of the start, since 1970 (UTC)"}),
-        group_(std::move(group)) {}
+  static constexpr const char* kName = "restarts";
+  RestartTable()
+      : step_({"step", "1", "step of the checkpoint that the run started from"}),
+        time_({"time", "s", "of the start, since 1970 (UTC)"}) {}
   void add(const RestartRecord& record) {
     step_.add(record.step);
     time_.add(record.time);
     revisions_ += (revisions_.empty() ? "" : "\n") + record.revision;
-    group_.write_fixed_attribute("revisions", revisions_.substr(0, kLongestList));
-    changes_ += (times_ == 0 ? "" : "\n") + record.changes;
-    group_.write_fixed_attribute("changes", changes_.substr(0, kLongestList));
-    ++times_;
+    changes_ += (times_++ == 0 ? "" : "\n") + record.changes;
     ++waiting_;
+  }
+  void store(hdf5::File& file) {
+    if (waiting_ == 0) return;
+    TableRows::store(file);
+    hdf5::Group group = file.open_group(kName);
+    group.write_fixed_attribute("revisions", revisions_.substr(0, kLongestList));
+    group.write_fixed_attribute("changes", changes_.substr(0, kLongestList));
   }
   template <typename Use>
   void each(const Use& use) {
@@ -511,12 +547,49 @@ class RestartTable : public TableRows<RestartTable> {
  private:
   Integers step_;
   Reals time_;
-  hdf5::Group group_;
   std::string revisions_, changes_;  ///< a line each
-  std::size_t times_ = 0;            ///< rows
+  std::size_t times_ = 0;            ///< lines
 };
 
-hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
+/// What waits to be written. Copies belong to checkpoints.
+struct Rows {
+  Rows(const TableWidths& widths, bool evaluates_codec)
+      : steps(widths), evaluations(widths, evaluates_codec) {}
+
+  void store(hdf5::File& file) {
+    each([&](auto& table) { table.store(file); });
+  }
+  void clear() {
+    each([](auto& table) { table.clear(); });
+  }
+  std::uint64_t bytes() {
+    std::uint64_t sum = 0;
+    each([&](auto& table) { sum += table.bytes(); });
+    return sum;
+  }
+  /// The most that a file grows by with these rows, `others` of an earlier file, and attributes.
+  std::uint64_t room(std::uint64_t others = 0) {
+    std::uint64_t sum = std::uint64_t{256} << 10;
+    each([&](auto& table) { sum += table.room(others); });
+    return sum;
+  }
+  template <typename Use>
+  void each(const Use& use) {
+    use(steps);
+    use(evaluations);
+    use(checkpoints);
+    use(restarts);
+  }
+
+  StepTable steps;
+  EvaluationTable evaluations;
+  CheckpointTable checkpoints;
+  RestartTable restarts;
+};
+
+/// A run file without rows: its bytes.
+std::vector<std::byte> empty_file(const std::string& path, const RunAttributes& attributes,
+                                  Rows& rows) {
   hdf5::File file = hdf5::File::create_in_memory(path);
   file.write_attribute("format_version", format_version);
   file.write_attribute("deltapipe_version", attributes.deltapipe_version);
@@ -530,9 +603,76 @@ hdf5::File make_file(const std::string& path, const RunAttributes& attributes) {
   file.write_attribute("trained_parameters", attributes.trained_parameters);
   file.write_attribute("kokkos", attributes.kokkos);
   if (!attributes.run_id.empty()) file.write_fixed_attribute("run_id", attributes.run_id);
+  file.write_attribute("command", attributes.command);
+  file.write_attribute("hosts", attributes.hosts);
+  file.write_attribute("threads_per_rank", attributes.threads_per_rank);
+  file.write_attribute("mpi", attributes.mpi);
   file.write_attribute("started", utc_now());
   file.write_attribute("status", name_of(RunStatus::running));
-  return file;
+  rows.steps.create(file);
+  rows.evaluations.create(file);
+  return file.image();
+}
+
+/// A run file as it was put in its place. Nobody changes it, and it can be read also after its name
+/// was removed or belongs to a newer one.
+class WrittenFile {
+ public:
+  explicit WrittenFile(const std::string& path)
+      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    struct stat status {};
+    if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
+      const int error = errno;
+      if (descriptor_ >= 0) (void)::close(descriptor_);
+      throw_system_error("cannot be read", path_, error);
+    }
+    bytes_ = static_cast<std::uint64_t>(status.st_size);
+  }
+  ~WrittenFile() { (void)::close(descriptor_); }
+  WrittenFile(const WrittenFile&) = delete;
+  WrittenFile& operator=(const WrittenFile&) = delete;
+
+  std::uint64_t bytes() const { return bytes_; }
+  void copy_to(AtomicFile& file) const {
+    std::vector<std::byte> buffer(std::min<std::uint64_t>(bytes_, kCopyBytes));
+    for (std::uint64_t offset = 0; offset < bytes_;) {
+      const ssize_t read =
+          ::pread(descriptor_, buffer.data(), buffer.size(), static_cast<off_t>(offset));
+      if (read < 0 && errno == EINTR) continue;
+      if (read <= 0) throw_system_error("cannot be read", path_, read < 0 ? errno : EIO);
+      file.append(std::span(buffer).first(static_cast<std::size_t>(read)));
+      offset += static_cast<std::uint64_t>(read);
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kCopyBytes = std::uint64_t{1} << 20;
+  std::string path_;
+  int descriptor_;
+  std::uint64_t bytes_ = 0;
+};
+using WrittenFilePtr = std::shared_ptr<const WrittenFile>;
+
+/// Puts a file in the place of `path`: `begun` has the bytes of an earlier state, `change` adds to
+/// them. The disk space is taken first, because HDF5 1.10 loses track of a file whose write fails.
+template <typename Change>
+WrittenFilePtr write_file(const std::string& path, std::uint64_t bytes, AtomicFile& begun,
+                          const Change& change) {
+  begun.reserve(bytes);
+  hdf5::File file = hdf5::File::open_unshared(begun.temporary_path(), path);
+  change(file);
+  file.close();
+  auto written = std::make_shared<const WrittenFile>(begun.temporary_path());
+  begun.commit();
+  return written;
+}
+
+template <typename Change>
+WrittenFilePtr write_changed_copy(const WrittenFile& base, const std::string& path,
+                                  std::uint64_t room, const Change& change) {
+  AtomicFile file(path);
+  base.copy_to(file);
+  return write_file(path, base.bytes() + room, file, change);
 }
 
 template <typename T>
@@ -647,6 +787,20 @@ std::optional<RunFileSummary> find_run_file(const std::string& path) {
   }
 }
 
+struct RunFileSnapshot::State {
+  WrittenFilePtr base;
+  Rows rows;
+};
+
+std::uint64_t RunFileSnapshot::bytes() const {
+  return state_->base->bytes() + state_->rows.bytes();
+}
+
+void RunFileSnapshot::write(const std::string& path) const {
+  write_changed_copy(*state_->base, path, state_->rows.room(),
+                     [&](hdf5::File& file) { state_->rows.store(file); });
+}
+
 class RunFile::State {
  public:
   State(const std::string& path, const RunAttributes& attributes, const FormerFile* former,
@@ -654,70 +808,47 @@ class RunFile::State {
       : path_(path),
         warn_(std::move(warn)),
         flush_interval_(flush_interval),
-        file_(make_file(path, attributes)),
-        steps_(file_.create_group("steps"), widths_of(attributes.layout, former)),
-        evaluations_(file_.create_group("evaluations"), widths_of(attributes.layout, former),
-                     attributes.evaluates_codec) {}
+        rows_(widths_of(attributes.layout, former), attributes.evaluates_codec) {}
+
+  void create(const RunAttributes& attributes) {
+    begin(attributes, 0, [](hdf5::File&) {});
+  }
 
   void go_on(const FormerFile& former, const RunFileContinuation& continuation,
              const RunAttributes& attributes) {
-    former.expect_steps(continuation.checkpoint.step);
+    const std::uint64_t step = continuation.checkpoint.step;
+    former.expect_steps(step);
     const std::string kokkos = former.kokkos();
     if (warn_ && !kokkos.empty() && kokkos != attributes.kokkos)
       warn_("the run so far was computed with " + printable(kokkos) + ", it goes on with " +
             attributes.kokkos +
             ": results may differ by rounding from those of a run without a break");
-    steps_.load(former.steps(), continuation.checkpoint.step);
-    evaluations_.load(former.evaluations(), former.evaluations_until(continuation.checkpoint.step));
-    file_.write_attribute("started", former.started());
+    const std::uint64_t evaluations = former.evaluations_until(step);
     take_lists(former, continuation);
-    add_restart({continuation.checkpoint.step, seconds_since_1970(), attributes.source_revision,
-                 continuation.changes});
-  }
-
-  void add_restart(const RestartRecord& record) {
-    if (!restarts_) restarts_.emplace(file_.create_group("restarts"));
-    restarts_->add(record);
+    rows_.restarts.add(
+        {step, seconds_since_1970(), attributes.source_revision, continuation.changes});
+    begin(attributes, std::max(step, evaluations), [&](hdf5::File& file) {
+      rows_.steps.load(file, former.steps(), step);
+      rows_.evaluations.load(file, former.evaluations(), evaluations);
+      file.write_attribute("started", former.started());
+    });
   }
 
   template <typename Record>
   void append(const Record& record) {
     DELTAPIPE_ASSERT(!closed_, path_);
     if constexpr (std::is_same_v<Record, StepRecord>) {
-      steps_.add(record);
+      rows_.steps.add(record);
     } else if constexpr (std::is_same_v<Record, CheckpointRecord>) {
-      if (!checkpoints_) checkpoints_.emplace(file_.create_group("checkpoints"));
-      checkpoints_->add(record);
+      rows_.checkpoints.add(record);
     } else {
-      evaluations_.add(record);
+      rows_.evaluations.add(record);
     }
-    if (Clock::now() >= next_flush_) flush();
+    const bool is_full = !warned_ && rows_.bytes() >= kWaitingBytes;
+    if (is_full || Clock::now() >= next_flush_) flush();
   }
 
-  void write_memory(const std::vector<RankMemoryRecord>& ranks) {
-    hdf5::Group group = file_.create_group("memory");
-    const auto write = [&](const std::string& name, const char* description, const auto& bytes_of) {
-      std::vector<std::uint64_t> bytes;
-      for (const RankMemoryRecord& rank : ranks) bytes.push_back(bytes_of(rank));
-      hdf5::Dataset dataset =
-          group.create_dataset(name, hdf5::element_type_of<std::uint64_t>(), {0},
-                               {.chunk = {std::max<std::uint64_t>(1, ranks.size())}});
-      dataset.write_attribute("unit", "B");
-      dataset.write_attribute("description", description);
-      dataset.append(std::span<const std::uint64_t>(bytes));
-    };
-    using R = RankMemoryRecord;
-    write("peak", "highest resident memory of each rank", [](const R& r) { return r.peak; });
-    write("predicted", "predicted peak of each rank's host memory",
-          [](const R& r) { return r.predicted_host; });
-    write("predicted_device", "predicted memory of each rank on its device",
-          [](const R& r) { return r.predicted_device; });
-    write("process", "of the prediction: program, libraries, tokenizer and data",
-          [](const R& r) { return r.process; });
-    for (std::size_t use = 0; !ranks.empty() && use < ranks.front().uses.size(); ++use)
-      write(ranks.front().uses[use].first, "of the prediction: taken for this",
-            [use](const R& r) { return r.uses[use].second; });
-  }
+  void write_memory(const std::vector<RankMemoryRecord>& ranks) { memory_ = ranks; }
 
   void flush() {
     try {
@@ -730,47 +861,92 @@ class RunFile::State {
     }
   }
 
-  std::vector<std::byte> image() {
-    store_rows();
-    return file_.image();
+  RunFileSnapshot snapshot() {
+    return RunFileSnapshot(
+        std::make_shared<RunFileSnapshot::State>(RunFileSnapshot::State{base_, rows_}));
   }
 
   bool is_closed() const { return closed_; }
 
   void close(RunStatus status, const std::string& reason) {
-    file_.write_attribute("status", name_of(status));
-    const bool is_finished = status == RunStatus::finished;
-    if (is_finished) file_.write_attribute("finished", 1);
-    if (!reason.empty()) file_.write_attribute("reason", reason);
-    file_.write_attribute("stopped", utc_now());
-    try {
-      replace_file();
-    } catch (...) {
-      // It may be closed again, as failed.
-      if (is_finished) file_.write_attribute("finished", 0);
-      throw;
-    }
+    end_ = End{status, reason, utc_now()};
+    replace_file();
     closed_ = true;
+  }
+
+ private:
+  struct End {
+    RunStatus status;
+    std::string reason, time;
+  };
+
+  template <typename Load>
+  void begin(const RunAttributes& attributes, std::uint64_t others, const Load& load) {
+    const std::vector<std::byte> empty = empty_file(path_, attributes, rows_);
+    AtomicFile file(path_);
+    file.append(empty);
+    base_ = write_file(path_, empty.size() + rows_.room(others), file, [&](hdf5::File& opened) {
+      load(opened);
+      store(opened);
+    });
+    rows_.clear();
+    next_flush_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(flush_interval_);
+  }
+
+  void store(hdf5::File& file) {
+    rows_.store(file);
+    if (!memory_.empty()) store_memory(file);
+    if (!end_) return;
+    file.write_attribute("status", name_of(end_->status));
+    if (end_->status == RunStatus::finished) file.write_attribute("finished", 1);
+    if (!end_->reason.empty()) file.write_attribute("reason", end_->reason);
+    file.write_attribute("stopped", end_->time);
+  }
+
+  void store_memory(hdf5::File& file) const {
+    hdf5::Group group = file.create_group("memory");
+    const auto write = [&](const std::string& name, const char* description, const auto& bytes_of) {
+      std::vector<std::uint64_t> bytes;
+      for (const RankMemoryRecord& rank : memory_) bytes.push_back(bytes_of(rank));
+      hdf5::Dataset dataset =
+          group.create_dataset(name, hdf5::element_type_of<std::uint64_t>(), {0},
+                               {.chunk = {std::max<std::uint64_t>(1, bytes.size())}});
+      dataset.write_attribute("unit", "B");
+      dataset.write_attribute("description", description);
+      dataset.append(std::span<const std::uint64_t>(bytes));
+    };
+    using R = RankMemoryRecord;
+    write("peak", "highest resident memory of each rank", [](const R& r) { return r.peak; });
+    write("predicted", "predicted peak of each rank's host memory",
+          [](const R& r) { return r.predicted_host; });
+    write("predicted_device", "predicted memory of each rank on its device",
+          [](const R& r) { return r.predicted_device; });
+    write("process", "of the prediction: program, libraries, tokenizer and data",
+          [](const R& r) { return r.process; });
+    for (std::size_t use = 0; use < memory_.front().uses.size(); ++use)
+      write(memory_.front().uses[use].first, "of the prediction: taken for this",
+            [use](const R& r) { return r.uses[use].second; });
   }
 
   void replace_file() {
     const Clock::time_point begin = Clock::now();
     // Set first: after a failure (full disk) the next attempt waits as well.
     next_flush_ = begin + std::chrono::duration_cast<Clock::duration>(flush_interval_);
-    store_rows();
-    write_file_atomically(path_, std::span<const std::byte>(file_.image()));
+    base_ = write_changed_copy(*base_, path_, rows_.room() + room_of_memory(),
+                               [&](hdf5::File& file) { store(file); });
+    rows_.clear();
+    memory_.clear();
     const Clock::time_point end = Clock::now();
     const std::chrono::duration<double> pause = (end - begin) / flush_cost;
     next_flush_ =
         end + std::chrono::duration_cast<Clock::duration>(std::max(flush_interval_, pause));
   }
 
- private:
-  void store_rows() {
-    steps_.store();
-    evaluations_.store();
-    if (restarts_) restarts_->store();
-    if (checkpoints_) checkpoints_->store();
+  std::uint64_t room_of_memory() const {
+    constexpr std::uint64_t kRoomOfUse = std::uint64_t{16} << 10;
+    return memory_.empty() ? 0
+                           : (4 + memory_.front().uses.size()) *
+                                 (kRoomOfUse + memory_.size() * sizeof(std::uint64_t));
   }
 
   /// What happened after the checkpoint is in the newer file only; what happened before it may be
@@ -793,20 +969,19 @@ class RunFile::State {
     };
     if (last) take(*last);
     take(history);
-    for (const auto& [time, record] : restarts) add_restart(record);
-    for (const auto& [step, record] : checkpoints) append(record);
-    append(continuation.checkpoint);
+    for (const auto& [time, record] : restarts) rows_.restarts.add(record);
+    for (const auto& [step, record] : checkpoints) rows_.checkpoints.add(record);
+    rows_.checkpoints.add(continuation.checkpoint);
   }
 
   std::string path_;
   Warn warn_;
   std::chrono::duration<double> flush_interval_;
-  hdf5::File file_;
-  StepTable steps_;
-  EvaluationTable evaluations_;
-  std::optional<RestartTable> restarts_;                     ///< once there is one
-  std::optional<CheckpointTable> checkpoints_;               ///< the same
-  Clock::time_point next_flush_ = Clock::time_point::max();  ///< not before the first file
+  Rows rows_;
+  std::optional<End> end_;
+  std::vector<RankMemoryRecord> memory_;  ///< until it is in the file
+  WrittenFilePtr base_;
+  Clock::time_point next_flush_{};
   bool closed_ = false;
   bool warned_ = false;
 };
@@ -814,7 +989,7 @@ class RunFile::State {
 RunFile::RunFile(const std::string& path, const RunAttributes& attributes, Warn warn,
                  std::chrono::duration<double> flush_interval)
     : state_(std::make_unique<State>(path, attributes, nullptr, std::move(warn), flush_interval)) {
-  state_->replace_file();
+  state_->create(attributes);
 }
 
 RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
@@ -823,7 +998,6 @@ RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
   const FormerFile history(continuation.history);
   state_ = std::make_unique<State>(path, attributes, &history, std::move(warn), flush_interval);
   state_->go_on(history, continuation, attributes);
-  state_->replace_file();
 }
 
 RunFile::RunFile(RunFile&&) noexcept = default;
@@ -849,8 +1023,28 @@ void RunFile::append(const CheckpointRecord& record) {
   state_->append(record);
 }
 
-std::vector<std::byte> RunFile::image() {
-  return state_->image();
+RunFileSnapshot RunFile::snapshot() {
+  return state_->snapshot();
+}
+
+std::uint64_t RunFile::memory_bytes(const RunLayout& layout) {
+  // The library with its caches: measured with HDF5 1.10.
+  constexpr std::uint64_t kLibrary = std::uint64_t{7} << 20;
+  // As many rows as the fastest runs have between two flushes; a vector may own twice its
+  // elements, and a checkpoint copies them.
+  constexpr std::uint64_t kRows = 1024, kCopies = 3;
+  Rows rows(widths_of(layout, nullptr), true);
+  StepRecord record;
+  const auto boundaries = static_cast<std::size_t>(layout.boundaries());
+  for (DirectionRecord* const direction : {&record.forward, &record.backward}) {
+    direction->bytes.resize(boundaries);
+    for (auto* const column : {&direction->error, &direction->wire_seconds, &direction->step})
+      column->resize(boundaries);
+  }
+  record.forward_predicted.resize(boundaries);
+  record.ranks.resize(static_cast<std::size_t>(layout.ranks()));
+  rows.steps.add(record);
+  return kLibrary + kCopies * std::min(kWaitingBytes, kRows * rows.bytes());
 }
 
 void RunFile::write_memory(const std::vector<RankMemoryRecord>& ranks) {

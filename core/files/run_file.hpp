@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// run.h5: what happened in a run. The file on disk is always complete and closed: rows gather in
-// memory and a whole new file replaces the old one at intervals, so that h5py.File(path) works
-// while the job runs and after it was killed.
+// run.h5: what happened in a run. The file on disk is always complete and closed, so that
+// h5py.File(path) works while the job runs and after it was killed: new rows wait in memory, and at
+// intervals a copy of the file gets them and replaces it. Memory does not grow with the file.
 #pragma once
 
 #include <array>
@@ -34,10 +34,14 @@ struct RunAttributes {
   std::uint64_t trained_parameters = 0;  ///< of them, not frozen
   std::string deltapipe_version;
   std::string source_revision;
-  std::string deck;              ///< the effective deck, TOML
-  std::string kokkos;            ///< Kokkos' configuration
-  bool evaluates_codec = false;  ///< evaluations have columns for what went through the codecs
-  std::string run_id;            ///< the same after restarts
+  std::string deck;                ///< the effective deck, TOML
+  std::string kokkos;              ///< Kokkos' configuration
+  bool evaluates_codec = false;    ///< evaluations have columns for what went through the codecs
+  std::string run_id;              ///< the same after restarts
+  std::string command;             ///< as it was typed
+  std::vector<std::string> hosts;  ///< of each rank
+  int threads_per_rank = 1;
+  std::string mpi;  ///< the library's version
 };
 
 /// One direction of all boundaries in one step; every vector has layout.boundaries() entries.
@@ -172,8 +176,23 @@ struct RunFileContinuation {
   std::string changes = {};
 };
 
+/// A run file as it is now, for a checkpoint. Any thread may write it while the run file goes on.
+class RunFileSnapshot {
+ public:
+  /// About the size of the file.
+  std::uint64_t bytes() const;
+  /// Replaces `path` atomically.
+  void write(const std::string& path) const;
+
+ private:
+  friend class RunFile;
+  struct State;
+  explicit RunFileSnapshot(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
 /// Not for two threads at once. append() may flush; a flush is at most every flush_interval and at
-/// most 1 % of the time, however large the file has grown. A flush that fails (full disk,
+/// most 1 % of the time, unless 16 MiB of rows wait. A flush that fails (full disk,
 /// input/output error) leaves the old file, keeps the rows in memory and is tried again later:
 /// training goes on, and only close() fails for good.
 class RunFile {
@@ -182,9 +201,8 @@ class RunFile {
   /// have succeeded.
   using Warn = std::function<void(const std::string& message)>;
 
-  /// What an open run file takes, about: code and tables of HDF5 and chunks of all datasets
-  /// (measured with HDF5 1.10).
-  static constexpr std::uint64_t kMemoryBytes = std::uint64_t{7} << 20;
+  /// What an open run file uses at most, about, however many steps it has: HDF5 and waiting rows.
+  static std::uint64_t memory_bytes(const RunLayout& layout);
 
   /// Writes the first (empty) file, so that an unwritable place shows before training: UserError.
   RunFile(const std::string& path, const RunAttributes& attributes, Warn warn = {},
@@ -203,8 +221,8 @@ class RunFile {
   void append(const StepRecord& record);
   void append(const EvaluationRecord& record);
   void append(const CheckpointRecord& record);
-  /// The whole file as it would be on disk, with everything appended.
-  std::vector<std::byte> image();
+  /// With everything appended.
+  RunFileSnapshot snapshot();
   /// One entry per rank, once, before close().
   void write_memory(const std::vector<RankMemoryRecord>& ranks);
   /// The file on disk now holds everything appended, unless that fails, as above.

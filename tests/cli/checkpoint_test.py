@@ -784,8 +784,8 @@ class Checkpoints(support.TestCase):
             self.stop(deck, output)
         result = support.finish(self.begin(deck, output, overrides=[
             "training.optimizer.learning_rate=1000", "training.optimizer.weight_decay=1000"]))
-        self.assert_stops(result, "no longer finite", "go on from the checkpoint of step ",
-                          "checkpoint.change_optimizer=true", status=1)
+        self.assert_stops(result, "no longer finite",
+                          "checkpoint.change_optimizer = true", status=1)
         for step in [step for step in steps_of(output) if step > 2]:  # by then all is lost
             shutil.rmtree(checkpoint(output, step))
         changes = ["training.optimizer.learning_rate=0.0005", "training.optimizer.schedule=constant",

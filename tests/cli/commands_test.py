@@ -385,7 +385,8 @@ class Commands(support.TestCase):
         expected, _, _ = self.evaluated()
         self.assertIn(f"loss {expected:.6f}", out)
         self.assertIn("train_vocabulary = 0",
-                      self.succeed(["check", "--deck", deck, f"model.path={self.model}"]).out)
+                      self.succeed(["check", "--deck", deck, f"model.path={self.model}",
+                                    f"output.directory={self.place / 'again'}"]).out)
 
     def test_untrained_weights_are_warned_of_once(self):
         deck = self.deck_file(self.deck)

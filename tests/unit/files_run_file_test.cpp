@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/base/error.hpp"
+#include "core/base/machine_memory.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/run_file.hpp"
 #include "files_support.hpp"
@@ -33,6 +34,10 @@ RunAttributes attributes_of(int stages) {
   attributes.source_revision = "abc";
   attributes.deck = "[training]\nepochs = 2\n";
   attributes.kokkos = "Serial";
+  attributes.command = "deltapipe train run.toml";
+  attributes.hosts = {"a", "b"};
+  attributes.threads_per_rank = 3;
+  attributes.mpi = "MPI 4";
   return attributes;
 }
 
@@ -117,6 +122,10 @@ TEST_CASE("A run file holds what was appended", "[files][run_file]") {
     CHECK(file.read_attribute<std::uint64_t>("parameters") == 5'000'000'000);
     CHECK(file.read_attribute<std::uint64_t>("trained_parameters") == 7);
     CHECK(file.read_string_attribute("started").size() == 20);
+    CHECK(file.read_string_attribute("command") == "deltapipe train run.toml");
+    CHECK(file.read_attribute<int>("threads_per_rank") == 3);
+    CHECK(file.read_string_attribute("mpi") == "MPI 4");
+    CHECK(file.has_attribute("hosts"));
   }
   for (std::uint64_t step = 1; step <= 700; ++step) run.append(step_record(step, 3));
   run.append(evaluation_record(700, 3));
@@ -337,6 +346,32 @@ TEST_CASE("A run file is readable while the run writes and after it was killed",
   CHECK(complete_steps(path) == 0);
 }
 
+TEST_CASE("Memory does not grow with the run file", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  const int stages = 64;
+  constexpr std::uint64_t kSteps = 4000;
+  RunLayout layout;
+  layout.stages = stages;
+  // No flush by time: only waiting rows force one.
+  RunFile run(path, attributes_of(stages), {}, std::chrono::hours(1));
+  const StepRecord record = step_record(1, stages);
+  const std::uint64_t before = process_memory().resident;
+  std::uint64_t most = 0;
+  for (std::uint64_t step = 1; step <= kSteps; ++step) {
+    run.append(record);
+    if (step % 50 == 0) most = std::max(most, process_memory().resident);
+  }
+  const std::uint64_t on_disk = std::filesystem::file_size(path);
+  run.close();
+  const std::uint64_t bytes = std::filesystem::file_size(path);
+  CAPTURE(bytes, most - before);
+  CHECK(bytes > 13'000 * kSteps);
+  CHECK(on_disk > bytes / 2);
+  CHECK(most - before < RunFile::memory_bytes(layout));
+  CHECK(RunFile::memory_bytes(layout) < bytes);
+}
+
 // Run by tests/scripts: writes runs for the analysis scripts into $DELTAPIPE_WRITE_RUNS.
 TEST_CASE("Runs for the analysis scripts", "[.write_runs]") {
   const char* directory = std::getenv("DELTAPIPE_WRITE_RUNS");
@@ -366,8 +401,11 @@ TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][ru
       if (step % 200 == 0) run.append(evaluation_record(step, 2));
       if (step % 250 == 0) run.append(CheckpointRecord{step, 0.5, 1.5, 1000 + step});
       if (step == 550) {
-        const std::vector<std::byte> image = run.image();
-        testing::write_bytes(copy, {reinterpret_cast<const char*>(image.data()), image.size()});
+        const RunFileSnapshot snapshot = run.snapshot();
+        // It has the rows of its time, whatever becomes of the file.
+        run.flush();
+        std::filesystem::remove(path);
+        snapshot.write(copy);
       }
     }
     run.append(from);  // complete after it was copied
