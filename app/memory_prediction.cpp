@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -132,7 +133,9 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
   memory.process = process_bytes;
   if (shape.training && rank == 0)
     memory.process += RunFile::memory_bytes(
-        {settings.pipeline.stages, settings.pipeline.replicas, settings.pipeline.stages_per_rank});
+        {settings.pipeline.stages, settings.pipeline.replicas, settings.pipeline.stages_per_rank},
+        settings.training.steps > 0 ? settings.training.steps
+                                    : std::numeric_limits<std::uint64_t>::max());
   for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank)) {
     const std::vector<ParameterInfo>& parameters = stage->parameters().info();
     memory.ledger.add(stage->memory(plan.capacity));

@@ -1027,12 +1027,12 @@ RunFileSnapshot RunFile::snapshot() {
   return state_->snapshot();
 }
 
-std::uint64_t RunFile::memory_bytes(const RunLayout& layout) {
+std::uint64_t RunFile::memory_bytes(const RunLayout& layout, std::uint64_t steps) {
   // The library with its caches: measured with HDF5 1.10.
-  constexpr std::uint64_t kLibrary = std::uint64_t{7} << 20;
+  constexpr std::uint64_t kLibrary = std::uint64_t{4} << 20;
   // As many rows as the fastest runs have between two flushes; a vector may own twice its
   // elements, and a checkpoint copies them.
-  constexpr std::uint64_t kRows = 1024, kCopies = 3;
+  constexpr std::uint64_t kMostRows = 1024, kCopies = 3;
   Rows rows(widths_of(layout, nullptr), true);
   StepRecord record;
   const auto boundaries = static_cast<std::size_t>(layout.boundaries());
@@ -1044,7 +1044,7 @@ std::uint64_t RunFile::memory_bytes(const RunLayout& layout) {
   record.forward_predicted.resize(boundaries);
   record.ranks.resize(static_cast<std::size_t>(layout.ranks()));
   rows.steps.add(record);
-  return kLibrary + kCopies * std::min(kWaitingBytes, kRows * rows.bytes());
+  return kLibrary + kCopies * std::min(kWaitingBytes, std::min(steps, kMostRows) * rows.bytes());
 }
 
 void RunFile::write_memory(const std::vector<RankMemoryRecord>& ranks) {

@@ -201,8 +201,8 @@ class RunFile {
   /// have succeeded.
   using Warn = std::function<void(const std::string& message)>;
 
-  /// What an open run file uses at most, about, however many steps it has: HDF5 and waiting rows.
-  static std::uint64_t memory_bytes(const RunLayout& layout);
+  /// About the most that an open run file uses: HDF5 and waiting rows, which are bounded.
+  static std::uint64_t memory_bytes(const RunLayout& layout, std::uint64_t steps);
 
   /// Writes the first (empty) file, so that an unwritable place shows before training: UserError.
   RunFile(const std::string& path, const RunAttributes& attributes, Warn warn = {},
