@@ -39,8 +39,8 @@ constexpr const char* kTimeLimitKey = "checkpoint.time_limit";
 
 /// Notes after those of the signals.
 enum Note : std::size_t { kLimit = kStopSignals.size(), kTimeDue, kDone, kFailed };
-constexpr std::uint64_t kOutOfTime =
-    1;  ///< a reason to stop that is less than the signals' numbers
+/// A reason to stop that is no signal's number.
+constexpr std::uint64_t kOutOfTime = 1U << 16U;
 
 /// The batch system kills at the job's end; closing files and the end of MPI need a moment.
 constexpr double kJobMarginSeconds = 10;

@@ -118,9 +118,12 @@ constexpr std::array exit_statuses = {
     ExitStatus{exit_usage, "the command line or the deck is wrong"},
     ExitStatus{exit_no_progress, "stopped in order without a new checkpoint"},
     ExitStatus{exit_stopped, "stopped in order with a checkpoint: run the same command again"},
+    ExitStatus{exit_signal + 1, "interrupted by SIGHUP"},
     ExitStatus{exit_signal + 2, "interrupted by SIGINT"},
     ExitStatus{exit_signal + 10, "interrupted by SIGUSR1, without checkpoints"},
+    ExitStatus{exit_signal + 12, "interrupted by SIGUSR2, without checkpoints"},
     ExitStatus{exit_signal + 15, "interrupted by SIGTERM"},
+    ExitStatus{exit_signal + 24, "interrupted by SIGXCPU, without checkpoints"},
 };
 
 std::string exit_status_table() {

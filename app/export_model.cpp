@@ -16,6 +16,7 @@
 #include "core/base/error.hpp"
 #include "core/base/kokkos_compat.hpp"
 #include "core/files/checkpoint_files.hpp"
+#include "core/files/run_file.hpp"
 #include "models/model.hpp"
 #include "models/partition.hpp"
 
@@ -79,6 +80,13 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
                 const ProcessGrid& grid, ProgressThread& progress) {
   const std::string checkpoints = checkpoint_directory(settings);
   const CheckpointMarker marker = find_checkpoint(checkpoints, step);
+  const auto run = find_run_file(settings.output.directory + "/run.h5");
+  if (run && !run->run_id.empty() && run->run_id != marker.run_id)
+    throw UserError({.what = "the checkpoint of step " + std::to_string(marker.step) +
+                             " is of another run than run.h5 in " + settings.output.directory,
+                     .file = checkpoints,
+                     .remedy = "wait for a checkpoint of this run, or see checkpoint.directory",
+                     .keys = {"checkpoint.directory"}});
   expect_same_model(settings, marker);
   const std::string target =
       !directory.empty() ? directory
@@ -99,6 +107,7 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
   const ExecSpace exec;
   read_parameters(checkpoints + "/" + checkpoint_name(marker.step), marker,
                   parameter_state(exec, stages.front()->parameters()));
+  progress.set_ends_at_once(false);  // a signal removes what is written so far
   save_model(exec, target, settings.output.model_precision, plan, grid, progress, stages);
   std::printf("%s: the model after step %llu\n", target.c_str(),
               static_cast<unsigned long long>(marker.step));

@@ -135,6 +135,12 @@ FormerRun look(const Settings& settings) {
   if (!found) {
     if (const auto newest = newest_checkpoint(settings)) {
       if (overwrites && !goes_on(newest->deck, settings)) return {};
+      std::error_code ignored;
+      if (newest->milestone && fs::exists(fs::symlink_status(path, ignored)))
+        throw UserError({.what = "cannot be read, and the run of these checkpoints may be finished",
+                         .file = path,
+                         .remedy = kWayOut,
+                         .keys = {"output.directory"}});
       return {newest->run_id, false, true, newest->deck, newest->step};
     }
     std::error_code error;

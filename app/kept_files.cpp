@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/replacement.hpp"
@@ -64,7 +65,12 @@ std::vector<KeptFile> read_kept_files(const Settings& settings,
                          " is larger than 16 MiB and is not copied to the trained model");
       continue;
     }
-    files.push_back({path.filename().string(), read_text_file(path.string(), kMostBytes)});
+    try {
+      files.push_back({path.filename().string(), read_text_file(path.string(), kMostBytes)});
+    } catch (const UserError& unreadable) {
+      warnings.push_back(std::string(unreadable.what()) +
+                         ": it is not copied to the trained model");
+    }
   }
   return files;
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/progress_display.hpp"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <vector>
 
+#include "comm/transport/launch.hpp"
 #include "core/base/number_text.hpp"
 
 namespace deltapipe {
@@ -16,15 +19,40 @@ namespace {
 
 constexpr double kDrawSeconds = 0.1;
 constexpr double kRateSeconds = 2;  // rates are means over at least this long
-constexpr int kBarWidth = 24;
+constexpr std::size_t kBarWidth = 24;
+
+/// Read before main(): MPI_Init adds variables of a launcher to a process that has none.
+const Launch kLaunch = launch_of_environment();
 
 bool wants_bar() {
   const char* const asked = std::getenv("DELTAPIPE_PROGRESS");
   if (asked != nullptr) return std::string(asked) == "bar";
   // Launchers give ranks terminals of their own, whatever the job's output is.
-  for (const char* launched : {"SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"})
-    if (std::getenv(launched) != nullptr) return false;
+  if (kLaunch.size > 1 || std::getenv("SLURM_JOB_ID") != nullptr) return false;
   return isatty(STDOUT_FILENO) == 1;
+}
+
+/// Characters in a line of the terminal.
+std::size_t terminal_width() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/// A part of the line that tells of a step; of a narrow terminal's line the least important parts
+/// are left out.
+struct Part {
+  std::string text;
+  int importance;
+};
+
+std::string joined(std::vector<Part> parts, std::size_t most) {
+  const auto less = [](const Part& a, const Part& b) { return a.importance < b.importance; };
+  for (;;) {
+    std::string text;
+    for (const Part& part : parts) text += (text.empty() ? "" : "  ") + part.text;
+    if (text.size() <= most || parts.size() == 1) return text.substr(0, most);
+    parts.erase(std::min_element(parts.begin(), parts.end(), less));
+  }
 }
 
 }  // namespace
@@ -94,23 +122,25 @@ void ProgressDisplay::step(const Progress& progress) {
   const double done = static_cast<double>(progress.step) / static_cast<double>(steps_);
   const double left = seconds_between(start_, now) * static_cast<double>(steps_ - progress.step) /
                       static_cast<double>(progress.step - first_step_);
-  char text[256];
-  std::snprintf(
-      text, sizeof text,
-      "step %llu/%llu  epoch %.2f  loss %s  lr %.3g  %s tokens/s  %sB/s  %s left",
-      static_cast<unsigned long long>(progress.step), static_cast<unsigned long long>(steps_),
-      progress.epoch, number_text("%.4f", progress.loss).c_str(), progress.learning_rate,
-      with_prefix(rate.tokens_per_second).c_str(),
-      (with_prefix(rate.bytes_per_second) + (rate.bytes_per_second < 1000 ? " " : "")).c_str(),
-      duration_text(left).c_str());
+  const std::vector<Part> parts = {
+      {"step " + std::to_string(progress.step) + "/" + std::to_string(steps_), 7},
+      {"epoch " + number_text("%.2f", progress.epoch), 2},
+      {"loss " + number_text("%.4f", progress.loss), 6},
+      {"lr " + number_text("%.3g", progress.learning_rate), 1},
+      {with_prefix(rate.tokens_per_second) + " tokens/s", 4},
+      {with_prefix(rate.bytes_per_second) + (rate.bytes_per_second < 1000 ? " " : "") + "B/s", 3},
+      {duration_text(left) + " left", 5}};
   if (bar_) {
-    const int filled = static_cast<int>(done * kBarWidth + 0.5);
+    const std::size_t width = terminal_width() - 1;
+    const std::size_t around = kBarWidth + 3;  // brackets and a space
+    const bool has_room = width > around + 32;
+    const std::string text = joined(parts, has_room ? width - around : width);
     std::string bar(kBarWidth, ' ');
-    std::fill_n(bar.begin(), filled, '=');
-    std::printf("\r\033[K[%s] %s", bar.c_str(), text);
+    std::fill_n(bar.begin(), static_cast<std::size_t>(done * kBarWidth + 0.5), '=');
+    std::printf("\r\033[K%s%s", has_room ? ("[" + bar + "] ").c_str() : "", text.c_str());
     bar_shown_ = true;
   } else {
-    std::printf("%s\n", text);
+    std::printf("%s\n", joined(parts, std::string::npos).c_str());
   }
   std::fflush(stdout);
 }

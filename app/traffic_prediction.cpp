@@ -476,7 +476,8 @@ std::uint64_t evaluations_of_run(const TrainingSettings& training, std::uint64_t
   const std::uint64_t every = training.evaluate_every > 0
                                   ? training.evaluate_every
                                   : std::max<std::uint64_t>(1, steps_per_epoch);
-  return (steps - 1) / every + 1;  // the last one comes at the end
+  const std::uint64_t at_start = training.evaluate_at_start ? 1 : 0;
+  return at_start + (steps - 1) / every + 1;  // the last one comes at the end
 }
 
 TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& model,

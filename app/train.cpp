@@ -275,7 +275,8 @@ class Trainer {
 
   /// A checkpoint is written before the evaluation after the same step.
   bool evaluation_is_missing() const {
-    return totals_.steps > 0 && totals_.steps < steps_ && evaluates_after(totals_.steps) &&
+    if (totals_.steps == 0) return settings_.training.evaluate_at_start;
+    return totals_.steps < steps_ && evaluates_after(totals_.steps) &&
            totals_.evaluated != totals_.steps;
   }
 

@@ -211,6 +211,8 @@ void add_training(std::vector<Key>& keys, TrainingSettings& t) {
       "stages, counted from 0, that recompute; empty: all or none, as recompute says");
   add("evaluate_every", Integer{&t.evaluate_every, 0, any_count},
       "steps between validations; 0: at the end of every epoch");
+  add("evaluate_at_start", Flag{&t.evaluate_at_start},
+      "true: evaluates before the first step, too, so that run.h5 shows what training changed");
 }
 
 void add_optimizer(std::vector<Key>& keys, OptimizerSettings& t) {

@@ -46,6 +46,7 @@ struct TrainingSettings {
   bool recompute = false;             ///< activation recomputation in every stage ...
   std::vector<int> recompute_stages;  ///< ... or only in these
   std::uint64_t evaluate_every = 0;   ///< steps; 0: at every epoch's end
+  bool evaluate_at_start = false;     ///< before the first step
 
   bool operator==(const TrainingSettings&) const = default;
 };

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <ctime>
 #include <random>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -159,7 +160,9 @@ bool DirectoryLock::names_this_process() const {
   std::array<char, 512> text{};
   const ssize_t size = ::pread(descriptor, text.data(), text.size(), 0);
   (void)::close(descriptor);
-  return size > 0 && std::string(text.data(), static_cast<std::size_t>(size)) == text_;
+  // Two processes that write at the same time may leave the end of a longer text behind the last.
+  return size > 0 &&
+         std::string_view(text.data(), static_cast<std::size_t>(size)).starts_with(text_);
 }
 
 void DirectoryLock::confirm() {

@@ -812,7 +812,7 @@ File File::open_read_write(const std::string& path) {
 File File::open_unshared(const std::string& path, const std::string& shown_path) {
   const Lock lock;
   const Handle access = file_access(shown_path);
-#if H5_VERSION_GE(1, 10, 7)
+#if H5_VERSION_GE(1, 12, 1) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))
   check(H5Pset_file_locking(access.get(), false, true), "cannot be written", shown_path);
 #endif
   return File(take(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()), H5Fclose, "cannot be written",

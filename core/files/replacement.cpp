@@ -195,8 +195,9 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   }
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = temporary_name_in(directory_of(path));
+    // Reading, too: where a file system lacks fallocate, the C library reads what it keeps.
     descriptor_ =
-        ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (descriptor_ < 0 && (errno != EEXIST || attempt == kAttempts))
       throw_system_error("cannot be written", path_, errno);
   }

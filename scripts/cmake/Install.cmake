@@ -25,18 +25,16 @@ install(FILES ${CMAKE_BINARY_DIR}/generated/deltapipeConfig.cmake
 set(data_dir ${CMAKE_INSTALL_DATADIR}/deltapipe)
 install(DIRECTORY inputs DESTINATION ${data_dir})
 install(PROGRAMS scripts/compare_runs.py scripts/make_corpus.sh scripts/plot_run.py
-  scripts/run_table.py scripts/shaped_links.sh scripts/study.py scripts/study.sbatch
+  scripts/export_run.py scripts/run_table.py scripts/shaped_links.sh scripts/study.py scripts/study.sbatch
   scripts/train.sbatch DESTINATION ${data_dir}/scripts)
 install(FILES scripts/pyproject.toml scripts/script_support.py scripts/study_matrix.py
   scripts/study_runner.py scripts/study_summary.py DESTINATION ${data_dir}/scripts)
 install(DIRECTORY scripts/deltapipe_runs DESTINATION ${data_dir}/scripts
   PATTERN __pycache__ EXCLUDE)
-install(PROGRAMS scripts/export_run.py DESTINATION ${data_dir}/scripts OPTIONAL)
-install(FILES scripts/run_reader.py DESTINATION ${data_dir}/scripts OPTIONAL)
 
 install(FILES README.md CHANGELOG.md LICENSE CITATION.cff DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR}
   PATTERN results EXCLUDE PATTERN "*.1" EXCLUDE)
-install(FILES docs/deltapipe.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+install(FILES docs/deltapipe.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES scripts/completion/deltapipe.bash
   DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME deltapipe OPTIONAL)

@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """train, evaluate, generate and check agree with each other, and with transformers."""
 
+import fcntl
 import json
 import math
 import os
 import pathlib
+import pty
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 import tomllib
 import unittest
 
@@ -397,6 +401,30 @@ class Commands(support.TestCase):
             self.assertEqual(len(warnings), 1, str(result))
             # The deck's run is over: this is what was meant.
             self.assertIn(f"set model.path={self.model}", warnings[0])
+
+    def test_progress_bar(self):
+        """One process in a terminal of 80 columns: a bar, on one line."""
+        deck = self.deck_file(support.merged(self.deck, {"pipeline": {"stages": 1},
+                                                         "training": {"steps": 3}}))
+        terminal, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        environment = {name: value for name, value in support.ENVIRONMENT.items()
+                       if name != "DELTAPIPE_PROGRESS"}
+        process = subprocess.Popen(
+            support.command_of(["train", deck, f"output.directory={self.output('bar')}"], 1),
+            env=environment, stdin=subprocess.DEVNULL, stdout=end, stderr=subprocess.DEVNULL)
+        os.close(end)
+        said = b""
+        try:
+            while part := os.read(terminal, 65536):
+                said += part
+        except OSError:  # the other end is closed
+            pass
+        os.close(terminal)
+        self.assertEqual(process.wait(support.TIME_LIMIT), 0)
+        drawn = re.findall(r"\r\x1b\[K(\[=.*?)(?=\r)", said.decode())
+        self.assertIn("step 3/3", drawn[-1])
+        self.assertLess(max(map(len, drawn)), 80, drawn)
 
     # --- check
 

@@ -136,7 +136,7 @@ class Bytes(support.TestCase):
 
     def test_check_predicts_the_wire(self):
         deck = self.deck_file(self.small(
-            pipeline={"stages": 3}, training={"steps": 12, "micro_batches": 3},
+            pipeline={"stages": 3}, training={"steps": 12, "micro_batches": 3, "evaluate_at_start": True},
             data={"max_train_samples": 18}, boundary__forward={"codec": "delta", "bits": 4},
             boundary__backward={"codec": "quantize", "bits": 6}))
         said = self.succeed(["check", deck]).out
@@ -152,6 +152,7 @@ class Bytes(support.TestCase):
                 self.assertLess(abs(predicted / last - 1), 0.006, line)  # three digits are shown
         self.assertRegex(said, r"# +0 +\d+ .*\n# +1 +\d+ .*\n# +2 +\d+ ")
         self.assert_plan(said, run)
+        self.assertEqual(run.evaluations["step"].tolist(), [0, 3, 6, 9, 12])
 
     def assert_plan(self, said, run):
         """Every row of the plan is, to the byte, what the run sent."""

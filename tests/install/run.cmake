@@ -83,7 +83,7 @@ foreach(unwanted IN ITEMS fuzz.sh make_unicode_classes.py kill_campaign.py setup
 endforeach()
 # Scripts find each other, their packages and the program. Without h5py they name the package.
 file(GLOB programs ${scripts}/*.py)
-list(FILTER programs EXCLUDE REGEX "/(script_support|run_reader|study_[a-z]+).py$")
+list(FILTER programs EXCLUDE REGEX "/(script_support|study_[a-z]+).py$")
 foreach(program IN LISTS programs)
   execute_process(COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1 ${program} --help
     RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)

@@ -98,6 +98,48 @@ def write_run(path, rate=2.0, steps=100, boundaries=2, version=2, evaluations=No
                 file[f"evaluations/{name}"][...] = 0
 
 
+sys.path.insert(0, str(SCRIPTS))
+import export_run  # noqa: E402
+
+
+class Exports(unittest.TestCase):
+    def setUp(self):
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.place = pathlib.Path(place.name)
+        (self.place / "run").mkdir()
+        write_run(self.place / "run/run.h5", steps=30)
+
+    def export(self, *arguments):
+        return subprocess.run([sys.executable, SCRIPTS / "export_run.py", *arguments], check=True,
+                              capture_output=True, text=True).stdout
+
+    def test_csv(self):
+        rows = list(csv.DictReader(self.export("csv", self.place / "run").splitlines()))
+        self.assertEqual([int(row["step"]) for row in rows], list(range(1, 31)))
+        self.assertEqual({row["forward_bytes_1"] for row in rows}, {"1000"})
+        self.assertAlmostEqual(float(rows[0]["loss"]), 3 + np.exp(-1 / 20))
+
+    def test_tensorboard(self):
+        """Records have the lengths and checksums of the format, and the values of the run."""
+        self.assertEqual(export_run.masked_crc32c(b"123456789"),  # RFC 3720: 0xe3069283
+                         ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+        self.export("tensorboard", self.place / "run", "--to", self.place / "board")
+        path, = (self.place / "board").rglob("events.out.tfevents.*")
+        data, losses = path.read_bytes(), []
+        while data:
+            length, = struct.unpack_from("<Q", data)
+            message = data[12:12 + length]
+            self.assertEqual(struct.unpack_from("<I", data, 8)[0],
+                             export_run.masked_crc32c(data[:8]))
+            self.assertEqual(struct.unpack_from("<I", data, 12 + length)[0],
+                             export_run.masked_crc32c(message))
+            if b"training/loss" in message:
+                losses.append(struct.unpack("<f", message[-4:])[0])
+            data = data[16 + length:]
+        np.testing.assert_allclose(losses, 3 + np.exp(-np.arange(1, 31) / 20), rtol=1e-6)
+
+
 class AnalysisTest(unittest.TestCase):
     def setUp(self):
         self._directory = tempfile.TemporaryDirectory()
