@@ -469,7 +469,10 @@ void Checkpoints::note_complete(RunFile* run_file) {
   ++totals_.count;
   totals_.bytes += record.bytes;
   totals_.blocked_seconds += record.blocked_seconds;
-  if (run_file != nullptr) run_file->append(record);
+  if (run_file == nullptr) return;
+  run_file->append(record);
+  // From the first one on the file says that there are checkpoints, also after a kill.
+  if (totals_.count == 1) run_file->flush();
 }
 
 /// Not before all directories have the new one: a restart needs one that all ranks have.

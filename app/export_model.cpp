@@ -92,12 +92,22 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
       !directory.empty() ? directory
                          : settings.output.directory + "/model-step-" + std::to_string(marker.step);
   std::error_code error;
+  if (fs::weakly_canonical(target, error) ==
+      fs::weakly_canonical(settings.output.directory + "/model", error))
+    throw UserError({.what = "is where the run saves its model when it is finished",
+                     .file = target,
+                     .remedy = "name another directory with --to"});
   if (fs::exists(fs::symlink_status(target, error)))
     throw UserError({.what = "is there already, and nothing is replaced",
                      .file = target,
                      .remedy = "remove it, or name another directory with --to"});
   require(find_input_files(settings, InputUse::train));
   ModelPlan plan = plan_model(of_one_process(settings));
+  if (settings.tokenizer.train_vocabulary > 0) {
+    // Trained again from the data, which must be what the run had.
+    const DataSplit data = load_data(settings.data, plan.vocabulary(), plan.tokens);
+    check_data_of_restart(marker, data.train.fingerprint(), data.validation.fingerprint());
+  }
   plan.weights.reset();
   plan.kept_files = read_kept_files(settings, plan.warnings);
   print_warnings(plan.warnings);

@@ -21,7 +21,9 @@ from script_support import bytes_text, distinct_names, require, run_main
 
 require("h5py")
 
-from deltapipe_runs import Run
+import h5py
+
+from deltapipe_runs import Run, RunError
 
 CSV_COLUMNS = ("run", "status", "perplexity", "wire_bytes", "sequences_per_second", "speedup",
                "target_loss", "seconds_to_loss", "bytes_to_loss", "evaluation_bytes",
@@ -32,6 +34,10 @@ def common_loss(runs):
     """The lowest validation loss that all runs with evaluations reach; NaN: none has any."""
     best = [run.validation_loss.min() for run in runs if len(run.validation_loss)]
     return float(max(best, default=float("nan")))
+
+
+def percent_text(value):
+    return "-" if math.isnan(value) else f"{value:.1f} %"
 
 
 def compare(runs, loss):
@@ -66,7 +72,7 @@ def print_comparison(rows):
               "speed-up", f"s to {loss:.4g}", f"wire to {loss:.4g}"]
     cells = [[row["run"], row["status"], str(row["steps"]), f"{row['loss']:.4f}",
               f"{row['perplexity']:.3f}", bytes_text(row["wire_bytes"]),
-              bytes_text(row["evaluation_bytes"]), f"{row['total_percent']:.1f} %",
+              bytes_text(row["evaluation_bytes"]), percent_text(row["total_percent"]),
               f"{row['sequences_per_second']:.4g}",
               f"{row['tokens_per_second']:.4g}", f"{row['speedup']:.2f}",
               f"{row['seconds_to_loss']:.2f}", bytes_text(row["bytes_to_loss"])] for row in rows]
@@ -103,6 +109,8 @@ def main():
     rows = list(compare(runs, loss))
     print_comparison(rows)
     if arguments.csv:
+        if h5py.is_hdf5(arguments.csv):
+            raise RunError(f"{arguments.csv} is an HDF5 file and is not replaced")
         write_csv(arguments.csv, rows)
 
 

@@ -61,6 +61,8 @@ def distinct_names(runs):
 
 
 def bytes_text(count):
+    if count != count:  # NaN: unknown
+        return "-"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"

@@ -828,6 +828,11 @@ class Checkpoints(support.TestCase):
         self.assert_stops(support.run([*export, "model.new.n_embd=64", f"--to={output}/other"]),
                           "model.new.n_embd = 32", status=2)
         self.assert_stops(support.run(export, 2), "one process")
+        self.assert_stops(support.run([*export, f"--to={output}/model"]), "saves its model", status=1)
+        other = self.place / "other.txt"
+        other.write_text(support.text_of(3000, seed=9), encoding="utf-8")
+        self.assert_stops(support.run([*export, f"data.train={other}", f"--to={output}/other"]),
+                          "other training samples", status=2)
         with open(checkpoint(output, 4) / "rank-1.h5", "r+b") as file:
             file.seek(5000)
             file.write(b"damaged")
