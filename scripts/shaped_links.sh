@@ -70,7 +70,7 @@ deck=$1
 shift
 overrides=("$@")
 [[ -z $stages ]] || overrides+=("pipeline.stages=$stages")
-effective=$("$program" check "$deck" "${overrides[@]}") || exit
+effective=$("$program" check --deck "$deck" "${overrides[@]}") || exit
 
 # value SECTION KEY: as the effective deck has it, a list as words without quotes and blanks.
 value() {
