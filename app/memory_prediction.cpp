@@ -15,6 +15,7 @@
 #include "app/save_model.hpp"
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
+#include "comm/transport/mpi_session.hpp"
 #include "core/base/error.hpp"
 #include "core/base/host_team.hpp"
 #include "core/base/machine_memory.hpp"
@@ -124,7 +125,9 @@ std::uint64_t process_bytes(const Settings& settings) {
   const bool generates = kHostExecution && settings.training.precision == ProductPrecision::bf16 &&
                          has_fast_bf16_gemm();
   // In bf16 a boundary's predictions and transforms are made in fp32 as well.
-  return process_memory().resident + of_fp32() + (generates ? kGeneratedKernels : 0);
+  constexpr std::uint64_t kMpi = 12 << 20;  // Open MPI 4.1's, which a check alone does not start
+  return process_memory().resident + (is_mpi_running() ? 0 : kMpi) + of_fp32() +
+         (generates ? kGeneratedKernels : 0);
 }
 
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,

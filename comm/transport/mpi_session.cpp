@@ -36,4 +36,12 @@ void MpiSession::abort(int exit_code) const noexcept {
   MPI_Abort(MPI_COMM_WORLD, exit_code);
 }
 
+bool is_mpi_running() {
+  int started = 0;
+  int ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  return started != 0 && ended == 0;
+}
+
 }  // namespace deltapipe

@@ -25,4 +25,7 @@ class MpiSession {
   int size_ = 1;
 };
 
+/// True between MPI's initialisation and its end.
+bool is_mpi_running();
+
 }  // namespace deltapipe
