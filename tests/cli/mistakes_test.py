@@ -513,10 +513,10 @@ class Outputs(Mistakes):
         return output
 
     def test_full_disk_at_saving(self):
-        # The run file is smaller than this model.
-        deck = self.small(model__new={"n_positions": 10000}, data={"sequence_length": 32},
+        # The run file fits where this model of 5 MB does not.
+        deck = self.small(model__new={"n_positions": 40000}, data={"sequence_length": 32},
                           training={"steps": 1})
-        output = self.full("full-model", 10000 * 32 * 4, deck, "model.safetensors")
+        output = self.full("full-model", 3 << 20, deck, "model.safetensors")
         self.assertFalse((output / "model" / "model.safetensors").exists())
         run = support.Run(output / "run.h5")
         self.assertEqual(len(run.losses), 1)
