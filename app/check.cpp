@@ -499,7 +499,7 @@ std::string part_of(std::uint64_t bytes, std::uint64_t all) {
                    " %";
 }
 
-/// What the user decides by.
+/// The figures that a user decides by.
 void print_summary(const Settings& settings, const ModelLayout& model, const Inputs& inputs,
                    std::uint64_t steps, const std::vector<RankMemory>& ranks,
                    const std::optional<TrafficPrediction>& traffic,

@@ -103,7 +103,7 @@ class Checkpoints {
   std::optional<std::uint64_t> last_complete() const { return last_complete_; }
   /// After a stop by the time limit: the seconds of an evaluation that used up most of it, else 0.
   double limiting_evaluation() const;
-  /// Some were completed since this start.
+  /// True if this start has completed a checkpoint.
   bool has_progressed() const { return totals_.count > 0; }
   struct Totals {
     std::uint64_t count = 0, bytes = 0;

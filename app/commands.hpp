@@ -28,7 +28,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
 /// newest. `directory`: where to; empty: OUTPUT/model-step-<step>. Nothing is replaced.
 void run_export(const Settings& settings, std::uint64_t step, const std::string& directory,
                 const ProcessGrid& grid, ProgressThread& progress);
-/// What `check` shows beside the plan.
+/// Parts that `check` shows beside the plan.
 struct CheckOptions {
   bool schedule = false;  ///< the order of passes
   bool deck = false;      ///< the deck with all defaults, first

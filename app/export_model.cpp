@@ -34,7 +34,7 @@ CheckpointMarker whole_checkpoint(const std::string& checkpoint) {
   return marker;
 }
 
-/// That of `step`, or the newest one that is whole.
+/// Returns the checkpoint of `step`, or the newest one that is whole.
 CheckpointMarker find_checkpoint(const std::string& directory, std::uint64_t step) {
   if (step > 0) return whole_checkpoint(directory + "/" + checkpoint_name(step));
   const std::vector<std::uint64_t> steps = checkpoint_steps(directory);

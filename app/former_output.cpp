@@ -37,7 +37,7 @@ std::string model_of(const Settings& settings) {
 /// The first key that makes another run of it, for its results or the times that it measures.
 std::optional<DeckDifference> difference_between(const Settings& former, const Settings& settings,
                                                  bool is_finished) {
-  // What an unfinished run may be repeated with: it has no times that anybody compares.
+  // Sections that may differ when an unfinished run is repeated: nobody compares its times.
   const std::vector<std::string_view> sections =
       is_finished ? std::vector<std::string_view>{"checkpoint.", "generate."}
                   : std::vector<std::string_view>{"checkpoint.", "generate.", "output.",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an earlier start left in output.directory. Repeating or mistyping a command replaces nothing
-// that is complete: a finished run stays as it is, an unfinished one goes on, and a run of another
-// deck or a model is in the way unless output.overwrite says that it may go.
+// Results that an earlier start left in output.directory. Repeating or mistyping a command replaces
+// nothing that is complete: a finished run stays as it is, an unfinished one goes on, and a run of
+// another deck or a model is in the way unless output.overwrite says that it may go.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ FormerRun find_former_run(const Settings& settings, const ProcessGrid& grid,
 /// checkpoint. Says that the run is replaced. UserError as above.
 void check_start_from_scratch(const Settings& settings, const FormerRun& former);
 
-/// What a start would do in output.directory, for `check`: a sentence, or empty for a run that
+/// Says in a sentence what a start would do in output.directory, for `check`; empty for a run that
 /// begins. UserError as above.
 std::string describe_start(const Settings& settings);
 

@@ -49,7 +49,7 @@ class Search {
         if (!file(name, key, "put the data there or name another file")) found_.texts = false;
   }
 
-  /// Those that the deck names, or the model's.
+  /// True if the deck or the model names tokenizer files.
   bool has_tokenizer_files() const {
     const std::string& own = settings_.tokenizer.path;
     const std::string& path = own.empty() ? settings_.model.path : own;

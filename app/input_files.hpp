@@ -11,9 +11,9 @@
 
 namespace deltapipe {
 
-/// What reads the files. train: also evaluate and check. train_between: the same, of a rank between
-/// the first and the last of a pipeline, which reads no texts unless the tokenizer or the
-/// vocabulary is made from them. tokenize needs no model.
+/// The command that reads the files. train: also evaluate and check. train_between: the same, of a
+/// rank between the first and the last of a pipeline, which reads no texts unless the tokenizer or
+/// the vocabulary is made from them. tokenize needs no model.
 enum class InputUse { train, train_between, generate, tokenize };
 
 struct InputFiles {

@@ -21,7 +21,7 @@ constexpr double kDrawSeconds = 0.1;
 constexpr double kRateSeconds = 2;  // rates are means over at least this long
 constexpr std::size_t kBarWidth = 24;
 
-/// Read before main(): MPI_Init adds variables of a launcher to a process that has none.
+/// Read before main(): MPI_Init adds variables of a launcher to a process without one.
 const Launch kLaunch = launch_of_environment();
 
 bool wants_bar() {

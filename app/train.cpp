@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -43,6 +41,7 @@
 #include "core/base/error.hpp"
 #include "core/base/host_team.hpp"
 #include "core/base/interruption.hpp"
+#include "core/base/machine_memory.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/base/version.hpp"
@@ -78,11 +77,6 @@ std::string mpi_library() {
   DELTAPIPE_MPI(MPI_Get_library_version(text.data(), &length));
   const std::string whole(text.data());
   return whole.substr(0, whole.find_first_of(",\n"));
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 PipelineShape pipeline_shape(const Settings& settings, const ModelPlan& plan,

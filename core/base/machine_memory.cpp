@@ -2,8 +2,10 @@
 #include "core/base/machine_memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -108,6 +110,11 @@ void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size
     static_cast<void>(
         madvise(static_cast<char*>(memory) + (first - begin), end - first, MADV_HUGEPAGE));
 #endif
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 }  // namespace deltapipe

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace deltapipe {
 
@@ -33,5 +34,8 @@ double cpu_quota(const std::filesystem::path& root = "/");
 /// through arenas, and a BLAS that packs columns of matrices, then miss the page table less. A
 /// hint; systems without it go on with small pages.
 void prefer_huge_pages(void* memory, std::size_t bytes);
+
+/// The name of this machine, for people; "unknown" where the system does not say.
+std::string host_name();
 
 }  // namespace deltapipe

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/machine_memory.hpp"
 #include "core/files/system_error.hpp"
 
 namespace deltapipe {
@@ -40,11 +41,6 @@ Attempt lock(int descriptor) {
   if (result == 0) return Attempt::locked;
   if (errno == EAGAIN || errno == EACCES || errno == EWOULDBLOCK) return Attempt::held_by_another;
   return Attempt::unsupported;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
 std::string utc_now() {
