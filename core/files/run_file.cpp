@@ -614,31 +614,25 @@ std::vector<std::byte> empty_file(const std::string& path, const RunAttributes& 
   return file.image();
 }
 
-/// A run file as it was put in its place. Nobody changes it, and it can be read also after its name
-/// was removed or belongs to a newer one.
+/// A run file in its place. Nobody changes it, and it can be read also after its name was removed
+/// or belongs to a newer one.
 class WrittenFile {
  public:
-  explicit WrittenFile(const std::string& path)
-      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    struct stat status {};
-    if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
-      const int error = errno;
-      if (descriptor_ >= 0) (void)::close(descriptor_);
-      throw_system_error("cannot be read", path_, error);
-    }
-    bytes_ = static_cast<std::uint64_t>(status.st_size);
-  }
-  ~WrittenFile() { (void)::close(descriptor_); }
-  WrittenFile(const WrittenFile&) = delete;
-  WrittenFile& operator=(const WrittenFile&) = delete;
+  explicit WrittenFile(std::string path) : path_(std::move(path)), file_(path_) {}
 
-  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t bytes() const { return static_cast<std::uint64_t>(file_.status.st_size); }
   void copy_to(AtomicFile& file) const {
-    std::vector<std::byte> buffer(std::min<std::uint64_t>(bytes_, kCopyBytes));
-    for (std::uint64_t offset = 0; offset < bytes_;) {
+    std::vector<std::byte> buffer(std::min<std::uint64_t>(bytes(), kCopyBytes));
+    std::optional<OpenFile> again;
+    for (std::uint64_t offset = 0; offset < bytes();) {
+      const int descriptor = again ? again->descriptor : file_.descriptor;
       const ssize_t read =
-          ::pread(descriptor_, buffer.data(), buffer.size(), static_cast<off_t>(offset));
+          ::pread(descriptor, buffer.data(), buffer.size(), static_cast<off_t>(offset));
       if (read < 0 && errno == EINTR) continue;
+      if (read < 0 && errno == ESTALE && !again) {
+        reopen(again);
+        continue;
+      }
       if (read <= 0) throw_system_error("cannot be read", path_, read < 0 ? errno : EIO);
       file.append(std::span(buffer).first(static_cast<std::size_t>(read)));
       offset += static_cast<std::uint64_t>(read);
@@ -647,32 +641,59 @@ class WrittenFile {
 
  private:
   static constexpr std::uint64_t kCopyBytes = std::uint64_t{1} << 20;
+
+  struct OpenFile {
+    explicit OpenFile(const std::string& path)
+        : descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+      if (descriptor >= 0 && ::fstat(descriptor, &status) == 0) return;
+      const int error = errno;
+      if (descriptor >= 0) (void)::close(descriptor);
+      throw_system_error("cannot be read", path, error);
+    }
+    ~OpenFile() { (void)::close(descriptor); }
+    OpenFile(const OpenFile&) = delete;
+    OpenFile& operator=(const OpenFile&) = delete;
+
+    int descriptor;
+    struct stat status {};
+  };
+
+  /// A network file system may forget an open file, as when its server was started again: by its
+  /// name it is found, unless that belongs to another file by now.
+  void reopen(std::optional<OpenFile>& again) const {
+    again.emplace(path_);
+    const struct stat &found = again->status, &expected = file_.status;
+    if (found.st_ino != expected.st_ino || found.st_size != expected.st_size ||
+        found.st_mtim.tv_sec != expected.st_mtim.tv_sec ||
+        found.st_mtim.tv_nsec != expected.st_mtim.tv_nsec)
+      throw_system_error("cannot be read", path_, ESTALE);
+  }
+
   std::string path_;
-  int descriptor_;
-  std::uint64_t bytes_ = 0;
+  OpenFile file_;
 };
 using WrittenFilePtr = std::shared_ptr<const WrittenFile>;
 
 /// Puts a file in the place of `path`: `begun` has the bytes of an earlier state, `change` adds to
-/// them. The disk space is taken first, because HDF5 1.10 loses track of a file whose write fails.
+/// them.
 template <typename Change>
-WrittenFilePtr write_file(const std::string& path, std::uint64_t bytes, AtomicFile& begun,
-                          const Change& change) {
-  begun.reserve(bytes);
+WrittenFilePtr write_file(const std::string& path, AtomicFile& begun, const Change& change) {
   hdf5::File file = hdf5::File::open_unshared(begun.temporary_path(), path);
   change(file);
   file.close();
-  auto written = std::make_shared<const WrittenFile>(begun.temporary_path());
   begun.commit();
-  return written;
+  return std::make_shared<const WrittenFile>(path);
 }
 
+/// The disk space is taken first: a full disk shows before the copy is made, and HDF5 1.10 loses
+/// track of a file whose write fails.
 template <typename Change>
 WrittenFilePtr write_changed_copy(const WrittenFile& base, const std::string& path,
                                   std::uint64_t room, const Change& change) {
   AtomicFile file(path);
+  file.reserve(base.bytes() + room);
   base.copy_to(file);
-  return write_file(path, base.bytes() + room, file, change);
+  return write_file(path, file, change);
 }
 
 template <typename T>
@@ -884,8 +905,9 @@ class RunFile::State {
   void begin(const RunAttributes& attributes, std::uint64_t others, const Load& load) {
     const std::vector<std::byte> empty = empty_file(path_, attributes, rows_);
     AtomicFile file(path_);
+    file.reserve(empty.size() + rows_.room(others));
     file.append(empty);
-    base_ = write_file(path_, empty.size() + rows_.room(others), file, [&](hdf5::File& opened) {
+    base_ = write_file(path_, file, [&](hdf5::File& opened) {
       load(opened);
       store(opened);
     });

@@ -880,6 +880,19 @@ class Checkpoints(support.TestCase):
                 LD_PRELOAD=os.path.abspath(ODD_FILES), FAIL_SYNC=failing)
             self.assert_stops(result, "cannot be brought to the disk", failing)
 
+    def test_a_run_file_that_the_file_system_forgets(self):
+        """It is opened again by its name."""
+        deck = self.deck(training={"steps": 3}, checkpoint={"every_steps": 2})
+        output = self.output("stale")
+        stale = {"LD_PRELOAD": os.path.abspath(ODD_FILES), "STALE_READ": "/stale/run.h5"}
+        command = support.command_of(["train", self.deck_file(deck), f"output.directory={output}"], 1)
+        result = support.run_command(command, **stale, STALE_READ_COUNT="1")
+        self.assertEqual((result.status, result.err), (0, ""), str(result))
+        self.assertEqual(len(support.Run(output / "run.h5").losses), 3)
+        shutil.rmtree(output)
+        result = support.run_command(command, **stale)
+        self.assert_stops(result, f"{output}/run.h5: cannot be read", "Stale file handle")
+
     def test_a_start_after_a_kill_waits_for_the_old_ranks(self):
         deck = self.deck(training={"steps": 10**6, "evaluate_every": 10**6},
                          output={"log_every": 10**6})
