@@ -54,7 +54,7 @@ CheckpointMarker find_checkpoint(const std::string& directory, std::uint64_t ste
 
 /// The deck makes the model that the checkpoint is of.
 void expect_same_model(const Settings& settings, const CheckpointMarker& marker) {
-  Settings former = parse_deck(marker.deck, "the checkpoint's deck");
+  Settings former = parse_stored_deck(marker.deck, "the checkpoint's deck");
   Settings same = former;  // only what makes the model is compared
   same.model = settings.model;
   same.tokenizer = settings.tokenizer;

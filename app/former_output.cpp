@@ -69,8 +69,8 @@ std::optional<DeckDifference> difference_between(const Settings& former, const S
 void expect_same_deck(const FormerRun& former, const Settings& settings) {
   std::optional<DeckDifference> difference;
   try {
-    difference =
-        difference_between(parse_deck(former.deck, "its deck"), settings, former.is_finished);
+    difference = difference_between(parse_stored_deck(former.deck, "its deck"), settings,
+                                    former.is_finished);
   } catch (const UserError& error) {
     refuse_deck(settings, std::string("has a deck that cannot be compared: ") + error.what(), "",
                 "");
@@ -100,7 +100,7 @@ bool goes_on(const std::string& deck, const Settings& settings) {
     CheckpointMarker marker;
     marker.deck = deck;
     check_deck_of_restart(settings, marker);
-    return parse_deck(deck, "its deck").output.overwrite;
+    return parse_stored_deck(deck, "its deck").output.overwrite;
   } catch (const UserError&) {
     return false;
   }

@@ -129,7 +129,7 @@ void check_batch(const Settings& settings, const Settings& former, const Checkpo
 /// a deck that had none either.
 bool has_partition_of(const CheckpointMarker& marker, const Settings& settings) {
   if (!settings.pipeline.partition.empty()) return settings.pipeline.partition == marker.partition;
-  return parse_deck(marker.deck, "the checkpoint's deck").pipeline.partition.empty();
+  return parse_stored_deck(marker.deck, "the checkpoint's deck").pipeline.partition.empty();
 }
 
 bool has_same_ranks(const CheckpointMarker& marker, const PipelineSettings& pipeline) {
@@ -521,7 +521,7 @@ std::string absolute_output_directory(const Settings& settings) {
 }
 
 void check_deck_of_restart(const Settings& settings, const CheckpointMarker& marker) {
-  const Settings former = parse_deck(marker.deck, "the checkpoint's deck");
+  const Settings former = parse_stored_deck(marker.deck, "the checkpoint's deck");
   check_batch(settings, former, marker);
   check_length(settings, former, marker);
   const bool changes_optimizer = settings.checkpoint.change_optimizer;
@@ -533,7 +533,7 @@ void check_deck_of_restart(const Settings& settings, const CheckpointMarker& mar
 std::string changes_of_optimizer(const Settings& settings, const CheckpointMarker& marker) {
   std::string text;
   for (const auto& [key, left, right] :
-       differences(parse_deck(marker.deck, "the checkpoint's deck"), settings))
+       differences(parse_stored_deck(marker.deck, "the checkpoint's deck"), settings))
     if (is_of_optimizer(key))
       text += (text.empty() ? "" : ", ") + key + " = " + left + " -> " + right;
   return text;
@@ -556,7 +556,7 @@ void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_f
 namespace {
 
 bool has_same_micro_batches(const CheckpointMarker& marker, const Settings& settings) {
-  return parse_deck(marker.deck, "the checkpoint's deck").training.micro_batches ==
+  return parse_stored_deck(marker.deck, "the checkpoint's deck").training.micro_batches ==
          settings.training.micro_batches;
 }
 
@@ -633,7 +633,7 @@ void check_budget_of_restart(const Restart& restart, const Settings& settings,
         return std::find(spill_files.begin(), spill_files.end(), path) != spill_files.end();
       }))
     return;
-  const Settings former = parse_deck(restart.marker.deck, "the checkpoint's deck");
+  const Settings former = parse_stored_deck(restart.marker.deck, "the checkpoint's deck");
   Settings now = former;
   now.cache.budget_bytes = settings.cache.budget_bytes;
   const auto difference = first_difference(former, now);

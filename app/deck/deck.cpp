@@ -2,9 +2,11 @@
 #include "app/deck/deck.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -501,35 +503,54 @@ void fit_scale(CodecSettings& codec, const CodecSettings& own) {
     codec.scale = own.scale;
 }
 
+/// Keys of earlier versions that nothing depends on any more.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 1> kRetiredKeys = {
+    {{"checkpoint", "resume"}}};
+
+void remove_retired_keys(toml::table& table) {
+  for (const auto& [section, name] : kRetiredKeys)
+    if (toml::table* const keys = table[section].as_table()) keys->erase(name);
+}
+
+Settings settings_of(const toml::table& table, const std::string& name,
+                     const std::vector<std::string>& overrides, DeckPlaces* where) {
+  Draft draft;
+  DeckPlaces places;
+  places.deck.file = name;
+  read_draft(table, overrides, draft, places);
+  if (draft.forward_is_auto || draft.backward_is_auto) {
+    // What the deck and the overrides set goes before the preset: read again, over that.
+    Draft preset;
+    if (draft.forward_is_auto) preset.settings.forward = recommended_settings(Direction::forward);
+    if (draft.backward_is_auto)
+      preset.settings.backward = recommended_settings(Direction::backward);
+    const Draft own = std::exchange(draft, std::move(preset));
+    read_draft(table, overrides, draft, places);
+    if (draft.forward_is_auto) fit_scale(draft.settings.forward, own.settings.forward);
+    if (draft.backward_is_auto) fit_scale(draft.settings.backward, own.settings.backward);
+  }
+  replace_new_model(draft.settings, overrides);
+  with_places(places, [&] {
+    join_links(draft);
+    check_settings(draft.settings);
+  });
+  if (where != nullptr) *where = std::move(places);
+  return draft.settings;
+}
+
 }  // namespace
 
 }  // namespace deck
 
 Settings parse_deck(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides, DeckPlaces* where) {
-  deck::Draft draft;
-  DeckPlaces places;
-  places.deck.file = name;
-  const toml::table table = deck::parse_toml(text, name);
-  deck::read_draft(table, overrides, draft, places);
-  if (draft.forward_is_auto || draft.backward_is_auto) {
-    // What the deck and the overrides set goes before the preset: read again, over that.
-    deck::Draft preset;
-    if (draft.forward_is_auto) preset.settings.forward = recommended_settings(Direction::forward);
-    if (draft.backward_is_auto)
-      preset.settings.backward = recommended_settings(Direction::backward);
-    const deck::Draft own = std::exchange(draft, std::move(preset));
-    deck::read_draft(table, overrides, draft, places);
-    if (draft.forward_is_auto) deck::fit_scale(draft.settings.forward, own.settings.forward);
-    if (draft.backward_is_auto) deck::fit_scale(draft.settings.backward, own.settings.backward);
-  }
-  deck::replace_new_model(draft.settings, overrides);
-  with_places(places, [&] {
-    deck::join_links(draft);
-    deck::check_settings(draft.settings);
-  });
-  if (where != nullptr) *where = std::move(places);
-  return draft.settings;
+  return deck::settings_of(deck::parse_toml(text, name), name, overrides, where);
+}
+
+Settings parse_stored_deck(const std::string& text, const std::string& name) {
+  toml::table table = deck::parse_toml(text, name);
+  deck::remove_retired_keys(table);
+  return deck::settings_of(table, name, {}, nullptr);
 }
 
 Settings read_deck(const std::string& path, const std::vector<std::string>& overrides,

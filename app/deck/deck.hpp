@@ -25,6 +25,10 @@ Settings read_deck(const std::string& path, const std::vector<std::string>& over
 Settings parse_deck(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {}, DeckPlaces* where = nullptr);
 
+/// As parse_deck, for a deck that a run file or a checkpoint has: one of an earlier version may
+/// have keys that were removed since.
+Settings parse_stored_deck(const std::string& text, const std::string& name);
+
 /// The complete deck, defaults included, as TOML that reads back to the same settings.
 std::string effective_deck(const Settings& settings);
 

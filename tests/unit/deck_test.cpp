@@ -11,6 +11,8 @@
 
 #include "app/deck/nearest.hpp"
 #include "app/deck/units.hpp"
+#include "app/restart.hpp"
+#include "app/restart.hpp"
 #include "core/base/error.hpp"
 
 using namespace deltapipe;
@@ -724,6 +726,23 @@ TEST_CASE("unreadable decks are refused") {
   CHECK(read_deck(path.string()).training.steps == 3);
   CHECK_THROWS_WITH(read_deck(path.string(), {"training.stepz=4"}), Catch::Contains("'steps'"));
   std::filesystem::remove(path);
+}
+
+TEST_CASE("A stored deck may have keys that were removed since") {
+  Settings settings;
+  std::string text = effective_deck(settings);
+  const std::string section = "[checkpoint]\n";
+  text.insert(text.find(section) + section.size(), "resume = \"auto\"\n");
+  CHECK(parse_stored_deck(text, "its deck") == settings);
+  CheckpointMarker marker;
+  marker.deck = text;
+  CHECK_NOTHROW(check_deck_of_restart(settings, marker));
+  settings.training.seed = 7;
+  CHECK_THROWS_WITH(check_deck_of_restart(settings, marker), Catch::Contains("training.seed"));
+  // A user's deck may not; and no version had these keys.
+  CHECK_THROWS_WITH(parse_deck(text, "d.toml"), Catch::Contains("unknown key 'resume'"));
+  CHECK_THROWS_WITH(parse_stored_deck("[checkpoint]\nresumes = 1\n", "its deck"),
+                    Catch::Contains("unknown key 'resumes'"));
 }
 
 TEST_CASE("the reference names every key of the effective deck") {
