@@ -13,6 +13,7 @@
 
 #include "app/warnings.hpp"
 #include "core/base/error.hpp"
+#include "core/files/directory_lock.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/safetensors.hpp"
@@ -159,6 +160,8 @@ std::string save_model(const ExecSpace& exec, const std::string& directory, Prec
   AtomicDirectory model(directory, is_expendable);
   const std::string temporary = model.path();
   try {
+    // An export holds no lock on the directory around it, where a run may start meanwhile.
+    std::optional<DirectoryLock> lock(std::in_place, temporary, new_run_id());
     std::vector<ParameterInfo> declared;
     for (const auto& infos : parameters_by_stage(plan))
       std::copy_if(infos.begin(), infos.end(), std::back_inserter(declared),
@@ -176,8 +179,10 @@ std::string save_model(const ExecSpace& exec, const std::string& directory, Prec
     const auto is_of_tokenizer = [](const KeptFile& file) { return is_tokenizer_file(file.name); };
     if (plan.tokenizer && std::ranges::none_of(plan.kept_files, is_of_tokenizer))
       plan.tokenizer->save(model.path());
+    lock.reset();
     return model.commit();
   } catch (const UserError& error) {
+    if (model.is_in_place()) throw;
     throw in_terms_of(directory, temporary, error);
   }
 }

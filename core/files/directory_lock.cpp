@@ -24,6 +24,8 @@ namespace deltapipe {
 
 namespace {
 
+constexpr const char* kLockFile = "/.deltapipe.lock";
+
 enum class Attempt { locked, held_by_another, unsupported };
 
 Attempt lock(int descriptor) {
@@ -87,9 +89,18 @@ std::string new_run_id() {
   return id;
 }
 
+bool is_locked(const std::string& directory) {
+  const int descriptor =
+      ::open((directory + kLockFile).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return errno != ENOENT && errno != ENOTDIR;
+  const bool is_held = lock(descriptor) == Attempt::held_by_another;
+  (void)::close(descriptor);
+  return is_held;
+}
+
 DirectoryLock::DirectoryLock(const std::string& directory, const std::string& run_id,
                              const Patience& patience)
-    : directory_(directory), path_(directory + "/.deltapipe.lock") {
+    : directory_(directory), path_(directory + kLockFile) {
   for (int looks = 0;;) {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     const int descriptor = ::open(path_.c_str(), flags, 0666);
@@ -117,6 +128,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
     (void)::close(descriptor);
     if (attempt == Attempt::locked) continue;
     if (attempt == Attempt::unsupported) {
+      (void)::unlink(path_.c_str());
       warning_ = "directories on this file system cannot be locked (" +
                  std::generic_category().message(error) +
                  "): take care that no other run writes into " + directory_;

@@ -10,6 +10,9 @@ namespace deltapipe {
 /// A 128-bit random number in hexadecimal: what the processes of one run know each other by.
 std::string new_run_id();
 
+/// True when somebody holds the DirectoryLock of `directory`, or nobody can say.
+bool is_locked(const std::string& directory);
+
 /// Holds DIRECTORY/.deltapipe.lock, which tells who holds it: host, process, start of the run. The
 /// lock is one of the kernel's (open file description): it ends with the process, however that
 /// ends, and a lock file that a killed process left blocks nobody. On network file systems it

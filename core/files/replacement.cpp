@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/files/directory_lock.hpp"
 #include "core/files/system_error.hpp"
 
 namespace deltapipe {
@@ -163,7 +164,8 @@ void remove_leftovers(const std::string& directory) {
   for (const std::string& name : names) {
     const fs::path path = fs::path(directory) / name;
     std::string_view rest;
-    if (is_named(name, kPartial, rest) && rest.empty()) fs::remove_all(path, error);
+    if (is_named(name, kPartial, rest) && rest.empty() && !is_locked(path.string()))
+      fs::remove_all(path, error);
     if (!is_named(name, kAside, rest) || rest.size() < 2) continue;
     const fs::path target = fs::path(directory) / std::string(rest.substr(1));
     if (exists(target.string()))
@@ -290,19 +292,31 @@ std::string AtomicDirectory::commit() {
   try {
     former = exists(target_) ? swap_with_target() : move_to_target();
   } catch (const UserError& error) {
+    if (is_in_place_) throw;
     const std::string name = free_name(target_, ".new");
     if (::rename(temporary_.c_str(), name.c_str()) != 0) throw;
     temporary_.clear();
     throw UserError({.what = error.what(), .remedy = "the new one is in " + name});
   }
   temporary_.clear();
-  sync_directory(directory_of(target_));
   return former;
 }
 
 std::string AtomicDirectory::move_to_target() {
   rename_or_throw(temporary_, target_, target_);
+  temporary_.clear();
+  sync_place();
   return "";
+}
+
+void AtomicDirectory::sync_place() {
+  is_in_place_ = true;
+  try {
+    sync_directory(directory_of(target_));
+  } catch (const UserError& error) {
+    throw UserError({.what = error.what(),
+                     .remedy = target_ + " is complete, but may not survive a loss of power"});
+  }
 }
 
 std::string AtomicDirectory::swap_with_target() {
@@ -321,12 +335,12 @@ std::string AtomicDirectory::swap_with_target() {
     if (keep) rename_or_throw(aside, former, target_);
   }
   try {
-    sync_directory(directory_of(target_));
-  } catch (const UserError& error) {
+    sync_place();
+  } catch (const UserError&) {
     // A crash may bring back the old names: the old directory is not removed.
     if (!keep) (void)::rename(temporary_.c_str(), free_name(target_, ".former").c_str());
     temporary_.clear();
-    throw UserError({.what = error.what(), .remedy = "the new one is in " + target_});
+    throw;
   }
   std::error_code ignored;
   if (!keep) fs::remove_all(temporary_, ignored);

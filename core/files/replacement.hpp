@@ -32,8 +32,8 @@ void sync_directory(const std::string& directory);
 /// Create it exclusively, and try another name should it exist after all.
 std::string temporary_name_in(const std::string& directory);
 
-/// Removes what killed processes left in `directory` under temporary names. The caller holds the
-/// DirectoryLock, so that no living process is writing there.
+/// Removes what killed processes left in `directory` under temporary names. The caller holds its
+/// DirectoryLock; what another process makes there meanwhile has a lock of its own, and stays.
 void remove_leftovers(const std::string& directory);
 
 /// Replaces `path` with `content`. A killed job or a full disk leaves the old file as it was.
@@ -95,14 +95,18 @@ class AtomicDirectory {
   /// Returns the name under which the former target was kept, empty when it is gone. When the
   /// target cannot be replaced (a mount point), the new directory is kept as TARGET.new: UserError.
   std::string commit();
+  /// True after a commit() that failed when the new directory had taken its place.
+  bool is_in_place() const { return is_in_place_; }
 
  private:
   std::string move_to_target();
   std::string swap_with_target();
+  void sync_place();
   std::string target_;
   std::string temporary_;
   Expendable expendable_;
   DirectorySwap swap_;
+  bool is_in_place_ = false;
 };
 
 }  // namespace deltapipe

@@ -18,6 +18,7 @@ import support
 
 STOPPED, NO_PROGRESS = 75, 74
 ODD_FILES = os.environ.get("DELTAPIPE_ODD_FILES", "build/release/tests/libodd_files.so")
+HANG_IN_WRITE = os.environ.get("DELTAPIPE_HANG_IN_WRITE", "build/release/tests/libhang_in_write.so")
 MEMORY = {"boundary__forward": {"codec": "delta", "bits": 3},
           "boundary__backward": {"codec": "quantize", "bits": 4, "error_feedback": "ef"}}
 # The controller's first step is 1; this target needs a far smaller one.
@@ -842,6 +843,39 @@ class Checkpoints(support.TestCase):
         self.assert_stops(support.run([*export, f"--to={output}/other"]),
                           "no complete checkpoint", status=2)
         self.assertFalse((output / "other").exists())
+
+    def test_a_model_that_may_not_survive_a_loss_of_power(self):
+        deck = self.deck(training={"steps": 1}, checkpoint={"milestone_every": 1})
+        output, models = self.output("synced"), self.output("not-synced-models")
+        models.mkdir()
+        self.go_on(deck, output, stages=1)
+        result = support.run_command(
+            support.command_of(["export", self.deck_file(deck), f"output.directory={output}",
+                                f"--to={models}/model"], 1),
+            LD_PRELOAD=os.path.abspath(ODD_FILES), FAIL_SYNC="/not-synced-models")
+        self.assert_stops(result, f"{models}: cannot be brought to the disk",
+                          f"{models}/model is complete, but may not survive a loss of power",
+                          status=1)
+        self.assertNotIn("as it was", result.err)
+        self.assertEqual(snapshot(models), {f"model/{name}": content for name, content
+                                            in snapshot(output / "model").items()})
+
+    def test_a_run_that_starts_beside_an_export(self):
+        if not HANG_IN_WRITE:
+            self.skipTest("DELTAPIPE_HANG_IN_WRITE names no library")
+        deck = self.deck()
+        output = self.output("beside-an-export")
+        self.stop(deck, output)
+        export = support.start(["export", self.deck_file(deck), f"output.directory={output}"],
+                               LD_PRELOAD=os.path.abspath(HANG_IN_WRITE), HANG_CALL="fsync",
+                               HANG_FILE="/.deltapipe-partial-")
+        self.addCleanup(support.finish, export)
+        self.addCleanup(os.killpg, export.pid, signal.SIGKILL)
+        partial = lambda: list(output.glob(".deltapipe-partial-*/*"))
+        wait_until(self, partial, export)
+        found = partial()
+        self.go_on(deck, output)
+        self.assertEqual(partial(), found)
 
     def test_locks_that_reach_no_further_than_a_machine(self):
         """Each rank gets the lock, as on machines that do not see each other's."""

@@ -3,9 +3,11 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "core/base/error.hpp"
+#include "core/files/directory_lock.hpp"
 #include "core/files/replacement.hpp"
 #include "files_support.hpp"
 
@@ -193,9 +195,18 @@ TEST_CASE("Leftovers of killed processes go, and nothing else", "[files]") {
   fs::create_directory(place / "done");
   fs::create_directory(place / (".deltapipe-aside-" + digits + "-done"));
 
+  const std::string used = temporary_name_in(place.path());
+  fs::create_directory(used);
+  std::optional<DirectoryLock> lock(std::in_place, used, "run 1");
+
   remove_leftovers(place.path());
   std::set<std::string> expected = others;
   expected.insert({"elsewhere", "model", "done"});
+  std::set<std::string> with_used = expected;
+  with_used.insert(fs::path(used).filename().string());
+  CHECK(names_in(place.path()) == with_used);
+  lock.reset();
+  remove_leftovers(place.path());
   CHECK(names_in(place.path()) == expected);
   CHECK(read_bytes(place / "model/a") == "old");
   CHECK(fs::exists(place / "elsewhere/precious"));
