@@ -169,13 +169,14 @@ class Trainer {
     set_up();
     progress_.take_collective_bytes();  // of the set-up
     progress_.account().resume(Clock::now());
-    if (evaluation_is_missing() && !evaluate_now(totals_.steps)) return stop_in_evaluation();
+    if (evaluation_is_missing() && !evaluate_now(totals_.steps)) return stop_with_checkpoint();
     for (std::uint64_t step = totals_.steps; step < steps_; ++step) {
       progress_.check();
       train_step(step);
-      if (checkpoints_ && checkpoint_after(step + 1)) return stop_after(step + 1);
+      if (checkpoints_ && !checkpoints_->stop_reason().empty()) return stop_with_checkpoint();
+      if (checkpoints_) checkpoint_after(step + 1);
       if (evaluates_after(step + 1) && step + 1 < steps_ && !evaluate_now(step + 1))
-        return stop_in_evaluation();
+        return stop_with_checkpoint();
     }
     if (checkpoints_ && checkpoint_at_end()) return stop_after(steps_);
     // An evaluation that fails or is interrupted does not lose the model.
@@ -185,7 +186,7 @@ class Trainer {
       save();
       progress_.account().resume(Clock::now());
     }
-    if (!evaluate_now(steps_)) return stop_in_evaluation();
+    if (!evaluate_now(steps_)) return stop_with_checkpoint();
     if (checkpoints_) end_checkpoints();
     progress_.account().suspend(Clock::now());
     totals_.seconds += progress_.account().open_seconds(Clock::now());
@@ -274,20 +275,13 @@ class Trainer {
            totals_.evaluated != totals_.steps;
   }
 
-  /// True: the run is to stop here.
-  bool checkpoint_after(std::uint64_t steps_done) {
-    RunFile* const run_file = run_file_of_rank();
-    const bool stops = !checkpoints_->stop_reason().empty();
-    if (stops || checkpoints_->is_due(steps_done))
+  void checkpoint_after(std::uint64_t steps_done) {
+    if (checkpoints_->is_due(steps_done))
       begin_checkpoint(steps_done);
     else
-      checkpoints_->advance(run_file);
-    if (stops) checkpoints_->finish(run_file);
+      checkpoints_->advance(run_file_of_rank());
     remove_former_spill_files();
-    if (stops && settings_.checkpoint.mode == CheckpointMode::resync)
-      for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
     progress_.take_collective_bytes();  // of the checkpoint
-    return stops;
   }
 
   void begin_checkpoint(std::uint64_t steps_done) {
@@ -318,10 +312,7 @@ class Trainer {
   /// The last evaluation and saving the model may fail, or take long: they can be repeated.
   /// True: the run is to stop here.
   bool checkpoint_at_end() {
-    RunFile* const run_file = run_file_of_rank();
-    checkpoints_->finish(run_file);
-    if (checkpoints_->last_complete() != steps_) begin_checkpoint(steps_);
-    checkpoints_->finish(run_file);
+    complete_checkpoint(steps_);
     // A start that finds all steps done has this to do and nothing else.
     const bool has_trained = !restart_ || restart_->marker.step < steps_;
     const bool stops = checkpoints_->is_asked_to_stop(has_trained);
@@ -335,17 +326,21 @@ class Trainer {
     progress_.take_collective_bytes();
   }
 
-  /// The checkpoint has the steps before the evaluation, with which the next start begins.
-  TrainingEnd stop_in_evaluation() {
-    RunFile* const run_file = run_file_of_rank();
-    checkpoints_->finish(run_file);
-    if (totals_.steps > 0 && checkpoints_->last_complete() != totals_.steps)
-      begin_checkpoint(totals_.steps);
-    checkpoints_->finish(run_file);
+  /// It may be there already.
+  void complete_checkpoint(std::uint64_t steps_done) {
+    checkpoints_->finish(run_file_of_rank());
+    if (checkpoints_->last_complete() != steps_done) begin_checkpoint(steps_done);
+    checkpoints_->finish(run_file_of_rank());
+  }
+
+  /// After the last step that is done. An evaluation that was stopped is what the next start begins
+  /// with.
+  TrainingEnd stop_with_checkpoint() {
+    if (totals_.steps > 0) complete_checkpoint(totals_.steps);
     remove_former_spill_files();
     if (settings_.checkpoint.mode == CheckpointMode::resync)
       for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
-    progress_.take_collective_bytes();
+    progress_.take_collective_bytes();  // of the checkpoint
     return stop_after(totals_.steps);
   }
 
