@@ -122,10 +122,24 @@ std::optional<CheckpointMarker> newest_checkpoint(const Settings& settings) {
   return std::nullopt;
 }
 
-/// An unfinished run without checkpoints.
+/// True: a model that is there now is the run's own, which has the same deck and began where there
+/// was none. It ended before it could note that it was finished, as on a full disk.
+bool has_saved_model(const FormerRun& former, const Settings& settings) {
+  try {
+    const Settings theirs = parse_stored_deck(former.deck, "its deck");
+    return theirs.output.save_model && !theirs.output.overwrite &&
+           !difference_between(theirs, settings, false);
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+/// An unfinished run without checkpoints. One that has measured nothing yet may go for any other:
+/// who ends it in its first moments to correct the deck loses nothing.
 void expect_replaceable(const Settings& settings, const FormerRun& former) {
-  if (!settings.output.overwrite && former.steps > 0) expect_same_deck(former, settings);
-  expect_no_model(settings);
+  if (settings.output.overwrite) return;
+  if (former.steps + former.evaluations > 0) expect_same_deck(former, settings);
+  if (!has_saved_model(former, settings)) expect_no_model(settings);
 }
 
 FormerRun look(const Settings& settings) {
@@ -141,7 +155,7 @@ FormerRun look(const Settings& settings) {
                          .file = path,
                          .remedy = kWayOut,
                          .keys = {"output.directory"}});
-      return {newest->run_id, false, true, newest->deck, newest->step};
+      return {newest->run_id, false, true, newest->deck, newest->step, 0};
     }
     std::error_code error;
     if (!overwrites && fs::exists(fs::symlink_status(path, error)))
@@ -152,8 +166,8 @@ FormerRun look(const Settings& settings) {
     expect_no_model(settings);
     return {};
   }
-  FormerRun former{found->run_id, found->is_finished, found->has_checkpoints, found->deck,
-                   found->steps};
+  FormerRun former{found->run_id, found->is_finished, found->has_checkpoints,
+                   found->deck,   found->steps,       found->evaluations};
   if (found->is_finished) {
     if (overwrites) return {};
     expect_same_deck(former, settings);

@@ -20,7 +20,7 @@ struct FormerRun {
   // Known to rank 0 only.
   bool has_checkpoints = false;  ///< some were complete, wherever they are now
   std::string deck;
-  std::uint64_t steps = 0;  ///< rows of its run file
+  std::uint64_t steps = 0, evaluations = 0;  ///< rows of its run file
 };
 
 /// Collective. UserError when a start would have to replace a finished run of another deck, a file

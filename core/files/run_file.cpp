@@ -800,9 +800,11 @@ std::optional<RunFileSummary> find_run_file(const std::string& path) {
     };
     return RunFileSummary{
         file.find_plain_attribute("finished") == "1",
-        file.find_plain_attribute("run_id").value_or(""), rows("checkpoints") > 0,
+        file.find_plain_attribute("run_id").value_or(""),
+        rows("checkpoints") > 0,
         file.has_attribute("deck") ? file.read_string_attribute("deck") : std::string(),
-        rows("steps")};
+        rows("steps"),
+        rows("evaluations")};
   } catch (const UserError&) {
     return std::nullopt;
   }

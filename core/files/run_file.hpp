@@ -160,6 +160,7 @@ struct RunFileSummary {
   bool has_checkpoints = false;  ///< some were complete
   std::string deck;              ///< as in RunAttributes; empty: not there
   std::uint64_t steps = 0;       ///< rows of /steps
+  std::uint64_t evaluations = 0;
 };
 /// Nothing when there is no such file or it cannot be read.
 std::optional<RunFileSummary> find_run_file(const std::string& path);

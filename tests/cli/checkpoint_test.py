@@ -169,16 +169,40 @@ class Checkpoints(support.TestCase):
         with h5py.File(output / "run.h5", "a") as file:  # as if it had been killed at its end
             del file.attrs["finished"]
         before = snapshot(output)
-        result = support.finish(self.begin(deck, output, stages=1))
-        self.assert_stops(result, output / "model", "a model is in the place", status=2)
-        self.assertEqual(snapshot(output), before)
-        shutil.rmtree(output / "model")
         for override in ("training.seed=7", "training.optimizer.learning_rate=0.5"):
             result = support.finish(self.begin(deck, output, 1, [override]))
             self.assert_stops(result, override.split("=")[0], "has another deck", status=2)
-        self.assertEqual((output / "run.h5").read_bytes(), before["run.h5"])
+        # The model is another run's than that of run.h5.
+        with h5py.File(output / "run.h5", "a") as file:
+            own = file.attrs["deck"]
+            file.attrs["deck"] = own.replace("overwrite = false", "overwrite = true")
+        result = support.finish(self.begin(deck, output, stages=1))
+        self.assert_stops(result, output / "model", "a model is in the place", status=2)
+        with h5py.File(output / "run.h5", "a") as file:
+            file.attrs["deck"] = own
+        # Its own it may write again.
+        self.assertEqual({**snapshot(output), "run.h5": b""}, {**before, "run.h5": b""})
         result = self.go_on(deck, output, stages=1)
         self.assertIn("has no checkpoint: its 12 step(s) are repeated", result.out)
+        self.assertEqual({**snapshot(output), "run.h5": b""}, {**before, "run.h5": b""})
+
+    def test_a_run_that_was_killed_in_its_first_moments(self):
+        """It goes without a question unless it has evaluated."""
+        deck = self.deck(training={"evaluate_at_start": True, "steps": 2},
+                         checkpoint={"every_steps": 0}, output={"save_model": False})
+        output = self.output("first-moments")
+        self.go_on(deck, output, stages=1)
+        with h5py.File(output / "run.h5", "a") as file:
+            del file.attrs["finished"]
+            for column in file["steps"].values():
+                column.resize(0, axis=0)
+        result = support.finish(self.begin(deck, output, 1, ["training.seed=7"]))
+        self.assert_stops(result, "has another deck", "training.seed", status=2)
+        with h5py.File(output / "run.h5", "a") as file:
+            for column in file["evaluations"].values():
+                column.resize(0, axis=0)
+        self.go_on(deck, output, 1, ["training.seed=7"])
+        self.assertEqual(support.Run(output / "run.h5").steps["step"].tolist(), [1, 2])
 
     def test_what_is_in_the_way_stays(self):
         deck = self.deck(checkpoint={"every_steps": 0})
@@ -299,7 +323,7 @@ class Checkpoints(support.TestCase):
         self.assertEqual(steps_of(output), [])
         with h5py.File(output / "run.h5") as file:
             self.assertEqual(file["checkpoints/step"][()].tolist(), [2, 4, 6, 8, 10, 12])
-        # Without checkpoints it ends the run, whose model is saved by then and stays.
+        # Without checkpoints it ends the run, whose model is saved by then, and which may be repeated.
         output = self.output("evaluating-only")
         without = support.merged(deck, {"checkpoint": {"every_steps": 0}})
         process = self.begin(without, output)
@@ -308,8 +332,7 @@ class Checkpoints(support.TestCase):
         self.assertEqual(support.finish(process).status, 128 + signal.SIGUSR1)
         model = snapshot(output / "model")
         self.assertEqual(model, snapshot(self.output("evaluated") / "model"))
-        result = support.finish(self.begin(without, output))
-        self.assert_stops(result, "a model is in the place", status=2)
+        self.assertIn("12 step(s) are repeated", self.go_on(without, output).out)
         self.assertEqual(snapshot(output / "model"), model)
 
     def test_a_signal_during_an_evaluation_between_steps(self):
