@@ -67,6 +67,11 @@ bool flag(const std::string& file, const Json& object, const char* key, bool oth
   return value.get<bool>();
 }
 
+std::string token_text(const Json& token) {
+  const Json& content = token.is_object() ? member(token, "content") : token;
+  return content.is_string() ? content.get<std::string>() : std::string();
+}
+
 /// Builds a definition and checks what comes in against the ids that are there.
 class Builder {
  public:
@@ -103,12 +108,7 @@ class Builder {
   void add_added(const std::string& file, const Json& entry, const Json& id) {
     const Json& content = member(entry, "content");
     if (!content.is_string()) fail(file, "an added token has no content", shown(entry), "");
-    for (const char* key : {"lstrip", "rstrip", "single_word"}) {
-      if (flag(file, entry, key, false)) {
-        fail(file, "added token " + shown(content) + " asks for " + key, "true",
-             "deltapipe knows added tokens without it only");
-      }
-    }
+    expect_plain(file, entry);
     const bool special = flag(file, entry, "special", false);
     add_added(file, content.get<std::string>(), id, special,
               flag(file, entry, "normalized", !special));
@@ -146,6 +146,11 @@ class Builder {
     }
   }
 
+  /// Of a token with a role, which is an added one with its flags unless it is there already.
+  void check_role(const std::string& file, const Json& token) const {
+    if (!added_.contains(token_text(token))) expect_plain(file, token);
+  }
+
   /// A token with a role, which transformers finds in texts also where it is not an added one.
   void add_special(const std::string& content) {
     if (content.empty() || added_.contains(content)) return;
@@ -157,6 +162,14 @@ class Builder {
   const std::string& file() const { return file_; }
 
  private:
+  /// UserError where the token takes blanks beside it, or is none within words.
+  static void expect_plain(const std::string& file, const Json& token) {
+    for (const char* key : {"lstrip", "rstrip", "single_word"})
+      if (flag(file, token, key, false))
+        fail(file, "added token " + shown(member(token, "content")) + " asks for " + key, "true",
+             "deltapipe knows added tokens without it only");
+  }
+
   void add_token(const std::string& name, const Json& id) {
     if (!id.is_number_integer() || id < 0 || id >= id_limit_) {
       fail(file_, "token '" + name + "' has no usable id", shown(id),
@@ -304,11 +317,6 @@ void read_tokenizer_json(const Json& root, Builder& builder) {
   builder.definition.ignore_merges = flag(file, model, "ignore_merges", false);
 }
 
-std::string token_text(const Json& token) {
-  const Json& content = token.is_object() ? member(token, "content") : token;
-  return content.is_string() ? content.get<std::string>() : std::string();
-}
-
 /// The id that a key of added_tokens_decoder spells; what spells none stays a string.
 Json number_of(const std::string& text) {
   std::int64_t number = 0;
@@ -353,6 +361,12 @@ void check_config(const std::string& file, const Json& config) {
          "remove the key and keep the file to use as tokenizer.json");
 }
 
+/// Classes of a model give the end of text the roles that the files do not name.
+bool has_default_roles(const Json& config) {
+  const std::string name = token_text(member(config, "tokenizer_class"));
+  return !name.starts_with("PreTrainedTokenizer") && name != "TokenizersBackend";
+}
+
 /// added_tokens.json, tokenizer_config.json and special_tokens_map.json beside the vocabulary, as
 /// transformers reads them.
 void read_side_files(const fs::path& directory, Builder& builder) {
@@ -368,15 +382,23 @@ void read_side_files(const fs::path& directory, Builder& builder) {
   const Json added = member(config, "added_tokens_decoder");
   for (const auto& [id, entry] : added.items()) builder.add_added(file, entry, number_of(id));
   // transformers lets the older file win where the newer one has no added_tokens_decoder.
-  if (added.is_null()) {
-    const Json roles = read_side_file(directory / "special_tokens_map.json");
-    if (!roles.is_null()) config.update(roles);
-  }
+  const std::string map = (directory / "special_tokens_map.json").string();
+  const Json older = added.is_null() ? read_side_file(map) : Json();
+  if (!older.is_null()) config.update(older);
+  std::vector<std::string> roles;
+  const auto take = [&](const char* key, const Json& token) {
+    builder.check_role(older.contains(key) ? map : file, token);
+    roles.push_back(token_text(token));
+  };
+  for (const char* role : kRoles) take(role, member(config, role));
+  for (const char* list : kRoleLists)
+    for (const Json& token : member(config, list)) take(list, token);
   const std::string end_of_text = token_text(member(config, "eos_token"));
   builder.set_end_of_text(end_of_text.empty() ? kEndOfText : end_of_text, !end_of_text.empty());
-  for (const char* role : kRoles) builder.add_special(token_text(member(config, role)));
-  for (const char* list : kRoleLists)
-    for (const Json& token : member(config, list)) builder.add_special(token_text(token));
+  if (has_default_roles(config))
+    for (const char* role : {"bos_token", "unk_token"})
+      if (!config.contains(role)) roles.push_back(kEndOfText);
+  for (const std::string& content : roles) builder.add_special(content);
 }
 
 TokenizerDefinition load_tokenizer_json(const fs::path& path) {

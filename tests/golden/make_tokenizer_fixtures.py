@@ -168,6 +168,46 @@ def classes():
     return ranges
 
 
+def role_files(flags, end_id):
+    """tokenizer_config.json and special_tokens_map.json that give a token a role and flags; last one that
+    tokenizer.json has without them. Of vocabulary and merges alone, transformers 4 and 5 take the flags of
+    END from different roles."""
+    none = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
+    token = {"content": "the", **none, **flags}
+    typed = {"__type": "AddedToken", **token}
+    decoder = {"added_tokens_decoder": {str(end_id): {"content": END, **none, "special": True}}}
+    return [({}, {"eos_token": token}), ({"eos_token": "and"}, {"eos_token": token}), ({"eos_token": typed}, {}),
+            ({"additional_special_tokens": [typed]}, {}), ({"eos_token": "the", **decoder}, {"eos_token": token}),
+            ({"eos_token": typed, **decoder}, {}), ({"eos_token": "the", "bos_token": None, "unk_token": None}, {}), ({}, {"eos_token": {**token, "content": END}})]
+
+
+def roles(small):
+    """Ids with and without flags: where they are the same, the flags count for nothing."""
+    end_id = small.convert_tokens_to_ids(END)
+    text = f"a  the  other {END} the"
+
+    def ids(config, role_map, whole):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("vocab.json", "merges.txt"):
+                (Path(folder) / name).write_bytes((OUT / name).read_bytes())
+            if whole:
+                small.backend_tokenizer.save(str(Path(folder) / "tokenizer.json"))
+            (Path(folder) / "config.json").write_text('{"model_type": "gpt2"}')
+            (Path(folder) / "tokenizer_config.json").write_text(json.dumps(config))
+            (Path(folder) / "special_tokens_map.json").write_text(json.dumps(role_map))
+            return GPT2TokenizerFast.from_pretrained(folder)(text).input_ids
+
+    cases = []
+    for flag in (None, "lstrip", "rstrip", "single_word"):
+        flags = {flag: True} if flag else {}
+        for plain, (config, role_map) in zip(role_files({}, end_id), role_files(flags, end_id)):
+            for whole in (False, True):
+                if whole or role_map.get("eos_token", {}).get("content") != END:
+                    cases.append({"whole": whole, "config": config, "map": role_map,
+                                  "ids": ids(config, role_map, whole), "plain": ids(*plain, whole)})
+    return {"text": text, "cases": cases}
+
+
 def write_lf(path, text):
     path.write_bytes(text.encode())
 
@@ -231,6 +271,7 @@ def main():
     ids = [i for line in valid for i in gpt2(line.decode()).input_ids]
     expected["gpt2_lines"] = {"ids": len(ids), "hash": fnv1a(ids)}
 
+    expected["roles"] = roles(small)
     expected["classes"] = classes()
     write_lf(OUT / "expected.json", json.dumps(expected, separators=(",", ":")) + "\n")
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -14,6 +15,7 @@ namespace deltapipe {
 namespace {
 
 using namespace testing;
+using Catch::Matchers::Contains;
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 
@@ -85,6 +87,31 @@ TEST_CASE("Lines of all kinds have the ids of transformers, also invalid UTF-8",
     REQUIRE(hash_ids(ids) == expected_hash(line[2]));
     REQUIRE(small_tokenizer().decode(ids) == lines.all[i]);
   }
+}
+
+TEST_CASE("Flags of tokens with roles are refused where they count", "[tokenizer]") {
+  const Json& roles = expected()["roles"];
+  const std::string text = roles["text"];
+  int counting = 0;
+  for (const Json& made : roles["cases"]) {
+    INFO(made.dump());
+    const TemporaryDirectory directory;
+    for (const char* const name : {"vocab.json", "merges.txt"})
+      std::filesystem::copy_file(tokenizer_fixture(name), directory / name);
+    if (made["whole"].get<bool>()) small_tokenizer().save(directory.path());
+    write_bytes(directory / "tokenizer_config.json", made["config"].dump());
+    write_bytes(directory / "special_tokens_map.json", made["map"].dump());
+    if (made["ids"] == made["plain"]) {
+      CHECK(Tokenizer::load(directory.path()).encode(text) == made["ids"].get<Ids>());
+    } else {
+      ++counting;
+      const char* const file = made["map"].empty() ? "tokenizer_config.json: added token \"the\""
+                                                   : "special_tokens_map.json: added token \"the\"";
+      CHECK_THAT(message_of<UserError>([&] { Tokenizer::load(directory.path()); }),
+                 Contains(file) && Contains("asks for"));
+    }
+  }
+  CHECK(counting == 30);
 }
 
 TEST_CASE("A megabyte of mixed text has the ids of transformers", "[tokenizer]") {
