@@ -12,7 +12,6 @@
 #include "app/deck/nearest.hpp"
 #include "app/deck/units.hpp"
 #include "app/restart.hpp"
-#include "app/restart.hpp"
 #include "core/base/error.hpp"
 
 using namespace deltapipe;
