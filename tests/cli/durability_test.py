@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -383,6 +384,25 @@ class Durability(support.TestCase):
         self.assertEqual(len([line for line in process.lines if "deltapipe: error" in line]), 1)
         self.assertEqual(names_in(output), {"run.h5"})
         support.Run(output / "run.h5")
+
+    def test_a_full_disk_after_the_model_was_saved(self):
+        """The same command then goes on, although the run's own model is there."""
+        place = self.place_of("last-rows", 24)
+        output = place.path / "run"
+        deck = self.deck_of("a", output)
+        self.succeed(["train", deck])
+        pages = sum(-(-path.stat().st_size // 4096) for path in output.rglob("*") if path.is_file())
+        shutil.rmtree(output)
+        disk = os.statvfs(place.path)
+        with open(place.path / "filler", "wb") as file:
+            file.write(bytes(disk.f_bavail * disk.f_frsize - 4096 * pages - 100000))
+        result = support.run(["train", deck])
+        self.assert_stops(result, output / "run.h5", "No space left", status=1)
+        self.assertEqual(which_model(output / "model"), "a")
+        place.free()
+        self.succeed(["train", deck])
+        self.assertEqual(names_in(output), {"model", "run.h5"})
+        self.assertEqual(support.Run(output / "run.h5").attributes["status"], "finished")
 
     # --- links
 
