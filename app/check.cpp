@@ -124,12 +124,14 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
   const TrainingSettings& t = settings.training;
   const StepPlanner planner(data.train, t.seed, settings.data.shuffle,
                             {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
+  const std::uint64_t prompts = data.answers.size();
   std::printf(
-      "# data: %llu training samples (%s tokens), %llu validation samples; %llu steps an "
+      "# data: %llu training samples (%s tokens), %llu validation samples%s; %llu steps an "
       "epoch\n",
       static_cast<unsigned long long>(data.train.size()),
       with_prefix(static_cast<double>(data.train.tokens())).c_str(),
       static_cast<unsigned long long>(data.validation.size()),
+      prompts > 0 ? (", " + std::to_string(prompts) + " prompts with answers").c_str() : "",
       static_cast<unsigned long long>(planner.steps_per_epoch()));
   return planner.steps_per_epoch();
 }

@@ -2,14 +2,15 @@
 #include "app/data_of_stage.hpp"
 
 #include <string>
+#include <utility>
 
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 
 namespace deltapipe {
 
-/// fingerprint, sequence length, padding, number of runs of equal lengths, their counts and
-/// lengths.
+/// fingerprint, sequence length, padding, number of runs of equal windows, their counts, lengths
+/// and first targets.
 void put_outline(const TokenDataset& set, std::vector<std::uint64_t>& numbers) {
   numbers.push_back(set.fingerprint());
   numbers.push_back(static_cast<std::uint64_t>(set.sequence_length()));
@@ -18,26 +19,28 @@ void put_outline(const TokenDataset& set, std::vector<std::uint64_t>& numbers) {
   numbers.push_back(0);
   for (std::uint64_t id = 0; id < set.size(); ++id) {
     const auto length = static_cast<std::uint64_t>(set.length(id));
-    if (id == 0 || length != numbers.back()) {
-      numbers.push_back(0);
-      numbers.push_back(length);
+    const auto first_target = static_cast<std::uint64_t>(set.first_target(id));
+    if (id == 0 || length != numbers[numbers.size() - 2] || first_target != numbers.back()) {
+      numbers.insert(numbers.end(), {0, length, first_target});
       ++numbers[runs];
     }
-    ++numbers[numbers.size() - 2];
+    ++numbers[numbers.size() - 3];
   }
 }
 
 TokenDataset take_outline(std::span<const std::uint64_t>& numbers) {
-  DELTAPIPE_ASSERT(numbers.size() >= 4 && (numbers.size() - 4) / 2 >= numbers[3],
+  DELTAPIPE_ASSERT(numbers.size() >= 4 && (numbers.size() - 4) / 3 >= numbers[3],
                    std::to_string(numbers.size()) + " numbers");
   const std::uint64_t runs = numbers[3];
-  std::vector<std::int32_t> lengths;
-  for (std::uint64_t run = 0; run < runs; ++run)
-    lengths.insert(lengths.end(), numbers[4 + 2 * run],
-                   static_cast<std::int32_t>(numbers[5 + 2 * run]));
-  const TokenDataset set = TokenDataset::outline(lengths, static_cast<int>(numbers[1]),
-                                                 static_cast<std::int32_t>(numbers[2]), numbers[0]);
-  numbers = numbers.subspan(4 + 2 * runs);
+  std::vector<TokenWindow> windows;
+  for (std::uint64_t run = 0; run < runs; ++run) {
+    const auto of_run = numbers.subspan(4 + 3 * run, 3);
+    windows.insert(windows.end(), of_run[0],
+                   {0, static_cast<std::int32_t>(of_run[1]), static_cast<std::int32_t>(of_run[2])});
+  }
+  TokenDataset set = TokenDataset::outline(std::move(windows), static_cast<int>(numbers[1]),
+                                           static_cast<std::int32_t>(numbers[2]), numbers[0]);
+  numbers = numbers.subspan(4 + 3 * runs);
   return set;
 }
 
@@ -48,15 +51,14 @@ DataSplit load_data(const DataSettings& settings, const ModelPlan& plan, const P
   if (reads) data = load_data(settings, plan.vocabulary(), plan.tokens);
   if (grid.pipeline_ranks() < 3) return data;
   std::vector<std::uint64_t> numbers;
-  if (grid.first()) {
-    put_outline(data.train, numbers);
-    put_outline(data.validation, numbers);
-  }
+  if (grid.first())
+    for (const TokenDataset* set : {&data.train, &data.validation, &data.answers})
+      put_outline(*set, numbers);
   broadcast(progress, grid.pipeline_comm(), numbers, 0);
   if (reads) return data;
   std::span<const std::uint64_t> rest(numbers);
-  data.train = take_outline(rest);
-  data.validation = take_outline(rest);
+  for (TokenDataset* set : {&data.train, &data.validation, &data.answers})
+    *set = take_outline(rest);
   return data;
 }
 

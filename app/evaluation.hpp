@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loss over a data set, with activations that cross boundaries as they are or through the codecs.
+// Loss and exact match, with activations that cross boundaries as they are or through the codecs.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace deltapipe {
 
 /// By mode; empty: not asked for.
 struct Evaluations {
-  std::uint64_t tokens = 0;  ///< predicted
+  std::uint64_t tokens = 0;  ///< predicted, without answers
   std::optional<EvaluationFigures> plain, codec;
 
   std::optional<EvaluationFigures>& of(EvaluationMode mode) {
@@ -25,12 +25,22 @@ struct Evaluations {
 /// All bytes but those of sums over ranks.
 std::uint64_t wire_bytes(const EvaluationFigures& figures);
 
-/// Evaluates the data once for each mode. All ranks call it together; every rank gets the result.
-/// `stops`, if it is given, is called before each step and says on all ranks before the same one
-/// that the evaluation stops there; it then has no result, and the pipeline evaluates no more.
-std::optional<Evaluations> evaluate(Pipeline& pipeline, const TokenDataset& data,
-                                    const StepPlanner& planner, const EvaluationSettings& settings,
-                                    const ProcessGrid& grid, ProgressThread& progress,
+/// What evaluations share, for as long as the data lives.
+struct EvaluationContext {
+  Pipeline& pipeline;
+  const DataSplit& data;
+  StepPlanner::Layout layout;
+  const EvaluationSettings& settings;
+  const ProcessGrid& grid;
+  ProgressThread& progress;
+};
+
+/// The loss of the validation set and, if there are answers, the share of prompts whose greedy
+/// answer is the expected one, token by token, in each mode. All ranks call it together; every rank
+/// gets the result. `stops`, if it is given, is called before each step and says on all ranks
+/// before the same one that the evaluation stops there; it then has no result, and the pipeline
+/// evaluates no more. UserError for a result that is not finite.
+std::optional<Evaluations> evaluate(const EvaluationContext& context,
                                     const std::function<bool()>& stops = {});
 
 }  // namespace deltapipe

@@ -44,7 +44,8 @@ class Search {
     const DataSettings& data = settings_.data;
     found_.texts = true;
     for (const auto& [key, files] :
-         {std::pair{"data.train", &data.train}, std::pair{"data.validation", &data.validation}})
+         {std::pair{"data.train", &data.train}, std::pair{"data.validation", &data.validation},
+          std::pair{"evaluation.prompts", &data.answers.files}})
       for (const std::string& name : *files)
         if (!file(name, key, "put the data there or name another file")) found_.texts = false;
   }

@@ -60,9 +60,10 @@ void compare(const std::vector<Fact>& facts, const std::vector<std::string>& tex
 }
 
 /// Where a machine keeps what all read may differ; what stands there is compared itself.
-constexpr std::array<std::string_view, 8> kOwnKeys = {
-    "model.path",      "tokenizer.path", "data.train",       "data.validation",
-    "cache.directory", "cache.budget",   "output.directory", "checkpoint.directory"};
+constexpr std::array<std::string_view, 9> kOwnKeys = {
+    "model.path",         "tokenizer.path",   "data.train",
+    "data.validation",    "cache.directory",  "cache.budget",
+    "evaluation.prompts", "output.directory", "checkpoint.directory"};
 
 const char* const kSameDeck = "start all ranks with the same deck and overrides";
 
@@ -143,6 +144,7 @@ std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>
     const bool reads = data->train.size() > 0;
     facts.push_back({"training set", reads ? fingerprint(data->train) : "", remedy});
     facts.push_back({"validation set", reads ? fingerprint(data->validation) : "", remedy});
+    facts.push_back({"prompts with answers", reads ? fingerprint(data->answers) : "", remedy});
   }
   return facts;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -146,7 +147,7 @@ class Counter {
         data.validation.size() == 0
             ? 0
             : evaluations_of_run(settings_.training, steps, planner.steps_per_epoch());
-    if (result_.evaluations > 0) count_evaluations(data.validation);
+    if (result_.evaluations > 0) count_evaluations(data);
     return std::move(result_);
   }
 
@@ -321,32 +322,13 @@ class Counter {
     return messages.of(crossing);
   }
 
-  void count_evaluations(const TokenDataset& data) {
-    const StepPlanner planner(data, 0, false, layout());
-    const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
+  void count_evaluations(const DataSplit& data) {
     const Totals training = now_;
     now_ = {};
-    for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step)
-      for (int replica = 0; replica < settings_.pipeline.replicas; ++replica) {
-        const std::vector<std::uint64_t> ids = planner.samples(step, replica);
-        for (const EvaluationMode mode : settings_.evaluation.modes) {
-          Crossing crossing;
-          crossing.step = step;
-          crossing.training = false;
-          crossing.evaluation = mode;
-          for (std::size_t first = 0; first < ids.size(); first += batch) {
-            const std::size_t end = std::min(ids.size(), first + batch);
-            crossing.sample_ids.assign(ids.begin() + first, ids.begin() + end);
-            crossing.micro_batch = static_cast<std::uint32_t>(first / batch);
-            crossing.tokens.clear();
-            for (const std::uint64_t id : crossing.sample_ids)
-              crossing.tokens.push_back(data.length(id));
-            crossing.visits.assign(crossing.samples(), 0);
-            now_.forward += forward_->of(crossing);
-          }
-          count_evaluation_rows(data, ids, crossing);
-        }
-      }
+    for (const EvaluationMode mode : settings_.evaluation.modes) {
+      count_evaluation(data.validation, mode);
+      count_answers(data.answers, mode);
+    }
     const auto times = [&](const WireBytes& once) {
       const std::uint64_t n = result_.evaluations;
       return WireBytes{n * once.payload, n * once.headers, n * once.fp32, n * once.messages};
@@ -354,6 +336,44 @@ class Counter {
     for (WireBytes& boundary : result_.evaluation_forward) boundary = times(now_.forward);
     result_.evaluation_rows = times(now_.rows);
     now_ = training;
+  }
+
+  /// As if all answers were right: a wrong one is looked at no further where tokens take a pass
+  /// each.
+  void count_answers(const TokenDataset& answers, EvaluationMode mode) {
+    if (answers.size() == 0) return;
+    if (crosses_token_by_token(pipeline_options(settings_), mode, settings_.pipeline.stages))
+      return count_evaluation(answers, mode);
+    std::vector<std::uint64_t> undecided(answers.size());
+    std::iota(undecided.begin(), undecided.end(), std::uint64_t{0});
+    for (int target = 0; !undecided.empty(); ++target) {
+      count_evaluation(answers.at_target(target, undecided), mode);
+      std::erase_if(undecided, [&](std::uint64_t id) { return answers.targets(id) == target + 1; });
+    }
+  }
+
+  void count_evaluation(const TokenDataset& data, EvaluationMode mode) {
+    const StepPlanner planner(data, 0, false, layout());
+    const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
+    for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step)
+      for (int replica = 0; replica < settings_.pipeline.replicas; ++replica) {
+        const std::vector<std::uint64_t> ids = planner.samples(step, replica);
+        Crossing crossing;
+        crossing.step = step;
+        crossing.training = false;
+        crossing.evaluation = mode;
+        for (std::size_t first = 0; first < ids.size(); first += batch) {
+          const std::size_t end = std::min(ids.size(), first + batch);
+          crossing.sample_ids.assign(ids.begin() + first, ids.begin() + end);
+          crossing.micro_batch = static_cast<std::uint32_t>(first / batch);
+          crossing.tokens.clear();
+          for (const std::uint64_t id : crossing.sample_ids)
+            crossing.tokens.push_back(data.length(id));
+          crossing.visits.assign(crossing.samples(), 0);
+          now_.forward += forward_->of(crossing);
+        }
+        count_evaluation_rows(data, ids, crossing);
+      }
   }
 
   void count_evaluation_rows(const TokenDataset& data, const std::vector<std::uint64_t>& ids,

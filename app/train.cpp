@@ -113,6 +113,7 @@ RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
                                                  : 1;
   attributes.mpi = mpi_library();
   attributes.evaluates_codec = settings.evaluation.has(EvaluationMode::codec);
+  attributes.compares_answers = !settings.data.answers.files.empty();
   return attributes;
 }
 
@@ -132,6 +133,12 @@ std::uint64_t wire_bytes(const StepRecord& record) {
 
 InputUse input_use(const ProcessGrid& grid) {
   return grid.first() || grid.last() ? InputUse::train : InputUse::train_between;
+}
+
+/// ", exact match 95.2 %", or nothing without answers.
+std::string exact_match_text(const EvaluationFigures& figures) {
+  if (std::isnan(figures.exact_match)) return "";
+  return ", exact match " + number_text("%.2f", 100 * figures.exact_match) + " %";
 }
 
 /// Training as a sequence of steps and evaluations.
@@ -262,6 +269,8 @@ class Trainer {
 
   /// On rank 0; others: nullptr.
   RunFile* run_file_of_rank() { return run_file_ ? &*run_file_ : nullptr; }
+
+  bool evaluates() const { return data_.validation.size() > 0; }
 
   bool evaluates_after(std::uint64_t steps_done) const {
     const std::uint64_t every = settings_.training.evaluate_every;
@@ -435,8 +444,6 @@ class Trainer {
     stages_ = make_stages(settings_, *plan_, grid_, true, settings_.training.precision);
     planner_.emplace(data_.train, settings_.training.seed, settings_.data.shuffle,
                      step_layout(settings_));
-    if (data_.validation.size() > 0)
-      validation_planner_.emplace(data_.validation, 0, false, step_layout(settings_));
     steps_ = total_steps(settings_.training.steps, settings_.training.epochs,
                          planner_->steps_per_epoch());
     shape.steps = steps_;
@@ -536,10 +543,12 @@ class Trainer {
     std::uint64_t bytes = 0;
     for (const MemoryUse use : {MemoryUse::weights, MemoryUse::optimizer, MemoryUse::cache})
       bytes += predicted_.ledger.bytes(use);
-    checkpoints_->expect(all_reduce(progress_, grid_.world(), bytes, Reduction::max),
-                         validation_planner_ ? validation_planner_->steps_per_epoch() *
-                                                   settings_.evaluation.modes.size()
-                                             : 0);
+    checkpoints_->expect(
+        all_reduce(progress_, grid_.world(), bytes, Reduction::max),
+        evaluates()
+            ? StepPlanner(data_.validation, 0, false, step_layout(settings_)).steps_per_epoch() *
+                  settings_.evaluation.modes.size()
+            : 0);
   }
 
   void check_steps_of_restart() const {
@@ -651,6 +660,11 @@ class Trainer {
                 printable(names).c_str());
   }
 
+  std::string answers_text() const {
+    const std::uint64_t count = data_.answers.size();
+    return count > 0 ? ", " + std::to_string(count) + " prompts with answers" : "";
+  }
+
   std::string description() const {
     std::string text = plan_->model->description() + ", vocabulary " +
                        std::to_string(plan_->model->shape().vocabulary) + "; blocks per stage";
@@ -660,8 +674,9 @@ class Trainer {
     text += "; " + std::to_string(grid_.replicas()) + " replica(s)\n" +
             std::to_string(data_.train.size()) + " training and " +
             std::to_string(data_.validation.size()) + " validation samples of " +
-            std::to_string(plan_->tokens) + " tokens; " + std::to_string(steps_) + " steps, " +
-            std::to_string(planner_->steps_per_epoch()) + " per epoch";
+            std::to_string(plan_->tokens) + " tokens" + answers_text() + "; " +
+            std::to_string(steps_) + " steps, " + std::to_string(planner_->steps_per_epoch()) +
+            " per epoch";
     if (restart_)
       text += "\ngoing on from the checkpoint of step " + std::to_string(restart_->marker.step);
     if (restart_)
@@ -858,7 +873,7 @@ class Trainer {
   /// The time limit does not stop the evaluation that a start begins with: no start would get past
   /// it.
   bool evaluate_now(std::uint64_t step) {
-    if (!validation_planner_) return true;
+    if (!evaluates()) return true;
     pipeline_->exec().fence();  // the optimizer's time is training's
     const TimePoint begin = Clock::now();
     TimeAccount& account = progress_.account();
@@ -867,8 +882,8 @@ class Trainer {
     std::function<bool()> stops;
     const bool has_trained = totals_.steps > (restart_ ? restart_->marker.step : 0);
     if (checkpoints_) stops = [&] { return checkpoints_->stops_evaluation(has_trained); };
-    std::optional<Evaluations> found = evaluate(*pipeline_, data_.validation, *validation_planner_,
-                                                settings_.evaluation, grid_, progress_, stops);
+    std::optional<Evaluations> found = evaluate(
+        {*pipeline_, data_, step_layout(settings_), settings_.evaluation, grid_, progress_}, stops);
     account.resume(Clock::now());
     if (!found) return false;
     Evaluations& result = *found;
@@ -878,7 +893,7 @@ class Trainer {
       const EvaluationFigures& figures = *result.of(mode);
       display_->line("epoch " + number_text("%.2f", epoch) + ": " + validation_loss(mode) + " " +
                      number_text("%.4f", figures.loss) + ", perplexity " +
-                     number_text("%.3f", figures.perplexity));
+                     number_text("%.3f", figures.perplexity) + exact_match_text(figures));
       totals_.evaluation_bytes[static_cast<std::size_t>(mode)] += wire_bytes(figures);
     }
     if (run_file_)
@@ -952,9 +967,10 @@ class Trainer {
     if (!last_evaluation_) return;
     for (const EvaluationMode mode : settings_.evaluation.modes) {
       const EvaluationFigures& figures = *last_evaluation_->of(mode);
-      std::printf("%-28s %s (perplexity %s)", validation_loss(mode),
+      std::printf("%-28s %s (perplexity %s)%s", validation_loss(mode),
                   number_text("%.4f", figures.loss).c_str(),
-                  number_text("%.3f", figures.perplexity).c_str());
+                  number_text("%.3f", figures.perplexity).c_str(),
+                  exact_match_text(figures).c_str());
       const std::uint64_t bytes = totals_.evaluation_bytes[static_cast<std::size_t>(mode)];
       if (bytes > 0)
         std::printf(", all evaluations %sB on the wire",
@@ -1019,7 +1035,7 @@ class Trainer {
   std::optional<ModelPlan> plan_;
   DataSplit data_;
   Stages stages_;
-  std::optional<StepPlanner> planner_, validation_planner_;
+  std::optional<StepPlanner> planner_;
   std::unique_ptr<Pipeline> pipeline_;
   std::vector<Optimizer<float>> optimizers_;  ///< of each stage
   std::vector<ReplicaCheck> replica_checks_;
@@ -1065,9 +1081,9 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   const Stages stages = make_stages(settings, plan, grid, false, settings.training.precision);
   Pipeline pipeline(pipeline_options(settings), pipeline_shape(settings, plan, data.train, false),
                     grid, progress, pointers_to(stages));
-  const StepPlanner planner(set, 0, false, step_layout(settings));
   const TimePoint begin = Clock::now();
-  Evaluations result = *evaluate(pipeline, set, planner, settings.evaluation, grid, progress);
+  Evaluations result =
+      *evaluate({pipeline, data, step_layout(settings), settings.evaluation, grid, progress});
   if (grid.rank() != 0) return;
   const double tokens =
       static_cast<double>(result.tokens) * static_cast<double>(settings.evaluation.modes.size());
@@ -1077,9 +1093,10 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
               with_prefix(tokens / seconds_between(begin, Clock::now())).c_str());
   for (const EvaluationMode mode : settings.evaluation.modes) {
     const EvaluationFigures& figures = *result.of(mode);
-    std::printf(
-        "%sloss %s, perplexity %s", mode == EvaluationMode::plain ? "" : "through the codec: ",
-        number_text("%.6f", figures.loss).c_str(), number_text("%.4f", figures.perplexity).c_str());
+    std::printf("%sloss %s, perplexity %s%s",
+                mode == EvaluationMode::plain ? "" : "through the codec: ",
+                number_text("%.6f", figures.loss).c_str(),
+                number_text("%.4f", figures.perplexity).c_str(), exact_match_text(figures).c_str());
     if (grid.stages() > 1)
       std::printf("; %sB on the wire",
                   with_prefix(static_cast<double>(wire_bytes(figures))).c_str());

@@ -27,7 +27,8 @@ from deltapipe_runs import Run, RunError
 
 CSV_COLUMNS = ("run", "status", "perplexity", "wire_bytes", "sequences_per_second", "speedup",
                "target_loss", "seconds_to_loss", "bytes_to_loss", "evaluation_bytes",
-               "codec_perplexity", "total_bytes", "total_percent")
+               "codec_perplexity", "total_bytes", "total_percent", "exact_match",
+               "codec_exact_match")
 
 
 def common_loss(runs):
@@ -60,6 +61,8 @@ def compare(runs, loss):
             "bytes_to_loss": wire_bytes,
             "evaluation_bytes": run.evaluation_bytes,
             "codec_perplexity": run.codec_perplexity,
+            "exact_match": run.exact_match,
+            "codec_exact_match": run.codec_exact_match,
             "total_bytes": run.total_bytes,
             "total_percent": 100 * run.total_bytes / first_total if first_total else math.nan,
         }
@@ -76,10 +79,14 @@ def print_comparison(rows):
               f"{row['sequences_per_second']:.4g}",
               f"{row['tokens_per_second']:.4g}", f"{row['speedup']:.2f}",
               f"{row['seconds_to_loss']:.2f}", bytes_text(row["bytes_to_loss"])] for row in rows]
-    if not all(math.isnan(row["codec_perplexity"]) for row in rows):
-        for line, text in zip([header, *cells],
-                              ["through codec", *(f"{row['codec_perplexity']:.3f}" for row in rows)]):
-            line.insert(header.index("perplexity") + 1, text)
+    # Columns that only some runs have, in reverse order.
+    for column, title, text in (
+            ("codec_exact_match", "exact, codec", lambda share: percent_text(100 * share)),
+            ("exact_match", "exact match", lambda share: percent_text(100 * share)),
+            ("codec_perplexity", "through codec", lambda value: f"{value:.3f}")):
+        if not all(math.isnan(row[column]) for row in rows):
+            for line, cell in zip([header, *cells], [title, *(text(row[column]) for row in rows)]):
+                line.insert(5, cell)
     widths = [max(len(row[i]) for row in [header, *cells]) for i in range(len(header))]
     for row in [header, *cells]:
         print("  ".join([row[0].ljust(widths[0])]

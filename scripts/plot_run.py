@@ -55,6 +55,23 @@ def draw_loss(axes, run, index, x, color, label):
                   color="white", markersize=5, markeredgecolor=color, zorder=3 + index)
 
 
+def draw_exact_match(axes, runs, colors, x):
+    """Exact match of runs with prompts and answers, dotted, on an axis of its own."""
+    compared = [(run, color) for run, color in zip(runs, colors) if "exact_match" in run.evaluations]
+    if not compared:
+        return
+    right = axes.twinx()
+    for run, color in compared:
+        for name, face in (("exact_match", color), ("codec_exact_match", "white")):
+            if name in run.evaluations:
+                right.plot(run.evaluations[x], 100 * run.evaluations[name], ":", color=color,
+                           marker="s", markersize=4, markerfacecolor=face)
+    right.set_ylim(0, 100)
+    right.set_ylabel("exact match [%]")
+    right.grid(False)
+    right.spines["right"].set_visible(True)
+
+
 def draw_restarts(axes, run, x, color):
     """A thin line where the run resumed from a checkpoint; nothing for one before the first step."""
     for step in run.restarts:
@@ -180,6 +197,7 @@ def plot(runs, output, x):
         draw_loss(by_time, run, i, "seconds", color, name)
         draw_restarts(by_step, run, x, color)
         draw_restarts(by_time, run, "seconds", color)
+    draw_exact_match(by_step, runs, colors, x)
     draw_difference(difference, runs, colors, names, x)
     difference.set_xlabel(x)
     draw_bytes(wire, runs, colors, names, x)
@@ -189,6 +207,8 @@ def plot(runs, output, x):
     # Grey points explain the markers of all runs.
     if any(len(run.evaluations["step"]) for run in runs):
         by_step.plot([], [], "o", color="grey", markersize=6, label="validation")
+    if any("exact_match" in run.evaluations for run in runs):
+        by_step.plot([], [], ":", color="grey", label="exact match (right axis)")
     if any(run.evaluated("codec_") for run in runs):
         by_step.plot([], [], "o", color="white", markeredgecolor="grey", markersize=5,
                      label="validation through the codec")

@@ -3,6 +3,7 @@
 """Prints the steps of a run as a table, its evaluations and a summary."""
 
 import argparse
+import math
 import sys
 
 from script_support import bytes_text, require, run_main
@@ -77,12 +78,15 @@ def print_cache(run):
 
 
 def print_evaluations(run):
-    """Losses and perplexities; through the codecs as well where they were measured."""
+    """Losses, perplexities and exact match; through the codecs as well where they were measured."""
     columns = [("step", "step", "{:d}"), ("epoch", "epoch", "{:.3f}"), ("seconds", "s", "{:.2f}"),
-               ("loss", "validation loss", "{:.4f}"), ("perplexity", "perplexity", "{:.3f}")]
+               ("loss", "validation loss", "{:.4f}"), ("perplexity", "perplexity", "{:.3f}"),
+               ("exact_match", "exact match", "{:.2%}")]
     if run.evaluated("codec_"):
         columns += [("codec_loss", "loss, codec", "{:.4f}"),
-                    ("codec_perplexity", "perplexity, codec", "{:.3f}")]
+                    ("codec_perplexity", "perplexity, codec", "{:.3f}"),
+                    ("codec_exact_match", "exact match, codec", "{:.2%}")]
+    columns = [column for column in columns if column[0] in run.evaluations]
     print_table([title for _, title, _ in columns],
                 [[form.format(value) for (_, _, form), value in zip(columns, row)]
                  for row in zip(*(run.evaluations[name] for name, _, _ in columns))])
@@ -110,6 +114,9 @@ def print_summary(run):
         f"{run.perplexity:.3f}" if run.evaluated("") or not run.evaluated("codec_") else "",
         f"{run.codec_perplexity:.3f} through the codec" if run.evaluated("codec_") else "") if words)
     print(f"perplexity   {perplexity}")
+    for name, share in (("exact match", run.exact_match), ("  with codec", run.codec_exact_match)):
+        if not math.isnan(share):
+            print(f"{name:12} {share:.2%}")
     print(f"speed        {run.rate('tokens'):.1f} tokens/s, {run.rate('samples'):.3f} sequences/s")
     print(f"on the wire  {bytes_text(run.wire_bytes)} "
           f"({bytes_text(run.wire_bytes / run.length)} per step)")

@@ -85,7 +85,8 @@ void check_data(const Settings& s) {
   const auto empty = [](const std::string& text) { return text.empty(); };
   for (const auto& [key, list] :
        {std::pair{"data.train", &d.train}, std::pair{"data.validation", &d.validation},
-        std::pair{"data.jsonl_fields", &d.jsonl_fields}}) {
+        std::pair{"data.jsonl_fields", &d.jsonl_fields},
+        std::pair{"evaluation.prompts", &d.answers.files}}) {
     if (std::ranges::any_of(*list, empty)) {
       refuse({key}, std::string(key) + " holds an empty name", "\"\"", "remove it");
     }

@@ -426,8 +426,16 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
       "micro-batches, and as many records are kept as a step has samples");
 }
 
-void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e) {
+void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e, AnswerSettings& a) {
   SectionKeys add(keys, "evaluation");
+  add("prompts", TextList{&a.files},
+      "JSON lines, each with a prompt and the expected answer: evaluations report the share of the "
+      "prompts whose greedy answer is the expected one, token by token (exact match)");
+  add("prompt_field", Text{&a.prompt_field}, "field of a line that is its prompt");
+  add("answer_field", Text{&a.answer_field}, "field of a line that is its answer");
+  add("answer_end", Text{&a.end},
+      "text that ends an answer, for example \"\\n\", and that the model has to write as well; "
+      "empty: the end-of-text token");
   add("boundary", evaluation_choice(e),
       "fp32: as they are; fp16, quantize8: rounded to 16 bits, or to 8 with a scale for every 64 "
       "channels, in a half or about a quarter of the bytes; codec: through boundary.forward's "
@@ -616,7 +624,7 @@ std::vector<Key> keys_of(Draft& draft) {
   add_boundary(keys, s.forward, s.forward_rate, draft.forward_is_auto, "boundary.forward", true);
   add_boundary(keys, s.backward, s.backward_rate, draft.backward_is_auto, "boundary.backward",
                false);
-  add_evaluation(keys, s.evaluation);
+  add_evaluation(keys, s.evaluation, s.data.answers);
   add_cache(keys, s.cache);
   add_network(keys, s.network);
   add_links(keys, draft.both, "network");

@@ -22,6 +22,9 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
   DELTAPIPE_ASSERT(static_cast<int>(stages.size()) == grid.stages_per_rank(),
                    std::to_string(stages.size()) + " stages on a rank");
   compare_stages(progress, grid, stages, shape.tokens);
+  for (const EvaluationMode mode : {EvaluationMode::plain, EvaluationMode::codec})
+    is_causal_[static_cast<std::size_t>(mode)] =
+        crosses_token_by_token(options, mode, grid.stages());
   if (options.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
   progress.set_wire(links_.wire());
   const PipelineRank rank{grid, progress, instances_, cache_io_.get(), links_};
@@ -48,9 +51,10 @@ void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool m
 }
 
 void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan, EvaluationMode mode,
-                             const StepPlan* next) {
+                             const StepPlan* next, RowScore score) {
   EvaluationRows rows;
-  for (const auto& stage : stages_) rows = stage->load_evaluation_step(data, plan, mode, next);
+  for (const auto& stage : stages_)
+    rows = stage->load_evaluation_step(data, plan, mode, next, score);
   run(evaluation_program(schedule_, schedule_shapes(), rows), handlers_);
 }
 

@@ -2,6 +2,7 @@
 // One rank's part of a pipeline: its stages, and the steps that run through them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,12 +37,13 @@ class Pipeline {
   /// codecs.
   void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                   const std::function<void()>& update);
-  /// Forward passes only; losses are left for loss_sum(). Changes nothing that training uses. The
-  /// mode is one of the options' evaluation.modes. `next`: the step that will be evaluated next,
-  /// whose rows of a shared embedding leave while this one runs; null: none. All ranks of a
-  /// replica are told of it.
+  /// Forward passes only; scores are left for loss_sum() or sample_scores(). Changes nothing that
+  /// training uses. The mode is one of the options' evaluation.modes. `next`: the step that will be
+  /// evaluated next, whose rows of a shared embedding leave while this one runs; null: none. All
+  /// ranks of a replica are told of it.
   void evaluate_step(const TokenDataset& data, const StepPlan& plan,
-                     EvaluationMode mode = EvaluationMode::plain, const StepPlan* next = nullptr);
+                     EvaluationMode mode = EvaluationMode::plain, const StepPlan* next = nullptr,
+                     RowScore score = RowScore::loss);
   /// A text that grows, one at a time: begins one without tokens.
   void begin_text(EvaluationMode mode = EvaluationMode::plain);
   /// Appends tokens to it, up to T in all, and returns the logits of the last one; empty but on the
@@ -51,6 +53,12 @@ class Pipeline {
 
   /// Sum of the last step's losses of this replica's tokens; 0 but on the rank of the last stage.
   double loss_sum() { return stages_.back()->loss_sum(); }
+  /// The last step's scores, summed over each sample's rows, in the order of its plan; empty but on
+  /// the rank of the last stage.
+  std::vector<double> sample_scores() { return stages_.back()->sample_scores(); }
+  /// In evaluations of this mode a token's result depends on no token after it: what crosses
+  /// boundaries is made of each token by itself.
+  bool is_causal(EvaluationMode mode) const { return is_causal_[static_cast<std::size_t>(mode)]; }
   /// Samples of later steps, for the caches' prefetching.
   void prefetch(std::span<const std::uint64_t> sample_ids);
   /// Adds what happened since the last call.
@@ -89,6 +97,7 @@ class Pipeline {
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   const Schedule& schedule_;
+  std::array<bool, 2> is_causal_{};  ///< by EvaluationMode
   std::unique_ptr<CacheIoThread> cache_io_;
   RankLinks links_;
   std::vector<std::unique_ptr<PipelineStage>> stages_;  ///< those of this rank

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "core/base/error.hpp"
@@ -106,7 +107,7 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
   inputs_.resize(rows);
   valid_tokens_.resize(samples);
   if (place_.last())
-    loss_host_ = Kokkos::create_mirror_view(
+    score_host_ = Kokkos::create_mirror_view(
         Vector<float>("deltapipe::Pipeline::losses", shape.samples * shape.tokens));
 }
 
@@ -147,6 +148,7 @@ void PipelineStage::begin_step(std::uint64_t step) {
                    "token rows of step " + std::to_string(rows_ahead_.value_or(0)) +
                        " were sent ahead, not of " + std::to_string(step));
   rows_ahead_.reset();
+  score_ = RowScore::loss;
   step_tokens_ = shape_.tokens;
   kept_tokens_ = -1;
   micro_batches_.clear();
@@ -199,6 +201,7 @@ MicroBatch PipelineStage::micro_batch(int index) const {
   batch.sample_id_B = VectorRef<const std::uint64_t>(sample_id_.data() + sample, batch.samples);
   batch.row_N = VectorRef<const std::int32_t>(row_.data() + row, batch.rows());
   batch.target_N = VectorRef<const std::int32_t>(target_.data() + row, batch.rows());
+  batch.score = score_;
   batch.loss_scale = loss_scale_;
   return batch;
 }
@@ -375,8 +378,10 @@ void PipelineStage::load_training_step(const TokenDataset& data, const StepPlan&
 }
 
 EvaluationRows PipelineStage::load_evaluation_step(const TokenDataset& data, const StepPlan& plan,
-                                                   EvaluationMode mode, const StepPlan* next) {
+                                                   EvaluationMode mode, const StepPlan* next,
+                                                   RowScore score) {
   begin_evaluation_step(plan.step, mode);
+  score_ = score;
   load(data, plan);
   finish_load(0);
   EvaluationRows rows;
@@ -413,17 +418,37 @@ void PipelineStage::load_next_rows() {
   next_ = nullptr;
 }
 
+/// Calls take(samples, their rows' scores) for each micro-batch of the last step.
+template <class Take>
+void PipelineStage::read_scores(const Take& take) {
+  if (!place_.last()) return;
+  for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
+    const std::size_t samples = micro_batches_[m].samples();
+    const int rows = static_cast<int>(samples) * shape_.tokens;
+    const MirrorVector<float> host(score_host_.data(), rows);
+    Kokkos::deep_copy(exec(), host, stage_.scores(m, rows));
+    exec().fence();
+    take(samples, std::span<const float>(host.data(), rows));
+  }
+}
+
 double PipelineStage::loss_sum() {
   double sum = 0;
-  if (!place_.last()) return sum;
-  for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
-    const int rows = static_cast<int>(micro_batches_[m].samples()) * shape_.tokens;
-    const MirrorVector<float> host(loss_host_.data(), rows);
-    Kokkos::deep_copy(exec(), host, stage_.losses(m, rows));
-    exec().fence();
-    for (int n = 0; n < rows; ++n) sum += host(n);
-  }
+  read_scores([&](std::size_t, std::span<const float> losses) {
+    for (const float loss : losses) sum += loss;
+  });
   return sum;
+}
+
+std::vector<double> PipelineStage::sample_scores() {
+  std::vector<double> sums;
+  read_scores([&](std::size_t samples, std::span<const float> scores) {
+    for (std::size_t b = 0; b < samples; ++b) {
+      const auto of_sample = scores.subspan(b * shape_.tokens, shape_.tokens);
+      sums.push_back(std::accumulate(of_sample.begin(), of_sample.end(), 0.0));
+    }
+  });
+  return sums;
 }
 
 void PipelineStage::prefetch(std::span<const std::uint64_t> sample_ids) {

@@ -56,7 +56,7 @@ class PipelineStage final : public InstructionHandler {
   /// stage, what the program is to do about rows of a shared embedding. `next` as in
   /// Pipeline::evaluate_step().
   EvaluationRows load_evaluation_step(const TokenDataset& data, const StepPlan& plan,
-                                      EvaluationMode mode, const StepPlan* next);
+                                      EvaluationMode mode, const StepPlan* next, RowScore score);
   /// A text that grows, one at a time: begins one without tokens.
   void begin_text(EvaluationMode mode);
   /// Appends tokens to it. `call` stands for the step.
@@ -68,6 +68,9 @@ class PipelineStage final : public InstructionHandler {
 
   /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
   double loss_sum();
+  /// The last step's scores, summed over each sample's rows, in the order of its plan; empty but on
+  /// the last stage.
+  std::vector<double> sample_scores();
   /// Samples of later steps, for the caches' prefetching.
   void prefetch(std::span<const std::uint64_t> sample_ids);
   /// Adds what happened at the stage since the last call; its rank's times are left out.
@@ -117,6 +120,8 @@ class PipelineStage final : public InstructionHandler {
   void update() override { (*update_)(); }
   /// Sums a bucket, as what is queued on compute leaves it, over replicas.
   void start_reduction(int bucket);
+  template <class Take>
+  void read_scores(const Take& take);
   /// Calls f(end, peer, tag) for all ends that have memories, in an order in which no two ranks
   /// wait for each other.
   template <class F>
@@ -159,6 +164,7 @@ class PipelineStage final : public InstructionHandler {
   std::optional<std::uint64_t> rows_ahead_;  ///< the step that they were sent for
   const std::function<void()>* update_ = nullptr;
   double loss_scale_ = 0;
+  RowScore score_ = RowScore::loss;
   std::vector<Crossing> micro_batches_;
   std::vector<int> valid_tokens_;      ///< [M*B], of the samples
   Vector<std::uint64_t> sample_id_;    ///< [M*B]
@@ -166,7 +172,7 @@ class PipelineStage final : public InstructionHandler {
   MirrorVector<std::uint64_t> sample_id_host_;
   MirrorVector<std::int32_t> row_host_, target_host_;
   std::vector<std::int32_t> inputs_;  ///< [M*B*T], host
-  MirrorVector<float> loss_host_;
+  MirrorVector<float> score_host_;
 };
 
 }  // namespace deltapipe

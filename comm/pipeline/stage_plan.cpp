@@ -107,11 +107,14 @@ PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int
   return shape;
 }
 
-bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int stages,
-                     const Stage<float>& stage) {
-  if (stage.text_continuation() == nullptr) return false;
+bool crosses_token_by_token(const PipelineOptions& options, EvaluationMode mode, int stages) {
   if (stages == 1 || mode == EvaluationMode::plain) return true;
   return sends_tokens_alone(without_memory(options.forward, options.evaluation.changes));
+}
+
+bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int stages,
+                     const Stage<float>& stage) {
+  return stage.text_continuation() != nullptr && crosses_token_by_token(options, mode, stages);
 }
 
 StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,

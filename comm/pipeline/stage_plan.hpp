@@ -55,6 +55,9 @@ struct StagePlan {
   bool has_token_index = false;
 };
 
+/// In evaluations of this mode what crosses boundaries is made of each token by itself.
+bool crosses_token_by_token(const PipelineOptions& options, EvaluationMode mode, int stages);
+
 /// In generation only a text's new tokens are computed and sent: the model can (TextContinuation),
 /// and what crosses boundaries in this mode is made of each token by itself.
 bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int stages,

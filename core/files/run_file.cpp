@@ -405,7 +405,8 @@ class StepTable : public TableRows<StepTable> {
 
 /// Of evaluations that sent activations in one way; `prefix` of the names.
 struct EvaluationColumns {
-  EvaluationColumns(const std::string& prefix, const std::string& way, const Width& boundaries)
+  EvaluationColumns(const std::string& prefix, const std::string& way, const Width& boundaries,
+                    bool compares_answers)
       : loss({prefix + "loss", "nat", "mean validation loss per token" + way}),
         perplexity({prefix + "perplexity", "1", "exp(loss)" + way}),
         forward_bytes({prefix + "forward_bytes", "B", "sent on the wire, headers included" + way},
@@ -413,15 +414,21 @@ struct EvaluationColumns {
         tied_row_bytes({prefix + "tied_row_bytes", "B",
                         "token rows from the last stage to the first, on the wire" + way}),
         collective_bytes({prefix + "collective_bytes", "B", "small sums over all ranks" + way}),
-        boundaries_(boundaries.entries) {}
+        boundaries_(boundaries.entries) {
+    if (compares_answers)
+      exact_match.emplace(
+          ColumnText{prefix + "exact_match", "1",
+                     "share of the prompts whose greedy answer is the expected one" + way});
+  }
 
   /// Null: NaN, and no bytes.
   void add(const std::optional<EvaluationFigures>& figures) {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    const EvaluationFigures none{nan, nan, std::vector<std::uint64_t>(boundaries_), 0, 0};
+    const EvaluationFigures none{nan, nan, nan, std::vector<std::uint64_t>(boundaries_), 0, 0};
     const EvaluationFigures& f = figures ? *figures : none;
     loss.add(f.loss);
     perplexity.add(f.perplexity);
+    if (exact_match) exact_match->add(f.exact_match);
     forward_bytes.add(f.forward_bytes);
     tied_row_bytes.add(f.tied_row_bytes);
     collective_bytes.add(f.collective_bytes);
@@ -430,6 +437,7 @@ struct EvaluationColumns {
   void each(const Use& use) {
     use(loss);
     use(perplexity);
+    if (exact_match) use(*exact_match);
     use(forward_bytes);
     use(tied_row_bytes);
     use(collective_bytes);
@@ -437,6 +445,7 @@ struct EvaluationColumns {
 
   Reals loss;
   Reals perplexity;
+  std::optional<Reals> exact_match;
   Integers forward_bytes;
   Integers tied_row_bytes;
   Integers collective_bytes;
@@ -448,11 +457,12 @@ struct EvaluationColumns {
 class EvaluationTable : public TableRows<EvaluationTable> {
  public:
   static constexpr const char* kName = "evaluations";
-  EvaluationTable(const TableWidths& widths, bool evaluates_codec)
+  EvaluationTable(const TableWidths& widths, const RunAttributes& attributes)
       : tokens_({"tokens", "1", "predicted tokens of the evaluation"}),
-        plain_("", "", widths.boundaries) {
-    if (evaluates_codec)
-      codec_.emplace("codec_", ", activations through the codecs", widths.boundaries);
+        plain_("", "", widths.boundaries, attributes.compares_answers) {
+    if (attributes.evaluates_codec)
+      codec_.emplace("codec_", ", activations through the codecs", widths.boundaries,
+                     attributes.compares_answers);
   }
 
   void add(const EvaluationRecord& record) {
@@ -553,8 +563,8 @@ class RestartTable : public TableRows<RestartTable> {
 
 /// What waits to be written. Copies belong to checkpoints.
 struct Rows {
-  Rows(const TableWidths& widths, bool evaluates_codec)
-      : steps(widths), evaluations(widths, evaluates_codec) {}
+  Rows(const TableWidths& widths, const RunAttributes& attributes)
+      : steps(widths), evaluations(widths, attributes) {}
 
   void store(hdf5::File& file) {
     each([&](auto& table) { table.store(file); });
@@ -831,7 +841,7 @@ class RunFile::State {
       : path_(path),
         warn_(std::move(warn)),
         flush_interval_(flush_interval),
-        rows_(widths_of(attributes.layout, former), attributes.evaluates_codec) {}
+        rows_(widths_of(attributes.layout, former), attributes) {}
 
   void create(const RunAttributes& attributes) {
     begin(attributes, 0, [](hdf5::File&) {});
@@ -1057,7 +1067,9 @@ std::uint64_t RunFile::memory_bytes(const RunLayout& layout, std::uint64_t steps
   // As many rows as the fastest runs have between two flushes; a vector may own twice its
   // elements, and a checkpoint copies them.
   constexpr std::uint64_t kMostRows = 1024, kCopies = 3;
-  Rows rows(widths_of(layout, nullptr), true);
+  RunAttributes attributes;
+  attributes.evaluates_codec = attributes.compares_answers = true;
+  Rows rows(widths_of(layout, nullptr), attributes);
   StepRecord record;
   const auto boundaries = static_cast<std::size_t>(layout.boundaries());
   for (DirectionRecord* const direction : {&record.forward, &record.backward}) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,7 @@ struct RunAttributes {
   std::string deck;                ///< the effective deck, TOML
   std::string kokkos;              ///< Kokkos' configuration
   bool evaluates_codec = false;    ///< evaluations have columns for what went through the codecs
+  bool compares_answers = false;   ///< evaluations have columns for exact match
   std::string run_id;              ///< the same after restarts
   std::string command;             ///< as it was typed
   std::vector<std::string> hosts;  ///< of each rank
@@ -119,6 +121,8 @@ struct StepRecord {
 struct EvaluationFigures {
   double loss = 0;  ///< mean over all predicted tokens, nats
   double perplexity = 0;
+  /// Share of the prompts whose greedy answer is the expected one; NaN: none were given.
+  double exact_match = std::numeric_limits<double>::quiet_NaN();
   /// On the wire, headers included, all replicas. layout.boundaries() entries.
   std::vector<std::uint64_t> forward_bytes;
   std::uint64_t tied_row_bytes = 0;

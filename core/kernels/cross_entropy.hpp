@@ -50,4 +50,29 @@ void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
       });
 }
 
+/// miss_N(n) = 0 where greedy decoding, which draws the first of the likeliest tokens, finds the
+/// target, and 1 where it does not; NaN where a logit is not finite, and 0 for targets below 0.
+template <class Real>
+void greedy_misses(const ExecSpace& exec, const VectorRef<const std::int32_t>& target_N,
+                   const MatrixRef<Real>& logits_NV, const VectorRef<Real>& miss_N) {
+  const int vocabulary = logits_NV.extent_int(1);
+  for_rows(
+      "deltapipe::CrossEntropy::greedyMisses", row_policy(exec, logits_NV.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int n = team.league_rank();
+        const Real* const z = &logits_NV(n, 0);
+        const int target = target_N(n);
+        if (target < 0) {
+          miss_N(n) = 0;
+          return;
+        }
+        const Real target_logit = z[target];
+        const Real likelier = row_sum<Real>(team, vocabulary, [&](int v) {
+          const bool comes_first = z[v] > target_logit || (z[v] == target_logit && v < target);
+          return (comes_first ? Real(1) : Real(0)) + (z[v] - z[v]);  // NaN unless finite
+        });
+        miss_N(n) = likelier > 0 ? Real(1) : likelier;
+      });
+}
+
 }  // namespace deltapipe

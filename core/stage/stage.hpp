@@ -14,6 +14,10 @@
 
 namespace deltapipe {
 
+/// Score of a row on the last stage: its loss or, in evaluations, whether greedy decoding misses
+/// its target (0 or 1; NaN where a logit is not finite).
+enum class RowScore { loss, miss };
+
 /// One micro-batch as a stage sees it. Rows n = b*T + t are those of the data, which cross a
 /// boundary as BoundaryShape says.
 struct MicroBatch {
@@ -26,6 +30,7 @@ struct MicroBatch {
   VectorRef<const std::int32_t> row_N;     ///< first stage: each token's row in the token embedding
   VectorRef<const std::int32_t> target_N;  ///< last stage: next token, -1 for padding
   double loss_scale = 0;  ///< gradients are those of loss_scale * (sum of the rows' losses)
+  RowScore score = RowScore::loss;
 
   int rows() const { return samples * tokens; }
 };
@@ -202,8 +207,8 @@ class Stage {
     finish_buckets(bucket_final, static_cast<int>(parameters().buckets().size()), 0);
   }
 
-  /// Last stage: loss of every row of a micro-batch of the step (0 for padding).
-  virtual VectorRef<const Real> losses(int micro_batch, int rows) = 0;
+  /// Last stage: MicroBatch::score of every row of a micro-batch of the step (0 for padding).
+  virtual VectorRef<const Real> scores(int micro_batch, int rows) = 0;
   /// Last stage: logits of one row of the last forward() of a slot. [V]
   virtual VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) = 0;
 

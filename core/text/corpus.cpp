@@ -176,9 +176,10 @@ constexpr const char* kLineRemedy =
 constexpr const char* kListRemedy =
     "write the list's objects one a line, for example with jq -c '.[]'";
 
-/// The wanted fields of one line, joined by an empty line.
-std::string jsonl_text(const std::string& file, std::size_t line, const std::string& text,
-                       const std::vector<std::string>& fields) {
+/// Fields of one line, in the order of `fields`. `keys`: those of the deck that name them.
+std::vector<std::string> fields_of(const std::string& file, std::size_t line,
+                                   const std::string& text, const std::vector<std::string>& fields,
+                                   const std::string& keys) {
   std::map<std::string, std::string> found;
   for_each_json_member(
       text,
@@ -194,53 +195,69 @@ std::string jsonl_text(const std::string& file, std::size_t line, const std::str
       [&](const std::string& key, Json&& value) {
         if (!value.is_string()) {
           fail(file, "field '" + key + "' is no string", deltapipe::shown(value),
-               "set data.jsonl_fields to fields of text", line);
+               "set " + keys + " to fields of text", line);
         }
         found.emplace(key, std::move(value.get_ref<std::string&>()));
       });
-  std::string document;
+  std::vector<std::string> values;
   for (const std::string& field : fields) {
     const auto value = found.find(field);
     if (value == found.end()) {
       fail(file, "the line has no field '" + field + "'", shown(text),
-           "set data.jsonl_fields to fields that every line has; data.bad_lines = \"skip\" leaves "
-           "out the lines that lack one",
+           "set " + keys +
+               " to fields that every line has; data.bad_lines = \"skip\" leaves out the lines "
+               "that lack one",
            line);
     }
-    if (&field != &fields.front()) document += "\n\n";
-    document += value->second;
+    values.push_back(value->second);
   }
-  return document;
+  return values;
 }
 
-/// Returns the lines that were left out, as the settings may say.
-template <class Take>
-SkippedLines read_jsonl(const std::string& file, const DataSettings& settings, const Take& take) {
-  if (settings.jsonl_fields.empty()) {
-    fail(file, "no field to read is named", "", "set data.jsonl_fields, for example to [\"text\"]");
-  }
+/// Calls take(make(fields of a line, its number)) for every line. Lines that lack a field, and
+/// those that `make` throws UserError for, are left out and returned where the settings say so.
+template <class Make, class Take>
+SkippedLines read_jsonl(const std::string& file, BadLines bad_lines,
+                        const std::vector<std::string>& fields, const std::string& keys,
+                        const Make& make, const Take& take) {
   SkippedLines skipped;
   skipped.file = file;
   bool empty = true;
   read_lines(file, [&](const std::string& text, std::size_t line) {
     ++skipped.lines;
     if (text.find_first_not_of(" \t\r") == std::string::npos) return;
-    std::string document;
+    decltype(make({}, line)) made;
     try {
-      document = jsonl_text(file, line, text, settings.jsonl_fields);
+      made = make(fields_of(file, line, text, fields, keys), line);
     } catch (const UserError& error) {
-      if (settings.bad_lines == BadLines::error) throw;
+      if (bad_lines == BadLines::error) throw;
       if (skipped.count++ == 0) skipped.first = error.what();
       return;
     }
     empty = false;
-    take(document);
+    take(made);
   });
   if (empty)
     fail(file, "the data file has no documents",
          skipped.count > 0 ? std::to_string(skipped.count) + " lines left out" : "",
          "write one JSON object a line");
   return skipped;
+}
+
+/// Calls take(document) for every line: its fields, joined by an empty line.
+template <class Take>
+SkippedLines read_documents(const std::string& file, const DataSettings& settings,
+                            const Take& take) {
+  if (settings.jsonl_fields.empty()) {
+    fail(file, "no field to read is named", "", "set data.jsonl_fields, for example to [\"text\"]");
+  }
+  const auto join = [](std::vector<std::string>&& values, std::size_t) {
+    std::string document = std::move(values.front());
+    for (std::size_t i = 1; i < values.size(); ++i) document += "\n\n" + values[i];
+    return document;
+  };
+  return read_jsonl(file, settings.bad_lines, settings.jsonl_fields, "data.jsonl_fields", join,
+                    take);
 }
 
 const char* name_of(DataFormat format) {
@@ -296,7 +313,7 @@ void read_tokens(const std::string& file, const DataSettings& settings,
   try {
     ParallelTokenizer text(*vocabulary.tokenizer, sink, threads);
     if (format == DataFormat::jsonl) {
-      const SkippedLines skipped = read_jsonl(file, settings, [&](const std::string& document) {
+      const SkippedLines skipped = read_documents(file, settings, [&](const std::string& document) {
         text.add(document);
         text.end_document();
       });
@@ -321,12 +338,50 @@ void read_texts(const std::string& file, const DataSettings& settings,
     fail(file, "the file holds token ids, no text", "", "give text or jsonl files");
   }
   if (format == DataFormat::jsonl) {
-    read_jsonl(file, settings, take);
+    read_documents(file, settings, take);
     return;
   }
   std::string document;
   read_blocks(file, [&](std::string_view block) { document += block; });
   take(document);
+}
+
+SkippedLines read_answers(const std::string& file, const DataSettings& settings,
+                          const Vocabulary& vocabulary, int sequence_length,
+                          const std::function<void(const PromptWithAnswer&)>& take) {
+  const AnswerSettings& answers = settings.answers;
+  if (data_format(file, DataFormat::automatic) != DataFormat::jsonl)
+    fail(file, "prompts with answers are read from JSON lines", "", "name a .jsonl file");
+  if (vocabulary.tokenizer == nullptr)
+    fail(file, "there is no tokenizer for these prompts", "", "set tokenizer.path");
+  const bool ends_with_token = answers.end.empty();
+  if (ends_with_token && vocabulary.end_of_text < 0)
+    throw UserError({.what = "answers have no end: the tokenizer has no end-of-text token",
+                     .remedy = "set evaluation.answer_end to the text that ends an answer, for "
+                               "example \"\\n\"",
+                     .keys = {"evaluation.answer_end"}});
+  const auto make = [&](std::vector<std::string>&& fields, std::size_t line) {
+    const std::string &prompt = fields[0], &answer = fields[1];
+    const std::vector<std::int32_t> before = vocabulary.tokenizer->encode(prompt);
+    PromptWithAnswer made{vocabulary.tokenizer->encode(prompt + answer + answers.end),
+                          before.size()};
+    if (ends_with_token) made.tokens.push_back(vocabulary.end_of_text);
+    if (before.empty()) fail(file, "the prompt is empty", "", "give every line a prompt", line);
+    if (made.tokens.size() <= before.size() ||
+        !std::equal(before.begin(), before.end(), made.tokens.begin()))
+      fail(file, "the prompt's last token continues in the answer",
+           printable(prompt, 60) + " and " + printable(answer, 60),
+           "end prompts where a word ends, and let answers begin with the space", line);
+    if (made.tokens.size() - 1 > static_cast<std::size_t>(sequence_length))
+      fail(file, "prompt and answer are longer than a sample",
+           std::to_string(made.tokens.size() - 1) + " tokens",
+           "give at most data.sequence_length = " + std::to_string(sequence_length) +
+               " tokens, or data.bad_lines = \"skip\"",
+           line);
+    return made;
+  };
+  return read_jsonl(file, settings.bad_lines, {answers.prompt_field, answers.answer_field},
+                    "evaluation.prompt_field and evaluation.answer_field", make, take);
 }
 
 bool holds_tokens_only(const DataSettings& settings) {

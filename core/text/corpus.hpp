@@ -48,6 +48,20 @@ DataFormat data_format(const std::string& file, DataFormat asked);
 void read_tokens(const std::string& file, const DataSettings& settings,
                  const Vocabulary& vocabulary, TokenSink& sink, int threads = 1);
 
+/// The tokens of a prompt followed by its answer and the answer's end.
+struct PromptWithAnswer {
+  std::vector<std::int32_t> tokens;
+  std::size_t first_of_answer = 0;  ///< at least 1
+};
+
+/// Calls `take` for every line of a file of prompts with answers (settings.answers). Prompt, answer
+/// and end are tokenised as one text, in which the prompt's tokens must be those of the prompt
+/// alone: a model continues these. Throws UserError with file and line for other lines, and for
+/// those of more than sequence_length inputs, or leaves them out as settings.bad_lines says.
+SkippedLines read_answers(const std::string& file, const DataSettings& settings,
+                          const Vocabulary& vocabulary, int sequence_length,
+                          const std::function<void(const PromptWithAnswer&)>& take);
+
 /// Whether there are training files and all data files are token files.
 bool holds_tokens_only(const DataSettings& settings);
 

@@ -110,6 +110,23 @@ CutSet read_set(const std::vector<std::string>& files, const char* key,
   return set;
 }
 
+/// Each prompt with its answer is a sample whose targets are the answer and its end.
+CutSet read_answer_set(const DataSettings& settings, const Vocabulary& vocabulary,
+                       int sequence_length) {
+  const auto store = std::make_shared<TokenStore>(vocabulary.size);
+  CutSet set{store, {}, {}};
+  for (const std::string& file : settings.answers.files) {
+    const SkippedLines skipped = read_answers(
+        file, settings, vocabulary, sequence_length, [&](const PromptWithAnswer& sample) {
+          set.windows.push_back({store->size(), static_cast<std::int32_t>(sample.tokens.size() - 1),
+                                 static_cast<std::int32_t>(sample.first_of_answer - 1)});
+          store->append(sample.tokens);
+        });
+    if (skipped.count > 0) set.skipped.push_back(skipped);
+  }
+  return set;
+}
+
 void put_little_endian(std::vector<unsigned char>& bytes, std::uint64_t value, int size) {
   for (int i = 0; i < size; ++i) bytes.push_back(static_cast<unsigned char>(value >> (8 * i)));
 }
@@ -123,19 +140,29 @@ TokenDataset::TokenDataset(std::shared_ptr<const TokenStore> store,
       windows_(std::move(windows)),
       sequence_length_(sequence_length),
       padding_(padding) {
-  for (const TokenWindow& window : windows_) tokens_ += static_cast<std::uint64_t>(window.length);
+  for (std::uint64_t id = 0; id < size(); ++id) tokens_ += static_cast<std::uint64_t>(targets(id));
 }
 
-TokenDataset TokenDataset::outline(const std::vector<std::int32_t>& lengths, int sequence_length,
+TokenDataset TokenDataset::outline(std::vector<TokenWindow> windows, int sequence_length,
                                    std::int32_t padding, std::uint64_t fingerprint) {
-  std::vector<TokenWindow> windows;
-  windows.reserve(lengths.size());
-  for (const std::int32_t length : lengths) {
-    DELTAPIPE_ASSERT(length >= 0 && length <= sequence_length, std::to_string(length) + " tokens");
-    windows.push_back({0, length});
-  }
+  for (const TokenWindow& window : windows)
+    DELTAPIPE_ASSERT(window.length >= 0 && window.length <= sequence_length &&
+                         window.first_target >= 0 && window.first_target <= window.length,
+                     std::to_string(window.length) + " tokens");
   TokenDataset set(nullptr, std::move(windows), sequence_length, padding);
   set.outlined_ = fingerprint;
+  return set;
+}
+
+TokenDataset TokenDataset::at_target(int index, std::span<const std::uint64_t> ids) const {
+  TokenDataset set = *this;
+  set.windows_.clear();
+  for (const std::uint64_t id : ids) {
+    DELTAPIPE_ASSERT(index >= 0 && index < targets(id), "target " + std::to_string(index));
+    const int first = first_target(id) + index;
+    set.windows_.push_back({windows_[id].start, first + 1, first});
+  }
+  set.tokens_ = ids.size();
   return set;
 }
 
@@ -156,6 +183,7 @@ int TokenDataset::read(std::uint64_t id, std::span<std::int32_t> inputs_T,
   store_->copy(window.start, inputs_T.first(length));
   store_->copy(window.start + 1, targets_T.first(length));
   std::fill(inputs_T.begin() + window.length, inputs_T.end(), padding_);
+  std::fill(targets_T.begin(), targets_T.begin() + window.first_target, -1);
   std::fill(targets_T.begin() + window.length, targets_T.end(), -1);
   return window.length;
 }
@@ -174,6 +202,8 @@ std::uint64_t TokenDataset::fingerprint() const {
     ids.resize(static_cast<std::size_t>(window.length) + 1);
     store_->copy(window.start, ids);
     put_little_endian(bytes, static_cast<std::uint64_t>(window.length), 8);
+    if (window.first_target > 0)
+      put_little_endian(bytes, static_cast<std::uint64_t>(window.first_target), 8);
     for (const std::int32_t id : ids) put_little_endian(bytes, static_cast<std::uint32_t>(id), 4);
     XXH64_update(state.get(), bytes.data(), bytes.size());
     bytes.clear();
@@ -206,11 +236,19 @@ DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
   limit(validation.windows, settings.max_validation_samples);
   std::vector<SkippedLines> skipped = std::move(train.skipped);
   skipped.insert(skipped.end(), validation.skipped.begin(), validation.skipped.end());
+  if (!settings.answers.files.empty() && validation.windows.empty())
+    fail("evaluation.prompts", "there are prompts with answers but no validation data", "",
+         "set data.validation_fraction above 0 or name files in data.validation: evaluations "
+         "report loss and exact match");
+  CutSet answers = read_answer_set(settings, vocabulary, sequence_length);
+  skipped.insert(skipped.end(), answers.skipped.begin(), answers.skipped.end());
   const std::int32_t padding = std::max(vocabulary.end_of_text, 0);
-  return {TokenDataset(std::move(train.store), std::move(train.windows), sequence_length, padding),
-          TokenDataset(std::move(validation.store), std::move(validation.windows), sequence_length,
-                       padding),
-          std::move(skipped)};
+  return {
+      TokenDataset(std::move(train.store), std::move(train.windows), sequence_length, padding),
+      TokenDataset(std::move(validation.store), std::move(validation.windows), sequence_length,
+                   padding),
+      TokenDataset(std::move(answers.store), std::move(answers.windows), sequence_length, padding),
+      std::move(skipped)};
 }
 
 }  // namespace deltapipe

@@ -22,6 +22,16 @@ enum class DataFormat { automatic, text, jsonl, hdf5 };
 /// token. document: every document starts a window of its own, the last one is padded.
 enum class Packing { stream, document };
 
+/// Prompts whose greedy answers an evaluation compares with the expected ones.
+struct AnswerSettings {
+  std::vector<std::string> files;  ///< JSON lines; empty: evaluations compare no answers
+  std::string prompt_field = "prompt";
+  std::string answer_field = "answer";
+  std::string end;  ///< text that ends every answer; empty: the end-of-text token
+
+  bool operator==(const AnswerSettings&) const = default;
+};
+
 struct DataSettings {
   std::vector<std::string> train;       ///< files, read in this order
   std::vector<std::string> validation;  ///< files; empty: the last validation_fraction of train
@@ -34,6 +44,7 @@ struct DataSettings {
   bool shuffle = true;
   std::uint64_t max_train_samples = 0;       ///< 0: all
   std::uint64_t max_validation_samples = 0;  ///< 0: all
+  AnswerSettings answers = {};
 
   bool operator==(const DataSettings&) const = default;
 };

@@ -243,7 +243,7 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
     const std::size_t V = config_.vocabulary_size;
     const int block = logit_rows(rows, V);
     logits_ = matrix("deltapipe::Gpt2Stage::logits", block, V);
-    loss_ =
+    score_ =
         memory.zeroed<Vector<Real>>(MemoryUse::workspace, "deltapipe::Gpt2Stage::loss", step_rows);
     final_mean_N_ = vector("deltapipe::Gpt2Stage::finalMean", rows);
     final_rstd_N_ = vector("deltapipe::Gpt2Stage::finalRstd", rows);
@@ -507,7 +507,7 @@ void Gpt2Stage<Real>::forward(const ExecSpace& exec, const MicroBatch& batch, in
   if (part_.last) head(exec, batch, slot, training, accumulate);
 }
 
-/// Loss of every row and, in training, the gradients of the output matrix, the final norm and the
+/// Score of every row and, in training, the gradients of the output matrix, the final norm and the
 /// last block's output.
 template <class Real>
 void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
@@ -522,7 +522,7 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
   const VectorRef<Real> mean = head_of(final_mean_N_, rows);
   const VectorRef<Real> rstd = head_of(final_rstd_N_, rows);
   const Operand<Real> matrix = weight(output_matrix_);
-  const std::size_t first_loss =
+  const std::size_t first_score =
       static_cast<std::size_t>(batch.index) * capacity_.samples * capacity_.tokens;
 
   const Operand<Real> normal =
@@ -532,11 +532,15 @@ void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int s
     const int count = std::min(step, rows - first);
     const Operand<Real> normal_part = normal.rows(first, count);
     const MatrixRef<Real> logits = narrow(logits_, count, V);
+    const VectorRef<const std::int32_t> target(batch.target_N.data() + first, count);
+    const VectorRef<Real> score(score_.data() + first_score + first, count);
     products_(exec, Transpose::no, Transpose::yes, normal_part, matrix, Real(0), logits);
+    if (batch.score == RowScore::miss) {
+      greedy_misses<Real>(exec, target, logits, score);
+      continue;
+    }
     const Operand<Real> dlogits = products_.make_gradient(logits, [&](const auto& gradient) {
-      cross_entropy<Real>(exec, VectorRef<const std::int32_t>(batch.target_N.data() + first, count),
-                          Real(batch.loss_scale), training, logits, gradient,
-                          VectorRef<Real>(loss_.data() + first_loss + first, count));
+      cross_entropy<Real>(exec, target, Real(batch.loss_scale), training, logits, gradient, score);
     });
     if (!training) continue;
     products_(exec, Transpose::no, Transpose::no, dlogits, matrix, Real(0),
@@ -726,10 +730,10 @@ void Gpt2Stage<Real>::backward(const ExecSpace& exec, const MicroBatch& batch, i
 }
 
 template <class Real>
-VectorRef<const Real> Gpt2Stage<Real>::losses(int micro_batch, int rows) {
+VectorRef<const Real> Gpt2Stage<Real>::scores(int micro_batch, int rows) {
   const std::size_t first =
       static_cast<std::size_t>(micro_batch) * capacity_.samples * capacity_.tokens;
-  return VectorRef<const Real>(loss_.data() + first, rows);
+  return VectorRef<const Real>(score_.data() + first, rows);
 }
 
 template <class Real>

@@ -67,7 +67,7 @@ class Gpt2Stage final : public Stage<Real>,
   TextContinuation<Real>* text_continuation() override { return this; }
   void continue_text(const ExecSpace& exec, const MicroBatch& batch, int kept, int slot) override;
 
-  VectorRef<const Real> losses(int micro_batch, int rows) override;
+  VectorRef<const Real> scores(int micro_batch, int rows) override;
   VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) override;
 
   bool shared() const override { return config_.tie_word_embeddings; }
@@ -196,7 +196,7 @@ class Gpt2Stage final : public Stage<Real>,
   HeadProducts<Real, Bf16> head_products_bf16_;
   Vector<Real> column_sums_;  ///< of parts of the rows
   Matrix<Real> logits_;       ///< of a block of rows
-  Vector<Real> loss_, final_mean_N_, final_rstd_N_;
+  Vector<Real> score_, final_mean_N_, final_rstd_N_;
   /// Of continue_text(): rows of T tokens [k heads | v heads] for each block.
   Matrix<Real> kept_T2C_;
   Vector<Real> kept_scores_;

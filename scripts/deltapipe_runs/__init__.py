@@ -310,6 +310,16 @@ class Run:
         """Of the last evaluation through the codecs; NaN: none."""
         return self._last("codec_perplexity")
 
+    @property
+    def exact_match(self):
+        """Of the last evaluation, 0 to 1; NaN: no prompts with answers."""
+        return self._last("exact_match")
+
+    @property
+    def codec_exact_match(self):
+        """Of the last evaluation through the codecs; NaN: none."""
+        return self._last("codec_exact_match")
+
     def _last(self, column):
         values = self.evaluations.get(column, ())
         return float(values[-1]) if len(values) else float("nan")

@@ -94,7 +94,7 @@ class Training {
   /// Mean over the rows of the last step.
   double loss() {
     const int rows = shape_.rows();
-    const auto losses = stage_.losses(0, rows);
+    const auto losses = stage_.scores(0, rows);
     const auto host = Kokkos::create_mirror_view(losses);
     Kokkos::deep_copy(host, losses);
     return std::accumulate(host.data(), host.data() + rows, 0.0) / rows;

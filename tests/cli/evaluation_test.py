@@ -3,6 +3,8 @@
 """Evaluation and generation through the codecs and without: losses, bytes, and what training makes
 of them."""
 
+import json
+import random
 import re
 
 import numpy as np
@@ -166,6 +168,99 @@ class Evaluations(support.TestCase):
         self.assertNotIn("are those of fp32", said.out)
         # Two samples of 32 tokens in 8 bits.
         self.assertIn("evaluations through the codec send 2.18 kB a micro-batch", said.out)
+
+
+class ExactMatch(support.TestCase):
+    """A model that has learnt some of 24 facts by heart."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        rng = random.Random(1)
+        cls.facts = [(f"k{i:02d}:", f" {rng.randint(0, 99):02d}{rng.choice('abcdef')}")
+                     for i in range(24)]
+        cls.texts = cls.lines("facts.jsonl", [{"text": prompt + answer}
+                                              for prompt, answer in cls.facts])
+        cls.prompts = cls.lines("prompts.jsonl", [{"question": prompt, "answer": answer}
+                                                  for prompt, answer in cls.facts])
+        cls.deck = {
+            "model.new": {"n_layer": 3, "n_head": 2, "n_embd": 64, "n_positions": 16},
+            "tokenizer": {"train_vocabulary": 270},
+            "data": {"train": [cls.texts], "validation": [cls.texts], "packing": "document"},
+            "training": {"steps": 330, "micro_batch_size": 4, "micro_batches": 2,
+                         "evaluate_every": 165},
+            "training.optimizer": {"learning_rate": 2e-2},
+            "pipeline": {"stages": 3},
+            "boundary.forward": {"codec": "quantize", "bits": 3, "tile": 16},
+            "evaluation": {"boundary": "both", "prompts": [cls.prompts],
+                           "prompt_field": "question"},
+        }
+        cls.run_output = cls.output("facts")
+        cls.said = support.run(["train", cls.deck_file(cls.deck),
+                                f"output.directory={cls.run_output}"], 3)
+        cls.trained = [f"model.path={cls.run_output / 'model'}", "tokenizer.train_vocabulary=0"]
+
+    @classmethod
+    def lines(cls, name, rows):
+        path = cls.place / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(path)
+
+    def evaluated(self, *overrides, ranks=3):
+        """Exact match in per cent, plain and through the codec."""
+        out = self.succeed(["evaluate", self.deck_file(self.deck), f"pipeline.stages={ranks}",
+                            *self.trained, *overrides], ranks).out
+        return [float(share) for share in re.findall(r"exact match ([\d.]+) %", out)]
+
+    def generated(self, *overrides):
+        """The same, from what `generate` writes for each prompt."""
+        prompts = json.dumps([prompt for prompt, _ in self.facts])
+        out = self.succeed(["generate", self.deck_file(self.deck), *self.trained, *overrides,
+                            "generate.temperature=0", "generate.max_new_tokens=10",
+                            f"generate.prompts={prompts}"], 3).out
+        shares = []
+        for part in out.split("# through the codec"):
+            texts = [line for line in part.splitlines() if line and not line.startswith("#")]
+            self.assertEqual(len(texts), len(self.facts))
+            exact = sum(text == prompt + answer
+                        for text, (prompt, answer) in zip(texts, self.facts))
+            shares.append(float(f"{100 * exact / len(self.facts):.4g}"))
+        return shares
+
+    def test_exact_match_counts_what_generate_writes(self):
+        table = support.Run(self.run_output / "run.h5").evaluations
+        for name, share in zip(("exact_match", "codec_exact_match"), self.evaluated()):
+            self.assertGreater(share, 0)
+            self.assertLess(share, 100)
+            self.assertAlmostEqual(100 * table[name][-1], share, places=1)
+            self.assertIn(f"exact match {share:.2f} %", self.said.out)
+        self.assertIn("24 prompts with answers", self.said.out)
+        for overrides in ((), ("boundary.forward.codec=topk", "boundary.forward.topk=0.25")):
+            np.testing.assert_allclose(self.evaluated(*overrides), self.generated(*overrides),
+                                       atol=0.01)
+        alone = self.evaluated(ranks=1)
+        self.assertEqual(alone, [self.evaluated()[0]] * 2)
+        replicas = self.evaluated("pipeline.replicas=2", "pipeline.stages=2", ranks=4)
+        self.assertEqual(replicas[0], alone[0])
+
+    def test_check_counts_the_bytes(self):
+        table = support.Run(self.run_output / "run.h5").evaluations
+        said = self.succeed(["check", self.deck_file(self.deck)]).out
+        for boundary in range(2):
+            sent = sum(int(table[name][:, boundary].sum())
+                       for name in ("forward_bytes", "codec_forward_bytes"))
+            self.assertRegex(said, rf"evaluations, boundary {boundary} .* = {sent:,};")
+
+    def test_another_end(self):
+        # The end of every answer is a token that the model never writes.
+        self.assertEqual(self.evaluated('evaluation.answer_end=" "'), [0, 0])
+
+    def test_mistakes(self):
+        result = support.run(["evaluate", self.deck_file(self.deck), "pipeline.stages=1",
+                              *self.trained, "evaluation.prompt_field=prompt"])
+        self.assert_stops(result, "prompts.jsonl:1", "'prompt'", "evaluation.prompt_field", status=1)
+        result = support.run(["check", self.deck_file(self.deck), "evaluation.prompts=[none.jsonl]"])
+        self.assertIn("none.jsonl", result.out + result.err)
 
 
 if __name__ == "__main__":

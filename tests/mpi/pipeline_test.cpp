@@ -155,7 +155,7 @@ class SumStage final : public Stage<float> {
     ++backward_passes;
   }
 
-  VectorRef<const float> losses(int micro_batch, int rows) override {
+  VectorRef<const float> scores(int micro_batch, int rows) override {
     return losses_of(micro_batch, rows);
   }
   VectorRef<const float> logits(const ExecSpace&, int, int) override { return {}; }

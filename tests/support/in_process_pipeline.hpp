@@ -354,7 +354,7 @@ class InProcessPipeline {
     double sum = 0;
     for (std::size_t m = 0; m < batches_.size(); ++m)
       for (const Real loss :
-           to_host(stages_.back()->losses(static_cast<int>(m), batches_[m].micro_batch.rows())))
+           to_host(stages_.back()->scores(static_cast<int>(m), batches_[m].micro_batch.rows())))
         sum += static_cast<double>(loss);
     return sum / real_targets_;
   }

@@ -217,6 +217,98 @@ TEST_CASE("An outline has all of a set but its tokens", "[data]") {
   }
 }
 
+/// A corpus and a file of prompts with answers.
+class Prompts {
+ public:
+  explicit Prompts(const std::string& lines) : corpus_({"a b c d e f g h i j k l"}) {
+    write_bytes(directory_ / "prompts.jsonl", lines);
+    corpus_.settings.answers.files = {directory_ / "prompts.jsonl"};
+  }
+  DataSettings& settings() { return corpus_.settings; }
+  DataSplit load(int sequence_length = 8) const { return corpus_.load(sequence_length); }
+  std::string message(int sequence_length = 8) const { return corpus_.message(sequence_length); }
+
+ private:
+  TemporaryDirectory directory_;
+  Corpus corpus_;
+};
+
+TEST_CASE("Answers are the only targets of prompts", "[data]") {
+  Prompts prompts(
+      "{\"prompt\": \"a b\", \"answer\": \" c d\", \"id\": 3}\n"
+      "{\"answer\": \" x\", \"prompt\": \"q\"}\n");
+  for (const bool has_end : {false, true}) {
+    prompts.settings().answers.end = has_end ? "!" : "";
+    const Ids end = has_end ? small_tokenizer().encode("!") : Ids{kEnd};
+    const TokenDataset set = prompts.load().answers;
+    REQUIRE(set.size() == 2);
+    for (const auto& [id, prompt, answer] :
+         {std::tuple(0, "a b", " c d"), std::tuple(1, "q", " x")}) {
+      const Ids before = small_tokenizer().encode(prompt);
+      Ids all = small_tokenizer().encode(std::string(prompt) + answer);
+      all.insert(all.end(), end.begin(), end.end());
+      const Sample read = sample(set, id);
+      const auto length = static_cast<int>(all.size()) - 1;
+      REQUIRE(read.length == length);
+      CHECK(set.first_target(id) == static_cast<int>(before.size()) - 1);
+      CHECK(set.targets(id) == length - set.first_target(id));
+      for (int t = 0; t < length; ++t) {
+        CHECK(read.inputs[t] == all[t]);
+        CHECK(read.targets[t] == (t < set.first_target(id) ? -1 : all[t + 1]));
+      }
+      CHECK(read.targets[length] == -1);
+      // Target by target.
+      for (int k = 0; k < set.targets(id); ++k) {
+        const std::uint64_t ids[] = {static_cast<std::uint64_t>(id)};
+        const TokenDataset one = set.at_target(k, ids);
+        const Sample cut = sample(one, 0);
+        const int place = set.first_target(id) + k;
+        CHECK(cut.length == place + 1);
+        CHECK(cut.targets[place] == read.targets[place]);
+        CHECK(std::count(cut.targets.begin(), cut.targets.end(), -1) == 7);
+        CHECK(std::equal(cut.inputs.begin(), cut.inputs.begin() + cut.length, read.inputs.begin()));
+        CHECK(one.tokens() == 1);
+      }
+    }
+    CHECK(set.tokens() == static_cast<std::uint64_t>(set.targets(0) + set.targets(1)));
+    std::vector<std::uint64_t> numbers;
+    put_outline(set, numbers);
+    std::span<const std::uint64_t> rest(numbers);
+    const TokenDataset outline = take_outline(rest);
+    REQUIRE(outline.size() == 2);
+    for (const std::uint64_t id : {0, 1}) {
+      CHECK(outline.length(id) == set.length(id));
+      CHECK(outline.first_target(id) == set.first_target(id));
+    }
+    CHECK(outline.tokens() == set.tokens());
+  }
+}
+
+TEST_CASE("Prompts without a place for their answer are mistakes", "[data]") {
+  const std::string good = "{\"prompt\": \"a b\", \"answer\": \" c\"}\n";
+  const auto message = [&](const std::string& line) {
+    Prompts prompts(good + line);
+    const std::string said = prompts.message();
+    CHECK_THAT(said, Contains("prompts.jsonl:2"));
+    prompts.settings().bad_lines = BadLines::skip;
+    const DataSplit data = prompts.load();
+    CHECK(data.answers.size() == 1);
+    REQUIRE(data.skipped.size() == 1);
+    CHECK(data.skipped[0].count == 1);
+    return said;
+  };
+  CHECK_THAT(message("{\"prompt\": \"a b\"}\n"),
+             Contains("'answer'") && Contains("evaluation.answer_field"));
+  CHECK_THAT(message("{\"prompt\": \"\", \"answer\": \"c\"}\n"), Contains("prompt is empty"));
+  CHECK_THAT(message("{\"prompt\": \"th\", \"answer\": \"e\"}\n"),
+             Contains("continues in the answer"));
+  CHECK_THAT(message("{\"prompt\": \"a b c d e f g h i\", \"answer\": \" j\"}\n"),
+             Contains("longer than a sample") && Contains("sequence_length"));
+  Prompts prompts(good);
+  prompts.settings().validation_fraction = 0;
+  CHECK_THAT(prompts.message(), Contains("no validation data"));
+}
+
 TEST_CASE("Data that gives no sample is an error", "[data]") {
   Corpus corpus({"a b c d e f g"});
   CHECK_THAT(corpus.message(0), Contains("sequence_length"));

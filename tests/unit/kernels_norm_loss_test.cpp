@@ -193,3 +193,37 @@ TEST_CASE("Cross entropy of extreme logits neither overflows nor hangs", "[kerne
   logits[9] = INFINITY;
   CHECK(!std::isfinite(entropy_of(logits, {7}, 1).losses[0]));
 }
+
+TEST_CASE("Greedy decoding misses targets that are not the first of the likeliest",
+          "[kernels][loss]") {
+  for (const int V : {1, 2, 16, 17, 300}) {
+    INFO(V << " tokens");
+    std::vector<float> logits = random_values<float>(6 * V, 1, 5);
+    const auto row = [&](int n) { return logits.begin() + n * V; };
+    std::vector<std::int32_t> targets(6);
+    for (int n = 0; n < 6; ++n)
+      targets[n] = static_cast<std::int32_t>(std::max_element(row(n), row(n) + V) - row(n));
+    std::vector<float> misses(6, 0);
+    if (V > 1) targets[1] = (targets[1] + 1) % V, misses[1] = 1;
+    targets[2] = -1;
+    if (V > 1) {  // equal ones: the first is drawn
+      std::fill(row(3), row(3) + V, -2.0f);
+      targets[3] = 0;
+      std::fill(row(4), row(4) + V, -2.0f);
+      targets[4] = V - 1, misses[4] = 1;
+    }
+    const Vector<float> missed = to_device(std::vector<float>(6, -7));
+    greedy_misses<float>(ExecSpace(), to_device(targets), MatrixRef<float>(to_device(logits, V)),
+                         missed);
+    CHECK(to_host(missed) == misses);
+    for (const float bad : {NAN, INFINITY, -INFINITY})
+      for (const int place : {0, V / 2, V - 1}) {
+        std::vector<float> broken(row(0), row(0) + V);
+        broken[place] = bad;
+        const Vector<float> score = to_device(std::vector<float>(1, -7));
+        greedy_misses<float>(ExecSpace(), to_device(std::vector<std::int32_t>{targets[0]}),
+                             MatrixRef<float>(to_device(broken, V)), score);
+        CHECK(std::isnan(to_host(score)[0]));
+      }
+  }
+}
