@@ -2,7 +2,7 @@
 // Catch2's runner on every rank. All ranks run the same tests in the same order. A rank that breaks
 // off a test (REQUIRE, an exception) ends the run, since the others may wait for it; failed CHECKs
 // are reported at the end by the rank that saw them, and make all ranks exit non-zero.
-#define CATCH_CONFIG_RUNNER
+#define CATCH_CONFIG_EXTERNAL_INTERFACES
 #include <mpi.h>
 
 #include <Kokkos_Core.hpp>
@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "comm/transport/mpi_session.hpp"
+#include "support/catch_runner.hpp"
 #include "support/kernel_labels.hpp"
 
 namespace {
@@ -71,7 +72,8 @@ CATCH_REGISTER_LISTENER(BrokenTests)
 
 int run(int rank, int argc, char** argv) {
   const Report report(rank);
-  const int failures = Catch::Session().run(argc, argv) + deltapipe::test::report_kernel_labels();
+  const int failures =
+      deltapipe::test::run_tests(argc, argv) + deltapipe::test::report_kernel_labels();
   if (rank == 0 || failures != 0) report.print();
   return failures;
 }

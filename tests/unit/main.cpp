@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Catch2's runner with Kokkos started once around all tests.
-#define CATCH_CONFIG_RUNNER
 #include <Kokkos_Core.hpp>
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <iostream>
 
 #include "core/base/error.hpp"
 #include "core/base/helper_thread.hpp"
 #include "core/base/host_team.hpp"
 #include "core/kernels/blas.hpp"
+#include "support/catch_runner.hpp"
 #include "support/kernel_labels.hpp"
 
 DELTAPIPE_REMEMBER_CORES_FIRST();
@@ -26,6 +25,6 @@ int main(int argc, char** argv) {
     return 1;
   }
   deltapipe::test::watch_kernel_labels();
-  const int failures = Catch::Session().run(argc, argv);
+  const int failures = deltapipe::test::run_tests(argc, argv);
   return failures + deltapipe::test::report_kernel_labels();
 }
