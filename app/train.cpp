@@ -864,6 +864,7 @@ class Trainer {
     totals_.steps = record.step;
     for (std::size_t r = 0; r < record.ranks.size(); ++r)
       for (std::size_t i = 0; i < kRankValues; ++i) totals_.ranks[r][i] += record.ranks[r][i];
+    if (grid_.rank() == 0) print_warnings(error_watch_.look_at(record));
     display_->step({record.step, record.epoch, record.loss, record.learning_rate, record.tokens,
                     wire_bytes(record), record.seconds});
     if (run_file_) run_file_->append(record);
@@ -1048,6 +1049,7 @@ class Trainer {
   std::optional<StepMeasurements> unrecorded_;  ///< this rank's, of a step that did not count
   std::vector<RankMemoryRecord> memory_;        ///< rank 0
   std::optional<Evaluations> last_evaluation_;
+  ErrorWatch error_watch_{settings_};
 };
 
 }  // namespace

@@ -286,6 +286,41 @@ std::vector<std::string> warnings_of_targets(const Settings& settings,
   return warnings;
 }
 
+ErrorWatch::ErrorWatch(const Settings& settings)
+    : settings_(settings),
+      forward_(static_cast<std::size_t>(settings.pipeline.stages - 1)),
+      backward_(forward_.size()) {}
+
+std::vector<std::string> ErrorWatch::look_at(const StepRecord& record) {
+  std::vector<std::string> warnings;
+  for (const bool backward : {false, true}) {
+    const std::vector<double>& errors = (backward ? record.backward : record.forward).error;
+    const CodecSettings& codec = backward ? settings_.backward : settings_.forward;
+    for (std::size_t b = 0; b < errors.size(); ++b) {
+      Seen& seen = (backward ? backward_ : forward_)[b];
+      if (std::isnan(errors[b])) continue;  // not measured
+      if (errors[b] <= kLargestError) {
+        seen.large_since = 0;
+      } else if (seen.large_since == 0) {
+        seen.large_since = record.step;
+      } else if (!seen.is_said) {
+        seen.is_said = true;
+        const std::string section = backward ? "boundary.backward." : "boundary.forward.";
+        warnings.push_back((backward ? "gradients" : "activations") + std::string(" at boundary ") +
+                           std::to_string(b) + " arrive with a relative error of " +
+                           number_text("%.2f", errors[b]) + " (steps " +
+                           std::to_string(seen.large_since) + " to " + std::to_string(record.step) +
+                           "), from which models learn little; " +
+                           (sends_positions(codec) ? "set a larger " + section + "topk"
+                            : codec.scale_rule == ScaleRule::rms
+                                ? "set " + section + "target_error, or a smaller rms_step"
+                                : "set more " + section + "bits"));
+      }
+    }
+  }
+  return warnings;
+}
+
 void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings)
     std::fprintf(stderr, "deltapipe: warning: %s\n", warning.c_str());

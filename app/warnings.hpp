@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
+#include "core/files/run_file.hpp"
 #include "models/model.hpp"
 
 namespace deltapipe {
@@ -52,6 +53,26 @@ std::vector<std::string> warnings_without_effect(const Settings& settings);
 /// Pipeline::step_totals().
 std::vector<std::string> warnings_of_targets(const Settings& settings,
                                              std::span<const double> step_totals);
+
+/// During a run: codecs whose relative error stays above kLargestError.
+class ErrorWatch {
+ public:
+  /// Half of the signal's energy is then lost.
+  static constexpr double kLargestError = 0.7;
+
+  explicit ErrorWatch(const Settings& settings);
+  /// Warnings of boundaries and directions that are above it in this step and were in the last one
+  /// whose errors were measured; once for each.
+  std::vector<std::string> look_at(const StepRecord& record);
+
+ private:
+  struct Seen {
+    std::uint64_t large_since = 0;  ///< step; 0: the last error was not large
+    bool is_said = false;
+  };
+  const Settings& settings_;
+  std::vector<Seen> forward_, backward_;  ///< by boundary
+};
 
 /// Prints warnings to stderr, a line each; for one rank.
 void print_warnings(const std::vector<std::string>& warnings);

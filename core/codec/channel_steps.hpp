@@ -23,7 +23,8 @@ KOKKOS_INLINE_FUNCTION MemoryRow row_of(const RowArguments& a, const SampleEntry
           index % a.tokens,
           a.channels,
           a.scale,
-          a.starts == nullptr ? nullptr : a.starts + place};
+          a.starts == nullptr ? nullptr : a.starts + place,
+          a.error_share == nullptr ? 1.0f : a.error_share[index / a.tokens]};
 }
 
 /// work := what is taken from a row of the format before its steps are found.

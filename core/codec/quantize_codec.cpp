@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // DirectQ: the values themselves as b-bit codes. With error feedback (EF: arXiv 2401.07788) the
 // sender keeps of each sample what rounding left out, e(s), and adds it to the sample's next
-// values: c = Q(x + e(s)), e(s) := x + e(s) - c; e(s) = 0 at first. The receiver sees c and keeps
-// nothing.
+// values: c = Q(x + e(s)), e(s) := x + e(s) - c; e(s) = 0 at first, and is bounded (ErrorBound).
+// The receiver sees c and keeps nothing.
 //
 // NaN is sent as 0 and infinities as the largest code; neither counts into scales or leaves an
 // error.
+#include "core/codec/error_bound.hpp"
 #include "core/codec/quantized_rows.hpp"
 
 namespace deltapipe {
@@ -44,7 +45,7 @@ struct ErrorSender {
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& record,
                                           float* work, std::uint8_t* codes) {
     M::load(team, record, work, codes);
-    const float scale = record.scale;
+    const float scale = record.scale * record.share;
     row_for_synced(team, record.channels, [=](int c) { work[c] *= -scale; });
   }
   /// Returns x + e, in scratch memory.
@@ -52,7 +53,7 @@ struct ErrorSender {
                                              const MemoryRow& record, const float* x,
                                              const RowBuffers& buffers) {
     const int n = record.channels;
-    const float scale = record.scale;
+    const float scale = record.scale * record.share;
     auto* sum = static_cast<float*>(team.team_scratch(0).get_shmem(sum_bytes(n)));
     if (format.uses_memory)
       M::load(team, record, sum, buffers.codes);
@@ -81,14 +82,17 @@ struct ErrorSender {
 
 template <MemoryStorage storage>
 class ErrorFeedbackCodec final : public QuantizedCodec<NoMemory, ErrorSender<Memory<storage>>> {
+  using Base = QuantizedCodec<NoMemory, ErrorSender<Memory<storage>>>;
+
  public:
   ErrorFeedbackCodec(const CodecSettings& settings, const CodecShape& shape)
-      : QuantizedCodec<NoMemory, ErrorSender<Memory<storage>>>(
-            shape, settings_hash(settings, shape, storage, 2),
-            formats_of(settings, shape.channels)),
-        record_bytes_(record_bytes_of<Memory<storage>>(shape)) {}
+      : Base(shape, settings_hash(settings, shape, storage, 2),
+             formats_of(settings, shape.channels)),
+        record_bytes_(record_bytes_of<Memory<storage>>(shape)),
+        bound_(shape) {}
 
   RecordLayout record() const override { return {.sender_bytes = record_bytes_}; }
+  std::size_t memory_bytes() const override { return Base::memory_bytes() + bound_.memory_bytes(); }
 
  private:
   /// Both formats look the same on the wire: the receiver need not know the sender's visits.
@@ -96,7 +100,15 @@ class ErrorFeedbackCodec final : public QuantizedCodec<NoMemory, ErrorSender<Mem
     return crossing.visits[b] == 0 ? first_visit : later_visit;
   }
 
+  std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
+                         std::size_t max_bytes) override {
+    RowArguments bounded = arguments;
+    bounded.error_share = bound_.template shares<Memory<storage>>(exec, arguments, this->formats());
+    return Base::run_encode(exec, bounded, max_bytes);
+  }
+
   const std::size_t record_bytes_;
+  ErrorBound bound_;
 };
 
 struct MakeWithFeedback {

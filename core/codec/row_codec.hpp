@@ -79,6 +79,7 @@ struct RowArguments {
   /// no row's do. Encoding: also what each row's changes are relative to.
   float* components;
   const float* weights;
+  const float* error_share;  ///< of each sample (ErrorBound); null: all
   bool measure;
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction
   std::uint32_t step;  ///< low half; the high half is in key

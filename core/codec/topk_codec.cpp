@@ -3,7 +3,7 @@
 // receiver sees zeros elsewhere. C(x) being that:
 //
 //   topk                x^ = C(x)
-//   topk, ef, mixed     x^ = C(x + e), e := x + e - x^ at the sender (arXiv 2401.07788)
+//   topk, ef, mixed     x^ = C(x + e), e := x + e - x^ at the sender (arXiv 2401.07788), bounded
 //   topk with ef21      x^ = g + C(x - g), g := x^ at both ends, from zeros
 //   topk_delta          the same from a first visit that is sent whole or in codes: AQ-SGD's
 //                       memories (arXiv 2206.01299) with TopK as its codec
@@ -17,9 +17,11 @@
 // not, at a first visit; then those of the others, each its positions and its values.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "core/base/error.hpp"
 #include "core/codec/chosen_values.hpp"
+#include "core/codec/error_bound.hpp"
 #include "core/codec/first_visit.hpp"
 #include "core/codec/forward_masks.hpp"
 #include "core/codec/position_coding.hpp"
@@ -137,8 +139,8 @@ struct AddRecords {
       row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
     const float* row = s.a.x + static_cast<std::size_t>(index) * n;
     float* sum = y + static_cast<std::size_t>(index) * n;
-    const float sign = factor;
-    row_for(team, n, [=](int c) { sum[c] = row[c] + sign * work[c]; });
+    const float share = s.a.error_share == nullptr ? factor : factor * s.a.error_share[b];
+    row_for(team, n, [=](int c) { sum[c] = row[c] + share * work[c]; });
   }
 };
 
@@ -600,6 +602,7 @@ class TopKCodec final
               shape.decodes() || !mixes_ ? shape.max_samples * most_ : 0),
         result_("deltapipe::TopKCodec::result", 2),
         host_result_("deltapipe::TopKCodec::host_result", 2) {
+    if constexpr (keeps == Keeps::errors) bound_.emplace(shape);
     if (!mixes_ || !shape.encodes()) return;
     offered_ = Vector<float>(uninitialized("deltapipe::TopKCodec::offered"), y_.size());
     others_ = PositionLists(shape.max_samples, most_);
@@ -630,7 +633,8 @@ class TopKCodec final
     return Base::memory_bytes() + selection_.memory_bytes() + chosen_.memory_bytes() +
            others_.memory_bytes() + both_.memory_bytes() + bytes_of_view(y_) +
            bytes_of_view(offered_) + bytes_of_view(sent_) + bytes_of_view(group_B_) +
-           bytes_of_view(block_B_) + bytes_of_view(result_) + bytes_of_view(host_result_) +
+           (bound_ ? bound_->memory_bytes() : 0) + bytes_of_view(block_B_) +
+           bytes_of_view(result_) + bytes_of_view(host_result_) +
            (follows_ && masks_ ? masks_->memory_bytes() : 0);
   }
 
@@ -713,7 +717,10 @@ class TopKCodec final
     if (has_dense_samples()) Base::run_encode(exec, a, max_bytes);
     if (sparse_samples() == 0) return max_bytes;
     find_positions();
-    const SparseArguments s = sparse(a);
+    RowArguments bounded = a;
+    if constexpr (keeps == Keeps::errors)
+      bounded.error_share = bound_->template shares<M>(exec, a, Base::formats());
+    const SparseArguments s = sparse(bounded);
     const float* values = choose(exec, s);
     const RowPolicy by_sample = row_policy(exec, a.sample_count);
     const bool counts = keeps == Keeps::nothing && !a.measure;
@@ -857,6 +864,7 @@ class TopKCodec final
   bool is_held_ = false;
   bool forward_has_all_ = false;
   Vector<float> y_;                          ///< what is chosen from; then what is seen or left
+  std::optional<ErrorBound> bound_;          ///< of errors
   Vector<float> offered_;                    ///< EF-mixed: to one of its selections
   PositionLists others_{1, 0}, both_{1, 0};  ///< EF-mixed
   Vector<TopKGroup> group_B_;

@@ -222,3 +222,34 @@ TEST_CASE("ranks that emulate bf16 are warned of where the deck asks for bf16") 
              Catch::Contains("is emulated on 1 of 4 ranks, slower than \"fp32\""));
   CHECK(emulating_ranks(settings).count == (has_fast_bf16_gemm() ? 0 : 1));
 }
+
+TEST_CASE("relative errors that stay large are told of once for each boundary and direction") {
+  const Settings settings = parse_deck(
+      "pipeline.stages = 3\nboundary.forward.codec = \"topk\"\nboundary.backward.codec = "
+      "\"auto\"\n",
+      "d.toml");
+  ErrorWatch watch(settings);
+  const double unmeasured = std::numeric_limits<double>::quiet_NaN();
+  const auto told = [&](std::uint64_t step, std::vector<double> forward,
+                        std::vector<double> backward) {
+    StepRecord record;
+    record.step = step;
+    record.forward.error = std::move(forward);
+    record.backward.error = std::move(backward);
+    return watch.look_at(record);
+  };
+  CHECK(told(1, {0.9, 0.1}, {0.7, 0.2}).empty());  // 0.7 is not above it
+  CHECK(told(2, {unmeasured, unmeasured}, {unmeasured, unmeasured}).empty());
+  auto warnings = told(11, {0.8, 0.9}, {0.9, 0.2});
+  REQUIRE(warnings.size() == 1);
+  CHECK(
+      warnings[0] ==
+      "activations at boundary 0 arrive with a relative error of 0.80 (steps 1 to 11), from which "
+      "models learn little; set a larger boundary.forward.topk");
+  CHECK(told(21, {0.8, 0.5}, {0.6, 0.2}).empty());  // back below it in time, and told already
+  CHECK(told(31, {0.8, 0.9}, {76, 0.2}).empty());
+  warnings = told(41, {0.8, 0.5}, {76, 0.2});
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("gradients at boundary 0") != std::string::npos);
+  CHECK(warnings[0].find("boundary.backward.target_error") != std::string::npos);
+}

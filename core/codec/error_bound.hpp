@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Bounds what error feedback adds to a sample's values. Errors are those of the sample's last
+// visit, an epoch ago. Where the values have shrunk since, or few of them are sent, errors outgrow
+// the values: what travels is then mostly the past, and training stops. So with the values x and
+// the errors e of a sample
+//
+//   c = C(x + a e)        a = min(1, kMostError |x| / |e|)
+//   e := x + a e - c
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+
+#include "core/base/memory_ledger.hpp"
+#include "core/codec/channel_steps.hpp"
+#include "core/codec/memory.hpp"
+#include "core/codec/row_codec.hpp"
+#include "core/codec/row_format.hpp"
+
+namespace deltapipe::codec {
+
+/// Of the errors' norm to that of the values.
+inline constexpr double kMostError = 1;
+
+/// Squares of a row's values and of its errors.
+struct RowSquares {
+  double values, errors;
+};
+
+template <class M>
+struct SquareRows {
+  RowArguments a;
+  RowFormats formats;
+  RowSquares* squares_N;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const SampleEntry& sample = a.samples[index / a.tokens];
+    const bool has_errors = formats.format[sample.format].uses_memory;
+    RowSquares squares{0, 0};
+    if (has_errors && index % a.tokens < sample.tokens) {
+      const int n = a.channels;
+      const RowBuffers buffers = RowBuffers::of(team, n);
+      load_scaled<M>(team, row_of(a, sample, index), buffers.work, buffers.codes);
+      const float* error = buffers.work;
+      const float* x = a.x + static_cast<std::size_t>(index) * n;
+      const auto square = [](float value) {
+        return is_nonfinite(value) ? 0.0 : static_cast<double>(value) * value;
+      };
+      squares.values = row_sum<double>(team, n, [&](int c) { return square(x[c]); });
+      squares.errors = row_sum<double>(team, n, [&](int c) { return square(error[c]); });
+    }
+    row_once(team, [&]() { squares_N[index] = squares; });
+  }
+};
+
+struct ErrorShares {
+  const RowSquares* squares_N;
+  int tokens;
+  float* share_B;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const int b) const {
+    double values = 0, errors = 0;
+    for (int n = b * tokens; n < (b + 1) * tokens; ++n) {
+      values += squares_N[n].values;
+      errors += squares_N[n].errors;
+    }
+    const double most = kMostError * kMostError * values;
+    share_B[b] = errors > most ? static_cast<float>(std::sqrt(most / errors)) : 1.0f;
+  }
+};
+
+class ErrorBound {
+ public:
+  explicit ErrorBound(const CodecShape& shape)
+      : squares_N_(uninitialized("deltapipe::ErrorBound::squares"),
+                   shape.encodes() ? shape.max_samples * shape.tokens : 0),
+        share_B_(uninitialized("deltapipe::ErrorBound::shares"),
+                 shape.encodes() ? shape.max_samples : 0) {}
+
+  /// The share a of each sample's errors. M: the records' rows; formats without memory have none.
+  template <class M>
+  const float* shares(const ExecSpace& exec, const RowArguments& a, const RowFormats& formats) {
+    for_rows("deltapipe::ErrorBound::squares",
+             row_policy(exec, a.sample_count * a.tokens, RowBuffers::bytes(a.channels)),
+             SquareRows<M>{a, formats, squares_N_.data()});
+    for_range("deltapipe::ErrorBound::shares", exec, a.sample_count,
+              ErrorShares{squares_N_.data(), a.tokens, share_B_.data()});
+    return share_B_.data();
+  }
+  std::size_t memory_bytes() const { return bytes_of_view(squares_N_) + bytes_of_view(share_B_); }
+
+ private:
+  Vector<RowSquares> squares_N_;
+  Vector<float> share_B_;
+};
+
+}  // namespace deltapipe::codec
