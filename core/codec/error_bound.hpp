@@ -4,8 +4,11 @@
 // the values: what travels is then mostly the past, and training stops. So with the values x and
 // the errors e of a sample
 //
-//   c = C(x + a e)        a = min(1, kMostError |x| / |e|)
+//   c = C(x + a e)        a = min(1, most |x| / |e|)
 //   e := x + a e - c
+//
+// While values stay as they are the bound does nothing: errors of codes are then below |x|, and
+// those of the largest part p of the values, each sent after 1 / p visits or so, below |x| / p.
 #pragma once
 
 #include <cmath>
@@ -18,9 +21,6 @@
 #include "core/codec/row_format.hpp"
 
 namespace deltapipe::codec {
-
-/// Of the errors' norm to that of the values.
-inline constexpr double kMostError = 1;
 
 /// Squares of a row's values and of its errors.
 struct RowSquares {
@@ -57,6 +57,7 @@ struct SquareRows {
 struct ErrorShares {
   const RowSquares* squares_N;
   int tokens;
+  double most;
   float* share_B;
 
   KOKKOS_INLINE_FUNCTION void operator()(const int b) const {
@@ -65,15 +66,17 @@ struct ErrorShares {
       values += squares_N[n].values;
       errors += squares_N[n].errors;
     }
-    const double most = kMostError * kMostError * values;
-    share_B[b] = errors > most ? static_cast<float>(std::sqrt(most / errors)) : 1.0f;
+    const double allowed = most * most * values;
+    share_B[b] = errors > allowed ? static_cast<float>(std::sqrt(allowed / errors)) : 1.0f;
   }
 };
 
 class ErrorBound {
  public:
-  explicit ErrorBound(const CodecShape& shape)
-      : squares_N_(uninitialized("deltapipe::ErrorBound::squares"),
+  /// most: of the errors' norm to that of the values.
+  ErrorBound(const CodecShape& shape, double most)
+      : most_(most),
+        squares_N_(uninitialized("deltapipe::ErrorBound::squares"),
                    shape.encodes() ? shape.max_samples * shape.tokens : 0),
         share_B_(uninitialized("deltapipe::ErrorBound::shares"),
                  shape.encodes() ? shape.max_samples : 0) {}
@@ -85,12 +88,13 @@ class ErrorBound {
              row_policy(exec, a.sample_count * a.tokens, RowBuffers::bytes(a.channels)),
              SquareRows<M>{a, formats, squares_N_.data()});
     for_range("deltapipe::ErrorBound::shares", exec, a.sample_count,
-              ErrorShares{squares_N_.data(), a.tokens, share_B_.data()});
+              ErrorShares{squares_N_.data(), a.tokens, most_, share_B_.data()});
     return share_B_.data();
   }
   std::size_t memory_bytes() const { return bytes_of_view(squares_N_) + bytes_of_view(share_B_); }
 
  private:
+  double most_;
   Vector<RowSquares> squares_N_;
   Vector<float> share_B_;
 };

@@ -33,6 +33,9 @@ class QuantizeCodec final : public QuantizedCodec<NoMemory> {
   int format_of(const Crossing&, std::size_t) const override { return later_visit; }
 };
 
+/// Of the errors' norm to that of the values: about twice what the coarsest steps leave out.
+constexpr double kMostError = 2;
+
 /// The record is the error e(s), in units of the step's scale. M: its rows.
 template <class M>
 struct ErrorSender {
@@ -89,7 +92,7 @@ class ErrorFeedbackCodec final : public QuantizedCodec<NoMemory, ErrorSender<Mem
       : Base(shape, settings_hash(settings, shape, storage, 2),
              formats_of(settings, shape.channels)),
         record_bytes_(record_bytes_of<Memory<storage>>(shape)),
-        bound_(shape) {}
+        bound_(shape, kMostError) {}
 
   RecordLayout record() const override { return {.sender_bytes = record_bytes_}; }
   std::size_t memory_bytes() const override { return Base::memory_bytes() + bound_.memory_bytes(); }

@@ -602,7 +602,7 @@ class TopKCodec final
               shape.decodes() || !mixes_ ? shape.max_samples * most_ : 0),
         result_("deltapipe::TopKCodec::result", 2),
         host_result_("deltapipe::TopKCodec::host_result", 2) {
-    if constexpr (keeps == Keeps::errors) bound_.emplace(shape);
+    if constexpr (keeps == Keeps::errors) bound_.emplace(shape, 1 / settings.topk);
     if (!mixes_ || !shape.encodes()) return;
     offered_ = Vector<float>(uninitialized("deltapipe::TopKCodec::offered"), y_.size());
     others_ = PositionLists(shape.max_samples, most_);

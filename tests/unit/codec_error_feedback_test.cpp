@@ -301,3 +301,50 @@ TEST_CASE("errors of gradients far below fp16's range are kept in every storage"
                                                         : 0.016;
   CHECK(std::sqrt(all / square) < most);
 }
+
+// |c - x| <= a |e| + (|x| + a |e|) for codecs that send no more than what they are given.
+TEST_CASE("errors do not outgrow the values that they are added to", "[codec][feedback]") {
+  const CodecShape shape{2, 4, 64};
+  CodecSettings rms = feedback(2, ScaleKind::token);
+  rms.scale_rule = ScaleRule::rms;
+  rms.entropy_coding = true;
+  rms.rms_step = 1.9;
+  CodecSettings message = rms;
+  message.scale = ScaleKind::message;
+  message.rms_step = kLargestRmsStep;
+  CodecSettings stochastic = feedback(2, ScaleKind::token, Rounding::stochastic);
+  CodecSettings sparse;
+  sparse.kind = CodecKind::topk;
+  sparse.topk = 0.05;
+  sparse.error_feedback = true;
+  CodecSettings mixed = sparse;
+  mixed.feedback_kind = FeedbackKind::mixed;
+  for (const CodecSettings& settings :
+       {feedback(1), feedback(2), rms, message, stochastic, sparse, mixed})
+    for (const MemoryStorage storage : {MemoryStorage::fp32, MemoryStorage::bits8})
+      for (const float growth : {0.1f, 1.0f, 10.0f}) {
+        INFO(describe(settings) << ", growth " << growth);
+        const double most = settings.kind == CodecKind::topk ? 1 / settings.topk : 2;
+        CodecLink link(settings, shape, storage, 2);
+        std::mt19937 random(7);
+        std::normal_distribution<float> normal;
+        float size = growth < 1 ? 1e8f : 1e-8f;
+        for (int visit = 0; visit < 16; ++visit, size *= growth) {
+          std::vector<float> x(2 * 4 * 64);
+          for (float& value : x) value = size * normal(random);
+          const std::vector<float> seen = link.cross({0, 1}, {4, 3}, x);
+          for (const std::size_t b : {0, 1}) {
+            double error2 = 0, values2 = 0;
+            for (std::size_t i = b * 256; i < b * 256 + (b == 0 ? 256 : 192); ++i) {
+              REQUIRE(std::isfinite(seen[i]));
+              error2 += std::pow(double{seen[i]} - x[i], 2);
+              values2 += std::pow(double{x[i]}, 2);
+            }
+            REQUIRE(std::sqrt(error2 / values2) <= 2 * most + 1);
+          }
+        }
+        // Nothing is left to add to values of zero.
+        for (const float value : link.cross({0, 1}, {4, 3}, std::vector<float>(2 * 4 * 64)))
+          REQUIRE(value == 0);
+      }
+}

@@ -158,7 +158,7 @@ TEST_CASE("mixed feedback sends k values while as many are not zero", "[codec][t
   visit(values(6, 1), 6);    // all of it: no errors
   visit(values(80, 1), 10);  // values alone
   visit(values(3, 2), 10);   // three values, errors besides
-  visit(Floats(100), 10);    // errors alone
+  visit(values(1, 1), 10);   // errors almost alone
   for (const float left : e) cancelling.push_back(-left);
   cancelling[5] = 1;
   cancelling[6] = -2;
