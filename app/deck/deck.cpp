@@ -496,11 +496,30 @@ void read_draft(const toml::table& table, const std::vector<std::string>& overri
   check_text(keys, places);
 }
 
-/// One step for a message is the preset's with its scale rule alone. `own`: what the deck says by
-/// itself.
-void fit_scale(CodecSettings& codec, const CodecSettings& own) {
-  if (codec.scale_rule != ScaleRule::rms && own.scale != ScaleKind::message)
-    codec.scale = own.scale;
+/// One step for a message, and a step that follows an error, are the preset's with its scale rule
+/// alone. `own`: what the deck says by itself.
+void fit_scale(CodecSettings& codec, RateSettings& rate, const CodecSettings& own,
+               const RateSettings& own_rate) {
+  if (codec.scale_rule == ScaleRule::rms) return;
+  if (own.scale != ScaleKind::message) codec.scale = own.scale;
+  rate.target_error = own_rate.target_error;
+}
+
+/// Where a draft says codec = "auto": the recommended settings. Bits may be held instead of errors.
+Draft preset_of(const Draft& own) {
+  Draft preset;
+  Settings& s = preset.settings;
+  const auto preset_direction = [&](Direction direction, CodecSettings& codec, RateSettings& rate,
+                                    const RateSettings& own_rate) {
+    codec = recommended_settings(direction);
+    if (!own_rate.has_bits())
+      rate.target_error = std::min(0.99, recommended_error(direction, own.settings.auto_error));
+  };
+  if (own.forward_is_auto)
+    preset_direction(Direction::forward, s.forward, s.forward_rate, own.settings.forward_rate);
+  if (own.backward_is_auto)
+    preset_direction(Direction::backward, s.backward, s.backward_rate, own.settings.backward_rate);
+  return preset;
 }
 
 /// Keys of earlier versions that nothing depends on any more.
@@ -520,14 +539,13 @@ Settings settings_of(const toml::table& table, const std::string& name,
   read_draft(table, overrides, draft, places);
   if (draft.forward_is_auto || draft.backward_is_auto) {
     // What the deck and the overrides set goes before the preset: read again, over that.
-    Draft preset;
-    if (draft.forward_is_auto) preset.settings.forward = recommended_settings(Direction::forward);
-    if (draft.backward_is_auto)
-      preset.settings.backward = recommended_settings(Direction::backward);
-    const Draft own = std::exchange(draft, std::move(preset));
+    const Draft own = std::exchange(draft, preset_of(draft));
     read_draft(table, overrides, draft, places);
-    if (draft.forward_is_auto) fit_scale(draft.settings.forward, own.settings.forward);
-    if (draft.backward_is_auto) fit_scale(draft.settings.backward, own.settings.backward);
+    Settings& s = draft.settings;
+    if (draft.forward_is_auto)
+      fit_scale(s.forward, s.forward_rate, own.settings.forward, own.settings.forward_rate);
+    if (draft.backward_is_auto)
+      fit_scale(s.backward, s.backward_rate, own.settings.backward, own.settings.backward_rate);
   }
   replace_new_model(draft.settings, overrides);
   with_places(places, [&] {

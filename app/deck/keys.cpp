@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t any_count = std::numeric_limits<std::int64_t>::max();
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
-const std::array<Section, 17> section_table = {{
+const std::array<Section, 18> section_table = {{
     {"model", "Where the weights come from."},
     {"model.new", "Shape of a new GPT-2; used when model.path is empty."},
     {"tokenizer", "How text becomes tokens."},
@@ -25,6 +25,7 @@ const std::array<Section, 17> section_table = {{
     {"training", "Length of the training and size of its steps."},
     {"training.optimizer", "AdamW and its learning rate."},
     {"pipeline", "How the model is spread over MPI ranks."},
+    {"boundary", "How much is left out of what crosses a boundary."},
     {"boundary.forward", "What is sent from a stage to the next: activations."},
     {"boundary.backward", "What is sent from a stage to the previous one: gradients."},
     {"evaluation", "How activations cross boundaries in evaluations and in `deltapipe generate`."},
@@ -328,12 +329,15 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
             "delta with changes sent as topk sends values; auto: delta with " +
                 steps + ", first_visit = \"steps\", first_visit_step = " +
                 format_number(best.first_visit_step) +
-                " and prediction = \"linear\", whatever of it the deck does not set"
+                ", prediction = \"linear\" and target_error = boundary.error, whatever of it the "
+                "deck does not set"
           : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; topk: a sample's largest values with their "
             "positions; delta and topk_delta are not for gradients, which AQ-SGD sends without "
             "memory; auto: quantize with " +
-                steps + " and error_feedback = \"ef\", whatever of it the deck does not set");
+                steps + ", rounding = \"stochastic\" and target_error = " +
+                format_number(recommended_error(Direction::backward, 1)) +
+                " boundary.error, whatever of it the deck does not set");
   add("topk", Real{&c.topk, 0, 1, true},
       "part of a sample's values that topk and topk_delta send, those of largest magnitude");
   add("values",
@@ -621,6 +625,11 @@ std::vector<Key> keys_of(Draft& draft) {
   add_training(keys, s.training);
   add_optimizer(keys, s.training.optimizer);
   add_pipeline(keys, s.pipeline);
+  keys.push_back(
+      {"boundary", "error", Real{&s.auto_error, 0.001, 0.5},
+       "what codec = \"auto\" holds: relative RMS error of activations, and of gradients " +
+           format_number(recommended_error(Direction::backward, 1)) +
+           " times as much, in as few bits as that takes"});
   add_boundary(keys, s.forward, s.forward_rate, draft.forward_is_auto, "boundary.forward", true);
   add_boundary(keys, s.backward, s.backward_rate, draft.backward_is_auto, "boundary.backward",
                false);

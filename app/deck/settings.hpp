@@ -11,6 +11,7 @@
 #include "comm/transport/link_settings.hpp"
 #include "core/base/precision.hpp"
 #include "core/cache/settings.hpp"
+#include "core/codec/recommended.hpp"
 #include "core/codec/settings.hpp"
 #include "core/text/settings.hpp"
 #include "models/optimizer_settings.hpp"
@@ -102,6 +103,7 @@ struct Settings {
   CodecSettings forward;   ///< [boundary.forward]
   CodecSettings backward;  ///< [boundary.backward]
   RateSettings forward_rate, backward_rate;
+  double auto_error = kRecommendedError;  ///< [boundary]: what codec = "auto" holds
   EvaluationSettings evaluation;
   CacheSettings cache;
   NetworkSettings network;

@@ -12,7 +12,7 @@ CodecSettings recommended_settings(Direction direction) {
   settings.rms_step = forward ? 1.5 : 0.6;
   settings.tile = 256;
   settings.entropy_coding = true;
-  settings.error_feedback = !forward;
+  settings.rounding = forward ? Rounding::nearest : Rounding::stochastic;
   if (!forward) return settings;
   settings.first_visit = FirstVisit::steps;
   settings.first_visit_step = 0.5;

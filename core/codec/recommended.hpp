@@ -7,10 +7,17 @@
 
 namespace deltapipe {
 
-/// Activations: changes against a linear prediction in steps of 1.5 RMS, first visits in steps of
-/// 0.5 RMS in tiles of 256. Gradients: steps of 0.6 RMS with error feedback. One step for a
-/// message, entropy coded: 1.8 and 2.8 bits per value over ten epochs at 0.24 % more perplexity
-/// than uncompressed training (docs/codecs.md).
+/// Activations: changes against a linear prediction, first visits in steps of 0.5 RMS in tiles of
+/// 256. Gradients: unbiased (stochastic) rounding, which needs no error feedback. One step for a
+/// message, entropy coded, that follows recommended_error() from rms_step on.
 CodecSettings recommended_settings(Direction direction);
+
+/// Relative RMS error of activations at which models that have to learn new tasks reach the quality
+/// of uncompressed training (docs/codecs.md).
+inline constexpr double kRecommendedError = 0.04;
+/// Of gradients, where activations have this error: rounded without bias, a gradient bears more.
+inline constexpr double recommended_error(Direction direction, double of_activations) {
+  return direction == Direction::forward ? of_activations : 5 * of_activations;
+}
 
 }  // namespace deltapipe

@@ -212,7 +212,7 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   forward.prediction = Prediction::linear;
   backward.kind = CodecKind::quantize;
   backward.rms_step = 0.6;
-  backward.error_feedback = true;
+  backward.rounding = Rounding::stochastic;
   for (CodecSettings* codec : {&forward, &backward}) {
     codec->scale = ScaleKind::message;
     codec->scale_rule = ScaleRule::rms;
@@ -221,6 +221,8 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   }
   CHECK(both.forward == forward);
   CHECK(both.backward == backward);
+  CHECK(both.forward_rate.target_error == 0.04);
+  CHECK(both.backward_rate.target_error == 0.2);
   // What it stands for is what is written.
   const std::string text = effective_deck(both);
   CHECK_THAT(text, !Catch::Contains("codec = \"auto\""));
@@ -236,6 +238,23 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   forward.first_visit = FirstVisit::fp16;
   CHECK(own.forward == forward);
   CHECK(own.backward == CodecSettings());
+  CHECK(own.backward_rate == RateSettings());
+  // One knob for both directions, unless a direction has an error or a number of bits of its own.
+  const auto rates = [](const std::string& keys) {
+    const Settings s = parse_deck(
+        "boundary.error = 0.08\nboundary.forward.codec = \"auto\"\n"
+        "boundary.backward.codec = \"auto\"\n" +
+            keys,
+        "d.toml");
+    return std::pair(s.forward_rate, s.backward_rate);
+  };
+  CHECK(rates("").first.target_error == 0.08);
+  CHECK(rates("").second.target_error == 0.4);
+  CHECK(rates("boundary.backward.target_error = 0.1").first.target_error == 0.08);
+  CHECK(rates("boundary.backward.target_error = 0.1").second.target_error == 0.1);
+  CHECK(rates("boundary.forward.target_error = 0").first == RateSettings());
+  CHECK(rates("boundary.forward.target_bits = 2").first.target_error == 0);
+  CHECK(rates("boundary.forward.scale_rule = \"max\"").first == RateSettings());
   for (const char* const without :
        {"boundary.forward.scale=token", "boundary.forward.prediction=none"})
     CHECK_THROWS_WITH(parse_deck("[boundary.forward]\ncodec = \"auto\"\ntransform = \"klt\"\n",
@@ -270,6 +289,7 @@ TEST_CASE("targets of bits are one number or one per boundary") {
         std::vector<double>{2});
   const Settings three = parse_deck(deck + "boundary.forward.target_bits = [2.5, 0, 3]", "d.toml");
   CHECK(three.forward_rate.target_bits == std::vector<double>{2.5, 0, 3});
+  CHECK(three.forward_rate.target_error == 0);
   CHECK(three.backward_rate == RateSettings());
   CHECK(parse_deck(effective_deck(three), "effective") == three);
 }
