@@ -64,6 +64,8 @@ constexpr nanoseconds kGrace = milliseconds(1000);
 /// Of a step that takes too long: until its thread is given up, and the process.
 constexpr nanoseconds kLateThread = std::chrono::seconds(2);
 constexpr nanoseconds kLostThread = std::chrono::seconds(10);
+/// Times the longest step before: one that lasts longer is stalled.
+constexpr double kStallFactor = 10;
 /// As shells have it, beside the signal's number.
 constexpr int kSignalStatus = 128;
 /// After a signal, for the thread that computes, where nothing is lost without it. The first rank
@@ -260,6 +262,7 @@ void ProgressThread::watch(TimePoint now) {
   }
   watch_interruption(now);
   watch_step(now);
+  watch_stall(now);
   if (sign_interval_ == nanoseconds(0)) return;
   // Who was stopped himself, or kept from running, cannot tell how long others were silent.
   if (now - last_watch_ > sign_interval_) last_sign_ = now;
@@ -305,6 +308,34 @@ void ProgressThread::watch_interruption(TimePoint now) {
                "device hangs\n",
                name_of_signal(signal).c_str(), name_of(rank_).c_str());
   MPI_Abort(control_, kSignalStatus + signal);
+}
+
+/// TCP sends what was lost again after waits that double, up to two minutes: a link that swallowed
+/// messages for seconds holds up a run for minutes, in which all ranks live and nothing is wrong.
+void ProgressThread::watch_stall(TimePoint now) {
+  const std::optional<StepWatch::State> state = step_watch_.state();
+  if (stalled_step_) {
+    if (state && state->step == *stalled_step_) return;
+    std::fprintf(stderr, "\ndeltapipe: warning: %s: step %llu has ended, the run goes on\n",
+                 name_of(rank_).c_str(), static_cast<unsigned long long>(*stalled_step_));
+    stalled_step_.reset();
+    return;
+  }
+  if (!state || state->longest_seconds == 0) return;
+  const double seconds = seconds_between(state->since, now);
+  const std::string awaited = this->awaited();
+  if (awaited.empty() ||
+      seconds < std::max(watch_.stall_seconds, kStallFactor * state->longest_seconds))
+    return;
+  stalled_step_ = state->step;
+  std::fprintf(
+      stderr,
+      "\ndeltapipe: warning: %s is in step %llu for %.0f s, no step before took more than "
+      "%.2g s, and waits for %s. All ranks live: a link between them may lose what is sent, "
+      "which TCP then sends again after waits of up to two minutes. The run goes on by "
+      "itself when the link works\n",
+      name_of(rank_).c_str(), static_cast<unsigned long long>(state->step), seconds,
+      state->longest_seconds, awaited.c_str());
 }
 
 /// A thread that never comes back from a kernel cannot be stopped: once it had time to come, this

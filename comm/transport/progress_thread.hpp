@@ -67,6 +67,9 @@ struct WatchSettings {
   /// How long a step may last. A rank whose thread that computes is in one for longer, and waits
   /// for nobody, ends the run; so does one that waits, a moment later. 0: no limit.
   double step_timeout_seconds = 0;
+  /// A step that waits for another rank for longer than this, and for many times as long as any
+  /// step before it lasted, is a line on stderr: its link may lose what is sent.
+  double stall_seconds = 20;
   /// For messages: "rank 3 (stage 1, replica 1)". Empty: "rank 3".
   std::function<std::string(int rank)> name_of_rank;
 };
@@ -196,6 +199,7 @@ class ProgressThread {
   void serve();
   bool step();
   void watch(TimePoint now);
+  void watch_stall(TimePoint now);
   void watch_step(TimePoint now);
   void watch_interruption(TimePoint now);
   void end_at_once(int signal);
@@ -287,6 +291,7 @@ class ProgressThread {
     bool told = false;
   };
   std::optional<Overdue> overdue_;
+  std::optional<std::uint64_t> stalled_step_;  ///< that the user was told of
 
   std::thread thread_;  ///< last: starts when all else is ready
 };

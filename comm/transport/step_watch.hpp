@@ -2,6 +2,7 @@
 // What the thread that computes is at, for who watches that steps come to an end.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -17,13 +18,14 @@ class StepWatch {
  public:
   struct State {
     std::uint64_t step = 0;
-    TimePoint since;    ///< the step's begin
-    std::string doing;  ///< "forward 3"
+    TimePoint since;             ///< the step's begin
+    std::string doing;           ///< "forward 3"
+    double longest_seconds = 0;  ///< of the steps before; 0: there were none
   };
 
   void begin(std::uint64_t step) {
     const std::lock_guard lock(mutex_);
-    state_ = State{step, Clock::now(), {}};
+    state_ = State{step, Clock::now(), {}, longest_seconds_};
   }
   void doing(std::string what) {
     const std::lock_guard lock(mutex_);
@@ -31,6 +33,8 @@ class StepWatch {
   }
   void end() {
     const std::lock_guard lock(mutex_);
+    if (state_)
+      longest_seconds_ = std::max(longest_seconds_, seconds_between(state_->since, Clock::now()));
     state_.reset();
   }
   /// Nothing: no step is under way.
@@ -42,6 +46,7 @@ class StepWatch {
  private:
   mutable std::mutex mutex_;
   std::optional<State> state_;
+  double longest_seconds_ = 0;
 };
 
 /// A step is under way while it lives.

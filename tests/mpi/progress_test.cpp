@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The progress thread, agreements, grids and collectives.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -191,6 +192,54 @@ TEST_CASE("A step that takes too long ends on all ranks", "[agree]") {
   CHECK_THAT(message, Contains("rank " + std::to_string(culprit) +
                                " is in step 7 for 1 s, at "
                                "'forward 3', and waits for nobody"));
+}
+
+/// What a call writes to stderr.
+template <class Call>
+std::string stderr_of(const Call& call) {
+  std::fflush(stderr);
+  std::FILE* const file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  const int kept = ::dup(STDERR_FILENO);
+  ::dup2(::fileno(file), STDERR_FILENO);
+  call();
+  std::fflush(stderr);
+  ::dup2(kept, STDERR_FILENO);
+  ::close(kept);
+  std::rewind(file);
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  return text;
+}
+
+TEST_CASE("A step that waits much longer than all before it is a warning", "[agree]") {
+  if (world_size() == 1) return;  // it waits for nobody
+  WatchSettings watch;
+  watch.stall_seconds = 0.5;
+  MPI_Comm world = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  ProgressThread progress(world, watch);
+  const int late = world_size() - 1;
+  const auto take = [&](std::uint64_t step, int milliseconds) {
+    const WatchedStep watched(progress.step_watch(), step);
+    if (world_rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    barrier(progress, world);
+  };
+  const std::string told = stderr_of([&] {
+    take(1, 50);
+    take(2, 20);
+    take(3, 3000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  });
+  if (world_rank() == late) {
+    CHECK(told.empty());  // it computed
+  } else {
+    CHECK_THAT(told, Contains("is in step 3 for") && Contains("a link between them may lose"));
+    CHECK_THAT(told, Contains("step 3 has ended, the run goes on"));
+    CHECK_THAT(told, !Contains("is in step 2"));
+  }
+  MPI_Comm_free(&world);
 }
 
 TEST_CASE("Inner agreements stop outer ones", "[agree]") {
