@@ -488,10 +488,10 @@ std::string grouped(std::uint64_t number) {
   return text;
 }
 
-/// The lengths of all payloads of the run depend on shapes alone.
+/// The lengths of all payloads of the run depend on shapes alone, and the run ends after all steps.
 bool is_exact(const Settings& settings, const TrafficPrediction& traffic) {
-  return traffic.counts_all_steps() && has_fixed_length(settings.forward) &&
-         has_fixed_length(settings.backward);
+  return settings.training.patience == 0 && traffic.counts_all_steps() &&
+         has_fixed_length(settings.forward) && has_fixed_length(settings.backward);
 }
 
 std::string part_of(std::uint64_t bytes, std::uint64_t all) {
@@ -654,8 +654,8 @@ std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMach
   expect_directories_of_rank(settings);
   if (const std::string start = describe_start(settings); !start.empty())
     std::printf("# %s\n", start.c_str());
-  if (settings.output.save_model)
-    check_model_directory(settings.output.directory + "/model", settings);
+  for (const std::string& directory : saved_models(settings))
+    check_model_directory(directory, settings);
   return facts;
 }
 

@@ -30,10 +30,6 @@ std::string run_file_of(const Settings& settings) {
   return settings.output.directory + "/run.h5";
 }
 
-std::string model_of(const Settings& settings) {
-  return settings.output.directory + "/model";
-}
-
 /// The first key that makes another run of it, for its results or the times that it measures.
 std::optional<DeckDifference> difference_between(const Settings& former, const Settings& settings,
                                                  bool is_finished) {
@@ -82,15 +78,14 @@ void expect_same_deck(const FormerRun& former, const Settings& settings) {
 
 /// An empty directory may be a mount point.
 void expect_no_model(const Settings& settings) {
+  if (settings.output.overwrite) return;
   std::error_code error;
-  const std::string model = model_of(settings);
-  if (!settings.output.save_model || settings.output.overwrite ||
-      !fs::is_directory(fs::symlink_status(model, error)) || fs::is_empty(model, error))
-    return;
-  throw UserError({.what = "a model is in the place of the one to train",
-                   .file = model,
-                   .remedy = kWayOut,
-                   .keys = {"output.directory"}});
+  for (const std::string& model : saved_models(settings))
+    if (fs::is_directory(fs::symlink_status(model, error)) && !fs::is_empty(model, error))
+      throw UserError({.what = "a model is in the place of the one to train",
+                       .file = model,
+                       .remedy = kWayOut,
+                       .keys = {"output.directory"}});
 }
 
 /// True when a run with this deck, itself started from scratch on purpose, goes on with this one:
@@ -209,13 +204,15 @@ std::string describe_start(const Settings& settings) {
 
 void report_finished(const Settings& settings, const FormerRun& former) {
   std::error_code error;
-  const bool lacks_model =
-      settings.output.save_model && !fs::is_directory(model_of(settings), error);
+  std::string lacks;
+  for (const std::string& model : saved_models(settings))
+    if (!fs::is_directory(model, error))
+      lacks += ", but its " + fs::path(model).filename().string() + "/ is no longer there";
   std::printf(
       "the run in %s is already finished (%llu steps)%s: nothing is changed. To train from "
       "scratch, set another output.directory, or output.overwrite = true to replace it\n",
       settings.output.directory.c_str(), static_cast<unsigned long long>(former.steps),
-      lacks_model ? ", but its model/ is no longer there" : "");
+      lacks.c_str());
   for (const auto* files : {&settings.data.train, &settings.data.validation})
     for (const std::string& file : *files) {
       const auto changed = fs::last_write_time(file, error);

@@ -156,7 +156,8 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
     memory.loading =
         std::max(memory.loading, loading_memory_bytes(parameters, !settings.model.path.empty()));
   }
-  if (shape.training && settings.output.save_model && rank < settings.pipeline.pipeline_ranks())
+  if (shape.training && !saved_models(settings).empty() &&
+      rank < settings.pipeline.pipeline_ranks())
     memory.saving = saving_memory_bytes();
   memory.checkpoint = checkpoint_bytes(settings, model, shape, rank);
   return memory;
@@ -209,13 +210,16 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
     if (checkpoint > 0)
       needs[checkpoint_directory(settings)] +=
           checkpoint * (static_cast<std::uint64_t>(settings.checkpoint.keep) + 1);
-    if (rank > 0 || !settings.output.save_model) continue;
+    // The best model is written beside its predecessor.
+    const std::uint64_t models =
+        (settings.output.save_model ? 1 : 0) + (settings.training.keep_best ? 2 : 0);
+    if (rank > 0 || models == 0) continue;
     std::uint64_t parameters = 0;
     for (int s = 0; s < settings.pipeline.stages; ++s)
       for (const ParameterInfo& p : model.model->parameters(stage_part(model.partition, s)))
         parameters += p.copied ? 0 : p.size;
     needs[settings.output.directory] +=
-        parameters * (settings.output.model_precision == Precision::fp32 ? 4 : 2);
+        models * parameters * (settings.output.model_precision == Precision::fp32 ? 4 : 2);
   }
   std::vector<DiskNeed> list;
   for (const auto& [directory, bytes] : needs) list.push_back({directory, bytes});

@@ -39,11 +39,12 @@ bool is_memory(const std::string& part) {
 bool may_change(const std::string& key) {
   constexpr std::array<std::string_view, 4> kSections = {"output.", "checkpoint.", "network.",
                                                          "generate."};
-  constexpr std::array<std::string_view, 21> kKeys = {"model.path",
+  constexpr std::array<std::string_view, 22> kKeys = {"model.path",
                                                       "tokenizer.path",
                                                       "data.train",
                                                       "data.validation",
                                                       "training.evaluate_every",
+                                                      "training.patience",
                                                       "training.recompute",
                                                       "training.recompute_stages",
                                                       "training.micro_batches",

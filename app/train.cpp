@@ -7,12 +7,14 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
 
+#include "app/best_evaluation.hpp"
 #include "app/checkpoints.hpp"
 #include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
@@ -177,7 +179,7 @@ class Trainer {
     progress_.take_collective_bytes();  // of the set-up
     progress_.account().resume(Clock::now());
     if (evaluation_is_missing() && !evaluate_now(totals_.steps)) return stop_with_checkpoint();
-    for (std::uint64_t step = totals_.steps; step < steps_; ++step) {
+    for (std::uint64_t step = totals_.steps; step < steps_ && !is_out_of_patience(); ++step) {
       progress_.check();
       train_step(step);
       if (checkpoints_ && !checkpoints_->stop_reason().empty()) return stop_with_checkpoint();
@@ -185,15 +187,18 @@ class Trainer {
       if (evaluates_after(step + 1) && step + 1 < steps_ && !evaluate_now(step + 1))
         return stop_with_checkpoint();
     }
-    if (checkpoints_ && checkpoint_at_end()) return stop_after(steps_);
+    if (ends_early()) end_early();
+    if (checkpoints_ && checkpoint_at_end()) return stop_after(totals_.steps);
     // An evaluation that fails or is interrupted does not lose the model.
     if (settings_.output.save_model) {
       pipeline_->exec().fence();  // the optimizer's time is training's
       progress_.account().suspend(Clock::now());
-      save();
+      save(model_directory(settings_));
       progress_.account().resume(Clock::now());
     }
-    if (!evaluate_now(steps_)) return stop_with_checkpoint();
+    // The evaluation that ends training early is the last one.
+    if (totals_.evaluated != totals_.steps && !evaluate_now(totals_.steps))
+      return stop_with_checkpoint();
     if (checkpoints_) end_checkpoints();
     progress_.account().suspend(Clock::now());
     totals_.seconds += progress_.account().open_seconds(Clock::now());
@@ -206,7 +211,7 @@ class Trainer {
     agree_to_finish();
     if (run_file_) {
       run_file_->write_memory(memory_);
-      run_file_->close();
+      run_file_->close(RunStatus::finished, ends_early() ? reason_of_early_end() : "");
     }
     if (checkpoints_ || restart_) {
       barrier(progress_, grid_.world());  // the run file says that the run is finished
@@ -229,12 +234,46 @@ class Trainer {
     if (signal != 0) throw Interrupted(static_cast<int>(signal));
   }
 
-  void save() {
+  void save(const std::string& directory) {
     const std::string former =
-        save_model(pipeline_->exec(), model_directory(), settings_.output.model_precision, *plan_,
-                   grid_, progress_, stages_);
+        save_model(pipeline_->exec(), directory, settings_.output.model_precision, *plan_, grid_,
+                   progress_, stages_);
     if (!former.empty())
-      display_->line("what was in " + model_directory() + " and is no model is now in " + former);
+      display_->line("what was in " + directory + " and is no model is now in " + former);
+  }
+
+  /// The run file says what is there as soon as it is. Nobody's next step waits for the disk.
+  void save_best() {
+    save(best_directory(settings_));
+    if (run_file_) {
+      run_file_->write_best({kept_.step(), kept_.loss()});
+      run_file_->flush();
+    }
+    display_->line("the lowest validation loss so far: the model of step " +
+                   std::to_string(kept_.step()) + " is in " + best_directory(settings_));
+    barrier(progress_, grid_.world());
+    progress_.take_collective_bytes();
+  }
+
+  bool is_out_of_patience() const {
+    return settings_.training.patience > 0 && course_.since() >= settings_.training.patience;
+  }
+  /// After the last step: there would be more of them.
+  bool ends_early() const { return totals_.steps < steps_; }
+  std::string reason_of_early_end() const {
+    std::string reason = "stopped early after step " + std::to_string(totals_.steps) + " of " +
+                         std::to_string(steps_) +
+                         ": training.patience = " + std::to_string(settings_.training.patience) +
+                         ", no lower validation loss in " + std::to_string(course_.since()) +
+                         " evaluation(s)";
+    if (course_.is_known()) reason += " since step " + std::to_string(course_.step());
+    return reason;
+  }
+  void end_early() {
+    display_->finish();
+    display_->line(reason_of_early_end());
+    if (settings_.pipeline.verify_replicas > 0 && !compares_replicas_after(totals_.steps))
+      compare_replicas(totals_.steps);
   }
 
   /// The run may have been killed before it removed what restarts need.
@@ -321,10 +360,11 @@ class Trainer {
   /// The last evaluation and saving the model may fail, or take long: they can be repeated.
   /// True: the run is to stop here.
   bool checkpoint_at_end() {
-    complete_checkpoint(steps_);
+    complete_checkpoint(totals_.steps);
     // A start that finds all steps done has this to do and nothing else.
-    const bool has_trained = !restart_ || restart_->marker.step < steps_;
-    const bool stops = checkpoints_->is_asked_to_stop(has_trained);
+    const bool has_trained = !restart_ || restart_->marker.step < totals_.steps;
+    const bool is_evaluated = totals_.evaluated == totals_.steps;
+    const bool stops = checkpoints_->is_asked_to_stop(has_trained && !is_evaluated);
     progress_.take_collective_bytes();
     return stops;
   }
@@ -374,8 +414,6 @@ class Trainer {
     return has_progressed ? TrainingEnd::stopped : TrainingEnd::stopped_without_progress;
   }
 
-  std::string model_directory() const { return settings_.output.directory + "/model"; }
-
   /// What ended the run is what it ends with, whatever becomes of the file.
   void close(RunStatus status, const std::string& reason) {
     if (!run_file_) return;
@@ -412,13 +450,14 @@ class Trainer {
     if (!restart_ && !settings_.checkpoint.directory.empty() && writes_checkpoints(settings_))
       check_for_other_runs(settings_.checkpoint.directory);
     if (grid_.rank() == 0) {
-      if (settings_.output.save_model) check_model_directory(model_directory(), settings_);
+      for (const std::string& directory : saved_models(settings_))
+        check_model_directory(directory, settings_);
       std::printf("reading model and data\n");
       std::fflush(stdout);
     }
     require(find_input_files(settings_, input_use(grid_)));
     plan_.emplace(plan_model(settings_));
-    if (grid_.rank() == 0 && settings_.output.save_model)
+    if (grid_.rank() == 0 && !saved_models(settings_).empty())
       plan_->kept_files = read_kept_files(settings_, plan_->warnings);
     const EmulatingRanks emulating = emulating_ranks(settings_, grid_, progress_);
     if (grid_.rank() == 0) {
@@ -455,6 +494,7 @@ class Trainer {
       print_warnings(warnings_of_steps(settings_.output, steps_));
       open_run_file(hosts);
     }
+    if (restart_ && settings_.training.needs_validation()) find_former_evaluations();
     totals_.seed = settings_.training.seed;
     totals_.data_fingerprint = shape.data_fingerprint;
     totals_.ranks.resize(grid_.pipeline_ranks());
@@ -646,6 +686,30 @@ class Trainer {
       return;
     }
     run_file_.emplace(path, attributes, warn);
+  }
+
+  /// The checkpoint's run file has the evaluations up to its step. The best model on the disk may
+  /// be of a later one: it stays unless an evaluation brings a lower loss.
+  void find_former_evaluations() {
+    std::vector<double> values;  // pairs of step and loss, that of the best model first
+    if (grid_.rank() == 0) {
+      constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+      const BestRecord kept = run_file_->best().value_or(BestRecord{0, nan});
+      values = {static_cast<double>(kept.step), kept.loss};
+      for (const auto& [step, loss] :
+           losses_of_evaluations(restart_->checkpoint + "/" + kRunFileCopy,
+                                 counted_mode() == EvaluationMode::codec, restart_->marker.step))
+        values.insert(values.end(), {static_cast<double>(step), loss});
+    }
+    broadcast(progress_, grid_.world(), values, 0);
+    for (std::size_t i = 0; i < values.size(); i += 2)
+      (i == 0 ? kept_ : course_).add(static_cast<std::uint64_t>(values[i]), values[i + 1]);
+  }
+
+  /// Of the evaluations whose losses are compared with each other.
+  EvaluationMode counted_mode() const {
+    return settings_.evaluation.has(EvaluationMode::plain) ? EvaluationMode::plain
+                                                           : EvaluationMode::codec;
   }
 
   static void print_program(const RunAttributes& attributes) {
@@ -885,8 +949,10 @@ class Trainer {
     if (checkpoints_) stops = [&] { return checkpoints_->stops_evaluation(has_trained); };
     std::optional<Evaluations> found = evaluate(
         {*pipeline_, data_, step_layout(settings_), settings_.evaluation, grid_, progress_}, stops);
-    account.resume(Clock::now());
-    if (!found) return false;
+    if (!found) {
+      account.resume(Clock::now());
+      return false;
+    }
     Evaluations& result = *found;
     const double epoch =
         static_cast<double>(step) / static_cast<double>(planner_->steps_per_epoch());
@@ -901,6 +967,10 @@ class Trainer {
       run_file_->append(
           EvaluationRecord{step, epoch, seconds, result.tokens, result.plain, result.codec});
     totals_.evaluated = step;
+    const double loss = result.of(counted_mode())->loss;
+    course_.add(step, loss);
+    if (settings_.training.keep_best && kept_.add(step, loss)) save_best();
+    account.resume(Clock::now());
     last_evaluation_ = std::move(result);
     if (checkpoints_) checkpoints_->evaluated(seconds_between(begin, Clock::now()));
     return true;
@@ -992,8 +1062,10 @@ class Trainer {
 
   void report() {
     if (grid_.rank() != 0) return;
-    std::printf("\n%-28s %llu, %.2f s each\n", "steps", static_cast<unsigned long long>(steps_),
-                totals_.seconds / static_cast<double>(steps_));
+    std::printf("\n%-28s %llu, %.2f s each\n", "steps",
+                static_cast<unsigned long long>(totals_.steps),
+                totals_.seconds / static_cast<double>(totals_.steps));
+    if (ends_early()) std::printf("%-28s %s\n", "end", reason_of_early_end().c_str());
     std::printf("%-28s %s\n", "parameters",
                 parameters_text(parameter_count(*plan_->model)).c_str());
     std::printf("%-28s %s\n", "training loss, last step",
@@ -1015,7 +1087,11 @@ class Trainer {
     report_checkpoints();
     std::printf("%-28s %s/run.h5\n", "run file", settings_.output.directory.c_str());
     if (settings_.output.save_model)
-      std::printf("%-28s %s/model\n", "model", settings_.output.directory.c_str());
+      std::printf("%-28s %s\n", "model", model_directory(settings_).c_str());
+    if (kept_.is_known())
+      std::printf("%-28s %s, of step %llu with the validation loss %s\n", "best model",
+                  best_directory(settings_).c_str(), static_cast<unsigned long long>(kept_.step()),
+                  number_text("%.4f", kept_.loss()).c_str());
     std::fflush(stdout);
   }
 
@@ -1050,6 +1126,10 @@ class Trainer {
   std::vector<RankMemoryRecord> memory_;        ///< rank 0
   std::optional<Evaluations> last_evaluation_;
   ErrorWatch error_watch_{settings_};
+  BestEvaluation course_;  ///< of the evaluations in run.h5
+  /// Whose model is kept. Also of a former start whose later steps are repeated, so that its model
+  /// stays unless another one is better.
+  BestEvaluation kept_;
 };
 
 }  // namespace

@@ -123,7 +123,7 @@ std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::ui
 
 std::vector<std::string> warnings_of_untrained(const Settings& settings) {
   if (!settings.model.path.empty()) return {};
-  const std::string trained = settings.output.directory + "/model";
+  const std::string trained = model_directory(settings);
   std::error_code error;
   const bool is_there = std::filesystem::is_directory(trained, error);
   return {

@@ -109,6 +109,13 @@ void check_training(const Settings& s) {
            to_string(t.optimizer.warmup_steps) + " of " + to_string(t.steps) + " steps",
            "lower training.optimizer.warmup_steps");
   }
+  if (t.needs_validation() && s.data.validation.empty() && s.data.validation_fraction == 0) {
+    const std::string key = t.keep_best ? "training.keep_best" : "training.patience";
+    refuse({key, "data.validation_fraction", "data.validation"},
+           key + " needs validation samples, and the deck leaves none",
+           "data.validation_fraction = 0, no files in data.validation",
+           "set data.validation_fraction above 0 or name files in data.validation");
+  }
   // Rows of a step are counted in 32 bits. A model from files has its own longest sequence.
   const int tokens = s.data.sequence_length > 0 ? s.data.sequence_length
                      : s.model.path.empty()     ? s.model.n_positions

@@ -48,6 +48,10 @@ struct TrainingSettings {
   std::vector<int> recompute_stages;  ///< ... or only in these
   std::uint64_t evaluate_every = 0;   ///< steps; 0: at every epoch's end
   bool evaluate_at_start = false;     ///< before the first step
+  bool keep_best = false;             ///< the model of the lowest validation loss in OUTPUT/best
+  std::uint64_t patience = 0;         ///< evaluations without a lower loss that end it; 0: none
+
+  bool needs_validation() const { return keep_best || patience > 0; }
 
   bool operator==(const TrainingSettings&) const = default;
 };
@@ -113,6 +117,21 @@ struct Settings {
 
   bool operator==(const Settings&) const = default;
 };
+
+/// Where a run saves its model when all steps are done, and that of the lowest validation loss.
+inline std::string model_directory(const Settings& settings) {
+  return settings.output.directory + "/model";
+}
+inline std::string best_directory(const Settings& settings) {
+  return settings.output.directory + "/best";
+}
+/// Those of the two that the deck asks for.
+inline std::vector<std::string> saved_models(const Settings& settings) {
+  std::vector<std::string> directories;
+  if (settings.output.save_model) directories.push_back(model_directory(settings));
+  if (settings.training.keep_best) directories.push_back(best_directory(settings));
+  return directories;
+}
 
 /// Where a run puts spill files.
 inline const std::string& cache_directory(const Settings& settings) {

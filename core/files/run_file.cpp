@@ -568,7 +568,11 @@ struct Rows {
 
   void store(hdf5::File& file) {
     each([&](auto& table) { table.store(file); });
+    if (!best) return;
+    file.write_attribute("best_step", best->step);
+    file.write_attribute("best_loss", best->loss);
   }
+  /// The best evaluation stays.
   void clear() {
     each([](auto& table) { table.clear(); });
   }
@@ -595,6 +599,7 @@ struct Rows {
   EvaluationTable evaluations;
   CheckpointTable checkpoints;
   RestartTable restarts;
+  std::optional<BestRecord> best;
 };
 
 /// A run file without rows: its bytes.
@@ -728,6 +733,11 @@ class FormerFile {
     return file_.has_attribute("kokkos") ? file_.read_string_attribute("kokkos") : "";
   }
   std::string started() const { return file_.read_string_attribute("started"); }
+  std::optional<BestRecord> best() const {
+    if (!file_.has_attribute("best_step") || !file_.has_attribute("best_loss")) return std::nullopt;
+    return BestRecord{file_.read_attribute<std::uint64_t>("best_step"),
+                      file_.read_attribute<double>("best_loss")};
+  }
   hdf5::Group steps() const { return file_.open_group("steps"); }
   hdf5::Group evaluations() const { return file_.open_group("evaluations"); }
 
@@ -820,6 +830,18 @@ std::optional<RunFileSummary> find_run_file(const std::string& path) {
   }
 }
 
+std::vector<EvaluationLoss> losses_of_evaluations(const std::string& path, bool through_codec,
+                                                  std::uint64_t until_step) {
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  const hdf5::Group group = file.open_group("evaluations");
+  const auto steps = column_of<std::uint64_t>(group, "step");
+  const auto losses = column_of<double>(group, through_codec ? "codec_loss" : "loss");
+  std::vector<EvaluationLoss> found;
+  for (std::size_t i = 0; i < std::min(steps.size(), losses.size()); ++i)
+    if (steps[i] <= until_step) found.push_back({steps[i], losses[i]});
+  return found;
+}
+
 struct RunFileSnapshot::State {
   WrittenFilePtr base;
   Rows rows;
@@ -880,6 +902,9 @@ class RunFile::State {
     const bool is_full = !warned_ && rows_.bytes() >= kWaitingBytes;
     if (is_full || Clock::now() >= next_flush_) flush();
   }
+
+  void write_best(const BestRecord& best) { rows_.best = best; }
+  const std::optional<BestRecord>& best() const { return rows_.best; }
 
   void write_memory(const std::vector<RankMemoryRecord>& ranks) { memory_ = ranks; }
 
@@ -1006,6 +1031,8 @@ class RunFile::State {
     for (const auto& [time, record] : restarts) rows_.restarts.add(record);
     for (const auto& [step, record] : checkpoints) rows_.checkpoints.add(record);
     rows_.checkpoints.add(continuation.checkpoint);
+    if (last) rows_.best = last->best();
+    if (!rows_.best) rows_.best = history.best();
   }
 
   std::string path_;
@@ -1055,6 +1082,14 @@ void RunFile::append(const EvaluationRecord& record) {
 
 void RunFile::append(const CheckpointRecord& record) {
   state_->append(record);
+}
+
+void RunFile::write_best(const BestRecord& best) {
+  state_->write_best(best);
+}
+
+std::optional<BestRecord> RunFile::best() const {
+  return state_->best();
 }
 
 RunFileSnapshot RunFile::snapshot() {

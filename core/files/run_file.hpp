@@ -138,6 +138,12 @@ struct EvaluationRecord {
   std::optional<EvaluationFigures> plain, codec;
 };
 
+/// The evaluation whose model is kept as the best one.
+struct BestRecord {
+  std::uint64_t step = 0;
+  double loss = 0;
+};
+
 /// What one rank took, bytes.
 struct RankMemoryRecord {
   std::uint64_t peak = 0;              ///< host memory, as the system counts it; 0: unknown
@@ -169,13 +175,23 @@ struct RunFileSummary {
 /// Nothing when there is no such file or it cannot be read.
 std::optional<RunFileSummary> find_run_file(const std::string& path);
 
+/// The loss of an evaluation after some step.
+struct EvaluationLoss {
+  std::uint64_t step = 0;
+  double loss = 0;  ///< NaN: not evaluated so
+};
+/// Of the rows up to a step, plain or through the codecs. UserError when the file is damaged.
+std::vector<EvaluationLoss> losses_of_evaluations(const std::string& path, bool through_codec,
+                                                  std::uint64_t until_step);
+
 /// Where a run file goes on.
 struct RunFileContinuation {
   CheckpointRecord checkpoint;  ///< of the restart
   /// Has all rows up to its step; later ones are left out.
   std::string history;
-  /// The run file as the last start left it, for the lists of restarts and checkpoints; it need not
-  /// be there, and `history` is taken when it is not of the same run.
+  /// The run file as the last start left it, for the lists of restarts and checkpoints and for the
+  /// best model, which may be of a later step than the checkpoint; it need not be there, and
+  /// `history` is taken when it is not of the same run.
   std::string last;
   /// Settings that this start changes on purpose: "KEY = OLD -> NEW, ..."
   std::string changes = {};
@@ -226,6 +242,10 @@ class RunFile {
   void append(const StepRecord& record);
   void append(const EvaluationRecord& record);
   void append(const CheckpointRecord& record);
+  /// Attributes best_step and best_loss, in the file when it is flushed.
+  void write_best(const BestRecord& best);
+  /// As written, also by an earlier start; empty: not yet.
+  std::optional<BestRecord> best() const;
   /// With everything appended.
   RunFileSnapshot snapshot();
   /// One entry per rank, once, before close().

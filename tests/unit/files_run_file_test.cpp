@@ -392,6 +392,38 @@ TEST_CASE("Runs for the analysis scripts", "[.write_runs]") {
   RunFile running(std::string(directory) + "/empty.h5", attributes_of(2));
 }
 
+TEST_CASE("A run file knows its best evaluation, also after a restart", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5", copy = directory / "copy.h5";
+  RunAttributes attributes = attributes_of(2);
+  attributes.run_id = "abc";
+  {
+    RunFile run(path, attributes);
+    CHECK(!run.best());
+    for (std::uint64_t step = 1; step <= 4; ++step) {
+      run.append(step_record(step, 2));
+      if (step % 2 == 0) run.append(evaluation_record(step, 2));
+      if (step == 3) run.snapshot().write(copy);
+      if (step == 2) run.write_best({2, 4});
+      if (step == 4) run.write_best({4, 3.75});
+    }
+  }
+  const auto losses = losses_of_evaluations(path, false, 3);
+  REQUIRE(losses.size() == 1);
+  CHECK(losses[0].step == 2);
+  CHECK(losses[0].loss == 4);
+  CHECK(losses_of_evaluations(path, false, 4).size() == 2);
+  CHECK_FALSE(message_of<UserError>([&] { losses_of_evaluations(path, true, 4); }).empty());
+  // The model that it is about is on the disk, whatever the checkpoint's step.
+  const bool is_lost = GENERATE(false, true);
+  if (is_lost) std::filesystem::remove(path);
+  { RunFile run(path, attributes, {{3, 0, 0, 0}, copy, path}); }
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  CHECK(file.read_attribute<std::uint64_t>("best_step") == (is_lost ? 2 : 4));
+  CHECK(file.read_attribute<double>("best_loss") == (is_lost ? 4 : 3.75));
+  CHECK(losses_of_evaluations(path, false, 4).size() == 1);
+}
+
 TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][run_file]") {
   const TemporaryDirectory directory;
   const std::string path = directory / "run.h5", copy = directory / "copy.h5";
