@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -36,8 +37,17 @@ CheckpointMarker whole_checkpoint(const std::string& checkpoint) {
 
 /// Returns the checkpoint of `step`, or the newest one that is whole.
 CheckpointMarker find_checkpoint(const std::string& directory, std::uint64_t step) {
-  if (step > 0) return whole_checkpoint(directory + "/" + checkpoint_name(step));
   const std::vector<std::uint64_t> steps = checkpoint_steps(directory);
+  if (step > 0 && !std::ranges::binary_search(steps, step)) {
+    std::string known;
+    for (const std::uint64_t s : steps) known += (known.empty() ? "" : ", ") + std::to_string(s);
+    throw UserError({.what = "there is no checkpoint of that step",
+                     .file = directory,
+                     .value = "--step " + std::to_string(step),
+                     .remedy = known.empty() ? "no checkpoint is there at all"
+                                             : "the steps with checkpoints are " + known});
+  }
+  if (step > 0) return whole_checkpoint(directory + "/" + checkpoint_name(step));
   for (auto newest = steps.rbegin(); newest != steps.rend(); ++newest) try {
       return whole_checkpoint(directory + "/" + checkpoint_name(*newest));
     } catch (const UserError& error) {

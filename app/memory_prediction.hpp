@@ -48,7 +48,7 @@ std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& mode
                                const PipelineShape& shape, int rank);
 
 /// Files that a run writes: spill files of its caches, checkpoints that are kept (milestones
-/// excepted) and the model.
+/// excepted), run.h5 and the models.
 struct DiskNeed {
   std::string directory;
   std::uint64_t bytes = 0;

@@ -1096,12 +1096,10 @@ RunFileSnapshot RunFile::snapshot() {
   return state_->snapshot();
 }
 
-std::uint64_t RunFile::memory_bytes(const RunLayout& layout, std::uint64_t steps) {
-  // The library with its caches: measured with HDF5 1.10.
-  constexpr std::uint64_t kLibrary = std::uint64_t{4} << 20;
-  // As many rows as the fastest runs have between two flushes; a vector may own twice its
-  // elements, and a checkpoint copies them.
-  constexpr std::uint64_t kMostRows = 1024, kCopies = 3;
+namespace {
+
+/// Rows of all tables that a run may have, with one step.
+Rows rows_with_a_step(const RunLayout& layout) {
   RunAttributes attributes;
   attributes.evaluates_codec = attributes.compares_answers = true;
   Rows rows(widths_of(layout, nullptr), attributes);
@@ -1115,7 +1113,24 @@ std::uint64_t RunFile::memory_bytes(const RunLayout& layout, std::uint64_t steps
   record.forward_predicted.resize(boundaries);
   record.ranks.resize(static_cast<std::size_t>(layout.ranks()));
   rows.steps.add(record);
+  return rows;
+}
+
+}  // namespace
+
+std::uint64_t RunFile::memory_bytes(const RunLayout& layout, std::uint64_t steps) {
+  // The library with its caches: measured with HDF5 1.10.
+  constexpr std::uint64_t kLibrary = std::uint64_t{4} << 20;
+  // As many rows as the fastest runs have between two flushes; a vector may own twice its
+  // elements, and a checkpoint copies them.
+  constexpr std::uint64_t kMostRows = 1024, kCopies = 3;
+  Rows rows = rows_with_a_step(layout);
   return kLibrary + kCopies * std::min(kWaitingBytes, std::min(steps, kMostRows) * rows.bytes());
+}
+
+std::uint64_t RunFile::disk_bytes(const RunLayout& layout, std::uint64_t steps) {
+  Rows rows = rows_with_a_step(layout);
+  return 2 * (rows.room() + steps * rows.bytes());
 }
 
 void RunFile::write_memory(const std::vector<RankMemoryRecord>& ranks) {

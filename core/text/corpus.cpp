@@ -66,7 +66,9 @@ void expect_no_other_kind(const ReadOnlyFile& file) {
 /// character of a text, but every second byte of one in UTF-16.
 class Utf8Check {
  public:
-  explicit Utf8Check(const std::string& file) : file_(file) {}
+  /// offset: in the file, of the text's first byte, which begins a line.
+  explicit Utf8Check(const std::string& file, std::size_t line = 1, std::uint64_t offset = 0)
+      : file_(file), line_(line), offset_(offset), line_start_(offset) {}
 
   /// The next piece of the text, cut anywhere.
   void add(std::string_view piece) {
@@ -119,10 +121,10 @@ class Utf8Check {
   }
 
   std::string file_;
-  std::string cut_;  // the beginning of a sequence that goes on in the next piece
-  std::size_t line_ = 1;
-  std::uint64_t offset_ = 0;      // of cut_
-  std::uint64_t line_start_ = 0;  // offset of the line's first byte
+  std::size_t line_;
+  std::uint64_t offset_;      // of cut_
+  std::uint64_t line_start_;  // offset of the line's first byte
+  std::string cut_;           // the beginning of a sequence that goes on in the next piece
 };
 
 /// Calls take(block) for a whole file of UTF-8 text, block by block; an empty file is an error.
@@ -139,32 +141,45 @@ void read_blocks(const std::string& name, const Take& take) {
   check.end();
 }
 
-/// Calls take(line, number) for every line of a file, without its end; numbers count from 1.
-template <class Take>
-void read_lines(const std::string& name, const Take& take) {
+/// Calls take(line, number) for every line of a file, without its end; numbers count from 1. Lines
+/// that are no text are mistakes, for which `refuse` is called with a UserError; where it returns,
+/// the line is left out.
+template <class Take, class Refuse>
+void read_lines(const std::string& name, const Take& take, const Refuse& refuse) {
   const ReadOnlyFile file(name);
   expect_no_other_kind(file);
-  Utf8Check check(name);
   std::string line;
   std::size_t number = 1;
-  file.for_each_block([&](std::string_view block) {
-    check.add(block);
-    while (!block.empty()) {
-      const std::size_t newline = std::min(block.find('\n'), block.size());
-      if (line.size() + newline > file_limit::jsonl_line) {
+  std::uint64_t begin = 0, length = 0;  // of the line, in the file
+  const auto end_line = [&] {
+    try {
+      if (length > file_limit::jsonl_line)
         fail(name, "the line is longer than " + std::to_string(file_limit::jsonl_line) + " bytes",
              "", "write one document a line", number);
-      }
-      line += block.substr(0, newline);
+      Utf8Check check(name, number, begin);
+      check.add(line);
+      check.end();
+    } catch (const UserError& error) {
+      refuse(error);
+      return;
+    }
+    take(line, number);
+  };
+  file.for_each_block([&](std::string_view block) {
+    while (!block.empty()) {
+      const std::size_t newline = std::min(block.find('\n'), block.size());
+      length += newline;
+      if (length <= file_limit::jsonl_line) line += block.substr(0, newline);
       if (newline == block.size()) return;
       block.remove_prefix(newline + 1);
-      take(line, number);
+      end_line();
+      begin += length + 1;
+      length = 0;
       line.clear();
       ++number;
     }
   });
-  check.end();
-  if (!line.empty()) take(line, number);
+  if (length > 0) end_line();
 }
 
 std::string shown(std::string_view text) {
@@ -223,20 +238,28 @@ SkippedLines read_jsonl(const std::string& file, BadLines bad_lines,
   SkippedLines skipped;
   skipped.file = file;
   bool empty = true;
-  read_lines(file, [&](const std::string& text, std::size_t line) {
+  const auto refuse = [&](const UserError& error) {
+    if (bad_lines == BadLines::error) throw error;
     ++skipped.lines;
-    if (text.find_first_not_of(" \t\r") == std::string::npos) return;
+    if (skipped.count++ == 0) skipped.first = error.what();
+  };
+  const auto read = [&](const std::string& text, std::size_t line) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) {
+      ++skipped.lines;
+      return;
+    }
     decltype(make({}, line)) made;
     try {
       made = make(fields_of(file, line, text, fields, keys), line);
     } catch (const UserError& error) {
-      if (bad_lines == BadLines::error) throw;
-      if (skipped.count++ == 0) skipped.first = error.what();
+      refuse(error);
       return;
     }
+    ++skipped.lines;
     empty = false;
     take(made);
-  });
+  };
+  read_lines(file, read, refuse);
   if (empty)
     fail(file, "the data file has no documents",
          skipped.count > 0 ? std::to_string(skipped.count) + " lines left out" : "",

@@ -851,7 +851,7 @@ class Checkpoints(support.TestCase):
         self.assert_stops(support.run(export), "nothing is replaced", status=1)
         self.assertEqual(snapshot(output / "model-step-4"), model)
         self.assert_stops(support.run([*export, "--step", "3", f"--to={output}/other"]),
-                          "complete.json", status=1)
+                          "no checkpoint of that step", "--step 3", status=1)
         self.assert_stops(support.run([*export, "model.new.n_embd=64", f"--to={output}/other"]),
                           "model.new.n_embd = 32", status=2)
         self.assert_stops(support.run(export, 2), "one process")

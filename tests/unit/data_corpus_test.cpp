@@ -4,6 +4,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/utf8.hpp"
+#include "core/files/input_file.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/text/corpus.hpp"
 #include "tests/unit/text_support.hpp"
@@ -178,6 +179,17 @@ TEST_CASE("Lines that hold no document are left out if the deck says so", "[data
   REQUIRE(documents.skipped.size() == 1);
   CHECK_THAT(text_of(documents.skipped[0]),
              Contains("a.jsonl: 4 of 7 lines are left out") && Contains("a.jsonl:2: field 'text'"));
+  // Lines that are no text, and one that is too long.
+  write_bytes(file, "{\"text\": \"caf\xe9\"}\n{\"text\": \"One\"}\n{\"text\": \"a" +
+                        std::string(1, '\0') + "\"}\n{\"text\": \"" +
+                        std::string(file_limit::jsonl_line, 'x') +
+                        "\"}\n{\"text\": \"Two\"}\n\xc3");
+  documents = {};
+  read_tokens(file, settings, small_tokenizer(), documents);
+  CHECK(documents.all == std::vector<Ids>{encode("One"), encode("Two")});
+  REQUIRE(documents.skipped.size() == 1);
+  CHECK_THAT(text_of(documents.skipped[0]), Contains("4 of 6 lines are left out") &&
+                                                Contains("a.jsonl:1:14: this is no UTF-8 text"));
   write_bytes(file, "{\n");
   CHECK_THAT(message(file, settings), Contains("no documents (got 1 lines left out)"));
   write_bytes(file, "[{\"text\": \"One\"}]\n");
