@@ -102,11 +102,9 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
       !directory.empty() ? directory
                          : settings.output.directory + "/model-step-" + std::to_string(marker.step);
   std::error_code error;
-  for (const std::string& place : {model_directory(settings), best_directory(settings)})
+  for (const std::string& place : saved_models(settings))
     if (fs::weakly_canonical(target, error) == fs::weakly_canonical(place, error))
-      throw UserError({.what = place == best_directory(settings)
-                                   ? "is where the run saves its best model"
-                                   : "is where the run saves its model when it is finished",
+      throw UserError({.what = "is where the run saves its model",
                        .file = target,
                        .remedy = "name another directory with --to"});
   if (fs::exists(fs::symlink_status(target, error)))

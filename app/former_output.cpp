@@ -207,7 +207,7 @@ void report_finished(const Settings& settings, const FormerRun& former) {
   std::string lacks;
   for (const std::string& model : saved_models(settings))
     if (!fs::is_directory(model, error))
-      lacks += ", but its " + fs::path(model).filename().string() + "/ is no longer there";
+      lacks += ", but its " + fs::path(model).filename().string() + "/ is gone";
   std::printf(
       "the run in %s is already finished (%llu steps)%s: nothing is changed. To train from "
       "scratch, set another output.directory, or output.overwrite = true to replace it\n",

@@ -242,8 +242,10 @@ class Trainer {
       display_->line("what was in " + directory + " and is no model is now in " + former);
   }
 
-  /// The run file says what is there as soon as it is. Nobody's next step waits for the disk.
+  /// The run file says what is there as soon as it is. A checkpoint under way comes first: no rank
+  /// has to hold both copies, and nobody's next step waits for the disk.
   void save_best() {
+    if (checkpoints_) checkpoints_->finish(run_file_of_rank());
     save(best_directory(settings_));
     if (run_file_) {
       run_file_->write_best({kept_.step(), kept_.loss()});

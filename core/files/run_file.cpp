@@ -1015,6 +1015,7 @@ class RunFile::State {
     try {
       last.emplace(continuation.last);
       if (last->run_id() != history.run_id()) last.reset();
+      if (last) rows_.best = last->best();
     } catch (const UserError&) {
       last.reset();
     }
@@ -1031,7 +1032,6 @@ class RunFile::State {
     for (const auto& [time, record] : restarts) rows_.restarts.add(record);
     for (const auto& [step, record] : checkpoints) rows_.checkpoints.add(record);
     rows_.checkpoints.add(continuation.checkpoint);
-    if (last) rows_.best = last->best();
     if (!rows_.best) rows_.best = history.best();
   }
 

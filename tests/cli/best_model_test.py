@@ -128,6 +128,16 @@ class BestModel(support.TestCase):
         self.assertEqual(run.evaluations["step"].tolist(), [4, 8, 12, 16, 18])
         self.assertEqual(weights(output / "best"), weights(self.reference()[0] / "best"))
 
+    def test_training_is_the_same_without(self):
+        _, run, _ = self.reference()
+        other = self.train(self.deck(training={"keep_best": False, "patience": 0}), "neither", 2)
+        self.assertEqual(len(other.losses), 40)
+        self.assertNotIn("best_step", other.attributes)
+        self.assertFalse((self.output("neither") / "best").exists())
+        for name in ("loss", "forward_bytes", "backward_bytes", "tied_row_bytes",
+                     "collective_bytes"):
+            np.testing.assert_array_equal(run.steps[name], other.steps[name][:20], name)
+
     def test_stops_at_every_step(self):
         deck = self.deck(training={"evaluate_every": 1, "patience": 1, "steps": 20},
                          training__optimizer={"learning_rate": 0.1}, checkpoint={"every_steps": 5})
