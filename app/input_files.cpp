@@ -27,9 +27,9 @@ class Search {
   /// True when the file can be read. `remedy`: if there is none.
   bool file(const fs::path& path, const char* key, const std::string& remedy) {
     Mistake mistake{.what = path.string() + " is missing", .remedy = remedy, .keys = {key}};
-    std::error_code error;
-    if (fs::is_symlink(fs::symlink_status(path, error)) && !is_there(path)) {
-      mistake.what = path.string() + " is a link to " + fs::read_symlink(path, error).string() +
+    std::error_code ignored;
+    if (fs::is_symlink(fs::symlink_status(path, ignored)) && !is_there(path)) {
+      mistake.what = path.string() + " is a link to " + fs::read_symlink(path, ignored).string() +
                      ", which is missing";
     } else if (is_there(path)) {
       try {

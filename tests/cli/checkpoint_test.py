@@ -99,6 +99,43 @@ class Checkpoints(support.TestCase):
 
     # --- what is there
 
+    def test_ctrl_c_under_the_launcher(self):
+        """mpirun gives its ranks SIGTERM for SIGINT, and kills them after a second or as long as
+        this test says."""
+        deck = self.deck(checkpoint={"every_steps": 1000000})
+        output = self.output("ctrl_c")
+        command = ["train", self.deck_file(deck), f"output.directory={output}", "pipeline.stages=2",
+                   "training.steps=1000000", "training.evaluate_every=1000000",
+                   "output.log_every=1000000"]
+        process = support.start(command, 2, OMPI_MCA_odls_base_sigkill_timeout="20")
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        first = process.stdout.readline()
+        while first and not first.startswith("step 1/"):
+            first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        result = support.finish(process)
+        self.assertIn("the same command goes on from step", result.out)
+        self.assertEqual(support.Run(output / "run.h5").attributes["status"], "stopped")
+        self.assertTrue(list((output / "checkpoints").glob("step-*/complete.json")))
+
+    def test_a_batch_job_that_ends(self):
+        deck = self.deck(checkpoint={"every_steps": 1000000}, output={"log_every": 1000000})
+        output = self.output("job")
+        command = ["train", self.deck_file(deck), f"output.directory={output}", "pipeline.stages=2",
+                   "training.steps=1000000", "training.evaluate_every=1000000"]
+        # 10 s before its end the run has to be over.
+        begin = time.time()
+        process = support.start(command, 2, SLURM_JOB_END_TIME=str(int(begin + 13)))
+        result = support.finish(process)
+        self.assertLess(time.time(), begin + 13)
+        self.assertEqual(result.status, STOPPED, str(result))
+        self.assertEqual(support.Run(output / "run.h5").attributes["status"], "stopped")
+        # Times that are over or are no times limit nothing.
+        for text in ("", "soon", "1000", "nan", "-1"):
+            process = support.start([*command[:-2], "training.steps=2", "output.overwrite=true"], 2,
+                                    SLURM_JOB_END_TIME=text)
+            self.assertEqual(support.finish(process).status, 0, text)
+
     def test_the_last_ones_and_milestones_stay(self):
         # Errors are kept at one end only.
         deck = self.deck(checkpoint={"keep": 3, "milestone_every": 4},
