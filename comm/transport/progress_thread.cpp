@@ -322,20 +322,27 @@ void ProgressThread::watch_stall(TimePoint now) {
     return;
   }
   if (!state || state->longest_seconds == 0) return;
-  const double seconds = seconds_between(state->since, now);
-  const std::string awaited = this->awaited();
+  std::string awaited;
+  TimePoint since;
+  {
+    const std::lock_guard lock(mutex_);
+    awaited = awaited_;
+    since = awaited_since_;
+  }
+  const double seconds = seconds_between(since, now);
   if (awaited.empty() ||
       seconds < std::max(watch_.stall_seconds, kStallFactor * state->longest_seconds))
     return;
   stalled_step_ = state->step;
   std::fprintf(
       stderr,
-      "\ndeltapipe: warning: %s is in step %llu for %.0f s, no step before took more than "
-      "%.2g s, and waits for %s. All ranks live: a link between them may lose what is sent, "
-      "which TCP then sends again after waits of up to two minutes. The run goes on by "
-      "itself when the link works\n",
-      name_of(rank_).c_str(), static_cast<unsigned long long>(state->step), seconds,
-      state->longest_seconds, awaited.c_str());
+      "\ndeltapipe: warning: %s waits for %.0f s in step %llu for: %s; no step before took more "
+      "than "
+      "%.2g s. All ranks live: another one is slow, or a link loses what is sent, which TCP then "
+      "sends again after waits of up to two minutes. The run goes on by itself when the link "
+      "works\n",
+      name_of(rank_).c_str(), seconds, static_cast<unsigned long long>(state->step),
+      awaited.c_str(), state->longest_seconds);
 }
 
 /// A thread that never comes back from a kernel cannot be stopped: once it had time to come, this
@@ -465,6 +472,7 @@ void ProgressThread::wait_until(std::unique_lock<std::mutex>& lock, const Done& 
 void ProgressThread::wait(const Ticket& ticket) {
   std::unique_lock lock(mutex_);
   awaited_ = ticket->plan.name;
+  awaited_since_ = Clock::now();
   wait_until(lock, [&] { return ticket->done || failure_; });
   awaited_.clear();
   if (failure_) std::rethrow_exception(failure_);

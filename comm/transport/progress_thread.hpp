@@ -255,6 +255,7 @@ class ProgressThread {
   std::uint64_t submitted_ = 0;
   int waiters_ = 0;
   std::string awaited_;  ///< what wait() waits for
+  TimePoint awaited_since_{};
   bool started_ = false;
   bool stopping_ = false;
   bool unwinding_ = false;  ///< destroyed by an exception

@@ -131,7 +131,7 @@ class Bytes(support.TestCase):
         self.assertEqual(done.err.count("boundary.backward.target_bits = 0.3 was missed at boundary "
                                         "0"),
                          1)
-        self.assertIn("had the largest step, 2.5", done.err)
+        self.assertIn("had the largest step, 1.9", done.err)
         self.assertNotIn("boundary.forward", done.err)
 
     def test_check_predicts_the_wire(self):

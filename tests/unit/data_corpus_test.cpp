@@ -4,8 +4,8 @@
 
 #include "core/base/error.hpp"
 #include "core/base/utf8.hpp"
-#include "core/files/input_file.hpp"
 #include "core/files/hdf5.hpp"
+#include "core/files/input_file.hpp"
 #include "core/text/corpus.hpp"
 #include "tests/unit/text_support.hpp"
 
