@@ -708,7 +708,7 @@ class Trainer {
       (i == 0 ? kept_ : course_).add(static_cast<std::uint64_t>(values[i]), values[i + 1]);
   }
 
-  /// Of the evaluations whose losses are compared with each other.
+  /// The evaluations whose losses are compared with each other.
   EvaluationMode counted_mode() const {
     return settings_.evaluation.has(EvaluationMode::plain) ? EvaluationMode::plain
                                                            : EvaluationMode::codec;
@@ -1129,8 +1129,8 @@ class Trainer {
   std::optional<Evaluations> last_evaluation_;
   ErrorWatch error_watch_{settings_};
   BestEvaluation course_;  ///< of the evaluations in run.h5
-  /// Whose model is kept. Also of a former start whose later steps are repeated, so that its model
-  /// stays unless another one is better.
+  /// The one whose model is kept. A former start may have found it in steps that are repeated: its
+  /// model stays unless another one is better.
   BestEvaluation kept_;
 };
 

@@ -118,14 +118,14 @@ struct Settings {
   bool operator==(const Settings&) const = default;
 };
 
-/// Where a run saves its model when all steps are done, and that of the lowest validation loss.
+/// The model of a run's last step, and that of its lowest validation loss.
 inline std::string model_directory(const Settings& settings) {
   return settings.output.directory + "/model";
 }
 inline std::string best_directory(const Settings& settings) {
   return settings.output.directory + "/best";
 }
-/// Those of the two that the deck asks for.
+/// The directories of models that the deck asks for.
 inline std::vector<std::string> saved_models(const Settings& settings) {
   std::vector<std::string> directories;
   if (settings.output.save_model) directories.push_back(model_directory(settings));

@@ -180,7 +180,7 @@ struct EvaluationLoss {
   std::uint64_t step = 0;
   double loss = 0;  ///< NaN: not evaluated so
 };
-/// Of the rows up to a step, plain or through the codecs. UserError when the file is damaged.
+/// The rows up to a step, plain or through the codecs. UserError when the file is damaged.
 std::vector<EvaluationLoss> losses_of_evaluations(const std::string& path, bool through_codec,
                                                   std::uint64_t until_step);
 
