@@ -490,7 +490,13 @@ std::string grouped(std::uint64_t number) {
 
 /// The lengths of all payloads of the run depend on shapes alone, and the run ends after all steps.
 bool is_exact(const Settings& settings, const TrafficPrediction& traffic) {
-  return settings.training.patience == 0 && traffic.counts_all_steps() &&
+  const PipelineOptions options = pipeline_options(settings);
+  const bool ends_at_wrong_answers =
+      !settings.data.answers.files.empty() &&
+      std::ranges::any_of(options.evaluation.modes, [&](EvaluationMode mode) {
+        return !crosses_token_by_token(options, mode, settings.pipeline.stages);
+      });
+  return settings.training.patience == 0 && !ends_at_wrong_answers && traffic.counts_all_steps() &&
          has_fixed_length(settings.forward) && has_fixed_length(settings.backward);
 }
 

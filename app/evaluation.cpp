@@ -137,6 +137,21 @@ std::uint64_t wire_bytes(const EvaluationFigures& figures) {
                          figures.tied_row_bytes);
 }
 
+std::uint64_t evaluation_steps(const EvaluationContext& context) {
+  const auto steps_of = [&](const TokenDataset& data) {
+    return data.size() == 0 ? 0 : StepPlanner(data, 0, false, context.layout).steps_per_epoch();
+  };
+  const TokenDataset& answers = context.data.answers;
+  int longest = 0;
+  for (std::uint64_t id = 0; id < answers.size(); ++id)
+    longest = std::max(longest, answers.targets(id));
+  std::uint64_t steps = 0;
+  for (const EvaluationMode mode : context.settings.modes)
+    steps += steps_of(context.data.validation) +
+             steps_of(answers) * (context.pipeline.is_causal(mode) ? 1 : longest);
+  return steps;
+}
+
 std::optional<Evaluations> evaluate(const EvaluationContext& context,
                                     const std::function<bool()>& stops) {
   Evaluations result;

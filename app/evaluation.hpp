@@ -25,7 +25,7 @@ struct Evaluations {
 /// All bytes but those of sums over ranks.
 std::uint64_t wire_bytes(const EvaluationFigures& figures);
 
-/// What evaluations share, for as long as the data lives.
+/// Pipeline, data and layout of evaluations. The data outlives it.
 struct EvaluationContext {
   Pipeline& pipeline;
   const DataSplit& data;
@@ -34,6 +34,9 @@ struct EvaluationContext {
   const ProcessGrid& grid;
   ProgressThread& progress;
 };
+
+/// Steps of the pipeline that an evaluation takes in all modes, if all answers are right.
+std::uint64_t evaluation_steps(const EvaluationContext& context);
 
 /// The loss of the validation set and, if there are answers, the share of prompts whose greedy
 /// answer is the expected one, token by token, in each mode. All ranks call it together; every rank

@@ -44,8 +44,9 @@ CheckpointMarker find_checkpoint(const std::string& directory, std::uint64_t ste
     throw UserError({.what = "there is no checkpoint of that step",
                      .file = directory,
                      .value = "--step " + std::to_string(step),
-                     .remedy = known.empty() ? "no checkpoint is there at all"
-                                             : "the steps with checkpoints are " + known});
+                     .remedy = known.empty()
+                                   ? "train with checkpoint.every_steps to have checkpoints"
+                                   : "the steps with checkpoints are " + known});
   }
   if (step > 0) return whole_checkpoint(directory + "/" + checkpoint_name(step));
   for (auto newest = steps.rbegin(); newest != steps.rend(); ++newest) try {

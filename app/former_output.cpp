@@ -122,15 +122,15 @@ std::optional<CheckpointMarker> newest_checkpoint(const Settings& settings) {
 bool has_saved_model(const FormerRun& former, const Settings& settings) {
   try {
     const Settings theirs = parse_stored_deck(former.deck, "its deck");
-    return theirs.output.save_model && !theirs.output.overwrite &&
+    return !saved_models(theirs).empty() && !theirs.output.overwrite &&
            !difference_between(theirs, settings, false);
   } catch (const UserError&) {
     return false;
   }
 }
 
-/// An unfinished run without checkpoints. One that has measured nothing yet may go for any other:
-/// who ends it in its first moments to correct the deck loses nothing.
+/// An unfinished run without checkpoints. A run that has measured nothing yet is replaced by any
+/// other: a user who ends it in its first moments to correct the deck loses nothing.
 void expect_replaceable(const Settings& settings, const FormerRun& former) {
   if (settings.output.overwrite) return;
   if (former.steps + former.evaluations > 0) expect_same_deck(former, settings);

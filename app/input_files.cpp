@@ -44,14 +44,20 @@ class Search {
     return false;
   }
 
+  static constexpr const char* kPutThere = "put the data there or name another file";
+
   void texts() {
     const DataSettings& data = settings_.data;
     found_.texts = true;
     for (const auto& [key, files] :
-         {std::pair{"data.train", &data.train}, std::pair{"data.validation", &data.validation},
-          std::pair{"evaluation.prompts", &data.answers.files}})
+         {std::pair{"data.train", &data.train}, std::pair{"data.validation", &data.validation}})
       for (const std::string& name : *files)
-        if (!file(name, key, "put the data there or name another file")) found_.texts = false;
+        if (!file(name, key, kPutThere)) found_.texts = false;
+  }
+
+  void prompts() {
+    for (const std::string& name : settings_.data.answers.files)
+      file(name, "evaluation.prompts", kPutThere);
   }
 
   /// True if the deck or the model names tokenizer files.
@@ -130,6 +136,7 @@ InputFiles find_input_files(const Settings& settings, InputUse use) {
   const bool reads_texts =
       use == InputUse::train_between ? !search.has_tokenizer_files() : use != InputUse::generate;
   if (reads_texts || settings.tokenizer.train_vocabulary > 0) search.texts();
+  if (use == InputUse::train) search.prompts();
   search.tokenizer(use);
   const bool has_some = !settings.data.train.empty() ||
                         (use == InputUse::tokenize && !settings.data.validation.empty());

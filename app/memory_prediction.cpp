@@ -213,7 +213,7 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
     if (rank == 0)
       needs[settings.output.directory] += RunFile::disk_bytes(
           {settings.pipeline.stages, settings.pipeline.replicas, settings.pipeline.stages_per_rank},
-          std::max(settings.training.steps, shape.steps));
+          settings.training.patience > 0 ? 0 : std::max(settings.training.steps, shape.steps));
     // The best model is written beside its predecessor.
     const std::uint64_t models =
         (settings.output.save_model ? 1 : 0) + (settings.training.keep_best ? 2 : 0);

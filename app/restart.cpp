@@ -39,7 +39,8 @@ bool is_memory(const std::string& part) {
 bool may_change(const std::string& key) {
   constexpr std::array<std::string_view, 4> kSections = {"output.", "checkpoint.", "network.",
                                                          "generate."};
-  constexpr std::array<std::string_view, 22> kKeys = {"model.path",
+  constexpr std::array<std::string_view, 23> kKeys = {"evaluation.prompts",
+                                                      "model.path",
                                                       "tokenizer.path",
                                                       "data.train",
                                                       "data.validation",

@@ -137,7 +137,7 @@ InputUse input_use(const ProcessGrid& grid) {
   return grid.first() || grid.last() ? InputUse::train : InputUse::train_between;
 }
 
-/// ", exact match 95.2 %", or nothing without answers.
+/// ", exact match 95.25 %", or nothing without answers.
 std::string exact_match_text(const EvaluationFigures& figures) {
   if (std::isnan(figures.exact_match)) return "";
   return ", exact match " + number_text("%.2f", 100 * figures.exact_match) + " %";
@@ -211,7 +211,7 @@ class Trainer {
     agree_to_finish();
     if (run_file_) {
       run_file_->write_memory(memory_);
-      run_file_->close(RunStatus::finished, ends_early() ? reason_of_early_end() : "");
+      run_file_->close(RunStatus::finished, early_end_);
     }
     if (checkpoints_ || restart_) {
       barrier(progress_, grid_.world());  // the run file says that the run is finished
@@ -272,8 +272,9 @@ class Trainer {
     return reason;
   }
   void end_early() {
+    early_end_ = reason_of_early_end();
     display_->finish();
-    display_->line(reason_of_early_end());
+    display_->line(early_end_);
     if (settings_.pipeline.verify_replicas > 0 && !compares_replicas_after(totals_.steps))
       compare_replicas(totals_.steps);
   }
@@ -585,12 +586,10 @@ class Trainer {
     std::uint64_t bytes = 0;
     for (const MemoryUse use : {MemoryUse::weights, MemoryUse::optimizer, MemoryUse::cache})
       bytes += predicted_.ledger.bytes(use);
-    checkpoints_->expect(
-        all_reduce(progress_, grid_.world(), bytes, Reduction::max),
-        evaluates()
-            ? StepPlanner(data_.validation, 0, false, step_layout(settings_)).steps_per_epoch() *
-                  settings_.evaluation.modes.size()
-            : 0);
+    checkpoints_->expect(all_reduce(progress_, grid_.world(), bytes, Reduction::max),
+                         evaluates() ? evaluation_steps({*pipeline_, data_, step_layout(settings_),
+                                                         settings_.evaluation, grid_, progress_})
+                                     : 0);
   }
 
   void check_steps_of_restart() const {
@@ -930,7 +929,11 @@ class Trainer {
     totals_.steps = record.step;
     for (std::size_t r = 0; r < record.ranks.size(); ++r)
       for (std::size_t i = 0; i < kRankValues; ++i) totals_.ranks[r][i] += record.ranks[r][i];
-    if (grid_.rank() == 0) print_warnings(error_watch_.look_at(record));
+    if (grid_.rank() == 0)
+      for (const std::string& warning : error_watch_.look_at(record)) {
+        display_->finish();  // ends the line of the bar
+        print_warnings({warning});
+      }
     display_->step({record.step, record.epoch, record.loss, record.learning_rate, record.tokens,
                     wire_bytes(record), record.seconds});
     if (run_file_) run_file_->append(record);
@@ -969,13 +972,22 @@ class Trainer {
       run_file_->append(
           EvaluationRecord{step, epoch, seconds, result.tokens, result.plain, result.codec});
     totals_.evaluated = step;
-    const double loss = result.of(counted_mode())->loss;
+    const double loss = common_loss(result.of(counted_mode())->loss);
     course_.add(step, loss);
     if (settings_.training.keep_best && kept_.add(step, loss)) save_best();
     account.resume(Clock::now());
     last_evaluation_ = std::move(result);
     if (checkpoints_) checkpoints_->evaluated(seconds_between(begin, Clock::now()));
     return true;
+  }
+
+  /// A sum over ranks need not have the same bits on all of them; what they decide by it has to.
+  double common_loss(double loss) {
+    if (!settings_.training.keep_best && settings_.training.patience == 0) return loss;
+    std::vector<double> of_rank_0 = {loss};
+    broadcast(progress_, grid_.world(), of_rank_0, 0);
+    progress_.take_collective_bytes();  // eight bytes that no step sent
+    return of_rank_0.front();
   }
 
   static const char* validation_loss(EvaluationMode mode) {
@@ -1067,7 +1079,7 @@ class Trainer {
     std::printf("\n%-28s %llu, %.2f s each\n", "steps",
                 static_cast<unsigned long long>(totals_.steps),
                 totals_.seconds / static_cast<double>(totals_.steps));
-    if (ends_early()) std::printf("%-28s %s\n", "end", reason_of_early_end().c_str());
+    if (ends_early()) std::printf("%-28s %s\n", "end", early_end_.c_str());
     std::printf("%-28s %s\n", "parameters",
                 parameters_text(parameter_count(*plan_->model)).c_str());
     std::printf("%-28s %s\n", "training loss, last step",
@@ -1128,6 +1140,7 @@ class Trainer {
   std::vector<RankMemoryRecord> memory_;        ///< rank 0
   std::optional<Evaluations> last_evaluation_;
   ErrorWatch error_watch_{settings_};
+  std::string early_end_;  ///< why training ended before its last step; empty: it did not
   BestEvaluation course_;  ///< of the evaluations in run.h5
   /// The one whose model is kept. A former start may have found it in steps that are repeated: its
   /// model stays unless another one is better.
@@ -1169,12 +1182,17 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   Evaluations result =
       *evaluate({pipeline, data, step_layout(settings), settings.evaluation, grid, progress});
   if (grid.rank() != 0) return;
+  const double seconds = seconds_between(begin, Clock::now());
   const double tokens =
       static_cast<double>(result.tokens) * static_cast<double>(settings.evaluation.modes.size());
-  std::printf("%llu samples, %llu tokens, %s tokens/s\n",
-              static_cast<unsigned long long>(set.size()),
-              static_cast<unsigned long long>(result.tokens),
-              with_prefix(tokens / seconds_between(begin, Clock::now())).c_str());
+  std::printf("%llu samples, %llu tokens", static_cast<unsigned long long>(set.size()),
+              static_cast<unsigned long long>(result.tokens));
+  // With answers the time is not that of these tokens alone.
+  if (data.answers.size() > 0)
+    std::printf(", %llu prompts with answers; %.3g s\n",
+                static_cast<unsigned long long>(data.answers.size()), seconds);
+  else
+    std::printf(", %s tokens/s\n", with_prefix(tokens / seconds).c_str());
   for (const EvaluationMode mode : settings.evaluation.modes) {
     const EvaluationFigures& figures = *result.of(mode);
     std::printf("%sloss %s, perplexity %s%s",

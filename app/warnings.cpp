@@ -286,6 +286,22 @@ std::vector<std::string> warnings_of_targets(const Settings& settings,
   return warnings;
 }
 
+namespace {
+
+/// How to get a smaller error.
+std::string remedy_of(const CodecSettings& codec, const RateSettings& rate,
+                      const std::string& section) {
+  if (sends_positions(codec)) return "set a larger " + section + "topk";
+  if (rate.has_bits()) return "set larger " + section + "target_bits";
+  if (rate.target_error > 0)
+    return "set a smaller " + section + "target_error than " + number_text("%g", rate.target_error);
+  if (codec.scale_rule == ScaleRule::rms)
+    return "set " + section + "target_error, or a smaller rms_step";
+  return "set more " + section + "bits";
+}
+
+}  // namespace
+
 ErrorWatch::ErrorWatch(const Settings& settings)
     : settings_(settings),
       forward_(static_cast<std::size_t>(settings.pipeline.stages - 1)),
@@ -306,15 +322,12 @@ std::vector<std::string> ErrorWatch::look_at(const StepRecord& record) {
       } else if (!seen.is_said) {
         seen.is_said = true;
         const std::string section = backward ? "boundary.backward." : "boundary.forward.";
-        warnings.push_back((backward ? "gradients" : "activations") + std::string(" at boundary ") +
-                           std::to_string(b) + " arrive with a relative error of " +
-                           number_text("%.2f", errors[b]) + " (steps " +
-                           std::to_string(seen.large_since) + " to " + std::to_string(record.step) +
-                           "), from which models learn little; " +
-                           (sends_positions(codec) ? "set a larger " + section + "topk"
-                            : codec.scale_rule == ScaleRule::rms
-                                ? "set " + section + "target_error, or a smaller rms_step"
-                                : "set more " + section + "bits"));
+        warnings.push_back(
+            (backward ? "gradients" : "activations") + std::string(" at boundary ") +
+            std::to_string(b) + " arrive with a relative error of " +
+            number_text("%.2f", errors[b]) + " (steps " + std::to_string(seen.large_since) +
+            " to " + std::to_string(record.step) + "), from which models learn little; " +
+            remedy_of(codec, backward ? settings_.backward_rate : settings_.forward_rate, section));
       }
     }
   }

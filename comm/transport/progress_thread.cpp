@@ -313,36 +313,39 @@ void ProgressThread::watch_interruption(TimePoint now) {
 /// TCP sends what was lost again after waits that double, up to two minutes: a link that swallowed
 /// messages for seconds holds up a run for minutes, in which all ranks live and nothing is wrong.
 void ProgressThread::watch_stall(TimePoint now) {
-  const std::optional<StepWatch::State> state = step_watch_.state();
+  if (interrupted_) return;
   if (stalled_step_) {
+    const std::optional<StepWatch::State> state = step_watch_.state();
     if (state && state->step == *stalled_step_) return;
-    std::fprintf(stderr, "\ndeltapipe: warning: %s: step %llu has ended, the run goes on\n",
-                 name_of(rank_).c_str(), static_cast<unsigned long long>(*stalled_step_));
+    if (step_watch_.completed() >= *stalled_step_)
+      std::fprintf(stderr, "\ndeltapipe: %s: step %llu is complete, the run continues\n",
+                   name_of(rank_).c_str(), static_cast<unsigned long long>(*stalled_step_));
     stalled_step_.reset();
     return;
   }
-  if (!state || state->longest_seconds == 0) return;
   std::string awaited;
-  TimePoint since;
+  double seconds = 0;
   {
     const std::lock_guard lock(mutex_);
+    seconds = seconds_between(awaited_since_, now);
+    if (failure_ || awaited_.empty() || seconds < watch_.stall_seconds) return;
     awaited = awaited_;
-    since = awaited_since_;
   }
-  const double seconds = seconds_between(since, now);
-  if (awaited.empty() ||
-      seconds < std::max(watch_.stall_seconds, kStallFactor * state->longest_seconds))
+  const std::optional<StepWatch::State> state = step_watch_.state();
+  if (!state || state->longest_seconds == 0 || seconds < kStallFactor * state->longest_seconds)
     return;
   stalled_step_ = state->step;
+  const bool hears_neighbour =
+      sign_interval_ > nanoseconds(0) && now - last_sign_ < 3 * sign_interval_;
   std::fprintf(
       stderr,
-      "\ndeltapipe: warning: %s waits for %.0f s in step %llu for: %s; no step before took more "
-      "than "
-      "%.2g s. All ranks live: another one is slow, or a link loses what is sent, which TCP then "
-      "sends again after waits of up to two minutes. The run goes on by itself when the link "
-      "works\n",
+      "\ndeltapipe: warning: %s has been waiting for %.0f s in step %llu (%s); the longest "
+      "step so far took %.2g s. Another rank is slow, or a link has lost messages%s\n",
       name_of(rank_).c_str(), seconds, static_cast<unsigned long long>(state->step),
-      awaited.c_str(), state->longest_seconds);
+      awaited.c_str(), state->longest_seconds,
+      hears_neighbour
+          ? ": TCP sends them again after waits of up to two minutes, and the run continues"
+          : "");
 }
 
 /// A thread that never comes back from a kernel cannot be stopped: once it had time to come, this

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -31,11 +32,18 @@ class StepWatch {
     const std::lock_guard lock(mutex_);
     if (state_) state_->doing = std::move(what);
   }
-  void end() {
+  /// is_complete: false while an exception unwinds.
+  void end(bool is_complete) {
     const std::lock_guard lock(mutex_);
+    if (state_ && is_complete) completed_ = state_->step;
     if (state_)
       longest_seconds_ = std::max(longest_seconds_, seconds_between(state_->since, Clock::now()));
     state_.reset();
+  }
+  /// The last step that ended without an exception; 0: none.
+  std::uint64_t completed() const {
+    const std::lock_guard lock(mutex_);
+    return completed_;
   }
   /// Nothing: no step is under way.
   std::optional<State> state() const {
@@ -46,6 +54,7 @@ class StepWatch {
  private:
   mutable std::mutex mutex_;
   std::optional<State> state_;
+  std::uint64_t completed_ = 0;
   double longest_seconds_ = 0;
 };
 
@@ -53,12 +62,13 @@ class StepWatch {
 class WatchedStep {
  public:
   WatchedStep(StepWatch& watch, std::uint64_t step) : watch_(watch) { watch_.begin(step); }
-  ~WatchedStep() { watch_.end(); }
+  ~WatchedStep() { watch_.end(std::uncaught_exceptions() == exceptions_); }
   WatchedStep(const WatchedStep&) = delete;
   WatchedStep& operator=(const WatchedStep&) = delete;
 
  private:
   StepWatch& watch_;
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace deltapipe

@@ -73,7 +73,7 @@ struct ErrorShares {
 
 class ErrorBound {
  public:
-  /// most: of the errors' norm to that of the values.
+  /// most: largest ratio of the errors' norm to that of the values.
   ErrorBound(const CodecShape& shape, double most)
       : most_(most),
         squares_N_(uninitialized("deltapipe::ErrorBound::squares"),

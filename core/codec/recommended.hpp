@@ -12,10 +12,10 @@ namespace deltapipe {
 /// message, entropy coded, that follows recommended_error() from rms_step on.
 CodecSettings recommended_settings(Direction direction);
 
-/// Relative RMS error of activations at which models that have to learn new tasks reach the quality
-/// of uncompressed training (docs/codecs.md).
+/// Relative RMS error of activations (docs/codecs.md).
 inline constexpr double kRecommendedError = 0.04;
-/// Of gradients, where activations have this error: rounded without bias, a gradient bears more.
+/// The error of a direction where activations have this one: gradients, rounded without bias, bear
+/// more.
 inline constexpr double recommended_error(Direction direction, double of_activations) {
   return direction == Direction::forward ? of_activations : 5 * of_activations;
 }

@@ -1130,7 +1130,8 @@ std::uint64_t RunFile::memory_bytes(const RunLayout& layout, std::uint64_t steps
 
 std::uint64_t RunFile::disk_bytes(const RunLayout& layout, std::uint64_t steps) {
   Rows rows = rows_with_a_step(layout);
-  return 2 * (rows.room() + steps * rows.bytes());
+  constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;  // no disk has more
+  return 2 * (rows.room() + std::min(steps, kMostSteps) * rows.bytes());
 }
 
 void RunFile::write_memory(const std::vector<RankMemoryRecord>& ranks) {

@@ -392,7 +392,7 @@ SkippedLines read_answers(const std::string& file, const DataSettings& settings,
     if (before.empty()) fail(file, "the prompt is empty", "", "give every line a prompt", line);
     if (made.tokens.size() <= before.size() ||
         !std::equal(before.begin(), before.end(), made.tokens.begin()))
-      fail(file, "the prompt's last token continues in the answer",
+      fail(file, "the prompt's last token continues in the answer or its end",
            printable(prompt, 60) + " and " + printable(answer, 60),
            "end prompts where a word ends, and let answers begin with the space", line);
     if (made.tokens.size() - 1 > static_cast<std::size_t>(sequence_length))

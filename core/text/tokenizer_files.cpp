@@ -146,7 +146,7 @@ class Builder {
     }
   }
 
-  /// Of a token with a role, which is an added one with its flags unless it is there already.
+  /// A token with a role is an added one with its flags, unless it is there already.
   void check_role(const std::string& file, const Json& token) const {
     if (!added_.contains(token_text(token))) expect_plain(file, token);
   }

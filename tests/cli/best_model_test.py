@@ -121,7 +121,7 @@ class BestModel(support.TestCase):
         result = support.run(["train", self.deck_file(self.deck()), f"output.directory={output}",
                               "training.keep_best=false"], 2)
         self.assert_stops(result, "training.keep_best must not change at a restart")
-        # That of step 16 has used it up.
+        # The evaluation after step 16 has used up the patience.
         said = self.start(self.deck(), output, "training.patience=1").out
         self.assertIn("stopped early after step 18 of 40", said)
         run = support.Run(output / "run.h5")

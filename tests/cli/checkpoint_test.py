@@ -224,7 +224,7 @@ class Checkpoints(support.TestCase):
         self.assertEqual({**snapshot(output), "run.h5": b""}, {**before, "run.h5": b""})
 
     def test_a_run_that_was_killed_in_its_first_moments(self):
-        """It goes without a question unless it has evaluated."""
+        """Any other run replaces it, unless it has evaluated."""
         deck = self.deck(training={"evaluate_at_start": True, "steps": 2},
                          checkpoint={"every_steps": 0}, output={"save_model": False})
         output = self.output("first-moments")

@@ -251,5 +251,6 @@ TEST_CASE("relative errors that stay large are told of once for each boundary an
   warnings = told(41, {0.8, 0.5}, {76, 0.2});
   REQUIRE(warnings.size() == 1);
   CHECK(warnings[0].find("gradients at boundary 0") != std::string::npos);
-  CHECK(warnings[0].find("boundary.backward.target_error") != std::string::npos);
+  CHECK(warnings[0].find("set a smaller boundary.backward.target_error than 0.2") !=
+        std::string::npos);
 }
