@@ -17,6 +17,7 @@
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 #include "core/base/helper_thread.hpp"
+#include "core/base/number_text.hpp"
 #include "core/base/state_in_memory.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/state_file.hpp"
@@ -30,6 +31,8 @@ namespace {
 constexpr std::chrono::milliseconds kLook{2};
 /// After a signal that ends the run at once, for what is being written.
 constexpr double kPatienceSeconds = 2;
+/// Of the time that a launcher gives, for step and checkpoint.
+constexpr double kShareOfLauncher = 0.7;
 /// As shells have it, beside the signal's number.
 constexpr int kSignalStatus = 128;
 /// Of a disk whose speed is not known yet, for the time limit.
@@ -53,6 +56,17 @@ double seconds_of_job() {
   const double end = std::strtod(text, nullptr);
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   return std::isfinite(end) ? std::max(0.0, end - kJobMarginSeconds - now.count()) : 0;
+}
+
+/// How long the ranks live after Ctrl-C under mpirun, which does not say how it was started;
+/// nothing for other launchers. Set on its command line, the parameter is in the environment, too.
+std::optional<double> seconds_of_launcher() {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return std::nullopt;
+  for (const char* const name :
+       {"OMPI_MCA_odls_base_sigkill_timeout", "PRTE_MCA_odls_base_sigkill_timeout"})
+    if (const char* const text = std::getenv(name); text != nullptr)
+      return std::strtod(text, nullptr);
+  return 1;
 }
 
 /// Several ranks may make it.
@@ -213,6 +227,7 @@ Checkpoints::Checkpoints(const CheckpointSettings& settings, const std::string& 
       limit_seconds_(settings.time_limit_seconds),
       limit_name_(kTimeLimitKey),
       caches_(std::move(caches)) {
+  set_notice();
   const double job = seconds_of_job();
   if (job == 0) return;
   const double limit = seconds_between(start_, Clock::now()) + job;
@@ -290,6 +305,22 @@ double Checkpoints::expected_seconds() const {
   return last_seconds_ > 0 ? last_seconds_ : static_cast<double>(bytes_) / kBytesPerSecond;
 }
 
+/// What rank 0 says when a signal asks for an end. A launcher may kill the ranks before the step
+/// under way has come to its end.
+void Checkpoints::set_notice() const {
+  if (grid_.rank() != 0) return;
+  const bool is_known = longest_step_ > 0;
+  const double seconds = longest_step_ + expected_seconds();
+  std::string text = "\ndeltapipe: asked to stop: a checkpoint follows the step under way";
+  if (is_known) text += ", in about " + number_text("%.2g", seconds) + " s";
+  const std::optional<double> launcher = seconds_of_launcher();
+  if (launcher && marker_.ranks() > 1 && (!is_known || seconds > kShareOfLauncher * *launcher))
+    text += "; after Ctrl-C or SIGTERM mpirun kills the ranks " + number_text("%g", *launcher) +
+            " s from now, which may be too early: `kill -USR1` to mpirun stops them with a "
+            "checkpoint, however long that takes";
+  OrderlyStop::set_notice(text + "\n");
+}
+
 /// Before the first one: as if its steps were of training, most of which take longer.
 double Checkpoints::expected_evaluation_seconds() const {
   if (longest_evaluation_ > 0) return longest_evaluation_;
@@ -321,7 +352,10 @@ Checkpoints::Notes Checkpoints::notes(bool evaluation_follows) {
     step_seconds_ = seconds;
     timed_steps_ = 1;
   }
-  longest_step_ = std::max(longest_step_, seconds);
+  if (seconds > longest_step_) {
+    longest_step_ = seconds;
+    set_notice();
+  }
   last_notes_ = now;
   if (grid_.rank() == 0) {
     // After the evaluation and the step to come there has to be time for a checkpoint.
@@ -466,6 +500,7 @@ void Checkpoints::note_complete(RunFile* run_file) {
   const CheckpointRecord record = record_of(marker_);
   last_seconds_ = record.seconds;
   last_complete_ = record.step;
+  set_notice();
   ++totals_.count;
   totals_.bytes += record.bytes;
   totals_.blocked_seconds += record.blocked_seconds;

@@ -128,6 +128,7 @@ class Checkpoints {
   void end_process(int signal) const;
   std::string waited_for() const;
   std::string unfinished() const;
+  void set_notice() const;
   double expected_seconds() const;
   double expected_evaluation_seconds() const;
   bool is_out_of_time(double seconds_to_come) const;

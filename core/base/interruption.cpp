@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/interruption.hpp"
 
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 
 namespace deltapipe {
 
@@ -11,9 +17,26 @@ std::atomic<int> first{0}, last{0};  // last: of those after the first
 std::atomic<bool> orderly{false};
 static_assert(std::atomic<int>::is_always_lock_free, "set in a signal handler");
 
+struct Notice {
+  std::array<char, 512> text;
+  std::size_t size;
+};
+// A signal may come while the next one is written.
+std::array<Notice, 2> notices{};
+std::atomic<std::size_t> notice{0};
+
 void note(int signal) {
   int none = 0;
-  if (!first.compare_exchange_strong(none, signal)) last.store(signal);
+  if (!first.compare_exchange_strong(none, signal)) {
+    last.store(signal);
+  } else if (orderly.load()) {
+    const int error = errno;
+    const Notice& mine = notices[notice.load()];
+    pollfd output{STDERR_FILENO, POLLOUT, 0};
+    // A pipe that nobody reads must not keep the process.
+    if (::poll(&output, 1, 0) > 0) (void)!::write(STDERR_FILENO, mine.text.data(), mine.size);
+    errno = error;
+  }
 }
 
 }  // namespace
@@ -52,6 +75,13 @@ OrderlyStop::~OrderlyStop() {
 
 int OrderlyStop::signal() const noexcept {
   return first.load();
+}
+
+void OrderlyStop::set_notice(const std::string& text) noexcept {
+  const std::size_t next = 1 - notice.load();
+  notices[next].size = std::min(text.size(), notices[next].text.size());
+  std::copy_n(text.data(), notices[next].size, notices[next].text.data());
+  notice.store(next);
 }
 
 std::string name_of_signal(int signal) {

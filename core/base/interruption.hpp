@@ -40,6 +40,8 @@ class OrderlyStop {
   OrderlyStop& operator=(const OrderlyStop&) = delete;
   /// The signal that asked; 0: none did.
   int signal() const noexcept;
+  /// That signal writes this to standard error at once, also while the process does something else.
+  static void set_notice(const std::string& text) noexcept;
 };
 
 /// "SIGTERM", or "signal 42".

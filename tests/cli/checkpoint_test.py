@@ -32,6 +32,11 @@ def steps_of(output):
     return sorted(int(path.name[5:]) for path in (output / "checkpoints").glob("step-*"))
 
 
+def complete_steps_of(output):
+    return [step for step in steps_of(output)
+            if (checkpoint(output, step) / "complete.json").is_file()]
+
+
 def checkpoint(output, step):
     return output / "checkpoints" / f"step-{step:09d}"
 
@@ -107,16 +112,41 @@ class Checkpoints(support.TestCase):
         command = ["train", self.deck_file(deck), f"output.directory={output}", "pipeline.stages=2",
                    "training.steps=1000000", "training.evaluate_every=1000000",
                    "output.log_every=1000000"]
-        process = support.start(command, 2, OMPI_MCA_odls_base_sigkill_timeout="20")
+        process = support.start(command, 2, OMPI_MCA_odls_base_sigkill_timeout="6")
         self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
         first = process.stdout.readline()
         while first and not first.startswith("step 1/"):
             first = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         result = support.finish(process)
+        self.assertIn("asked to stop: a checkpoint follows the step under way", result.err)
+        self.assertNotIn("mpirun kills", result.err)
         self.assertIn("the same command goes on from step", result.out)
         self.assertEqual(support.Run(output / "run.h5").attributes["status"], "stopped")
         self.assertTrue(list((output / "checkpoints").glob("step-*/complete.json")))
+
+    def test_ctrl_c_in_a_long_step(self):
+        """The launcher kills the ranks before the step has ended: what to do is said, and the last
+        checkpoint is what the run goes on from."""
+        deck = self.deck(checkpoint={"every_steps": 1}, network={"latency": "1.5 s"},
+                         training={"evaluate_every": 12, "evaluate_at_start": False})
+        output = self.output("ctrl_c_slow")
+        command = ["train", self.deck_file(deck), f"output.directory={output}", "pipeline.stages=2"]
+        process = support.start(command, 2, OMPI_MCA_odls_base_sigkill_timeout="1")
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        wait_until(self, lambda: complete_steps_of(output), process)
+        process.send_signal(signal.SIGINT)
+        result = support.finish(process)
+        self.assertNotEqual(result.status, 0)
+        self.assertRegex(result.err, r"asked to stop: a checkpoint follows the step under way, in "
+                                     r"about [\d.]+ s; after Ctrl-C or SIGTERM mpirun kills the ranks "
+                                     r"1 s from now, which may be too early: `kill -USR1` to mpirun")
+        self.assertEqual(result.err.count("asked to stop"), 1, str(result))
+        self.assertEqual(support.Run(output / "run.h5").attributes["status"], "running")
+        self.assertEqual(complete_steps_of(output), [1])
+        # The latency is of the emulated link and may change.
+        result = self.go_on(deck, output, overrides=["network.latency=0"])
+        self.assertIn("going on from the checkpoint of step 1", result.out)
 
     def test_a_batch_job_that_ends(self):
         deck = self.deck(checkpoint={"every_steps": 1000000}, output={"log_every": 1000000})

@@ -140,6 +140,25 @@ class Faults(support.TestCase):
                 self.assertEqual(result.status, 0, str(result))
                 self.assertIn("going on from the checkpoint of step", result.out)
 
+    def test_a_rank_that_stops_while_mpi_ends(self):
+        library = os.environ.get("DELTAPIPE_STOP_IN_FINALIZE", "")
+        if not library:
+            self.skipTest("DELTAPIPE_STOP_IN_FINALIZE names no library")
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                output = self.output(f"finalize{rank}")
+                deck = self.small(pipeline={"stages": 2, "timeout": 2})
+                process = support.start(["train", self.deck_file(deck),
+                                         f"output.directory={output}"], 2, LD_PRELOAD=library,
+                                        STOP_RANK=str(rank))
+                self.addCleanup(self.end, process)
+                result = support.finish(process)
+                self.assert_stops(result, "MPI has not ended within 2 s (pipeline.timeout)",
+                                  "what the run has written stays", status=1)
+                self.assert_readable(output / "run.h5", "finished")
+                self.assertTrue((output / "model/model.safetensors").is_file())
+                self.assert_all_ended(list(processes_of(process.pid)))
+
     def test_a_disk_that_hangs_under_a_checkpoint(self):
         library = os.environ.get("DELTAPIPE_HANG_IN_WRITE", "")
         if not library:

@@ -376,6 +376,32 @@ TEST_CASE("Memory does not grow with the run file", "[files][run_file]") {
   CHECK(RunFile::memory_bytes(layout, kSteps) < bytes);
 }
 
+TEST_CASE("Twenty thousand steps take little of disk and memory", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5";
+  const int stages = 2;
+  constexpr std::uint64_t kSteps = 20'000;
+  RunLayout layout;
+  layout.stages = stages;
+  RunFile run(path, attributes_of(stages), {}, std::chrono::hours(1));
+  const StepRecord record = step_record(1, stages);
+  const std::uint64_t before = process_memory().resident;
+  std::uint64_t most = 0;
+  for (std::uint64_t step = 1; step <= kSteps; ++step) {
+    run.append(record);
+    if (step % 1000 != 0) continue;
+    run.flush();
+    most = std::max(most, process_memory().resident);
+  }
+  run.close();
+  CAPTURE(most - before);
+#ifndef __SANITIZE_ADDRESS__  // which keeps freed memory for a while
+  CHECK(most - before < RunFile::memory_bytes(layout, kSteps));
+#endif
+  CHECK(std::filesystem::file_size(path) < 600 * kSteps);
+  CHECK(column<std::uint64_t>(hdf5::File::open_read_only(path), "steps/step").size() == kSteps);
+}
+
 // Run by tests/scripts: writes runs for the analysis scripts into $DELTAPIPE_WRITE_RUNS.
 TEST_CASE("Runs for the analysis scripts", "[.write_runs]") {
   const char* directory = std::getenv("DELTAPIPE_WRITE_RUNS");
