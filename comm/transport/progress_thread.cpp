@@ -66,6 +66,7 @@ constexpr nanoseconds kLateThread = std::chrono::seconds(2);
 constexpr nanoseconds kLostThread = std::chrono::seconds(10);
 /// Times the longest step before: one that lasts longer is stalled.
 constexpr double kStallFactor = 10;
+constexpr nanoseconds kTcpBoundInterval = std::chrono::seconds(5);
 /// As shells have it, beside the signal's number.
 constexpr int kSignalStatus = 128;
 /// After a signal, for the thread that computes, where nothing is lost without it. The first rank
@@ -310,17 +311,25 @@ void ProgressThread::watch_interruption(TimePoint now) {
   MPI_Abort(control_, kSignalStatus + signal);
 }
 
-/// TCP sends what was lost again after waits that double, up to two minutes: a link that swallowed
-/// messages for seconds holds up a run for minutes, in which all ranks live and nothing is wrong.
+/// A link that swallowed messages for seconds holds up a run for longer, in which all ranks live
+/// and nothing is wrong.
 void ProgressThread::watch_stall(TimePoint now) {
+  // MPI connects when there is something to send.
+  if (now >= next_tcp_bound_ && size_ > 1) {
+    tcp_wait_ = bound_tcp_waits();
+    next_tcp_bound_ = now + kTcpBoundInterval;
+  }
   if (interrupted_) return;
-  if (stalled_step_) {
+  if (stall_) {
     const std::optional<StepWatch::State> state = step_watch_.state();
-    if (state && state->step == *stalled_step_) return;
-    if (step_watch_.completed() >= *stalled_step_)
-      std::fprintf(stderr, "\ndeltapipe: %s: step %llu is complete, the run continues\n",
-                   name_of(rank_).c_str(), static_cast<unsigned long long>(*stalled_step_));
-    stalled_step_.reset();
+    if (state && state->step == stall_->step) return;
+    if (step_watch_.completed() >= stall_->step)
+      std::fprintf(stderr,
+                   "\ndeltapipe: %s: step %llu is complete, %.0f s after that wait began; the run "
+                   "continues\n",
+                   name_of(rank_).c_str(), static_cast<unsigned long long>(stall_->step),
+                   seconds_between(stall_->since, now));
+    stall_.reset();
     return;
   }
   std::string awaited;
@@ -334,18 +343,17 @@ void ProgressThread::watch_stall(TimePoint now) {
   const std::optional<StepWatch::State> state = step_watch_.state();
   if (!state || state->longest_seconds == 0 || seconds < kStallFactor * state->longest_seconds)
     return;
-  stalled_step_ = state->step;
-  const bool hears_neighbour =
-      sign_interval_ > nanoseconds(0) && now - last_sign_ < 3 * sign_interval_;
+  stall_ = Stall{state->step, now - std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(seconds))};
+  step_watch_.stalls();
   std::fprintf(
       stderr,
-      "\ndeltapipe: warning: %s has been waiting for %.0f s in step %llu (%s); the longest "
-      "step so far took %.2g s. Another rank is slow, or a link has lost messages%s\n",
+      "\ndeltapipe: warning: %s has been waiting for %.0f s in step %llu (%s); the longest step so "
+      "far took %.2g s. Another rank is slow or was stopped, or a link has lost messages, which "
+      "TCP "
+      "sends again after waits of up to %lld s: the run continues when they work again\n",
       name_of(rank_).c_str(), seconds, static_cast<unsigned long long>(state->step),
-      awaited.c_str(), state->longest_seconds,
-      hears_neighbour
-          ? ": TCP sends them again after waits of up to two minutes, and the run continues"
-          : "");
+      awaited.c_str(), state->longest_seconds, static_cast<long long>(tcp_wait_.count()));
 }
 
 /// A thread that never comes back from a kernel cannot be stopped: once it had time to come, this

@@ -27,6 +27,7 @@
 #include "comm/transport/clock_sync.hpp"
 #include "comm/transport/emulated_link.hpp"
 #include "comm/transport/step_watch.hpp"
+#include "comm/transport/tcp_waits.hpp"
 #include "core/base/time_account.hpp"
 #include "core/base/trace.hpp"
 
@@ -292,7 +293,14 @@ class ProgressThread {
     bool told = false;
   };
   std::optional<Overdue> overdue_;
-  std::optional<std::uint64_t> stalled_step_;  ///< that the user was told of
+  /// The step that the user was told of.
+  struct Stall {
+    std::uint64_t step = 0;
+    TimePoint since;
+  };
+  std::optional<Stall> stall_;
+  TimePoint next_tcp_bound_{};
+  std::chrono::seconds tcp_wait_ = kTcpWait;
 
   std::thread thread_;  ///< last: starts when all else is ready
 };

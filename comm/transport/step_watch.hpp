@@ -14,7 +14,7 @@
 
 namespace deltapipe {
 
-/// One thread calls begin(), doing() and end(), any thread state().
+/// One thread calls begin(), doing() and end(), any thread stalls() and state().
 class StepWatch {
  public:
   struct State {
@@ -22,11 +22,12 @@ class StepWatch {
     TimePoint since;             ///< the step's begin
     std::string doing;           ///< "forward 3"
     double longest_seconds = 0;  ///< of the steps before; 0: there were none
+    bool is_stalled = false;
   };
 
   void begin(std::uint64_t step) {
     const std::lock_guard lock(mutex_);
-    state_ = State{step, Clock::now(), {}, longest_seconds_};
+    state_ = State{step, Clock::now(), {}, longest_seconds_, false};
   }
   void doing(std::string what) {
     const std::lock_guard lock(mutex_);
@@ -36,7 +37,7 @@ class StepWatch {
   void end(bool is_complete) {
     const std::lock_guard lock(mutex_);
     if (state_ && is_complete) completed_ = state_->step;
-    if (state_)
+    if (state_ && !state_->is_stalled)
       longest_seconds_ = std::max(longest_seconds_, seconds_between(state_->since, Clock::now()));
     state_.reset();
   }
@@ -44,6 +45,11 @@ class StepWatch {
   std::uint64_t completed() const {
     const std::lock_guard lock(mutex_);
     return completed_;
+  }
+  /// The step under way says nothing about how long steps take.
+  void stalls() {
+    const std::lock_guard lock(mutex_);
+    if (state_) state_->is_stalled = true;
   }
   /// Nothing: no step is under way.
   std::optional<State> state() const {
