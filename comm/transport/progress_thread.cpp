@@ -16,6 +16,7 @@
 
 #include "comm/transport/agree.hpp"
 #include "comm/transport/mpi_check.hpp"
+#include "comm/transport/tcp_waits.hpp"
 #include "core/base/device_memory.hpp"
 #include "core/base/error.hpp"
 #include "core/base/helper_thread.hpp"

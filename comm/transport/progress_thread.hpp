@@ -27,7 +27,6 @@
 #include "comm/transport/clock_sync.hpp"
 #include "comm/transport/emulated_link.hpp"
 #include "comm/transport/step_watch.hpp"
-#include "comm/transport/tcp_waits.hpp"
 #include "core/base/time_account.hpp"
 #include "core/base/trace.hpp"
 
@@ -300,7 +299,7 @@ class ProgressThread {
   };
   std::optional<Stall> stall_;
   TimePoint next_tcp_bound_{};
-  std::chrono::seconds tcp_wait_ = kTcpWait;
+  std::chrono::seconds tcp_wait_{};  ///< bound of the waits of TCP; 0: not looked at yet
 
   std::thread thread_;  ///< last: starts when all else is ready
 };

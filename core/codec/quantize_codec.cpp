@@ -33,7 +33,8 @@ class QuantizeCodec final : public QuantizedCodec<NoMemory> {
   int format_of(const Crossing&, std::size_t) const override { return later_visit; }
 };
 
-/// Largest ratio of the errors' norm to that of the values: about twice what the coarsest steps leave out.
+/// Largest ratio of the errors' norm to that of the values: about twice what the coarsest steps
+/// leave out.
 constexpr double kMostError = 2;
 
 /// The record is the error e(s), in units of the step's scale. M: its rows.
