@@ -10,10 +10,11 @@ import tomllib
 from deltapipe_runs import RunError
 
 KEYS = {"title", "deck", "pretrain", "small", "matrix", "settings", "communication_ratio",
-        "baseline", "claims"}
+        "baseline", "claims", "texts", "jobs", "ruler"}
 MATRIX = {"stages": int, "seeds": int, "bandwidths": str}
 # What the matrix and the runner set.
 RESERVED = {"pipeline.stages", "training.seed", "output.directory", "model.path", "data.train"}
+JOB_KEYS = {"deck", "start"}
 
 
 def override_text(value):
@@ -44,6 +45,8 @@ class StudyRun:
     bandwidth: str          # as decks have it; empty: the study's ratio sets it, or no link
     name: str               # of its folder
     overrides: dict
+    job: str = ""           # empty: the study has one job without a name
+    start: str = ""         # run whose model it begins with; empty: the pretrained one
 
 
 class Study:
@@ -58,8 +61,12 @@ class Study:
             raise RunError(f"{self.path}: {error}") from error
         self._check_keys(definition, KEYS, "")
         self.small = small
+        self.definition = definition
         preset = definition.get("small", {}) if small else {}
         self._check_keys(preset, {"deck", "pretrain", "matrix", "settings"}, "small.")
+        self.texts = definition.get("texts", "")
+        self.jobs = definition.get("jobs", {"": {}})
+        self.ruler = definition.get("ruler", {})
         self.title = definition.get("title", self.name)
         self.claims = definition.get("claims", [])
         self.matrix = {"stages": [2], "seeds": [42], "bandwidths": [""],
@@ -80,6 +87,7 @@ class Study:
                 and min(self.matrix["stages"]) > 1):
             raise RunError(f"{self.path}: communication_ratio is a number above 0, for 2 stages or "
                            "more")
+        self._check_jobs()
         self._check_decks()
         self._check_claims(definition.get("settings", {}))
 
@@ -99,8 +107,28 @@ class Study:
                 raise RunError(f"{self.path}: matrix.{key} is a list of different "
                                f"{'numbers' if kind is int else 'texts'}, one or more")
 
+    def _check_jobs(self):
+        for name, job in self.jobs.items():
+            self._check_keys(job, JOB_KEYS, f"jobs.{name}.")
+            start = job.get("start", "")
+            before = list(self.jobs)[:list(self.jobs).index(name)]
+            other, _, setting = start.partition("/")
+            if start and (other not in before or setting not in self.settings):
+                raise RunError(f"{self.path}: jobs.{name}.start is 'JOB/SETTING' of a job before it, "
+                               f"not '{start}'")
+        if bool(self.texts) != ("jobs" in self.definition):
+            raise RunError(f"{self.path}: jobs need texts, the script that makes theirs, and the "
+                           "other way round")
+        for setting, share in self.ruler.items():
+            if not isinstance(share, (int, float)) or not 0 < share <= 1:
+                raise RunError(f"{self.path}: ruler.{setting} is a share of the steps, above 0 and "
+                               "at most 1")
+
     def _check_decks(self):
-        for name, table in {**self.settings, "deck": self.deck, "pretrain": self.pretrain}.items():
+        jobs = {f"jobs.{name}" if name else "job": job.get("deck", {})
+                for name, job in self.jobs.items()}
+        for name, table in {**self.settings, **jobs, "deck": self.deck,
+                            "pretrain": self.pretrain}.items():
             if not isinstance(table, dict):
                 raise RunError(f"{self.path}: '{name}' is no table of deck keys")
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
@@ -130,17 +158,27 @@ class Study:
     def runs(self):
         """Settings vary fastest, so that what is compared ran close together."""
         m = self.matrix
-        return [self._run(setting, stages, seed, bandwidth) for stages, seed, bandwidth, setting in
-                itertools.product(m["stages"], m["seeds"], m["bandwidths"], self.settings)]
+        return [self._run(job, setting, stages, seed, bandwidth)
+                for job, stages, seed, bandwidth, setting in
+                itertools.product(self.jobs, m["stages"], m["seeds"], m["bandwidths"],
+                                  self.settings)]
 
-    def _run(self, setting, stages, seed, bandwidth):
-        name = f"{setting}-k{stages}"
+    def _run(self, job, setting, stages, seed, bandwidth):
+        deck = self.jobs[job].get("deck", {})
+        overrides = {**self.deck, **deck, **self.settings[setting], "pipeline.stages": stages,
+                     "training.seed": seed}
+        if bandwidth:
+            overrides["network.bandwidth"] = bandwidth
+        name = self._name(job, setting, stages, seed, bandwidth)
+        start = self.jobs[job].get("start", "")
+        if start:  # with the first seed: one model for all
+            start = self._name(*start.split("/"), stages, self.matrix["seeds"][0], bandwidth)
+        return StudyRun(setting, stages, seed, bandwidth, name, overrides, job, start)
+
+    def _name(self, job, setting, stages, seed, bandwidth):
+        name = (f"{job}-" if job else "") + f"{setting}-k{stages}"
         if len(self.matrix["bandwidths"]) > 1:
             name += "-" + re.sub(r"[^0-9A-Za-z.]+", "", bandwidth or "nolink")
         if len(self.matrix["seeds"]) > 1:
             name += f"-seed{seed}"
-        overrides = {**self.deck, **self.settings[setting], "pipeline.stages": stages,
-                     "training.seed": seed}
-        if bandwidth:
-            overrides["network.bandwidth"] = bandwidth
-        return StudyRun(setting, stages, seed, bandwidth, name, overrides)
+        return name

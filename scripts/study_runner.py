@@ -9,6 +9,7 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import time
 
 from deltapipe_runs import Run, RunError
@@ -52,6 +53,10 @@ class Runner:
         self.pretrain_text, self.fine_tune_text = texts
         self.model = output / "pretrain" / "model"
         self.links = {}  # by stages, what _calibrate found
+        self.exercises = None  # folder of what study.texts makes
+        self.starts = {run.start for run in study.runs()} - {""}
+        if study.texts and self.pretrain_text:
+            raise RunError(f"{study.path} makes its own texts; leave --pretrain-text out")
         if shutil.which(program) is None:
             raise RunError(f"{program}: no such program; build deltapipe or give --program")
         if shutil.which(launcher[0]) is None:
@@ -63,6 +68,8 @@ class Runner:
     def require_prepared(self):
         """Elements of a job array run at the same time: none of them makes what all share."""
         missing = [] if is_finished(self.output / "pretrain") else ["the pretrained model"]
+        missing += [f"the model of {name}" for name in sorted(self.starts)
+                    if not is_finished(self.output / name)]
         if self.study.communication_ratio:
             missing += [f"the bandwidth of {stages} stages"
                         for stages in self.study.matrix["stages"]
@@ -79,11 +86,19 @@ class Runner:
         if self.study.communication_ratio:
             for stages in self.study.matrix["stages"]:
                 self._link_of(stages)
+        if self.starts:
+            self.run([run for run in self.study.runs() if run.name in self.starts])
 
     def find_texts(self):
+        # An installed tree is not a place for data.
+        place = ROOT if (ROOT / "CMakeLists.txt").is_file() else pathlib.Path()
+        if self.study.texts:
+            self.exercises = place / "data" / pathlib.Path(self.study.texts).stem
+            subprocess.run([sys.executable, str(ROOT / "scripts" / self.study.texts),
+                            str(self.exercises)], check=True)
+            self.pretrain_text = str(self.exercises / "pretrain.jsonl")
+            return
         if not self.pretrain_text:
-            # An installed tree is not a place for data.
-            place = ROOT if (ROOT / "CMakeLists.txt").is_file() else pathlib.Path()
             corpus = place / "data" / "quickstart"
             subprocess.run([str(ROOT / "scripts" / "make_corpus.sh"), str(corpus)], check=True)
             self.pretrain_text = str(corpus / "pretrain.txt")
@@ -100,16 +115,27 @@ class Runner:
             overrides = dict(run.overrides)
             if self.study.communication_ratio and not run.bandwidth:
                 overrides["network.bandwidth"] = self._link_of(run.stages)["bandwidth"]
+            if run.name in self.starts:
+                overrides["output.save_model"] = True
             try:
-                self._fine_tune(run.name, overrides)
+                self._fine_tune(run.name, overrides, run)
             except RunFailed as error:
                 print(f"    {error}", flush=True)
                 failed.append(run.name)
         return failed
 
-    def _fine_tune(self, name, overrides):
+    def _fine_tune(self, name, overrides, run=None):
+        start = run.start if run else ""
+        model = self.output / start / "model" if start else self.model
+        texts = {"data.train": self.fine_tune_text}
+        if self.exercises:
+            job = run.job if run else next(iter(self.study.jobs))
+            of_job = {part: str(self.exercises / f"{job}-{part}.jsonl")
+                      for part in ("train", "valid", "prompts")}
+            texts = {"data.train": of_job["train"], "data.validation": [of_job["valid"]],
+                     "evaluation.prompts": [of_job["prompts"]]}
         self._train(name, STUDIES / "decks" / "finetune.toml",
-                    {"model.path": str(self.model), "data.train": self.fine_tune_text, **overrides})
+                    {"model.path": str(model), **texts, **overrides})
 
     def _link_of(self, stages):
         if stages not in self.links:

@@ -22,7 +22,12 @@ from study_matrix import measured
 COLUMNS = ("setting", "stages", "perplexity", "wire_bytes", "seconds", "speedup", "forward_bits",
            "backward_bits", "seed", "bandwidth", "best_perplexity", "sequences_per_second",
            "status", "codec_perplexity", "evaluation_bytes")
+# Of a study with jobs.
+JOB_COLUMNS = ("job", "setting", "seed", "exact_match", "codec_exact_match", "loss", "forward_bits",
+               "backward_bits", "forward_error", "backward_error", "perplexity", "wire_bytes",
+               "seconds", "stages", "status")
 NAN = math.nan
+DIRECTIONS = ("forward", "backward")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
@@ -40,6 +45,13 @@ def end_seconds(run):
     return float(max(ends, default=NAN))
 
 
+def mean_error(run, direction):
+    """Mean relative error over boundaries and the steps in which it was measured; NaN: never."""
+    errors = run.steps.get(direction + "_error", np.empty(0))
+    errors = errors[np.isfinite(errors)]
+    return float(errors.mean()) if len(errors) else NAN
+
+
 def link_of(run):
     """The emulated bandwidth as the run's deck has it, in bit/s; empty: none."""
     network = tomllib.loads(str(run.attributes["deck"])).get("network", {})
@@ -51,6 +63,7 @@ def row_of(study_run, run, channels):
     perplexities = run.evaluations["perplexity"]
     perplexities = perplexities[np.isfinite(perplexities)]
     return {
+        "job": study_run.job,
         "setting": study_run.setting,
         "stages": study_run.stages,
         "perplexity": run.perplexity,
@@ -66,21 +79,30 @@ def row_of(study_run, run, channels):
         "status": run.status,
         "codec_perplexity": run.codec_perplexity,
         "evaluation_bytes": run.evaluation_bytes,
+        "loss": float(run.validation_loss[-1]) if len(run.validation_loss) else NAN,
+        "exact_match": run.exact_match,
+        "codec_exact_match": run.codec_exact_match,
+        "forward_error": mean_error(run, "forward"),
+        "backward_error": mean_error(run, "backward"),
     }
 
 
 def fill_speedups(rows, baseline):
     """Against the baseline's run of the same stages, seed and link."""
     def key(row):
-        return row["stages"], row["seed"], row["matrix_bandwidth"]
+        return row["job"], row["stages"], row["seed"], row["matrix_bandwidth"]
     seconds = {key(row): row["seconds"] for row in rows if row["setting"] == baseline}
     for row in rows:
         row["speedup"] = seconds.get(key(row), NAN) / row["seconds"]
 
 
-def write_csv(path, rows):
+def columns_of(study):
+    return JOB_COLUMNS if study.texts else COLUMNS
+
+
+def write_csv(path, study, rows):
     with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer = csv.DictWriter(file, columns_of(study), extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in rows:
             writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value
@@ -91,7 +113,7 @@ def write_hdf5(path, study, rows, runs):
     """A column a dataset, and the curves of each run as a group."""
     with h5py.File(path, "w") as file:
         file.attrs["title"] = study.title
-        for name in COLUMNS:
+        for name in columns_of(study):
             values = [row[name] for row in rows]
             if isinstance(values[0], str):
                 file.create_dataset(name, data=values, dtype=h5py.string_dtype())
@@ -101,7 +123,7 @@ def write_hdf5(path, study, rows, runs):
             group = file.create_group("curves/" + row["run"])
             group.attrs["setting"] = row["setting"]
             for name in ("epoch", "loss", "perplexity", "seconds", "codec_loss",
-                         "codec_perplexity"):
+                         "codec_perplexity", "exact_match", "codec_exact_match"):
                 if name in run.evaluations:
                     group[name] = run.evaluations[name]
             group["wire_bytes"] = bytes_at_evaluations(run)
@@ -140,6 +162,47 @@ def against(groups, key, baseline, column):
     found = dict(groups).get((key[0], key[1], baseline))
     own = dict(groups)[key]
     return 100 * (mean(own, column) / mean(found, column) - 1) if found else NAN
+
+
+def job_groups(rows):
+    """By job and setting, rows that differ in the seed only."""
+    def key(row):
+        return row["job"], row["setting"]
+    return [(k, [row for row in rows if key(row) == k]) for k in dict.fromkeys(map(key, rows))]
+
+
+def lost_steps(study, rows, job, share):
+    """The share of the steps that a setting loses: at the rest of them uncompressed training (the
+    settings of study.ruler) has its exact match."""
+    groups = dict(job_groups(rows))
+    marks = sorted((mean(groups[job, setting], "exact_match"), steps)
+                   for setting, steps in study.ruler.items() if (job, setting) in groups)
+    if not marks or math.isnan(share):
+        return "-"
+    if share >= marks[-1][0]:
+        return "0 %"
+    lost = 100 * (1 - np.interp(share, *zip(*marks)))
+    return f"{'> ' if share < marks[0][0] else ''}{lost:.0f} %"
+
+
+def table_of_jobs(study, rows):
+    header = ["job", "setting", "seeds", "exact match", "lost steps", "through the codec", "loss",
+              "bits forward", "backward", "error forward", "backward"]
+    lines = [f"# {study.title}", "", "| " + " | ".join(header) + " |",
+             "|" + "---|" * 2 + "---:|" * (len(header) - 2)]
+    for (job, setting), group in job_groups(rows):
+        def percent(column, group=group):
+            shares = [{column: 100 * row[column]} for row in group]
+            text = with_spread(shares, column, "{:.1f}")
+            return "-" if math.isnan(mean(shares, column)) else text + " %"
+        cells = [job, setting, str(len(group)), percent("exact_match"),
+                 lost_steps(study, rows, job, mean(group, "exact_match")),
+                 percent("codec_exact_match"),
+                 with_spread(group, "loss", "{:.4f}"),
+                 *(f"{mean(group, direction + '_bits'):.2f}" for direction in DIRECTIONS),
+                 *(f"{mean(group, direction + '_error'):.3f}" for direction in DIRECTIONS)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def table_of(study, rows):
@@ -241,6 +304,42 @@ def plot_curves(path, study, rows, runs):
     plt.close(figure)
 
 
+def plot_exact_match(path, study, rows):
+    """Exact match over the bits of both directions: a panel for each job, a point for each run and
+    the mean of each setting. Lines: uncompressed training with all and with fewer steps."""
+    settings = [name for name in study.settings if name not in study.ruler]
+    colors = dict(zip(settings, plt.get_cmap("tab10")(np.arange(len(settings)) % 10)))
+    figure, grid = plt.subplots(1, len(study.jobs), figsize=(7 * len(study.jobs), 5), squeeze=False,
+                                constrained_layout=True)
+    groups = dict(job_groups(rows))
+    for axes, job in zip(grid[0], study.jobs):
+        for setting, steps in study.ruler.items():
+            if (job, setting) not in groups:
+                continue
+            share = 100 * mean(groups[job, setting], "exact_match")
+            axes.axhline(share, color="grey", linewidth=1, linestyle="-" if steps == 1 else ":")
+            axes.annotate(f"{setting} ({steps:.0%} of the steps)", (1, share),
+                          xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+        for i, setting in enumerate(settings):
+            group = groups.get((job, setting), [])
+            if not group:
+                continue
+            bits = [row["forward_bits"] + row["backward_bits"] for row in group]
+            marker, color = MARKERS[i % len(MARKERS)], colors[setting]
+            axes.plot(bits, [100 * row["exact_match"] for row in group], marker, color=color,
+                      markersize=4, alpha=0.5)
+            axes.plot(np.mean(bits), 100 * mean(group, "exact_match"), marker, color=color,
+                      markersize=9, label=setting)
+        axes.set_title(job)
+        axes.set_xlabel("bits per value, forward + backward")
+        axes.set_ylabel("exact match [%]")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.suptitle(study.title)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
 def plot_links(path, study, rows):
     """Sequences per second by link, a bar a setting."""
     links = list(dict.fromkeys(row["matrix_bandwidth"] for row in rows))
@@ -290,15 +389,20 @@ def read_rows(study_runs, output):
 
 
 def summarise(study, study_runs, output):
-    """Writes summary.csv, summary.h5, table.md, curves.png and, with several links, links.png."""
+    """Writes summary.csv, summary.h5, table.md, curves.png and, with several links, links.png; of a
+    study with jobs exact_match.png instead of the curves."""
     rows, runs = read_rows(study_runs, output)
     fill_speedups(rows, study.baseline)
-    write_csv(output / "summary.csv", rows)
+    write_csv(output / "summary.csv", study, rows)
     write_hdf5(output / "summary.h5", study, rows, runs)
-    lines = table_of(study, rows) + claim_lines(study, rows)
+    lines = (table_of_jobs if study.texts else table_of)(study, rows) + claim_lines(study, rows)
     (output / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
-    plot_curves(output / "curves.png", study, rows, runs)
+    picture = "exact_match.png" if study.texts else "curves.png"
+    if study.texts:
+        plot_exact_match(output / picture, study, rows)
+    else:
+        plot_curves(output / picture, study, rows, runs)
     if len(study.matrix["bandwidths"]) > 1:
         plot_links(output / "links.png", study, rows)
-    print(f"in {output}: summary.csv summary.h5 table.md curves.png")
+    print(f"in {output}: summary.csv summary.h5 table.md {picture}")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 try:
     import h5py
@@ -66,6 +67,8 @@ write_run(output / "run.h5", steps=10, boundaries=int(deck.get("pipeline.stages"
           codec_losses=[3.6, 3.25] if deck.get("evaluation.boundary") == "both" else None)
 with h5py.File(output / "run.h5", "r+") as file:
     file.attrs["deck"] = f'[network]\\nbandwidth = ["{{link}}"]' if link else ""
+    if "evaluation.prompts" in deck:
+        file["evaluations/exact_match"] = [0.0, 0.8 if half else float(deck["training.epochs"]) / 2]
     if half:
         file["steps/forward_bytes"][...] = file["steps/forward_bytes"][...] // 2
 """
@@ -215,6 +218,76 @@ class StudyTest(unittest.TestCase):
     def test_small(self):
         self.assertEqual(len(self.run_study("--small", "--list").splitlines()), 2)
 
+    def jobs(self):
+        script = SCRIPTS / "make_exercises.py"
+        return STUDY.replace("communication_ratio = 7.0", f'texts = "{script.name}"').replace(
+            "[matrix]", '[jobs.learning]\n[jobs.fine-tuning]\nstart = "learning/none"\n'
+                        "[ruler]\nnone = 1.0\nhasty = 0.5\n[matrix]").replace(
+            "[settings.half]", '[settings.hasty]\n"training.epochs" = 1\n[settings.half]')
+
+    def test_jobs(self):
+        self.study.write_text(self.jobs())
+        names = self.run_study("--list").splitlines()
+        self.assertEqual(names[0], "0 learning-none-k2-seed1")
+        self.assertEqual(names[-1], "23 fine-tuning-half-k3-seed2")
+        sys.path.insert(0, str(SCRIPTS))
+        self.addCleanup(sys.path.remove, str(SCRIPTS))
+        import make_exercises
+        from study_matrix import Study
+        from study_runner import Runner
+        from study_summary import summarise
+        with unittest.mock.patch.dict(os.environ, {"CALLS": str(self.calls)}):
+            study = Study(self.study, small=False)
+            runner = Runner(study, self.output, str(self.program), [str(self.program)],
+                            (None, None))
+            runner.exercises = self.directory / "exercises"
+            make_exercises.PRETRAIN_DOCUMENTS = 10
+            make_exercises.make(runner.exercises)
+            runner.pretrain_text = str(runner.exercises / "pretrain.jsonl")
+            runner.find_texts = lambda: None
+            self.output.mkdir()
+            runner.prepare()
+            chosen = [run for run in study.runs() if run.stages == 2]
+            self.assertEqual(runner.run(chosen), [])
+        decks = {pathlib.Path(deck["output.directory"]).name: deck for _, deck in self.decks()}
+        tuned = decks["fine-tuning-half-k2-seed2"]
+        self.assertEqual(tuned["model.path"],
+                         str(self.output / "learning-none-k2-seed1" / "model"))
+        self.assertIn("fine-tuning-prompts.jsonl", tuned["evaluation.prompts"])
+        self.assertEqual(decks["learning-none-k2-seed1"]["output.save_model"], "true")
+        self.assertNotIn("output.save_model", decks["learning-half-k2-seed1"])
+        summarise(study, chosen, self.output)
+        rows = self.rows()
+        self.assertEqual(list(rows[0])[:10],
+                         ["job", "setting", "seed", "exact_match", "codec_exact_match", "loss",
+                          "forward_bits", "backward_bits", "forward_error", "backward_error"])
+        self.assertEqual(len(rows), 2 * 3 * 2)
+        # Half of the steps have 50 %, all of them 100 %: 80 % are those of 80 % of the steps.
+        table = (self.output / "table.md").read_text()
+        self.assertRegex(table, r"\| learning \| half \| 2 \| 80.0 ± 0.0 % \| 20 % \| - \|")
+        self.assertRegex(table, r"\| learning \| none \| 2 \| 100.0 ± 0.0 % \| 0 % \|")
+        self.assertGreater((self.output / "exact_match.png").stat().st_size, 10000)
+
+    def test_exercises(self):
+        folders = [self.directory / name for name in ("one", "two")]
+        for folder in folders:
+            subprocess.run([sys.executable, SCRIPTS / "make_exercises.py", folder], check=True)
+        for path in sorted(folders[0].iterdir()):
+            self.assertEqual(path.read_bytes(), (folders[1] / path.name).read_bytes())
+        for job in ("learning", "fine-tuning"):
+            def lines(part, job=job):
+                return [json.loads(line) for line in
+                        (folders[0] / f"{job}-{part}.jsonl").read_text().splitlines()]
+            seen = {line.split(":")[0] for part in ("train", "valid") for row in lines(part)
+                    for line in row["text"].splitlines()}
+            prompts = lines("prompts")
+            self.assertEqual(len(prompts), 1200)
+            for row in prompts:
+                question = row["prompt"].splitlines()[-1]
+                self.assertTrue(question.endswith(":"))
+                self.assertNotIn(question[:-1], seen)
+                self.assertLess(len(row["prompt"] + row["answer"]), 127)
+
     def test_mistakes(self):
         for old, new, message in (("title", "titel", "unknown key 'titel'"),
                                   ("stages", "stage", "unknown key 'matrix.stage'"),
@@ -230,6 +303,11 @@ class StudyTest(unittest.TestCase):
                                   ('than = "none"', 'than = "none:wire"', "nor NAME:codec"),
                                   ("[deck]", "[deck", "test.toml")):
             self.study.write_text(STUDY.replace(old, new, 1))
+            self.assertIn(message, self.run_study("--list", status=1))
+        for old, new, message in (("learning/none", "learning/non", "'JOB/SETTING' of a job before"),
+                                  ("texts =", "#", "jobs need texts"),
+                                  ("hasty = 0.5", "hasty = 2", "ruler.hasty is a share")):
+            self.study.write_text(self.jobs().replace(old, new, 1))
             self.assertIn(message, self.run_study("--list", status=1))
         self.assertIn("no such study", self.run_study("--list", status=1, study="nothing"))
         self.study.write_text(STUDY)
