@@ -219,10 +219,10 @@ class Slurm(support.TestCase):
 
     def test_a_time_limit_stops_in_time_and_is_no_end(self):
         reference, output = self.output("unlimited"), self.output("limited")
-        deck = self.deck(training={"steps": 60})
+        deck = self.deck(training={"steps": 150})
         self.succeed(["train", self.deck_file(deck), f"output.directory={reference}"], 3)
-        # SLURM looks at limits twice a minute.
-        slow = self.deck_file(self.deck(training={"steps": 60}, network={"latency": "250 ms"}))
+        # SLURM looks at limits twice a minute, a busy machine more rarely: the steps take minutes.
+        slow = self.deck_file(self.deck(training={"steps": 150}, network={"latency": "250 ms"}))
         job, log = self.submit(slow, output, "--time=1", "--signal=B:USR1@40")
         self.cluster.wait_for(lambda: log.exists() and "requeued" in log.read_text(), LIMIT)
         support.write_deck(slow, deck)  # the rest over a fast link
