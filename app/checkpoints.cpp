@@ -31,7 +31,7 @@ namespace {
 constexpr std::chrono::milliseconds kLook{2};
 /// After a signal that ends the run at once, for what is being written.
 constexpr double kPatienceSeconds = 2;
-/// Of the time that a launcher gives, for step and checkpoint.
+/// The share of the launcher's time that step and checkpoint may take.
 constexpr double kShareOfLauncher = 0.7;
 /// As shells have it, beside the signal's number.
 constexpr int kSignalStatus = 128;
@@ -305,8 +305,8 @@ double Checkpoints::expected_seconds() const {
   return last_seconds_ > 0 ? last_seconds_ : static_cast<double>(bytes_) / kBytesPerSecond;
 }
 
-/// What rank 0 says when a signal asks for an end. A launcher may kill the ranks before the step
-/// under way has come to its end.
+/// The line that rank 0 prints when a signal asks for an end. A launcher may kill the ranks before
+/// the step under way has come to its end.
 void Checkpoints::set_notice() const {
   if (grid_.rank() != 0) return;
   const bool is_known = longest_step_ > 0;

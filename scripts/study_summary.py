@@ -22,7 +22,7 @@ from study_matrix import measured
 COLUMNS = ("setting", "stages", "perplexity", "wire_bytes", "seconds", "speedup", "forward_bits",
            "backward_bits", "seed", "bandwidth", "best_perplexity", "sequences_per_second",
            "status", "codec_perplexity", "evaluation_bytes")
-# Of a study with jobs.
+# Columns of a study with jobs.
 JOB_COLUMNS = ("job", "setting", "seed", "exact_match", "codec_exact_match", "loss", "forward_bits",
                "backward_bits", "forward_error", "backward_error", "perplexity", "wire_bytes",
                "seconds", "stages", "status")

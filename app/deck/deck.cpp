@@ -505,7 +505,8 @@ void fit_scale(CodecSettings& codec, RateSettings& rate, const CodecSettings& ow
   rate.target_error = own_rate.target_error;
 }
 
-/// Where a draft says codec = "auto": the recommended settings. Bits may be held instead of errors.
+/// The recommended settings of the directions whose codec is "auto". Bits may be held instead of
+/// errors.
 Draft preset_of(const Draft& own) {
   Draft preset;
   Settings& s = preset.settings;

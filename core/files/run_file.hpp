@@ -224,7 +224,7 @@ class RunFile {
 
   /// About the most that an open run file uses: HDF5 and waiting rows, which are bounded.
   static std::uint64_t memory_bytes(const RunLayout& layout, std::uint64_t steps);
-  /// About the most that a run of so many steps needs on the disk: each new file is written beside
+  /// About the most that a run of this length needs on the disk: each new file is written beside
   /// the one that it replaces, and takes room for the rows to come.
   static std::uint64_t disk_bytes(const RunLayout& layout, std::uint64_t steps);
 

@@ -359,7 +359,7 @@ class Durability(support.TestCase):
         self.wait_until(lambda: rows() and rows() > 0, process)
         place.fill()
         written = rows()
-        # The start warns of so many steps on so small a disk.
+        # The start warns that this many steps need more disk.
         warned = lambda: [line for line in process.lines if "deltapipe: warning" in line
                           and "too little disk space" not in line]
         self.wait_until(warned, process)
