@@ -77,7 +77,8 @@ class Study:
             self.settings = {name: self._setting(name) for name in preset["settings"]}
         if not self.settings:
             raise RunError(f"{self.path}: has no [settings.NAME]")
-        self.deck = {**definition.get("deck", {}), **preset.get("deck", {})}
+        self.small_deck = preset.get("deck", {})
+        self.deck = {**definition.get("deck", {}), **self.small_deck}
         self.pretrain = {**definition.get("pretrain", {}), **preset.get("pretrain", {})}
         self.communication_ratio = definition.get("communication_ratio")
         self.baseline = definition.get("baseline", next(iter(self.settings)))
@@ -165,8 +166,9 @@ class Study:
 
     def _run(self, job, setting, stages, seed, bandwidth):
         deck = self.jobs[job].get("deck", {})
-        overrides = {**self.deck, **deck, **self.settings[setting], "pipeline.stages": stages,
-                     "training.seed": seed}
+        # What makes a study small goes before what a job says.
+        overrides = {**self.deck, **deck, **self.small_deck, **self.settings[setting],
+                     "pipeline.stages": stages, "training.seed": seed}
         if bandwidth:
             overrides["network.bandwidth"] = bandwidth
         name = self._name(job, setting, stages, seed, bandwidth)

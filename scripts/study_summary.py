@@ -175,12 +175,14 @@ def lost_steps(study, rows, job, share):
     """The share of the steps that a setting loses: at the rest of them uncompressed training (the
     settings of study.ruler) has its exact match."""
     groups = dict(job_groups(rows))
-    marks = sorted((mean(groups[job, setting], "exact_match"), steps)
+    marks = sorted((steps, mean(groups[job, setting], "exact_match"))
                    for setting, steps in study.ruler.items() if (job, setting) in groups)
     if not marks or math.isnan(share):
         return "-"
-    if share >= marks[-1][0]:
+    if share >= marks[-1][1]:
         return "0 %"
+    # More steps are no worse but by chance.
+    marks = [(min(found for _, found in marks[i:]), steps) for i, (steps, _) in enumerate(marks)]
     lost = 100 * (1 - np.interp(share, *zip(*marks)))
     return f"{'> ' if share < marks[0][0] else ''}{lost:.0f} %"
 

@@ -232,6 +232,9 @@ class StudyTest(unittest.TestCase):
         self.assertEqual(names[-1], "23 fine-tuning-half-k3-seed2")
         sys.path.insert(0, str(SCRIPTS))
         self.addCleanup(sys.path.remove, str(SCRIPTS))
+        from study_matrix import Study
+        small = Study(SCRIPTS.parent / "inputs" / "studies" / "generation.toml", small=True)
+        self.assertEqual({run.overrides["data.max_train_samples"] for run in small.runs()}, {256})
         import make_exercises
         from study_matrix import Study
         from study_runner import Runner
