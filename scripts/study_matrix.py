@@ -166,7 +166,7 @@ class Study:
 
     def _run(self, job, setting, stages, seed, bandwidth):
         deck = self.jobs[job].get("deck", {})
-        # What makes a study small goes before what a job says.
+        # The small preset replaces keys of jobs as well.
         overrides = {**self.deck, **deck, **self.small_deck, **self.settings[setting],
                      "pipeline.stages": stages, "training.seed": seed}
         if bandwidth:
