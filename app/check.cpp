@@ -12,6 +12,7 @@
 #include "app/claimed_directories.hpp"
 #include "app/commands.hpp"
 #include "app/deck/deck.hpp"
+#include "app/evaluation.hpp"
 #include "app/former_output.hpp"
 #include "app/frozen_parameters.hpp"
 #include "app/input_files.hpp"
@@ -124,14 +125,12 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
   const TrainingSettings& t = settings.training;
   const StepPlanner planner(data.train, t.seed, settings.data.shuffle,
                             {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
-  const std::uint64_t prompts = data.answers.size();
   std::printf(
       "# data: %llu training samples (%s tokens), %llu validation samples%s; %llu steps an "
       "epoch\n",
       static_cast<unsigned long long>(data.train.size()),
       with_prefix(static_cast<double>(data.train.tokens())).c_str(),
-      static_cast<unsigned long long>(data.validation.size()),
-      prompts > 0 ? (", " + std::to_string(prompts) + " prompts with answers").c_str() : "",
+      static_cast<unsigned long long>(data.validation.size()), answers_text(data).c_str(),
       static_cast<unsigned long long>(planner.steps_per_epoch()));
   return planner.steps_per_epoch();
 }

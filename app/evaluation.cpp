@@ -84,15 +84,15 @@ std::optional<double> exact_match(const EvaluationContext& context, EvaluationMo
       const std::vector<double> misses =
           count_misses(context, answers.at_target(target, undecided), mode, stops);
       if (misses.empty()) return std::nullopt;
-      std::vector<std::uint64_t> hit;
-      for (std::size_t i = 0; i < undecided.size(); ++i)
-        if (misses[i] == 0) hit.push_back(undecided[i]);
-      undecided.clear();
-      for (const std::uint64_t id : hit)
-        if (answers.targets(id) > target + 1)
-          undecided.push_back(id);
+      std::vector<std::uint64_t> next;
+      for (std::size_t i = 0; i < undecided.size(); ++i) {
+        if (misses[i] > 0) continue;
+        if (answers.targets(undecided[i]) > target + 1)
+          next.push_back(undecided[i]);
         else
           ++exact;
+      }
+      undecided = std::move(next);
     }
   }
   return static_cast<double>(exact) / static_cast<double>(answers.size());
@@ -135,6 +135,11 @@ std::optional<EvaluationFigures> evaluate(const EvaluationContext& context, Eval
 std::uint64_t wire_bytes(const EvaluationFigures& figures) {
   return std::accumulate(figures.forward_bytes.begin(), figures.forward_bytes.end(),
                          figures.tied_row_bytes);
+}
+
+std::string answers_text(const DataSplit& data) {
+  const std::uint64_t count = data.answers.size();
+  return count > 0 ? ", " + std::to_string(count) + " prompts with answers" : "";
 }
 
 std::uint64_t evaluation_steps(const EvaluationContext& context) {

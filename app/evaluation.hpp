@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/transport/progress_thread.hpp"
@@ -34,6 +35,9 @@ struct EvaluationContext {
   const ProcessGrid& grid;
   ProgressThread& progress;
 };
+
+/// ", 1200 prompts with answers", or nothing without them.
+std::string answers_text(const DataSplit& data);
 
 /// Steps of the pipeline that an evaluation takes in all modes, if all answers are right.
 std::uint64_t evaluation_steps(const EvaluationContext& context);

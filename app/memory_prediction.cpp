@@ -19,7 +19,6 @@
 #include "core/base/error.hpp"
 #include "core/base/host_team.hpp"
 #include "core/base/machine_memory.hpp"
-#include "core/files/run_file.hpp"
 #include "core/kernels/bf16_gemm.hpp"
 #include "core/kernels/host_sgemm.hpp"
 #include "core/kernels/sgemm_library.hpp"
@@ -135,10 +134,10 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
   RankMemory memory;
   memory.process = process_bytes;
   if (shape.training && rank == 0)
-    memory.process += RunFile::memory_bytes(
-        {settings.pipeline.stages, settings.pipeline.replicas, settings.pipeline.stages_per_rank},
-        settings.training.steps > 0 ? settings.training.steps
-                                    : std::numeric_limits<std::uint64_t>::max());
+    memory.process += RunFile::memory_bytes(run_layout(settings.pipeline),
+                                            settings.training.steps > 0
+                                                ? settings.training.steps
+                                                : std::numeric_limits<std::uint64_t>::max());
   for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank)) {
     const std::vector<ParameterInfo>& parameters = stage->parameters().info();
     memory.ledger.add(stage->memory(plan.capacity));
@@ -195,6 +194,10 @@ std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& m
   return here;
 }
 
+RunLayout run_layout(const PipelineSettings& pipeline) {
+  return {pipeline.stages, pipeline.replicas, pipeline.stages_per_rank};
+}
+
 std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& model,
                                  const PipelineShape& shape, const std::vector<int>& ranks) {
   std::map<std::string, std::uint64_t> needs;
@@ -210,14 +213,14 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
     if (checkpoint > 0)
       needs[checkpoint_directory(settings)] +=
           checkpoint * (static_cast<std::uint64_t>(settings.checkpoint.keep) + 1);
-    if (rank == 0)
-      needs[settings.output.directory] += RunFile::disk_bytes(
-          {settings.pipeline.stages, settings.pipeline.replicas, settings.pipeline.stages_per_rank},
-          settings.training.patience > 0 ? 0 : std::max(settings.training.steps, shape.steps));
+    if (rank > 0) continue;
+    needs[settings.output.directory] += RunFile::disk_bytes(
+        run_layout(settings.pipeline),
+        settings.training.patience > 0 ? 0 : std::max(settings.training.steps, shape.steps));
     // The best model is written beside its predecessor.
     const std::uint64_t models =
         (settings.output.save_model ? 1 : 0) + (settings.training.keep_best ? 2 : 0);
-    if (rank > 0 || models == 0) continue;
+    if (models == 0) continue;
     std::uint64_t parameters = 0;
     for (int s = 0; s < settings.pipeline.stages; ++s)
       for (const ParameterInfo& p : model.model->parameters(stage_part(model.partition, s)))

@@ -14,6 +14,7 @@
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/transport/machines.hpp"
 #include "core/base/memory_ledger.hpp"
+#include "core/files/run_file.hpp"
 
 namespace deltapipe {
 
@@ -46,6 +47,9 @@ std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayo
 /// none.
 std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& model,
                                const PipelineShape& shape, int rank);
+
+/// The layout that a run's run.h5 has.
+RunLayout run_layout(const PipelineSettings& pipeline);
 
 /// Files that a run writes: spill files of its caches, checkpoints that are kept (milestones
 /// excepted), run.h5 and the models.

@@ -99,8 +99,7 @@ StepPlanner::Layout step_layout(const Settings& settings) {
 
 RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
   RunAttributes attributes;
-  attributes.layout = {settings.pipeline.stages, settings.pipeline.replicas,
-                       settings.pipeline.stages_per_rank};
+  attributes.layout = run_layout(settings.pipeline);
   attributes.partition = plan.partition;
   const ParameterCount parameters = parameter_count(*plan.model);
   attributes.parameters = parameters.all;
@@ -187,7 +186,7 @@ class Trainer {
       if (evaluates_after(step + 1) && step + 1 < steps_ && !evaluate_now(step + 1))
         return stop_with_checkpoint();
     }
-    if (ends_early()) end_early();
+    if (totals_.steps < steps_) end_early();
     if (checkpoints_ && checkpoint_at_end()) return stop_after(totals_.steps);
     // An evaluation that fails or is interrupted does not lose the model.
     if (settings_.output.save_model) {
@@ -260,8 +259,6 @@ class Trainer {
   bool is_out_of_patience() const {
     return settings_.training.patience > 0 && course_.since() >= settings_.training.patience;
   }
-  /// After the last step: there would be more of them.
-  bool ends_early() const { return totals_.steps < steps_; }
   std::string reason_of_early_end() const {
     std::string reason = "stopped early after step " + std::to_string(totals_.steps) + " of " +
                          std::to_string(steps_) +
@@ -363,7 +360,7 @@ class Trainer {
   /// The last evaluation and saving the model may fail, or take long: they can be repeated.
   /// True: the run is to stop here.
   bool checkpoint_at_end() {
-    complete_checkpoint(totals_.steps);
+    complete_checkpoint();
     // A start that finds all steps done has this to do and nothing else.
     const bool has_trained = !restart_ || restart_->marker.step < totals_.steps;
     const bool is_evaluated = totals_.evaluated == totals_.steps;
@@ -378,17 +375,16 @@ class Trainer {
     progress_.take_collective_bytes();
   }
 
-  /// It may be there already.
-  void complete_checkpoint(std::uint64_t steps_done) {
+  /// After the last step that is done; it may be there already.
+  void complete_checkpoint() {
     checkpoints_->finish(run_file_of_rank());
-    if (checkpoints_->last_complete() != steps_done) begin_checkpoint(steps_done);
+    if (checkpoints_->last_complete() != totals_.steps) begin_checkpoint(totals_.steps);
     checkpoints_->finish(run_file_of_rank());
   }
 
-  /// After the last step that is done. An evaluation that was stopped is what the next start begins
-  /// with.
+  /// An evaluation that was stopped is what the next start begins with.
   TrainingEnd stop_with_checkpoint() {
-    if (totals_.steps > 0) complete_checkpoint(totals_.steps);
+    if (totals_.steps > 0) complete_checkpoint();
     remove_former_spill_files();
     if (settings_.checkpoint.mode == CheckpointMode::resync)
       for (ActivationCache* const cache : pipeline_->caches()) cache->flush();
@@ -695,7 +691,7 @@ class Trainer {
     std::vector<double> values;  // pairs of step and loss, that of the best model first
     if (grid_.rank() == 0) {
       constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-      const BestRecord kept = run_file_->best().value_or(BestRecord{0, nan});
+      const EvaluationLoss kept = run_file_->best().value_or(EvaluationLoss{0, nan});
       values = {static_cast<double>(kept.step), kept.loss};
       for (const auto& [step, loss] :
            losses_of_evaluations(restart_->checkpoint + "/" + kRunFileCopy,
@@ -725,11 +721,6 @@ class Trainer {
                 printable(names).c_str());
   }
 
-  std::string answers_text() const {
-    const std::uint64_t count = data_.answers.size();
-    return count > 0 ? ", " + std::to_string(count) + " prompts with answers" : "";
-  }
-
   std::string description() const {
     std::string text = plan_->model->description() + ", vocabulary " +
                        std::to_string(plan_->model->shape().vocabulary) + "; blocks per stage";
@@ -739,7 +730,7 @@ class Trainer {
     text += "; " + std::to_string(grid_.replicas()) + " replica(s)\n" +
             std::to_string(data_.train.size()) + " training and " +
             std::to_string(data_.validation.size()) + " validation samples of " +
-            std::to_string(plan_->tokens) + " tokens" + answers_text() + "; " +
+            std::to_string(plan_->tokens) + " tokens" + answers_text(data_) + "; " +
             std::to_string(steps_) + " steps, " + std::to_string(planner_->steps_per_epoch()) +
             " per epoch";
     if (restart_)
@@ -983,7 +974,7 @@ class Trainer {
 
   /// A sum over ranks need not have the same bits on all of them; what they decide by it has to.
   double common_loss(double loss) {
-    if (!settings_.training.keep_best && settings_.training.patience == 0) return loss;
+    if (!settings_.training.needs_validation()) return loss;
     std::vector<double> of_rank_0 = {loss};
     broadcast(progress_, grid_.world(), of_rank_0, 0);
     progress_.take_collective_bytes();  // eight bytes that no step sent
@@ -1079,7 +1070,7 @@ class Trainer {
     std::printf("\n%-28s %llu, %.2f s each\n", "steps",
                 static_cast<unsigned long long>(totals_.steps),
                 totals_.seconds / static_cast<double>(totals_.steps));
-    if (ends_early()) std::printf("%-28s %s\n", "end", early_end_.c_str());
+    if (!early_end_.empty()) std::printf("%-28s %s\n", "end", early_end_.c_str());
     std::printf("%-28s %s\n", "parameters",
                 parameters_text(parameter_count(*plan_->model)).c_str());
     std::printf("%-28s %s\n", "training loss, last step",
@@ -1189,8 +1180,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
               static_cast<unsigned long long>(result.tokens));
   // With answers the time is not that of these tokens alone.
   if (data.answers.size() > 0)
-    std::printf(", %llu prompts with answers; %.3g s\n",
-                static_cast<unsigned long long>(data.answers.size()), seconds);
+    std::printf("%s; %.3g s\n", answers_text(data).c_str(), seconds);
   else
     std::printf(", %s tokens/s\n", with_prefix(tokens / seconds).c_str());
   for (const EvaluationMode mode : settings.evaluation.modes) {

@@ -175,9 +175,10 @@ def questions_of(rng, tasks):
     found, seen = [], set()
     for _ in range(PROMPTS_OF_A_TASK):
         for name, task in tasks.items():
-            question, answer = task(rng)
-            while question in seen:
+            while True:
                 question, answer = task(rng)
+                if question not in seen:
+                    break
             seen.add(question)
             found.append((name, question, answer))
     return found, seen
@@ -189,10 +190,10 @@ def make_job(directory, job, rng):
     names = list(tasks)
 
     def line():
-        question, answer = tasks[rng.choice(names)](rng)
-        while question in kept_out:
+        while True:
             question, answer = tasks[rng.choice(names)](rng)
-        return question + answer
+            if question not in kept_out:
+                return question + answer
 
     def prompt(question, answer):
         while True:

@@ -134,12 +134,17 @@ def bytes_at_evaluations(run):
     return sent[np.searchsorted(run.steps["step"], run.evaluations["step"], side="right")]
 
 
-def groups_of(rows):
-    """Rows that differ in the seed only, in the order of the study."""
+def grouped(rows, columns):
+    """Pairs of the columns' values and the rows that have them, in the order of the study."""
     def key(row):
-        return row["matrix_bandwidth"], row["stages"], row["setting"]
+        return tuple(row[column] for column in columns)
     order = list(dict.fromkeys(map(key, rows)))
     return [(k, [row for row in rows if key(row) == k]) for k in order]
+
+
+def groups_of(rows):
+    """Rows that differ in the seed only."""
+    return grouped(rows, ("matrix_bandwidth", "stages", "setting"))
 
 
 def mean(rows, column):
@@ -164,11 +169,15 @@ def against(groups, key, baseline, column):
     return 100 * (mean(own, column) / mean(found, column) - 1) if found else NAN
 
 
+def head_of_table(study, header):
+    """The first two columns are words, all others figures."""
+    return [f"# {study.title}", "", "| " + " | ".join(header) + " |",
+            "|" + "---|" * 2 + "---:|" * (len(header) - 2)]
+
+
 def job_groups(rows):
-    """By job and setting, rows that differ in the seed only."""
-    def key(row):
-        return row["job"], row["setting"]
-    return [(k, [row for row in rows if key(row) == k]) for k in dict.fromkeys(map(key, rows))]
+    """Rows of a study with jobs that differ in the seed only."""
+    return grouped(rows, ("job", "setting"))
 
 
 def lost_steps(study, rows, job, share):
@@ -190,8 +199,7 @@ def lost_steps(study, rows, job, share):
 def table_of_jobs(study, rows):
     header = ["job", "setting", "seeds", "exact match", "lost steps", "through the codec", "loss",
               "bits forward", "backward", "error forward", "backward"]
-    lines = [f"# {study.title}", "", "| " + " | ".join(header) + " |",
-             "|" + "---|" * 2 + "---:|" * (len(header) - 2)]
+    lines = head_of_table(study, header)
     for (job, setting), group in job_groups(rows):
         def percent(column, group=group):
             shares = [{column: 100 * row[column]} for row in group]
@@ -214,8 +222,7 @@ def table_of(study, rows):
     header = ["setting", "stages", *(["link"] if links else []), "seeds", "perplexity",
               f"to {study.baseline}", *(["through codec"] if codec else []), "best",
               "bits forward", "backward", "on the wire", "seconds", "sequences/s", "speed-up"]
-    lines = [f"# {study.title}", "", "| " + " | ".join(header) + " |",
-             "|" + "---|" * 2 + "---:|" * (len(header) - 2)]
+    lines = head_of_table(study, header)
     for key, group in groups:
         change = against(groups, key, study.baseline, "perplexity")
         cells = [key[2], str(key[1]), *([group[0]["matrix_bandwidth"] or "none"] if links else []),

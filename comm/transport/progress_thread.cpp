@@ -351,8 +351,7 @@ void ProgressThread::watch_stall(TimePoint now) {
       stderr,
       "\ndeltapipe: warning: %s has been waiting for %.0f s in step %llu (%s); the longest step so "
       "far took %.2g s. Another rank is slow or was stopped, or a link has lost messages, which "
-      "TCP "
-      "sends again after waits of up to %lld s: the run continues when they work again\n",
+      "TCP sends again after waits of up to %lld s: the run continues when they work again\n",
       name_of(rank_).c_str(), seconds, static_cast<unsigned long long>(state->step),
       awaited.c_str(), state->longest_seconds, static_cast<long long>(tcp_wait_.count()));
 }

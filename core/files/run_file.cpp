@@ -599,7 +599,7 @@ struct Rows {
   EvaluationTable evaluations;
   CheckpointTable checkpoints;
   RestartTable restarts;
-  std::optional<BestRecord> best;
+  std::optional<EvaluationLoss> best;
 };
 
 /// A run file without rows: its bytes.
@@ -733,10 +733,10 @@ class FormerFile {
     return file_.has_attribute("kokkos") ? file_.read_string_attribute("kokkos") : "";
   }
   std::string started() const { return file_.read_string_attribute("started"); }
-  std::optional<BestRecord> best() const {
+  std::optional<EvaluationLoss> best() const {
     if (!file_.has_attribute("best_step") || !file_.has_attribute("best_loss")) return std::nullopt;
-    return BestRecord{file_.read_attribute<std::uint64_t>("best_step"),
-                      file_.read_attribute<double>("best_loss")};
+    return EvaluationLoss{file_.read_attribute<std::uint64_t>("best_step"),
+                          file_.read_attribute<double>("best_loss")};
   }
   hdf5::Group steps() const { return file_.open_group("steps"); }
   hdf5::Group evaluations() const { return file_.open_group("evaluations"); }
@@ -903,8 +903,8 @@ class RunFile::State {
     if (is_full || Clock::now() >= next_flush_) flush();
   }
 
-  void write_best(const BestRecord& best) { rows_.best = best; }
-  const std::optional<BestRecord>& best() const { return rows_.best; }
+  void write_best(const EvaluationLoss& best) { rows_.best = best; }
+  const std::optional<EvaluationLoss>& best() const { return rows_.best; }
 
   void write_memory(const std::vector<RankMemoryRecord>& ranks) { memory_ = ranks; }
 
@@ -1084,11 +1084,11 @@ void RunFile::append(const CheckpointRecord& record) {
   state_->append(record);
 }
 
-void RunFile::write_best(const BestRecord& best) {
+void RunFile::write_best(const EvaluationLoss& best) {
   state_->write_best(best);
 }
 
-std::optional<BestRecord> RunFile::best() const {
+std::optional<EvaluationLoss> RunFile::best() const {
   return state_->best();
 }
 

@@ -138,10 +138,10 @@ struct EvaluationRecord {
   std::optional<EvaluationFigures> plain, codec;
 };
 
-/// The evaluation whose model is kept as the best one.
-struct BestRecord {
+/// The loss of an evaluation after some step.
+struct EvaluationLoss {
   std::uint64_t step = 0;
-  double loss = 0;
+  double loss = 0;  ///< NaN: not evaluated so
 };
 
 /// What one rank took, bytes.
@@ -175,11 +175,6 @@ struct RunFileSummary {
 /// Nothing when there is no such file or it cannot be read.
 std::optional<RunFileSummary> find_run_file(const std::string& path);
 
-/// The loss of an evaluation after some step.
-struct EvaluationLoss {
-  std::uint64_t step = 0;
-  double loss = 0;  ///< NaN: not evaluated so
-};
 /// The rows up to a step, plain or through the codecs. UserError when the file is damaged.
 std::vector<EvaluationLoss> losses_of_evaluations(const std::string& path, bool through_codec,
                                                   std::uint64_t until_step);
@@ -246,9 +241,9 @@ class RunFile {
   void append(const EvaluationRecord& record);
   void append(const CheckpointRecord& record);
   /// Attributes best_step and best_loss, in the file when it is flushed.
-  void write_best(const BestRecord& best);
+  void write_best(const EvaluationLoss& best);
   /// As written, also by an earlier start; empty: not yet.
-  std::optional<BestRecord> best() const;
+  std::optional<EvaluationLoss> best() const;
   /// With everything appended.
   RunFileSnapshot snapshot();
   /// One entry per rank, once, before close().

@@ -66,7 +66,7 @@ void expect_no_other_kind(const ReadOnlyFile& file) {
 /// character of a text, but every second byte of one in UTF-16.
 class Utf8Check {
  public:
-  /// offset: in the file, of the text's first byte, which begins a line.
+  /// `file` outlives it. offset: in the file, of the text's first byte, which begins a line.
   explicit Utf8Check(const std::string& file, std::size_t line = 1, std::uint64_t offset = 0)
       : file_(file), line_(line), offset_(offset), line_start_(offset) {}
 
@@ -120,7 +120,7 @@ class Utf8Check {
                               : "convert the file, for example with iconv -f LATIN1 -t UTF-8"});
   }
 
-  std::string file_;
+  const std::string& file_;
   std::size_t line_;
   std::uint64_t offset_;      // of cut_
   std::uint64_t line_start_;  // offset of the line's first byte
@@ -238,28 +238,27 @@ SkippedLines read_jsonl(const std::string& file, BadLines bad_lines,
   SkippedLines skipped;
   skipped.file = file;
   bool empty = true;
-  const auto refuse = [&](const UserError& error) {
+  const auto leave_out = [&](const UserError& error) {
     if (bad_lines == BadLines::error) throw error;
-    ++skipped.lines;
     if (skipped.count++ == 0) skipped.first = error.what();
   };
   const auto read = [&](const std::string& text, std::size_t line) {
-    if (text.find_first_not_of(" \t\r") == std::string::npos) {
-      ++skipped.lines;
-      return;
-    }
+    ++skipped.lines;
+    if (text.find_first_not_of(" \t\r") == std::string::npos) return;
     decltype(make({}, line)) made;
     try {
       made = make(fields_of(file, line, text, fields, keys), line);
     } catch (const UserError& error) {
-      refuse(error);
+      leave_out(error);
       return;
     }
-    ++skipped.lines;
     empty = false;
     take(made);
   };
-  read_lines(file, read, refuse);
+  read_lines(file, read, [&](const UserError& error) {
+    ++skipped.lines;
+    leave_out(error);
+  });
   if (empty)
     fail(file, "the data file has no documents",
          skipped.count > 0 ? std::to_string(skipped.count) + " lines left out" : "",

@@ -347,6 +347,26 @@ TEST_CASE("A run file is readable while the run writes and after it was killed",
   CHECK(complete_steps(path) == 0);
 }
 
+/// The resident memory before the first row, and the most that was seen.
+struct UsedMemory {
+  std::uint64_t before = 0, most = 0;
+};
+
+/// Appends rows; `look` is called every so many steps, before the memory is read.
+template <class Look>
+UsedMemory append_steps(RunFile& run, int stages, std::uint64_t steps, std::uint64_t every,
+                        const Look& look) {
+  const StepRecord record = step_record(1, stages);
+  UsedMemory used{process_memory().resident, 0};
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    run.append(record);
+    if (step % every != 0) continue;
+    look();
+    used.most = std::max(used.most, process_memory().resident);
+  }
+  return used;
+}
+
 TEST_CASE("Memory does not grow with the run file", "[files][run_file]") {
   const TemporaryDirectory directory;
   const std::string path = directory / "run.h5";
@@ -356,13 +376,7 @@ TEST_CASE("Memory does not grow with the run file", "[files][run_file]") {
   layout.stages = stages;
   // No flush by time: only waiting rows force one.
   RunFile run(path, attributes_of(stages), {}, std::chrono::hours(1));
-  const StepRecord record = step_record(1, stages);
-  const std::uint64_t before = process_memory().resident;
-  std::uint64_t most = 0;
-  for (std::uint64_t step = 1; step <= kSteps; ++step) {
-    run.append(record);
-    if (step % 50 == 0) most = std::max(most, process_memory().resident);
-  }
+  const auto [before, most] = append_steps(run, stages, kSteps, 50, [] {});
   const std::uint64_t on_disk = std::filesystem::file_size(path);
   run.close();
   const std::uint64_t bytes = std::filesystem::file_size(path);
@@ -384,15 +398,7 @@ TEST_CASE("Twenty thousand steps take little of disk and memory", "[files][run_f
   RunLayout layout;
   layout.stages = stages;
   RunFile run(path, attributes_of(stages), {}, std::chrono::hours(1));
-  const StepRecord record = step_record(1, stages);
-  const std::uint64_t before = process_memory().resident;
-  std::uint64_t most = 0;
-  for (std::uint64_t step = 1; step <= kSteps; ++step) {
-    run.append(record);
-    if (step % 1000 != 0) continue;
-    run.flush();
-    most = std::max(most, process_memory().resident);
-  }
+  const auto [before, most] = append_steps(run, stages, kSteps, 1000, [&] { run.flush(); });
   run.close();
   CAPTURE(before, most);
 #ifndef __SANITIZE_ADDRESS__  // which keeps freed memory for a while
