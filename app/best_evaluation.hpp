@@ -9,8 +9,8 @@ namespace deltapipe {
 
 class BestEvaluation {
  public:
-  /// An evaluation after `step` steps. True: its loss is lower than all before. An equal loss is
-  /// not, and NaN and infinity never are.
+  /// Adds the evaluation after `step` steps. Returns true if its loss is finite and lower than all
+  /// before.
   bool add(std::uint64_t step, double loss) {
     if (!(loss < loss_)) {
       ++since_;
@@ -25,7 +25,7 @@ class BestEvaluation {
   bool is_known() const { return loss_ < std::numeric_limits<double>::infinity(); }
   std::uint64_t step() const { return step_; }
   double loss() const { return loss_; }
-  /// Evaluations since the best one, or all if there is none.
+  /// Number of evaluations since the best one; all of them while there is none.
   std::uint64_t since() const { return since_; }
 
  private:

@@ -58,8 +58,8 @@ double seconds_of_job() {
   return std::isfinite(end) ? std::max(0.0, end - kJobMarginSeconds - now.count()) : 0;
 }
 
-/// How long the ranks live after Ctrl-C under mpirun, which does not say how it was started;
-/// nothing for other launchers. Set on its command line, the parameter is in the environment, too.
+/// Seconds that Open MPI's mpirun leaves its ranks after Ctrl-C; nothing under other launchers. An
+/// MCA parameter on mpirun's command line is in the environment of the ranks as well.
 std::optional<double> seconds_of_launcher() {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return std::nullopt;
   for (const char* const name :

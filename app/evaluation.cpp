@@ -18,7 +18,7 @@ namespace {
 
 using Stops = std::function<bool()>;
 
-/// One pass over a set: calls `done` with each step's plan. False: stopped.
+/// Passes over a set once and calls `done` after each step. Returns false if the evaluation stops.
 bool evaluate_steps(const EvaluationContext& context, const TokenDataset& data, EvaluationMode mode,
                     RowScore score, const Stops& stops,
                     const std::function<void(const StepPlan&)>& done) {
@@ -45,7 +45,7 @@ bool evaluate_steps(const EvaluationContext& context, const TokenDataset& data, 
                              "train with a lower learning rate"});
 }
 
-/// How many targets of each sample greedy decoding misses; empty: stopped.
+/// Number of targets of each sample that greedy decoding misses; empty if the evaluation stops.
 std::vector<double> count_misses(const EvaluationContext& context, const TokenDataset& data,
                                  EvaluationMode mode, const Stops& stops) {
   std::vector<double> misses(data.size(), 0);
@@ -64,11 +64,11 @@ std::vector<double> count_misses(const EvaluationContext& context, const TokenDa
   return misses;
 }
 
-/// Share of the samples whose greedy answer is the expected one; empty: stopped. Greedy decoding
-/// finds an answer if and only if each of its tokens is the likeliest one after those before it,
-/// so that one pass over prompt and answer decides. A codec whose messages depend on all their
-/// tokens must not see the tokens to come: it gets a pass for each token of the answers, with the
-/// samples that have missed none so far.
+/// Share of the samples whose greedy answer is the expected one; empty if the evaluation stops.
+/// Greedy decoding finds an answer if and only if each of its tokens is the likeliest one after
+/// those before it, so that one pass over prompt and answer decides. A codec whose messages depend
+/// on all their tokens must not see later tokens: each token of the answers then takes a pass, with
+/// the samples that have missed none before.
 std::optional<double> exact_match(const EvaluationContext& context, EvaluationMode mode,
                                   const Stops& stops) {
   const TokenDataset& answers = context.data.answers;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loss and exact match, with activations that cross boundaries as they are or through the codecs.
+// Loss and exact match, with uncompressed activations or through the codecs.
 #pragma once
 
 #include <cstdint>

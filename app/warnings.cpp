@@ -288,7 +288,7 @@ std::vector<std::string> warnings_of_targets(const Settings& settings,
 
 namespace {
 
-/// How to get a smaller error.
+/// The remedy for an error that is too large.
 std::string remedy_of(const CodecSettings& codec, const RateSettings& rate,
                       const std::string& section) {
   if (sends_positions(codec)) return "set a larger " + section + "topk";

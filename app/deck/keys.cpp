@@ -216,8 +216,9 @@ void add_training(std::vector<Key>& keys, TrainingSettings& t) {
       "true: evaluates before the first step, too, so that run.h5 shows what training changed");
   add("keep_best", Flag{&t.keep_best},
       "true: whenever a validation loss is lower than all before, the model is written to best/ in "
-      "the output directory, like model/; the loss is that of the activations as they are, or the "
-      "one through the codec with evaluation.boundary = \"codec\"");
+      "the output directory, like model/; with evaluation.boundary = \"codec\" the loss through "
+      "the "
+      "codec counts, otherwise the uncompressed one");
   add("patience", Integer{&t.patience, 0, any_count},
       "evaluations in succession without a lower validation loss (see keep_best) after which "
       "training ends early; learning rates are those of the full length; 0: never");

@@ -37,10 +37,10 @@ class Pipeline {
   /// codecs.
   void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                   const std::function<void()>& update);
-  /// Forward passes only; scores are left for loss_sum() or sample_scores(). Changes nothing that
+  /// Forward passes only; loss_sum() or sample_scores() read the scores. Changes nothing that
   /// training uses. The mode is one of the options' evaluation.modes. `next`: the step that will be
   /// evaluated next, whose rows of a shared embedding leave while this one runs; null: none. All
-  /// ranks of a replica are told of it.
+  /// ranks of a replica pass the same one.
   void evaluate_step(const TokenDataset& data, const StepPlan& plan,
                      EvaluationMode mode = EvaluationMode::plain, const StepPlan* next = nullptr,
                      RowScore score = RowScore::loss);

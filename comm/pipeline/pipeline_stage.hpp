@@ -52,9 +52,9 @@ class PipelineStage final : public InstructionHandler {
   /// mean loss over the step's tokens, summed over replicas. `measure_errors`: also of the codecs.
   void load_training_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                           const std::function<void()>& update);
-  /// Losses are left for loss_sum(). Changes nothing that training uses. Returns, on the last
-  /// stage, what the program is to do about rows of a shared embedding. `next` as in
-  /// Pipeline::evaluate_step().
+  /// The scores can be read with loss_sum() or sample_scores(). Changes nothing that training uses.
+  /// Returns, on the last stage, what the program is to do about rows of a shared embedding. `next`
+  /// as in Pipeline::evaluate_step().
   EvaluationRows load_evaluation_step(const TokenDataset& data, const StepPlan& plan,
                                       EvaluationMode mode, const StepPlan* next, RowScore score);
   /// A text that grows, one at a time: begins one without tokens.

@@ -19,11 +19,11 @@ namespace {
 
 constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which headers before Linux 6.15 do not have
 constexpr std::chrono::seconds kBound{5};
-/// A connection ends after 15 lost tries, which take a quarter of an hour with the kernel's waits
-/// and a minute with the bound. Who gives up a link is pipeline.timeout.
+/// The kernel closes a connection after 15 lost retransmissions: a quarter of an hour with its own
+/// timeouts, a minute with the bound. pipeline.timeout decides when a link is given up.
 constexpr std::chrono::milliseconds kPatience = std::chrono::hours(1);
 
-/// Nothing where the descriptor is no TCP connection, or the kernel does not know the option.
+/// Empty if the descriptor is not a TCP socket, or the kernel does not know the option.
 std::optional<int> option(int descriptor, int name) {
   int value = 0;
   socklen_t size = sizeof value;
@@ -36,7 +36,7 @@ bool set_option(int descriptor, int name, std::chrono::milliseconds time) {
   return ::setsockopt(descriptor, IPPROTO_TCP, name, &value, sizeof value) == 0;
 }
 
-/// Settings of others that are as good stay.
+/// Leaves stricter settings alone. Returns false if the kernel cannot bound the timeouts.
 bool bound_waits(int descriptor) {
   const std::optional<int> longest = option(descriptor, kRtoMaxMs);
   const std::optional<int> patience = option(descriptor, TCP_USER_TIMEOUT);
@@ -62,7 +62,7 @@ std::chrono::seconds bound_tcp_waits() noexcept {
       if (bound_waits(descriptor)) bound = kBound;
     }
   } catch (...) {
-    // Without memory for names the waits stay as they are.
+    // Out of memory: the remaining connections keep the bound that they have.
   }
 #endif
   return bound;

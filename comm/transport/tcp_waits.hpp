@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How long TCP waits before it sends again what a link lost.
+// Bounds TCP's retransmission timeouts.
 #pragma once
 
 #include <chrono>
 
 namespace deltapipe {
 
-/// Linux' own bound of these waits.
+/// Linux' default bound of a retransmission timeout.
 inline constexpr std::chrono::seconds kTcpWait{120};
 
-/// Bounds the waits on all TCP connections that this process has now, which are MPI's: they double
-/// with every loss, so that a link that works again stays unused for as long as it lost everything.
-/// Returns the bound in force; Linux before 6.15 has no other than kTcpWait. Without a connection:
-/// kTcpWait.
+/// Bounds the retransmission timeouts of all TCP connections that this process has now, which are
+/// MPI's. Timeouts double with every loss, so that a link that works again stays idle for as long
+/// as it lost everything. Returns the bound in force: kTcpWait without a connection, and on Linux
+/// before 6.15, which cannot change it.
 std::chrono::seconds bound_tcp_waits() noexcept;
 
 }  // namespace deltapipe

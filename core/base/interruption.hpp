@@ -40,7 +40,8 @@ class OrderlyStop {
   OrderlyStop& operator=(const OrderlyStop&) = delete;
   /// The signal that asked; 0: none did.
   int signal() const noexcept;
-  /// That signal writes this to standard error at once, also while the process does something else.
+  /// Sets the text that the handler of that signal writes to standard error at once, at most 512
+  /// bytes. Not for two threads at once.
   static void set_notice(const std::string& text) noexcept;
 };
 

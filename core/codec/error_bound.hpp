@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bounds what error feedback adds to a sample's values. Errors are those of the sample's last
-// visit, an epoch ago. Where the values have shrunk since, or few of them are sent, errors outgrow
-// the values: what travels is then mostly the past, and training stops. So with the values x and
-// the errors e of a sample
+// Bounds the errors that error feedback adds to a sample's values. They date from the sample's last
+// visit, an epoch ago. If the values have shrunk since, or only few of them are sent, the errors
+// outgrow the values: most of the message is then the past, and training stops. With the values x
+// and the errors e of a sample
 //
 //   c = C(x + a e)        a = min(1, most |x| / |e|)
 //   e := x + a e - c
 //
-// While values stay as they are the bound does nothing: errors of codes are then below |x|, and
-// those of the largest part p of the values, each sent after 1 / p visits or so, below |x| / p.
+// The bound has no effect while the values keep their size: errors of codes then stay below |x|,
+// and errors of TopK, which sends a value about every 1 / p visits, below |x| / p.
 #pragma once
 
 #include <cmath>
@@ -81,7 +81,8 @@ class ErrorBound {
         share_B_(uninitialized("deltapipe::ErrorBound::shares"),
                  shape.encodes() ? shape.max_samples : 0) {}
 
-  /// The share a of each sample's errors. M: the records' rows; formats without memory have none.
+  /// Computes a for each sample; in device memory, valid until the next call. M: storage of the
+  /// records' rows. Samples whose format has no memory get 1.
   template <class M>
   const float* shares(const ExecSpace& exec, const RowArguments& a, const RowFormats& formats) {
     for_rows("deltapipe::ErrorBound::squares",
