@@ -51,7 +51,7 @@ class Cluster:
         self.daemons = []
         host = socket.gethostname().split(".")[0]
         munge = self.munge_folder()
-        for name in ("state", "spool"):
+        for name in ("state", "spool", "tmp"):
             (place / name).mkdir()
         configuration = place / "slurm.conf"
         configuration.write_text(f"""ClusterName=deltapipe
@@ -72,6 +72,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=2
+TmpFS={place}/tmp
 ReturnToService=2
 KillWait=5
 NodeName={host} NodeAddr=127.0.0.1 CPUs={PROCESSORS} State=UNKNOWN
@@ -157,14 +158,15 @@ class Slurm(support.TestCase):
                        checkpoint={"every_steps": 10}, output={"overwrite": False}),
             {name.replace("__", "."): keys for name, keys in sections.items()})
 
-    def submit(self, deck, output, *options, ranks=3, program=support.PROGRAM):
+    def submit(self, deck, output, *options, ranks=3, program=support.PROGRAM, launcher=None):
         """`deck`: a file."""
         log = self.place / f"{output.name}.log"
         said = subprocess.run(
             ["sbatch", "--parsable", f"--ntasks={ranks}", f"--ntasks-per-node={ranks}",
              "--cpus-per-task=1", f"--output={log}", *options, str(ROOT / "scripts/train.sbatch"),
              str(deck), f"output.directory={output}"],
-            env=self.cluster.environment | {"DELTAPIPE": str(pathlib.Path(program).resolve())},
+            env=self.cluster.environment | {"DELTAPIPE": str(pathlib.Path(program).resolve())}
+            | ({"DELTAPIPE_LAUNCH": str(launcher)} if launcher else {}),
             capture_output=True, text=True, timeout=30)
         self.assertEqual(said.returncode, 0, said.stderr)
         return said.stdout.strip(), log
@@ -181,6 +183,12 @@ class Slurm(support.TestCase):
             text = log.read_text() if log.exists() else "no output"
             raise AssertionError(f"job {job}: {self.state(job)}\n{text}\n{error}") from error
         return self.state(job)
+
+    def wait_for_requeue(self, log):
+        try:
+            self.cluster.wait_for(lambda: log.exists() and "requeued" in log.read_text(), LIMIT)
+        except AssertionError as error:
+            raise AssertionError(f"{log.read_text()}\n{error}") from error
 
     def assert_same(self, output, reference):
         run, expected = support.Run(output / "run.h5"), support.Run(reference / "run.h5")
@@ -221,13 +229,26 @@ class Slurm(support.TestCase):
         reference, output = self.output("unlimited"), self.output("limited")
         deck = self.deck(training={"steps": 150})
         self.succeed(["train", self.deck_file(deck), f"output.directory={reference}"], 3)
-        # SLURM looks at limits twice a minute, a busy machine more rarely: the steps take minutes.
+        # SLURM looks at limits twice a minute: the signal comes 50 to 80 s after the start.
         slow = self.deck_file(self.deck(training={"steps": 150}, network={"latency": "250 ms"}))
-        job, log = self.submit(slow, output, "--time=1", "--signal=B:USR1@40")
-        self.cluster.wait_for(lambda: log.exists() and "requeued" in log.read_text(), LIMIT)
+        job, log = self.submit(slow, output, "--time=2", "--signal=B:USR1@40")
+        self.wait_for_requeue(log)
         support.write_deck(slow, deck)  # the rest over a fast link
         self.assertEqual(self.finish(job, log), "COMPLETED", log.read_text())
         self.assert_same(output, reference)
+
+    def test_a_signal_during_the_launch_requeues(self):
+        # srun reports 0 when a signal aborts a launch.
+        launcher = self.place / "launcher"
+        launcher.write_text("#!/bin/bash\ntrap 'exit 0' USR1\necho launching\n"
+                            "while true; do sleep 0.1; done\n")
+        launcher.chmod(0o755)
+        job, log = self.submit(self.deck_file(self.deck()), self.output("launched"),
+                               launcher=launcher)
+        self.cluster.wait_for(lambda: log.exists() and "launching" in log.read_text(), LIMIT)
+        self.cluster.ask("scancel", "--batch", "--signal=USR1", job)
+        self.wait_for_requeue(log)
+        self.cluster.ask("scancel", job)
 
     def test_a_job_that_is_cancelled_or_fails_stays_so(self):
         output = self.output("cancelled")
