@@ -93,9 +93,10 @@ class Runner:
         # An installed tree is not a place for data.
         place = ROOT if (ROOT / "CMakeLists.txt").is_file() else pathlib.Path()
         if self.study.texts:
-            self.exercises = place / "data" / pathlib.Path(self.study.texts).stem
-            subprocess.run([sys.executable, str(ROOT / "scripts" / self.study.texts),
-                            str(self.exercises)], check=True)
+            # A script that changed makes other texts, and runs with the old ones are refused.
+            script = ROOT / "scripts" / self.study.texts
+            self.exercises = place / "data" / f"{script.stem}-{fingerprint(script)}"
+            subprocess.run([sys.executable, str(script), str(self.exercises)], check=True)
             self.pretrain_text = str(self.exercises / "pretrain.jsonl")
             return
         if not self.pretrain_text:

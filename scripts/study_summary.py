@@ -205,12 +205,15 @@ def table_of_jobs(study, rows):
             shares = [{column: 100 * row[column]} for row in group]
             text = with_spread(shares, column, "{:.1f}")
             return "-" if math.isnan(mean(shares, column)) else text + " %"
+        def error(direction, group=group):
+            text = f"{mean(group, direction + '_error'):.3f}"
+            return "-" if text == "nan" else text
         cells = [job, setting, str(len(group)), percent("exact_match"),
                  lost_steps(study, rows, job, mean(group, "exact_match")),
                  percent("codec_exact_match"),
                  with_spread(group, "loss", "{:.4f}"),
                  *(f"{mean(group, direction + '_bits'):.2f}" for direction in DIRECTIONS),
-                 *(f"{mean(group, direction + '_error'):.3f}" for direction in DIRECTIONS)]
+                 *map(error, DIRECTIONS)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
