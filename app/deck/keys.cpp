@@ -335,9 +335,10 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
             "quantize: the values in bits; delta: the change since the sample's last visit in "
             "bits (AQ-SGD); topk: a sample's largest values with their positions; topk_delta: "
             "delta with changes sent as topk sends values; auto: delta with " +
-                steps + ", first_visit = \"steps\", first_visit_step = " +
+                steps +
+                ", first_visit = \"steps\" with the step of boundary.error (with target_bits: " +
                 format_number(best.first_visit_step) +
-                ", prediction = \"linear\" and target_error = boundary.error, whatever of it the "
+                "), prediction = \"linear\" and target_error = boundary.error, whatever of it the "
                 "deck does not set"
           : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
             "quantize: the values in bits; topk: a sample's largest values with their "

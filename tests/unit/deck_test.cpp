@@ -208,7 +208,7 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   forward.kind = CodecKind::delta;
   forward.rms_step = 1.5;
   forward.first_visit = FirstVisit::steps;
-  forward.first_visit_step = 0.5;
+  forward.first_visit_step = std::sqrt(12.0) * 0.04;  // a relative error of 0.04
   forward.prediction = Prediction::linear;
   backward.kind = CodecKind::quantize;
   backward.rms_step = 0.6;
@@ -253,6 +253,13 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   CHECK(rates("boundary.backward.target_error = 0.1").first.target_error == 0.08);
   CHECK(rates("boundary.backward.target_error = 0.1").second.target_error == 0.1);
   CHECK(rates("boundary.forward.target_error = 0").first == RateSettings());
+  const auto first_visits = [](const std::string& keys) {
+    return parse_deck("[boundary.forward]\ncodec = \"auto\"\n" + keys, "d.toml")
+        .forward.first_visit_step;
+  };
+  CHECK_THAT(first_visits("target_error = 0.1"), Catch::WithinAbs(0.34641, 1e-5));
+  CHECK(first_visits("target_bits = 2") == 0.5);
+  CHECK(first_visits("first_visit_step = 0.3") == 0.3);
   CHECK(rates("boundary.forward.target_bits = 2").first.target_error == 0);
   CHECK(rates("boundary.forward.scale_rule = \"max\"").first == RateSettings());
   for (const char* const without :
