@@ -15,10 +15,10 @@
 #include <variant>
 #include <vector>
 
-#include "app/command_line.hpp"
-#include "app/commands.hpp"
-#include "app/memory_prediction.hpp"
-#include "app/start_check.hpp"
+#include "app/commands/command_line.hpp"
+#include "app/commands/commands.hpp"
+#include "app/preflight/memory_prediction.hpp"
+#include "app/preflight/start_check.hpp"
 #include "comm/transport/agree.hpp"
 #include "comm/transport/collectives.hpp"
 #include "comm/transport/core_share.hpp"
@@ -30,11 +30,11 @@
 #include "comm/transport/progress_thread.hpp"
 #include "comm/transport/start_watch.hpp"
 #include "core/base/error.hpp"
-#include "core/base/helper_thread.hpp"
-#include "core/base/host_team.hpp"
-#include "core/base/interruption.hpp"
-#include "core/base/machine_memory.hpp"
-#include "core/kernels/blas.hpp"
+#include "core/base/observe/interruption.hpp"
+#include "core/base/observe/machine_memory.hpp"
+#include "core/base/parallel/helper_thread.hpp"
+#include "core/base/parallel/host_team.hpp"
+#include "core/kernels/gemm/blas.hpp"
 
 namespace deltapipe {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/base/precision.hpp"
+#include "core/base/numeric/precision.hpp"
 #include "core/files/json.hpp"
 
 namespace deltapipe {

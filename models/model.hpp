@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/precision.hpp"
+#include "core/base/numeric/precision.hpp"
 #include "core/files/safetensors.hpp"
 #include "core/stage/parameters.hpp"
 #include "core/stage/stage.hpp"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <type_traits>
 
-#include "core/base/floating_point.hpp"
-#include "core/kernels/adamw.hpp"
+#include "core/base/parallel/floating_point.hpp"
+#include "core/kernels/optimizers/adamw.hpp"
 #include "core/kernels/reduce.hpp"
 
 namespace deltapipe {

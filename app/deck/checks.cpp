@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/pipeline/schedule.hpp"
+#include "comm/schedule/schedule.hpp"
 #include "core/base/error.hpp"
 #include "core/codec/settings_check.hpp"
 

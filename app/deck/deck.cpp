@@ -19,7 +19,7 @@
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 #include "core/base/utf8.hpp"
-#include "core/codec/recommended.hpp"
+#include "core/codec/algorithms/recommended.hpp"
 #include "core/files/input_file.hpp"
 
 namespace deltapipe {

@@ -7,8 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "comm/pipeline/schedule.hpp"
-#include "core/codec/recommended.hpp"
+#include "comm/schedule/schedule.hpp"
+#include "core/codec/algorithms/recommended.hpp"
 
 namespace deltapipe::deck {
 

@@ -9,11 +9,11 @@
 
 #include "comm/pipeline/settings.hpp"
 #include "comm/transport/link_settings.hpp"
-#include "core/base/precision.hpp"
+#include "core/base/numeric/precision.hpp"
 #include "core/cache/settings.hpp"
-#include "core/codec/recommended.hpp"
+#include "core/codec/algorithms/recommended.hpp"
 #include "core/codec/settings.hpp"
-#include "core/text/settings.hpp"
+#include "core/data/settings.hpp"
 #include "models/optimizer_settings.hpp"
 
 namespace deltapipe {

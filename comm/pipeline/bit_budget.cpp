@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "comm/pipeline/rank_links.hpp"
+#include "comm/boundary/rank_links.hpp"
 #include "core/base/error.hpp"
 
 namespace deltapipe {

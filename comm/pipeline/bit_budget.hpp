@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/pipeline/settings.hpp"
-#include "core/codec/step_controller.hpp"
+#include "core/codec/quantizer/step_controller.hpp"
 
 namespace deltapipe {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/kernels/embedding.hpp"
+#include "core/kernels/layers/embedding.hpp"
 
 namespace deltapipe {
 

@@ -8,10 +8,10 @@
 #include <optional>
 #include <vector>
 
-#include "comm/pipeline/boundary.hpp"
-#include "comm/pipeline/schedule.hpp"
+#include "comm/boundary/boundary.hpp"
 #include "comm/pipeline/settings.hpp"
 #include "comm/pipeline/token_index.hpp"
+#include "comm/schedule/schedule.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "core/stage/stage.hpp"
 

@@ -9,15 +9,15 @@
 #include <span>
 #include <vector>
 
+#include "comm/boundary/rank_links.hpp"
 #include "comm/pipeline/pipeline_stage.hpp"
-#include "comm/pipeline/rank_links.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/pipeline/step_measurements.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "core/cache/io_thread.hpp"
+#include "core/data/dataset.hpp"
 #include "core/stage/stage.hpp"
-#include "core/text/dataset.hpp"
 
 namespace deltapipe {
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/floating_point.hpp"
-#include "core/base/trace.hpp"
-#include "core/kernels/embedding.hpp"
+#include "core/base/observe/trace.hpp"
+#include "core/base/parallel/floating_point.hpp"
+#include "core/kernels/layers/embedding.hpp"
 
 namespace deltapipe {
 

@@ -12,22 +12,22 @@
 #include <string>
 #include <vector>
 
-#include "comm/pipeline/boundary.hpp"
+#include "comm/boundary/boundary.hpp"
+#include "comm/boundary/memory_resync.hpp"
+#include "comm/boundary/rank_links.hpp"
 #include "comm/pipeline/embedding_exchange.hpp"
-#include "comm/pipeline/executor.hpp"
-#include "comm/pipeline/memory_resync.hpp"
-#include "comm/pipeline/rank_links.hpp"
-#include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/pipeline/step_measurements.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
+#include "comm/schedule/executor.hpp"
+#include "comm/schedule/schedule.hpp"
 #include "comm/transport/process_grid.hpp"
-#include "core/base/trace.hpp"
+#include "core/base/observe/trace.hpp"
 #include "core/cache/io_thread.hpp"
+#include "core/data/dataset.hpp"
 #include "core/stage/stage.hpp"
-#include "core/text/dataset.hpp"
 
 namespace deltapipe {
 

@@ -3,18 +3,17 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "comm/boundary/settings.hpp"
 #include "comm/transport/link_settings.hpp"
 #include "comm/transport/message.hpp"
-#include "core/base/crossing.hpp"
-#include "core/base/precision.hpp"
+#include "core/base/numeric/precision.hpp"
 #include "core/cache/settings.hpp"
+#include "core/codec/crossing.hpp"
 #include "core/codec/settings.hpp"
-#include "core/codec/without_memory.hpp"
 
 namespace deltapipe {
 
@@ -40,25 +39,6 @@ struct PipelineSettings {
   }
   int pipeline_ranks() const { return stages / stages_per_rank; }
   bool operator==(const PipelineSettings&) const = default;
-};
-
-/// Precision of activations that no codec of the boundaries compresses. quantize8: 8-bit codes with
-/// a scale for every 64 channels of a token.
-enum class PlainPrecision { fp32, fp16, quantize8 };
-
-/// By the value of the enum, as decks and messages name them.
-inline constexpr std::array<const char*, 3> kPlainPrecisionNames = {"fp32", "fp16", "quantize8"};
-
-/// What crosses boundaries in evaluations and generation.
-struct EvaluationSettings {
-  std::vector<EvaluationMode> modes = {EvaluationMode::plain};  ///< each once, in this order
-  ChangesWithoutMemory changes = ChangesWithoutMemory::first_visit;
-  PlainPrecision precision = PlainPrecision::fp32;  ///< of EvaluationMode::plain
-
-  bool has(EvaluationMode mode) const {
-    return std::find(modes.begin(), modes.end(), mode) != modes.end();
-  }
-  bool operator==(const EvaluationSettings&) const = default;
 };
 
 /// How boundaries share a mean of bits per value.

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "comm/pipeline/bit_budget.hpp"
-#include "comm/pipeline/schedule.hpp"
 #include "comm/pipeline/step_plan.hpp"
+#include "comm/schedule/schedule.hpp"
 
 namespace deltapipe {
 

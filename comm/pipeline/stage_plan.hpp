@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/pipeline/boundary.hpp"
+#include "comm/boundary/boundary.hpp"
 #include "comm/pipeline/embedding_exchange.hpp"
 #include "comm/pipeline/settings.hpp"
 #include "core/stage/stage.hpp"

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "core/codec/step_controller.hpp"
-#include "core/files/run_file.hpp"
+#include "comm/pipeline/step_record.hpp"
+#include "core/codec/quantizer/step_controller.hpp"
 
 namespace deltapipe {
 

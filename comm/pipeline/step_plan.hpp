@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/text/dataset.hpp"
-#include "core/text/sampler.hpp"
+#include "core/data/dataset.hpp"
+#include "core/data/sampler.hpp"
 
 namespace deltapipe {
 

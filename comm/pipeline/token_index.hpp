@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "core/base/memory_ledger.hpp"
-#include "core/base/views.hpp"
+#include "core/base/observe/memory_ledger.hpp"
+#include "core/base/parallel/views.hpp"
 
 namespace deltapipe {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "comm/transport/mpi_check.hpp"
-#include "core/base/kernel.hpp"
+#include "core/base/parallel/kernel.hpp"
 
 namespace deltapipe {
 

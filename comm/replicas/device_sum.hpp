@@ -8,7 +8,7 @@
 #include <cstddef>
 
 #include "comm/transport/progress_thread.hpp"
-#include "core/base/views.hpp"
+#include "core/base/parallel/views.hpp"
 
 namespace deltapipe {
 

@@ -12,8 +12,8 @@
 #include "comm/replicas/device_sum.hpp"
 #include "comm/transport/channel.hpp"
 #include "comm/transport/progress_thread.hpp"
-#include "core/base/memory_ledger.hpp"
-#include "core/base/views.hpp"
+#include "core/base/observe/memory_ledger.hpp"
+#include "core/base/parallel/views.hpp"
 
 namespace deltapipe {
 

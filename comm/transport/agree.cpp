@@ -9,7 +9,7 @@
 #include "comm/transport/collectives.hpp"
 #include "comm/transport/mpi_check.hpp"
 #include "core/base/error.hpp"
-#include "core/base/interruption.hpp"
+#include "core/base/observe/interruption.hpp"
 
 namespace deltapipe {
 namespace {

@@ -15,9 +15,9 @@
 #include "comm/transport/link_settings.hpp"
 #include "comm/transport/message.hpp"
 #include "comm/transport/progress_thread.hpp"
-#include "core/base/memory_ledger.hpp"
-#include "core/base/time_account.hpp"
-#include "core/base/views.hpp"
+#include "core/base/observe/memory_ledger.hpp"
+#include "core/base/observe/time_account.hpp"
+#include "core/base/parallel/views.hpp"
 
 namespace deltapipe {
 

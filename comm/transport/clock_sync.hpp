@@ -11,7 +11,7 @@
 #include <memory>
 #include <mutex>
 
-#include "core/base/trace.hpp"
+#include "core/base/observe/trace.hpp"
 
 namespace deltapipe {
 

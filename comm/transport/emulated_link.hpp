@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "comm/transport/link_settings.hpp"
-#include "core/base/time_account.hpp"
+#include "core/base/observe/time_account.hpp"
 
 namespace deltapipe {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/base/error.hpp"
-#include "core/base/kokkos_compat.hpp"
+#include "core/base/parallel/kokkos_compat.hpp"
 
 namespace deltapipe {
 

@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "core/base/device_memory.hpp"
-#include "core/base/machine_memory.hpp"
+#include "core/base/observe/machine_memory.hpp"
+#include "core/base/parallel/device_memory.hpp"
 
 namespace deltapipe {
 

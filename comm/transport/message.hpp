@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-#include "core/base/crossing.hpp"
+#include "core/codec/crossing.hpp"
 
 namespace deltapipe {
 

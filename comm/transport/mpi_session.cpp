@@ -6,7 +6,7 @@
 #include "comm/transport/mpi_check.hpp"
 #include "comm/transport/start_watch.hpp"
 #include "core/base/error.hpp"
-#include "core/base/helper_thread.hpp"
+#include "core/base/parallel/helper_thread.hpp"
 
 namespace deltapipe {
 

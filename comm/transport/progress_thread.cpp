@@ -17,10 +17,10 @@
 #include "comm/transport/agree.hpp"
 #include "comm/transport/mpi_check.hpp"
 #include "comm/transport/tcp_waits.hpp"
-#include "core/base/device_memory.hpp"
 #include "core/base/error.hpp"
-#include "core/base/helper_thread.hpp"
-#include "core/base/interruption.hpp"
+#include "core/base/observe/interruption.hpp"
+#include "core/base/parallel/device_memory.hpp"
+#include "core/base/parallel/helper_thread.hpp"
 
 namespace deltapipe {
 

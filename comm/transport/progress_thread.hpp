@@ -27,8 +27,8 @@
 #include "comm/transport/clock_sync.hpp"
 #include "comm/transport/emulated_link.hpp"
 #include "comm/transport/step_watch.hpp"
-#include "core/base/time_account.hpp"
-#include "core/base/trace.hpp"
+#include "core/base/observe/time_account.hpp"
+#include "core/base/observe/trace.hpp"
 
 namespace deltapipe {
 

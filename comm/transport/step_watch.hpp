@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "core/base/trace.hpp"
+#include "core/base/observe/trace.hpp"
 
 namespace deltapipe {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/transport/progress_thread.hpp"
-#include "core/base/trace.hpp"
+#include "core/base/observe/trace.hpp"
 
 namespace deltapipe {
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/execution.hpp"
+#include "core/base/parallel/execution.hpp"
 #include "core/cache/io_thread.hpp"
 #include "core/cache/next_use.hpp"
 #include "core/cache/spill_file.hpp"

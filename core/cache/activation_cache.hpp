@@ -21,10 +21,10 @@
 #include <string>
 #include <vector>
 
-#include "core/base/state.hpp"
-#include "core/base/views.hpp"
+#include "core/base/parallel/views.hpp"
+#include "core/base/state/state.hpp"
 #include "core/cache/settings.hpp"
-#include "core/codec/records.hpp"
+#include "core/codec/wire/records.hpp"
 
 namespace deltapipe {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/base/helper_thread.hpp"
+#include "core/base/parallel/helper_thread.hpp"
 
 namespace deltapipe {
 

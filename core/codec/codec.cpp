@@ -8,9 +8,9 @@
 #include <string>
 
 #include "core/base/error.hpp"
-#include "core/codec/forward_masks.hpp"
-#include "core/codec/row_codec.hpp"
+#include "core/codec/rows/row_codec.hpp"
 #include "core/codec/settings_check.hpp"
+#include "core/codec/topk/forward_masks.hpp"
 
 namespace deltapipe {
 

@@ -8,11 +8,11 @@
 #include <memory>
 #include <optional>
 
-#include "core/base/crossing.hpp"
-#include "core/base/state.hpp"
-#include "core/base/views.hpp"
-#include "core/codec/records.hpp"
+#include "core/base/parallel/views.hpp"
+#include "core/base/state/state.hpp"
+#include "core/codec/crossing.hpp"
 #include "core/codec/settings.hpp"
+#include "core/codec/wire/records.hpp"
 
 namespace deltapipe {
 

@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/machine_memory.hpp"
+#include "core/base/observe/machine_memory.hpp"
 #include "core/files/system_error.hpp"
 
 namespace deltapipe {

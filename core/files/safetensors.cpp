@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/base/error.hpp"
-#include "core/files/float_bits.hpp"
+#include "core/base/numeric/float_bits.hpp"
 #include "core/files/safetensors_header.hpp"
 
 namespace deltapipe {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/state.hpp"
+#include "core/base/state/state.hpp"
 #include "core/files/hdf5.hpp"
 
 namespace deltapipe {

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/base/kernel.hpp"
-#include "core/base/views.hpp"
+#include "core/base/parallel/kernel.hpp"
+#include "core/base/parallel/views.hpp"
 
 namespace deltapipe {
 

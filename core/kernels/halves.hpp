@@ -6,9 +6,9 @@
 #include <span>
 #include <type_traits>
 
-#include "core/base/halves.hpp"
-#include "core/base/number_formats.hpp"
-#include "core/base/row.hpp"
+#include "core/base/numeric/halves.hpp"
+#include "core/base/numeric/number_formats.hpp"
+#include "core/base/parallel/row.hpp"
 
 namespace deltapipe {
 

@@ -2,7 +2,7 @@
 // Sums over whole vectors in a fixed order.
 #pragma once
 
-#include "core/base/row.hpp"
+#include "core/base/parallel/row.hpp"
 
 namespace deltapipe {
 

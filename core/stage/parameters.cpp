@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "core/base/state_views.hpp"
+#include "core/base/state/state_views.hpp"
 #include "core/kernels/halves.hpp"
 
 namespace deltapipe {

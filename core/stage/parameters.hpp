@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "core/base/error.hpp"
-#include "core/base/halves.hpp"
-#include "core/base/memory_ledger.hpp"
-#include "core/base/precision.hpp"
-#include "core/base/state.hpp"
-#include "core/base/views.hpp"
+#include "core/base/numeric/halves.hpp"
+#include "core/base/numeric/precision.hpp"
+#include "core/base/observe/memory_ledger.hpp"
+#include "core/base/parallel/views.hpp"
+#include "core/base/state/state.hpp"
 
 namespace deltapipe {
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <vector>
 
-#include "core/base/memory_ledger.hpp"
-#include "core/base/precision.hpp"
-#include "core/base/state.hpp"
+#include "core/base/numeric/precision.hpp"
+#include "core/base/observe/memory_ledger.hpp"
+#include "core/base/state/state.hpp"
 #include "core/stage/parameters.hpp"
 
 namespace deltapipe {

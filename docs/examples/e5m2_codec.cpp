@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // e5m2: each value as the upper byte of its fp16, with a power of two for each token: 8 bits per
-// value and 16 per token. The example of docs/adding_a_codec.md; tests/unit/example_codec_test.cpp
-// compiles and runs it.
-#include "core/codec/half_rows.hpp"
-#include "core/codec/row_codec.hpp"
-#include "core/codec/row_sums.hpp"
+// value and 16 per token. The example of docs/adding_a_codec.md;
+// tests/unit/core/codec/example_codec_test.cpp compiles and runs it.
+#include "core/codec/quantizer/half_rows.hpp"
+#include "core/codec/rows/row_codec.hpp"
+#include "core/codec/rows/row_sums.hpp"
 
 namespace deltapipe {
 namespace codec {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Gpt2Stage's TextContinuation: the passes of a text's newest tokens.
 #include "core/base/error.hpp"
-#include "core/kernels/cached_attention.hpp"
-#include "core/kernels/embedding.hpp"
-#include "core/kernels/gemv.hpp"
-#include "core/kernels/layer_norm.hpp"
+#include "core/kernels/attention/cached_attention.hpp"
+#include "core/kernels/gemm/gemv.hpp"
+#include "core/kernels/layers/embedding.hpp"
+#include "core/kernels/layers/layer_norm.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/gpt2/workspace.hpp"
 

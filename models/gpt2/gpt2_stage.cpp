@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
-#include "core/base/profiling_region.hpp"
-#include "core/kernels/cross_entropy.hpp"
-#include "core/kernels/embedding.hpp"
-#include "core/kernels/gemv.hpp"
-#include "core/kernels/layer_norm.hpp"
+#include "core/base/parallel/profiling_region.hpp"
+#include "core/kernels/gemm/gemv.hpp"
+#include "core/kernels/layers/cross_entropy.hpp"
+#include "core/kernels/layers/embedding.hpp"
+#include "core/kernels/layers/layer_norm.hpp"
 #include "models/gpt2/workspace.hpp"
 
 namespace deltapipe {

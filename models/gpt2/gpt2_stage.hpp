@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/base/random.hpp"
-#include "core/kernels/attention.hpp"
-#include "core/kernels/products.hpp"
+#include "core/base/numeric/random.hpp"
+#include "core/kernels/attention/attention.hpp"
+#include "core/kernels/gemm/products.hpp"
 #include "core/stage/stage.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 #include "models/partition.hpp"

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/base/error.hpp"
-#include "core/base/random.hpp"
+#include "core/base/numeric/random.hpp"
 
 namespace deltapipe {
 

@@ -2,7 +2,7 @@
 // Parts of a workspace that is larger than what a pass needs.
 #pragma once
 
-#include "core/base/views.hpp"
+#include "core/base/parallel/views.hpp"
 
 namespace deltapipe {
 

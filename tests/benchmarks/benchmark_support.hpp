@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "core/base/host_team.hpp"
-#include "core/base/kernel.hpp"
-#include "core/base/row.hpp"
-#include "core/base/views.hpp"
-#include "core/kernels/blas.hpp"
+#include "core/base/parallel/host_team.hpp"
+#include "core/base/parallel/kernel.hpp"
+#include "core/base/parallel/row.hpp"
+#include "core/base/parallel/views.hpp"
+#include "core/kernels/gemm/blas.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 
 namespace deltapipe::benchmark {

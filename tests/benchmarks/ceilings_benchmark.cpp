@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "benchmark_support.hpp"
-#include "core/base/helper_thread.hpp"
-#include "core/kernels/bf16_gemm.hpp"
-#include "core/kernels/blas.hpp"
+#include "core/base/parallel/helper_thread.hpp"
+#include "core/kernels/gemm/bf16_gemm.hpp"
+#include "core/kernels/gemm/blas.hpp"
 
 using namespace deltapipe;
 using namespace deltapipe::benchmark;

@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "benchmark_support.hpp"
-#include "core/base/helper_thread.hpp"
-#include "core/base/host_team.hpp"
+#include "core/base/parallel/helper_thread.hpp"
+#include "core/base/parallel/host_team.hpp"
 #include "core/base/version.hpp"
+#include "core/codec/algorithms/recommended.hpp"
 #include "core/codec/codec.hpp"
-#include "core/codec/recommended.hpp"
-#include "core/kernels/blas.hpp"
+#include "core/kernels/gemm/blas.hpp"
 
 using namespace deltapipe;
 using deltapipe::benchmark::status_of;

@@ -18,10 +18,10 @@
 
 #include "benchmarks/benchmark_support.hpp"
 #include "comm/pipeline/pipeline.hpp"
-#include "comm/pipeline/simulation.hpp"
+#include "comm/schedule/simulation.hpp"
 #include "comm/transport/collectives.hpp"
 #include "comm/transport/mpi_session.hpp"
-#include "core/text/token_store.hpp"
+#include "core/data/token_store.hpp"
 
 using namespace deltapipe;
 

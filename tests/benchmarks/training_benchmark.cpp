@@ -7,10 +7,10 @@
 #include <numeric>
 
 #include "benchmark_support.hpp"
-#include "core/base/floating_point.hpp"
-#include "core/base/helper_thread.hpp"
-#include "core/kernels/blas.hpp"
-#include "core/kernels/embedding.hpp"
+#include "core/base/parallel/floating_point.hpp"
+#include "core/base/parallel/helper_thread.hpp"
+#include "core/kernels/gemm/blas.hpp"
+#include "core/kernels/layers/embedding.hpp"
 #include "kernel_times.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/gpt2/gpt2_weights.hpp"

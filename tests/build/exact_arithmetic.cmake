@@ -38,7 +38,7 @@ endforeach()
 run_and_expect(FALSE "cannot be compiled with -ffast-math" ${CMAKE_COMMAND} -S ${SOURCE}
   -B ${WORK}/configured -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=-ffast-math)
 
-file(WRITE ${WORK}/use.cpp "#include \"core/base/exact_arithmetic.hpp\"\nint main() {}\n")
+file(WRITE ${WORK}/use.cpp "#include \"core/base/numeric/exact_arithmetic.hpp\"\nint main() {}\n")
 set(compile ${CXX} -std=c++20 -fsyntax-only -I${SOURCE} ${WORK}/use.cpp)
 run_and_expect(TRUE "" ${compile} -O3 -ffp-contract=fast)
 foreach(flag IN ITEMS -ffast-math -Ofast -ffinite-math-only)

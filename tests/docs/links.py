@@ -53,7 +53,9 @@ def mistakes_in(document, text, linked):
             yield f"{document.relative_to(ROOT)}:{number}: there is no {found.group(1)}"
 
 
-documents = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FOLDERS = ("app", "comm", "core", "docs", "inputs", "models", "scripts", "tests")
+documents = sorted([*ROOT.glob("*.md"),
+                    *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 linked, mistakes = set(), []
 for document in documents:
     mistakes += mistakes_in(document, document.read_text(encoding="utf-8"), linked)

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/base/views.hpp"
+#include "core/base/parallel/views.hpp"
 
 namespace deltapipe::fuzz {
 

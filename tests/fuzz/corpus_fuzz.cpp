@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Text and JSON lines. What is taken gives the ids of the whole text, and as many documents as
 // there are.
-#include "core/text/corpus.hpp"
+#include "core/data/corpus.hpp"
 #include "support.hpp"
 
 using namespace deltapipe;

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
+#include "core/data/corpus.hpp"
 #include "core/files/hdf5.hpp"
-#include "core/text/corpus.hpp"
 #include "support.hpp"
 
 using namespace deltapipe;

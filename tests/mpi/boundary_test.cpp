@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What codecs whose payloads' length depends on the data, and codecs with records at one end only,
 // make of a boundary between two ranks.
-#include "comm/pipeline/boundary.hpp"
+#include "comm/boundary/boundary.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include <map>
 #include <optional>
 
-#include "core/kernels/embedding.hpp"
+#include "core/kernels/layers/embedding.hpp"
 #include "mpi_test.hpp"
 #include "support/device_values.hpp"
 

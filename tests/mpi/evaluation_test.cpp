@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/base/state_in_memory.hpp"
+#include "core/base/state/state_in_memory.hpp"
 #include "support/in_process_pipeline.hpp"
-#include "tests/unit/files_support.hpp"
+#include "tests/unit/core/files/files_support.hpp"
 #include "training_run.hpp"
 
 namespace deltapipe {

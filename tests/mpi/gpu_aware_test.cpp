@@ -6,7 +6,7 @@
 #include "comm/transport/channel.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
-#include "tests/unit/files_support.hpp"
+#include "tests/unit/core/files/files_support.hpp"
 #include "training_run.hpp"
 
 namespace deltapipe {

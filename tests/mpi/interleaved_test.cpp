@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/pipeline/pipeline.hpp"
-#include "tests/unit/files_support.hpp"
+#include "tests/unit/core/files/files_support.hpp"
 #include "training_run.hpp"
 
 namespace deltapipe::test {

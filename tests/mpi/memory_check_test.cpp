@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "comm/pipeline/boundary.hpp"
+#include "comm/boundary/boundary.hpp"
 #include "comm/transport/agree.hpp"
 #include "core/base/error.hpp"
 #include "core/cache/io_thread.hpp"

@@ -10,7 +10,7 @@
 
 #include "comm/transport/agree.hpp"
 #include "core/base/error.hpp"
-#include "core/text/token_store.hpp"
+#include "core/data/token_store.hpp"
 #include "mpi_test.hpp"
 #include "support/denormals.hpp"
 

@@ -18,7 +18,7 @@
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/trace.hpp"
 #include "core/base/error.hpp"
-#include "core/base/interruption.hpp"
+#include "core/base/observe/interruption.hpp"
 #include "core/stage/parameters.hpp"
 #include "mpi_test.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/files/state_file.hpp"
-#include "tests/unit/files_support.hpp"
+#include "tests/unit/core/files/files_support.hpp"
 #include "training_run.hpp"
 
 namespace deltapipe {

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "app/training_state.hpp"
-#include "core/base/state_in_memory.hpp"
-#include "core/text/token_store.hpp"
+#include "app/checkpoint/training_state.hpp"
+#include "core/base/state/state_in_memory.hpp"
+#include "core/data/token_store.hpp"
 #include "models/model.hpp"
 #include "models/parameter_patterns.hpp"
 #include "models/partition.hpp"

@@ -2,7 +2,7 @@
 """Kernels and copies in core, comm, models and where models are saved name the execution space instance that they run on,
 and nobody waits for the whole device.
 
-tests/unit/execution_test.cpp watches the same as it happens, where Kokkos tells instances apart.
+tests/unit/core/base/execution_test.cpp watches the same as it happens, where Kokkos tells instances apart.
 """
 
 import re
@@ -19,13 +19,13 @@ BLAS = re.compile(r"\bKokkosBlas::\w+\s*\(\s*([^,]*),")
 
 # Before any step, or the very place where instances come from.
 EXCEPTIONS = {
-    "core/base/kokkos_compat.hpp": "makes the instances",
-    "core/base/execution.hpp": "holds them",
-    "core/base/host_team.cpp": "asks how many threads Kokkos has",
-    "core/kernels/blas.cpp": "a first product before the program starts",
-    "core/kernels/gemm.cpp": "Kokkos Kernels 3 takes no instance",
-    "core/kernels/gemv.cpp": "the same",
-    "core/codec/row_codec.hpp": "remembers users of its table",
+    "core/base/parallel/kokkos_compat.hpp": "makes the instances",
+    "core/base/parallel/execution.hpp": "holds them",
+    "core/base/parallel/host_team.cpp": "asks how many threads Kokkos has",
+    "core/kernels/gemm/blas.cpp": "a first product before the program starts",
+    "core/kernels/gemm/gemm.cpp": "Kokkos Kernels 3 takes no instance",
+    "core/kernels/gemm/gemv.cpp": "the same",
+    "core/codec/rows/row_codec.hpp": "remembers users of its table",
     "core/cache/activation_cache.cpp": "holds the cache's own",
     "models/gpt2/gpt2_weights.cpp": "weights are loaded before anything runs",
 }
@@ -63,7 +63,7 @@ SAMPLES = [
 check_samples(mistakes_in, SAMPLES)
 
 mistakes = []
-files = [*cpp_files("core", "comm", "models"), "app/save_model.cpp"]
+files = [*cpp_files("core", "comm", "models"), "app/training/save_model.cpp"]
 for path in map(str, files):
     if path in EXCEPTIONS:
         continue

@@ -5,26 +5,53 @@ import re
 
 from sources import ROOT, cpp_files, finish
 
-CORE = ("core/base/", "core/kernels/", "core/files/", "core/text/", "core/codec/", "core/cache/",
-        "core/stage/")
-COMM = ("comm/transport/", "comm/replicas/", "comm/pipeline/")
+def rooms_in(room, *names):
+    return (room, *(f"{room}{name}/" for name in names))
+
+
+BASE = rooms_in("core/base/", "parallel", "numeric", "state", "observe")
+CODEC = rooms_in("core/codec/", "quantizer", "entropy", "wire", "rows", "topk", "prediction",
+                 "algorithms")
+KERNELS, FILES, TEXT, DATA = ("core/kernels/",), ("core/files/",), ("core/text/",), ("core/data/",)
+CORE = BASE + KERNELS + FILES + TEXT + DATA + CODEC + ("core/cache/", "core/stage/")
+COMM = ("comm/transport/", "comm/schedule/", "comm/boundary/", "comm/replicas/", "comm/pipeline/")
+APP = rooms_in("app/", "deck", "output", "checkpoint", "session", "preflight", "training", "commands")
+
 # A room's files may include those of the room itself and of these. The longest name is a file's room.
 MAY_USE = {
-    "core/base/": (),
-    "core/kernels/": ("core/base/",),
-    "core/files/": ("core/base/",),
-    "core/text/": ("core/base/", "core/files/"),
-    "core/codec/": ("core/base/", "core/kernels/"),
-    "core/cache/": ("core/base/", "core/files/", "core/codec/"),
-    "core/stage/": ("core/base/", "core/kernels/"),
+    "core/": CORE,
+    "core/base/": ("core/base/parallel/",),
+    "core/base/parallel/": ("core/base/",),
+    **dict.fromkeys(BASE[2:], ("core/base/", "core/base/parallel/")),
+    "core/kernels/": BASE,
+    "core/files/": BASE,
+    "core/text/": BASE + FILES,
+    "core/data/": BASE + FILES + TEXT,
+    **dict.fromkeys(CODEC, BASE + KERNELS + CODEC),
+    "core/cache/": BASE + FILES + CODEC,
+    "core/stage/": BASE + KERNELS + CODEC,
     "models/": CORE,
     "models/gpt2/": CORE + ("models/",),
-    "comm/transport/": ("core/base/", "core/files/"),
+    "comm/": COMM,
+    "comm/transport/": BASE + FILES + ("core/codec/",),
+    "comm/schedule/": BASE,
+    "comm/boundary/": CORE + ("comm/transport/",),
     "comm/replicas/": CORE + ("comm/transport/",),
-    "comm/pipeline/": CORE + ("comm/transport/", "comm/replicas/"),
+    "comm/pipeline/": CORE + COMM,
     "app/deck/": CORE + COMM + ("models/",),
-    "app/": CORE + COMM + ("models/", "models/gpt2/", "app/deck/"),
+    **dict.fromkeys((room for room in APP if room != "app/deck/"),
+                    CORE + COMM + ("models/", "models/gpt2/") + APP),
 }
+# Inside of core/codec: the contract and the settings first, then what codes are made of.
+INNER = {
+    "core/codec/quantizer/": ("core/codec/",),
+    "core/codec/wire/": ("core/codec/", "core/codec/rows/"),
+    "core/codec/entropy/": ("core/codec/", "core/codec/quantizer/", "core/codec/rows/"),
+    "core/codec/rows/": CODEC[:4],
+    "core/codec/topk/": CODEC[:5],
+    "core/codec/prediction/": CODEC[:5],
+}
+MAY_USE |= {room: BASE + KERNELS + inner for room, inner in INNER.items()}
 # Tables that name what is in the rooms below them.
 TABLES = {"models/model_types.cpp": ("models/gpt2/",)}
 # Headers of others that only some rooms may know.
@@ -50,7 +77,8 @@ for path in map(str, cpp_files("core", "models", "comm", "app")):
         if not include:
             continue
         used = room_of(include.group(1))
-        if used is not None and used != room and used not in MAY_USE[room] + TABLES.get(path, ()):
+        if used is not None and used != room \
+                and used not in MAY_USE[room] + TABLES.get(path, ()):
             mistakes.append(f"{path}:{number}: {room} must not include {include.group(1)}")
         for header, rooms in ONLY_IN.items():
             if include.group(1).startswith(header) and not path.startswith(rooms):

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/state_in_memory.hpp"
+#include "core/base/state/state_in_memory.hpp"
 #include "core/codec/codec.hpp"
 
 namespace deltapipe::test {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "core/base/views.hpp"
+#include "core/base/parallel/views.hpp"
 
 namespace deltapipe::test {
 

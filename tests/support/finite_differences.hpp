@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/random.hpp"
+#include "core/base/numeric/random.hpp"
 
 namespace deltapipe::test {
 

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "comm/pipeline/executor.hpp"
 #include "comm/pipeline/token_index.hpp"
+#include "comm/schedule/executor.hpp"
 #include "core/base/error.hpp"
-#include "core/base/random.hpp"
-#include "core/kernels/embedding.hpp"
+#include "core/base/numeric/random.hpp"
+#include "core/kernels/layers/embedding.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/views.hpp"
+#include "core/base/parallel/views.hpp"
 #include "support/kernel_labels.hpp"
 
 namespace deltapipe::test {

@@ -5,9 +5,9 @@
 #include <iostream>
 
 #include "core/base/error.hpp"
-#include "core/base/helper_thread.hpp"
-#include "core/base/host_team.hpp"
-#include "core/kernels/blas.hpp"
+#include "core/base/parallel/helper_thread.hpp"
+#include "core/base/parallel/host_team.hpp"
+#include "core/kernels/gemm/blas.hpp"
 #include "support/catch_runner.hpp"
 #include "support/kernel_labels.hpp"
 

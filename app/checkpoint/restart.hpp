@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where a training run goes on: the newest checkpoint that is complete on all ranks, and whether
+// this deck can go on with it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/checkpoint/checkpoint_files.hpp"
+#include "app/checkpoint/spill_references.hpp"
+#include "app/checkpoint/training_state.hpp"
+#include "app/deck/settings.hpp"
+#include "app/output/former_output.hpp"
+#include "comm/pipeline/stage_plan.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "core/base/state/state.hpp"
+
+namespace deltapipe {
+
+/// The checkpoint that a run starts from.
+struct Restart {
+  std::string checkpoint;  ///< its directory
+  CheckpointMarker marker;
+  /// What boundaries remember is read from it. Of a checkpoint that refers to spill files a run in
+  /// mode resync takes what both ends still have alike instead.
+  bool with_memories = true;
+  bool refers_to_files = false;  ///< to spill files, of any rank
+};
+
+/// Collective. Nothing: the former run has never had a complete checkpoint. Every rank has found
+/// all files that it will read, and one rank has compared each of them with its checksum. Rank 0
+/// says which checkpoints were skipped, and why.
+std::optional<Restart> find_restart(const Settings& settings, const FormerRun& former,
+                                    const ProcessGrid& grid, ProgressThread& progress);
+
+/// The files of a checkpoint that this rank compares with their checksums: its own or, where the
+/// checkpoint is of another layout and every rank reads all, its share.
+std::vector<std::string> files_to_hash(const CheckpointMarker& marker, const Settings& settings,
+                                       int rank);
+
+/// Where a run leaves its results, whatever the working directory; for markers.
+std::string absolute_output_directory(const Settings& settings);
+
+/// UserError that names the first key that must not change from what the checkpoint was written
+/// with, its old and its new value.
+void check_deck_of_restart(const Settings& settings, const CheckpointMarker& marker);
+
+/// Settings of the optimizer and the run's length that differ from the checkpoint's, as
+/// "KEY = OLD -> NEW, ...".
+std::string changes_of_optimizer(const Settings& settings, const CheckpointMarker& marker);
+
+/// UserError when the checkpoint was written with other data.
+void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_fingerprint,
+                           std::uint64_t validation_fingerprint);
+
+/// True when every rank reads what the same rank wrote.
+bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
+                    const std::vector<int>& partition);
+
+/// What this start does with the spill files that the checkpoint refers to.
+FormerSpillFiles former_spill_files(const Restart& restart, const Settings& settings,
+                                    const std::vector<int>& partition, int rank);
+
+/// UserError when this rank goes on with a spill file but will have none under its name, as a
+/// larger cache.budget has it. `spill_files`: those that it will have.
+void check_budget_of_restart(const Restart& restart, const Settings& settings,
+                             const FormerSpillFiles& former,
+                             const std::vector<std::string>& spill_files);
+
+/// The spill files that the checkpoint refers to take their places, or leave them to those of
+/// another layout. To be done on all ranks before one makes its spill files.
+void make_room_for_spill_files(const Restart& restart, const Settings& settings,
+                               const std::vector<int>& partition, int rank,
+                               const CacheOwner& owner);
+
+/// Reads the parameters of a whole model from the files of all ranks.
+void read_parameters(const std::string& checkpoint, const CheckpointMarker& marker,
+                     const StatePart& parameters);
+
+/// The list without what boundaries remember of samples.
+std::vector<StatePart> without_memories(std::vector<StatePart> parts);
+
+/// Reads this rank's state. On another layout parameters and moments come by their names from
+/// whoever wrote them, memories from the ends of the same boundary if it still exists: the others
+/// begin with first visits.
+void read_restart(const Restart& restart, const Settings& settings,
+                  const std::vector<int>& partition, int rank, std::vector<StatePart> parts,
+                  RunTotals& totals);
+
+}  // namespace deltapipe

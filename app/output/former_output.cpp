@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/output/former_output.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "app/checkpoint/checkpoint_files.hpp"
+#include "app/checkpoint/restart.hpp"
+#include "app/deck/deck.hpp"
+#include "app/output/run_file.hpp"
+#include "comm/transport/collectives.hpp"
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kWayOut =
+    "set another output.directory, or output.overwrite = true to start from scratch and replace it";
+
+std::string run_file_of(const Settings& settings) {
+  return settings.output.directory + "/run.h5";
+}
+
+/// The first key that makes another run of it, for its results or the times that it measures.
+std::optional<DeckDifference> difference_between(const Settings& former, const Settings& settings,
+                                                 bool is_finished) {
+  // Sections that may differ when an unfinished run is repeated: nobody compares its times.
+  const std::vector<std::string_view> sections =
+      is_finished ? std::vector<std::string_view>{"checkpoint.", "generate."}
+                  : std::vector<std::string_view>{"checkpoint.", "generate.", "output.",
+                                                  "network.",    "pipeline.", "cache."};
+  std::vector<std::string_view> ignored = {"output.directory", "output.overwrite",
+                                           "output.log_every", "pipeline.timeout",
+                                           "pipeline.step_timeout"};
+  std::deque<std::string> others;  // views stay valid
+  for (;;) {
+    const auto difference = first_difference(former, settings, ignored);
+    if (!difference || std::none_of(sections.begin(), sections.end(), [&](auto section) {
+          return difference->key.starts_with(section);
+        }))
+      return difference;
+    ignored.push_back(others.emplace_back(difference->key));
+  }
+}
+
+[[noreturn]] void refuse_deck(const Settings& settings, const std::string& what,
+                              const std::string& value, const std::string& key) {
+  std::vector<std::string> keys = {"output.directory"};
+  if (!key.empty()) keys.insert(keys.begin(), key);
+  throw UserError({.what = "the run in " + settings.output.directory + " " + what,
+                   .value = value,
+                   .remedy = kWayOut,
+                   .keys = std::move(keys)});
+}
+
+void expect_same_deck(const FormerRun& former, const Settings& settings) {
+  std::optional<DeckDifference> difference;
+  try {
+    difference = difference_between(parse_stored_deck(former.deck, "its deck"), settings,
+                                    former.is_finished);
+  } catch (const UserError& error) {
+    refuse_deck(settings, std::string("has a deck that cannot be compared: ") + error.what(), "",
+                "");
+  }
+  if (difference)
+    refuse_deck(settings, "has another deck: " + difference->key + " = " + difference->left,
+                difference->right, difference->key);
+}
+
+/// An empty directory may be a mount point.
+void expect_no_model(const Settings& settings) {
+  if (settings.output.overwrite) return;
+  std::error_code error;
+  for (const std::string& model : saved_models(settings))
+    if (fs::is_directory(fs::symlink_status(model, error)) && !fs::is_empty(model, error))
+      throw UserError({.what = "a model is in the place of the one to train",
+                       .file = model,
+                       .remedy = kWayOut,
+                       .keys = {"output.directory"}});
+}
+
+/// True when a run with this deck, itself started from scratch on purpose, goes on with this one:
+/// requeued jobs repeat their command.
+bool goes_on(const std::string& deck, const Settings& settings) {
+  try {
+    CheckpointMarker marker;
+    marker.deck = deck;
+    check_deck_of_restart(settings, marker);
+    return parse_stored_deck(deck, "its deck").output.overwrite;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+/// Without a run file that can be read: by the newest checkpoint. Others may write to a directory
+/// that the deck names, and finished runs leave milestones.
+std::optional<CheckpointMarker> newest_checkpoint(const Settings& settings) {
+  const std::string directory = checkpoint_directory(settings);
+  const bool is_own_directory = settings.checkpoint.directory.empty();
+  const std::string output = absolute_output_directory(settings);
+  const std::vector<std::uint64_t> steps = checkpoint_steps(directory);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) try {
+      CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(*step));
+      if (is_own_directory || (marker.output_directory == output && !marker.milestone))
+        return marker;
+    } catch (const UserError&) {
+    }
+  return std::nullopt;
+}
+
+/// True: a model that is there now is the run's own, which has the same deck and began where there
+/// was none. It ended before it could note that it was finished, as on a full disk.
+bool has_saved_model(const FormerRun& former, const Settings& settings) {
+  try {
+    const Settings theirs = parse_stored_deck(former.deck, "its deck");
+    return !saved_models(theirs).empty() && !theirs.output.overwrite &&
+           !difference_between(theirs, settings, false);
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+/// An unfinished run without checkpoints. A run that has measured nothing yet is replaced by any
+/// other: a user who ends it in its first moments to correct the deck loses nothing.
+void expect_replaceable(const Settings& settings, const FormerRun& former) {
+  if (settings.output.overwrite) return;
+  if (former.steps + former.evaluations > 0) expect_same_deck(former, settings);
+  if (!has_saved_model(former, settings)) expect_no_model(settings);
+}
+
+FormerRun look(const Settings& settings) {
+  const bool overwrites = settings.output.overwrite;
+  const std::string path = run_file_of(settings);
+  const auto found = find_run_file(path);
+  if (!found) {
+    if (const auto newest = newest_checkpoint(settings)) {
+      if (overwrites && !goes_on(newest->deck, settings)) return {};
+      std::error_code ignored;
+      if (newest->milestone && fs::exists(fs::symlink_status(path, ignored)))
+        throw UserError({.what = "cannot be read, and the run of these checkpoints may be finished",
+                         .file = path,
+                         .remedy = kWayOut,
+                         .keys = {"output.directory"}});
+      return {newest->run_id, false, true, newest->deck, newest->step, 0};
+    }
+    std::error_code error;
+    if (!overwrites && fs::exists(fs::symlink_status(path, error)))
+      throw UserError({.what = "is not a run file that can be read, and in the place of one",
+                       .file = path,
+                       .remedy = kWayOut,
+                       .keys = {"output.directory"}});
+    expect_no_model(settings);
+    return {};
+  }
+  FormerRun former{found->run_id, found->is_finished, found->has_checkpoints,
+                   found->deck,   found->steps,       found->evaluations};
+  if (found->is_finished) {
+    if (overwrites) return {};
+    expect_same_deck(former, settings);
+  } else if (overwrites && !goes_on(found->deck, settings)) {
+    return {};
+  } else if (former.run_id.empty()) {
+    expect_replaceable(settings, former);
+  }
+  return former;
+}
+
+}  // namespace
+
+FormerRun find_former_run(const Settings& settings, const ProcessGrid& grid,
+                          ProgressThread& progress) {
+  FormerRun former;
+  if (grid.rank() == 0) former = look(settings);
+  broadcast(progress, grid.world(), former.run_id, 0);
+  std::string finished = former.is_finished ? "yes" : "";
+  broadcast(progress, grid.world(), finished, 0);
+  former.is_finished = !finished.empty();
+  return former;
+}
+
+void check_start_from_scratch(const Settings& settings, const FormerRun& former) {
+  expect_replaceable(settings, former);
+  if (former.steps > 0)
+    std::printf("the unfinished run in %s has no checkpoint: its %llu step(s) are repeated\n",
+                settings.output.directory.c_str(), static_cast<unsigned long long>(former.steps));
+}
+
+std::string describe_start(const Settings& settings) {
+  const FormerRun former = look(settings);
+  if (former.is_finished) return "the run in output.directory is already finished";
+  if (former.has_checkpoints) return "the run in output.directory goes on from its checkpoints";
+  if (!former.run_id.empty()) expect_replaceable(settings, former);
+  return {};
+}
+
+void report_finished(const Settings& settings, const FormerRun& former) {
+  std::error_code error;
+  std::string lacks;
+  for (const std::string& model : saved_models(settings))
+    if (!fs::is_directory(model, error))
+      lacks += ", but its " + fs::path(model).filename().string() + "/ is gone";
+  std::printf(
+      "the run in %s is already finished (%llu steps)%s: nothing is changed. To train from "
+      "scratch, set another output.directory, or output.overwrite = true to replace it\n",
+      settings.output.directory.c_str(), static_cast<unsigned long long>(former.steps),
+      lacks.c_str());
+  for (const auto* files : {&settings.data.train, &settings.data.validation})
+    for (const std::string& file : *files) {
+      const auto changed = fs::last_write_time(file, error);
+      if (!error && changed > fs::last_write_time(run_file_of(settings), error) && !error)
+        std::printf("%s is newer than this run, which did not see its present content\n",
+                    file.c_str());
+    }
+  std::fflush(stdout);
+}
+
+}  // namespace deltapipe

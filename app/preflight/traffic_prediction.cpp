@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/preflight/traffic_prediction.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "app/preflight/memory_prediction.hpp"
+#include "comm/boundary/boundary.hpp"
+#include "comm/boundary/rank_links.hpp"
+#include "comm/pipeline/step_plan.hpp"
+#include "comm/pipeline/token_index.hpp"
+#include "comm/schedule/schedule.hpp"
+#include "comm/schedule/simulation.hpp"
+#include "comm/transport/emulated_link.hpp"
+#include "comm/transport/message.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Samples, or tokens where token rows travel, that are looked at: less than a second.
+constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 25;
+constexpr std::uint64_t kTokensOfCrossing = 16;  ///< a sample costs as much as these
+
+/// One direction of all boundaries, or of the exchange of token rows.
+class Messages {
+ public:
+  explicit Messages(const BoundaryEndPlan& plan)
+      : codecs_(plan),
+        channels_(static_cast<std::uint64_t>(plan.codec.shape.channels)),
+        verify_every_(plan.memory.verify_every),
+        shared_bytes_(codecs_.record().shared_bytes) {}
+
+  WireBytes of(const Crossing& crossing) const {
+    WireBytes bytes;
+    bytes.messages = 1;
+    bytes.headers = sizeof(MessageHeader);
+    bytes.payload = codecs_.of(crossing).payload_bytes(crossing) + hashes(crossing);
+    bytes.fp32 = bytes.headers;
+    for (const int tokens : crossing.tokens)
+      bytes.fp32 += sizeof(float) * channels_ * static_cast<std::uint64_t>(tokens);
+    return bytes;
+  }
+  bool remembers() const { return codecs_.training() && !(codecs_.record() == RecordLayout{}); }
+
+ private:
+  /// As MemoryCheck chooses samples.
+  std::uint64_t hashes(const Crossing& crossing) const {
+    if (!crossing.training || verify_every_ == 0 || shared_bytes_ == 0) return 0;
+    std::uint64_t chosen = 0;
+    for (std::size_t b = 0; b < crossing.samples(); ++b)
+      if ((crossing.sample_ids[b] + crossing.visits[b]) % verify_every_ == 0) ++chosen;
+    return sizeof(std::uint64_t) * chosen;
+  }
+
+  BoundaryCodecs codecs_;
+  std::uint64_t channels_;
+  std::uint64_t verify_every_;
+  std::size_t shared_bytes_;
+};
+
+/// Links of the pipeline of one replica, with what passes them.
+class Links {
+ public:
+  explicit Links(const Settings& settings)
+      : network_(settings.network),
+        ranks_(settings.pipeline.pipeline_ranks()),
+        is_ring_(settings.pipeline.stages_per_rank > 1) {}
+
+  bool are_known() const {
+    return !network_.forward.empty() || !network_.backward.empty() || !network_.ranks.empty();
+  }
+  double seconds_of(int from, int to, std::uint64_t bytes) const {
+    if (network_.ranks.empty()) return EmulatedLink(between(from, to)).seconds_of(bytes);
+    return std::max(wire(from).seconds_of(bytes), wire(to).seconds_of(bytes));
+  }
+  double latency_of(int from, int to) const {
+    if (network_.ranks.empty()) return between(from, to).latency_seconds;
+    return std::max(wire_settings(from).latency_seconds, wire_settings(to).latency_seconds);
+  }
+  void pass(int from, int to, std::uint64_t bytes) {
+    if (!are_known() || from == to) return;
+    if (network_.ranks.empty()) {
+      loads_["rank " + std::to_string(from) + " to " + std::to_string(to)] +=
+          EmulatedLink(between(from, to)).seconds_of(bytes);
+      return;
+    }
+    loads_["rank " + std::to_string(from) + " out"] += wire(from).seconds_of(bytes);
+    loads_["rank " + std::to_string(to) + " in"] += wire(to).seconds_of(bytes);
+  }
+  const std::map<std::string, double>& loads() const { return loads_; }
+
+ private:
+  LinkSettings between(int from, int to) const {
+    return link_between(network_, from, to, {ranks_, is_ring_});
+  }
+  const LinkSettings& wire_settings(int rank) const {
+    return network_.ranks[network_.ranks.size() == 1 ? 0 : static_cast<std::size_t>(rank)];
+  }
+  EmulatedLink wire(int rank) const { return EmulatedLink(wire_settings(rank), Framing::ethernet); }
+
+  const NetworkSettings& network_;
+  int ranks_;
+  bool is_ring_;
+  std::map<std::string, double> loads_;  ///< seconds
+};
+
+class Counter {
+ public:
+  Counter(const Settings& settings, const ModelLayout& model, const PipelineShape& shape)
+      : settings_(settings),
+        boundaries_(settings.pipeline.stages - 1),
+        first_gradient_(std::min(model.first_trained_stage, boundaries_)),
+        links_(settings) {
+    const PipelineSettings& p = settings.pipeline;
+    const auto plan_of = [&](int stage) {
+      return stage_plan_of(settings, model, shape,
+                           {stage, p.stages, 0, p.replicas, p.stages_per_rank});
+    };
+    const StagePlan first = plan_of(0), last = plan_of(p.stages - 1);
+    forward_.emplace(*first.send_forward);
+    if (last.send_backward) backward_.emplace(*last.send_backward);
+    of_positions_ = has_feedback_of_positions(settings.backward);
+    if (last.tokens) {
+      rows_.emplace(last.tokens->rows);
+      if (last.tokens->gradients) gradients_.emplace(*last.tokens->gradients);
+      index_.emplace(shape.vocabulary, step_rows(shape), shape.micro_batches);
+      inputs_.resize(static_cast<std::size_t>(shape.samples) * shape.tokens);
+      targets_.resize(shape.tokens);
+    }
+    result_.forward.resize(boundaries_);
+    result_.backward.resize(boundaries_);
+    result_.evaluation_forward.resize(boundaries_);
+    vocabulary_ = shape.vocabulary;
+    tokens_ = shape.tokens;
+  }
+
+  TrafficPrediction run(const DataSplit& data, std::uint64_t steps) {
+    const StepPlanner planner(data.train, settings_.training.seed, settings_.data.shuffle,
+                              layout());
+    count_training(data.train, planner, steps);
+    result_.evaluations =
+        data.validation.size() == 0
+            ? 0
+            : evaluations_of_run(settings_.training, steps, planner.steps_per_epoch());
+    if (result_.evaluations > 0) count_evaluations(data);
+    return std::move(result_);
+  }
+
+ private:
+  StepPlanner::Layout layout() const {
+    return {settings_.training.micro_batch_size, settings_.training.micro_batches,
+            settings_.pipeline.replicas};
+  }
+  std::size_t places_of_step() const {
+    return static_cast<std::size_t>(settings_.training.micro_batch_size) *
+           settings_.training.micro_batches;
+  }
+  int rank_of(int stage) const { return stage % settings_.pipeline.pipeline_ranks(); }
+
+  /// All that was counted of training so far.
+  struct Totals {
+    WireBytes forward, backward, rows, gradients;  ///< of one boundary
+    std::map<std::string, double> links;
+    std::uint64_t steps = 0;
+  };
+
+  void count_training(const TokenDataset& data, const StepPlanner& planner, std::uint64_t steps) {
+    const int replicas = settings_.pipeline.replicas;
+    row_visits_.resize(replicas);
+    place_visits_.assign(replicas, std::vector<std::uint32_t>(places_of_step()));
+    for (auto& visits : row_visits_)
+      if (rows_) visits.assign(vocabulary_, 0);
+    visits_.assign(data.size(), 0);
+    std::vector<Totals> course;  // after every step
+    std::uint64_t counted = 0;
+    std::uint64_t step = 0;
+    for (; step < steps && counted < kMostCounted; ++step) {
+      for (int replica = 0; replica < replicas; ++replica) {
+        const std::vector<std::uint64_t> ids = planner.samples(step, replica);
+        counted += ids.size() * (rows_ ? static_cast<std::uint64_t>(tokens_) : kTokensOfCrossing);
+        Crossing crossing;
+        crossing.step = step;
+        crossing.epoch = static_cast<double>(step) / static_cast<double>(planner.steps_per_epoch());
+        count_step(data, ids, crossing, replica);
+      }
+      now_.links = links_.loads();
+      ++now_.steps;
+      course.push_back(now_);
+    }
+    result_.steps = steps;
+    result_.counted_steps = step;
+    const Totals& middle = course[course.size() / 2];
+    const double rest = now_.steps == steps ? 0
+                                            : static_cast<double>(steps - now_.steps) /
+                                                  static_cast<double>(now_.steps - middle.steps);
+    const auto whole = [rest](const WireBytes& last, const WireBytes& at_middle) {
+      if (rest == 0) return last;
+      const auto grown = [rest](std::uint64_t b, std::uint64_t a) {
+        return b + static_cast<std::uint64_t>(rest * static_cast<double>(b - a));
+      };
+      return WireBytes{grown(last.payload, at_middle.payload),
+                       grown(last.headers, at_middle.headers), grown(last.fp32, at_middle.fp32),
+                       grown(last.messages, at_middle.messages)};
+    };
+    for (int b = 0; b < boundaries_; ++b) {
+      result_.forward[b] = whole(now_.forward, middle.forward);
+      if (b >= first_gradient_) result_.backward[b] = whole(now_.backward, middle.backward);
+    }
+    result_.tied_rows = whole(now_.rows, middle.rows);
+    result_.tied_gradients = whole(now_.gradients, middle.gradients);
+    for (const auto& [name, seconds] : now_.links) {
+      const auto before = middle.links.find(name);
+      const double later = seconds - (before == middle.links.end() ? 0 : before->second);
+      result_.links.push_back(
+          {name, (seconds + (rest > 0 ? rest * later : 0)) / static_cast<double>(steps)});
+    }
+  }
+
+  /// `crossing`: what all of the step have in common.
+  void count_step(const TokenDataset& data, const std::vector<std::uint64_t>& ids,
+                  Crossing crossing, int replica) {
+    const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
+    for (std::size_t first = 0; first < ids.size(); first += batch) {
+      const std::size_t end = std::min(ids.size(), first + batch);
+      crossing.micro_batch = static_cast<std::uint32_t>(first / batch);
+      crossing.sample_ids.assign(ids.begin() + first, ids.begin() + end);
+      crossing.tokens.clear();
+      crossing.visits.clear();
+      for (const std::uint64_t id : crossing.sample_ids) {
+        crossing.tokens.push_back(data.length(id));
+        crossing.visits.push_back(visits_[id]++);
+      }
+      count_boundaries(crossing, replica);
+    }
+    count_rows(data, ids, std::move(crossing), replica);
+  }
+
+  void count_boundaries(Crossing& crossing, int replica) {
+    const std::vector<std::uint32_t> visits = crossing.visits;
+    const auto of = [&](const Messages& messages, CrossingKind kind, bool by_place) {
+      crossing.kind = kind;
+      crossing.visits = visits;
+      if (!messages.remembers()) crossing.visits.assign(crossing.samples(), 0);
+      const std::size_t first =
+          crossing.micro_batch * static_cast<std::size_t>(settings_.training.micro_batch_size);
+      for (std::size_t b = 0; by_place && b < crossing.samples(); ++b)
+        crossing.visits[b] = place_visits_[replica][first + b]++;
+      return messages.of(crossing);
+    };
+    const WireBytes there = of(*forward_, CrossingKind::activation, false);
+    now_.forward += there;
+    if (replica == 0)
+      for (int b = 0; b < boundaries_; ++b) links_.pass(rank_of(b), rank_of(b + 1), there.all());
+    if (!backward_ || first_gradient_ == boundaries_) return;
+    const WireBytes back = of(*backward_, CrossingKind::gradient, of_positions_);
+    now_.backward += back;
+    if (replica == 0)
+      for (int b = first_gradient_; b < boundaries_; ++b)
+        links_.pass(rank_of(b + 1), rank_of(b), back.all());
+  }
+
+  /// Fills the index with the samples' tokens.
+  void read_tokens(const TokenDataset& data, const std::vector<std::uint64_t>& ids) {
+    const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
+    const auto tokens = static_cast<std::size_t>(tokens_);
+    index_->clear();
+    for (std::size_t first = 0; first < ids.size(); first += batch) {
+      const std::size_t count = std::min(ids.size() - first, batch);
+      for (std::size_t b = 0; b < count; ++b)
+        data.read(ids[first + b], std::span(inputs_).subspan(b * tokens, tokens), targets_);
+      index_->add(std::span<const std::int32_t>(inputs_).first(count * tokens),
+                  static_cast<std::int32_t>(first * tokens));
+    }
+    index_->finish(ExecSpace());
+  }
+
+  /// As EmbeddingExchange groups them.
+  void count_rows(const TokenDataset& data, const std::vector<std::uint64_t>& ids,
+                  Crossing crossing, int replica) {
+    if (!rows_ || ids.empty()) return;
+    read_tokens(data, ids);
+    const int last = rank_of(boundaries_);
+    std::vector<std::uint32_t>& visits = row_visits_[replica];
+    for (int m = 0; m < index_->micro_batches(); ++m) {
+      const MicroBatchGroup needed = row_group(m, index_->micro_batches());
+      const WireBytes rows = rows_of(*rows_, crossing, CrossingKind::tied_rows, needed,
+                                     index_->needed_before(needed.begin),
+                                     index_->needed_before(needed.end), index_->tokens(), visits);
+      now_.rows += rows;
+      if (replica == 0 && rows.messages > 0) links_.pass(last, 0, rows.all());
+      if (!gradients_) continue;
+      std::vector<std::uint32_t> none;
+      const MicroBatchGroup done = gradient_group(m, index_->micro_batches());
+      const WireBytes gradients =
+          rows_of(*gradients_, crossing, CrossingKind::tied_gradients, done,
+                  index_->final_before(done.begin), index_->final_before(done.end),
+                  index_->tokens_by_last_use(), none);
+      now_.gradients += gradients;
+      if (replica == 0 && gradients.messages > 0) links_.pass(0, last, gradients.all());
+    }
+  }
+
+  WireBytes rows_of(const Messages& messages, Crossing& crossing, CrossingKind kind,
+                    const MicroBatchGroup& group, int a, int b,
+                    std::span<const std::int32_t> tokens,
+                    std::vector<std::uint32_t>& visits) const {
+    if (group.begin >= group.end || a == b) return {};
+    crossing.kind = kind;
+    crossing.micro_batch = static_cast<std::uint32_t>(group.begin);
+    crossing.boundary = static_cast<std::uint32_t>(boundaries_);
+    const std::span<const std::int32_t> chosen = tokens.subspan(a, b - a);
+    crossing.sample_ids.assign(chosen.begin(), chosen.end());
+    crossing.tokens.assign(chosen.size(), 1);
+    crossing.visits.assign(chosen.size(), 0);
+    if (messages.remembers() && crossing.training && !visits.empty())
+      for (std::size_t i = 0; i < chosen.size(); ++i) crossing.visits[i] = visits[chosen[i]]++;
+    return messages.of(crossing);
+  }
+
+  void count_evaluations(const DataSplit& data) {
+    const Totals training = now_;
+    now_ = {};
+    for (const EvaluationMode mode : settings_.evaluation.modes) {
+      count_evaluation(data.validation, mode);
+      count_answers(data.answers, mode);
+    }
+    const auto times = [&](const WireBytes& once) {
+      const std::uint64_t n = result_.evaluations;
+      return WireBytes{n * once.payload, n * once.headers, n * once.fp32, n * once.messages};
+    };
+    for (WireBytes& boundary : result_.evaluation_forward) boundary = times(now_.forward);
+    result_.evaluation_rows = times(now_.rows);
+    now_ = training;
+  }
+
+  /// As if all answers were right: a wrong one is looked at no further where tokens take a pass
+  /// each.
+  void count_answers(const TokenDataset& answers, EvaluationMode mode) {
+    if (answers.size() == 0) return;
+    if (crosses_token_by_token(pipeline_options(settings_), mode, settings_.pipeline.stages))
+      return count_evaluation(answers, mode);
+    std::vector<std::uint64_t> undecided(answers.size());
+    std::iota(undecided.begin(), undecided.end(), std::uint64_t{0});
+    for (int target = 0; !undecided.empty(); ++target) {
+      count_evaluation(answers.at_target(target, undecided), mode);
+      std::erase_if(undecided, [&](std::uint64_t id) { return answers.targets(id) == target + 1; });
+    }
+  }
+
+  void count_evaluation(const TokenDataset& data, EvaluationMode mode) {
+    const StepPlanner planner(data, 0, false, layout());
+    const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
+    for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step)
+      for (int replica = 0; replica < settings_.pipeline.replicas; ++replica) {
+        const std::vector<std::uint64_t> ids = planner.samples(step, replica);
+        Crossing crossing;
+        crossing.step = step;
+        crossing.training = false;
+        crossing.evaluation = mode;
+        for (std::size_t first = 0; first < ids.size(); first += batch) {
+          const std::size_t end = std::min(ids.size(), first + batch);
+          crossing.sample_ids.assign(ids.begin() + first, ids.begin() + end);
+          crossing.micro_batch = static_cast<std::uint32_t>(first / batch);
+          crossing.tokens.clear();
+          for (const std::uint64_t id : crossing.sample_ids)
+            crossing.tokens.push_back(data.length(id));
+          crossing.visits.assign(crossing.samples(), 0);
+          now_.forward += forward_->of(crossing);
+        }
+        count_evaluation_rows(data, ids, crossing);
+      }
+  }
+
+  void count_evaluation_rows(const TokenDataset& data, const std::vector<std::uint64_t>& ids,
+                             Crossing crossing) {
+    if (!rows_ || ids.empty()) return;
+    crossing.evaluation = EvaluationMode::plain;
+    read_tokens(data, ids);
+    std::vector<std::uint32_t> none;
+    for (int m = 0; m < index_->micro_batches(); ++m) {
+      const MicroBatchGroup group = row_group(m, index_->micro_batches());
+      now_.rows += rows_of(*rows_, crossing, CrossingKind::tied_rows, group,
+                           index_->needed_before(group.begin), index_->needed_before(group.end),
+                           index_->tokens(), none);
+    }
+  }
+
+  const Settings& settings_;
+  int boundaries_;
+  int first_gradient_;
+  int vocabulary_ = 0, tokens_ = 0;
+  bool of_positions_ = false;
+  std::optional<Messages> forward_, backward_, rows_, gradients_;
+  std::optional<TokenIndex> index_;
+  std::vector<std::int32_t> inputs_, targets_;
+  std::vector<std::uint32_t> visits_;                   ///< by sample
+  std::vector<std::vector<std::uint32_t>> row_visits_;  ///< by replica and token
+  /// By replica and place of a step; the last step of an epoch does not visit all.
+  std::vector<std::vector<std::uint32_t>> place_visits_;
+  Links links_;
+  Totals now_;
+  TrafficPrediction result_;
+};
+
+/// Mean cost of a direction's messages where its slowest link is.
+LinkCost slowest(const Links& links, const WireBytes& bytes,
+                 const std::vector<std::pair<int, int>>& between) {
+  LinkCost cost;
+  if (bytes.messages == 0) return cost;
+  for (const auto& [from, to] : between) {
+    if (from == to) continue;
+    cost.message_seconds =
+        std::max(cost.message_seconds, links.seconds_of(from, to, bytes.all() / bytes.messages));
+    cost.latency_seconds = std::max(cost.latency_seconds, links.latency_of(from, to));
+  }
+  return cost;
+}
+
+/// A step in which stages compute in no time.
+double seconds_on_links(const Settings& settings, const ModelLayout& model, bool sends_rows,
+                        const TrafficPrediction& traffic) {
+  double seconds = 0;
+  for (const LinkLoad& link : traffic.links) seconds = std::max(seconds, link.busy_seconds);
+  const PipelineSettings& p = settings.pipeline;
+  constexpr std::int64_t kMostPasses = 200000;
+  if (std::int64_t{2} * p.stages * settings.training.micro_batches > kMostPasses) return seconds;
+  const Links links(settings);
+  std::vector<std::pair<int, int>> there, back;
+  for (int b = 0; b + 1 < p.stages; ++b) {
+    there.emplace_back(b % p.pipeline_ranks(), (b + 1) % p.pipeline_ranks());
+    back.emplace_back((b + 1) % p.pipeline_ranks(), b % p.pipeline_ranks());
+  }
+  SimulationCosts costs;
+  costs.forward = costs.backward = 0;
+  costs.activation = slowest(links, traffic.forward.back(), there);
+  costs.gradient = slowest(links, traffic.backward.back(), back);
+  costs.embedding = slowest(links, traffic.tied_rows, {{p.pipeline_ranks() - 1, 0}});
+  std::vector<Program> programs;
+  for (int rank = 0; rank < p.pipeline_ranks(); ++rank) {
+    std::vector<ScheduleShape> stages;
+    for (const StagePlace& place : places_of_rank(p, rank)) {
+      ScheduleShape shape{place.stage, p.stages, settings.training.micro_batches, p.in_flight};
+      shape.stages_per_rank = p.stages_per_rank;
+      shape.first_trained_stage = model.first_trained_stage;
+      shape.embedding = sends_rows ? EmbeddingPlace::shared : EmbeddingPlace::none;
+      stages.push_back(shape);
+    }
+    programs.push_back(training_program(find_schedule(p.schedule), stages));
+  }
+  return std::max(seconds, simulate(programs, costs).makespan());
+}
+
+}  // namespace
+
+WireBytes& WireBytes::operator+=(const WireBytes& other) {
+  payload += other.payload;
+  headers += other.headers;
+  fp32 += other.fp32;
+  messages += other.messages;
+  return *this;
+}
+
+WireBytes TrafficPrediction::boundaries() const {
+  WireBytes sum = tied_rows;
+  sum += tied_gradients;
+  for (const auto* direction : {&forward, &backward})
+    for (const WireBytes& boundary : *direction) sum += boundary;
+  return sum;
+}
+
+std::uint64_t TrafficPrediction::replicas() const {
+  std::uint64_t sum = 0;
+  for (const std::uint64_t bytes : replica_bytes) sum += bytes;
+  return sum;
+}
+
+WireBytes TrafficPrediction::evaluation_bytes() const {
+  WireBytes sum = evaluation_rows;
+  for (const WireBytes& boundary : evaluation_forward) sum += boundary;
+  return sum;
+}
+
+bool has_fixed_length(const CodecSettings& codec) {
+  return codec.kind != CodecKind::row_sparse && !sends_positions(codec) &&
+         !(codec.kind == CodecKind::delta && codec.prediction != Prediction::none) &&
+         !(codec.entropy_coding && sends_codes(codec));
+}
+
+std::uint64_t evaluations_of_run(const TrainingSettings& training, std::uint64_t steps,
+                                 std::uint64_t steps_per_epoch) {
+  const std::uint64_t every = training.evaluate_every > 0
+                                  ? training.evaluate_every
+                                  : std::max<std::uint64_t>(1, steps_per_epoch);
+  const std::uint64_t at_start = training.evaluate_at_start ? 1 : 0;
+  return at_start + (steps - 1) / every + 1;  // the last one comes at the end
+}
+
+TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& model,
+                                  const PipelineShape& shape, const DataSplit& data,
+                                  std::uint64_t steps) {
+  TrafficPrediction traffic = Counter(settings, model, shape).run(data, steps);
+  const PipelineSettings& p = settings.pipeline;
+  traffic.replica_bytes.assign(p.pipeline_ranks(), 0);
+  for (int stage = 0; stage < p.stages; ++stage) {
+    std::uint64_t elements = 0;
+    for (const ParameterInfo& parameter :
+         model.model->parameters(stage_part(model.partition, stage)))
+      elements += parameter.frozen ? 0 : parameter.size;
+    traffic.replica_bytes[stage % p.pipeline_ranks()] +=
+        steps * all_reduce_bytes(p.replicas, sizeof(float) * elements);
+  }
+  if (!traffic.links.empty())
+    traffic.step_seconds =
+        seconds_on_links(settings, model, traffic.tied_rows.messages > 0, traffic);
+  return traffic;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/session/data_of_stage.hpp"
+
+#include <string>
+#include <utility>
+
+#include "comm/transport/collectives.hpp"
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+
+/// fingerprint, sequence length, padding, number of runs of equal windows, their counts, lengths
+/// and first targets.
+void put_outline(const TokenDataset& set, std::vector<std::uint64_t>& numbers) {
+  numbers.push_back(set.fingerprint());
+  numbers.push_back(static_cast<std::uint64_t>(set.sequence_length()));
+  numbers.push_back(static_cast<std::uint64_t>(set.padding()));
+  const std::size_t runs = numbers.size();
+  numbers.push_back(0);
+  for (std::uint64_t id = 0; id < set.size(); ++id) {
+    const auto length = static_cast<std::uint64_t>(set.length(id));
+    const auto first_target = static_cast<std::uint64_t>(set.first_target(id));
+    if (id == 0 || length != numbers[numbers.size() - 2] || first_target != numbers.back()) {
+      numbers.insert(numbers.end(), {0, length, first_target});
+      ++numbers[runs];
+    }
+    ++numbers[numbers.size() - 3];
+  }
+}
+
+TokenDataset take_outline(std::span<const std::uint64_t>& numbers) {
+  DELTAPIPE_ASSERT(numbers.size() >= 4 && (numbers.size() - 4) / 3 >= numbers[3],
+                   std::to_string(numbers.size()) + " numbers");
+  const std::uint64_t runs = numbers[3];
+  std::vector<TokenWindow> windows;
+  for (std::uint64_t run = 0; run < runs; ++run) {
+    const auto of_run = numbers.subspan(4 + 3 * run, 3);
+    windows.insert(windows.end(), of_run[0],
+                   {0, static_cast<std::int32_t>(of_run[1]), static_cast<std::int32_t>(of_run[2])});
+  }
+  TokenDataset set = TokenDataset::outline(std::move(windows), static_cast<int>(numbers[1]),
+                                           static_cast<std::int32_t>(numbers[2]), numbers[0]);
+  numbers = numbers.subspan(4 + 3 * runs);
+  return set;
+}
+
+DataSplit load_data(const DataSettings& settings, const ModelPlan& plan, const ProcessGrid& grid,
+                    ProgressThread& progress) {
+  const bool reads = grid.first() || grid.last();
+  DataSplit data;
+  if (reads) data = load_data(settings, plan.vocabulary(), plan.tokens);
+  if (grid.pipeline_ranks() < 3) return data;
+  std::vector<std::uint64_t> numbers;
+  if (grid.first())
+    for (const TokenDataset* set : {&data.train, &data.validation, &data.answers})
+      put_outline(*set, numbers);
+  broadcast(progress, grid.pipeline_comm(), numbers, 0);
+  if (reads) return data;
+  std::span<const std::uint64_t> rest(numbers);
+  for (TokenDataset* set : {&data.train, &data.validation, &data.answers})
+    *set = take_outline(rest);
+  return data;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a rank reads of the data.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "app/session/session.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "core/data/dataset.hpp"
+
+namespace deltapipe {
+
+/// The data of a run, as far as this rank's stage needs them: the first and the last stage read the
+/// files, for inputs and targets; the stages between get outlines of the sets from the first one.
+/// All ranks call it together. Throws UserError as load_data().
+DataSplit load_data(const DataSettings& settings, const ModelPlan& plan, const ProcessGrid& grid,
+                    ProgressThread& progress);
+
+/// The outline of a set as numbers, and the set that they outline. InternalError for numbers that
+/// are none.
+void put_outline(const TokenDataset& set, std::vector<std::uint64_t>& numbers);
+TokenDataset take_outline(std::span<const std::uint64_t>& numbers);
+
+}  // namespace deltapipe

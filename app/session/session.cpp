@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/session/session.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <sstream>
+
+#include "app/session/frozen_parameters.hpp"
+#include "app/session/input_files.hpp"
+#include "comm/transport/collectives.hpp"
+#include "core/base/error.hpp"
+#include "core/base/parallel/host_team.hpp"
+#include "core/base/printable.hpp"
+#include "core/data/corpus.hpp"
+#include "core/data/token_file.hpp"
+#include "core/files/safetensors.hpp"
+#include "core/kernels/gemm/bf16_gemm.hpp"
+#include "core/kernels/gemm/blas.hpp"
+#include "core/kernels/gemm/real_gemm.hpp"
+#include "core/text/tokenizer_files.hpp"
+#include "models/partition.hpp"
+
+namespace deltapipe {
+
+std::optional<Tokenizer> load_tokenizer(const Settings& settings) {
+  if (settings.tokenizer.train_vocabulary > 0) {
+    const std::vector<std::string> texts = training_texts(settings.data);
+    return Tokenizer::train(std::vector<std::string_view>(texts.begin(), texts.end()),
+                            settings.tokenizer.train_vocabulary);
+  }
+  if (!settings.tokenizer.path.empty()) return Tokenizer::load(settings.tokenizer.path);
+  if (!settings.model.path.empty() && has_tokenizer_files(settings.model.path))
+    return Tokenizer::load(settings.model.path);
+  return std::nullopt;
+}
+
+Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
+                           int model_size) {
+  if (tokenizer) return *tokenizer;
+  if (!settings.data.train.empty() && !holds_tokens_only(settings.data))
+    throw UserError(no_tokenizer("text"));
+  if (model_size == 0 && settings.data.train.empty()) throw UserError(no_tokenizer("a new model"));
+  std::vector<std::string> files = settings.data.train;
+  files.insert(files.end(), settings.data.validation.begin(), settings.data.validation.end());
+  return shared_vocabulary(files, model_size);
+}
+
+std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text) {
+  NewModel shape;
+  shape.blocks = model.n_layer;
+  shape.heads = model.n_head;
+  shape.channels = model.n_embd;
+  shape.positions = model.n_positions;
+  shape.hidden = model.n_inner;
+  shape.vocabulary = vocabulary_size;
+  shape.end_of_text = end_of_text;
+  return model_types().front().create(shape);
+}
+
+void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model) {
+  if (vocabulary_size > model.vocabulary)
+    throw UserError({.what = "the tokenizer has more tokens than the model in " +
+                             settings.model.path + " has embeddings",
+                     .value = std::to_string(vocabulary_size) + " tokens, " +
+                              std::to_string(model.vocabulary) + " embeddings",
+                     .remedy = "set tokenizer.path to the tokenizer that the model was made with",
+                     .keys = {"tokenizer.path", "model.path"}});
+}
+
+ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) {
+  model->set_dropout({settings.model.dropout_embedding, settings.model.dropout_attention,
+                      settings.model.dropout_residual});
+  freeze_parameters(settings.training.optimizer.frozen, *model);
+  const ModelShape shape = model->shape();
+  const int tokens =
+      settings.data.sequence_length > 0 ? settings.data.sequence_length : shape.positions;
+  if (tokens > shape.positions)
+    throw UserError({.what = "data.sequence_length is longer than the model has positions",
+                     .value = std::to_string(tokens),
+                     .remedy = "use at most " + std::to_string(shape.positions),
+                     .keys = {"data.sequence_length"}});
+  // Rows of a step are counted in 32 bits.
+  const TrainingSettings& t = settings.training;
+  const double rows = static_cast<double>(t.micro_batch_size) * t.micro_batches * tokens;
+  if (rows > std::numeric_limits<int>::max())
+    throw UserError(
+        {.what = "training.micro_batch_size x training.micro_batches x "
+                 "data.sequence_length is too large",
+         .value = std::to_string(t.micro_batch_size) + " x " + std::to_string(t.micro_batches) +
+                  " x " + std::to_string(tokens),
+         .remedy = "let a step of a replica have fewer than 2^31 tokens",
+         .keys = {"training.micro_batches", "training.micro_batch_size", "data.sequence_length"}});
+  std::vector<int> partition = settings.pipeline.partition;
+  if (partition.empty())
+    partition = balanced_partition(shape.blocks, settings.pipeline.stages, model->cost(tokens));
+  else
+    check_partition(partition, shape.blocks, settings.pipeline.stages);
+  const int first_trained = first_trained_stage(*model, partition);
+  return {std::move(model), std::move(partition), tokens, first_trained};
+}
+
+Vocabulary ModelPlan::vocabulary() const {
+  Vocabulary all(model->shape().vocabulary, end_of_text);
+  if (tokenizer) all.tokenizer = &*tokenizer;
+  return all;
+}
+
+ModelPlan plan_model(const Settings& settings) {
+  std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
+  const bool is_new = settings.model.path.empty();
+  std::vector<std::string> warnings;
+  std::optional<SafetensorsReader> weights;
+  std::unique_ptr<Model> model;
+  if (!is_new) {
+    weights.emplace(SafetensorsReader::open_directory(settings.model.path));
+    model = load_model(settings.model.path, &*weights, warnings);
+  }
+  const Vocabulary vocabulary =
+      plan_vocabulary(settings, tokenizer, is_new ? 0 : model->shape().vocabulary);
+  if (is_new) model = new_model(settings.model, vocabulary.size, vocabulary.end_of_text);
+  check_vocabulary(settings, vocabulary.size, model->shape());
+  const std::int32_t end_of_text = vocabulary.end_of_text;
+  ModelLayout layout = plan_layout(settings, std::move(model));
+  if (weights) layout.model->check_weights(settings.model.path, *weights, layout.partition);
+  return {std::move(layout),   std::move(tokenizer), end_of_text,
+          std::move(warnings), std::move(weights),   {}};
+}
+
+Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
+                   bool training, ProductPrecision products) {
+  Stages stages;
+  for (int local = 0; local < grid.stages_per_rank(); ++local) {
+    const std::unique_ptr<Stage<float>>& stage =
+        stages.emplace_back(plan.model->make_stage(stage_part(plan.partition, grid.stage(local))));
+    stage->parameters().allocate(training, products);
+    if (plan.weights)
+      plan.model->load(*plan.weights, stage->parameters());
+    else
+      plan.model->initialise(settings.training.seed, stage->parameters());
+  }
+  plan.weights.reset();
+  return stages;
+}
+
+std::vector<Stage<float>*> pointers_to(const Stages& stages) {
+  std::vector<Stage<float>*> pointers;
+  for (const auto& stage : stages) pointers.push_back(stage.get());
+  return pointers;
+}
+
+EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,
+                               ProgressThread& progress) {
+  const auto own = static_cast<std::uint64_t>(emulating_ranks(settings).count);
+  const std::uint64_t count = all_reduce(progress, grid.world(), own, Reduction::sum);
+  return {.count = static_cast<int>(count), .all = grid.pipeline_ranks() * grid.replicas()};
+}
+
+std::string kokkos_configuration(ProductPrecision products) {
+  std::ostringstream text;
+  text << "Kokkos " << KOKKOS_VERSION / 10000 << '.' << KOKKOS_VERSION / 100 % 100 << '.'
+       << KOKKOS_VERSION % 100 << ", " << ExecSpace::name() << ", concurrency "
+       << ExecSpace().concurrency();
+  if (kTeamExecution) text << ", " << HostTeam::instance().size() << " thread(s)";
+  text << ", " << blas_configuration();
+  if (products == ProductPrecision::tf32) text << ", TF32 by cuBLAS";
+  if (products == ProductPrecision::bf16) text << ", " << bf16_configuration();
+  return text.str();
+}
+
+void check_precision(const Settings& settings) {
+  if (settings.training.precision != ProductPrecision::tf32) return;
+  const std::string obstacle = tf32_obstacle();
+  if (obstacle.empty()) return;
+  throw UserError({.what = "training.precision asks for products in TF32: " + obstacle,
+                   .value = "tf32",
+                   .remedy = "use \"fp32\" or \"bf16\"",
+                   .keys = {"training.precision"}});
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What all commands set up: the model's shape, tokenizer, partition and this rank's stage.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/deck/settings.hpp"
+#include "app/output/kept_files.hpp"
+#include "app/preflight/warnings.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "core/base/error.hpp"
+#include "core/data/dataset.hpp"
+#include "core/files/safetensors.hpp"
+#include "core/text/tokenizer.hpp"
+#include "core/text/vocabulary.hpp"
+#include "models/model.hpp"
+
+namespace deltapipe {
+
+/// What config.json and the deck say together.
+struct ModelLayout {
+  std::shared_ptr<const Model> model;
+  std::vector<int> partition;  ///< blocks per stage
+  int tokens = 0;              ///< T
+  int first_trained_stage = 0;
+};
+
+/// The model before its weights are read.
+struct ModelPlan : ModelLayout {
+  std::optional<Tokenizer> tokenizer;        ///< none: the data are token files
+  std::int32_t end_of_text = -1;             ///< -1: none
+  std::vector<std::string> warnings;         ///< what the user should know of the model's files
+  std::optional<SafetensorsReader> weights;  ///< of model.path, until a stage has them
+
+  /// Files of the trained model that training does not change. Filled before training, on rank 0.
+  std::vector<KeptFile> kept_files;
+
+  /// Of the data; refers to the tokenizer. All ids that the model has embeddings for, which may be
+  /// more than the tokenizer has tokens.
+  Vocabulary vocabulary() const;
+};
+
+/// The deck's tokenizer, or one trained on its text; none if it names none. Throws UserError.
+std::optional<Tokenizer> load_tokenizer(const Settings& settings);
+
+/// The tokenizer's ids, or else those of the deck's token files. `model_size`: that of the model's
+/// configuration, 0 for a new model. Refers to the tokenizer. Throws UserError.
+Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
+                           int model_size);
+
+/// The model of [model.new], to be given a vocabulary of its tokenizer.
+std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text);
+
+/// UserError when there are more tokens than the model has embeddings.
+void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model);
+
+/// Checks the configuration against the deck, whose dropout and frozen parameters it takes. Throws
+/// UserError.
+ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model);
+
+/// Reads configuration and tokenizer (or trains one), opens the weights and checks all of them
+/// against the deck. Throws UserError.
+ModelPlan plan_model(const Settings& settings);
+
+/// This rank's stages, in their order, with their weights, read from those of the plan, which are
+/// closed then, or made new; `products` is that of their plans' capacities.
+using Stages = std::vector<std::unique_ptr<Stage<float>>>;
+Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
+                   bool training, ProductPrecision products);
+std::vector<Stage<float>*> pointers_to(const Stages& stages);
+
+/// Of all ranks, which call it together.
+EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,
+                               ProgressThread& progress);
+
+/// What Kokkos was built with and runs on, and what multiplies matrices, for outputs.
+std::string kokkos_configuration(ProductPrecision products);
+
+/// UserError where this rank's machine cannot multiply as training.precision says.
+void check_precision(const Settings& settings);
+
+}  // namespace deltapipe

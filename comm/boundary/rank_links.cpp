@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/boundary/rank_links.hpp"
+
+#include <string>
+#include <vector>
+
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+namespace {
+
+/// Of a list with one entry for all or one each; none: no emulation.
+LinkSettings at(const std::vector<LinkSettings>& list, int i) {
+  if (list.empty()) return {};
+  return list[list.size() == 1 ? 0 : static_cast<std::size_t>(i)];
+}
+
+}  // namespace
+
+LinkSettings link_between(const NetworkSettings& network, int from, int to,
+                          const LinkedRanks& all) {
+  const int last = all.ranks - 1;
+  if (to == from + 1) return at(network.forward, from);
+  if (to == from - 1) return at(network.backward, to);
+  DELTAPIPE_ASSERT((from == last && to == 0) || (from == 0 && to == last),
+                   "rank " + std::to_string(from) + " sends to rank " + std::to_string(to));
+  if (from == last) return all.is_ring ? at(network.forward, last) : at(network.backward, last - 1);
+  return all.is_ring ? at(network.backward, last) : at(network.forward, 0);
+}
+
+RankLinks::RankLinks(const NetworkSettings& network, int pipeline_rank, const LinkedRanks& all)
+    : network_(network), rank_(pipeline_rank), all_(all) {
+  if (network.ranks.empty()) return;
+  const LinkSettings settings = at(network.ranks, pipeline_rank);
+  wire_ = {std::make_shared<EmulatedLink>(settings, Framing::ethernet),
+           std::make_shared<EmulatedLink>(settings, Framing::ethernet)};
+}
+
+std::shared_ptr<EmulatedLink> RankLinks::to(int pipeline_rank) {
+  if (wire_) return wire_.out;
+  std::shared_ptr<EmulatedLink>& link = links_[pipeline_rank];
+  if (!link)
+    link = std::make_shared<EmulatedLink>(link_between(network_, rank_, pipeline_rank, all_));
+  return link;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What crosses boundaries in evaluations and generation.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "core/codec/algorithms/without_memory.hpp"
+#include "core/codec/crossing.hpp"
+
+namespace deltapipe {
+
+/// Precision of activations that no codec of the boundaries compresses. quantize8: 8-bit codes with
+/// a scale for every 64 channels of a token.
+enum class PlainPrecision { fp32, fp16, quantize8 };
+
+/// By the value of the enum, as decks and messages name them.
+inline constexpr std::array<const char*, 3> kPlainPrecisionNames = {"fp32", "fp16", "quantize8"};
+
+/// What crosses boundaries in evaluations and generation.
+struct EvaluationSettings {
+  std::vector<EvaluationMode> modes = {EvaluationMode::plain};  ///< each once, in this order
+  ChangesWithoutMemory changes = ChangesWithoutMemory::first_visit;
+  PlainPrecision precision = PlainPrecision::fp32;  ///< of EvaluationMode::plain
+
+  bool has(EvaluationMode mode) const {
+    return std::find(modes.begin(), modes.end(), mode) != modes.end();
+  }
+  bool operator==(const EvaluationSettings&) const = default;
+};
+
+}  // namespace deltapipe

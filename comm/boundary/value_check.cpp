@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/boundary/value_check.hpp"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
+#include "core/base/numeric/number_formats.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Where a value is: sample and token of the crossing, channel.
+struct Place {
+  std::size_t sample = 0, token = 0, channel = 0;
+  float value = 0;
+};
+
+float magnitude(float value) {
+  return std::isnan(value) ? std::numeric_limits<float>::infinity() : std::abs(value);
+}
+
+Place find(const Crossing& crossing, const MatrixRef<float>& x_BTC, int tokens) {
+  const auto x = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x_BTC);
+  Place place;
+  for (std::size_t b = 0; b < crossing.samples(); ++b)
+    for (std::size_t t = 0; t < static_cast<std::size_t>(crossing.tokens[b]); ++t)
+      for (std::size_t c = 0; c < x.extent(1); ++c) {
+        const float value = x(b * static_cast<std::size_t>(tokens) + t, c);
+        if (magnitude(value) > magnitude(place.value)) place = {b, t, c, value};
+      }
+  return place;
+}
+
+std::string sender_of(const Crossing& crossing) {
+  switch (crossing.kind) {
+    case CrossingKind::gradient:
+      return "stage " + std::to_string(crossing.boundary + 1) + " sends gradients";
+    case CrossingKind::tied_rows:
+      return "stage " + std::to_string(crossing.boundary) + " sends rows of the token embedding";
+    case CrossingKind::tied_gradients:
+      return "stage 0 sends gradients of rows of the token embedding";
+    default:
+      return "stage " + std::to_string(crossing.boundary) + " sends activations";
+  }
+}
+
+std::string name_of(const Place& place, const Crossing& crossing) {
+  const std::string id = std::to_string(crossing.sample_ids[place.sample]);
+  const bool is_row =
+      crossing.kind == CrossingKind::tied_rows || crossing.kind == CrossingKind::tied_gradients;
+  return (is_row ? "token " + id : "sample " + id + ", token " + std::to_string(place.token)) +
+         ", channel " + std::to_string(place.channel);
+}
+
+}  // namespace
+
+void refuse_values(const Crossing& crossing, const MatrixRef<float>& x_BTC, int tokens,
+                   bool keeps_halves) {
+  const Place place = find(crossing, x_BTC, tokens);
+  const bool is_finite = std::isfinite(place.value);
+  const bool fits = magnitude(place.value) < 0x1p100F;
+  Mistake mistake;
+  mistake.what = sender_of(crossing) + " that are " +
+                 (!is_finite             ? "no longer finite"
+                  : keeps_halves && fits ? "too large for fp16 memories"
+                                         : "too large to cross") +
+                 " over boundary " + std::to_string(crossing.boundary) + " " +
+                 deltapipe::name_of(crossing.direction()) + ", " +
+                 (crossing.training ? "step " : "step of the evaluation or generation ") +
+                 std::to_string(crossing.step + 1) + ", micro-batch " +
+                 std::to_string(crossing.micro_batch) + ": " + name_of(place, crossing);
+  mistake.value = number_text("%g", place.value);
+  if (is_finite && keeps_halves && fits) {
+    mistake.remedy = "set cache.storage = \"bf16\" or \"fp32\", whose range is fp32's";
+    mistake.keys = {"cache.storage"};
+  } else if (crossing.training) {
+    mistake.remedy =
+        "lower training.optimizer.learning_rate (a run with checkpoints resumes with "
+        "checkpoint.change_optimizer = true), add warm-up steps, or use more bits at the "
+        "boundaries";
+  } else {
+    mistake.remedy =
+        "the model has diverged: use weights from before that, or train with a lower learning rate";
+  }
+  throw UserError(mistake);
+}
+
+}  // namespace deltapipe

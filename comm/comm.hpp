@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Transport, boundaries, schedules and pipelines: all headers for users of deltapipe::comm.
+// Headers that are not listed here are details: they are not installed, and may change.
+#pragma once
+
+// IWYU pragma: begin_exports
+#include "comm/boundary/boundary.hpp"
+#include "comm/boundary/device_checksum.hpp"
+#include "comm/boundary/memory_check.hpp"
+#include "comm/boundary/memory_resync.hpp"
+#include "comm/boundary/rank_links.hpp"
+#include "comm/boundary/settings.hpp"
+#include "comm/pipeline/embedding_exchange.hpp"
+#include "comm/pipeline/pipeline.hpp"
+#include "comm/pipeline/pipeline_stage.hpp"
+#include "comm/pipeline/settings.hpp"
+#include "comm/pipeline/stage_plan.hpp"
+#include "comm/pipeline/step_measurements.hpp"
+#include "comm/pipeline/step_plan.hpp"
+#include "comm/pipeline/step_record.hpp"
+#include "comm/pipeline/token_index.hpp"
+#include "comm/replicas/device_sum.hpp"
+#include "comm/replicas/gradient_all_reduce.hpp"
+#include "comm/replicas/replica_check.hpp"
+#include "comm/schedule/executor.hpp"
+#include "comm/schedule/schedule.hpp"
+#include "comm/schedule/simulation.hpp"
+#include "comm/transport/agree.hpp"
+#include "comm/transport/channel.hpp"
+#include "comm/transport/clock_sync.hpp"
+#include "comm/transport/collectives.hpp"
+#include "comm/transport/emulated_link.hpp"
+#include "comm/transport/gpu_aware_mpi.hpp"
+#include "comm/transport/link_settings.hpp"
+#include "comm/transport/machines.hpp"
+#include "comm/transport/message.hpp"
+#include "comm/transport/mpi_session.hpp"
+#include "comm/transport/process_grid.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "comm/transport/step_watch.hpp"
+#include "comm/transport/trace.hpp"
+// IWYU pragma: end_exports

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What is known of a training step when all ranks have summed their measurements.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace deltapipe {
+
+/// One direction of all boundaries in one step; every vector has one entry per boundary.
+struct DirectionRecord {
+  std::vector<std::uint64_t> bytes;  ///< on the wire, headers included, all replicas
+  std::vector<double> error;         ///< relative RMS of the codec; NaN: not measured
+  std::vector<double> wire_seconds;  ///< at least one message was travelling, mean over replicas
+  /// rms_step that messages were sent with, mean; NaN: none was sent in steps of the RMS
+  std::vector<double> step;
+};
+
+/// A column of one number per rank of a pipeline.
+struct RankColumn {
+  const char* name;
+  const char* unit;
+  const char* description;
+};
+
+/// What a rank did in a step, in the order of kRankColumns. From the measurements of the step
+/// before to those of this one, without evaluations and output.
+enum class RankValue {
+  wall,
+  compute,
+  codec,
+  cache,
+  wire_exposed,
+  bubble,
+  replicas,
+  other,
+  wire,
+  wire_hidden,
+  cache_stall,
+  cache_first_visits,
+  cache_hits,
+  cache_misses,
+  cache_late_misses,
+  cache_damaged,
+  cache_read,
+  cache_written,
+  replica_bytes,
+  count
+};
+inline constexpr std::size_t kRankValues = static_cast<std::size_t>(RankValue::count);
+/// Seconds are means over the replicas, counts and bytes their sums.
+extern const std::array<RankColumn, kRankValues> kRankColumns;
+inline constexpr bool is_seconds(RankValue value) {
+  return value <= RankValue::cache_stall;
+}
+using RankRecord = std::array<double, kRankValues>;
+
+struct StepRecord {
+  std::uint64_t step = 0;  ///< counted from 1
+  double epoch = 0;        ///< passes over the training data, with fraction
+  double seconds = 0;      ///< of training, up to the step's measurements, without evaluations
+  double loss = 0;         ///< mean over the step's tokens, nats
+  double learning_rate = 0;
+  double gradient_norm = 0;  ///< global, before clipping
+  std::uint64_t tokens = 0;  ///< predicted tokens in this step, all replicas
+  std::uint64_t samples = 0;
+  DirectionRecord forward;
+  DirectionRecord backward;
+  /// Share of the squared changes of samples with memories that prediction took away before they
+  /// were sent; NaN: nothing was predicted. One entry per boundary.
+  std::vector<double> forward_predicted;
+  /// Tied embeddings: token rows from the last stage to the first, and their gradients back.
+  std::uint64_t tied_row_bytes = 0;
+  std::uint64_t tied_gradient_bytes = 0;
+  std::uint64_t collective_bytes = 0;  ///< sums over all ranks and the like, all ranks together
+  double tied_row_error = 0;           ///< relative RMS of their codec; NaN: not measured
+  double tied_gradient_error = 0;
+  std::vector<RankRecord> ranks;  ///< one entry per rank of a pipeline
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/schedule/executor.hpp"
+
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+
+std::optional<Transfer> transfer_of(const Instruction& i) {
+  const auto message = [&](Wire wire, bool sends, int boundary) {
+    return Transfer{wire, sends, boundary, i.micro_batch, i.slot};
+  };
+  switch (i.action) {
+    case Action::send_activation:
+      return message(Wire::activation, true, i.stage);
+    case Action::receive_activation:
+      return message(Wire::activation, false, i.stage - 1);
+    case Action::send_gradient:
+      return message(Wire::gradient, true, i.stage - 1);
+    case Action::receive_gradient:
+      return message(Wire::gradient, false, i.stage);
+    case Action::send_embedding:
+      return message(Wire::embedding, true, 0);
+    case Action::receive_embedding:
+      return message(Wire::embedding, false, 0);
+    case Action::send_next_embedding:
+      return Transfer{Wire::embedding, true, 0, i.micro_batch, i.slot, true};
+    case Action::send_embedding_gradient:
+      return message(Wire::embedding_gradient, true, 0);
+    case Action::receive_embedding_gradient:
+      return message(Wire::embedding_gradient, false, 0);
+    default:
+      return std::nullopt;
+  }
+}
+
+void Executor::execute_next() {
+  execute(program_[position_]);
+  ++position_;
+}
+
+void Executor::execute(const Instruction& instruction) {
+  const int m = instruction.micro_batch, slot = instruction.slot;
+  const auto stage = static_cast<std::size_t>(instruction.stage);
+  DELTAPIPE_ASSERT(stage < handlers_.size() && handlers_[stage] != nullptr,
+                   to_text(instruction) + " has no handler");
+  InstructionHandler& handler = *handlers_[stage];
+  Passed& passed = passed_[stage];
+  handler.about_to(instruction);
+  if (const std::optional<Transfer> message = transfer_of(instruction))
+    return message->sends ? handler.send(*message) : handler.receive(*message);
+  switch (instruction.action) {
+    case Action::forward:
+      return handler.forward({m, slot, passed.forwards++ > 0, false});
+    case Action::backward:
+      return handler.backward(
+          {m, slot, passed.backwards++ > 0, std::exchange(passed.gradients_are_final, false)});
+    case Action::backward_inputs:
+      return handler.backward_inputs({m, slot, passed.backwards++ > 0, false});
+    case Action::backward_parameters:
+      return handler.backward_parameters({m, slot, passed.parameter_passes++ > 0,
+                                          std::exchange(passed.gradients_are_final, false)});
+    case Action::reduce_gradients:
+      passed.gradients_are_final = true;
+      return;
+    case Action::reduce_zeros:
+      return handler.reduce_zeros();
+    case Action::add_embedding_gradient:
+      return handler.add_embedding_gradient();
+    case Action::finish_reductions:
+      return handler.finish_reductions();
+    case Action::update:
+      return handler.update();
+    default:
+      DELTAPIPE_ASSERT(false, to_text(instruction));
+  }
+}
+
+void run(const Program& program, std::span<InstructionHandler* const> handlers) {
+  for (Executor executor(program, handlers); !executor.done();) executor.execute_next();
+}
+
+std::string advance_together(
+    std::span<const Program> programs,
+    const std::function<bool(std::size_t rank, const Instruction&)>& execute) {
+  std::vector<std::size_t> position(programs.size());
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t s = 0; s < programs.size(); ++s)
+      for (; position[s] < programs[s].size() && execute(s, programs[s][position[s]]); moved = true)
+        ++position[s];
+  }
+  std::string stuck;
+  for (std::size_t s = 0; s < programs.size(); ++s)
+    if (position[s] < programs[s].size())
+      stuck += (stuck.empty() ? "" : "; ") + to_text(programs[s][position[s]]);
+  return stuck;
+}
+
+namespace {
+
+/// Micro-batches whose messages were sent and not yet received, of every wire.
+class MessagesUnderWay {
+ public:
+  explicit MessagesUnderWay(int buffers) : buffers_(buffers) {}
+
+  /// Whether the message can be sent or received now; then it has been.
+  bool pass(const Transfer& message) {
+    std::deque<int>& waiting = waiting_[{message.wire, message.boundary}];
+    if (message.sends) {
+      const bool bounded = message.wire == Wire::activation || message.wire == Wire::gradient;
+      if (bounded && static_cast<int>(waiting.size()) >= buffers_) return false;
+      waiting.push_back(message.micro_batch);
+      return true;
+    }
+    if (waiting.empty()) return false;
+    DELTAPIPE_ASSERT(waiting.front() == message.micro_batch,
+                     "micro-batch " + std::to_string(message.micro_batch) + " is received as " +
+                         std::to_string(waiting.front()) + " arrives");
+    waiting.pop_front();
+    return true;
+  }
+  bool none() const {
+    for (const auto& [wire, waiting] : waiting_)
+      if (!waiting.empty()) return false;
+    return true;
+  }
+
+ private:
+  int buffers_;
+  std::map<std::pair<Wire, int>, std::deque<int>> waiting_;
+};
+
+}  // namespace
+
+void run_together(std::span<const Program> programs, std::span<InstructionHandler* const> handlers,
+                  int buffers) {
+  std::vector<Executor> executors;
+  for (const Program& program : programs) executors.emplace_back(program, handlers);
+  MessagesUnderWay messages(buffers);
+  const std::string stuck =
+      advance_together(programs, [&](std::size_t rank, const Instruction& instruction) {
+        const std::optional<Transfer> message = transfer_of(instruction);
+        if (message && !messages.pass(*message)) return false;
+        executors[rank].execute_next();
+        return true;
+      });
+  DELTAPIPE_ASSERT(stuck.empty(), "the programs deadlock: " + stuck);
+  DELTAPIPE_ASSERT(messages.none(), "a message is never received");
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// AQ-SGD (arXiv 2206.01299): at the first visit x := a(s) as it was sent, later x := m(s) +
+// Q(a(s) - m(s)). The receiver sees x; both ends then store m(s) := x, whose rounding to the
+// storage's precision is part of the next change.
+//
+// First visits in codes have a scale per tile of channels and are rounded to nearest: no error
+// averages out before the sample's next visit. NaN is sent as no change (a first visit: 0),
+// infinities as the largest code or number; neither counts into scales.
+//
+// With prediction, x := p(s) + Q(a(s) - p(s)), p(s) being a linear map of m(s)
+// (drift_prediction.hpp); with a transform, Q works on the change's components in a basis
+// (klt_transform.hpp).
+//
+// EF21 with quantised values (arXiv 2401.07788) is the same from memories of zeros; memories of
+// gradients leave the factor Crossing::scale out.
+#include <memory>
+
+#include "core/codec/algorithms/first_visit.hpp"
+#include "core/codec/prediction/drift_prediction.hpp"
+#include "core/codec/prediction/klt_transform.hpp"
+#include "core/codec/prediction/transformed_rows.hpp"
+
+namespace deltapipe {
+namespace codec {
+namespace {
+
+enum Format { first_visit, second_visit, later_visit };
+
+RowFormats formats_of(const CodecSettings& settings, int channels) {
+  RowFormats formats;
+  for (RowFormat& format : formats.format)
+    format = code_format(settings, settings.scale, settings.bits, channels);
+  formats.format[second_visit].uses_memory = true;
+  formats.format[later_visit].uses_memory = true;
+  if (settings.first_visit != FirstVisit::zero)
+    formats.format[first_visit] = first_visit_format(settings, channels);
+  if (settings.first_visit == FirstVisit::refine)
+    formats.format[second_visit] = refined_format(settings, channels);
+  for (int f = 0; f < RowFormats::kCount; ++f) {
+    RowFormat& format = formats.format[f];
+    format.table = f;
+    // Rows of activations differ in size, and the next layer normalises them; those of gradients
+    // count as they are.
+    format.is_relative = format.uses_memory && settings.first_visit != FirstVisit::zero;
+  }
+  return formats;
+}
+
+/// Rows of memories, one after the other, and which rows have one; zeros for those that have none.
+template <class M>
+struct LoadMemories {
+  RowArguments a;
+  RowFormats formats;
+  float* m_NC;
+  std::uint8_t* known_N;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const SampleEntry& sample = a.samples[index / a.tokens];
+    const RowBuffers buffers = RowBuffers::of(team, a.channels);
+    const MemoryRow record = row_of(a, sample, index);
+    const bool known =
+        formats.format[sample.format].uses_memory && index % a.tokens < sample.tokens;
+    float* row = m_NC + static_cast<std::size_t>(index) * a.channels;
+    if (known)
+      load_scaled<M>(team, record, row, buffers.codes);
+    else
+      NoMemory::load(team, record, row, buffers.codes);
+    std::uint8_t* knowns = known_N;
+    row_once(team, [=]() { knowns[index] = known ? 1 : 0; });
+  }
+};
+
+template <MemoryStorage storage>
+class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
+  using Base = QuantizedCodec<Memory<storage>>;
+
+ public:
+  DeltaCodec(const CodecSettings& settings, const CodecShape& shape)
+      : Base(shape, settings_hash(settings, shape, storage, 2),
+             formats_of(settings, shape.channels)),
+        refinement_(settings),
+        record_bytes_(record_bytes_of<Memory<storage>>(shape)) {
+    if (settings.prediction == Prediction::linear)
+      prediction_ = std::make_unique<DriftPrediction>(shape, settings.prediction_interval);
+    if (settings.transform == Transform::klt)
+      transform_ = std::make_unique<KltTransform>(shape, settings.transform_interval);
+  }
+
+  RecordLayout record() const override { return {.shared_bytes = record_bytes_}; }
+  std::size_t max_payload_bytes() const override {
+    return Base::max_payload_bytes() + (prediction_ ? prediction_->most_bytes() : 0) +
+           (transform_ ? transform_->most_bytes() : 0);
+  }
+  std::size_t memory_bytes() const override {
+    return Base::memory_bytes() + (prediction_ ? prediction_->memory_bytes() : 0) +
+           (transform_ ? transform_->memory_bytes() : 0);
+  }
+  bool waits() const override { return prediction_ || Base::waits(); }
+  void write_state(StateWriter& writer, const ExecSpace& exec) const override {
+    if (prediction_) prediction_->write_state(writer, exec);
+    if (transform_) transform_->write_state(writer, exec);
+  }
+  void read_state(StateReader& reader, const ExecSpace& exec) override {
+    if (prediction_) prediction_->read_state(reader, exec);
+    if (transform_) transform_->read_state(reader, exec);
+  }
+
+ private:
+  /// Both ends know which samples have a memory.
+  bool predicts(const Crossing& crossing) const {
+    bool any = false;
+    for (std::size_t b = 0; prediction_ && b < crossing.samples(); ++b)
+      any = any || (crossing.visits[b] > 0 && crossing.tokens[b] > 0);
+    return any;
+  }
+  bool is_transformable(const Crossing& crossing, std::size_t b) const {
+    return this->formats().format[format_of(crossing, b)].is_transformable();
+  }
+  /// Whether changes of some row may be components; both ends know it.
+  bool may_transform(const Crossing& crossing) const {
+    bool any = false;
+    for (std::size_t b = 0; transform_ && b < crossing.samples(); ++b)
+      any = any || (crossing.tokens[b] > 0 && is_transformable(crossing, b));
+    return any;
+  }
+  /// The rows whose changes may be.
+  std::vector<std::int32_t> rows_to_transform(const Crossing& crossing) const {
+    std::vector<std::int32_t> rows;
+    for (std::size_t b = 0; b < crossing.samples(); ++b)
+      for (int t = 0; is_transformable(crossing, b) && t < crossing.tokens[b]; ++t)
+        rows.push_back(static_cast<std::int32_t>(b) * this->shape_.tokens + t);
+    return rows;
+  }
+  std::size_t trailer_bytes(const Crossing& crossing) const override {
+    return (predicts(crossing) ? prediction_->most_bytes(crossing) : 0) +
+           (may_transform(crossing) ? transform_->most_bytes(crossing) : 0);
+  }
+
+  std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
+                         std::size_t max_bytes) override {
+    const Crossing& crossing = this->crossing();
+    if (!predicts(crossing)) return Base::run_encode(exec, arguments, max_bytes);
+    const int rows = arguments.sample_count * arguments.tokens;
+    load_memories(exec, arguments);
+    RowArguments from_starts = arguments;
+    from_starts.starts = prediction_->choose(exec, crossing, arguments.x, rows);
+    const bool transforms = may_transform(crossing);
+    if (transforms) choose_components(exec, from_starts, rows);
+    std::size_t end = Base::run_encode(exec, from_starts, max_bytes - trailer_bytes(crossing));
+    prediction_->learn(exec, arguments.x, rows);
+    if (transforms) transform_->learn(exec, rows);
+    end = prediction_->append(exec, arguments.payload, end);
+    return transforms ? transform_->append(exec, arguments.payload, end) : end;
+  }
+
+  void choose_components(const ExecSpace& exec, RowArguments& arguments, int rows) {
+    transform_->set_rows(exec, rows_to_transform(this->crossing()));
+    for_rows("deltapipe::DeltaCodec::find_changes", row_policy(exec, rows),
+             FindChanges{arguments, this->formats(), transform_->changes().data(),
+                         transform_->weights().data(), transform_->fit_weights().data()});
+    arguments.components =
+        transform_->choose(exec, this->crossing(), rows, this->message_format().rms_step);
+    arguments.weights = transform_->weights().data();
+  }
+
+  void encode_components(const ExecSpace& exec, const RowArguments& arguments) override {
+    const int rows = arguments.sample_count * arguments.tokens;
+    const std::size_t scratch = RowBuffers::bytes(arguments.channels);
+    for_rows("deltapipe::DeltaCodec::quantize_components", row_policy(exec, rows, scratch),
+             QuantizeComponents{arguments, this->formats()});
+    const TransformedRows transformed = transform_->rows();
+    for_rows("deltapipe::DeltaCodec::sort_levels", row_policy(exec, transformed.count),
+             SortLevels{arguments, this->formats(), transformed});
+    const float* sums = transform_->synthesize(exec, rows);
+    for_rows("deltapipe::DeltaCodec::finish_transformed", row_policy(exec, rows, scratch),
+             FinishTransformed<Memory<storage>, true>{arguments, this->formats(), sums,
+                                                      transform_->scale()});
+  }
+
+  std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing,
+                             const RowArguments& arguments, std::size_t bytes) override {
+    if (!predicts(crossing)) return Base::expected_bytes(exec, crossing, arguments, bytes);
+    std::size_t end = 0;
+    if (may_transform(crossing)) end = transform_->read(exec, crossing, arguments.payload, bytes);
+    end += prediction_->read(exec, crossing, arguments.payload, bytes - end);
+    return Base::expected_bytes(exec, crossing, arguments, bytes - end) + end;
+  }
+
+  void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) override {
+    RowArguments from_starts = arguments;
+    if (predicts(this->crossing()) && prediction_->predicts()) {
+      load_memories(exec, arguments);
+      from_starts.starts =
+          prediction_->predict(exec, arguments.payload, arguments.sample_count * arguments.tokens);
+    }
+    const bool transforms = may_transform(this->crossing()) && transform_->transforms();
+    if (transforms) from_starts.components = transform_->adopt(exec, arguments.payload);
+    Base::run_decode(exec, rows, from_starts);
+    if (transforms) decode_components(exec, this->with_codes(from_starts));
+  }
+
+  void decode_components(const ExecSpace& exec, const RowArguments& arguments) {
+    const int rows = arguments.sample_count * arguments.tokens;
+    transform_->set_rows(exec, rows_to_transform(this->crossing()));
+    const TransformedRows transformed = transform_->rows();
+    for_rows("deltapipe::DeltaCodec::read_levels", row_policy(exec, transformed.count),
+             ReadLevels{arguments, this->formats(), transformed});
+    const float* sums = transform_->synthesize(exec, rows);
+    for_rows("deltapipe::DeltaCodec::finish_transformed",
+             row_policy(exec, rows, RowBuffers::bytes(arguments.channels)),
+             FinishTransformed<Memory<storage>, false>{arguments, this->formats(), sums,
+                                                       transform_->scale()});
+  }
+
+  std::uint32_t shared_state() const override {
+    return (prediction_ && prediction_->has_map() ? 1 : 0) +
+           (transform_ && transform_->has_basis() ? 2 : 0);
+  }
+  CodecStatistics take_more_statistics() override {
+    CodecStatistics statistics;
+    if (prediction_) prediction_->add_statistics(statistics);
+    return statistics;
+  }
+
+  void load_memories(const ExecSpace& exec, const RowArguments& arguments) {
+    for_rows(
+        "deltapipe::DeltaCodec::load_memories",
+        row_policy(exec, arguments.sample_count * arguments.tokens,
+                   RowBuffers::bytes(arguments.channels)),
+        LoadMemories<Memory<storage>>{arguments, this->formats(), prediction_->memories().data(),
+                                      prediction_->known().data()});
+  }
+
+  int format_of(const Crossing& crossing, std::size_t b) const override {
+    if (crossing.visits[b] == 0) return first_visit;
+    return refinement_.refines_now(crossing, b) ? second_visit : later_visit;
+  }
+
+  const Refinement refinement_;
+  std::unique_ptr<DriftPrediction> prediction_;
+  std::unique_ptr<KltTransform> transform_;  ///< only with prediction
+  const std::size_t record_bytes_;
+};
+
+struct MakeDelta {
+  const CodecSettings& settings;
+  const CodecShape& shape;
+
+  template <MemoryStorage storage>
+  std::unique_ptr<Codec> operator()() const {
+    return std::make_unique<DeltaCodec<storage>>(settings, shape);
+  }
+};
+
+}  // namespace
+}  // namespace codec
+
+void register_delta_codec(CodecRegistry& registry) {
+  registry.add(CodecKind::delta,
+               [](const CodecSettings& settings, const CodecShape& shape, MemoryStorage storage) {
+                 return codec::with_storage(storage, codec::MakeDelta{settings, shape});
+               });
+}
+
+}  // namespace deltapipe

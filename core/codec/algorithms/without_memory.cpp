@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/codec/algorithms/without_memory.hpp"
+
+#include "core/codec/algorithms/first_visit.hpp"
+
+namespace deltapipe {
+
+CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory changes) {
+  CodecSettings plain = settings;
+  plain.warmup_epochs = 0;
+  plain.error_feedback = false;
+  plain.prediction = Prediction::none;
+  plain.transform = Transform::none;
+  plain.positions = ChosenPositions::largest;
+  if (!sends_changes(settings)) return plain;
+  if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);
+  plain.kind = settings.kind == CodecKind::topk_delta ? CodecKind::topk : CodecKind::quantize;
+  // Of changes it is relative to the row, of values it would not be.
+  if (plain.scale == ScaleKind::message) plain.scale = ScaleKind::token;
+  return plain;
+}
+
+bool sends_tokens_alone(const CodecSettings& settings) {
+  if (sends_positions(settings)) return false;
+  return settings.kind != CodecKind::quantize ||
+         (settings.scale != ScaleKind::channel && settings.scale != ScaleKind::message);
+}
+
+}  // namespace deltapipe

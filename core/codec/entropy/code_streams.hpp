@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Entropy coding of rows of codes: lossless, without memory of other crossings. The rows of a
+// format, or of a class, share a table of frequencies, which travels with them; each few rows are a
+// stream of their own (rans.hpp), so that a device has many to work on and a processor several to
+// keep its pipelines busy. What would be longer than packed codes travels packed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/base/parallel/views.hpp"
+#include "core/codec/codec.hpp"
+#include "core/codec/entropy/code_groups.hpp"
+#include "core/codec/entropy/folding.hpp"
+#include "core/codec/entropy/rans.hpp"
+
+namespace deltapipe::codec {
+
+/// The part of a payload that holds the codes of all rows:
+///
+///   directory   for each table with rows, 4 bytes: bytes of its coded part, or 0
+///   parts       for each table with rows, padded to a multiple of 4 bytes:
+///               coded    folding | table (write_table) | words of each stream, 2 bytes each |
+///                        streams
+///               packed   rows as in packing.hpp
+///
+/// Calls wait for the device.
+class CodeStreams {
+ public:
+  struct Sample {
+    int format;  ///< both ends' the same; kByClass: classes() says each row's table
+    int tokens;
+  };
+  struct Decoded {
+    std::size_t bytes;  ///< that such a payload has
+    bool is_sound;      ///< if that is its length: whether it holds codes
+  };
+
+  /// By format, kByClass the last.
+  using PerFormat = std::array<int, kCodeFormats + 1>;
+
+  /// bits: of the codes of each format; 0: its rows have none.
+  CodeStreams(const CodecShape& shape, const PerFormat& bits);
+
+  /// One byte per code: those of row b*T + t begin at (b*T + t) * row_bytes().
+  std::uint8_t* codes() const { return codes_.data(); }
+  std::size_t row_bytes() const { return row_bytes_; }
+  /// Of each row of a sample of format kByClass, below kRowClasses, to be set before encode() and
+  /// decode().
+  std::uint8_t* classes() const { return class_N_.data(); }
+  std::size_t memory_bytes() const;
+
+  /// Most bytes that the codes of these many rows of each format take; 0 for no rows.
+  std::size_t max_bytes(const PerFormat& rows) const;
+
+  /// Writes the codes of the samples' rows, which it overwrites, at payload + begin, a multiple of
+  /// 4; returns the payload's length.
+  std::size_t encode(const ExecSpace& exec, const std::vector<Sample>& samples,
+                     std::uint8_t* payload, std::size_t begin);
+  /// Reads them from a payload of `bytes` bytes. Codes are set only where the payload is sound, and
+  /// are then below 2^bits.
+  Decoded decode(const ExecSpace& exec, const std::vector<Sample>& samples,
+                 const std::uint8_t* payload, std::size_t begin, std::size_t bytes);
+
+ private:
+  /// Places in summary_: bytes of each table, words of its streams, damage.
+  enum { kTableSizes = 0, kStreamWords = kCodeTables, kSoundness = 2 * kCodeTables, kSummary };
+
+  std::size_t room() const;  ///< words for a stream
+  /// Rows of the samples to host_row_N_, class after class; adds to first_row(class).
+  void list_by_class(const ExecSpace& exec, const std::vector<Sample>& samples,
+                     std::array<int, kRowClasses + 1>& first_row);
+  CodeGroups lay_out(const ExecSpace& exec, const std::vector<Sample>& samples, std::size_t begin);
+  void find_tables(const ExecSpace& exec, const CodeGroups& groups);
+  /// Chooses between streams and packed codes; returns the end of the last part.
+  std::size_t place_parts(const ExecSpace& exec, CodeGroups& groups);
+  /// The parts' places and sizes as the directory says; false if the payload is too short for it.
+  bool read_directory(const ExecSpace& exec, CodeGroups& groups, const std::uint8_t* payload,
+                      std::size_t begin, std::size_t bytes, std::size_t* end);
+
+  const CodecShape shape_;
+  const PerFormat bits_;
+  const int table_count_;  ///< that can have rows
+  const std::size_t row_bytes_;
+  const int rows_per_stream_;
+  Vector<std::uint8_t> codes_;  ///< while encoding, symbols
+  Vector<std::uint8_t> class_N_;
+  HostVector<std::uint8_t> host_class_N_;
+  Vector<std::int32_t> row_N_;  ///< rows of all groups, in the order of their groups
+  HostVector<std::int32_t> host_row_N_;
+  Vector<std::uint64_t> counts_;
+  Vector<EncoderSymbol> symbols_;
+  Vector<std::uint8_t> tables_;
+  Vector<std::uint16_t> words_;    ///< of the streams, each at the end of room for its longest
+  Vector<std::uint64_t> place_S_;  ///< words of a stream, then those before it
+  Vector<Folding> foldings_;
+  Vector<std::uint32_t> extremes_;
+  Vector<std::uint32_t> starts_;
+  Vector<std::uint32_t> slots_;
+  Vector<std::uint64_t> summary_;
+  HostVector<std::uint64_t> host_summary_;
+  HostVector<std::uint32_t> host_directory_;
+};
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Several codes of few levels as one symbol of a byte, so that an entropy coder has fewer to code:
+// the digits of a number to the base of the codes' range. Row of n codes, s = ceil(n / codes):
+// digit k of symbol i is code i + k*s, less the smallest code; digits without a code are 0.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/parallel/row.hpp"
+
+namespace deltapipe::codec {
+
+inline constexpr int kMostFolded = 4;
+/// first, range - 1, codes, 0.
+inline constexpr int kFoldingBytes = 4;
+
+struct Folding {
+  std::int32_t first;  ///< the smallest code
+  std::int32_t range;  ///< codes are in [first, first + range)
+  std::int32_t codes;  ///< of a symbol: 1, 2 or 4
+
+  /// Number of symbols that may occur.
+  KOKKOS_INLINE_FUNCTION int symbols() const {
+    const int two = range * range;
+    return codes == 1 ? range : codes == 2 ? two : two * two;
+  }
+  KOKKOS_INLINE_FUNCTION bool is_valid() const {
+    return range >= 1 && range <= 256 && (codes == 1 || codes == 2 || codes == 4) &&
+           (codes == 1 || range <= 16) && symbols() <= 256;
+  }
+  /// Symbols of a row of n codes.
+  KOKKOS_INLINE_FUNCTION int row_symbols(int n) const { return (n + codes - 1) / codes; }
+};
+
+KOKKOS_INLINE_FUNCTION void write_folding(const Folding& folding, std::uint8_t* bytes) {
+  bytes[0] = static_cast<std::uint8_t>(folding.first);
+  bytes[1] = static_cast<std::uint8_t>(folding.range - 1);
+  bytes[2] = static_cast<std::uint8_t>(folding.codes);
+  bytes[3] = 0;
+}
+
+/// Whether the bytes are a folding of codes below `levels`.
+KOKKOS_INLINE_FUNCTION bool read_folding(const std::uint8_t* bytes, int levels, Folding& folding) {
+  folding = {bytes[0], bytes[1] + 1, bytes[2]};
+  return folding.is_valid() && folding.first + folding.range <= levels && bytes[3] == 0;
+}
+
+/// The first row_symbols(n) of a row's codes become symbols. The row has room for 8*ceil(n/8).
+KOKKOS_INLINE_FUNCTION void fold_row(const RowMember& team, const Folding& folding, int n,
+                                     std::uint8_t* codes) {
+  const int s = folding.row_symbols(n);
+  const int first = folding.first, range = folding.range;
+  const auto digit = [=](int c) { return static_cast<int>(codes[c]) - first; };
+  row_for_synced(team, s * folding.codes - n,
+                 [=](int c) { codes[n + c] = static_cast<std::uint8_t>(first); });
+  if (folding.codes == 1) {
+    row_for_synced(team, s, [=](int i) { codes[i] = static_cast<std::uint8_t>(digit(i)); });
+  } else if (folding.codes == 2) {
+    row_for_synced(team, s, [=](int i) {
+      codes[i] = static_cast<std::uint8_t>(digit(i) + range * digit(i + s));
+    });
+  } else {
+    row_for_synced(team, s, [=](int i) {
+      const int upper = digit(i + 2 * s) + range * digit(i + 3 * s);
+      codes[i] = static_cast<std::uint8_t>(digit(i) + range * (digit(i + s) + range * upper));
+    });
+  }
+}
+
+/// The inverse; room after the n-th code becomes 0 as far as symbols have digits.
+KOKKOS_INLINE_FUNCTION void unfold_row(const RowMember& team, const Folding& folding, int n,
+                                       std::uint8_t* codes) {
+  const int s = folding.row_symbols(n);
+  const auto first = static_cast<std::uint32_t>(folding.first);
+  const auto range = static_cast<std::uint32_t>(folding.range);
+  // Of a number below 2^8 the quotient by a range of up to 16 is exact.
+  const std::uint32_t reciprocal = (65536 + range - 1) / range;
+  if (folding.codes == 1) {
+    row_for_synced(team, s, [=](int i) { codes[i] = static_cast<std::uint8_t>(codes[i] + first); });
+  } else if (folding.codes == 2) {
+    row_for_synced(team, s, [=](int i) {
+      const std::uint32_t symbol = codes[i];
+      const std::uint32_t upper = (symbol * reciprocal) >> 16;
+      codes[i] = static_cast<std::uint8_t>(symbol - upper * range + first);
+      codes[i + s] = static_cast<std::uint8_t>(upper + first);
+    });
+  } else {
+    row_for_synced(team, s, [=](int i) {
+      std::uint32_t rest = codes[i];
+      for (int k = 0; k < 4; ++k) {
+        const std::uint32_t quotient = (rest * reciprocal) >> 16;
+        codes[i + k * s] = static_cast<std::uint8_t>(rest - quotient * range + first);
+        rest = quotient;
+      }
+    });
+  }
+  row_for_synced(team, s * folding.codes - n, [=](int c) { codes[n + c] = 0; });
+}
+
+}  // namespace deltapipe::codec

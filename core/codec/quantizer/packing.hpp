@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// b-bit codes, really packed. A row of n codes has ceil(n/8) lanes; lane l packs the eight codes
+// l, l + lanes, l + 2*lanes ... into b bytes, lowest bits first, and byte p of all lanes lies
+// together at [p*lanes, (p+1)*lanes). So loops over lanes read and write contiguous bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/parallel/row.hpp"
+
+namespace deltapipe::codec {
+
+KOKKOS_INLINE_FUNCTION constexpr int lanes_of(int n) {
+  return (n + 7) / 8;
+}
+
+/// Bytes of a row's n packed codes: b * ceil(n/8).
+KOKKOS_INLINE_FUNCTION constexpr std::size_t packed_bytes(int bits, int n) {
+  return static_cast<std::size_t>(bits) * lanes_of(n);
+}
+
+/// codes: 8*lanes bytes, each below 2^bits, those after the n-th zero.
+template <int bits>
+KOKKOS_INLINE_FUNCTION void pack_bits(const RowMember& team, int lanes, const std::uint8_t* codes,
+                                      std::uint8_t* packed) {
+  if constexpr (bits == 8)
+    return row_for_synced(team, 8 * lanes, [=](int i) { packed[i] = codes[i]; });
+  if constexpr (8 % bits == 0) {  // bytes of whole codes
+    constexpr int each = 8 / bits;
+    return row_for_synced(team, lanes, [=](int l) {
+      for (int p = 0; p < bits; ++p) {
+        std::uint8_t byte = 0;
+        for (int i = 0; i < each; ++i)
+          byte = static_cast<std::uint8_t>(byte | codes[(p * each + i) * lanes + l] << (i * bits));
+        packed[p * lanes + l] = byte;
+      }
+    });
+  }
+  row_for_synced(team, lanes, [&](int l) {
+    std::uint32_t low = 0;   // codes 0 to 3
+    std::uint32_t high = 0;  // codes 4 to 7
+    for (int k = 0; k < 4; ++k) {
+      low |= static_cast<std::uint32_t>(codes[k * lanes + l]) << (k * bits);
+      high |= static_cast<std::uint32_t>(codes[(k + 4) * lanes + l]) << (k * bits);
+    }
+    if constexpr (bits % 2 == 0) {
+      for (int p = 0; p < bits / 2; ++p) {
+        packed[p * lanes + l] = static_cast<std::uint8_t>(low >> (8 * p));
+        packed[(p + bits / 2) * lanes + l] = static_cast<std::uint8_t>(high >> (8 * p));
+      }
+    } else {  // four codes end amid a byte
+      constexpr int whole = bits / 2;
+      for (int p = 0; p < whole; ++p) {
+        packed[p * lanes + l] = static_cast<std::uint8_t>(low >> (8 * p));
+        packed[(p + whole + 1) * lanes + l] = static_cast<std::uint8_t>(high >> (8 * p + 4));
+      }
+      packed[whole * lanes + l] = static_cast<std::uint8_t>((low >> (8 * whole)) | (high << 4));
+    }
+  });
+}
+
+template <int bits>
+KOKKOS_INLINE_FUNCTION void unpack_bits(const RowMember& team, int lanes,
+                                        const std::uint8_t* packed, std::uint8_t* codes) {
+  if constexpr (bits == 8)
+    return row_for_synced(team, 8 * lanes, [=](int i) { codes[i] = packed[i]; });
+  constexpr std::uint32_t mask = (1u << bits) - 1;
+  if constexpr (8 % bits == 0) {
+    constexpr int each = 8 / bits;
+    return row_for_synced(team, lanes, [=](int l) {
+      for (int p = 0; p < bits; ++p)
+        for (int i = 0; i < each; ++i)
+          codes[(p * each + i) * lanes + l] =
+              static_cast<std::uint8_t>((packed[p * lanes + l] >> (i * bits)) & mask);
+    });
+  }
+  row_for_synced(team, lanes, [&](int l) {
+    std::uint32_t low = 0;
+    std::uint32_t high = 0;
+    constexpr int whole = bits / 2;
+    if constexpr (bits % 2 == 0) {
+      for (int p = 0; p < whole; ++p) {
+        low |= static_cast<std::uint32_t>(packed[p * lanes + l]) << (8 * p);
+        high |= static_cast<std::uint32_t>(packed[(p + whole) * lanes + l]) << (8 * p);
+      }
+    } else {
+      const std::uint32_t middle = packed[whole * lanes + l];
+      low = middle << (8 * whole);
+      high = middle >> 4;
+      for (int p = 0; p < whole; ++p) {
+        low |= static_cast<std::uint32_t>(packed[p * lanes + l]) << (8 * p);
+        high |= static_cast<std::uint32_t>(packed[(p + whole + 1) * lanes + l]) << (8 * p + 4);
+      }
+    }
+    for (int k = 0; k < 4; ++k) {
+      codes[k * lanes + l] = static_cast<std::uint8_t>((low >> (k * bits)) & mask);
+      codes[(k + 4) * lanes + l] = static_cast<std::uint8_t>((high >> (k * bits)) & mask);
+    }
+  });
+}
+
+KOKKOS_INLINE_FUNCTION void pack_row(const RowMember& team, int bits, int n,
+                                     const std::uint8_t* codes, std::uint8_t* packed) {
+  const int lanes = lanes_of(n);
+  switch (bits) {
+    case 1:
+      return pack_bits<1>(team, lanes, codes, packed);
+    case 2:
+      return pack_bits<2>(team, lanes, codes, packed);
+    case 3:
+      return pack_bits<3>(team, lanes, codes, packed);
+    case 4:
+      return pack_bits<4>(team, lanes, codes, packed);
+    case 5:
+      return pack_bits<5>(team, lanes, codes, packed);
+    case 6:
+      return pack_bits<6>(team, lanes, codes, packed);
+    case 7:
+      return pack_bits<7>(team, lanes, codes, packed);
+    default:
+      return pack_bits<8>(team, lanes, codes, packed);
+  }
+}
+
+KOKKOS_INLINE_FUNCTION void unpack_row(const RowMember& team, int bits, int n,
+                                       const std::uint8_t* packed, std::uint8_t* codes) {
+  const int lanes = lanes_of(n);
+  switch (bits) {
+    case 1:
+      return unpack_bits<1>(team, lanes, packed, codes);
+    case 2:
+      return unpack_bits<2>(team, lanes, packed, codes);
+    case 3:
+      return unpack_bits<3>(team, lanes, packed, codes);
+    case 4:
+      return unpack_bits<4>(team, lanes, packed, codes);
+    case 5:
+      return unpack_bits<5>(team, lanes, packed, codes);
+    case 6:
+      return unpack_bits<6>(team, lanes, packed, codes);
+    case 7:
+      return unpack_bits<7>(team, lanes, packed, codes);
+    default:
+      return unpack_bits<8>(team, lanes, packed, codes);
+  }
+}
+
+}  // namespace deltapipe::codec

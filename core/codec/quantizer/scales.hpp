@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Quantisation steps as they travel: the upper 16 bits of a float without its sign (8 exponent and
+// 8 fraction bits). The range of fp32 suits gradients far below fp16's 6e-8, and a step times a
+// code below 2^8 is exact in fp32, so that m + code * step has one rounding, fused or not.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/base/numeric/number_formats.hpp"
+
+namespace deltapipe::codec {
+
+KOKKOS_INLINE_FUNCTION float float_of_step(std::uint16_t step) {
+  return float_of(static_cast<std::uint32_t>(step) << 15);
+}
+
+/// The smallest step of at least `least`: 0 when `least` is below fp32's normal numbers; at most
+/// fp32's largest number / levels, so that no level overflows.
+KOKKOS_INLINE_FUNCTION std::uint16_t step_at_least(float least, float levels) {
+  const std::uint32_t bits = bits_of(least);
+  const std::uint32_t largest = bits_of(kMaxFloat / levels) >> 15;
+  std::uint32_t step = (bits + 0x7fffu) >> 15;
+  step = step < largest ? step : largest;
+  return static_cast<std::uint16_t>(bits < 0x00800000u ? 0u : step);
+}
+
+/// The smallest step of at least limit/levels; so |x| <= limit becomes codes of at most levels, up
+/// to the rounding of the quotient.
+KOKKOS_INLINE_FUNCTION std::uint16_t step_of(float limit, float levels) {
+  return step_at_least(limit / levels, levels);
+}
+
+/// 1/step; 0 for a step of 0.
+KOKKOS_INLINE_FUNCTION float inverse_of(float step) {
+  return step > 0.0f ? 1.0f / step : 0.0f;
+}
+
+/// The integer nearest to x, of two the even one, as a float; a 0 may have x's sign. |x| <= 16384;
+/// x may be a product, which no compiler fuses with what follows.
+KOKKOS_INLINE_FUNCTION float nearest_integer(float x) {
+#if defined(__SSE2__) && !defined(__SSE4_1__)  // no instruction rounds so
+  constexpr float kRound = 12582912.0f;        // 1.5 * 2^23: the sum has no fraction
+  return (limited(x, 16384.0f) + kRound) - kRound;
+#else
+  return std::rint(x);
+#endif
+}
+
+/// Steps of tiles that a host finds before it uses the first: their quotients overlap.
+struct StepsTogether {
+  static constexpr int kMost = 16;
+  std::uint32_t largest = 0;  ///< magnitude of all tiles, as bits
+  std::uint16_t code[kMost];
+  float step[kMost];
+  float inverse[kMost];
+
+  /// The i-th tile's, whose largest magnitude is given as bits.
+  KOKKOS_FORCEINLINE_FUNCTION void set(int i, std::uint32_t largest_of_tile, float levels) {
+    largest = largest_of_tile > largest ? largest_of_tile : largest;
+    code[i] = step_of(float_of(largest_of_tile), levels);
+    step[i] = float_of_step(code[i]);
+    inverse[i] = inverse_of(step[i]);
+  }
+};
+
+/// use(i, first, width) for the i-th of the tiles of n channels; compilers know the width of whole
+/// ones if it is an integral_constant.
+template <class Width, class Use>
+KOKKOS_FORCEINLINE_FUNCTION void for_tiles(int n, Width width, const Use& use) {
+  int i = 0;
+  for (; (i + 1) * width <= n; ++i) use(i, i * width, width);
+  if (i * width < n) use(i, i * width, n - i * width);
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One step for all rows of a message. With equally large errors everywhere, a number of bits leaves
+// the least square error: rows with large changes take more bits than others, which entropy coding
+// finds by itself once rows of a kind share a table of frequencies.
+//
+// The payload's front has the step, 2 bytes as scales.hpp has it and two zeros; each row's byte
+// says in its upper five bits by how many eighths of an octave the row's own step is larger, and in
+// the others how large its changes are in these steps, which is its table.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/parallel/row.hpp"
+#include "core/codec/entropy/code_groups.hpp"
+#include "core/codec/quantizer/sample_memory.hpp"
+#include "core/codec/rows/channel_steps.hpp"
+#include "core/codec/rows/quantize_row.hpp"
+#include "core/codec/rows/row_codec.hpp"
+#include "core/codec/rows/row_format.hpp"
+
+namespace deltapipe::codec {
+
+/// spread_N(row) of all rows with steps of the message; m is what Sender::load takes from x.
+template <class Sender>
+struct FindSpreads {
+  RowArguments a;
+  RowFormats formats;
+  RowSpread* spread_N;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int n = a.channels;
+    const SampleEntry& sample = a.samples[index / a.tokens];
+    const RowFormat& format = formats.format[sample.format];
+    RowSpread* spread = spread_N + index;
+    if (!format.has_message_step || index % a.tokens >= sample.tokens) {
+      row_once(team, [=]() { *spread = RowSpread{0, 0, 0, false}; });
+      return;
+    }
+    const RowBuffers buffers = RowBuffers::of(team, n);
+    const MemoryRow record = row_of(a, sample, index);
+    const bool is_transformed = a.components != nullptr && format.uses_memory;
+    const float* x = (is_transformed ? a.components : a.x) + static_cast<std::size_t>(index) * n;
+    float* work = buffers.work;
+    if (is_transformed)
+      NoMemory::load(team, record, work, buffers.codes);
+    else
+      load_taken<Sender>(team, format, record, work, buffers.codes);
+    const auto change = [=](int c) {
+      const float difference = x[c] - work[c];
+      return is_nonfinite(difference) != 0 ? 0.0f : difference;
+    };
+    const std::uint32_t largest =
+        row_max(team, n, 0u, [=](int c) { return bits_of(change(c)) & 0x7fffffffu; });
+    const double squares = row_sum<double>(team, n, [=](int c) {
+      const double value = change(c);
+      return value * value;
+    });
+    double weight = is_transformed ? a.weights[index] : 1;
+    if (format.is_relative && !is_transformed) {
+      const double size = row_sum<double>(team, n, [=](int c) {
+        const double value = work[c];
+        return value * value;
+      });
+      weight = std::sqrt(size / n);
+    }
+    row_once(team, [=]() {
+      *spread = RowSpread{static_cast<float>(std::sqrt(squares / n)), static_cast<float>(weight),
+                          float_of(largest), true};
+    });
+  }
+};
+
+/// The message's step, to the payload's front, and *base: the weight of rows that have it as it is.
+struct FindMessageStep {
+  const RowSpread* spread_N;
+  int rows;
+  float rms_step;
+  std::uint16_t* front;
+  float* base;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const RowSpread* spread = spread_N;
+    const auto weighs = [=](int i) { return spread[i].counts && spread[i].weight > 0.0f; };
+    const std::uint32_t lightest = ~row_max(
+        team, rows, 0u, [=](int i) { return weighs(i) ? ~bits_of(spread[i].weight) : 0u; });
+    const std::uint32_t largest =
+        row_max(team, rows, 0u, [=](int i) { return bits_of(spread[i].largest); });
+    const int weighing = row_sum<int>(team, rows, [=](int i) { return weighs(i) ? 1 : 0; });
+    // Rows that weigh nothing are rare: without any other they all weigh the same.
+    const bool any = weighing > 0;
+    const double octaves = row_sum<double>(team, rows, [=](int i) {
+      return weighs(i) ? std::log2(static_cast<double>(spread[i].weight)) : 0.0;
+    });
+    float base_weight = 1;
+    if (any) {
+      const auto least =
+          static_cast<float>(std::exp2(octaves / weighing - RowSteps::kOctavesBelow));
+      base_weight = float_of(lightest) > least ? float_of(lightest) : least;
+    }
+    const auto counts = [=](int i) { return any ? weighs(i) : spread[i].counts; };
+    const int counted = row_sum<int>(team, rows, [=](int i) { return counts(i) ? 1 : 0; });
+    const double squares = row_sum<double>(team, rows, [=](int i) {
+      if (!counts(i)) return 0.0;
+      // A row that is lighter has the base's step all the same.
+      const float weight = spread[i].weight > base_weight ? spread[i].weight : base_weight;
+      const double size = static_cast<double>(spread[i].rms) / weight;
+      return size * size;
+    });
+    const std::uint32_t largest_counted = row_max(team, rows, 0u, [=](int i) {
+      const float weight = spread[i].weight > base_weight ? spread[i].weight : base_weight;
+      return counts(i) ? bits_of(spread[i].largest / weight) : 0u;
+    });
+    const float step = rms_step;
+    std::uint16_t* to = front;
+    float* to_base = base;
+    row_once(team, [=]() {
+      const float widest = RowSteps::factor(RowSteps::kMostEighths);
+      double wanted = counted > 0 ? step * std::sqrt(squares / counted) * base_weight : 0.0;
+      const double most = kMostOfLargest * float_of(largest_counted) * base_weight;
+      wanted = wanted < most ? wanted : most;
+      const double least = static_cast<double>(float_of(largest)) / (kRmsLevels * widest);
+      wanted = wanted > least ? wanted : least;
+      wanted = wanted < kMaxFloat ? wanted : kMaxFloat;
+      to[0] = step_at_least(static_cast<float>(wanted), kRmsLevels);
+      to[1] = 0;
+      *to_base = base_weight;
+    });
+  }
+};
+
+/// classes_N(row) := what the payload says.
+struct ReadClasses {
+  RowArguments a;
+  RowFormats formats;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const int index) const {
+    const SampleEntry& sample = a.samples[index / a.tokens];
+    const int t = index % a.tokens;
+    if (!formats.format[sample.format].has_message_step || t >= sample.tokens) return;
+    a.classes[index] = RowSteps::class_of(a.payload[sample.payload + static_cast<std::size_t>(t)]);
+  }
+};
+
+}  // namespace deltapipe::codec

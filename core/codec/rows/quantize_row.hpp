@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One row as b-bit codes and back.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/numeric/random.hpp"
+#include "core/codec/entropy/code_groups.hpp"
+#include "core/codec/quantizer/fitted_scales.hpp"
+#include "core/codec/quantizer/packing.hpp"
+#include "core/codec/quantizer/scales.hpp"
+#include "core/codec/rows/row_codec.hpp"
+#include "core/codec/rows/row_format.hpp"
+
+namespace deltapipe::codec {
+
+/// Buffers of one row: work (C floats), codes (8*lanes bytes), random numbers (8*lanes * 2 bytes).
+struct RowBuffers {
+  float* work;
+  std::uint8_t* codes;
+  std::uint16_t* random;
+
+  static std::size_t bytes(int channels) {
+    return 4 * round_up(channels, 16) + 3 * round_up(8 * lanes_of(channels), 64) + 64;
+  }
+  KOKKOS_INLINE_FUNCTION static RowBuffers of(const RowMember& team, int channels) {
+    const std::size_t floats = (static_cast<std::size_t>(channels) + 15) / 16 * 16;
+    const std::size_t lanes = (static_cast<std::size_t>(8) * lanes_of(channels) + 63) / 64 * 64;
+    auto* memory =
+        static_cast<std::uint8_t*>(team.team_scratch(0).get_shmem(4 * floats + 3 * lanes));
+    return {reinterpret_cast<float*>(memory), memory + 4 * floats + 2 * lanes,
+            reinterpret_cast<std::uint16_t*>(memory + 4 * floats)};
+  }
+};
+
+/// Levels on either side of zero that codes in steps of a fraction of the RMS have.
+inline constexpr float kRmsLevels = 127;
+
+/// What the byte of a row says where the message has one step (message_steps.hpp).
+struct RowSteps {
+  static constexpr int kMostEighths = 31;
+  /// Of the rows' mean weight (of logarithms), from which on steps are in proportion to weights.
+  static constexpr int kOctavesBelow = 2;
+
+  /// 2^(eighths / 8), nearly: in 8 bits, so that its product with a step is exact.
+  KOKKOS_INLINE_FUNCTION static float factor(int eighths) {
+    const float rounded[8] = {128, 140, 152, 166, 181, 197, 215, 235};
+    return static_cast<float>(1 << (eighths / 8)) * (rounded[eighths % 8] / 128.0f);
+  }
+  KOKKOS_INLINE_FUNCTION static std::uint16_t step_of(std::uint16_t message_step, int eighths) {
+    return step_at_least(float_of_step(message_step) * factor(eighths), kRmsLevels);
+  }
+  /// The nearest to the row's weight with which the step is at most 1.9, or rms_step if that is
+  /// more, of what it is a fraction of, but at least so many that levels reach its largest change.
+  KOKKOS_INLINE_FUNCTION static int eighths_for(std::uint16_t message_step, float rms_step,
+                                                float base_weight, const RowSpread& spread) {
+    int eighths = 0;
+    if (spread.weight > base_weight) {
+      const float ratio = spread.weight / base_weight;
+      const float nearest = 8.0f * std::log2(ratio) + 0.5f;
+      eighths = nearest < kMostEighths ? static_cast<int>(nearest) : kMostEighths;
+      constexpr float kUnhurt = 1.9f;  // by being rounded up
+      const float most = rms_step > kUnhurt ? rms_step : kUnhurt;
+      if (eighths > 0 && rms_step * factor(eighths) > most * ratio) --eighths;
+    }
+    while (eighths < kMostEighths &&
+           float_of_step(step_of(message_step, eighths)) * kRmsLevels < spread.largest)
+      ++eighths;
+    return eighths;
+  }
+  /// Half octaves of the root mean square, from a quarter of what the step is a fraction of on.
+  KOKKOS_INLINE_FUNCTION static int class_for(float step, float rms_step, const RowSpread& spread) {
+    if (!(step > 0.0f) || !(spread.rms > 0.0f)) return 0;
+    const float above = 2.0f * std::log2(spread.rms * (rms_step / step)) + 4.0f;
+    if (!(above > 0.0f)) return 0;
+    return above < kRowClasses - 1 ? static_cast<int>(above) : kRowClasses - 1;
+  }
+  KOKKOS_INLINE_FUNCTION static std::uint8_t byte_of(int eighths, int row_class) {
+    return static_cast<std::uint8_t>(eighths << 3 | row_class);
+  }
+  KOKKOS_INLINE_FUNCTION static int eighths_of(std::uint8_t byte) { return byte >> 3; }
+  KOKKOS_INLINE_FUNCTION static std::uint8_t class_of(std::uint8_t byte) { return byte & 7; }
+};
+static_assert(kRowClasses == 8);
+
+struct UniformStep {
+  float step;
+  float inverse;
+  KOKKOS_INLINE_FUNCTION float at(int) const { return step; }
+  KOKKOS_INLINE_FUNCTION float inverse_at(int) const { return inverse; }
+};
+
+struct StepOfChannel {
+  const std::uint16_t* steps;
+  KOKKOS_INLINE_FUNCTION float at(int c) const { return float_of_step(steps[c]); }
+  KOKKOS_INLINE_FUNCTION float inverse_at(int c) const { return inverse_of(at(c)); }
+};
+
+/// Devices only: a lookup for each channel serves all segments of a row in one loop.
+struct StepOfSegment {
+  const std::uint16_t* steps;
+  int segment;
+  KOKKOS_INLINE_FUNCTION float at(int c) const { return float_of_step(steps[c / segment]); }
+  KOKKOS_INLINE_FUNCTION float inverse_at(int c) const { return inverse_of(at(c)); }
+};
+
+/// random[k*lanes + l], k = 0 ... 7: 16 random bits for channel k*lanes + l of token t. They depend
+/// on nothing but run, step, boundary, direction, sample and element.
+KOKKOS_INLINE_FUNCTION void fill_random(const RowMember& team, const RowArguments& a,
+                                        std::uint64_t sample, int t, std::uint16_t* random) {
+  const int lanes = lanes_of(a.channels);
+  const auto first = static_cast<std::uint32_t>(t) * static_cast<std::uint32_t>(lanes);
+  const auto id0 = static_cast<std::uint32_t>(sample);
+  const auto id1 = static_cast<std::uint32_t>(sample >> 32);
+  const std::uint64_t key = a.key;
+  const std::uint32_t step = a.step;
+  row_for_synced(team, lanes, [&](int l) {
+    const PhiloxBlock block = philox(first + static_cast<std::uint32_t>(l), step, id0, id1, key);
+    for (int w = 0; w < 4; ++w) {
+      random[2 * w * lanes + l] = static_cast<std::uint16_t>(block.word[w]);
+      random[(2 * w + 1) * lanes + l] = static_cast<std::uint16_t>(block.word[w] >> 16);
+    }
+  });
+}
+
+/// memory + level * step, which both ends compute with. The product is exact, so that the sum is
+/// the only rounding, fused or not.
+KOKKOS_INLINE_FUNCTION float changed(float memory, float level, float step) {
+  return limited(level * step + memory, kMaxFloat);
+}
+
+/// codes := codes of x - work, work := work + what they stand for; n channels from the pointers on.
+/// Stochastic rounding takes x to a grid of 2^-16 steps, nearest, and from there up with exactly
+/// the probability of the remainder: the bias is below 2^-17 steps. Levels are bounded as integers,
+/// which vectorises better than floats.
+template <class Step>
+KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat& format, int n,
+                                          const float* x, float* work, std::uint8_t* codes,
+                                          const std::uint16_t* random, const Step& step) {
+  const int low = static_cast<int>(format.low);
+  const int high = static_cast<int>(format.high);
+  const int shift = static_cast<int>(format.shift);
+  const auto scaled = [=](int c) {
+    constexpr float kFar = 16384.0f;  // beyond all levels; 2^16 of it fit in an integer
+    return saturate((x[c] - work[c]) * step.inverse_at(c), kFar);
+  };
+  const auto bounded = [](int value, int least, int most) {
+    value = value < most ? value : most;
+    return value > least ? value : least;
+  };
+  if (format.stride == 1.0f && !format.stochastic) {
+    row_for_synced(team, n, [=](int c) {
+      constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction
+      const int q = bounded(static_cast<int>((scaled(c) + kRound) - kRound), low, high);
+      codes[c] = static_cast<std::uint8_t>(q + shift);
+      work[c] = changed(work[c], static_cast<float>(q), step.at(c));
+    });
+  } else if (format.stride == 1.0f) {
+    row_for_synced(team, n, [=](int c) {
+      const float v = scaled(c) * 65536.0f;
+      const int grid =
+          bounded(static_cast<int>(v + (v < 0.0f ? -0.5f : 0.5f)), low * 65536, high * 65536);
+      const int q = (grid + static_cast<int>(random[c])) >> 16;
+      codes[c] = static_cast<std::uint8_t>(q + shift);
+      work[c] = changed(work[c], static_cast<float>(q), step.at(c));
+    });
+  } else if (!format.stochastic) {
+    row_for_synced(team, n, [=](int c) {
+      const float q = x[c] - work[c] < 0.0f ? -1.0f : 1.0f;
+      codes[c] = static_cast<std::uint8_t>(q > 0.0f ? 1 : 0);
+      work[c] = changed(work[c], q, step.at(c));
+    });
+  } else {
+    row_for_synced(team, n, [=](int c) {
+      const int grid = bounded(static_cast<int>((scaled(c) + 1.0f) * 32768.0f + 0.5f), 0, 65536);
+      const int u = (grid + static_cast<int>(random[c])) >> 16;
+      codes[c] = static_cast<std::uint8_t>(u);
+      work[c] = changed(work[c], static_cast<float>(2 * u - 1), step.at(c));
+    });
+  }
+}
+
+/// work := work + what the codes stand for.
+template <class Step>
+KOKKOS_INLINE_FUNCTION void add_codes(const RowMember& team, const RowFormat& format, int n,
+                                      const std::uint8_t* codes, float* work, const Step& step) {
+  const float stride = format.stride;
+  const float shift = format.shift;
+  row_for_synced(team, n, [=](int c) {
+    const float q = static_cast<float>(static_cast<int>(codes[c])) * stride - shift;
+    work[c] = changed(work[c], q, step.at(c));
+  });
+}
+
+/// Steps of a row's segments for x - work.
+KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& format, int n,
+                                       const float* x, const float* work, std::uint16_t* steps) {
+  for (int s = 0; s * format.segment < n; ++s) {
+    const int first = s * format.segment;
+    const int width = n - first < format.segment ? n - first : format.segment;
+    const auto change = [=](int c) { return x[first + c] - work[first + c]; };
+    if (format.rule != ScaleRule::max) {
+      const FittedScale rule{
+          format.rule, format.rms_step, format.negative_levels, format.positive_levels,
+          format.low,  format.high};
+      const std::uint16_t step = fitted_step(team, rule, width, change);
+      row_once(team, [&]() { steps[s] = step; });
+      continue;
+    }
+    float needed;
+    if (format.mean_scale) {
+      needed = row_sum<float>(team, width,
+                              [=](int c) { return float_of(finite_magnitude(change(c))); }) /
+               static_cast<float>(width);
+    } else if (format.is_even()) {
+      std::uint32_t largest =
+          row_max(team, width, 0u, [=](int c) { return bits_of(change(c)) & 0x7fffffffu; });
+      if (largest >= kInfinityBits)
+        largest = row_max(team, width, 0u, [=](int c) { return finite_magnitude(change(c)); });
+      needed = float_of(largest);
+    } else {
+      needed =
+          float_of(row_max(team, width, 0u, [&](int c) { return format.needed_step(change(c)); }));
+    }
+    const std::uint16_t step = format.step_for(needed);
+    row_once(team, [&]() { steps[s] = step; });
+  }
+  if constexpr (!kHostExecution) team.team_barrier();
+}
+
+/// Places of a row's parts in its sample's payload block. Codes that are to be entropy coded are
+/// aside, as bytes.
+struct CodeRow {
+  std::uint16_t* steps;
+  std::uint8_t* packed;
+
+  KOKKOS_INLINE_FUNCTION static CodeRow of(const RowArguments& a, const RowFormat& format,
+                                           const SampleEntry& sample, int t) {
+    std::uint8_t* block = a.payload + sample.payload;
+    std::uint16_t* steps = reinterpret_cast<std::uint16_t*>(block);
+    std::uint8_t* packed = block + std::size_t{2} * format.segments * sample.tokens;
+    if (format.segment == 0)
+      steps = reinterpret_cast<std::uint16_t*>(a.payload);
+    else
+      steps += static_cast<std::size_t>(t) * format.segments;
+    if (format.is_coded) {
+      const std::size_t row = (&sample - a.samples) * static_cast<std::size_t>(a.tokens) + t;
+      return {steps, a.codes + row * packed_bytes(format.packed_bits(), a.channels)};
+    }
+    return {steps, packed + t * packed_bytes(format.bits, a.channels)};
+  }
+};
+
+/// Codes of n values of a row from `first` on, whose steps are known.
+KOKKOS_INLINE_FUNCTION void quantize_segments(const RowMember& team, const RowFormat& format,
+                                              int first, int n, const float* x,
+                                              const RowBuffers& buffers,
+                                              const std::uint16_t* steps) {
+  for_tiles(n, format.segment, [&](int i, int begin, int width) {
+    const float step = float_of_step(steps[i]);
+    const int c = first + begin;
+    quantize_span(team, format, width, x + c, buffers.work + c, buffers.codes + c,
+                  buffers.random + c, UniformStep{step, inverse_of(step)});
+  });
+}
+
+/// Whether steps are what the largest change needs and changes go to the nearest levels, as many on
+/// either side.
+KOKKOS_INLINE_FUNCTION bool is_plain(const RowFormat& format) {
+  return format.rule == ScaleRule::max && !format.mean_scale && !format.stochastic &&
+         format.stride == 1.0f && format.high == format.positive_levels &&
+         format.low == -format.negative_levels && format.is_even();
+}
+
+/// The largest magnitude of a row, as bits.
+KOKKOS_INLINE_FUNCTION std::uint32_t largest_of_row(const RowMember& team, int n, const float* x) {
+  return row_max(team, n, 0u, [=](int c) { return bits_of(x[c]) & 0x7fffffffu; });
+}
+
+/// As bits: sums and differences of numbers below are far from fp32's largest, and if they are in
+/// steps of at least 2^-126, inverses of these are normal numbers.
+inline constexpr std::uint32_t kTameBits = 0x7b800000u;  // 2^120
+
+/// Steps and codes of tiles that a host finds together, of a plain format and x below kTameBits.
+/// False, and nothing has changed: some change is not below.
+template <class Width>
+KOKKOS_INLINE_FUNCTION bool quantize_together(const RowMember& team, float levels,
+                                              const Width& segment, int n, const float* x,
+                                              float* work, std::uint8_t* codes,
+                                              std::uint16_t* to_steps) {
+  StepsTogether steps;
+  for_tiles(n, segment, [&](int i, int first, auto width) {
+    const auto magnitude = [=](int c) {
+      return bits_of(x[first + c] - work[first + c]) & 0x7fffffffu;
+    };
+    steps.set(i, row_max(team, width, 0u, magnitude), levels);
+  });
+  if (steps.largest >= kTameBits) return false;
+  const int shift = static_cast<int>(levels);
+  for_tiles(n, segment, [&](int i, int first, auto width) {
+    to_steps[i] = steps.code[i];
+    const float step = steps.step[i];
+    const float inverse = steps.inverse[i];
+    row_for(team, width, [=](int at) {
+      const int c = first + at;
+      // Not beyond the levels; 0 as the receiver has it, without a sign.
+      const float level = nearest_integer((x[c] - work[c]) * inverse) + 0.0f;
+      codes[c] = static_cast<std::uint8_t>(static_cast<int>(level) + shift);
+      work[c] = level * step + work[c];
+    });
+  });
+  return true;
+}
+
+/// Codes of n values x - (buffers.work); work := what is seen. Random numbers are in the buffers.
+/// largest: magnitude in x, as bits.
+KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowFormat& format, int n,
+                                            const float* x, std::uint32_t largest,
+                                            const RowBuffers& buffers, const CodeRow& row) {
+  if (format.segment == 0) {
+    quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
+                  StepOfChannel{row.steps});
+  } else if constexpr (kHostExecution) {
+    const bool plain = is_plain(format) && largest < kTameBits;
+    const float levels = format.positive_levels;
+    const int together = format.segment * StepsTogether::kMost;
+    for (int first = 0; first < n; first += together) {
+      const int count = n - first < together ? n - first : together;
+      float* work = buffers.work + first;
+      std::uint8_t* codes = buffers.codes + first;
+      std::uint16_t* steps = row.steps + first / format.segment;
+      bool done = false;
+      if (plain && format.segment == 64)
+        done = quantize_together(team, levels, std::integral_constant<int, 64>(), count, x + first,
+                                 work, codes, steps);
+      else if (plain)
+        done =
+            quantize_together(team, levels, format.segment, count, x + first, work, codes, steps);
+      if (done) continue;
+      find_steps(team, format, count, x + first, work, steps);
+      quantize_segments(team, format, first, count, x, buffers, steps);
+    }
+  } else {
+    find_steps(team, format, n, x, buffers.work, row.steps);
+    quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
+                  StepOfSegment{row.steps, format.segment});
+  }
+  row_for_synced(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
+  pack_row(team, format.packed_bits(), n, buffers.codes, row.packed);
+}
+
+/// Index of a row of codes that are set aside.
+KOKKOS_INLINE_FUNCTION std::size_t coded_row(const RowArguments& a, const SampleEntry& sample,
+                                             int t) {
+  return static_cast<std::size_t>(&sample - a.samples) * static_cast<std::size_t>(a.tokens) +
+         static_cast<std::size_t>(t);
+}
+
+/// Of a row with steps of the message, which stands at the payload's front.
+KOKKOS_INLINE_FUNCTION float step_of_row(const RowArguments& a, int eighths) {
+  return float_of_step(
+      RowSteps::step_of(*reinterpret_cast<const std::uint16_t*>(a.payload), eighths));
+}
+KOKKOS_INLINE_FUNCTION int eighths_of_row(const RowArguments& a, const RowFormat& format,
+                                          const RowSpread& spread) {
+  return RowSteps::eighths_for(*reinterpret_cast<const std::uint16_t*>(a.payload), format.rms_step,
+                               *a.base_weight, spread);
+}
+
+/// Codes of a row in steps of the message's; work as in quantize_values.
+KOKKOS_INLINE_FUNCTION void quantize_by_message(const RowMember& team, const RowArguments& a,
+                                                const RowFormat& format, const SampleEntry& sample,
+                                                int t, const float* x, const RowBuffers& buffers) {
+  const int n = a.channels;
+  const std::size_t row = coded_row(a, sample, t);
+  const RowSpread spread = a.spreads[row];
+  const int eighths = eighths_of_row(a, format, spread);
+  const float step = step_of_row(a, eighths);
+  const int row_class = RowSteps::class_for(step, format.rms_step, spread);
+  std::uint8_t* byte = a.payload + sample.payload + t;
+  std::uint8_t* to_class = a.classes + row;
+  row_once(team, [=]() {
+    *byte = RowSteps::byte_of(eighths, row_class);
+    *to_class = static_cast<std::uint8_t>(row_class);
+  });
+  quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
+                UniformStep{step, inverse_of(step)});
+  row_for_synced(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
+  pack_row(team, format.packed_bits(), n, buffers.codes,
+           a.codes + row * packed_bytes(format.packed_bits(), n));
+}
+
+KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
+                                         const RowFormat& format, const SampleEntry& sample, int t,
+                                         const float* x, std::uint32_t largest,
+                                         const RowBuffers& buffers) {
+  if (format.stochastic) fill_random(team, a, sample.id, t, buffers.random);
+  if (format.has_message_step) return quantize_by_message(team, a, format, sample, t, x, buffers);
+  quantize_values(team, format, a.channels, x, largest, buffers, CodeRow::of(a, format, sample, t));
+}
+
+/// add_codes of tiles on the host, in levels that are whole numbers; no magnitude in work is above
+/// the bound.
+template <class Width>
+KOKKOS_INLINE_FUNCTION void add_tiles(const RowMember& team, const RowFormat& format,
+                                      const Width& segment, int n, const std::uint8_t* codes,
+                                      float* work, float bound, const std::uint16_t* steps) {
+  const int shift = static_cast<int>(format.shift);
+  const bool is_tame = bound < float_of(kTameBits);
+  for_tiles(n, segment, [&](int i, int first, auto width) {
+    const float step = float_of_step(steps[i]);
+    if (is_tame && step < float_of(kTameBits)) {
+      row_for(team, width, [=](int at) {
+        const int c = first + at;
+        const auto level = static_cast<float>(static_cast<int>(codes[c]) - shift);
+        work[c] = level * step + work[c];
+      });
+    } else {
+      add_codes(team, format, width, codes + first, work + first, UniformStep{step, 0.0f});
+    }
+  });
+}
+
+/// work := work + what n codes stand for; no magnitude in work is above the bound.
+KOKKOS_INLINE_FUNCTION void dequantize_values(const RowMember& team, const RowFormat& format, int n,
+                                              const CodeRow& row, float* work, float bound,
+                                              std::uint8_t* codes) {
+  unpack_row(team, format.packed_bits(), n, row.packed, codes);
+  if (format.segment == 0) {
+    add_codes(team, format, n, codes, work, StepOfChannel{row.steps});
+  } else if constexpr (kHostExecution) {
+    if (format.stride == 1.0f && format.segment == 64)
+      add_tiles(team, format, std::integral_constant<int, 64>(), n, codes, work, bound, row.steps);
+    else if (format.stride == 1.0f)
+      add_tiles(team, format, format.segment, n, codes, work, bound, row.steps);
+    else
+      for_tiles(n, format.segment, [&](int i, int first, int width) {
+        add_codes(team, format, width, codes + first, work + first,
+                  UniformStep{float_of_step(row.steps[i]), 0.0f});
+      });
+  } else {
+    add_codes(team, format, n, codes, work, StepOfSegment{row.steps, format.segment});
+  }
+}
+
+/// work := work + what codes in steps of the message's stand for.
+KOKKOS_INLINE_FUNCTION void dequantize_by_message(const RowMember& team, const RowArguments& a,
+                                                  const RowFormat& format,
+                                                  const SampleEntry& sample, int t, float* work,
+                                                  std::uint8_t* codes) {
+  const float step = step_of_row(a, RowSteps::eighths_of(a.payload[sample.payload + t]));
+  unpack_row(team, format.packed_bits(), a.channels,
+             a.codes + coded_row(a, sample, t) * packed_bytes(format.packed_bits(), a.channels),
+             codes);
+  add_codes(team, format, a.channels, codes, work, UniformStep{step, 0.0f});
+}
+
+KOKKOS_INLINE_FUNCTION void dequantize_row(const RowMember& team, const RowArguments& a,
+                                           const RowFormat& format, const SampleEntry& sample,
+                                           int t, float* work, float bound, std::uint8_t* codes) {
+  if (format.has_message_step)
+    return dequantize_by_message(team, a, format, sample, t, work, codes);
+  dequantize_values(team, format, a.channels, CodeRow::of(a, format, sample, t), work, bound,
+                    codes);
+}
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Kernels over rows as codes or dense values, and the codec that launches them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/codec/quantizer/sample_memory.hpp"
+#include "core/codec/rows/channel_steps.hpp"
+#include "core/codec/rows/dense_row.hpp"
+#include "core/codec/rows/message_steps.hpp"
+#include "core/codec/rows/quantize_row.hpp"
+#include "core/codec/rows/row_codec.hpp"
+#include "core/codec/rows/row_format_codec.hpp"
+#include "core/codec/rows/row_sums.hpp"
+
+namespace deltapipe::codec {
+
+/// Bytes of a sample's record of rows M.
+template <class M>
+std::size_t record_bytes_of(const CodecShape& shape) {
+  return round_up(M::bytes(shape.tokens, shape.channels), kRecordAlignment);
+}
+
+/// Zeroes a record's bytes after its last row, so that equal memories are equal records.
+template <class M>
+KOKKOS_INLINE_FUNCTION void clear_record_end(const RowMember& team, const MemoryRow& row) {
+  const std::size_t used = M::bytes(row.tokens, row.channels);
+  const std::size_t end = (used + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+  std::uint8_t* rest = row.record + used;
+  row_for_synced(team, static_cast<int>(end - used), [=](int i) { rest[i] = 0; });
+}
+
+/// work := what changes are counted from at this crossing. Products are of double precision, so
+/// that no compiler fuses them with a sum.
+template <class M>
+KOKKOS_INLINE_FUNCTION void load_scaled(const RowMember& team, const MemoryRow& row, float* work,
+                                        std::uint8_t* codes) {
+  if (row.start != nullptr) {
+    const float* start = row.start;
+    row_for_synced(team, row.channels, [=](int c) { work[c] = start[c]; });
+    return;
+  }
+  M::load(team, row, work, codes);
+  if (std::is_same_v<M, NoMemory> || row.scale == 1.0f) return;
+  const double scale = row.scale;
+  row_for_synced(team, row.channels, [=](int c) {
+    work[c] = static_cast<float>(static_cast<double>(work[c]) * scale);
+  });
+}
+
+/// No magnitude that load_scaled writes is above it.
+template <class M>
+KOKKOS_INLINE_FUNCTION float bound_of(const MemoryRow& row) {
+  return row.start == nullptr && row.scale == 1.0f ? M::bound(row) : kUnbounded;
+}
+
+/// The record's row := x at this crossing, in storage precision. work may be x.
+template <class M>
+KOKKOS_INLINE_FUNCTION void store_scaled(const RowMember& team, const MemoryRow& row,
+                                         const float* x, float* work, std::uint8_t* codes) {
+  if (std::is_same_v<M, NoMemory> || row.scale == 1.0f) return M::store(team, row, x, codes);
+  const float scale = row.scale;
+  row_for_synced(team, row.channels, [=](int c) { work[c] = saturate(x[c] / scale, kMaxFloat); });
+  M::store(team, row, work, codes);
+}
+
+/// The largest magnitude of values that a record's row holds at a crossing with this scale.
+template <class M>
+KOKKOS_INLINE_FUNCTION float largest_kept(float scale) {
+  return M::kMost >= kMaxFloat || M::kMost * scale >= kMaxFloat ? kMaxFloat : M::kMost * scale;
+}
+
+/// How an encoder uses a sample's record, as the template argument Sender of what follows: M is the
+/// type of the record's rows, begin() returns the values that are quantised and sets work to what
+/// the codes will be added to, keep() stores the record's row once work is what the receiver sees.
+/// Here the record is the memory that both ends keep.
+template <class M>
+struct MemorySender {
+  using Record = M;
+  /// Scratch memory behind that of RowBuffers.
+  static std::size_t scratch_bytes(int) { return 0; }
+  KOKKOS_INLINE_FUNCTION static float largest_kept(float scale) {
+    return codec::largest_kept<M>(scale);
+  }
+
+  /// work := what is taken from x before it is quantised.
+  KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& record,
+                                          float* work, std::uint8_t* codes) {
+    load_scaled<M>(team, record, work, codes);
+  }
+  KOKKOS_INLINE_FUNCTION static const float* begin(const RowMember& team, const RowFormat& format,
+                                                   const MemoryRow& record, const float* x,
+                                                   const RowBuffers& buffers) {
+    if (format.uses_memory)
+      load_scaled<M>(team, record, buffers.work, buffers.codes);
+    else if (format.kind == RowKind::codes)
+      NoMemory::load(team, record, buffers.work, buffers.codes);
+    return x;
+  }
+  KOKKOS_INLINE_FUNCTION static void keep(const RowMember& team, const MemoryRow& record,
+                                          const float*, const RowBuffers& buffers) {
+    store_scaled<M>(team, record, buffers.work, buffers.work, buffers.codes);
+  }
+};
+
+template <class Sender>
+struct EncodeRows {
+  RowArguments a;
+  RowFormats formats;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    using Record = typename Sender::Record;
+    const int index = team.league_rank();
+    const SampleEntry& sample = a.samples[index / a.tokens];
+    const RowFormat& format = formats.format[sample.format];
+    const int t = index % a.tokens;
+    const int n = a.channels;
+    const RowBuffers buffers = RowBuffers::of(team, n);
+    const MemoryRow record = row_of(a, sample, index);
+    if (format.kind == RowKind::sparse) return;
+    if (t == 0 && !format.uses_memory) clear_record_end<Record>(team, record);
+    if (t >= sample.tokens) {
+      if (format.uses_memory) return;
+      NoMemory::load(team, record, buffers.work, buffers.codes);
+      Record::store(team, record, buffers.work, buffers.codes);
+      return;
+    }
+    if (a.components != nullptr && format.is_transformable()) return;
+    const float* x = a.x + static_cast<std::size_t>(index) * n;
+    const auto values = Sender::begin(team, format, record, x, buffers);
+    const std::uint32_t largest = largest_of_row(team, n, values);
+    prefetch_next_row(x, n);
+    if (format.kind == RowKind::codes)
+      quantize_row(team, a, format, sample, t, values, largest, buffers);
+    else
+      send_dense_row(team, a, format.kind, sample, t, values, buffers.work);
+    if (t + 1 == sample.tokens)
+      clear_block_end(team, a.payload + sample.payload, block_bytes_of(format, sample.tokens, n));
+    add_row_sums(team, a, index, x, largest, Sender::largest_kept(a.scale), buffers.work);
+    Sender::keep(team, record, values, buffers);
+  }
+};
+
+template <class M>
+struct DecodeRows {
+  RowArguments a;
+  RowFormats formats;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int b = index / a.tokens;
+    const int t = index % a.tokens;
+    const int n = a.channels;
+    float* x = a.x + static_cast<std::size_t>(index) * n;
+    if (b >= a.sample_count) {
+      row_for_synced(team, n, [=](int c) { x[c] = 0.0f; });
+      return;
+    }
+    const SampleEntry& sample = a.samples[b];
+    const RowFormat& format = formats.format[sample.format];
+    const RowBuffers buffers = RowBuffers::of(team, n);
+    const MemoryRow memory = row_of(a, sample, index);
+    if (format.kind == RowKind::sparse) return;
+    if (t == 0 && !format.uses_memory) clear_record_end<M>(team, memory);
+    if (t >= sample.tokens) {
+      row_for_synced(team, n, [=](int c) { x[c] = 0.0f; });
+      if (!format.uses_memory) {
+        NoMemory::load(team, memory, buffers.work, buffers.codes);
+        M::store(team, memory, buffers.work, buffers.codes);
+      }
+      return;
+    }
+    if (a.components != nullptr && format.is_transformable()) return;
+    const float bound = format.uses_memory ? bound_of<M>(memory) : 0.0f;
+    if (format.uses_memory)
+      load_scaled<M>(team, memory, x, buffers.codes);
+    else if (format.kind == RowKind::codes)
+      NoMemory::load(team, memory, x, buffers.codes);
+    if (format.kind == RowKind::codes)
+      dequantize_row(team, a, format, sample, t, x, bound, buffers.codes);
+    else
+      receive_dense_row(team, a, format.kind, sample, t, x);
+    store_scaled<M>(team, memory, x, buffers.work, buffers.codes);
+  }
+};
+
+/// A codec of RowFormats over memories M, which the receiver keeps, and what a sender does with its
+/// own records.
+template <class M, class Sender = MemorySender<M>>
+class QuantizedCodec : public RowFormatCodec {
+ protected:
+  using RowFormatCodec::RowFormatCodec;
+
+  std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
+                         std::size_t max_bytes) override {
+    find_channel_steps(exec, arguments);
+    find_message_step(exec, arguments);
+    const int rows = arguments.sample_count * arguments.tokens;
+    const std::size_t scratch =
+        RowBuffers::bytes(shape_.channels) + Sender::scratch_bytes(shape_.channels);
+    for_rows("deltapipe::QuantizedCodec::encode", row_policy(exec, rows, scratch),
+             EncodeRows<Sender>{with_codes(arguments), formats()});
+    if (arguments.components != nullptr) encode_components(exec, with_codes(arguments));
+    return code_rows(exec, arguments, max_bytes);
+  }
+
+  void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) override {
+    for_rows("deltapipe::QuantizedCodec::decode",
+             row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
+             DecodeRows<M>{with_codes(arguments), formats()});
+  }
+
+  /// Codes of the rows whose changes travel as components, and what they make of records.
+  virtual void encode_components(const ExecSpace&, const RowArguments&) {}
+
+ private:
+  /// Kernels that write the message's step, if any row has it.
+  void find_message_step(const ExecSpace& exec, const RowArguments& arguments) {
+    if (!has_message_steps(crossing())) return;
+    const int rows = arguments.sample_count * arguments.tokens;
+    for_rows("deltapipe::QuantizedCodec::find_spreads",
+             row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
+             FindSpreads<Sender>{arguments, formats(), spreads()});
+    for_rows("deltapipe::QuantizedCodec::find_message_step", row_policy(exec, 1),
+             FindMessageStep{spreads(), rows, message_format().rms_step,
+                             reinterpret_cast<std::uint16_t*>(arguments.payload), base_weight()});
+  }
+
+  /// Kernels that write the steps per channel, if any row has them.
+  void find_channel_steps(const ExecSpace& exec, const RowArguments& arguments) {
+    const int counted = rows_with_channel_steps();
+    if (counted == 0) return;
+    const int rows = arguments.sample_count * arguments.tokens;
+    const int blocks = (rows + kScaleRows - 1) / kScaleRows;
+    std::uint32_t* partials_RC = channel_partials();
+    for_rows("deltapipe::QuantizedCodec::channel_scales",
+             row_policy(exec, blocks, RowBuffers::bytes(shape_.channels)),
+             ChannelScales<Sender>{arguments, formats(), channel_format().mean_scale, partials_RC});
+    for_range("deltapipe::QuantizedCodec::channel_steps", exec, shape_.channels,
+              ChannelSteps{channel_format(), partials_RC, blocks, shape_.channels, counted,
+                           reinterpret_cast<std::uint16_t*>(arguments.payload)});
+  }
+};
+
+}  // namespace deltapipe::codec

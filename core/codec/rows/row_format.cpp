@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/codec/rows/row_format.hpp"
+
+#include <algorithm>
+
+namespace deltapipe::codec {
+
+RowFormat dense_format(RowKind kind) {
+  RowFormat format;
+  format.kind = kind;
+  return format;
+}
+
+RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels) {
+  RowFormat format;
+  format.kind = RowKind::codes;
+  format.bits = bits;
+  if (scale == ScaleKind::token) format.segment = channels;
+  if (scale == ScaleKind::tile) format.segment = std::min(settings.tile, channels);
+  if (scale == ScaleKind::message) {
+    format.has_message_step = true;
+    format.segment = channels;
+  }
+  if (format.segment > 0) format.segments = (channels + format.segment - 1) / format.segment;
+  format.stochastic = settings.rounding == Rounding::stochastic;
+  format.is_coded = settings.entropy_coding;
+  if (settings.scale_rule == ScaleRule::rms) {
+    format.bits = 8;  // of levels that nothing is cut to
+    format.rule = ScaleRule::rms;
+    format.rms_step = static_cast<float>(settings.rms_step);
+    return format;
+  }
+  // The mean magnitude of a one-bit code has the least square error already.
+  if (bits > 1) format.rule = settings.scale_rule;
+  const bool symmetric = settings.levels == Levels::symmetric;
+  const float half = static_cast<float>(1 << (bits - 1));
+  format.low = symmetric ? 1 - half : -half;
+  format.high = half - 1;
+  format.shift = -format.low;
+  // Unbiased codes reach all values. The AC-SGD code's do not: its largest positive ones are cut.
+  format.negative_levels = -format.low;
+  format.positive_levels = symmetric || format.stochastic ? format.high : half;
+  if (symmetric && bits == 1) {  // a sign: -1, 1
+    format.mean_scale = !format.stochastic;
+    format.negative_levels = 1;
+    format.positive_levels = 1;
+    format.low = -1;
+    format.high = 1;
+    format.shift = 1;
+    format.stride = 2;
+  }
+  return format;
+}
+
+}  // namespace deltapipe::codec

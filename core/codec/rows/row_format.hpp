@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How a sample's rows lie in its payload block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/numeric/number_formats.hpp"
+#include "core/codec/quantizer/half_rows.hpp"
+#include "core/codec/quantizer/packing.hpp"
+#include "core/codec/quantizer/scales.hpp"
+#include "core/codec/settings.hpp"
+
+namespace deltapipe::codec {
+
+/// sparse: not of the kernels of quantized_rows.hpp, which leave such samples alone.
+enum class RowKind { fp32, fp16, codes, sparse };
+
+/// How a sample's rows lie in its payload block: fp32 values, fp16 values with scales (HalfRow), or
+/// the steps of all rows (2 bytes each; scale channel: none, they are at the payload's front; scale
+/// message: a byte each, RowSteps) and then the packed codes of all rows.
+struct RowFormat {
+  RowKind kind = RowKind::fp32;
+  bool uses_memory = false;  ///< values are changes of the memory; else they replace it
+  int bits = 8;
+  int segment = 0;   ///< channels that a step covers; 0: all tokens share a step per channel
+  int segments = 0;  ///< steps a row
+  bool stochastic = false;
+  bool mean_scale = false;  ///< step = mean|x|
+  bool is_coded = false;    ///< codes are not packed in the block, but coded behind all blocks
+  int table = 0;            ///< of frequencies, which formats that look alike on the wire share
+  bool has_message_step = false;  ///< one for all rows, at the payload's front; a byte a row
+  bool is_relative = false;       ///< to the root mean square of the row in the memory
+  ScaleRule rule = ScaleRule::max;
+  float rms_step = 1;
+  bool keeps_step = false;  ///< whatever step is chosen for the other formats
+  // Else the least step that brings every x between -negative_levels and positive_levels steps.
+  float negative_levels = 127;
+  float positive_levels = 127;
+  // A code u stands for the level q = u * stride - shift, low <= q <= high.
+  float low = -127;
+  float high = 127;
+  float shift = 127;
+  float stride = 1;
+
+  /// Bits of a code where kernels write and read it; packed at 8 bits, codes are bytes as they
+  /// were.
+  KOKKOS_INLINE_FUNCTION int packed_bits() const { return is_coded ? 8 : bits; }
+  KOKKOS_INLINE_FUNCTION bool is_even() const { return negative_levels == positive_levels; }
+  /// The step that a change needs, as the bits of a float: |x| itself where levels are even, since
+  /// dividing by them can wait for the largest. Changes that are not finite need none.
+  KOKKOS_INLINE_FUNCTION std::uint32_t needed_step(float change) const {
+    const std::uint32_t magnitude = finite_magnitude(change);
+    if (is_even()) return magnitude;
+    return bits_of(float_of(magnitude) / (change < 0.0f ? negative_levels : positive_levels));
+  }
+  /// One step a channel, for all tokens, at the payload's front.
+  bool has_channel_steps() const { return kind == RowKind::codes && segment == 0; }
+  bool has_front() const { return has_channel_steps() || has_message_step; }
+  /// Its changes may travel as components (transformed_rows.hpp).
+  KOKKOS_INLINE_FUNCTION bool is_transformable() const { return has_message_step && uses_memory; }
+  /// The step for the largest needed_step, or for mean|x|.
+  KOKKOS_INLINE_FUNCTION std::uint16_t step_for(float needed) const {
+    if (mean_scale) return step_at_least(needed, 1.0f);
+    return is_even() ? step_of(needed, negative_levels) : step_at_least(needed, negative_levels);
+  }
+};
+
+RowFormat dense_format(RowKind kind);
+/// Codes as the settings say, at a number of bits.
+RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels);
+
+KOKKOS_INLINE_FUNCTION std::size_t block_bytes_of(const RowFormat& format, int tokens,
+                                                  int channels) {
+  std::size_t row = 0;
+  if (format.kind == RowKind::fp32) row = std::size_t{4} * channels;
+  if (format.kind == RowKind::fp16) row = HalfRow::block_bytes(1, channels);
+  if (format.kind == RowKind::codes)
+    row = (format.has_message_step ? 1 : std::size_t{2} * format.segments) +
+          (format.is_coded ? 0 : packed_bytes(format.bits, channels));
+  return row * tokens;
+}
+
+/// Up to three formats; a sample's entry names one. Those with steps per channel share them, and
+/// so their kinds of codes.
+struct RowFormats {
+  static constexpr int kCount = 3;
+  RowFormat format[kCount];
+};
+
+}  // namespace deltapipe::codec

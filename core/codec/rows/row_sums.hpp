@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What an encoder sums up over a row, for CodecStatistics.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/numeric/number_formats.hpp"
+#include "core/base/parallel/row.hpp"
+#include "core/codec/rows/row_codec.hpp"
+
+namespace deltapipe::codec {
+
+/// Sum of the squares of value(c) over a row. Squares of magnitudes from 1.8e19 on leave fp32.
+template <class Value>
+KOKKOS_INLINE_FUNCTION double row_squares(const RowMember& team, int n, const Value& value) {
+  const auto squares = row_sum<float>(team, n, [=](int c) {
+    const auto v = static_cast<float>(value(c));
+    return v * v;
+  });
+  if (squares <= kMaxFloat) return squares;
+  return row_sum<double>(team, n, [=](int c) {
+    const double v = value(c);
+    return v * v;
+  });
+}
+
+/// Adds a row's sums: of what is not finite in x and, where measured, of the error of `seen`.
+/// largest: a magnitude, as bits, that is finite only if all of x are; it is lost above `most`.
+KOKKOS_INLINE_FUNCTION void add_row_sums(const RowMember& team, const RowArguments& a, int index,
+                                         const float* x, std::uint32_t largest, float most,
+                                         const float* seen) {
+  const int n = a.channels;
+  std::uint32_t nonfinite = 0;
+  if (largest >= kInfinityBits)
+    nonfinite = row_sum<std::uint32_t>(team, n, [=](int c) { return is_nonfinite(x[c]); });
+  double error2 = 0;
+  double signal2 = 0;
+  if (a.measure) {
+    error2 = row_squares(team, n, [=](int c) {
+      const float error = x[c] - seen[c];
+      return is_nonfinite(x[c]) ? 0.0f : error;
+    });
+    signal2 = row_squares(team, n, [=](int c) { return finite_or_zero(x[c]); });
+  }
+  const RowArguments arguments = a;
+  row_once(team, [=]() {
+    RowSums* row_sums = arguments.sums + index;
+    row_sums->nonfinite += nonfinite;
+    if (largest > bits_of(most)) atomic_set(arguments.lost, 1u);
+    if (!arguments.measure) return;
+    row_sums->error2 += error2;
+    row_sums->signal2 += signal2;
+    row_sums->elements += n;
+  });
+}
+
+}  // namespace deltapipe::codec

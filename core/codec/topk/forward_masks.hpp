@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The positions that a boundary's activations were sent at, until their gradients come back at the
+// same ones: "the forward's mask" of arXiv 2401.07788. Both ends know them, so that gradients
+// travel without positions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/codec/codec.hpp"
+#include "core/codec/crossing.hpp"
+#include "core/codec/topk/topk_selection.hpp"
+
+namespace deltapipe {
+
+/// What one end of a boundary keeps of the micro-batches between their forward and their backward
+/// crossing. The codec of activations puts positions in and that of gradients takes them out, both
+/// on one execution space instance.
+class ForwardMasks {
+ public:
+  /// In Positions::count_G: the sample was not sent by positions.
+  static constexpr std::uint32_t kNoMask = 0xffffffffu;
+
+  struct Mask {
+    codec::Positions positions;
+    bool of_all;  ///< no sample was sent in another way
+  };
+
+  /// For up to `slots` micro-batches under way and parts of a sample's values as
+  /// CodecSettings::topk.
+  ForwardMasks(int slots, const CodecShape& shape, double part);
+
+  double part() const { return part_; }
+  std::size_t memory_bytes() const;
+
+  /// Room for the positions of an activations' crossing. What is left of earlier steps is dropped.
+  /// InternalError when all slots are taken.
+  codec::Positions hold(const Crossing& activations, bool of_all);
+  /// Those of a gradients' crossing; none: its activations were not sent by positions.
+  std::optional<Mask> find(const Crossing& gradients) const;
+  /// The crossing's kernels are queued; the next hold() may use the room.
+  void release(const Crossing& gradients);
+
+ private:
+  struct Slot {
+    bool is_taken = false;
+    std::uint64_t step = 0;
+    std::uint32_t micro_batch = 0;
+    bool of_all = false;
+    codec::PositionLists positions;
+
+    bool is_of(const Crossing& crossing) const {
+      return is_taken && step == crossing.step && micro_batch == crossing.micro_batch;
+    }
+  };
+
+  double part_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace deltapipe

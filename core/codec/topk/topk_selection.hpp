@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The k values of largest magnitude of groups of values (TopK), as ascending positions: exact, ties
+// to the lowest positions, without a sort. The bits of |x| order as the magnitudes do: histograms
+// of their upper 11, next 10 and last 10 bits (a radix selection) give the k-th largest. Only
+// candidates take part, values not below a bound that some of the values suggest; where they prove
+// too few, all do.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/numeric/number_formats.hpp"
+#include "core/base/parallel/views.hpp"
+
+namespace deltapipe::codec {
+
+/// |x| as bits, which order as the values do; 0 for NaN, the largest number for infinities.
+KOKKOS_INLINE_FUNCTION std::uint32_t magnitude_key(float x) {
+  const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu;
+  const std::uint32_t number = magnitude > kInfinityBits ? 0u : magnitude;
+  return number < kInfinityBits ? number : kInfinityBits - 1;
+}
+
+/// How many of a sample's values a part of them is.
+KOKKOS_INLINE_FUNCTION std::uint32_t count_of_part(double part, std::uint32_t size) {
+  const double share = std::round(part * static_cast<double>(size));
+  const std::uint32_t k = share < 1 ? 1u : static_cast<std::uint32_t>(share);
+  return k < size ? k : size;
+}
+
+/// Values to choose from.
+struct TopKGroup {
+  std::uint64_t first;  ///< its place among all values
+  std::uint32_t size;   ///< values, below 2^31
+  std::uint32_t most;   ///< k, up to size
+};
+
+/// Positions in groups: group g has count_G[g] of them, ascending, from positions[g * stride] on.
+struct Positions {
+  std::uint32_t* position;
+  std::uint32_t* count_G;
+  std::size_t stride;
+
+  KOKKOS_INLINE_FUNCTION std::uint32_t* of(int group) const { return position + group * stride; }
+};
+
+/// Positions of up to `most` values in each of some groups.
+class PositionLists {
+ public:
+  PositionLists(int groups, std::size_t most)
+      : positions_(uninitialized("deltapipe::TopK::positions"), groups * most),
+        count_G_("deltapipe::TopK::counts", groups),
+        most_(most) {}
+  Positions view() const { return {positions_.data(), count_G_.data(), most_}; }
+  std::size_t memory_bytes() const {
+    return sizeof(std::uint32_t) * (positions_.size() + count_G_.size());
+  }
+
+ private:
+  Vector<std::uint32_t> positions_;
+  Vector<std::uint32_t> count_G_;
+  std::size_t most_;
+};
+
+class TopKSelection {
+ public:
+  /// For up to max_groups groups of up to max_size values; none: it holds nothing.
+  TopKSelection(int max_groups, std::size_t max_size);
+
+  /// For each of the groups (in device memory) the positions of the min(k, values that are neither
+  /// zero nor NaN) values of largest magnitude; an infinity counts as the largest number.
+  /// chosen_values, unless null, gets their values, as the positions lie. Asynchronous on exec.
+  void select(const ExecSpace& exec, int groups, const TopKGroup* group_G, const float* values,
+              const Positions& chosen, float* chosen_values = nullptr);
+  /// NaN and infinities of each group of the last selection.
+  const std::uint32_t* nonfinite_G() const { return nonfinite_G_.data(); }
+  /// Bits of the largest finite magnitude among each group's candidates of the last selection; of
+  /// all its values, unless it chose infinities alone.
+  const std::uint32_t* largest_G() const { return largest_G_.data(); }
+
+  std::size_t memory_bytes() const;
+
+ private:
+  std::size_t max_size_;
+  int max_chunks_;                      ///< of a group
+  Vector<std::uint32_t> histogram_GB_;  ///< counts of a group's keys by their bits
+  Vector<std::uint32_t> threshold_G_;   ///< bits of the k-th largest key, as far as they are known
+  Vector<std::uint32_t> wanted_G_;      ///< values with these bits that are among the k
+  Vector<std::uint32_t> least_G_;       ///< smallest key of candidates
+  Vector<std::uint32_t> again_G_;       ///< whether that left too few
+  Vector<std::uint16_t> candidates_;    ///< places in their chunk of values that may be among the k
+  Vector<std::uint32_t> keys_;          ///< bits of the candidates
+  Vector<std::uint16_t> undecided_;     ///< those where lower bits decide
+  Vector<std::uint32_t> chunk_counts_;  ///< some for each chunk of each group
+  Vector<std::uint32_t> nonfinite_G_;
+  Vector<std::uint32_t> largest_G_;
+};
+
+}  // namespace deltapipe::codec

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the ends of a boundary keep of each sample from one crossing to the next.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/base/parallel/views.hpp"
+
+namespace deltapipe {
+
+enum class BoundarySide { sender, receiver };
+
+/// One sample's record at each end: first the part that both ends keep, the same bits, then what
+/// only that end needs.
+struct RecordLayout {
+  std::size_t shared_bytes = 0;
+  std::size_t sender_bytes = 0;    ///< behind the shared part, at the sender only
+  std::size_t receiver_bytes = 0;  ///< behind the shared part, at the receiver only
+
+  /// Of the whole record at an end, a multiple of kRecordAlignment; 0: that end keeps none.
+  std::size_t bytes(BoundarySide side) const {
+    return shared_bytes + (side == BoundarySide::sender ? sender_bytes : receiver_bytes);
+  }
+  bool operator==(const RecordLayout&) const = default;
+};
+
+/// Records of a crossing's samples at one end: the record of its b-th sample begins at
+/// pool(offset_B[b]). Offsets are multiples of kRecordAlignment; records do not overlap. A first
+/// visit reads nothing of them.
+struct MemoryRecords {
+  DeviceBytes pool;
+  std::vector<std::uint64_t> offset_B;
+};
+
+inline constexpr std::size_t kRecordAlignment = 64;
+
+}  // namespace deltapipe

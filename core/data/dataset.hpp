@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tokens in memory, cut into the samples of a run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/data/corpus.hpp"
+#include "core/data/settings.hpp"
+#include "core/text/vocabulary.hpp"
+
+namespace deltapipe {
+
+class TokenStore;
+
+/// A sample: `length` inputs from token `start` on. The targets are the tokens one further, from
+/// input `first_target` on; the inputs before it predict nothing.
+struct TokenWindow {
+  std::uint64_t start = 0;
+  std::int32_t length = 0;
+  std::int32_t first_target = 0;
+};
+
+/// Samples of T inputs and T targets (the next tokens). The id of a sample is its index in file
+/// order, 0 ... size() - 1, the same in every epoch, layout and restart. Training and validation
+/// sets count their own ids from 0. Copies share the tokens.
+class TokenDataset {
+ public:
+  TokenDataset() = default;
+  /// `store` outlives nothing: it is shared. padding: the id that fills inputs behind a window.
+  TokenDataset(std::shared_ptr<const TokenStore> store, std::vector<TokenWindow> windows,
+               int sequence_length, std::int32_t padding);
+
+  /// These samples, whose `start` is ignored, without their tokens: read() gives padding.
+  /// fingerprint: that of the samples.
+  static TokenDataset outline(std::vector<TokenWindow> windows, int sequence_length,
+                              std::int32_t padding, std::uint64_t fingerprint);
+
+  /// Sample i is sample ids[i] of this set up to its target `index` (from 0, below targets()),
+  /// which is its only one.
+  TokenDataset at_target(int index, std::span<const std::uint64_t> ids) const;
+
+  /// Number of samples.
+  std::uint64_t size() const { return windows_.size(); }
+  int sequence_length() const { return sequence_length_; }
+  /// Number of targets in all samples, without padding.
+  std::uint64_t tokens() const { return tokens_; }
+
+  /// Copies sample `id` into spans of sequence_length() elements and returns its length: from there
+  /// on inputs are the padding id and targets are -1, as are targets before the first one. Any
+  /// number of threads may read.
+  int read(std::uint64_t id, std::span<std::int32_t> inputs_T,
+           std::span<std::int32_t> targets_T) const;
+
+  /// Number of valid inputs of a sample.
+  int length(std::uint64_t id) const { return windows_[id].length; }
+  /// Input of a sample that predicts its first target.
+  int first_target(std::uint64_t id) const { return windows_[id].first_target; }
+  /// Number of targets of a sample.
+  int targets(std::uint64_t id) const { return length(id) - first_target(id); }
+  std::int32_t padding() const { return padding_; }
+
+  /// xxh64 of sequence length, windows and tokens: equal sets have equal samples.
+  std::uint64_t fingerprint() const;
+
+ private:
+  std::shared_ptr<const TokenStore> store_;
+  std::vector<TokenWindow> windows_;
+  int sequence_length_ = 0;
+  std::int32_t padding_ = 0;
+  std::uint64_t tokens_ = 0;
+  std::optional<std::uint64_t> outlined_;  ///< the fingerprint of an outline
+};
+
+struct DataSplit {
+  TokenDataset train;
+  TokenDataset validation;  ///< empty only if validation_fraction is 0 and no file is named
+  TokenDataset answers;     ///< prompts with answers, which are the targets; empty: none are named
+  std::vector<SkippedLines> skipped;  ///< of all, by file
+};
+
+/// Reads and cuts the data of a run; T = sequence_length (settings.sequence_length is not looked
+/// at). The end-of-text token, if there is one, is appended to every document that does not end
+/// with it already. Packing::stream cuts all documents of a set as one; Packing::document cuts each
+/// on its own; a last window of fewer than T + 1 tokens is padded. Windows overlap by one token.
+/// Without validation files the last validation_fraction of the windows, at least one, is held out.
+/// Files of settings.answers give one sample a line. Throws UserError for data that cannot be read
+/// or that gives no sample.
+DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
+                    int sequence_length);
+
+}  // namespace deltapipe

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A library of its own around oneDNN, which onednn_gemm.cpp loads when a run wants products of it:
+// the OpenMP runtime that comes with oneDNN binds the threads of every program that is linked with
+// it, as OMP_PROC_BIND says, before main() begins.
+#include "core/kernels/gemm/onednn_module.hpp"
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <string_view>
+
+namespace {
+
+const dnnl::engine& engine() {
+  static const dnnl::engine cpu = [] {
+    // With what threads that make the same product at a time find in its cache, oneDNN 2.6 gives
+    // some of them another implementation, which adds in another order.
+    dnnl::set_primitive_cache_capacity(0);
+    return dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
+  return cpu;
+}
+
+/// A matrix of which memory has the rows or, turned, the columns, `apart` elements from each other.
+dnnl::memory::desc description(int rows, int columns, int apart, dnnl::memory::data_type type,
+                               bool turned) {
+  const dnnl::memory::dims strides =
+      turned ? dnnl::memory::dims{1, apart} : dnnl::memory::dims{apart, 1};
+  return {{rows, columns}, type, strides};
+}
+
+/// True where oneDNN's choice must not be used: with AMX, "brg" of oneDNN 2.6 gives wrong sums or
+/// ends in SIGILL for K = 63. An odd K fills half of a pair, which other sizes were not seen to get
+/// wrong.
+bool is_broken(const DeltapipeOnednnProduct& kind, const char* chosen) {
+  constexpr std::string_view kAmx = "brg:avx512_core_amx";
+  return std::string_view(chosen).starts_with(kAmx) && kind.K % 2 != 0;
+}
+
+/// `first` is what oneDNN would take. Of oneDNN 2's two implementations with AVX-512 BF16 that is
+/// "brg"; the next one, "gemm:jit", takes 0.7 to 0.95 times as long where it adds to c or a is
+/// turned, 1.07 times as long where b is turned alone, and else as long.
+bool is_faster_by_gemm(const DeltapipeOnednnProduct& kind, const char* first) {
+  const bool turns_b_alone = kind.turns_b && !kind.turns_a && !kind.accumulates;
+  return std::strcmp(first, "brg:avx512_core_bf16") == 0 && !turns_b_alone;
+}
+
+/// Code for one kind of product, with memory objects that operands are set into.
+struct Product {
+  dnnl::matmul matmul;
+  dnnl::memory a, b, c;
+
+  explicit Product(const DeltapipeOnednnProduct& kind) {
+    using Type = dnnl::memory::data_type;
+    const auto desc_a = description(kind.M, kind.K, kind.row_a, Type::bf16, kind.turns_a);
+    const auto desc_b = description(kind.K, kind.N, kind.row_b, Type::bf16, kind.turns_b);
+    const auto desc_c = description(kind.M, kind.N, kind.row_c, Type::f32, false);
+    dnnl::primitive_attr attributes;
+    if (kind.accumulates) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+#if DNNL_VERSION_MAJOR >= 3
+    dnnl::matmul::primitive_desc made(engine(), desc_a, desc_b, desc_c, attributes);
+#else
+    const dnnl::matmul::desc operation(desc_a, desc_b, desc_c);  // next_impl() refers to it
+    dnnl::matmul::primitive_desc made(operation, attributes, engine());
+#endif
+    while (is_broken(kind, made.impl_info_str()) && made.next_impl()) {
+    }
+    matmul = dnnl::matmul(made);
+    if (is_faster_by_gemm(kind, made.impl_info_str()) && made.next_impl() &&
+        std::strcmp(made.impl_info_str(), "gemm:jit") == 0)
+      matmul = dnnl::matmul(made);
+    a = dnnl::memory(desc_a, engine(), DNNL_MEMORY_NONE);
+    b = dnnl::memory(desc_b, engine(), DNNL_MEMORY_NONE);
+    c = dnnl::memory(desc_c, engine(), DNNL_MEMORY_NONE);
+  }
+};
+
+/// A model has a dozen kinds and some five for each block of queries, and as many for each size of
+/// a micro-batch.
+constexpr std::size_t kMostProducts = 8192;
+
+Product& product_of(const DeltapipeOnednnProduct& kind) {
+  static thread_local std::map<DeltapipeOnednnProduct, Product> products;
+  const auto found = products.find(kind);
+  if (found != products.end()) return found->second;
+  if (products.size() >= kMostProducts) products.clear();
+  return products.try_emplace(kind, kind).first->second;
+}
+
+void multiply(const DeltapipeOnednnProduct& kind, const std::uint16_t* a, const std::uint16_t* b,
+              float* c) {
+  static thread_local dnnl::stream stream(engine());
+  Product& product = product_of(kind);
+  product.a.set_data_handle(const_cast<std::uint16_t*>(a));
+  product.b.set_data_handle(const_cast<std::uint16_t*>(b));
+  product.c.set_data_handle(c);
+  product.matmul.execute(
+      stream,
+      {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
+  stream.wait();
+}
+
+}  // namespace
+
+const char* deltapipe_onednn_version() {
+  static const std::string text = [] {
+    const dnnl_version_t& version = *dnnl::version();
+    return std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
+           std::to_string(version.patch);
+  }();
+  return text.c_str();
+}
+
+int deltapipe_onednn_has_bf16() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (isa & wanted) == wanted ? 1 : 0;
+}
+
+const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, const std::uint16_t* a,
+                                      const std::uint16_t* b, float* c) {
+  static thread_local std::string problem;
+  try {
+    multiply(*product, a, b, c);
+    return nullptr;
+  } catch (const std::exception& error) {
+    problem = error.what();
+    return problem.c_str();
+  }
+}
+
+bool deltapipe_onednn_sgemm(const DeltapipeOnednnProduct* product, float alpha, const float* a,
+                            const float* b, float beta, float* c) {
+  const auto letter = [](bool turns) { return turns ? 'T' : 'N'; };
+  return dnnl_sgemm(letter(product->turns_a), letter(product->turns_b), product->M, product->N,
+                    product->K, alpha, a, product->row_a, b, product->row_b, beta, c,
+                    product->row_c) == dnnl_success;
+}

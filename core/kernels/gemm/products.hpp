@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products of a stage's matrices in the precision that the run asks for.
+#pragma once
+
+#include <type_traits>
+
+#include "core/base/error.hpp"
+#include "core/base/numeric/precision.hpp"
+#include "core/kernels/gemm/bf16_gemm.hpp"
+#include "core/kernels/gemm/real_gemm.hpp"
+
+namespace deltapipe {
+
+/// A matrix in a product and, where products are of bf16, what it is rounded to.
+template <class Real>
+struct Operand {
+  MatrixRef<const Real> values;   ///< without elements: rounded alone
+  MatrixRef<const Bf16> rounded;  ///< without elements: not rounded
+
+  Operand() = default;
+  template <class Values>
+  Operand(const Values& x) : values(x) {}  // NOLINT(google-explicit-constructor)
+  Operand(const MatrixRef<const Real>& x, const MatrixRef<const Bf16>& x_rounded)
+      : values(x), rounded(x_rounded) {}
+
+  /// Rows [first, first + count).
+  Operand rows(int first, int count) const {
+    return {part_of(values, first, count), part_of(rounded, first, count)};
+  }
+
+ private:
+  template <class T>
+  static MatrixRef<T> part_of(const MatrixRef<T>& x, int first, int count) {
+    return x.size() > 0 ? rows_of<T>(x, first, count) : x;
+  }
+};
+
+template <class Real>
+class Products {
+ public:
+  /// Of Real.
+  Products() = default;
+  explicit Products(const RealGemm& gemm) : gemm_(gemm) {}
+  /// Of bf16 where Real is float, with memory for inputs and output gradients of so many elements.
+  Products(const ViewAllocator& memory, std::size_t input_elements, std::size_t gradient_elements)
+      : gemm_bf16_(memory) {
+    const auto rounded = [&](const char* label, std::size_t elements) {
+      return memory.uninitialized<Vector<Bf16>>(MemoryUse::workspace, label, elements);
+    };
+    input_ = rounded("deltapipe::Products::input", input_elements);
+    gradient_ = rounded("deltapipe::Products::gradient", gradient_elements);
+  }
+
+  /// What a layer computes with; good until the next call for another one.
+  Operand<Real> input(const ExecSpace& exec, const MatrixRef<const Real>& x_NI) const {
+    return operand(exec, x_NI, input_);
+  }
+  /// The gradient of what a layer put out; good until the next call for another one.
+  Operand<Real> gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NO) const {
+    return operand(exec, dy_NO, gradient_);
+  }
+
+  /// The same of what is still to be made: write(y) writes it, into `values` or, where it will be
+  /// rounded anyway, as bf16, so that `values` stays as it is.
+  template <class Write>
+  Operand<Real> make_input(const MatrixRef<Real>& values, const Write& write) const {
+    return make(values, input_, write);
+  }
+  template <class Write>
+  Operand<Real> make_gradient(const MatrixRef<Real>& values, const Write& write) const {
+    return make(values, gradient_, write);
+  }
+
+  /// c = op(a) * op(b) + beta * c, beta being 0 or 1.
+  void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b, const Operand<Real>& a,
+                  const Operand<Real>& b, Real beta, const MatrixRef<Real>& c) const {
+    if constexpr (std::is_same_v<Real, float>) {
+      DELTAPIPE_ASSERT((a.rounded.size() > 0) == (b.rounded.size() > 0), "one operand is rounded");
+      if (a.rounded.size() > 0) {
+        gemm_bf16_(exec, op_a, op_b, a.rounded, b.rounded, beta, c);
+        return;
+      }
+    }
+    gemm_(exec, op_a, op_b, a.values, b.values, beta, c);
+  }
+
+ private:
+  static MatrixRef<Bf16> place_of(const MatrixRef<const Real>& x, const Vector<Bf16>& memory) {
+    DELTAPIPE_ASSERT(x.size() <= memory.extent(0), "larger than reserved");
+    return MatrixRef<Bf16>(memory.data(), x.extent(0), x.extent(1));
+  }
+  static Operand<Real> operand(const ExecSpace& exec, const MatrixRef<const Real>& x,
+                               const Vector<Bf16>& memory) {
+    if constexpr (std::is_same_v<Real, float>) {
+      if (memory.extent(0) > 0) {
+        const MatrixRef<Bf16> rounded = place_of(x, memory);
+        round_to_bf16(exec, x, rounded);
+        return {x, rounded};
+      }
+    }
+    return x;
+  }
+
+  template <class Write>
+  static Operand<Real> make(const MatrixRef<Real>& values, const Vector<Bf16>& memory,
+                            const Write& write) {
+    if constexpr (std::is_same_v<Real, float>) {
+      if (memory.extent(0) > 0) {
+        const MatrixRef<Bf16> rounded = place_of(values, memory);
+        write(rounded);
+        return {{}, rounded};
+      }
+    }
+    write(values);
+    return values;
+  }
+
+  RealGemm gemm_;
+  Bf16Gemm gemm_bf16_;
+  Vector<Bf16> input_, gradient_;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Softmax cross entropy of a block of rows and its gradient, in one pass over the logits.
+#pragma once
+
+#include <cmath>
+
+#include "core/base/numeric/number_formats.hpp"
+#include "core/base/parallel/row.hpp"
+#include "core/kernels/layers/math.hpp"
+
+namespace deltapipe {
+
+/// loss_N(n) = -log softmax(logits)(target) and, with `wants_gradient`, dlogits_NV = scale *
+/// dloss/dlogits, rounded to bf16 if Gradient is Bf16. Both may be the same memory; what was in
+/// logits_NV is lost in any case. Targets below 0 are padding: loss and gradient are 0.
+template <class Real, class Gradient>
+void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& target_N, Real scale,
+                   bool wants_gradient, const MatrixRef<Real>& logits_NV,
+                   const MatrixRef<Gradient>& dlogits_NV, const VectorRef<Real>& loss_N) {
+  const int vocabulary = logits_NV.extent_int(1);
+  for_rows(
+      "deltapipe::CrossEntropy::lossAndGradient", row_policy(exec, logits_NV.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int n = team.league_rank();
+        Real* const z = &logits_NV(n, 0);
+        Gradient* const dz = wants_gradient ? &dlogits_NV(n, 0) : nullptr;
+        const int target = target_N(n);
+        if (target < 0) {
+          if (wants_gradient) row_for(team, vocabulary, [&](int v) { dz[v] = Gradient(0); });
+          loss_N(n) = 0;
+          return;
+        }
+        const Real target_logit = z[target];
+        const Real top = row_max<Real>(team, vocabulary, z[0], [&](int v) { return z[v]; });
+        team.team_barrier();
+        const Real sum = row_sum<Real>(team, vocabulary, [&](int v) {
+          const Real e = vector_exp(z[v] - top);
+          z[v] = e;
+          return e;
+        });
+        if (wants_gradient) {
+          const Real factor = scale / sum;
+          const Real target_gradient = z[target] * factor - scale;
+          team.team_barrier();
+          row_for(team, vocabulary, [=](int v) { dz[v] = rounded_to<Gradient>(z[v] * factor); });
+          team.team_barrier();
+          row_once(team, [&]() { dz[target] = rounded_to<Gradient>(target_gradient); });
+        }
+        loss_N(n) = std::log(sum) + top - target_logit;
+      });
+}
+
+/// miss_N(n) = 0 where greedy decoding, which draws the first of the likeliest tokens, finds the
+/// target, and 1 where it does not; NaN where a logit is not finite, and 0 for targets below 0.
+template <class Real>
+void greedy_misses(const ExecSpace& exec, const VectorRef<const std::int32_t>& target_N,
+                   const MatrixRef<Real>& logits_NV, const VectorRef<Real>& miss_N) {
+  const int vocabulary = logits_NV.extent_int(1);
+  for_rows(
+      "deltapipe::CrossEntropy::greedyMisses", row_policy(exec, logits_NV.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int n = team.league_rank();
+        const Real* const z = &logits_NV(n, 0);
+        const int target = target_N(n);
+        if (target < 0) {
+          miss_N(n) = 0;
+          return;
+        }
+        const Real target_logit = z[target];
+        const Real likelier = row_sum<Real>(team, vocabulary, [&](int v) {
+          const bool comes_first = z[v] > target_logit || (z[v] == target_logit && v < target);
+          return (comes_first ? Real(1) : Real(0)) + (z[v] - z[v]);  // NaN unless finite
+        });
+        miss_N(n) = likelier > 0 ? Real(1) : likelier;
+      });
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the tests of tokenizers and data share.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/text/tokenizer.hpp"
+#include "tests/unit/core/files/files_support.hpp"
+
+namespace deltapipe::testing {
+
+inline std::string tokenizer_fixture(const std::string& name) {
+  return std::string(DELTAPIPE_FIXTURES) + "/tokenizer/" + name;
+}
+
+/// 3,000 ids; <|endoftext|> is 2999.
+inline const Tokenizer& small_tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::load(DELTAPIPE_FIXTURES "/tokenizer");
+  return tokenizer;
+}
+
+/// Folder of real texts; empty: there is none.
+inline std::string real_data() {
+  const char* folder = std::getenv("DELTAPIPE_DATA");
+  return folder == nullptr ? "" : folder;
+}
+
+/// FNV-1a over ids, as tests/golden/make_tokenizer_fixtures.py has it.
+inline std::uint64_t hash_ids(std::span<const std::int32_t> ids) {
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  for (const std::int32_t id : ids) {
+    hash = (hash ^ static_cast<std::uint64_t>(id)) * 0x100000001B3u;
+  }
+  return hash;
+}
+
+/// Counter-based random numbers (splitmix64), the same in the script.
+inline std::uint64_t splitmix64(std::uint64_t counter) {
+  std::uint64_t z = (counter + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+/// One UTF-8 sequence.
+inline std::string utf8(std::uint32_t point) {
+  const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((point >> shift) & 0x3F)); };
+  if (point < 0x80) return {static_cast<char>(point)};
+  if (point < 0x800) return {static_cast<char>(0xC0 | (point >> 6)), tail(0)};
+  if (point < 0x10000) return {static_cast<char>(0xE0 | (point >> 12)), tail(6), tail(0)};
+  return {static_cast<char>(0xF0 | (point >> 18)), tail(12), tail(6), tail(0)};
+}
+
+}  // namespace deltapipe::testing
