@@ -27,7 +27,7 @@ inline double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Of all threads of the process.
+/// Processor time of all threads of the process.
 inline double processor_seconds() {
   rusage usage;
   ::getrusage(RUSAGE_SELF, &usage);
@@ -108,8 +108,8 @@ struct Shape {
   int rows() const { return samples * tokens; }
 };
 
-/// Of `LAYERS HEADS CHANNELS VOCABULARY POSITIONS SAMPLES TOKENS <count>` from arguments[first] on.
-/// Ends the process with a message if they are not that.
+/// Reads `LAYERS HEADS CHANNELS VOCABULARY POSITIONS SAMPLES TOKENS <count>` from arguments[first]
+/// on. Ends the process with a message if they are not that.
 inline Shape parse_shape(int argc, char** argv, int first, const char* count) {
   constexpr int kNumbers = 8;
   std::array<int, kNumbers> n{};

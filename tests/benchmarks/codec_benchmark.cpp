@@ -74,7 +74,7 @@ struct Fill {
   }
 };
 
-/// What prediction is for: all values change alike.
+/// Data that prediction is made for: all values change alike.
 struct Drift {
   Activations x_NC;
   KOKKOS_INLINE_FUNCTION void operator()(int row) const {

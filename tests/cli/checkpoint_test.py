@@ -491,7 +491,7 @@ class Checkpoints(support.TestCase):
         output = self.output("compared")
         for _ in range(9):
             self.stop(deck, output)
-        # All that was in memory went to the files, so that nothing begins anew ...
+        # All that was in memory went to the files, so that nothing starts from scratch ...
         copy = self.output("compared-copy")
         shutil.copytree(output, copy)
         result = self.go_on(deck, output)
@@ -530,7 +530,7 @@ class Checkpoints(support.TestCase):
             if damage != lost.unlink:  # may be all that the other run has
                 result = support.finish(self.begin(deck, output, overrides=["checkpoint.mode=resync"]))
                 self.assert_stops(result, "is not finished", str(other), status=2)
-        # The samples of that boundary begin anew, nothing else does.
+        # Only the samples of that boundary start from scratch.
         result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
         self.assertIn("going on from the checkpoint of step 3", result.out)
         run = support.Run(output / "run.h5")
@@ -605,7 +605,7 @@ class Checkpoints(support.TestCase):
         self.assert_stops(result, "cache-replica0-boundary0-", "is not finished", str(first),
                           "set another cache.directory", status=2)
         self.assertEqual([path for path in second.rglob("*") if path.is_file()], [])
-        # The first one goes on as if nothing had happened; one that begins anew replaces its own.
+        # The first one goes on as if nothing had happened; one that starts from scratch replaces its own.
         self.stop(deck, first)
         self.stop(deck, first, ["output.overwrite=true", "checkpoint.time_limit=0.001"])
         self.go_on(deck, first, overrides=["cache.keep=true"])
@@ -841,10 +841,10 @@ class Checkpoints(support.TestCase):
                 self.go_on(deck, moved, len(partition),
                            ["training.steps=10", f"pipeline.partition={partition}"])
                 run = support.Run(moved / "run.h5")
-                # Of 30 samples, 4 a step, the tenth step has those that were seen in the first ones.
+                # With 30 samples, 4 a step, the tenth step has samples that the first steps have seen.
                 seen = run.steps["cache_first_visits"][9, :len(partition)]
                 self.assertEqual(seen.max() > 0, first_visits > 0, seen)
-                # What is to be held is of the run: all boundaries take it along.
+                # The target belongs to the run: all boundaries keep it.
                 steps = run.steps["backward_step"]
                 np.testing.assert_allclose(steps[9, :len(partition) - 1], steps[8, 0], rtol=0.2)
                 if partition == [1, 1, 2]:  # the cut before block 2 is now that behind stage 1
@@ -1191,7 +1191,7 @@ class Checkpoints(support.TestCase):
         deck = self.deck(checkpoint={"milestone_every": 4})  # the last one is a milestone
         output, aside = self.output("late"), self.output("late-checkpoints")
         self.stop(deck, output)
-        shutil.copytree(output / "checkpoints", aside)  # of a step that is none
+        shutil.copytree(output / "checkpoints", aside)  # not a step's folder
         self.go_on(deck, output)
         self.assertEqual(steps_of(output), [4, 8, 12])
         shutil.copytree(aside, output / "checkpoints", dirs_exist_ok=True)

@@ -470,7 +470,7 @@ class Commands(support.TestCase):
             self.assertEqual(lines[lines.index(grid[0]):][:2], grid)
             self.assertIn(f"wait (.) {waits[schedule]} % of the step", out)
             self.assertIn(f"idle by the schedule: {waits[schedule]} %", out)
-            # What check says stays a deck.
+            # The output of check is still a deck.
             drawn = self.place / "drawn.toml"
             drawn.write_text(out, encoding="utf-8")
             self.assertNotIn(grid[0], self.succeed(["check", drawn]).out)

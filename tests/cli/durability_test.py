@@ -70,7 +70,7 @@ def which_model(directory):
     assert len([name for name in header if name.endswith("ln_1.weight")]) == shape["n_layer"]
     weights = np.frombuffer(data, np.float32)
     assert np.isfinite(weights).all()
-    # Of a tensor that was never written all would be zero.
+    # A tensor that was never written would be zero throughout.
     for name, entry in header.items():
         if name.endswith("weight"):
             begin, end = entry["data_offsets"]

@@ -60,7 +60,7 @@ class Frozen(support.TestCase):
                     self.assertTrue(np.isfinite(run.losses).all())
                     continue
                 if stages > 1:
-                    # Of a frozen embedding both its stages have all rows.
+                    # Both stages hold all rows of a frozen embedding.
                     travels = "wte.weight" in trained
                     for table in (run.steps, run.evaluations):
                         self.assertEqual(table["tied_row_bytes"].any(), travels)
@@ -152,7 +152,7 @@ class Frozen(support.TestCase):
                                   f"pipeline.stages={stages}", "checkpoint.time_limit=0.001"],
                                  stages)
             self.assertEqual(result.status, 75, str(result))
-        # What a checkpoint has counts, not what the model's directory has become.
+        # The checkpoint counts, not the present content of the model's directory.
         self.train(self.small(training={"steps": 2}), "other")
         run = self.train(deck, "restarted", 2, ["pipeline.stages=2",
                                                 f"model.path={self.output('other')}/model"])

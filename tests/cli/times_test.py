@@ -18,7 +18,7 @@ class Times(support.TestCase):
         parts = {name: run.steps[name + "_seconds"] for name in PARTS}
         wall = run.steps["wall_seconds"]
         np.testing.assert_allclose(sum(parts.values()), wall, rtol=1e-6)
-        # Of rank 0, measured from outside the parts.
+        # Times of rank 0, measured from outside the parts.
         if run.attributes["replicas"] == 1:
             np.testing.assert_allclose(np.diff(run.steps["seconds"], prepend=0), wall[:, 0],
                                        rtol=1e-6)

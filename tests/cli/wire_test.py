@@ -287,7 +287,7 @@ class Bytes(support.TestCase):
         weights = [(self.output(name) / "model" / "model.safetensors").read_bytes()
                    for name in ("whole-rows", "sparse-rows")]
         self.assertEqual(weights[0], weights[1])
-        # Two messages of 64 tokens, in all of which each of 64 tokens stands twice; bitmaps.
+        # Two messages of 64 tokens; each of 64 tokens occurs twice in all of them; bitmaps.
         row = CHANNELS * 4
         expected = 2 * (HEADER_BYTES + 8) + (4 * TOKENS - 2 * 20) * row
         self.assertEqual(sparse.steps["forward_bytes"][0, 0], expected)

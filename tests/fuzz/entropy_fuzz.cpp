@@ -93,8 +93,8 @@ struct Ends {
   DeviceBytes pool, longest;
 };
 
-/// What an encoder writes for values that look like activations, a few of them large. Written once
-/// for the same arguments.
+/// The stream that an encoder writes for values that look like activations, a few of them large.
+/// Written once for the same arguments.
 const std::vector<std::uint8_t>& encoded(Ends& ends, int settings, const Crossing& crossing,
                                          std::uint8_t choice, std::uint8_t seed) {
   static std::map<std::array<int, 3>, std::vector<std::uint8_t>> written;

@@ -107,7 +107,7 @@ void make_object(FuzzedDataProvider& input, hid_t file, const char* name) {
   }
 }
 
-/// What a token file may say of its origin, in any type and number.
+/// Attributes of a token file's origin, in any type and number.
 void make_attribute(FuzzedDataProvider& input, hid_t file, const char* name) {
   static const std::vector<hid_t> types = {H5T_STD_I8LE,   H5T_STD_I64LE, H5T_STD_U64BE,
                                            H5T_IEEE_F64LE, H5T_C_S1,      H5T_STD_REF_OBJ};

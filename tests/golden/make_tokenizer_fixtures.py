@@ -254,7 +254,7 @@ def main():
             assert ids == small(data.decode()).input_ids
         expected[name] = {"bytes": len(data), "ids": len(ids), "hash": fnv1a(ids)}
 
-    # What the tokenizers package learns from the valid lines, one document each.
+    # The vocabulary that the tokenizers package learns from the valid lines, one document each.
     trainer = ByteLevelBPETokenizer()
     trainer.train_from_iterator([line.decode() for line in valid if END.encode() not in line], vocab_size=TRAINED - 1,
                                 min_frequency=2, show_progress=False)

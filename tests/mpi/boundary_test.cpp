@@ -208,7 +208,7 @@ TEST_CASE("Payloads that MPI finds in device memory are the same", "[boundary][g
     }
 }
 
-/// What a receiver says of a message of codec none whose payload in device memory is `damaged`
+/// Error of a receiver about a message of codec none whose payload in device memory is `damaged`
 /// after its checksum was made.
 std::string refusal_of_payload(bool damaged) {
   MPI_Comm world = MPI_COMM_NULL;  // of no further use after a stop

@@ -149,7 +149,7 @@ TEST_CASE("Both directions of a boundary carry large messages at once", "[channe
   barrier(progress, MPI_COMM_WORLD);
 }
 
-/// What rank 0 says when rank `size - 1` sends `sent` while rank 0 awaits `expected`.
+/// Error on rank 0 when rank `size - 1` sends `sent` while rank 0 awaits `expected`.
 std::string refusal(const MessageHeader& sent, const MessageHeader& expected) {
   ProgressThread progress(MPI_COMM_WORLD);
   const Ring ring(progress);
@@ -336,7 +336,7 @@ TEST_CASE("Damaged and cut messages are refused", "[channel]") {
 
 // Busy machines deliver late; how late is a matter for a benchmark.
 constexpr double kSlack = 5;
-// Of two ranks' clocks, aligned by messages on a machine with fewer cores than ranks.
+// Two ranks' clocks, aligned by messages on a machine with fewer cores than ranks.
 constexpr double kClockError = 0.0005;
 
 double seconds_on_rank_0(const ProgressThread& progress) {

@@ -130,7 +130,7 @@ class Exchange {
       if (row_group(m, M).begin < row_group(m, M).end)
         exchange_->receive_rows(exec_, crossing, index_, m, embedding_);
       exec_.fence();
-      // What the micro-batch needs is there before its forward pass.
+      // The rows of a micro-batch arrive before its forward pass.
       const auto rows = to_host(embedding_.embedding_rows(index_.size()));
       for (const std::int32_t token : tokens[m])
         for (int c = 0; c < kChannels; ++c)

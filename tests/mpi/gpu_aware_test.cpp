@@ -129,7 +129,7 @@ TEST_CASE("Payloads in device memory pass emulated links and wires", "[channel][
   barrier(progress, MPI_COMM_WORLD);
 }
 
-/// What every rank says of a message of its neighbour whose payload is in another memory.
+/// Every rank's error about a neighbour's message whose payload is in another memory.
 std::string refusal_of_memory(PayloadMemory sends, PayloadMemory receives, std::size_t size) {
   MPI_Comm world = MPI_COMM_NULL;  // of no further use after a stop
   MPI_Comm_dup(MPI_COMM_WORLD, &world);
@@ -162,7 +162,7 @@ TEST_CASE("Ends whose payloads are in other memories refuse each other", "[chann
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/// What every rank says of 500 bytes of payload of which so many come.
+/// Every rank's error when fewer than 500 bytes of payload arrive.
 std::string refusal_of_payload(int sent) {
   MPI_Comm world = MPI_COMM_NULL;  // of no further use after a stop
   MPI_Comm_dup(MPI_COMM_WORLD, &world);

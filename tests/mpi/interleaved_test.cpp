@@ -28,7 +28,7 @@ int interleaved_stages(int replicas) {
   return 2 * pipeline_ranks;
 }
 
-/// Of the last stage, which is on the same rank in both.
+/// Loss of the last stage, which is on the same rank in both.
 std::vector<double> losses_of(const PipelineOptions& options, bool freezes) {
   TrainingRun run(options, freezes);
   run.train(static_cast<int>(run.steps_per_epoch()) + 2);  // the last step of an epoch is smaller

@@ -297,7 +297,7 @@ TEST_CASE("A boundary's bytes are those of its shape", "[pipeline]") {
     }
 }
 
-/// What the stage's pipeline is refused with; empty: it is not.
+/// Error that refuses the stage's pipeline; empty: accepted.
 std::string refusal_of(const ProcessGrid& grid, ProgressThread& progress, SumStage& stage) {
   stage.parameters().allocate(true);
   const PipelineOptions options = options_of(grid.stages());
@@ -309,7 +309,7 @@ std::string refusal_of(const ProcessGrid& grid, ProgressThread& progress, SumSta
   return {};
 }
 
-/// Of a stage that should have none, or another one.
+/// For a stage that should not have it, or should have another one.
 class StrayEmbedding final : public TokenEmbedding<float> {
  public:
   explicit StrayEmbedding(bool frozen = false) : frozen_(frozen) {}

@@ -38,7 +38,7 @@ int world_size() {
   return size;
 }
 
-/// What agree() stopped with on this rank; empty if it did not.
+/// Error that ended agree() on this rank; empty: none.
 template <class Where>
 std::string stopped_with(Where& where, const std::function<void()>& phase) {
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A run whose state is written, and read back by everything built anew, goes on as if nothing had
+// A run whose state is written, and read back by newly built objects, goes on as if nothing had
 // happened: the same bits of losses, parameters, moments and all memories. What the list of parts
 // leaves out would show.
 #include <catch2/catch.hpp>

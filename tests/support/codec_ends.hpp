@@ -273,7 +273,7 @@ class End {
                         : ends_value(sample, step, t, c);
   }
 
-  /// Of what both ends keep.
+  /// Bytes that both ends keep.
   std::uint64_t hash_of_records() const {
     return codec->record().shared_bytes > 0 ? hash_of(pool) : 0;
   }
@@ -294,8 +294,8 @@ class End {
   static inline std::uint8_t garbage = 17;
 };
 
-/// What an end did: payloads one after another, each behind its length in 8 bytes, and hashes after
-/// all steps.
+/// Record of an end: payloads one after another, each behind its length in 8 bytes, and hashes
+/// after all steps.
 struct EndsRun {
   std::vector<std::uint8_t> stream;
   std::uint64_t records = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Both ends of a boundary in one process, with records of some samples at each end as it wants
+// Both ends of a boundary in one process, with records of some samples at each end as it requests
 // them.
 #pragma once
 
@@ -77,7 +77,7 @@ struct CodecLink {
     return {all.data(), all.data() + bytes};
   }
 
-  /// What the receiver sees of a payload. A receiver without records knows no visits.
+  /// Decodes a payload as the receiver does. A receiver without records knows no visits.
   std::vector<float> decode(const std::vector<std::uint8_t>& bytes) {
     const auto host = Kokkos::create_mirror_view(payload);
     std::copy_n(bytes.begin(), std::min(bytes.size(), host.size()), host.data());

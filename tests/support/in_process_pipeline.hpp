@@ -103,7 +103,7 @@ class InProcessPipeline {
     }
   }
 
-  /// What becomes of a micro-batch's activations at a boundary, in place; nothing at first.
+  /// Changes a micro-batch's activations at a boundary, in place; nothing at first.
   using Boundary = std::function<void(int boundary, int micro_batch, const MatrixRef<Real>& x_BTC)>;
   void set_boundary(Boundary boundary) { boundary_ = std::move(boundary); }
 
@@ -285,7 +285,7 @@ class InProcessPipeline {
     embedding_gradient_UC_ = Matrix<Real>("test::embeddingGradient", index_.size(), config_.n_embd);
   }
 
-  /// What a message holds, at the end that sends it and at the one that receives it.
+  /// Content of a message, at the end that sends it and at the one that receives it.
   MatrixRef<Real> contents(int k, const Transfer& message) {
     const int m = message.micro_batch, M = static_cast<int>(batches_.size());
     const int rows = batches_[m].micro_batch.rows();

@@ -85,7 +85,7 @@ class InstanceWatch : private LaunchObserver {
     busy_.release();
     if (busy_.ended_by_itself()) strays_.push_back("the default instance, at '" + held_up_ + "'");
   }
-  /// What went elsewhere; after end().
+  /// Work on other instances; after end().
   const std::vector<std::string>& strays() const { return strays_; }
   /// Fences of the program's own, so far.
   int fences() const { return fences_; }

@@ -16,7 +16,7 @@ void watch_without_fences();
 /// Starts watching; between Kokkos' initialisation and its end.
 void watch_kernel_labels();
 
-/// What was seen without a proper label, each once: "parallel_for 'name'".
+/// Launches without a proper label, each once: "parallel_for 'name'".
 std::vector<std::string> bad_kernel_labels();
 
 /// Told of every kernel and fence before it begins, by the thread that launches it. Before Kokkos 4
@@ -31,7 +31,7 @@ class LaunchObserver {
 /// One at a time; null: nobody. Of what the calling thread launches.
 void observe_launches(LaunchObserver* observer);
 
-/// Whether a label is proper: deltapipe::Component::what, a test's own test..., or Kokkos' own.
+/// True for a proper label: deltapipe::Component::what, a test's own test..., or Kokkos' own.
 bool is_proper_label(const std::string& label);
 
 /// Prints bad_kernel_labels() to stderr; the exit status that a test program then ends with.

@@ -66,7 +66,7 @@ void save_without(const TemporaryDirectory& directory, const Gpt2Config& config,
   writer.finish();
 }
 
-/// What the most loaded stage has to do.
+/// Work of the most loaded stage.
 double load_of(const std::vector<int>& partition, const ModelCost& cost) {
   double load = 0;
   for (std::size_t k = 0; k < partition.size(); ++k)
@@ -206,7 +206,7 @@ TEST_CASE("GPT-2's cost: a head of 50257 tokens weighs several blocks", "[models
   CHECK(cost.head / cost.block == Approx(4.9).epsilon(0.2));
   const auto partition = balanced_partition(12, 4, cost);
   CHECK(partition == std::vector<int>{4, 4, 3, 1});
-  // 6 operations a parameter and token, of which a block has 12 C^2.
+  // 6 operations a parameter and token; a block has 12 C^2 parameters.
   CHECK(gpt2_cost(Gpt2Config(), 1).block == Approx(6.0 * 12 * 768 * 768).epsilon(0.01));
 }
 

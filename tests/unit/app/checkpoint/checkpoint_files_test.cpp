@@ -208,7 +208,7 @@ TEST_CASE("Markers that are damaged or of others are refused", "[files][checkpoi
       std::string flipped = whole;
       flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
       write_bytes(path, flipped);
-      // What says the same in another way is no damage: white space, and zeros behind a point.
+      // The same content in another form is not damage: white space, and zeros behind a point.
       if (problem().empty()) CHECK(read_marker(checkpoint) == marker);
     }
   }

@@ -223,7 +223,7 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   CHECK(both.backward == backward);
   CHECK(both.forward_rate.target_error == 0.04);
   CHECK(both.backward_rate.target_error == 0.2);
-  // What it stands for is what is written.
+  // The settings behind it are written.
   const std::string text = effective_deck(both);
   CHECK_THAT(text, !Catch::Contains("codec = \"auto\""));
   CHECK_THAT(text, Catch::Contains("codec = \"delta\"") && Catch::Contains("rms_step = 1.5"));
@@ -523,7 +523,7 @@ TEST_CASE("decks nested beyond sense are refused before they are parsed") {
       Catch::StartsWith("argument 'training.steps=[[") && Catch::Contains("...': nested deeper"));
   CHECK_THAT(message_of("", {"training.steps=1\n" + repeated(many, "a.") + "a = 1"}),
              Catch::Contains("nested deeper"));
-  // Dots and brackets in text are none of the deck's.
+  // Dots and brackets in text do not belong to the deck.
   const std::string dots(100, '.'), brackets(100, '[');
   CHECK(message_of("# " + dots + brackets + "\n[data]\ntrain = ['" + dots + "', \"" + brackets +
                    "\\\"" + dots + "\", '''" + brackets + "''']\nformat = \"text\"\n" +

@@ -525,7 +525,7 @@ TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][ru
     { RunFile run(path, attributes, {from, copy, path}); }
     const hdf5::File file = hdf5::File::open_read_only(path);
     CHECK(complete_steps(path) == 550);
-    // What it was written with says enough of the last one.
+    // Its attributes describe the last run.
     CHECK(column<std::uint64_t>(file, "checkpoints/step") ==
           std::vector<std::uint64_t>{250, 500, 550});
     CHECK(column<double>(file, "checkpoints/seconds").back() == 2);

@@ -143,7 +143,7 @@ TEST_CASE("settings with an effect, or of what is turned off, are not warned of"
         "pipeline.stages = 2\nboundary.forward.rms_step = 0.5\nboundary.forward.topk = 0.2",
         "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.backward.codec = "
         "\"auto\"",
-        // What \"auto\" has set, the deck has not.
+        // The deck does not set what \"auto\" sets.
         "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.scale_rule = "
         "\"max\"",
         "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.rms_step = 0.9",

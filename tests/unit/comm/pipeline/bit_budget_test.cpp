@@ -129,7 +129,7 @@ TEST_CASE("boundaries between the same ranks share a link", "[budget]") {
   options.network.forward = {{8e6, 0}, {4e6, 0}, {1e6, 0}};
   CHECK(link_speeds(options, false) == List{4e6, 2e6, 1e6, 4e6, 2e6});
 
-  // Of two ranks, activations of every other boundary go back.
+  // With two ranks, activations of every other boundary go back.
   options.pipeline.stages = 4;
   options.network.forward = {{8e6, 0}};
   options.network.backward = {{2e6, 0}};

@@ -78,7 +78,7 @@ TEST_CASE("Tokens are sorted by first and by last use", "[app][token_index]") {
   CHECK(index.micro_batches() == 0);
 }
 
-/// Where groups end; they follow one another without gaps.
+/// Ends of groups, which follow one another without gaps.
 std::vector<int> ends_of(MicroBatchGroup (*group_at)(int, int), int micro_batches) {
   std::vector<int> ends;
   for (int m = 0, begin = 0; m < micro_batches; ++m) {

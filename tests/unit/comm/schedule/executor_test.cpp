@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The executor with stages that only note what they are told, for every schedule: what each of them
+// The executor with stages that only note their instructions, for every schedule: what each of them
 // gets, holds and hands on, and that what cannot run is found out.
 #include "comm/schedule/executor.hpp"
 

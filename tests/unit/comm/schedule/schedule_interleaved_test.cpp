@@ -99,7 +99,7 @@ TEST_CASE("Interleaved: as many message buffers as a step of any size needs", "[
   for (const EmbeddingPlace embedding : {EmbeddingPlace::none, EmbeddingPlace::shared})
     for_all([&](Layout l) {
       l.embedding = embedding;
-      // Those of a full step serve a smaller one.
+      // The slots of a full step serve a smaller one.
       ScheduleShape full = stages_of(l, 0).front();
       full.micro_batches = 23;
       const int buffers = message_buffers(interleaved(), full);

@@ -38,7 +38,7 @@ SimulationCosts costs_of(int buffers, double backward = 1) {
   return costs;
 }
 
-/// Of the pass that makes the gradient which is sent, and of the one that ends a micro-batch.
+/// Times of the pass that makes the gradient which is sent, and of the one that ends a micro-batch.
 Action sending_pass(const Schedule& schedule) {
   return schedule.splits_backward ? Action::backward_inputs : Action::backward;
 }
@@ -421,7 +421,7 @@ TEST_CASE("Rows of the next step leave behind this step's, group by group", "[sc
                         {receive_activation, 1, 1, 0}, {forward, 1, 1, 0},
                         {receive_activation, 1, 2, 0}, {forward, 1, 2, 0}};
   CHECK(evaluation_program(last, {true, 0}) == ends);
-  // More micro-batches than this step has, which may have none.
+  // More micro-batches than this step has, which may be empty.
   const Program more = {{send_next_embedding, 1, 0}, {send_next_embedding, 1, 1}};
   CHECK(evaluation_program({1, 2, 0, 1, EmbeddingPlace::shared}, {true, 2}) == more);
   // Only the owner sends, and only what is borrowed.
@@ -433,7 +433,7 @@ TEST_CASE("Rows of the next step leave behind this step's, group by group", "[sc
 
 namespace {
 
-/// Of all stages over several steps.
+/// Programs of all stages over several steps.
 std::vector<Program> evaluation_of(int stages, const std::vector<int>& micro_batches, bool flows) {
   std::vector<Program> programs(static_cast<std::size_t>(stages));
   for (int s = 0; s < stages; ++s)

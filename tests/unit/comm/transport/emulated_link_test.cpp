@@ -106,7 +106,7 @@ TEST_CASE("Collectives over wires of ranks by hand", "[link]") {
   CHECK(ms(wire(3).book_gather(at(0), false, 100)) == Approx(100));
   CHECK(all_reduce_bytes(4, 100) == 600);
   CHECK(all_reduce_bytes(1, 100) == 0);
-  // What is under way goes first, and the ring's parts then hold up later messages.
+  // Parts under way go first, and the ring's parts then hold up later messages.
   const RankWire busy = wire(0);
   busy.out->book(at(0), 50);
   CHECK(ms(busy.book_ring(at(10), 2, 100)) == Approx(50 + 50 + 50));

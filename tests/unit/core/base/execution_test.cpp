@@ -27,7 +27,7 @@ namespace {
 
 const std::vector<std::string> kNone;
 
-/// What went elsewhere while the work ran.
+/// Work on other instances meanwhile.
 template <class Work>
 std::vector<std::string> strays_of(const ExecSpace& exec, const Work& work) {
   InstanceWatch watch({exec});

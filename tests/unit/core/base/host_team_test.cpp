@@ -33,7 +33,7 @@ TEST_CASE("A team does every part once", "[threads]") {
 
 namespace {
 
-/// Whether each of `threads` parts had a thread of its own: a part ends when all have begun, which
+/// True if each of `threads` parts had its own thread: a part ends when all have begun, which
 /// one thread alone never sees.
 bool all_meet(HostTeam& team, int threads) {
   std::atomic<int> present{0};

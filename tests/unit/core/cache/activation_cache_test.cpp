@@ -225,8 +225,8 @@ TEST_CASE("the hit rate reaches the bound of shuffled epochs", "[cache]") {
   train(cache, model, shape.samples, 1, 11, ahead);
   const CacheStatistics statistics = cache.take_statistics();
   REQUIRE(statistics.hits + statistics.misses == 2000);
-  // What an epoch meets in memory was there at its beginning: at most 50 of 200. One record is
-  // given up for the first miss before its use is known to be near.
+  // An epoch finds in memory only records that were there at its beginning: at most 50 of 200. One
+  // record is given up for the first miss before its use is known to be near.
   REQUIRE(statistics.hits <= 500);
   REQUIRE(statistics.hits >= 480);
 }

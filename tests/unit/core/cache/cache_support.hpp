@@ -36,7 +36,7 @@ inline CacheIdentity identity() {
           .owner = {"run-1", "/runs/one", "/checkpoints/one"}};
 }
 
-/// Of all records in the file.
+/// Content of all records in the file.
 inline Ids damaged(ActivationCache& cache) {
   cache.find_damaged_records();
   return cache.take_damaged();
@@ -62,7 +62,7 @@ inline Bytes get(const deltapipe::MemoryRecords& records, std::size_t b, std::si
   return bytes;
 }
 
-/// What a cache must hold: record and visits of every sample.
+/// Expected content of a cache: record and visits of every sample.
 class Model {
  public:
   Model(const CacheShape& shape, unsigned seed) : shape_(shape), random_(seed) {}

@@ -308,7 +308,7 @@ TEST_CASE("a file that another run needs is not replaced", "[cache]") {
   deltapipe::testing::write_bytes(path, whole);
   REQUIRE(read_all(path) == whole);
 
-  // The same run under another name of its directory, and one that begins anew in the same one. A
+  // The same run under another name of its directory, and one that starts again in the same one. A
   // directory of the same name alone may be another one.
   deltapipe::check_spill_file_owner(path, {"run-1", "/moved"});
   REQUIRE(deltapipe::is_spill_file_of(path, {"run-1", "/moved"}));

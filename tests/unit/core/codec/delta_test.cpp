@@ -222,7 +222,7 @@ TEST_CASE("memories stay finite whatever comes") {
   if (storage == MemoryStorage::fp32) CHECK(ends.cross(a)[3] == before);
 }
 
-// What rounds to -0 at the sender is the code 0 at the receiver.
+// A value that rounds to -0 at the sender is the code 0 at the receiver.
 TEST_CASE("zeros have the same sign at both ends") {
   const auto scale = GENERATE(ScaleKind::tile, ScaleKind::token, ScaleKind::channel);
   CodecSettings settings = delta(3);

@@ -153,7 +153,7 @@ TEST_CASE("the fp16 codec is exact for all that fp16 holds and nowhere out of ra
   Activations sent("test::sent", rows, channels), received("test::received", rows, channels);
   auto host = Kokkos::create_mirror_view(sent);
   // Rows 0 to 3: halves of all magnitudes side by side, with the largest and the smallest ones.
-  // Others: one magnitude from 2^-140 to 2^127 a row; the last one has none but infinities.
+  // Others: one magnitude from 2^-140 to 2^127 a row; the last one holds only infinities.
   std::mt19937 random(3);
   std::uniform_int_distribution<int> half_bits(0, 0x7bff);
   std::uniform_real_distribution<float> mantissa(1, 2);

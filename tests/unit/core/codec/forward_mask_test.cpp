@@ -61,7 +61,7 @@ struct TwoWayLink {
   CodecLink forward, backward;
 };
 
-/// What of x is at the places where a and b differ.
+/// The part of x at the places where a and b differ.
 Floats where_different(const Floats& a, const Floats& b, const Floats& x) {
   Floats chosen(x.size());
   for (std::size_t i = 0; i < x.size(); ++i)

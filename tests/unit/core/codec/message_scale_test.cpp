@@ -90,7 +90,7 @@ TEST_CASE("values of a message are rounded to multiples of its step", "[codec][m
 }
 
 TEST_CASE("steps of changes are in proportion to the row in the memory", "[codec][message]") {
-  // Of GPT-2 the first token's row is fifty times as large as others.
+  // In GPT-2 the first token's row is fifty times as large as others.
   const int rows = 40, channels = 96;
   std::vector<double> sizes(rows, 1.0);
   for (int row = 0; row < rows; ++row) sizes[row] = row == 0 ? 50 : row % 3 == 0 ? 4 : 1;
@@ -119,7 +119,7 @@ TEST_CASE("steps of changes are in proportion to the row in the memory", "[codec
 
 TEST_CASE("one step for a message errs less than one a token at equally many bytes",
           "[codec][message]") {
-  // Where changes of rows differ. The least square error at a given rate has equal errors
+  // Changes of rows differ. The least square error at a given rate has equal errors
   // everywhere: AM / GM of the rows' mean squares less than errors in proportion to rows.
   const int rows = 512, channels = 256;
   const double deviation = GENERATE(0.4, 0.8);

@@ -259,7 +259,7 @@ TEST_CASE("changes that have nothing in common cost a word and nothing else", "[
   }
   for (std::size_t i = 0; i < link.bytes.size(); ++i) {
     INFO("crossing " << i);
-    // First visits have not even that.
+    // First visits lack even that.
     CHECK(link.bytes[i] == without.bytes[i] + (i < kSamples / 2 ? 0 : kWord));
     if (i >= kSamples / 2) CHECK(link.words[i] == 0);
   }

@@ -156,7 +156,7 @@ class Activation {
   std::vector<float> value;
 };
 
-/// What a first visit may miss.
+/// Error that a first visit may have.
 Values first_errors(const CodecSettings& settings, const std::vector<float>& a) {
   const Values tiles = group_maxima(ScaleKind::tile, kTile, {a.begin(), a.end()});
   Values result(kValues, 0.0);
@@ -172,7 +172,7 @@ Values first_errors(const CodecSettings& settings, const std::vector<float>& a) 
   return result;
 }
 
-/// What the theory knows of a sample: how far the next stage's last value may be from the
+/// Bounds of the theory for a sample: how far the next stage's last value may be from the
 /// activation, and the memory from that value.
 struct Tracked {
   std::vector<float> last;

@@ -152,7 +152,7 @@ TEST_CASE("a budget is held again after data of another kind", "[codec][controll
   double now = 0;
   for (int i = 0; i < 7; ++i) now = messages.send("gauss");
   CHECK(now > 2.8);
-  // What zeros have saved is there for the rest of the run, not for the next messages.
+  // Bits that zeros saved are there for the rest of the run, not for the next messages.
   CHECK(now < 5);
 }
 
@@ -321,7 +321,7 @@ TEST_CASE("an account goes on with another number of messages per step", "[codec
   CHECK(controller.totals().values == Approx(former.totals().values * per_step / 4.0));
   for (std::uint64_t i = 0; i < per_step * (kSteps - kBefore); ++i)
     controller.sent(message_of(bits_of(controller)));
-  // What first visits took is paid for by the end, as on one layout.
+  // The bits of first visits are paid for by the end, as on one layout.
   CHECK(mean_bits(controller) == Approx(2.5).epsilon(2e-3));
 }
 

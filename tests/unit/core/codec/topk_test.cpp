@@ -86,7 +86,7 @@ const std::vector<Content>& contents() {
        [](std::mt19937& random, std::size_t i) {
          return normal(random, i) * (i / 97 % 20 == 3 ? 100.0f : 1.0f);
        }},
-      // Of large samples the first 256 of each 8,192 values tell how large the k-th is.
+      // In large samples the first 256 of each 8,192 values tell how large the k-th is.
       {"large where they tell",
        [](std::mt19937& random, std::size_t i) {
          return normal(random, i) * (i % 8192 < 256 ? 1000.0f : 1.0f);

@@ -106,7 +106,7 @@ struct TransformedLink : CodecLink {
     std::memcpy(&value, payload.data() + payload.size() - kWord, kWord);
     return value;
   }
-  /// Of so many epochs: bytes without those of bases, and the relative squared error.
+  /// Totals of `epochs` epochs: bytes without those of bases, and the relative squared error.
   std::pair<double, double> measure(CommonDirections& data, int epochs) {
     sender->take_statistics(ExecSpace());
     sender->measure_errors(true);
@@ -263,7 +263,7 @@ TEST_CASE("the basis that travels is orthonormal, its first directions those of 
       for (int j = 0; j < channels; ++j) dot += value(j, i) * value(j, k);
       CHECK(dot == Approx(i == k ? 1 : 0).margin(0.02));
     }
-  // What a change leaves outside of the first components is what it has elsewhere.
+  // A change outside of the first components is as large as elsewhere.
   const Values before = data.rows({0});
   data.move();
   const Values after = data.rows({0});
@@ -423,7 +423,7 @@ TEST_CASE("components stay finite whatever is sent", "[transform]") {
         REQUIRE(std::isfinite(value));
       data.move();
     }
-  // And learns on, other directions. What 4 bits round away has none.
+  // And learns other directions. The parts that 4 bits round away lack them.
   if (storage == MemoryStorage::bits4) return;
   link.words.clear();
   CommonDirections later(kChannels, 3, 0.05f, 12);

@@ -20,7 +20,7 @@ constexpr ChangesWithoutMemory kFirstVisit = ChangesWithoutMemory::first_visit;
 constexpr ChangesWithoutMemory kDirect = ChangesWithoutMemory::direct;
 constexpr CodecShape kShape{2, 5, 70};
 
-/// Of two samples, the second one shorter.
+/// Crossing of two samples, the second one shorter.
 const std::vector<std::uint64_t> kIds = {4, 1};
 const std::vector<int> kLengths = {5, 3};
 
@@ -112,7 +112,7 @@ TEST_CASE("entropy-coded changes evaluate as first visits and directly", "[codec
   settings.scale_rule = GENERATE(ScaleRule::max, ScaleRule::mse, ScaleRule::rms);
   settings.first_visit =
       GENERATE(FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8, FirstVisit::refine);
-  // Payloads count their groups of codes, of which changes have more.
+  // Payloads count their groups of codes; changes have more groups.
   const CodecSettings first = without_memory(settings, kFirstVisit);
   CHECK(send(first, true).seen == send(after_warmup(settings), true).seen);
   CodecSettings expected = after_warmup(settings);

@@ -77,7 +77,7 @@ TEST_CASE("The suffix tells the format unless it is set", "[data]") {
   CHECK_THAT(message_of<UserError>([&] { data_format(directory / "b.dat", {}); }),
              Contains("suffix"));
   CHECK_THROWS_AS(data_format("", DataFormat::automatic), UserError);
-  // What is no file has no suffix to mend.
+  // A name that is not a file has no suffix to correct.
   CHECK_THAT(message_of<UserError>([] { data_format("/dev/zero", {}); }),
              Contains("this is a device"));
   CHECK_THAT(message_of<UserError>([&] { data_format(directory.path(), {}); }),

@@ -44,7 +44,7 @@ std::string text_of(std::size_t bytes, std::uint64_t seed, bool blanks = true) {
   return text;
 }
 
-/// Of documents in pieces of `piece` bytes.
+/// Tokens of documents in pieces of `piece` bytes.
 std::vector<Ids> tokenise(const std::vector<std::string>& documents, int threads,
                           std::size_t piece) {
   Documents sink;

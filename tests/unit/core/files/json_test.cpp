@@ -100,7 +100,7 @@ TEST_CASE("JSON is nested to its limit and no further", "[json]") {
   CHECK_THAT(message(std::string(10'000'000, '[')), Catch::Contains("deeper than 64"));
   CHECK_THAT(message_of<UserError>([] { members("{\"a\":" + std::string(1'000'000, '[')); }),
              Catch::Contains("deeper than 64"));
-  // Also where nobody wants the value.
+  // Also where nobody reads the value.
   CHECK_THAT(message_of<UserError>([] { members("{\"a\":" + std::string(100'000, '['), "a"); }),
              Catch::Contains("deeper than 64"));
 }

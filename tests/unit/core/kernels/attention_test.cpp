@@ -332,7 +332,7 @@ TEST_CASE("A device's probabilities take no more than their bound", "[kernels][a
         CHECK(AttentionPasses{shape, grouping}.elements() <= AttentionGrouping::kMostElements);
         CHECK((grouping.samples == 1 || grouping.heads == heads));
         CHECK((grouping.samples >= 1 && grouping.heads >= 1));
-        // What is reserved for a micro-batch is enough for smaller ones.
+        // Memory reserved for a micro-batch is enough for smaller ones.
         for (const AttentionShape& less : {AttentionShape{(samples + 1) / 2, tokens, heads, 64},
                                            {samples, (tokens + 1) / 2, heads, 64}}) {
           CHECK(attention_workspace(less, grouping) <= attention_workspace(shape, grouping));
@@ -342,7 +342,7 @@ TEST_CASE("A device's probabilities take no more than their bound", "[kernels][a
                   attention_workspace(shape, AttentionGrouping::of_host(shape, in_tiles)));
         }
       }
-  // Where one head alone has more, it is computed alone.
+  // A head that has more by itself is computed alone.
   const AttentionGrouping alone = AttentionGrouping::of_device({4, 1 << 20, 12, 64});
   CHECK(alone.heads == 1);
   CHECK(alone.samples == 1);
@@ -363,7 +363,7 @@ TEST_CASE("What all keys and values have in common leaves gradients of bf16 as e
   if (has_fast_bf16_gemm()) gemms.emplace_back(ViewAllocator());
   for (const Bf16Gemm& gemm : gemms) {
     const Made<float> made = attend_in_bf16(c, qkv, dout, gemm, Plan::of_bf16(c));
-    // Of queries, which see the common part of keys times the sum of a row's gradients.
+    // Gradients of queries, which see the common part of keys times the sum of a row's gradients.
     double error = 0, square = 0;
     for (std::size_t i = 0; i < truth.dqkv.size(); ++i) {
       if (i % 96 >= 32) continue;

@@ -197,7 +197,7 @@ TEST_CASE("Operands are rounded where products are of bf16, and only there", "[k
 
 namespace {
 
-/// What write(y) makes of y as float and as bf16 is the same but for rounding.
+/// write(y) gives the same for y as float and as bf16 but for rounding.
 template <class Write>
 void check_rounded(int rows, int columns, const Write& write) {
   const Matrix<float> plain("test::plain", rows, columns);

@@ -17,7 +17,7 @@ using test::random_values;
 
 namespace {
 
-/// Matrices with more elements between rows than they have, none of which may be read or written.
+/// Matrices with gaps between rows that must not be read or written.
 template <class Real>
 struct Wide {
   int rows, columns;
@@ -36,7 +36,7 @@ struct Wide {
   Real operator()(int i, int j) const { return values[i * stride + j]; }
   Rows<Real> all() { return {values.data(), stride}; }
   Rows<const Real> all() const { return {values.data(), stride}; }
-  /// What lies between rows is as it was.
+  /// The gaps between rows are unchanged.
   bool kept_its_gaps() const {
     for (int i = 0; i < rows; ++i)
       for (std::size_t j = columns; j < stride; ++j)
@@ -45,7 +45,7 @@ struct Wide {
   }
 };
 
-/// Whether `made` is `first` and term(n) for n in [0, count), but for rounding.
+/// True if `made` is `first` and term(n) for n in [0, count), but for rounding.
 template <class Real, class Term>
 bool is_sum(Real made, int count, const Term& term, double first = 0) {
   double sum = first, size = std::abs(first);

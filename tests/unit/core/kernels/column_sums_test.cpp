@@ -44,7 +44,7 @@ TEMPLATE_TEST_CASE("Columns' sums are those of their values", "[kernels][column_
           bias[c] += dy[i];
           gain[c] += double(dy[i]) * (double(x[i]) - mean[n]) * rstd[n];
         }
-      // Of the wide matrix, of fewer rows and columns than the workspace is for.
+      // A part of the wide matrix, with fewer rows and columns than the workspace is for.
       const Vector<TestType> workspace = workspace_of<TestType>(rows + 300, columns + 5, in_parts);
       const Matrix<TestType> dy_in("test::dy", rows, columns), x_in("test::x", rows, columns);
       test::copy_to_device<TestType>(dy, VectorRef<TestType>(dy_in.data(), dy_in.size()));

@@ -16,7 +16,7 @@ using test::to_host;
 
 using Words = std::vector<std::uint32_t>;
 
-/// Of ranges of `words` words that begin at these words.
+/// Hashes of ranges of `words` words that begin at these words.
 std::vector<std::uint64_t> hashes(const Words& pool, const std::vector<std::uint64_t>& first,
                                   std::size_t words) {
   std::vector<std::uint64_t> offsets;

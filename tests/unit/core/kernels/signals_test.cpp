@@ -55,7 +55,7 @@ class Signals {
   std::thread sender_;
 };
 
-/// Of matrices of ones, so that each sum is K.
+/// Product of matrices of ones, so that each sum is K.
 constexpr int M = 64, N = 256, K = 256;
 
 template <class Factor, class Product>

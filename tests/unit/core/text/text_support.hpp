@@ -23,7 +23,7 @@ inline const Tokenizer& small_tokenizer() {
   return tokenizer;
 }
 
-/// Folder of real texts; empty: there is none.
+/// Folder of real texts; empty: not available.
 inline std::string real_data() {
   const char* folder = std::getenv("DELTAPIPE_DATA");
   return folder == nullptr ? "" : folder;

@@ -91,7 +91,7 @@ TEST_CASE("All layouts of tokenizer files give the same ids", "[tokenizer]") {
   }
 }
 
-/// What transformers 5 writes beside the vocabulary.
+/// Files that transformers 5 writes beside the vocabulary.
 Json transformers5_json() {
   Json root = tokenizer_json(true);
   const Json first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Frozen parameters: the others train as if all were trained, and nothing is done or taken for what
-// is frozen.
+// Frozen parameters: the others train as if all were trained, and nothing is computed or allocated
+// for what is frozen.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -235,7 +235,7 @@ TEST_CASE(
 
   const auto partly = memory({"w*", "h.[0-1]"}, whole);
   CHECK(partly.bytes(MemoryUse::activations) < 0.8 * all.bytes(MemoryUse::activations));
-  // Where the stage before wants a gradient, all blocks have one to pass on.
+  // If the stage before requires a gradient, all blocks have one to pass on.
   CHECK(memory({"h.1"}, middle).bytes(MemoryUse::activations) ==
         memory({}, middle).bytes(MemoryUse::activations));
   capacity.input_gradient = false;

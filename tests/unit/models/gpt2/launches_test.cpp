@@ -57,7 +57,7 @@ struct Case {
   ProductPrecision products = ProductPrecision::fp32;
 };
 
-/// Of a training step, computed as on a device.
+/// Launches of a training step, computed as on a device.
 Launches launches_of(const Case& c) {
   const Gpt2Config config = small_config(c.blocks, c.heads);
   PipelineShape shape{c.samples, c.tokens, c.micro_batches};
@@ -73,7 +73,7 @@ Launches launches_of(const Case& c) {
   return launches;
 }
 
-/// What one block adds to a step, counted by hand; `products` of them as kernels.
+/// Launches that one block adds to a step, counted by hand; `products` of them as kernels.
 int launches_of_block(const Case& c) {
   const int query_blocks = (c.tokens + 127) / 128;
   const int column_sum = c.samples * c.tokens > 256 ? 2 : 1;

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Comments, messages and documents avoid phrases that are not idiomatic English, comments begin with
+a verb or a noun phrase, and sentences of documents have at most 35 words."""
+
+import re
+import sys
+
+from sources import ROOT, check_samples, files_below, finish
+
+LONGEST_SENTENCE = 35
+# Phrase, and what to write instead.
+PHRASES = {
+    r"\banew\b": "again, from scratch",
+    r"\b(?:has|have|had|is|are) none\b": "lacks, is missing, there is no",
+    r"\b(?:has|have) not\b(?! (?:been|yet|\w+ed)\b)": "does not have",
+    r"\bis no valid\b": "is not a valid",
+    r"\bof which\b": "a new sentence",
+    r"\bwhat (?:is left|remains) of\b": "the remaining, the rest of",
+    r"\b(?:lies|lie|stands|stand) behind\b": "is stored after, follows",
+    r"\blets? go of\b": "releases",
+    r"\b(?:is|are) told\b": "is reported, is passed",
+    r"\bwants?\b": "requires, expects",
+    r"\btaken for\b": "treated as",
+}
+FIRST_WORDS = r"(?:Of|What|That of|Those|Whether|Where)\b"
+COMMENT = re.compile(r"(?://[/!]?<?|(?<!\S)#)\s+(.*)")
+PATTERNS = [(re.compile(phrase, re.IGNORECASE), use) for phrase, use in PHRASES.items()]
+
+
+def phrases_in(text):
+    return [f"'{found.group()}': write {use}" for pattern, use in PATTERNS
+            for found in pattern.finditer(text)]
+
+
+def comment_of(line):
+    found = COMMENT.search(line)
+    return found.group(1) if found and "://" not in line[:found.start() + 3] else None
+
+
+def mistakes_in_source(text):
+    mistakes, before = [], None
+    for number, line in enumerate(text.splitlines(), start=1):
+        comment = comment_of(line)
+        if comment is not None:
+            mistakes += [f"{number}: {what}" for what in phrases_in(comment)]
+            begins = before is None or not line.lstrip().startswith(("//", "#"))
+            if begins and re.match(FIRST_WORDS, comment):
+                mistakes.append(f"{number}: a comment begins with '{comment.split()[0]}'")
+        before = comment
+    return mistakes
+
+
+def prose_of(text):
+    """A document without code, tables and links' targets; lines keep their numbers."""
+    text = re.sub(r"^```.*?^```", lambda found: re.sub(r"[^\n]", "", found.group()), text,
+                  flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return re.sub(r"`[^`\n]*`", "CODE", text)
+
+
+def mistakes_in_document(text):
+    mistakes = []
+    for number, line in enumerate(prose_of(text).splitlines(), start=1):
+        mistakes += [f"{number}: {what}" for what in phrases_in(line)]
+        for sentence in re.split(r"(?<=[.!?:;])\s+", line):
+            words = len(sentence.split())
+            if words > LONGEST_SENTENCE:
+                mistakes.append(f"{number}: {words} words, at most {LONGEST_SENTENCE}: "
+                                f"'{' '.join(sentence.split()[:6])} ...'")
+    return mistakes
+
+
+check_samples(mistakes_in_source, [
+    ("// Returns the sum.\nint f();  // of a row, anew\n", 1), ("/// Whether it runs\n", 1),
+    ("int f();  ///< Of a row\n", 1), ("# It wants a file, of which it has none\n", 3),
+    ("// It is complete when all ranks\n// Where a rank fails it is not.\n", 0)])
+check_samples(mistakes_in_document, [
+    ("A sentence.\n", 0), ("word " * 36 + "\n", 1), ("| " + "word " * 40 + "|\n", 0),
+    ("```\nanew\n```\nBegin anew.\n", 1)])
+
+rooms = sys.argv[1:] or ("app", "comm", "core", "docs", "inputs", "models", "scripts", "tests")
+sources = [path for path in files_below(*rooms)
+           if path.suffix in (".hpp", ".cpp", ".py", ".sh", ".cmake", ".toml", ".sbatch")
+           or path.name == "CMakeLists.txt"]
+documents = [path for path in files_below(*rooms) if path.suffix == ".md"]
+if not sys.argv[1:]:
+    documents += [path for path in files_below("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+mistakes = []
+for paths, check in ((sources, mistakes_in_source), (documents, mistakes_in_document)):
+    for path in paths:
+        if path.parts[:2] != ("tests", "style"):
+            text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
+            mistakes += [f"{path}:{mistake}" for mistake in check(text)]
+finish(mistakes, len(sources) + len(documents))
