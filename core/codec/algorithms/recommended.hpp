@@ -17,7 +17,7 @@ namespace deltapipe {
 CodecSettings recommended_settings(Direction direction);
 
 /// Relative RMS error of activations (docs/codecs.md).
-inline constexpr double kRecommendedError = 0.04;
+inline constexpr double kRecommendedError = 0.02;
 /// The error of a direction where activations have this one: gradients, rounded without bias, bear
 /// more.
 inline constexpr double recommended_error(Direction direction, double of_activations) {

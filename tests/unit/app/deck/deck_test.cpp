@@ -208,7 +208,7 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   forward.kind = CodecKind::delta;
   forward.rms_step = 1.5;
   forward.first_visit = FirstVisit::steps;
-  forward.first_visit_step = std::sqrt(12.0) * 0.04;  // a relative error of 0.04
+  forward.first_visit_step = std::sqrt(12.0) * 0.02;  // a relative error of 0.02
   forward.prediction = Prediction::linear;
   backward.kind = CodecKind::quantize;
   backward.rms_step = 0.6;
@@ -221,8 +221,8 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   }
   CHECK(both.forward == forward);
   CHECK(both.backward == backward);
-  CHECK(both.forward_rate.target_error == 0.04);
-  CHECK(both.backward_rate.target_error == 0.2);
+  CHECK(both.forward_rate.target_error == 0.02);
+  CHECK(both.backward_rate.target_error == 0.1);
   // The settings behind it are written.
   const std::string text = effective_deck(both);
   CHECK_THAT(text, !Catch::Contains("codec = \"auto\""));
