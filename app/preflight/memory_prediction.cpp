@@ -20,8 +20,6 @@
 #include "core/base/observe/machine_memory.hpp"
 #include "core/base/parallel/host_team.hpp"
 #include "core/kernels/gemm/bf16_gemm.hpp"
-#include "core/kernels/gemm/host_sgemm.hpp"
-#include "core/kernels/gemm/sgemm_library.hpp"
 #include "models/model.hpp"
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
@@ -109,23 +107,11 @@ std::uint64_t RankMemory::host_peak() const {
 
 std::uint64_t process_bytes(const Settings& settings) {
   constexpr std::uint64_t kGeneratedKernels = 5 << 20;  // oneDNN's, of a GPT-2: measured
-  const auto of_fp32 = []() -> std::uint64_t {
-    if (!kTeamExecution) return 0;
-    switch (sgemm_library()) {
-      case SgemmLibrary::tiles:
-        return tiles::sgemm_memory_bytes() * HostTeam::instance().size();
-      case SgemmLibrary::onednn:
-        return kGeneratedKernels;
-      case SgemmLibrary::blas:
-        break;
-    }
-    return 0;
-  };
   const bool generates = kHostExecution && settings.training.precision == ProductPrecision::bf16 &&
                          has_fast_bf16_gemm();
   // In bf16 a boundary's predictions and transforms are made in fp32 as well.
   constexpr std::uint64_t kMpi = 10 << 20;  // Open MPI 4.1's, which a check alone does not start
-  return process_memory().resident + (is_mpi_running() ? 0 : kMpi) + of_fp32() +
+  return process_memory().resident + (is_mpi_running() ? 0 : kMpi) +
          (generates ? kGeneratedKernels : 0);
 }
 

@@ -13,7 +13,6 @@
 #include "comm/transport/message.hpp"
 #include "core/base/error.hpp"
 #include "core/base/version.hpp"
-#include "core/kernels/gemm/sgemm_library.hpp"
 
 namespace deltapipe {
 
@@ -134,11 +133,6 @@ std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>
   std::vector<Fact> facts = facts_of(model);
   facts.push_back(
       {"tokenizer", fingerprint(tokenizer), "give every rank the same tokenizer files"});
-  // Of ranks on GPUs as well, which do without: facts are compared in their order.
-  const std::optional<SgemmLibrary> sgemm =
-      kTeamExecution ? std::optional(sgemm_library()) : sgemm_asked_for();
-  facts.push_back({"library for products in fp32", sgemm ? name_of(*sgemm) : "that of the device",
-                   "set DELTAPIPE_SGEMM to the same for all ranks (Open MPI: mpirun -x)"});
   if (data != nullptr) {
     const char* const remedy = "give every rank the same data files";
     const bool reads = data->train.size() > 0;

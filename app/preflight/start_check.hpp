@@ -28,7 +28,7 @@ struct Fact {
   std::string remedy;
 };
 
-/// The model's configuration, the tokenizer, what multiplies and, if given, the samples; without a
+/// The model's configuration, the tokenizer and, if given, the samples; without a
 /// training sample: this rank does not read them.
 std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>& tokenizer,
                               const DataSplit* data);

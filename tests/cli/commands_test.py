@@ -100,47 +100,6 @@ class Commands(support.TestCase):
         # Who chooses is not overruled.
         self.assertIn("Prescott", blas_of("blas", OPENBLAS_CORETYPE="Prescott"))
 
-    def test_the_environment_chooses_the_library_of_products(self):
-        def trained(library):
-            run = f"sgemm-{library}"
-            result = support.finish(support.start(
-                ["train", self.deck_file(self.deck), "pipeline.stages=1", "training.steps=2",
-                 f"output.directory={self.output(run)}"], DELTAPIPE_SGEMM=library))
-            return result, self.output(run) / "run.h5"
-
-        result, run = trained("blas")
-        self.assertEqual(result.status, 0, str(result))
-        by_blas = support.Run(run)
-        self.assertNotIn("sgemm", by_blas.attributes["kokkos"])
-        if "thread(s)" not in by_blas.attributes["kokkos"]:
-            self.skipTest("products are Kokkos Kernels'")
-        result, _ = trained("mkl")
-        self.assertNotEqual(result.status, 0)
-        self.assertIn("DELTAPIPE_SGEMM", result.err)
-        self.assertIn("set it to tiles, blas or onednn", result.err)
-        result, run = trained("tiles")
-        self.assertEqual(result.status, 0, str(result))
-        in_tiles = support.Run(run)
-        self.assertIn(", sgemm in tiles", in_tiles.attributes["kokkos"])
-        np.testing.assert_allclose(in_tiles.losses, by_blas.losses, rtol=1e-5)
-        for command in ("check", "train"):
-            result = support.run_command(support.command_of_each(
-                ["env", f"DELTAPIPE_SGEMM={library}", support.PROGRAM, command,
-                 self.deck_file(self.deck), "pipeline.stages=2", "training.steps=2",
-                 f"output.directory={self.output('mixed')}"] for library in ("tiles", "blas")))
-            self.assert_stops(
-                result,
-                "rank 1 was started with another library for products in fp32 than rank 0",
-                "blas on rank 1, tiles on rank 0", "set DELTAPIPE_SGEMM to the same")
-
-        result, run = trained("onednn")
-        if result.status != 0:
-            self.assertIn("deltapipe was built without oneDNN", result.err)
-            self.skipTest("built without oneDNN")
-        by_onednn = support.Run(run)
-        self.assertIn(", sgemm of oneDNN", by_onednn.attributes["kokkos"])
-        np.testing.assert_allclose(by_onednn.losses, by_blas.losses, rtol=1e-5)
-
     def test_threads_are_those_of_the_environment(self):
         names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
         output = self.output("threads")

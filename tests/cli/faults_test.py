@@ -125,9 +125,7 @@ class Faults(support.TestCase):
                                   training__optimizer={"schedule": "constant"},
                                   checkpoint={"every_steps": 5})
                 command = ["train", self.deck_file(deck), f"output.directory={output}"]
-                # The library hangs in the BLAS' products.
                 result = support.finish(support.start(command, stages, LD_PRELOAD=library,
-                                                      DELTAPIPE_SGEMM="blas",
                                                       HANG_RANK=str(rank), HANG_PRODUCT="3000"))
                 self.assertNotEqual(result.status, 0)
                 self.assertRegex(result.errors[0],

@@ -14,8 +14,6 @@
 #include "core/base/parallel/helper_thread.hpp"
 #include "core/base/parallel/host_team.hpp"
 #include "core/kernels/gemm/gemm.hpp"
-#include "core/kernels/gemm/onednn_gemm.hpp"
-#include "core/kernels/gemm/sgemm_library.hpp"
 
 #ifdef DELTAPIPE_HAVE_OPENBLAS
 extern "C" void openblas_set_num_threads(int threads);
@@ -176,15 +174,6 @@ std::string blas_configuration() {
 #else
   std::string text = "BLAS";
 #endif
-  if (!kTeamExecution) return text;
-  switch (sgemm_library()) {
-    case SgemmLibrary::tiles:
-      return text + ", sgemm in tiles";
-    case SgemmLibrary::onednn:
-      return text + ", sgemm of " + onednn::version();
-    case SgemmLibrary::blas:
-      break;
-  }
   return text;
 }
 

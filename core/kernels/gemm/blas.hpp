@@ -33,8 +33,7 @@ std::string better_blas_kernels();
 /// To be called before anything else.
 void restart_with_better_settings(char** argv);
 
-/// "OpenBLAS SkylakeX", for outputs; "BLAS" for other libraries. Where products of fp32 are not
-/// its: "OpenBLAS Cooperlake, sgemm in tiles" or "..., sgemm of oneDNN 2.6.3".
+/// "OpenBLAS SkylakeX", for outputs; "BLAS" for other libraries.
 std::string blas_configuration();
 
 }  // namespace deltapipe

@@ -6,9 +6,6 @@
 #include <type_traits>
 
 #include "core/base/parallel/host_team.hpp"
-#include "core/kernels/gemm/host_sgemm.hpp"
-#include "core/kernels/gemm/onednn_gemm.hpp"
-#include "core/kernels/gemm/sgemm_library.hpp"
 
 // A BLAS stores columns: it multiplies the transposed matrices, in reverse.
 extern "C" {
@@ -59,25 +56,9 @@ int row_stride(const MatrixRef<T>& matrix) {
   return std::max(1, static_cast<int>(matrix.stride(0)));
 }
 
-/// What makes a product of M x N sums, whatever parts of it threads do.
 template <class Real>
-SgemmLibrary library_of(int M, int N) {
-  if (!std::is_same_v<Real, float>) return SgemmLibrary::blas;
-  const SgemmLibrary library = sgemm_library();
-  // Tiles would be packed for a vector alone.
-  return library == SgemmLibrary::tiles && (M == 1 || N == 1) ? SgemmLibrary::blas : library;
-}
-
-template <class Real>
-void multiply([[maybe_unused]] SgemmLibrary library, Transpose op_a, Transpose op_b, int M, int N,
-              int K, Real alpha, const Real* a, int lda, const Real* b, int ldb, Real beta, Real* c,
-              int ldc) {
-  if constexpr (std::is_same_v<Real, float>) {
-    if (library == SgemmLibrary::tiles)
-      return tiles::sgemm(op_a, op_b, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc);
-    if (library == SgemmLibrary::onednn)
-      return onednn::sgemm(op_a, op_b, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc);
-  }
+void multiply(Transpose op_a, Transpose op_b, int M, int N, int K, Real alpha, const Real* a,
+              int lda, const Real* b, int ldb, Real beta, Real* c, int ldc) {
   if constexpr (std::is_same_v<Real, float>)
     sgemm_(letter(op_b), letter(op_a), &N, &M, &K, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
   else
@@ -126,13 +107,12 @@ void gemm(Transpose op_a, Transpose op_b, Real alpha, const MatrixRef<const Real
           const MatrixRef<const Real>& b, Real beta, const MatrixRef<Real>& c) {
   const int K = a.extent_int(op_a == Transpose::yes ? 0 : 1);
   const int lda = row_stride(a), ldb = row_stride(b), ldc = row_stride(c);
-  const SgemmLibrary library = library_of<Real>(c.extent_int(0), c.extent_int(1));
   const Slabs slabs(c.extent_int(0), c.extent_int(1), K);
   HostTeam::instance().run(slabs.count(), [&](int i) {
     const Slab slab = slabs[i];
     if (slab.rows == 0 || slab.columns == 0) return;
     const std::size_t row = slab.row, column = slab.column;
-    multiply(library, op_a, op_b, slab.rows, slab.columns, K, alpha,
+    multiply(op_a, op_b, slab.rows, slab.columns, K, alpha,
              a.data() + (op_a == Transpose::yes ? row : row * lda), lda,
              b.data() + (op_b == Transpose::yes ? column * ldb : column), ldb, beta,
              c.data() + row * ldc + column, ldc);

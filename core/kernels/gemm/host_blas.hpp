@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products for processors whose threads are those of a HostTeam: each multiplies a part of its own,
-// with a BLAS of one thread or, in fp32, with what sgemm_library() says.
+// Products for processors whose threads are those of a HostTeam: each multiplies a separate part,
+// with a BLAS of one thread.
 #pragma once
 
 #include "core/kernels/gemm/gemm.hpp"

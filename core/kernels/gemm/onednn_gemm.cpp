@@ -9,10 +9,8 @@
 #ifdef DELTAPIPE_ONEDNN_MODULE
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <sched.h>
 
-#include <csignal>
 #include <filesystem>
 #include <system_error>
 
@@ -28,15 +26,12 @@ struct Module {
   decltype(&deltapipe_onednn_version) version = nullptr;
   decltype(&deltapipe_onednn_has_bf16) has_bf16 = nullptr;
   decltype(&deltapipe_onednn_multiply) multiply = nullptr;
-  decltype(&deltapipe_onednn_sgemm) sgemm = nullptr;
   // Null: its oneDNN has no OpenMP.
   int (*most_threads)() = nullptr;
   void (*set_threads)(int) = nullptr;
   std::string problem;  ///< why it is not there
 
-  bool is_there() const {
-    return version != nullptr && has_bf16 != nullptr && multiply != nullptr && sgemm != nullptr;
-  }
+  bool is_there() const { return version != nullptr && has_bf16 != nullptr && multiply != nullptr; }
 };
 
 /// What is loaded may bind the thread that loads it.
@@ -79,7 +74,6 @@ Module load() {
   find(library, "deltapipe_onednn_has_bf16", made.has_bf16);
   find(library, "deltapipe_onednn_multiply", made.multiply);
   find(library, "omp_get_max_threads", made.most_threads);
-  find(library, "deltapipe_onednn_sgemm", made.sgemm);
   find(library, "omp_set_num_threads", made.set_threads);
   if (!made.is_there()) made.problem = module_path() + " is another program's";
   return made;
@@ -111,23 +105,6 @@ class OneThread {
   int before_;
 };
 
-/// Keeps signals from the calling thread: oneDNN's kernels of fp32 use the stack pointer for other
-/// things, and a handler would write over whatever is there. The process's other threads get them.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
-
 void multiply(const DeltapipeOnednnProduct& product, const Bf16* a, const Bf16* b, float* c) {
   const char* const problem = module().multiply(&product, a, b, c);
   if (problem == nullptr) return;
@@ -145,12 +122,8 @@ bool has_bf16_instructions() {
   return module().is_there() && module().has_bf16() != 0;
 }
 
-std::string load_obstacle() {
-  return module().is_there() ? "" : "oneDNN cannot be loaded: " + module().problem;
-}
-
 std::string obstacle() {
-  if (!module().is_there()) return load_obstacle();
+  if (!module().is_there()) return "oneDNN cannot be loaded: " + module().problem;
   if (module().has_bf16() == 0)
     return "the processor has no instructions for bf16 (AVX-512 BF16 or AMX)";
   return "";
@@ -179,22 +152,6 @@ void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
   });
 }
 
-void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, const float* a,
-           int row_a, const float* b, int row_b, float beta, float* c, int row_c) {
-  const OneThread one;
-  const bool turns_a = op_a == Transpose::yes, turns_b = op_b == Transpose::yes;
-  const DeltapipeOnednnProduct product = {M, N, K, row_a, row_b, row_c, turns_a, turns_b, false};
-  const bool is_done = [&] {
-    const SignalsBlocked blocked;
-    return module().sgemm(&product, alpha, a, b, beta, c);
-  }();
-  if (!is_done)
-    throw UserError({.what = "oneDNN cannot multiply matrices of " + std::to_string(M) + " x " +
-                             std::to_string(K) + " and " + std::to_string(K) + " x " +
-                             std::to_string(N),
-                     .remedy = "set the variable DELTAPIPE_SGEMM to blas"});
-}
-
 }  // namespace deltapipe::onednn
 
 #else
@@ -205,12 +162,8 @@ bool has_bf16_instructions() {
   return false;
 }
 
-std::string load_obstacle() {
-  return "deltapipe was built without oneDNN";
-}
-
 std::string obstacle() {
-  return load_obstacle();
+  return "deltapipe was built without oneDNN";
 }
 
 std::string version() {
@@ -219,11 +172,6 @@ std::string version() {
 
 void gemm_bf16(Transpose, Transpose, const MatrixRef<const Bf16>&, const MatrixRef<const Bf16>&,
                float, const MatrixRef<float>&) {
-  DELTAPIPE_ASSERT(false, "built without oneDNN");
-}
-
-void sgemm(Transpose, Transpose, int, int, int, float, const float*, int, const float*, int, float,
-           float*, int) {
   DELTAPIPE_ASSERT(false, "built without oneDNN");
 }
 

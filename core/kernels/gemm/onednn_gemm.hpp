@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products by oneDNN, where it was built for it: of bf16 matrices and, where DELTAPIPE_SGEMM asks
-// for it, of fp32 ones. Loaded at the first question.
+// Products of bf16 matrices by oneDNN, which is loaded at the first call.
 #pragma once
 
 #include <string>
@@ -9,9 +8,6 @@
 #include "core/kernels/gemm/gemm.hpp"
 
 namespace deltapipe::onednn {
-
-/// Why oneDNN is not there; empty where it is.
-std::string load_obstacle();
 
 /// False without oneDNN as well.
 bool has_bf16_instructions();
@@ -25,10 +21,5 @@ std::string version();
 /// are in host memory; rows may have gaps. beta is 0 or 1. Only where has_bf16_instructions().
 void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
                const MatrixRef<const Bf16>& b, float beta, const MatrixRef<float>& c);
-
-/// c = alpha * op(a) * op(b) + beta * c by the calling thread, on matrices of rows that are so many
-/// elements apart. Only where load_obstacle() is empty.
-void sgemm(Transpose op_a, Transpose op_b, int M, int N, int K, float alpha, const float* a,
-           int row_a, const float* b, int row_b, float beta, float* c, int row_c);
 
 }  // namespace deltapipe::onednn

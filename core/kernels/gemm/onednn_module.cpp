@@ -134,11 +134,3 @@ const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, con
     return problem.c_str();
   }
 }
-
-bool deltapipe_onednn_sgemm(const DeltapipeOnednnProduct* product, float alpha, const float* a,
-                            const float* b, float beta, float* c) {
-  const auto letter = [](bool turns) { return turns ? 'T' : 'N'; };
-  return dnnl_sgemm(letter(product->turns_a), letter(product->turns_b), product->M, product->N,
-                    product->K, alpha, a, product->row_a, b, product->row_b, beta, c,
-                    product->row_c) == dnnl_success;
-}

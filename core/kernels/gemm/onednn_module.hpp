@@ -22,8 +22,4 @@ int deltapipe_onednn_has_bf16();
 /// Null, or what went wrong, as text that is good until the thread's next call.
 const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, const std::uint16_t* a,
                                       const std::uint16_t* b, float* c);
-/// c = alpha * op(a) * op(b) + beta * c, as BLAS' sgemm of rows; `accumulates` is passed over.
-/// False: oneDNN refuses.
-bool deltapipe_onednn_sgemm(const DeltapipeOnednnProduct* product, float alpha, const float* a,
-                            const float* b, float beta, float* c);
 }
