@@ -312,19 +312,14 @@ std::string note_on_boundaries(int without_gradients) {
   return ", none at boundaries 0 ... " + std::to_string(without_gradients - 1);
 }
 
-/// Of a step, on average: maps and bases come in the first micro-batch of some steps.
+/// Bytes of maps in a step, on average: they come in the first micro-batch of some steps.
 double bytes_of_maps(const Codec& codec, const CodecSettings& settings, Crossing crossing) {
-  const auto bytes_at = [&](int step, std::uint32_t micro_batch) {
-    crossing.step = static_cast<std::uint64_t>(step);
+  const auto bytes_at = [&](std::uint32_t micro_batch) {
+    crossing.step = 0;
     crossing.micro_batch = micro_batch;
     return static_cast<double>(codec.payload_bytes(crossing));
   };
-  const int maps = settings.prediction_interval, bases = settings.transform_interval;
-  const double later = bytes_at(0, 1), both = bytes_at(0, 0) - later;
-  if (maps == bases) return both / maps;
-  // Whichever comes more seldom stands alone nowhere: a step with the other one alone tells.
-  const double alone = bytes_at(std::min(maps, bases), 0) - later;
-  return alone / std::min(maps, bases) + (both - alone) / std::max(maps, bases);
+  return (bytes_at(0) - bytes_at(1)) / settings.prediction_interval;
 }
 
 void print_wire(const Settings& settings, const ModelLayout& model) {

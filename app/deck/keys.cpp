@@ -419,12 +419,6 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
     add("prediction_interval", Integer{&c.prediction_interval, 1, 1'000'000},
         "steps between two maps, C x C values of 8 bits, at least; a map is sent only if it saves "
         "more than it takes");
-    add("transform", choice(c.transform, {{"none", Transform::none}, {"klt", Transform::klt}}),
-        "for prediction = \"linear\" and scale = \"message\": klt: changes are sent as components "
-        "in the basis of their principal directions (Karhunen-Loeve transform), most of which "
-        "hardly vary");
-    add("transform_interval", Integer{&c.transform_interval, 1, 1'000'000},
-        "steps between two bases, at least; they are sent as maps are");
   }
   add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
   add("error_feedback", feedback_choice(c),

@@ -109,7 +109,7 @@ std::uint64_t process_bytes(const Settings& settings) {
   constexpr std::uint64_t kGeneratedKernels = 5 << 20;  // oneDNN's, of a GPT-2: measured
   const bool generates = kHostExecution && settings.training.precision == ProductPrecision::bf16 &&
                          has_fast_bf16_gemm();
-  // In bf16 a boundary's predictions and transforms are made in fp32 as well.
+  // In bf16 a boundary's predictions are made in fp32 as well.
   constexpr std::uint64_t kMpi = 10 << 20;  // Open MPI 4.1's, which a check alone does not start
   return process_memory().resident + (is_mpi_running() ? 0 : kMpi) +
          (generates ? kGeneratedKernels : 0);

@@ -60,8 +60,6 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
       "first_visit_step", settings.first_visit_step, "use 0.01 to 2.5");
   require(settings.prediction_interval >= 1, "prediction_interval", settings.prediction_interval,
           "use 1 or more steps");
-  require(settings.transform_interval >= 1, "transform_interval", settings.transform_interval,
-          "use 1 or more steps");
   require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");
   if (sends_positions(settings)) {
     require(settings.topk > 0 && settings.topk <= 1, "topk", settings.topk,
@@ -70,10 +68,6 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
     require(values < 0x1p31, "number of values in a sample", values,
             "topk counts them in 31 bits: use shorter samples or another codec");
   }
-  constexpr int kMostTransformed = 16384;
-  require(settings.transform == Transform::none || shape.channels <= kMostTransformed,
-          "number of channels", shape.channels,
-          "a transform takes up to 16384, whose eigenvectors take hours: use transform = \"none\"");
   if (const auto mistake = contradiction_in(settings)) throw UserError(*mistake);
 }
 

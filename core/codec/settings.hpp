@@ -53,11 +53,6 @@ enum class ChosenPositions { largest, forward };
 /// sender fits to what it has seen change and sends from time to time.
 enum class Prediction { none, linear };
 
-/// What predicted changes are quantised as. none: as they are; klt: as components in a basis of
-/// their principal directions, which the sender finds from those of the last steps and sends from
-/// time to time.
-enum class Transform { none, klt };
-
 /// Range of CodecSettings::rms_step. With step s no group of values, which share a step, errs by
 /// more than s^2 / 4 of its square, on average where rounding is stochastic. From 2 on, less the
 /// 2^-8 by which steps are rounded up, a group of values of one size would be sent as zeros,
@@ -102,10 +97,8 @@ struct CodecSettings {
   double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
   bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
   Prediction prediction = Prediction::none;  ///< for delta
-  int prediction_interval = 4;  ///< steps between two maps, at least; one is sent if it pays
-  Transform transform = Transform::none;  ///< for prediction = linear and scale = message
-  int transform_interval = 16;            ///< steps between two bases, at least; as of maps
-  double first_visit_step = 0.4;          ///< for FirstVisit::steps: step / root mean square
+  int prediction_interval = 4;    ///< steps between two maps, at least; one is sent if it pays
+  double first_visit_step = 0.4;  ///< for FirstVisit::steps: step / root mean square
 
   bool operator==(const CodecSettings&) const = default;
 };

@@ -143,23 +143,6 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                             "\", prediction = \"linear\"",
                    .remedy = "set prediction = \"none\", or use codec = \"delta\"",
                    .keys = {"prediction", "codec"}};
-  if (settings.transform != Transform::none && settings.kind != CodecKind::delta)
-    return Mistake{.what = "only changes that travel as codes are transformed",
-                   .value = std::string("codec = \"") +
-                            kCodecKindNames[static_cast<std::size_t>(settings.kind)] +
-                            "\", transform = \"klt\"",
-                   .remedy = "set transform = \"none\", or use codec = \"delta\"",
-                   .keys = {"transform", "codec"}};
-  if (settings.transform != Transform::none &&
-      (settings.prediction == Prediction::none || settings.scale != ScaleKind::message))
-    return Mistake{.what = "only predicted changes with one step for a message are transformed",
-                   .value = settings.prediction == Prediction::none
-                                ? "transform = \"klt\", prediction = \"none\""
-                                : "transform = \"klt\", " + text_of_scales(settings),
-                   .remedy =
-                       "set transform = \"none\", or prediction = \"linear\", scale = "
-                       "\"message\", scale_rule = \"rms\" and entropy_coding = true",
-                   .keys = {"transform", "prediction", "scale"}};
   if (delta && settings.first_visit == FirstVisit::steps && !settings.entropy_coding)
     return Mistake{.what =
                        "first visits in steps of a fraction of the RMS have as many levels as "

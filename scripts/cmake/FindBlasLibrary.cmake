@@ -2,8 +2,6 @@
 # deltapipe::blas: OpenBLAS where there is one, else what find_package(BLAS) finds. BLA_VENDOR
 # (CMake's own variable) asks for another library than OpenBLAS.
 #
-# LAPACK comes with it or, where the BLAS has none, from find_package(LAPACK).
-#
 # Linked directly, before Kokkos Kernels' own BLAS, so that sgemm_ is never that of the reference
 # BLAS. DELTAPIPE_HAVE_OPENBLAS says that openblas_set_num_threads can be called.
 include(CheckCSourceCompiles)
@@ -29,10 +27,6 @@ set(CMAKE_REQUIRED_QUIET TRUE)
 check_c_source_compiles("
   void sgemm_(void);
   int main(void) { sgemm_(); return 0; }" DELTAPIPE_BLAS_HAS_SGEMM)
-set(lapack_test "
-  void ssyevd_(void);
-  int main(void) { ssyevd_(); return 0; }")
-check_c_source_compiles("${lapack_test}" DELTAPIPE_BLAS_HAS_LAPACK)
 check_c_source_compiles("
   void openblas_set_num_threads(int);
   int main(void) { openblas_set_num_threads(1); return 0; }" DELTAPIPE_BLAS_IS_OPENBLAS)
@@ -41,20 +35,6 @@ unset(CMAKE_REQUIRED_QUIET)
 if(NOT DELTAPIPE_BLAS_HAS_SGEMM)
   deltapipe_needs("a BLAS with Fortran symbols (sgemm_)" "${blas_libraries} has none"
     libopenblas-pthread-dev "spack install openblas, then -DOpenBLAS_ROOT=<prefix>")
-endif()
-
-if(NOT DELTAPIPE_BLAS_HAS_LAPACK)
-  find_package(LAPACK QUIET)
-  set(CMAKE_REQUIRED_LIBRARIES ${LAPACK_LIBRARIES} ${blas_libraries})
-  set(CMAKE_REQUIRED_QUIET TRUE)
-  check_c_source_compiles("${lapack_test}" DELTAPIPE_HAS_LAPACK)
-  unset(CMAKE_REQUIRED_LIBRARIES)
-  unset(CMAKE_REQUIRED_QUIET)
-  if(NOT DELTAPIPE_HAS_LAPACK)
-    deltapipe_needs("a LAPACK with Fortran symbols (ssyevd_)" "${blas_libraries} has none"
-      libopenblas-pthread-dev "spack install openblas, then -DOpenBLAS_ROOT=<prefix>")
-  endif()
-  set(blas_libraries ${LAPACK_LIBRARIES} ${blas_libraries})
 endif()
 
 deltapipe_part(blas ${blas_libraries})

@@ -235,12 +235,9 @@ std::vector<Case> coded_cases() {
     all.push_back({name, rms(CodecKind::delta, step)});
   }
   all.push_back({"delta, rms 1, coded, linear prediction", predicted(rms(CodecKind::delta, 1))});
-  CodecSettings transformed = predicted(rms(CodecKind::delta, 1));
-  transformed.scale = ScaleKind::message;
-  all.push_back({"delta, rms 1, coded, message, linear prediction", transformed});
-  transformed.transform = Transform::klt;
-  transformed.transform_interval = 2;
-  all.push_back({"delta, rms 1, coded, message, linear prediction, klt", transformed});
+  CodecSettings by_message = predicted(rms(CodecKind::delta, 1));
+  by_message.scale = ScaleKind::message;
+  all.push_back({"delta, rms 1, coded, message, linear prediction", by_message});
   all.push_back({"quantize, rms 0.6, coded, ef",
                  with_feedback(rms(CodecKind::quantize, 0.6), FeedbackKind::ef),
                  MemoryStorage::bf16});

@@ -114,7 +114,7 @@ class Interleaved(support.TestCase):
 
     CODECS = {
         "auto": ["boundary.forward.codec=auto", "boundary.backward.codec=auto",
-                 "boundary.forward.transform=klt", "boundary.forward.target_bits=[2, 3, 2.5]"],
+                 "boundary.forward.target_bits=[2, 3, 2.5]"],
         "sparse": ["boundary.forward.codec=topk_delta", "boundary.backward.codec=topk",
                    "boundary.backward.error_feedback=ef21"],
         "delta": ["boundary.forward.codec=delta", "boundary.forward.bits=3",

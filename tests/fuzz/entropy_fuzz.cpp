@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Payloads with entropy-coded values, with maps for predictions and bases for transforms. An
+// Payloads with entropy-coded values, with maps for predictions. An
 // input's first bytes choose settings and shape; then either the rest is a payload, or it changes
 // one that an encoder wrote. What a codec refuses changes nothing.
 #include <array>
@@ -24,10 +24,6 @@ bool predicts(int i) {
   return i % 8 == 5;
 }
 
-bool transforms(int i) {
-  return i == 13;
-}
-
 CodecSettings settings_of(int i) {
   CodecSettings settings;
   settings.kind = i % 2 == 0 ? CodecKind::quantize : CodecKind::delta;
@@ -43,11 +39,9 @@ CodecSettings settings_of(int i) {
     settings.prediction = Prediction::linear;
     settings.prediction_interval = 1;
   }
-  if (transforms(i)) {
+  if (i == 13) {
     settings.scale_rule = ScaleRule::rms;
     settings.scale = ScaleKind::message;
-    settings.transform = Transform::klt;
-    settings.transform_interval = 1;
   }
   return settings;
 }
@@ -125,15 +119,6 @@ void add_map(std::vector<std::uint8_t>& bytes, const CodecShape& shape) {
   bytes.insert(bytes.end(), {2, 0, 0, 0});
 }
 
-/// A basis of zeros instead of the word that says that none comes, behind what was there or a map.
-void add_basis(std::vector<std::uint8_t>& bytes, const CodecShape& shape, bool has_map) {
-  const std::size_t c = shape.channels;
-  fuzz::cut(bytes, sizeof(std::uint32_t));
-  if (has_map) add_map(bytes, shape);
-  bytes.resize(bytes.size() + 4 * c + (c * c + 3) / 4 * 4);
-  bytes.insert(bytes.end(), {2, 0, 0, 0});
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
@@ -152,10 +137,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const int i = data[0] % kSettings;
   if (!all[i]) all[i] = std::make_unique<Ends>(i);
   Ends& ends = *all[i];
-  fuzz::count(transforms(i) ? "transformed delta"
-              : predicts(i) ? "predicted delta"
-              : i % 2 == 0  ? "quantize"
-                            : "delta");
+  fuzz::count(predicts(i) ? "predicted delta" : i % 2 == 0 ? "quantize" : "delta");
   const Crossing crossing = crossing_of(ends.shape, data[1]);
   const bool is_payload = data[2] % 2 == 0;
   std::vector<std::uint8_t> bytes;
@@ -163,10 +145,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     bytes.assign(data + 4, data + size);
   } else {
     bytes = encoded(ends, i, crossing, data[1], data[3] % 4);
-    if (transforms(i) && data[2] % 4 == 3)
-      add_basis(bytes, ends.shape, data[2] % 8 == 7);
-    else if (predicts(i) && data[2] % 4 == 3)
-      add_map(bytes, ends.shape);
+    if (predicts(i) && data[2] % 4 == 3) add_map(bytes, ends.shape);
     // Place in two bytes, from the front or from the back, and what is there instead.
     for (std::size_t at = 4; at + 3 <= size && !bytes.empty(); at += 3) {
       const std::size_t place = data[at] | static_cast<std::size_t>(data[at + 1] & 0x7f) << 8;

@@ -19,10 +19,8 @@ void hold_targets(PipelineOptions& options) {
   options.forward.scale_rule = options.backward.scale_rule = ScaleRule::rms;
   options.forward.entropy_coding = options.backward.entropy_coding = true;
   options.forward.scale = ScaleKind::message;
-  options.forward.transform = Transform::klt;
-  options.forward.transform_interval = 2;
-  options.forward.first_visit = FirstVisit::fp16;  // second ones are transformed already
-  options.backward.error_feedback = false;         // a part of the state for the controller alone
+  options.forward.first_visit = FirstVisit::steps;
+  options.backward.error_feedback = false;  // a part of the state for the controller alone
   options.forward_rate.target_bits = {11};
   options.backward_rate.target_error = 0.2;
 }

@@ -135,8 +135,6 @@ inline std::vector<EndsCase> transformed_ends_cases() {
     settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::refine : FirstVisit::steps;
     settings.prediction = Prediction::linear;
     settings.prediction_interval = 6;
-    settings.transform = Transform::klt;
-    settings.transform_interval = 4;
     cases.push_back({settings, storage, 1, {3, 40, 77}, 48, false, true});
   }
   return cases;

@@ -8,8 +8,7 @@
 // infinities as the largest code or number; neither counts into scales.
 //
 // With prediction, x := p(s) + Q(a(s) - p(s)), p(s) being a linear map of m(s)
-// (drift_prediction.hpp); with a transform, Q works on the change's components in a basis
-// (klt_transform.hpp).
+// (drift_prediction.hpp).
 //
 // EF21 with quantised values (arXiv 2401.07788) is the same from memories of zeros; memories of
 // gradients leave the factor Crossing::scale out.
@@ -17,8 +16,6 @@
 
 #include "core/codec/algorithms/first_visit.hpp"
 #include "core/codec/prediction/drift_prediction.hpp"
-#include "core/codec/prediction/klt_transform.hpp"
-#include "core/codec/prediction/transformed_rows.hpp"
 
 namespace deltapipe {
 namespace codec {
@@ -83,27 +80,21 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
         record_bytes_(record_bytes_of<Memory<storage>>(shape)) {
     if (settings.prediction == Prediction::linear)
       prediction_ = std::make_unique<DriftPrediction>(shape, settings.prediction_interval);
-    if (settings.transform == Transform::klt)
-      transform_ = std::make_unique<KltTransform>(shape, settings.transform_interval);
   }
 
   RecordLayout record() const override { return {.shared_bytes = record_bytes_}; }
   std::size_t max_payload_bytes() const override {
-    return Base::max_payload_bytes() + (prediction_ ? prediction_->most_bytes() : 0) +
-           (transform_ ? transform_->most_bytes() : 0);
+    return Base::max_payload_bytes() + (prediction_ ? prediction_->most_bytes() : 0);
   }
   std::size_t memory_bytes() const override {
-    return Base::memory_bytes() + (prediction_ ? prediction_->memory_bytes() : 0) +
-           (transform_ ? transform_->memory_bytes() : 0);
+    return Base::memory_bytes() + (prediction_ ? prediction_->memory_bytes() : 0);
   }
   bool waits() const override { return prediction_ || Base::waits(); }
   void write_state(StateWriter& writer, const ExecSpace& exec) const override {
     if (prediction_) prediction_->write_state(writer, exec);
-    if (transform_) transform_->write_state(writer, exec);
   }
   void read_state(StateReader& reader, const ExecSpace& exec) override {
     if (prediction_) prediction_->read_state(reader, exec);
-    if (transform_) transform_->read_state(reader, exec);
   }
 
  private:
@@ -114,27 +105,8 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
       any = any || (crossing.visits[b] > 0 && crossing.tokens[b] > 0);
     return any;
   }
-  bool is_transformable(const Crossing& crossing, std::size_t b) const {
-    return this->formats().format[format_of(crossing, b)].is_transformable();
-  }
-  /// Whether changes of some row may be components; both ends know it.
-  bool may_transform(const Crossing& crossing) const {
-    bool any = false;
-    for (std::size_t b = 0; transform_ && b < crossing.samples(); ++b)
-      any = any || (crossing.tokens[b] > 0 && is_transformable(crossing, b));
-    return any;
-  }
-  /// The rows whose changes may be.
-  std::vector<std::int32_t> rows_to_transform(const Crossing& crossing) const {
-    std::vector<std::int32_t> rows;
-    for (std::size_t b = 0; b < crossing.samples(); ++b)
-      for (int t = 0; is_transformable(crossing, b) && t < crossing.tokens[b]; ++t)
-        rows.push_back(static_cast<std::int32_t>(b) * this->shape_.tokens + t);
-    return rows;
-  }
   std::size_t trailer_bytes(const Crossing& crossing) const override {
-    return (predicts(crossing) ? prediction_->most_bytes(crossing) : 0) +
-           (may_transform(crossing) ? transform_->most_bytes(crossing) : 0);
+    return predicts(crossing) ? prediction_->most_bytes(crossing) : 0;
   }
 
   std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
@@ -145,45 +117,16 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
     load_memories(exec, arguments);
     RowArguments from_starts = arguments;
     from_starts.starts = prediction_->choose(exec, crossing, arguments.x, rows);
-    const bool transforms = may_transform(crossing);
-    if (transforms) choose_components(exec, from_starts, rows);
-    std::size_t end = Base::run_encode(exec, from_starts, max_bytes - trailer_bytes(crossing));
+    const std::size_t end =
+        Base::run_encode(exec, from_starts, max_bytes - trailer_bytes(crossing));
     prediction_->learn(exec, arguments.x, rows);
-    if (transforms) transform_->learn(exec, rows);
-    end = prediction_->append(exec, arguments.payload, end);
-    return transforms ? transform_->append(exec, arguments.payload, end) : end;
-  }
-
-  void choose_components(const ExecSpace& exec, RowArguments& arguments, int rows) {
-    transform_->set_rows(exec, rows_to_transform(this->crossing()));
-    for_rows("deltapipe::DeltaCodec::find_changes", row_policy(exec, rows),
-             FindChanges{arguments, this->formats(), transform_->changes().data(),
-                         transform_->weights().data(), transform_->fit_weights().data()});
-    arguments.components =
-        transform_->choose(exec, this->crossing(), rows, this->message_format().rms_step);
-    arguments.weights = transform_->weights().data();
-  }
-
-  void encode_components(const ExecSpace& exec, const RowArguments& arguments) override {
-    const int rows = arguments.sample_count * arguments.tokens;
-    const std::size_t scratch = RowBuffers::bytes(arguments.channels);
-    for_rows("deltapipe::DeltaCodec::quantize_components", row_policy(exec, rows, scratch),
-             QuantizeComponents{arguments, this->formats()});
-    const TransformedRows transformed = transform_->rows();
-    for_rows("deltapipe::DeltaCodec::sort_levels", row_policy(exec, transformed.count),
-             SortLevels{arguments, this->formats(), transformed});
-    const float* sums = transform_->synthesize(exec, rows);
-    for_rows("deltapipe::DeltaCodec::finish_transformed", row_policy(exec, rows, scratch),
-             FinishTransformed<Memory<storage>, true>{arguments, this->formats(), sums,
-                                                      transform_->scale()});
+    return prediction_->append(exec, arguments.payload, end);
   }
 
   std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing,
                              const RowArguments& arguments, std::size_t bytes) override {
     if (!predicts(crossing)) return Base::expected_bytes(exec, crossing, arguments, bytes);
-    std::size_t end = 0;
-    if (may_transform(crossing)) end = transform_->read(exec, crossing, arguments.payload, bytes);
-    end += prediction_->read(exec, crossing, arguments.payload, bytes - end);
+    const std::size_t end = prediction_->read(exec, crossing, arguments.payload, bytes);
     return Base::expected_bytes(exec, crossing, arguments, bytes - end) + end;
   }
 
@@ -194,28 +137,11 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
       from_starts.starts =
           prediction_->predict(exec, arguments.payload, arguments.sample_count * arguments.tokens);
     }
-    const bool transforms = may_transform(this->crossing()) && transform_->transforms();
-    if (transforms) from_starts.components = transform_->adopt(exec, arguments.payload);
     Base::run_decode(exec, rows, from_starts);
-    if (transforms) decode_components(exec, this->with_codes(from_starts));
-  }
-
-  void decode_components(const ExecSpace& exec, const RowArguments& arguments) {
-    const int rows = arguments.sample_count * arguments.tokens;
-    transform_->set_rows(exec, rows_to_transform(this->crossing()));
-    const TransformedRows transformed = transform_->rows();
-    for_rows("deltapipe::DeltaCodec::read_levels", row_policy(exec, transformed.count),
-             ReadLevels{arguments, this->formats(), transformed});
-    const float* sums = transform_->synthesize(exec, rows);
-    for_rows("deltapipe::DeltaCodec::finish_transformed",
-             row_policy(exec, rows, RowBuffers::bytes(arguments.channels)),
-             FinishTransformed<Memory<storage>, false>{arguments, this->formats(), sums,
-                                                       transform_->scale()});
   }
 
   std::uint32_t shared_state() const override {
-    return (prediction_ && prediction_->has_map() ? 1 : 0) +
-           (transform_ && transform_->has_basis() ? 2 : 0);
+    return prediction_ && prediction_->has_map() ? 1 : 0;
   }
   CodecStatistics take_more_statistics() override {
     CodecStatistics statistics;
@@ -239,7 +165,6 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
 
   const Refinement refinement_;
   std::unique_ptr<DriftPrediction> prediction_;
-  std::unique_ptr<KltTransform> transform_;  ///< only with prediction
   const std::size_t record_bytes_;
 };
 

@@ -4,9 +4,9 @@
 // a linear map to changes that it has seen and sends it from time to time, if that pays; both ends
 // apply it to memories and count changes from what it makes of them.
 //
-// The last word of a payload, or that before a transform's end (klt_transform.hpp), says whether
-// its changes are counted from predictions; then the samples' factors stand before it, and a new
-// map before those where it says so. Crossings without a memory have no such word.
+// The last word of a payload says if its changes are counted from predictions. The samples' factors
+// precede it then, and a new map precedes these where the word says so. Crossings without a memory
+// have no such word.
 #pragma once
 
 #include <cstddef>

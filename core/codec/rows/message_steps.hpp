@@ -41,13 +41,9 @@ struct FindSpreads {
     }
     const RowBuffers buffers = RowBuffers::of(team, n);
     const MemoryRow record = row_of(a, sample, index);
-    const bool is_transformed = a.components != nullptr && format.uses_memory;
-    const float* x = (is_transformed ? a.components : a.x) + static_cast<std::size_t>(index) * n;
+    const float* x = a.x + static_cast<std::size_t>(index) * n;
     float* work = buffers.work;
-    if (is_transformed)
-      NoMemory::load(team, record, work, buffers.codes);
-    else
-      load_taken<Sender>(team, format, record, work, buffers.codes);
+    load_taken<Sender>(team, format, record, work, buffers.codes);
     const auto change = [=](int c) {
       const float difference = x[c] - work[c];
       return is_nonfinite(difference) != 0 ? 0.0f : difference;
@@ -58,8 +54,8 @@ struct FindSpreads {
       const double value = change(c);
       return value * value;
     });
-    double weight = is_transformed ? a.weights[index] : 1;
-    if (format.is_relative && !is_transformed) {
+    double weight = 1;
+    if (format.is_relative) {
       const double size = row_sum<double>(team, n, [=](int c) {
         const double value = work[c];
         return value * value;

@@ -127,7 +127,6 @@ struct EncodeRows {
       Record::store(team, record, buffers.work, buffers.codes);
       return;
     }
-    if (a.components != nullptr && format.is_transformable()) return;
     const float* x = a.x + static_cast<std::size_t>(index) * n;
     const auto values = Sender::begin(team, format, record, x, buffers);
     const std::uint32_t largest = largest_of_row(team, n, values);
@@ -172,7 +171,6 @@ struct DecodeRows {
       }
       return;
     }
-    if (a.components != nullptr && format.is_transformable()) return;
     const float bound = format.uses_memory ? bound_of<M>(memory) : 0.0f;
     if (format.uses_memory)
       load_scaled<M>(team, memory, x, buffers.codes);
@@ -202,7 +200,6 @@ class QuantizedCodec : public RowFormatCodec {
         RowBuffers::bytes(shape_.channels) + Sender::scratch_bytes(shape_.channels);
     for_rows("deltapipe::QuantizedCodec::encode", row_policy(exec, rows, scratch),
              EncodeRows<Sender>{with_codes(arguments), formats()});
-    if (arguments.components != nullptr) encode_components(exec, with_codes(arguments));
     return code_rows(exec, arguments, max_bytes);
   }
 
@@ -211,9 +208,6 @@ class QuantizedCodec : public RowFormatCodec {
              row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
              DecodeRows<M>{with_codes(arguments), formats()});
   }
-
-  /// Codes of the rows whose changes travel as components, and what they make of records.
-  virtual void encode_components(const ExecSpace&, const RowArguments&) {}
 
  private:
   /// Kernels that write the message's step, if any row has it.

@@ -58,8 +58,6 @@ enum class Field : std::uint64_t {
   first_visit,
   prediction,
   prediction_interval,
-  transform,
-  transform_interval,
   storage,
   tokens,
   channels
@@ -103,10 +101,6 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
   if (settings.prediction != Prediction::none) {
     add(Field::prediction, settings.prediction);
     add(Field::prediction_interval, settings.prediction_interval);
-  }
-  if (settings.transform != Transform::none) {
-    add(Field::transform, settings.transform);
-    add(Field::transform_interval, settings.transform_interval);
   }
   if (has_shared_memory(settings)) add(Field::storage, storage);
   add(Field::tokens, shape.tokens);

@@ -75,10 +75,6 @@ struct RowArguments {
   std::uint32_t* lost;       ///< set to 1 where values cannot cross (Codec::lost_values)
   /// Rows that changes are counted from, where those are not the records' rows; else null.
   const float* starts;
-  /// Components of the rows whose changes travel so (transformed_rows.hpp), or their levels; null:
-  /// no row's do. Encoding: also what each row's changes are relative to.
-  float* components;
-  const float* weights;
   const float* error_share;  ///< of each sample (ErrorBound); null: all
   bool measure;
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction

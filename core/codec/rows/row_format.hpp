@@ -57,8 +57,6 @@ struct RowFormat {
   /// One step a channel, for all tokens, at the payload's front.
   bool has_channel_steps() const { return kind == RowKind::codes && segment == 0; }
   bool has_front() const { return has_channel_steps() || has_message_step; }
-  /// Its changes may travel as components (transformed_rows.hpp).
-  KOKKOS_INLINE_FUNCTION bool is_transformable() const { return has_message_step && uses_memory; }
   /// The step for the largest needed_step, or for mean|x|.
   KOKKOS_INLINE_FUNCTION std::uint16_t step_for(float needed) const {
     if (mean_scale) return step_at_least(needed, 1.0f);

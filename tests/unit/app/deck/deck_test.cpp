@@ -262,11 +262,6 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   CHECK(first_visits("first_visit_step = 0.3") == 0.3);
   CHECK(rates("boundary.forward.target_bits = 2").first.target_error == 0);
   CHECK(rates("boundary.forward.scale_rule = \"max\"").first == RateSettings());
-  for (const char* const without :
-       {"boundary.forward.scale=token", "boundary.forward.prediction=none"})
-    CHECK_THROWS_WITH(parse_deck("[boundary.forward]\ncodec = \"auto\"\ntransform = \"klt\"\n",
-                                 "d.toml", {without}),
-                      Catch::Contains("only predicted changes with one step for a message"));
   // Also those that are what they would be without it.
   CHECK(parse_deck("[boundary.backward]\ncodec = \"auto\"\nerror_feedback = false\nrms_step = 1\n",
                    "d.toml")

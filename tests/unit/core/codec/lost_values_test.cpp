@@ -74,8 +74,6 @@ std::vector<CodecSettings> all_settings() {
     all.back().first_visit = first;
   }
   all.push_back(recommended_settings(Direction::forward));
-  all.push_back(recommended_settings(Direction::forward));
-  all.back().transform = Transform::klt;
   all.push_back(recommended_settings(Direction::backward));
   all.push_back(
       without_memory(recommended_settings(Direction::forward), ChangesWithoutMemory::direct));
