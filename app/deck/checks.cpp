@@ -255,7 +255,7 @@ void check_gradients(const Settings& s) {
   refuse({"boundary.backward.codec"},
          "boundary.backward.codec cannot be " + kind + ": AQ-SGD keeps no memory of gradients",
          "\"" + kind + "\"",
-         "use \"none\", \"fp16\", \"bf16\", \"quantize\", \"row_sparse\" or \"topk\"; the last "
+         "use \"none\", \"fp16\", \"bf16\", \"quantize\" or \"topk\"; the last "
          "with error_feedback = \"ef21\" keeps a memory from zeros on");
 }
 

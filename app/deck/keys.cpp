@@ -331,7 +331,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
       ", tile = " + std::to_string(best.tile) + ", entropy_coding";
   add("codec", std::move(codecs),
       memory
-          ? "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
+          ? "none: fp32 as it is; "
             "quantize: the values in bits; delta: the change since the sample's last visit in "
             "bits (AQ-SGD); topk: a sample's largest values with their positions; topk_delta: "
             "delta with changes sent as topk sends values; auto: delta with " +
@@ -340,7 +340,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
                 format_number(best.first_visit_step) +
                 "), prediction = \"linear\" and target_error = boundary.error, whatever of it the "
                 "deck does not set"
-          : "none: fp32 as it is; row_sparse: fp32 without the tokens whose values are all zero; "
+          : "none: fp32 as it is; "
             "quantize: the values in bits; topk: a sample's largest values with their "
             "positions; delta and topk_delta are not for gradients, which AQ-SGD sends without "
             "memory; auto: quantize with " +

@@ -486,7 +486,7 @@ WireBytes TrafficPrediction::evaluation_bytes() const {
 }
 
 bool has_fixed_length(const CodecSettings& codec) {
-  return codec.kind != CodecKind::row_sparse && !sends_positions(codec) &&
+  return !sends_positions(codec) &&
          !(codec.kind == CodecKind::delta && codec.prediction != Prediction::none) &&
          !(codec.entropy_coding && sends_codes(codec));
 }

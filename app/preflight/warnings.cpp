@@ -142,7 +142,7 @@ std::vector<std::string> warnings_of_evaluation(const Settings& settings) {
     why =
         "boundary.forward.first_visit = \"fp32\" is what a sample without memory is sent by; "
         "choose another one or evaluation.changes = \"direct\"";
-  else if (kind == CodecKind::none || kind == CodecKind::row_sparse)
+  else if (kind == CodecKind::none)
     why = "boundary.forward.codec sends fp32; choose another one";
   if (why.empty()) return {};
   return {"evaluations through the codec are those of fp32 here: " + why +

@@ -202,8 +202,7 @@ std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShap
   if (feedback && storage == MemoryStorage::fp16) storage = MemoryStorage::bf16;
   const bool from_zero = feedback && settings.feedback_kind == FeedbackKind::ef21;
   auto main = make(from_zero ? from_zeros(settings) : settings, shape, storage);
-  const bool is_exact = settings.kind == CodecKind::none || settings.kind == CodecKind::row_sparse;
-  if (settings.warmup_epochs == 0 || is_exact) return main;
+  if (settings.warmup_epochs == 0 || settings.kind == CodecKind::none) return main;
   return std::make_unique<WarmupCodec>(settings, make(warmup_of(settings), shape, storage),
                                        std::move(main));
 }

@@ -6,11 +6,11 @@
 
 namespace deltapipe {
 
-enum class CodecKind { none, fp16, bf16, quantize, delta, row_sparse, topk, topk_delta };
+enum class CodecKind { none, fp16, bf16, quantize, delta, topk, topk_delta };
 
 /// By the value of the enum, as decks and messages name them.
-inline constexpr std::array<const char*, 8> kCodecKindNames = {
-    "none", "fp16", "bf16", "quantize", "delta", "row_sparse", "topk", "topk_delta"};
+inline constexpr std::array<const char*, 7> kCodecKindNames = {
+    "none", "fp16", "bf16", "quantize", "delta", "topk", "topk_delta"};
 
 /// message: one step for all rows of a message, with scale_rule = rms only. Of changes since a
 /// sample's last visit it is relative to the root mean square of the row in the memory.
@@ -73,7 +73,7 @@ inline constexpr double kMostOfLargest = 1.8;
 /// after a first visit by fp16, quantize8 or refine its second visit errs by 0.038, 0.040 and
 /// 0.042.
 struct CodecSettings {
-  CodecKind kind = CodecKind::none;  ///< none: fp32 as it is; row_sparse: without rows of zeros
+  CodecKind kind = CodecKind::none;  ///< none: fp32 unchanged
   int bits = 4;                      ///< 1 ... 8, for codes
   ScaleKind scale = ScaleKind::tile;
   int tile = 64;  ///< channels a scale covers, for scale = tile and codes of first visits

@@ -60,7 +60,6 @@ double seconds_of(const std::function<void()>& work, const std::function<void()>
 
 struct Fill {
   Activations x_NC;
-  bool zero_rows;  ///< every other one
   KOKKOS_INLINE_FUNCTION void operator()(int row) const {
     std::uint32_t state = row * 2654435761u + 12345u;
     for (std::size_t c = 0; c < x_NC.extent(1); ++c) {
@@ -69,7 +68,7 @@ struct Fill {
         state = state * 1664525u + 1013904223u;
         sum += static_cast<float>(state >> 8) * (1.0f / 16777216.0f) - 0.5f;
       }
-      x_NC(row, c) = zero_rows && row % 2 == 1 ? 0.0f : sum;
+      x_NC(row, c) = sum;
     }
   }
 };
@@ -125,7 +124,6 @@ struct Case {
   std::string name;
   CodecSettings settings;
   MemoryStorage storage = MemoryStorage::fp16;
-  bool zero_rows = false;  ///< every other one
 };
 
 CodecSettings codes(CodecKind kind, int bits) {
@@ -177,8 +175,6 @@ std::vector<Case> plain_cases() {
   std::vector<Case> all;
   for (const CodecKind kind : {CodecKind::none, CodecKind::fp16, CodecKind::bf16})
     all.push_back({kCodecKindNames[static_cast<std::size_t>(kind)], codes(kind, 4)});
-  all.push_back({"row_sparse, half of the rows zero", codes(CodecKind::row_sparse, 4),
-                 MemoryStorage::fp16, true});
   return all;
 }
 
@@ -310,8 +306,7 @@ struct Bench {
       }
     };
     Kokkos::parallel_for("deltapipe::Benchmark::fill",
-                         Kokkos::RangePolicy<ExecSpace>(0, samples * shape.tokens),
-                         Fill{x_NC, test.zero_rows});
+                         Kokkos::RangePolicy<ExecSpace>(0, samples * shape.tokens), Fill{x_NC});
     visit_all(0, true);
     const auto next_step = [&] {
       ++step;

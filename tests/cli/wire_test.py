@@ -251,56 +251,6 @@ class Bytes(support.TestCase):
         one = self.train(deck, "tied-one", 1, ["pipeline.stages=1"])
         self.assertFalse(one.steps["tied_row_bytes"].any())
 
-    def test_rows_of_zeros(self):
-        """row_sparse leaves them out, counts what it sent, and changes nothing."""
-        base = self.trained_model()
-        header, data = support.read_safetensors(base / "model.safetensors")
-        data = bytearray(data)
-
-        def clear(name, begin=0, end=None):
-            """Rows [begin, end) of a tensor."""
-            first, last = header[name]["data_offsets"]
-            row = (last - first) // header[name]["shape"][0]
-            end = last if end is None else first + end * row
-            data[first + begin * row:end] = bytes(end - first - begin * row)
-
-        # The first block hands on what it gets: zeros for 20 tokens.
-        clear("transformer.wte.weight", 0, 20)
-        clear("transformer.wpe.weight")
-        for part in ("attn", "mlp"):
-            for kind in ("weight", "bias"):
-                clear(f"transformer.h.0.{part}.c_proj.{kind}")
-        support.write_safetensors(base / "model.safetensors", header, bytes(data))
-        tokens = self.place / "zeros.h5"
-        with h5py.File(tokens, "w") as file:
-            file["tokens"] = np.arange(4 * TOKENS, dtype=np.int32) // 2
-        deck = self.small(model={"path": str(base)}, tokenizer={"train_vocabulary": 0},
-                          data={"train": [str(tokens)], "validation": [str(tokens)]},
-                          pipeline={"stages": 2, "partition": [1, 3]})
-        whole = self.train(deck, "whole-rows", 2)
-        sparse = self.train(deck, "sparse-rows", 2,
-                            [f"boundary.{direction}.codec=row_sparse"
-                             for direction in ("forward", "backward")])
-        self.assertEqual(sparse.losses.tobytes(), whole.losses.tobytes())
-        self.assertEqual(sparse.evaluations["loss"].tobytes(),
-                         whole.evaluations["loss"].tobytes())
-        weights = [(self.output(name) / "model" / "model.safetensors").read_bytes()
-                   for name in ("whole-rows", "sparse-rows")]
-        self.assertEqual(weights[0], weights[1])
-        # Two messages of 64 tokens; each of 64 tokens occurs twice in all of them; bitmaps.
-        row = CHANNELS * 4
-        expected = 2 * (HEADER_BYTES + 8) + (4 * TOKENS - 2 * 20) * row
-        self.assertEqual(sparse.steps["forward_bytes"][0, 0], expected)
-        self.assertEqual(whole.steps["forward_bytes"][0, 0],
-                         2 * HEADER_BYTES + 4 * TOKENS * row)
-        self.assertEqual(sparse.steps["tied_row_bytes"][0],
-                         2 * (HEADER_BYTES + 4) + (64 - 20) * row)
-        # No gradient is zero, and after the first step no row.
-        np.testing.assert_array_equal(sparse.steps["backward_bytes"],
-                                      whole.steps["backward_bytes"] + 2 * 8)
-        np.testing.assert_array_equal(sparse.steps["forward_bytes"][1:],
-                                      whole.steps["forward_bytes"][1:] + 2 * 8)
-
     def test_warm_up(self):
         # An epoch of 8 samples is two steps; the memories are there after it.
         deck = self.small(data={"max_train_samples": 8}, training={"steps": 4},

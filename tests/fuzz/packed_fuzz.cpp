@@ -41,8 +41,6 @@ CodecSettings settings_of(unsigned choice) {
       settings.kind = CodecKind::bf16;
       break;
     case 3:
-      settings.kind = CodecKind::row_sparse;
-      break;
     case 4:
       settings.kind = CodecKind::quantize;
       break;

@@ -5,7 +5,6 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 #include <optional>
 
 #include "comm/transport/agree.hpp"
@@ -167,33 +166,23 @@ int world_rank() {
 TEST_CASE("A message is as long as its payload", "[boundary]") {
   if (world_size() < 2) return;
   const Result none = run(CodecKind::none);
-  const Result sparse = run(CodecKind::row_sparse);
   CHECK(none.text.empty());
-  CHECK(sparse.text.empty());
-  CHECK(sparse.seen.size() == none.seen.size());
-  if (!sparse.seen.empty())
-    CHECK(std::memcmp(sparse.seen.data(), none.seen.data(), 4 * none.seen.size()) == 0);
   std::uint64_t total = 0;
   for (int step = 0; step < 9; ++step) {
-    int valid = 0, sent = 0;
-    for (const std::uint64_t id : kEpoch[step % 3])
-      for (int t = 0; t < valid_tokens(id); ++t) {
-        ++valid;
-        sent += is_zero(step, id, t) ? 0 : 1;
-      }
-    const std::uint64_t bytes =
-        sizeof(MessageHeader) + 4 * ((valid + 31) / 32) + 4 * sent * kChannels;
+    std::uint64_t valid = 0;
+    for (const std::uint64_t id : kEpoch[step % 3]) valid += valid_tokens(id);
+    const std::uint64_t bytes = sizeof(MessageHeader) + 4 * valid * kChannels;
     total += bytes;
-    if (world_rank() == 0) CHECK(sparse.bytes_sent[step] == bytes);
+    if (world_rank() == 0) CHECK(none.bytes_sent[step] == bytes);
   }
-  if (world_rank() == 1) CHECK(sparse.bytes_received == total);
+  if (world_rank() == 1) CHECK(none.bytes_received == total);
 }
 
 // The ends compare hashes of each sample's memory at every visit.
 TEST_CASE("Payloads that MPI finds in device memory are the same", "[boundary][gpu_aware]") {
   if (world_size() < 2) return;
-  for (const CodecKind kind : {CodecKind::none, CodecKind::row_sparse, CodecKind::quantize,
-                               CodecKind::delta, CodecKind::topk_delta})
+  for (const CodecKind kind :
+       {CodecKind::none, CodecKind::quantize, CodecKind::delta, CodecKind::topk_delta})
     for (const bool spills : {false, true}) {
       CAPTURE(kCodecKindNames[static_cast<std::size_t>(kind)], spills);
       const Result host = run(kind, spills);
@@ -334,7 +323,7 @@ TEST_CASE("Memories of TopK's changes are the same at both ends", "[boundary]") 
 
 TEST_CASE("Ends with other codecs stop and say so", "[boundary]") {
   if (world_size() < 2) return;
-  const Result result = run(CodecKind::row_sparse, false, CodecKind::none);
+  const Result result = run(CodecKind::fp16, false, CodecKind::none);
   CHECK_THAT(result.text, Contains("the codec is 0x") && Contains("rank 0") && Contains("rank 1"));
 }
 
@@ -380,8 +369,7 @@ TEST_CASE("Both ends work on the instances that they are given", "[boundary][exe
   if (world_size() < 2) return;
   const ExecutionInstances separate = {test::another_instance(), test::another_instance(),
                                        test::another_instance()};
-  for (const CodecKind kind :
-       {CodecKind::none, CodecKind::quantize, CodecKind::delta, CodecKind::row_sparse}) {
+  for (const CodecKind kind : {CodecKind::none, CodecKind::quantize, CodecKind::delta}) {
     CAPTURE(kCodecKindNames[static_cast<std::size_t>(kind)]);
     std::vector<float> seen, expected;
     CHECK(strays_of(kind, separate, seen) == std::vector<std::string>{});
@@ -492,7 +480,7 @@ TEST_CASE("Memory at the ends of a boundary is what each of them keeps", "[bound
     CHECK(cache_bytes(CodecKind::quantize, BoundarySide::receiver) == 0);
     CHECK(cache_bytes(CodecKind::delta, BoundarySide::sender) == record);
     CHECK(cache_bytes(CodecKind::delta, BoundarySide::receiver) == record);
-    CHECK(cache_bytes(CodecKind::row_sparse, BoundarySide::sender) == 0);
+    CHECK(cache_bytes(CodecKind::none, BoundarySide::sender) == 0);
     for (const BoundarySide side : {BoundarySide::sender, BoundarySide::receiver}) {
       CHECK(cache_bytes(CodecKind::topk, side) == record);
       CHECK(cache_bytes(CodecKind::topk_delta, side) == record);

@@ -10,7 +10,7 @@ namespace deltapipe {
 /// first time. direct: C(x), the values themselves as changes are sent, quantize or topk.
 enum class ChangesWithoutMemory { first_visit, direct };
 
-/// A codec without memory and warm-up. none, fp16, bf16 and row_sparse stay; quantize and topk with
+/// A codec without memory and warm-up. none, fp16 and bf16 stay; quantize and topk with
 /// error feedback send C(x).
 CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory changes);
 

@@ -51,8 +51,7 @@ std::vector<CodecSettings> all_codecs() {
     }
   };
   CodecSettings settings;
-  for (const auto kind :
-       {CodecKind::none, CodecKind::row_sparse, CodecKind::fp16, CodecKind::bf16}) {
+  for (const auto kind : {CodecKind::none, CodecKind::fp16, CodecKind::bf16}) {
     settings.kind = kind;
     add(settings);
   }

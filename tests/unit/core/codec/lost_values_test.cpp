@@ -42,7 +42,6 @@ std::vector<CodecSettings> all_settings() {
   add(CodecKind::none);
   add(CodecKind::fp16);
   add(CodecKind::bf16);
-  add(CodecKind::row_sparse);
   for (const CodecKind kind : {CodecKind::quantize, CodecKind::delta}) {
     add(kind);
     add(kind, [](S& s) { s.bits = 1; });

@@ -78,7 +78,7 @@ CodecSettings after_warmup(CodecSettings settings) {
 
 TEST_CASE("codecs without memory evaluate as they train, but for warm-up", "[codec][evaluation]") {
   const auto kind = GENERATE(CodecKind::none, CodecKind::fp16, CodecKind::bf16, CodecKind::quantize,
-                             CodecKind::row_sparse, CodecKind::topk);
+                             CodecKind::topk);
   const CodecSettings settings = codec(kind);
   for (const auto changes : {kFirstVisit, kDirect})
     CHECK(without_memory(settings, changes) == after_warmup(settings));
