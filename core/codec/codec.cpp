@@ -198,7 +198,7 @@ std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShap
                                   MemoryStorage storage) {
   check(settings, shape);
   const bool feedback = has_feedback(settings);
-  // What is kept of gradients is too small for fp16.
+  // Errors of gradients are too small for fp16.
   if (feedback && storage == MemoryStorage::fp16) storage = MemoryStorage::bf16;
   const bool from_zero = feedback && settings.feedback_kind == FeedbackKind::ef21;
   auto main = make(from_zero ? from_zeros(settings) : settings, shape, storage);

@@ -70,7 +70,7 @@ class Codec {
   /// Most bytes that this crossing's payload takes; all of them unless the length depends on the
   /// data.
   virtual std::size_t payload_bytes(const Crossing& crossing) const = 0;
-  /// What each end keeps of a sample. Nothing: the codec has no memory.
+  /// Bytes that each end keeps of a sample; 0: the codec has no memory.
   virtual RecordLayout record() const { return {}; }
 
   /// Bytes that the codec itself holds: tables, sums and partial scales.
@@ -87,7 +87,7 @@ class Codec {
   /// kLargestRmsStep. For senders; a receiver takes the steps that travel.
   virtual void set_rms_step(double) {}
 
-  /// Whether encode waits for its kernels: the payload's length depends on the data.
+  /// True if encode waits for its kernels: the payload's length depends on the data.
   virtual bool waits() const { return false; }
 
   /// Writes the payload and returns its length in bytes. The buffer has room for
@@ -101,7 +101,7 @@ class Codec {
                       std::size_t payload_bytes, const MemoryRecords& records,
                       Activations x_BTC) = 0;
 
-  /// What the codec itself keeps from one crossing to the next, as items of a part of the end's
+  /// State that the codec itself keeps between crossings, as items of a part of the end's
   /// state; records are not among them.
   virtual void write_state(StateWriter&, const ExecSpace&) const {}
   virtual void read_state(StateReader&, const ExecSpace&) {}
@@ -112,7 +112,7 @@ class Codec {
   /// instance; take_statistics() resets it.
   virtual bool lost_values() const = 0;
 
-  /// Whether encode sums error2 and signal2; costs another pass over the rows. Off at first.
+  /// Makes encode sum error2 and signal2, which costs another pass over the rows. Off at first.
   virtual void measure_errors(bool on) = 0;
   /// Sums since the last call; waits for the encodes.
   virtual CodecStatistics take_statistics(const ExecSpace& exec) = 0;

@@ -9,7 +9,7 @@
 
 namespace deltapipe {
 
-/// What crosses. The numbers are those of the wire.
+/// The kind of values. The numbers are those of the wire.
 enum class CrossingKind : std::uint8_t {
   activation = 1,
   gradient = 2,
@@ -18,7 +18,7 @@ enum class CrossingKind : std::uint8_t {
 };
 enum class Direction : std::uint8_t { forward = 0, backward = 1 };
 
-/// What evaluations and generation send: values as they are, in a precision of evaluations' own, or
+/// Values that evaluations and generation send: the activations in their own precision, or
 /// what the boundary's codec makes of them without memory.
 enum class EvaluationMode : std::uint8_t { plain, codec };
 

@@ -32,7 +32,7 @@ enum class FirstVisit { fp32, fp16, quantize8, refine, steps, zero };
 /// How topk and topk_delta send the values that they choose. codes: in `bits` bits, with a scale
 /// for every `tile` of them.
 enum class ChosenValues { fp32, fp16, codes };
-/// What becomes of what a codec C leaves out of a sample x (arXiv 2401.07788); 0 at first.
+/// Use of the part of a sample x that a codec C leaves out (arXiv 2401.07788); 0 at first.
 /// ef: the sender sends C(x + e) and keeps e := x + e - C(x + e).
 /// ef21: both ends keep g := g + C(x - g), which is what the receiver sees.
 /// mixed: as ef, with half of topk's positions those of the largest |x| and the others those of the
@@ -44,11 +44,12 @@ enum class FeedbackKind { ef, ef21, mixed };
 /// 2401.07788).
 enum class FeedbackOf { sample, position };
 
-/// Where topk sends values of gradients: those of largest magnitude, or where the micro-batch's
-/// activations were sent, whatever their magnitude (arXiv 2401.07788); no positions travel then.
+/// Positions at which topk sends gradients: those of largest magnitude, or those where the
+/// micro-batch's activations were sent, whatever their magnitude (arXiv 2401.07788); no positions
+/// travel then.
 enum class ChosenPositions { largest, forward };
 
-/// What both ends of a boundary expect a sample's values to have become since its last visit, which
+/// Values that both ends of a boundary predict for a sample since its last visit, which
 /// only the difference to is sent. none: what they were. linear: a linear map of them, which the
 /// sender fits to what it has seen change and sends from time to time.
 enum class Prediction { none, linear };
@@ -64,7 +65,7 @@ inline constexpr double kLargestRmsStep = 2.5;
 inline constexpr double kLargestStochasticStep = 1.9;
 inline constexpr double kMostOfLargest = 1.8;
 
-/// What crosses a stage boundary in one direction.
+/// Codec of a stage boundary in one direction.
 ///
 /// Relative RMS errors of synthetic activations (512 x 768, log-normal channel scales, four
 /// channels 30 times the others): quantize at 4 bits 0.42 with scale token, 0.17 with tile 64 for
@@ -103,43 +104,43 @@ struct CodecSettings {
   bool operator==(const CodecSettings&) const = default;
 };
 
-/// Whether it sends changes since a sample's last visit, as AQ-SGD does.
+/// True if it sends changes since a sample's last visit, as AQ-SGD does.
 inline bool sends_changes(const CodecSettings& codec) {
   return codec.kind == CodecKind::delta || codec.kind == CodecKind::topk_delta;
 }
 
-/// Whether what it leaves out of a sample comes at the next visits.
+/// True if the part that it leaves out of a sample comes at the next visits.
 inline bool has_feedback(const CodecSettings& codec) {
   return codec.error_feedback &&
          (codec.kind == CodecKind::quantize || codec.kind == CodecKind::topk);
 }
 
-/// Whether an end of a boundary keeps something of each place of a step.
+/// True if an end of a boundary keeps a record for each place of a step.
 inline bool has_feedback_of_positions(const CodecSettings& codec) {
   return has_feedback(codec) && codec.feedback_of == FeedbackOf::position;
 }
 
-/// Whether an end of a boundary keeps something of each sample or place of a step.
+/// True if an end of a boundary keeps a record for each sample or place of a step.
 inline bool has_memory(const CodecSettings& codec) {
   return sends_changes(codec) || has_feedback(codec);
 }
 
-/// Whether both ends keep the same memory of each sample.
+/// True if both ends keep the same memory of each sample.
 inline bool has_shared_memory(const CodecSettings& codec) {
   return has_memory(codec) && (!codec.error_feedback || codec.feedback_kind == FeedbackKind::ef21);
 }
 
-/// Whether it sends a part of each sample's values with their positions.
+/// True if it sends a part of each sample's values with their positions.
 inline bool sends_positions(const CodecSettings& codec) {
   return codec.kind == CodecKind::topk || codec.kind == CodecKind::topk_delta;
 }
 
-/// Whether its gradients travel at the positions of their activations.
+/// True if its gradients travel at the positions of their activations.
 inline bool follows_forward(const CodecSettings& codec) {
   return codec.kind == CodecKind::topk && codec.positions == ChosenPositions::forward;
 }
 
-/// Whether it sends codes of `bits` bits.
+/// True if it sends codes of `bits` bits.
 inline bool sends_codes(const CodecSettings& codec) {
   return codec.kind == CodecKind::quantize || codec.kind == CodecKind::delta ||
          (sends_positions(codec) && codec.values == ChosenValues::codes);

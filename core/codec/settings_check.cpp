@@ -31,7 +31,7 @@ std::string text_of_scales(const CodecSettings& settings) {
   return scale_text(settings.scale) + ", scale_rule = \"" + rule + "\"";
 }
 
-/// What is wrong with how scales are found and codes are written, of quantize and delta.
+/// Contradiction in the scales and codes of quantize and delta.
 std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
   const bool rms = settings.scale_rule == ScaleRule::rms;
   const bool stochastic = settings.rounding == Rounding::stochastic;

@@ -9,7 +9,7 @@
 
 namespace deltapipe {
 
-/// What, value and remedy of the first contradiction, and keys without their section; none: the
+/// Text, value and remedy of the first contradiction, and keys without their section; none: the
 /// settings make a codec. Ranges of single settings are not looked at.
 std::optional<Mistake> contradiction_in(const CodecSettings& settings);
 

@@ -43,7 +43,7 @@ RowFormats formats_of(const CodecSettings& settings, int channels) {
   return formats;
 }
 
-/// Rows of memories, one after the other, and which rows have one; zeros for those that have none.
+/// Rows of memories, one after the other, and which rows have one; zeros for the others.
 template <class M>
 struct LoadMemories {
   RowArguments a;

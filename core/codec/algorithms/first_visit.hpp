@@ -11,7 +11,7 @@ namespace deltapipe::codec {
 CodecSettings first_visit_settings(const CodecSettings& settings);
 RowFormat first_visit_format(const CodecSettings& settings, int channels);
 
-/// Of changes at the second visit, for FirstVisit::refine.
+/// Format of changes at the second visit, for FirstVisit::refine.
 RowFormat refined_format(const CodecSettings& settings, int channels);
 
 /// Which visits refine the first one.

@@ -34,7 +34,7 @@ namespace {
 enum class Keeps { nothing, errors, memory };
 enum Format { first_visit, second_visit, later_visit };
 
-/// Of a sample; zeros where its rows travel in another way.
+/// Header of a sample; zeros if its rows travel in another way.
 struct SampleHeader {
   std::uint32_t count;  ///< of positions
   std::uint32_t words;  ///< that the positions take
@@ -46,7 +46,7 @@ struct SampleHeader {
 };
 static_assert(sizeof(SampleHeader) == 12);
 
-/// What the kernels share.
+/// Arguments that the kernels share.
 struct SparseArguments {
   RowArguments a;
   RowFormats formats;
@@ -57,7 +57,7 @@ struct SparseArguments {
   Positions forward;       ///< of the micro-batch's activations; position null: none
   std::uint64_t* block_B;  ///< offset of each sample's block in the payload
 
-  /// Whether sample b's values are those at its activations' positions.
+  /// True if sample b's values are those at its activations' positions.
   KOKKOS_INLINE_FUNCTION bool follows(int b) const {
     return forward.position != nullptr && forward.count_G[b] != ForwardMasks::kNoMask;
   }
@@ -69,7 +69,7 @@ struct SparseArguments {
   }
   /// Place of a sample's values among those of all positions.
   KOKKOS_INLINE_FUNCTION std::size_t sent_of(int b) const { return b * chosen.stride; }
-  /// What chosen.count_G has for a sample with so many positions.
+  /// Entry of chosen.count_G for a sample with this number of positions.
   KOKKOS_INLINE_FUNCTION std::uint32_t held_count(int b, std::uint32_t count) const {
     return is_held && !is_sparse(b) ? ForwardMasks::kNoMask : count;
   }
@@ -99,8 +99,8 @@ struct SparseArguments {
   }
 };
 
-/// What a selection may find of the k positions: all; of EF-mixed's the values' share, or those
-/// that are still to be found.
+/// The part of the k positions that a selection may find: all; of EF-mixed's the values' share, or
+/// those that are still to be found.
 enum class Share { all, values, rest };
 
 struct MakeGroups {
@@ -145,7 +145,7 @@ struct AddRecords {
 };
 
 /// offered := x or e, for the samples whose groups may find any; 0 where x + e, which would travel,
-/// is none that topk sends.
+/// is not a value that topk sends.
 template <class M>
 struct OfferShare {
   SparseArguments s;
@@ -198,7 +198,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t places_below(const std::uint32_t* positions
   return first;
 }
 
-/// merged := the positions of two lists that have none in common.
+/// merged := the positions of two disjoint lists.
 struct MergePositions {
   Positions a, b, merged;
 
@@ -458,7 +458,7 @@ struct SeeRows {
   }
 };
 
-/// Errors := y, what is left of x + e.
+/// Errors := y, the rest of x + e.
 template <class M>
 struct StoreErrors {
   SparseArguments s;
@@ -487,7 +487,7 @@ struct StoreErrors {
   }
 };
 
-/// Of samples for which no selection counts them.
+/// Counts for samples without a selection.
 struct CountNonfinite {
   SparseArguments s;
 
@@ -503,8 +503,8 @@ struct CountNonfinite {
   }
 };
 
-/// Positions from a payload of unknown origin, of which `first` bytes are sure to be there. *wrong
-/// := 1 where it is none of this codec; else *end := its length.
+/// Positions from an untrusted payload with at least `first` bytes. *wrong
+/// := 1 if this codec cannot have written it; else *end := its length.
 struct ReadPositions {
   SparseArguments s;
   std::uint64_t first;
@@ -677,7 +677,7 @@ class TopKCodec final
     return count;
   }
   bool has_dense_samples() const { return sparse_samples() < static_cast<int>(samples().size()); }
-  /// Where the first sparse sample's block begins.
+  /// Start of the first sparse sample's block.
   std::size_t sparse_begin() const {
     std::size_t begin = sizeof(SampleHeader) * samples().size();
     for (const SampleEntry& sample : samples())
@@ -693,7 +693,7 @@ class TopKCodec final
     const std::size_t most = chosen_.view().stride;
     return static_cast<int>(ValueCoding::rows_of(static_cast<std::uint32_t>(most)));
   }
-  /// Where the crossing's positions go or come from.
+  /// Finds where the crossing's positions are stored.
   void find_positions() {
     DELTAPIPE_ASSERT(!follows_ || masks_, "gradients have no positions to follow");
     const Crossing& crossing = RowCodec::crossing();
@@ -859,7 +859,7 @@ class TopKCodec final
   std::shared_ptr<ForwardMasks> masks_;
   TopKSelection selection_;
   PositionLists chosen_;
-  // Of the crossing at hand.
+  // State of the current crossing.
   Positions positions_{}, forward_{};
   bool is_held_ = false;
   bool forward_has_all_ = false;

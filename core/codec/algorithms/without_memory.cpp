@@ -14,7 +14,7 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
   if (!sends_changes(settings)) return plain;
   if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);
   plain.kind = settings.kind == CodecKind::topk_delta ? CodecKind::topk : CodecKind::quantize;
-  // Of changes it is relative to the row, of values it would not be.
+  // It is relative to the row for changes; for values it would not be.
   if (plain.scale == ScaleKind::message) plain.scale = ScaleKind::token;
   return plain;
 }

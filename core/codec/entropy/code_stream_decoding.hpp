@@ -89,7 +89,7 @@ struct DecodeStreams {
   const std::uint8_t* payload;
   std::uint64_t* soundness;
 
-  /// Whether the streams of a group, as long as they say, fill its part.
+  /// True if the streams of a group fill its part with the lengths that they state.
   KOKKOS_INLINE_FUNCTION bool fills(int g) const {
     const CodeGroup& group = groups.of[g];
     const std::uint64_t words =

@@ -10,7 +10,7 @@ namespace deltapipe::codec::stream_kernels {
 
 /// Codes for each symbol of a table that holds several: a table takes about a byte per symbol.
 inline constexpr int kCodesPerSymbol = 256;
-/// What comes before a part's lengths, at most.
+/// Most bytes before a part's lengths.
 inline constexpr int kHeadBytes = kFoldingBytes + kTableBytes;
 /// Symbols of a row that the histogram counts apart, so that equal neighbours need not wait.
 inline constexpr int kHistograms = 4;

@@ -41,14 +41,14 @@ class CodeStreams {
   /// By format, kByClass the last.
   using PerFormat = std::array<int, kCodeFormats + 1>;
 
-  /// bits: of the codes of each format; 0: its rows have none.
+  /// bits: of the codes of each format; 0: its rows are not codes.
   CodeStreams(const CodecShape& shape, const PerFormat& bits);
 
   /// One byte per code: those of row b*T + t begin at (b*T + t) * row_bytes().
   std::uint8_t* codes() const { return codes_.data(); }
   std::size_t row_bytes() const { return row_bytes_; }
-  /// Of each row of a sample of format kByClass, below kRowClasses, to be set before encode() and
-  /// decode().
+  /// Class of each row of a sample of format kByClass, below kRowClasses, to be set before encode()
+  /// and decode().
   std::uint8_t* classes() const { return class_N_.data(); }
   std::size_t memory_bytes() const;
 

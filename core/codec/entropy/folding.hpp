@@ -39,7 +39,7 @@ KOKKOS_INLINE_FUNCTION void write_folding(const Folding& folding, std::uint8_t* 
   bytes[3] = 0;
 }
 
-/// Whether the bytes are a folding of codes below `levels`.
+/// True if the bytes are a folding of codes below `levels`.
 KOKKOS_INLINE_FUNCTION bool read_folding(const std::uint8_t* bytes, int levels, Folding& folding) {
   folding = {bytes[0], bytes[1] + 1, bytes[2]};
   return folding.is_valid() && folding.first + folding.range <= levels && bytes[3] == 0;
@@ -73,7 +73,7 @@ KOKKOS_INLINE_FUNCTION void unfold_row(const RowMember& team, const Folding& fol
   const int s = folding.row_symbols(n);
   const auto first = static_cast<std::uint32_t>(folding.first);
   const auto range = static_cast<std::uint32_t>(folding.range);
-  // Of a number below 2^8 the quotient by a range of up to 16 is exact.
+  // The quotient of a number below 2^8 by a range of up to 16 is exact.
   const std::uint32_t reciprocal = (65536 + range - 1) / range;
   if (folding.codes == 1) {
     row_for_synced(team, s, [=](int i) { codes[i] = static_cast<std::uint8_t>(codes[i] + first); });

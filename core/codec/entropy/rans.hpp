@@ -114,7 +114,7 @@ KOKKOS_FORCEINLINE_FUNCTION void put_symbol(const EncoderSymbol& symbol, std::ui
                                             std::uint16_t*& at) {
   std::uint32_t x = state;
   at[-1] = static_cast<std::uint16_t>(x);
-  // Whether a word is due is hard to foresee: no branch.
+  // No branch: it would be hard to predict if a word is due.
   const std::uint32_t fits = ((x >> (31 - kFrequencyBits)) - symbol.frequency) >> 31;
   at -= 1 - fits;
   x >>= 16 * (1 - fits);
@@ -123,7 +123,7 @@ KOKKOS_FORCEINLINE_FUNCTION void put_symbol(const EncoderSymbol& symbol, std::ui
   state = x + symbol.start + quotient * (kFrequencySum - symbol.frequency);
 }
 
-/// What the decoder knows of one of the kFrequencySum places of the table: the symbol (8 bits), its
+/// Entry of the decoder for one of the kFrequencySum places of the table: the symbol (8 bits), its
 /// frequency less 1 and the place within its interval (12 bits each).
 KOKKOS_INLINE_FUNCTION std::uint32_t decoder_slot(int symbol, std::uint32_t frequency,
                                                   std::uint32_t place) {

@@ -16,7 +16,7 @@ namespace {
 
 /// Least number of rows per channel.
 constexpr double kLeastRowsPerChannel = 1;
-/// Of the inputs' variance, which is 1 for each channel.
+/// Relative to the inputs' variance, which is 1 for each channel.
 constexpr float kRidge = 0.01f;
 
 /// Mean and deviation of inputs, mean of changes. A channel that hardly varies predicts nothing.

@@ -17,13 +17,13 @@ class DriftFit {
 
   /// To be called for each crossing, before others. Sums of former steps fade when a step begins.
   void begin(std::uint64_t step) { window_.begin(step, channels_); }
-  /// Whether more rows of this step would add little.
+  /// True if more rows of this step would add little.
   bool has_enough_of_step() const { return window_.has_enough_of_step(channels_); }
   /// Rows m_NC and d_NC = a - m, both multiplied by the row's weight, and the weights; rows that do
   /// not count are zeros. weight2: sum of the squared weights; rows: how many count.
   void add(const ExecSpace& exec, const MatrixRef<float>& m_NC, const MatrixRef<float>& d_NC,
            const VectorRef<float>& weight_N, double weight2, int rows);
-  /// Whether there are enough rows for a map.
+  /// True if there are enough rows for a map.
   bool can_fit() const;
   /// Writes the map; work_CC is overwritten. A map without meaning has NaN in its scales.
   void fit(const ExecSpace& exec, const MatrixRef<float>& work_CC,
@@ -36,7 +36,7 @@ class DriftFit {
  private:
   int channels_;
   FadingWindow window_;
-  // Of weighted rows: m m^T, m d^T, and both with the weight.
+  // Sums over weighted rows: m m^T, m d^T, and both with the weight.
   Matrix<float> gram_CC_;
   Matrix<float> cross_CC_;
   Matrix<float> sum_m_1C_;

@@ -87,7 +87,7 @@ struct AddChanges {
 /// of the largest numbers would leave fp32.
 constexpr double kLargestChange2 = 1e6;
 
-/// p_NC: predicted changes; null: there are none.
+/// p_NC: predicted changes; null without a prediction.
 struct SumUpRows {
   int channels;
   const float* x_NC;
@@ -169,7 +169,7 @@ struct CountLargeFactors {
   }
 };
 
-/// Adds 1 for each number that is none, and for each weight that is too large.
+/// Adds 1 for each NaN and for each weight that is too large.
 struct CountFlaws {
   ReadMap map;
 
@@ -188,7 +188,7 @@ std::size_t rows_of_shape(const CodecShape& shape) {
   return static_cast<std::size_t>(shape.max_samples) * shape.tokens;
 }
 
-/// Of what only a sender needs.
+/// Rows of the buffers that only a sender needs.
 std::size_t encoded_rows(const CodecShape& shape) {
   return shape.encodes() ? rows_of_shape(shape) : 0;
 }

@@ -19,7 +19,7 @@
 
 namespace deltapipe::codec {
 
-/// Of a row of the micro-batch; zeros for a row without a memory or with values that are not
+/// Sums of a row of the micro-batch; zeros for a row without a memory or with values that are not
 /// finite.
 struct DriftRow {
   double change2;     ///< sum (x - m)^2
@@ -63,7 +63,7 @@ class DriftPrediction {
   const float* predict(const ExecSpace& exec, const std::uint8_t* payload, int rows);
   /// A map has been sent so far.
   bool has_map() const { return has_map_; }
-  /// Whether predict needs memories and known.
+  /// True if predict needs memories and known.
   bool predicts() const { return word_ != kNone; }
 
   void add_statistics(CodecStatistics& statistics);

@@ -24,7 +24,7 @@ class FadingWindow {
     rows_ *= left;
     weight2_ *= left;
   }
-  /// Whether more rows of this step would add little.
+  /// True if more rows of this step would add little.
   bool has_enough_of_step(int channels) const {
     return rows_of_step_ >= kRowsPerChannel / kShortest * channels;
   }
@@ -35,10 +35,10 @@ class FadingWindow {
     rows_ += rows;
     rows_of_step_ += rows;
   }
-  /// What sums are to be multiplied by before rows are added; add() comes next.
+  /// Factor for the sums before rows are added; add() comes next.
   float fade() const { return fade_; }
   double rows() const { return rows_; }
-  /// Of all rows, as sums have faded so far: those that are still to fade count as they are.
+  /// Weight of all rows, as sums have faded so far; rows that have not faded yet count in full.
   double unfaded_weight2() const { return weight2_ / static_cast<double>(fade_); }
   bool has_rows() const { return weight2_ > 0; }
 

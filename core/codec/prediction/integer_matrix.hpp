@@ -13,8 +13,8 @@
 
 namespace deltapipe::codec {
 
-/// Largest magnitude of integers of which no sum of `channels` products with integers up to `other`
-/// reaches beyond 2^24, at most 127.
+/// Largest magnitude of integers such that no sum of `channels` products with integers up to
+/// `other` reaches beyond 2^24, at most 127.
 inline int largest_factor(int other, int channels) {
   return std::clamp((1 << 24) / (other * channels), 1, 127);
 }

@@ -11,7 +11,7 @@
 
 namespace deltapipe::codec {
 
-/// What a step is to be found for; levels as in RowFormat.
+/// Changes that share a step; levels as in RowFormat.
 struct FittedScale {
   ScaleRule rule;
   float rms_step;
@@ -79,7 +79,7 @@ KOKKOS_INLINE_FUNCTION float square_error(const RowMember& team, const FittedSca
   });
 }
 
-/// Of the fractions of the largest value's step the one with the least square error; of equals the
+/// The fraction of the largest value's step that has the least square error; of equals the
 /// largest.
 template <class Change>
 KOKKOS_INLINE_FUNCTION std::uint16_t step_of_least_error(const RowMember& team,
@@ -103,7 +103,7 @@ KOKKOS_INLINE_FUNCTION std::uint16_t step_of_least_error(const RowMember& team,
   return best;
 }
 
-/// The step of n changes, of which those that are not finite do not count.
+/// The step of n changes; changes that are not finite do not count.
 template <class Change>
 KOKKOS_INLINE_FUNCTION std::uint16_t fitted_step(const RowMember& team, const FittedScale& rule,
                                                  int n, const Change& change) {

@@ -16,7 +16,7 @@ const double kLeastLogStep = std::log2(kLeastChosenStep);
 constexpr double kGain = 0.7;
 /// Messages that debts are spread over: the last ones of a run, or where its length is not known.
 constexpr double kLeastHorizon = 4, kUsualHorizon = 64;
-/// An error of nearly nothing tells nothing of the step that it wants.
+/// A tiny error does not tell which step is right.
 constexpr double kMostOctaves = 2;
 
 }  // namespace
@@ -87,7 +87,7 @@ void StepController::read_state(StateReader& reader) {
   std::array<std::uint64_t, 3> counts{};
   read_array(reader, "step_sums", std::span<double>(sums));
   read_array(reader, "step_messages", std::span<std::uint64_t>(counts));
-  // What was written is within the range; what is not was not written.
+  // A controller writes steps within the range only.
   if (!(sums[0] >= kLeastLogStep && sums[0] <= largest_log_step_))
     reader.refuse("step_sums", "has a step out of range", std::to_string(std::exp2(sums[0])));
   if (counts[2] == 0) reader.refuse("step_messages", "has steps without messages", "0");

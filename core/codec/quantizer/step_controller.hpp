@@ -15,7 +15,7 @@ namespace deltapipe {
 inline constexpr double kLeastChosenStep = 0.05;
 inline constexpr double kLargestChosenStep = kLargestRmsStep;  ///< or StepTarget's
 
-/// What steps are to hold: one of the two, or neither.
+/// Target that steps hold: one of the two, or neither.
 struct StepTarget {
   /// Mean bits per value on the wire over all messages but those of a warm-up, headers and scales
   /// included; 0: any.
@@ -29,7 +29,7 @@ struct StepTarget {
   bool operator==(const StepTarget&) const = default;
 };
 
-/// What a message turned out to be.
+/// Size and error of a message that was sent.
 struct SentMessage {
   std::uint64_t bytes = 0;   ///< on the wire
   std::uint64_t values = 0;  ///< that it carries; 0: it is part of a warm-up

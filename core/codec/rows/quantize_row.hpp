@@ -38,10 +38,11 @@ struct RowBuffers {
 /// Levels on either side of zero that codes in steps of a fraction of the RMS have.
 inline constexpr float kRmsLevels = 127;
 
-/// What the byte of a row says where the message has one step (message_steps.hpp).
+/// The byte of a row if the message has one step (message_steps.hpp).
 struct RowSteps {
   static constexpr int kMostEighths = 31;
-  /// Of the rows' mean weight (of logarithms), from which on steps are in proportion to weights.
+  /// Octaves below the rows' mean weight (of logarithms) from which on steps are in proportion to
+  /// weights.
   static constexpr int kOctavesBelow = 2;
 
   /// 2^(eighths / 8), nearly: in 8 bits, so that its product with a step is exact.
@@ -266,7 +267,7 @@ KOKKOS_INLINE_FUNCTION void quantize_segments(const RowMember& team, const RowFo
   });
 }
 
-/// Whether steps are what the largest change needs and changes go to the nearest levels, as many on
+/// True if steps fit the largest change and changes go to the nearest levels, as many on
 /// either side.
 KOKKOS_INLINE_FUNCTION bool is_plain(const RowFormat& format) {
   return format.rule == ScaleRule::max && !format.mean_scale && !format.stochastic &&
@@ -358,7 +359,7 @@ KOKKOS_INLINE_FUNCTION std::size_t coded_row(const RowArguments& a, const Sample
          static_cast<std::size_t>(t);
 }
 
-/// Of a row with steps of the message, which stands at the payload's front.
+/// Step of a row with steps of the message, which is at the payload's front.
 KOKKOS_INLINE_FUNCTION float step_of_row(const RowArguments& a, int eighths) {
   return float_of_step(
       RowSteps::step_of(*reinterpret_cast<const std::uint16_t*>(a.payload), eighths));

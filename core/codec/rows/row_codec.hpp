@@ -22,7 +22,7 @@ struct RowSums {
   std::uint64_t nonfinite;
 };
 
-/// Where one sample's parts are. Samples' payload blocks start at multiples of 4 bytes.
+/// Places of one sample's parts. Samples' payload blocks start at multiples of 4 bytes.
 struct SampleEntry {
   std::uint64_t id;
   std::uint64_t record;   ///< offset into the pool
@@ -49,7 +49,7 @@ class SampleTable {
   HostVector<SampleEntry> staging_;  ///< entries_ itself where the device is the host
 };
 
-/// What a step for all rows of a message is found from: of a row's changes, the root mean square
+/// Basis of a step for all rows of a message: of a row's changes, the root mean square
 /// and the largest magnitude, and what its step is to be relative to.
 struct RowSpread {
   float rms;
@@ -121,7 +121,7 @@ class RowCodec : public Codec {
   virtual int format_of(const Crossing& crossing, std::size_t b) const = 0;
   /// Payload bytes of a sample's rows, at most.
   virtual std::size_t block_bytes(int format, int tokens) const = 0;
-  /// Whether blocks of a format always take their most bytes. Those blocks come first; others lie
+  /// True if blocks of a format always have their most bytes. Those blocks come first; others are
   /// behind them as run_encode puts them, and their entries say where the longest ones would be.
   virtual bool has_fixed_length(int) const { return true; }
   /// Payload bytes before the first sample's block; a multiple of 4.
@@ -141,7 +141,7 @@ class RowCodec : public Codec {
 
   /// State that both ends have beside visits, for state_hash().
   virtual std::uint32_t shared_state() const { return 0; }
-  /// What RowSums have no place for, since the last call.
+  /// Statistics beside RowSums, since the last call.
   virtual CodecStatistics take_more_statistics() { return {}; }
 
   /// In run_encode, run_decode and expected_bytes: the crossing at hand.

@@ -31,7 +31,7 @@ struct ValueCoding {
     return static_cast<std::uint64_t>(count / kRow) * codes.segments +
            (count % kRow + segment - 1) / segment;
   }
-  /// Of `count` values.
+  /// Bytes of `count` values.
   KOKKOS_INLINE_FUNCTION std::uint64_t used_bytes_of(std::uint32_t count) const {
     if (kind == ChosenValues::fp32) return std::uint64_t{4} * count;
     if (kind == ChosenValues::fp16) return std::uint64_t{2} * count;

@@ -11,7 +11,7 @@
 
 namespace deltapipe::codec {
 
-/// Of each mask of 8 bits the places of its ones, a byte each, from the lowest on.
+/// For each mask of 8 bits the places of its ones, a byte each, from the lowest on.
 inline constexpr std::array<std::uint64_t, 256> kPlacesOfOnes = [] {
   std::array<std::uint64_t, 256> places{};
   for (unsigned mask = 0; mask < 256; ++mask) {

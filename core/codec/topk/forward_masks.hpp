@@ -14,9 +14,9 @@
 
 namespace deltapipe {
 
-/// What one end of a boundary keeps of the micro-batches between their forward and their backward
-/// crossing. The codec of activations puts positions in and that of gradients takes them out, both
-/// on one execution space instance.
+/// Positions that one end of a boundary keeps of the micro-batches between their forward and their
+/// backward crossing. The codec of activations puts positions in and that of gradients takes them
+/// out, both on one execution space instance.
 class ForwardMasks {
  public:
   /// In Positions::count_G: the sample was not sent by positions.
@@ -34,10 +34,10 @@ class ForwardMasks {
   double part() const { return part_; }
   std::size_t memory_bytes() const;
 
-  /// Room for the positions of an activations' crossing. What is left of earlier steps is dropped.
+  /// Room for the positions of an activations' crossing. Positions of earlier steps are dropped.
   /// InternalError when all slots are taken.
   codec::Positions hold(const Crossing& activations, bool of_all);
-  /// Those of a gradients' crossing; none: its activations were not sent by positions.
+  /// Positions of a gradients' crossing; none: its activations were not sent by positions.
   std::optional<Mask> find(const Crossing& gradients) const;
   /// The crossing's kernels are queued; the next hold() may use the room.
   void release(const Crossing& gradients);

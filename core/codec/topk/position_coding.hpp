@@ -2,7 +2,7 @@
 // Ascending positions below n as bits, in the shortest of these ways. Bits fill 32-bit words from
 // the lowest one. Codings are chosen, written and read by one team.
 //
-//   forward  nothing: those of the activations, of which both ends know
+//   forward  nothing: those of the activations, which both ends know
 //   all      nothing: every position
 //   bitmap   n bits, those of the positions are 1
 //   gaps     the gap before a position (the number of those left out since the last one) is
@@ -209,7 +209,7 @@ KOKKOS_INLINE_FUNCTION void write_positions(const RowMember& team, const Positio
   }
 }
 
-/// Whether a coding of `count` positions below n can be one that choose_positions makes; looks at
+/// True if choose_positions can have made a coding of `count` positions below n; looks at
 /// no words.
 KOKKOS_INLINE_FUNCTION bool is_position_coding(const PositionCoding& coding, std::uint32_t count,
                                                std::uint32_t n) {

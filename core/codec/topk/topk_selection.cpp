@@ -80,10 +80,10 @@ KOKKOS_FORCEINLINE_FUNCTION void count_bins(const RowMember& team, int n, int bi
 
 // A look at a part of the values tells which of them need no second one.
 constexpr int kRun = 256;                  // values side by side that are looked at
-constexpr int kSkip = 32;                  // runs of which one is
+constexpr int kSkip = 32;                  // runs; one of them is
 constexpr std::uint32_t kSampled = 16384;  // smaller groups are looked at as a whole
 
-/// What the kernels share.
+/// Arguments that the kernels share.
 struct Selection {
   const TopKGroup* group_G;
   const float* values;
@@ -97,10 +97,9 @@ struct Selection {
   std::uint32_t* again_G;  ///< 1: these were too few
   float* chosen_values;    ///< null: not wanted
   std::uint16_t* candidates;
-  std::uint32_t*
-      keys;  ///< of the candidates: the values' bits, of which the sign is no part of a key
+  std::uint32_t* keys;  ///< of the candidates: the values' bits; the sign is not part of a key
   std::uint16_t* undecided;
-  // Of each chunk:
+  // For each chunk:
   std::uint32_t* candidates_GC;  ///< how many
   std::uint32_t* undecided_GC;   ///< of them, as large as the k-th largest in the upper bits
   std::uint32_t* larger_GC;      ///< of them, larger than the k-th largest
@@ -234,7 +233,7 @@ struct FindBin {
     row_for_synced(team, bins, [=](int b) { histogram[b] = 0; });
   }
 
-  /// Whether the group needs other candidates.
+  /// True if the group needs other candidates.
   KOKKOS_INLINE_FUNCTION bool is_short(const RowMember& team, int g) const {
     std::uint32_t* histogram = s.histogram(g);
     const auto found = row_sum<std::uint32_t>(team, kBins, [=](int b) { return histogram[b]; });
@@ -285,7 +284,7 @@ struct Collect {
     const std::uint32_t found = list_places(team, chunk, s.least_G[chunk.group]);
     const int count = static_cast<int>(found);
     std::uint32_t* keys = chunk.keys;
-    // What is not finite is in the last bins, and seldom there.
+    // Values that are not finite are in the last bins, and rare.
     const auto bin = [=](int i) { return without_sign(keys[i]) >> shift_of(0); };
     std::uint32_t* own = own_histogram(team);
     count_own(team, count, kBins, bin, own);

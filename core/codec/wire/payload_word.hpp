@@ -33,8 +33,8 @@ class PayloadWord {
     return end + kBytes;
   }
 
-  /// Of a payload that ends after `bytes` bytes. Refuses one that has none or another than 0 ...
-  /// most; `what` it is about: "prediction". Waits.
+  /// Reads the word of a payload that ends after `bytes` bytes. Refuses a missing word and one
+  /// outside 0 ... most; `what` it is about: "prediction". Waits.
   std::uint32_t read(const ExecSpace& exec, const Crossing& crossing, const std::uint8_t* payload,
                      std::size_t bytes, std::uint32_t most, const char* what) {
     if (bytes < kBytes || bytes % kBytes != 0)

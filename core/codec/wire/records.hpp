@@ -19,7 +19,8 @@ struct RecordLayout {
   std::size_t sender_bytes = 0;    ///< behind the shared part, at the sender only
   std::size_t receiver_bytes = 0;  ///< behind the shared part, at the receiver only
 
-  /// Of the whole record at an end, a multiple of kRecordAlignment; 0: that end keeps none.
+  /// Bytes of the whole record at an end, a multiple of kRecordAlignment; 0: that end keeps no
+  /// record.
   std::size_t bytes(BoundarySide side) const {
     return shared_bytes + (side == BoundarySide::sender ? sender_bytes : receiver_bytes);
   }
