@@ -514,11 +514,11 @@ Draft preset_of(const Draft& own) {
                                     const RateSettings& own_rate) {
     codec = recommended_settings(direction);
     if (own_rate.has_bits()) return;
-    const double error = own_rate.target_error > 0
-                             ? own_rate.target_error
-                             : recommended_error(direction, own.settings.auto_error);
-    rate.target_error = std::min(0.99, error);
-    if (direction == Direction::forward) codec.first_visit_step = first_visit_step_of(error);
+    rate.target_error = own_rate.target_error > 0
+                            ? own_rate.target_error
+                            : recommended_target(direction, own.settings.auto_error);
+    if (direction == Direction::forward)
+      codec.first_visit_step = first_visit_step_of(rate.target_error);
   };
   if (own.forward_is_auto)
     preset_direction(Direction::forward, s.forward, s.forward_rate, own.settings.forward_rate);

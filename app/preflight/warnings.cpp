@@ -201,11 +201,25 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
   };
 }
 
+/// What codec = "auto" made of boundary.error holds nowhere.
+bool is_error_idle(const Settings& settings) {
+  const double error = settings.auto_error;
+  const auto is_held = [error](const RateSettings& rate, Direction direction) {
+    return rate.target_error == recommended_target(direction, error);
+  };
+  return error != kRecommendedError && !is_held(settings.forward_rate, Direction::forward) &&
+         !is_held(settings.backward_rate, Direction::backward);
+}
+
 }  // namespace
 
 std::vector<std::string> warnings_without_effect(const Settings& settings) {
   std::vector<std::string> warnings;
   if (settings.pipeline.stages == 1) return warnings;
+  if (is_error_idle(settings))
+    warnings.push_back(
+        "boundary.error has no effect: it wants codec = \"auto\" in boundary.forward or "
+        "boundary.backward, without target_bits or a target_error of its own");
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     const bool forward = direction == Direction::forward;
     const CodecSettings& codec = forward ? settings.forward : settings.backward;

@@ -23,6 +23,10 @@ inline constexpr double kRecommendedError = 0.02;
 inline constexpr double recommended_error(Direction direction, double of_activations) {
   return direction == Direction::forward ? of_activations : 5 * of_activations;
 }
+/// The same within the range of target_error.
+inline double recommended_target(Direction direction, double of_activations) {
+  return std::min(0.99, recommended_error(direction, of_activations));
+}
 
 /// first_visit_step, in RMS, of a relative RMS error: rounding to the nearest step has a variance
 /// of step^2 / 12.

@@ -133,11 +133,15 @@ TEST_CASE("settings without effect are warned of, with what they want") {
   has(told_of(two + "\"auto\"\nboundary.forward.target_bits = 2\nboundary.forward.budget = "
                     "\"time\""),
       "it wants a network.bandwidth");
+  const std::string error = "\nboundary.error = 0.1\nboundary.forward.target_bits = 2";
+  has(told_of("pipeline.stages = 2\nboundary.error = 0.1"), "boundary.error has no effect");
+  has(told_of(two + "\"auto\"" + error), "boundary.error has no effect: it wants codec = \"auto\"");
+  CHECK(told_of(two + "\"auto\"" + error + "\nboundary.backward.codec = \"auto\"").empty());
 }
 
 TEST_CASE("settings with an effect, or of what is turned off, are not warned of") {
   for (const char* const deck :
-       {"", "pipeline.stages = 2",
+       {"", "pipeline.stages = 2", "boundary.error = 0.1",
         // One stage has no boundary, and a codec that is turned off keeps its settings.
         "boundary.forward.codec = \"delta\"\nboundary.forward.rms_step = 0.5",
         "pipeline.stages = 2\nboundary.forward.rms_step = 0.5\nboundary.forward.topk = 0.2",
