@@ -54,6 +54,7 @@ void run_tokenize(const Settings& settings) {
   require(find_input_files(settings, InputUse::tokenize));
   const std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
   DELTAPIPE_ASSERT(tokenizer, "required above");
+  print_warnings(tokenizer->warnings());
   for (const char* const name : {"tokenizer", "train.h5", "validation.h5"})
     expect_free(directory + "/" + name, settings.output.overwrite);
   make_directory(directory);

@@ -110,6 +110,7 @@ ModelPlan plan_model(const Settings& settings) {
   std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
   const bool is_new = settings.model.path.empty();
   std::vector<std::string> warnings;
+  if (tokenizer) warnings = tokenizer->warnings();
   std::optional<SafetensorsReader> weights;
   std::unique_ptr<Model> model;
   if (!is_new) {

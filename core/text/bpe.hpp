@@ -31,7 +31,8 @@ struct TokenizerDefinition {
   std::vector<AddedToken> added;
   std::int32_t end_of_text = -1;
   bool add_prefix_space = false;
-  bool ignore_merges = false;  ///< pieces that are tokens as they are need no merges
+  bool ignore_merges = false;         ///< pieces that are tokens as they are need no merges
+  std::vector<std::string> warnings;  ///< what looks damaged in the files
 };
 
 /// The bytes that every id stands for.

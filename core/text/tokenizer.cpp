@@ -161,6 +161,10 @@ int Tokenizer::vocabulary_size() const {
   return static_cast<int>(impl_->bytes.size());
 }
 
+const std::vector<std::string>& Tokenizer::warnings() const {
+  return impl_->definition.warnings;
+}
+
 std::string Tokenizer::hash() const {
   const TokenizerDefinition& definition = impl_->definition;
   std::string bytes;

@@ -57,6 +57,8 @@ class Tokenizer {
   std::string hash() const;
   /// Id of the end-of-text token; -1 if the tokenizer has none.
   std::int32_t end_of_text() const;
+  /// What looks damaged in the files that it was loaded from.
+  const std::vector<std::string>& warnings() const;
 
  private:
   struct Impl;

@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "core/base/error.hpp"
+#include "core/base/printable.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/json.hpp"
 #include "core/files/replacement.hpp"
@@ -72,6 +73,11 @@ std::string token_text(const Json& token) {
   return content.is_string() ? content.get<std::string>() : std::string();
 }
 
+/// True of the name of a single byte; an id without a name has none to make.
+bool is_one_character(const std::string& name) {
+  return std::ranges::count_if(name, [](char c) { return (c & 0xC0) != 0x80; }) < 2;
+}
+
 /// Builds a definition and checks what comes in against the ids that are there.
 class Builder {
  public:
@@ -123,6 +129,25 @@ class Builder {
       }
     }
     definition.merges.emplace_back(id_of_.at(left), id_of_.at(right));
+    is_merged_.insert(left + right);
+  }
+
+  /// Tokens that no text becomes tell of merges that were lost, as in a file that was cut short.
+  void check_merges(const std::string& file) {
+    if (definition.ignore_merges) return;
+    const std::string* first = nullptr;
+    std::size_t count = 0;
+    for (const std::string& name : definition.names) {
+      if (is_one_character(name) || is_merged_.contains(name) || added_.contains(name)) continue;
+      if (count++ == 0) first = &name;
+    }
+    if (count == 0) return;
+    const std::string what =
+        std::to_string(count) + " token(s) of the vocabulary are made by no merge";
+    constexpr const char* kRemedy = "fetch the file again if it was cut short";
+    if (definition.merges.empty()) fail(file, "has no merges: " + what, *first, kRemedy);
+    definition.warnings.push_back(file + ": " + what + ", '" + printable(*first) +
+                                  "' among them, so that no text has them; " + kRemedy);
   }
 
   /// "left right", as in merges.txt.
@@ -189,6 +214,7 @@ class Builder {
   std::uint64_t id_limit_ = 0;
   std::unordered_map<std::string, std::int32_t> id_of_;
   std::unordered_set<std::string> added_;  ///< contents of definition.added
+  std::unordered_set<std::string> is_merged_;
 };
 
 void read_merges_txt(const std::string& file, Builder& builder) {
@@ -401,10 +427,40 @@ void read_side_files(const fs::path& directory, Builder& builder) {
   for (const std::string& content : roles) builder.add_special(content);
 }
 
+/// vocab.json and merges.txt beside a tokenizer.json, which other programs read and which are saved
+/// with the model as they are.
+void compare_pair(const fs::path& directory, TokenizerDefinition& definition) {
+  const std::string vocabulary = (directory / "vocab.json").string();
+  const std::string merges = (directory / "merges.txt").string();
+  std::error_code ignored;
+  if (!fs::exists(vocabulary, ignored) || !fs::exists(merges, ignored)) return;
+  std::string difference;
+  try {
+    Builder pair(vocabulary);
+    pair.add_vocabulary(read_json(vocabulary));
+    read_merges_txt(merges, pair);
+    const std::vector<std::string>& names = pair.definition.names;
+    for (std::size_t id = 0; id < names.size() && difference.empty(); ++id)
+      if (!names[id].empty() &&
+          (id >= definition.names.size() || definition.names[id] != names[id]))
+        difference = vocabulary + ": has another token with the id " + std::to_string(id);
+    if (difference.empty() && pair.definition.merges != definition.merges)
+      difference = merges + ": has other merges (" + std::to_string(pair.definition.merges.size()) +
+                   ") than tokenizer.json (" + std::to_string(definition.merges.size()) + ")";
+  } catch (const UserError& error) {
+    difference = error.what();
+  }
+  if (!difference.empty())
+    definition.warnings.push_back(
+        difference + "; tokenizer.json beside it is used, other programs may read this");
+}
+
 TokenizerDefinition load_tokenizer_json(const fs::path& path) {
   Builder builder(path.string());
   read_tokenizer_json(read_json(path.string()), builder);
   read_side_files(path.parent_path(), builder);
+  builder.check_merges(path.string());
+  compare_pair(path.parent_path(), builder.definition);
   return std::move(builder.definition);
 }
 
@@ -413,6 +469,7 @@ TokenizerDefinition load_pair(const fs::path& vocabulary, const fs::path& merges
   builder.add_vocabulary(read_json(vocabulary.string()));
   read_merges_txt(merges.string(), builder);
   read_side_files(vocabulary.parent_path(), builder);
+  builder.check_merges(merges.string());
   return std::move(builder.definition);
 }
 

@@ -233,6 +233,32 @@ TEST_CASE("Side files name added tokens and the end of text", "[tokenizer]") {
   CHECK(again.encode("<eos><pad here>") == Ids{3001, 3000});
 }
 
+TEST_CASE("Merges that were lost are told", "[tokenizer]") {
+  const TemporaryDirectory directory;
+  copy_fixture(directory, "vocab.json", "merges.txt");
+  const std::string merges = read_bytes(tokenizer_fixture("merges.txt"));
+  const auto warnings = [&] { return Tokenizer::load(directory.path()).warnings(); };
+  CHECK(warnings().empty());
+  // Cut short at the end of a line, which leaves each one whole.
+  const std::string short_one = merges.substr(0, merges.rfind('\n', merges.size() - 100) + 1);
+  write_bytes(directory / "merges.txt", short_one);
+  REQUIRE(warnings().size() == 1);
+  CHECK_THAT(warnings()[0], Contains("merges.txt: ") && Contains("are made by no merge"));
+  for (const char* const empty : {"", "#version: 0.2\n"}) {
+    write_bytes(directory / "merges.txt", empty);
+    CHECK_THAT(load_message(directory.path()), Contains("merges.txt: has no merges"));
+  }
+  // A tokenizer.json goes before the pair, which other programs may read.
+  write_bytes(directory / "tokenizer.json", tokenizer_json(true).dump());
+  for (const std::string& damaged : {std::string(), short_one, std::string("a\n")}) {
+    write_bytes(directory / "merges.txt", damaged);
+    REQUIRE(warnings().size() == 1);
+    CHECK_THAT(warnings()[0], Contains("merges.txt") && Contains("other programs"));
+  }
+  write_bytes(directory / "merges.txt", merges);
+  CHECK(warnings().empty());
+}
+
 TEST_CASE("Merges are passed over for whole tokens if the file says so", "[tokenizer]") {
   Json root = tokenizer_json(true);
   root["model"]["ignore_merges"] = true;
