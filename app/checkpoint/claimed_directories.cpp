@@ -68,6 +68,11 @@ DirectoryLock* ClaimedDirectories::claim_together(const std::string& directory,
   return lock;
 }
 
+void ClaimedDirectories::take_over() {
+  is_taken_over_ = true;
+  for (const auto& lock : locks_) lock->leave_former(false);
+}
+
 void ClaimedDirectories::claim_checkpoints(const Settings& settings, const ProcessGrid& grid,
                                            ProgressThread& progress) {
   const std::string directory = checkpoint_directory(settings);
@@ -97,6 +102,7 @@ DirectoryLock& ClaimedDirectories::claim(const std::string& directory, bool spea
         return true;
       }));
   DirectoryLock& lock = *locks_.back();
+  lock.leave_former(!is_taken_over_);
   if (lock.is_holder()) remove_leftovers(directory);
   if (speak && !lock.warning().empty())
     std::fprintf(stderr, "deltapipe: warning: %s\n", lock.warning().c_str());

@@ -28,6 +28,10 @@ class ClaimedDirectories {
   /// Collective. That of spill files, if it is there, also for a run that makes none.
   void claim_caches(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 
+  /// The run begins or is finished. Until then a start that is refused leaves the lock of a killed
+  /// run, by which scripts know that it was killed.
+  void take_over();
+
   /// Of the ranks that share a directory for checkpoints, one looks after it.
   bool keeps_checkpoints() const { return keeps_checkpoints_; }
 
@@ -41,6 +45,7 @@ class ClaimedDirectories {
   std::string run_id_;  ///< of this start
   bool has_caches_ = false;
   bool keeps_checkpoints_ = false;
+  bool is_taken_over_ = false;
   std::vector<std::unique_ptr<DirectoryLock>> locks_;
 };
 

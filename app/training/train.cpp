@@ -278,6 +278,7 @@ class Trainer {
 
   /// The run may have been killed before it removed what restarts need.
   void clear_finished_run() {
+    claimed_->take_over();
     const std::string& run_id = former_.run_id;
     const std::string directory = cache_directory(settings_);
     if (settings_.cache.keep)
@@ -493,6 +494,7 @@ class Trainer {
       print_warnings(warnings_of_steps(settings_.output, steps_));
       open_run_file(hosts);
     }
+    claimed_->take_over();
     if (restart_ && settings_.training.needs_validation()) find_former_evaluations();
     totals_.seed = settings_.training.seed;
     totals_.data_fingerprint = shape.data_fingerprint;

@@ -116,10 +116,12 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
     const int error = errno;
     if (attempt == Attempt::locked && is_still_named(descriptor, path_)) {
       // A lock that reaches no further than this machine: the run holds it on another one already.
-      if (read_owner(descriptor).run_id == run_id) {
+      const std::string former = read_owner(descriptor).run_id;
+      if (former == run_id) {
         (void)::close(descriptor);
         return;
       }
+      found_former_ = !former.empty();
       descriptor_ = descriptor;
       write_owner(run_id);
       return;
@@ -183,7 +185,7 @@ DirectoryLock::~DirectoryLock() {
 
 void DirectoryLock::release() noexcept {
   if (descriptor_ < 0) return;
-  (void)::unlink(path_.c_str());
+  if (!(found_former_ && leaves_former_)) (void)::unlink(path_.c_str());
   (void)::close(std::exchange(descriptor_, -1));
 }
 

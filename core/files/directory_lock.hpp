@@ -29,7 +29,7 @@ class DirectoryLock {
   /// which have the same id, share the lock of the first.
   DirectoryLock(const std::string& directory, const std::string& run_id,
                 const Patience& patience = {});
-  /// Removes the lock file when this object holds it.
+  /// Removes the lock file when this object holds it, unless it is to leave a killed run's.
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
@@ -38,6 +38,9 @@ class DirectoryLock {
   /// grants the same lock to several machines (Lustre with localflock, NFS with local_lock), the
   /// one that wrote its name last keeps it, and the others share it.
   void confirm();
+  /// True: the file of a process that was killed stays, by which others know that it was. For a run
+  /// that may turn out to leave the directory as it found it.
+  void leave_former(bool leave) { leaves_former_ = leave; }
   /// False: another process of this run holds the lock, or locks do not work here.
   bool is_holder() const { return descriptor_ >= 0; }
   /// Empty unless the file system has no locks: then a sentence that says so.
@@ -52,6 +55,8 @@ class DirectoryLock {
   std::string warning_;
   std::string text_;  ///< of the lock file, as this process wrote it
   int descriptor_ = -1;
+  bool found_former_ = false;  ///< a killed process had left its file
+  bool leaves_former_ = false;
 };
 
 }  // namespace deltapipe

@@ -466,6 +466,21 @@ class Checkpoints(support.TestCase):
         self.assertIn("going on from the checkpoint of step 2", result.out)
         self.assertEqual(len(support.Run(output / "run.h5").losses), 12)
 
+    def test_a_refused_start_leaves_the_mark_of_a_killed_run(self):
+        output = self.output("marked")
+        lock = output / ".deltapipe.lock"
+        deck = self.deck(training={"steps": 1000000, "evaluate_every": 1000000})
+        process = self.begin(deck, output, 1)
+        wait_until(self, lambda: complete_steps_of(output), process)
+        process.kill()
+        support.finish(process)
+        self.assertTrue(lock.is_file())
+        refused = self.go_on(deck, output, 1, ["training.seed=3"], status=2)
+        self.assertIn("training.seed must not change", refused.err)
+        self.assertTrue(lock.is_file())  # by which scripts tell a killed run
+        self.stop(deck, output, stages=1)
+        self.assertFalse(lock.exists())
+
     def test_without_memories(self):
         deck = self.deck(boundary__forward=MEMORY["boundary__forward"],
                          boundary__backward={**TARGET, "error_feedback": "ef"},

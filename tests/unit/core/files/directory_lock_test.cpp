@@ -53,6 +53,24 @@ TEST_CASE("A lock that each machine grants for itself has one holder in a run", 
   CHECK(DirectoryLock(directory.path(), "run 2").is_holder());
 }
 
+TEST_CASE("A lock can leave the file of a killed process", "[files]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / ".deltapipe.lock";
+  int runs = 1;
+  const auto is_left = [&](bool leave) {
+    {
+      DirectoryLock lock(directory.path(), "run " + std::to_string(++runs));
+      lock.leave_former(leave);
+    }
+    return std::filesystem::exists(path);
+  };
+  CHECK_FALSE(is_left(true));  // there was none
+  write_bytes(path, "run 1\nprocess 1 on here since 2026-01-01T00:00:00Z\n");
+  CHECK(is_left(true));
+  CHECK(is_left(true));
+  CHECK_FALSE(is_left(false));
+}
+
 TEST_CASE("Who has patience gets a lock that is released meanwhile", "[files]") {
   const TemporaryDirectory directory;
   std::optional<DirectoryLock> first;
