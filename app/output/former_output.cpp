@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <optional>
@@ -101,6 +102,18 @@ bool goes_on(const std::string& deck, const Settings& settings) {
   }
 }
 
+/// True when the run was finished by this very job, whose command says output.overwrite: a job that
+/// is requeued after its end, as when its node failed, repeats the command.
+bool is_of_this_job(const RunFileSummary& found, const Settings& settings) {
+  if (found.slurm_job.empty() || found.slurm_job != slurm_job()) return false;
+  try {
+    const Settings theirs = parse_stored_deck(found.deck, "its deck");
+    return theirs.output.overwrite && !difference_between(theirs, settings, true);
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 /// Without a run file that can be read: by the newest checkpoint. Others may write to a directory
 /// that the deck names, and finished runs leave milestones.
 std::optional<CheckpointMarker> newest_checkpoint(const Settings& settings) {
@@ -164,7 +177,7 @@ FormerRun look(const Settings& settings) {
   FormerRun former{found->run_id, found->is_finished, found->has_checkpoints,
                    found->deck,   found->steps,       found->evaluations};
   if (found->is_finished) {
-    if (overwrites) return {};
+    if (overwrites && !is_of_this_job(*found, settings)) return {};
     expect_same_deck(former, settings);
   } else if (overwrites && !goes_on(found->deck, settings)) {
     return {};
@@ -194,6 +207,11 @@ void check_start_from_scratch(const Settings& settings, const FormerRun& former)
                 settings.output.directory.c_str(), static_cast<unsigned long long>(former.steps));
 }
 
+std::string slurm_job() {
+  const char* const job = std::getenv("SLURM_JOB_ID");
+  return job == nullptr ? "" : job;
+}
+
 std::string describe_start(const Settings& settings) {
   const FormerRun former = look(settings);
   if (former.is_finished) return "the run in output.directory is already finished";
@@ -210,9 +228,13 @@ void report_finished(const Settings& settings, const FormerRun& former) {
       lacks += ", but its " + fs::path(model).filename().string() + "/ is gone";
   std::printf(
       "the run in %s is already finished (%llu steps)%s: nothing is changed. To train from "
-      "scratch, set another output.directory, or output.overwrite = true to replace it\n",
+      "scratch, %s\n",
       settings.output.directory.c_str(), static_cast<unsigned long long>(former.steps),
-      lacks.c_str());
+      lacks.c_str(),
+      settings.output.overwrite
+          ? "set another output.directory, or remove this one: output.overwrite = true replaces "
+            "no run that the same SLURM job has finished"
+          : "set another output.directory, or output.overwrite = true to replace it");
   for (const auto* files : {&settings.data.train, &settings.data.validation})
     for (const std::string& file : *files) {
       const auto changed = fs::last_write_time(file, error);

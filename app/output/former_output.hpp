@@ -32,6 +32,9 @@ FormerRun find_former_run(const Settings& settings, const ProcessGrid& grid,
 /// checkpoint. Says that the run is replaced. UserError as above.
 void check_start_from_scratch(const Settings& settings, const FormerRun& former);
 
+/// The SLURM job that this process belongs to; empty: none.
+std::string slurm_job();
+
 /// Says in a sentence what a start would do in output.directory, for `check`; empty for a run that
 /// begins. UserError as above.
 std::string describe_start(const Settings& settings);

@@ -595,6 +595,7 @@ std::vector<std::byte> empty_file(const std::string& path, const RunAttributes& 
   file.write_attribute("kokkos", attributes.kokkos);
   if (!attributes.run_id.empty()) file.write_fixed_attribute("run_id", attributes.run_id);
   file.write_attribute("command", attributes.command);
+  if (!attributes.slurm_job.empty()) file.write_fixed_attribute("slurm_job", attributes.slurm_job);
   file.write_attribute("hosts", attributes.hosts);
   file.write_attribute("threads_per_rank", attributes.threads_per_rank);
   file.write_attribute("mpi", attributes.mpi);
@@ -800,7 +801,8 @@ std::optional<RunFileSummary> find_run_file(const std::string& path) {
         rows("checkpoints") > 0,
         file.has_attribute("deck") ? file.read_string_attribute("deck") : std::string(),
         rows("steps"),
-        rows("evaluations")};
+        rows("evaluations"),
+        file.find_plain_attribute("slurm_job").value_or("")};
   } catch (const UserError&) {
     return std::nullopt;
   }

@@ -43,6 +43,7 @@ struct RunAttributes {
   bool compares_answers = false;   ///< evaluations have columns for exact match
   std::string run_id;              ///< the same after restarts
   std::string command;             ///< as it was typed
+  std::string slurm_job;           ///< of this start; empty: none
   std::vector<std::string> hosts;  ///< of each rank
   int threads_per_rank = 1;
   std::string mpi;  ///< the library's version
@@ -102,6 +103,7 @@ struct RunFileSummary {
   std::string deck;              ///< as in RunAttributes; empty: not there
   std::uint64_t steps = 0;       ///< rows of /steps
   std::uint64_t evaluations = 0;
+  std::string slurm_job;  ///< of the last start
 };
 /// Nothing when there is no such file or it cannot be read.
 std::optional<RunFileSummary> find_run_file(const std::string& path);

@@ -109,6 +109,7 @@ RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
   attributes.deck = effective_deck(settings);
   attributes.kokkos = kokkos_configuration(settings.training.precision);
   attributes.command = process_command();
+  attributes.slurm_job = slurm_job();
   attributes.threads_per_rank = kTeamExecution   ? HostTeam::instance().size()
                                 : kHostExecution ? ExecSpace().concurrency()
                                                  : 1;

@@ -481,6 +481,28 @@ class Checkpoints(support.TestCase):
         self.stop(deck, output, stages=1)
         self.assertFalse(lock.exists())
 
+    def test_a_job_never_replaces_what_it_has_finished(self):
+        deck = self.deck(training={"steps": 2})
+        output = self.output("requeued")
+        command = ["train", self.deck_file(deck), f"output.directory={output}",
+                   "output.overwrite=true"]
+
+        def start(job, *overrides, status=0):
+            result = support.finish(support.start([*command, *overrides], SLURM_JOB_ID=job))
+            self.assertEqual(result.status, status, str(result))
+            return result.out
+
+        start("70", "checkpoint.time_limit=0.001", status=STOPPED)
+        self.assertIn("going on from the checkpoint of step 1", start("71"))
+        finished = (output / "run.h5").read_bytes()
+        said = start("71")
+        self.assertIn("already finished (2 steps): nothing is changed", said)
+        self.assertIn("no run that the same SLURM job has finished", said)
+        self.assertEqual((output / "run.h5").read_bytes(), finished)
+        # Another job, or another deck, is meant to replace it.
+        self.assertNotIn("already finished", start("72"))
+        self.assertNotIn("already finished", start("72", "training.seed=3"))
+
     def test_without_memories(self):
         deck = self.deck(boundary__forward=MEMORY["boundary__forward"],
                          boundary__backward={**TARGET, "error_feedback": "ef"},
