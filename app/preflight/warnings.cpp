@@ -217,9 +217,9 @@ std::vector<std::string> warnings_without_effect(const Settings& settings) {
   std::vector<std::string> warnings;
   if (settings.pipeline.stages == 1) return warnings;
   if (is_error_idle(settings))
-    warnings.push_back(
-        "boundary.error has no effect: it wants codec = \"auto\" in boundary.forward or "
-        "boundary.backward, without target_bits or a target_error of its own");
+    warnings.emplace_back(
+        "boundary.error has no effect: it requires codec = \"auto\" in boundary.forward or "
+        "boundary.backward, without target_bits or target_error there");
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     const bool forward = direction == Direction::forward;
     const CodecSettings& codec = forward ? settings.forward : settings.backward;
