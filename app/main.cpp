@@ -282,7 +282,7 @@ bool standard_output_has_no_reader() {
   return ::poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0;
 }
 
-/// What was printed is a command's result, but for a training, which leaves files.
+/// The output is a command's result, except for a training, which leaves files.
 int status_of_output(const std::optional<CommandLine>& line) {
   errno = 0;
   const bool is_flushed = std::fflush(stdout) == 0;

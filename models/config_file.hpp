@@ -21,8 +21,8 @@ ConfigFile read_config_file(const std::string& directory);
 /// Puts the type that weights are saved in where the file names one: transformers would convert
 /// them to it.
 void set_saved_type(Json& json, Precision precision);
-/// DIRECTORY/generation_config.json; null when there is none. Throws UserError when it is not a
-/// JSON object.
+/// DIRECTORY/generation_config.json; null if the file does not exist. Throws UserError when it is
+/// not a JSON object.
 Json read_generation_config(const std::string& directory);
 
 }  // namespace deltapipe

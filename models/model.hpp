@@ -107,8 +107,8 @@ class Model {
 /// One architecture, by the model_type of config.json.
 struct ModelType {
   const char* name;
-  /// What config.json says, corrected by what its weights are (null: they are not there yet),
-  /// of which a warning tells. Throws UserError.
+  /// Loads the configuration of config.json, corrected by its weights (null: not available yet)
+  /// with a warning. Throws UserError.
   std::unique_ptr<Model> (*load)(const ConfigFile& config, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings);
   std::unique_ptr<Model> (*create)(const NewModel& shape);
@@ -131,7 +131,7 @@ struct ParameterCount {
 };
 ParameterCount parameter_count(const Model& model);
 
-/// What a saved file declares for these parameters.
+/// Declarations of these parameters in a saved file.
 std::vector<TensorDeclaration> tensor_declarations(const Model& model,
                                                    const std::vector<ParameterInfo>& parameters,
                                                    Precision precision);

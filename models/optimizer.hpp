@@ -17,7 +17,7 @@ template <class Real>
 class Optimizer {
  public:
   Optimizer(const OptimizerSettings& settings, ParameterArena<Real>& parameters);
-  /// What an optimizer takes for these parameters, beside their moments.
+  /// Memory of an optimizer for these parameters, beside their moments.
   static MemoryLedger memory(const std::vector<ParameterInfo>& parameters);
 
   /// Sum of squares of every tensor's gradient, in the order of parameters.info(), 0 for frozen

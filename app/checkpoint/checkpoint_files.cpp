@@ -87,7 +87,7 @@ CheckpointFile describe(const OpenFile& file, const std::string& path, const std
   return found;
 }
 
-/// Members of the marker, of which none may be missing or of another kind.
+/// Members of the marker. Each must be present and of its kind.
 class Members {
  public:
   Members(const Json& object, std::string file) : object_(object), file_(std::move(file)) {

@@ -23,7 +23,7 @@ struct CheckpointFile {
   bool operator==(const CheckpointFile&) const = default;
 };
 
-/// What complete.json says.
+/// Content of complete.json.
 struct CheckpointMarker {
   std::uint64_t step = 0;        ///< steps that are done
   std::string run_id;            ///< of the run that wrote it, restarts included
@@ -44,7 +44,7 @@ struct CheckpointMarker {
 
   int pipeline_ranks() const { return stages / stages_per_rank; }
   int ranks() const { return pipeline_ranks() * replicas; }
-  /// Of all files.
+  /// Sum over all files.
   std::uint64_t bytes() const;
   /// UserError when there is no such file.
   const CheckpointFile& file(const std::string& name) const;
@@ -58,16 +58,16 @@ std::string checkpoint_name(std::uint64_t step);
 std::string rank_file_name(int rank);
 inline constexpr const char* kRunFileCopy = "run.h5";
 
-/// Where a checkpoint is made; the same for all that know the run, so that ranks which share a disk
-/// write into one directory. remove_leftovers() finds what a killed run left.
+/// Name of a checkpoint that is being written; the same for all that know the run, so that ranks
+/// which share a disk write into one directory. remove_leftovers() finds what a killed run left.
 std::string unfinished_checkpoint(const std::string& directory, const std::string& run_id,
                                   std::uint64_t step);
 
-/// The steps of which there is a checkpoint by its name, in ascending order.
+/// The steps for which a checkpoint exists by its name, in ascending order.
 std::vector<std::uint64_t> checkpoint_steps(const std::string& directory);
 
-/// Of the directory of one checkpoint. UserError: none, damaged, of another version of the format,
-/// or of another step than the directory's name says.
+/// Reads the marker in the directory of one checkpoint. UserError: missing, damaged, of another
+/// version of the format, or of another step than the directory's name says.
 CheckpointMarker read_marker(const std::string& checkpoint);
 
 /// Size and hash of a file that was written, which is on the disk when this returns. UserError when
@@ -87,7 +87,7 @@ void complete_checkpoint(const std::string& directory, const std::string& unfini
                          const CheckpointMarker& marker);
 
 /// Removes the checkpoint of that step: first its name, then its files. Returns what cannot be
-/// removed, itself or what is left of it under another name; empty: nothing is left.
+/// removed, itself or the rest of it under another name; empty: nothing remains.
 std::string remove_checkpoint(const std::string& directory, std::uint64_t step);
 
 }  // namespace deltapipe

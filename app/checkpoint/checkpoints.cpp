@@ -35,7 +35,7 @@ constexpr double kPatienceSeconds = 2;
 constexpr double kShareOfLauncher = 0.7;
 /// As shells have it, beside the signal's number.
 constexpr int kSignalStatus = 128;
-/// Of a disk whose speed is not known yet, for the time limit.
+/// Assumed speed of a disk before it is known, for the time limit.
 constexpr double kBytesPerSecond = 1e8;
 
 constexpr const char* kTimeLimitKey = "checkpoint.time_limit";
@@ -124,7 +124,7 @@ bool is_milestone_of(const std::string& directory, std::uint64_t step,
   }
 }
 
-/// What is left of other runs and of other courses of this one goes, and what is older than the
+/// Removes checkpoints of other runs, of other courses of this one, and those older than the
 /// newest `keep`; a milestone whose marker is damaged stays.
 void remove_superseded(const std::string& directory, const CheckpointMarker& newest,
                        const CheckpointSettings& settings) {
@@ -263,7 +263,7 @@ std::string Checkpoints::waited_for() const {
   return "the checkpoint of step " + std::to_string(marker_.step) + " in " + directory_;
 }
 
-/// Of a job that is given up: whether its disk lets it come to an end.
+/// True if the disk lets a job that is given up come to an end.
 bool Checkpoints::ends_soon() const {
   const TimePoint begin = Clock::now();
   while (!job_->is_done() && seconds_between(begin, Clock::now()) < kPatienceSeconds)
@@ -271,7 +271,7 @@ bool Checkpoints::ends_soon() const {
   return job_->is_done();
 }
 
-/// The job's thread cannot be stopped while the kernel does not let go of it.
+/// The job's thread cannot be stopped while it is inside a system call.
 void Checkpoints::end_process(int signal) const {
   std::fprintf(stderr, "\ndeltapipe: error: interrupted by %s while the disk hangs under %s\n",
                name_of_signal(signal).c_str(), waited_for().c_str());
@@ -300,7 +300,7 @@ std::string Checkpoints::unfinished() const {
   return unfinished_checkpoint(directory_, marker_.run_id, marker_.step);
 }
 
-/// Of the next one.
+/// Estimate for the next checkpoint.
 double Checkpoints::expected_seconds() const {
   return last_seconds_ > 0 ? last_seconds_ : static_cast<double>(bytes_) / kBytesPerSecond;
 }
@@ -321,7 +321,7 @@ void Checkpoints::set_notice() const {
   OrderlyStop::set_notice(text + "\n");
 }
 
-/// Before the first one: as if its steps were of training, most of which take longer.
+/// Before the first evaluation: as if its steps were training steps, which usually take longer.
 double Checkpoints::expected_evaluation_seconds() const {
   if (longest_evaluation_ > 0) return longest_evaluation_;
   return static_cast<double>(evaluation_steps_) * step_seconds_ /
@@ -441,7 +441,7 @@ void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, Ru
   marker_.step = step;
   marker_.milestone = is_milestone(step);
   marker_.files.clear();
-  // What is to stay for good has copies of all records.
+  // Milestones stay and have copies of all records.
   if (!marker_.milestone)
     for (ActivationCache* const cache : caches_) cache->refer_to_file(step);
   auto content = std::make_shared<StateContent>(state_in_memory(parts));
@@ -518,7 +518,7 @@ void Checkpoints::start_removal() {
   });
 }
 
-/// What only removed checkpoints referred to may be overwritten.
+/// Records that only removed checkpoints referred to may be overwritten.
 void Checkpoints::end_removal() {
   job_.reset();
   phase_ = Phase::idle;
@@ -536,7 +536,7 @@ void Checkpoints::give_up() {
   std::error_code ignored;
   if (keeps_directory_) {
     fs::remove_all(unfinished(), ignored);
-    // Where others could not complete it, nobody may take it for complete.
+    // If other ranks could not complete it, no start may treat it as complete.
     if (was_marking) remove_or_warn(directory_, marker_.step);
   }
   let_go(marker_.step);

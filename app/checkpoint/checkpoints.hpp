@@ -40,7 +40,7 @@ void remove_checkpoints_of(const std::string& directory, const std::string& run_
 /// new one must not mix with its own.
 void check_for_other_runs(const std::string& directory);
 
-/// Of a checkpoint that is complete, for the run file.
+/// Record of a complete checkpoint, for the run file.
 CheckpointRecord record_of(const CheckpointMarker& marker);
 
 class CheckpointJob;
@@ -60,12 +60,12 @@ class Checkpoints {
 
   static constexpr std::size_t kNotes = kStopSignals.size() + 4;
   using Notes = std::array<double, kNotes>;
-  /// What this rank has to say at the end of a step, which an evaluation may follow, and the sums
-  /// over all ranks.
+  /// Values that this rank contributes at the end of a step, which an evaluation may follow, and
+  /// the sums over all ranks.
   Notes notes(bool evaluation_follows);
   void hear(std::span<const double> sums);
 
-  /// Of a rank's first checkpoint and of an evaluation, for the time limit.
+  /// Size of a rank's first checkpoint and steps of an evaluation, for the time limit.
   void expect(std::uint64_t bytes, std::uint64_t evaluation_steps) {
     bytes_ = bytes;
     evaluation_steps_ = evaluation_steps;
@@ -75,9 +75,10 @@ class Checkpoints {
   /// The run goes on from this checkpoint, as the last one that is complete.
   void go_on_from(const CheckpointMarker& marker);
 
-  /// Whether `step` steps done are a moment for a checkpoint; the same on all ranks.
+  /// True if a checkpoint is due after `step` steps; the same on all ranks.
   bool is_due(std::uint64_t step) const;
-  /// That of `step` is a milestone, with copies of what spill files have; the same on all ranks.
+  /// True if the checkpoint of `step` is a milestone, with copies of the spill files' records; the
+  /// same on all ranks.
   bool copies_files(std::uint64_t step) const;
   /// Why the run is to stop: "SIGTERM"; empty: it is not.
   const std::string& stop_reason() const { return stop_reason_; }

@@ -81,7 +81,7 @@ void ClaimedDirectories::claim_checkpoints(const Settings& settings, const Proce
   const std::uint64_t wanted = writes_checkpoints(settings) || is_there ? 1 : 0;
   if (all_reduce(progress, grid.world(), wanted, Reduction::max) == 0) return;
   const DirectoryLock& lock = *claim_together(directory, grid, progress, true);
-  // Without locks the disk is taken for one that all ranks share. The output directory's lock is
+  // Without locks the disk is treated as shared by all ranks. The output directory's lock is
   // the first rank's already.
   const bool is_output =
       grid.rank() == 0 && std::filesystem::equivalent(directory, settings.output.directory, error);

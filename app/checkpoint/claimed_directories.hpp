@@ -13,7 +13,7 @@
 
 namespace deltapipe {
 
-/// Whether a training writes this rank's memories of samples to files of `[cache]`.
+/// True if a training writes this rank's memories of samples to files of `[cache]`.
 bool writes_caches(const Settings& settings);
 
 /// Makes the output directory and, for runs that spill, the ranks' cache directories, and those of
@@ -32,7 +32,7 @@ class ClaimedDirectories {
   /// run, by which scripts know that it was killed.
   void take_over();
 
-  /// Of the ranks that share a directory for checkpoints, one looks after it.
+  /// True on one of the ranks that share a directory for checkpoints; that rank maintains it.
   bool keeps_checkpoints() const { return keeps_checkpoints_; }
 
  private:

@@ -71,7 +71,8 @@ bool is_length(const std::string& key) {
   return key == "training.steps" || key == "training.epochs";
 }
 
-/// What checkpoint.change_optimizer lets change. Tensors that are frozen have no moments.
+/// True for keys that checkpoint.change_optimizer may change. Tensors that are frozen have no
+/// moments.
 bool is_of_optimizer(const std::string& key) {
   return (key.starts_with("training.optimizer.") && key != "training.optimizer.frozen") ||
          is_length(key);
@@ -128,7 +129,7 @@ void check_batch(const Settings& settings, const Settings& former, const Checkpo
 }
 
 /// As far as it is known before the model is read: without a partition in the deck it is the one of
-/// a deck that had none either.
+/// a deck without a partition.
 bool has_partition_of(const CheckpointMarker& marker, const Settings& settings) {
   if (!settings.pipeline.partition.empty()) return settings.pipeline.partition == marker.partition;
   return parse_stored_deck(marker.deck, "the checkpoint's deck").pipeline.partition.empty();
@@ -232,7 +233,7 @@ std::vector<DeckDifference> differences(const Settings& left, const Settings& ri
   }
 }
 
-/// A run that began anew would remove checkpoints that may only lack a disk that is not there.
+/// A run from scratch would remove checkpoints whose disk may only be missing for now.
 [[noreturn]] void refuse_to_begin_anew(const Settings& settings) {
   throw UserError(
       {.what = "this unfinished run has written checkpoints, and there is none that "
@@ -269,7 +270,7 @@ std::vector<std::string> items_of(const StatePart& part) {
   return writer.names();
 }
 
-/// Where one part of a rank's state comes from after a change of the layout.
+/// Source of one part of a rank's state after a change of the layout.
 struct PartSource {
   std::string name;
   std::string former_name;
@@ -349,7 +350,7 @@ class FormerLayout {
         replica_(replica),
         takes_memories_(takes_memories && restart.with_memories) {}
 
-  /// Nothing: the part begins anew.
+  /// Empty: the part starts from scratch.
   std::optional<PartSource> source_of(const StatePart& part) const {
     if (part.name.starts_with(kTargetPart)) return target(part.name);
     if (!is_memory(part.name)) return PartSource{part.name, part.name, ranks(), items_of(part)};
@@ -370,7 +371,7 @@ class FormerLayout {
  private:
   using Place = std::pair<int, std::string>;  ///< stage and name of the part
 
-  /// Of one replica, which holds what all hold.
+  /// Ranks of one replica, which holds the state of all.
   std::vector<std::string> ranks() const {
     std::vector<std::string> files;
     for (int rank = 0; rank < restart_.marker.pipeline_ranks(); ++rank) files.push_back(file(rank));
@@ -434,7 +435,7 @@ class FormerLayout {
   bool takes_memories_;
 };
 
-/// Sums of ranks that are no more, or have other blocks, are told with those of the same number.
+/// Sums of ranks that no longer exist, or hold other blocks, are reported under the same number.
 void read_totals(const std::string& path, int former_ranks, RunTotals& totals) {
   RunTotals former = totals;
   former.ranks.assign(static_cast<std::size_t>(former_ranks), {});
@@ -598,7 +599,7 @@ void read_restart(const Restart& restart, const Settings& settings,
 
 namespace {
 
-/// Of the ranks whose spill files this one goes on with or sets aside.
+/// References of the ranks whose spill files this one continues or sets aside.
 std::vector<SpillReference> references_of(const Restart& restart, const Settings& settings,
                                           bool is_same, int rank) {
   std::vector<SpillReference> references;

@@ -24,8 +24,8 @@ namespace deltapipe {
 struct Restart {
   std::string checkpoint;  ///< its directory
   CheckpointMarker marker;
-  /// What boundaries remember is read from it. Of a checkpoint that refers to spill files a run in
-  /// mode resync takes what both ends still have alike instead.
+  /// The memories of boundaries are read from it. If a checkpoint refers to spill files, a run in
+  /// mode resync uses the records that both ends still share instead.
   bool with_memories = true;
   bool refers_to_files = false;  ///< to spill files, of any rank
 };
@@ -41,7 +41,7 @@ std::optional<Restart> find_restart(const Settings& settings, const FormerRun& f
 std::vector<std::string> files_to_hash(const CheckpointMarker& marker, const Settings& settings,
                                        int rank);
 
-/// Where a run leaves its results, whatever the working directory; for markers.
+/// The directory of a run's results, independent of the working directory; for markers.
 std::string absolute_output_directory(const Settings& settings);
 
 /// UserError that names the first key that must not change from what the checkpoint was written
@@ -60,12 +60,12 @@ void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_f
 bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
                     const std::vector<int>& partition);
 
-/// What this start does with the spill files that the checkpoint refers to.
+/// Decides how this start uses the spill files that the checkpoint refers to.
 FormerSpillFiles former_spill_files(const Restart& restart, const Settings& settings,
                                     const std::vector<int>& partition, int rank);
 
-/// UserError when this rank goes on with a spill file but will have none under its name, as a
-/// larger cache.budget has it. `spill_files`: those that it will have.
+/// UserError when this rank continues a spill file but will not have one under its name, as a
+/// larger cache.budget has it. `spill_files`: the files that it will have.
 void check_budget_of_restart(const Restart& restart, const Settings& settings,
                              const FormerSpillFiles& former,
                              const std::vector<std::string>& spill_files);

@@ -52,7 +52,7 @@ void check_sound(const std::string& path) {
                      .remedy = "move or remove it"});
 }
 
-/// What has that name may be replaced: nothing, or a spill file that no other run needs.
+/// Refuses a path that must not be replaced: anything but a spill file that no other run needs.
 void check_free(const std::string& path, const CacheOwner& owner) {
   check_sound(path);
   check_spill_file_owner(path, owner);

@@ -24,13 +24,13 @@ struct SpillReference {
   std::uint64_t id = 0;
 };
 
-/// What a start does with the spill files that are there, by their paths. It replaces all others.
+/// Existing spill files that a start keeps, by their paths. It replaces all others.
 struct FormerSpillFiles {
   std::set<std::string> reopened;   ///< the rank goes on with them, or with larger copies
   std::set<std::string> set_aside;  ///< leave their names to new ones
 };
 
-/// Of a rank's state in a checkpoint; `directory`: the spill files are there now.
+/// References in a rank's state in a checkpoint; `directory`: where the spill files are now.
 std::vector<SpillReference> spill_references(const std::string& state_file,
                                              const std::string& directory);
 
@@ -39,20 +39,21 @@ void check_spill_file(const SpillReference& reference);
 /// The file is there, in its place.
 bool is_in_place(const SpillReference& reference);
 
-/// Those that are there get other names. Several ranks may do it, and their files be the same.
+/// Renames the files that exist. Several ranks may do it, and their files be the same.
 /// UserError, and nothing is moved: a file cannot be read, or the new name is that of a file that
 /// is no spill file or that another run needs.
 void set_aside(const std::vector<SpillReference>& references, const CacheOwner& owner);
-/// Those that are set aside take their places again. UserErrors as above.
+/// Gives the files that were set aside their names again. UserErrors as above.
 void put_back(const std::vector<SpillReference>& references, const CacheOwner& owner);
 
-/// The file_id of the spill file at `path`; empty: there is none.
+/// The file_id of the spill file at `path`; empty: there is no such file.
 std::string spill_file_id(const std::string& path);
 
 /// Removes the run's spill files in `directory` but those with one of `ids`.
 void remove_other_spill_files(const std::string& directory, const CacheOwner& owner,
                               const std::set<std::string>& ids);
-/// Of a finished run: any may replace them. What cannot be written stays as it is.
+/// Lets any run replace the spill files of a finished one. Files that cannot be written stay
+/// unchanged.
 void let_replace_spill_files(const std::string& directory, const CacheOwner& owner);
 
 /// The runs that may go on with spill files in `directory`.

@@ -49,7 +49,7 @@ std::string text_of(std::uint64_t bytes) {
   return with_prefix(static_cast<double>(bytes)) + "B";
 }
 
-/// What of a run's inputs is there.
+/// The inputs of a run that are available.
 struct Inputs {
   InputFiles files;
   std::optional<Tokenizer> tokenizer;
@@ -64,7 +64,7 @@ struct Inputs {
   }
 };
 
-/// Of a new model.
+/// Lays out a new model.
 void make_model(const Settings& settings, Inputs& inputs) {
   int vocabulary = 1, end_of_text = -1;
   if (inputs.tokenizer || inputs.has_tokens_only(settings.data)) {
@@ -143,7 +143,7 @@ ScheduleShape shape_of_step(const Settings& settings, int stage) {
   return shape;
 }
 
-/// Where all stages take as long, a backward pass as two forward passes, and messages no time.
+/// Assumes equal stages, backward passes of two forward passes' time, and messages without delay.
 /// Without a value: a step with too many passes to draw.
 std::optional<Simulation> simulate_step(const Settings& settings, int first_trained_stage) {
   const PipelineSettings& pipeline = settings.pipeline;
@@ -361,7 +361,7 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
   }
 }
 
-/// What a step takes on the wire where a run holds its target of bits, boundary by boundary.
+/// Prints a step's bytes and seconds at each boundary when a run holds its target of bits.
 void print_targets(const Settings& settings, const ModelLayout& model) {
   const TrainingSettings& t = settings.training;
   const double values = static_cast<double>(settings.pipeline.replicas) * t.micro_batches *
@@ -387,7 +387,7 @@ void print_targets(const Settings& settings, const ModelLayout& model) {
   }
 }
 
-/// Of a micro-batch of evaluations through the codec.
+/// Prints the bytes of a micro-batch of evaluations through the codec.
 void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
   if (!settings.evaluation.has(EvaluationMode::codec)) return;
   const int samples = settings.training.micro_batch_size;
@@ -419,7 +419,7 @@ void print_cache(const char* where, const BoundaryEndPlan& plan) {
   std::printf("\n");
 }
 
-/// What both ends keep is said once, of a boundary that gradients cross if there is one.
+/// Prints the records of both ends once, for a boundary that gradients cross if there is one.
 void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
   const auto plan_of_stage = [&](int stage) {
     const PipelineSettings& pipeline = settings.pipeline;
@@ -439,8 +439,8 @@ void print_caches(const Settings& settings, const ModelLayout& model, const Pipe
     print_cache("errors of gradients at each sender", *second.send_backward);
 }
 
-/// What `train` refuses at its start. Without machines the ranks may run anywhere: nothing is
-/// refused for memory, and spill files count as if all of them were here.
+/// Refuses whatever `train` refuses at its start. Without machines the ranks may run anywhere:
+/// nothing is refused for memory, and spill files count as if all of them were here.
 void check_resources(const Settings& settings, const Inputs& inputs, const ModelLayout& model,
                      const std::vector<RankMemory>& ranks,
                      const std::vector<RankMachine>& machines) {
@@ -618,7 +618,7 @@ std::vector<Fact> check_model(const Settings& settings, Inputs& inputs,
   return input_facts(*model.model, inputs.tokenizer, inputs.data ? &*inputs.data : nullptr);
 }
 
-/// Those that every rank makes on its machine.
+/// Directories that every rank creates on its machine.
 void expect_directories_of_rank(const Settings& settings) {
   if (writes_checkpoints(settings) && !settings.checkpoint.directory.empty())
     expect_possible_directory(settings.checkpoint.directory);

@@ -62,7 +62,7 @@ constexpr std::array descriptions = {
                 "  deltapipe export inputs/quickstart.toml --step 500 --to models/half-way\n"},
 };
 
-/// What the options and positionals of all commands write to.
+/// Targets of the options and positionals of all commands.
 struct Arguments {
   CommandLine line;
   bool reference = false;

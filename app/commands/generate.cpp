@@ -63,7 +63,7 @@ std::string readable(const std::string& bytes) {
   return text;
 }
 
-/// What a text was made over.
+/// Name of the values that crossed boundaries for a text.
 std::string name_of(const EvaluationSettings& evaluation, EvaluationMode mode) {
   if (mode == EvaluationMode::codec) return "through the codec";
   return kPlainPrecisionNames[static_cast<std::size_t>(evaluation.precision)] +

@@ -29,7 +29,7 @@ namespace deck {
 namespace {
 
 /// Elements one by one: toml++ estimates how wide an array will be from the logarithms of its
-/// numbers, of which infinity has none that fits an integer.
+/// numbers; infinity does not fit an integer.
 std::string toml_of(const toml::node& node) {
   if (node.is_table()) return "{ ... }";
   if (const toml::array* const array = node.as_array()) {
@@ -160,7 +160,7 @@ class Assign {
   }
 
  private:
-  /// Of a choice. One that was once a flag has the names true and false as well.
+  /// Name of a choice. A choice that was once a flag has the names true and false as well.
   static std::optional<std::string> name_in(const toml::node& node) {
     if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
     const auto* text = node.as_string();
@@ -244,7 +244,7 @@ std::string question(const std::string& best) {
   return "did you mean '" + best + "'?";
 }
 
-/// Of the keys of that name in all sections: "a.x' or 'b.x"; "" without one.
+/// Full names of the keys of that name in all sections: "a.x' or 'b.x"; "" without one.
 std::string full_names(const std::vector<Key>& keys, const std::string& name) {
   std::string names;
   for (const Key& key : keys)
@@ -252,7 +252,7 @@ std::string full_names(const std::vector<Key>& keys, const std::string& name) {
   return names;
 }
 
-/// What to say of an unknown key: the nearest in its section, the same name elsewhere, or the list.
+/// Remedy for an unknown key: the nearest in its section, the same name elsewhere, or the list.
 std::string remedy_for(const std::vector<Key>& keys, const std::string& section,
                        const std::string& name) {
   std::vector<std::string> siblings;
@@ -543,7 +543,7 @@ Settings settings_of(const toml::table& table, const std::string& name,
   places.deck.file = name;
   read_draft(table, overrides, draft, places);
   if (draft.forward_is_auto || draft.backward_is_auto) {
-    // What the deck and the overrides set goes before the preset: read again, over that.
+    // Settings of the deck and the overrides take precedence: they are read again over the preset.
     const Draft own = std::exchange(draft, preset_of(draft));
     read_draft(table, overrides, draft, places);
     Settings& s = draft.settings;

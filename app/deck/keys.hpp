@@ -110,7 +110,7 @@ std::vector<Key> keys_of(Draft& draft);
 /// The present value of a key, in TOML; it is JSON as well.
 std::string written(const Key& key);
 
-/// What a key may hold: "integer, 1 to 8".
+/// Values that a key may hold: "integer, 1 to 8".
 std::string allowed(const Key& key);
 
 }  // namespace deltapipe::deck

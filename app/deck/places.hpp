@@ -22,7 +22,7 @@ struct DeckPlaces {
   DeckPlace deck;                         ///< the file as a whole
   std::map<std::string, DeckPlace> keys;  ///< of the keys that were given, by full name
 
-  /// Of the first of these keys that was given, else of the deck.
+  /// Place of the first of these keys that was given, else of the deck.
   const DeckPlace& of(std::span<const std::string> names) const;
 };
 

@@ -5,7 +5,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Those that stay and the one that is being written.
+/// The checkpoints that stay and the one that is being written.
 CacheGenerations cache_generations(const Settings& settings) {
   const CheckpointSettings& c = settings.checkpoint;
   CacheGenerations generations;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The effective deck as plain values: what a run is told to do. One struct a section, each defined
+// The effective deck as plain values. One struct a section, each defined
 // where it is used; defaults are those of an empty section. Units are in the names.
 #pragma once
 
@@ -133,12 +133,12 @@ inline std::vector<std::string> saved_models(const Settings& settings) {
   return directories;
 }
 
-/// Where a run puts spill files.
+/// Directory of spill files.
 inline const std::string& cache_directory(const Settings& settings) {
   return settings.cache.directory.empty() ? settings.output.directory : settings.cache.directory;
 }
 
-/// Where a run puts checkpoints.
+/// Directory of checkpoints.
 inline std::string checkpoint_directory(const Settings& settings) {
   return settings.checkpoint.directory.empty() ? settings.output.directory + "/checkpoints"
                                                : settings.checkpoint.directory;
@@ -150,7 +150,7 @@ inline bool writes_checkpoints(const Settings& settings) {
          c.time_limit_seconds > 0;
 }
 
-/// What the deck says of the pipeline; cache.directory is where spill files go.
+/// The deck's settings of the pipeline; cache.directory is the directory of spill files.
 PipelineOptions pipeline_options(const Settings& settings);
 
 }  // namespace deltapipe

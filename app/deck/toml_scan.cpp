@@ -60,7 +60,7 @@ std::string_view behind_comment(std::string_view toml) {
   return toml.substr(std::min(toml.find('\n'), toml.size()));
 }
 
-/// Where in a document a character stands, as far as it matters whether a quote starts a string.
+/// Context of a character in a document, as far as it decides if a quote starts a string.
 class Place {
  public:
   /// The next character, outside of strings and comments.

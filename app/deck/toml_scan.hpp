@@ -21,9 +21,10 @@ struct TomlFlaw {
 
 /// The first place where toml++ 3.3 would misbehave instead of refusing: it follows nesting by
 /// recursion, dotted keys without end, and looks characters outside ASCII up in tables that have
-/// undefined behaviour for some, in places where TOML 1.0 has none: outside of strings and comments
-/// (but a quote inside of a number starts no string) and behind a backslash. Where TOML has them
-/// and toml++ fails, at the start of a line that a backslash joins, they become escapes in `toml`.
+/// undefined behaviour for some, in places where TOML 1.0 does not allow it: outside of strings and
+/// comments (but a quote inside of a number starts no string) and behind a backslash. Where TOML
+/// has them and toml++ fails, at the start of a line that a backslash joins, they become escapes in
+/// `toml`.
 std::optional<TomlFlaw> make_safe(std::string& toml);
 
 }  // namespace deltapipe::deck

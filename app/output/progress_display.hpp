@@ -10,7 +10,7 @@
 
 namespace deltapipe {
 
-/// What is shown of a step.
+/// Figures of a step that are shown.
 struct Progress {
   std::uint64_t step = 0;  ///< done so far
   double epoch = 0;

@@ -379,7 +379,7 @@ class StepTable : public TableRows<StepTable> {
   RankColumns ranks_;
 };
 
-/// Of evaluations that sent activations in one way; `prefix` of the names.
+/// Columns of evaluations that sent activations in one way; `prefix` of the names.
 struct EvaluationColumns {
   EvaluationColumns(const std::string& prefix, const std::string& way, const Width& boundaries,
                     bool compares_answers)
@@ -501,7 +501,7 @@ struct RestartRecord {
   std::string changes;  ///< of the deck, on purpose
 };
 
-/// Of text in an attribute.
+/// Most bytes of text in an attribute.
 constexpr std::size_t kLongestList = 60000;
 
 class RestartTable : public TableRows<RestartTable> {
@@ -537,7 +537,7 @@ class RestartTable : public TableRows<RestartTable> {
   std::size_t times_ = 0;            ///< lines
 };
 
-/// What waits to be written. Copies belong to checkpoints.
+/// Rows that wait to be written. Copies belong to checkpoints.
 struct Rows {
   Rows(const TableWidths& widths, const RunAttributes& attributes)
       : steps(widths), evaluations(widths, attributes) {}
@@ -986,7 +986,7 @@ class RunFile::State {
                                  (kRoomOfUse + memory_.size() * sizeof(std::uint64_t));
   }
 
-  /// What happened after the checkpoint is in the newer file only; what happened before it may be
+  /// Rows after the checkpoint are in the newer file only; rows before it may be
   /// in the checkpoint's only, if a kill came before the newer one was flushed.
   void take_lists(const FormerFile& history, const RunFileContinuation& continuation) {
     std::optional<FormerFile> last;

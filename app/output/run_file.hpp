@@ -25,7 +25,7 @@ struct RunLayout {
   int replicas = 1;
   int stages_per_rank = 1;
   int boundaries() const { return stages - 1; }
-  /// Of a pipeline.
+  /// Ranks of a pipeline.
   int ranks() const { return stages / stages_per_rank; }
 };
 
@@ -49,7 +49,7 @@ struct RunAttributes {
   std::string mpi;  ///< the library's version
 };
 
-/// What an evaluation found, and what it sent.
+/// Results and traffic of an evaluation.
 struct EvaluationFigures {
   double loss = 0;  ///< mean over all predicted tokens, nats
   double perplexity = 0;
@@ -76,7 +76,7 @@ struct EvaluationLoss {
   double loss = 0;  ///< NaN: not evaluated so
 };
 
-/// What one rank took, bytes.
+/// Memory of one rank, bytes.
 struct RankMemoryRecord {
   std::uint64_t peak = 0;              ///< host memory, as the system counts it; 0: unknown
   std::uint64_t predicted_host = 0;    ///< as `check` predicts
@@ -95,10 +95,10 @@ struct CheckpointRecord {
 
 enum class RunStatus { running, finished, failed, interrupted, stopped };
 
-/// What an earlier start of a run has left in its run file.
+/// Content of the run file that an earlier start of a run left.
 struct RunFileSummary {
   bool is_finished = false;
-  std::string run_id;            ///< empty: it has none
+  std::string run_id;            ///< empty: not recorded
   bool has_checkpoints = false;  ///< some were complete
   std::string deck;              ///< as in RunAttributes; empty: not there
   std::uint64_t steps = 0;       ///< rows of /steps
@@ -112,7 +112,7 @@ std::optional<RunFileSummary> find_run_file(const std::string& path);
 std::vector<EvaluationLoss> losses_of_evaluations(const std::string& path, bool through_codec,
                                                   std::uint64_t until_step);
 
-/// Where a run file goes on.
+/// Point from which a run file continues.
 struct RunFileContinuation {
   CheckpointRecord checkpoint;  ///< of the restart
   /// Has all rows up to its step; later ones are left out.

@@ -32,14 +32,14 @@ struct RankMemory {
   std::uint64_t device_peak() const { return ledger.device_bytes(); }
 };
 
-/// What is resident in this process, once tokenizer and data are loaded, and what products will add
-/// to it. Loads the library that multiplies.
+/// Resident memory of this process after tokenizer and data are loaded, and the memory that
+/// products will add to it. Loads the library that multiplies.
 std::uint64_t process_bytes(const Settings& settings);
 
 /// `process_bytes`: that of a rank's process.
 RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
                           const PipelineShape& shape, int rank, std::uint64_t process_bytes);
-/// Of all ranks, in rank order.
+/// Predictions for all ranks, in rank order.
 std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayout& model,
                                        const PipelineShape& shape, std::uint64_t process_bytes);
 
@@ -57,11 +57,11 @@ struct DiskNeed {
   std::string directory;
   std::uint64_t bytes = 0;
 };
-/// Of the ranks on one machine. Space of files that will be replaced counts as free.
+/// Needs of the ranks on one machine. Space of files that will be replaced counts as free.
 std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& model,
                                  const PipelineShape& shape, const std::vector<int>& ranks);
 
-/// What a rank's spill files take of a file system before training starts.
+/// Space that a rank's spill files occupy on a file system before training starts.
 struct SpillNeed {
   int machine = 0;
   std::uint64_t file_system = 0;  ///< tells those of a machine apart
@@ -72,7 +72,7 @@ struct SpillNeed {
 /// `directory` need not exist yet. Called on `machine`.
 SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
                      int rank, int machine, const FormerSpillFiles& former = {});
-/// What a spill file takes beyond the one of `there` bytes that has its name.
+/// Space that a spill file needs beyond the one of `there` bytes under its name.
 std::uint64_t new_spill_bytes(const CacheNeed& need, const std::string& path, std::uint64_t there,
                               const FormerSpillFiles& former);
 /// The spill files that a rank will make, or go on with.
@@ -100,12 +100,12 @@ void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
                    int rank);
 
-/// What will be built of a stage.
+/// Plan of a stage.
 StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,
                         const PipelineShape& shape, const StagePlace& place);
 
 int ranks_of(const PipelineSettings& settings);
-/// Of all stages that the rank holds, in their order.
+/// Places of all stages that the rank holds, in their order.
 std::vector<StagePlace> places_of_rank(const PipelineSettings& settings, int rank);
 
 }  // namespace deltapipe

@@ -58,7 +58,7 @@ void compare(const std::vector<Fact>& facts, const std::vector<std::string>& tex
     }
 }
 
-/// Where a machine keeps what all read may differ; what stands there is compared itself.
+/// Paths may differ between machines; the content of the files is compared instead.
 constexpr std::array<std::string_view, 9> kOwnKeys = {
     "model.path",         "tokenizer.path",   "data.train",
     "data.validation",    "cache.directory",  "cache.budget",

@@ -201,7 +201,7 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
   };
 }
 
-/// What codec = "auto" made of boundary.error holds nowhere.
+/// True if no direction holds the error that codec = "auto" derives from boundary.error.
 bool is_error_idle(const Settings& settings) {
   const double error = settings.auto_error;
   const auto is_held = [error](const RateSettings& rate, Direction direction) {
@@ -251,7 +251,7 @@ std::string percent_of_messages(double messages, const StepTotals& totals) {
   return number_text("%.0f", 100 * messages / totals.steered) + " % of the messages had the ";
 }
 
-/// Why a target was missed by that much: steps want to go on at the end of their range.
+/// Reason for a missed target: steps are at the end of their range.
 std::string reason_of(const StepTarget& target, const StepTotals& totals, bool wants_larger_steps) {
   if (totals.steered == 0)
     return "no message had steps of the RMS: first visits have formats of their own";

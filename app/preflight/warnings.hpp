@@ -22,7 +22,7 @@ struct EmulatingRanks {
   int count = 0;
   int all = 1;
 };
-/// Of this one alone.
+/// For this rank alone.
 EmulatingRanks emulating_ranks(const Settings& settings);
 
 /// The same, for what these ranks compute with.

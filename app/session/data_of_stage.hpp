@@ -20,7 +20,7 @@ DataSplit load_data(const DataSettings& settings, const ModelPlan& plan, const P
                     ProgressThread& progress);
 
 /// The outline of a set as numbers, and the set that they outline. InternalError for numbers that
-/// are none.
+/// do not exist.
 void put_outline(const TokenDataset& set, std::vector<std::uint64_t>& numbers);
 TokenDataset take_outline(std::span<const std::uint64_t>& numbers);
 

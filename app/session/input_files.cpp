@@ -24,7 +24,7 @@ class Search {
  public:
   Search(const Settings& settings, InputFiles& found) : settings_(settings), found_(found) {}
 
-  /// True when the file can be read. `remedy`: if there is none.
+  /// True when the file can be read. `remedy`: if it is missing.
   bool file(const fs::path& path, const char* key, const std::string& remedy) {
     Mistake mistake{.what = path.string() + " is missing", .remedy = remedy, .keys = {key}};
     std::error_code ignored;

@@ -21,7 +21,7 @@
 
 namespace deltapipe {
 
-/// What config.json and the deck say together.
+/// Layout that config.json and the deck determine together.
 struct ModelLayout {
   std::shared_ptr<const Model> model;
   std::vector<int> partition;  ///< blocks per stage
@@ -39,8 +39,8 @@ struct ModelPlan : ModelLayout {
   /// Files of the trained model that training does not change. Filled before training, on rank 0.
   std::vector<KeptFile> kept_files;
 
-  /// Of the data; refers to the tokenizer. All ids that the model has embeddings for, which may be
-  /// more than the tokenizer has tokens.
+  /// Vocabulary of the data; refers to the tokenizer. All ids that the model has embeddings for,
+  /// which may be more than the tokenizer has tokens.
   Vocabulary vocabulary() const;
 };
 
@@ -73,11 +73,11 @@ Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid&
                    bool training, ProductPrecision products);
 std::vector<Stage<float>*> pointers_to(const Stages& stages);
 
-/// Of all ranks, which call it together.
+/// For all ranks, which call it together.
 EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,
                                ProgressThread& progress);
 
-/// What Kokkos was built with and runs on, and what multiplies matrices, for outputs.
+/// Backends and devices of Kokkos and the libraries for matrix products, for outputs.
 std::string kokkos_configuration(ProductPrecision products);
 
 /// UserError where this rank's machine cannot multiply as training.precision says.

@@ -25,7 +25,7 @@ class BestEvaluation {
   bool is_known() const { return loss_ < std::numeric_limits<double>::infinity(); }
   std::uint64_t step() const { return step_; }
   double loss() const { return loss_; }
-  /// Number of evaluations since the best one; all of them while there is none.
+  /// Number of evaluations since the best one, or of all before the first.
   std::uint64_t since() const { return since_; }
 
  private:

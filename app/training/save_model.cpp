@@ -36,7 +36,7 @@ std::vector<std::vector<ParameterInfo>> parameters_by_stage(const ModelPlan& pla
   return all;
 }
 
-/// What a model directory consists of: these files may go when a new model takes their place.
+/// True for files of a model directory, which a new model may replace.
 bool is_model_file(const std::string& name) {
   constexpr std::array<std::string_view, 3> names = {"config.json", "generation_config.json",
                                                      "model.safetensors.index.json"};

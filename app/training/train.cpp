@@ -60,7 +60,7 @@ namespace {
 /// For progress threads, which answer within some 20 ms unless their processors are very busy.
 constexpr std::chrono::milliseconds kAnswerLimit{300};
 constexpr std::chrono::seconds kLateAnswerLimit{3};
-/// Of a step that damaged records spoil. Those found in one are not read in the next.
+/// Attempts at a step that damaged records spoil. Records found damaged are not read again.
 constexpr int kMostAttempts = 10;
 
 /// As the system knows it, arguments with blanks between them; empty: it does not say.
@@ -415,7 +415,7 @@ class Trainer {
     return has_progressed ? TrainingEnd::stopped : TrainingEnd::stopped_without_progress;
   }
 
-  /// What ended the run is what it ends with, whatever becomes of the file.
+  /// The reason that ended the run is reported even if the file cannot be closed.
   void close(RunStatus status, const std::string& reason) {
     if (!run_file_) return;
     try {
@@ -502,7 +502,7 @@ class Trainer {
     totals_.ranks.resize(grid_.pipeline_ranks());
     PipelineOptions options = pipeline_options(settings_);
     const bool is_same = restart_ && is_same_layout(restart_->marker, settings_, plan_->partition);
-    // Of a checkpoint without memories the files may still have what both ends know.
+    // After a checkpoint without memories the files may still hold records that both ends share.
     const bool resyncs =
         is_same && !restart_->with_memories && settings_.checkpoint.mode == CheckpointMode::resync;
     options.generations.owner = owner_;
@@ -532,7 +532,7 @@ class Trainer {
     if (writes_checkpoints(settings_)) start_checkpoints();
   }
 
-  /// Those whose records this run is going to overwrite. Those of the one that it starts from stay,
+  /// Checkpoints whose records this run will overwrite. The one that it starts from stays,
   /// also if it writes none: files that checkpoints refer to have room for each record twice.
   void remove_other_checkpoints() {
     std::uint64_t spills = 0;
@@ -546,7 +546,7 @@ class Trainer {
   }
 
   /// Once the run can go on from a checkpoint of this start: spill files of other layouts, which
-  /// older checkpoints refer to, and of starts that have none.
+  /// older checkpoints refer to, and of starts without a checkpoint.
   void remove_former_spill_files() {
     const std::uint64_t former_step = restart_ ? restart_->marker.step : 0;
     if (removed_former_files_ || checkpoints_->last_complete().value_or(0) <= former_step) return;
@@ -608,7 +608,7 @@ class Trainer {
     owner_.run_id = run_id_;
   }
 
-  /// What all checkpoints of this start have in common.
+  /// Content that all checkpoints of this start share.
   CheckpointMarker marker() const {
     CheckpointMarker marker;
     marker.run_id = run_id_;
@@ -745,7 +745,7 @@ class Trainer {
     return text;
   }
 
-  /// Where the tensors of this rank's stages stand among all, in the order of the model.
+  /// Finds the positions of this rank's tensors in the order of the model.
   void find_global_tensors() {
     tensors_before_.clear();
     tensors_ = 0;
@@ -840,7 +840,7 @@ class Trainer {
            "training.optimizer.learning_rate=RATE";
   }
 
-  /// Of all tensors here, each at its place among those of the model.
+  /// Writes the norms of this rank's tensors at their positions in the model's order.
   void put_squared_norms(std::vector<double>& values) {
     const ActivityScope activity(progress_.account(), Activity::compute);
     for (std::size_t local = 0; local < optimizers_.size(); ++local) {
@@ -852,7 +852,7 @@ class Trainer {
   }
 
   /// Sums `values` over all ranks. They carry when each rank came, so that the wait for the last
-  /// one is told from the wait for the network.
+  /// one is separate from the wait for the network.
   void sum_over_ranks(std::vector<double>& values) {
     const int ranks = ranks_of(settings_.pipeline);
     if (ranks == 1) return progress_.check();
@@ -988,7 +988,7 @@ class Trainer {
     return mode == EvaluationMode::plain ? "validation loss" : "loss through the codec";
   }
 
-  /// Where the time of each of a pipeline's ranks went, and how much of what was on the wire it did
+  /// Prints how each rank of a pipeline spent its time, and how much of the transfers it did
   /// not wait for.
   void report_times() const {
     constexpr std::pair<RankValue, const char*> parts[] = {

@@ -187,7 +187,7 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
   keys.token_ids("eos_token_id", config.eos_token_ids);
   keys.token_id("pad_token_id", config.pad_token_id);
   // transformers' generate() reads these ids from generation_config.json where there is one, also
-  // that there are none.
+  // that it is missing.
   config.generation_begin = config.bos_token_id;
   config.generation_ends = config.eos_token_ids;
   if (const Json generation = read_generation_config(file.directory); generation.is_object()) {

@@ -223,7 +223,7 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   grouping_ = as_on_device_ ? AttentionGrouping::of_device(shape)
               : in_bf16     ? AttentionGrouping::of_host(shape, false)
                             : AttentionGrouping::of_host(shape);
-  // Addresses in a table have to be aligned as tensor cores want them; those of strides need not.
+  // Addresses in a table must be aligned for tensor cores; those of strides need not be.
   if (!kHostExecution && capacity.products != ProductPrecision::fp32 && shape.head_width % 8 != 0)
     grouping_.samples = 1;
   const std::size_t scores = attention_workspace(shape, grouping_);
@@ -662,7 +662,7 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
                                   parameters_.gradient(b.qkv_bias), products_, column_sums_);
 }
 
-/// Those of the linear layers, whose inputs are made again where the forward pass did not keep
+/// Gradients of the linear layers, whose inputs are made again where the forward pass did not keep
 /// them.
 template <class Real>
 void Gpt2Stage<Real>::block_parameters_backward(const ExecSpace& exec, const MicroBatch& batch,

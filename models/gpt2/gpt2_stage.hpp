@@ -89,7 +89,7 @@ class Gpt2Stage final : public Stage<Real>,
     int ln2_weight, ln2_bias, up_weight, up_bias, down_weight, down_bias;
     int bucket;
   };
-  /// What a block's backward pass needs besides the block's input.
+  /// Saved activations of a block's backward pass besides the block's input.
   struct BlockState {
     Matrix<Real> qkv_N3C, attention_NC, residual_NC, hidden_NF;
     Vector<Real> log_sum_BHT, mean1_N, rstd1_N, mean2_N, rstd2_N;
@@ -143,7 +143,7 @@ class Gpt2Stage final : public Stage<Real>,
   AttentionShape attention_shape(int samples, int tokens) const {
     return {samples, tokens, config_.n_head, config_.n_embd / config_.n_head};
   }
-  /// `shape` may be smaller than what memory was taken for.
+  /// `shape` may be smaller than the allocated memory.
   AttentionPlan attention_plan(const AttentionShape& shape) const;
   void attend(const ExecSpace& exec, const AttentionShape& shape, const MatrixRef<Real>& qkv,
               const Dropout& dropout, const MatrixRef<Real>& attention,
@@ -191,13 +191,13 @@ class Gpt2Stage final : public Stage<Real>,
   Vector<Real> scores_, scores2_;
   Vector<std::uintptr_t> addresses_;  ///< of attention's operands
   HeadProducts<Real, Real> head_products_;
-  /// Of attention in bf16, which needs instructions for it.
+  /// Buffers of attention in bf16, which requires instructions for it.
   Vector<Bf16> score_factors_, score_factors2_;
   HeadProducts<Real, Bf16> head_products_bf16_;
   Vector<Real> column_sums_;  ///< of parts of the rows
   Matrix<Real> logits_;       ///< of a block of rows
   Vector<Real> score_, final_mean_N_, final_rstd_N_;
-  /// Of continue_text(): rows of T tokens [k heads | v heads] for each block.
+  /// Keys and values of continue_text(): rows of T tokens [k heads | v heads] for each block.
   Matrix<Real> kept_T2C_;
   Vector<Real> kept_scores_;
   Matrix<Real> embedding_rows_UC_, embedding_gradient_UC_;

@@ -21,7 +21,7 @@ void check_weights(const SafetensorsReader& reader, const std::vector<ParameterI
 template <class Real>
 void load_weights(const SafetensorsReader& reader, ParameterArena<Real>& parameters);
 
-/// Whether the files hold an lm_head.weight that is another matrix than their token embedding.
+/// True if the files hold an lm_head.weight that is another matrix than their token embedding.
 /// transformers 5 then keeps both, whatever tie_word_embeddings in config.json says. UserError for
 /// weights that cannot be read.
 bool has_own_head(const SafetensorsReader& reader);
