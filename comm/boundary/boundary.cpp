@@ -277,7 +277,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
   identity.owner = memory.generations.owner;
-  // Of checkpoints that refer to no records the file has what both ends still know.
+  // If checkpoints refer to no records, the file holds those that both ends still share.
   identity.is_needed = memory.generations.keep_files && memory.generations.kept == 0;
   const auto make_cache = [&](SpillStart start) {
     cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io,
@@ -411,7 +411,7 @@ ChannelOptions BoundaryEnd::channel_options(const BoundaryEndPlan& plan,
   options.buffers = plan.buffers;
   options.name = name;
   options.payload_memory = plan.payload_memory;
-  // MPI cuts what it takes from devices as their copies and networks want it.
+  // MPI cuts messages in device memory to fit their copies and networks.
   if (is_in_device_memory(plan)) options.piece_bytes = kLargestMessagePiece;
   return options;
 }
@@ -537,7 +537,7 @@ namespace {
                    .remedy = "run the same program and deck on all ranks"});
 }
 
-/// Of the payload, which hashes follow; at most `most`, before it is copied to the device.
+/// Bytes of the payload, which hashes follow; at most `most`, before it is copied to the device.
 std::size_t payload_length(const ReceiveChannel::Received& received, std::size_t hashes,
                            std::size_t most) {
   const std::size_t all = received.header.payload_bytes;

@@ -54,7 +54,7 @@ struct BoundaryCodec {
   std::shared_ptr<ForwardMasks> masks = nullptr;
 };
 
-/// Where an end keeps its memories; used by codecs that have some.
+/// Storage of an end's memories; used by codecs with memory.
 struct BoundaryMemory {
   std::uint64_t samples = 0;  ///< that cross here, of the training set
   std::uint64_t first_sample = 0;
@@ -103,9 +103,9 @@ class BoundaryCodecs {
   std::array<std::unique_ptr<Codec>, 2> evaluation_;  ///< by EvaluationMode
 };
 
-/// What the end takes. memory.samples 0: not known yet, the cache takes its budget.
+/// Memory of the end. memory.samples 0: not known yet, the cache uses its budget.
 MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan);
-/// What its cache takes; all 0: it has none. Nothing but records where memory.samples is 0.
+/// Needs of its cache; all 0: no cache. Only records if memory.samples is 0.
 struct CacheNeed {
   std::uint64_t record_bytes = 0;   ///< of a sample
   std::uint64_t memory_bytes = 0;   ///< records in memory, staging, tables
@@ -118,7 +118,7 @@ CacheNeed cache_need(const BoundaryEndPlan& plan);
 void check_cache_budget(const BoundaryEndPlan& plan);
 std::string spill_file_path(const BoundaryEndPlan& plan);
 
-/// What the two kinds of ends share. An end encodes and decodes on instances.codec, and copies on
+/// Common part of both kinds of ends. An end encodes and decodes on instances.codec, and copies on
 /// instances.copy.
 class BoundaryEnd {
  public:
@@ -132,11 +132,11 @@ class BoundaryEnd {
   void measure_errors(bool on);
   CodecStatistics take_codec_statistics();
   ActivationCache* cache() { return cache_.get(); }
-  /// Of a crossing's samples, in the cache.
+  /// Records of a crossing's samples in the cache.
   std::span<const std::uint64_t> records_of(const Crossing& crossing);
-  /// Of a record, the part that both ends keep.
+  /// The part of a record that both ends keep.
   std::size_t shared_record_bytes() const { return codecs_.record().shared_bytes; }
-  /// What the end remembers: "NAME sender" or "NAME receiver" with its records, since codecs
+  /// State of the end: "NAME sender" or "NAME receiver" with its records, since codecs
   /// without records keep nothing from one crossing to the next, and kTargetPart + "NAME sender"
   /// with what it has sent towards its target.
   std::vector<StatePart> state();

@@ -14,7 +14,7 @@ class DeviceChecksum {
  public:
   DeviceChecksum();
 
-  /// Of the first `bytes` bytes.
+  /// Queues the checksum of the first `bytes` bytes.
   void queue(const ExecSpace& exec, const DeviceBytes& payload, std::size_t bytes) const;
   std::uint64_t value() const { return host_(0); }
 

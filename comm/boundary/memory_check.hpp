@@ -38,7 +38,7 @@ class MemoryCheck {
   /// Hashes the chosen samples' records on the device.
   void hash(const ExecSpace& exec, const MemoryRecords& records);
   void append(std::uint8_t* behind_payload) const;
-  /// Of a crossing that does not count: the other end compares nothing.
+  /// For a crossing that does not count: the other end compares nothing.
   void append_nothing(std::uint8_t* behind_payload) const;
   void append_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const;
   void append_nothing_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const;

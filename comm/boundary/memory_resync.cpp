@@ -12,7 +12,7 @@ namespace deltapipe {
 
 namespace {
 
-/// What an end says of its records: visits, then hashes.
+/// An end's description of its records: visits, then hashes.
 using Table = std::vector<std::uint64_t>;
 
 /// In pieces that MPI can count, with a tag that no channel's pieces have.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What both ends of a boundary have to agree on beside messages: which samples' memories go on.
 // After a restart from a checkpoint without memories those that both still have in their spill
-// files; while training all but those of which one end has found a damaged record. All else begins
+// files; while training all but those for which one end has found a damaged record. All else begins
 // with first visits.
 #pragma once
 
@@ -25,7 +25,7 @@ struct ResyncCounts {
 ResyncCounts resync_memories(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                              BoundaryEnd& end);
 
-/// Both ends call it between two steps: they forget the samples of which one of them has found a
+/// Both ends call it between two steps: they forget the samples for which one of them has found a
 /// damaged record (ActivationCache::take_damaged()), and those of the crossings of a spoiled step.
 void forget_damaged(ProgressThread& progress, MPI_Comm comm, int peer, int tag, BoundaryEnd& end,
                     std::span<const Crossing> spoiled);

@@ -18,7 +18,7 @@ enum class PlainPrecision { fp32, fp16, quantize8 };
 /// By the value of the enum, as decks and messages name them.
 inline constexpr std::array<const char*, 3> kPlainPrecisionNames = {"fp32", "fp16", "quantize8"};
 
-/// What crosses boundaries in evaluations and generation.
+/// Codecs of boundaries in evaluations and generation.
 struct EvaluationSettings {
   std::vector<EvaluationMode> modes = {EvaluationMode::plain};  ///< each once, in this order
   ChangesWithoutMemory changes = ChangesWithoutMemory::first_visit;

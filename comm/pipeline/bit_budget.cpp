@@ -12,7 +12,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Of a list with one entry for all or one each.
+/// Entry i of a list with one entry for all or one each.
 template <class Value>
 const Value& at(const std::vector<Value>& list, int i) {
   DELTAPIPE_ASSERT(list.size() == 1 || static_cast<std::size_t>(i) < list.size(),

@@ -29,7 +29,7 @@ std::vector<double> link_speeds(const PipelineOptions& options, bool backward);
 /// Bits per value at each boundary in one direction; 0: any.
 std::vector<double> target_bits(const PipelineOptions& options, bool backward);
 
-/// What a sender's steps are to hold in a training of so many steps (0: not known).
+/// Target that a sender's steps hold in a training of `steps` steps (0: not known).
 StepTarget step_target(const PipelineOptions& options, std::uint64_t steps, int boundary,
                        bool backward);
 

@@ -10,7 +10,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Whether a boundary's values travel in a few bits, or few of them.
+/// True if a boundary's values travel in a few bits, or few of them do.
 bool compresses(const CodecSettings& codec) {
   return sends_codes(codec) || sends_positions(codec);
 }

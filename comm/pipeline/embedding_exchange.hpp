@@ -70,10 +70,10 @@ class EmbeddingExchange {
   /// Then: the gradients of a step's rows, by last use. [U, C]
   MatrixRef<float> gradients(const TokenIndex& index) const;
 
-  /// Of both of its directions.
+  /// State of both directions.
   std::vector<StatePart> state();
 
-  /// Whether errors of what this end sends are measured.
+  /// Measures the errors of the values that this end sends.
   void measure_errors(bool on);
 
   /// Nothing where nothing is sent or received.
@@ -82,7 +82,7 @@ class EmbeddingExchange {
   ChannelStatistics take_received();
 
  private:
-  /// Of a group of rows; valid until the next one.
+  /// Crossing of a group of rows; valid until the next one.
   Crossing& crossing(const Crossing& step, CrossingKind kind, int first_micro_batch,
                      std::span<const std::int32_t> tokens);
 

@@ -28,7 +28,7 @@ class Pipeline {
   /// stages disagree on what crosses a boundary.
   Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
            ProgressThread& progress, std::span<Stage<float>* const> stages);
-  /// Of a rank with one stage.
+  /// For a rank with one stage.
   Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
            ProgressThread& progress, Stage<float>& stage);
 
@@ -63,16 +63,16 @@ class Pipeline {
   void prefetch(std::span<const std::uint64_t> sample_ids);
   /// Adds what happened since the last call.
   void take_measurements(StepMeasurements& into);
-  /// What this rank sent since then (in evaluations), which the next measurements leave out.
+  /// Bytes that this rank sent since then (in evaluations), which the next measurements leave out.
   struct SentBytes {
     std::vector<double> forward;  ///< over each boundary of the pipeline
     double tied_rows = 0;         ///< from the last stage to the first
   };
   SentBytes take_sent_bytes();
-  /// What this rank's senders with a target have sent so far, laid out so that a sum over all ranks
+  /// Totals of this rank's senders with a target, laid out so that a sum over all ranks
   /// has all of a run.
   std::vector<double> step_totals() const;
-  /// What this rank's part remembers from step to step. To be written and read between steps.
+  /// State of this rank between steps, to be written and read there.
   std::vector<StatePart> state();
   /// All ranks together, after a restart without states of memories: what the spill files of both
   /// ends still have alike goes on.
@@ -87,7 +87,7 @@ class Pipeline {
   /// Activation memories of this rank's ends, for tests and reports.
   std::vector<ActivationCache*> caches();
 
-  /// Of the model's and the optimizer's kernels.
+  /// Instance of the model's and the optimizer's kernels.
   const ExecSpace& exec() const { return instances_.compute; }
 
  private:

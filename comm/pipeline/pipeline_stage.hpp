@@ -31,7 +31,7 @@
 
 namespace deltapipe {
 
-/// What a rank's stages share.
+/// Objects that a rank's stages share.
 struct PipelineRank {
   const ProcessGrid& grid;
   ProgressThread& progress;
@@ -61,9 +61,9 @@ class PipelineStage final : public InstructionHandler {
   void begin_text(EvaluationMode mode);
   /// Appends tokens to it. `call` stands for the step.
   void load_text_step(std::span<const std::int32_t> tokens, std::uint64_t call);
-  /// Of the text's last token, after the step's program; on the last stage.
+  /// Logits of the text's last token, after the step's program; on the last stage.
   std::vector<float> text_logits();
-  /// Of the step that is loaded.
+  /// Shape of the loaded step.
   ScheduleShape schedule_shape() const;
 
   /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
@@ -75,13 +75,13 @@ class PipelineStage final : public InstructionHandler {
   void prefetch(std::span<const std::uint64_t> sample_ids);
   /// Adds what happened at the stage since the last call; its rank's times are left out.
   void take_measurements(StepMeasurements& into);
-  /// What it has sent since then (in evaluations), which the next measurements leave out: added to
-  /// the entry of its boundary, and that of token rows. Gradients do not count.
+  /// Bytes that it has sent since then (in evaluations), which the next measurements leave out:
+  /// added to the entry of its boundary, and that of token rows. Gradients do not count.
   void take_sent_bytes(std::span<double> by_boundary, double& tied_rows);
   /// Fills in what its senders with a target have sent so far, laid out as
   /// Pipeline::step_totals().
   void add_step_totals(std::span<double> values) const;
-  /// What it remembers from step to step: the model's stage and the memories of all boundary ends,
+  /// State between steps: the model's stage and the memories of all boundary ends,
   /// those of shared embeddings included.
   std::vector<StatePart> state();
 

@@ -47,7 +47,7 @@ enum class BudgetSharing {
   time    ///< as the emulated links are fast, so that values take equally long on all of them
 };
 
-/// What the sender's steps are to hold in one direction (StepController); for codecs with
+/// Target that the sender's steps hold in one direction (StepController); for codecs with
 /// ScaleRule::rms. One of the two, or neither.
 struct RateSettings {
   /// Bits per value over a run, one for all boundaries or one per boundary; none or 0: any.

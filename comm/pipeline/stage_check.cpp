@@ -12,7 +12,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Of one stage.
+/// Facts of one stage.
 enum Fact {
   input_tokens,
   input_channels,

@@ -13,7 +13,7 @@
 
 namespace deltapipe {
 
-/// What a pipeline is built for, beyond its options.
+/// Sizes that a pipeline is built for, beyond its options.
 struct PipelineShape {
   int vocabulary = 0;
   int tokens = 0;         ///< T
@@ -29,7 +29,7 @@ struct PipelineShape {
   std::vector<int> partition = {};  ///< the model's blocks on each stage; for what files say
 };
 
-/// Of a training or, without gradients, of an evaluation; the data's part is left out.
+/// Shape of a training or, without gradients, of an evaluation, without the data's part.
 PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens,
                              bool training);
 
@@ -63,7 +63,7 @@ bool crosses_token_by_token(const PipelineOptions& options, EvaluationMode mode,
 bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int stages,
                      const Stage<float>& stage);
 
-/// Of all its blocks, by the options.
+/// True if all its blocks are recomputed, by the options.
 bool stage_recomputes(const PipelineOptions& options, int stage);
 
 /// The stage need not have memory.

@@ -11,7 +11,7 @@
 
 namespace deltapipe {
 
-/// What a rank measured since the last take_measurements(), laid out so that a sum over all ranks
+/// Measurements of a rank since the last take_measurements(), laid out so that a sum over all ranks
 /// is the record of the step.
 struct StepMeasurements {
   StepMeasurements(int stages, int pipeline_ranks, int replicas);
@@ -20,7 +20,7 @@ struct StepMeasurements {
   /// After the sum over ranks: fills a record's vectors.
   void fill(StepRecord& record) const;
 
-  /// Of a rank of the pipeline.
+  /// Value of a rank of the pipeline.
   double& rank(int pipeline_rank, RankValue value) {
     return values_[kRankValues * pipeline_rank + static_cast<std::size_t>(value)];
   }

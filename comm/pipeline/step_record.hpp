@@ -25,7 +25,7 @@ struct RankColumn {
   const char* description;
 };
 
-/// What a rank did in a step, in the order of kRankColumns. From the measurements of the step
+/// Figures of a rank in a step, in the order of kRankColumns. From the measurements of the step
 /// before to those of this one, without evaluations and output.
 enum class RankValue {
   wall,

@@ -20,7 +20,7 @@ class TokenIndex {
   /// Memory for steps of at most `rows` tokens in `micro_batches`.
   TokenIndex(int vocabulary, int rows, int micro_batches);
 
-  /// What an index of these sizes takes.
+  /// Memory of an index of these sizes.
   static MemoryLedger memory(int vocabulary, int rows);
 
   /// Begins a new step.

@@ -32,7 +32,7 @@ Part part_of(int rank, std::size_t elements, int ranks) {
   return {begin, std::min(each, elements - begin)};
 }
 
-/// Where another rank's values are among those received.
+/// Position of another rank's values among those received.
 int slot_of(int peer, int rank) {
   return peer < rank ? peer : peer - 1;
 }

@@ -33,7 +33,7 @@ void ReplicaCheck::compare(const ExecSpace& exec, std::uint64_t steps_done) {
     }
   Kokkos::deep_copy(exec, hash_host_, hash_);
   exec.fence();
-  // Of each hash the least and, by its complement, the largest of all replicas.
+  // For each hash the least and, by its complement, the largest of all replicas.
   std::vector<std::uint64_t> extremes;
   for (std::size_t h = 0; h < parameter_of.size(); ++h)
     extremes.insert(extremes.end(), {hash_host_(h), ~hash_host_(h)});

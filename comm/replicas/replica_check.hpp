@@ -12,7 +12,7 @@ namespace deltapipe {
 
 class ReplicaCheck {
  public:
-  /// Of the rank's `local`th stage.
+  /// For the rank's `local`th stage.
   ReplicaCheck(const ParameterArena<float>& parameters, const ProcessGrid& grid,
                ProgressThread& progress, int local = 0);
 

@@ -108,7 +108,7 @@ class MessagesUnderWay {
  public:
   explicit MessagesUnderWay(int buffers) : buffers_(buffers) {}
 
-  /// Whether the message can be sent or received now; then it has been.
+  /// Sends or receives the message if that is possible now; false: not yet.
   bool pass(const Transfer& message) {
     std::deque<int>& waiting = waiting_[{message.wire, message.boundary}];
     if (message.sends) {

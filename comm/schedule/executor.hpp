@@ -40,7 +40,7 @@ struct StagePass {
   bool gradients_are_final = false;  ///< of parameters: sums over replicas start as they come
 };
 
-/// What the instructions of one stage do. Waits inside are the handler's own.
+/// Carries out the instructions of one stage. The handler accounts for waits inside.
 class InstructionHandler {
  public:
   virtual ~InstructionHandler() = default;
@@ -68,7 +68,7 @@ class Executor {
   bool done() const { return position_ == program_.size(); }
 
  private:
-  /// What a stage has done.
+  /// Instructions that a stage has passed.
   struct Passed {
     int forwards = 0, backwards = 0, parameter_passes = 0;
     bool gradients_are_final = false;  ///< of the next pass that makes those of parameters

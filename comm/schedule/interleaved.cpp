@@ -13,7 +13,8 @@ std::int64_t least_group(const ScheduleShape& shape) {
   return std::int64_t{shape.in_flight} * shape.ranks();
 }
 
-/// What is left over is shared among all groups: ranks would wait for ever in a smaller one.
+/// The remaining micro-batches are shared among all groups: ranks would wait for ever in a smaller
+/// one.
 std::vector<MicroBatchGroup> groups_of(const ScheduleShape& shape) {
   const auto count =
       static_cast<int>(std::max<std::int64_t>(1, shape.micro_batches / least_group(shape)));

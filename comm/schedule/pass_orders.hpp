@@ -18,13 +18,13 @@ std::vector<Pass> one_forward_one_backward_passes(const ScheduleShape& shape);
 int one_forward_one_backward_messages_ahead(const ScheduleShape& shape);
 
 std::vector<Pass> zb_h1_passes(const ScheduleShape& shape);
-/// Of I = 2 (K - 1) - min(K - 1, M - 1) that are idle, I / (3 M + I): (K - 1) / (3 M + K - 1) for
-/// M >= K.
+/// With I = 2 (K - 1) - min(K - 1, M - 1) idle passes, the share I / (3 M + I) waits: (K - 1) / (3
+/// M + K - 1) for M >= K.
 double zb_h1_bubble_fraction(const ScheduleShape& shape);
 
 std::vector<Pass> interleaved_passes(const ScheduleShape& shape);
 int interleaved_messages_ahead(const ScheduleShape& shape);
-/// Of K ranks with V stages each, (K - 1) / (V M + K - 1) for M >= K: V times less waiting. With
+/// With K ranks of V stages each, (K - 1) / (V M + K - 1) for M >= K: V times less waiting. With
 /// fewer micro-batches each of the V rounds takes as long as K.
 double interleaved_bubble_fraction(const ScheduleShape& shape);
 

@@ -102,7 +102,7 @@ class Writer {
     add(Action::forward, micro_batch, slot);
     if (!last_) add(Action::send_activation, micro_batch, slot);
   }
-  /// Of groups of the next step that begin where this step has no micro-batch.
+  /// Rows for groups of the next step that begin where this step has no micro-batch.
   void send_other_next_embeddings() {
     for (int m = shape_.micro_batches; m < next_micro_batches_; ++m) send_next_embedding(m);
   }
@@ -249,7 +249,7 @@ Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& row
 
 namespace {
 
-/// Of each of the rank's stages, the most micro-batches that are alive at once in a step.
+/// For each of the rank's stages, the most micro-batches that are alive at once in a step.
 std::vector<int> most_alive(const Schedule& schedule, const ScheduleShape& shape) {
   std::vector<int> alive(static_cast<std::size_t>(shape.stages_per_rank), 0), most = alive;
   for (const Pass& pass : schedule.passes(shape)) {
@@ -261,8 +261,8 @@ std::vector<int> most_alive(const Schedule& schedule, const ScheduleShape& shape
   return most;
 }
 
-/// What is left over makes groups larger, by less the more there are: steps of few groups decide,
-/// beside the full one.
+/// The remaining micro-batches make groups larger, by less the more there are: steps of few groups
+/// decide, beside the full one.
 std::vector<int> most_alive_in_groups(const Schedule& schedule, const ScheduleShape& shape) {
   constexpr int kFewGroups = 8;
   const std::int64_t few = std::int64_t{kFewGroups} * shape.in_flight * shape.ranks();

@@ -45,11 +45,11 @@ struct Instruction {
 
 using Program = std::vector<Instruction>;
 
-/// Where the matrix of the token embedding lives; shared: on the last stage, as its output matrix,
+/// Place of the token embedding's matrix; shared: on the last stage, as its output matrix,
 /// and the first stage borrows the rows of a step's tokens or, of a frozen one, has a copy.
 enum class EmbeddingPlace { none, first_stage, shared };
 
-/// What a program is made for.
+/// Sizes that a program is made for.
 struct ScheduleShape {
   int stage = 0;
   int stages = 1;
@@ -95,7 +95,7 @@ struct Schedule {
   /// of up to so many micro-batches.
   int (*messages_ahead)(const ScheduleShape& shape);
   /// The idle part of a step where all stages cost the same, messages are free, in_flight is 1 and
-  /// a backward pass, of which half is for parameters, takes as long as two forward passes. Of a
+  /// a backward pass, half of it for parameters, takes as long as two forward passes. Of a
   /// shape it is the layout and the micro-batches that count.
   double (*bubble_fraction)(const ScheduleShape& shape);
   /// `passes` has backward_inputs and backward_parameters, but for a stage that recomputes; no
@@ -119,13 +119,13 @@ const Schedule& find_schedule(std::string_view name);
 /// micro_batches >= 0, in_flight > 0 and 0 <= first_trained_stage < stages, 0 with a shared
 /// embedding that is not frozen, and for several stages with a schedule that does not interleave.
 Program training_program(const Schedule& schedule, std::span<const ScheduleShape> stages);
-/// Of a rank with one stage.
+/// For a rank with one stage.
 Program training_program(const Schedule& schedule, const ScheduleShape& shape);
 
 /// Rows of a shared embedding in consecutive steps of an evaluation, which changes none of them.
 struct EvaluationRows {
   bool are_sent = false;       ///< this step's, by the step before
-  int next_micro_batches = 0;  ///< of the step after it; 0: there is none
+  int next_micro_batches = 0;  ///< of the step after it; 0: no such step
 };
 
 /// Forward passes only, all in slot 0, in the order of the schedule. The rows of the next step
@@ -134,7 +134,7 @@ struct EvaluationRows {
 /// No more groups than those of a step are ever on their way.
 Program evaluation_program(const Schedule& schedule, std::span<const ScheduleShape> stages,
                            const EvaluationRows& rows = {});
-/// Of a rank with one stage.
+/// For a rank with one stage.
 Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows = {});
 
 /// The most micro-batches that are alive (forward done, the last backward pass not) at a stage, in

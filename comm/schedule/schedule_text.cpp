@@ -59,7 +59,7 @@ bool take_field(std::string_view word, Instruction& instruction) {
   return error == std::errc() && end == digits.data() + digits.size() && *field >= 0;
 }
 
-/// Whether it has the micro-batch and slot that its action needs.
+/// True if it has the micro-batch and slot that its action needs.
 bool is_complete(const Instruction& instruction) {
   switch (instruction.action) {
     case Action::receive_activation:

@@ -128,7 +128,7 @@ bool has_several_stages(const std::vector<TimelineEntry>& timeline) {
   });
 }
 
-/// Where a pass begins: "F3", "B12", "W0"; of a rank with several stages "F3@5".
+/// Text of the cell where a pass begins: "F3", "B12", "W0"; of a rank with several stages "F3@5".
 std::string cell_of(const Instruction& instruction, bool names_stage) {
   const std::string micro_batch =
       std::to_string(instruction.micro_batch) +

@@ -37,7 +37,7 @@ struct TimelineEntry {
 };
 
 struct Simulation {
-  /// Of every rank, in its order; instructions that take no time included.
+  /// Entries of every rank in order, instructions that take no time included.
   std::vector<std::vector<TimelineEntry>> ranks;
   /// Empty, or the instruction that each rank is stuck at: the programs deadlock.
   std::string deadlock;

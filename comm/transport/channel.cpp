@@ -68,7 +68,7 @@ bool is_on_device(const ChannelOptions& options) {
   return options.payload_memory == PayloadMemory::device;
 }
 
-/// What a message that MPI gets first may have. Beside headers of payloads in device memory there
+/// Most bytes of a message that MPI gets first. Beside headers of payloads in device memory there
 /// is room for what an end with payloads in the host's memory sends, which is then refused: Open
 /// MPI writes past the end of a receive that is too short.
 std::size_t largest_first_piece(const ChannelOptions& options) {
@@ -76,7 +76,7 @@ std::size_t largest_first_piece(const ChannelOptions& options) {
                   message_bytes(options.max_payload_bytes));
 }
 
-/// Of a buffer.
+/// Bytes of a buffer.
 std::size_t host_bytes(const ChannelOptions& options) {
   return is_on_device(options) ? kHeaderOffset + largest_first_piece(options)
                                : kPayloadOffset + options.max_payload_bytes;
@@ -112,8 +112,8 @@ void show_payload(const ChannelOptions& options, const MessageMemory& memory,
     message.payload = Kokkos::subview(memory.host, range);
 }
 
-/// Of the message that MPI gets first, its header included: a payload in device memory follows in
-/// pieces of its own.
+/// Bytes of the message that MPI gets first, its header included: a payload in device memory
+/// follows in separate pieces.
 std::size_t first_piece(const ChannelOptions& options) {
   return is_on_device(options) ? sizeof(MessageHeader) : options.piece_bytes;
 }

@@ -25,7 +25,7 @@ namespace deltapipe {
 inline constexpr int kTagsPerChannel = 128;
 inline constexpr std::size_t kLargestMessagePiece = std::size_t{1} << 30;
 
-/// What both ends of a channel must agree on, and what each end keeps.
+/// Settings that both ends of a channel must share, and those of each end.
 struct ChannelOptions {
   std::size_t max_payload_bytes = 0;
   int buffers =
@@ -41,7 +41,7 @@ struct ChannelOptions {
   PayloadMemory payload_memory = PayloadMemory::host;
 };
 
-/// What a channel's buffers take at one end.
+/// Memory of a channel's buffers at one end.
 MemoryLedger channel_memory(const ChannelOptions& options);
 
 /// Since the last take_statistics().
@@ -144,8 +144,8 @@ class ReceiveChannel {
   ReceiveChannel(const ReceiveChannel&) = delete;
   ReceiveChannel& operator=(const ReceiveChannel&) = delete;
 
-  /// Sleeps until the next message is here and checks it against `expected` (of which the caller
-  /// fills the first group). Throws UserError that names both ranks when it is another message,
+  /// Sleeps until the next message is here and checks it against `expected` (the caller
+  /// fills its first group). Throws UserError that names both ranks when it is another message,
   /// truncated or damaged. At most `buffers` messages can be held at a time.
   Received receive(MessageHeader expected);
   /// Gives the buffer back, on which nothing may be queued any more, and posts it for a later

@@ -54,7 +54,7 @@ class ClockSync {
   /// Collective: the first estimate. All ranks ask at once, and rank 0 answers whoever asks, so
   /// that the time does not grow with their number but for the answers' processor time.
   static void align(MPI_Comm comm, ClockEstimate& estimate);
-  /// Starts the exchanges over `comm`, of which rank 0 is the common clock. `estimate` outlives
+  /// Starts the exchanges over `comm`, whose rank 0 is the common clock. `estimate` outlives
   /// `progress`.
   static void start(ProgressThread& progress, MPI_Comm comm, ClockEstimate& estimate);
 };

@@ -47,7 +47,8 @@ std::vector<double> gather(ProgressThread& progress, MPI_Comm comm, std::span<co
 
 void barrier(ProgressThread& progress, MPI_Comm comm);
 
-/// What agree() ends a run with, over a communicator: throws AgreementTimeout after `deadline`.
+/// The exchange with which agree() ends a run, over a communicator: throws AgreementTimeout after
+/// `deadline`.
 std::uint64_t agree_on_minimum(MPI_Comm comm, std::uint64_t value, TimePoint deadline);
 void agree_on_text(MPI_Comm comm, std::string& text, int root, TimePoint deadline);
 

@@ -96,7 +96,7 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
     }
   }
 
-  /// Returns the units that this rank has begun, of which there will be no more for now.
+  /// Returns the units that this rank has begun; it begins no more for now.
   std::uint64_t set_reason(std::uint64_t value) {
     const std::lock_guard lock(mutex);
     reason = value;

@@ -26,7 +26,7 @@ class CommonStop {
   void ask(std::uint64_t reason);
   /// Before each unit. False: all ranks stop before this one. Throws as ProgressThread::check().
   bool begin_next();
-  /// What the request said; the same on all ranks. 0: nobody has asked.
+  /// Reason of the request; the same on all ranks. 0: no request.
   std::uint64_t reason() const;
 
  private:

@@ -13,7 +13,7 @@
 
 namespace deltapipe {
 
-/// What of the network a byte of a message takes.
+/// Part of the network that a byte of a message occupies.
 enum class Framing {
   none,     ///< a byte
   ethernet  ///< TCP segments of 1448 bytes in Ethernet frames of 1514, as tc counts them
@@ -66,12 +66,12 @@ struct RankWire {
   TimePoint book_broadcast(TimePoint now, int ranks, bool is_root, std::size_t bytes) const;
   /// Straight to the root, whose wire takes all. `bytes`: what passes this rank's wire.
   TimePoint book_gather(TimePoint now, bool is_root, std::size_t bytes) const;
-  /// As many rounds as a tree has levels, in each of which a rank sends and receives one byte.
+  /// As many rounds as a tree has levels. In each, a rank sends and receives one byte.
   TimePoint book_barrier(TimePoint now, int ranks) const;
 };
 
-/// What an all-reduce of so many bytes sends, all ranks together: in a ring, and in any tree that
-/// goes up and back.
+/// Bytes that an all-reduce of `bytes` bytes sends, all ranks together: in a ring, and in any tree
+/// that goes up and back.
 inline std::uint64_t all_reduce_bytes(int ranks, std::size_t bytes) {
   return 2 * static_cast<std::uint64_t>(ranks - 1) * bytes;
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr bool kHostMemory = Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSpace>::accessible;
 
-/// Of Open MPI and of MPICH and their relatives, each in its own words.
+/// Asks Open MPI, and MPICH and its relatives, each in its own way.
 [[maybe_unused]] GpuAwareness awareness_of_library() {
   [[maybe_unused]] const auto answer = [](bool says_yes) {
     return says_yes ? GpuAwareness::yes : GpuAwareness::no;

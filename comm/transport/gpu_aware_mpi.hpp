@@ -6,7 +6,7 @@ namespace deltapipe {
 
 enum class GpuAwareness { yes, no, unknown };
 
-/// What MPI says of itself, once it is initialised. yes where kernels work in the host's memory.
+/// Answer of MPI itself after its initialisation; yes where kernels work in host memory.
 GpuAwareness gpu_awareness_of_mpi();
 
 /// UserError where MPI says no; what it does not say is tried.

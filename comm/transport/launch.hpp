@@ -9,7 +9,7 @@ struct Launch {
   int size = 1;  ///< 1: started alone, or without a launcher
 };
 
-/// Of mpirun, srun and the like.
+/// Launch by mpirun, srun and the like.
 Launch launch_of_environment();
 
 }  // namespace deltapipe

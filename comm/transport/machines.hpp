@@ -17,7 +17,7 @@ struct RankMachine {
   DeviceMemory device;
 };
 
-/// That of a process that is alone. Kokkos has started.
+/// The machine of a single process. Kokkos has started.
 RankMachine this_machine();
 /// One entry per rank of `comm`. Collective; Kokkos has started.
 std::vector<RankMachine> machines_of_ranks(MPI_Comm comm);

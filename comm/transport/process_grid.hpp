@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rank is which stages of which replica.
+// Stages and replicas of ranks.
 #pragma once
 
 #include <mpi.h>
@@ -15,7 +15,7 @@ namespace deltapipe {
 class ProcessGrid {
  public:
   /// Collective. `stages` is a multiple of stages_per_rank. Throws UserError on all ranks when
-  /// `world` has not stages / stages_per_rank * replicas ranks.
+  /// `world` does not have stages / stages_per_rank * replicas ranks.
   ProcessGrid(MPI_Comm world, int stages, int replicas, int stages_per_rank = 1);
   ~ProcessGrid();
   ProcessGrid(const ProcessGrid&) = delete;
@@ -32,7 +32,7 @@ class ProcessGrid {
   /// The first or last stage is here.
   bool first() const { return pipeline_rank() == 0; }
   bool last() const { return pipeline_rank() + 1 == pipeline_ranks(); }
-  /// Of pipeline_comm().
+  /// Rank in pipeline_comm().
   int owner_of(int stage) const { return stage % pipeline_ranks(); }
   int rank_of(int stage, int replica) const { return replica * pipeline_ranks() + owner_of(stage); }
 

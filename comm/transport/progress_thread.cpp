@@ -62,7 +62,7 @@ constexpr NapLimits kAwaited{microseconds(20), microseconds(300), 4};
 constexpr NapLimits kUnawaited{microseconds(250), milliseconds(2), 2};
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
-/// Of a step that takes too long: until its thread is given up, and the process.
+/// Wait after a step that takes too long until its thread, and the process, is given up.
 constexpr nanoseconds kLateThread = std::chrono::seconds(2);
 constexpr nanoseconds kLostThread = std::chrono::seconds(10);
 /// Times the longest step before: one that lasts longer is stalled.
@@ -794,7 +794,7 @@ void ProgressThread::serve() {
   shut_down();
 }
 
-/// What waits for nobody must not keep the thread alive.
+/// Work that waits for nobody must not keep the thread alive.
 void ProgressThread::drop_delayed_passive() {
   decltype(delayed_) kept;
   for (; !delayed_.empty(); delayed_.pop())

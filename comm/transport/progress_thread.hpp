@@ -76,7 +76,7 @@ struct WatchSettings {
 
 using RequestList = std::vector<MPI_Request>;
 
-/// What the progress thread is to do. The closures run on the progress thread and own (by copies of
+/// Work of the progress thread. The closures run on the progress thread and own (by copies of
 /// Views or shared pointers) every buffer that MPI touches.
 struct OperationPlan {
   std::string name;                         ///< for error messages: what it is, between whom
@@ -155,12 +155,13 @@ class ProgressThread {
   void wait_regardless(const Ticket& ticket);
   Ticket submit_regardless(OperationPlan plan);
 
-  /// Of the thread that computes and waits for what is submitted here; its use alone.
+  /// Account of the thread that computes and waits for work submitted here; only that thread uses
+  /// it.
   TimeAccount& account() { return account_; }
   /// Told of by the same thread.
   StepWatch& step_watch() { return step_watch_; }
   bool watches_steps() const { return watch_.step_timeout_seconds > 0; }
-  /// What channels built from now on receive over, and sums pass; set by the thread
+  /// Link that channels built from now on receive over, and that sums pass; set by the thread
   /// that uses them.
   void set_wire(RankWire wire) { wire_ = std::move(wire); }
   const RankWire& wire() const { return wire_; }

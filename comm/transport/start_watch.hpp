@@ -25,7 +25,7 @@ class StartWatch {
 /// ever. It is the same timer.
 void watch_end(int rank, double seconds) noexcept;
 
-/// Where a run says nothing about that.
+/// Default of runs without a setting.
 inline constexpr double kEndSeconds = 120;
 
 }  // namespace deltapipe
