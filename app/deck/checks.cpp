@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <limits>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,26 @@ using std::to_string;
                    .value = std::move(value),
                    .remedy = std::move(remedy),
                    .keys = std::move(keys)});
+}
+
+/// A model takes the place of its directory as a whole, with all that is in it.
+void check_directories(const Settings& s) {
+  const auto plain = [](const std::string& path) {
+    std::error_code error;
+    return (std::filesystem::absolute(path, error) / "").lexically_normal();
+  };
+  for (const auto& [key, path] : {std::pair{"checkpoint.directory", s.checkpoint.directory},
+                                  std::pair{"cache.directory", s.cache.directory}})
+    for (const std::string& model : saved_models(s)) {
+      if (path.empty()) continue;
+      const std::filesystem::path inner = plain(path), outer = plain(model).parent_path();
+      if (std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first !=
+          outer.end())
+        continue;
+      refuse({key, "output.directory"},
+             std::string(key) + " is in " + model + ", which the trained model replaces", path,
+             "choose another directory");
+    }
 }
 
 void check_model(const Settings& s) {
@@ -333,6 +355,7 @@ void check_settings(const Settings& settings) {
   check_rate(settings.backward_rate, settings.backward, settings.pipeline.stages,
              "boundary.backward");
   check_gradients(settings);
+  check_directories(settings);
 }
 
 }  // namespace deltapipe::deck

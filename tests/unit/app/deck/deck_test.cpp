@@ -456,6 +456,19 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
   });
 }
 
+TEST_CASE("nothing else is kept in the directory of a model") {
+  const std::string out = "output.directory=./out/", best = "training.keep_best=true";
+  check_all({
+      {"",
+       {out, "checkpoint.directory=out/model"},
+       {"argument 'checkpoint.directory=", "replaces"}},
+      {"", {out, "checkpoint.directory=x/../out//model/a/"}, {"in ./out//model"}},
+      {"", {out, best, "cache.directory=out/best"}, {"cache.directory is in", "out/best"}},
+  });
+  CHECK(message_of("", {out, "checkpoint.directory=out/models", "cache.directory=out"}).empty());
+  CHECK(message_of("", {out, "cache.directory=out/best"}).empty());
+}
+
 TEST_CASE("a wrong override names its argument") {
   check_all({
       {"", {"training.steps"}, {"argument 'training.steps': not an override", "section.key=value"}},
