@@ -132,7 +132,22 @@ std::vector<std::string> warnings_of_untrained(const Settings& settings) {
       (is_there ? "=" + printable(trained, 200) : " to the directory of a trained model")};
 }
 
-std::vector<std::string> warnings_of_evaluation(const Settings& settings) {
+namespace {
+
+/// Keys of answers that were set where nothing is compared; empty: none.
+std::string idle_keys_of_answers(const AnswerSettings& answers) {
+  if (!answers.files.empty()) return "";
+  const AnswerSettings usual;
+  std::string keys;
+  for (const auto& [key, is_set] :
+       {std::pair{"prompt_field", answers.prompt_field != usual.prompt_field},
+        std::pair{"answer_field", answers.answer_field != usual.answer_field},
+        std::pair{"answer_end", answers.end != usual.end}})
+    if (is_set) keys += (keys.empty() ? "evaluation." : ", evaluation.") + std::string(key);
+  return keys;
+}
+
+std::vector<std::string> warnings_of_codec_evaluation(const Settings& settings) {
   if (!settings.evaluation.has(EvaluationMode::codec)) return {};
   const CodecKind kind = without_memory(settings.forward, settings.evaluation.changes).kind;
   std::string why;
@@ -147,6 +162,17 @@ std::vector<std::string> warnings_of_evaluation(const Settings& settings) {
   if (why.empty()) return {};
   return {"evaluations through the codec are those of fp32 here: " + why +
           " or evaluation.boundary = \"fp32\""};
+}
+
+}  // namespace
+
+std::vector<std::string> warnings_of_evaluation(const Settings& settings) {
+  std::vector<std::string> warnings = warnings_of_codec_evaluation(settings);
+  if (const std::string keys = idle_keys_of_answers(settings.data.answers); !keys.empty())
+    warnings.push_back(keys +
+                       ": without effect, no answers are compared; name files in "
+                       "evaluation.prompts");
+  return warnings;
 }
 
 namespace {

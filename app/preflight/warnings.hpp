@@ -41,7 +41,8 @@ std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::ui
 /// For commands that use a model: the deck names none, so that its weights are initial values.
 std::vector<std::string> warnings_of_untrained(const Settings& settings);
 
-/// For commands that evaluate: codecs that leave nothing out make no difference there.
+/// For commands that evaluate: codecs that leave nothing out make no difference there, and keys of
+/// answers that nothing is compared with.
 std::vector<std::string> warnings_of_evaluation(const Settings& settings);
 
 /// Settings that were changed and that nothing reads, as others of the deck are: of boundaries

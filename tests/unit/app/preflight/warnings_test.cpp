@@ -57,6 +57,18 @@ TEST_CASE("a trace of a step that does not come is warned of") {
   CHECK(warnings[0].find("step 3") != std::string::npos);
 }
 
+TEST_CASE("keys of answers are warned of where no answers are compared") {
+  Settings settings;
+  CHECK(warnings_of_evaluation(settings).empty());
+  settings.data.answers.end = "\n";
+  settings.data.answers.prompt_field = "question";
+  const auto warnings = warnings_of_evaluation(settings);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].starts_with("evaluation.prompt_field, evaluation.answer_end: without effect"));
+  settings.data.answers.files = {"a.jsonl"};
+  CHECK(warnings_of_evaluation(settings).empty());
+}
+
 TEST_CASE("evaluations through codecs that leave nothing out are warned of") {
   Settings settings = delta_over(2);
   CHECK(warnings_of_evaluation(settings).empty());
