@@ -87,7 +87,10 @@ Inputs read_inputs(const Settings& settings) {
   inputs.files = find_input_files(settings, InputUse::train);
   const std::string& model = settings.model.path;
   if (inputs.files.tokenizer) inputs.tokenizer = load_tokenizer(settings);
-  if (inputs.tokenizer) inputs.warnings = inputs.tokenizer->warnings();
+  inputs.warnings = warnings_of_links(settings);
+  if (inputs.tokenizer)
+    for (const std::string& warning : inputs.tokenizer->warnings())
+      inputs.warnings.push_back(warning);
   if (inputs.files.weights) inputs.weights.emplace(SafetensorsReader::open_directory(model));
   if (model.empty())
     make_model(settings, inputs);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "core/base/printable.hpp"
 #include "core/codec/algorithms/recommended.hpp"
 #include "core/kernels/gemm/bf16_gemm.hpp"
+#include "core/text/tokenizer_files.hpp"
 
 namespace deltapipe {
 
@@ -173,6 +175,31 @@ std::vector<std::string> warnings_of_evaluation(const Settings& settings) {
                        ": without effect, no answers are compared; name files in "
                        "evaluation.prompts");
   return warnings;
+}
+
+std::vector<std::string> warnings_of_links(const Settings& settings) {
+  namespace fs = std::filesystem;
+  std::set<std::string> warnings;
+  const auto look = [&](const std::string& directory, bool tokenizer_only) {
+    std::error_code error;
+    for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+         entry.increment(error)) {
+      std::error_code ignored;
+      const std::string name = entry->path().filename().string();
+      if (tokenizer_only && !is_tokenizer_file(name)) continue;
+      if (entry->is_symlink(ignored) && !entry->exists(ignored))
+        warnings.insert(printable(entry->path().string(), 200) + " is a link to " +
+                        printable(fs::read_symlink(entry->path(), ignored).string(), 200) +
+                        ", which is missing: the file is passed over");
+    }
+  };
+  if (!settings.model.path.empty()) look(settings.model.path, false);
+  if (!settings.tokenizer.path.empty()) {
+    const fs::path path(settings.tokenizer.path);
+    std::error_code error;
+    look(fs::is_directory(path, error) ? path.string() : (path.parent_path() / "").string(), true);
+  }
+  return {warnings.begin(), warnings.end()};
 }
 
 namespace {

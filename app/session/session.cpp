@@ -6,6 +6,7 @@
 #include <limits>
 #include <sstream>
 
+#include "app/preflight/warnings.hpp"
 #include "app/session/frozen_parameters.hpp"
 #include "app/session/input_files.hpp"
 #include "comm/transport/collectives.hpp"
@@ -109,8 +110,9 @@ Vocabulary ModelPlan::vocabulary() const {
 ModelPlan plan_model(const Settings& settings) {
   std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
   const bool is_new = settings.model.path.empty();
-  std::vector<std::string> warnings;
-  if (tokenizer) warnings = tokenizer->warnings();
+  std::vector<std::string> warnings = warnings_of_links(settings);
+  if (tokenizer)
+    warnings.insert(warnings.end(), tokenizer->warnings().begin(), tokenizer->warnings().end());
   std::optional<SafetensorsReader> weights;
   std::unique_ptr<Model> model;
   if (!is_new) {

@@ -65,12 +65,15 @@ class RoundTrip(support.TestCase):
         blobs.mkdir()
         shutil.move(self.source / "README.md", blobs / "1")
         os.symlink("../blobs/1", self.source / "README.md")
+        os.symlink("../blobs/2", self.source / "added_tokens.json")  # was not downloaded
         deck = self.deck_file(self.fine_tuned(model={"dropout_attention": 0}))
         output = self.output("kept")
         for _ in range(2):  # the second time over the former model
             said = self.succeed(["train", deck, f"output.directory={output}"])
             self.assertFalse((output / "model.former").exists())
         self.assertIn("score.weight", said.err)
+        self.assertIn("added_tokens.json is a link to ../blobs/2, which is missing", said.err)
+        (self.source / "added_tokens.json").unlink()
         model = output / "model"
         for name, data in kept.items():
             self.assertEqual((model / name).read_bytes(), data, name)
