@@ -77,16 +77,23 @@ void expect_same_deck(const FormerRun& former, const Settings& settings) {
                 difference->right, difference->key);
 }
 
-/// An empty directory may be a mount point.
-void expect_no_model(const Settings& settings) {
-  if (settings.output.overwrite) return;
+/// A model that the run would replace, without leave; empty: none. An empty directory may be a
+/// mount point.
+std::string model_in_place(const Settings& settings) {
+  if (settings.output.overwrite) return "";
   std::error_code error;
   for (const std::string& model : saved_models(settings))
     if (fs::is_directory(fs::symlink_status(model, error)) && !fs::is_empty(model, error))
-      throw UserError({.what = "a model is in the place of the one to train",
-                       .file = model,
-                       .remedy = kWayOut,
-                       .keys = {"output.directory"}});
+      return model;
+  return "";
+}
+
+void expect_no_model(const Settings& settings) {
+  if (const std::string model = model_in_place(settings); !model.empty())
+    throw UserError({.what = "a model is in the place of the one to train",
+                     .file = model,
+                     .remedy = kWayOut,
+                     .keys = {"output.directory"}});
 }
 
 /// True when a run with this deck, itself started from scratch on purpose, goes on with this one:
@@ -158,10 +165,12 @@ FormerRun look(const Settings& settings) {
     if (const auto newest = newest_checkpoint(settings)) {
       if (overwrites && !goes_on(newest->deck, settings)) return {};
       std::error_code ignored;
-      if (newest->milestone && fs::exists(fs::symlink_status(path, ignored)))
-        throw UserError({.what = "cannot be read, and the run of these checkpoints may be finished",
+      const bool is_there = fs::exists(fs::symlink_status(path, ignored));
+      if (newest->milestone && (is_there || !model_in_place(settings).empty()))
+        throw UserError({.what = std::string(is_there ? "cannot be read" : "is missing") +
+                                 ", and the run of these checkpoints may be finished",
                          .file = path,
-                         .remedy = kWayOut,
+                         .remedy = std::string("put it back, ") + kWayOut,
                          .keys = {"output.directory"}});
       return {newest->run_id, false, true, newest->deck, newest->step, 0};
     }

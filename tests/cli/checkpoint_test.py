@@ -1239,6 +1239,17 @@ class Checkpoints(support.TestCase):
         self.assertEqual(steps_of(output), [4, 8, 12])
         for path in (output / "run.h5", output / "model/model.safetensors"):
             self.assertEqual(path.read_bytes(), before[path.name], path.name)
+        # Without its run file only the model tells that the run may be finished.
+        (output / "run.h5").unlink()
+        longer = ["training.optimizer.schedule=constant", "training.steps=14",
+                  "checkpoint.change_optimizer=true"]
+        result = support.finish(self.begin(deck, output, overrides=longer))
+        self.assert_stops(result, "run.h5: is missing", "may be finished", status=2)
+        self.assertEqual((output / "model/model.safetensors").read_bytes(),
+                         before["model.safetensors"])
+        shutil.rmtree(output / "model")
+        self.assertIn("going on from the checkpoint of step 12",
+                      self.go_on(deck, output, overrides=longer).out)
 
     def test_spill_files_of_a_run_killed_after_its_end(self):
         caches, other = self.output("late-cache"), self.output("late-other")
