@@ -112,7 +112,7 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
     throw UserError({.what = "is there already, and nothing is replaced",
                      .file = target,
                      .remedy = "remove it, or name another directory with --to"});
-  require(find_input_files(settings, InputUse::train));
+  require(find_input_files(settings, InputUse::train_between));
   ModelPlan plan = plan_model(of_one_process(settings));
   if (settings.tokenizer.train_vocabulary > 0) {
     // Trained again from the data, which must be what the run had.

@@ -12,8 +12,8 @@
 namespace deltapipe {
 
 /// The command that reads the files. train: also evaluate and check. train_between: the same, of a
-/// rank between the first and the last of a pipeline, which reads no texts unless the tokenizer or
-/// the vocabulary is made from them. tokenize needs no model.
+/// rank between the first and the last of a pipeline and of export, which read no texts unless the
+/// tokenizer or the vocabulary is made from them. tokenize needs no model.
 enum class InputUse { train, train_between, generate, tokenize };
 
 struct InputFiles {

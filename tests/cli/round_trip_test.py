@@ -43,6 +43,19 @@ class RoundTrip(support.TestCase):
         return support.merged(self.small(training={"steps": 1}), {
             "model": {"path": str(self.source)}, "tokenizer": {"train_vocabulary": 0}}, sections)
 
+    def test_an_export_needs_no_data(self):
+        """Unless the tokenizer was trained from it."""
+        deck = self.fine_tuned(checkpoint={"milestone_every": 1})
+        output = self.output("no-data")
+        self.succeed(["train", self.deck_file(deck), f"output.directory={output}"])
+        gone = [f"output.directory={output}", "data.train=gone.txt"]
+        self.succeed(["export", self.deck_file(deck), *gone])
+        self.assertEqual((output / "model-step-1/model.safetensors").read_bytes(),
+                         (output / "model/model.safetensors").read_bytes())
+        self.assert_stops(support.run(["export", self.deck_file(deck), *gone,
+                                       "tokenizer.train_vocabulary=300", f"--to={output}/other"]),
+                          status=2)
+
     def test_files_and_keys_that_training_does_not_change(self):
         config = self.config | {"task_specific_params": {"a": [1, None]}, "torch_dtype": "float16",
                                 "attn_pdrop": 0.1, "n_ctx": 7}
