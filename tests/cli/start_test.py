@@ -3,6 +3,7 @@
 """Ranks that were not started alike say so, all of them, before they train."""
 
 import json
+import pathlib
 import shutil
 
 import support
@@ -155,6 +156,24 @@ class Starts(support.TestCase):
         self.assertEqual(result.status, 0, str(result))
         self.assertTrue((one / "run.h5").exists())
         self.assertFalse(two.exists())
+
+    def test_the_batch_script_leaves_checkpoints_to_the_deck(self):
+        script = pathlib.Path(__file__).resolve().parents[2] / "scripts/train.sbatch"
+        deck = self.place / "batch.toml"
+
+        def arguments(text, *overrides):
+            deck.write_text(text)
+            result = support.run_command(["bash", script, deck, *overrides], DELTAPIPE="/bin/echo",
+                                         DELTAPIPE_LAUNCH="env", SLURM_SUBMIT_DIR=str(self.place))
+            self.assertEqual(result.status, 0, str(result))
+            return result.out.splitlines()[-1]
+
+        for text in ("[checkpoint]\nevery = \"2 h\"", "[checkpoint]\n\tevery_steps\t= 7",
+                     "checkpoint.time_limit = 9", "checkpoint = { keep = 3, every = 60 }"):
+            self.assertEqual(arguments(text), f"train {deck}", text)
+        for text in ("training.evaluate_every = 3", "# every = 3", "cache = { verify_every = 2 }"):
+            self.assertEqual(arguments(text), f"train {deck} checkpoint.every=15 min", text)
+        self.assertEqual(arguments("", "checkpoint.every=3"), f"train {deck} checkpoint.every=3")
 
 
 class Evaluation(support.TestCase):
