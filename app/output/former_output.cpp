@@ -166,7 +166,8 @@ FormerRun look(const Settings& settings) {
       if (overwrites && !goes_on(newest->deck, settings)) return {};
       std::error_code ignored;
       const bool is_there = fs::exists(fs::symlink_status(path, ignored));
-      if (newest->milestone && (is_there || !model_in_place(settings).empty()))
+      // A run that is not finished may have best/, too.
+      if (newest->milestone && (is_there || model_in_place(settings) == model_directory(settings)))
         throw UserError({.what = std::string(is_there ? "cannot be read" : "is missing") +
                                  ", and the run of these checkpoints may be finished",
                          .file = path,
