@@ -41,8 +41,8 @@ std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::ui
 /// For commands that use a model: the deck names none, so that its weights are initial values.
 std::vector<std::string> warnings_of_untrained(const Settings& settings);
 
-/// Links of model.path and tokenizer.path to files that are missing, as in a cache of downloads that
-/// was copied in part: what may be missing would be missing unnoticed.
+/// Links of model.path and tokenizer.path to files that are missing, as in a cache of downloads
+/// that was copied in part: what may be missing would be missing unnoticed.
 std::vector<std::string> warnings_of_links(const Settings& settings);
 
 /// For commands that evaluate: codecs that leave nothing out make no difference there, and keys of
