@@ -56,7 +56,7 @@ def table(classes):
     lines.append(line)
     return ("// SPDX-License-Identifier: BSD-3-Clause\n"
             f"// Made by scripts/make_unicode_classes.py from tokenizers {tokenizers.__version__}.\n"
-            "// Where the class changes: the first code point << 2 | UnicodeClass.\n"
+            "// Changes of the class: the first code point << 2 | UnicodeClass.\n"
             f"constexpr std::array<std::uint32_t, {len(starts)}> kClassStarts = {{\n"
             + "\n".join(lines) + "\n};\n")
 

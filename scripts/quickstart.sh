@@ -57,7 +57,7 @@ train_once() {
     return
   fi
   say "$name: $deck $*"
-  # What a run that was interrupted left is replaced.
+  # Replaces an interrupted run.
   pipeline train "$deck" "$@" output.directory="$runs/$name" output.overwrite=true
 }
 

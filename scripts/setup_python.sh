@@ -32,7 +32,7 @@ import h5py, safetensors, tokenizers, torch, transformers
 transformers.GPT2LMHeadModel'
 }
 
-# The version of CUDA that the installed PyTorch wants; nothing if it wants none.
+# The version of CUDA that the installed PyTorch requires, if any.
 cuda_of() {
   "$1/bin/python" -c '
 import importlib.metadata, re

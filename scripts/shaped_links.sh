@@ -163,7 +163,7 @@ bits_of() {
   }' || fail "rate $1: write it as 100mbit or 1gbit"
 }
 
-# What the bucket holds passes at once after a rest, so it is short against a message: 32 KiB at 100
+# The bucket passes at once after a rest, so it is small against a message: 32 KiB at 100
 # Mbit/s and less below. Above, tbf loses part of the rate with less than this.
 burst_of() {
   if (($1 < 100000000)); then
@@ -179,7 +179,7 @@ burst_of() {
   fi
 }
 
-# What waits for the bucket before packets are lost: 20 ms, and at low rates as much as TCP needs.
+# Queue before the bucket, beyond which packets are lost: 20 ms, and at low rates as much as TCP needs.
 queue_of() { echo $(($1 / 400 > 250000 ? $1 / 400 : 250000)); }
 
 name=deltapipe$$ # of namespaces: name-STAGE
@@ -187,7 +187,7 @@ work=$(mktemp -d)
 mpirun_pid=''
 made=()
 
-# Ends what runs in the namespaces, all of which this script started, and removes them.
+# Ends the processes in the namespaces, which this script started, and removes them.
 cleanup() {
   local status=$? namespace pids
   trap - EXIT
@@ -285,7 +285,7 @@ for ((i = 0; i < ranks; ++i)); do
   done
 done
 
-# What mpirun calls in place of ssh: agent HOST COMMAND.
+# Program that mpirun calls in place of ssh: agent HOST COMMAND.
 cat >"$work/agent" <<AGENT
 #!/bin/sh
 host=\$1

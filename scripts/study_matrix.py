@@ -12,7 +12,7 @@ from deltapipe_runs import RunError
 KEYS = {"title", "deck", "pretrain", "small", "matrix", "settings", "communication_ratio",
         "baseline", "claims", "texts", "jobs", "ruler"}
 MATRIX = {"stages": int, "seeds": int, "bandwidths": str}
-# What the matrix and the runner set.
+# Keys that the matrix and the runner set.
 RESERVED = {"pipeline.stages", "training.seed", "output.directory", "model.path", "data.train"}
 JOB_KEYS = {"deck", "start"}
 

@@ -197,7 +197,7 @@ class Runner:
                                "the folder to run it again, or give another --output")
             print(f"    {name}: finished before", flush=True)
             return
-        # What a run that was interrupted left is replaced; finished ones do not come here.
+        # Replaces an interrupted run; finished ones do not come here.
         command = self._command(deck, {**overrides, "output.directory": str(directory),
                                        "output.overwrite": True})
         directory.mkdir(parents=True, exist_ok=True)

@@ -391,7 +391,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
       "codes and 4 bytes, of a delta 12, with scale = \"message\" 64 more; nothing is lost");
   add("rounding",
       choice(c.rounding, {{"nearest", Rounding::nearest}, {"stochastic", Rounding::stochastic}}),
-      memory ? "of codes: stochastic is unbiased; delta wants 3 bits or more with it"
+      memory ? "of codes: stochastic is unbiased; delta requires 3 bits or more with it"
              : "of codes: stochastic is unbiased");
   add("levels",
       choice(c.levels, {{"symmetric", Levels::symmetric}, {"asymmetric", Levels::asymmetric}}),
@@ -408,7 +408,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
                                {"steps", FirstVisit::steps}}),
         "how delta and topk_delta send a sample that has no memory yet; refine: it and the next "
         "visit in bits, at least 4, with a scale per tile; steps, for delta: as scale_rule = "
-        "\"rms\" with first_visit_step, the next visit like all others; wants entropy_coding");
+        "\"rms\" with first_visit_step, the next visit like all others; requires entropy_coding");
     add("first_visit_step", Real{&c.first_visit_step, kLeastRmsStep, kLargestRmsStep},
         "for first_visit = \"steps\", as rms_step: 0.4 takes about 3.4 bits per value, and scales");
     add("prediction",

@@ -11,9 +11,9 @@
 
 namespace deltapipe {
 
-/// What a user needs to mend a mistake. Empty parts are left out of the message. Parts may hold
-/// text of outside origin (names, tokens, lines): the message shows it as printable() does, and cut
-/// where it is very long.
+/// Information for a user to correct a mistake. Empty parts are left out of the message. Parts may
+/// hold text of outside origin (names, tokens, lines): the message shows it as printable() does,
+/// and cut where it is very long.
 struct Mistake {
   std::string what = {};    ///< what is wrong, as a sentence fragment: "unknown key 'lerning_rate'"
   std::string file = {};    ///< the file it is in, as the user named it

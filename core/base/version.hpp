@@ -8,7 +8,7 @@ namespace deltapipe {
 
 /// "MAJOR.MINOR.PATCH"
 std::string_view version();
-/// What `git describe --always --dirty` said of the source; "unknown" outside a git checkout.
+/// Output of `git describe --always --dirty` for the source; "unknown" outside a git checkout.
 std::string_view revision();
 
 }  // namespace deltapipe

@@ -94,13 +94,13 @@ struct StagingSlot {
   SlotState state = SlotState::free;
 };
 
-/// Where kernels run on host memory, staging slots lie in the pool's allocation, and a record moves
+/// If kernels run on host memory, staging slots are in the pool's allocation, and a record moves
 /// between them by an exchange of places.
 constexpr bool kSharedMemory = std::is_same_v<MemSpace, StagingSpace>;
 
 constexpr std::int32_t kNowhere = -1;
 
-/// Where a sample's record is. Several may hold: then their content is the same.
+/// Places of a sample's record. If several hold it, their content is the same.
 struct Place {
   std::int32_t pool = kNowhere;   ///< slot in the pool
   std::int32_t read = kNowhere;   ///< read slot: being read or ready
@@ -680,7 +680,7 @@ std::uint64_t ActivationCacheState::record_hash(std::uint64_t sample) {
   return record_checksum(record.data(), shape_.record_bytes);
 }
 
-/// Of a record that no kernel and no task is changing.
+/// Copies a record that no kernel and no task is changing.
 void ActivationCacheState::fetch(std::uint64_t sample, std::uint8_t* bytes) {
   const Place& place = places_[sample];
   if (place.pool == kNowhere) return file_->read_record(sample, bytes);
@@ -699,7 +699,7 @@ void ActivationCacheState::come_to_rest(const char* what) {
   statistics.stall_seconds = stalled;
 }
 
-/// Of a visited sample: the state refers to its place.
+/// True for a visited sample if the state refers to its place.
 bool ActivationCacheState::is_in_file_only(std::uint64_t sample, const RecordPlaces* places) const {
   return places != nullptr && places->slots[sample] != RecordPlaces::kNone;
 }
@@ -712,7 +712,7 @@ StateItem ActivationCacheState::records_item(const RecordPlaces* places) const {
   return {"records", StateType::u8, {count, shape_.record_bytes}};
 }
 
-/// What memory has newer, or alone, is in no place of the file.
+/// Records that are newer in memory, or only there, have no place in the file.
 RecordPlaces ActivationCacheState::write_places(StateWriter& writer) {
   RecordPlaces places = file_->hold(*generation_);
   for (std::uint64_t sample = 0; sample < shape_.samples; ++sample)

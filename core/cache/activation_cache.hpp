@@ -42,7 +42,7 @@ struct CacheShape {
   std::uint64_t reserved_records = 0;
 };
 
-/// What a spill file says about itself; a file that says anything else is not opened again.
+/// Identity that a spill file states; a file with another one is not opened again.
 struct CacheIdentity {
   std::uint32_t boundary = 0;  ///< i: between stages i and i+1
   bool backward = false;       ///< gradients, from stage i+1 to i
@@ -143,7 +143,7 @@ class ActivationCache {
   void find_damaged_records();
 
   /// After SpillStart::open_existing: of every sample's record in the file the XXH3 of its first
-  /// `bytes`; 0: there is none, or it is damaged. Reads the whole file. Without a file: all 0.
+  /// `bytes`; 0: missing or damaged. Reads the whole file. Without a file: all 0.
   std::vector<std::uint64_t> hashes_in_file(std::size_t bytes);
 
   /// Visits and the records of visited samples, wherever they are: items `visits` and `records`.
@@ -161,7 +161,7 @@ class ActivationCache {
   void let_go(std::uint64_t generation);
   void sync();
   bool has_file() const;
-  /// Its file_id; 0: there is none.
+  /// file_id of the spill file; 0: no file.
   std::uint64_t file_id() const;
 
   CacheStatistics take_statistics();
@@ -177,7 +177,7 @@ class ActivationCache {
   /// UserError when the budget is neither 0 nor the minimum at least.
   static void check_budget(const CacheShape& shape, std::uint64_t budget_bytes);
   static CacheMemory memory_bytes(const CacheShape& shape, std::uint64_t budget_bytes);
-  /// Size of the spill file; 0 when there is none.
+  /// Size of the spill file; 0: no file.
   static std::uint64_t disk_bytes_needed(const CacheShape& shape, std::uint64_t budget_bytes);
 
  private:

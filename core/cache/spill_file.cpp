@@ -137,7 +137,7 @@ std::optional<hdf5::File> open_cache(const std::string& path) {
   return std::nullopt;
 }
 
-/// What cannot be read may be needed.
+/// Treats a file that cannot be read as needed.
 bool is_needed(const hdf5::File& file) try {
   const hdf5::Dataset dataset = file.open_dataset(kNeeded);
   std::vector<std::uint32_t> needed = {1};
@@ -153,7 +153,7 @@ CacheOwner owner_of(const hdf5::File& file) {
           file.find_plain_attribute(kCheckpoints).value_or("")};
 }
 
-/// An output directory alone says little: it may have been moved away and made anew.
+/// An output directory alone says little: it may have been moved away and created again.
 bool is_own(const CacheOwner& found, const CacheOwner& mine) {
   if (found.run_id.empty()) return false;
   return found.run_id == mine.run_id ||
@@ -259,7 +259,7 @@ SpillFile::~SpillFile() {
   if (remove_at_end_) ::unlink(path_.c_str());
 }
 
-/// Of a damaged file, which HDF5 no longer reads.
+/// For a damaged file, which HDF5 no longer reads.
 bool SpillFile::begins_as_cache_of(const CacheOwner& owner) const {
   std::string head(kOverheadBytes, '\0');
   const ssize_t count = ::pread(file_.get(), head.data(), head.size(), 0);
@@ -277,7 +277,7 @@ bool SpillFile::begins_as_cache_of(const CacheOwner& owner) const {
          (says(owner.run_id) || says_former());
 }
 
-/// What is at `path_` may be removed only when it is a cache that no process uses and no other run
+/// The file at `path_` may be removed only if it is a cache that no process uses and no other run
 /// needs, or empty.
 void SpillFile::remove_former(const CacheOwner& owner) {
   struct stat status {};
@@ -472,7 +472,7 @@ void SpillFile::read_tables() {
   read_bytes(checksums_.data(), samples_ * sizeof(std::uint64_t), checksums_offset_);
   slots_.resize(samples_);
   read_bytes(slots_.data(), samples_ * sizeof(std::uint32_t), slots_offset_);
-  // Of a crash of the machine: a record whose row another sample has is damaged.
+  // After a crash of the machine: a record whose row another sample has is damaged.
   std::vector<bool> taken(rows_);
   for (std::uint32_t& slot : slots_)
     if (slot >= rows_ || taken[slot])
@@ -493,7 +493,7 @@ void SpillFile::check_places(const RecordPlaces& places) const {
   }
 }
 
-/// Those that neither samples nor generations have.
+/// Finds the rows that neither samples nor generations use.
 void SpillFile::find_free_slots() {
   std::vector<bool> taken(rows_);
   for (const std::uint32_t slot : slots_)
@@ -542,7 +542,7 @@ void SpillFile::go_back(const RecordPlaces& places, const std::vector<std::uint3
   write_bytes(visits.data(), samples_ * sizeof(std::uint32_t), visits_offset_);
 }
 
-/// The sample's own row, unless it has none or a generation holds it.
+/// The sample's own row, unless it is missing or a generation holds it.
 std::uint32_t SpillFile::slot_to_write(std::uint64_t sample) {
   const std::lock_guard lock(mutex_);
   const std::uint32_t slot = slots_[sample];

@@ -48,7 +48,7 @@ class FileDescriptor {
   int fd_;
 };
 
-/// Where the records of a checkpoint are.
+/// Places of a checkpoint's records.
 struct RecordPlaces {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
   std::vector<std::uint32_t> slots;      ///< S; kNone: not in the file
@@ -60,7 +60,7 @@ class SpillFile {
  public:
   /// UserError: not enough disk space, a file there that is not an activation cache, is in use, is
   /// truncated, that another run needs or (open_existing) is another cache's.
-  /// `spare`: rows beside those of the samples, of which `reserved` take their disk space now. An
+  /// `spare`: rows beside those of the samples; `reserved` of them get their disk space now. An
   /// existing file may have more; one with fewer is copied to a larger one.
   SpillFile(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
             std::size_t record_bytes, SpillStart start, std::uint64_t spare = 0,
@@ -77,7 +77,7 @@ class SpillFile {
   const std::string& path() const { return path_; }
   /// A random number that it got when it was created; a larger copy of it has the same.
   std::uint64_t id() const { return id_; }
-  /// Of the records in the file, S entries.
+  /// Visits of the records in the file, S entries.
   std::vector<std::uint32_t> read_visits();
 
   /// `bytes` are record_bytes long. UserError: full disk, input/output error.
@@ -88,16 +88,16 @@ class SpillFile {
   bool try_read_record(std::uint64_t sample, std::uint8_t* bytes);
   /// Sample has no record any more.
   void forget_record(std::uint64_t sample);
-  /// What has been written is on the disk when this returns.
+  /// Returns when everything written is on the disk.
   void sync();
 
-  /// Where records are now. Those rows keep their content until let_go(generation). The file is
-  /// needed from then on.
+  /// Returns the present places of records. Their rows keep their content until let_go(generation).
+  /// The file is needed from then on.
   RecordPlaces hold(std::uint64_t generation);
   /// A generation that is not held changes nothing.
   void let_go(std::uint64_t generation);
   /// The records are again those of a generation, which is held; `visits`, S entries, is 0 where
-  /// there is none. UserError when the places are not those of this file.
+  /// is missing. UserError when the places are not those of this file.
   void go_back(const RecordPlaces& places, const std::vector<std::uint32_t>& visits,
                std::uint64_t generation);
 

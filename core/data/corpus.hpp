@@ -62,7 +62,7 @@ SkippedLines read_answers(const std::string& file, const DataSettings& settings,
                           const Vocabulary& vocabulary, int sequence_length,
                           const std::function<void(const PromptWithAnswer&)>& take);
 
-/// Whether there are training files and all data files are token files.
+/// True if there are training files and all data files are token files.
 bool holds_tokens_only(const DataSettings& settings);
 
 /// Calls `take` with the text of every document of `file` (text or jsonl; hdf5 is a UserError).

@@ -50,7 +50,7 @@ class ParallelTokenizer {
 
   void cut_open_document();
   void submit();
-  /// Of the oldest part; encodes parts that nobody has begun while it is not done.
+  /// Passes the oldest part on; encodes parts that nobody has begun while it is not done.
   void give_oldest_to_sink();
   void encode(Part& part) const noexcept;
   std::shared_ptr<Part> take_waiting();  ///< of the locked list; null: none

@@ -140,7 +140,7 @@ std::string text_of(const std::optional<int>& number) {
   return number ? std::to_string(*number) : std::string();
 }
 
-/// What the files so far say of one attribute, and the file that said it first.
+/// Value of one attribute in the files so far, and the first file that has it.
 struct Known {
   const char* name;
   std::string value = {};

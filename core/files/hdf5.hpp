@@ -77,7 +77,7 @@ constexpr ElementType element_type_of() {
   }
 }
 
-/// What all objects of one open file share.
+/// State that all objects of one open file share.
 struct FileState {
   std::string path;
   bool writable = false;
@@ -168,11 +168,11 @@ class Dataset : public Object {
   /// True for integers of any size and byte order, which reading converts.
   bool holds_integers() const;
 
-  /// Where the elements lie in the file, in bytes; nothing when they have no place of their own. Of
+  /// Offset of the elements in the file, in bytes; empty if they have no contiguous place. For
   /// a contiguous dataset:
   std::optional<std::uint64_t> file_offset() const;
-  /// Of the chunk that begins with this row, unfiltered and `bytes` long, in a dataset whose chunks
-  /// span all other dimensions:
+  /// For the chunk that begins with this row, unfiltered and `bytes` long, in a dataset whose
+  /// chunks span all other dimensions:
   std::optional<std::uint64_t> chunk_file_offset(std::uint64_t row, std::uint64_t bytes) const;
 
   void resize(std::uint64_t rows);
@@ -226,7 +226,7 @@ class Location : public Object {
   bool exists(const std::string& name) const;
   std::vector<std::string> names() const;
   Group create_group(const std::string& name);
-  /// What is opened lies in this file itself: soft and external links are a UserError, as are
+  /// Opens objects of this file only: soft and external links are a UserError, as are
   /// datasets whose elements are in other files (external storage, virtual datasets).
   Group open_group(const std::string& name) const;
   Dataset create_dataset(const std::string& name, ElementType type,

@@ -105,7 +105,7 @@ class Builder {
   bool number_unsigned(Json::number_unsigned_t value) { return scalar(value); }
   bool number_float(Json::number_float_t value, const std::string&) { return scalar(value); }
   bool string(std::string& value) { return scalar(std::move(value)); }
-  bool binary(Json::binary_t&) { return false; }  // JSON text has none
+  bool binary(Json::binary_t&) { return false; }  // not in JSON text
   bool start_object(std::size_t) { return start(Json::value_t::object); }
   bool start_array(std::size_t) { return start(Json::value_t::array); }
   bool end_object() { return end(); }
@@ -172,7 +172,7 @@ class Builder {
     refuse("has the key '" + printable(name, 200) + "' twice");
   }
 
-  /// Where the next value goes; null: nowhere.
+  /// Target of the next value; null: it is skipped.
   Json* place() {
     if (skipping_) return nullptr;
     if (++values_ > source_.max_values) refuse("has too many values");
@@ -230,7 +230,7 @@ class Builder {
   std::vector<Json*> open_;  // arrays and objects that have begun, the innermost last
   int depth_ = 0;
   std::size_t values_ = 0;
-  // Members of the outermost object: names so far, the present one, and whether nobody wants it.
+  // Members of the outermost object: names so far, the present one, and if it is skipped.
   std::unordered_set<std::string> names_;
   std::string name_;
   bool skipping_ = false;

@@ -37,7 +37,8 @@ std::string random_digits() {
   return digits;
 }
 
-/// What follows `prefix` and its digits in `name`; false when the name is not of that pattern.
+/// Finds the part after `prefix` and its digits in `name`; false when the name is not of that
+/// pattern.
 bool is_named(std::string_view name, std::string_view prefix, std::string_view& rest) {
   if (!name.starts_with(prefix) || name.size() < prefix.size() + kDigits) return false;
   const std::string_view digits = name.substr(prefix.size(), kDigits);
@@ -322,7 +323,7 @@ void AtomicDirectory::sync_place() {
 std::string AtomicDirectory::swap_with_target() {
   const bool keep = !is_expendable(target_, expendable_);
   const std::string former = keep ? free_name(target_, ".former") : "";
-  // What is to be kept has a name that lasts at every moment.
+  // A directory that is kept has a lasting name at every moment.
   if (keep && swap_ == DirectorySwap::exchange) {
     rename_or_throw(temporary_, former, target_);
     temporary_ = former;

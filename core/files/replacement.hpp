@@ -50,7 +50,7 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Where the file is until commit(), for libraries that open files by name.
+  /// Path of the file until commit(), for libraries that open files by name.
   const std::string& temporary_path() const { return temporary_; }
   /// Takes the disk space now, so that a full disk shows before the work and not after it.
   void reserve(std::uint64_t bytes);
@@ -90,7 +90,7 @@ class AtomicDirectory {
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
 
-  /// Where the files go until commit().
+  /// Directory of the files until commit().
   const std::string& path() const { return temporary_; }
   /// Returns the name under which the former target was kept, empty when it is gone. When the
   /// target cannot be replaced (a mount point), the new directory is kept as TARGET.new: UserError.

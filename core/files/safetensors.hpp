@@ -82,7 +82,7 @@ class SafetensorsReader {
   std::map<std::string, TensorInfo> tensors_;
 };
 
-/// What SafetensorsWriter is to write: type is F32, F16 or BF16.
+/// Tensor for SafetensorsWriter: type is F32, F16 or BF16.
 struct TensorDeclaration {
   std::string name;
   TensorType type = TensorType::F32;

@@ -44,7 +44,7 @@ const TypeRow& row_of(TensorType type) {
 
 constexpr const char* download_again = "copy or download the file again";
 
-/// Where a mistake is: one file, and one tensor of it or none.
+/// Place of a mistake: a file and, if known, one of its tensors.
 struct Place {
   std::string file;
   std::string tensor = {};
@@ -136,7 +136,8 @@ TensorInfo parse_tensor(const Json& json, std::uint64_t data_bytes, const Place&
   return info;
 }
 
-/// The format wants the tensors to cover the data without overlap or hole, so that nothing hides.
+/// The format requires the tensors to cover the data without overlap or hole, so that nothing
+/// hides.
 void check_coverage(const std::map<std::string, TensorInfo>& tensors, std::uint64_t data_bytes,
                     const std::string& file) {
   std::vector<std::pair<const std::string*, const TensorInfo*>> order;

@@ -12,14 +12,14 @@ namespace deltapipe {
 
 inline constexpr std::int64_t kHashTile = 4096;
 
-/// What word i adds to a hash.
+/// Contribution of word i to a hash.
 KOKKOS_FORCEINLINE_FUNCTION std::uint64_t hash_term(std::uint32_t word, std::int64_t i) {
   return (std::uint64_t{word} + 1) *
          ((static_cast<std::uint64_t>(i) + 1) * 0x9e3779b97f4a7c15ull | 1);
 }
 
-/// What words [first, end) add to a hash, which is a sum over all words: their order of addition
-/// does not matter, and any change of one word changes it, since the factors are odd.
+/// Contribution of words [first, end) to a hash, which is a sum over all words: their order of
+/// addition does not matter, and any change of one word changes it, since the factors are odd.
 KOKKOS_INLINE_FUNCTION std::uint64_t hash_part(const std::uint32_t* words, std::int64_t first,
                                                std::int64_t end) {
   std::uint64_t sum = 0;

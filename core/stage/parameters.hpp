@@ -77,7 +77,7 @@ class ParameterArena {
     return std::is_same_v<Real, float> && products_ == ProductPrecision::bf16 &&
            info_[index].operand;
   }
-  /// Of what is held in halves.
+  /// Halves of a parameter that is held so.
   VectorHalves halves(int index) const {
     DELTAPIPE_ASSERT(!place_.empty() && in_halves(index), "halves of " + info_[index].name);
     return {VectorRef<Bf16>(rounded_.data() + place_[index], info_[index].size),

@@ -55,14 +55,14 @@ struct StageCapacity {
   bool keeps_text = false;
 };
 
-/// What crosses a boundary for each sample: rows of `channels` values, `tokens` of them.
+/// Values that cross a boundary for each sample: rows of `channels` values, `tokens` of them.
 struct BoundaryShape {
   int tokens = 0;
   int channels = 0;
   bool operator==(const BoundaryShape&) const = default;
 };
 
-/// What stages have whose model looks tokens up in a table: the first one and, if it is shared, the
+/// Part of stages whose model looks tokens up in a table: the first one and, if it is shared, the
 /// last one. The first stage finds in MicroBatch::row_N each token's row of the table or, if that
 /// is elsewhere, of embedding_rows().
 template <class Real>
@@ -93,7 +93,7 @@ class TokenEmbedding {
                                              int rows) = 0;
 };
 
-/// What stages have whose model can go on with a text without computing what came before again:
+/// Part of stages whose model can continue a text without computing its beginning again:
 /// attention's keys and values of its tokens are kept. Reserved with StageCapacity::keeps_text.
 template <class Real>
 class TextContinuation {
@@ -101,7 +101,7 @@ class TextContinuation {
   virtual ~TextContinuation() = default;
 
   /// forward() of the micro-batch's tokens, which follow the first `kept` tokens of its one sample;
-  /// those were passed by calls before, or there are none. From input() of as many rows to
+  /// those were passed by earlier calls, or do not exist. From input() of as many rows to
   /// output(); on the last stage logits() of these rows follow, but no losses.
   virtual void continue_text(const ExecSpace& exec, const MicroBatch& batch, int kept,
                              int slot) = 0;
@@ -117,7 +117,7 @@ class Stage {
   virtual ParameterArena<Real>& parameters() = 0;
   const ParameterArena<Real>& parameters() const { return const_cast<Stage*>(this)->parameters(); }
 
-  /// What crosses at each end when samples have `tokens` tokens (StageCapacity, MicroBatch). The
+  /// Shape at each end when samples have `tokens` tokens (StageCapacity, MicroBatch). The
   /// input's is of no account on the first stage, nor is the output's on the last. Stages that
   /// share a boundary must agree. Where as many tokens cross as samples have, those that are
   /// padding are neither sent nor counted; where another number crosses, all of them are.
@@ -130,7 +130,7 @@ class Stage {
     return const_cast<Stage*>(this)->token_embedding();
   }
 
-  /// That of the token embedding's table, whose gradients are final last; -1: it is not here.
+  /// Bucket of the token embedding's table, whose gradients are final last; -1: it is not here.
   int embedding_bucket() const {
     const TokenEmbedding<Real>* const embedding = token_embedding();
     const int table = embedding ? embedding->wte() : -1;
@@ -150,13 +150,13 @@ class Stage {
     return parameters().gradient_size() > 0 || (embedding && !embedding->wte_frozen());
   }
 
-  /// What parameters().allocate(capacity.training, capacity.products) and reserve(capacity) take.
-  /// Takes nothing: the same code runs with a ViewAllocator that counts.
+  /// Memory of parameters().allocate(capacity.training, capacity.products) and reserve(capacity).
+  /// Allocates nothing: the same code runs with a ViewAllocator that counts.
   virtual MemoryLedger memory(const StageCapacity& capacity) const = 0;
   /// Takes all memory that forward and backward need.
   virtual void reserve(const StageCapacity& capacity) = 0;
 
-  /// What the stage remembers from step to step, all parts that it has.
+  /// State of the stage between steps, all its parts.
   virtual std::vector<StatePart> state(const ExecSpace& exec) {
     return {parameter_state(exec, parameters())};
   }
@@ -173,13 +173,13 @@ class Stage {
   // input or an output; inputs and outputs of different slots are separate. backward() may
   // overwrite output_gradient().
 
-  /// Where the boundary's activations of a slot go before forward(); not on the first stage.
+  /// Memory for the boundary's activations of a slot before forward(); not on the first stage.
   virtual MatrixRef<Real> input(int slot, int rows) = 0;
-  /// Where forward() leaves them; not on the last stage.
+  /// Memory in which forward() leaves its output; not on the last stage.
   virtual MatrixRef<Real> output(int slot, int rows) = 0;
-  /// Where the gradient of the output goes before backward(); not on the last stage.
+  /// Memory for the gradient of the output before backward(); not on the last stage.
   virtual MatrixRef<Real> output_gradient(int slot, int rows) = 0;
-  /// Where backward() leaves the gradient of the input; not on the first stage.
+  /// Memory in which backward() leaves the gradient of the input; not on the first stage.
   virtual MatrixRef<Real> input_gradient(int slot, int rows) = 0;
 
   /// In training the last stage also makes the loss's gradient, so that logits never outlive a

@@ -9,7 +9,7 @@
 
 namespace deltapipe {
 
-/// What Tokenizer::train promises; vocabulary_size >= 257.
+/// Implements Tokenizer::train; vocabulary_size >= 257.
 TokenizerDefinition train_bpe(const std::vector<std::string_view>& documents, int vocabulary_size);
 
 }  // namespace deltapipe

@@ -44,20 +44,20 @@ class Tokenizer {
   /// Appends the ids of `text` to `ids`.
   void encode_to(std::string_view text, std::vector<std::int32_t>& ids) const;
   /// The bytes of `ids`. Ids outside the vocabulary, which a model with a padded vocabulary can
-  /// draw, have none, as in transformers.
+  /// draw, have no text, as in transformers.
   std::string decode(std::span<const std::int32_t> ids) const;
 
   /// The largest cut <= text.size() at which the text may be encoded in two calls with the ids of
-  /// one, whatever follows it; 0 if there is none.
+  /// one, whatever follows it; 0 if no such place exists.
   std::size_t safe_cut(std::string_view text) const;
 
   /// Largest id + 1.
   int vocabulary_size() const;
   /// Hash of all that the ids depend on: equal ones give equal ids for every text. 32 hex digits.
   std::string hash() const;
-  /// Id of the end-of-text token; -1 if the tokenizer has none.
+  /// Id of the end-of-text token; -1 if the tokenizer lacks it.
   std::int32_t end_of_text() const;
-  /// What looks damaged in the files that it was loaded from.
+  /// Signs of damage in the files that it was loaded from.
   const std::vector<std::string>& warnings() const;
 
  private:

@@ -73,7 +73,7 @@ std::string token_text(const Json& token) {
   return content.is_string() ? content.get<std::string>() : std::string();
 }
 
-/// True of the name of a single byte; an id without a name has none to make.
+/// True for the name of a single byte.
 bool is_one_character(const std::string& name) {
   return std::ranges::count_if(name, [](char c) { return (c & 0xC0) != 0x80; }) < 2;
 }
@@ -187,7 +187,7 @@ class Builder {
   const std::string& file() const { return file_; }
 
  private:
-  /// UserError where the token takes blanks beside it, or is none within words.
+  /// UserError if the token includes blanks beside it, or does not count within words.
   static void expect_plain(const std::string& file, const Json& token) {
     for (const char* key : {"lstrip", "rstrip", "single_word"})
       if (flag(file, token, key, false))

@@ -13,7 +13,7 @@ namespace deltapipe {
 /// an id in the result. Throws UserError.
 TokenizerDefinition load_tokenizer_files(const std::string& path);
 
-/// Whether a directory has files that load_tokenizer_files would read.
+/// True if a directory has files that load_tokenizer_files would read.
 bool has_tokenizer_files(const std::string& directory);
 
 /// True for the names that a tokenizer's files have in a Hugging Face directory.

@@ -6,7 +6,8 @@
 
 namespace deltapipe {
 
-/// What GPT-2's pre-tokenisation tells apart: \p{L}, \p{N}, \s (White_Space), and all else.
+/// Classes that GPT-2's pre-tokenisation distinguishes: \p{L}, \p{N}, \s (White_Space), and all
+/// else.
 enum class UnicodeClass : std::uint8_t { other, letter, number, space };
 
 /// The class of a code point up to U+10FFFF; unassigned ones and surrogates are `other`.

@@ -13,12 +13,12 @@ struct Vocabulary {
   /// The tokenizer's; it outlives the vocabulary.
   Vocabulary(const Tokenizer& from)  // NOLINT: a tokenizer is a vocabulary
       : size(from.vocabulary_size()), end_of_text(from.end_of_text()), tokenizer(&from) {}
-  /// Of ids that somebody else made.
+  /// Vocabulary of ids from another source.
   Vocabulary(int ids, std::int32_t end) : size(ids), end_of_text(end) {}
 
   int size = 0;
   std::int32_t end_of_text = -1;         ///< follows every document; -1: nothing does
-  const Tokenizer* tokenizer = nullptr;  ///< null: there is none
+  const Tokenizer* tokenizer = nullptr;  ///< null: not available
 };
 
 }  // namespace deltapipe

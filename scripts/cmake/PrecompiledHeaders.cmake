@@ -17,8 +17,8 @@ endif()
 set(CMAKE_PCH_WARN_INVALID OFF)
 if(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU"
     AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # Of the same cause as -Wrestrict's false positives; GCC passes over them in headers of the system,
-  # which it does not know any more for such when they are precompiled.
+  # The same cause as -Wrestrict's false positives. GCC ignores them in system headers,
+  # but no longer recognises these when they are precompiled.
   target_compile_options(deltapipe_options INTERFACE -Wno-stringop-overflow -Wno-array-bounds)
 endif()
 

@@ -31,7 +31,7 @@ __all__ = ["Run", "RunError", "DIRECTIONS", "TIME_PARTS", "STEP_BYTES", "EVALUAT
            "EVALUATION_MODES", "FORMAT_VERSIONS"]
 __version__ = "0.1.0"
 
-# What a stage's wall time is made of: column, word for tables and legends.
+# Parts of a stage's wall time: column, word for tables and legends.
 TIME_PARTS = (("compute_seconds", "compute"), ("codec_seconds", "codec"),
               ("cache_seconds", "cache"), ("wire_exposed_seconds", "wire"),
               ("bubble_seconds", "bubble"), ("replica_wait_seconds", "replicas"),

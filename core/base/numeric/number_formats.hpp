@@ -115,7 +115,7 @@ KOKKOS_FORCEINLINE_FUNCTION Halves halves_of(float x) {
 }
 
 KOKKOS_FORCEINLINE_FUNCTION float joined(const Halves& halves) {
-  // Where the lower half was 2^15 or more, the upper one is one more than the float's.
+  // If the lower half was 2^15 or more, the upper one is one more than the float's.
   const std::uint32_t lower = halves.lower;
   return float_of((static_cast<std::uint32_t>(halves.rounded) << 16) + lower -
                   ((lower & 0x8000u) << 1));

@@ -105,7 +105,7 @@ void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
   const std::uintptr_t first = (begin + kHugePage - 1) & ~(kHugePage - 1);
   const std::uintptr_t end = (begin + bytes) & ~(kHugePage - 1);
-  // Fails where the kernel has none, which changes no result.
+  // Fails if the kernel does not support it, which changes no result.
   if (first < end)
     static_cast<void>(
         madvise(static_cast<char*>(memory) + (first - begin), end - first, MADV_HUGEPAGE));

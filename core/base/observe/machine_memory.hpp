@@ -15,7 +15,7 @@ struct ProcessMemory {
   std::uint64_t peak = 0;      ///< highest so far
 };
 
-/// Of this process since it was started.
+/// Memory of this process since its start.
 ProcessMemory process_memory();
 
 struct MachineMemory {

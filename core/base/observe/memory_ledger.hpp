@@ -13,7 +13,7 @@
 
 namespace deltapipe {
 
-/// What memory is for.
+/// Purpose of memory.
 enum class MemoryUse {
   weights,      ///< parameters
   optimizer,    ///< gradients, moments, partial sums of the norm

@@ -12,7 +12,7 @@
 
 namespace deltapipe {
 
-/// What the compute thread does.
+/// Activity of the compute thread.
 enum class Activity {
   compute,       ///< kernels of the model and the optimizer
   codec,         ///< encoding and decoding
@@ -66,7 +66,7 @@ class TimeAccount {
     transfers_.add(std::max(begin, former_take_), end);
   }
 
-  /// What happens until resume() is no part of the account (evaluations, output).
+  /// Excludes the time until resume() from the account (evaluations, output).
   void suspend(TimePoint at);
   void resume(TimePoint at);
 

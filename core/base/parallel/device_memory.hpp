@@ -18,7 +18,7 @@ DeviceMemory device_memory();
 
 /// Number of the device that the calling thread works with; -1: none.
 int device_of_thread();
-/// Has the calling thread work with another thread's device, as libraries want that are given its
+/// Has the calling thread work with another thread's device, as libraries require that receive its
 /// memory. Nothing for -1, and where the device refuses.
 void set_device_of_thread(int device) noexcept;
 

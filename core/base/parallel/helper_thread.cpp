@@ -28,7 +28,7 @@ struct Cores {
 
   std::size_t bytes() const { return count * sizeof(cpu_set_t); }
 
-  /// Those of the calling thread.
+  /// Reads the settings of the calling thread.
   void read() {
     // The kernel refuses a mask that is shorter than its own.
     for (std::size_t tried = 1; tried <= kMostSets && count == 0; tried *= 2)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Threads that share a rank's kernels: of its own where Kokkos has one thread (Kokkos::Serial, as
 // Debian builds it), those of OpenMP where Kokkos computes with these (Kokkos::OpenMP), which then
-// are where OMP_PLACES and OMP_PROC_BIND want them, and no others compete with them. A kernel is
+// are where OMP_PLACES and OMP_PROC_BIND place them, and no others compete with them. A kernel is
 // divided into as many parts as there are threads. The thread that starts it does the first part
 // and every other that no thread has taken by then: a part does not wait for a thread that sleeps,
 // or whose core does something else. OpenMP's region ends when all of its threads have come to it.
@@ -62,7 +62,7 @@ class HostTeam {
     });
   }
 
-  /// Of the calling thread: true within a body that run() shares.
+  /// True on a thread within a body that run() shares.
   static bool is_inside();
   /// Which of the parts the calling thread is at; 0 outside.
   static int part();
@@ -76,7 +76,7 @@ class HostTeam {
   };
 
   void run_parts(const Job& job, int parts);
-  /// Of the calling thread, those of all others: until all parts of the run `generation` are done.
+  /// Shares the run with the workers, until all parts of the run `generation` are done.
   void share_by_workers(std::uint32_t generation, int parts);
   void share_by_openmp(std::uint32_t generation);
   void run_part(int part);
@@ -92,7 +92,7 @@ class HostTeam {
   FloatingPointMode mode_{};
   std::exception_ptr problem_;
   std::mutex problem_mutex_;
-  // Of the run: its number << 32 | parts << 16 | parts that were taken.
+  // The run: its number << 32 | parts << 16 | parts that were taken.
   alignas(64) std::atomic<std::uint64_t> tickets_{0};
   alignas(64) std::atomic<int> done_{0};
   alignas(64) std::atomic<std::uint32_t> wakes_{0};
@@ -100,8 +100,8 @@ class HostTeam {
   std::atomic<bool> ends_{false};
 };
 
-/// What OMP_NUM_THREADS (the first of its list) or, without it, OPENBLAS_NUM_THREADS says; 0:
-/// neither says anything. UserError unless the former is a list of positive numbers.
+/// Number in OMP_NUM_THREADS (the first of its list) or, without it, OPENBLAS_NUM_THREADS; 0:
+/// neither is set. UserError unless the former is a list of positive numbers.
 int threads_of_environment();
 
 /// Who uses memory of a thread: a kernel's body, or a product, which a kernel may make meanwhile.

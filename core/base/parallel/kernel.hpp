@@ -31,7 +31,7 @@ class HostScratch {
   std::byte* end_;
 };
 
-/// What a kernel over rows knows of its row, on a HostTeam: the part of Kokkos' team members that
+/// The row of a kernel over rows, on a HostTeam: the part of Kokkos' team members that
 /// one thread needs.
 class HostRow {
  public:
@@ -71,8 +71,8 @@ Policy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0
   }
 }
 
-/// What a HostTeam shares as one kernel that tools see; just done where it is part of another one,
-/// or where there is no team.
+/// Shares a body among a HostTeam as one kernel that tools see. Runs it directly inside another
+/// one, or without a team.
 template <class Body>
 void as_kernel([[maybe_unused]] const char* label, [[maybe_unused]] const ExecSpace& exec,
                const Body& body) {
@@ -139,7 +139,7 @@ KOKKOS_FORCEINLINE_FUNCTION void row_once(const Member& team, const Use& use) {
     Kokkos::single(Kokkos::PerTeam(team), use);
 }
 
-// Kokkos' atomics are none where it has one thread, whatever a HostTeam has.
+// Kokkos' atomics are plain operations where it has one thread, whatever a HostTeam has.
 
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void atomic_add(T* place, T value) {

@@ -74,7 +74,7 @@ inline void propose_kokkos_threads([[maybe_unused]] int threads) {
 #endif
 }
 
-/// Where the backend has streams, instances of their own, whose kernels and copies may overlap;
+/// Separate instances if the backend has streams, whose kernels and copies may overlap;
 /// elsewhere the default instance, thrice.
 inline std::array<ExecSpace, 3> separate_instances() {
 #if KOKKOS_VERSION >= 40000
@@ -95,7 +95,7 @@ bool is_same_instance(const Space& a, const Space& b) {
     return false;
 }
 
-/// What is queued on `later` from now on begins when all that is queued on `earlier` by now is
+/// Work queued on `later` from now on begins when all work queued on `earlier` by now is
 /// complete. With streams the host does not wait.
 inline void order_after(const ExecSpace& later, const ExecSpace& earlier) {
 #if defined(KOKKOS_ENABLE_CUDA)

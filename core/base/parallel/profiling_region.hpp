@@ -6,7 +6,7 @@
 
 namespace deltapipe {
 
-/// What is launched in its lifetime belongs to the region `label`; regions nest.
+/// Kernels launched in its lifetime belong to the region `label`; regions nest.
 class ProfilingRegion {
  public:
   explicit ProfilingRegion(const char* label) { Kokkos::Profiling::pushRegion(label); }

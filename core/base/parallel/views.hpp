@@ -21,8 +21,8 @@ using Vector = Kokkos::View<T*, Layout, MemSpace>;
 template <class T>
 using Matrix = Kokkos::View<T**, Layout, MemSpace>;
 
-/// What kernels take: Views without ownership, so that a call costs no reference count and a part
-/// of an arena is as good as an allocation.
+/// Arguments of kernels: Views without ownership, so that a call costs no reference count and a
+/// part of an arena is as good as an allocation.
 template <class T>
 using VectorRef = Kokkos::View<T*, Layout, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 template <class T>
@@ -32,7 +32,7 @@ using MatrixRef = Kokkos::View<T**, Layout, MemSpace, Kokkos::MemoryTraits<Kokko
 using HostBytes = Kokkos::View<std::uint8_t*, Layout, StagingSpace>;
 using DeviceBytes = Kokkos::View<std::uint8_t*, Layout, MemSpace>;
 
-/// What create_mirror_view() makes of a Vector.
+/// Result of create_mirror_view() for a Vector.
 template <class T>
 using MirrorVector = decltype(Kokkos::create_mirror_view(std::declval<const Vector<T>&>()));
 

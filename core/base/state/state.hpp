@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a run remembers from one step to the next, as a list of named parts, each of which writes
-// and reads itself: all that a restart needs. What is on no list is a function of (deck, seed,
+// The state of a run between steps, as a list of named parts that write and read themselves:
+// all that a restart needs. Everything else is a function of (deck, seed,
 // step).
 //
 // A part is a row of items: arrays with a name, a type and a shape. Writers and readers take an
@@ -51,7 +51,7 @@ struct StateItem {
   bool operator==(const StateItem&) const = default;
 };
 
-/// Where state goes. Parts follow one another, and so do the items of a part.
+/// Destination of state. Parts follow one another, and so do the items of a part.
 class StateWriter {
  public:
   virtual ~StateWriter() = default;
@@ -76,7 +76,7 @@ class StateWriter {
   std::uint64_t bytes_left_ = 0;  ///< of the item at hand
 };
 
-/// Where state comes from. What differs from what is asked for (no such part or item, another type
+/// Source of state. Any difference from the request (no such part or item, another type
 /// or shape, bytes that are missing or damaged) is a UserError that names file, part and item; what
 /// was read until then is of no use.
 class StateReader {
@@ -93,7 +93,7 @@ class StateReader {
   void take(void* elements, std::uint64_t bytes);
 
   virtual std::vector<std::string> part_names() = 0;
-  /// Of the part at hand, those that were not read.
+  /// Items of the current part that were not read.
   std::vector<std::string> items_left() const { return {not_read_.begin(), not_read_.end()}; }
 
   /// UserError about an item of the part at hand.
@@ -103,7 +103,7 @@ class StateReader {
   [[noreturn]] void refuse_part(const std::string& part, const std::string& wrong) const;
 
  protected:
-  /// What messages name; empty: state in memory.
+  /// Name for messages; empty: state in memory.
   virtual std::string file_name() const { return {}; }
   virtual void open_part(const std::string& name) = 0;
   virtual void close_part() = 0;

@@ -32,7 +32,7 @@ struct StateContent {
 class MemoryStateWriter final : public StateWriter {
  public:
   const StateContent& content() const { return content_; }
-  /// What was written, which the writer no longer has.
+  /// Returns the content and leaves the writer empty.
   StateContent take_content() { return std::exchange(content_, {}); }
 
  protected:

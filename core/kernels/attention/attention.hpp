@@ -27,7 +27,7 @@ struct AttentionShape {
   int channels() const { return heads * head_width; }
 };
 
-/// What of a micro-batch is computed together, in a pass.
+/// Part of a micro-batch that is computed together, in a pass.
 struct AttentionGrouping {
   int rows = 0;     ///< query rows of a block
   int heads = 0;    ///< the last pass over a sample may have fewer
@@ -67,7 +67,7 @@ inline AttentionGrouping attention_grouping(const AttentionShape& shape) {
   return kHostExecution ? AttentionGrouping::of_host(shape) : AttentionGrouping::of_device(shape);
 }
 
-/// Where a block of probabilities stands: query rows [first, first + rows) against keys
+/// Place of a block of probabilities: query rows [first, first + rows) against keys
 /// [0, first + rows) of `heads` heads from `head` on, of each of `samples` samples from `sample`
 /// on.
 struct AttentionBlock {
@@ -164,7 +164,7 @@ inline std::size_t attention_addresses(const AttentionShape& shape,
   return static_cast<std::size_t>(kAttentionOperands) * blocks * shape.samples * shape.heads;
 }
 
-/// Whether this build's products need such a table.
+/// True if this build's products need such a table.
 inline bool needs_attention_addresses([[maybe_unused]] const AttentionGrouping& grouping) {
 #if defined(KOKKOS_ENABLE_CUDA)
   return grouping.samples > 1 && grouping.heads > 1;
@@ -232,8 +232,8 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
       });
 }
 
-/// How many of a row's keys, of which `visible` count, a kernel computes with: on a host whole
-/// vectors, since what is left over takes as long as they do.
+/// Number of a row's keys that a kernel computes with, at least the `visible` ones: on a host whole
+/// vectors, since a remainder takes as long.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION int computed_keys(int visible, int keys) {
   if (!kHostExecution) return visible;
@@ -359,7 +359,7 @@ void for_each_attention_block(const char* label, const ExecSpace& exec,
   for (int i = 0; i < passes.count(); ++i) pass(i, 0);
 }
 
-/// Where the matrices of a block's samples and heads begin, in elements behind those of the first
+/// Offsets of the matrices of a block's samples and heads, in elements from those of the first
 /// sample and head of all: rows of tokens, [... heads ...], or a workspace of probabilities.
 struct HeadPlaces {
   std::size_t row_stride = 0;  ///< elements of a token's row; 0: a workspace
@@ -384,7 +384,7 @@ struct HeadOperand {
   int index;  ///< among the operands, by which the table of addresses is in order
 };
 
-/// What the kernel that writes the addresses knows of the operands.
+/// Operands as the kernel that writes their addresses sees them.
 struct HeadOperandTable {
   struct Entry {
     std::uintptr_t data;
@@ -430,7 +430,7 @@ class AttentionOperands {
         });
   }
 
-  /// Those of a block, the block-th of its pass, of rows x columns each. A workspace's begin
+  /// Matrices of the block-th block of its pass, of rows x columns each. Those of a workspace begin
   /// `offset` elements behind its data.
   template <class T>
   MatrixGrid<T> grid(const HeadOperand<T>& operand, const AttentionBlock& at, int block, int rows,
@@ -459,7 +459,7 @@ class AttentionOperands {
   int count_ = 0;
 };
 
-/// What attention computes its products from: Real, with Factor = Real, or Real rounded to bf16.
+/// Type of the factors of attention's products: Real, with Factor = Real, or Real rounded to bf16.
 template <class Real, class Factor>
 class HeadProducts {
  public:

@@ -26,7 +26,7 @@ void keep_keys_and_values(const ExecSpace& exec, const MatrixRef<const Real>& qk
       });
 }
 
-/// Of two rows, in the order of row_sum.
+/// Dot product of two rows, in the order of row_sum.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real dot_of_rows(const Real* a, const Real* b, int n) {
   Real lane[kRowLanes] = {};

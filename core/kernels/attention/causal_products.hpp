@@ -8,8 +8,8 @@
 
 namespace deltapipe::causal {
 
-/// Whether these take less time than a BLAS: compiled, with optimisation, for vectors with fused
-/// multiply-adds. Elsewhere a BLAS, which chooses its instructions when it runs, is faster.
+/// True if these products are faster than a BLAS: compiled, with optimisation, for vectors with
+/// fused multiply-adds. Elsewhere a BLAS, which chooses its instructions when it runs, is faster.
 #if defined(__OPTIMIZE__) && ((defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__))
 inline constexpr bool kIsFast = true;
 #else

@@ -17,7 +17,7 @@ namespace deltapipe {
 bool has_fast_bf16_gemm();
 /// Why they do not, as a clause; empty where they do.
 std::string fast_bf16_gemm_obstacle();
-/// What they are made by: "oneDNN 2.6.3", "cuBLAS", "emulated bf16".
+/// Library of these products: "oneDNN 2.6.3", "cuBLAS", "emulated bf16".
 std::string bf16_configuration();
 
 /// y = x, rounded to nearest, ties to even.

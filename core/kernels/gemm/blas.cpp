@@ -19,7 +19,7 @@
 extern "C" void openblas_set_num_threads(int threads);
 extern "C" int openblas_get_num_threads();
 extern "C" char* openblas_get_corename();
-// Where a version does not have them, their addresses are null.
+// Their addresses are null if a version lacks them.
 extern "C" [[gnu::weak]] void* blas_memory_alloc(int);
 extern "C" [[gnu::weak]] void blas_memory_free(void* buffer);
 #endif
@@ -29,11 +29,11 @@ namespace deltapipe {
 #ifdef DELTAPIPE_HAVE_OPENBLAS
 namespace {
 
-/// What OpenBLAS maps for each of its threads: its largest setting (BUFFER_SIZE in common_x86_64.h
-/// and others), and something to spare.
+/// Bytes that OpenBLAS maps for each of its threads: its largest setting (BUFFER_SIZE in
+/// common_x86_64.h and others), and something to spare.
 constexpr std::size_t kBlasBufferBytes = (std::size_t{128} + 4) << 20;
 
-/// Threads that OpenBLAS has started beside the caller's, each of which takes a buffer for itself
+/// Threads that OpenBLAS has started beside the caller's. Each allocates its own buffer
 /// when it gets to it.
 int own_threads() {
   static const int threads = openblas_get_num_threads() - 1;
@@ -85,7 +85,7 @@ void reserve_blas_memory(int) {}
 
 void use_single_threaded_blas() {
 #ifdef DELTAPIPE_HAVE_OPENBLAS
-  own_threads();  // before it is told to use one
+  own_threads();  // before it is set to use one
   openblas_set_num_threads(1);
 #endif
 }
@@ -116,7 +116,7 @@ std::string better_blas_kernels() {
 
 namespace {
 
-/// Whether the environment has changed.
+/// Returns true if the environment has changed.
 bool choose_blas_kernels() {
   const std::string kernels = better_blas_kernels();
   return !kernels.empty() && setenv("OPENBLAS_CORETYPE", kernels.c_str(), 0) == 0;

@@ -22,7 +22,7 @@ void reserve_blas_memory(int threads);
 
 /// OpenBLAS knows the processors of its time, and falls back to kernels of 2004 on later ones.
 /// Name, as OPENBLAS_CORETYPE takes it, of kernels for this processor that are several times as
-/// fast as those that it chose; empty: there are none, or the environment has made the choice.
+/// fast as those that it chose; empty: none exist, or the environment has made the choice.
 std::string better_blas_kernels();
 
 /// Runs the program again if what libraries read of the environment when they are loaded can be

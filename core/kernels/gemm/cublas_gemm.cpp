@@ -34,7 +34,7 @@ constexpr cudaDataType_t data_type() {
     return std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_64F;
 }
 
-/// Elements from row to row; cuBLAS wants one or more where there is no second row.
+/// Elements from row to row; cuBLAS requires one or more even without a second row.
 template <class T>
 int row_of(const MatrixRef<T>& matrix) {
   return std::max({1, static_cast<int>(matrix.stride(0)), matrix.extent_int(1)});

@@ -34,7 +34,7 @@ constexpr std::int64_t kLeastElements = std::int64_t{1} << 17;
 /// Slabs begin at multiples of it: a cache line, and what BLAS' innermost kernels take at a time.
 constexpr int kUnit = 16;
 
-/// Where part `i` of `parts` of `extent` begins.
+/// Start of part `i` of `parts` of `extent`.
 int bound(int extent, int parts, int i) {
   if (i == parts) return extent;
   const int units = (extent + kUnit - 1) / kUnit;

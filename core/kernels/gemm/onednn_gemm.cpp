@@ -34,7 +34,7 @@ struct Module {
   bool is_there() const { return version != nullptr && has_bf16 != nullptr && multiply != nullptr; }
 };
 
-/// What is loaded may bind the thread that loads it.
+/// A library may bind the thread that loads it.
 class KeptAffinity {
  public:
   KeptAffinity() : is_known_(sched_getaffinity(0, sizeof set_, &set_) == 0) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A library of its own around oneDNN, which onednn_gemm.cpp loads when a run wants products of it:
+// A separate library around oneDNN, which onednn_gemm.cpp loads when a run needs its products:
 // the OpenMP runtime that comes with oneDNN binds the threads of every program that is linked with
 // it, as OMP_PROC_BIND says, before main() begins.
 #include "core/kernels/gemm/onednn_module.hpp"
@@ -23,7 +23,7 @@ const dnnl::engine& engine() {
   return cpu;
 }
 
-/// A matrix of which memory has the rows or, turned, the columns, `apart` elements from each other.
+/// A matrix whose rows or, turned, columns are in memory, `apart` elements from each other.
 dnnl::memory::desc description(int rows, int columns, int apart, dnnl::memory::data_type type,
                                bool turned) {
   const dnnl::memory::dims strides =

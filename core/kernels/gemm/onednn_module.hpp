@@ -17,7 +17,7 @@ struct DeltapipeOnednnProduct {
 
 /// oneDNN's, "2.6.3".
 const char* deltapipe_onednn_version();
-/// Whether the processor has instructions for products of bf16.
+/// True if the processor has instructions for products of bf16.
 int deltapipe_onednn_has_bf16();
 /// Null, or what went wrong, as text that is good until the thread's next call.
 const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, const std::uint16_t* a,

@@ -38,10 +38,11 @@ struct Operand {
 template <class Real>
 class Products {
  public:
-  /// Of Real.
+  /// Products of Real.
   Products() = default;
   explicit Products(const RealGemm& gemm) : gemm_(gemm) {}
-  /// Of bf16 where Real is float, with memory for inputs and output gradients of so many elements.
+  /// Products of bf16 if Real is float, with memory for inputs and output gradients of so many
+  /// elements.
   Products(const ViewAllocator& memory, std::size_t input_elements, std::size_t gradient_elements)
       : gemm_bf16_(memory) {
     const auto rounded = [&](const char* label, std::size_t elements) {
@@ -51,7 +52,7 @@ class Products {
     gradient_ = rounded("deltapipe::Products::gradient", gradient_elements);
   }
 
-  /// What a layer computes with; good until the next call for another one.
+  /// Operand of a layer; valid until the next call for another one.
   Operand<Real> input(const ExecSpace& exec, const MatrixRef<const Real>& x_NI) const {
     return operand(exec, x_NI, input_);
   }

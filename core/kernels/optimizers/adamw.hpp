@@ -9,7 +9,7 @@
 
 namespace deltapipe {
 
-/// What one update needs; corrections are 1 - beta^step of the step being made.
+/// Parameters of one update; corrections are 1 - beta^step of the step being made.
 struct AdamWStep {
   double learning_rate;
   double beta1, beta2, epsilon, weight_decay;
