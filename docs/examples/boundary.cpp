@@ -3,7 +3,7 @@
 // AQ-SGD with 4 bits, rank 1 receives them, for three epochs.
 #include <cmath>
 #include <cstdio>
-#include <deltapipe/comm/pipeline/boundary.hpp>
+#include <deltapipe/comm/boundary/boundary.hpp>
 #include <deltapipe/comm/transport/mpi_session.hpp>
 #include <memory>
 #include <optional>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Uses a header, a function and, through a View, Kokkos of the installed package.
-#include <deltapipe/core/base/error.hpp>
-#include <deltapipe/core/base/version.hpp>
-#include <deltapipe/core/base/views.hpp>
+// Uses all public headers of core, a function and, through a View, Kokkos of the installed package.
+#include <deltapipe/core/core.hpp>
 #include <iostream>
 
 int main(int argc, char** argv) {
