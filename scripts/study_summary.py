@@ -324,14 +324,15 @@ def plot_exact_match(path, study, rows):
     figure, grid = plt.subplots(1, len(study.jobs), figsize=(7 * len(study.jobs), 5), squeeze=False,
                                 constrained_layout=True)
     groups = dict(job_groups(rows))
+    dashes = dict(zip(sorted(study.ruler, key=study.ruler.get, reverse=True),
+                      itertools.cycle(("-", "--", ":", "-."))))
     for axes, job in zip(grid[0], study.jobs):
         for setting, steps in study.ruler.items():
             if (job, setting) not in groups:
                 continue
             share = 100 * mean(groups[job, setting], "exact_match")
-            axes.axhline(share, color="grey", linewidth=1, linestyle="-" if steps == 1 else ":")
-            axes.annotate(f"{setting} ({steps:.0%} of the steps)", (1, share),
-                          xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+            axes.axhline(share, color="grey", linewidth=1, linestyle=dashes[setting],
+                         label=f"none, {steps:.0%} of the steps")
         for i, setting in enumerate(settings):
             group = groups.get((job, setting), [])
             if not group:
@@ -346,7 +347,9 @@ def plot_exact_match(path, study, rows):
         axes.set_xlabel("bits per value, forward + backward")
         axes.set_ylabel("exact match [%]")
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+    # One legend beside the panels: it would hide points inside.
+    grid[0][-1].legend(*grid[0][0].get_legend_handles_labels(), frameon=False, fontsize=8,
+                       loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.suptitle(study.title)
     figure.savefig(path, dpi=130)
     plt.close(figure)
