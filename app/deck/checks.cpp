@@ -169,7 +169,7 @@ void check_interleaving(const PipelineSettings& p) {
   }
   if (p.stages_per_rank == 1 && interleaves) {
     refuse({"pipeline.schedule", "pipeline.stages_per_rank"},
-           "pipeline.schedule = \"" + p.schedule + "\" wants several stages on each rank",
+           "pipeline.schedule = \"" + p.schedule + "\" requires several stages on each rank",
            "stages_per_rank = 1",
            "set pipeline.stages_per_rank to 2 or more, or use schedule = \"1f1b\"");
   }

@@ -380,7 +380,7 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
       "bits on the scale, down to half of that, with the least square error, which cuts the "
       "largest values; rms, for quantize and delta: the step between levels is rms_step times the "
       "values' root mean square, with as many levels as they need (bits then counts for first "
-      "visits only); rms wants entropy_coding");
+      "visits only); rms requires entropy_coding");
   add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
       "bits per value, 1.9 about 1.3, and scales; from 2 on most values travel as zeros; rounding "

@@ -282,7 +282,7 @@ std::vector<std::string> warnings_without_effect(const Settings& settings) {
          idle_settings(codec, forward ? settings.forward_rate : settings.backward_rate,
                        settings.network, direction))
       if (idle.is_idle)
-        warnings.push_back(section + idle.key + " has no effect: it wants " + idle.wants);
+        warnings.push_back(section + idle.key + " has no effect: it requires " + idle.wants);
   }
   if (settings.evaluation.changes != EvaluationSettings().changes) {
     std::string wants;
@@ -290,7 +290,8 @@ std::vector<std::string> warnings_without_effect(const Settings& settings) {
       wants = "evaluation.boundary = \"codec\" or \"both\"";
     else if (settings.forward.kind != CodecKind::none && !sends_changes(settings.forward))
       wants = "boundary.forward.codec = \"delta\" or \"topk_delta\"";
-    if (!wants.empty()) warnings.push_back("evaluation.changes has no effect: it wants " + wants);
+    if (!wants.empty())
+      warnings.push_back("evaluation.changes has no effect: it requires " + wants);
   }
   return warnings;
 }

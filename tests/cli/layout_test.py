@@ -194,7 +194,7 @@ class Interleaved(support.TestCase):
                 (["pipeline.stages=4", "pipeline.stages_per_rank=2"],
                  ['"1f1b" has one stage on each rank', 'use schedule = "interleaved"']),
                 (["pipeline.stages=4", "pipeline.schedule=interleaved"],
-                 ["wants several stages on each rank", "pipeline.stages_per_rank to 2"]),
+                 ["requires several stages on each rank", "pipeline.stages_per_rank to 2"]),
                 (["pipeline.stages=3", *interleaved(2)],
                  ["must be a multiple of pipeline.stages_per_rank", "3 stages, 2 on each rank"]),
                 (["pipeline.stages=2", *interleaved(2)], ["for at least two ranks", "4, 6"]),

@@ -121,14 +121,15 @@ TEST_CASE("settings without effect are warned of, with what they want") {
     CHECK(text.find(part) != std::string::npos);
   };
   has(told_of(two + "\"delta\"\nboundary.forward.rms_step = 0.5"),
-      "boundary.forward.rms_step has no effect: it wants scale_rule = \"rms\" and entropy_coding = "
+      "boundary.forward.rms_step has no effect: it requires scale_rule = \"rms\" and "
+      "entropy_coding = "
       "true");
   has(told_of(two + "\"delta\"\nboundary.forward.prediction_interval = 2"),
-      "prediction_interval has no effect: it wants prediction = \"linear\"");
+      "prediction_interval has no effect: it requires prediction = \"linear\"");
   has(told_of(two + "\"topk\"\nboundary.forward.scale_rule = \"mse\""),
-      "scale_rule has no effect: it wants codec = \"quantize\"");
+      "scale_rule has no effect: it requires codec = \"quantize\"");
   has(told_of(two + "\"delta\"\nevaluation.changes = \"direct\""),
-      "evaluation.changes has no effect: it wants evaluation.boundary = \"codec\" or \"both\"");
+      "evaluation.changes has no effect: it requires evaluation.boundary = \"codec\" or \"both\"");
   has(told_of(two + "\"quantize\"\nevaluation.boundary = \"codec\"\nevaluation.changes = "
                     "\"direct\""),
       "boundary.forward.codec = \"delta\"");
@@ -138,13 +139,13 @@ TEST_CASE("settings without effect are warned of, with what they want") {
   has(told_of(two + "\"fp16\"\nboundary.forward.rounding = \"stochastic\""), "rounding");
   has(told_of(two + "\"quantize\"\nboundary.forward.first_visit = \"fp16\""), "first_visit");
   has(told_of(two + "\"quantize\"\nboundary.forward.error_feedback_of = \"position\""),
-      "it wants error_feedback");
+      "it requires error_feedback");
   has(told_of(two + "\"quantize\"\nboundary.forward.scale = \"token\"\nboundary.forward.tile = 8"),
-      "tile has no effect: it wants scale = \"tile\"");
-  has(told_of(two + "\"auto\"\nboundary.forward.budget = \"time\""), "it wants target_bits");
+      "tile has no effect: it requires scale = \"tile\"");
+  has(told_of(two + "\"auto\"\nboundary.forward.budget = \"time\""), "it requires target_bits");
   has(told_of(two + "\"auto\"\nboundary.forward.target_bits = 2\nboundary.forward.budget = "
                     "\"time\""),
-      "it wants a network.bandwidth");
+      "it requires a network.bandwidth");
   const std::string error = "\nboundary.error = 0.1\nboundary.forward.target_bits = 2";
   has(told_of("pipeline.stages = 2\nboundary.error = 0.1"), "boundary.error has no effect");
   has(told_of(two + "\"auto\"" + error),
