@@ -17,7 +17,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Kernels do not work on the host's buffers.
+/// True if kernels cannot access the host's buffers.
 constexpr bool kSeparateMemory = !std::is_same_v<HostBytes, DeviceBytes>;
 
 bool is_in_device_memory(const BoundaryEndPlan& plan) {
@@ -55,7 +55,7 @@ std::unique_ptr<Codec> training_codec(const BoundaryEndPlan& plan) {
   return made;
 }
 
-/// The sizes that predictions of memory need of an end's codecs.
+/// Sizes of an end's codecs for predictions of memory.
 struct CodecSizes {
   RecordLayout record;
   std::size_t max_payload_bytes = 0;
@@ -67,7 +67,7 @@ CodecSizes built_sizes(const BoundaryEndPlan& plan) {
   return {codecs.record(), codecs.max_payload_bytes(), codecs.memory_bytes()};
 }
 
-/// Building a codec may take a tenth of a second, and most ends of a run have the same.
+/// Caches results: building a codec may take a tenth of a second, and most ends of a run are alike.
 CodecSizes sizes_of(const BoundaryEndPlan& plan) {
   if (plan.codec.masks) return built_sizes(plan);
   struct Known {
@@ -100,8 +100,8 @@ RecordLayout record_of(const BoundaryEndPlan& plan) {
   return sizes_of(plan).record;
 }
 
-/// From one checkpoint to the next a sample's record moves at most once: when it is visited, or
-/// when memory gives up what it got before. While checkpoints cannot be written, all may move.
+/// Between two checkpoints a sample's record moves at most once: when it is visited, or when it is
+/// evicted from memory. While checkpoints cannot be written, all records may move.
 void add_spare_records(const BoundaryMemory& memory, CacheShape& shape) {
   const CacheGenerations& generations = memory.generations;
   if (generations.kept == 0 || shape.record_bytes == 0) return;
@@ -125,7 +125,7 @@ CacheShape cache_shape(const BoundaryEndPlan& plan, const RecordLayout& record) 
   return shape;
 }
 
-/// All rows as the codec's View type, without taking part in ownership.
+/// Returns all rows as the codec's View type, without ownership.
 Activations activations(const MatrixRef<float>& x) {
   return Activations(x.data(), x.extent(0), x.extent(1));
 }
@@ -224,7 +224,7 @@ std::string spill_file_path(const BoundaryEndPlan& plan) {
 
 namespace {
 
-/// The file's records may be ones that the run goes on with.
+/// Returns true if the run may continue with records of the file.
 bool reopens_file(const BoundaryEndPlan& plan) {
   const CacheGenerations& generations = plan.memory.generations;
   return generations.resyncs || generations.referred.contains(spill_file_path(plan));
@@ -277,7 +277,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   identity.first_sample = memory.first_sample;
   identity.sample_stride = memory.sample_stride;
   identity.owner = memory.generations.owner;
-  // If checkpoints refer to no records, the file holds those that both ends still share.
+  // If checkpoints refer to no records, the file holds what both ends still know.
   identity.is_needed = memory.generations.keep_files && memory.generations.kept == 0;
   const auto make_cache = [&](SpillStart start) {
     cache_ = std::make_unique<ActivationCache>(instances_.copy, memory.io,
@@ -291,10 +291,11 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
     make_cache(SpillStart::create);
     std::fprintf(
         stderr,
-        "deltapipe: warning: an activation cache cannot be used, its samples begin anew: %s\n",
+        "deltapipe: warning: an activation cache cannot be used, its samples start again: %s\n",
         error.what());
   }
-  // A start that writes no checkpoints may fail: the one it goes on from needs its files then.
+  // A start that writes no checkpoints may fail; the checkpoint that it resumes from then needs its
+  // files.
   if (!memory.keep_file && !memory.generations.keep_files && !reopens_file(plan))
     cache_->remove_file_at_end();
 }
@@ -344,7 +345,7 @@ std::vector<StatePart> BoundaryEnd::state() {
     };
     parts.push_back({state_name_, write, read});
   }
-  // By itself: it outlives the memories.
+  // A separate part, since it outlives the memories.
   if (controller_)
     parts.push_back({std::string(kTargetPart) + state_name_,
                      [this](StateWriter& writer) { controller_->write_state(writer); },
@@ -411,7 +412,7 @@ ChannelOptions BoundaryEnd::channel_options(const BoundaryEndPlan& plan,
   options.buffers = plan.buffers;
   options.name = name;
   options.payload_memory = plan.payload_memory;
-  // MPI cuts messages in device memory to fit their copies and networks.
+  // With device memory MPI splits messages itself, to suit its copies and networks.
   if (is_in_device_memory(plan)) options.piece_bytes = kLargestMessagePiece;
   return options;
 }
@@ -479,7 +480,7 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
   const SendChannel::Buffer buffer = channel_.acquire();
   const DeviceBytes payload = device_payload(buffer);
   acquire_records(crossing);
-  MessageHeader message = header(crossing);  // encode() changes the codec's state
+  MessageHeader message = header(crossing);  // first: encode() changes the codec's state
   choose_step(crossing);
   if (codec(crossing).waits()) wait_for_compute(exec);
   std::size_t bytes = 0;
@@ -537,7 +538,8 @@ namespace {
                    .remedy = "run the same program and deck on all ranks"});
 }
 
-/// Bytes of the payload, which hashes follow; at most `most`, before it is copied to the device.
+/// Returns the length of the payload, which hashes follow. Checks that it is at most `most` before
+/// it is copied to the device.
 std::size_t payload_length(const ReceiveChannel::Received& received, std::size_t hashes,
                            std::size_t most) {
   const std::size_t all = received.header.payload_bytes;
@@ -567,7 +569,7 @@ void BoundaryReceiver::check_on_device(const ReceiveChannel::Received& received,
 void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
                                const MatrixRef<float>& x_BTC) {
   acquire_records(crossing);
-  wait_for_compute(exec);  // what comes next is the wait for the message
+  wait_for_compute(exec);  // later time is spent waiting for the message
   const ReceiveChannel::Received received = channel_.receive(header(crossing));
   const std::size_t bytes = payload_length(received, memory_check_.bytes(), max_payload_bytes());
   const DeviceBytes payload = device_payload(received);
@@ -576,7 +578,7 @@ void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
     const TraceScope trace(TraceCategory::decode, "decode", crossing.micro_batch);
     if (in_device_memory()) check_on_device(received, bytes);
     if (is_staged()) {
-      order_after(instances_.copy, instances_.codec);  // the payload before this one is decoded
+      order_after(instances_.copy, instances_.codec);  // until the previous payload is decoded
       const auto range = Kokkos::make_pair(std::size_t{0}, bytes);
       Kokkos::deep_copy(instances_.copy, Kokkos::subview(payload, range),
                         Kokkos::subview(received.payload, range));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The checksum of a payload that MPI finds in device memory, made where it is.
+// Computes the checksum of a payload in device memory, without a copy to the host.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace deltapipe {
 
-/// For every payload: queue() behind what writes it, a fence of the same instance, value().
+/// For every payload: call queue() after the work that writes it, fence the same instance, then
+/// call value().
 class DeviceChecksum {
  public:
   DeviceChecksum();

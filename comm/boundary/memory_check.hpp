@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Both ends of a boundary must keep the same bits of what they share: hashes of what they store
-// after a visit travel behind some messages' payload (design section 4).
+// Both ends of a boundary must keep the same bits of their shared memories. Hashes of what they
+// store after a visit follow the payload of some messages (design section 4).
 #pragma once
 
 #include <cstdint>
@@ -13,36 +13,36 @@
 
 namespace deltapipe {
 
-/// One end's part. For every crossing: choose(), then hash() when the codec's kernels are queued on
-/// the same space, a fence, and append() or compare(). Behind payloads in device memory hashes are
-/// appended before the fence, on the same space.
+/// One end's part. For every crossing: call choose(), then hash() after the codec's kernels are
+/// queued on the same space, then a fence, and append() or compare(). For payloads in device
+/// memory, append the hashes before the fence, on the same space.
 class MemoryCheck {
  public:
-  /// every: visits of a sample between comparisons, spread evenly over samples; 0: none.
-  /// shared_bytes: the first ones of a record, RecordLayout::shared_bytes.
+  /// every: visits of a sample between comparisons, spread evenly over samples; 0: no comparisons.
+  /// shared_bytes: the first bytes of a record, RecordLayout::shared_bytes.
   MemoryCheck(std::uint64_t every, int max_samples, std::size_t shared_bytes);
 
-  /// Bytes behind the largest payload.
+  /// Returns the most bytes that can follow a payload.
   static std::size_t max_bytes(std::uint64_t every, int max_samples, std::size_t shared_bytes) {
     return every > 0 && shared_bytes > 0 ? sizeof(std::uint64_t) * max_samples : 0;
   }
   std::size_t max_bytes() const { return sizeof(std::uint64_t) * hash_B_.extent(0); }
 
-  /// Picks the samples of a crossing, the same ones at both ends.
+  /// Chooses the samples of a crossing to compare, the same ones at both ends.
   void choose(const Crossing& crossing, const MemoryRecords& records);
-  /// Picks none: of a crossing without memories.
+  /// Chooses no samples, for a crossing without memories.
   void choose_none() { chosen_.clear(); }
-  /// Bytes behind this crossing's payload.
+  /// Returns the number of bytes that follow this crossing's payload.
   std::size_t bytes() const { return sizeof(std::uint64_t) * chosen_.size(); }
 
   /// Hashes the chosen samples' records on the device.
   void hash(const ExecSpace& exec, const MemoryRecords& records);
   void append(std::uint8_t* behind_payload) const;
-  /// For a crossing that does not count: the other end compares nothing.
+  /// Appends zeros for a crossing that does not count: the other end compares nothing.
   void append_nothing(std::uint8_t* behind_payload) const;
   void append_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const;
   void append_nothing_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const;
-  /// UserError that names the first sample that differs, its visit, boundary and both ranks.
+  /// Throws UserError that names the first sample that differs, its visit, boundary and both ranks.
   void compare(const std::uint8_t* behind_payload, const Crossing& crossing,
                const MessageHeader& header) const;
 

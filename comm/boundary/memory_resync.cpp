@@ -12,10 +12,10 @@ namespace deltapipe {
 
 namespace {
 
-/// An end's description of its records: visits, then hashes.
+/// Visits of an end's records, followed by their hashes.
 using Table = std::vector<std::uint64_t>;
 
-/// In pieces that MPI can count, with a tag that no channel's pieces have.
+/// Exchanges tables in pieces that MPI can count, with a tag that no channel's pieces use.
 Table exchange(ProgressThread& progress, MPI_Comm comm, int peer, int channel, const Table& mine) {
   constexpr std::size_t kPiece = std::size_t{1} << 24;
   const int tag = channel * kTagsPerChannel;

@@ -9,7 +9,7 @@
 namespace deltapipe {
 namespace {
 
-/// Entry i of a list with one entry for all or one each; empty: no emulation.
+/// Returns link i of a list with one entry per link or one for all. Empty list: no emulation.
 LinkSettings at(const std::vector<LinkSettings>& list, int i) {
   if (list.empty()) return {};
   return list[list.size() == 1 ? 0 : static_cast<std::size_t>(i)];

@@ -10,26 +10,27 @@
 
 namespace deltapipe {
 
-/// The ranks of a pipeline as links join them.
+/// Layout of a pipeline's ranks and the links between them.
 struct LinkedRanks {
   int ranks = 1;
-  /// Ranks have several stages, so that the last one comes before the first one again.
+  /// True if ranks have several stages, so that the first rank follows the last one.
   bool is_ring = false;
 };
 
-/// The link from one rank to another: forward to the next one, backward to the one before. In a
-/// ring of more than two the last rank's to the first is forward, too; else it carries the rows of
-/// shared embeddings alone and is as fast as the last rank's link backward, as the first one's to
-/// the last is as its link forward. Two ranks have one link in each direction.
+/// Returns the link from one rank to another: forward to the next one, backward to the previous
+/// one. In a ring of more than two, the link from the last rank to the first is also forward.
+/// Otherwise it carries only the rows of shared embeddings. From the last rank to the first it is
+/// then as fast as the last rank's link backward, and from the first to the last as the first
+/// rank's link forward. Two ranks have one link in each direction.
 LinkSettings link_between(const NetworkSettings& network, int from, int to, const LinkedRanks& all);
 
-/// All that a rank sends to another passes one link.
+/// Links of a rank. All messages to the same rank share one link.
 class RankLinks {
  public:
   RankLinks(const NetworkSettings& network, int pipeline_rank, const LinkedRanks& all);
-  /// With WireSharing::rank the rank's wire, both directions; else none.
+  /// Returns both directions of the rank's wire with WireSharing::rank, else an empty one.
   const RankWire& wire() const { return wire_; }
-  /// Never null.
+  /// Never returns null.
   std::shared_ptr<EmulatedLink> to(int pipeline_rank);
 
  private:

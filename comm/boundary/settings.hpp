@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What crosses boundaries in evaluations and generation.
+// Settings of what crosses boundaries in evaluations and generation.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace deltapipe {
 
-/// Precision of activations that no codec of the boundaries compresses. quantize8: 8-bit codes with
-/// a scale for every 64 channels of a token.
+/// Precision of activations that the boundaries' codecs do not compress. quantize8: 8-bit codes
+/// with a scale for every 64 channels of a token.
 enum class PlainPrecision { fp32, fp16, quantize8 };
 
-/// By the value of the enum, as decks and messages name them.
+/// Names in decks and messages, indexed by the value of the enum.
 inline constexpr std::array<const char*, 3> kPlainPrecisionNames = {"fp32", "fp16", "quantize8"};
 
-/// Codecs of boundaries in evaluations and generation.
+/// Settings of what crosses boundaries in evaluations and generation.
 struct EvaluationSettings {
   std::vector<EvaluationMode> modes = {EvaluationMode::plain};  ///< each once, in this order
   ChangesWithoutMemory changes = ChangesWithoutMemory::first_visit;

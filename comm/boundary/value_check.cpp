@@ -13,7 +13,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Place of a value: sample and token of the crossing, channel.
+/// Location of a value: sample and token of the crossing, and channel.
 struct Place {
   std::size_t sample = 0, token = 0, channel = 0;
   float value = 0;

@@ -103,12 +103,12 @@ std::string advance_together(
 
 namespace {
 
-/// Micro-batches whose messages were sent and not yet received, of every wire.
+/// Micro-batches whose messages were sent and not yet received, for every wire.
 class MessagesUnderWay {
  public:
   explicit MessagesUnderWay(int buffers) : buffers_(buffers) {}
 
-  /// Sends or receives the message if that is possible now; false: not yet.
+  /// Sends or receives the message if that is possible now, and returns true if it was.
   bool pass(const Transfer& message) {
     std::deque<int>& waiting = waiting_[{message.wire, message.boundary}];
     if (message.sends) {

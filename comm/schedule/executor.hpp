@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Goes through programs. What instructions do is a handler's to say: Pipeline's over MPI, or one of
-// several in one process.
+// Executes programs. A handler defines what each instruction does: Pipeline's works over MPI; other
+// handlers run several stages in one process.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +21,15 @@ enum class Wire { activation, gradient, embedding, embedding_gradient };
 struct Transfer {
   Wire wire;
   bool sends = false;
-  /// Activations and gradients: i, between stages i and i + 1; embeddings: 0, there is one such
-  /// wire, between the last stage and the first.
+  /// Boundary i between stages i and i + 1, for activations and gradients. Always 0 for embeddings,
+  /// whose only wire joins the last stage and the first.
   int boundary = 0;
   int micro_batch = 0;
-  int slot = -1;  ///< activations and gradients
+  int slot = -1;  ///< slot of activations and gradients
   bool of_next_step = false;
 };
 
-/// None: the instruction is no message.
+/// Returns the message of an instruction, or nothing if it neither sends nor receives.
 std::optional<Transfer> transfer_of(const Instruction& instruction);
 
 /// A forward or backward pass of a micro-batch.
@@ -37,14 +37,14 @@ struct StagePass {
   int micro_batch = 0;
   int slot = 0;
   bool accumulate = false;           ///< an earlier pass of this kind in the step left gradients
-  bool gradients_are_final = false;  ///< of parameters: sums over replicas start as they come
+  bool gradients_are_final = false;  ///< sums of parameters' gradients over replicas can start
 };
 
-/// Carries out the instructions of one stage. The handler accounts for waits inside.
+/// Interface to the instructions of one stage. The handler itself performs any waits.
 class InstructionHandler {
  public:
   virtual ~InstructionHandler() = default;
-  /// Comes before each.
+  /// Is called before each instruction.
   virtual void about_to(const Instruction&) {}
   virtual void send(const Transfer& message) = 0;
   virtual void receive(const Transfer& message) = 0;
@@ -58,8 +58,8 @@ class InstructionHandler {
   virtual void update() = 0;
 };
 
-/// Carries out a program's instructions one by one, each by the handler of its stage,
-/// handlers[stage]. All must outlive it.
+/// Executes a program's instructions one at a time. The handler of an instruction's stage,
+/// handlers[stage], carries it out. The program and all handlers must outlive the Executor.
 class Executor {
  public:
   Executor(const Program& program, std::span<InstructionHandler* const> handlers)
@@ -68,10 +68,10 @@ class Executor {
   bool done() const { return position_ == program_.size(); }
 
  private:
-  /// Instructions that a stage has passed.
+  /// Passes that a stage has completed.
   struct Passed {
     int forwards = 0, backwards = 0, parameter_passes = 0;
-    bool gradients_are_final = false;  ///< of the next pass that makes those of parameters
+    bool gradients_are_final = false;  ///< the next pass with parameters' gradients is the last
   };
   void execute(const Instruction& instruction);
 
@@ -81,19 +81,20 @@ class Executor {
   std::vector<Passed> passed_;  ///< by stage
 };
 
-/// A rank's program, from beginning to end; handlers of stages that are elsewhere may be null.
+/// Runs a rank's program from beginning to end. Handlers of stages on other ranks may be null.
 void run(const Program& program, std::span<InstructionHandler* const> handlers);
 
-/// Several ranks in one process, by turns: each goes on for as long as it can. `execute` carries
-/// out a rank's next instruction, or returns false while it has to wait for another rank. Returns
-/// what every rank that did not come to its end is stuck at; nothing: all did.
+/// Runs several ranks in one process. Each rank proceeds until it has to wait, then the next one
+/// runs. `execute` carries out a rank's next instruction, or returns false while that has to wait
+/// for another rank. Returns the instructions at which ranks are stuck; an empty text if all ranks
+/// finished.
 std::string advance_together(
     std::span<const Program> programs,
     const std::function<bool(std::size_t rank, const Instruction&)>& execute);
 
-/// All ranks of a pipeline; handlers[i] is that of stage i. A receive waits for its message, a send
-/// while `buffers` messages wait on its wire (shared embeddings have as many as they need); the
-/// handlers hand the contents over. Throws InternalError that names the instructions when the
+/// Runs all ranks of a pipeline; handlers[i] belongs to stage i. A receive waits for its message. A
+/// send waits while `buffers` messages wait on its wire; shared embeddings have no such limit. The
+/// handlers transfer the contents. Throws InternalError that names the instructions when the
 /// programs deadlock, a receive meets another message, or a message is never received.
 void run_together(std::span<const Program> programs, std::span<InstructionHandler* const> handlers,
                   int buffers = std::numeric_limits<int>::max());

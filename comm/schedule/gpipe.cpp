@@ -14,7 +14,7 @@ double ideal_bubble_fraction(const ScheduleShape& shape) {
   return (shape.stages - 1.0) / (shape.micro_batches + shape.stages - 1.0);
 }
 
-// Any number of buffers will do; a link is kept full by 1 + latency / transfer time.
+// Any number of buffers is correct; 1 + latency / transfer time of them keep a link busy.
 int gpipe_messages_ahead(const ScheduleShape&) {
   return 15;
 }

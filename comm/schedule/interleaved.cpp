@@ -7,14 +7,13 @@
 namespace deltapipe {
 namespace {
 
-/// Micro-batches that pass a rank's stages in turn: so many that the first one is back from all
-/// ranks when the rank comes to its next stage.
+/// Smallest number of micro-batches that pass a rank's stages one stage at a time. It is large
+/// enough that the first one is back from all ranks when the rank starts its next stage.
 std::int64_t least_group(const ScheduleShape& shape) {
   return std::int64_t{shape.in_flight} * shape.ranks();
 }
 
-/// The remaining micro-batches are shared among all groups: ranks would wait for ever in a smaller
-/// one.
+/// Distributes remaining micro-batches over all groups: ranks would deadlock in a smaller group.
 std::vector<MicroBatchGroup> groups_of(const ScheduleShape& shape) {
   const auto count =
       static_cast<int>(std::max<std::int64_t>(1, shape.micro_batches / least_group(shape)));
@@ -33,8 +32,8 @@ int largest_group(const ScheduleShape& shape) {
   return most;
 }
 
-/// All passes of one kind, a group through one stage after the other; gradients come from the last
-/// one.
+/// Returns all passes of one kind. Each group passes one stage after the other; backward passes
+/// begin at the last stage.
 std::vector<Pass> passes_of(PassKind kind, const ScheduleShape& shape) {
   const int V = shape.stages_per_rank;
   std::vector<Pass> passes;
@@ -47,9 +46,10 @@ std::vector<Pass> passes_of(PassKind kind, const ScheduleShape& shape) {
 
 }  // namespace
 
-// As 1F1B, with each rank's share of the model in several stages, so that what a rank waits for at
-// the beginning and at the end is a smaller stage. A pass forward and one backward alternate once a
-// group has passed all of the rank's stages but the last, and two more for each rank behind.
+// 1F1B with each rank's share of the model split into several stages, so that a rank waits only for
+// a smaller stage at the beginning and at the end. Forward and backward passes alternate after a
+// group has passed all of the rank's stages but the last, plus two forward passes for each later
+// rank.
 std::vector<Pass> interleaved_passes(const ScheduleShape& shape) {
   if (shape.stages_per_rank == 1) return one_forward_one_backward_passes(shape);
   const std::vector<Pass> forward = passes_of(PassKind::forward, shape);
@@ -67,7 +67,7 @@ std::vector<Pass> interleaved_passes(const ScheduleShape& shape) {
   return passes;
 }
 
-// A group waits at a boundary while the next rank is at another of its stages.
+// A group waits at a boundary while the next rank works on another of its stages.
 int interleaved_messages_ahead(const ScheduleShape& shape) {
   if (shape.stages_per_rank == 1) return one_forward_one_backward_messages_ahead(shape);
   return static_cast<int>(std::min<std::int64_t>(shape.micro_batches, 2 * least_group(shape) - 1));

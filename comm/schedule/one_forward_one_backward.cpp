@@ -6,8 +6,8 @@
 
 namespace deltapipe {
 
-// As many forwards ahead as keep the stages behind busy, then one backward for each forward that is
-// left, then the other backwards.
+// Runs enough forward passes ahead to keep later stages busy. Then one backward pass follows each
+// remaining forward pass, and the remaining backward passes come last.
 std::vector<Pass> one_forward_one_backward_passes(const ScheduleShape& shape) {
   const int behind = shape.stages - 1 - shape.stage;
   const auto ahead = static_cast<int>(
@@ -22,7 +22,8 @@ std::vector<Pass> one_forward_one_backward_passes(const ScheduleShape& shape) {
   return passes;
 }
 
-// A stage runs so many forwards ahead of the next one's and so many backwards behind.
+// A stage runs this many forward passes ahead of the next stage, and as many backward passes behind
+// it.
 int one_forward_one_backward_messages_ahead(const ScheduleShape& shape) {
   return shape.in_flight;
 }

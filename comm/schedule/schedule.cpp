@@ -54,7 +54,7 @@ void check_shapes(const Schedule& schedule, std::span<const ScheduleShape> stage
   }
 }
 
-/// Slots of living micro-batches, the lowest free one first.
+/// Slots of micro-batches that are alive; a new one takes the lowest free slot.
 class Slots {
  public:
   int take(int micro_batch) {
@@ -72,7 +72,7 @@ class Slots {
   int most_ = 0;
 };
 
-/// Nothing is left to do for the micro-batch.
+/// Returns true if the pass is the micro-batch's last one.
 bool ends(PassKind kind) {
   return kind == PassKind::backward || kind == PassKind::backward_parameters;
 }
@@ -102,11 +102,11 @@ class Writer {
     add(Action::forward, micro_batch, slot);
     if (!last_) add(Action::send_activation, micro_batch, slot);
   }
-  /// Rows for groups of the next step that begin where this step has no micro-batch.
+  /// Sends groups of the next step that begin after the last micro-batch of this step.
   void send_other_next_embeddings() {
     for (int m = shape_.micro_batches; m < next_micro_batches_; ++m) send_next_embedding(m);
   }
-  /// `action`: backward or backward_inputs.
+  /// Appends a backward pass; `action` is backward or backward_inputs.
   void backward(Action action, int micro_batch, int slot) {
     if (action == Action::backward) announce_final(micro_batch);
     if (!last_) add(Action::receive_gradient, micro_batch, slot);
@@ -162,7 +162,7 @@ class Writer {
   Program& program_;
   int next_micro_batches_;
   bool first_, last_;
-  bool borrows_;  ///< the first stage the embedding's rows, and returns their gradients
+  bool borrows_;  ///< the first stage borrows the embedding's rows and returns their gradients
 };
 
 void write_pass(const Schedule& schedule, const ScheduleShape& shape, const Pass& pass,
@@ -249,7 +249,7 @@ Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& row
 
 namespace {
 
-/// For each of the rank's stages, the most micro-batches that are alive at once in a step.
+/// Returns, for each of the rank's stages, the most micro-batches that are alive at once in a step.
 std::vector<int> most_alive(const Schedule& schedule, const ScheduleShape& shape) {
   std::vector<int> alive(static_cast<std::size_t>(shape.stages_per_rank), 0), most = alive;
   for (const Pass& pass : schedule.passes(shape)) {
@@ -261,8 +261,8 @@ std::vector<int> most_alive(const Schedule& schedule, const ScheduleShape& shape
   return most;
 }
 
-/// The remaining micro-batches make groups larger, by less the more there are: steps of few groups
-/// decide, beside the full one.
+/// Remaining micro-batches enlarge the groups, by less the more groups there are. The maximum is
+/// therefore that of the full step or of a step with few groups.
 std::vector<int> most_alive_in_groups(const Schedule& schedule, const ScheduleShape& shape) {
   constexpr int kFewGroups = 8;
   const std::int64_t few = std::int64_t{kFewGroups} * shape.in_flight * shape.ranks();
@@ -276,7 +276,7 @@ std::vector<int> most_alive_in_groups(const Schedule& schedule, const ScheduleSh
   return most;
 }
 
-/// Plans ask for each stage of a rank, and more than once.
+/// Caches results: plans ask for each stage of a rank, and more than once.
 int most_alive_in_groups(const Schedule& schedule, const ScheduleShape& shape, int local) {
   using Key = std::pair<const Schedule*, std::array<int, 5>>;
   static std::mutex mutex;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Pipeline schedules as pure lists of instructions: all that one rank does in a step, in order.
+// Pipeline schedules as lists of instructions: everything that one rank does in a step, in order.
 #pragma once
 
 #include <span>
@@ -9,28 +9,29 @@
 
 namespace deltapipe {
 
-/// Instructions of one micro-batch name it; the others have micro_batch -1. Those between a
-/// micro-batch's forward and the end of its backward, and the messages beside them, name its slot.
+/// Action of an instruction. Instructions of one micro-batch name it; in all others micro_batch is
+/// -1. From the micro-batch's forward pass to the end of its backward pass, its passes and messages
+/// also name its slot.
 enum class Action {
-  send_embedding,  ///< shared embedding, on its owner: the rows that the micro-batch's group needs
+  send_embedding,  ///< on the owner of the shared embedding: rows for the micro-batch's group
   receive_embedding,
-  /// In evaluations, on the owner: rows that a group of the next step needs, while this one runs.
+  /// In evaluations, on the owner: rows that a group of the next step needs, sent during this one.
   send_next_embedding,
   receive_activation,
   forward,
   send_activation,
   receive_gradient,
   backward,             ///< gradients of the input and of parameters
-  backward_inputs,      ///< of the input alone
-  backward_parameters,  ///< the other ones, later
+  backward_inputs,      ///< gradients of the input only
+  backward_parameters,  ///< gradients of the parameters, later
   send_gradient,
   send_embedding_gradient,     ///< of the group that the micro-batch completes
   receive_embedding_gradient,  ///< on the owner
-  /// Gradients of parameters of the next pass that makes some are final: as they come, their sums
-  /// over replicas start.
+  /// The next pass that computes gradients of parameters completes them: their sums over replicas
+  /// start as the gradients become available.
   reduce_gradients,
-  reduce_zeros,            ///< a replica without samples in this step adds nothing to the others'
-  add_embedding_gradient,  ///< to the embedding's, and starts that sum
+  reduce_zeros,            ///< a replica without samples in this step contributes zeros
+  add_embedding_gradient,  ///< adds to the embedding's gradient and starts its sum over replicas
   finish_reductions,
   update  ///< global gradient norm, clipping, optimizer
 };
@@ -45,24 +46,25 @@ struct Instruction {
 
 using Program = std::vector<Instruction>;
 
-/// Place of the token embedding's matrix; shared: on the last stage, as its output matrix,
-/// and the first stage borrows the rows of a step's tokens or, of a frozen one, has a copy.
+/// Location of the matrix of the token embedding. `shared`: on the last stage, where it is also the
+/// output matrix. The first stage borrows the rows of a step's tokens, or has a copy of a frozen
+/// matrix.
 enum class EmbeddingPlace { none, first_stage, shared };
 
-/// Sizes that a program is made for.
+/// Parameters of a program.
 struct ScheduleShape {
   int stage = 0;
   int stages = 1;
   int micro_batches = 1;  ///< of this step; 0: the replica has no samples in it
-  /// Over slow links a micro-batch spends longer on the way than in a stage: so many may be under
-  /// way at each boundary behind the stage.
+  /// Micro-batches that may be under way at each boundary after the stage. Over slow links a
+  /// micro-batch spends longer in transit than in a stage.
   int in_flight = 1;
   EmbeddingPlace embedding = EmbeddingPlace::none;
-  /// The first stage with anything to train: none before it has backward passes, and no gradients
-  /// cross the boundaries there.
+  /// First stage with parameters to train. Earlier stages run no backward passes, and no gradients
+  /// cross the boundaries before it.
   int first_trained_stage = 0;
   bool embedding_frozen = false;  ///< neither gradients nor rows of the embedding travel
-  /// The stage recomputes activations: what a second pass would need is gone after the first one.
+  /// The stage recomputes activations: the first backward pass frees what a second one would need.
   bool recomputes = false;
   /// Rank k of K holds the stages k, k + K, k + 2 K ...
   int stages_per_rank = 1;
@@ -70,7 +72,7 @@ struct ScheduleShape {
   bool has_backward() const { return stage >= first_trained_stage; }
   int ranks() const { return stages / stages_per_rank; }
   int rank() const { return stage % ranks(); }
-  /// Which of its rank's stages it is.
+  /// Index of the stage among its rank's stages.
   int local() const { return stage / ranks(); }
 };
 
@@ -79,27 +81,27 @@ enum class PassKind { forward, backward, backward_inputs, backward_parameters };
 struct Pass {
   PassKind kind = PassKind::forward;
   int micro_batch = 0;
-  int local = 0;  ///< which of the rank's stages passes it
+  int local = 0;  ///< index among the rank's stages
 };
 
-/// One order of forward and backward passes. A new one is a function for `passes`, declared in
-/// schedules/, and a line in the table of schedules().
+/// An order of forward and backward passes. To add one, write a function for `passes`, declare it
+/// in pass_orders.hpp and add a line to the table of schedules().
 struct Schedule {
-  const char* name;  ///< as decks have it
+  const char* name;  ///< name in decks
   const char* source;
-  /// The passes of all stages of a stage's rank: at each of them every micro-batch forward and
-  /// later backward, as a whole or in two passes (`splits_backward`), each kind in the order
-  /// 0 ... micro_batches - 1, so that gradients are summed in one order.
+  /// Returns the passes of all stages of a stage's rank. At each stage every micro-batch passes
+  /// forward and later backward, in one backward pass or in two (`splits_backward`). Each kind of
+  /// pass is in the order 0 ... micro_batches - 1, so that gradients are summed in one order.
   std::vector<Pass> (*passes)(const ScheduleShape& shape);
-  /// Messages that a sender may have to leave behind before the receiver takes the first, in steps
-  /// of up to so many micro-batches.
+  /// Returns the number of messages that a sender may have to send before the receiver takes the
+  /// first one, in steps of up to shape.micro_batches micro-batches.
   int (*messages_ahead)(const ScheduleShape& shape);
-  /// The idle part of a step where all stages cost the same, messages are free, in_flight is 1 and
-  /// a backward pass, half of it for parameters, takes as long as two forward passes. Of a
-  /// shape it is the layout and the micro-batches that count.
+  /// Returns the idle part of a step if all stages cost the same, messages are free and in_flight
+  /// is 1. A backward pass takes as long as two forward passes, half of it for parameters. Only the
+  /// layout and the micro-batches of the shape matter.
   double (*bubble_fraction)(const ScheduleShape& shape);
-  /// `passes` has backward_inputs and backward_parameters, but for a stage that recomputes; no
-  /// other schedule has them.
+  /// `passes` returns backward_inputs and backward_parameters, except for a stage that recomputes.
+  /// No other schedule returns them.
   bool splits_backward = false;
   /// A rank may hold several stages.
   bool interleaves = false;
@@ -108,47 +110,50 @@ struct Schedule {
 };
 
 std::span<const Schedule> schedules();
-/// UserError for an unknown name.
+/// Throws UserError for an unknown name.
 const Schedule& find_schedule(std::string_view name);
 
-/// A training step of a rank, by the shapes of its stages, in their order. The first stage receives
-/// no activations and sends no gradients, the last one sends no activations and receives no
-/// gradients. At each stage a micro-batch holds the lowest slot that is free from its forward to
-/// the end of its backward; without backward passes all are in slot 0. The rank's one update, of
-/// all of its stages, names the first. Throws InternalError unless 0 <= stage < stages,
-/// micro_batches >= 0, in_flight > 0 and 0 <= first_trained_stage < stages, 0 with a shared
-/// embedding that is not frozen, and for several stages with a schedule that does not interleave.
+/// Returns a rank's training step for the shapes of its stages, in their order. The first stage
+/// receives no activations and sends no gradients; the last one sends no activations and receives
+/// no gradients. At each stage a micro-batch holds the lowest free slot from its forward pass to
+/// the end of its backward pass; without backward passes all are in slot 0. The rank's only update
+/// covers all of its stages and names the first. Throws InternalError unless 0 <= stage < stages,
+/// micro_batches >= 0, in_flight > 0 and 0 <= first_trained_stage < stages. first_trained_stage
+/// must be 0 with a shared embedding that is not frozen. Also throws for several stages with a
+/// schedule that does not interleave.
 Program training_program(const Schedule& schedule, std::span<const ScheduleShape> stages);
-/// For a rank with one stage.
+/// Returns the training step of a rank with one stage.
 Program training_program(const Schedule& schedule, const ScheduleShape& shape);
 
 /// Rows of a shared embedding in consecutive steps of an evaluation, which changes none of them.
 struct EvaluationRows {
-  bool are_sent = false;       ///< this step's, by the step before
-  int next_micro_batches = 0;  ///< of the step after it; 0: no such step
+  bool are_sent = false;       ///< this step's rows, by the step before
+  int next_micro_batches = 0;  ///< of the step after it; 0: there is no such step
 };
 
-/// Forward passes only, all in slot 0, in the order of the schedule. The rows of the next step
-/// leave while this one runs, so that no stage waits between steps: each group when the activations
-/// of its first micro-batch are there and the first stage, therefore, has taken this step's group.
-/// No more groups than those of a step are ever on their way.
+/// Returns a rank's evaluation step: forward passes only, all in slot 0, in the order of the
+/// schedule. The rows of the next step leave during this one, so that no stage waits between steps.
+/// Each group leaves when the activations of its first micro-batch have arrived, since the first
+/// stage has then received this step's group. The groups on their way never exceed those of one
+/// step.
 Program evaluation_program(const Schedule& schedule, std::span<const ScheduleShape> stages,
                            const EvaluationRows& rows = {});
-/// For a rank with one stage.
+/// Returns the evaluation step of a rank with one stage.
 Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows = {});
 
-/// The most micro-batches that are alive (forward done, the last backward pass not) at a stage, in
-/// steps of up to so many micro-batches.
+/// Returns the largest number of micro-batches that are alive at a stage, in steps of up to
+/// shape.micro_batches micro-batches. A micro-batch is alive from its forward pass to its last
+/// backward pass.
 int slots_needed(const Schedule& schedule, const ScheduleShape& shape);
 
-/// Message buffers at each end of either direction of a boundary: enough that no send of the
-/// schedule ever waits for one, within a limit, and a few where evaluation, which only goes
-/// forward, can use them.
+/// Returns the number of message buffers at each end of either direction of a boundary. Within a
+/// limit it is enough that no send of the schedule ever waits for a buffer. It includes a few for
+/// evaluation, which only runs forward passes.
 int message_buffers(const Schedule& schedule, const ScheduleShape& shape);
 
-/// "forward stage=1 micro_batch=3 slot=0"
+/// Returns a text such as "forward stage=1 micro_batch=3 slot=0".
 std::string to_text(const Instruction& instruction);
-/// One instruction a line; parse_program() reads it back. UserError names the line.
+/// Returns one instruction per line. parse_program() reads it back; its UserError names the line.
 std::string to_text(const Program& program);
 Program parse_program(std::string_view text);
 
@@ -157,12 +162,12 @@ struct MicroBatchGroup {
   int end = 0;
 };
 
-/// Shared embeddings cross in groups of micro-batches that double in size away from the moment that
-/// is waited for. The group of rows that begins with a micro-batch of M, empty if none does; they
-/// end at 1, 2, 4, 8 ... M.
+/// Returns the group of rows that begins with the given micro-batch; an empty group if none does.
+/// Shared embeddings cross in groups of micro-batches that double in size, so that the first group,
+/// which the receiver waits for, is small. Groups of rows end at 1, 2, 4, 8 ... M.
 MicroBatchGroup row_group(int micro_batch, int micro_batches);
-/// The group of gradients that ends with a micro-batch, empty if none does; they end at ... M - 4,
-/// M - 2, M - 1, M.
+/// Returns the group of gradients that ends with the given micro-batch; an empty group if none
+/// does. Groups of gradients end at ... M - 4, M - 2, M - 1, M.
 MicroBatchGroup gradient_group(int micro_batch, int micro_batches);
 
 }  // namespace deltapipe

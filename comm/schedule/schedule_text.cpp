@@ -10,7 +10,7 @@
 namespace deltapipe {
 namespace {
 
-/// By the value of the enum.
+/// Names, indexed by the value of the enum.
 constexpr std::array<std::string_view, 18> kActionNames = {"send_embedding",
                                                            "receive_embedding",
                                                            "send_next_embedding",
@@ -45,7 +45,7 @@ std::optional<Action> action_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// "name=VALUE", VALUE not negative.
+/// Parses "name=VALUE"; VALUE must not be negative.
 bool take_field(std::string_view word, Instruction& instruction) {
   const std::size_t equals = word.find('=');
   if (equals == std::string_view::npos) return false;
@@ -59,7 +59,7 @@ bool take_field(std::string_view word, Instruction& instruction) {
   return error == std::errc() && end == digits.data() + digits.size() && *field >= 0;
 }
 
-/// True if it has the micro-batch and slot that its action needs.
+/// Returns true if the instruction names the micro-batch and slot that its action needs.
 bool is_complete(const Instruction& instruction) {
   switch (instruction.action) {
     case Action::receive_activation:

@@ -19,10 +19,10 @@ class SimulatedLink {
   SimulatedLink() = default;
   SimulatedLink(const LinkCost& cost, int buffers) : cost_(cost), buffers_(buffers) {}
 
-  /// False while all buffers hold messages that nobody received yet.
+  /// Returns false while all buffers hold messages that were not yet received.
   bool send(int micro_batch, double& clock) {
     if (static_cast<int>(messages_.size()) >= buffers_) return false;
-    // The buffer's last message was received at that time.
+    // The time at which the buffer's previous message was received.
     if (sent_ >= buffers_) {
       clock = std::max(clock, freed_.front());
       freed_.pop_front();
@@ -32,7 +32,7 @@ class SimulatedLink {
     messages_.push_back({micro_batch, idle_from_ + cost_.latency_seconds});
     return true;
   }
-  /// False while there is no message.
+  /// Returns false while there is no message.
   bool receive(int micro_batch, double& clock) {
     if (messages_.empty()) return false;
     DELTAPIPE_ASSERT(messages_.front().micro_batch == micro_batch,
@@ -128,7 +128,7 @@ bool has_several_stages(const std::vector<TimelineEntry>& timeline) {
   });
 }
 
-/// Text of the cell where a pass begins: "F3", "B12", "W0"; of a rank with several stages "F3@5".
+/// Returns the label of a pass: "F3", "B12", "W0", or "F3@5" if a rank has several stages.
 std::string cell_of(const Instruction& instruction, bool names_stage) {
   const std::string micro_batch =
       std::to_string(instruction.micro_batch) +

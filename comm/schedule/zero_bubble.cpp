@@ -6,9 +6,9 @@
 
 namespace deltapipe {
 
-// 1F1B whose gradients leave before those of parameters are made: these fill what a stage would
-// wait at the end of the step, and so are put off the longer, the later the stage. All stages hold
-// as many micro-batches then as the first one of 1F1B.
+// 1F1B that sends gradients before it computes those of parameters. The latter fill the time in
+// which a stage would wait at the end of the step. Later stages postpone them longer. All stages
+// then hold as many micro-batches as the first stage of 1F1B.
 std::vector<Pass> zb_h1_passes(const ScheduleShape& shape) {
   const std::int64_t put_off =
       std::int64_t{shape.in_flight} * (shape.stage - shape.first_trained_stage);
