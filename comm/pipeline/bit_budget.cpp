@@ -12,7 +12,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Entry i of a list with one entry for all or one each.
+/// Returns entry i of a list with one entry per boundary or one for all.
 template <class Value>
 const Value& at(const std::vector<Value>& list, int i) {
   DELTAPIPE_ASSERT(list.size() == 1 || static_cast<std::size_t>(i) < list.size(),
@@ -20,7 +20,7 @@ const Value& at(const std::vector<Value>& list, int i) {
   return list[list.size() == 1 ? 0 : static_cast<std::size_t>(i)];
 }
 
-/// min(max(seconds * speed, least), most); links of any speed have most.
+/// Returns min(max(seconds * speed, least), most); unlimited links have `most`.
 double share(double seconds, double speed, double least, double most) {
   return speed > 0 ? std::clamp(seconds * speed, least, most) : most;
 }
@@ -38,8 +38,8 @@ std::vector<double> shares_of_time(double mean_bits, std::span<const double> bit
         bits_per_second.begin(), bits_per_second.end(), 0.0,
         [&](double sum, double speed) { return sum + share(seconds, speed, least, most); });
   };
-  // The sum grows with the seconds, in straight lines between the places where a share meets an
-  // end of the range.
+  // The sum grows with the seconds; it is linear between the points where a share reaches an end of
+  // the range.
   const double wanted = mean_bits * static_cast<double>(count);
   std::vector<double> places;
   for (const double speed : bits_per_second)
@@ -65,7 +65,8 @@ std::vector<double> shares_of_time(double mean_bits, std::span<const double> bit
     left -= speed > 0 ? bits.back() : 0;
     of_any_speed += speed > 0 ? 0 : 1;
   }
-  // Less than most where the others are at the least already.
+  // Unlimited links share the rest, which is below `most` if the other links are already at
+  // `least`.
   for (std::size_t i = 0; i < count; ++i)
     if (bits_per_second[i] <= 0) bits[i] = left / of_any_speed;
   return bits;
@@ -87,7 +88,7 @@ std::vector<double> link_speeds(const PipelineOptions& options, bool backward) {
     const LinkedRanks all = {ranks, options.pipeline.stages_per_rank > 1};
     const LinkSettings link = backward ? link_between(network, behind, before, all)
                                        : link_between(network, before, behind, all);
-    // Each of the boundaries between these ranks has its part of it.
+    // The boundaries between these two ranks share the link equally.
     const int sharing = (options.pipeline.stages - 2 - before) / ranks + 1;
     speeds.push_back(link.bits_per_second / sharing);
   }

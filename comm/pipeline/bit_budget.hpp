@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How boundaries share a budget of bits.
+// Distribution of a budget of bits over boundaries.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,26 @@
 
 namespace deltapipe {
 
-/// Range of what BudgetSharing::time gives a boundary, where the mean lies within it: about what
-/// the largest and the least step take of normally distributed values, with scales.
+/// Range of the bits that BudgetSharing::time gives a boundary, if the mean lies within it. Its
+/// ends are about the bits that the largest and the smallest step use for normally distributed
+/// values, including scales.
 inline constexpr double kLeastSharedBits = 1.5;
 inline constexpr double kMostSharedBits = 6;
 
-/// Bits per value of boundaries whose links carry so many bits per second (0: any number), with
-/// this mean: those that take as long as each other on all links, b_i = min(max(c w_i, least),
-/// most). No other shares within [least, most] with this mean let the slowest boundary be done
-/// earlier. A mean outside of the range: all have the mean.
+/// Returns the bits per value of each boundary for a mean over all of them. bits_per_second is the
+/// speed of each boundary's link (0: unlimited). The shares b_i = min(max(c w_i, least), most) use
+/// the same time on all links. No other shares within [least, most] with this mean let the slowest
+/// boundary finish earlier. If the mean is outside of the range, all boundaries have the mean.
 std::vector<double> shares_of_time(double mean_bits, std::span<const double> bits_per_second,
                                    double least = kLeastSharedBits, double most = kMostSharedBits);
 
-/// Speed of the boundaries' links in one direction, bit/s; 0: as fast as MPI carries it.
+/// Returns the speed of the boundaries' links in one direction in bit/s; 0: as fast as MPI.
 std::vector<double> link_speeds(const PipelineOptions& options, bool backward);
 
-/// Bits per value at each boundary in one direction; 0: any.
+/// Returns the bits per value at each boundary in one direction; 0: no target.
 std::vector<double> target_bits(const PipelineOptions& options, bool backward);
 
-/// Target that a sender's steps hold in a training of `steps` steps (0: not known).
+/// Returns the target for a sender's steps in a training run of `steps` steps (0: not known).
 StepTarget step_target(const PipelineOptions& options, std::uint64_t steps, int boundary,
                        bool backward);
 

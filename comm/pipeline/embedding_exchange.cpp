@@ -10,12 +10,12 @@ namespace deltapipe {
 
 namespace {
 
-/// True if a boundary's values travel in a few bits, or few of them do.
+/// Returns true if a boundary sends values in a few bits, or only a few of them.
 bool compresses(const CodecSettings& codec) {
   return sends_codes(codec) || sends_positions(codec);
 }
 
-/// Eight bits and nothing that depends on values: a crossing is a few rows at a time.
+/// Returns settings with eight bits that depend on no other values, since a crossing has few rows.
 CodecSettings plain_codes(CodecSettings settings) {
   settings.bits = 8;
   settings.scale_rule = ScaleRule::max;
@@ -27,9 +27,9 @@ CodecSettings plain_codes(CodecSettings settings) {
   return settings;
 }
 
-/// Rows change little from step to step: where activations are compressed, 8 bits of that change
-/// are sent, after the same warm-up and with the same scales, rounding and levels. A row's memory
-/// is kept exactly.
+/// Returns the settings for rows. They change little from step to step. If activations are
+/// compressed, 8 bits of each change are sent, with the same warm-up, scales, rounding and levels.
+/// A row's memory is exact.
 CodecSettings row_settings(const CodecSettings& forward) {
   if (!compresses(forward)) return forward;
   CodecSettings settings = plain_codes(forward);
@@ -38,7 +38,8 @@ CodecSettings row_settings(const CodecSettings& forward) {
   return settings;
 }
 
-/// Their gradients go back at 8 bits where the boundaries' are compressed, else as these do.
+/// Returns the settings for gradients: 8 bits if the boundaries' gradients are compressed, else the
+/// same settings.
 CodecSettings gradient_settings(const CodecSettings& backward) {
   if (!compresses(backward)) return backward;
   CodecSettings settings = plain_codes(backward);
@@ -67,7 +68,7 @@ EmbeddingExchangePlan plan_embedding_exchange(const PipelineOptions& options,
     e.memory.samples = shape.vocabulary;
     e.memory.verify_every = options.cache.verify_every;
     e.boundary = static_cast<std::uint32_t>(plan.boundary);
-    // Rows cross in evaluations, as fp32 in all of them; their gradients do not.
+    // All evaluations send rows, in fp32; none sends gradients.
     e.evaluation.modes.clear();
     if (backward) e.evaluation.modes = {EvaluationMode::plain};
     e.backward = backward;
@@ -125,7 +126,7 @@ EmbeddingExchange::EmbeddingExchange(const EmbeddingExchangePlan& plan, const Pr
   }
 }
 
-/// Tokens stand for samples.
+/// Fills in a crossing in which tokens take the place of samples.
 Crossing& EmbeddingExchange::crossing(const Crossing& step, CrossingKind kind,
                                       int first_micro_batch, std::span<const std::int32_t> tokens) {
   crossing_ = step;

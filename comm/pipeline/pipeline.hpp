@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One rank's part of a pipeline: its stages, and the steps that run through them.
+// One rank's part of a pipeline: its stages and the steps that run through them.
 #pragma once
 
 #include <array>
@@ -23,71 +23,76 @@ namespace deltapipe {
 
 class Pipeline {
  public:
-  /// `stages`, those of the rank in their order, whose parameters have memory, are reserved here
-  /// and must outlive it. All ranks build their pipelines together. UserError on all of them when
-  /// stages disagree on what crosses a boundary.
+  /// Builds the pipeline from the rank's stages, in their order. Their parameters have memory;
+  /// their workspaces are reserved here. The stages must outlive the pipeline. All ranks build
+  /// their pipelines together. Throws UserError on all of them if stages disagree on what crosses a
+  /// boundary.
   Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
            ProgressThread& progress, std::span<Stage<float>* const> stages);
-  /// For a rank with one stage.
+  /// Builds the pipeline of a rank with one stage.
   Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
            ProgressThread& progress, Stage<float>& stage);
 
-  /// A step's schedule. When it comes to `update`, the gradients of all stages here are those of
-  /// the mean loss over the step's tokens, summed over replicas. `measure_errors`: also of the
-  /// codecs.
+  /// Runs a training step in the order of the schedule. It calls `update` when the gradients of all
+  /// stages of this rank are those of the mean loss over the step's tokens, summed over replicas.
+  /// `measure_errors` also measures the codecs' errors.
   void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                   const std::function<void()>& update);
-  /// Forward passes only; loss_sum() or sample_scores() read the scores. Changes nothing that
-  /// training uses. The mode is one of the options' evaluation.modes. `next`: the step that will be
-  /// evaluated next, whose rows of a shared embedding leave while this one runs; null: none. All
-  /// ranks of a replica pass the same one.
+  /// Runs forward passes only; loss_sum() or sample_scores() return the scores. Does not change
+  /// anything that training uses. The mode is one of the options' evaluation.modes. `next` is the
+  /// step that will be evaluated next, or null. Its rows of a shared embedding leave during this
+  /// step. All ranks of a replica pass the same step.
   void evaluate_step(const TokenDataset& data, const StepPlan& plan,
                      EvaluationMode mode = EvaluationMode::plain, const StepPlan* next = nullptr,
                      RowScore score = RowScore::loss);
-  /// A text that grows, one at a time: begins one without tokens.
+  /// Begins a text without tokens. Only one text grows at a time.
   void begin_text(EvaluationMode mode = EvaluationMode::plain);
-  /// Appends tokens to it, up to T in all, and returns the logits of the last one; empty but on the
-  /// rank of the last stage. Where continues_texts() and the shape said so, only these tokens pass
-  /// through the pipeline, else the whole text does. `call` stands for the step.
+  /// Appends tokens to the text, up to T in all, and returns the logits of the last one. The result
+  /// is empty except on the rank of the last stage. If continues_texts() and the shape allow it,
+  /// only these tokens pass through the pipeline, otherwise the whole text. `call` serves as the
+  /// step.
   std::vector<float> continue_text(std::span<const std::int32_t> tokens, std::uint64_t call);
 
-  /// Sum of the last step's losses of this replica's tokens; 0 but on the rank of the last stage.
+  /// Returns the sum of the last step's losses over this replica's tokens; 0 except on the rank of
+  /// the last stage.
   double loss_sum() { return stages_.back()->loss_sum(); }
-  /// The last step's scores, summed over each sample's rows, in the order of its plan; empty but on
-  /// the rank of the last stage.
+  /// Returns the last step's scores, summed over each sample's rows, in the order of its plan;
+  /// empty except on the rank of the last stage.
   std::vector<double> sample_scores() { return stages_.back()->sample_scores(); }
-  /// In evaluations of this mode a token's result depends on no token after it: what crosses
-  /// boundaries is made of each token by itself.
+  /// Returns true if a token's result does not depend on later tokens in evaluations of this mode,
+  /// since what crosses boundaries is computed from each token alone.
   bool is_causal(EvaluationMode mode) const { return is_causal_[static_cast<std::size_t>(mode)]; }
-  /// Samples of later steps, for the caches' prefetching.
+  /// Announces samples of later steps to the caches for prefetching.
   void prefetch(std::span<const std::uint64_t> sample_ids);
-  /// Adds what happened since the last call.
+  /// Adds what was measured since the last call.
   void take_measurements(StepMeasurements& into);
-  /// Bytes that this rank sent since then (in evaluations), which the next measurements leave out.
+  /// Bytes that this rank sent since the last measurements (in evaluations); the next measurements
+  /// leave them out.
   struct SentBytes {
     std::vector<double> forward;  ///< over each boundary of the pipeline
     double tied_rows = 0;         ///< from the last stage to the first
   };
   SentBytes take_sent_bytes();
-  /// Totals of this rank's senders with a target, laid out so that a sum over all ranks
-  /// has all of a run.
+  /// Returns what this rank's senders with a target have sent so far. The sum over all ranks is the
+  /// total of the run.
   std::vector<double> step_totals() const;
-  /// State of this rank between steps, to be written and read there.
+  /// Returns what this rank retains from step to step. Write and read it between steps.
   std::vector<StatePart> state();
-  /// All ranks together, after a restart without states of memories: what the spill files of both
-  /// ends still have alike goes on.
+  /// Restores memories after a restart from a checkpoint without them, on all ranks together.
+  /// Retains the memories that the spill files of both ends have in common.
   ResyncCounts resync_memories();
-  /// Some end of this rank has found a damaged record of a sample and gone on without it: what the
-  /// step under way computes does not count.
+  /// Returns true if an end of this rank has found a damaged record of a sample and continued
+  /// without it: the current step's results do not count.
   bool has_damaged_records();
-  /// All ranks together, between two steps, when one has: both ends of every boundary forget those
-  /// samples. `spoiled_step`: they were used in the step that ends here; all ends forget that one's
-  /// samples too, whose memories and errors have become those of a step that does not count.
+  /// Makes both ends of every boundary forget samples with damaged records. All ranks call it
+  /// together between two steps after a rank has found one. `spoiled_step`: the step that ends here
+  /// used such records. All ends then also forget the samples of that step, because their memories
+  /// and errors come from a step that does not count.
   void forget_damaged_records(bool spoiled_step);
-  /// Activation memories of this rank's ends, for tests and reports.
+  /// Returns the activation memories of this rank's ends, for tests and reports.
   std::vector<ActivationCache*> caches();
 
-  /// Instance of the model's and the optimizer's kernels.
+  /// Returns the space of the model's and the optimizer's kernels.
   const ExecSpace& exec() const { return instances_.compute; }
 
  private:
@@ -97,11 +102,11 @@ class Pipeline {
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   const Schedule& schedule_;
-  std::array<bool, 2> is_causal_{};  ///< by EvaluationMode
+  std::array<bool, 2> is_causal_{};  ///< indexed by EvaluationMode
   std::unique_ptr<CacheIoThread> cache_io_;
   RankLinks links_;
-  std::vector<std::unique_ptr<PipelineStage>> stages_;  ///< those of this rank
-  std::vector<InstructionHandler*> handlers_;           ///< by stage; null: elsewhere
+  std::vector<std::unique_ptr<PipelineStage>> stages_;  ///< stages of this rank
+  std::vector<InstructionHandler*> handlers_;           ///< indexed by stage; null: on another rank
 };
 
 }  // namespace deltapipe

@@ -22,8 +22,8 @@ StagePlace place_of(const ProcessGrid& grid, int local) {
           grid.stages_per_rank()};
 }
 
-/// A step's sums over replicas: buckets as backward passes finish them, the token embedding's last.
-/// Those without trained parameters are left out.
+/// Returns a step's sums over replicas: buckets in the order in which backward passes finish them,
+/// the token embedding's last. Buckets without trained parameters are left out.
 std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
   const ParameterArena<float>& parameters = stage.parameters();
   const int table = stage.embedding_bucket();
@@ -141,7 +141,7 @@ void PipelineStage::begin_evaluation_step(std::uint64_t step, EvaluationMode mod
 }
 
 void PipelineStage::begin_step(std::uint64_t step) {
-  instances_.copy.fence();  // of the host's memory that the step before was loaded from
+  instances_.copy.fence();  // the previous step's copies from the host's memory
   step_.step = step;
   rows_are_sent_ = rows_ahead_.has_value();
   DELTAPIPE_ASSERT(!rows_are_sent_ || *rows_ahead_ == step,
@@ -172,7 +172,7 @@ void PipelineStage::load(const TokenDataset& data, const StepPlan& plan) {
 void PipelineStage::finish_load(double loss_scale) {
   loss_scale_ = loss_scale;
   const ExecSpace& copy = instances_.copy;
-  order_after(copy, instances_.compute);  // which may still read the step before
+  order_after(copy, instances_.compute);  // compute may still read the step before
   Kokkos::deep_copy(copy, sample_id_, sample_id_host_);
   if (index_ && !rows_are_sent_) index_->finish(copy);
   if (place_.first()) {
@@ -314,7 +314,7 @@ ScheduleShape PipelineStage::schedule_shape() const {
 }
 
 void PipelineStage::about_to(const Instruction& instruction) {
-  progress_.check();  // a rank that waits for nobody looks at nothing else in a step
+  progress_.check();  // a rank that waits for no message checks nothing else in a step
   if (progress_.watches_steps()) progress_.step_watch().doing(to_text(instruction));
 }
 
@@ -399,7 +399,7 @@ EvaluationRows PipelineStage::load_evaluation_step(const TokenDataset& data, con
 
 void PipelineStage::load_next_rows() {
   const ExecSpace& copy = instances_.copy;
-  copy.fence();  // of the index of this step, whose rows have been sent
+  copy.fence();  // before this step's index, whose rows have been sent, changes
   index_->clear();
   std::vector<std::int32_t> targets(shape_.tokens);
   for (std::size_t m = 0; m < next_->micro_batches.size(); ++m) {
@@ -490,7 +490,7 @@ void PipelineStage::take_measurements(StepMeasurements& into) {
     into.tied(place_.first(), M::signal2) += codec.signal2;
     tokens_->take_received();
   }
-  // Told by one of the stage's replicas: the share of each need not be a whole number.
+  // Only one of the stage's replicas reports it: the share of each may not be a whole number.
   if (place_.replica == 0)
     into.rank(rank, RankValue::replica_bytes) +=
         static_cast<double>(all_reduce_bytes(place_.replicas, all_reduce_.take_statistics().bytes));
@@ -549,7 +549,7 @@ std::vector<StatePart> PipelineStage::state() {
   return parts;
 }
 
-/// Along the pipeline.
+/// Visits the boundaries in the order of the pipeline.
 template <class F>
 void PipelineStage::for_memories(const F& f) {
   const int i = place_.stage;

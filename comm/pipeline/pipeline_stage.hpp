@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One stage's part of a pipeline: the model's stage, its boundary ends, and the instructions of the
-// steps that run over them.
+// steps that use them.
 #pragma once
 
 #include <array>
@@ -42,50 +42,53 @@ struct PipelineRank {
 
 class PipelineStage final : public InstructionHandler {
  public:
-  /// `stage`, the rank's `local`th, whose parameters have memory, is reserved here.
+  /// Builds the part of `stage`, the rank's `local`th, whose parameters have memory, and reserves
+  /// it.
   PipelineStage(const PipelineOptions& options, const PipelineShape& shape,
                 const PipelineRank& rank, int local, Stage<float>& stage);
 
-  // A step is loaded by one of these, and then its program runs.
+  // One of the following loads a step; its program runs next.
 
-  /// When a program comes to the rank's one `update`, the gradients of its stages are those of the
-  /// mean loss over the step's tokens, summed over replicas. `measure_errors`: also of the codecs.
+  /// Loads a training step. At the rank's only `update`, the gradients of its stages are those of
+  /// the mean loss over the step's tokens, summed over replicas. `measure_errors` also measures the
+  /// codecs' errors.
   void load_training_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
                           const std::function<void()>& update);
-  /// The scores can be read with loss_sum() or sample_scores(). Changes nothing that training uses.
-  /// Returns, on the last stage, what the program is to do about rows of a shared embedding. `next`
-  /// as in Pipeline::evaluate_step().
+  /// Loads an evaluation step, whose scores loss_sum() or sample_scores() return. Does not change
+  /// anything that training uses. On the last stage, returns how the program handles rows of a
+  /// shared embedding. For `next` see Pipeline::evaluate_step().
   EvaluationRows load_evaluation_step(const TokenDataset& data, const StepPlan& plan,
                                       EvaluationMode mode, const StepPlan* next, RowScore score);
-  /// A text that grows, one at a time: begins one without tokens.
+  /// Begins a text without tokens. Only one text grows at a time.
   void begin_text(EvaluationMode mode);
-  /// Appends tokens to it. `call` stands for the step.
+  /// Appends tokens to the text. `call` serves as the step.
   void load_text_step(std::span<const std::int32_t> tokens, std::uint64_t call);
-  /// Logits of the text's last token, after the step's program; on the last stage.
+  /// Returns the logits of the text's last token after the step's program; on the last stage.
   std::vector<float> text_logits();
-  /// Shape of the loaded step.
+  /// Returns the shape of the loaded step.
   ScheduleShape schedule_shape() const;
 
-  /// Sum of the last step's losses of this replica's tokens; 0 but on the last stage.
+  /// Returns the sum of the last step's losses over this replica's tokens; 0 except on the last
+  /// stage.
   double loss_sum();
-  /// The last step's scores, summed over each sample's rows, in the order of its plan; empty but on
-  /// the last stage.
+  /// Returns the last step's scores, summed over each sample's rows, in the order of its plan;
+  /// empty except on the last stage.
   std::vector<double> sample_scores();
-  /// Samples of later steps, for the caches' prefetching.
+  /// Announces samples of later steps to the caches for prefetching.
   void prefetch(std::span<const std::uint64_t> sample_ids);
-  /// Adds what happened at the stage since the last call; its rank's times are left out.
+  /// Adds what was measured at the stage since the last call, without its rank's times.
   void take_measurements(StepMeasurements& into);
-  /// Bytes that it has sent since then (in evaluations), which the next measurements leave out:
-  /// added to the entry of its boundary, and that of token rows. Gradients do not count.
+  /// Adds the bytes that it has sent since then (in evaluations) to the entry of its boundary and
+  /// to that of token rows; the next measurements leave them out. Gradients do not count.
   void take_sent_bytes(std::span<double> by_boundary, double& tied_rows);
-  /// Fills in what its senders with a target have sent so far, laid out as
+  /// Fills in what its senders with a target have sent so far, in the layout of
   /// Pipeline::step_totals().
   void add_step_totals(std::span<double> values) const;
-  /// State between steps: the model's stage and the memories of all boundary ends,
-  /// those of shared embeddings included.
+  /// Returns what it retains from step to step: the model's stage and the memories of all boundary
+  /// ends, including those of shared embeddings.
   std::vector<StatePart> state();
 
-  // As the Pipeline's; stages of a rank in their order.
+  // See Pipeline. A rank calls its stages in their order.
   ResyncCounts resync_memories();
   bool has_damaged_records();
   void forget_damaged_records(bool spoiled_step);
@@ -98,11 +101,11 @@ class PipelineStage final : public InstructionHandler {
   void begin_step(std::uint64_t step);
   void load(const TokenDataset& data, const StepPlan& plan);
   void finish_load(double loss_scale);
-  /// On the owner of a shared embedding: the index becomes that of the next step.
+  /// On the owner of a shared embedding: rebuilds the index for the next step.
   void load_next_rows();
   void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
   MicroBatch micro_batch(int index) const;
-  /// The micro-batch's crossing of a boundary; valid until its next one.
+  /// Returns the micro-batch's crossing of a boundary; valid until its next one.
   Crossing& crossing(int index, CrossingKind kind, int boundary);
   void about_to(const Instruction& instruction) override;
   void send(const Transfer& message) override;
@@ -118,12 +121,11 @@ class PipelineStage final : public InstructionHandler {
   void add_embedding_gradient() override;
   void finish_reductions() override;
   void update() override { (*update_)(); }
-  /// Sums a bucket, as what is queued on compute leaves it, over replicas.
+  /// Starts the sum of a bucket over replicas, after the work that is queued on compute.
   void start_reduction(int bucket);
   template <class Take>
   void read_scores(const Take& take);
-  /// Calls f(end, peer, tag) for all ends that have memories, in an order in which no two ranks
-  /// wait for each other.
+  /// Calls f(end, peer, tag) for all ends that have memories, in an order that cannot deadlock.
   template <class F>
   void for_memories(const F& f);
   void load_text(std::span<const std::int32_t> tokens);
@@ -134,7 +136,7 @@ class PipelineStage final : public InstructionHandler {
   ProgressThread& progress_;
   TimeAccount& account_;
   Stage<float>& stage_;
-  TokenEmbedding<float>* embedding_;  ///< null: none here
+  TokenEmbedding<float>* embedding_;  ///< null: not on this stage
   PipelineShape shape_;
   BoundaryShape input_shape_, output_shape_;
   int in_flight_;
@@ -147,21 +149,21 @@ class PipelineStage final : public InstructionHandler {
   std::optional<TokenIndex> index_;
   std::optional<EmbeddingExchange> tokens_;  ///< on the first and the last stage
 
-  std::array<bool, 2> continues_texts_{};  ///< by EvaluationMode
+  std::array<bool, 2> continues_texts_{};  ///< indexed by EvaluationMode
   std::vector<std::int32_t> text_;
   EvaluationMode text_mode_ = EvaluationMode::plain;
 
-  // The step that is loaded.
-  Crossing step_;         ///< what all of its crossings have in common
-  int step_tokens_ = 0;   ///< of its samples: T, or the new ones of a text
-  int kept_tokens_ = -1;  ///< of the text before them; -1: samples are passed as a whole
-  /// Of an evaluation, on the owner of a shared embedding: the step to come whose rows are sent
-  /// while this one runs; null: none, or its index is there.
+  // The loaded step.
+  Crossing step_;         ///< common part of all its crossings
+  int step_tokens_ = 0;   ///< tokens of each of its samples: T, or a text's new ones
+  int kept_tokens_ = -1;  ///< tokens of the text before them; -1: whole samples pass
+  /// In an evaluation on the owner of a shared embedding: the next step, whose rows leave during
+  /// this one. Null: there is no such step, or its index is already loaded.
   const StepPlan* next_ = nullptr;
   const TokenDataset* next_data_ = nullptr;
   Crossing next_step_;
-  bool rows_are_sent_ = false;               ///< of this step
-  std::optional<std::uint64_t> rows_ahead_;  ///< the step that they were sent for
+  bool rows_are_sent_ = false;               ///< rows of this step
+  std::optional<std::uint64_t> rows_ahead_;  ///< step whose rows were sent ahead
   const std::function<void()>* update_ = nullptr;
   double loss_scale_ = 0;
   RowScore score_ = RowScore::loss;
@@ -171,7 +173,7 @@ class PipelineStage final : public InstructionHandler {
   Vector<std::int32_t> row_, target_;  ///< [M*B*T]
   MirrorVector<std::uint64_t> sample_id_host_;
   MirrorVector<std::int32_t> row_host_, target_host_;
-  std::vector<std::int32_t> inputs_;  ///< [M*B*T], host
+  std::vector<std::int32_t> inputs_;  ///< [M*B*T], on the host
   MirrorVector<float> score_host_;
 };
 

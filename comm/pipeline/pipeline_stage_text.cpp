@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A stage's part in texts that grow.
+// A stage's part in the generation of texts.
 #include <algorithm>
 
 #include "comm/pipeline/pipeline_stage.hpp"
@@ -24,7 +24,7 @@ void PipelineStage::load_text_step(std::span<const std::int32_t> tokens, std::ui
   if (continues) kept_tokens_ = static_cast<int>(known);
 }
 
-/// One sample; a whole text is padded to T with a token that it has.
+/// Loads a text as one sample; a whole text is padded to T with one of its tokens.
 void PipelineStage::load_text(std::span<const std::int32_t> tokens) {
   const int count = static_cast<int>(tokens.size());
   if (continues_texts_[static_cast<std::size_t>(text_mode_)]) step_tokens_ = count;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The layout of a pipeline and the order of its work.
+// Settings of a pipeline's layout and schedule.
 #pragma once
 
 #include <algorithm>
@@ -17,19 +17,19 @@
 
 namespace deltapipe {
 
-/// Each micro-batch under way takes a message buffer at both ends, and one more is being filled.
+/// Each micro-batch under way uses a message buffer at both ends; one more buffer is being filled.
 inline constexpr int kMostInFlight = kMostMessageBuffers - 1;
-/// Channels of as many boundaries between two ranks have tags.
+/// There are tags for the channels of this many boundaries between two ranks.
 inline constexpr int kMostStagesPerRank = 32;
 
 struct PipelineSettings {
   int stages = 1;
-  int replicas = 1;               ///< ranks needed: pipeline_ranks() * replicas
+  int replicas = 1;               ///< a run needs pipeline_ranks() * replicas ranks
   int stages_per_rank = 1;        ///< divides `stages`
   std::string schedule = "1f1b";  ///< a name of schedules()
-  int in_flight = 1;              ///< but GPipe: micro-batches that may be under way at a boundary
-  double timeout_seconds = 600;   ///< silence after which a rank counts as lost; 0: never
-  std::vector<int> partition;     ///< blocks per stage; empty: balanced by counted cost
+  int in_flight = 1;  ///< micro-batches that may be under way at a boundary; not for GPipe
+  double timeout_seconds = 600;         ///< silence after which a rank counts as lost; 0: never
+  std::vector<int> partition;           ///< blocks per stage; empty: balanced by counted cost
   std::uint64_t verify_replicas = 500;  ///< steps between comparisons of replicas' weights; 0: none
   double step_timeout_seconds = 0;      ///< longest step; 0: no limit
   bool gpu_aware_mpi = false;           ///< MPI reads and writes device memory
@@ -41,19 +41,19 @@ struct PipelineSettings {
   bool operator==(const PipelineSettings&) const = default;
 };
 
-/// How boundaries share a mean of bits per value.
+/// Distribution of a mean number of bits per value over boundaries.
 enum class BudgetSharing {
-  equal,  ///< each has the mean
-  time    ///< as the emulated links are fast, so that values take equally long on all of them
+  equal,  ///< all have the mean
+  time    ///< by the speed of the emulated links: values take equally long on all
 };
 
-/// Target that the sender's steps hold in one direction (StepController); for codecs with
-/// ScaleRule::rms. One of the two, or neither.
+/// Target of the sender's steps in one direction (StepController), for codecs with ScaleRule::rms.
+/// At most one of bits and error is set.
 struct RateSettings {
-  /// Bits per value over a run, one for all boundaries or one per boundary; none or 0: any.
+  /// Bits per value over a run, one for all boundaries or one per boundary; empty or 0: no target.
   std::vector<double> target_bits;
   BudgetSharing budget = BudgetSharing::equal;
-  double target_error = 0;  ///< relative RMS error of what is sent; 0: any
+  double target_error = 0;  ///< relative RMS error of what is sent; 0: no target
 
   bool has_bits() const {
     return std::any_of(target_bits.begin(), target_bits.end(), [](double b) { return b > 0; });
@@ -61,10 +61,10 @@ struct RateSettings {
   bool operator==(const RateSettings&) const = default;
 };
 
-/// All that a pipeline is built from but its model and data.
+/// Everything that a pipeline is built from, except its model and data.
 struct PipelineOptions {
   PipelineSettings pipeline;
-  CodecSettings forward, backward;  ///< what crosses a boundary in that direction
+  CodecSettings forward, backward;  ///< codec of each direction
   RateSettings forward_rate, backward_rate;
   EvaluationSettings evaluation;
   CacheSettings cache;
@@ -74,8 +74,8 @@ struct PipelineOptions {
   int micro_batch_size = 1;  ///< B
   int micro_batches = 1;     ///< M, of a step and replica
   ProductPrecision products = ProductPrecision::fp32;
-  bool recompute = false;             ///< activation recomputation in every stage ...
-  std::vector<int> recompute_stages;  ///< ... or only in these
+  bool recompute = false;             ///< recomputes activations in every stage ...
+  std::vector<int> recompute_stages;  ///< ... or only in these stages
 };
 
 }  // namespace deltapipe

@@ -12,7 +12,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Facts of one stage.
+/// Facts about one stage.
 enum Fact {
   input_tokens,
   input_channels,
@@ -20,7 +20,7 @@ enum Fact {
   output_channels,
   shared_channels,
   shared_lends,   ///< rows of the shared embedding travel
-  shared_absent,  ///< and its table is not here
+  shared_absent,  ///< and the embedding's table is on another stage
   facts
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Stages that were made apart must fit together.
+// Checks that stages that were built separately fit together.
 #pragma once
 
 #include <span>
@@ -10,9 +10,10 @@
 
 namespace deltapipe {
 
-/// Collective over all ranks, each with its stages in their order. UserError on all of them that
-/// names the boundary and both shapes when stages disagree on what crosses between them for samples
-/// of `tokens` tokens, or the first and the last one on a shared token embedding.
+/// Compares the stages of all ranks; collective, each rank passes its stages in their order. Throws
+/// UserError on all ranks that names the boundary and both shapes if stages disagree on what
+/// crosses between them for samples of `tokens` tokens. Throws also if the first and the last one
+/// disagree on a shared token embedding.
 void compare_stages(ProgressThread& progress, const ProcessGrid& grid,
                     std::span<Stage<float>* const> stages, int tokens);
 

@@ -52,7 +52,8 @@ StageCapacity stage_capacity(const PipelineOptions& options, const PipelineShape
   capacity.training = shape.training && place.stage >= shape.first_trained_stage;
   capacity.input_gradient = place.stage > shape.first_trained_stage;
   capacity.recompute = stage_recomputes(options, place.stage);
-  // Texts are continued in fp32 (products of one row); where that cannot be, it is the same.
+  // Texts are continued with fp32 products of single rows; texts that cannot be continued use fp32
+  // too.
   capacity.products = shape.keeps_text ? ProductPrecision::fp32 : options.products;
   capacity.splits_backward =
       capacity.training &&
@@ -87,7 +88,7 @@ std::uint64_t blocks_before_cut(const std::vector<int>& partition, int boundary)
                          std::uint64_t{0});
 }
 
-/// Gradients that travel at their activations' positions take them from the other direction.
+/// Shares masks between directions, for gradients that travel at their activations' positions.
 void share_masks(BoundaryEndPlan& forward, BoundaryEndPlan& backward, int slots) {
   forward.codec.masks = backward.codec.masks = make_forward_masks(
       forward.codec.settings, backward.codec.settings, forward.codec.shape, slots);
@@ -103,7 +104,7 @@ PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int
   shape.samples = options.micro_batch_size;
   shape.micro_batches = options.micro_batches;
   shape.training = training;
-  // Memories stay where they are, so samples do, too.
+  // train_samples stays 0: the caller sets the data's part.
   return shape;
 }
 

@@ -10,12 +10,12 @@ namespace deltapipe {
 
 namespace {
 
-/// Relative RMS error from sums of squares; NaN where nothing was measured.
+/// Returns the relative RMS error from sums of squares; NaN if nothing was measured.
 double relative_error(double error, double signal) {
   return signal > 0 ? std::sqrt(error / signal) : std::numeric_limits<double>::quiet_NaN();
 }
 
-/// NaN: of nothing.
+/// Returns NaN if count is 0.
 double mean_of(double sum, double count) {
   return count > 0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What ranks measure in a step, as one row of numbers that a collective can sum.
+// Measurements of ranks in a step, as one row of numbers that a collective can sum.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 
 namespace deltapipe {
 
-/// Measurements of a rank since the last take_measurements(), laid out so that a sum over all ranks
-/// is the record of the step.
+/// Measurements of a rank since the last take_measurements(). The sum over all ranks is the record
+/// of the step.
 struct StepMeasurements {
   StepMeasurements(int stages, int pipeline_ranks, int replicas);
   std::span<double> values() { return values_; }
   StepMeasurements& operator+=(const StepMeasurements& other);
-  /// After the sum over ranks: fills a record's vectors.
+  /// Fills a record's vectors, after the sum over ranks.
   void fill(StepRecord& record) const;
 
-  /// Value of a rank of the pipeline.
+  /// Returns the value of a rank of the pipeline.
   double& rank(int pipeline_rank, RankValue value) {
     return values_[kRankValues * pipeline_rank + static_cast<std::size_t>(value)];
   }
@@ -28,7 +28,7 @@ struct StepMeasurements {
   double& direction(int boundary, bool backward, Field field);
   /// Tied rows, which go backward from the last stage to the first, and their gradients.
   double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }
-  /// Bytes of collectives.
+  /// Returns the bytes of collectives.
   double& collectives() { return values_.back(); }
 
  private:
@@ -38,9 +38,9 @@ struct StepMeasurements {
   std::vector<double> values_;
 };
 
-/// Values of a StepTotals.
+/// Number of values in a StepTotals.
 inline constexpr std::size_t kStepTotals = 7;
-/// From the sum over ranks of Pipeline::step_totals().
+/// Returns the totals from the sum over ranks of Pipeline::step_totals().
 StepTotals step_totals_of(std::span<const double> values, int boundary, bool backward);
 
 }  // namespace deltapipe

@@ -17,7 +17,8 @@ StepPlanner::StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuf
     samplers_.emplace_back(samples, seed, shuffle, static_cast<std::uint32_t>(r));
   }
   DELTAPIPE_ASSERT(!samplers_.empty(), "a plan for no samples");
-  steps_per_epoch_ = samplers_.front().steps_per_epoch(samples_per_step());  // it has the most
+  // the first one has the most samples
+  steps_per_epoch_ = samplers_.front().steps_per_epoch(samples_per_step());
 }
 
 std::uint64_t StepPlanner::samples_per_step() const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which samples a step visits, and where.
+// Assignment of a step's samples to replicas and micro-batches.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ namespace deltapipe {
 /// One replica's share of a step.
 struct StepPlan {
   std::uint64_t step = 0;                                 ///< counted from 0 over all epochs
-  double epoch = 0;                                       ///< epochs done before this step
+  double epoch = 0;                                       ///< epochs completed before this step
   std::vector<std::vector<std::uint64_t>> micro_batches;  ///< sample ids, in the order of passes
-  std::uint64_t predicted_tokens = 0;                     ///< of all replicas
-  std::uint64_t samples = 0;                              ///< of all replicas
+  std::uint64_t predicted_tokens = 0;                     ///< sum over all replicas
+  std::uint64_t samples = 0;                              ///< sum over all replicas
 };
 
-/// Spreads the samples of every step over replicas and micro-batches. Of R replicas, replica r
-/// visits the samples r, r + R, r + 2R ... in every epoch, in an order of its own: a sample's
-/// activation memory stays where it is. Without shuffling a step's samples are those that one
-/// replica with as many samples a step visits.
+/// Distributes the samples of every step over replicas and micro-batches. With R replicas, replica
+/// r visits the samples r, r + R, r + 2R ... in every epoch, in its own order, so that a sample's
+/// activation memory stays in place. Without shuffling, a step's samples are those of one replica
+/// with the same number of samples per step.
 class StepPlanner {
  public:
   struct Layout {
@@ -34,22 +34,22 @@ class StepPlanner {
   StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuffle, const Layout& layout);
 
   std::uint64_t steps_per_epoch() const { return steps_per_epoch_; }
-  /// How many of them a replica visits in an epoch.
+  /// Returns how many of the samples a replica visits in an epoch.
   static std::uint64_t samples_of_replica(std::uint64_t samples, int replica, int replicas);
   StepPlan plan(std::uint64_t step, int replica) const;
-  /// The samples alone, in the order in which the replica visits them.
+  /// Returns only the samples, in the order in which the replica visits them.
   std::vector<std::uint64_t> samples(std::uint64_t step, int replica) const;
 
  private:
-  std::uint64_t samples_per_step() const;  ///< of a replica
+  std::uint64_t samples_per_step() const;  ///< of one replica
 
   const TokenDataset& data_;
   Layout layout_;
-  std::vector<Sampler> samplers_;  ///< of the replicas that have samples
+  std::vector<Sampler> samplers_;  ///< for replicas that have samples
   std::uint64_t steps_per_epoch_ = 0;
 };
 
-/// Optimizer steps of a run: `steps` or, if these are 0, those of its epochs.
+/// Returns the optimizer steps of a run: `steps` or, if that is 0, the steps of its epochs.
 std::uint64_t total_steps(std::uint64_t steps, double epochs, std::uint64_t steps_per_epoch);
 
 }  // namespace deltapipe

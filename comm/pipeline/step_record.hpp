@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is known of a training step when all ranks have summed their measurements.
+// Record of a training step, after all ranks have summed their measurements.
 #pragma once
 
 #include <array>
@@ -9,24 +9,25 @@
 
 namespace deltapipe {
 
-/// One direction of all boundaries in one step; every vector has one entry per boundary.
+/// Values of one direction in one step; every vector has one entry per boundary.
 struct DirectionRecord {
-  std::vector<std::uint64_t> bytes;  ///< on the wire, headers included, all replicas
-  std::vector<double> error;         ///< relative RMS of the codec; NaN: not measured
-  std::vector<double> wire_seconds;  ///< at least one message was travelling, mean over replicas
-  /// rms_step that messages were sent with, mean; NaN: none was sent in steps of the RMS
+  std::vector<std::uint64_t> bytes;  ///< bytes on the wire of all replicas, including headers
+  std::vector<double> error;         ///< relative RMS error of the codec; NaN: not measured
+  /// time with at least one message in transit, mean over replicas
+  std::vector<double> wire_seconds;
+  /// Mean rms_step of the sent messages; NaN: none was sent in steps of the RMS.
   std::vector<double> step;
 };
 
-/// A column of one number per rank of a pipeline.
+/// Column with one number per rank of a pipeline.
 struct RankColumn {
   const char* name;
   const char* unit;
   const char* description;
 };
 
-/// Figures of a rank in a step, in the order of kRankColumns. From the measurements of the step
-/// before to those of this one, without evaluations and output.
+/// Values of a rank in a step, in the order of kRankColumns. They cover the time from the previous
+/// step's measurements to this step's, without evaluations and output.
 enum class RankValue {
   wall,
   compute,
@@ -50,7 +51,7 @@ enum class RankValue {
   count
 };
 inline constexpr std::size_t kRankValues = static_cast<std::size_t>(RankValue::count);
-/// Seconds are means over the replicas, counts and bytes their sums.
+/// Columns of RankValue. Seconds are means over the replicas; counts and bytes are sums.
 extern const std::array<RankColumn, kRankValues> kRankColumns;
 inline constexpr bool is_seconds(RankValue value) {
   return value <= RankValue::cache_stall;
@@ -60,7 +61,7 @@ using RankRecord = std::array<double, kRankValues>;
 struct StepRecord {
   std::uint64_t step = 0;  ///< counted from 1
   double epoch = 0;        ///< passes over the training data, with fraction
-  double seconds = 0;      ///< of training, up to the step's measurements, without evaluations
+  double seconds = 0;      ///< training time up to the step's measurements, without evaluations
   double loss = 0;         ///< mean over the step's tokens, nats
   double learning_rate = 0;
   double gradient_norm = 0;  ///< global, before clipping
@@ -68,14 +69,15 @@ struct StepRecord {
   std::uint64_t samples = 0;
   DirectionRecord forward;
   DirectionRecord backward;
-  /// Share of the squared changes of samples with memories that prediction took away before they
+  /// Fraction of the squared changes of samples with memories that prediction removed before they
   /// were sent; NaN: nothing was predicted. One entry per boundary.
   std::vector<double> forward_predicted;
-  /// Tied embeddings: token rows from the last stage to the first, and their gradients back.
+  /// Bytes of tied embeddings: token rows from the last stage to the first, and their gradients
+  /// back.
   std::uint64_t tied_row_bytes = 0;
   std::uint64_t tied_gradient_bytes = 0;
-  std::uint64_t collective_bytes = 0;  ///< sums over all ranks and the like, all ranks together
-  double tied_row_error = 0;           ///< relative RMS of their codec; NaN: not measured
+  std::uint64_t collective_bytes = 0;  ///< bytes of collectives of all ranks together
+  double tied_row_error = 0;           ///< relative RMS error of their codec; NaN: not measured
   double tied_gradient_error = 0;
   std::vector<RankRecord> ranks;  ///< one entry per rank of a pipeline
 };

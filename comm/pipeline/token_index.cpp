@@ -27,7 +27,7 @@ MemoryLedger TokenIndex::memory(int vocabulary, int rows) {
   const std::uint64_t tokens = std::min(vocabulary, rows);
   constexpr std::uint64_t kBytes = sizeof(std::int32_t);
   MemoryLedger ledger;
-  // Lists of the host: a slot of every token, two of the rows, four of the step's tokens.
+  // Lists on the host: a slot for every token, two lists of rows, four of the step's tokens.
   ledger.add_host(MemoryUse::workspace,
                   kBytes * (vocabulary + 2 * std::uint64_t(rows) + 4 * tokens));
   ledger.add<Vector<std::int32_t>>(MemoryUse::workspace, kBytes * (rows + 3 * tokens + 1));
@@ -56,8 +56,8 @@ void TokenIndex::add(std::span<const std::int32_t> tokens_N, std::int32_t first_
   needed_before_.push_back(size());
 }
 
-/// A counting sort that uses final_before_(m) as the cursor of micro-batch m, which leaves it at
-/// the place where m + 1 begins.
+/// Sorts by counting, with final_before_(m) as the cursor of micro-batch m. The cursor ends where m
+/// + 1 begins.
 void TokenIndex::sort_by_last_use() {
   final_before_.assign(needed_before_.size(), 0);
   for (const std::int32_t m : last_use_) ++final_before_[m + 1];
@@ -73,7 +73,7 @@ void TokenIndex::sort_by_last_use() {
   final_before_[0] = 0;
 }
 
-/// The same for the rows of every token, in the order of last use.
+/// Sorts the rows of every token in the same way, in the order of last use.
 void TokenIndex::sort_rows_by_token() {
   const std::size_t count = tokens_.size();
   std::fill_n(first_host_.data(), count + 1, 0);

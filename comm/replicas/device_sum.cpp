@@ -25,19 +25,19 @@ struct Part {
   std::size_t size = 0;
 };
 
-/// The last ones may be shorter or empty.
+/// Returns a rank's part; the last parts may be shorter or empty.
 Part part_of(int rank, std::size_t elements, int ranks) {
   const std::size_t each = part_elements(elements, ranks);
   const std::size_t begin = std::min(elements, each * static_cast<std::size_t>(rank));
   return {begin, std::min(each, elements - begin)};
 }
 
-/// Position of another rank's values among those received.
+/// Returns the position of another rank's values among the received ones.
 int slot_of(int peer, int rank) {
   return peer < rank ? peer : peer - 1;
 }
 
-/// call(first, count) for pieces that MPI can count.
+/// Calls call(first, count) for pieces that MPI can count.
 template <class Call>
 void for_each_piece(std::size_t size, const Call& call) {
   for (std::size_t first = 0; first < size; first += kLargestPiece)

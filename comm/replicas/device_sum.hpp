@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The sum over ranks of values that MPI finds in device memory. It is made of messages: nonblocking
-// reductions of GPU-aware MPI libraries (Open MPI's) add on the host, which cannot read it there.
+// Sum over ranks of values in device memory that MPI accesses there. It consists of messages, since
+// nonblocking reductions of GPU-aware MPI libraries (Open MPI's) add on the host, which cannot read
+// device memory.
 #pragma once
 
 #include <mpi.h>
@@ -12,24 +13,24 @@
 
 namespace deltapipe {
 
-/// A sum in place: exchange(), add() once that is done at this rank, a fence, gather(). Each rank
-/// adds up one part of the values, in the order of the ranks, so that all get the same bits; all
-/// ranks together send as much as in a ring.
+/// Sum in place: call exchange(), then add() after it has completed at this rank, then a fence,
+/// then gather(). Each rank adds up one part of the values, in the order of the ranks, so that all
+/// ranks get the same bits. All ranks together send as much as in a ring.
 class DeviceSum {
  public:
-  /// `values`: as many on all ranks; owns its memory or shares its ownership. Takes memory for the
-  /// other ranks' values of this rank's part. Several sums over one communicator begin each phase
-  /// in the same order on all ranks.
+  /// `values` has the same length on all ranks, and owns its memory or shares its ownership.
+  /// Allocates memory for the other ranks' values of this rank's part. If several sums use one
+  /// communicator, all ranks must begin each phase in the same order.
   DeviceSum(MPI_Comm comm, int rank, int ranks, Vector<float> values);
 
-  /// Elements of the other ranks' values at most.
+  /// Returns the largest number of elements received from other ranks.
   static std::size_t received_elements(std::size_t elements, int ranks);
 
-  /// Hands every part to the rank that adds it up; no kernel may be queued on the values.
+  /// Sends every part to the rank that adds it up; no kernel may be queued on the values.
   OperationPlan exchange() const;
-  /// This rank's part; queued on exec.
+  /// Queues the sum of this rank's part on exec.
   void add(const ExecSpace& exec) const;
-  /// Hands the sum of this rank's part to all, and takes theirs.
+  /// Sends the sum of this rank's part to all ranks, and receives theirs.
   OperationPlan gather() const;
 
  private:

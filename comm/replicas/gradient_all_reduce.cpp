@@ -20,7 +20,8 @@ std::string name_of(const GradientAllReduce::Bucket& bucket) {
   return "all-reduce of gradient bucket " + std::to_string(bucket.id);
 }
 
-/// Books the ring that the operation stands for when its last request is done; that moment.
+/// Books the ring that models the operation on the emulated wires when its last request is done.
+/// Returns the time at which it has passed.
 std::shared_ptr<TimePoint> book_when_done(OperationPlan& plan, const RankWire& wire, int ranks,
                                           std::size_t bytes) {
   auto passed = std::make_shared<TimePoint>();

@@ -23,7 +23,7 @@ ReplicaCheck::ReplicaCheck(const ParameterArena<float>& parameters, const Proces
 
 void ReplicaCheck::compare(const ExecSpace& exec, std::uint64_t steps_done) {
   if (grid_.replicas() == 1) return;
-  std::vector<std::size_t> parameter_of;  // of each hash
+  std::vector<std::size_t> parameter_of;  // parameter of each hash
   for (std::size_t i = 0; i < parameters_.info().size(); ++i)
     for (const VectorRef<const std::uint8_t>& bytes :
          parameters_.value_bytes(static_cast<int>(i))) {
@@ -33,7 +33,7 @@ void ReplicaCheck::compare(const ExecSpace& exec, std::uint64_t steps_done) {
     }
   Kokkos::deep_copy(exec, hash_host_, hash_);
   exec.fence();
-  // For each hash the least and, by its complement, the largest of all replicas.
+  // For each hash, the minimum and, by its complement, the maximum over all replicas.
   std::vector<std::uint64_t> extremes;
   for (std::size_t h = 0; h < parameter_of.size(); ++h)
     extremes.insert(extremes.end(), {hash_host_(h), ~hash_host_(h)});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Replicas of a stage must hold the same weights to the bit: a hash tells.
+// Check that replicas of a stage hold the same weights to the bit, by their hashes.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace deltapipe {
 
 class ReplicaCheck {
  public:
-  /// For the rank's `local`th stage.
+  /// Checks the rank's `local`th stage.
   ReplicaCheck(const ParameterArena<float>& parameters, const ProcessGrid& grid,
                ProgressThread& progress, int local = 0);
 
   /// Hashes every parameter on the device and compares the hashes of all replicas of the stage,
-  /// which call it together. UserError that names the stage, the steps done and the first parameter
-  /// that differs. With one replica: nothing.
+  /// which call it together. Throws UserError that names the stage, the completed steps and the
+  /// first parameter that differs. Does nothing with one replica.
   void compare(const ExecSpace& exec, std::uint64_t steps_done);
 
  private:
@@ -26,9 +26,9 @@ class ReplicaCheck {
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   int local_;
-  Vector<std::uint64_t> hash_;  ///< of each range of a parameter's values
+  Vector<std::uint64_t> hash_;  ///< one hash per range of a parameter's values
   MirrorVector<std::uint64_t> hash_host_;
-  Vector<std::uint64_t> start_;  ///< of a parameter in its own memory: 0
+  Vector<std::uint64_t> start_;  ///< offset of a parameter in its own memory: 0
 };
 
 }  // namespace deltapipe
