@@ -14,7 +14,7 @@
 namespace deltapipe {
 namespace {
 
-/// How a phase ended on this rank.
+/// Outcome of a phase on this rank.
 struct Outcome {
   enum State { fine, stopped, mistaken, wrong_deck, broken } state = fine;
   std::string message;
@@ -28,7 +28,7 @@ Outcome run(const std::function<void()>& phase) {
     phase();
     return {};
   } catch (const Stopped&) {
-    throw;  // an inner agreement: all ranks are on their way out already
+    throw;  // an inner agreement: all ranks are already about to stop
   } catch (const StopRequested& stop) {
     return {Outcome::stopped, stop.what(), stop.signal()};
   } catch (const Interrupted& interrupted) {
@@ -44,7 +44,7 @@ Outcome run(const std::function<void()>& phase) {
   }
 }
 
-/// Ranks that failed by themselves come before those that were told to stop.
+/// Orders ranks: those that failed by themselves come before those that were told to stop.
 std::uint64_t priority(const Outcome& outcome, int rank, int size) {
   const auto r = static_cast<std::uint64_t>(rank);
   const auto n = static_cast<std::uint64_t>(size);
@@ -52,14 +52,15 @@ std::uint64_t priority(const Outcome& outcome, int rank, int size) {
   return outcome.state == Outcome::stopped ? n + r : r;
 }
 
-/// `reduce_min` and `broadcast` are collectives over the ranks that agree.
+/// Agrees on the outcome; `reduce_min` and `broadcast_text` are collectives over the ranks that
+/// agree.
 template <class ReduceMin, class Broadcast>
 void conclude(const Outcome& outcome, int rank, int size, ReduceMin reduce_min,
               Broadcast broadcast_text) {
   const std::uint64_t first = reduce_min(priority(outcome, rank, size));
   if (first == 2 * static_cast<std::uint64_t>(size)) return;
   const int speaker = static_cast<int>(first % static_cast<std::uint64_t>(size));
-  // The state, the signal, the message.
+  // The text consists of the state, the signal and the message.
   std::string text;
   if (rank == speaker) text = {static_cast<char>(outcome.state), static_cast<char>(outcome.signal)};
   if (rank == speaker) text += outcome.message;
@@ -68,8 +69,8 @@ void conclude(const Outcome& outcome, int rank, int size, ReduceMin reduce_min,
   throw Stopped(theirs.cause(), rank == 0, true);
 }
 
-/// Runs conclude(); a rank that cannot agree leaves alone, with what it knows. `why` tells an
-/// otherwise fine rank what happened.
+/// Runs conclude(). A rank that cannot agree leaves alone, with its own outcome; `why` describes
+/// the event to a rank without an error.
 template <class Conclude, class Why>
 void conclude_or_leave(Outcome outcome, Conclude conclude, Why why) {
   try {

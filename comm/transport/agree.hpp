@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How all ranks stop together, with one message.
+// Agreement of all ranks to stop together, with one message.
 #pragma once
 
 #include <mpi.h>
@@ -13,14 +13,14 @@
 
 namespace deltapipe {
 
-/// Thrown on every rank when any rank failed or was interrupted by a signal. The one message is
-/// that of the lowest rank that failed by itself; rank 0 of the communicator prints it.
+/// Thrown on every rank when any rank failed or was interrupted by a signal. The message is that of
+/// the lowest rank that failed by itself; rank 0 of the communicator prints it.
 class Stopped : public std::exception {
  public:
   struct Cause {
     std::string message;
-    bool internal = false;  ///< no user's mistake but a bug (anything but UserError)
-    int signal = 0;         ///< that interrupted a rank; 0: a failure
+    bool internal = false;  ///< a bug rather than a user's mistake (anything but UserError)
+    int signal = 0;         ///< signal that interrupted a rank; 0: a failure
     bool in_deck = false;   ///< a UserError that names keys of the deck
   };
   Stopped(Cause cause, bool print_here, bool agreed)
@@ -31,8 +31,8 @@ class Stopped : public std::exception {
   int signal() const { return cause_.signal; }
   bool in_deck() const { return cause_.in_deck; }
   bool print_here() const { return print_here_; }
-  /// False: this rank could not agree with the others in time. They may wait for it for ever:
-  /// print the message, then MPI_Abort.
+  /// Returns false if this rank could not agree with the others in time. They may wait for it
+  /// forever: print the message, then call MPI_Abort.
   bool agreed() const { return agreed_; }
 
  private:
@@ -41,19 +41,19 @@ class Stopped : public std::exception {
   bool agreed_;
 };
 
-/// Collective: runs `phase`, in which any rank may throw, then compares notes. If any rank threw,
-/// all throw Stopped. A rank that threw waits for the others up to `limit`, then throws Stopped
-/// with agreed() false. Communication inside `phase` must not wait for a rank that may have thrown:
-/// do that part in the other overload.
+/// Runs `phase`, in which any rank may throw, then compares the outcomes; collective. If any rank
+/// threw, all throw Stopped. A rank that threw waits for the others up to `limit`, then throws
+/// Stopped with agreed() false. Communication inside `phase` must not wait for a rank that may have
+/// thrown; use the overload with a ProgressThread for such phases.
 void agree(MPI_Comm comm, const std::function<void()>& phase,
            std::chrono::milliseconds limit = std::chrono::seconds(10));
 
-/// The same for a process that is alone and need not have MPI.
+/// Runs `phase` in a process that is alone, with or without MPI.
 void agree(const std::function<void()>& phase);
 
-/// The same over progress.world(), for phases that communicate through `progress`: a rank that
-/// throws tells the others, whose waits then throw as well. The time limit holds for all ranks from
-/// when they hear of the end of the run.
+/// Runs `phase`, which communicates through `progress`, and agrees over progress.world(). A rank
+/// that throws tells the others, whose waits then throw as well. The time limit starts on all ranks
+/// when they learn of the end of the run.
 void agree(ProgressThread& progress, const std::function<void()>& phase);
 
 }  // namespace deltapipe

@@ -15,13 +15,13 @@
 namespace deltapipe {
 namespace {
 
-// Buffers are aligned to 64 bytes; starting the header here aligns the payload as well.
+// Buffers are aligned to 64 bytes. With this offset of the header the payload is aligned as well.
 constexpr std::size_t kHeaderOffset = (64 - sizeof(MessageHeader) % 64) % 64;
 constexpr std::size_t kPayloadOffset = kHeaderOffset + sizeof(MessageHeader);
 static_assert(kPayloadOffset % 64 == 0);
 
-// First pieces use one MPI tag, the other pieces of message n the tag 1 + n % 127 after it: with at
-// most 127 buffers, pieces of two messages with the same tag are never awaited at once.
+// First pieces use one MPI tag. The other pieces of message n use the tag 1 + n % 127 after it:
+// with at most 127 buffers, pieces of two messages with the same tag are never awaited at once.
 constexpr int kMostBuffers = kTagsPerChannel - 1;
 static_assert(kMostMessageBuffers <= kMostBuffers);
 
@@ -32,8 +32,8 @@ int rest_tag(int tag, std::uint64_t sequence) {
   return tag * kTagsPerChannel + 1 + static_cast<int>(sequence % kMostBuffers);
 }
 
-// Messages over an emulated link are handed to MPI so much before they arrive, and lie at the
-// receiver until then: how late MPI is polled does not show.
+// Time by which messages over an emulated link are passed to MPI before they arrive. They wait at
+// the receiver until then, so that a late poll of MPI has no effect.
 constexpr std::chrono::milliseconds kHandover{2};
 
 std::size_t message_bytes(std::size_t payload_bytes) {
@@ -68,15 +68,16 @@ bool is_on_device(const ChannelOptions& options) {
   return options.payload_memory == PayloadMemory::device;
 }
 
-/// Most bytes of a message that MPI gets first. Beside headers of payloads in device memory there
-/// is room for what an end with payloads in the host's memory sends, which is then refused: Open
-/// MPI writes past the end of a receive that is too short.
+/// Returns the largest size of the first piece that MPI may receive. For payloads in device memory
+/// only headers are expected. There is still room for the first piece of an end with payloads in
+/// the host's memory, which is then refused, because Open MPI writes past the end of a receive that
+/// is too short.
 std::size_t largest_first_piece(const ChannelOptions& options) {
   return std::min(is_on_device(options) ? ChannelOptions{}.piece_bytes : options.piece_bytes,
                   message_bytes(options.max_payload_bytes));
 }
 
-/// Bytes of a buffer.
+/// Returns the host's part of a buffer.
 std::size_t host_bytes(const ChannelOptions& options) {
   return is_on_device(options) ? kHeaderOffset + largest_first_piece(options)
                                : kPayloadOffset + options.max_payload_bytes;
@@ -100,7 +101,7 @@ MessageMemory allocate(const ChannelOptions& options) {
   }
 }
 
-/// The first payload_bytes of the payload, in the memory that it is in.
+/// Sets the payload of `message` to the first payload_bytes, in the memory that holds it.
 template <class Message>
 void show_payload(const ChannelOptions& options, const MessageMemory& memory,
                   std::size_t payload_bytes, Message& message) {
@@ -112,13 +113,13 @@ void show_payload(const ChannelOptions& options, const MessageMemory& memory,
     message.payload = Kokkos::subview(memory.host, range);
 }
 
-/// Bytes of the message that MPI gets first, its header included: a payload in device memory
-/// follows in separate pieces.
+/// Returns the size of the first piece, including the header. A payload in device memory follows in
+/// separate pieces.
 std::size_t first_piece(const ChannelOptions& options) {
   return is_on_device(options) ? sizeof(MessageHeader) : options.piece_bytes;
 }
 
-/// World ranks of the caller and of `peer` in `comm`.
+/// Returns the world ranks of the caller and of `peer` in `comm`.
 std::pair<std::uint32_t, std::uint32_t> world_ranks(MPI_Comm comm, int peer) {
   MPI_Group group = MPI_GROUP_NULL;
   MPI_Group world = MPI_GROUP_NULL;
@@ -138,7 +139,7 @@ std::string between(const std::string& name, std::uint32_t source, std::uint32_t
          std::to_string(target);
 }
 
-/// A moment of the common clock on a rank's; none for 0.
+/// Converts a time of the common clock to a rank's clock; 0 becomes an empty time.
 TimePoint local_time(std::int64_t common_ns, std::chrono::nanoseconds clock_offset) {
   if (common_ns == 0) return {};
   return TimePoint(std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(common_ns) -
@@ -311,12 +312,13 @@ ChannelStatistics SendChannel::take_statistics() {
   return std::exchange(statistics_, {});
 }
 
-/// Written by the progress thread until the ticket is done, by the compute thread after it.
+/// Buffer that the progress thread writes until the ticket is done, and the compute thread after
+/// it.
 struct ReceiveChannel::MessageBuffer {
   MessageMemory memory;
   Ticket ticket;
   std::size_t received = 0;
-  TimePoint passed{};  ///< the emulated wire of this rank
+  TimePoint passed{};  ///< through the emulated wire of this rank
 };
 
 ReceiveChannel::ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
@@ -362,7 +364,7 @@ void ReceiveChannel::post(int index) {
     const bool is_first = message->received == 0;
     message->received += static_cast<std::size_t>(count);
     if (!is_first || message->received < sizeof(MessageHeader)) return;
-    // Only a header that can be trusted counts; receive() tells why if not.
+    // Only a valid header counts; receive() reports the error otherwise.
     MessageHeader header;
     std::memcpy(&header, message->memory.at(0), sizeof header);
     MessageHeader sealed = header;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One direction of one boundary as a stream of checked messages between two ranks. Buffers are
-// allocated once; MPI runs on the progress thread.
+// allocated once. MPI runs on the progress thread.
 #pragma once
 
 #include <mpi.h>
@@ -21,62 +21,64 @@
 
 namespace deltapipe {
 
-/// MPI tags of a channel's messages and their pieces: those from its number times this on.
+/// Number of MPI tags for a channel's messages and their pieces. A channel's first tag is its
+/// number times this.
 inline constexpr int kTagsPerChannel = 128;
 inline constexpr std::size_t kLargestMessagePiece = std::size_t{1} << 30;
 
-/// Settings that both ends of a channel must share, and those of each end.
+/// Options on which both ends of a channel must agree, and options of each end.
 struct ChannelOptions {
   std::size_t max_payload_bytes = 0;
-  int buffers =
-      2;  ///< buffers at this end, 1 ... 127; a sender waits for one, a receiver posts all
-  /// Messages travel in pieces of this size, at most 1 GiB; the same at both ends. Below the eager
-  /// limit of MPI over TCP (Open MPI: 64 KiB) messages follow each other through a slow link;
-  /// larger pieces share it, so that the first of two arrives as late as the second, and each waits
-  /// for an acknowledgement that queues behind what goes the other way.
+  int buffers = 2;  ///< 1 ... 127; a sender waits for a free one, a receiver posts all
+  /// Size of the pieces of messages, at most 1 GiB; the same at both ends. Below the eager limit of
+  /// MPI over TCP (Open MPI: 64 KiB) messages follow each other through a slow link. Larger pieces
+  /// share the link, so that the first of two arrives as late as the second. Each also waits for an
+  /// acknowledgement that queues behind messages in the other direction.
   std::size_t piece_bytes = 60 * 1024;
-  std::string name;  ///< in traces: "boundary 0 forward"
-  /// Where MPI reads and writes payloads; the same at both ends. Of those in device memory the
-  /// channel checks the size, and who encodes and decodes them makes and checks the checksum.
+  std::string name;  ///< name in traces, such as "boundary 0 forward"
+  /// Memory in which MPI reads and writes payloads; the same at both ends. For payloads in device
+  /// memory the channel checks only the size. The code that encodes and decodes them computes and
+  /// checks the checksum.
   PayloadMemory payload_memory = PayloadMemory::host;
 };
 
-/// Memory of a channel's buffers at one end.
+/// Returns the memory of a channel's buffers at one end.
 MemoryLedger channel_memory(const ChannelOptions& options);
 
-/// Since the last take_statistics().
+/// Statistics since the last take_statistics().
 struct ChannelStatistics {
-  std::uint64_t bytes = 0;  ///< on the wire, headers included
+  std::uint64_t bytes = 0;  ///< bytes on the wire, including headers
   std::uint64_t messages = 0;
-  double wire_seconds = 0;       ///< at least one message was travelling
-  double link_busy_seconds = 0;  ///< senders with an emulated link: bytes / bandwidth
+  double wire_seconds = 0;       ///< time with at least one message in transit
+  double link_busy_seconds = 0;  ///< for senders with an emulated link: bytes / bandwidth
 };
 
 /// Memory of a message.
 struct MessageMemory {
-  HostBytes host;      ///< header, and what is in the host's memory of the payload
-  DeviceBytes device;  ///< or the payload
+  HostBytes host;      ///< header, and a payload in the host's memory
+  DeviceBytes device;  ///< a payload in device memory
 
-  /// Byte `offset` of the message. Payload and header are in one piece where both are the host's.
+  /// Returns byte `offset` of the message. Header and payload are contiguous if both are in the
+  /// host's memory.
   std::uint8_t* at(std::size_t offset) const;
 };
 
 class SendChannel {
  public:
-  /// A free buffer; its payload, in one of the two, is max_payload_bytes long.
+  /// A free buffer. One of its two payloads is max_payload_bytes long.
   struct Buffer {
     int index = -1;
     HostBytes payload;
     DeviceBytes device_payload;
   };
 
-  /// `peer` is a rank of `comm`; `tag` tells channels between the same two ranks apart (it stands
-  /// for the MPI tags 128 * tag ... 128 * tag + 127). Local. The channel must not outlive
-  /// `progress`. Throws UserError when the buffers are beyond what MPI or memory can take.
+  /// `peer` is a rank of `comm`. `tag` distinguishes channels between the same two ranks; it covers
+  /// the MPI tags 128 * tag ... 128 * tag + 127. Local. The channel must not outlive `progress`.
+  /// Throws UserError when the buffers exceed the limits of MPI or the memory.
   SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag, ChannelOptions options,
               LinkSettings link = {});
-  /// The same over a link that other channels of this rank use as well; all calls of channels that
-  /// share a link come from one thread.
+  /// Builds a channel over a link that other channels of this rank also use. All calls of channels
+  /// that share a link must come from one thread.
   SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag, ChannelOptions options,
               std::shared_ptr<EmulatedLink> link);
   SendChannel(const SendChannel&) = delete;
@@ -84,15 +86,16 @@ class SendChannel {
 
   /// Waits until a buffer is free.
   Buffer acquire();
-  /// Sends the first payload_bytes of the buffer and returns at once. Ranks, sequence, sizes,
-  /// checksums and times of the header are filled in here, but for the checksum of a payload in
-  /// device memory, on which nothing may be queued any more. With an emulated link the buffer stays
-  /// in use until the message arrives: a link kept full needs 1 + latency / transfer time buffers.
+  /// Sends the first payload_bytes of the buffer and returns at once. Fills in ranks, sequence,
+  /// sizes, checksums and times of the header. It does not fill in the checksum of a payload in
+  /// device memory, on which no work may be queued any more. With an emulated link the buffer stays
+  /// in use until the message arrives: 1 + latency / transfer time buffers keep a link busy.
   void send(const Buffer& buffer, MessageHeader header, std::size_t payload_bytes);
-  /// Waits until all messages left.
+  /// Waits until all messages have left.
   void flush();
 
-  /// Transfers still under way count in the next statistics, their bytes in these.
+  /// Returns the statistics. Transfers that are still under way count in the next ones, but their
+  /// bytes count in these.
   ChannelStatistics take_statistics();
 
  private:
@@ -100,7 +103,7 @@ class SendChannel {
     MessageMemory memory;
     Ticket ticket;
     TimePoint link_start{};
-    TimePoint arrival{};  ///< by the emulated link
+    TimePoint arrival{};  ///< given by the emulated link
     bool lent = false;
   };
 
@@ -126,8 +129,7 @@ class SendChannel {
 
 class ReceiveChannel {
  public:
-  /// A message; its payload, in one of the two, is as long as what was sent and valid until
-  /// release().
+  /// A message, valid until release(). One of its two payloads is as long as what was sent.
   struct Received {
     int index = -1;
     MessageHeader header;
@@ -135,8 +137,8 @@ class ReceiveChannel {
     DeviceBytes device_payload;
   };
 
-  /// As SendChannel; posts receives for all buffers at once. Messages pass progress.wire() when
-  /// that is emulated.
+  /// Builds the channel as SendChannel does and posts receives for all buffers. Messages pass
+  /// progress.wire() if that is emulated.
   ReceiveChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                  ChannelOptions options);
   /// Cancels the posted receives.
@@ -144,12 +146,11 @@ class ReceiveChannel {
   ReceiveChannel(const ReceiveChannel&) = delete;
   ReceiveChannel& operator=(const ReceiveChannel&) = delete;
 
-  /// Sleeps until the next message is here and checks it against `expected` (the caller
-  /// fills its first group). Throws UserError that names both ranks when it is another message,
+  /// Sleeps until the next message has arrived and checks it against `expected`, in which the
+  /// caller sets the first group. Throws UserError that names both ranks if it is another message,
   /// truncated or damaged. At most `buffers` messages can be held at a time.
   Received receive(MessageHeader expected);
-  /// Gives the buffer back, on which nothing may be queued any more, and posts it for a later
-  /// message.
+  /// Returns the buffer, on which no work may be queued any more, and posts it for a later message.
   void release(const Received& received);
 
   ChannelStatistics take_statistics();
@@ -158,7 +159,7 @@ class ReceiveChannel {
   struct MessageBuffer;
 
   void post(int index);
-  /// A moment of the common clock on this rank's.
+  /// Converts a time of the common clock to this rank's clock.
   TimePoint local(std::int64_t common_ns) const;
 
   ProgressThread& progress_;

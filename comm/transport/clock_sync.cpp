@@ -13,7 +13,7 @@ constexpr int kAskTag = 11;
 constexpr int kAnswerTag = 12;
 constexpr int kFirstTag = 2;
 constexpr int kFirstRounds = 8;
-constexpr double kDrift = 2e-5;  // of two crystals
+constexpr double kDrift = 2e-5;  // drift between two crystals
 constexpr std::chrono::seconds kInterval{2};
 
 std::int64_t now_ns() {
@@ -25,7 +25,7 @@ struct Answer {
   std::int64_t sent_ns = 0;
 };
 
-/// Rank 0: answers one question after the other.
+/// Answers questions on rank 0, one after the other.
 struct Answerer : std::enable_shared_from_this<Answerer> {
   Answerer(ProgressThread& its_progress, MPI_Comm its_comm)
       : progress(its_progress), comm(its_comm) {}
@@ -65,7 +65,7 @@ struct Answerer : std::enable_shared_from_this<Answerer> {
   }
 };
 
-/// Other ranks: asks every kInterval.
+/// Asks every kInterval on the other ranks.
 struct Asker : std::enable_shared_from_this<Asker> {
   Asker(ProgressThread& its_progress, MPI_Comm its_comm, ClockEstimate& its_estimate)
       : progress(its_progress), comm(its_comm), estimate(its_estimate) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The common clock of all ranks: that of rank 0, as exchanges of messages show it. Clocks of two
-// machines drift apart by milliseconds a minute, so that it is measured again and again.
+// The common clock of all ranks, which is that of rank 0, measured by exchanges of messages. Clocks
+// of two machines drift apart by milliseconds per minute, so it is measured repeatedly.
 #pragma once
 
 #include <mpi.h>
@@ -20,21 +20,22 @@ class ProgressThread;
 /// An exchange of two messages: rank r asks, rank 0 answers.
 struct ClockExchange {
   std::int64_t asked_ns = 0;     ///< on the clock of rank r
-  std::int64_t received_ns = 0;  ///< on that of rank 0
-  std::int64_t sent_ns = 0;      ///< on that of rank 0
+  std::int64_t received_ns = 0;  ///< on the clock of rank 0
+  std::int64_t sent_ns = 0;      ///< on the clock of rank 0
   std::int64_t answered_ns = 0;  ///< on the clock of rank r
 };
 
-/// The offset of rank 0's clock, from the exchange that bounds it best: half the time that its
-/// messages were under way, and what clocks may have drifted apart since. Thread-safe.
+/// Offset of rank 0's clock, from the exchange with the tightest bound. The bound is half the time
+/// for which its messages were under way, plus the possible drift since then. Thread-safe.
 class ClockEstimate {
  public:
   void add(const ClockExchange& exchange);
-  std::uint64_t seen() const { return seen_; }    ///< exchanges
-  std::uint64_t taken() const { return taken_; }  ///< that were good enough to count
-  /// Add to this rank's Clock.
+  std::uint64_t seen() const { return seen_; }  ///< number of exchanges
+  /// number of exchanges that improved the estimate
+  std::uint64_t taken() const { return taken_; }
+  /// Returns the offset to add to this rank's Clock.
   std::chrono::nanoseconds offset() const { return std::chrono::nanoseconds(offset_ns_.load()); }
-  /// The offset is off by this at most.
+  /// Returns the largest error of the offset.
   std::chrono::nanoseconds error(TimePoint now) const;
 
  private:
@@ -44,17 +45,18 @@ class ClockEstimate {
   std::atomic<std::int64_t> offset_ns_{0};
   std::atomic<std::uint64_t> seen_{0};
   std::atomic<std::uint64_t> taken_{0};
-  double error_ns_ = 0;  ///< when it was measured
+  double error_ns_ = 0;  ///< at the time of the measurement
   std::int64_t measured_ns_ = 0;
 };
 
 /// Keeps an estimate up to date by exchanges on the progress thread; rank 0 answers.
 class ClockSync {
  public:
-  /// Collective: the first estimate. All ranks ask at once, and rank 0 answers whoever asks, so
-  /// that the time does not grow with their number but for the answers' processor time.
+  /// Makes the first estimate; collective. All ranks ask at once, and rank 0 answers them as they
+  /// come. The time therefore grows with the number of ranks only by the processor time of the
+  /// answers.
   static void align(MPI_Comm comm, ClockEstimate& estimate);
-  /// Starts the exchanges over `comm`, whose rank 0 is the common clock. `estimate` outlives
+  /// Starts the exchanges over `comm`, whose rank 0 has the common clock. `estimate` must outlive
   /// `progress`.
   static void start(ProgressThread& progress, MPI_Comm comm, ClockEstimate& estimate);
 };

@@ -46,7 +46,7 @@ int count_of(std::size_t size) {
   return static_cast<int>(size);
 }
 
-/// This rank among those of a communicator.
+/// This rank within a communicator.
 struct Place {
   int rank = 0;
   int size = 1;
@@ -65,8 +65,8 @@ Place place_in(ProgressThread& progress, MPI_Comm comm) {
   return place_in(comm);
 }
 
-/// Starts one nonblocking collective and ends it. Memory that MPI touches belongs to the closure:
-/// a stop unwinds the caller while the collective may still be in flight.
+/// Starts one nonblocking collective and completes it. The closure owns the memory that MPI uses: a
+/// stop unwinds the caller while the collective may still be in flight.
 using StartCollective = std::function<void(MPI_Request*)>;
 using Runner = std::function<void(const char* name, StartCollective)>;
 
@@ -76,8 +76,8 @@ void run_blocking(const char*, const StartCollective& start) {
   DELTAPIPE_MPI(MPI_Wait(&request, MPI_STATUS_IGNORE));
 }
 
-/// As run_blocking, but throws AgreementTimeout when the deadline is over; the collective's memory
-/// is then MPI's for ever.
+/// Like run_blocking, but throws AgreementTimeout after the deadline. MPI then keeps the
+/// collective's memory forever.
 Runner run_until(TimePoint deadline) {
   return [deadline](const char* name, const StartCollective& start) {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -110,7 +110,8 @@ Runner runner(ProgressThread& progress) {
   };
 }
 
-/// An emulated wire takes its time for what MPI has just carried: `book` says until when.
+/// Sleeps until the emulated wire has carried what MPI has just transferred; `book` returns that
+/// time.
 template <class Book>
 void pass_wire(ProgressThread& progress, Book book) {
   if (progress.wire()) std::this_thread::sleep_until(book(progress.wire(), Clock::now()));
@@ -133,7 +134,7 @@ void reduce_with(const Runner& run, MPI_Comm comm, std::span<T> values, Reductio
   std::copy(buffer->begin(), buffer->end(), values.begin());
 }
 
-/// The same, or nothing but a look at the run's state where there is nobody to sum with.
+/// Reduces values; over one rank it only checks the run's state.
 template <class T>
 void reduce_over(ProgressThread& progress, MPI_Comm comm, std::span<T> values,
                  Reduction reduction) {
@@ -147,7 +148,7 @@ void reduce_over(ProgressThread& progress, MPI_Comm comm, std::span<T> values,
   });
 }
 
-/// Container: std::vector or std::string.
+/// Broadcasts a Container, std::vector or std::string.
 template <class Container>
 void broadcast_with(const Runner& run, MPI_Comm comm, Container& values, int root) {
   using T = typename Container::value_type;

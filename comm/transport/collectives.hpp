@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Small collectives on plain values. With a ProgressThread they sleep instead of spinning, end with
-// StopRequested when another rank stops, pass the emulated wire and are counted by the thread;
-// over one rank they return at once. Without one they are MPI's blocking calls.
+// Small collectives on plain values. With a ProgressThread they sleep instead of spinning, and
+// throw StopRequested when another rank stops. They then also pass the emulated wire and are
+// counted by the thread; over one rank they return at once. Without a ProgressThread they are MPI's
+// blocking calls.
 #pragma once
 
 #include <mpi.h>
@@ -17,7 +18,7 @@ namespace deltapipe {
 
 enum class Reduction { sum, min, max };
 
-/// In place; every rank gets the result.
+/// Reduces values in place; every rank gets the result.
 void all_reduce(MPI_Comm comm, std::span<double> values, Reduction reduction);
 void all_reduce(MPI_Comm comm, std::span<std::uint64_t> values, Reduction reduction);
 void all_reduce(ProgressThread& progress, MPI_Comm comm, std::span<double> values,
@@ -28,7 +29,7 @@ double all_reduce(ProgressThread& progress, MPI_Comm comm, double value, Reducti
 std::uint64_t all_reduce(ProgressThread& progress, MPI_Comm comm, std::uint64_t value,
                          Reduction reduction);
 
-/// Sizes are those of the root; other ranks' contents are replaced.
+/// Broadcasts the root's values. The root determines the size; other ranks' contents are replaced.
 void broadcast(MPI_Comm comm, std::vector<double>& values, int root);
 void broadcast(MPI_Comm comm, std::vector<std::uint64_t>& values, int root);
 void broadcast(MPI_Comm comm, std::string& bytes, int root);
@@ -37,22 +38,22 @@ void broadcast(ProgressThread& progress, MPI_Comm comm, std::vector<std::uint64_
                int root);
 void broadcast(ProgressThread& progress, MPI_Comm comm, std::string& bytes, int root);
 
-/// One string a rank, in rank order, at the root; empty elsewhere.
+/// Returns one string per rank, in rank order, at the root; empty elsewhere.
 std::vector<std::string> gather(MPI_Comm comm, const std::string& bytes, int root);
 std::vector<std::string> gather(ProgressThread& progress, MPI_Comm comm, const std::string& bytes,
                                 int root);
-/// All ranks' values of equal count, in rank order, at the root; empty elsewhere.
+/// Returns all ranks' values, of equal count, in rank order at the root; empty elsewhere.
 std::vector<double> gather(ProgressThread& progress, MPI_Comm comm, std::span<const double> values,
                            int root);
 
 void barrier(ProgressThread& progress, MPI_Comm comm);
 
-/// The exchange with which agree() ends a run, over a communicator: throws AgreementTimeout after
+/// Collectives with which agree() ends a run, over a communicator. Throws AgreementTimeout after
 /// `deadline`.
 std::uint64_t agree_on_minimum(MPI_Comm comm, std::uint64_t value, TimePoint deadline);
 void agree_on_text(MPI_Comm comm, std::string& text, int root, TimePoint deadline);
 
-/// The same over progress.control(), also after errors and stops.
+/// Same collectives over progress.control(); they also work after errors and stops.
 std::uint64_t agree_on_minimum(ProgressThread& progress, std::uint64_t value);
 void agree_on_text(ProgressThread& progress, std::string& text, int root);
 

@@ -16,12 +16,12 @@ namespace deltapipe {
 namespace {
 
 constexpr int kTag = 21;
-/// A failure of the run does not wake who waits for a place to stop.
+/// Polling interval of a wait for the unit at which to stop: a failure of the run does not wake it.
 constexpr std::chrono::milliseconds kLook{20};
 
 enum Kind : std::uint64_t {
   asking,   ///< to rank 0, with the reason
-  closing,  ///< from rank 0, with the reason: from now on nobody begins units on his own
+  closing,  ///< from rank 0, with the reason: no rank begins further units on its own
   begun,    ///< to rank 0, with the number of units that the sender has begun
   stopping  ///< from rank 0, with the number of units after which all stop
 };
@@ -30,19 +30,19 @@ using Message = std::array<std::uint64_t, 2>;  ///< kind, value
 
 }  // namespace
 
-/// Belongs to the operations, too.
+/// State that the operations share.
 struct CommonStop::State : std::enable_shared_from_this<State> {
   explicit State(ProgressThread& its_progress) : progress(its_progress) {}
 
   ProgressThread& progress;
   mutable std::mutex mutex;
   std::condition_variable known;
-  std::uint64_t units = 0;           ///< that this rank has begun
-  std::uint64_t reason = 0;          ///< 0: nobody has asked
-  std::optional<std::uint64_t> end;  ///< all stop after so many units
+  std::uint64_t units = 0;           ///< units that this rank has begun
+  std::uint64_t reason = 0;          ///< 0: no request
+  std::optional<std::uint64_t> end;  ///< number of units after which all stop
   bool has_asked = false;
-  int counts = 0;          ///< rank 0: ranks that have told how many they have begun
-  std::uint64_t most = 0;  ///< rank 0: of those
+  int counts = 0;          ///< rank 0: ranks that have reported their counts
+  std::uint64_t most = 0;  ///< rank 0: the largest of these counts
   Message received{};
 
   void await() {
@@ -73,7 +73,7 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
       DELTAPIPE_MPI(
           MPI_Isend(message->data(), 2, MPI_UINT64_T, peer, kTag, comm, &requests.back()));
     };
-    // The message lives until MPI has sent it.
+    // The closure keeps the message alive until MPI has sent it.
     plan.completed = [message](const MPI_Status&, RequestList&) {};
     progress.submit_regardless(std::move(plan));
   }
@@ -103,7 +103,7 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
     return units;
   }
 
-  /// On rank 0.
+  /// Closes the sequence of units; on rank 0.
   void close(std::uint64_t value) {
     {
       const std::lock_guard lock(mutex);
@@ -114,7 +114,7 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
     count(own);
   }
 
-  /// On rank 0.
+  /// Records a rank's count; on rank 0.
   void count(std::uint64_t value) {
     most = std::max(most, value);
     if (++counts < progress.size()) return;

@@ -6,9 +6,9 @@
 namespace deltapipe {
 namespace {
 
-constexpr std::size_t kSegmentBytes = 1448;    // of a message in a TCP segment with timestamps
-constexpr std::size_t kFrameOverhead = 66;     // Ethernet 14, IP 20, TCP 20 + 12
-constexpr std::chrono::minutes kMemory{1};     // nothing is booked so late
+constexpr std::size_t kSegmentBytes = 1448;  // bytes of a message in a TCP segment with timestamps
+constexpr std::size_t kFrameOverhead = 66;   // Ethernet 14, IP 20, TCP 20 + 12
+constexpr std::chrono::minutes kMemory{1};   // no message is booked this late
 constexpr std::chrono::hours kForever{87600};  // longer than any run, far from the end of Clock
 
 Clock::duration duration_of(double seconds) {
@@ -50,7 +50,7 @@ EmulatedLink::Passage EmulatedLink::book(TimePoint from, std::size_t bytes) {
   }
   end = std::min(end, from + kForever);
   start = std::min(start, end);
-  bookings_.add(start, end);  // what was free in between is taken, too
+  bookings_.add(start, end);  // the free time in between is now used, too
   return {start, end, end + latency(), busy};
 }
 
@@ -64,7 +64,7 @@ TimePoint RankWire::book_ring(TimePoint now, int ranks, std::size_t bytes) const
 }
 
 TimePoint RankWire::book_tree(TimePoint now, int ranks, std::size_t bytes) const {
-  // On the way up one of two neighbours sends and the other receives, on the way back the reverse.
+  // On the way up one of two neighbours sends and the other receives; on the way back the reverse.
   for (int reached = 1; reached < ranks; reached *= 2) {
     now = out->book(now, bytes).arrival;
     now = in->book(now, bytes).arrival;

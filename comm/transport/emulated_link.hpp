@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Networks slower than the real one: when a message would have passed. What is emulated is the
-// wire; the time that a processor spends on TCP is not.
+// Emulation of networks that are slower than the real one: computes when a message would have
+// passed. It emulates the wire, not the processor time for TCP.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,15 @@
 
 namespace deltapipe {
 
-/// Part of the network that a byte of a message occupies.
+/// Bytes of the network that a message uses.
 enum class Framing {
-  none,     ///< a byte
+  none,     ///< only its own bytes
   ethernet  ///< TCP segments of 1448 bytes in Ethernet frames of 1514, as tc counts them
 };
 
-/// Passes one byte after the other: a message takes the first free time after it is there, in
-/// pieces where others have booked in between, and arrives a latency after its last byte left.
-/// Thread-safe.
+/// A link that passes one byte after the other. A message uses the first free time after it is
+/// available, in pieces if others have booked time in between. It arrives one latency after its
+/// last byte has left. Thread-safe.
 class EmulatedLink {
  public:
   struct Passage {
@@ -33,9 +33,9 @@ class EmulatedLink {
 
   explicit EmulatedLink(LinkSettings settings, Framing framing = Framing::none)
       : settings_(settings), framing_(framing) {}
-  /// Books a message whose first byte is there at `from`, which may lie in the past.
+  /// Books a message whose first byte is available at `from`, which may be in the past.
   Passage book(TimePoint from, std::size_t bytes);
-  /// How long a message takes when nothing else is under way.
+  /// Returns how long a message takes when no other message is under way.
   double seconds_of(std::size_t bytes) const;
   bool emulates() const { return settings_.bits_per_second > 0 || settings_.latency_seconds > 0; }
   Clock::duration latency() const;
@@ -47,31 +47,33 @@ class EmulatedLink {
   IntervalSet bookings_;
 };
 
-/// The one wire that joins a rank to the network, which all that the rank sends and receives
-/// passes; messages pass the wires of both ranks. Without links: the wire is not emulated.
+/// The only wire between a rank and the network; everything that the rank sends and receives passes
+/// it. Messages pass the wires of both ranks. Without links the wire is not emulated.
 struct RankWire {
   std::shared_ptr<EmulatedLink> out;
   std::shared_ptr<EmulatedLink> in;
   explicit operator bool() const { return out != nullptr; }
 
-  /// Each of these books a collective that has just ended in MPI and returns when it would have
-  /// ended over the wires. They are models that hold for any MPI library, not what the one at hand
-  /// does; where ranks differ, this one stands for the one that ends last. Trees have
+  /// The following functions book a collective that has just ended in MPI, and return when it would
+  /// have ended over the wires. They are models for any MPI library, not the algorithm of the
+  /// library in use. If ranks differ, they model the rank that ends last. Trees have
   /// ceil(log2(ranks)) levels.
-  /// A sum in a ring: every rank sends and receives 2 (ranks - 1) parts.
+  /// Books a sum in a ring: every rank sends and receives 2 (ranks - 1) parts.
   TimePoint book_ring(TimePoint now, int ranks, std::size_t bytes) const;
-  /// A sum that goes up a tree to one rank and back, whole at every level.
+  /// Books a sum that goes up a tree to one rank and back, with all values at every level.
   TimePoint book_tree(TimePoint now, int ranks, std::size_t bytes) const;
-  /// Down a tree: the root sends at every level; another rank has it when the last level has.
+  /// Books a broadcast down a tree. The root sends at every level; other ranks receive at the last
+  /// level.
   TimePoint book_broadcast(TimePoint now, int ranks, bool is_root, std::size_t bytes) const;
-  /// Straight to the root, whose wire takes all. `bytes`: what passes this rank's wire.
+  /// Books messages straight to the root, whose wire carries all of them. `bytes` pass this rank's
+  /// wire.
   TimePoint book_gather(TimePoint now, bool is_root, std::size_t bytes) const;
-  /// As many rounds as a tree has levels. In each, a rank sends and receives one byte.
+  /// Books one round for each level of a tree. In each round a rank sends and receives one byte.
   TimePoint book_barrier(TimePoint now, int ranks) const;
 };
 
-/// Bytes that an all-reduce of `bytes` bytes sends, all ranks together: in a ring, and in any tree
-/// that goes up and back.
+/// Returns the bytes that all ranks together send in an all-reduce of `bytes` bytes. It holds for a
+/// ring and for any tree that goes up and back.
 inline std::uint64_t all_reduce_bytes(int ranks, std::size_t bytes) {
   return 2 * static_cast<std::uint64_t>(ranks - 1) * bytes;
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr bool kHostMemory = Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSpace>::accessible;
 
-/// Asks Open MPI, and MPICH and its relatives, each in its own way.
+/// Asks Open MPI, MPICH and their derivatives through their own interfaces.
 [[maybe_unused]] GpuAwareness awareness_of_library() {
   [[maybe_unused]] const auto answer = [](bool says_yes) {
     return says_yes ? GpuAwareness::yes : GpuAwareness::no;
@@ -41,7 +41,7 @@ constexpr bool kHostMemory = Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSp
 #endif
 }
 
-/// The first line of what it says of its version.
+/// Returns the first line of the library's version text.
 std::string library_name() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether MPI reads and writes the memory that kernels work in.
+// Tests if MPI reads and writes the memory in which kernels work.
 #pragma once
 
 namespace deltapipe {
 
 enum class GpuAwareness { yes, no, unknown };
 
-/// Answer of MPI itself after its initialisation; yes where kernels work in host memory.
+/// Returns what MPI reports after its initialization; yes if kernels work in the host's memory.
 GpuAwareness gpu_awareness_of_mpi();
 
-/// UserError where MPI says no; what it does not say is tried.
+/// Throws UserError if MPI reports that it is not GPU-aware. `unknown` passes: the run then tries
+/// it.
 void check_gpu_aware_mpi(GpuAwareness awareness);
 
 }  // namespace deltapipe

@@ -8,19 +8,19 @@ namespace deltapipe {
 
 namespace {
 
-/// A launcher's variables.
+/// Variables of a launcher.
 struct Names {
   const char* rank;
   const char* size;
 };
 
-/// A batch script, too, has SLURM_PROCID and SLURM_NTASKS: SLURM_STEP_NUM_TASKS is of srun alone.
+/// Batch scripts also have SLURM_PROCID and SLURM_NTASKS; only srun sets SLURM_STEP_NUM_TASKS.
 constexpr Names kLaunchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                 {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
                                 {"PMI_RANK", "PMI_SIZE"},
                                 {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
                                 {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}};
-/// A process that PMIx serves has both; other variables do not tell of how many it is one.
+/// PMIx sets both variables, but none that gives the number of processes.
 constexpr Names kPmix = {"PMIX_RANK", "PMIX_SERVER_URI2"};
 
 int number_in(const char* name) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a launcher has put into the environment, for what is done before MPI starts.
+// Launcher's variables in the environment, for code that runs before MPI starts.
 #pragma once
 
 namespace deltapipe {
@@ -9,7 +9,7 @@ struct Launch {
   int size = 1;  ///< 1: started alone, or without a launcher
 };
 
-/// Launch by mpirun, srun and the like.
+/// Returns the launch by mpirun, srun and similar launchers.
 Launch launch_of_environment();
 
 }  // namespace deltapipe

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which ranks share a machine or a device, and what memory it has.
+// Ranks that share a machine or a device, and its memory.
 #pragma once
 
 #include <mpi.h>
@@ -17,9 +17,9 @@ struct RankMachine {
   DeviceMemory device;
 };
 
-/// The machine of a single process. Kokkos has started.
+/// Returns the entry of a process that is alone. Kokkos must have started.
 RankMachine this_machine();
-/// One entry per rank of `comm`. Collective; Kokkos has started.
+/// Returns one entry per rank of `comm`. Collective; Kokkos must have started.
 std::vector<RankMachine> machines_of_ranks(MPI_Comm comm);
 
 }  // namespace deltapipe

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MPI's return codes as exceptions. The communicators in use must return errors: MpiSession sets
-// that for MPI_COMM_WORLD, and duplicates and splits inherit it.
+// Exceptions for MPI's return codes. The communicators in use must return errors: MpiSession sets
+// this for MPI_COMM_WORLD, and duplicates and splits inherit it.
 #pragma once
 
 #include <mpi.h>
@@ -9,11 +9,11 @@
 
 namespace deltapipe {
 
-/// MPI's own text for a return code.
+/// Returns MPI's own text for a return code.
 std::string mpi_error_text(int code);
 
-/// Throws InternalError for codes that only a bug explains (wrong arguments, truncation) and
-/// UserError for the rest (lost peers, no memory, network faults).
+/// Throws InternalError for codes that only a bug explains (wrong arguments, truncation). Throws
+/// UserError for the others (lost peers, no memory, network faults).
 [[noreturn]] void throw_mpi_error(int code, const char* call, const char* file, int line);
 
 }  // namespace deltapipe

@@ -13,11 +13,11 @@ namespace deltapipe {
 MpiSession::MpiSession(int* argc, char*** argv) {
   int provided = MPI_THREAD_SINGLE;
   {
-    const UnboundThread unbound;  // MPI's threads are not for the cores of those that compute
+    const UnboundThread unbound;  // keeps MPI's threads off the compute threads' cores
     DELTAPIPE_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
   }
   if (provided < MPI_THREAD_SERIALIZED) {
-    // All ranks have the same library: all leave here.
+    // All ranks have the same library, so all leave here.
     MPI_Finalize();
     throw UserError(Mistake{.what = "the MPI library does not support MPI_THREAD_SERIALIZED",
                             .remedy = "use an MPI built with thread support"});

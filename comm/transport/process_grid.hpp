@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Stages and replicas of ranks.
+// Assignment of stages and replicas to ranks.
 #pragma once
 
 #include <mpi.h>
@@ -9,13 +9,13 @@
 
 namespace deltapipe {
 
-/// rank = replica * pipeline_ranks() + pipeline_rank(). A rank of a pipeline of K ranks holds the
-/// stages pipeline_rank(), pipeline_rank() + K, pipeline_rank() + 2 K ...; `local` counts them from
-/// 0. Owns its communicators; they return errors.
+/// Grid of ranks with rank = replica * pipeline_ranks() + pipeline_rank(). A rank of a pipeline of
+/// K ranks holds the stages pipeline_rank(), pipeline_rank() + K, pipeline_rank() + 2 K ...;
+/// `local` counts them from 0. Owns its communicators; they return errors.
 class ProcessGrid {
  public:
-  /// Collective. `stages` is a multiple of stages_per_rank. Throws UserError on all ranks when
-  /// `world` does not have stages / stages_per_rank * replicas ranks.
+  /// Collective. `stages` is a multiple of stages_per_rank. Throws UserError on all ranks unless
+  /// `world` has stages / stages_per_rank * replicas ranks.
   ProcessGrid(MPI_Comm world, int stages, int replicas, int stages_per_rank = 1);
   ~ProcessGrid();
   ProcessGrid(const ProcessGrid&) = delete;
@@ -29,16 +29,16 @@ class ProcessGrid {
   int pipeline_ranks() const { return stages_ / stages_per_rank_; }
   int replica() const { return rank_ / pipeline_ranks(); }
   int replicas() const { return replicas_; }
-  /// The first or last stage is here.
+  /// Return true if the first or last stage is on this rank.
   bool first() const { return pipeline_rank() == 0; }
   bool last() const { return pipeline_rank() + 1 == pipeline_ranks(); }
-  /// Rank in pipeline_comm().
+  /// Returns a rank of pipeline_comm().
   int owner_of(int stage) const { return stage % pipeline_ranks(); }
   int rank_of(int stage, int replica) const { return replica * pipeline_ranks() + owner_of(stage); }
 
   MPI_Comm world() const { return world_; }             ///< all ranks
   MPI_Comm pipeline_comm() const { return pipeline_; }  ///< one replica; rank = pipeline_rank()
-  /// One stage; rank = replica.
+  /// Returns the communicator of one stage; rank = replica.
   MPI_Comm stage_comm(int local = 0) const { return stage_comms_[static_cast<std::size_t>(local)]; }
 
  private:
@@ -51,7 +51,7 @@ class ProcessGrid {
   std::vector<MPI_Comm> stage_comms_;
 };
 
-/// "stage 1" or "stages 1, 3" of a rank of a pipeline.
+/// Returns "stage 1" or "stages 1, 3" for a rank of a pipeline.
 std::string stages_text(int pipeline_rank, int stages, int stages_per_rank);
 
 }  // namespace deltapipe

@@ -35,7 +35,7 @@ class Operation {
   bool done = false;            // guarded by ProgressThread::mutex_
   bool cancelled = false;       // progress thread only
   std::size_t outstanding = 0;  // progress thread only
-  Ticket self;                  // progress thread only; of one that is never freed
+  Ticket self;                  // progress thread only; keeps an operation alive forever
 };
 
 namespace {
@@ -50,9 +50,9 @@ constexpr int kRollCallTag = 4;
 constexpr int kPresentTag = 5;
 constexpr int kSignsPerTimeout = 8;
 constexpr std::chrono::seconds kLongestSignInterval{30};
-// Naps between polls grow with the time since something last happened, so that a poll comes late by
-// at most a part of what was waited for anyway, and stay inside limits. A poll over TCP takes a
-// core from the kernels for some microseconds: while no thread waits, few must do.
+// Naps between polls grow with the time since the last event. A poll is thus late by at most a
+// fraction of the time already waited. Naps stay within limits. A poll over TCP uses a core for
+// some microseconds, so polls are rare while no thread waits.
 struct NapLimits {
   nanoseconds shortest;
   nanoseconds longest;
@@ -62,24 +62,25 @@ constexpr NapLimits kAwaited{microseconds(20), microseconds(300), 4};
 constexpr NapLimits kUnawaited{microseconds(250), milliseconds(2), 2};
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
-/// Wait after a step that takes too long until its thread, and the process, is given up.
+/// Grace of a step that takes too long: until its thread is given up, then the process.
 constexpr nanoseconds kLateThread = std::chrono::seconds(2);
 constexpr nanoseconds kLostThread = std::chrono::seconds(10);
-/// Times the longest step before: one that lasts longer is stalled.
+/// A step is stalled if it lasts longer than this multiple of the longest earlier step.
 constexpr double kStallFactor = 10;
 constexpr nanoseconds kTcpBoundInterval = std::chrono::seconds(5);
-/// As shells have it, beside the signal's number.
+/// Exit status of a process ended by a signal, as in shells; the signal's number is added.
 constexpr int kSignalStatus = 128;
-/// After a signal, for the thread that computes, where nothing is lost without it. The first rank
-/// speaks first, and its end is the end of the others before they speak.
+/// Time that the compute thread has after a signal if nothing is lost without it. Later ranks wait
+/// longer, so that the first rank reports, and its end terminates them before they report.
 constexpr nanoseconds kPromptEnd = milliseconds(700);
 constexpr nanoseconds kPromptTurn = milliseconds(200);
 constexpr int kLatestRank = 10;
-/// Who waits leaves the word to who is waited for.
+/// A rank that waits gives the awaited rank this much time to report first.
 constexpr double kWaitingGraceSeconds = 5;
-// How long a rank that ends tries to agree with the others: a rank that fails by itself, one that
-// was told to stop (longer, so that the one that knows why speaks first), one whose peer is gone. A
-// signal may come while ranks are in long passes; batch systems kill 30 s after it.
+// Times for which a rank that ends tries to agree with the others. The first is for a rank that
+// fails by itself. A rank that was told to stop tries longer, so that the rank that knows the
+// reason reports first. A rank that lost its peer tries for a short time. A signal may come while
+// ranks are in long passes; batch systems kill 30 s after it.
 constexpr nanoseconds kAgreementLimit = std::chrono::seconds(10);
 constexpr nanoseconds kToldAgreementLimit = std::chrono::seconds(15);
 constexpr nanoseconds kInterruptedAgreementLimit = std::chrono::seconds(25);
@@ -87,7 +88,7 @@ constexpr nanoseconds kLostAgreementLimit = std::chrono::seconds(3);
 
 void ask_for_precise_naps() {
 #ifdef __linux__
-  // Timers of ordinary threads may come 50 us late. A refusal costs precision only.
+  // Timers of ordinary threads may be 50 us late. A refusal only costs precision.
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 #endif
 }
@@ -105,9 +106,9 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
   DELTAPIPE_ASSERT(provided >= MPI_THREAD_SERIALIZED, "MPI was started without threads");
   DELTAPIPE_MPI(MPI_Comm_rank(world, &rank_));
   DELTAPIPE_MPI(MPI_Comm_size(world, &size_));
-  // The thread comes first: a rank that cannot have one says so while no rank waits for it.
+  // Starts the thread first: a rank that cannot start it reports this while no rank waits for it.
   try {
-    // MPI may be given addresses in the memory of the device that this thread works with.
+    // MPI may receive addresses in the memory of the device of the constructing thread.
     const auto run_with_device = [this, device = device_of_thread()] {
       set_device_of_thread(device);
       run();
@@ -138,7 +139,7 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
   work_.notify_all();
 }
 
-/// Ends a thread that was never told to start.
+/// Ends a thread that has not been started.
 void ProgressThread::leave() {
   if (!thread_.joinable()) return;
   {
@@ -157,7 +158,7 @@ ProgressThread::~ProgressThread() {
   }
   work_.notify_all();
   thread_.join();
-  // After a failure peers may be anywhere: the communicator is left to MPI_Finalize.
+  // After a failure peers may be anywhere; MPI_Finalize frees the communicators.
   if (failure_ || unwinding_) return;
   MPI_Comm_free(&control_);
   MPI_Comm_free(&pauses_);
@@ -255,7 +256,7 @@ std::string ProgressThread::name_of(int rank) const {
   return watch_.name_of_rank ? watch_.name_of_rank(rank) : "rank " + std::to_string(rank);
 }
 
-/// Gives and awaits signs of life, and looks for signals.
+/// Sends and awaits signs of life, and checks for signals.
 void ProgressThread::watch(TimePoint now) {
   if (const int signal = noted_signal(); signal != 0 && !interrupted_) {
     interrupted_ = true;
@@ -266,7 +267,7 @@ void ProgressThread::watch(TimePoint now) {
   watch_step(now);
   watch_stall(now);
   if (sign_interval_ == nanoseconds(0)) return;
-  // Who was stopped himself, or kept from running, cannot tell how long others were silent.
+  // A rank that was itself stopped or delayed cannot tell how long others were silent.
   if (now - last_watch_ > sign_interval_) last_sign_ = now;
   last_watch_ = now;
   if (now >= next_sign_ && (!sign_sent_ || done(sign_sent_))) {
@@ -291,13 +292,14 @@ std::string ProgressThread::awaited() const {
   return awaited_;
 }
 
-/// The launcher ends the other ranks.
+/// Ends this process; the launcher then ends the other ranks.
 void ProgressThread::end_at_once(int signal) {
   std::fprintf(stderr, "\ndeltapipe: error: %s\n", Interrupted(signal).what());
   ::_exit(kSignalStatus + signal);
 }
 
-/// A thread that waits for a disk that hangs looks at no signal, or cannot close its files.
+/// Ends the process if the compute thread does not react to a signal. While it waits for a disk
+/// that hangs, it checks for no signals or cannot close its files.
 void ProgressThread::watch_interruption(TimePoint now) {
   if (!interrupted_ || agrees_.load()) return;
   const int signal = noted_signal();
@@ -312,10 +314,10 @@ void ProgressThread::watch_interruption(TimePoint now) {
   MPI_Abort(control_, kSignalStatus + signal);
 }
 
-/// A link that swallowed messages for seconds holds up a run for longer, in which all ranks live
-/// and nothing is wrong.
+/// Reports a stall. A link that lost messages for seconds delays a run for longer, although all
+/// ranks are alive and nothing is wrong.
 void ProgressThread::watch_stall(TimePoint now) {
-  // MPI connects when there is something to send.
+  // Repeated, since MPI opens connections when it first sends.
   if (now >= next_tcp_bound_ && size_ > 1) {
     tcp_wait_ = bound_tcp_waits();
     next_tcp_bound_ = now + kTcpBoundInterval;
@@ -356,8 +358,9 @@ void ProgressThread::watch_stall(TimePoint now) {
       awaited.c_str(), state->longest_seconds, static_cast<long long>(tcp_wait_.count()));
 }
 
-/// A thread that never comes back from a kernel cannot be stopped: once it had time to come, this
-/// one says why the run ends, and ends the process when the others have ended in order.
+/// Watches a step that takes too long. A thread that does not return from a kernel cannot be
+/// stopped. After a grace period this thread reports why the run ends, and ends the process after
+/// the other ranks have ended in order.
 void ProgressThread::watch_step(TimePoint now) {
   if (watch_.step_timeout_seconds <= 0) return;
   const std::optional<StepWatch::State> state = step_watch_.state();
@@ -392,7 +395,7 @@ void ProgressThread::stop_others(int signal) noexcept {
     fail(std::make_exception_ptr(StopRequested(rank_, signal)));
     tell_others_to_stop(signal);
   } catch (...) {
-    // No memory for a message: the others notice at the next agreement or its end.
+    // No memory for a message: the others notice at the next agreement or when it times out.
   }
 }
 
@@ -412,7 +415,7 @@ void ProgressThread::tell_others_to_stop(int signal) noexcept {
       enqueue(std::move(plan), true);
     }
   } catch (...) {
-    // No memory for a message: the others notice at the next agreement or its end.
+    // No memory for a message: the others notice at the next agreement or when it times out.
   }
 }
 
@@ -470,7 +473,7 @@ Ticket ProgressThread::iallreduce(void* values, int count, MPI_Datatype type, MP
   return submit(std::move(plan));
 }
 
-/// Counts itself among the waiters, which the progress thread polls more often for.
+/// Waits and counts itself as a waiter, for which the progress thread polls more often.
 template <class Done>
 void ProgressThread::wait_until(std::unique_lock<std::mutex>& lock, const Done& done) {
   if (done()) return;
@@ -506,7 +509,7 @@ void ProgressThread::wait_regardless(const Ticket& ticket) {
   wait_until(lock, [&] { return ticket->done || failure_; });
   if (!ticket->done) {
     ++waiters_;
-    // Who comes late out of a long pass finds the others waiting: they answer at once.
+    // After a long pass this rank finds the others waiting, and they answer at once.
     const TimePoint limit = std::max(give_up_, Clock::now() + kGrace);
     finished_.wait_until(lock, limit, [&] { return ticket->done; });
     --waiters_;
@@ -533,7 +536,7 @@ void ProgressThread::cancel(const Ticket& ticket) noexcept {
     work_.notify_one();
     finished_.wait_for(lock, kGrace, [&] { return ticket->done; });
   } catch (...) {
-    // Without memory for the order the receive stays posted; its closure keeps the buffer alive.
+    // Without memory for the request the receive stays posted; its closure keeps the buffer alive.
   }
 }
 
@@ -674,7 +677,7 @@ bool ProgressThread::test_requests() {
   int error_class = MPI_SUCCESS;
   if (code != MPI_SUCCESS) MPI_Error_class(code, &error_class);
   if (code != MPI_SUCCESS && error_class != MPI_ERR_IN_STATUS) {
-    // MPI itself is broken: nothing that is in flight can be trusted to end.
+    // MPI itself is broken: operations in flight may never end.
     fail(std::make_exception_ptr(UserError(
         Mistake{.what = "MPI failed while messages were in flight: " + mpi_error_text(code),
                 .remedy = "check the network and that all ranks are still alive"})));
@@ -749,7 +752,7 @@ bool ProgressThread::step() {
 
 void ProgressThread::sleep() {
   const TimePoint now = Clock::now();
-  // Receives that are always posted are no reason to hurry.
+  // Receives that are always posted are not urgent.
   const bool idle = requests_.size() <= standing_requests_;
   std::unique_lock lock(mutex_);
   const bool awaited = waiters_ > 0;
@@ -771,7 +774,7 @@ void ProgressThread::run() {
   }
   try {
     serve();
-  } catch (...) {  // no memory: nothing that is in flight can be trusted to end
+  } catch (...) {  // no memory: operations in flight may never end
     fail(std::current_exception());
     abandon();
   }
@@ -794,7 +797,7 @@ void ProgressThread::serve() {
   shut_down();
 }
 
-/// Work that waits for nobody must not keep the thread alive.
+/// Drops delayed passive operations, which must not keep the thread alive.
 void ProgressThread::drop_delayed_passive() {
   decltype(delayed_) kept;
   for (; !delayed_.empty(); delayed_.pop())
@@ -814,7 +817,7 @@ void ProgressThread::shut_down() {
     if (!busy) break;
     if (failed || unwinding_) delayed_ = {};
     drop_delayed_passive();
-    // Emulated links get the time that they were told to take.
+    // Emulated links get the time that they need.
     if (!delayed_.empty()) deadline = std::max(deadline, Clock::now() + kGrace);
     if (Clock::now() > deadline) break;
     if (!step()) std::this_thread::sleep_for(kAwaited.shortest);

@@ -24,7 +24,7 @@ namespace {
 constexpr double kSeconds = 120;
 constexpr double kMostSeconds = 1e8;
 constexpr const char* kVariable = "DELTAPIPE_START_TIMEOUT";
-/// The first rank speaks first, and its end is the end of the others before they speak.
+/// The first rank reports first, and its end terminates the others before they report.
 constexpr int kLatestRank = 10;  ///< seconds after the first
 
 std::array<char, 512> message;  // for the signal handler
@@ -36,7 +36,7 @@ double limit_seconds(int rank) {
   const double seconds = std::strtod(text, &end);
   if (*end == '\0' && std::isfinite(seconds) && seconds >= 0)
     return std::min(seconds, kMostSeconds);
-  if (rank > 0) return kSeconds;  // one speaks for all
+  if (rank > 0) return kSeconds;  // only the first rank reports it
   throw UserError({.what = std::string(kVariable) + " is not a number of seconds",
                    .value = text,
                    .remedy = "set it to how long the ranks may take to start, 0: for ever"});
@@ -47,7 +47,7 @@ void end_process(int) {
   ::_exit(1);
 }
 
-/// 0: never.
+/// Sets the timer; 0 disables it.
 void set_timer(double seconds) {
   itimerval time{};
   time.it_value.tv_sec = static_cast<time_t>(seconds);
@@ -55,7 +55,7 @@ void set_timer(double seconds) {
   (void)::setitimer(ITIMER_REAL, &time, nullptr);
 }
 
-/// With the message.
+/// Ends the process with `message` after the given time.
 void end_process_after(double seconds, int rank) {
   struct sigaction action {};
   action.sa_handler = end_process;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the thread that computes is at, for who watches that steps come to an end.
+// Current work of the compute thread, for the thread that watches the duration of steps.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@
 
 namespace deltapipe {
 
-/// One thread calls begin(), doing() and end(), any thread stalls() and state().
+/// One thread calls begin(), doing() and end(); any thread may call stalls() and state().
 class StepWatch {
  public:
   struct State {
     std::uint64_t step = 0;
-    TimePoint since;             ///< the step's begin
-    std::string doing;           ///< "forward 3"
-    double longest_seconds = 0;  ///< of the steps before; 0: there were none
+    TimePoint since;             ///< begin of the step
+    std::string doing;           ///< current instruction, such as "forward 3"
+    double longest_seconds = 0;  ///< longest earlier step; 0: there was no earlier step
     bool is_stalled = false;
   };
 
@@ -33,7 +33,7 @@ class StepWatch {
     const std::lock_guard lock(mutex_);
     if (state_) state_->doing = std::move(what);
   }
-  /// is_complete: false while an exception unwinds.
+  /// Ends the step; is_complete is false while an exception unwinds.
   void end(bool is_complete) {
     const std::lock_guard lock(mutex_);
     if (state_ && is_complete) completed_ = state_->step;
@@ -41,17 +41,17 @@ class StepWatch {
       longest_seconds_ = std::max(longest_seconds_, seconds_between(state_->since, Clock::now()));
     state_.reset();
   }
-  /// The last step that ended without an exception; 0: none.
+  /// Returns the last step that ended without an exception; 0: no step has.
   std::uint64_t completed() const {
     const std::lock_guard lock(mutex_);
     return completed_;
   }
-  /// The step under way says nothing about how long steps take.
+  /// Marks the current step as stalled: its duration does not count as that of a usual step.
   void stalls() {
     const std::lock_guard lock(mutex_);
     if (state_) state_->is_stalled = true;
   }
-  /// Nothing: no step is under way.
+  /// Returns the state of the current step; nothing between steps.
   std::optional<State> state() const {
     const std::lock_guard lock(mutex_);
     return state_;
@@ -64,7 +64,7 @@ class StepWatch {
   double longest_seconds_ = 0;
 };
 
-/// A step is under way while it lives.
+/// Marks a step as under way during its lifetime.
 class WatchedStep {
  public:
   WatchedStep(StepWatch& watch, std::uint64_t step) : watch_(watch) { watch_.begin(step); }

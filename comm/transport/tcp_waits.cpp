@@ -17,13 +17,14 @@ namespace {
 
 #ifdef __linux__
 
-constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which headers before Linux 6.15 do not have
+constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which is missing in headers before Linux 6.15
 constexpr std::chrono::seconds kBound{5};
-/// The kernel closes a connection after 15 lost retransmissions: a quarter of an hour with its own
-/// timeouts, a minute with the bound. pipeline.timeout decides when a link is given up.
+/// The kernel closes a connection after 15 lost retransmissions: after a quarter of an hour with
+/// its own timeouts, after a minute with the bound. pipeline.timeout decides when a link is given
+/// up.
 constexpr std::chrono::milliseconds kPatience = std::chrono::hours(1);
 
-/// Empty if the descriptor is not a TCP socket, or the kernel does not know the option.
+/// Returns nothing if the descriptor is not a TCP socket, or the kernel does not know the option.
 std::optional<int> option(int descriptor, int name) {
   int value = 0;
   socklen_t size = sizeof value;
@@ -36,7 +37,8 @@ bool set_option(int descriptor, int name, std::chrono::milliseconds time) {
   return ::setsockopt(descriptor, IPPROTO_TCP, name, &value, sizeof value) == 0;
 }
 
-/// Leaves stricter settings alone. Returns false if the kernel cannot bound the timeouts.
+/// Bounds the waits of a connection and keeps stricter settings. Returns false if the kernel cannot
+/// bound the timeouts.
 bool bound_waits(int descriptor) {
   const std::optional<int> longest = option(descriptor, kRtoMaxMs);
   const std::optional<int> patience = option(descriptor, TCP_USER_TIMEOUT);
@@ -62,7 +64,7 @@ std::chrono::seconds bound_tcp_waits() noexcept {
       if (bound_waits(descriptor)) bound = kBound;
     }
   } catch (...) {
-    // Out of memory: the remaining connections keep the bound that they have.
+    // Out of memory: the remaining connections keep their bounds.
   }
 #endif
   return bound;

@@ -19,7 +19,8 @@ json metadata(int rank, const char* what, int track, const std::string& name) {
   return {{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", track}, {"args", {{"name", name}}}};
 }
 
-/// This rank's events as JSON objects joined by commas; times in microseconds from `origin_ns`.
+/// Returns this rank's events as JSON objects joined by commas; times in microseconds from
+/// `origin_ns`.
 std::string render(int rank, std::int64_t offset_ns, std::int64_t origin_ns,
                    const std::vector<TraceEvent>& events) {
   std::map<std::string, int> tracks;

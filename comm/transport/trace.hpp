@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gathers the events of one step from all ranks into one file for chrome://tracing or Perfetto.
+// Collects the events of one step from all ranks in one file for chrome://tracing or Perfetto.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace deltapipe {
 
-/// Collective over progress.world(). Rank 0 writes `path` (pid = rank, one track a thread or
-/// channel, times on rank 0's clock from the earliest event). Throws UserError on rank 0 when the
+/// Writes `path` on rank 0 (pid = rank, one track per thread or channel, times on rank 0's clock
+/// from the earliest event). Collective over progress.world(). Throws UserError on rank 0 when the
 /// file cannot be written.
 void write_trace(ProgressThread& progress, const std::vector<TraceEvent>& events,
                  const std::string& path);
