@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// config.json of a Hugging Face directory, before anything knows whose it is.
+// config.json of a Hugging Face directory, for any model.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@ struct ConfigFile {
 };
 
 std::string config_path(const std::string& directory);
-/// Throws UserError when there is no such file or it is not a JSON object.
+/// Throws UserError when the file is missing or is not a JSON object.
 ConfigFile read_config_file(const std::string& directory);
-/// Puts the type that weights are saved in where the file names one: transformers would convert
-/// them to it.
+/// Sets the type in which weights are saved, if the file names a type: transformers would convert
+/// the weights to it.
 void set_saved_type(Json& json, Precision precision);
-/// DIRECTORY/generation_config.json; null if the file does not exist. Throws UserError when it is
-/// not a JSON object.
+/// Returns DIRECTORY/generation_config.json, or null if the file is missing. Throws UserError when
+/// it is not a JSON object.
 Json read_generation_config(const std::string& directory);
 
 }  // namespace deltapipe

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A model with its configuration, before its weights: all that the program knows of an
-// architecture. A new one is a folder with a class derived from Model and a line in the table of
-// model_types().
+// A model with its configuration, without its weights: everything that the program knows of an
+// architecture. To add one, write a folder with a class derived from Model, and a line in the table
+// of model_types().
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ struct ModelShape {
   int channels = 0;   ///< C, width of what crosses a boundary
   int positions = 0;  ///< the longest sequence T
   int vocabulary = 0;
-  bool tied = false;  ///< the token embedding is the output matrix as well
+  bool tied = false;  ///< the token embedding is also the output matrix
 };
 
-/// Negative: the model's own.
+/// Probabilities of dropout; negative: the model's own.
 struct DropoutProbabilities {
   double embedding = -1;
   double attention = -1;
@@ -44,14 +44,14 @@ struct NewModel {
   int heads = 0;
   int channels = 0;
   int positions = 0;
-  int hidden = 0;  ///< width of the MLP; 0: 4 channels
+  int hidden = 0;  ///< width of the MLP; 0: 4 * channels
   int vocabulary = 0;
-  int end_of_text = -1;  ///< -1: none
+  int end_of_text = -1;  ///< -1: no such token
 };
 
 /// Tokens that begin and end a generated text.
 struct TextEnds {
-  std::int32_t begin = -1;  ///< of a text without a prompt; -1: the model names none
+  std::int32_t begin = -1;  ///< first token of a text without a prompt; -1: the model defines none
   std::vector<std::int32_t> ends;
 };
 
@@ -60,69 +60,71 @@ class Model {
   virtual ~Model() = default;
 
   virtual ModelShape shape() const = 0;
-  /// "GPT-2 of 12 blocks x 768 channels"
+  /// Returns a text such as "GPT-2 of 12 blocks x 768 channels".
   virtual std::string description() const = 0;
-  /// "key = value" of everything that changes results, for comparison between ranks.
+  /// Returns "key = value" of everything that changes results, for comparison between ranks.
   virtual std::vector<std::string> configuration() const = 0;
   virtual DropoutProbabilities dropout() const = 0;
   virtual void set_dropout(const DropoutProbabilities& dropout) = 0;
   virtual ModelCost cost(int tokens) const = 0;
 
-  /// Parameters, by name, that are not trained: stages made later give them no gradients.
+  /// Freezes the named parameters: stages that are made later compute no gradients for them.
   void freeze(std::set<std::string> names) { frozen_ = std::move(names); }
   const std::set<std::string>& frozen() const { return frozen_; }
 
-  /// A stage without memory: what it will have and take is its answer to give.
+  /// Returns a stage without memory, which reports its parameters and the memory that it will
+  /// require.
   virtual std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const = 0;
-  /// The parameters that a stage has, in its order.
+  /// Returns the parameters of a stage, in its order.
   std::vector<ParameterInfo> parameters(const StagePart& part) const {
     return make_stage(part)->parameters().info();
   }
 
-  /// Initial values of a stage's parameters, keyed by seed and tensor name, so that every partition
-  /// gets the same. Values are written with copy_in(), here and in load().
+  /// Sets initial values of a stage's parameters. They depend on seed and tensor name, so that
+  /// every partition gets the same values. Values are written with copy_in(), here and in load().
   virtual void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const = 0;
-  /// Reads a stage's parameters. UserError for a missing tensor, another shape, or values that are
-  /// not finite.
+  /// Reads a stage's parameters. Throws UserError for a missing tensor, another shape, or values
+  /// that are not finite.
   virtual void load(const SafetensorsReader& weights, ParameterArena<float>& parameters) const = 0;
-  /// Compares weights' headers with the configuration. A model that is cut short by its
-  /// configuration would train, as another model. Throws UserError.
+  /// Compares the headers of weights with the configuration. A model whose configuration cuts it
+  /// short would train, but as another model. Throws UserError.
   virtual void check_weights(const std::string& directory, const SafetensorsReader& weights,
                              const std::vector<int>& partition) const = 0;
 
-  /// Writes DIRECTORY/config.json, which transformers loads: the file that the model was loaded
-  /// from but for what training changed. Dropout that a deck chose is not part of the model.
+  /// Writes DIRECTORY/config.json for transformers: the file from which the model was loaded,
+  /// except for what training changed. Dropout that a deck chose is not part of the model.
   virtual void save_configuration(const std::string& directory, Precision precision) const = 0;
-  /// Tokens with a part in generated texts.
+  /// Returns the tokens that begin and end generated texts.
   virtual TextEnds text_ends() const = 0;
-  /// The name under which transformers knows a parameter.
+  /// Returns the name of a parameter in transformers.
   virtual std::string saved_name(const std::string& parameter) const = 0;
-  /// Tensors that are no parameters of their own here, with the parameter that each of them is.
+  /// Returns tensors that are not separate parameters here, with the parameter that each of them
+  /// equals.
   virtual std::map<std::string, std::string> tied_names() const { return {}; }
 
  private:
   std::set<std::string> frozen_;
 };
 
-/// One architecture, by the model_type of config.json.
+/// An architecture, identified by the model_type of config.json.
 struct ModelType {
   const char* name;
-  /// Loads the configuration of config.json, corrected by its weights (null: not available yet)
-  /// with a warning. Throws UserError.
+  /// Loads the configuration of config.json. Corrects it by the weights (null: not available yet)
+  /// and reports corrections as warnings. Throws UserError.
   std::unique_ptr<Model> (*load)(const ConfigFile& config, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings);
   std::unique_ptr<Model> (*create)(const NewModel& shape);
 };
 
-/// The first one is that of new models.
+/// Returns all architectures; new models use the first one.
 std::span<const ModelType> model_types();
 
-/// By the model_type of a directory's config.json. Throws UserError.
+/// Loads a model by the model_type of a directory's config.json. Throws UserError.
 std::unique_ptr<Model> load_model(const std::string& directory, const SafetensorsReader* weights,
                                   std::vector<std::string>& warnings);
 
-/// The first stage that makes gradients of its own: backward passes end there. The last one where
-/// all parameters are frozen.
+/// Returns the first stage that computes its own gradients, at which backward passes end. Returns
+/// the last stage if all parameters are frozen.
 int first_trained_stage(const Model& model, const std::vector<int>& partition);
 
 struct ParameterCount {
@@ -131,13 +133,13 @@ struct ParameterCount {
 };
 ParameterCount parameter_count(const Model& model);
 
-/// Declarations of these parameters in a saved file.
+/// Returns the declarations of these parameters in a saved file.
 std::vector<TensorDeclaration> tensor_declarations(const Model& model,
                                                    const std::vector<ParameterInfo>& parameters,
                                                    Precision precision);
 
-/// Host memory that load() (`from_file`) takes in passing for parameters in fp32; initialise()
-/// takes none to speak of.
+/// Returns the host memory that load() (`from_file`) temporarily uses for parameters in fp32.
+/// initialise() uses a negligible amount.
 std::uint64_t loading_memory_bytes(const std::vector<ParameterInfo>& parameters, bool from_file);
 
 }  // namespace deltapipe

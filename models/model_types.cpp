@@ -22,7 +22,7 @@ std::string known_types() {
   return names;
 }
 
-/// The type that a config.json names.
+/// Returns the type that a config.json names.
 const ModelType& type_of(const ConfigFile& config) {
   const auto name = config.json.find("model_type");
   if (name != config.json.end())

@@ -82,7 +82,7 @@ const std::vector<double>& Optimizer<Real>::squared_norms(const ExecSpace& exec)
 template <class Real>
 void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
                              double gradient_factor) {
-  // Moments of what has no gradient any more come to denormal numbers, and stay there.
+  // Moments of parameters whose gradients have vanished become denormal numbers, and remain so.
   const FlushedDenormals flushed;
   for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
     if (parameters_.info()[i].frozen) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AdamW over a stage's parameters, with the pieces of the global gradient norm.
+// AdamW over a stage's parameters, with partial sums of the global gradient norm.
 #pragma once
 
 #include <vector>
@@ -9,26 +9,27 @@
 
 namespace deltapipe {
 
-/// Learning rate of optimizer step `step` (counted from 0) of `steps`: linear warm-up, then
-/// constant, linear or cosine decay to the final fraction, as transformers' schedulers define them.
+/// Returns the learning rate of optimizer step `step` (counted from 0) of `steps`. It has a linear
+/// warm-up and then constant, linear or cosine decay to the final fraction, as defined by
+/// transformers' schedulers.
 double learning_rate_at(const OptimizerSettings& settings, std::uint64_t step, std::uint64_t steps);
 
 template <class Real>
 class Optimizer {
  public:
   Optimizer(const OptimizerSettings& settings, ParameterArena<Real>& parameters);
-  /// Memory of an optimizer for these parameters, beside their moments.
+  /// Returns the memory that an optimizer uses for these parameters in addition to their moments.
   static MemoryLedger memory(const std::vector<ParameterInfo>& parameters);
 
-  /// Sum of squares of every tensor's gradient, in the order of parameters.info(), 0 for frozen
-  /// ones: summed tensor by tensor so that the global norm does not depend on the partition. Waits
-  /// for the kernels.
+  /// Returns the sum of squares of every tensor's gradient, in the order of parameters.info(), 0
+  /// for frozen tensors. Sums are per tensor so that the global norm does not depend on the
+  /// partition. Waits for the kernels.
   const std::vector<double>& squared_norms(const ExecSpace& exec);
-  /// One update; `step` counts from 0. Gradients are multiplied by gradient_factor.
+  /// Performs one update; `step` counts from 0. Multiplies gradients by gradient_factor.
   void update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
               double gradient_factor);
 
-  /// Its step count is the caller's.
+  /// Returns the moments. The caller keeps the step count.
   std::vector<StatePart> state(const ExecSpace& exec) const {
     return {moment_state(exec, parameters_)};
   }
@@ -39,7 +40,8 @@ class Optimizer {
 
   OptimizerSettings settings_;
   ParameterArena<Real>& parameters_;
-  std::vector<std::size_t> first_partial_;  ///< of each tensor, and one past the last
+  /// first partial sum of each tensor, and one past the last
+  std::vector<std::size_t> first_partial_;
   Vector<double> partial_;
   MirrorVector<double> partial_host_;
   std::vector<double> squared_norms_;

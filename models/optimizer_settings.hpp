@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AdamW (arXiv 1711.05101) and its learning rate.
+// Settings of AdamW (arXiv 1711.05101) and its learning rate.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,13 @@ struct OptimizerSettings {
   double learning_rate = 5e-5;
   LearningRateSchedule schedule = LearningRateSchedule::linear;
   std::uint64_t warmup_steps = 0;
-  double final_learning_rate_fraction = 0;  ///< of learning_rate, at the last step
+  double final_learning_rate_fraction = 0;  ///< fraction of learning_rate at the last step
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0.01;  ///< linear layers' matrices and wte; biases, norms, wpe: none
-  double clip_norm = 1.0;      ///< global gradient norm; 0: no clipping
+  /// for linear layers' matrices and wte; not for biases, norms and wpe
+  double weight_decay = 0.01;
+  double clip_norm = 1.0;  ///< global gradient norm; 0: no clipping
   /// Patterns of parameters that are not trained (models/parameter_patterns.hpp).
   std::vector<std::string> frozen;
 

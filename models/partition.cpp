@@ -16,7 +16,7 @@ std::vector<int> balanced_partition(int blocks, int stages, const ModelCost& cos
          .value = std::to_string(stages) + " stages, " + std::to_string(blocks) + " blocks",
          .remedy = "set pipeline.stages to at most " + std::to_string(blocks),
          .keys = {"pipeline.stages"}});
-  // The last stage takes `last` blocks and the head; the others share the rest evenly.
+  // The last stage gets `last` blocks and the head; the others share the rest evenly.
   std::vector<int> best;
   double best_load = 0;
   for (int last = 1; last <= blocks - (stages - 1); ++last) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How blocks are spread over stages.
+// Distribution of blocks over stages.
 #pragma once
 
 #include <vector>
 
 namespace deltapipe {
 
-/// Which part of the model a stage is.
+/// Part of the model on a stage.
 struct StagePart {
   int first_block = 0;
   int blocks = 1;
-  bool first = true;  ///< holds the position table, and the token embedding if that is not tied
+  bool first = true;  ///< holds the position table, and the token embedding unless that is tied
   bool last = true;   ///< holds the final norm and the output matrix
 };
 
@@ -20,11 +20,12 @@ struct ModelCost {
   double head = 0;   ///< final norm, output matrix and loss, on the last stage
 };
 
-/// Blocks a stage such that the most loaded stage has the least to do; among equals the earlier
-/// stages hold more. Throws UserError when there are more stages than blocks.
+/// Returns the number of blocks per stage that minimizes the work of the most loaded stage. Among
+/// equal partitions the earlier stages hold more blocks. Throws UserError when there are more
+/// stages than blocks.
 std::vector<int> balanced_partition(int blocks, int stages, const ModelCost& cost);
 
-/// Checks a partition that the user gave: one positive entry per stage, their sum the blocks.
+/// Checks a user's partition: one positive entry per stage, which add up to the blocks.
 void check_partition(const std::vector<int>& partition, int blocks, int stages);
 
 StagePart stage_part(const std::vector<int>& partition, int stage);

@@ -13,7 +13,7 @@ namespace {
 
 using namespace halves_transfer;
 
-/// Elements to the next tensor: each starts on a cache line.
+/// Rounds up the number of elements so that each tensor starts on a cache line.
 template <class T>
 std::size_t aligned(std::size_t elements) {
   constexpr std::size_t kLine = 64 / sizeof(T);
@@ -125,8 +125,8 @@ void ParameterArena<Real>::copy_in(const ExecSpace& exec, int index, std::size_t
 
 namespace {
 
-/// transfer(part of the halves, as many values in host memory, device memory to pass through) for
-/// one piece of a parameter after the other.
+/// Calls transfer(part of the halves, the same number of values in host memory, device staging
+/// memory) for each piece of a parameter in order.
 template <class Transfer>
 void for_value_pieces(const ParameterArena<float>& parameters, int index,
                       const Transfer& transfer) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A stage's parameters in one flat allocation each for values, gradients and AdamW's moments, so
-// that a block's gradients are one range to all-reduce and a tensor is a pointer into it. Frozen
-// parameters have values only. Where products are of bf16, the values of matrices that take part in
-// them are held in halves.
+// A stage's parameters, with one flat allocation each for values, gradients and AdamW's moments. A
+// block's gradients are thus one range to all-reduce, and a tensor is a pointer into it. Frozen
+// parameters have only values. With products in bf16, the values of their matrices are stored as
+// halves.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,13 @@ struct ParameterInfo {
   bool decay = false;                ///< weight decay applies
   int bucket = 0;                    ///< gradients of a bucket become final together
   bool frozen = false;               ///< not trained: no gradient, no moments
-  std::size_t gradient_offset = 0;   ///< into gradients and moments, elements; unless frozen
-  bool copied = false;               ///< frozen, to be read here: another stage's parameter
-  bool operand = false;              ///< a matrix that products take as it is
+  /// offset in gradients and moments, in elements; not for frozen parameters
+  std::size_t gradient_offset = 0;
+  bool copied = false;   ///< a frozen copy for reading: the parameter belongs to another stage
+  bool operand = false;  ///< a matrix that products take unchanged
 };
 
-/// Elements [begin, end) of the gradients; empty where all of a bucket's parameters are frozen.
+/// Elements [begin, end) of the gradients; empty if all of a bucket's parameters are frozen.
 struct BucketRange {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -44,30 +45,32 @@ template <class Real>
 class ParameterArena {
  public:
   ParameterArena() = default;
-  /// `frozen`: names of the model's parameters that are not trained, those of other stages as well.
+  /// `frozen` contains names of all parameters of the model that are not trained, also those of
+  /// other stages.
   explicit ParameterArena(std::set<std::string> frozen) : frozen_(std::move(frozen)) {}
 
   /// Declares a tensor; buckets must come in ascending order. Returns its index.
   int add(const std::string& name, const std::vector<std::uint64_t>& shape, bool decay, int bucket);
-  /// The same of a frozen tensor that another stage has: it is loaded, initialised and checkpointed
-  /// here as well, but saved and counted as one of the model's there.
+  /// Declares a copy of a frozen tensor that belongs to another stage. The copy is loaded,
+  /// initialized and checkpointed here as well, but only the other stage saves it and counts it as
+  /// part of the model.
   int add_copy(const std::string& name, const std::vector<std::uint64_t>& shape, int bucket);
-  /// Declares that all uses of these matrices but table() are products of matrices.
+  /// Declares that all uses of these matrices, except table(), are products of matrices.
   void set_operands(const std::vector<int>& matrices);
-  /// Takes memory, zero-filled: values, with `training` also gradients and moments of what is
-  /// trained. With products in bf16 their operands among the
-  /// parameters of float are held in halves.
+  /// Allocates memory, filled with zeros: values and, with `training`, gradients and moments of
+  /// trained parameters. With products in bf16, their operands among float parameters are stored as
+  /// halves.
   void allocate(bool training, ProductPrecision products = ProductPrecision::fp32,
                 const ViewAllocator& memory = {});
   ProductPrecision products() const { return products_; }
 
   const std::vector<ParameterInfo>& info() const { return info_; }
   const std::vector<BucketRange>& buckets() const { return buckets_; }
-  /// Elements of the gradients, padding included; 0: all parameters here are frozen.
+  /// Returns the elements of the gradients, including padding; 0: all parameters here are frozen.
   std::size_t gradient_size() const { return gradient_size_; }
-  const std::set<std::string>& frozen() const { return frozen_; }  ///< of the whole model
+  const std::set<std::string>& frozen() const { return frozen_; }  ///< names of the whole model
 
-  /// Not of what is held in halves.
+  /// Must not be called for parameters that are stored as halves.
   VectorRef<Real> value(int index) const {
     DELTAPIPE_ASSERT(!place_.empty() && !in_halves(index), "values of " + info_[index].name);
     return VectorRef<Real>(values_.data() + place_[index], info_[index].size);
@@ -77,7 +80,7 @@ class ParameterArena {
     return std::is_same_v<Real, float> && products_ == ProductPrecision::bf16 &&
            info_[index].operand;
   }
-  /// Halves of a parameter that is held so.
+  /// Must only be called for parameters that are stored as halves.
   VectorHalves halves(int index) const {
     DELTAPIPE_ASSERT(!place_.empty() && in_halves(index), "halves of " + info_[index].name);
     return {VectorRef<Bf16>(rounded_.data() + place_[index], info_[index].size),
@@ -86,18 +89,18 @@ class ParameterArena {
   MatrixRef<const Bf16> rounded_matrix(int index) const {
     return as_matrix<const Bf16>(halves(index).rounded.data(), info_[index]);
   }
-  /// A matrix, however it is held.
+  /// Returns a matrix in either storage.
   RowTable<Real> table(int index) const;
-  /// All bytes of a parameter's values with their padding, as they lie in memory: one range or two.
+  /// Returns all bytes of a parameter's values in memory, including padding, as one range or two.
   std::vector<VectorRef<const std::uint8_t>> value_bytes(int index) const;
 
-  /// Values [first, first + values.size()) of a parameter, however it is held, to and from host
-  /// memory. Complete when they return.
+  /// Copies values [first, first + values.size()) of a parameter, in either storage, to or from
+  /// host memory. The copy is complete on return.
   void copy_out(const ExecSpace& exec, int index, std::size_t first, std::span<Real> values) const;
   void copy_in(const ExecSpace& exec, int index, std::size_t first,
                std::span<const Real> values) const;
 
-  // Without elements for a frozen parameter.
+  // Return Views without elements for a frozen parameter.
   VectorRef<Real> gradient(int index) const { return trained_part(gradients_, index); }
   VectorRef<Real> moment1(int index) const { return trained_part(moments1_, index); }
   VectorRef<Real> moment2(int index) const { return trained_part(moments2_, index); }
@@ -106,7 +109,7 @@ class ParameterArena {
     if (p.frozen) return {};
     return as_matrix(gradients_.data() + p.gradient_offset, p);
   }
-  /// Shares the ownership of the gradients' memory.
+  /// Returns a View that shares ownership of the gradients' memory.
   Vector<Real> bucket_gradient(int bucket) const {
     const BucketRange& range = buckets_[bucket];
     return Kokkos::subview(gradients_, Kokkos::make_pair(range.begin, range.end));
@@ -129,17 +132,18 @@ class ParameterArena {
   std::vector<BucketRange> buckets_;
   std::size_t gradient_size_ = 0;
   ProductPrecision products_ = ProductPrecision::fp32;
-  std::vector<std::size_t> place_;  ///< of each parameter, elements into values_ or into halves
+  /// offset of each parameter, in elements, in values_ or in halves
+  std::vector<std::size_t> place_;
   Vector<Real> values_, gradients_, moments1_, moments2_;
   Vector<Bf16> rounded_;
   Vector<std::uint16_t> lower_;
 };
 
-/// The values, tensor by tensor under their names.
+/// Returns the state of the values, tensor by tensor under their names.
 template <class Real>
 StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& parameters);
-/// AdamW's moments: NAME.moment1 and NAME.moment2 of every tensor that is trained, so that a state
-/// of a run that froze others does not fit.
+/// Returns the state of AdamW's moments: NAME.moment1 and NAME.moment2 of every trained tensor. The
+/// state of a run that froze other tensors does not fit.
 template <class Real>
 StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parameters);
 

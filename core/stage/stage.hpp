@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a pipeline knows of a model: a stage turns boundary activations into boundary activations
-// and, backwards, gradients into gradients. Adding a model means deriving from Stage.
+// Interface between a pipeline and a model. A stage turns boundary activations into boundary
+// activations and, backwards, gradients into gradients. To add a model, derive a class from Stage.
 #pragma once
 
 #include <cstdint>
@@ -14,101 +14,104 @@
 
 namespace deltapipe {
 
-/// Score of a row on the last stage: its loss or, in evaluations, whether greedy decoding misses
-/// its target (0 or 1; NaN where a logit is not finite).
+/// Score of a row on the last stage. `loss` is its loss. `miss`, in evaluations, is 1 if greedy
+/// decoding misses the row's target, else 0; NaN if a logit is not finite.
 enum class RowScore { loss, miss };
 
-/// One micro-batch as a stage sees it. Rows n = b*T + t are those of the data, which cross a
-/// boundary as BoundaryShape says.
+/// One micro-batch at a stage. Its rows n = b*T + t are rows of the data, which cross a boundary as
+/// BoundaryShape defines.
 struct MicroBatch {
-  std::uint64_t seed = 0;  ///< of the run; with step it keys dropout
+  std::uint64_t seed = 0;  ///< seed of the run; keys dropout together with step
   std::uint64_t step = 0;
   int index = 0;    ///< within the step
-  int samples = 0;  ///< B, at most what the stage was reserved for
+  int samples = 0;  ///< B, at most the reserved number
   int tokens = 0;   ///< T
   VectorRef<const std::uint64_t> sample_id_B;
   VectorRef<const std::int32_t> row_N;     ///< first stage: each token's row in the token embedding
   VectorRef<const std::int32_t> target_N;  ///< last stage: next token, -1 for padding
-  double loss_scale = 0;  ///< gradients are those of loss_scale * (sum of the rows' losses)
+  double loss_scale = 0;  ///< gradients belong to loss_scale * (sum of the rows' losses)
   RowScore score = RowScore::loss;
 
   int rows() const { return samples * tokens; }
 };
 
-/// Sizes that a stage takes memory for, once.
+/// Sizes for which a stage allocates memory, once.
 struct StageCapacity {
   int samples = 1;         ///< B
   int tokens = 1;          ///< T
   int slots = 1;           ///< micro-batches between their forward and backward pass
-  int micro_batches = 1;   ///< in a step
-  int embedding_rows = 0;  ///< first stage: rows of the token embedding that a step can need
+  int micro_batches = 1;   ///< micro-batches in a step
+  int embedding_rows = 0;  ///< first stage: rows of the token embedding that a step may need
   bool training = true;
-  bool recompute = false;  ///< keep only the blocks' inputs; recompute the rest in backward
-  /// Of the model's matrices; a model may compute all in fp32.
+  bool recompute = false;  ///< keeps only the blocks' inputs and recomputes the rest in backward
+  /// Precision of the model's matrix products; a model may compute everything in fp32.
   ProductPrecision products = ProductPrecision::fp32;
-  /// backward_inputs() and backward_parameters() come instead of backward().
+  /// Passes are backward_inputs() and backward_parameters() instead of backward().
   bool splits_backward = false;
-  /// In training: the stage before takes input_gradient(). Otherwise it is never asked for, and
-  /// backward() may end at the lowest parameter that is trained.
+  /// In training: the previous stage requires input_gradient(). Otherwise it is never read, and
+  /// backward() may end at the lowest trained parameter.
   bool input_gradient = true;
-  /// TextContinuation: keys and values of a sample's T tokens are kept. Not in training; B = 1.
+  /// TextContinuation: keeps keys and values of a sample's T tokens. Not in training; B = 1.
   bool keeps_text = false;
 };
 
-/// Values that cross a boundary for each sample: rows of `channels` values, `tokens` of them.
+/// Shape of what crosses a boundary for each sample: `tokens` rows of `channels` values.
 struct BoundaryShape {
   int tokens = 0;
   int channels = 0;
   bool operator==(const BoundaryShape&) const = default;
 };
 
-/// Part of stages whose model looks tokens up in a table: the first one and, if it is shared, the
-/// last one. The first stage finds in MicroBatch::row_N each token's row of the table or, if that
-/// is elsewhere, of embedding_rows().
+/// Interface of stages whose model looks up tokens in a table: the first stage and, if the table is
+/// shared, the last one. On the first stage MicroBatch::row_N holds each token's row of the table
+/// or, if the table is on another stage, of embedding_rows().
 template <class Real>
 class TokenEmbedding {
  public:
   virtual ~TokenEmbedding() = default;
 
-  /// The table is the output matrix as well: it lives on the last stage. The first one, if it is
-  /// another, holds for a step only the rows that the step's tokens need or, of a frozen table, a
-  /// copy (ParameterArena::add_copy), so that no rows travel.
+  /// Returns true if the table is also the output matrix and therefore on the last stage. For each
+  /// step a separate first stage holds only the rows of the step's tokens. If the table is frozen,
+  /// it holds a copy (ParameterArena::add_copy) instead, and no rows travel.
   virtual bool shared() const = 0;
-  /// Over more than one stage the first one borrows rows of the last one's table.
+  /// Returns true if, with several stages, the first one borrows rows of the last one's table.
   bool lends_rows() const { return shared() && !wte_frozen(); }
-  /// Columns of the table.
+  /// Returns the number of columns of the table.
   virtual int embedding_channels() const = 0;
-  /// Index of the table among the parameters; -1: not here.
+  /// Returns the index of the table among the parameters; -1: not on this stage.
   virtual int wte() const = 0;
-  /// The table is frozen, here or elsewhere: nobody asks for embedding_gradient().
+  /// Returns true if the table is frozen, here or on another stage; embedding_gradient() is then
+  /// not called.
   virtual bool wte_frozen() const { return false; }
-  /// First stage, where the table is elsewhere: the rows in use, to be filled before a step. [U, C]
+  /// First stage, if the table is on another one: returns the rows in use, to be filled before a
+  /// step. [U, C]
   virtual MatrixRef<Real> embedding_rows(int rows) = 0;
-  /// First stage: gradient of the step's table rows from all its micro-batches. Row u gets the sum
-  /// over stored rows row_of(first_of_U(u)...first_of_U(u+1)), stored row m*B*T + n being row n of
-  /// micro-batch m.
+  /// First stage: returns the gradient of the step's table rows from all its micro-batches. Row u
+  /// is the sum over stored rows row_of(first_of_U(u)...first_of_U(u+1)). Stored row m*B*T + n is
+  /// row n of micro-batch m.
   virtual MatrixRef<Real> embedding_gradient(const ExecSpace& exec,
                                              const VectorRef<const std::int32_t>& first_of_U,
                                              const VectorRef<const std::int32_t>& row_of,
                                              int rows) = 0;
 };
 
-/// Part of stages whose model can continue a text without computing its beginning again:
-/// attention's keys and values of its tokens are kept. Reserved with StageCapacity::keeps_text.
+/// Interface of stages whose model can continue a text without recomputing earlier tokens, because
+/// it keeps attention's keys and values. Reserved with StageCapacity::keeps_text.
 template <class Real>
 class TextContinuation {
  public:
   virtual ~TextContinuation() = default;
 
-  /// forward() of the micro-batch's tokens, which follow the first `kept` tokens of its one sample;
-  /// those were passed by earlier calls, or do not exist. From input() of as many rows to
-  /// output(); on the last stage logits() of these rows follow, but no losses.
+  /// Runs forward() on the micro-batch's tokens. They follow the first `kept` tokens of its only
+  /// sample, which earlier calls have passed; `kept` may be 0. Takes the rows of input() to
+  /// output(). On the last stage logits() of these rows are available, but no losses.
   virtual void continue_text(const ExecSpace& exec, const MicroBatch& batch, int kept,
                              int slot) = 0;
 };
 
-/// A stage is made without memory and answers then already what its parameters are, what crosses at
-/// its two ends and how much memory it will take. parameters().allocate() and reserve() take it.
+/// Part of a model. A stage is built without memory. It already reports its parameters, what
+/// crosses at its two ends and how much memory it requires. parameters().allocate() and reserve()
+/// allocate it.
 template <class Real>
 class Stage {
  public:
@@ -117,103 +120,107 @@ class Stage {
   virtual ParameterArena<Real>& parameters() = 0;
   const ParameterArena<Real>& parameters() const { return const_cast<Stage*>(this)->parameters(); }
 
-  /// Shape at each end when samples have `tokens` tokens (StageCapacity, MicroBatch). The
-  /// input's is of no account on the first stage, nor is the output's on the last. Stages that
-  /// share a boundary must agree. Where as many tokens cross as samples have, those that are
-  /// padding are neither sent nor counted; where another number crosses, all of them are.
+  /// Return what crosses at each end when samples have `tokens` tokens (StageCapacity, MicroBatch).
+  /// The input's shape is ignored on the first stage, the output's on the last one. Stages that
+  /// share a boundary must agree. If the number of tokens equals that of the samples, padding is
+  /// neither sent nor counted; otherwise all tokens are.
   virtual BoundaryShape input_shape(int tokens) const = 0;
   virtual BoundaryShape output_shape(int tokens) const = 0;
 
-  /// Null: this stage has to do with no token embedding.
+  /// Returns null if the stage does not use a token embedding.
   virtual TokenEmbedding<Real>* token_embedding() { return nullptr; }
   const TokenEmbedding<Real>* token_embedding() const {
     return const_cast<Stage*>(this)->token_embedding();
   }
 
-  /// Bucket of the token embedding's table, whose gradients are final last; -1: it is not here.
+  /// Returns the bucket of the token embedding's table, whose gradients are final last; -1: not on
+  /// this stage.
   int embedding_bucket() const {
     const TokenEmbedding<Real>* const embedding = token_embedding();
     const int table = embedding ? embedding->wte() : -1;
     return table < 0 ? -1 : parameters().info()[table].bucket;
   }
 
-  /// Null: the model computes every text as a whole. All stages of a model have one, or none.
+  /// Returns null if the model computes every text as a whole. Either all stages of a model have
+  /// one or none of them.
   virtual TextContinuation<Real>* text_continuation() { return nullptr; }
   const TextContinuation<Real>* text_continuation() const {
     return const_cast<Stage*>(this)->text_continuation();
   }
 
-  /// Gradients of parameters are made here, or of rows of a shared embedding. Where not, and
-  /// nowhere before, no backward pass comes: the stage is then reserved without `training`.
+  /// Returns true if this stage computes gradients of parameters, or of rows of a shared embedding.
+  /// If neither it nor an earlier stage does, it has no backward pass and is reserved without
+  /// `training`.
   bool has_trained() const {
     const TokenEmbedding<Real>* const embedding = token_embedding();
     return parameters().gradient_size() > 0 || (embedding && !embedding->wte_frozen());
   }
 
-  /// Memory of parameters().allocate(capacity.training, capacity.products) and reserve(capacity).
-  /// Allocates nothing: the same code runs with a ViewAllocator that counts.
+  /// Returns the memory that parameters().allocate(capacity.training, capacity.products) and
+  /// reserve(capacity) require. Allocates nothing: the same code runs with a ViewAllocator that
+  /// counts.
   virtual MemoryLedger memory(const StageCapacity& capacity) const = 0;
-  /// Takes all memory that forward and backward need.
+  /// Allocates all memory that forward and backward need.
   virtual void reserve(const StageCapacity& capacity) = 0;
 
-  /// State of the stage between steps, all its parts.
+  /// Returns all parts of what the stage retains from step to step.
   virtual std::vector<StatePart> state(const ExecSpace& exec) {
     return {parameter_state(exec, parameters())};
   }
 
-  // Rows below are those of the end: B * input_shape(T).tokens or B * output_shape(T).tokens.
-  //
-  // Who runs a stage keeps these orders, so that memory may be shared as follows. Of a slot:
-  // input, forward(), output read, output_gradient, backward() or backward_inputs(),
-  // input_gradient read, backward_parameters() after the latter. Between slots: from writing
-  // output_gradient() to having read input_gradient() no other pass of the stage runs and no other
-  // slot's gradient is written. So both gradients of
-  // all slots may be the same memory, or overlap, but on the last stage, whose forward() makes the
-  // loss's gradient: there each slot has its own until its backward(). No gradient may overlap an
-  // input or an output; inputs and outputs of different slots are separate. backward() may
-  // overwrite output_gradient().
+  // `rows` of an end is B * input_shape(T).tokens or B * output_shape(T).tokens.
+  // | The caller of a stage keeps the following orders, which allow a stage to share memory. Within
+  // a slot: input, forward(), output read, output_gradient, backward() or backward_inputs(),
+  // input_gradient read, then backward_parameters(). Between slots: from the write of
+  // output_gradient() until input_gradient() has been read, no other pass of the stage runs and no
+  // other slot's gradient is written. Therefore both gradients of all slots may share or overlap
+  // memory. The last stage is the exception: its forward() computes the loss's gradient, so each
+  // slot keeps its own until its backward(). No gradient may overlap an input or an output. Inputs
+  // and outputs of different slots are separate. backward() may overwrite output_gradient().
 
-  /// Memory for the boundary's activations of a slot before forward(); not on the first stage.
+  /// Returns the memory for a slot's boundary activations before forward(); not on the first stage.
   virtual MatrixRef<Real> input(int slot, int rows) = 0;
-  /// Memory in which forward() leaves its output; not on the last stage.
+  /// Returns the activations after forward(); not on the last stage.
   virtual MatrixRef<Real> output(int slot, int rows) = 0;
-  /// Memory for the gradient of the output before backward(); not on the last stage.
+  /// Returns the memory for the output's gradient before backward(); not on the last stage.
   virtual MatrixRef<Real> output_gradient(int slot, int rows) = 0;
-  /// Memory in which backward() leaves the gradient of the input; not on the first stage.
+  /// Returns the input's gradient after backward(); not on the first stage.
   virtual MatrixRef<Real> input_gradient(int slot, int rows) = 0;
 
-  /// In training the last stage also makes the loss's gradient, so that logits never outlive a
-  /// block of rows; `accumulate` is false for a step's first micro-batch, whose gradients replace
-  /// what is there. Gradients of frozen parameters are not made.
+  /// Runs the forward pass. In training the last stage also computes the loss's gradient, so that
+  /// logits exist only for a block of rows at a time. `accumulate` is false for a step's first
+  /// micro-batch, whose gradients replace earlier values. Frozen parameters get no gradients.
   virtual void forward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
                        bool accumulate) = 0;
   using BucketFinal = std::function<void(int bucket)>;
-  /// `bucket_final` is called, if set, after the kernels that finish a bucket's gradients were
-  /// launched: once for every bucket but that of the token embedding, in descending order.
+  /// Runs the backward pass. If `bucket_final` is set, it is called after the launch of the kernels
+  /// that finish a bucket's gradients. It is called once for every bucket except that of the token
+  /// embedding, in descending order.
   virtual void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
                         const BucketFinal& bucket_final) = 0;
 
-  // backward() in two passes with the same bits, for schedules in which gradients leave before
-  // those of parameters are made. Other slots' passes may come between the two.
+  // backward() in two passes with the same bits, for schedules that send gradients before they
+  // compute those of parameters. Other slots' passes may run between the two.
 
-  /// The gradient of the input, and as many of parameters as the stage likes.
+  /// Computes the gradient of the input and, optionally, gradients of some parameters.
   virtual void backward_inputs(const ExecSpace& exec, const MicroBatch& batch, int slot,
                                bool accumulate) {
     backward(exec, batch, slot, accumulate, {});
   }
-  /// The gradients of the other parameters; `bucket_final` as above.
+  /// Computes the gradients of the other parameters; for `bucket_final` see backward().
   virtual void backward_parameters(const ExecSpace&, const MicroBatch&, int, bool,
                                    const BucketFinal& bucket_final) {
     finish_buckets(bucket_final, static_cast<int>(parameters().buckets().size()), 0);
   }
 
-  /// Last stage: MicroBatch::score of every row of a micro-batch of the step (0 for padding).
+  /// Last stage: returns MicroBatch::score of every row of a micro-batch of the step (0 for
+  /// padding).
   virtual VectorRef<const Real> scores(int micro_batch, int rows) = 0;
-  /// Last stage: logits of one row of the last forward() of a slot. [V]
+  /// Last stage: returns the logits of one row of a slot's last forward(). [V]
   virtual VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) = 0;
 
  protected:
-  /// Buckets [begin, end) in descending order, but that of the token embedding.
+  /// Finishes buckets [begin, end) in descending order, except that of the token embedding.
   void finish_buckets(const BucketFinal& bucket_final, int end, int begin) const {
     if (!bucket_final) return;
     const int table = embedding_bucket();

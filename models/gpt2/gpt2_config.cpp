@@ -17,12 +17,12 @@ namespace {
 constexpr const char* supported =
     "deltapipe computes GPT-2 as openai-community/gpt2 and its fine-tuned children set it up";
 
-/// transformers' names of GELU with tanh, which differ in rounding only.
+/// transformers' names of GELU with tanh; the variants differ only in rounding.
 constexpr std::array activations = {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh",
                                     "gelu_accurate", "gelu_fast"};
 
-/// Typed access to the keys of one config.json. An absent key leaves the default. So does null
-/// where transformers allows it; elsewhere it is refused.
+/// Typed access to the keys of one config.json. An absent key keeps the default. So does null if
+/// transformers allows it; otherwise null is an error.
 class Keys {
  public:
   Keys(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
@@ -35,7 +35,7 @@ class Keys {
   void integer(const char* key, int& target) const {
     const Json* value = find_or_null(key);
     if (value == nullptr) return;
-    // Any 64-bit number is compared before it is narrowed.
+    // Compares any 64-bit number before it is narrowed.
     if (!value->is_number_integer() || *value > 2147483647 || *value < 0) {
       refuse("'" + std::string(key) + "' must be a whole number from 0 to 2147483647",
              shown(*value), "correct config.json");
@@ -43,7 +43,8 @@ class Keys {
     target = value->get<int>();
   }
 
-  /// A key with another name. transformers lets the other name win; two values are a mistake here.
+  /// Reads a key that has a second name. In transformers the second name wins; here two different
+  /// values are an error.
   void integer(const char* key, const char* other, int& target) const {
     integer(key, target);
     if (!json_.contains(other)) return;
@@ -55,7 +56,7 @@ class Keys {
     target = value;
   }
 
-  /// A token id or null.
+  /// Reads a token id or null.
   void token_id(const char* key, std::optional<int>& target) const {
     if (!json_.contains(key)) return;
     target.reset();
@@ -65,7 +66,7 @@ class Keys {
     target = id;
   }
 
-  /// A token id, a list of them, or null.
+  /// Reads a token id, a list of them, or null.
   void token_ids(const char* key, std::vector<int>& target) const {
     if (!json_.contains(key)) return;
     target.clear();
@@ -98,7 +99,7 @@ class Keys {
     target = value->get<bool>();
   }
 
-  /// The key is absent or has this value.
+  /// Requires that the key is absent or has this value.
   void expect(const char* key, const Json& expected) const {
     const Json* value = find_or_null(key);
     if (value == nullptr || *value == expected) return;
@@ -106,7 +107,7 @@ class Keys {
            supported);
   }
 
-  /// Nothing for an absent key and for null.
+  /// Returns null for an absent key and for null.
   const Json* find(const char* key) const {
     const Json* value = find_or_null(key);
     return value == nullptr || value->is_null() ? nullptr : value;
@@ -153,7 +154,7 @@ Json json_of(const std::optional<int>& id) {
   return id ? Json(*id) : Json();
 }
 
-/// None, one or several ids, as transformers writes them.
+/// Returns no id, one or several ids in the format of transformers.
 Json json_of(const std::vector<int>& ids) {
   if (ids.empty()) return {};
   return ids.size() == 1 ? Json(ids[0]) : Json(ids);
@@ -186,8 +187,8 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
   keys.token_id("bos_token_id", config.bos_token_id);
   keys.token_ids("eos_token_id", config.eos_token_ids);
   keys.token_id("pad_token_id", config.pad_token_id);
-  // transformers' generate() reads these ids from generation_config.json where there is one, also
-  // that it is missing.
+  // transformers' generate() reads these ids from generation_config.json if that file exists, even
+  // if it contains no ids.
   config.generation_begin = config.bos_token_id;
   config.generation_ends = config.eos_token_ids;
   if (const Json generation = read_generation_config(file.directory); generation.is_object()) {
@@ -197,7 +198,7 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
     ids.token_id("bos_token_id", config.generation_begin);
     ids.token_ids("eos_token_id", config.generation_ends);
   }
-  // Absent or null means four times the width; the width is checked before it is multiplied.
+  // Absent or null means four times the width. The width is checked before it is multiplied.
   if (!has_inner) config.n_inner = config.n_embd <= (1 << 20) ? 4 * config.n_embd : config.n_embd;
   config.check(file.path);
   return config;
@@ -214,7 +215,7 @@ void Gpt2Config::check(const std::string& file) const {
     int value;
     int last;
   };
-  // Products of two of these fit 64 bits with room for a factor of 2^14.
+  // Products of two of these fit in 64 bits with a factor of 2^14 to spare.
   const std::array<Range, 6> ranges = {{{"n_layer", n_layer, 1 << 14},
                                         {"n_embd", n_embd, 1 << 18},
                                         {"n_head", n_head, 1 << 14},
@@ -240,7 +241,7 @@ void Gpt2Config::check(const std::string& file) const {
 void Gpt2Config::save(const std::string& directory) const {
   const std::string file = config_path(directory);
   check(file);
-  Json json;  // keys come out in their alphabetical order
+  Json json;  // keys are written in alphabetical order
   json["activation_function"] = "gelu_new";
   json["architectures"] = {"GPT2LMHeadModel"};
   json["attn_pdrop"] = attn_pdrop;

@@ -10,8 +10,8 @@ namespace deltapipe {
 
 struct ConfigFile;
 
-/// Shape and constants of a GPT-2. Only what is computed here is accepted: activation gelu_new (or
-/// another name of the same function), scaled attention weights, no scaling by layer, no
+/// Shape and constants of a GPT-2. Only supported configurations are accepted: activation gelu_new
+/// (or another name of the same function), scaled attention weights, no scaling by layer, no
 /// cross-attention.
 struct Gpt2Config {
   int n_layer = 12;
@@ -29,16 +29,16 @@ struct Gpt2Config {
   std::optional<int> bos_token_id = 50256;
   std::vector<int> eos_token_ids = {50256};
   std::optional<int> pad_token_id;
-  /// The first token of a text without a prompt, and those that end a text: as generate() of
-  /// transformers chooses them. Not part of config.json.
+  /// First token of a text without a prompt, and the tokens that end a text, as chosen by
+  /// generate() of transformers. Not part of config.json.
   std::optional<int> generation_begin = 50256;
   std::vector<int> generation_ends = {50256};
 
-  /// UserError names the key, its value and what is supported.
+  /// Throws UserError that names the key, its value and the supported values.
   static Gpt2Config read(const ConfigFile& file);
   /// Reads DIRECTORY/config.json.
   static Gpt2Config load(const std::string& directory);
-  /// Checks the ranges; `file` stands in messages.
+  /// Checks the ranges; `file` appears in messages.
   void check(const std::string& file) const;
   /// Writes DIRECTORY/config.json (atomically), which transformers loads as GPT2LMHeadModel.
   void save(const std::string& directory) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gpt2Stage's TextContinuation: the passes of a text's newest tokens.
+// Gpt2Stage's TextContinuation: passes of a text's newest tokens.
 #include "core/base/error.hpp"
 #include "core/kernels/attention/cached_attention.hpp"
 #include "core/kernels/gemm/gemv.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GPT-2 as a model of the table model_types().
+// GPT-2 as a model in the table of model_types().
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ namespace deltapipe {
 
 class Gpt2Model final : public Model {
  public:
-  /// `file`: the config.json that the configuration is from; null for a new model.
+  /// `file` is the config.json of the configuration; null for a new model.
   explicit Gpt2Model(Gpt2Config config, Json file = {})
       : config_(std::move(config)), file_(std::move(file)) {}
 

@@ -18,11 +18,12 @@ namespace {
 constexpr std::uint32_t kEmbeddingSite = 0;
 constexpr int kAttentionSite = 0, kAttentionOutputSite = 1, kMlpSite = 2, kSitesABlock = 3;
 
-/// Logits exist for as many rows at a time as about this many elements hold (128 MiB in fp32).
+/// Elements of the logits that exist at the same time, approximately (128 MiB in fp32).
 constexpr std::size_t kLogitElements = std::size_t{1} << 25;
 
-/// Rows of logits at a time: blocks of one size, because each of them, however few its rows, reads
-/// the output matrix twice and reads and writes its gradient.
+/// Returns the number of rows whose logits are computed together. The blocks of rows have one size,
+/// because each of them reads the output matrix twice and reads and writes its gradient, even if it
+/// has few rows.
 int logit_rows(int rows, std::size_t vocabulary) {
   const std::size_t elements = static_cast<std::size_t>(rows) * vocabulary;
   const std::size_t wanted = (elements + kLogitElements / 2) / kLogitElements;
@@ -81,8 +82,9 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
 ModelCost gpt2_cost(const Gpt2Config& config, int tokens) {
   const double C = config.n_embd, F = config.n_inner, V = config.vocabulary_size, T = tokens;
   ModelCost cost;
-  // Two operations a multiply-add; backward costs twice the forward pass; attention's two products
-  // run over half of T x T, and its scores are recomputed in the backward pass.
+  // A multiply-add counts as two operations, and the backward pass as two forward passes.
+  // Attention's two products run over half of T x T, and its scores are recomputed in the backward
+  // pass.
   cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T / 2 * C * 7;
   cost.head = 3 * 2 * T * C * V;
   return cost;
@@ -223,7 +225,8 @@ void Gpt2Stage<Real>::reserve(const StageCapacity& capacity, const ViewAllocator
   grouping_ = as_on_device_ ? AttentionGrouping::of_device(shape)
               : in_bf16     ? AttentionGrouping::of_host(shape, false)
                             : AttentionGrouping::of_host(shape);
-  // Addresses in a table must be aligned for tensor cores; those of strides need not be.
+  // Tensor cores require aligned addresses in a table; addresses given by strides need no
+  // alignment.
   if (!kHostExecution && capacity.products != ProductPrecision::fp32 && shape.head_width % 8 != 0)
     grouping_.samples = 1;
   const std::size_t scores = attention_workspace(shape, grouping_);
@@ -381,7 +384,7 @@ void Gpt2Stage<Real>::embed_backward(const ExecSpace& exec, const MicroBatch& ba
                             parameters_.gradient_matrix(position_table_));
 }
 
-/// A layer norm's output as the layer behind it takes it.
+/// Returns a layer norm's output in the form that the next layer takes.
 template <class Real>
 Operand<Real> Gpt2Stage<Real>::normalised(const ExecSpace& exec, const MatrixRef<Real>& x,
                                           int weight, int bias, const Vector<Real>& mean,
@@ -393,7 +396,7 @@ Operand<Real> Gpt2Stage<Real>::normalised(const ExecSpace& exec, const MatrixRef
   });
 }
 
-/// GELU of a hidden layer as the layer behind it takes it.
+/// Returns GELU of a hidden layer in the form that the next layer takes.
 template <class Real>
 Operand<Real> Gpt2Stage<Real>::activated(const ExecSpace& exec, const MatrixRef<Real>& hidden,
                                          const Matrix<Real>& workspace) {
@@ -444,7 +447,7 @@ void Gpt2Stage<Real>::attend_backward(const ExecSpace& exec, const AttentionShap
                                  {scores2_, scores2_}, dqkv, head_products_);
 }
 
-/// From the block's input to the MLP's hidden layer before GELU: all that backward needs.
+/// Computes from the block's input to the MLP's hidden layer before GELU: all that backward needs.
 template <class Real>
 void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch, int slot,
                                   int block, bool training) {
@@ -473,7 +476,7 @@ void Gpt2Stage<Real>::block_inner(const ExecSpace& exec, const MicroBatch& batch
       weight(b.up_weight), value(b.up_bias), narrow(s.hidden_NF, rows, config_.n_inner), products_);
 }
 
-/// The rest of the block, behind block_inner.
+/// Computes the rest of the block after block_inner.
 template <class Real>
 void Gpt2Stage<Real>::block_output(const ExecSpace& exec, const MicroBatch& batch, int slot,
                                    int block, bool training) {
@@ -507,8 +510,8 @@ void Gpt2Stage<Real>::forward(const ExecSpace& exec, const MicroBatch& batch, in
   if (part_.last) head(exec, batch, slot, training, accumulate);
 }
 
-/// Score of every row and, in training, the gradients of the output matrix, the final norm and the
-/// last block's output.
+/// Computes the score of every row and, in training, the gradients of the output matrix, the final
+/// norm and the last block's output.
 template <class Real>
 void Gpt2Stage<Real>::head(const ExecSpace& exec, const MicroBatch& batch, int slot, bool training,
                            bool accumulate) {
@@ -662,8 +665,8 @@ void Gpt2Stage<Real>::attention_block_backward(const ExecSpace& exec, const Micr
                                   parameters_.gradient(b.qkv_bias), products_, column_sums_);
 }
 
-/// Gradients of the linear layers, whose inputs are made again where the forward pass did not keep
-/// them.
+/// Computes the gradients of the linear layers. Recomputes their inputs if the forward pass did not
+/// keep them.
 template <class Real>
 void Gpt2Stage<Real>::block_parameters_backward(const ExecSpace& exec, const MicroBatch& batch,
                                                 int slot, int block, bool accumulate) {

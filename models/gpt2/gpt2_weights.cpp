@@ -34,14 +34,14 @@ void check_finite(const std::string& file, const std::string& name,
                        .remedy = "use weights from before the training that made them diverged"});
 }
 
-/// FNV-1a: the stream of a tensor's initial values.
+/// Returns the FNV-1a hash of a name, which selects the stream of a tensor's initial values.
 std::uint64_t name_key(const std::string& name) {
   std::uint64_t hash = 0xcbf29ce484222325ull;
   for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001b3ull;
   return hash;
 }
 
-/// Four standard normal numbers (Box-Muller).
+/// Draws four standard normal numbers (Box-Muller).
 void draw_normal(const RandomStream& stream, std::uint64_t key, std::uint32_t block,
                  double normal[4]) {
   std::uint32_t bits[4];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Parts of a workspace that is larger than what a pass needs.
+// Parts of a workspace that is larger than a pass needs.
 #pragma once
 
 #include "core/base/parallel/views.hpp"
