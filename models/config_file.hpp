@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// config.json of a Hugging Face directory, for any model.
+// Access to config.json of a Hugging Face directory, for any model.
 #pragma once
 
 #include <string>

@@ -40,7 +40,7 @@ class Optimizer {
 
   OptimizerSettings settings_;
   ParameterArena<Real>& parameters_;
-  /// first partial sum of each tensor, and one past the last
+  /// First partial sum of each tensor, and one past the last.
   std::vector<std::size_t> first_partial_;
   Vector<double> partial_;
   MirrorVector<double> partial_host_;

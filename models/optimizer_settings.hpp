@@ -18,7 +18,7 @@ struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  /// for linear layers' matrices and wte; not for biases, norms and wpe
+  /// Applies to linear layers' matrices and wte, not to biases, norms and wpe.
   double weight_decay = 0.01;
   double clip_norm = 1.0;  ///< global gradient norm; 0: no clipping
   /// Patterns of parameters that are not trained (models/parameter_patterns.hpp).

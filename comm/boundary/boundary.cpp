@@ -412,7 +412,7 @@ ChannelOptions BoundaryEnd::channel_options(const BoundaryEndPlan& plan,
   options.buffers = plan.buffers;
   options.name = name;
   options.payload_memory = plan.payload_memory;
-  // With device memory MPI splits messages itself, to suit its copies and networks.
+  // MPI itself splits messages in device memory, to suit its copies and networks.
   if (is_in_device_memory(plan)) options.piece_bytes = kLargestMessagePiece;
   return options;
 }

@@ -67,7 +67,7 @@ struct BoundaryMemory {
   std::uint64_t data_fingerprint = 0;
   std::uint64_t budget_bytes = 0;
   int prefetch_micro_batches = 8;
-  std::string directory;   ///< of the spill file
+  std::string directory;   ///< directory of the spill file
   bool keep_file = false;  ///< after the end of the run
   CacheGenerations generations;
   std::uint64_t verify_every = 64;  ///< see MemoryCheck
@@ -165,8 +165,8 @@ class BoundaryEnd {
   /// Waits until the host or MPI may use the message's buffer, and the host the memories' hashes.
   void wait_for_message() const;
   MessageHeader header(const Crossing& crossing) const;
-  std::size_t max_payload_bytes() const;  ///< of the codecs
-  std::size_t max_message_bytes() const;  ///< including hashes of memories
+  std::size_t max_payload_bytes() const;  ///< largest payload of the codecs
+  std::size_t max_message_bytes() const;  ///< largest payload, including hashes of memories
   ChannelOptions channel_options(const BoundaryEndPlan& plan, const std::string& name) const;
   /// True if MPI reads and writes payloads in device memory.
   bool in_device_memory() const { return checksum_.has_value(); }
@@ -228,7 +228,7 @@ class BoundarySender : public BoundaryEnd {
   void note_sent(const Crossing& crossing, std::size_t bytes);
 
   SendChannel channel_;
-  double rms_step_;  ///< of the current message
+  double rms_step_;  ///< step of the current message
   StepStatistics steps_;
 };
 
@@ -249,7 +249,7 @@ class BoundaryReceiver : public BoundaryEnd {
   void check_on_device(const ReceiveChannel::Received& received, std::size_t bytes);
 
   ReceiveChannel channel_;
-  HostBytes sent_hashes_;  ///< of the other end's memories, stored after a payload in device memory
+  HostBytes sent_hashes_;  ///< hashes of the other end's memories, after a payload in device memory
 };
 
 }  // namespace deltapipe

@@ -22,7 +22,7 @@ inline constexpr std::array<const char*, 3> kPlainPrecisionNames = {"fp32", "fp1
 struct EvaluationSettings {
   std::vector<EvaluationMode> modes = {EvaluationMode::plain};  ///< each once, in this order
   ChangesWithoutMemory changes = ChangesWithoutMemory::first_visit;
-  PlainPrecision precision = PlainPrecision::fp32;  ///< of EvaluationMode::plain
+  PlainPrecision precision = PlainPrecision::fp32;  ///< precision in EvaluationMode::plain
 
   bool has(EvaluationMode mode) const {
     return std::find(modes.begin(), modes.end(), mode) != modes.end();

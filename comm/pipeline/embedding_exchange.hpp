@@ -53,7 +53,8 @@ class EmbeddingExchange {
                     const ExecutionInstances& instances = {});
 
   /// `step` is the part that all crossings of a step have in common, without samples.
-  /// | Last stage, before a step's passes: sends the rows of the group that begins with the
+  ///
+  /// Last stage, before a step's passes: sends the rows of the group that begins with the
   /// micro-batch.
   void send_rows(const ExecSpace& exec, const Crossing& step, const TokenIndex& index,
                  int micro_batch, const RowTable<float>& table_VC);

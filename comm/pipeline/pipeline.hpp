@@ -69,8 +69,8 @@ class Pipeline {
   /// Bytes that this rank sent since the last measurements (in evaluations); the next measurements
   /// leave them out.
   struct SentBytes {
-    std::vector<double> forward;  ///< over each boundary of the pipeline
-    double tied_rows = 0;         ///< from the last stage to the first
+    std::vector<double> forward;  ///< one entry per boundary of the pipeline
+    double tied_rows = 0;         ///< rows from the last stage to the first
   };
   SentBytes take_sent_bytes();
   /// Returns what this rank's senders with a target have sent so far. The sum over all ranks is the

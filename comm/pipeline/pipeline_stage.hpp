@@ -147,7 +147,7 @@ class PipelineStage final : public InstructionHandler {
   std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
   GradientAllReduce all_reduce_;
   std::optional<TokenIndex> index_;
-  std::optional<EmbeddingExchange> tokens_;  ///< on the first and the last stage
+  std::optional<EmbeddingExchange> tokens_;  ///< set on the first and the last stage
 
   std::array<bool, 2> continues_texts_{};  ///< indexed by EvaluationMode
   std::vector<std::int32_t> text_;

@@ -44,7 +44,7 @@ struct PipelineSettings {
 /// Distribution of a mean number of bits per value over boundaries.
 enum class BudgetSharing {
   equal,  ///< all have the mean
-  time    ///< by the speed of the emulated links: values take equally long on all
+  time    ///< shares by link speed, so that values take equally long on all emulated links
 };
 
 /// Target of the sender's steps in one direction (StepController), for codecs with ScaleRule::rms.

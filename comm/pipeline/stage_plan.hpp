@@ -22,7 +22,7 @@ struct PipelineShape {
   bool training = true;
   bool keeps_text = false;  ///< generation: StageCapacity::keeps_text, where continues_texts()
   std::uint64_t train_samples = 0;
-  std::uint64_t steps = 0;  ///< in the whole training; 0: not known
+  std::uint64_t steps = 0;  ///< steps of the whole training; 0: not known
   std::uint64_t data_fingerprint = 0;
   /// First stage that has_trained(): no gradients cross the boundaries before it.
   int first_trained_stage = 0;

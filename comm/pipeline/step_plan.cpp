@@ -17,7 +17,7 @@ StepPlanner::StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuf
     samplers_.emplace_back(samples, seed, shuffle, static_cast<std::uint32_t>(r));
   }
   DELTAPIPE_ASSERT(!samplers_.empty(), "a plan for no samples");
-  // the first one has the most samples
+  // The first replica has the most samples.
   steps_per_epoch_ = samplers_.front().steps_per_epoch(samples_per_step());
 }
 

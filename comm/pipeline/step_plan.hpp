@@ -41,11 +41,11 @@ class StepPlanner {
   std::vector<std::uint64_t> samples(std::uint64_t step, int replica) const;
 
  private:
-  std::uint64_t samples_per_step() const;  ///< of one replica
+  std::uint64_t samples_per_step() const;  ///< samples of one replica
 
   const TokenDataset& data_;
   Layout layout_;
-  std::vector<Sampler> samplers_;  ///< for replicas that have samples
+  std::vector<Sampler> samplers_;  ///< one per replica that has samples
   std::uint64_t steps_per_epoch_ = 0;
 };
 

@@ -20,7 +20,7 @@ const std::array<RankColumn, kRankValues> kRankColumns = {{
     {"cache_hits", "1", "memories found in device memory"},
     {"cache_misses", "1", "memories that came from the file"},
     {"cache_late_misses", "1", "of the misses, those that were waited for"},
-    {"cache_damaged", "1", "damaged records, with which both ends begin anew"},
+    {"cache_damaged", "1", "damaged records; both ends start their samples again"},
     {"cache_bytes_read", "B", "read from the cache's file"},
     {"cache_bytes_written", "B", "written to the cache's file"},
     {"replica_bytes", "B",

@@ -13,7 +13,7 @@ namespace deltapipe {
 struct DirectionRecord {
   std::vector<std::uint64_t> bytes;  ///< bytes on the wire of all replicas, including headers
   std::vector<double> error;         ///< relative RMS error of the codec; NaN: not measured
-  /// time with at least one message in transit, mean over replicas
+  /// Time with at least one message in transit, mean over replicas.
   std::vector<double> wire_seconds;
   /// Mean rms_step of the sent messages; NaN: none was sent in steps of the RMS.
   std::vector<double> step;

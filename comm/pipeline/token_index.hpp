@@ -60,7 +60,7 @@ class TokenIndex {
 
   std::vector<std::int32_t> slot_of_token_;  ///< [V], -1: not in this step
   std::vector<std::int32_t> tokens_, last_use_;
-  std::vector<std::int32_t> slots_, rows_;  ///< of every added token
+  std::vector<std::int32_t> slots_, rows_;  ///< slot and row of every added token
   std::vector<std::int32_t> tokens_by_last_use_, place_of_slot_;
   std::vector<int> needed_before_, final_before_;  ///< [M + 1]
   Vector<std::int32_t> token_U_, token_by_last_use_U_, first_of_U_, row_of_;

@@ -78,7 +78,7 @@ class Executor {
   const Program& program_;
   std::span<InstructionHandler* const> handlers_;
   std::size_t position_ = 0;
-  std::vector<Passed> passed_;  ///< by stage
+  std::vector<Passed> passed_;  ///< indexed by stage
 };
 
 /// Runs a rank's program from beginning to end. Handlers of stages on other ranks may be null.

@@ -67,7 +67,7 @@ class Slots {
   int most() const { return most_; }
 
  private:
-  std::map<int, int> held_;  ///< by micro-batch
+  std::map<int, int> held_;  ///< slot of each micro-batch
   std::set<int> free_;
   int most_ = 0;
 };

@@ -13,7 +13,7 @@ namespace deltapipe {
 /// -1. From the micro-batch's forward pass to the end of its backward pass, its passes and messages
 /// also name its slot.
 enum class Action {
-  send_embedding,  ///< on the owner of the shared embedding: rows for the micro-batch's group
+  send_embedding,  ///< owner of the shared embedding: rows for the micro-batch's group
   receive_embedding,
   /// In evaluations, on the owner: rows that a group of the next step needs, sent during this one.
   send_next_embedding,
@@ -25,8 +25,8 @@ enum class Action {
   backward_inputs,      ///< gradients of the input only
   backward_parameters,  ///< gradients of the parameters, later
   send_gradient,
-  send_embedding_gradient,     ///< of the group that the micro-batch completes
-  receive_embedding_gradient,  ///< on the owner
+  send_embedding_gradient,     ///< gradients of the group that the micro-batch completes
+  receive_embedding_gradient,  ///< the same, on the owner
   /// The next pass that computes gradients of parameters completes them: their sums over replicas
   /// start as the gradients become available.
   reduce_gradients,
@@ -55,7 +55,7 @@ enum class EmbeddingPlace { none, first_stage, shared };
 struct ScheduleShape {
   int stage = 0;
   int stages = 1;
-  int micro_batches = 1;  ///< of this step; 0: the replica has no samples in it
+  int micro_batches = 1;  ///< micro-batches of this step; 0: the replica has no samples in it
   /// Micro-batches that may be under way at each boundary after the stage. Over slow links a
   /// micro-batch spends longer in transit than in a stage.
   int in_flight = 1;
@@ -128,7 +128,7 @@ Program training_program(const Schedule& schedule, const ScheduleShape& shape);
 /// Rows of a shared embedding in consecutive steps of an evaluation, which changes none of them.
 struct EvaluationRows {
   bool are_sent = false;       ///< this step's rows, by the step before
-  int next_micro_batches = 0;  ///< of the step after it; 0: there is no such step
+  int next_micro_batches = 0;  ///< micro-batches of the next step; 0: there is no such step
 };
 
 /// Returns a rank's evaluation step: forward passes only, all in slot 0, in the order of the

@@ -113,7 +113,7 @@ Program parse_program(std::string_view text) {
     for (std::string_view word = take_word(rest); !word.empty(); word = take_word(rest))
       good = take_field(word, instruction) && good;
     if (!good || !is_complete(instruction))
-      throw UserError({.what = "this is no instruction of a schedule",
+      throw UserError({.what = "this is not an instruction of a schedule",
                        .line = line,
                        .value = std::string(whole),
                        .remedy = "write as in \"forward stage=0 micro_batch=3 slot=1\""});

@@ -20,7 +20,7 @@ struct LinkCost {
 };
 
 struct SimulationCosts {
-  double forward = 1;  ///< of a stage
+  double forward = 1;  ///< seconds of a stage
   double backward = 2;
   double parameter_share = 0.5;  ///< part of backward for gradients of parameters
   double update = 0;

@@ -50,7 +50,7 @@ struct ChannelStatistics {
   std::uint64_t bytes = 0;  ///< bytes on the wire, including headers
   std::uint64_t messages = 0;
   double wire_seconds = 0;       ///< time with at least one message in transit
-  double link_busy_seconds = 0;  ///< for senders with an emulated link: bytes / bandwidth
+  double link_busy_seconds = 0;  ///< bytes / bandwidth, for senders with an emulated link
 };
 
 /// Memory of a message.

@@ -31,7 +31,7 @@ class ClockEstimate {
  public:
   void add(const ClockExchange& exchange);
   std::uint64_t seen() const { return seen_; }  ///< number of exchanges
-  /// number of exchanges that improved the estimate
+  /// Returns the number of exchanges that improved the estimate.
   std::uint64_t taken() const { return taken_; }
   /// Returns the offset to add to this rank's Clock.
   std::chrono::nanoseconds offset() const { return std::chrono::nanoseconds(offset_ns_.load()); }

@@ -12,7 +12,7 @@ namespace deltapipe {
 /// calling process may use. Those that other ranks of its machine may also use are divided evenly.
 /// The result does not exceed the rank's part of a `quota` of cores for all ranks of the machine;
 /// 0: no quota. Collective over comm.
-int share_of_cores(const std::vector<int>& cores, double quota);  ///< of a process that is alone
+int share_of_cores(const std::vector<int>& cores, double quota);  ///< for a process that is alone
 int share_of_cores(MPI_Comm comm, const std::vector<int>& cores, double quota);
 
 }  // namespace deltapipe

@@ -45,7 +45,7 @@ struct MessageHeader {
   std::uint64_t payload_checksum = 0;  ///< XXH3-64; hash_bytes() in device memory
   std::int64_t sent_ns = 0;     ///< time at which the sender submitted it, on the clock of rank 0
   std::int64_t started_ns = 0;  ///< start of the transfer, on the same clock
-  /// time given by an emulated link, on the same clock; 0: real arrival
+  /// Time given by an emulated link, on the same clock; 0: real arrival.
   std::int64_t arrival_ns = 0;
   std::uint64_t header_checksum = 0;  ///< XXH3-64 of the preceding bytes
 

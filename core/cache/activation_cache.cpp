@@ -27,7 +27,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Distance of one record from the next in the pool and in staging memory.
+/// Returns the distance between consecutive records in the pool and in staging memory.
 std::size_t record_stride(std::size_t record_bytes) {
   return (record_bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
 }
@@ -37,7 +37,7 @@ std::uint64_t pool_slots(const CacheShape& shape, std::uint64_t budget_bytes) {
   return std::min<std::uint64_t>(shape.samples, budget_bytes / record_stride(shape.record_bytes));
 }
 
-/// Some records have to live in a file.
+/// Returns true if some records must be in a file.
 bool spills(const CacheShape& shape, std::uint64_t budget_bytes) {
   return pool_slots(shape, budget_bytes) < shape.samples;
 }
@@ -58,7 +58,7 @@ void check_shape(const CacheShape& shape) {
   DELTAPIPE_ASSERT(shape.prefetch_samples >= 0, "negative prefetch");
 }
 
-/// Reads or writes one record.
+/// Task that reads or writes one record.
 class RecordTask final : public IoTask {
  public:
   void execute() noexcept override {
@@ -88,23 +88,23 @@ enum class SlotState {
   ready       ///< holds a record that was read
 };
 
-/// Staging memory for one record, for a read or for a write, never for both.
+/// Staging memory for one record. A slot serves either reads or writes, never both.
 struct StagingSlot {
   RecordTask task;
   SlotState state = SlotState::free;
 };
 
-/// If kernels run on host memory, staging slots are in the pool's allocation, and a record moves
-/// between them by an exchange of places.
+/// If kernels run on host memory, staging slots are in the pool's allocation. A record then moves
+/// between them by an exchange of addresses.
 constexpr bool kSharedMemory = std::is_same_v<MemSpace, StagingSpace>;
 
 constexpr std::int32_t kNowhere = -1;
 
-/// Places of a sample's record. If several hold it, their content is the same.
+/// Location of a sample's record. If there are several, their content is the same.
 struct Place {
   std::int32_t pool = kNowhere;   ///< slot in the pool
   std::int32_t read = kNowhere;   ///< read slot: being read or ready
-  std::int32_t write = kNowhere;  ///< write slot with the newest content, not written yet
+  std::int32_t write = kNowhere;  ///< write slot with the newest content, not yet written
   bool dirty = false;             ///< the pool's content is newer than the file's
   bool pinned = false;
 };
@@ -137,7 +137,7 @@ class ActivationCacheState {
   void refer_to_file(std::uint64_t generation) { generation_ = generation; }
 
   CacheStatistics statistics;
-  std::vector<std::uint32_t> visits;  ///< per sample
+  std::vector<std::uint32_t> visits;  ///< indexed by sample
 
  private:
   void allocate_memory(std::uint64_t slots);
@@ -178,13 +178,13 @@ class ActivationCacheState {
   CacheShape shape_;
   std::size_t stride_;
   ExecSpace copies_;
-  bool copying_ = false;  ///< copies are queued that nobody waited for
+  bool copying_ = false;  ///< queued copies may not be complete
   CacheIoThread* io_;
   std::unique_ptr<SpillFile> file_;
 
   DeviceBytes pool_;
   HostBytes staging_;
-  std::vector<std::uint64_t> pool_offset_;  ///< per slot: its memory in pool_
+  std::vector<std::uint64_t> pool_offset_;  ///< offset of each slot's memory in pool_
   std::vector<StagingSlot> reads_;
   std::vector<StagingSlot> writes_;
   std::vector<std::int32_t> free_pool_;
@@ -197,10 +197,12 @@ class ActivationCacheState {
   AnnouncedUses uses_;
   EvictionOrder evictable_;
   int pinned_ = 0;
-  std::vector<ExecSpace> released_on_;  ///< may still run kernels on records not pinned any more
+  /// Instances that may still run kernels on records that are no longer pinned.
+  std::vector<ExecSpace> released_on_;
   std::exception_ptr failure_;
-  std::set<std::uint64_t> damaged_;          ///< samples, found and not taken
-  std::optional<std::uint64_t> generation_;  ///< of the next state that refers to the file
+  std::set<std::uint64_t> damaged_;  ///< samples that were found and not yet taken
+  /// Generation of the next state that refers to the file.
+  std::optional<std::uint64_t> generation_;
 };
 
 ActivationCacheState::ActivationCacheState(const ExecSpace& copies, CacheIoThread* io,
@@ -271,8 +273,8 @@ std::uint8_t* ActivationCacheState::pool_bytes(std::int32_t slot) {
   return pool_.data() + pool_offset_[static_cast<std::size_t>(slot)];
 }
 
-/// With shared memory: the pool's slot and the staging slot swap their memory, which moves a record
-/// without a copy. What the two held before changes places.
+/// With shared memory: swaps the memory of a pool slot and a staging slot, which moves a record
+/// without a copy. Their former contents are swapped too.
 void ActivationCacheState::exchange(std::int32_t pool_slot, RecordTask& task) {
   std::uint64_t& offset = pool_offset_[static_cast<std::size_t>(pool_slot)];
   std::uint8_t* bytes = pool_.data() + offset;
@@ -305,11 +307,11 @@ void ActivationCacheState::copy_from_pool(std::uint8_t* bytes, std::int32_t slot
   copying_ = true;
 }
 
-/// After this no kernel runs on a record that is not pinned when it is copied or moved.
+/// Ensures that no kernel uses an unpinned record when it is copied or moved.
 void ActivationCacheState::settle_released() {
   for (const ExecSpace& exec : released_on_)
     if (kSharedMemory)
-      exec.fence();  // the I/O thread reads the records themselves
+      exec.fence();  // the I/O thread reads the records directly
     else
       order_after(copies_, exec);
   released_on_.clear();
@@ -323,7 +325,7 @@ void ActivationCacheState::note_damaged(std::uint64_t sample) {
   if (damaged_.insert(sample).second) ++statistics.damaged;
 }
 
-/// Takes note of a task that is done.
+/// Records the result of a finished task.
 void ActivationCacheState::finish(StagingSlot& slot) {
   RecordTask& task = slot.task;
   if (task.error && !failure_) failure_ = task.error;
@@ -357,7 +359,7 @@ void ActivationCacheState::rethrow_failure() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-/// For slots that are submitted; writes: only the oldest.
+/// Waits for a submitted slot; among writes only for the oldest.
 void ActivationCacheState::wait_for(StagingSlot& slot) {
   if (!slot.task.is_done()) {
     const Clock::time_point begin = Clock::now();
@@ -407,7 +409,7 @@ void ActivationCacheState::clear_prefetch() {
 void ActivationCacheState::start_announced_reads() {
   if (!file_) return;
   const auto reserved = static_cast<std::size_t>(shape_.max_samples_in_flight);
-  // Most records ahead may be in the pool, but a use this far away needs no read yet.
+  // Most of the next records may be in the pool, but later uses than this need no read yet.
   const std::size_t horizon =
       std::min(uses_.size(), 8 * static_cast<std::size_t>(shape_.prefetch_samples));
   for (std::size_t i = 0; i < horizon && free_reads_.size() > reserved; ++i) {
@@ -419,7 +421,7 @@ void ActivationCacheState::start_announced_reads() {
   }
 }
 
-/// Fills a read slot with the record of a sample that has one and is not in the pool.
+/// Fills a read slot with the record of a sample that has one outside of the pool.
 void ActivationCacheState::start_read(std::uint64_t sample) {
   DELTAPIPE_ASSERT(!free_reads_.empty(), "no read slot is free");
   Place& place = places_[sample];
@@ -428,7 +430,7 @@ void ActivationCacheState::start_read(std::uint64_t sample) {
   StagingSlot& slot = reads_[static_cast<std::size_t>(place.read)];
   slot.task.sample = sample;
   if (place.write != kNowhere) {
-    // The file does not have it yet: the write slot does, and is only read by the I/O thread.
+    // The record is not yet in the file but in the write slot, which the I/O thread only reads.
     const RecordTask& write = writes_[static_cast<std::size_t>(place.write)].task;
     std::copy_n(write.bytes, shape_.record_bytes, slot.task.bytes);
     slot.state = SlotState::ready;
@@ -500,7 +502,7 @@ void ActivationCacheState::acquire(std::span<const std::uint64_t> sample_ids,
   statistics.acquire_seconds += seconds_since(begin);
 }
 
-/// Gives a pinned sample a place in the pool, with its record unless this is a first visit.
+/// Gives a pinned sample a slot in the pool, with its record unless this is a first visit.
 void ActivationCacheState::bring_in(std::uint64_t sample) {
   Place& place = places_[sample];
   place.pool = take_pool_slot();
@@ -547,8 +549,8 @@ std::int32_t ActivationCacheState::take_write_slot() {
   return slot;
 }
 
-/// The record goes to the file as soon as submit_filled_writes() is called, after a fence. By
-/// exchange: the pool does not have it any more.
+/// Prepares the write of a record, which starts when submit_filled_writes() is called after a
+/// fence. After an exchange the record is no longer in the pool.
 void ActivationCacheState::fill_write_slot(std::uint64_t sample, bool by_exchange) {
   Place& place = places_[sample];
   place.write = take_write_slot();
@@ -680,7 +682,7 @@ std::uint64_t ActivationCacheState::record_hash(std::uint64_t sample) {
   return record_checksum(record.data(), shape_.record_bytes);
 }
 
-/// Copies a record that no kernel and no task is changing.
+/// Reads a record that no kernel and no task is changing.
 void ActivationCacheState::fetch(std::uint64_t sample, std::uint8_t* bytes) {
   const Place& place = places_[sample];
   if (place.pool == kNowhere) return file_->read_record(sample, bytes);
@@ -688,7 +690,7 @@ void ActivationCacheState::fetch(std::uint64_t sample, std::uint8_t* bytes) {
   wait_for_copies();
 }
 
-/// Nothing is pinned or under way after this.
+/// Ensures that no record is pinned and no task is under way.
 void ActivationCacheState::come_to_rest(const char* what) {
   collect_finished();
   rethrow_failure();
@@ -699,12 +701,12 @@ void ActivationCacheState::come_to_rest(const char* what) {
   statistics.stall_seconds = stalled;
 }
 
-/// True for a visited sample if the state refers to its place.
+/// Returns true if the state refers to a visited sample's place in the file.
 bool ActivationCacheState::is_in_file_only(std::uint64_t sample, const RecordPlaces* places) const {
   return places != nullptr && places->slots[sample] != RecordPlaces::kNone;
 }
 
-/// All bytes of records in one item, in the order of samples.
+/// Returns the item for all bytes of records, in the order of samples.
 StateItem ActivationCacheState::records_item(const RecordPlaces* places) const {
   std::uint64_t count = 0;
   for (std::uint64_t sample = 0; sample < shape_.samples; ++sample)
@@ -747,11 +749,11 @@ void ActivationCacheState::write_state(StateWriter& writer) {
   }
 }
 
-/// The file's records are those of the state after this.
+/// Makes the file's records those of the state.
 RecordPlaces ActivationCacheState::read_places(StateReader& reader) {
   if (!file_)
-    reader.refuse("slots", "is of records in a spill file, which this cache has not", "",
-                  "set cache.budget as it was");
+    reader.refuse("slots", "belongs to records in a spill file, but this cache does not have one",
+                  "", "set cache.budget as it was");
   RecordPlaces places{std::vector<std::uint32_t>(shape_.samples),
                       std::vector<std::uint64_t>(shape_.samples)};
   const auto generation = read_scalar<std::uint64_t>(reader, "generation");
@@ -793,7 +795,7 @@ void ActivationCacheState::read_state(StateReader& reader) {
   }
 }
 
-/// A record where there is room for it: in the pool, then in the file.
+/// Stores a record where there is room: in the pool, otherwise in the file.
 void ActivationCacheState::put(std::uint64_t sample, const std::uint8_t* bytes) {
   if (free_pool_.empty()) return file_->write_record(sample, bytes, visits[sample]);
   Place& place = places_[sample];
@@ -935,7 +937,7 @@ CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t
   // Offset, free list and node of the eviction order.
   const std::uint64_t slot_bytes = sizeof(std::uint64_t) + sizeof(std::int32_t) + 64;
   memory.table_bytes = shape.samples * sample_bytes + pool_slots(shape, budget_bytes) * slot_bytes;
-  // Rows that are held, rows that are free.
+  // Rows that are held and rows that are free.
   if (has_file) memory.table_bytes += shape.spare_records * (4 + 2 + 4);
   return memory;
 }

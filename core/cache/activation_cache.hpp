@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What one end of one boundary direction keeps of each sample (memories m(s), errors): one record
-// of opaque bytes, its visit count and its checksum. Records live in device memory up to a budget;
-// the others are in a spill file, from which one thread reads ahead and to which it writes behind.
+// Records of one end of one boundary direction: for each sample an opaque record (memory m(s),
+// errors), its visit count and its checksum. Records are in device memory up to a budget. The
+// others are in a spill file, from which one thread reads ahead and to which it writes behind.
 //
 // In a training loop, for every micro-batch and in the order of announcement:
 //   cache.prefetch(ids of a later micro-batch);     // or of a whole epoch at once
@@ -9,9 +9,9 @@
 //   codec.encode or decode(exec, ..., records);
 //   cache.release(exec, ids);
 //
-// One thread calls a cache's functions. A failure of the spill file (full disk, truncated file) is
-// a UserError at the next call of any of them, and at every call after that one. A damaged record
-// is no failure: take_damaged() tells of it.
+// A cache's functions must be called from one thread. A failure of the spill file (full disk,
+// truncated file) throws UserError at the next call of any function and at all later calls. A
+// damaged record is not a failure: take_damaged() reports it.
 #pragma once
 
 #include <cstddef>
@@ -32,152 +32,157 @@ class CacheIoThread;
 class ActivationCacheState;
 
 struct CacheShape {
-  std::uint64_t samples = 0;      ///< S: the cache knows samples as 0 ... S-1
-  std::size_t record_bytes = 0;   ///< of one record: Codec::record().bytes() of this end
-  int max_samples_in_flight = 1;  ///< acquired and not yet released, at most
-  int prefetch_samples = 8;       ///< records read ahead: micro-batches times their samples
-  /// For records that checkpoints refer to: rows of the spill file beside those of the samples, and
-  /// how many of them take their disk space at the start.
+  std::uint64_t samples = 0;      ///< S: the cache numbers samples 0 ... S-1
+  std::size_t record_bytes = 0;   ///< size of one record: Codec::record().bytes() of this end
+  int max_samples_in_flight = 1;  ///< largest number of samples acquired and not yet released
+  int prefetch_samples = 8;       ///< records to read ahead: micro-batches times their samples
+  /// Rows of the spill file in addition to those of the samples, for records to which checkpoints
+  /// refer, and the number of these rows that reserve their disk space at the start.
   std::uint64_t spare_records = 0;
   std::uint64_t reserved_records = 0;
 };
 
-/// Identity that a spill file states; a file with another one is not opened again.
+/// Identity stored in a spill file; a file with another identity is not opened again.
 struct CacheIdentity {
   std::uint32_t boundary = 0;  ///< i: between stages i and i+1
   bool backward = false;       ///< gradients, from stage i+1 to i
-  bool sender = false;         ///< else the receiver's end
-  /// Of the model, on the sending side of the cut: another cut has other activations.
+  bool sender = false;         ///< otherwise the receiver's end
+  /// Blocks of the model on the sending side of the boundary: another boundary has other
+  /// activations.
   std::uint64_t blocks_before = 0;
   std::string storage;         ///< name of the record's format, as in the deck: fp16, bits4, ...
   std::uint64_t tokens = 0;    ///< T
   std::uint64_t channels = 0;  ///< C
-  std::uint64_t data_fingerprint = 0;  ///< of the data set that gives sample ids their meaning
-  /// Record n is that of the data set's sample first_sample + n * sample_stride.
+  std::uint64_t data_fingerprint = 0;  ///< fingerprint of the data set that defines sample ids
+  /// Record n belongs to the data set's sample first_sample + n * sample_stride.
   std::uint64_t first_sample = 0;
   std::uint64_t sample_stride = 1;
   CacheOwner owner = {};
-  /// Until the owner is finished no other run replaces the file. Else from when a state refers to
-  /// it: refer_to_file().
+  /// If true, no other run may replace the file until the owner is finished. Otherwise this holds
+  /// after a state refers to the file: refer_to_file().
   bool is_needed = false;
 };
 
 enum class SpillStart {
-  create,        ///< a new file; one that no other run needs any more is replaced
-  open_existing  ///< visits and records as they were after the last flush()
+  create,        ///< a new file; replaces one that no other run needs
+  open_existing  ///< visits and records as of the last flush()
 };
 
-/// Since the last take_statistics(); every acquired sample is one of first_visits, hits and misses.
+/// Statistics since the last take_statistics(). Every acquired sample counts as one of
+/// first_visits, hits and misses.
 struct CacheStatistics {
   std::uint64_t first_visits = 0;
   std::uint64_t hits = 0;           ///< record was in device memory
-  std::uint64_t misses = 0;         ///< record came from the file or from what waited to be written
-  std::uint64_t late_misses = 0;    ///< of the misses, those that acquire() had to wait for
+  std::uint64_t misses = 0;         ///< record came from the file or from the write queue
+  std::uint64_t late_misses = 0;    ///< misses for which acquire() had to wait
   std::uint64_t damaged = 0;        ///< records of the file whose checksum did not match
-  std::uint64_t bytes_read = 0;     ///< from the file
-  std::uint64_t bytes_written = 0;  ///< to the file
-  double stall_seconds = 0;         ///< waited for the I/O thread in acquire()
-  double acquire_seconds = 0;       ///< in acquire() altogether, stalls and copies included
+  std::uint64_t bytes_read = 0;     ///< bytes from the file
+  std::uint64_t bytes_written = 0;  ///< bytes to the file
+  double stall_seconds = 0;         ///< waits for the I/O thread in acquire()
+  double acquire_seconds = 0;       ///< total time in acquire(), including stalls and copies
 };
 
 struct CacheMemory {
-  std::uint64_t pool_bytes = 0;     ///< device memory: at most the budget when there is one
+  std::uint64_t pool_bytes = 0;     ///< device memory: at most the budget if there is one
   std::uint64_t staging_bytes = 0;  ///< host memory for reads and writes under way
   std::uint64_t table_bytes = 0;    ///< host memory: visit counts, places, checksums
 };
 
 class ActivationCache {
  public:
-  /// Copies between device and staging memory run on `copies`: an instance of its own overlaps them
-  /// with other work. budget_bytes 0, or room for all records: they stay in device memory, there is
-  /// no file, `io` and `spill_path` are unused (may be null, empty). `io` must outlive the cache.
-  /// UserError: a budget under minimum_budget_bytes(), too little memory or disk, a spill file that
-  /// is not this cache's.
+  /// Copies between device and staging memory run on `copies`; a separate instance overlaps them
+  /// with other work. If budget_bytes is 0 or has room for all records, they stay in device memory
+  /// and there is no file; `io` and `spill_path` are then unused (may be null, empty). `io` must
+  /// outlive the cache. Throws UserError for a budget under minimum_budget_bytes(), too little
+  /// memory or disk space, or a spill file that belongs to another cache.
   ActivationCache(const ExecSpace& copies, CacheIoThread* io, const CacheShape& shape,
                   const CacheIdentity& identity, std::uint64_t budget_bytes,
                   const std::string& spill_path, SpillStart start = SpillStart::create);
-  /// Waits for reads and writes under way. Records that only device memory holds are lost: flush()
-  /// first to keep them.
+  /// Waits for reads and writes under way. Records that are only in device memory are lost; call
+  /// flush() first to keep them.
   ~ActivationCache();
   ActivationCache(const ActivationCache&) = delete;
   ActivationCache& operator=(const ActivationCache&) = delete;
 
   /// Appends to the announced order of use; reads start ahead. Never waits. Announcing more than
-  /// CacheShape::prefetch_samples ahead does no harm and brings nothing. An announced sample must
-  /// be acquired or clear_prefetch() called.
+  /// CacheShape::prefetch_samples ahead is harmless but has no benefit. An announced sample must be
+  /// acquired, or clear_prefetch() called.
   void prefetch(std::span<const std::uint64_t> sample_ids);
-  /// Forgets all announcements that are still to come (evaluation, end of an epoch cut short).
+  /// Forgets all announcements of future uses (evaluation, early end of an epoch).
   void clear_prefetch();
 
-  /// Pins the records of a micro-batch in the pool and fills `records` and `visits`, one entry a
-  /// sample. visits 0: first visit, the record's content is undefined. Waits only for reads that
-  /// are not done yet and for room in the write queue. A sample must not be acquired twice without
-  /// a release in between.
+  /// Pins the records of a micro-batch in the pool and fills `records` and `visits`, one entry per
+  /// sample. visits 0: first visit, the record's content is undefined. Waits only for unfinished
+  /// reads and for room in the write queue. A sample must not be acquired twice without a release
+  /// in between.
   void acquire(std::span<const std::uint64_t> sample_ids, MemoryRecords& records,
                std::vector<std::uint32_t>& visits);
 
-  /// Unpins acquired records, which are new now: visits grow by one. The kernels that write them
-  /// are complete or ordered on `exec`; does not wait for them.
+  /// Unpins acquired records, which are now new: visits increase by one. The kernels that write
+  /// them are complete or ordered on `exec`; does not wait for them.
   void release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids);
-  /// Unpins acquired records that nothing has changed (an evaluation, a step given up).
+  /// Unpins acquired records that are unchanged (an evaluation, an abandoned step).
   void release_unchanged(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids);
 
-  /// Brings every record to the file and the file to the disk; waits. Nothing may be pinned.
+  /// Writes every record to the file and the file to the disk; waits. No record may be pinned.
   /// Without a file: does nothing.
   void flush();
 
-  /// The spill file goes when the cache does. Without a file: does nothing.
+  /// Makes the destructor remove the spill file. Without a file: does nothing.
   void remove_file_at_end();
-  /// The run is finished, so that any may replace the file. Without a file: does nothing.
+  /// Marks the run as finished, so that any run may replace the file. Without a file: does nothing.
   void let_replace_file();
 
   /// Makes the next visit of these samples a first visit. None may be pinned.
   void forget(std::span<const std::uint64_t> sample_ids);
 
-  /// Samples whose record in the file was found damaged since the last take_damaged(). Zeros were
-  /// acquired in its place: what was computed with them does not count, and both ends have to
-  /// forget() these samples.
+  /// Return the samples whose record in the file was found damaged since the last take_damaged().
+  /// acquire() has filled these records with zeros: results computed with them do not count, and
+  /// both ends must call forget() for these samples.
   bool has_damaged() const;
   std::vector<std::uint64_t> take_damaged();
-  /// Reads the whole file for take_damaged(). Nothing may be pinned. Without a file: finds none.
+  /// Reads the whole file for take_damaged(). No record may be pinned. Without a file: finds none.
   void find_damaged_records();
 
-  /// After SpillStart::open_existing: of every sample's record in the file the XXH3 of its first
-  /// `bytes`; 0: missing or damaged. Reads the whole file. Without a file: all 0.
+  /// After SpillStart::open_existing: returns, for every sample's record in the file, the XXH3 of
+  /// its first `bytes`; 0: the record is missing or damaged. Reads the whole file. Without a file:
+  /// all 0.
   std::vector<std::uint64_t> hashes_in_file(std::size_t bytes);
 
-  /// Visits and the records of visited samples, wherever they are: items `visits` and `records`.
-  /// Waits; nothing may be pinned. Announcements, and which records memory holds, are no state:
-  /// after read_state() nothing is announced, and hits and misses may differ.
+  /// Write and read visits and the records of visited samples, wherever they are: items `visits`
+  /// and `records`. Wait; no record may be pinned. Announcements, and the choice of records in
+  /// memory, are not part of the state: after read_state() nothing is announced, and hits and
+  /// misses may differ.
   void write_state(StateWriter& writer);
   void read_state(StateReader& reader);
 
-  /// The next write_state() has of what is in the spill file only where it is (items `generation`,
-  /// `spill_file`, `slots`, `checksums`), and `records` of what only memory has. What is in the
-  /// file stays there until let_go(generation); sync() brings it to the disk. read_state() then
-  /// needs the file. Without a file: does nothing, as the other two.
+  /// Makes the next write_state() refer to records in the spill file by their places (items
+  /// `generation`, `spill_file`, `slots`, `checksums`). Its `records` then contain only those that
+  /// are in memory alone. The file retains its records until let_go(generation); sync() writes them
+  /// to the disk. read_state() then requires the file. Without a file, this function, let_go() and
+  /// sync() do nothing.
   void refer_to_file(std::uint64_t generation);
-  /// Any thread may call these.
+  /// May be called from any thread.
   void let_go(std::uint64_t generation);
   void sync();
   bool has_file() const;
-  /// file_id of the spill file; 0: no file.
+  /// Returns the file's file_id; 0: there is no file.
   std::uint64_t file_id() const;
 
   CacheStatistics take_statistics();
 
-  /// Visits of every sample, S entries; equal at both ends of a boundary.
+  /// Returns the visits of every sample, S entries; equal at both ends of a boundary.
   std::span<const std::uint32_t> visits() const;
-  /// XXH3 (64 bits) of a record as it is now, 0 before its first visit. For comparing the two ends;
-  /// waits for the device or the file and must not be called while the sample is pinned.
+  /// Returns the XXH3 (64 bits) of the current record, 0 before its first visit, for comparing the
+  /// two ends. Waits for the device or the file. Must not be called while the sample is pinned.
   std::uint64_t record_hash(std::uint64_t sample_id);
 
-  /// The smallest budget other than 0.
+  /// Returns the smallest budget other than 0.
   static std::uint64_t minimum_budget_bytes(const CacheShape& shape);
-  /// UserError when the budget is neither 0 nor the minimum at least.
+  /// Throws UserError when the budget is not 0 and below the minimum.
   static void check_budget(const CacheShape& shape, std::uint64_t budget_bytes);
   static CacheMemory memory_bytes(const CacheShape& shape, std::uint64_t budget_bytes);
-  /// Size of the spill file; 0: no file.
+  /// Returns the size of the spill file; 0: there is no file.
   static std::uint64_t disk_bytes_needed(const CacheShape& shape, std::uint64_t budget_bytes);
 
  private:

@@ -7,8 +7,8 @@
 
 namespace deltapipe {
 
-/// UserError when less than `bytes` are free for this user in the file system of `directory`, which
-/// must exist. `file` is what the space is for; it stands in the message.
+/// Throws UserError when less than `bytes` are free for this user in the file system of
+/// `directory`, which must exist. `file`, which needs the space, appears in the message.
 void check_disk_space(const std::string& directory, std::uint64_t bytes, const std::string& file);
 
 }  // namespace deltapipe

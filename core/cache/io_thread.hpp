@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The thread that reads and writes spill files, one for all caches of a rank. Reads come before
-// writes, since training will wait for them sooner; tasks of one kind run in the order of
-// submission.
+// Thread that reads and writes spill files, one for all caches of a rank. Reads precede writes,
+// since training waits for them sooner. Tasks of one kind run in the order of submission.
 #pragma once
 
 #include <atomic>
@@ -13,8 +12,8 @@
 
 namespace deltapipe {
 
-/// One read or write. Who submits it keeps it, and touches neither it nor its buffer from submit()
-/// until is_done().
+/// One read or write. The submitter owns it, and must not access it or its buffer from submit()
+/// until is_done() returns true.
 class IoTask {
  public:
   virtual ~IoTask() = default;
@@ -28,23 +27,23 @@ class IoTask {
 
 class CacheIoThread {
  public:
-  /// Throws UserError when the system has no thread for it.
+  /// Throws UserError when the system cannot start a thread.
   CacheIoThread();
-  /// Runs what is queued, then ends.
+  /// Runs all queued tasks, then ends.
   ~CacheIoThread();
   CacheIoThread(const CacheIoThread&) = delete;
   CacheIoThread& operator=(const CacheIoThread&) = delete;
 
   void submit_read(IoTask& task);
   void submit_write(IoTask& task);
-  /// Blocks until the task is done; it goes before the other reads.
+  /// Blocks until the task is done; it overtakes the other reads.
   void wait_read(IoTask& task);
-  /// Blocks until the task is done; writes, in their order, go before reads meanwhile.
+  /// Blocks until the task is done; meanwhile writes, in their order, precede reads.
   void wait_write(const IoTask& task);
 
  private:
   void submit(std::deque<IoTask*>& queue, IoTask& task);
-  IoTask* next_task();  ///< of the locked queues; null: nothing to do
+  IoTask* next_task();  ///< requires the lock; null: the queues are empty
   void run();
 
   std::mutex mutex_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where the memories m(s) of delta codecs and the errors of quantize with error feedback live.
+// Settings for the memories m(s) of delta codecs and the errors of quantize with error feedback.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,38 @@ namespace deltapipe {
 
 struct CacheSettings {
   MemoryStorage storage = MemoryStorage::fp16;
-  std::uint64_t budget_bytes = 0;  ///< per rank and boundary end; 0: all in memory, nothing spills
-  std::string directory;           ///< for spill files; empty: the output directory
-  int prefetch = 8;                ///< micro-batches read ahead
-  bool keep = false;               ///< spill files stay after the run
-  /// A sample's memory at both ends is compared at every so many of its visits; 0: never.
+  /// Budget per rank and boundary end; 0: all records in memory, without a spill file.
+  std::uint64_t budget_bytes = 0;
+  std::string directory;  ///< directory of spill files; empty: the output directory
+  int prefetch = 8;       ///< number of micro-batches to read ahead
+  bool keep = false;      ///< keeps spill files after the run
+  /// Visits of a sample between comparisons of its memory at both ends; 0: never.
   std::uint64_t verify_every = 64;
 
   bool operator==(const CacheSettings&) const = default;
 };
 
-/// The run that a spill file belongs to.
+/// Run to which a spill file belongs.
 struct CacheOwner {
   std::string run_id;
   std::string directory = {};    ///< its output directory
-  std::string checkpoints = {};  ///< where it puts checkpoints
-  /// Runs in the same output directory that this one takes the place of. Files do not say it.
+  std::string checkpoints = {};  ///< its directory of checkpoints
+  /// Runs in the same output directory that this run replaces. Not stored in files.
   std::set<std::string> former_runs = {};
 };
 
-/// How checkpoints use spill files.
+/// Use of spill files by checkpoints.
 struct CacheGenerations {
-  int kept = 0;             ///< refer to a file's records at a time; 0: none do
-  bool keep_files = false;  ///< until the run is finished; else they go whenever it ends
-  /// Samples that a cache sees between two of them, at most; 0: any number.
+  int kept = 0;  ///< checkpoints that refer to a file's records at the same time; 0: none
+  /// Keeps files until the run is finished; otherwise they are removed when it ends.
+  bool keep_files = false;
+  /// Largest number of samples that a cache sees between two checkpoints; 0: any number.
   std::uint64_t visits = 0;
-  /// Paths: the checkpoint that the run goes on from refers to these, which are reopened.
+  /// Paths of the files to which the checkpoint refers from which the run resumes; they are
+  /// reopened.
   std::set<std::string> referred;
-  /// All files of the run that are there are reopened. No checkpoint refers to them: what is wrong
-  /// with one costs first visits.
+  /// Reopens all existing files of the run. No checkpoint refers to them, so a defect of a file
+  /// costs only first visits.
   bool resyncs = false;
   CacheOwner owner;
 };

@@ -38,7 +38,8 @@ constexpr const char* kNeeded = "needed";
 constexpr const char* kVersion = "format_version";
 constexpr std::uint64_t kFormatVersion = 5;
 constexpr std::uint64_t kPage = 4096;
-/// For HDF5's own structures: superblock, object headers, attributes; some kilobytes really.
+/// Space for HDF5's own structures: superblock, object headers, attributes; they use some
+/// kilobytes.
 constexpr std::uint64_t kOverheadBytes = 64 * 1024;
 
 std::string system_message(int error) {
@@ -60,7 +61,7 @@ std::string directory_of(const std::string& path) {
 
 struct Attribute {
   const char* name;
-  std::string text;  ///< of numbers: decimal
+  std::string text;  ///< numbers are decimal
   bool is_number;
 };
 
@@ -89,7 +90,7 @@ std::vector<std::uint32_t> slots_of_new_file(std::uint64_t samples) {
   return slots;
 }
 
-/// `path` is what messages name, `place` the file.
+/// Creates the file `place`; messages name `path`.
 void create_file(const std::string& place, const std::string& path, std::uint64_t id,
                  const CacheIdentity& identity, std::uint64_t samples, std::size_t record_bytes,
                  std::uint64_t rows) {
@@ -127,7 +128,7 @@ void create_file(const std::string& place, const std::string& path, std::uint64_
   }
 }
 
-/// Nothing: no sound activation cache.
+/// Returns nothing if the file is not a valid activation cache.
 std::optional<hdf5::File> open_cache(const std::string& path) {
   try {
     hdf5::File file = hdf5::File::open_read_only(path);
@@ -137,7 +138,7 @@ std::optional<hdf5::File> open_cache(const std::string& path) {
   return std::nullopt;
 }
 
-/// Treats a file that cannot be read as needed.
+/// Returns true if the file is needed, or if that cannot be read.
 bool is_needed(const hdf5::File& file) try {
   const hdf5::Dataset dataset = file.open_dataset(kNeeded);
   std::vector<std::uint32_t> needed = {1};
@@ -153,7 +154,8 @@ CacheOwner owner_of(const hdf5::File& file) {
           file.find_plain_attribute(kCheckpoints).value_or("")};
 }
 
-/// An output directory alone says little: it may have been moved away and created again.
+/// Compares runs. An output directory alone is not enough: it may have been moved away and created
+/// again.
 bool is_own(const CacheOwner& found, const CacheOwner& mine) {
   if (found.run_id.empty()) return false;
   return found.run_id == mine.run_id ||
@@ -165,11 +167,11 @@ void check_owner(const hdf5::File& file, const std::string& path, const CacheOwn
   if (is_own(found, owner) || !is_needed(file)) return;
   const auto or_unknown = [](const std::string& text) { return text.empty() ? "(unknown)" : text; };
   throw UserError({.what = "is the activation cache of another run, which is not finished and may "
-                           "go on with it: run " +
+                           "resume with it: run " +
                            or_unknown(found.run_id) + " in " + or_unknown(found.directory),
                    .file = path,
-                   .remedy = "set another cache.directory, or remove the file if that run is not "
-                             "to go on",
+                   .remedy = "set another cache.directory, or remove the file if that run will "
+                             "not be resumed",
                    .keys = {"cache.directory"}});
 }
 
@@ -259,13 +261,13 @@ SpillFile::~SpillFile() {
   if (remove_at_end_) ::unlink(path_.c_str());
 }
 
-/// For a damaged file, which HDF5 no longer reads.
+/// Identifies a damaged file that HDF5 can no longer read.
 bool SpillFile::begins_as_cache_of(const CacheOwner& owner) const {
   std::string head(kOverheadBytes, '\0');
   const ssize_t count = ::pread(file_.get(), head.data(), head.size(), 0);
   if (count <= 0) return false;
   head.resize(static_cast<std::size_t>(count));
-  // A whole attribute: HDF5 has a zero before and behind its text.
+  // Matches a whole attribute: HDF5 stores a zero before and after its text.
   const auto says = [&](const std::string& text) {
     return !text.empty() && head.find('\0' + text + '\0') != std::string::npos;
   };
@@ -277,8 +279,8 @@ bool SpillFile::begins_as_cache_of(const CacheOwner& owner) const {
          (says(owner.run_id) || says_former());
 }
 
-/// The file at `path_` may be removed only if it is a cache that no process uses and no other run
-/// needs, or empty.
+/// Removes the file at `path_`. Allowed only for a cache that no process uses and no other run
+/// needs, or for an empty file.
 void SpillFile::remove_former(const CacheOwner& owner) {
   struct stat status {};
   if (::lstat(path_.c_str(), &status) != 0) return;
@@ -300,7 +302,7 @@ void SpillFile::remove_former(const CacheOwner& owner) {
   file_ = FileDescriptor();
 }
 
-/// The former file goes first: there may be no room for two.
+/// Removes the former file first: there may not be room for two.
 void SpillFile::create(const CacheIdentity& identity) {
   remove_former(identity.owner);
   std::random_device random;
@@ -308,7 +310,7 @@ void SpillFile::create(const CacheIdentity& identity) {
   make(identity, [] {});
 }
 
-/// A new file takes its place when `fill` has written what it needs.
+/// Creates a new file, which gets its name after `fill` has written its contents.
 void SpillFile::make(const CacheIdentity& identity, const std::function<void()>& fill) {
   check_disk_space(directory_of(path_), bytes_needed(samples_, record_bytes_, reserved_), path_);
   const std::string place = temporary_name_in(directory_of(path_));
@@ -327,7 +329,7 @@ void SpillFile::make(const CacheIdentity& identity, const std::function<void()>&
   }
 }
 
-/// Rows keep their numbers.
+/// Copies the file to one with more rows; rows keep their numbers.
 void SpillFile::grow(const CacheIdentity& identity, std::uint64_t rows) {
   const std::uint64_t former_rows = std::exchange(rows_, rows);
   const std::uint64_t records = records_offset_, slots = slots_offset_, visits = visits_offset_,
@@ -351,8 +353,8 @@ void SpillFile::grow(const CacheIdentity& identity, std::uint64_t rows) {
   });
 }
 
-/// Opens the file for this process alone. The lock is not one that HDF5 looks for, so that others
-/// may read the file.
+/// Opens the file exclusively for this process. HDF5 does not check this lock, so that others may
+/// read the file.
 void SpillFile::open_descriptor(const std::string& place) {
   FileDescriptor file(::open(place.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   if (!file.is_open())
@@ -381,7 +383,7 @@ void SpillFile::read_identity(const CacheIdentity& expected) {
       throw UserError({.what = "is the activation cache of another version of the program",
                        .file = path_,
                        .value = "format_version " + found + ", not " + attribute.text,
-                       .remedy = "go on with that version, or with checkpoint.mode = \"resync\", "
+                       .remedy = "resume with that version, or with checkpoint.mode = \"resync\", "
                                  "which replaces the file"});
     if (found != attribute.text)
       throw_foreign(std::string(attribute.name) + " is not " + attribute.text, found);
@@ -441,7 +443,8 @@ void SpillFile::locate_datasets(const std::string& place) {
                   std::to_string(status.st_size) + " bytes, not " + std::to_string(end));
 }
 
-/// So that the disk cannot get full later, but for rows that are only needed when checkpoints fail.
+/// Reserves space so that the disk cannot become full later, except for rows that are only needed
+/// when checkpoints fail.
 void SpillFile::reserve_space() {
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) return;
@@ -450,7 +453,7 @@ void SpillFile::reserve_space() {
   reserve(std::min(size, records_offset_ + rows_ * record_bytes_), size);
 }
 
-/// File systems that cannot promise space are left alone.
+/// Does nothing on file systems that cannot reserve space.
 void SpillFile::reserve(std::uint64_t begin, std::uint64_t end) {
 #ifdef __linux__
   if (begin >= end) return;
@@ -472,7 +475,8 @@ void SpillFile::read_tables() {
   read_bytes(checksums_.data(), samples_ * sizeof(std::uint64_t), checksums_offset_);
   slots_.resize(samples_);
   read_bytes(slots_.data(), samples_ * sizeof(std::uint32_t), slots_offset_);
-  // After a crash of the machine: a record whose row another sample has is damaged.
+  // After a crash of the machine two samples may have the same row; the second one's record is
+  // damaged.
   std::vector<bool> taken(rows_);
   for (std::uint32_t& slot : slots_)
     if (slot >= rows_ || taken[slot])
@@ -481,7 +485,7 @@ void SpillFile::read_tables() {
       taken[slot] = true;
 }
 
-/// Every row at most once.
+/// Checks that every row is used at most once.
 void SpillFile::check_places(const RecordPlaces& places) const {
   std::vector<bool> taken(rows_);
   for (const std::uint32_t slot : places.slots) {
@@ -542,7 +546,7 @@ void SpillFile::go_back(const RecordPlaces& places, const std::vector<std::uint3
   write_bytes(visits.data(), samples_ * sizeof(std::uint32_t), visits_offset_);
 }
 
-/// The sample's own row, unless it is missing or a generation holds it.
+/// Returns the sample's own row, unless it does not have one or a generation holds it.
 std::uint32_t SpillFile::slot_to_write(std::uint64_t sample) {
   const std::lock_guard lock(mutex_);
   const std::uint32_t slot = slots_[sample];
@@ -585,10 +589,10 @@ void SpillFile::read_bytes(void* bytes, std::size_t size, std::uint64_t offset) 
   if (try_read_bytes(bytes, size, offset)) return;
   throw UserError({.what = "the activation cache cannot be read: " + system_message(EIO),
                    .file = path_,
-                   .remedy = "check the disk, remove the file and start anew"});
+                   .remedy = "check the disk, remove the file and start again"});
 }
 
-/// False: a place that the disk cannot read (EIO).
+/// Returns false if the disk cannot read the range (EIO).
 bool SpillFile::try_read_bytes(void* bytes, std::size_t size, std::uint64_t offset) {
   char* to = static_cast<char*>(bytes);
   while (size > 0) {
@@ -599,7 +603,7 @@ bool SpillFile::try_read_bytes(void* bytes, std::size_t size, std::uint64_t offs
       throw UserError({.what = "the activation cache cannot be read: " +
                                (count == 0 ? "the file was truncated" : system_message(errno)),
                        .file = path_,
-                       .remedy = "check the disk, remove the file and start anew"});
+                       .remedy = "check the disk, remove the file and start again"});
     to += count;
     size -= static_cast<std::size_t>(count);
     offset += static_cast<std::uint64_t>(count);

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The HDF5 file in which one end of one boundary direction keeps its records:
-//   records   [S + spare, record_bytes] uint8, one chunk a record
-//   slots     [S] uint32, the row of `records` that has the sample's
+// HDF5 file with the records of one end of one boundary direction:
+//   records   [S + spare, record_bytes] uint8, one chunk per record
+//   slots     [S] uint32, row of the sample's record in `records`
 //   visits    [S] uint32, 0: no record
 //   checksums [S] uint64, XXH3 (64 bits) of the record
-//   needed    [1] uint32, 1: of a run that is not finished and may go on with it
-// and root attributes that say what it is, which (file_id) and whose (run_id, output_directory,
-// checkpoint_directory).
-// They are in the file's first kilobytes, so that one which was cut short is still known by them.
+//   needed    [1] uint32, 1: the owner is not finished and may resume with it
+// Root attributes identify its contents, the file (file_id) and its owner (run_id,
+// output_directory, checkpoint_directory). They are in the file's first kilobytes, so that they
+// still identify a truncated file.
 //
-// Checkpoints refer to records by their rows. What a checkpoint refers to is held: a sample's next
-// record then goes to a spare row, and the row is free again once no checkpoint refers to it.
+// Checkpoints refer to records by their rows. A row to which a checkpoint refers is held: the
+// sample's next record is written to a spare row. The held row is free again when no checkpoint
+// refers to it.
 //
-// All space is taken at creation, without filters, so that nothing but the elements themselves ever
-// changes. The HDF5 library is therefore used only to create and to check the file; afterwards the
-// file is closed for HDF5 and records are read and written at their fixed places. So h5ls and h5py
-// read the file while training runs, a killed run leaves a sound HDF5 file, and other threads may
-// use the library meanwhile. After a kill each record is the last one written, or torn: then its
-// checksum does not match. After power loss only what sync() covered is sure. A file gets its name
-// when it is complete, so that a kill leaves none that cannot be opened.
+// All space is allocated at creation, without filters, so that later only the elements change. HDF5
+// is therefore used only to create and to check the file. Afterwards the file is closed for HDF5,
+// and records are read and written at their fixed places. Thus h5ls and h5py can read the file
+// during training, a killed run leaves a valid HDF5 file, and other threads may use the library at
+// the same time. After a kill each record is either the last one written or torn, and then its
+// checksum does not match. After a power failure only data covered by sync() is certain. A file
+// gets its name when it is complete, so that a kill leaves no file that cannot be opened.
 #pragma once
 
 #include <cstddef>
@@ -51,17 +52,18 @@ class FileDescriptor {
 /// Places of a checkpoint's records.
 struct RecordPlaces {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-  std::vector<std::uint32_t> slots;      ///< S; kNone: not in the file
-  std::vector<std::uint64_t> checksums;  ///< S
+  std::vector<std::uint32_t> slots;      ///< S entries; kNone: not in the file
+  std::vector<std::uint64_t> checksums;  ///< S entries
 };
 
-/// One thread at a time calls the functions, but for let_go() and sync().
+/// Only one thread at a time may call the functions, except let_go() and sync().
 class SpillFile {
  public:
-  /// UserError: not enough disk space, a file there that is not an activation cache, is in use, is
-  /// truncated, that another run needs or (open_existing) is another cache's.
-  /// `spare`: rows beside those of the samples; `reserved` of them get their disk space now. An
-  /// existing file may have more; one with fewer is copied to a larger one.
+  /// `spare` is the number of rows in addition to those of the samples; `reserved` of them reserve
+  /// their disk space now. An existing file may have more rows; one with fewer is copied to a
+  /// larger one. Throws UserError for too little disk space, or if the existing file is not an
+  /// activation cache, is in use, is truncated or is needed by another run. With open_existing,
+  /// also throws if it belongs to another cache.
   SpillFile(const std::string& path, const CacheIdentity& identity, std::uint64_t samples,
             std::size_t record_bytes, SpillStart start, std::uint64_t spare = 0,
             std::uint64_t reserved = 0);
@@ -69,35 +71,37 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  /// The destructor is to remove the file.
+  /// Makes the destructor remove the file.
   void remove_at_end() { remove_at_end_ = true; }
-  /// Its run needs it no longer, also after a crash of the machine.
+  /// Marks the file as no longer needed by its run; this survives a crash of the machine.
   void let_replace();
 
   const std::string& path() const { return path_; }
-  /// A random number that it got when it was created; a larger copy of it has the same.
+  /// Returns a random number assigned at creation; a larger copy of the file has the same.
   std::uint64_t id() const { return id_; }
-  /// Visits of the records in the file, S entries.
+  /// Returns the visits of the records in the file, S entries.
   std::vector<std::uint32_t> read_visits();
 
-  /// `bytes` are record_bytes long. UserError: full disk, input/output error.
+  /// Writes a record; `bytes` has record_bytes bytes. Throws UserError for a full disk or an
+  /// input/output error.
   void write_record(std::uint64_t sample, const std::uint8_t* bytes, std::uint32_t visits);
-  /// UserError: the record's checksum does not match (names both), truncated file.
+  /// Reads a record. Throws UserError for a checksum that does not match (names both) or a
+  /// truncated file.
   void read_record(std::uint64_t sample, std::uint8_t* bytes);
-  /// False when the checksum does not match, or the disk cannot read the place.
+  /// Returns false if the checksum does not match, or the disk cannot read the record.
   bool try_read_record(std::uint64_t sample, std::uint8_t* bytes);
-  /// Sample has no record any more.
+  /// Removes the sample's record.
   void forget_record(std::uint64_t sample);
-  /// Returns when everything written is on the disk.
+  /// Writes data to the disk; all earlier writes are on the disk on return.
   void sync();
 
-  /// Returns the present places of records. Their rows keep their content until let_go(generation).
-  /// The file is needed from then on.
+  /// Returns the current places of records. Those rows keep their content until let_go(generation).
+  /// The file is marked as needed from then on.
   RecordPlaces hold(std::uint64_t generation);
-  /// A generation that is not held changes nothing.
+  /// Releases a generation; has no effect for one that is not held.
   void let_go(std::uint64_t generation);
-  /// The records are again those of a generation, which is held; `visits`, S entries, is 0 where
-  /// is missing. UserError when the places are not those of this file.
+  /// Restores the records of a generation that is held. `visits` has S entries, 0 for samples
+  /// without a record. Throws UserError when the places do not belong to this file.
   void go_back(const RecordPlaces& places, const std::vector<std::uint32_t>& visits,
                std::uint64_t generation);
 
@@ -130,9 +134,9 @@ class SpillFile {
   std::uint64_t samples_;
   std::size_t record_bytes_;
   FileDescriptor file_;
-  std::uint64_t rows_ = 0;            ///< of `records`
-  std::uint64_t reserved_ = 0;        ///< of those beyond the samples'
-  std::uint64_t records_offset_ = 0;  ///< in the file, of row 0
+  std::uint64_t rows_ = 0;            ///< rows of `records`
+  std::uint64_t reserved_ = 0;        ///< rows beyond the samples' whose space is reserved
+  std::uint64_t records_offset_ = 0;  ///< offset of row 0 in the file
   std::uint64_t slots_offset_ = 0;
   std::uint64_t visits_offset_ = 0;
   std::uint64_t checksums_offset_ = 0;
@@ -140,28 +144,31 @@ class SpillFile {
   std::vector<std::uint64_t> checksums_;
   std::vector<std::uint32_t> slots_;
   bool remove_at_end_ = false;
-  bool marked_needed_ = false;  ///< by hold()
+  bool marked_needed_ = false;  ///< set by hold()
 
-  std::mutex mutex_;                                                 ///< guards what follows
-  std::map<std::uint64_t, std::vector<std::uint32_t>> generations_;  ///< rows that each holds
-  std::vector<std::uint16_t> holders_;     ///< per row: generations that hold it; empty: none do
+  std::mutex mutex_;  ///< guards the following members
+  /// Rows that each generation holds.
+  std::map<std::uint64_t, std::vector<std::uint32_t>> generations_;
+  /// Number of generations that hold each row; empty: no row is held.
+  std::vector<std::uint16_t> holders_;
   std::vector<std::uint32_t> free_slots_;  ///< the lowest last
 };
 
-/// UserError when `path` is the spill file of another run than `owner` and those it takes the place
-/// of, and that run may go on with it.
+/// Throws UserError when `path` is the spill file of another run than `owner` and the runs that it
+/// replaces, and that run may resume with it.
 void check_spill_file_owner(const std::string& path, const CacheOwner& owner);
 
-/// The file is one of the run, or of those it takes the place of.
+/// Returns true if the file belongs to the run, or to a run that it replaces.
 bool is_spill_file_of(const std::string& path, const CacheOwner& owner);
 
-/// The run that may go on with the file; nothing: none, or `path` is no sound spill file.
+/// Returns the run that may resume with the file; nothing if there is no such run, or `path` is not
+/// a valid spill file.
 std::optional<CacheOwner> run_that_needs(const std::string& path);
 
-/// Its run needs it no longer. UserError when that cannot be written.
+/// Marks a file as no longer needed by its run. Throws UserError when that cannot be written.
 void let_replace_spill_file(const std::string& path);
 
-/// XXH3, 64 bits.
+/// Returns the XXH3, 64 bits.
 std::uint64_t record_checksum(const std::uint8_t* bytes, std::size_t size);
 
 }  // namespace deltapipe

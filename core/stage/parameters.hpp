@@ -29,7 +29,7 @@ struct ParameterInfo {
   bool decay = false;                ///< weight decay applies
   int bucket = 0;                    ///< gradients of a bucket become final together
   bool frozen = false;               ///< not trained: no gradient, no moments
-  /// offset in gradients and moments, in elements; not for frozen parameters
+  /// Offset in gradients and moments, in elements; not for frozen parameters.
   std::size_t gradient_offset = 0;
   bool copied = false;   ///< a frozen copy for reading: the parameter belongs to another stage
   bool operand = false;  ///< a matrix that products take unchanged
@@ -132,7 +132,7 @@ class ParameterArena {
   std::vector<BucketRange> buckets_;
   std::size_t gradient_size_ = 0;
   ProductPrecision products_ = ProductPrecision::fp32;
-  /// offset of each parameter, in elements, in values_ or in halves
+  /// Offset of each parameter, in elements, in values_ or in halves.
   std::vector<std::size_t> place_;
   Vector<Real> values_, gradients_, moments1_, moments2_;
   Vector<Bf16> rounded_;

@@ -169,7 +169,8 @@ class Stage {
   }
 
   // `rows` of an end is B * input_shape(T).tokens or B * output_shape(T).tokens.
-  // | The caller of a stage keeps the following orders, which allow a stage to share memory. Within
+  //
+  // The caller of a stage keeps the following orders, which allow a stage to share memory. Within
   // a slot: input, forward(), output read, output_gradient, backward() or backward_inputs(),
   // input_gradient read, then backward_parameters(). Between slots: from the write of
   // output_gradient() until input_gradient() has been read, no other pass of the stage runs and no

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// config.json of a GPT-2 in a Hugging Face directory.
+// Configuration of a GPT-2 from config.json in a Hugging Face directory.
 #pragma once
 
 #include <optional>
