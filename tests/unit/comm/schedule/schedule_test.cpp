@@ -554,7 +554,7 @@ TEST_CASE("Programs are read back from their text", "[schedule]") {
                            "forward phase=1", "forward 1", "forward stage=99999999999"}) {
     CAPTURE(text);
     CHECK_THROWS_WITH(parse_program(std::string("update stage=0\n") + text),
-                      Contains("no instruction") && Contains(text));
+                      Contains("not an instruction") && Contains(text));
   }
 }
 
