@@ -375,12 +375,10 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
              : "channels that share a scale, for scale = \"tile\"");
   add("scale_rule",
       choice(c.scale_rule,
-             {{"max", ScaleRule::max}, {"mse", ScaleRule::mse}, {"rms", ScaleRule::rms}}),
-      "how scales of codes are found. max: the largest value has the largest code; mse: from 2 "
-      "bits on the scale, down to half of that, with the least square error, which cuts the "
-      "largest values; rms, for quantize and delta: the step between levels is rms_step times the "
-      "values' root mean square, with as many levels as they need (bits then counts for first "
-      "visits only); rms requires entropy_coding");
+             {{"max", ScaleRule::max}, {"rms", ScaleRule::rms}}),
+      "how scales of codes are found. max: the largest value has the largest code. rms, for "
+      "quantize and delta: the step between levels is rms_step times the values' root mean square, "
+      "with as many levels as they need; it requires entropy_coding");
   add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
       "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
       "bits per value, 1.9 about 1.3, and scales; from 2 on most values travel as zeros; rounding "

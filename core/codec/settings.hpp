@@ -15,10 +15,9 @@ inline constexpr std::array<const char*, 7> kCodecKindNames = {
 /// message: one step for all rows of a message, with scale_rule = rms only. Of changes since a
 /// sample's last visit it is relative to the root mean square of the row in the memory.
 enum class ScaleKind { channel, token, tile, message };
-/// max: the largest value has the largest code. mse: the fraction of that scale with the least
-/// square error, which cuts the largest values. rms: steps of a fraction of the root mean square,
+/// max: the largest value has the largest code. rms: steps of a fraction of the root mean square,
 /// with as many levels as values need.
-enum class ScaleRule { max, mse, rms };
+enum class ScaleRule { max, rms };
 enum class Rounding { nearest, stochastic };
 /// symmetric: 2^b - 1 codes around zero; 1 bit: the sign. asymmetric, from 2 bits on: 2^b codes, to
 /// nearest the AC-SGD code's (2 bits: -1, -1/2, 0, 1/2), which cut the top; stochastic: none cut.

@@ -25,9 +25,7 @@ std::string scale_text(ScaleKind scale) {
 }
 
 std::string text_of_scales(const CodecSettings& settings) {
-  const char* rule = settings.scale_rule == ScaleRule::max   ? "max"
-                     : settings.scale_rule == ScaleRule::mse ? "mse"
-                                                             : "rms";
+  const char* rule = settings.scale_rule == ScaleRule::max ? "max" : "rms";
   return scale_text(settings.scale) + ", scale_rule = \"" + rule + "\"";
 }
 
@@ -40,14 +38,14 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
                        "steps of a fraction of the RMS have as many levels as values need: only "
                        "entropy coding makes few bits of them",
                    .value = "scale_rule = \"rms\", entropy_coding = false",
-                   .remedy = "set entropy_coding = true, or use scale_rule = \"max\" or \"mse\"",
+                   .remedy = "set entropy_coding = true, or use scale_rule = \"max\"",
                    .keys = {"scale_rule", "entropy_coding"}};
   if (!rms && settings.scale == ScaleKind::message)
     return Mistake{.what = "one step for a whole message is a fraction of its RMS",
                    .value = text_of_scales(settings),
                    .remedy = "use scale_rule = \"rms\", or scale = \"tile\" or \"token\"",
                    .keys = {"scale", "scale_rule"}};
-  if (settings.scale_rule != ScaleRule::max && settings.scale == ScaleKind::channel)
+  if (rms && settings.scale == ScaleKind::channel)
     return Mistake{.what =
                        "a scale per channel, over all tokens of a micro-batch, is found from its "
                        "largest value",
@@ -67,13 +65,6 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
                             ", rounding = \"stochastic\"",
                    .remedy = "use rounding = \"nearest\", or rms_step up to 1.9",
                    .keys = {"rms_step", "rounding"}};
-  if (settings.scale_rule == ScaleRule::mse && stochastic)
-    return Mistake{.what =
-                       "scales of least square error cut the largest values, which is not "
-                       "unbiased",
-                   .value = "scale_rule = \"mse\", rounding = \"stochastic\"",
-                   .remedy = "use rounding = \"nearest\", or scale_rule = \"max\"",
-                   .keys = {"rounding", "scale_rule"}};
   return std::nullopt;
 }
 
@@ -125,8 +116,7 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                        "values that topk chooses are sent",
                    .value = "scale_rule = \"rms\"",
                    .remedy =
-                       "use scale_rule = \"max\" or \"mse\", or codec = \"quantize\" or "
-                       "\"delta\"",
+                       "use scale_rule = \"max\", or codec = \"quantize\" or \"delta\"",
                    .keys = {"scale_rule"}};
   if (settings.entropy_coding && (half || sends_positions(settings)))
     return Mistake{.what = half ? "16-bit values are sent without entropy coding"

@@ -190,9 +190,6 @@ std::vector<Case> quantize_cases() {
   CodecSettings stochastic = four;
   stochastic.rounding = Rounding::stochastic;
   all.push_back({"quantize, 4 bits, stochastic", stochastic});
-  CodecSettings mse = four;
-  mse.scale_rule = ScaleRule::mse;
-  all.push_back({"quantize, 4 bits, mse", mse});
   for (const MemoryStorage storage : {MemoryStorage::fp32, MemoryStorage::bf16}) {
     const std::string name = kMemoryStorageNames[static_cast<std::size_t>(storage)];
     all.push_back(

@@ -35,7 +35,7 @@ struct EndsCase {
 inline std::vector<EndsCase> coded_ends_cases() {
   std::vector<EndsCase> cases;
   for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bits4})
-    for (const auto rule : {ScaleRule::max, ScaleRule::mse, ScaleRule::rms})
+    for (const auto rule : {ScaleRule::max, ScaleRule::rms})
       for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile})
         for (const auto rounding : {Rounding::nearest, Rounding::stochastic}) {
           CodecSettings settings;

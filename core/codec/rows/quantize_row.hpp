@@ -8,8 +8,8 @@
 
 #include "core/base/numeric/random.hpp"
 #include "core/codec/entropy/code_groups.hpp"
-#include "core/codec/quantizer/fitted_scales.hpp"
 #include "core/codec/quantizer/packing.hpp"
+#include "core/codec/quantizer/rms_steps.hpp"
 #include "core/codec/quantizer/scales.hpp"
 #include "core/codec/rows/row_codec.hpp"
 #include "core/codec/rows/row_format.hpp"
@@ -34,9 +34,6 @@ struct RowBuffers {
             reinterpret_cast<std::uint16_t*>(memory + 4 * floats)};
   }
 };
-
-/// Levels on either side of zero that codes in steps of a fraction of the RMS have.
-inline constexpr float kRmsLevels = 127;
 
 /// The byte of a row if the message has one step (message_steps.hpp).
 struct RowSteps {
@@ -202,11 +199,8 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
     const int first = s * format.segment;
     const int width = n - first < format.segment ? n - first : format.segment;
     const auto change = [=](int c) { return x[first + c] - work[first + c]; };
-    if (format.rule != ScaleRule::max) {
-      const FittedScale rule{
-          format.rule, format.rms_step, format.negative_levels, format.positive_levels,
-          format.low,  format.high};
-      const std::uint16_t step = fitted_step(team, rule, width, change);
+    if (format.rule == ScaleRule::rms) {
+      const std::uint16_t step = step_of_rms(team, format.rms_step, width, change);
       row_once(team, [&]() { steps[s] = step; });
       continue;
     }

@@ -30,8 +30,6 @@ RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, 
     format.rms_step = static_cast<float>(settings.rms_step);
     return format;
   }
-  // The mean magnitude of a one-bit code has the least square error already.
-  if (bits > 1) format.rule = settings.scale_rule;
   const bool symmetric = settings.levels == Levels::symmetric;
   const float half = static_cast<float>(1 << (bits - 1));
   format.low = symmetric ? 1 - half : -half;

@@ -624,7 +624,7 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.forward]\ncodec = \"topk\"\nvalues = \"codes\"\nscale_rule = \"rms\"\n",
        {},
        {"d.toml:4:1: boundary.forward: steps of a fraction of the RMS want entropy coding",
-        "use scale_rule = \"max\" or \"mse\", or codec = \"quantize\" or \"delta\""}},
+        "use scale_rule = \"max\", or codec = \"quantize\" or \"delta\""}},
       {"[boundary.forward]\ncodec = \"topk_delta\"\nscale_rule = \"rms\"\nentropy_coding = "
        "true\n",
        {},
@@ -633,14 +633,10 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.forward]\ncodec = \"delta\"\nbits = 2\nscale_rule = \"rms\"\n",
        {},
        {"d.toml:4:1: boundary.forward: steps of a fraction of the RMS", "entropy_coding = true"}},
-      {"[boundary.forward]\ncodec = \"delta\"\nscale_rule = \"mse\"\nscale = \"channel\"\n",
+      {"[boundary.forward]\ncodec = \"delta\"\nscale_rule = \"rms\"\nscale = \"channel\"\n"
+       "entropy_coding = true\n",
        {},
        {"d.toml:4:1: boundary.forward: a scale per channel", "use scale = \"tile\""}},
-      {"[boundary.backward]\ncodec = \"quantize\"\nscale_rule = \"mse\"\nrounding = "
-       "\"stochastic\"\n",
-       {},
-       {"d.toml:4:1: boundary.backward: scales of least square error",
-        "use rounding = \"nearest\""}},
       {"[boundary.backward]\ncodec = \"fp16\"\nentropy_coding = true\n",
        {},
        {"d.toml:3:1: boundary.backward: 16-bit values are sent without entropy coding"}},

@@ -126,7 +126,7 @@ TEST_CASE("settings without effect are warned of, with what they want") {
       "true");
   has(told_of(two + "\"delta\"\nboundary.forward.prediction_interval = 2"),
       "prediction_interval has no effect: it requires prediction = \"linear\"");
-  has(told_of(two + "\"topk\"\nboundary.forward.scale_rule = \"mse\""),
+  has(told_of(two + "\"fp16\"\nboundary.forward.scale_rule = \"rms\""),
       "scale_rule has no effect: it requires codec = \"quantize\"");
   has(told_of(two + "\"delta\"\nevaluation.changes = \"direct\""),
       "evaluation.changes has no effect: it requires evaluation.boundary = \"codec\" or \"both\"");
@@ -166,7 +166,7 @@ TEST_CASE("settings with an effect, or of what is turned off, are not warned of"
         "\"max\"",
         "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.rms_step = 0.9",
         "pipeline.stages = 2\nboundary.forward.codec = \"topk\"\nboundary.forward.values = "
-        "\"codes\"\nboundary.forward.scale_rule = \"mse\"\nboundary.forward.tile = 8",
+        "\"codes\"\nboundary.forward.tile = 8",
         "pipeline.stages = 2\nboundary.forward.codec = \"delta\"\nboundary.forward.scale = "
         "\"token\"\nboundary.forward.tile = 32",
         "pipeline.stages = 2\nboundary.forward.codec = \"delta\"\nboundary.forward.prediction = "

@@ -63,8 +63,6 @@ std::vector<CodecSettings> all_codecs() {
       settings.entropy_coding = false;
       add(settings);
       if (kind == CodecKind::quantize) add_feedback(settings);
-      settings.scale_rule = ScaleRule::mse;
-      add(settings);
       settings.entropy_coding = true;
       for (const auto rule : {ScaleRule::max, ScaleRule::rms}) {
         settings.scale_rule = rule;

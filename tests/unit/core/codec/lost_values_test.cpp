@@ -48,7 +48,6 @@ std::vector<CodecSettings> all_settings() {
     add(kind, [](S& s) { s.scale = ScaleKind::channel; });
     add(kind, [](S& s) { s.rounding = Rounding::stochastic; });
     add(kind, [](S& s) { s.levels = Levels::asymmetric; });
-    add(kind, [](S& s) { s.scale_rule = ScaleRule::mse; });
     add(kind, [](S& s) { s.entropy_coding = true; });
     add(kind, [](S& s) { s.warmup_epochs = 1; });
   }
