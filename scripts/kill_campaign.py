@@ -61,7 +61,7 @@ CODECS = {
         "boundary.backward": {"codec": "quantize", "bits": 4, "error_feedback": "ef"},
     },
     "delta": {  # most records are in files
-        "boundary.forward": {"codec": "delta", "bits": 3, "first_visit": "refine"},
+        "boundary.forward": {"codec": "delta", "bits": 3, "first_visit": "quantize8"},
         "boundary.backward": {"codec": "quantize", "bits": 6, "error_feedback": "ef"},
         "cache": {"budget": "8 kB", "verify_every": 1},
     },

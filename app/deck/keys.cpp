@@ -361,18 +361,19 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
         "where topk sends values: those of largest magnitude, with their positions, or where "
         "boundary.forward sent the micro-batch's activations (topk or topk_delta), so that no "
         "positions travel; samples that it sent whole have their largest");
-  add("bits", Integer{&c.bits, 1, 8}, "bits per value, for quantize, delta and codes of topk");
+  add("bits", Integer{&c.bits, 2, 8}, "bits per value, for quantize, delta and codes of topk");
   add("scale",
       choice(c.scale, {{"channel", ScaleKind::channel},
-                       {"token", ScaleKind::token},
                        {"tile", ScaleKind::tile},
                        {"message", ScaleKind::message}}),
-      "what shares one scale, for codes: a channel over all tokens of the micro-batch, a token "
-      "over all channels, tile channels of a token, or, with scale_rule = \"rms\", all of the "
-      "micro-batch (changes of a sample: in proportion to the token's memory)");
-  add("tile", Integer{&c.tile, 1, 65536},
-      memory ? "channels that share a scale, for scale = \"tile\" and codes of first visits"
-             : "channels that share a scale, for scale = \"tile\"");
+      "what shares one scale, for codes: a channel over all tokens of the micro-batch, tile channels "
+      "of a token, or, with scale_rule = \"rms\", all of the micro-batch (changes of a sample: in "
+      "proportion to the token's memory)");
+  add("tile", Integer{&c.tile, 1, kWholeRow},
+      memory ? "channels that share a scale, for scale = \"tile\" and codes of first visits; at "
+               "least the model's channels: one scale for each token"
+             : "channels that share a scale, for scale = \"tile\"; at least the model's channels: "
+               "one scale for each token");
   add("scale_rule",
       choice(c.scale_rule,
              {{"max", ScaleRule::max}, {"rms", ScaleRule::rms}}),
@@ -393,20 +394,17 @@ void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, boo
              : "of codes: stochastic is unbiased");
   add("levels",
       choice(c.levels, {{"symmetric", Levels::symmetric}, {"asymmetric", Levels::asymmetric}}),
-      "of codes. symmetric: 2^bits - 1 levels around zero, for 1 bit the sign times the mean "
-      "magnitude (stochastic: times the largest); asymmetric: 2^bits levels from -1 (2 bits: -1, "
-      "-1/2, 0, 1/2), as the AC-SGD code has them, which cuts the largest positive values "
-      "(stochastic: a wider scale, which cuts none); not for 1 bit");
+      "of codes. symmetric: 2^bits - 1 levels around zero; asymmetric: 2^bits levels from -1 (2 bits: "
+      "-1, -1/2, 0, 1/2), as the AC-SGD code has them, which cuts the largest positive values "
+      "(stochastic: a wider scale, which cuts none)");
   if (memory) {
     add("first_visit",
         choice(c.first_visit, {{"fp32", FirstVisit::fp32},
-                               {"fp16", FirstVisit::fp16},
                                {"quantize8", FirstVisit::quantize8},
-                               {"refine", FirstVisit::refine},
                                {"steps", FirstVisit::steps}}),
-        "how delta and topk_delta send a sample that has no memory yet; refine: it and the next "
-        "visit in bits, at least 4, with a scale per tile; steps, for delta: as scale_rule = "
-        "\"rms\" with first_visit_step, the next visit like all others; requires entropy_coding");
+        "how delta and topk_delta send a sample that has no memory yet. quantize8: in 8-bit codes "
+        "with a scale per tile; steps, for delta: as scale_rule = \"rms\" with first_visit_step, "
+        "which requires entropy_coding");
     add("first_visit_step", Real{&c.first_visit_step, kLeastRmsStep, kLargestRmsStep},
         "for first_visit = \"steps\", as rms_step: 0.4 takes about 3.4 bits per value, and scales");
     add("prediction",

@@ -220,9 +220,7 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
   };
   const bool codes = sends_codes(codec), positions = sends_positions(codec);
   const bool changes = sends_changes(codec);
-  const bool first_codes = changes && (codec.first_visit == FirstVisit::quantize8 ||
-                                       codec.first_visit == FirstVisit::refine);
-  const bool first_tiles = first_codes || (changes && codec.first_visit == FirstVisit::steps);
+  const bool first_tiles = changes && codec.first_visit != FirstVisit::fp32;
   const bool rms = codes && codec.scale_rule == ScaleRule::rms;
   const std::string any_codes =
       "codec = \"quantize\" or \"delta\", or values = \"codes\" with \"topk\"";
@@ -232,7 +230,7 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
       {"topk", changed(&CodecSettings::topk) && !positions, "codec = \"topk\" or \"topk_delta\""},
       {"values", changed(&CodecSettings::values) && !positions,
        "codec = \"topk\" or \"topk_delta\""},
-      {"bits", changed(&CodecSettings::bits) && !codes && !first_codes, any_codes},
+      {"bits", changed(&CodecSettings::bits) && !codes, any_codes},
       {"scale", changed(&CodecSettings::scale) && !codes, any_codes},
       {"tile",
        changed(&CodecSettings::tile) && !first_tiles && !(codes && codec.scale == ScaleKind::tile),

@@ -34,7 +34,7 @@ CodecSettings row_settings(const CodecSettings& forward) {
   if (!compresses(forward)) return forward;
   CodecSettings settings = plain_codes(forward);
   settings.kind = CodecKind::delta;
-  settings.first_visit = FirstVisit::fp16;
+  settings.first_visit = FirstVisit::quantize8;
   return settings;
 }
 

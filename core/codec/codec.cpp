@@ -51,7 +51,7 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
   DELTAPIPE_ASSERT(static_cast<std::int64_t>(shape.max_samples) * shape.tokens <=
                        std::numeric_limits<int>::max(),
                    "rows are counted in int");
-  require(settings.bits >= 1 && settings.bits <= 8, "bits", settings.bits, "use 1 to 8");
+  require(settings.bits >= 2 && settings.bits <= 8, "bits", settings.bits, "use 2 to 8");
   require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
   require(settings.rms_step >= kLeastRmsStep && settings.rms_step <= kLargestRmsStep, "rms_step",
           settings.rms_step, "use 0.01 to 2.5");

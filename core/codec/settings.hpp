@@ -12,22 +12,20 @@ enum class CodecKind { none, fp16, bf16, quantize, delta, topk, topk_delta };
 inline constexpr std::array<const char*, 7> kCodecKindNames = {
     "none", "fp16", "bf16", "quantize", "delta", "topk", "topk_delta"};
 
-/// message: one step for all rows of a message, with scale_rule = rms only. Of changes since a
+/// Values that share a scale. channel: a channel over all tokens of a micro-batch. tile: `tile`
+/// channels of a token. message: one step for all rows of a message, with scale_rule = rms only. Of changes since a
 /// sample's last visit it is relative to the root mean square of the row in the memory.
-enum class ScaleKind { channel, token, tile, message };
+enum class ScaleKind { channel, tile, message };
 /// max: the largest value has the largest code. rms: steps of a fraction of the root mean square,
 /// with as many levels as values need.
 enum class ScaleRule { max, rms };
 enum class Rounding { nearest, stochastic };
-/// symmetric: 2^b - 1 codes around zero; 1 bit: the sign. asymmetric, from 2 bits on: 2^b codes, to
-/// nearest the AC-SGD code's (2 bits: -1, -1/2, 0, 1/2), which cut the top; stochastic: none cut.
+/// symmetric: 2^b - 1 codes around zero. asymmetric: 2^b codes, to nearest the AC-SGD code's (2 bits: -1, -1/2, 0, 1/2), which cut the top; stochastic: none cut.
 enum class Levels { symmetric, asymmetric };
-/// How a sample that was never seen is sent. fp32, fp16: whole. quantize8: 8-bit codes. refine:
-/// codes of the codec's bits, at least 4, and so the second visit's change, unless the first was
-/// part of a warm-up. Codes of first visits have a scale per tile. zero: as a change from a memory
-/// of zeros; make_codec sets it for ErrorFeedback::ef21.
-/// steps: of a fraction of the root mean square, entropy coded, and later visits have the rest.
-enum class FirstVisit { fp32, fp16, quantize8, refine, steps, zero };
+/// Format of a sample's first visit. fp32: values unchanged. quantize8: 8-bit codes with a scale per
+/// tile. steps: entropy-coded steps of a fraction of the root mean square, with a scale per tile.
+/// zero: a change from a memory of zeros; make_codec sets it for FeedbackKind::ef21.
+enum class FirstVisit { fp32, quantize8, steps, zero };
 /// How topk and topk_delta send the values that they choose. codes: in `bits` bits, with a scale
 /// for every `tile` of them.
 enum class ChosenValues { fp32, fp16, codes };
@@ -64,19 +62,22 @@ inline constexpr double kLargestRmsStep = 2.5;
 inline constexpr double kLargestStochasticStep = 1.9;
 inline constexpr double kMostOfLargest = 1.8;
 
+/// As CodecSettings::tile: one scale for all channels of a token.
+inline constexpr int kWholeRow = 65536;
+
 /// Codec of a stage boundary in one direction.
 ///
 /// Relative RMS errors of synthetic activations (512 x 768, log-normal channel scales, four
-/// channels 30 times the others): quantize at 4 bits 0.42 with scale token, 0.17 with tile 64 for
-/// 0.23 more bits a value, 0.15 with channel; of gradients with heavy tails 0.33, 0.17 and 0.31.
+/// channels 30 times the others): quantize at 4 bits 0.42 with tile 768, 0.17 with tile 64 for 0.23
+/// more bits a value, 0.15 with channel; of gradients with heavy tails 0.33, 0.17 and 0.31.
 /// 3-bit delta with tile 64 settles at 0.038 with nearest and at 0.081 with stochastic rounding;
-/// after a first visit by fp16, quantize8 or refine its second visit errs by 0.038, 0.040 and
-/// 0.042.
+/// after a first visit by fp32 or quantize8 its second visit errs by 0.038 and 0.040.
 struct CodecSettings {
   CodecKind kind = CodecKind::none;  ///< none: fp32 unchanged
-  int bits = 4;                      ///< 1 ... 8, for codes
+  int bits = 4;                      ///< 2 ... 8, for codes
   ScaleKind scale = ScaleKind::tile;
-  int tile = 64;  ///< channels a scale covers, for scale = tile and codes of first visits
+  /// Channels that a scale covers, for scale = tile and codes of first visits; kWholeRow: all.
+  int tile = 64;
   Rounding rounding = Rounding::nearest;
   Levels levels = Levels::symmetric;
   FirstVisit first_visit = FirstVisit::quantize8;  ///< delta and topk_delta only
@@ -145,10 +146,10 @@ inline bool sends_codes(const CodecSettings& codec) {
          (sends_positions(codec) && codec.values == ChosenValues::codes);
 }
 
-enum class MemoryStorage { fp32, fp16, bf16, bits8, bits4, bits2 };
+enum class MemoryStorage { fp32, fp16, bf16, bits8, bits4 };
 
 /// By the value of the enum, as users and cache files name them.
-inline constexpr std::array<const char*, 6> kMemoryStorageNames = {"fp32", "fp16", "bf16",
-                                                                   "8bit", "4bit", "2bit"};
+inline constexpr std::array<const char*, 5> kMemoryStorageNames = {"fp32", "fp16", "bf16", "8bit",
+                                                                   "4bit"};
 
 }  // namespace deltapipe

@@ -18,9 +18,8 @@ std::string feedback_text(FeedbackKind kind) {
 
 std::string scale_text(ScaleKind scale) {
   const char* name = scale == ScaleKind::channel ? "channel"
-                     : scale == ScaleKind::token ? "token"
-                     : scale == ScaleKind::tile  ? "tile"
-                                                 : "message";
+                     : scale == ScaleKind::tile ? "tile"
+                                                : "message";
   return std::string("scale = \"") + name + "\"";
 }
 
@@ -43,14 +42,14 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
   if (!rms && settings.scale == ScaleKind::message)
     return Mistake{.what = "one step for a whole message is a fraction of its RMS",
                    .value = text_of_scales(settings),
-                   .remedy = "use scale_rule = \"rms\", or scale = \"tile\" or \"token\"",
+                   .remedy = "use scale_rule = \"rms\", or scale = \"tile\"",
                    .keys = {"scale", "scale_rule"}};
   if (rms && settings.scale == ScaleKind::channel)
     return Mistake{.what =
                        "a scale per channel, over all tokens of a micro-batch, is found from its "
                        "largest value",
                    .value = text_of_scales(settings),
-                   .remedy = "use scale = \"tile\" or \"token\", or scale_rule = \"max\"",
+                   .remedy = "use scale = \"tile\", or scale_rule = \"max\"",
                    .keys = {"scale", "scale_rule"}};
   if (rms && settings.levels == Levels::asymmetric)
     return Mistake{.what = "steps of a fraction of the RMS cut no level off",
@@ -81,7 +80,6 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                    .remedy =
                        "set error_feedback = false, or use codec = \"quantize\" or "
                        "\"topk\""};
-  const bool ef21 = settings.error_feedback && settings.feedback_kind == FeedbackKind::ef21;
   if (settings.kind == CodecKind::quantize && settings.error_feedback &&
       settings.feedback_kind == FeedbackKind::mixed)
     return Mistake{.what =
@@ -139,36 +137,11 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                        "values need: only entropy coding makes few bits of them",
                    .value = "first_visit = \"steps\", entropy_coding = false",
                    .remedy = settings.kind == CodecKind::delta
-                                 ? "set entropy_coding = true, or use first_visit = \"refine\""
-                                 : "use first_visit = \"refine\", or codec = \"delta\"",
+                                 ? "set entropy_coding = true, or use first_visit = \"quantize8\""
+                                 : "use first_visit = \"quantize8\", or codec = \"delta\"",
                    .keys = {"first_visit", "entropy_coding"}};
   if (!sends_codes(settings)) return std::nullopt;
-  if (const auto mistake = contradiction_in_scales(settings)) return mistake;
-  if (settings.bits != 1 || settings.scale_rule == ScaleRule::rms) return std::nullopt;
-  if (settings.levels == Levels::asymmetric)
-    return Mistake{.what =
-                       "the asymmetric levels of one bit are -1 and 0, which no positive value "
-                       "crosses with",
-                   .value = "bits = 1, levels = \"asymmetric\"",
-                   .remedy =
-                       "use levels = \"symmetric\", which sends signs and a mean magnitude, "
-                       "or 2 bits or more"};
-  // Codes are plus and minus the largest change, so that a small change becomes a large error,
-  // which is the next change. With error feedback the same is so of errors.
-  if (settings.error_feedback && !ef21 && settings.rounding == Rounding::stochastic)
-    return Mistake{
-        .what =
-            "one-bit values with stochastic rounding miss by up to twice the largest "
-            "value: with error feedback errors grow without end",
-        .value = "bits = 1, rounding = \"stochastic\", " + feedback_text(settings.feedback_kind),
-        .remedy = "use rounding = \"nearest\", or 2 bits or more"};
-  if ((delta || ef21) && settings.rounding == Rounding::stochastic)
-    return Mistake{.what =
-                       "one-bit changes with stochastic rounding miss by up to twice the "
-                       "largest change: memories drift away instead of settling",
-                   .value = "bits = 1, rounding = \"stochastic\"",
-                   .remedy = "use rounding = \"nearest\", or 3 bits or more"};
-  return std::nullopt;
+  return contradiction_in_scales(settings);
 }
 
 }  // namespace deltapipe

@@ -185,7 +185,6 @@ std::vector<Case> quantize_cases() {
     all.push_back(
         {"quantize, " + std::to_string(bits) + " bits", codes(CodecKind::quantize, bits)});
   const CodecSettings four = codes(CodecKind::quantize, 4);
-  all.push_back({"quantize, 4 bits, scale per token", with_scale(four, ScaleKind::token)});
   all.push_back({"quantize, 4 bits, scale per channel", with_scale(four, ScaleKind::channel)});
   CodecSettings stochastic = four;
   stochastic.rounding = Rounding::stochastic;
@@ -207,7 +206,6 @@ std::vector<Case> delta_cases() {
       all.push_back({"delta, " + std::to_string(bits) + " bits, " + kMemoryStorageNames[i],
                      codes(CodecKind::delta, bits), static_cast<MemoryStorage>(i)});
   const CodecSettings three = codes(CodecKind::delta, 3);
-  all.push_back({"delta, 3 bits, scale per token", with_scale(three, ScaleKind::token)});
   all.push_back({"delta, 3 bits, scale per channel", with_scale(three, ScaleKind::channel)});
   CodecSettings stochastic = three;
   stochastic.rounding = Rounding::stochastic;

@@ -65,7 +65,7 @@ class Examples(support.TestCase):
         exact = [memory(sender, n) for n in range(30)]
         self.assertTrue(all(m is not None for m in exact))
         self.assertTrue(all(m.shape == (self.TOKENS, self.CHANNELS) for m in exact))
-        for storage in ("fp32", "fp16", "bf16", "8bit", "4bit", "2bit"):
+        for storage in ("fp32", "fp16", "bf16", "8bit", "4bit"):
             if storage != "fp32":
                 sender, receiver = self.spilled(storage)
             for n in range(30):

@@ -72,7 +72,7 @@ class Bytes(support.TestCase):
                           pipeline={"stages": 2}, cache={"verify_every": 0},
                           boundary__forward={"codec": "delta", "bits": 3, "tile": 16,
                                              "first_visit": "quantize8"},
-                          boundary__backward={"codec": "quantize", "bits": 6, "scale": "token"})
+                          boundary__backward={"codec": "quantize", "bits": 6, "tile": CHANNELS})
         run = self.train(deck, "codes", 2)
         samples = np.array([4, 4, 2] * 2)
         messages = np.array([2, 2, 1] * 2)
@@ -484,8 +484,8 @@ class Compressed(support.TestCase):
 
     def test_memories_are_compared(self):
         """Hashes of both ends' memories travel; they find nothing and change nothing."""
-        for storage, replicas, budget in (("fp16", 1, 3), ("2bit", 2, 0), ("4bit", 2, 3)):
-            row = {"fp16": 2 * CHANNELS, "4bit": CHANNELS // 2 + 2, "2bit": CHANNELS // 4 + 2}
+        for storage, replicas, budget in (("fp16", 1, 3), ("8bit", 2, 0), ("4bit", 2, 3)):
+            row = {"fp16": 2 * CHANNELS, "4bit": CHANNELS // 2 + 2, "8bit": CHANNELS + 2}
             deck = self.deck(pipeline={"stages": 2, "replicas": replicas},
                              cache={"storage": storage, "prefetch": 1,
                                     "budget": budget * TOKENS * row[storage]})

@@ -27,13 +27,12 @@ bool predicts(int i) {
 CodecSettings settings_of(int i) {
   CodecSettings settings;
   settings.kind = i % 2 == 0 ? CodecKind::quantize : CodecKind::delta;
-  settings.bits = 1 + i / 2 % 8;
-  settings.scale = i % 3 == 0 ? ScaleKind::token : ScaleKind::tile;
-  settings.tile = 16;
+  settings.bits = 2 + i / 2 % 7;
+  settings.tile = i % 3 == 0 ? kWholeRow : 16;
   settings.scale_rule = i % 5 == 4 ? ScaleRule::rms : ScaleRule::max;
   settings.rms_step = 0.2;
   if (settings.scale_rule == ScaleRule::rms && i % 2 == 0) settings.scale = ScaleKind::message;
-  settings.first_visit = i % 4 == 1 ? FirstVisit::refine : FirstVisit::quantize8;
+  settings.first_visit = i % 4 == 1 ? FirstVisit::fp32 : FirstVisit::quantize8;
   settings.entropy_coding = true;
   if (predicts(i)) {
     settings.prediction = Prediction::linear;

@@ -25,11 +25,11 @@ constexpr unsigned kChoices = kKinds * 8;
 CodecSettings settings_of(unsigned choice) {
   const unsigned detail = choice / kKinds;
   CodecSettings settings;
-  settings.bits = 1 + static_cast<int>(detail);
-  settings.scale = static_cast<ScaleKind>(detail % 3);
-  settings.tile = 10;
-  settings.levels = detail % 4 == 3 && settings.bits > 1 ? Levels::asymmetric : Levels::symmetric;
-  settings.first_visit = static_cast<FirstVisit>(detail % 4);
+  settings.bits = 2 + static_cast<int>(detail % 7);
+  settings.scale = detail % 3 == 0 ? ScaleKind::channel : ScaleKind::tile;
+  settings.tile = detail % 3 == 1 ? kWholeRow : 10;
+  settings.levels = detail % 4 == 3 ? Levels::asymmetric : Levels::symmetric;
+  settings.first_visit = detail % 2 == 0 ? FirstVisit::fp32 : FirstVisit::quantize8;
   switch (choice % kKinds) {
     case 0:
       settings.kind = CodecKind::none;

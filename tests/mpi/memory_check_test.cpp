@@ -128,7 +128,7 @@ std::pair<std::string, std::uint64_t> run(MemoryStorage storage, std::uint64_t v
 
 const std::vector<MemoryStorage> kStorages = {MemoryStorage::fp32,  MemoryStorage::fp16,
                                               MemoryStorage::bf16,  MemoryStorage::bits8,
-                                              MemoryStorage::bits4, MemoryStorage::bits2};
+                                              MemoryStorage::bits4};
 
 int world_size() {
   int size = 1;

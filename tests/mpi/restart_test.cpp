@@ -34,7 +34,7 @@ PipelineOptions options_of(int stages, int replicas, bool spills, const std::str
   options.micro_batches = 2;
   options.forward.kind = CodecKind::delta;
   options.forward.bits = 3;
-  options.forward.first_visit = FirstVisit::refine;  // the first two visits differ from later ones
+  options.forward.first_visit = FirstVisit::quantize8;
   options.forward.rounding = Rounding::stochastic;
   options.forward.prediction = Prediction::linear;
   options.forward.prediction_interval = 2;

@@ -36,7 +36,7 @@ inline std::vector<EndsCase> coded_ends_cases() {
   std::vector<EndsCase> cases;
   for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bits4})
     for (const auto rule : {ScaleRule::max, ScaleRule::rms})
-      for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile})
+      for (const auto scale : {ScaleKind::channel, ScaleKind::tile})
         for (const auto rounding : {Rounding::nearest, Rounding::stochastic}) {
           CodecSettings settings;
           settings.kind = CodecKind::delta;
@@ -47,7 +47,7 @@ inline std::vector<EndsCase> coded_ends_cases() {
           settings.rms_step = 0.3;
           settings.entropy_coding = true;
           settings.rounding = rounding;
-          settings.first_visit = cases.size() % 2 == 0 ? FirstVisit::quantize8 : FirstVisit::refine;
+          settings.first_visit = cases.size() % 2 == 0 ? FirstVisit::quantize8 : FirstVisit::fp32;
           if (!contradiction_in(settings)) cases.push_back({settings, storage});
         }
   return cases;
@@ -80,14 +80,13 @@ inline std::vector<EndsCase> feedback_ends_cases() {
     settings.kind = CodecKind::topk;
     add_with_feedback(settings);
     settings.kind = CodecKind::topk_delta;
-    for (const auto first :
-         {FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8, FirstVisit::refine}) {
+    for (const auto first : {FirstVisit::fp32, FirstVisit::quantize8}) {
       settings.first_visit = first;
       add(settings);
     }
   }
   settings.kind = CodecKind::quantize;
-  for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile})
+  for (const auto scale : {ScaleKind::channel, ScaleKind::tile})
     for (const bool coded : {false, true}) {
       settings.scale = scale;
       settings.entropy_coding = coded;
@@ -101,8 +100,8 @@ inline std::vector<EndsCase> feedback_ends_cases() {
 inline std::vector<EndsCase> predicted_ends_cases() {
   std::vector<EndsCase> cases;
   for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
-                             MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2})
-    for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile}) {
+                             MemoryStorage::bits8, MemoryStorage::bits4})
+    for (const auto scale : {ScaleKind::channel, ScaleKind::tile}) {
       CodecSettings settings;
       settings.kind = CodecKind::delta;
       settings.bits = 4 + static_cast<int>(cases.size()) % 4;
@@ -111,7 +110,7 @@ inline std::vector<EndsCase> predicted_ends_cases() {
       settings.rounding = cases.size() % 5 == 1 ? Rounding::stochastic : Rounding::nearest;
       settings.entropy_coding = cases.size() % 2 == 1;
       if (settings.entropy_coding && scale == ScaleKind::tile) settings.scale_rule = ScaleRule::rms;
-      settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::refine : FirstVisit::quantize8;
+      settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::fp32 : FirstVisit::quantize8;
       settings.prediction = Prediction::linear;
       settings.prediction_interval = 2;
       cases.push_back({settings, storage, 1, {3, 40, 77}, 32, true});
@@ -123,7 +122,7 @@ inline std::vector<EndsCase> predicted_ends_cases() {
 inline std::vector<EndsCase> transformed_ends_cases() {
   std::vector<EndsCase> cases;
   for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
-                             MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2}) {
+                             MemoryStorage::bits8, MemoryStorage::bits4}) {
     CodecSettings settings;
     settings.kind = CodecKind::delta;
     settings.scale = ScaleKind::message;
@@ -132,7 +131,7 @@ inline std::vector<EndsCase> transformed_ends_cases() {
     settings.rms_step = cases.size() % 2 == 0 ? 0.4 : 1.3;
     settings.rounding = cases.size() % 3 == 1 ? Rounding::stochastic : Rounding::nearest;
     settings.entropy_coding = true;
-    settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::refine : FirstVisit::steps;
+    settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::quantize8 : FirstVisit::steps;
     settings.prediction = Prediction::linear;
     settings.prediction_interval = 6;
     cases.push_back({settings, storage, 1, {3, 40, 77}, 48, false, true});
@@ -146,22 +145,20 @@ inline std::vector<EndsCase> ends_cases() {
   std::vector<EndsCase> cases;
   int count = 0;
   for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
-                             MemoryStorage::bits8, MemoryStorage::bits4, MemoryStorage::bits2})
-    for (const auto first :
-         {FirstVisit::fp32, FirstVisit::fp16, FirstVisit::quantize8, FirstVisit::refine})
-      for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile})
+                             MemoryStorage::bits8, MemoryStorage::bits4})
+    for (const auto first : {FirstVisit::fp32, FirstVisit::quantize8})
+      for (const auto scale : {ScaleKind::channel, ScaleKind::tile})
         for (const auto rounding : {Rounding::nearest, Rounding::stochastic})
           for (const auto levels : {Levels::symmetric, Levels::asymmetric}) {
             CodecSettings settings;
             settings.kind = CodecKind::delta;
-            settings.bits = 1 + (count * 5 + count / 8) % 8;
+            settings.bits = 2 + (count * 5 + count / 7) % 7;
             ++count;
             settings.scale = scale;
-            settings.tile = 24;
+            settings.tile = count % 3 == 0 ? kWholeRow : 24;
             settings.rounding = rounding;
             settings.levels = levels;
             settings.first_visit = first;
-            if (contradiction_in(settings)) ++settings.bits;
             cases.push_back({settings, storage});
           }
   for (const auto& others : {coded_ends_cases(), feedback_ends_cases(), predicted_ends_cases(),

@@ -21,18 +21,15 @@ namespace deltapipe {
 namespace codec {
 namespace {
 
-enum Format { first_visit, second_visit, later_visit };
+enum Format { first_visit, later_visit };
 
 RowFormats formats_of(const CodecSettings& settings, int channels) {
   RowFormats formats;
   for (RowFormat& format : formats.format)
     format = code_format(settings, settings.scale, settings.bits, channels);
-  formats.format[second_visit].uses_memory = true;
   formats.format[later_visit].uses_memory = true;
   if (settings.first_visit != FirstVisit::zero)
     formats.format[first_visit] = first_visit_format(settings, channels);
-  if (settings.first_visit == FirstVisit::refine)
-    formats.format[second_visit] = refined_format(settings, channels);
   for (int f = 0; f < RowFormats::kCount; ++f) {
     RowFormat& format = formats.format[f];
     format.table = f;
@@ -76,7 +73,6 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
   DeltaCodec(const CodecSettings& settings, const CodecShape& shape)
       : Base(shape, settings_hash(settings, shape, storage, 2),
              formats_of(settings, shape.channels)),
-        refinement_(settings),
         record_bytes_(record_bytes_of<Memory<storage>>(shape)) {
     if (settings.prediction == Prediction::linear)
       prediction_ = std::make_unique<DriftPrediction>(shape, settings.prediction_interval);
@@ -159,11 +155,9 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
   }
 
   int format_of(const Crossing& crossing, std::size_t b) const override {
-    if (crossing.visits[b] == 0) return first_visit;
-    return refinement_.refines_now(crossing, b) ? second_visit : later_visit;
+    return crossing.visits[b] == 0 ? first_visit : later_visit;
   }
 
-  const Refinement refinement_;
   std::unique_ptr<DriftPrediction> prediction_;
   const std::size_t record_bytes_;
 };

@@ -32,7 +32,7 @@ namespace codec {
 namespace {
 
 enum class Keeps { nothing, errors, memory };
-enum Format { first_visit, second_visit, later_visit };
+enum Format { first_visit, later_visit };
 
 /// Header of a sample; zeros if its rows travel in another way.
 struct SampleHeader {
@@ -562,14 +562,9 @@ RowFormat sparse_format(bool uses_memory) {
 RowFormats formats_of(const CodecSettings& settings, int channels, Keeps keeps) {
   RowFormats formats;
   formats.format[first_visit] = sparse_format(false);
-  formats.format[second_visit] = sparse_format(keeps != Keeps::nothing);
   formats.format[later_visit] = sparse_format(keeps != Keeps::nothing);
-  if (keeps == Keeps::memory) {
-    if (settings.first_visit != FirstVisit::zero)
-      formats.format[first_visit] = first_visit_format(settings, channels);
-    if (settings.first_visit == FirstVisit::refine)
-      formats.format[second_visit] = refined_format(settings, channels);
-  }
+  if (keeps == Keeps::memory && settings.first_visit != FirstVisit::zero)
+    formats.format[first_visit] = first_visit_format(settings, channels);
   return formats;
 }
 
@@ -588,7 +583,6 @@ class TopKCodec final
         part_(settings.topk),
         follows_(follows_forward(settings)),
         mixes_(keeps == Keeps::errors && settings.feedback_kind == FeedbackKind::mixed),
-        refinement_(settings),
         values_(ValueCoding::of(settings)),
         record_bytes_(keeps == Keeps::nothing ? 0 : record_bytes_of<M>(shape)),
         most_(count_of_part(part_, values_of_sample())),
@@ -649,9 +643,7 @@ class TopKCodec final
 
   /// Errors: both formats look the same on the wire, so that the receiver need not know the visits.
   int format_of(const Crossing& crossing, std::size_t b) const override {
-    if (keeps == Keeps::nothing || crossing.visits[b] == 0) return first_visit;
-    return keeps == Keeps::memory && refinement_.refines_now(crossing, b) ? second_visit
-                                                                          : later_visit;
+    return keeps == Keeps::nothing || crossing.visits[b] == 0 ? first_visit : later_visit;
   }
   bool has_fixed_length(int format) const override { return !is_sparse(format); }
   std::size_t block_bytes(int format, int tokens) const override {
@@ -852,7 +844,6 @@ class TopKCodec final
   const double part_;
   const bool follows_;
   const bool mixes_;
-  const Refinement refinement_;
   const ValueCoding values_;
   const std::size_t record_bytes_;
   const std::size_t most_;  ///< positions of a sample that are its own

@@ -15,7 +15,10 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
   if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);
   plain.kind = settings.kind == CodecKind::topk_delta ? CodecKind::topk : CodecKind::quantize;
   // It is relative to the row for changes; for values it would not be.
-  if (plain.scale == ScaleKind::message) plain.scale = ScaleKind::token;
+  if (plain.scale == ScaleKind::message) {
+    plain.scale = ScaleKind::tile;
+    plain.tile = kWholeRow;
+  }
   return plain;
 }
 

@@ -11,7 +11,7 @@
 
 namespace deltapipe::codec {
 
-inline constexpr int kCodeFormats = 3;
+inline constexpr int kCodeFormats = 2;
 /// In place of a format's: rows have tables of their own, by class.
 inline constexpr int kByClass = kCodeFormats;
 inline constexpr int kRowClasses = 8;

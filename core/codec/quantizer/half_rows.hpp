@@ -107,13 +107,6 @@ KOKKOS_INLINE_FUNCTION void write_half_row(const RowMember& team, int n, const f
   halves_of_row(team, n, x, power_of_two(exponent), row.halves);
 }
 
-/// NaN is written as 0 and an infinity as the largest half.
-KOKKOS_INLINE_FUNCTION void write_finite_half_row(const RowMember& team, int n, const float* x,
-                                                  int exponent, const HalfRow& row) {
-  row_once(team, [=]() { *row.exponent = static_cast<std::int16_t>(exponent); });
-  finite_halves_of_row(team, n, x, power_of_two(exponent), row.halves);
-}
-
 KOKKOS_INLINE_FUNCTION void read_half_row(const RowMember& team, int n, const HalfRow& row,
                                           float* x) {
   floats_of_halves(team, n, row.halves, power_of_two(-*row.exponent), x);

@@ -215,8 +215,6 @@ template <>
 struct Memory<MemoryStorage::bits8> : PackedMemory<8> {};
 template <>
 struct Memory<MemoryStorage::bits4> : PackedMemory<4> {};
-template <>
-struct Memory<MemoryStorage::bits2> : PackedMemory<2> {};
 
 /// Nothing is kept: every row is zero before.
 struct NoMemory {
@@ -244,11 +242,9 @@ auto with_storage(MemoryStorage storage, const F& f) {
     case MemoryStorage::bits8:
       return f.template operator()<MemoryStorage::bits8>();
     case MemoryStorage::bits4:
-      return f.template operator()<MemoryStorage::bits4>();
-    case MemoryStorage::bits2:
       break;
   }
-  return f.template operator()<MemoryStorage::bits2>();
+  return f.template operator()<MemoryStorage::bits4>();
 }
 
 }  // namespace deltapipe::codec

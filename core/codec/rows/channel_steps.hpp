@@ -37,13 +37,12 @@ KOKKOS_INLINE_FUNCTION void load_taken(const RowMember& team, const RowFormat& f
     NoMemory::load(team, record, work, codes);
 }
 
-/// partials_RC(r, c) := largest needed step, or sum of |x - m|, over the r-th block of rows, as the
-/// bits of a float; m is what Sender::load takes from x. Only rows with channel steps count.
+/// partials_RC(r, c) := largest needed step over the r-th block of rows, as the bits of a float, of
+/// x - m, where Sender::load computes m. Only rows with channel steps count.
 template <class Sender>
 struct ChannelScales {
   RowArguments a;
   RowFormats formats;
-  bool mean;  ///< all such rows' scale is the mean
   std::uint32_t* partials_RC;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
@@ -51,7 +50,6 @@ struct ChannelScales {
     const RowBuffers buffers = RowBuffers::of(team, n);
     std::uint32_t* partials = partials_RC + static_cast<std::size_t>(team.league_rank()) * n;
     row_for_synced(team, n, [=](int c) { partials[c] = 0; });
-    const bool sum_up = mean;
     const int end = a.sample_count * a.tokens;
     const int first = team.league_rank() * kScaleRows;
     const int last = first + kScaleRows < end ? first + kScaleRows : end;
@@ -66,9 +64,7 @@ struct ChannelScales {
       load_taken<Sender>(team, rows, record, work, buffers.codes);
       row_for_synced(team, n, [&](int c) {
         const std::uint32_t value = rows.needed_step(x[c] - work[c]);
-        const std::uint32_t sum = bits_of(float_of(partials[c]) + float_of(value));
-        const std::uint32_t larger = value > partials[c] ? value : partials[c];
-        partials[c] = sum_up ? sum : larger;
+        partials[c] = value > partials[c] ? value : partials[c];
       });
     }
   }
@@ -81,17 +77,14 @@ struct ChannelSteps {
   const std::uint32_t* partials_RC;
   int blocks;
   int channels;
-  int rows;  ///< that counted
   std::uint16_t* steps;
 
   KOKKOS_INLINE_FUNCTION void operator()(const int c) const {
     float needed = 0;
     for (int r = 0; r < blocks; ++r) {
       const float value = float_of(partials_RC[static_cast<std::size_t>(r) * channels + c]);
-      const float larger = value > needed ? value : needed;
-      needed = format.mean_scale ? needed + value : larger;
+      needed = value > needed ? value : needed;
     }
-    if (format.mean_scale) needed /= static_cast<float>(rows);
     steps[c] = format.step_for(needed);
     if (c + 1 == channels && channels % 2 != 0) steps[channels] = 0;
   }

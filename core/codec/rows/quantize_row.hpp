@@ -148,14 +148,14 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat
     value = value < most ? value : most;
     return value > least ? value : least;
   };
-  if (format.stride == 1.0f && !format.stochastic) {
+  if (!format.stochastic) {
     row_for_synced(team, n, [=](int c) {
       constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction
       const int q = bounded(static_cast<int>((scaled(c) + kRound) - kRound), low, high);
       codes[c] = static_cast<std::uint8_t>(q + shift);
       work[c] = changed(work[c], static_cast<float>(q), step.at(c));
     });
-  } else if (format.stride == 1.0f) {
+  } else {
     row_for_synced(team, n, [=](int c) {
       const float v = scaled(c) * 65536.0f;
       const int grid =
@@ -164,19 +164,6 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat
       codes[c] = static_cast<std::uint8_t>(q + shift);
       work[c] = changed(work[c], static_cast<float>(q), step.at(c));
     });
-  } else if (!format.stochastic) {
-    row_for_synced(team, n, [=](int c) {
-      const float q = x[c] - work[c] < 0.0f ? -1.0f : 1.0f;
-      codes[c] = static_cast<std::uint8_t>(q > 0.0f ? 1 : 0);
-      work[c] = changed(work[c], q, step.at(c));
-    });
-  } else {
-    row_for_synced(team, n, [=](int c) {
-      const int grid = bounded(static_cast<int>((scaled(c) + 1.0f) * 32768.0f + 0.5f), 0, 65536);
-      const int u = (grid + static_cast<int>(random[c])) >> 16;
-      codes[c] = static_cast<std::uint8_t>(u);
-      work[c] = changed(work[c], static_cast<float>(2 * u - 1), step.at(c));
-    });
   }
 }
 
@@ -184,10 +171,9 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat
 template <class Step>
 KOKKOS_INLINE_FUNCTION void add_codes(const RowMember& team, const RowFormat& format, int n,
                                       const std::uint8_t* codes, float* work, const Step& step) {
-  const float stride = format.stride;
-  const float shift = format.shift;
+  const int shift = static_cast<int>(format.shift);
   row_for_synced(team, n, [=](int c) {
-    const float q = static_cast<float>(static_cast<int>(codes[c])) * stride - shift;
+    const auto q = static_cast<float>(static_cast<int>(codes[c]) - shift);
     work[c] = changed(work[c], q, step.at(c));
   });
 }
@@ -205,11 +191,7 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
       continue;
     }
     float needed;
-    if (format.mean_scale) {
-      needed = row_sum<float>(team, width,
-                              [=](int c) { return float_of(finite_magnitude(change(c))); }) /
-               static_cast<float>(width);
-    } else if (format.is_even()) {
+    if (format.is_even()) {
       std::uint32_t largest =
           row_max(team, width, 0u, [=](int c) { return bits_of(change(c)) & 0x7fffffffu; });
       if (largest >= kInfinityBits)
@@ -264,9 +246,9 @@ KOKKOS_INLINE_FUNCTION void quantize_segments(const RowMember& team, const RowFo
 /// True if steps fit the largest change and changes go to the nearest levels, as many on
 /// either side.
 KOKKOS_INLINE_FUNCTION bool is_plain(const RowFormat& format) {
-  return format.rule == ScaleRule::max && !format.mean_scale && !format.stochastic &&
-         format.stride == 1.0f && format.high == format.positive_levels &&
-         format.low == -format.negative_levels && format.is_even();
+  return format.rule == ScaleRule::max && !format.stochastic &&
+         format.high == format.positive_levels && format.low == -format.negative_levels &&
+         format.is_even();
 }
 
 /// The largest magnitude of a row, as bits.
@@ -426,15 +408,10 @@ KOKKOS_INLINE_FUNCTION void dequantize_values(const RowMember& team, const RowFo
   if (format.segment == 0) {
     add_codes(team, format, n, codes, work, StepOfChannel{row.steps});
   } else if constexpr (kHostExecution) {
-    if (format.stride == 1.0f && format.segment == 64)
+    if (format.segment == 64)
       add_tiles(team, format, std::integral_constant<int, 64>(), n, codes, work, bound, row.steps);
-    else if (format.stride == 1.0f)
-      add_tiles(team, format, format.segment, n, codes, work, bound, row.steps);
     else
-      for_tiles(n, format.segment, [&](int i, int first, int width) {
-        add_codes(team, format, width, codes + first, work + first,
-                  UniformStep{float_of_step(row.steps[i]), 0.0f});
-      });
+      add_tiles(team, format, format.segment, n, codes, work, bound, row.steps);
   } else {
     add_codes(team, format, n, codes, work, StepOfSegment{row.steps, format.segment});
   }

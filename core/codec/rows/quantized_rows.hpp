@@ -8,7 +8,6 @@
 
 #include "core/codec/quantizer/sample_memory.hpp"
 #include "core/codec/rows/channel_steps.hpp"
-#include "core/codec/rows/dense_row.hpp"
 #include "core/codec/rows/message_steps.hpp"
 #include "core/codec/rows/quantize_row.hpp"
 #include "core/codec/rows/row_codec.hpp"
@@ -105,6 +104,27 @@ struct MemorySender {
   }
 };
 
+/// A row of fp32 values in a sample's payload block.
+KOKKOS_INLINE_FUNCTION float* float_row(const RowArguments& a, const SampleEntry& sample, int t) {
+  return reinterpret_cast<float*>(a.payload + sample.payload) +
+         static_cast<std::size_t>(t) * a.channels;
+}
+
+/// Sends a first visit's values as fp32. Only finite ones may enter a memory: NaN becomes 0,
+/// infinities the largest number. work := what was sent.
+KOKKOS_INLINE_FUNCTION void send_float_row(const RowMember& team, const RowArguments& a,
+                                           const SampleEntry& sample, int t, const float* x,
+                                           float* work) {
+  float* values = float_row(a, sample, t);
+  row_for_synced(team, a.channels, [=](int c) { values[c] = work[c] = saturate(x[c], kMaxFloat); });
+}
+
+KOKKOS_INLINE_FUNCTION void receive_float_row(const RowMember& team, const RowArguments& a,
+                                              const SampleEntry& sample, int t, float* work) {
+  const float* values = float_row(a, sample, t);
+  row_for_synced(team, a.channels, [=](int c) { work[c] = values[c]; });
+}
+
 template <class Sender>
 struct EncodeRows {
   RowArguments a;
@@ -134,7 +154,7 @@ struct EncodeRows {
     if (format.kind == RowKind::codes)
       quantize_row(team, a, format, sample, t, values, largest, buffers);
     else
-      send_dense_row(team, a, format.kind, sample, t, values, buffers.work);
+      send_float_row(team, a, sample, t, values, buffers.work);
     if (t + 1 == sample.tokens)
       clear_block_end(team, a.payload + sample.payload, block_bytes_of(format, sample.tokens, n));
     add_row_sums(team, a, index, x, largest, Sender::largest_kept(a.scale), buffers.work);
@@ -179,7 +199,7 @@ struct DecodeRows {
     if (format.kind == RowKind::codes)
       dequantize_row(team, a, format, sample, t, x, bound, buffers.codes);
     else
-      receive_dense_row(team, a, format.kind, sample, t, x);
+      receive_float_row(team, a, sample, t, x);
     store_scaled<M>(team, memory, x, buffers.work, buffers.codes);
   }
 };
@@ -224,16 +244,15 @@ class QuantizedCodec : public RowFormatCodec {
 
   /// Kernels that write the steps per channel, if any row has them.
   void find_channel_steps(const ExecSpace& exec, const RowArguments& arguments) {
-    const int counted = rows_with_channel_steps();
-    if (counted == 0) return;
+    if (!has_channel_steps()) return;
     const int rows = arguments.sample_count * arguments.tokens;
     const int blocks = (rows + kScaleRows - 1) / kScaleRows;
     std::uint32_t* partials_RC = channel_partials();
     for_rows("deltapipe::QuantizedCodec::channel_scales",
              row_policy(exec, blocks, RowBuffers::bytes(shape_.channels)),
-             ChannelScales<Sender>{arguments, formats(), channel_format().mean_scale, partials_RC});
+             ChannelScales<Sender>{arguments, formats(), partials_RC});
     for_range("deltapipe::QuantizedCodec::channel_steps", exec, shape_.channels,
-              ChannelSteps{channel_format(), partials_RC, blocks, shape_.channels, counted,
+              ChannelSteps{channel_format(), partials_RC, blocks, shape_.channels,
                            reinterpret_cast<std::uint16_t*>(arguments.payload)});
   }
 };

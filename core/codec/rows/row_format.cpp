@@ -5,17 +5,10 @@
 
 namespace deltapipe::codec {
 
-RowFormat dense_format(RowKind kind) {
-  RowFormat format;
-  format.kind = kind;
-  return format;
-}
-
 RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels) {
   RowFormat format;
   format.kind = RowKind::codes;
   format.bits = bits;
-  if (scale == ScaleKind::token) format.segment = channels;
   if (scale == ScaleKind::tile) format.segment = std::min(settings.tile, channels);
   if (scale == ScaleKind::message) {
     format.has_message_step = true;
@@ -38,15 +31,6 @@ RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, 
   // Unbiased codes reach all values. The AC-SGD code's do not: its largest positive ones are cut.
   format.negative_levels = -format.low;
   format.positive_levels = symmetric || format.stochastic ? format.high : half;
-  if (symmetric && bits == 1) {  // a sign: -1, 1
-    format.mean_scale = !format.stochastic;
-    format.negative_levels = 1;
-    format.positive_levels = 1;
-    format.low = -1;
-    format.high = 1;
-    format.shift = 1;
-    format.stride = 2;
-  }
   return format;
 }
 

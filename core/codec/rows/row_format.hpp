@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "core/base/numeric/number_formats.hpp"
-#include "core/codec/quantizer/half_rows.hpp"
 #include "core/codec/quantizer/packing.hpp"
 #include "core/codec/quantizer/scales.hpp"
 #include "core/codec/settings.hpp"
@@ -14,11 +13,11 @@
 namespace deltapipe::codec {
 
 /// sparse: not of the kernels of quantized_rows.hpp, which leave such samples alone.
-enum class RowKind { fp32, fp16, codes, sparse };
+enum class RowKind { fp32, codes, sparse };
 
-/// How a sample's rows lie in its payload block: fp32 values, fp16 values with scales (HalfRow), or
-/// the steps of all rows (2 bytes each; scale channel: none, they are at the payload's front; scale
-/// message: a byte each, RowSteps) and then the packed codes of all rows.
+/// Layout of a sample's rows in its payload block: fp32 values, or the steps of all rows (2 bytes
+/// each; scale channel: none, they are at the payload's front; scale message: a byte each, RowSteps)
+/// and then the packed codes of all rows.
 struct RowFormat {
   RowKind kind = RowKind::fp32;
   bool uses_memory = false;  ///< values are changes of the memory; else they replace it
@@ -26,7 +25,6 @@ struct RowFormat {
   int segment = 0;   ///< channels that a step covers; 0: all tokens share a step per channel
   int segments = 0;  ///< steps a row
   bool stochastic = false;
-  bool mean_scale = false;  ///< step = mean|x|
   bool is_coded = false;    ///< codes are not packed in the block, but coded behind all blocks
   int table = 0;            ///< of frequencies, which formats that look alike on the wire share
   bool has_message_step = false;  ///< one for all rows, at the payload's front; a byte a row
@@ -37,11 +35,10 @@ struct RowFormat {
   // Else the least step that brings every x between -negative_levels and positive_levels steps.
   float negative_levels = 127;
   float positive_levels = 127;
-  // A code u stands for the level q = u * stride - shift, low <= q <= high.
+  // A code u means the level q = u - shift, low <= q <= high.
   float low = -127;
   float high = 127;
   float shift = 127;
-  float stride = 1;
 
   /// Bits of a code where kernels write and read it; packed at 8 bits, codes are bytes as they
   /// were.
@@ -57,14 +54,12 @@ struct RowFormat {
   /// One step a channel, for all tokens, at the payload's front.
   bool has_channel_steps() const { return kind == RowKind::codes && segment == 0; }
   bool has_front() const { return has_channel_steps() || has_message_step; }
-  /// The step for the largest needed_step, or for mean|x|.
+  /// Returns the step for the largest needed_step.
   KOKKOS_INLINE_FUNCTION std::uint16_t step_for(float needed) const {
-    if (mean_scale) return step_at_least(needed, 1.0f);
     return is_even() ? step_of(needed, negative_levels) : step_at_least(needed, negative_levels);
   }
 };
 
-RowFormat dense_format(RowKind kind);
 /// Codes as the settings say, at a number of bits.
 RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels);
 
@@ -72,17 +67,16 @@ KOKKOS_INLINE_FUNCTION std::size_t block_bytes_of(const RowFormat& format, int t
                                                   int channels) {
   std::size_t row = 0;
   if (format.kind == RowKind::fp32) row = std::size_t{4} * channels;
-  if (format.kind == RowKind::fp16) row = HalfRow::block_bytes(1, channels);
   if (format.kind == RowKind::codes)
     row = (format.has_message_step ? 1 : std::size_t{2} * format.segments) +
           (format.is_coded ? 0 : packed_bytes(format.bits, channels));
   return row * tokens;
 }
 
-/// Up to three formats; a sample's entry names one. Those with steps per channel share them, and
+/// The format of first visits and that of later ones; a sample's entry names one. Those with steps per channel share them, and
 /// so their kinds of codes.
 struct RowFormats {
-  static constexpr int kCount = 3;
+  static constexpr int kCount = 2;
   RowFormat format[kCount];
 };
 

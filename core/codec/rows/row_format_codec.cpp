@@ -134,11 +134,10 @@ std::size_t RowFormatCodec::front_bytes(const Crossing& crossing) const {
   return 0;
 }
 
-int RowFormatCodec::rows_with_channel_steps() const {
-  int rows = 0;
-  for (const SampleEntry& sample : samples())
-    if (formats_.format[sample.format].has_channel_steps()) rows += sample.tokens;
-  return rows;
+bool RowFormatCodec::has_channel_steps() const {
+  return std::any_of(samples().begin(), samples().end(), [&](const SampleEntry& sample) {
+    return sample.tokens > 0 && formats_.format[sample.format].has_channel_steps();
+  });
 }
 
 }  // namespace deltapipe::codec

@@ -51,8 +51,8 @@ class RowFormatCodec : public RowCodec {
                         std::size_t max_bytes);
 
   const RowFormats& formats() const { return formats_; }
-  /// Rows of the crossing at hand whose steps stand at the payload's front.
-  int rows_with_channel_steps() const;
+  /// Returns true if any row of the crossing at hand has steps at the payload's front.
+  bool has_channel_steps() const;
   /// Their format, if any format has such steps.
   const RowFormat& channel_format() const { return formats_.format[channel_format_]; }
   /// Some row of the crossing has a step of the message.

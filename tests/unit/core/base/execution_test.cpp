@@ -56,7 +56,7 @@ std::vector<CodecSettings> all_codecs() {
     add(settings);
   }
   for (const auto kind : {CodecKind::quantize, CodecKind::delta})
-    for (const auto scale : {ScaleKind::channel, ScaleKind::token, ScaleKind::tile}) {
+    for (const auto scale : {ScaleKind::channel, ScaleKind::tile}) {
       settings.kind = kind;
       settings.scale = scale;
       settings.scale_rule = ScaleRule::max;

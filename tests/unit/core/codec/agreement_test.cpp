@@ -34,8 +34,7 @@ void for_all_settings(const Use& use) {
                  {ChosenPositions::largest, ChosenPositions::forward})
               for (const int feedback : {-1, 0, 1, 2})
                 for (const FeedbackOf of : {FeedbackOf::sample, FeedbackOf::position})
-                  for (const FirstVisit first : {FirstVisit::fp32, FirstVisit::fp16,
-                                                 FirstVisit::quantize8, FirstVisit::refine})
+                  for (const FirstVisit first : {FirstVisit::fp32, FirstVisit::quantize8})
                     for (const int interval : {0, 1, 3, 33}) {
                       s.kind = kind;
                       s.scale_rule = rule;
@@ -94,7 +93,6 @@ TEST_CASE("ends that remember other visits, or are at another epoch, have other 
           "[codec]") {
   CodecSettings settings;
   settings.kind = GENERATE(CodecKind::delta, CodecKind::topk_delta);
-  settings.first_visit = FirstVisit::refine;
   settings.warmup_epochs = GENERATE(0, 2);
   const auto codec = make_codec(settings, {2, 4, 8}, MemoryStorage::fp16);
   Crossing crossing;

@@ -135,7 +135,8 @@ TEST_CASE("visits with feedback and changes are PyTorch's", "[codec][topk][feedb
     settings.topk = expected.read_attribute<double>("part");
     settings.values = ChosenValues::fp32;
     settings.bits = static_cast<int>(expected.read_attribute<std::int64_t>("bits"));
-    settings.scale = ScaleKind::token;
+    settings.scale = ScaleKind::tile;
+    settings.tile = kWholeRow;
     settings.rounding = Rounding::nearest;
     settings.levels = Levels::symmetric;
     settings.first_visit = FirstVisit::fp32;

@@ -44,7 +44,6 @@ std::vector<CodecSettings> all_settings() {
   add(CodecKind::bf16);
   for (const CodecKind kind : {CodecKind::quantize, CodecKind::delta}) {
     add(kind);
-    add(kind, [](S& s) { s.bits = 1; });
     add(kind, [](S& s) { s.scale = ScaleKind::channel; });
     add(kind, [](S& s) { s.rounding = Rounding::stochastic; });
     add(kind, [](S& s) { s.levels = Levels::asymmetric; });
@@ -67,7 +66,7 @@ std::vector<CodecSettings> all_settings() {
     s.error_feedback = true;
     s.feedback_kind = FeedbackKind::mixed;
   });
-  for (const FirstVisit first : {FirstVisit::fp32, FirstVisit::fp16, FirstVisit::refine}) {
+  for (const FirstVisit first : {FirstVisit::fp32, FirstVisit::quantize8}) {
     add(CodecKind::delta);
     all.back().first_visit = first;
   }

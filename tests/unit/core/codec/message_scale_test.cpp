@@ -127,6 +127,7 @@ TEST_CASE("one step for a message errs less than one a token at equally many byt
   const auto send = [&](ScaleKind scale, double step) {
     CodecSettings settings = message(CodecKind::quantize, step);
     settings.scale = scale;
+    settings.tile = kWholeRow;
     CodecPair ends(settings, {1, rows, channels}, MemoryStorage::fp32);
     const Values seen = ends.cross(x);
     double error = 0;
@@ -136,7 +137,7 @@ TEST_CASE("one step for a message errs less than one a token at equally many byt
     }
     return std::pair(static_cast<double>(ends.sent_bytes), error);
   };
-  const auto [bytes, error] = send(ScaleKind::token, 1.0);
+  const auto [bytes, error] = send(ScaleKind::tile, 1.0);
   double fine = 0.2, coarse = 1.9;  // bisect for as many bytes
   for (int i = 0; i < 20; ++i) {
     const double middle = std::sqrt(fine * coarse);

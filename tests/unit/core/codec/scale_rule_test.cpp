@@ -79,18 +79,18 @@ TEST_CASE("steps are the fraction of the RMS and errors half of them", "[codec][
   const std::string data = GENERATE("gauss", "laplace", "heavy", "sparse");
   const double size = GENERATE(1.0, 1e-12, 1e18);
   const double fraction = GENERATE(0.02, 0.3, 1.0, 1.9, 2.4);
-  const auto scale = GENERATE(ScaleKind::token, ScaleKind::tile);
+  const int tile = GENERATE(48, kWholeRow);
   const auto rounding = GENERATE(Rounding::nearest, Rounding::stochastic);
-  const int tokens = 5, channels = 200, tile = 48;
+  const int tokens = 5, channels = 200;
   CAPTURE(data, size, fraction);
   if (fraction > kLargestStochasticStep && rounding == Rounding::stochastic) return;
-  CodecSettings settings = settings_of(CodecKind::quantize, 4, ScaleRule::rms, scale, tile);
+  CodecSettings settings = settings_of(CodecKind::quantize, 4, ScaleRule::rms, ScaleKind::tile, tile);
   settings.rms_step = fraction;
   settings.rounding = rounding;
   CodecPair ends(settings, {1, tokens, channels}, MemoryStorage::fp32);
   const Values x = values_of(data, tokens * channels, size, 3);
   const Values seen = ends.cross(x);
-  const int width = scale == ScaleKind::token ? channels : tile;
+  const int width = std::min(tile, channels);
   const int groups = (channels + width - 1) / width;
   const std::vector<double> steps = steps_of(ends, static_cast<std::size_t>(tokens) * groups);
   for (int t = 0; t < tokens; ++t)
@@ -136,18 +136,19 @@ TEST_CASE("steps of the RMS are a contraction, of every width", "[codec][scale_r
   const std::string data = GENERATE("gauss", "heavy", "constant", "two sizes", "one of them");
   const double fraction =
       GENERATE(double{kLeastRmsStep}, 0.3, 1.0, 1.5, double{kLargestStochasticStep});
-  const auto scale = GENERATE(ScaleKind::token, ScaleKind::tile);
+  const int tile = GENERATE(7, kWholeRow);
   const auto rounding = GENERATE(Rounding::nearest, Rounding::stochastic);
-  const int tile = 7, tokens = 24;
+  const int tokens = 24;
   std::mt19937 random(11);
   for (const int channels : {1, 2, 8, 64, 3000}) {
-    CAPTURE(data, fraction, static_cast<int>(scale), static_cast<int>(rounding), channels);
-    if (channels == 3000 && scale == ScaleKind::tile) continue;
-    CodecSettings settings = settings_of(CodecKind::quantize, 4, ScaleRule::rms, scale, tile);
+    CAPTURE(data, fraction, tile, static_cast<int>(rounding), channels);
+    if (channels == 3000 && tile < channels) continue;
+    CodecSettings settings =
+        settings_of(CodecKind::quantize, 4, ScaleRule::rms, ScaleKind::tile, tile);
     settings.rms_step = fraction;
     settings.rounding = rounding;
     CodecPair ends(settings, {1, tokens, channels}, MemoryStorage::fp32);
-    const int widest = scale == ScaleKind::token ? channels : tile;
+    const int widest = std::min(tile, channels);
     Values x;
     std::vector<std::size_t> begins;
     for (int t = 0; t < tokens; ++t)
@@ -191,7 +192,7 @@ TEST_CASE("steps of the RMS are a contraction, of every width", "[codec][scale_r
 TEST_CASE("changes settle in the largest steps, of every width", "[codec][scale_rule]") {
   const std::string data = GENERATE("gauss", "heavy", "constant", "two sizes", "one of them");
   const double fraction = GENERATE(1.95, 2.1, double{kLargestRmsStep});
-  const auto scale = GENERATE(ScaleKind::token, ScaleKind::tile, ScaleKind::message);
+  const auto scale = GENERATE(ScaleKind::tile, ScaleKind::message);
   const int tokens = 5;
   std::mt19937 random(12);
   for (const int channels : {1, 2, 64, 300}) {
