@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -131,15 +130,5 @@ std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShap
 std::shared_ptr<ForwardMasks> make_forward_masks(const CodecSettings& forward,
                                                  const CodecSettings& backward,
                                                  const CodecShape& shape, int slots);
-
-/// Makes the codecs of a kind. Each file core/codec/NAME_codec.cpp defines
-/// `void register_NAME_codec(CodecRegistry&)`; the build finds the files and calls them all.
-class CodecRegistry {
- public:
-  using Make =
-      std::function<std::unique_ptr<Codec>(const CodecSettings&, const CodecShape&, MemoryStorage)>;
-  virtual ~CodecRegistry() = default;
-  virtual void add(CodecKind kind, Make make) = 0;
-};
 
 }  // namespace deltapipe

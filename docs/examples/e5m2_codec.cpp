@@ -6,8 +6,8 @@
 #include "core/codec/rows/row_codec.hpp"
 #include "core/codec/rows/row_sums.hpp"
 
-namespace deltapipe {
-namespace codec {
+namespace deltapipe::codec {
+
 namespace {
 
 /// A token in its sample's payload block, which has the exponents of all tokens and then the bytes
@@ -87,8 +87,8 @@ struct E5m2Decode {
 
 class E5m2Codec final : public RowCodec {
  public:
-  E5m2Codec(const CodecSettings& settings, const CodecShape& shape, MemoryStorage storage)
-      : RowCodec(shape, settings_hash(settings, shape, storage, 1)) {}
+  E5m2Codec(const CodecSettings& settings, const CodecShape& shape)
+      : RowCodec(shape, settings_hash(settings, shape, MemoryStorage::fp32, 1)) {}
 
   std::size_t max_payload_bytes() const override {
     return shape_.max_samples * round_up(block_bytes(0, shape_.tokens), 4);
@@ -112,14 +112,9 @@ class E5m2Codec final : public RowCodec {
 };
 
 }  // namespace
-}  // namespace codec
 
-void register_e5m2_codec(CodecRegistry& registry) {
-  registry.add(CodecKind::e5m2,
-               [](const CodecSettings& settings, const CodecShape& shape,
-                  MemoryStorage storage) -> std::unique_ptr<Codec> {
-                 return std::make_unique<codec::E5m2Codec>(settings, shape, storage);
-               });
+std::unique_ptr<Codec> make_e5m2(const CodecSettings& settings, const CodecShape& shape) {
+  return std::make_unique<E5m2Codec>(settings, shape);
 }
 
-}  // namespace deltapipe
+}  // namespace deltapipe::codec

@@ -1,42 +1,37 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AQ-SGD (arXiv 2206.01299): at the first visit x := a(s) as it was sent, later x := m(s) +
-// Q(a(s) - m(s)). The receiver sees x; both ends then store m(s) := x, whose rounding to the
-// storage's precision is part of the next change.
+// AQ-SGD (arXiv 2206.01299): both ends keep a memory m(s) of each sample s, and later visits send
+// the change against it,
 //
-// First visits in codes have a scale per tile of channels and are rounded to nearest: no error
-// averages out before the sample's next visit. NaN is sent as no change (a first visit: 0),
-// infinities as the largest code or number; neither counts into scales.
+//   first visit    x_hat = what first_visit_format() makes of x      m(s) := x_hat
+//   later visits   x_hat = m(s) + Q(x - m(s))                        m(s) := x_hat
 //
-// With prediction, x := p(s) + Q(a(s) - p(s)), p(s) being a linear map of m(s)
-// (drift_prediction.hpp).
+// The receiver computes with x_hat in fp32. What is stored is rounded to the storage's precision;
+// that rounding is part of the next change. With prediction x_hat = p(s) + Q(x - p(s)), where p(s)
+// is a linear map of m(s) (drift_prediction.hpp).
 //
-// EF21 with quantised values (arXiv 2401.07788) is the same from memories of zeros; memories of
-// gradients leave the factor Crossing::scale out.
+// NaN is sent as no change (a first visit: 0), infinities as the largest code or number; neither
+// counts into scales.
 #include <memory>
 
+#include "core/codec/algorithms/algorithms.hpp"
 #include "core/codec/algorithms/first_visit.hpp"
 #include "core/codec/prediction/drift_prediction.hpp"
+#include "core/codec/rows/quantized_rows.hpp"
 
-namespace deltapipe {
-namespace codec {
+namespace deltapipe::codec {
+
 namespace {
 
-enum Format { first_visit, later_visit };
-
 RowFormats formats_of(const CodecSettings& settings, int channels) {
-  RowFormats formats;
-  for (RowFormat& format : formats.format)
-    format = code_format(settings, settings.scale, settings.bits, channels);
-  formats.format[later_visit].uses_memory = true;
-  if (settings.first_visit != FirstVisit::zero)
-    formats.format[first_visit] = first_visit_format(settings, channels);
-  for (int f = 0; f < RowFormats::kCount; ++f) {
-    RowFormat& format = formats.format[f];
-    format.table = f;
-    // Rows of activations differ in size, and the next layer normalises them; those of gradients
-    // count as they are.
-    format.is_relative = format.uses_memory && settings.first_visit != FirstVisit::zero;
-  }
+  RowFormats formats = RowFormats::all(code_format(settings, channels));
+  const bool from_zeros = settings.first_visit == FirstVisit::zero;
+  if (!from_zeros) formats.format[kFirstVisit] = first_visit_format(settings, channels);
+  RowFormat& change = formats.format[kLaterVisit];
+  change.uses_memory = true;
+  // Rows of activations differ in size, and the next layer normalises them. Gradients count
+  // unchanged.
+  change.is_relative = !from_zeros;
+  for (int f = 0; f < RowFormats::kCount; ++f) formats.format[f].table = f;
   return formats;
 }
 
@@ -66,11 +61,11 @@ struct LoadMemories {
 };
 
 template <MemoryStorage storage>
-class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
+class AqsgdCodec final : public QuantizedCodec<Memory<storage>> {
   using Base = QuantizedCodec<Memory<storage>>;
 
  public:
-  DeltaCodec(const CodecSettings& settings, const CodecShape& shape)
+  AqsgdCodec(const CodecSettings& settings, const CodecShape& shape)
       : Base(shape, settings_hash(settings, shape, storage, 2),
              formats_of(settings, shape.channels)),
         record_bytes_(record_bytes_of<Memory<storage>>(shape)) {
@@ -147,7 +142,7 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
 
   void load_memories(const ExecSpace& exec, const RowArguments& arguments) {
     for_rows(
-        "deltapipe::DeltaCodec::load_memories",
+        "deltapipe::AqsgdCodec::load_memories",
         row_policy(exec, arguments.sample_count * arguments.tokens,
                    RowBuffers::bytes(arguments.channels)),
         LoadMemories<Memory<storage>>{arguments, this->formats(), prediction_->memories().data(),
@@ -155,31 +150,20 @@ class DeltaCodec final : public QuantizedCodec<Memory<storage>> {
   }
 
   int format_of(const Crossing& crossing, std::size_t b) const override {
-    return crossing.visits[b] == 0 ? first_visit : later_visit;
+    return crossing.visits[b] == 0 ? kFirstVisit : kLaterVisit;
   }
 
   std::unique_ptr<DriftPrediction> prediction_;
   const std::size_t record_bytes_;
 };
 
-struct MakeDelta {
-  const CodecSettings& settings;
-  const CodecShape& shape;
-
-  template <MemoryStorage storage>
-  std::unique_ptr<Codec> operator()() const {
-    return std::make_unique<DeltaCodec<storage>>(settings, shape);
-  }
-};
-
 }  // namespace
-}  // namespace codec
 
-void register_delta_codec(CodecRegistry& registry) {
-  registry.add(CodecKind::delta,
-               [](const CodecSettings& settings, const CodecShape& shape, MemoryStorage storage) {
-                 return codec::with_storage(storage, codec::MakeDelta{settings, shape});
-               });
+std::unique_ptr<Codec> make_aqsgd(const CodecSettings& settings, const CodecShape& shape,
+                                  MemoryStorage storage) {
+  return with_storage(storage, [&]<MemoryStorage stored>() -> std::unique_ptr<Codec> {
+    return std::make_unique<AqsgdCodec<stored>>(settings, shape);
+  });
 }
 
-}  // namespace deltapipe
+}  // namespace deltapipe::codec

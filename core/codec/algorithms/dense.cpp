@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // none, bf16: every value by itself. fp16: every row with a power of two of its own.
+#include "core/codec/algorithms/algorithms.hpp"
 #include "core/codec/quantizer/half_rows.hpp"
 #include "core/codec/rows/row_codec.hpp"
 #include "core/codec/rows/row_sums.hpp"
 
-namespace deltapipe {
-namespace codec {
+namespace deltapipe::codec {
 namespace {
 
 enum class DenseFormat { fp32, fp16, bf16 };
@@ -160,24 +160,18 @@ class DenseCodec final : public RowCodec {
   }
 };
 
-template <DenseFormat format>
-void add_dense(CodecRegistry& registry, CodecKind kind) {
-  registry.add(kind,
-               [](const CodecSettings& settings, const CodecShape& shape,
-                  MemoryStorage storage) -> std::unique_ptr<Codec> {
-                 return std::make_unique<DenseCodec<format>>(
-                     shape, settings_hash(settings, shape, storage, 2));
-               });
-}
-
 }  // namespace
-}  // namespace codec
 
-void register_dense_codec(CodecRegistry& registry) {
-  using codec::DenseFormat;
-  codec::add_dense<DenseFormat::fp32>(registry, CodecKind::none);
-  codec::add_dense<DenseFormat::fp16>(registry, CodecKind::fp16);
-  codec::add_dense<DenseFormat::bf16>(registry, CodecKind::bf16);
+std::unique_ptr<Codec> make_dense(const CodecSettings& settings, const CodecShape& shape) {
+  const std::uint32_t id = settings_hash(settings, shape, MemoryStorage::fp32, 2);
+  switch (settings.kind) {
+    case CodecKind::fp16:
+      return std::make_unique<DenseCodec<DenseFormat::fp16>>(shape, id);
+    case CodecKind::bf16:
+      return std::make_unique<DenseCodec<DenseFormat::bf16>>(shape, id);
+    default:
+      return std::make_unique<DenseCodec<DenseFormat::fp32>>(shape, id);
+  }
 }
 
-}  // namespace deltapipe
+}  // namespace deltapipe::codec

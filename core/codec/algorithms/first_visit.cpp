@@ -27,7 +27,7 @@ CodecSettings first_visit_settings(const CodecSettings& settings) {
 RowFormat first_visit_format(const CodecSettings& settings, int channels) {
   const CodecSettings direct = first_visit_settings(settings);
   if (direct.kind == CodecKind::none) return RowFormat{};
-  RowFormat format = code_format(direct, direct.scale, direct.bits, channels);
+  RowFormat format = code_format(direct, channels);
   format.keeps_step = true;
   return format;
 }

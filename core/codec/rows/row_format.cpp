@@ -5,12 +5,12 @@
 
 namespace deltapipe::codec {
 
-RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels) {
+RowFormat code_format(const CodecSettings& settings, int channels) {
   RowFormat format;
   format.kind = RowKind::codes;
-  format.bits = bits;
-  if (scale == ScaleKind::tile) format.segment = std::min(settings.tile, channels);
-  if (scale == ScaleKind::message) {
+  format.bits = settings.bits;
+  if (settings.scale == ScaleKind::tile) format.segment = std::min(settings.tile, channels);
+  if (settings.scale == ScaleKind::message) {
     format.has_message_step = true;
     format.segment = channels;
   }
@@ -24,7 +24,7 @@ RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, 
     return format;
   }
   const bool symmetric = settings.levels == Levels::symmetric;
-  const float half = static_cast<float>(1 << (bits - 1));
+  const float half = static_cast<float>(1 << (settings.bits - 1));
   format.low = symmetric ? 1 - half : -half;
   format.high = half - 1;
   format.shift = -format.low;

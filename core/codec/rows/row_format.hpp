@@ -16,8 +16,8 @@ namespace deltapipe::codec {
 enum class RowKind { fp32, codes, sparse };
 
 /// Layout of a sample's rows in its payload block: fp32 values, or the steps of all rows (2 bytes
-/// each; scale channel: none, they are at the payload's front; scale message: a byte each, RowSteps)
-/// and then the packed codes of all rows.
+/// each; scale channel: none, they are at the payload's front; scale message: a byte each,
+/// RowSteps) and then the packed codes of all rows.
 struct RowFormat {
   RowKind kind = RowKind::fp32;
   bool uses_memory = false;  ///< values are changes of the memory; else they replace it
@@ -25,8 +25,8 @@ struct RowFormat {
   int segment = 0;   ///< channels that a step covers; 0: all tokens share a step per channel
   int segments = 0;  ///< steps a row
   bool stochastic = false;
-  bool is_coded = false;    ///< codes are not packed in the block, but coded behind all blocks
-  int table = 0;            ///< of frequencies, which formats that look alike on the wire share
+  bool is_coded = false;  ///< codes are not packed in the block, but coded behind all blocks
+  int table = 0;          ///< of frequencies, which formats that look alike on the wire share
   bool has_message_step = false;  ///< one for all rows, at the payload's front; a byte a row
   bool is_relative = false;       ///< to the root mean square of the row in the memory
   ScaleRule rule = ScaleRule::max;
@@ -60,8 +60,8 @@ struct RowFormat {
   }
 };
 
-/// Codes as the settings say, at a number of bits.
-RowFormat code_format(const CodecSettings& settings, ScaleKind scale, int bits, int channels);
+/// Returns the format of codes that the settings describe.
+RowFormat code_format(const CodecSettings& settings, int channels);
 
 KOKKOS_INLINE_FUNCTION std::size_t block_bytes_of(const RowFormat& format, int tokens,
                                                   int channels) {
@@ -73,11 +73,15 @@ KOKKOS_INLINE_FUNCTION std::size_t block_bytes_of(const RowFormat& format, int t
   return row * tokens;
 }
 
-/// The format of first visits and that of later ones; a sample's entry names one. Those with steps per channel share them, and
-/// so their kinds of codes.
+inline constexpr int kFirstVisit = 0, kLaterVisit = 1;
+
+/// The format of first visits and that of later ones; a sample's entry names one. Formats with
+/// steps per channel share the steps, and therefore have the same kind of codes.
 struct RowFormats {
   static constexpr int kCount = 2;
   RowFormat format[kCount];
+
+  static RowFormats all(const RowFormat& format) { return {{format, format}}; }
 };
 
 }  // namespace deltapipe::codec

@@ -15,7 +15,9 @@ struct ValueCoding {
   RowFormat codes;  ///< of a row
 
   static ValueCoding of(const CodecSettings& settings) {
-    return {settings.values, code_format(settings, ScaleKind::tile, settings.bits, kRow)};
+    CodecSettings codes = settings;
+    codes.scale = ScaleKind::tile;
+    return {settings.values, code_format(codes, kRow)};
   }
 
   KOKKOS_INLINE_FUNCTION static std::uint32_t rows_of(std::uint32_t count) {

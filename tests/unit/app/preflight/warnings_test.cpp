@@ -126,8 +126,8 @@ TEST_CASE("settings without effect are warned of, with what they want") {
       "true");
   has(told_of(two + "\"delta\"\nboundary.forward.prediction_interval = 2"),
       "prediction_interval has no effect: it requires prediction = \"linear\"");
-  has(told_of(two + "\"fp16\"\nboundary.forward.scale_rule = \"rms\""),
-      "scale_rule has no effect: it requires codec = \"quantize\"");
+  has(told_of(two + "\"fp16\"\nboundary.forward.scale = \"channel\""),
+      "scale has no effect: it requires codec = \"quantize\"");
   has(told_of(two + "\"delta\"\nevaluation.changes = \"direct\""),
       "evaluation.changes has no effect: it requires evaluation.boundary = \"codec\" or \"both\"");
   has(told_of(two + "\"quantize\"\nevaluation.boundary = \"codec\"\nevaluation.changes = "
@@ -137,10 +137,10 @@ TEST_CASE("settings without effect are warned of, with what they want") {
               "boundary.backward.topk = 0.5"),
       "boundary.backward.topk has no effect");
   has(told_of(two + "\"fp16\"\nboundary.forward.rounding = \"stochastic\""), "rounding");
-  has(told_of(two + "\"quantize\"\nboundary.forward.first_visit = \"fp16\""), "first_visit");
+  has(told_of(two + "\"quantize\"\nboundary.forward.first_visit = \"fp32\""), "first_visit");
   has(told_of(two + "\"quantize\"\nboundary.forward.error_feedback_of = \"position\""),
       "it requires error_feedback");
-  has(told_of(two + "\"quantize\"\nboundary.forward.scale = \"token\"\nboundary.forward.tile = 8"),
+  has(told_of(two + "\"quantize\"\nboundary.forward.scale = \"channel\"\nboundary.forward.tile = 8"),
       "tile has no effect: it requires scale = \"tile\"");
   has(told_of(two + "\"auto\"\nboundary.forward.budget = \"time\""), "it requires target_bits");
   has(told_of(two + "\"auto\"\nboundary.forward.target_bits = 2\nboundary.forward.budget = "
@@ -168,11 +168,11 @@ TEST_CASE("settings with an effect, or of what is turned off, are not warned of"
         "pipeline.stages = 2\nboundary.forward.codec = \"topk\"\nboundary.forward.values = "
         "\"codes\"\nboundary.forward.tile = 8",
         "pipeline.stages = 2\nboundary.forward.codec = \"delta\"\nboundary.forward.scale = "
-        "\"token\"\nboundary.forward.tile = 32",
+        "\"channel\"\nboundary.forward.tile = 32",
         "pipeline.stages = 2\nboundary.forward.codec = \"delta\"\nboundary.forward.prediction = "
         "\"linear\"\nboundary.forward.prediction_interval = 2",
         "pipeline.stages = 2\nboundary.forward.codec = \"topk_delta\"\nboundary.forward.tile = 32\n"
-        "boundary.forward.first_visit = \"refine\"\nboundary.forward.bits = 5",
+        "boundary.forward.first_visit = \"quantize8\"",
         "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.tile = 128",
         "pipeline.stages = 3\nnetwork.bandwidth = [1e6, 2e6]\nboundary.forward.codec = \"auto\"\n"
         "boundary.forward.target_bits = 2\nboundary.forward.budget = \"time\"",

@@ -191,7 +191,7 @@ TEST_CASE("an unchanging activation is reached at the rate of the bits") {
     const std::vector<float> seen = ends.cross(a);
     double largest = 0;
     for (int i = 0; i < 64; ++i) largest = std::max(largest, std::abs(double{seen[i]} - a[i]));
-    CHECK(largest <= error);
+    CHECK(largest <= error + 0x1p-23);  // fp32 sets an end
     error *= 0.51 / ((1 << (bits - 1)) - 1);
   }
 }

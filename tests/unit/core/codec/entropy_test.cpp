@@ -159,11 +159,11 @@ TEST_CASE("codes come back whatever they are, in at most packed codes and a word
   };
   const auto test =
       GENERATE(Case{{1, 1, 1}, {1, 0, 0}, {{0, 1}}}, Case{{1, 9, 7}, {3, 0, 0}, {{0, 9}}},
-               Case{{4, 33, 77}, {8, 4, 2}, {{2, 33}, {0, 5}, {2, 31}, {1, 0}}},
-               Case{{5, 64, 200}, {0, 4, 8}, {{1, 64}, {0, 60}, {2, 1}, {1, 63}, {2, 64}}},
-               Case{{2, 3, 9000}, {5, 5, 5}, {{0, 3}, {1, 2}}}, Case{{3, 2, 8}, {2, 2, 2}, {}},
-               Case{{3, 2, 8}, {2, 2, 2}, {{0, 0}, {1, 0}, {2, 0}}},
-               Case{{2, 300, 64}, {6, 7, 1}, {{2, 300}, {1, 299}}},
+               Case{{4, 33, 77}, {8, 2, 0}, {{1, 33}, {0, 5}, {1, 31}, {0, 0}}},
+               Case{{5, 64, 200}, {0, 4, 0}, {{1, 64}, {0, 60}, {1, 1}, {1, 63}, {0, 64}}},
+               Case{{2, 3, 9000}, {5, 5, 0}, {{0, 3}, {1, 2}}}, Case{{3, 2, 8}, {2, 2, 0}, {}},
+               Case{{3, 2, 8}, {2, 2, 0}, {{0, 0}, {1, 0}, {1, 0}}},
+               Case{{2, 300, 64}, {6, 2, 0}, {{1, 300}, {0, 299}}},
                Case{{1, 1, 70000}, {8, 0, 0}, {{0, 1}}});
   const int kind = GENERATE(0, 1, 2, 3, 4);
   CAPTURE(test.shape.channels, test.samples.size(), kind);
@@ -181,10 +181,10 @@ TEST_CASE("codes come back whatever they are, in at most packed codes and a word
   });
   const Bytes codes = sender.codes_of(test.samples);
   const Bytes bytes = sender.encode(test.samples);
-  std::array<std::size_t, 3> rows{};
+  std::array<std::size_t, codec::kCodeFormats> rows{};
   for (const auto& sample : test.samples) rows[sample.format] += sample.tokens;
   std::size_t most = 0;
-  for (int f = 0; f < 3; ++f)
+  for (int f = 0; f < codec::kCodeFormats; ++f)
     if (test.bits[f] > 0 && rows[f] > 0)
       most += packed_and_word(test.bits[f], test.shape.channels, static_cast<int>(rows[f]));
   CHECK(sender.most(test.samples) == most);
@@ -334,7 +334,7 @@ TEST_CASE("entropy coding changes the bytes and nothing else", "[codec][entropy]
         const std::size_t shared = with.sender->record().shared_bytes;
         REQUIRE(std::equal(a.data(), a.data() + shared, b.data()));
         CHECK(with.sent_bytes <= without.sent_bytes + 8);
-        if (visit > 0 && bits >= 4 && scale == ScaleKind::tile)
+        if (visit > 0 && bits >= 4 && bits < 8 && scale == ScaleKind::tile)
           CHECK(with.sent_bytes < without.sent_bytes);
       }
     }

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The payload of samples of which only chosen values travel: a header for each sample, if any
+// sample is sent this way; the blocks of samples that are sent whole, at a first visit; then the
+// blocks of the others, each its positions and its values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/codec/rows/channel_steps.hpp"
+#include "core/codec/rows/row_codec.hpp"
+#include "core/codec/rows/row_format.hpp"
+#include "core/codec/topk/chosen_values.hpp"
+#include "core/codec/topk/forward_masks.hpp"
+#include "core/codec/topk/position_coding.hpp"
+#include "core/codec/topk/topk_selection.hpp"
+
+namespace deltapipe::codec {
+
+/// Header of a sample; zeros if its rows travel in another way.
+struct SampleHeader {
+  std::uint32_t count;  ///< of positions
+  std::uint32_t words;  ///< that the positions take
+  PositionFormat format;
+  std::uint8_t bits;      ///< as PositionCoding has them
+  std::int16_t exponent;  ///< fp16 values: of their power of two; else 0
+
+  KOKKOS_INLINE_FUNCTION PositionCoding coding() const { return {format, bits, words}; }
+};
+static_assert(sizeof(SampleHeader) == 12);
+
+/// Arguments that the kernels share.
+struct SparseArguments {
+  RowArguments a;
+  RowFormats formats;
+  ValueCoding values;
+  double part;
+  Positions chosen;
+  bool is_held;            ///< the chosen ones are kept for gradients
+  Positions forward;       ///< of the micro-batch's activations; position null: none
+  std::uint64_t* block_B;  ///< offset of each sample's block in the payload
+
+  /// True if sample b's values are those at its activations' positions.
+  KOKKOS_INLINE_FUNCTION bool follows(int b) const {
+    return forward.position != nullptr && forward.count_G[b] != ForwardMasks::kNoMask;
+  }
+  KOKKOS_INLINE_FUNCTION const std::uint32_t* positions_of(int b) const {
+    return follows(b) ? forward.of(b) : chosen.of(b);
+  }
+  KOKKOS_INLINE_FUNCTION std::uint32_t count_of(int b) const {
+    return follows(b) ? forward.count_G[b] : chosen.count_G[b];
+  }
+  /// Place of a sample's values among those of all positions.
+  KOKKOS_INLINE_FUNCTION std::size_t sent_of(int b) const { return b * chosen.stride; }
+  /// Entry of chosen.count_G for a sample with this number of positions.
+  KOKKOS_INLINE_FUNCTION std::uint32_t held_count(int b, std::uint32_t count) const {
+    return is_held && !is_sparse(b) ? ForwardMasks::kNoMask : count;
+  }
+  KOKKOS_INLINE_FUNCTION bool is_sparse(int b) const {
+    return formats.format[a.samples[b].format].kind == RowKind::sparse;
+  }
+  KOKKOS_INLINE_FUNCTION bool uses_memory(int b) const {
+    return formats.format[a.samples[b].format].uses_memory;
+  }
+  /// Values of sample b among which to choose.
+  KOKKOS_INLINE_FUNCTION std::uint32_t size_of(int b) const {
+    if (!is_sparse(b)) return 0;
+    return static_cast<std::uint32_t>(a.samples[b].tokens) * static_cast<std::uint32_t>(a.channels);
+  }
+  KOKKOS_INLINE_FUNCTION std::uint64_t first_of(int b) const {
+    return static_cast<std::uint64_t>(b) * a.tokens * a.channels;
+  }
+  KOKKOS_INLINE_FUNCTION SampleHeader* headers() const {
+    return reinterpret_cast<SampleHeader*>(a.payload);
+  }
+  KOKKOS_INLINE_FUNCTION std::uint64_t block_bytes(const SampleHeader& header) const {
+    return std::uint64_t{4} * header.words + values.bytes_of(header.count);
+  }
+  KOKKOS_INLINE_FUNCTION MemoryRow row_of(int index) const {
+    const SampleEntry& sample = a.samples[index / a.tokens];
+    return {a.pool + sample.record, a.tokens, index % a.tokens, a.channels, a.scale};
+  }
+};
+
+/// Headers: how positions travel, and the exponent of fp16 values.
+struct WriteHeaders {
+  SparseArguments s;
+  const float* y;
+  const std::uint32_t* nonfinite_B;  ///< null: counted elsewhere
+  const std::uint32_t* largest_B;    ///< magnitudes of the values; null: not known
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int b = team.league_rank();
+    const std::uint32_t size = s.size_of(b);
+    const bool follows = s.follows(b);
+    SampleHeader header{};
+    if (size > 0) {
+      const std::uint32_t* position = s.positions_of(b);
+      header.count = s.count_of(b);
+      const int count = static_cast<int>(header.count);
+      const PositionCoding coding = follows ? PositionCoding{PositionFormat::forward, 0, 0}
+                                            : choose_positions(team, position, count, size);
+      header.words = coding.words;
+      header.format = coding.format;
+      header.bits = coding.bits;
+      if (s.values.kind == ChosenValues::fp16)
+        header.exponent = static_cast<std::int16_t>(
+            half_exponent(largest_B != nullptr && !follows ? largest_B[b]
+                                                           : largest_of(team, b, position, count)));
+    }
+    SampleHeader* written = s.headers() + b;
+    const RowArguments a = s.a;
+    const int first_row = b * s.a.tokens;
+    const std::uint32_t* nonfinite = follows ? nullptr : nonfinite_B;
+    const std::uint32_t count = s.held_count(b, header.count);
+    std::uint32_t* held = s.is_held ? s.chosen.count_G + b : nullptr;
+    row_once(team, [=]() {
+      *written = header;
+      if (held != nullptr) *held = count;
+      if (nonfinite != nullptr && size > 0) count_nonfinite(a, first_row, nonfinite[b]);
+    });
+  }
+
+  KOKKOS_INLINE_FUNCTION std::uint32_t largest_of(const RowMember& team, int b,
+                                                  const std::uint32_t* position, int count) const {
+    const float* values = y + s.first_of(b);
+    return row_max(team, count, 0u, [=](int i) { return finite_magnitude(values[position[i]]); });
+  }
+};
+
+/// Blocks of sparse samples one after another from `first` on; *end := the last one's.
+struct PlaceBlocks {
+  SparseArguments s;
+  std::uint64_t first;
+  std::uint64_t* end;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const SampleHeader* headers = s.headers();
+    std::uint64_t* block_B = s.block_B;
+    const SparseArguments sparse = s;
+    const std::uint64_t start = first;
+    std::uint64_t* last = end;
+    const int samples = s.a.sample_count;
+    row_scan<std::uint64_t>(
+        team, samples, [=](int b) { return sparse.block_bytes(headers[b]); },
+        [=](int b, std::uint64_t before) {
+          block_B[b] = start + before;
+          if (b + 1 == samples) *last = start + before + sparse.block_bytes(headers[b]);
+        });
+  }
+};
+
+struct WritePositions {
+  SparseArguments s;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int b = team.league_rank();
+    const SampleHeader header = s.headers()[b];
+    write_positions(team, header.coding(), s.positions_of(b), static_cast<int>(header.count),
+                    reinterpret_cast<std::uint32_t*>(s.a.payload + s.block_B[b]));
+  }
+};
+
+/// One team's row of a sample's chosen values.
+struct ChosenRow {
+  int b;
+  std::uint32_t r;
+  SampleHeader header;
+  int width;  ///< 0: no such row
+  const std::uint32_t* position;
+  std::size_t place;  ///< of its values among those of all positions
+  std::uint8_t* block;
+
+  KOKKOS_INLINE_FUNCTION static ChosenRow of(const SparseArguments& s, int index, int rows) {
+    ChosenRow row;
+    row.b = index / rows;
+    row.r = static_cast<std::uint32_t>(index % rows);
+    row.header = s.headers()[row.b];
+    row.width = row.r < ValueCoding::rows_of(row.header.count)
+                    ? ValueCoding::width_of(row.header.count, row.r)
+                    : 0;
+    const std::size_t first = static_cast<std::size_t>(row.r) * ValueCoding::kRow;
+    row.position = s.positions_of(row.b) + first;
+    row.place = s.sent_of(row.b) + first;
+    row.block = s.a.payload + s.block_B[row.b] + std::size_t{4} * row.header.words;
+    return row;
+  }
+};
+
+struct WriteValues {
+  SparseArguments s;
+  int rows;                    ///< of values a sample, at most
+  const float* chosen_values;  ///< as the positions lie; null: to be taken from y
+  const float* y;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const ChosenRow row = ChosenRow::of(s, team.league_rank(), rows);
+    if (row.width == 0) return;
+    const ValueBuffers buffers = ValueBuffers::of(team);
+    const float* values = y + s.first_of(row.b);
+    const std::uint32_t* position = row.position;
+    float* taken = buffers.x;
+    const float* x = taken;
+    if (chosen_values == nullptr || s.follows(row.b))
+      row_for_synced(team, row.width, [=](int i) { taken[i] = values[position[i]]; });
+    else
+      x = chosen_values + row.place;
+    write_values(team, s.values, s.a, s.a.samples[row.b].id, row.header.count, row.r,
+                 row.header.exponent, x, buffers, row.block);
+  }
+};
+
+/// sent := what was sent of the chosen positions, as they lie.
+struct ReadValues {
+  SparseArguments s;
+  int rows;
+  float* sent;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const ChosenRow row = ChosenRow::of(s, team.league_rank(), rows);
+    if (row.width == 0) return;
+    const ValueBuffers buffers = ValueBuffers::of(team);
+    read_values(team, s.values, row.header.count, row.r, row.header.exponent, buffers, row.block,
+                sent + row.place);
+  }
+};
+
+/// Counts for samples without a selection.
+struct CountNonfinite {
+  SparseArguments s;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int index = team.league_rank();
+    const int b = index / s.a.tokens;
+    if (!s.follows(b) || index % s.a.tokens >= s.a.samples[b].tokens) return;
+    const float* x = s.a.x + static_cast<std::size_t>(index) * s.a.channels;
+    const auto count = row_sum<std::uint32_t>(team, s.a.channels,
+                                              [=](int c) { return is_nonfinite(x[c]) ? 1u : 0u; });
+    const RowArguments a = s.a;
+    row_once(team, [=]() { count_nonfinite(a, index, count); });
+  }
+};
+
+/// Positions from an untrusted payload with at least `first` bytes. *wrong
+/// := 1 if this codec cannot have written it; else *end := its length.
+struct ReadPositions {
+  SparseArguments s;
+  std::uint64_t first;
+  std::uint64_t bytes;
+  std::uint32_t* wrong;
+  std::uint64_t* end;
+
+  KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
+    const int b = team.league_rank();
+    std::uint64_t block = first;
+    for (int before = 0; before < b; ++before) block += s.block_bytes(s.headers()[before]);
+    const SampleHeader header = s.headers()[b];
+    const std::uint64_t block_end = block + s.block_bytes(header);
+    const bool fits = is_possible(b, header) && block_end <= bytes;
+    const bool is_last = b + 1 == s.a.sample_count;
+    const std::uint32_t held = s.held_count(b, header.count);
+    std::uint32_t* count = s.chosen.count_G + b;
+    std::uint64_t* place = s.block_B + b;
+    std::uint32_t* flaw = wrong;
+    std::uint64_t* length = end;
+    row_once(team, [=]() {
+      *count = held;
+      *place = block;
+      if (is_last) *length = block_end;
+      if (!fits) atomic_set(flaw, 1u);
+    });
+    if (!fits || header.count == 0 || s.follows(b)) return;
+    read_positions(team, header.coding(), reinterpret_cast<std::uint32_t*>(s.a.payload + block),
+                   header.count, s.size_of(b), s.chosen.of(b), flaw);
+  }
+
+  KOKKOS_INLINE_FUNCTION bool is_possible(int b, const SampleHeader& header) const {
+    const std::uint32_t size = s.size_of(b);
+    if (size == 0)
+      return header.count == 0 && header.words == 0 && header.format == PositionFormat::all &&
+             header.bits == 0 && header.exponent == 0;
+    const int exponent = header.exponent;
+    const bool is_half = s.values.kind == ChosenValues::fp16;
+    if (exponent < (is_half ? -126 : 0) || exponent > (is_half ? 126 : 0)) return false;
+    if (s.follows(b))
+      return header.count == s.forward.count_G[b] && header.words == 0 && header.bits == 0 &&
+             header.format == PositionFormat::forward;
+    return header.count <= count_of_part(s.part, size) &&
+           is_position_coding(header.coding(), header.count, size);
+  }
+};
+
+}  // namespace deltapipe::codec
