@@ -57,21 +57,21 @@ STEPS = 40
 CODECS = {
     "none": {},
     "quantize": {
-        "boundary.forward": {"codec": "quantize", "bits": 4, "rounding": "stochastic"},
-        "boundary.backward": {"codec": "quantize", "bits": 4, "error_feedback": "ef"},
+        "boundary.forward": {"codec": "directq", "bits": 4, "quantizer.rounding": "stochastic"},
+        "boundary.backward": {"codec": "directq", "bits": 4, "feedback.kind": "ef"},
     },
     "delta": {  # most records are in files
-        "boundary.forward": {"codec": "delta", "bits": 3, "first_visit": "quantize8"},
-        "boundary.backward": {"codec": "quantize", "bits": 6, "error_feedback": "ef"},
+        "boundary.forward": {"codec": "aqsgd", "bits": 3, "memory.first_visit": "quantize8"},
+        "boundary.backward": {"codec": "directq", "bits": 6, "feedback.kind": "ef"},
         "cache": {"budget": "8 kB", "verify_every": 1},
     },
     "predicted": {  # records in memory, and maps
-        "boundary.forward": {"codec": "delta", "bits": 2, "prediction": "linear",
-                             "prediction_interval": 3, "entropy_coding": True},
-        "boundary.backward": {"codec": "topk", "topk": 0.2, "error_feedback": "ef21"},
+        "boundary.forward": {"codec": "aqsgd", "bits": 2, "memory.prediction": "linear",
+                             "memory.prediction_interval": 3, "quantizer.entropy_coding": True},
+        "boundary.backward": {"codec": "topk", "topk": 0.2, "feedback.kind": "ef21"},
     },
     "auto": {  # the recommended settings, with most records and errors in files
-        "boundary.forward": {"codec": "auto", "prediction_interval": 3},
+        "boundary.forward": {"codec": "auto", "memory.prediction_interval": 3},
         "boundary.backward": {"codec": "auto"},
         "cache": {"budget": "8 kB", "verify_every": 1},
     },

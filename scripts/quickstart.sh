@@ -66,7 +66,7 @@ pretrain() { train_once pretrain inputs/quickstart_pretrain.toml; }
 fine_tune() {
   train_once none inputs/quickstart.toml \
     boundary.forward.codec=none boundary.backward.codec=none
-  train_once directq inputs/quickstart.toml boundary.forward.codec=quantize
+  train_once directq inputs/quickstart.toml boundary.forward.codec=directq
   train_once aqsgd inputs/quickstart.toml
 }
 

@@ -222,63 +222,51 @@ void check_pipeline(const Settings& s) {
 void check_boundary(const CodecSettings& c, const std::string& section) {
   const auto mistake = contradiction_in(c);
   if (!mistake) return;
-  const std::string bits = section + ".bits", levels = section + ".levels";
-  const std::string rounding = section + ".rounding", feedback = section + ".error_feedback";
-  const std::string what = section + ": " + mistake->what;
-  const bool mixed = c.error_feedback && c.feedback_kind == FeedbackKind::mixed;
-  if (!mistake->keys.empty()) {
-    std::vector<std::string> keys;
-    for (const std::string& key : mistake->keys) keys.push_back(section + "." + key);
-    refuse(std::move(keys), what, mistake->value, mistake->remedy);
-  }
-  if (c.error_feedback && (!has_feedback(c) || (mixed && !sends_positions(c))))
-    refuse({feedback}, what, mistake->value, mistake->remedy);
-  if (sends_positions(c) && c.scale != ScaleKind::tile)
-    refuse({section + ".scale"}, what, mistake->value, mistake->remedy);
-  refuse({bits, levels, rounding}, what, mistake->value, mistake->remedy);
+  std::vector<std::string> keys;
+  for (const std::string& key : mistake->keys) keys.push_back(section + "." + key);
+  refuse(std::move(keys), section + ": " + mistake->what, mistake->value, mistake->remedy);
 }
 
 /// Codecs that are turned off leave their targets alone.
 void check_rate(const RateSettings& rate, const CodecSettings& codec, int stages,
                 const std::string& section) {
   if (codec.kind == CodecKind::none) return;
-  const std::string bits = section + ".target_bits", error = section + ".target_error";
+  const std::string bits = section + ".rate", error = section + ".quantizer.error";
   if (rate.has_bits() && rate.target_error > 0)
-    refuse({error, bits}, section + ": target_bits and target_error exclude each other", "",
+    refuse({error, bits}, section + ": rate and quantizer.error exclude each other", "",
            "set one of them to 0");
   const bool has_target = rate.has_bits() || rate.target_error > 0;
-  if (has_target && (codec.scale_rule != ScaleRule::rms || !sends_codes(codec)))
+  if (has_target && (codec.rms_step == 0 || !sends_codes(codec)))
     refuse({rate.has_bits() ? bits : error},
-           section + ": a target is held by the steps of scale_rule = \"rms\"",
+           section + ": a rate or an error is held by the steps of codes",
            "codec = \"" + std::string(kCodecKindNames[static_cast<std::size_t>(codec.kind)]) + "\"",
-           "use codec = \"auto\", or \"quantize\" or \"delta\" with scale_rule = \"rms\" and "
-           "entropy_coding = true, or set the target to 0");
+           "use codec = \"auto\", \"directq\" or \"aqsgd\", or set it to 0");
   const auto boundaries = static_cast<std::size_t>(stages - 1);
   const std::size_t count = rate.target_bits.size();
   if (count > 1 && rate.budget == BudgetSharing::time)
-    refuse({bits, section + ".budget"},
-           section + ": budget = \"time\" shares one mean, and target_bits has one per boundary",
+    refuse({bits, section + ".quantizer.budget"},
+           section + ": budget = \"time\" shares one mean, and rate has one per boundary",
            to_string(count) + " values", "give one value, or use budget = \"equal\"");
   if (count > 1 && count != boundaries)
-    refuse({bits, "pipeline.stages"}, section + ": target_bits needs one value or one per boundary",
+    refuse({bits, "pipeline.stages"}, section + ": rate needs one value or one per boundary",
            to_string(count) + " values, " + to_string(boundaries) + " boundaries",
            "the boundaries are one fewer than pipeline.stages");
 }
 
 void check_gradients(const Settings& s) {
   if (follows_forward(s.backward) && !sends_positions(s.forward))
-    refuse({"boundary.backward.positions", "boundary.forward.codec"},
-           "boundary.backward.positions = \"forward\" needs positions of activations",
+    refuse({"boundary.backward.sparse.positions", "boundary.forward.codec"},
+           "boundary.backward.sparse.positions = \"forward\" needs positions of activations",
            "boundary.forward.codec = \"" +
                std::string(kCodecKindNames[static_cast<std::size_t>(s.forward.kind)]) + "\"",
-           "use boundary.forward.codec = \"topk\" or \"topk_delta\", or positions = \"largest\"");
+           "use boundary.forward.codec = \"topk\" or \"aqsgd_topk\", or positions = \"largest\"");
   if (!sends_changes(s.backward)) return;
   const std::string kind = kCodecKindNames[static_cast<std::size_t>(s.backward.kind)];
   refuse({"boundary.backward.codec"},
          "boundary.backward.codec cannot be " + kind + ": AQ-SGD keeps no memory of gradients",
          "\"" + kind + "\"",
-         "use \"none\", \"fp16\", \"bf16\", \"quantize\" or \"topk\"; the last "
-         "with error_feedback = \"ef21\" keeps a memory from zeros on");
+         "use \"none\", \"fp16\", \"bf16\", \"directq\" or \"topk\"; the last "
+         "with feedback.kind = \"ef21\" keeps a memory from zeros on");
 }
 
 /// One direction's links from its own lists or else those of both directions; `count` of what

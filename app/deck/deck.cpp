@@ -496,35 +496,32 @@ void read_draft(const toml::table& table, const std::vector<std::string>& overri
   check_text(keys, places);
 }
 
-/// One step for a message, and a step that follows an error, are the preset's with its scale rule
-/// alone. `own`: what the deck says by itself.
-void fit_scale(CodecSettings& codec, RateSettings& rate, const CodecSettings& own,
-               const RateSettings& own_rate) {
-  if (codec.scale_rule == ScaleRule::rms) return;
-  if (own.scale != ScaleKind::message) codec.scale = own.scale;
-  rate.target_error = own_rate.target_error;
+/// A rate or an error is held by steps of the RMS: a direction that has one, and no step of its
+/// own, has the recommended settings beside its codec.
+bool needs_steps(const CodecSettings& codec, const RateSettings& rate) {
+  const bool sends_all = codec.kind == CodecKind::directq || codec.kind == CodecKind::aqsgd;
+  return sends_all && codec.rms_step == 0 && (rate.has_bits() || rate.target_error > 0);
 }
 
-/// The recommended settings of the directions whose codec is "auto". Bits may be held instead of
-/// errors.
-Draft preset_of(const Draft& own) {
-  Draft preset;
-  Settings& s = preset.settings;
-  const auto preset_direction = [&](Direction direction, CodecSettings& codec, RateSettings& rate,
-                                    const RateSettings& own_rate) {
-    codec = recommended_settings(direction);
-    if (own_rate.has_bits()) return;
-    rate.target_error = own_rate.target_error > 0
-                            ? own_rate.target_error
-                            : recommended_target(direction, own.settings.auto_error);
-    if (direction == Direction::forward)
-      codec.first_visit_step = first_visit_step_of(rate.target_error);
-  };
-  if (own.forward_is_auto)
-    preset_direction(Direction::forward, s.forward, s.forward_rate, own.settings.forward_rate);
-  if (own.backward_is_auto)
-    preset_direction(Direction::backward, s.backward, s.backward_rate, own.settings.backward_rate);
-  return preset;
+/// Sets the recommended settings of a direction. Bits may be held instead of errors.
+void set_preset(Direction direction, const CodecSettings& own, const RateSettings& own_rate,
+                double error, CodecSettings& codec, RateSettings& rate) {
+  codec = recommended_settings(direction);
+  if (own.kind != codec.kind) codec.prediction = Prediction::none;
+  if (own_rate.has_bits()) return;
+  rate.target_error =
+      own_rate.target_error > 0 ? own_rate.target_error : recommended_target(direction, error);
+  if (direction == Direction::forward)
+    codec.first_visit_step = first_visit_step_of(rate.target_error);
+}
+
+/// One step for a message, and a step that follows an error, belong to the preset's steps alone.
+/// `own`: the deck without the preset.
+void fit_scale(CodecSettings& codec, RateSettings& rate, const CodecSettings& own,
+               const RateSettings& own_rate) {
+  if (codec.rms_step > 0) return;
+  if (own.scale != ScaleKind::message) codec.scale = own.scale;
+  rate.target_error = own_rate.target_error;
 }
 
 /// Keys of earlier versions that nothing depends on any more.
@@ -542,15 +539,23 @@ Settings settings_of(const toml::table& table, const std::string& name,
   DeckPlaces places;
   places.deck.file = name;
   read_draft(table, overrides, draft, places);
-  if (draft.forward_is_auto || draft.backward_is_auto) {
+  const Draft read = draft;
+  const Settings& own = read.settings;
+  const bool forward = read.forward_is_auto || needs_steps(own.forward, own.forward_rate);
+  const bool backward = read.backward_is_auto || needs_steps(own.backward, own.backward_rate);
+  if (forward || backward) {
     // Settings of the deck and the overrides take precedence: they are read again over the preset.
-    const Draft own = std::exchange(draft, preset_of(draft));
-    read_draft(table, overrides, draft, places);
+    draft = {};
     Settings& s = draft.settings;
-    if (draft.forward_is_auto)
-      fit_scale(s.forward, s.forward_rate, own.settings.forward, own.settings.forward_rate);
-    if (draft.backward_is_auto)
-      fit_scale(s.backward, s.backward_rate, own.settings.backward, own.settings.backward_rate);
+    if (forward)
+      set_preset(Direction::forward, own.forward, own.forward_rate, own.auto_error, s.forward,
+                 s.forward_rate);
+    if (backward)
+      set_preset(Direction::backward, own.backward, own.backward_rate, own.auto_error, s.backward,
+                 s.backward_rate);
+    read_draft(table, overrides, draft, places);
+    if (forward) fit_scale(s.forward, s.forward_rate, own.forward, own.forward_rate);
+    if (backward) fit_scale(s.backward, s.backward_rate, own.backward, own.backward_rate);
   }
   replace_new_model(draft.settings, overrides);
   with_places(places, [&] {

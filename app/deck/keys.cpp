@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t any_count = std::numeric_limits<std::int64_t>::max();
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
-const std::array<Section, 18> section_table = {{
+const std::array<Section, 25> section_table = {{
     {"model", "Where the weights come from."},
     {"model.new", "Shape of a new GPT-2; used when model.path is empty."},
     {"tokenizer", "How text becomes tokens."},
@@ -26,12 +26,22 @@ const std::array<Section, 18> section_table = {{
     {"training.optimizer", "AdamW and its learning rate."},
     {"pipeline", "How the model is spread over MPI ranks."},
     {"boundary", "How much is left out of what crosses a boundary."},
-    {"boundary.forward", "What is sent from a stage to the next: activations."},
-    {"boundary.backward", "What is sent from a stage to the previous one: gradients."},
+    {"boundary.forward", "Activations, sent from a stage to the next one."},
+    {"boundary.forward.quantizer", "For experts: codes of directq, aqsgd and topk."},
+    {"boundary.forward.sparse", "For experts: values of topk and aqsgd_topk."},
+    {"boundary.forward.memory", "For experts: memories of aqsgd and aqsgd_topk."},
+    {"boundary.forward.feedback", "For experts: error feedback of directq and topk."},
+    {"boundary.backward", "Gradients, sent from a stage to the previous one."},
+    {"boundary.backward.quantizer", "For experts: codes of directq and topk."},
+    {"boundary.backward.sparse", "For experts: values of topk."},
+    {"boundary.backward.feedback",
+     "For experts: error feedback of directq and topk. Rows of a tied embedding travel without "
+     "it."},
     {"evaluation", "How activations cross boundaries in evaluations and in `deltapipe generate`."},
     {"cache",
-     "What the ends of a boundary keep of each sample, for codecs \"delta\" and \"topk_delta\" "
-     "(both ends) and error_feedback (the sender; \"ef21\": both ends)."},
+     "What the ends of a boundary keep of each sample, for aqsgd, aqsgd_topk and ef21 (both ends) "
+     "and "
+     "for ef and mixed (the sender)."},
     {"network",
      "Emulated links between the stages, for both directions. No bandwidth and latency: none."},
     {"network.forward", "Emulated links in the forward direction only; goes before [network]."},
@@ -74,7 +84,6 @@ Choice schedule_choice(std::string& value) {
 Choice feedback_choice(CodecSettings& codec) {
   Choice result;
   result.names = {"none", "ef", "ef21", "mixed"};
-  result.other_names = {{"false", 0}, {"true", 1}};
   result.get = [&codec]() -> std::size_t {
     return codec.error_feedback ? 1 + static_cast<std::size_t>(codec.feedback_kind) : 0;
   };
@@ -301,132 +310,114 @@ Choice codec_choice(CodecKind& kind, bool& is_auto, Direction direction) {
   return result;
 }
 
-void add_rate(SectionKeys& add, RateSettings& r) {
-  add("target_bits", RealList{&r.target_bits, 0.1, 16},
-      "for scale_rule = \"rms\": mean bits per value on the wire over the run, headers, scales and "
-      "first visits included but not warmup_epochs; rms_step, from that of the deck on, follows "
-      "message by message within 0.05 to 2.5 (stochastic: 1.9); one value for all boundaries or a "
-      "list with one per boundary; 0 or none: off");
-  add("budget", choice(r.budget, {{"equal", BudgetSharing::equal}, {"time", BudgetSharing::time}}),
-      "how boundaries share target_bits. equal: each has it; time: it is their mean, and those "
-      "with "
-      "a slower [network] bandwidth have fewer bits, 1.5 to 6, so that all take as long");
-  add("target_error", Real{&r.target_error, 0, 1, false, true},
-      "for scale_rule = \"rms\", instead of target_bits: relative RMS error of what is sent, which "
-      "rms_step follows; 0: off");
+/// The codec and its knob: what a beginner sets.
+void add_codec(SectionKeys add, CodecSettings& c, RateSettings& r, bool& is_auto,
+               Direction direction) {
+  const bool forward = direction == Direction::forward;
+  add("codec", codec_choice(c.kind, is_auto, direction),
+      forward
+          ? "none: fp32; directq: the values in bits; aqsgd: the change since the sample's last "
+            "visit in bits; topk: a sample's largest values; aqsgd_topk: the largest changes; "
+            "auto: aqsgd that holds boundary.error"
+          : "none: fp32; directq: the values in bits; topk: a sample's largest values; auto: "
+            "directq that holds " +
+                format_number(recommended_error(direction, 1)) +
+                " boundary.error. aqsgd and aqsgd_topk are for activations only");
+  add("bits", Integer{&c.bits, 2, 8}, "bits per value, for directq, aqsgd and codes of topk");
+  add("rate", RealList{&r.target_bits, 0.1, 16},
+      "mean bits per value on the wire over the run, entropy coded, instead of bits; headers, "
+      "scales "
+      "and first visits count. One value, or a list with one per boundary; 0 or none: off");
+  add("topk", Real{&c.topk, 0, 1, true}, "part of a sample's values that topk and aqsgd_topk send");
+  add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
 }
 
-void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, bool& is_auto,
-                  const char* section, bool memory) {
-  Choice codecs = codec_choice(c.kind, is_auto, memory ? Direction::forward : Direction::backward);
-  // The names of arXiv 2206.01299.
-  codecs.other_names = {{"directq", static_cast<std::size_t>(CodecKind::quantize)},
-                        {"aqsgd", static_cast<std::size_t>(CodecKind::delta)},
-                        {"aqsgd_topk", static_cast<std::size_t>(CodecKind::topk_delta)}};
-  SectionKeys add(keys, section);
-  const CodecSettings best =
-      recommended_settings(memory ? Direction::forward : Direction::backward);
-  const std::string steps =
-      "scale = \"message\", scale_rule = \"rms\", rms_step = " + format_number(best.rms_step) +
-      ", tile = " + std::to_string(best.tile) + ", entropy_coding";
-  add("codec", std::move(codecs),
-      memory
-          ? "none: fp32 as it is; "
-            "quantize: the values in bits; delta: the change since the sample's last visit in "
-            "bits (AQ-SGD); topk: a sample's largest values with their positions; topk_delta: "
-            "delta with changes sent as topk sends values; auto: delta with " +
-                steps +
-                ", first_visit = \"steps\" with the step of boundary.error (with target_bits: " +
-                format_number(best.first_visit_step) +
-                "), prediction = \"linear\" and target_error = boundary.error, whatever of it the "
-                "deck does not set"
-          : "none: fp32 as it is; "
-            "quantize: the values in bits; topk: a sample's largest values with their "
-            "positions; delta and topk_delta are not for gradients, which AQ-SGD sends without "
-            "memory; auto: quantize with " +
-                steps + ", rounding = \"stochastic\" and target_error = " +
-                format_number(recommended_error(Direction::backward, 1)) +
-                " boundary.error, whatever of it the deck does not set");
-  add("topk", Real{&c.topk, 0, 1, true},
-      "part of a sample's values that topk and topk_delta send, those of largest magnitude");
-  add("values",
-      choice(c.values, {{"fp32", ChosenValues::fp32},
-                        {"fp16", ChosenValues::fp16},
-                        {"codes", ChosenValues::codes}}),
-      "how topk and topk_delta send values; codes: in bits, with a scale for every tile of them");
-  if (!memory)
-    add("positions",
-        choice(c.positions,
-               {{"largest", ChosenPositions::largest}, {"forward", ChosenPositions::forward}}),
-        "where topk sends values: those of largest magnitude, with their positions, or where "
-        "boundary.forward sent the micro-batch's activations (topk or topk_delta), so that no "
-        "positions travel; samples that it sent whole have their largest");
-  add("bits", Integer{&c.bits, 2, 8}, "bits per value, for quantize, delta and codes of topk");
+void add_quantizer(SectionKeys add, CodecSettings& c, RateSettings& r) {
+  add("step", Real{&c.rms_step, 0, kLargestRmsStep},
+      "above 0, for directq and aqsgd: the step between levels is this fraction of the values' "
+      "root "
+      "mean square, with as many levels as they need, entropy coded. 0: 2^bits levels up to the "
+      "largest value");
+  add("error", Real{&r.target_error, 0, 1, false, true},
+      "relative RMS error of what is sent, which the step follows; 0: off");
+  add("budget", choice(r.budget, {{"equal", BudgetSharing::equal}, {"time", BudgetSharing::time}}),
+      "how boundaries share rate. equal: each has it; time: it is their mean, and slower links "
+      "have "
+      "fewer bits, 1.5 to 6, so that all need the same time");
   add("scale",
       choice(c.scale, {{"channel", ScaleKind::channel},
                        {"tile", ScaleKind::tile},
                        {"message", ScaleKind::message}}),
-      "what shares one scale, for codes: a channel over all tokens of the micro-batch, tile channels "
-      "of a token, or, with scale_rule = \"rms\", all of the micro-batch (changes of a sample: in "
-      "proportion to the token's memory)");
+      "values that share a scale. channel: a channel over all tokens of a micro-batch; tile: tile "
+      "channels of a token; message: all of a micro-batch (requires step)");
   add("tile", Integer{&c.tile, 1, kWholeRow},
-      memory ? "channels that share a scale, for scale = \"tile\" and codes of first visits; at "
-               "least the model's channels: one scale for each token"
-             : "channels that share a scale, for scale = \"tile\"; at least the model's channels: "
-               "one scale for each token");
-  add("scale_rule",
-      choice(c.scale_rule,
-             {{"max", ScaleRule::max}, {"rms", ScaleRule::rms}}),
-      "how scales of codes are found. max: the largest value has the largest code. rms, for "
-      "quantize and delta: the step between levels is rms_step times the values' root mean square, "
-      "with as many levels as they need; it requires entropy_coding");
-  add("rms_step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep},
-      "for scale_rule = \"rms\": smaller steps, smaller errors and more bytes; 1 takes about 2.1 "
-      "bits per value, 1.9 about 1.3, and scales; from 2 on most values travel as zeros; rounding "
-      "= \"stochastic\" up to 1.9");
-  add_rate(add, r);
-  add("entropy_coding", Flag{&c.entropy_coding},
-      "for quantize and delta: codes travel in the bits that they carry, never more than packed "
-      "codes and 4 bytes, of a delta 12, with scale = \"message\" 64 more; nothing is lost");
+      "channels that share a scale, for scale = \"tile\" and first visits; the model's channels or "
+      "more: one scale for each token");
   add("rounding",
       choice(c.rounding, {{"nearest", Rounding::nearest}, {"stochastic", Rounding::stochastic}}),
-      memory ? "of codes: stochastic is unbiased; delta requires 3 bits or more with it"
-             : "of codes: stochastic is unbiased");
+      "of codes; stochastic is unbiased");
   add("levels",
       choice(c.levels, {{"symmetric", Levels::symmetric}, {"asymmetric", Levels::asymmetric}}),
-      "of codes. symmetric: 2^bits - 1 levels around zero; asymmetric: 2^bits levels from -1 (2 bits: "
-      "-1, -1/2, 0, 1/2), as the AC-SGD code has them, which cuts the largest positive values "
-      "(stochastic: a wider scale, which cuts none)");
-  if (memory) {
-    add("first_visit",
-        choice(c.first_visit, {{"fp32", FirstVisit::fp32},
-                               {"quantize8", FirstVisit::quantize8},
-                               {"steps", FirstVisit::steps}}),
-        "how delta and topk_delta send a sample that has no memory yet. quantize8: in 8-bit codes "
-        "with a scale per tile; steps, for delta: as scale_rule = \"rms\" with first_visit_step, "
-        "which requires entropy_coding");
-    add("first_visit_step", Real{&c.first_visit_step, kLeastRmsStep, kLargestRmsStep},
-        "for first_visit = \"steps\", as rms_step: 0.4 takes about 3.4 bits per value, and scales");
-    add("prediction",
-        choice(c.prediction, {{"none", Prediction::none}, {"linear", Prediction::linear}}),
-        "for delta: linear: changes are counted from what a linear map makes of a sample's memory, "
-        "which the sender fits to the changes of the last steps: what training does to all samples "
-        "alike is not sent again and again");
-    add("prediction_interval", Integer{&c.prediction_interval, 1, 1'000'000},
-        "steps between two maps, C x C values of 8 bits, at least; a map is sent only if it saves "
-        "more than it takes");
-  }
-  add("warmup_epochs", Real{&c.warmup_epochs, 0, 1e9}, "epochs sent as fp32 before codec starts");
-  add("error_feedback", feedback_choice(c),
-      "for quantize and topk: what they leave out of a sample comes at its next visits. ef: it is "
-      "added to the next values, the sender keeps it in the cache; ef21: both ends keep what the "
-      "receiver saw and changes are sent, from zeros; mixed: ef with half of topk's positions "
-      "those of the largest errors. Tied rows travel without");
-  add("error_feedback_of",
+      "for step = 0. symmetric: 2^bits - 1 levels around zero; asymmetric: 2^bits levels from -1, "
+      "which cut the largest positive values");
+  add("entropy_coding", Flag{&c.entropy_coding},
+      "for step = 0: codes travel in the bits that they carry, without loss");
+}
+
+void add_sparse(SectionKeys add, CodecSettings& c, Direction direction) {
+  add("values",
+      choice(c.values, {{"fp32", ChosenValues::fp32},
+                        {"fp16", ChosenValues::fp16},
+                        {"codes", ChosenValues::codes}}),
+      "format of the values; codes: in bits, with a scale for every quantizer.tile of them");
+  if (direction == Direction::forward) return;
+  add("positions",
+      choice(c.positions,
+             {{"largest", ChosenPositions::largest}, {"forward", ChosenPositions::forward}}),
+      "largest: the values of largest magnitude, with their positions; forward: the values where "
+      "the "
+      "activations were sent, without positions");
+}
+
+void add_memory(SectionKeys add, CodecSettings& c) {
+  add("first_visit",
+      choice(c.first_visit, {{"fp32", FirstVisit::fp32},
+                             {"quantize8", FirstVisit::quantize8},
+                             {"steps", FirstVisit::steps}}),
+      "format of a sample without memory. quantize8: 8-bit codes; steps, for aqsgd: as "
+      "quantizer.step, with first_visit_step");
+  add("first_visit_step", Real{&c.first_visit_step, kLeastRmsStep, kLargestRmsStep},
+      "for first_visit = \"steps\"; 0.4 needs about 3.4 bits per value");
+  add("prediction",
+      choice(c.prediction, {{"none", Prediction::none}, {"linear", Prediction::linear}}),
+      "for aqsgd. linear: changes are counted from a linear map of the memory, which the sender "
+      "fits "
+      "to the changes of the last steps");
+  add("prediction_interval", Integer{&c.prediction_interval, 1, 1'000'000},
+      "least steps between two maps; a map is sent only if it saves more than it needs");
+}
+
+void add_feedback(SectionKeys add, CodecSettings& c) {
+  add("kind", feedback_choice(c),
+      "ef: what is left out of a sample is added to its next values; ef21: both ends keep what the "
+      "receiver saw, and changes against it are sent; mixed: ef with half of topk's positions "
+      "those "
+      "of the largest errors");
+  add("of",
       choice(c.feedback_of, {{"sample", FeedbackOf::sample}, {"position", FeedbackOf::position}}),
-      "for error_feedback: sample: what is left out comes at the sample's next visit, an epoch "
-      "later; position: it comes at the next step, with the sample at the same place of the "
-      "micro-batches, and as many records are kept as a step has samples");
+      "sample: what is left out is added at the sample's next visit, an epoch later; position: at "
+      "the "
+      "next step, to the sample at the same place of the micro-batches");
+}
+
+void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, bool& is_auto,
+                  Direction direction) {
+  const std::string section = std::string("boundary.") + name_of(direction);
+  add_codec({keys, section}, c, r, is_auto, direction);
+  add_quantizer({keys, section + ".quantizer"}, c, r);
+  add_sparse({keys, section + ".sparse"}, c, direction);
+  if (direction == Direction::forward) add_memory({keys, section + ".memory"}, c);
+  add_feedback({keys, section + ".feedback"}, c);
 }
 
 void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e, AnswerSettings& a) {
@@ -447,8 +438,8 @@ void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e, AnswerSetting
   add("changes",
       choice(e.changes, {{"first_visit", ChangesWithoutMemory::first_visit},
                          {"direct", ChangesWithoutMemory::direct}}),
-      "what delta and topk_delta make of a sample there; first_visit: what they send of one "
-      "without memory; direct: the values sent as they send changes, like quantize and topk");
+      "what aqsgd and aqsgd_topk make of a sample there; first_visit: what they send of one "
+      "without memory; direct: the values sent as they send changes, like directq and topk");
 }
 
 void add_cache(std::vector<Key>& keys, CacheSettings& c) {
@@ -629,9 +620,8 @@ std::vector<Key> keys_of(Draft& draft) {
        "what codec = \"auto\" holds: relative RMS error of activations, and of gradients " +
            format_number(recommended_error(Direction::backward, 1)) +
            " times as much, in as few bits as that takes"});
-  add_boundary(keys, s.forward, s.forward_rate, draft.forward_is_auto, "boundary.forward", true);
-  add_boundary(keys, s.backward, s.backward_rate, draft.backward_is_auto, "boundary.backward",
-               false);
+  add_boundary(keys, s.forward, s.forward_rate, draft.forward_is_auto, Direction::forward);
+  add_boundary(keys, s.backward, s.backward_rate, draft.backward_is_auto, Direction::backward);
   add_evaluation(keys, s.evaluation, s.data.answers);
   add_cache(keys, s.cache);
   add_network(keys, s.network);

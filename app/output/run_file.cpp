@@ -190,7 +190,8 @@ struct DirectionColumns {
               boundaries, kNotMeasured),
         wire({direction + "_wire_seconds", "s", "at least one message was travelling"}, boundaries),
         step({direction + "_step", "1",
-              "rms_step of the messages, mean; NaN: none had steps of the RMS"},
+              "step of the messages' codes as a fraction of the RMS, mean; NaN: none had such "
+              "steps"},
              boundaries, kNotMeasured) {}
 
   void add(const DirectionRecord& record) {

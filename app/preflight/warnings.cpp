@@ -157,7 +157,8 @@ std::vector<std::string> warnings_of_codec_evaluation(const Settings& settings) 
     why = "one stage has no boundary; use more stages";
   else if (sends_changes(settings.forward) && kind == CodecKind::none)
     why =
-        "boundary.forward.first_visit = \"fp32\" is what a sample without memory is sent by; "
+        "boundary.forward.memory.first_visit = \"fp32\" is what a sample without memory is sent "
+        "by; "
         "choose another one or evaluation.changes = \"direct\"";
   else if (kind == CodecKind::none)
     why = "boundary.forward.codec sends fp32; choose another one";
@@ -221,34 +222,32 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
   const bool codes = sends_codes(codec), positions = sends_positions(codec);
   const bool changes = sends_changes(codec);
   const bool first_tiles = changes && codec.first_visit != FirstVisit::fp32;
-  const bool rms = codes && codec.scale_rule == ScaleRule::rms;
   const std::string any_codes =
-      "codec = \"quantize\" or \"delta\", or values = \"codes\" with \"topk\"";
+      "codec = \"directq\" or \"aqsgd\", or sparse.values = \"codes\" with \"topk\"";
+  const std::string any_topk = "codec = \"topk\" or \"aqsgd_topk\"";
   const bool has_links =
       !network.forward.empty() || !network.backward.empty() || !network.ranks.empty();
   return {
-      {"topk", changed(&CodecSettings::topk) && !positions, "codec = \"topk\" or \"topk_delta\""},
-      {"values", changed(&CodecSettings::values) && !positions,
-       "codec = \"topk\" or \"topk_delta\""},
-      {"bits", changed(&CodecSettings::bits) && !codes, any_codes},
-      {"scale", changed(&CodecSettings::scale) && !codes, any_codes},
-      {"tile",
+      {"topk", changed(&CodecSettings::topk) && !positions, any_topk},
+      {"sparse.values", changed(&CodecSettings::values) && !positions, any_topk},
+      {"bits", changed(&CodecSettings::bits) && (!codes || codec.rms_step > 0),
+       codes ? "quantizer.step = 0 and no rate" : any_codes},
+      {"quantizer.scale", changed(&CodecSettings::scale) && !codes, any_codes},
+      {"quantizer.tile",
        changed(&CodecSettings::tile) && !first_tiles && !(codes && codec.scale == ScaleKind::tile),
-       codes ? "scale = \"tile\"" : any_codes},
-      {"scale_rule", changed(&CodecSettings::scale_rule) && !codes, any_codes},
-      {"rms_step", changed(&CodecSettings::rms_step) && !rms,
-       codes ? "scale_rule = \"rms\" and entropy_coding = true" : "scale_rule = \"rms\""},
-      {"rounding", changed(&CodecSettings::rounding) && !codes, any_codes},
-      {"levels", changed(&CodecSettings::levels) && !codes, any_codes},
-      {"first_visit", changed(&CodecSettings::first_visit) && !changes,
-       "codec = \"delta\" or \"topk_delta\""},
-      {"prediction_interval",
+       codes ? "quantizer.scale = \"tile\"" : any_codes},
+      {"quantizer.step", changed(&CodecSettings::rms_step) && !codes, any_codes},
+      {"quantizer.rounding", changed(&CodecSettings::rounding) && !codes, any_codes},
+      {"quantizer.levels", changed(&CodecSettings::levels) && !codes, any_codes},
+      {"memory.first_visit", changed(&CodecSettings::first_visit) && !changes,
+       "codec = \"aqsgd\" or \"aqsgd_topk\""},
+      {"memory.prediction_interval",
        changed(&CodecSettings::prediction_interval) && codec.prediction == Prediction::none,
-       "prediction = \"linear\""},
-      {"error_feedback_of", changed(&CodecSettings::feedback_of) && !has_feedback(codec),
-       "error_feedback"},
-      {"budget", rate.budget == BudgetSharing::time && !(rate.has_bits() && has_links),
-       rate.has_bits() ? "a network.bandwidth" : "target_bits"},
+       "memory.prediction = \"linear\""},
+      {"feedback.of", changed(&CodecSettings::feedback_of) && !has_feedback(codec),
+       "feedback.kind"},
+      {"quantizer.budget", rate.budget == BudgetSharing::time && !(rate.has_bits() && has_links),
+       rate.has_bits() ? "a network.bandwidth" : "rate"},
   };
 }
 
@@ -270,7 +269,7 @@ std::vector<std::string> warnings_without_effect(const Settings& settings) {
   if (is_error_idle(settings))
     warnings.emplace_back(
         "boundary.error has no effect: it requires codec = \"auto\" in boundary.forward or "
-        "boundary.backward, without target_bits or target_error there");
+        "boundary.backward, without rate or quantizer.error there");
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     const bool forward = direction == Direction::forward;
     const CodecSettings& codec = forward ? settings.forward : settings.backward;
@@ -287,7 +286,7 @@ std::vector<std::string> warnings_without_effect(const Settings& settings) {
     if (!settings.evaluation.has(EvaluationMode::codec))
       wants = "evaluation.boundary = \"codec\" or \"both\"";
     else if (settings.forward.kind != CodecKind::none && !sends_changes(settings.forward))
-      wants = "boundary.forward.codec = \"delta\" or \"topk_delta\"";
+      wants = "boundary.forward.codec = \"aqsgd\" or \"aqsgd_topk\"";
     if (!wants.empty())
       warnings.push_back("evaluation.changes has no effect: it requires " + wants);
   }
@@ -334,7 +333,7 @@ std::vector<std::string> warnings_of_targets(const Settings& settings,
       if (target.bits > 0 && totals.values > 0) {
         const double bits = totals.bits / totals.values;
         if (std::abs(bits / target.bits - 1) > kTolerance)
-          warnings.push_back(missed(section + ".target_bits", target.bits, boundary, bits,
+          warnings.push_back(missed(section + ".rate", target.bits, boundary, bits,
                                     " bits per value were sent",
                                     reason_of(target, totals, bits > target.bits)));
       }
@@ -342,7 +341,7 @@ std::vector<std::string> warnings_of_targets(const Settings& settings,
       if (target.error > 0 && totals.signal2 > 0) {
         const double error = std::sqrt(totals.error2 / totals.signal2);
         if (error > target.error * (1 + kTolerance))
-          warnings.push_back(missed(section + ".target_error", target.error, boundary, error,
+          warnings.push_back(missed(section + ".quantizer.error", target.error, boundary, error,
                                     " was the relative error", reason_of(target, totals, false)));
       }
     }
@@ -355,11 +354,11 @@ namespace {
 std::string remedy_of(const CodecSettings& codec, const RateSettings& rate,
                       const std::string& section) {
   if (sends_positions(codec)) return "set a larger " + section + "topk";
-  if (rate.has_bits()) return "set larger " + section + "target_bits";
+  if (rate.has_bits()) return "set a larger " + section + "rate";
   if (rate.target_error > 0)
-    return "set a smaller " + section + "target_error than " + number_text("%g", rate.target_error);
-  if (codec.scale_rule == ScaleRule::rms)
-    return "set " + section + "target_error, or a smaller rms_step";
+    return "set a smaller " + section + "quantizer.error than " +
+           number_text("%g", rate.target_error);
+  if (codec.rms_step > 0) return "set " + section + "quantizer.error, or a smaller quantizer.step";
   return "set more " + section + "bits";
 }
 

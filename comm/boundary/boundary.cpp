@@ -34,7 +34,7 @@ CodecSettings plain_settings(PlainPrecision precision) {
       settings.kind = CodecKind::fp16;
       break;
     case PlainPrecision::quantize8:
-      settings.kind = CodecKind::quantize;
+      settings.kind = CodecKind::directq;
       settings.bits = 8;
       break;
   }

@@ -110,7 +110,7 @@ StepTarget step_target(const PipelineOptions& options, std::uint64_t steps, int 
                        bool backward) {
   const CodecSettings& codec = backward ? options.backward : options.forward;
   StepTarget target;
-  if (codec.scale_rule != ScaleRule::rms || !sends_codes(codec)) return target;
+  if (codec.rms_step == 0 || !sends_codes(codec)) return target;
   const RateSettings& rate = backward ? options.backward_rate : options.forward_rate;
   target.bits = target_bits(options, backward)[static_cast<std::size_t>(boundary)];
   target.error = rate.target_error;

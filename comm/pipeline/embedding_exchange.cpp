@@ -18,7 +18,7 @@ bool compresses(const CodecSettings& codec) {
 /// Returns settings with eight bits that depend on no other values, since a crossing has few rows.
 CodecSettings plain_codes(CodecSettings settings) {
   settings.bits = 8;
-  settings.scale_rule = ScaleRule::max;
+  settings.rms_step = 0;
   if (settings.scale == ScaleKind::message) settings.scale = ScaleKind::tile;
   settings.entropy_coding = false;
   settings.error_feedback = false;
@@ -33,7 +33,7 @@ CodecSettings plain_codes(CodecSettings settings) {
 CodecSettings row_settings(const CodecSettings& forward) {
   if (!compresses(forward)) return forward;
   CodecSettings settings = plain_codes(forward);
-  settings.kind = CodecKind::delta;
+  settings.kind = CodecKind::aqsgd;
   settings.first_visit = FirstVisit::quantize8;
   return settings;
 }
@@ -43,7 +43,7 @@ CodecSettings row_settings(const CodecSettings& forward) {
 CodecSettings gradient_settings(const CodecSettings& backward) {
   if (!compresses(backward)) return backward;
   CodecSettings settings = plain_codes(backward);
-  settings.kind = CodecKind::quantize;
+  settings.kind = CodecKind::directq;
   return settings;
 }
 

@@ -29,8 +29,9 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
                    "rows are counted in int");
   require(settings.bits >= 2 && settings.bits <= 8, "bits", settings.bits, "use 2 to 8");
   require(settings.tile >= 1, "tile", settings.tile, "use 1 or more channels");
-  require(settings.rms_step >= kLeastRmsStep && settings.rms_step <= kLargestRmsStep, "rms_step",
-          settings.rms_step, "use 0.01 to 2.5");
+  require(settings.rms_step == 0 ||
+              (settings.rms_step >= kLeastRmsStep && settings.rms_step <= kLargestRmsStep),
+          "step", settings.rms_step, "use 0, or 0.01 to 2.5");
   require(
       settings.first_visit_step >= kLeastRmsStep && settings.first_visit_step <= kLargestRmsStep,
       "first_visit_step", settings.first_visit_step, "use 0.01 to 2.5");
@@ -57,14 +58,14 @@ std::unique_ptr<Codec> make_without_warmup(const CodecSettings& settings, const 
     case CodecKind::fp16:
     case CodecKind::bf16:
       return codec::make_dense(settings, shape);
-    case CodecKind::quantize:
+    case CodecKind::directq:
       return feedback ? codec::make_error_feedback(settings, shape, storage)
                       : codec::make_directq(settings, shape);
-    case CodecKind::delta:
+    case CodecKind::aqsgd:
       return codec::make_aqsgd(settings, shape, storage);
     case CodecKind::topk:
       return codec::make_topk(settings, shape, storage);
-    case CodecKind::topk_delta:
+    case CodecKind::aqsgd_topk:
       break;
   }
   return codec::make_aqsgd_topk(settings, shape, storage);

@@ -6,27 +6,26 @@
 
 namespace deltapipe {
 
-enum class CodecKind { none, fp16, bf16, quantize, delta, topk, topk_delta };
+enum class CodecKind { none, fp16, bf16, directq, aqsgd, topk, aqsgd_topk };
 
 /// By the value of the enum, as decks and messages name them.
 inline constexpr std::array<const char*, 7> kCodecKindNames = {
-    "none", "fp16", "bf16", "quantize", "delta", "topk", "topk_delta"};
+    "none", "fp16", "bf16", "directq", "aqsgd", "topk", "aqsgd_topk"};
 
 /// Values that share a scale. channel: a channel over all tokens of a micro-batch. tile: `tile`
-/// channels of a token. message: one step for all rows of a message, with scale_rule = rms only. Of changes since a
-/// sample's last visit it is relative to the root mean square of the row in the memory.
+/// channels of a token. message: one step for all rows of a message, with rms_step > 0 only. Of
+/// changes since a sample's last visit it is relative to the root mean square of the row in the
+/// memory.
 enum class ScaleKind { channel, tile, message };
-/// max: the largest value has the largest code. rms: steps of a fraction of the root mean square,
-/// with as many levels as values need.
-enum class ScaleRule { max, rms };
 enum class Rounding { nearest, stochastic };
-/// symmetric: 2^b - 1 codes around zero. asymmetric: 2^b codes, to nearest the AC-SGD code's (2 bits: -1, -1/2, 0, 1/2), which cut the top; stochastic: none cut.
+/// symmetric: 2^b - 1 codes around zero. asymmetric: 2^b codes, to nearest the AC-SGD code's (2
+/// bits: -1, -1/2, 0, 1/2), which cut the top; stochastic: none cut.
 enum class Levels { symmetric, asymmetric };
-/// Format of a sample's first visit. fp32: values unchanged. quantize8: 8-bit codes with a scale per
-/// tile. steps: entropy-coded steps of a fraction of the root mean square, with a scale per tile.
-/// zero: a change from a memory of zeros; make_codec sets it for FeedbackKind::ef21.
+/// Format of a sample's first visit. fp32: values unchanged. quantize8: 8-bit codes with a scale
+/// per tile. steps: entropy-coded steps of a fraction of the root mean square, with a scale per
+/// tile. zero: a change from a memory of zeros; make_codec sets it for FeedbackKind::ef21.
 enum class FirstVisit { fp32, quantize8, steps, zero };
-/// How topk and topk_delta send the values that they choose. codes: in `bits` bits, with a scale
+/// How topk and aqsgd_topk send the values that they choose. codes: in `bits` bits, with a scale
 /// for every `tile` of them.
 enum class ChosenValues { fp32, fp16, codes };
 /// Use of the part of a sample x that a codec C leaves out (arXiv 2401.07788); 0 at first.
@@ -80,24 +79,27 @@ struct CodecSettings {
   int tile = 64;
   Rounding rounding = Rounding::nearest;
   Levels levels = Levels::symmetric;
-  FirstVisit first_visit = FirstVisit::quantize8;  ///< delta and topk_delta only
+  FirstVisit first_visit = FirstVisit::quantize8;  ///< aqsgd and aqsgd_topk only
   double warmup_epochs = 0;                        ///< epochs sent as fp32 before the codec starts
-  /// quantize and topk only: what the codec leaves out of a sample at a crossing comes with its
+  /// directq and topk only: what the codec leaves out of a sample at a crossing comes with its
   /// next ones, as feedback_kind says, from records of the cache.
   bool error_feedback = false;
   FeedbackKind feedback_kind = FeedbackKind::ef;
   FeedbackOf feedback_of = FeedbackOf::sample;
-  /// topk, topk_delta: the part of a sample's values that is sent, above 0 and up to 1; at least
+  /// topk, aqsgd_topk: the part of a sample's values that is sent, above 0 and up to 1; at least
   /// one.
   double topk = 0.1;
   ChosenValues values = ChosenValues::fp16;
   /// topk of gradients only; forward: samples whose activations were not sent by positions keep
   /// their own.
   ChosenPositions positions = ChosenPositions::largest;
-  ScaleRule scale_rule = ScaleRule::max;
-  double rms_step = 1;          ///< for scale_rule = rms: step / root mean square
-  bool entropy_coding = false;  ///< for quantize and delta: codes take the bits that they carry
-  Prediction prediction = Prediction::none;  ///< for delta
+  /// For directq and aqsgd. Above 0: the step between levels is this fraction of the values' root
+  /// mean square, with as many levels as they need, and codes are entropy coded; `bits` has no
+  /// effect. 0: 2^bits levels up to the largest value.
+  double rms_step = 0;
+  /// For directq and aqsgd with rms_step = 0: codes travel in the bits that they carry.
+  bool entropy_coding = false;
+  Prediction prediction = Prediction::none;  ///< for aqsgd
   int prediction_interval = 4;    ///< steps between two maps, at least; one is sent if it pays
   double first_visit_step = 0.4;  ///< for FirstVisit::steps: step / root mean square
 
@@ -106,13 +108,13 @@ struct CodecSettings {
 
 /// True if it sends changes since a sample's last visit, as AQ-SGD does.
 inline bool sends_changes(const CodecSettings& codec) {
-  return codec.kind == CodecKind::delta || codec.kind == CodecKind::topk_delta;
+  return codec.kind == CodecKind::aqsgd || codec.kind == CodecKind::aqsgd_topk;
 }
 
 /// True if the part that it leaves out of a sample comes at the next visits.
 inline bool has_feedback(const CodecSettings& codec) {
   return codec.error_feedback &&
-         (codec.kind == CodecKind::quantize || codec.kind == CodecKind::topk);
+         (codec.kind == CodecKind::directq || codec.kind == CodecKind::topk);
 }
 
 /// True if an end of a boundary keeps a record for each place of a step.
@@ -132,7 +134,7 @@ inline bool has_shared_memory(const CodecSettings& codec) {
 
 /// True if it sends a part of each sample's values with their positions.
 inline bool sends_positions(const CodecSettings& codec) {
-  return codec.kind == CodecKind::topk || codec.kind == CodecKind::topk_delta;
+  return codec.kind == CodecKind::topk || codec.kind == CodecKind::aqsgd_topk;
 }
 
 /// True if its gradients travel at the positions of their activations.
@@ -140,9 +142,9 @@ inline bool follows_forward(const CodecSettings& codec) {
   return codec.kind == CodecKind::topk && codec.positions == ChosenPositions::forward;
 }
 
-/// True if it sends codes of `bits` bits.
+/// True if it sends codes, of `bits` bits or in steps of the RMS.
 inline bool sends_codes(const CodecSettings& codec) {
-  return codec.kind == CodecKind::quantize || codec.kind == CodecKind::delta ||
+  return codec.kind == CodecKind::directq || codec.kind == CodecKind::aqsgd ||
          (sends_positions(codec) && codec.values == ChosenValues::codes);
 }
 

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   constexpr int B = 2, T = 16, C = 64, kSamples = 4;
 
   BoundaryEndPlan plan;  // the same at both ends, but for the side
-  plan.codec.settings.kind = CodecKind::delta;
+  plan.codec.settings.kind = CodecKind::aqsgd;
   plan.codec.settings.bits = 4;
   plan.codec.shape = {B, T, C};
   plan.memory.samples = kSamples;

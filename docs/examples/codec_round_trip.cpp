@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   constexpr int T = 16, C = 64;  // one sample of 16 tokens and 64 channels
 
   CodecSettings settings;
-  settings.kind = CodecKind::delta;
+  settings.kind = CodecKind::aqsgd;
   settings.bits = 3;
   const auto sender = make_codec(settings, {1, T, C}, MemoryStorage::fp16);
   const auto receiver = make_codec(settings, {1, T, C}, MemoryStorage::fp16);

@@ -146,7 +146,6 @@ CodecSettings coded(CodecSettings settings) {
 /// Entropy coded codes in steps of the RMS.
 CodecSettings rms(CodecKind kind, double step) {
   CodecSettings settings = coded(codes(kind, 4));
-  settings.scale_rule = ScaleRule::rms;
   settings.rms_step = step;
   return settings;
 }
@@ -182,19 +181,18 @@ std::vector<Case> plain_cases() {
 std::vector<Case> quantize_cases() {
   std::vector<Case> all;
   for (const int bits : {2, 3, 4, 6, 8})
-    all.push_back(
-        {"quantize, " + std::to_string(bits) + " bits", codes(CodecKind::quantize, bits)});
-  const CodecSettings four = codes(CodecKind::quantize, 4);
-  all.push_back({"quantize, 4 bits, scale per channel", with_scale(four, ScaleKind::channel)});
+    all.push_back({"directq, " + std::to_string(bits) + " bits", codes(CodecKind::directq, bits)});
+  const CodecSettings four = codes(CodecKind::directq, 4);
+  all.push_back({"directq, 4 bits, scale per channel", with_scale(four, ScaleKind::channel)});
   CodecSettings stochastic = four;
   stochastic.rounding = Rounding::stochastic;
-  all.push_back({"quantize, 4 bits, stochastic", stochastic});
+  all.push_back({"directq, 4 bits, stochastic", stochastic});
   for (const MemoryStorage storage : {MemoryStorage::fp32, MemoryStorage::bf16}) {
     const std::string name = kMemoryStorageNames[static_cast<std::size_t>(storage)];
     all.push_back(
-        {"quantize, 4 bits, ef, " + name, with_feedback(four, FeedbackKind::ef), storage});
+        {"directq, 4 bits, ef, " + name, with_feedback(four, FeedbackKind::ef), storage});
     all.push_back(
-        {"quantize, 4 bits, ef21, " + name, with_feedback(four, FeedbackKind::ef21), storage});
+        {"directq, 4 bits, ef21, " + name, with_feedback(four, FeedbackKind::ef21), storage});
   }
   return all;
 }
@@ -203,34 +201,34 @@ std::vector<Case> delta_cases() {
   std::vector<Case> all;
   for (const int bits : {2, 3, 4})
     for (std::size_t i = 0; i < kMemoryStorageNames.size(); ++i)
-      all.push_back({"delta, " + std::to_string(bits) + " bits, " + kMemoryStorageNames[i],
-                     codes(CodecKind::delta, bits), static_cast<MemoryStorage>(i)});
-  const CodecSettings three = codes(CodecKind::delta, 3);
-  all.push_back({"delta, 3 bits, scale per channel", with_scale(three, ScaleKind::channel)});
+      all.push_back({"aqsgd, " + std::to_string(bits) + " bits, " + kMemoryStorageNames[i],
+                     codes(CodecKind::aqsgd, bits), static_cast<MemoryStorage>(i)});
+  const CodecSettings three = codes(CodecKind::aqsgd, 3);
+  all.push_back({"aqsgd, 3 bits, scale per channel", with_scale(three, ScaleKind::channel)});
   CodecSettings stochastic = three;
   stochastic.rounding = Rounding::stochastic;
-  all.push_back({"delta, 3 bits, stochastic", stochastic});
-  all.push_back({"delta, 3 bits, linear prediction", predicted(three)});
+  all.push_back({"aqsgd, 3 bits, stochastic", stochastic});
+  all.push_back({"aqsgd, 3 bits, linear prediction", predicted(three)});
   return all;
 }
 
 std::vector<Case> coded_cases() {
   std::vector<Case> all;
-  all.push_back({"quantize, 4 bits, coded", coded(codes(CodecKind::quantize, 4))});
+  all.push_back({"directq, 4 bits, coded", coded(codes(CodecKind::directq, 4))});
   for (const int bits : {2, 3})
     all.push_back(
-        {"delta, " + std::to_string(bits) + " bits, coded", coded(codes(CodecKind::delta, bits))});
+        {"aqsgd, " + std::to_string(bits) + " bits, coded", coded(codes(CodecKind::aqsgd, bits))});
   for (const double step : {1.9, 1.0, 0.5, 0.1}) {
     char name[64];
-    std::snprintf(name, sizeof name, "delta, rms %g, coded", step);
-    all.push_back({name, rms(CodecKind::delta, step)});
+    std::snprintf(name, sizeof name, "aqsgd, rms %g, coded", step);
+    all.push_back({name, rms(CodecKind::aqsgd, step)});
   }
-  all.push_back({"delta, rms 1, coded, linear prediction", predicted(rms(CodecKind::delta, 1))});
-  CodecSettings by_message = predicted(rms(CodecKind::delta, 1));
+  all.push_back({"aqsgd, rms 1, coded, linear prediction", predicted(rms(CodecKind::aqsgd, 1))});
+  CodecSettings by_message = predicted(rms(CodecKind::aqsgd, 1));
   by_message.scale = ScaleKind::message;
-  all.push_back({"delta, rms 1, coded, message, linear prediction", by_message});
-  all.push_back({"quantize, rms 0.6, coded, ef",
-                 with_feedback(rms(CodecKind::quantize, 0.6), FeedbackKind::ef),
+  all.push_back({"aqsgd, rms 1, coded, message, linear prediction", by_message});
+  all.push_back({"directq, rms 0.6, coded, ef",
+                 with_feedback(rms(CodecKind::directq, 0.6), FeedbackKind::ef),
                  MemoryStorage::bf16});
   all.push_back({"auto, forward", predicted(recommended_settings(Direction::forward))});
   all.push_back({"auto, backward", recommended_settings(Direction::backward), MemoryStorage::bf16});
@@ -240,7 +238,7 @@ std::vector<Case> coded_cases() {
 std::vector<Case> topk_cases() {
   const CodecSettings tenth = topk(0.1, ChosenValues::fp16);
   CodecSettings changes = tenth;
-  changes.kind = CodecKind::topk_delta;
+  changes.kind = CodecKind::aqsgd_topk;
   return {
       {"topk, 50 %, fp16", topk(0.5, ChosenValues::fp16)},
       {"topk, 10 %, fp16", tenth},
@@ -250,7 +248,7 @@ std::vector<Case> topk_cases() {
       {"topk, 10 %, fp16, ef", with_feedback(tenth, FeedbackKind::ef), MemoryStorage::bf16},
       {"topk, 10 %, fp16, ef21", with_feedback(tenth, FeedbackKind::ef21), MemoryStorage::bf16},
       {"topk, 10 %, fp16, mixed", with_feedback(tenth, FeedbackKind::mixed), MemoryStorage::bf16},
-      {"topk_delta, 10 %, fp16", changes}};
+      {"aqsgd_topk, 10 %, fp16", changes}};
 }
 
 std::vector<Case> cases() {

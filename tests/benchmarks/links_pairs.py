@@ -34,8 +34,8 @@ MPIEXEC = ("mpirun --oversubscribe --bind-to none --mca pml ob1 --mca btl tcp,se
            "--mca btl_tcp_flags 1 --mca btl_tcp_if_include lo")
 CODECS = {
     "none": ["boundary.forward.codec=none", "boundary.backward.codec=none"],
-    "quantize": ["boundary.forward.codec=quantize", "boundary.backward.codec=quantize"],
-    "delta": ["boundary.forward.codec=delta", "boundary.backward.codec=quantize"],
+    "quantize": ["boundary.forward.codec=directq", "boundary.backward.codec=directq"],
+    "delta": ["boundary.forward.codec=aqsgd", "boundary.backward.codec=directq"],
 }
 DECK = """
 [model.new]

@@ -36,7 +36,7 @@ WIDTHS = range(1, 9)
 OVERRIDES = ["pipeline.stages=2", "data.max_train_samples=640", "data.max_validation_samples=1",
              "training.seed=42", "training.optimizer.learning_rate=5e-4",
              "training.optimizer.schedule=constant", "training.optimizer.warmup_steps=0",
-             "boundary.forward.codec=delta", "boundary.forward.warmup_epochs=100",
+             "boundary.forward.codec=aqsgd", "boundary.forward.warmup_epochs=100",
              "cache.storage=fp32", "cache.budget=10 MB", "cache.keep=true"]
 
 

@@ -26,7 +26,7 @@ class BestModel(support.TestCase):
                                  "patience": 2},
                        training__optimizer={"learning_rate": 1e-2, "schedule": "cosine"},
                        data={"max_train_samples": 8}, pipeline={"stages": 2},
-                       boundary__forward={"codec": "delta", "bits": 8},
+                       boundary__forward={"codec": "aqsgd", "bits": 8},
                        checkpoint={"milestone_every": 6}, output={"overwrite": False}),
             {name.replace("__", "."): keys for name, keys in sections.items()})
 

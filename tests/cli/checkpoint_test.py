@@ -19,10 +19,10 @@ import support
 STOPPED, NO_PROGRESS = 75, 74
 ODD_FILES = os.environ.get("DELTAPIPE_ODD_FILES", "build/release/tests/libodd_files.so")
 HANG_IN_WRITE = os.environ.get("DELTAPIPE_HANG_IN_WRITE", "build/release/tests/libhang_in_write.so")
-MEMORY = {"boundary__forward": {"codec": "delta", "bits": 3},
-          "boundary__backward": {"codec": "quantize", "bits": 4, "error_feedback": "ef"}}
+MEMORY = {"boundary__forward": {"codec": "aqsgd", "bits": 3},
+          "boundary__backward": {"codec": "directq", "bits": 4, "feedback.kind": "ef"}}
 # The controller's first step is 1; this target needs a far smaller one.
-TARGET = {"codec": "quantize", "scale_rule": "rms", "entropy_coding": True, "target_bits": 6}
+TARGET = {"codec": "directq", "quantizer.step": 1, "rate": 6}
 EXACT = ("step", "epoch", "loss", "learning_rate", "gradient_norm", "tokens", "samples",
          "forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
          "collective_bytes")
@@ -505,7 +505,7 @@ class Checkpoints(support.TestCase):
 
     def test_without_memories(self):
         deck = self.deck(boundary__forward=MEMORY["boundary__forward"],
-                         boundary__backward={**TARGET, "error_feedback": "ef"},
+                         boundary__backward={**TARGET, "feedback.kind": "ef"},
                          checkpoint={"mode": "resync"})
         reference = self.reference(deck, "resync-reference")
         output = self.output("resync")

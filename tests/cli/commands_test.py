@@ -148,7 +148,7 @@ class Commands(support.TestCase):
         """Prediction fits and steps are found at both ends of a link: with an end's own number of
         threads their bits must be the same, or memories drift apart."""
         deck = self.small(
-            boundary__forward={"codec": "auto", "prediction_interval": 2},
+            boundary__forward={"codec": "auto", "memory.prediction_interval": 2},
             cache={"storage": "8bit", "verify_every": 1}, pipeline={"stages": 2},
             training={"steps": 24})
         losses = []
@@ -438,7 +438,7 @@ class Commands(support.TestCase):
         remedy = "set model.dropout_residual = 0"
         deck = [self.trained, "pipeline.stages=2", "training.steps=1", "output.save_model=false",
                 f"output.directory={self.place / 'dropout'}"]
-        doubtful = ["boundary.forward.codec=delta", "model.dropout_residual=0.1"]
+        doubtful = ["boundary.forward.codec=aqsgd", "model.dropout_residual=0.1"]
         for command, stream in ("check", "out"), ("train", "err"):
             said = getattr(self.succeed([command, *deck, *doubtful], 2), stream)
             self.assertEqual(said.count(remedy), 1, said)

@@ -38,7 +38,7 @@ class Examples(support.TestCase):
             "training": {"steps": 8},
             "training.optimizer": {"learning_rate": 0},
             "pipeline": {"stages": 2},
-            "boundary.forward": {"codec": "delta", "first_visit": "fp32"},
+            "boundary.forward": {"codec": "aqsgd", "memory.first_visit": "fp32"},
             "cache": {"storage": storage, "prefetch": 1, "keep": True,
                       "budget": 4 * self.record_bytes(storage) + 300}})
         self.train(deck, storage, 2)

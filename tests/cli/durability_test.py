@@ -183,7 +183,7 @@ class Durability(support.TestCase):
     def killable(self, kind, letter, output):
         """A run that is about to write, and the moment when it began to."""
         cache = kind == "cache"
-        deck = self.deck_of(letter, output, boundary__forward={"codec": "delta" if cache else "none"},
+        deck = self.deck_of(letter, output, boundary__forward={"codec": "aqsgd" if cache else "none"},
                             training={"steps": 20 if cache else 2}, cache={"budget": "30 kB"})
         before = leftovers_in(output)
         process = self.begin(deck, 2 if cache else 1)
@@ -259,7 +259,7 @@ class Durability(support.TestCase):
 
     def test_a_shared_cache_directory(self):
         """Runs of two ranks with output directories of their own: every rank of one is refused."""
-        sections = {"boundary__forward": {"codec": "delta"},
+        sections = {"boundary__forward": {"codec": "aqsgd"},
                     "cache": {"budget": "30 kB", "directory": str(self.output("caches"))}}
         first = self.begin(self.deck_of("a", self.output("one"), training={"steps": 10**6},
                                         **sections), 2)
@@ -277,7 +277,7 @@ class Durability(support.TestCase):
 
     def test_spill_files_go_with_the_run(self):
         output = self.output("spilling")
-        spilling = {"boundary__forward": {"codec": "delta"}, "cache": {"budget": "30 kB"}}
+        spilling = {"boundary__forward": {"codec": "aqsgd"}, "cache": {"budget": "30 kB"}}
         for keep in (False, True):
             self.succeed(["train", self.deck_of("a", output, **spilling), "pipeline.stages=2",
                           f"cache.keep={str(keep).lower()}"], 2)
@@ -290,7 +290,7 @@ class Durability(support.TestCase):
 
     def test_a_budget_for_all_records_makes_no_file(self):
         output = self.output("roomy")
-        self.succeed(["train", self.deck_of("a", output, boundary__forward={"codec": "delta"}),
+        self.succeed(["train", self.deck_of("a", output, boundary__forward={"codec": "aqsgd"}),
                       "pipeline.stages=2", "cache.budget=1 GB", "cache.keep=true"], 2)
         self.assertEqual(names_in(output), {"model", "run.h5"})
 
@@ -298,7 +298,7 @@ class Durability(support.TestCase):
         """Memories are compared after every visit: an end that went on alone would be found."""
         output = self.output("damaged")
         process = self.begin(
-            self.deck_of("b", output, boundary__forward={"codec": "delta"},
+            self.deck_of("b", output, boundary__forward={"codec": "aqsgd"},
                          training={"steps": 10**6},
                          cache={"budget": "30 kB", "verify_every": 1}), 2)
         for end in ("receiver", "sender"):

@@ -21,8 +21,8 @@ class Evaluations(support.TestCase):
     def deck(cls, **sections):
         return support.merged(
             cls.small(training={"steps": 8, "evaluate_every": 3}, pipeline={"stages": 2},
-                      boundary__forward={"codec": "delta", "bits": 3, "rounding": "stochastic"},
-                      boundary__backward={"codec": "quantize", "bits": 6},
+                      boundary__forward={"codec": "aqsgd", "bits": 3, "quantizer.rounding": "stochastic"},
+                      boundary__backward={"codec": "directq", "bits": 6},
                       evaluation={"boundary": "both"}),
             {name.replace("__", "."): keys for name, keys in sections.items()})
 
@@ -107,7 +107,7 @@ class Evaluations(support.TestCase):
         direct = self.evaluated(model, "evaluation.changes=direct")[1]
         self.assertLess(direct[1], codec[1])
         self.assertNotEqual(direct[0], codec[0])
-        self.assertEqual(*self.evaluated(model, "boundary.forward.first_visit=fp32"))
+        self.assertEqual(*self.evaluated(model, "boundary.forward.memory.first_visit=fp32"))
         # Without a boundary, and with replicas.
         alone, through = self.evaluated(model, ranks=1)
         self.assertEqual(alone, through)
@@ -122,13 +122,13 @@ class Evaluations(support.TestCase):
                          training__optimizer={"learning_rate": 5e-3})
         self.train(deck, "without", 2)
         model = self.output("without") / "model"
-        plain, eight = self.evaluated(model, "boundary.forward.codec=quantize",
+        plain, eight = self.evaluated(model, "boundary.forward.codec=directq",
                                       "boundary.forward.bits=8")
         self.assertLess(abs(np.exp(eight[0] - plain[0]) - 1), 1e-3)
         _, ten = self.evaluated(model, "boundary.forward.codec=topk", "boundary.forward.topk=0.1")
         self.assertGreater(np.exp(ten[0] - plain[0]), 1.02)
         _, all_of_it = self.evaluated(model, "boundary.forward.codec=topk",
-                                      "boundary.forward.topk=1", "boundary.forward.values=fp32")
+                                      "boundary.forward.topk=1", "boundary.forward.sparse.values=fp32")
         self.assertAlmostEqual(all_of_it[0], plain[0], places=5)
         # Strong enough a codec changes what is generated; what it sent is said.
         options = ["generate.temperature=0", "generate.max_new_tokens=24", "--prompt", "Ka lo"]
@@ -191,7 +191,7 @@ class ExactMatch(support.TestCase):
                          "evaluate_every": 165},
             "training.optimizer": {"learning_rate": 2e-2},
             "pipeline": {"stages": 3},
-            "boundary.forward": {"codec": "quantize", "bits": 3, "tile": 16},
+            "boundary.forward": {"codec": "directq", "bits": 3, "quantizer.tile": 16},
             "evaluation": {"boundary": "both", "prompts": [cls.prompts],
                            "prompt_field": "question"},
         }

@@ -199,7 +199,7 @@ class Faults(support.TestCase):
         for rank in (0, 1):
             with self.subTest(rank=rank):
                 process, pids, run_file = self.begin(
-                    f"killed{rank}", 2, boundary__forward={"codec": "delta"},
+                    f"killed{rank}", 2, boundary__forward={"codec": "aqsgd"},
                     cache={"budget": "20 kB"})
                 os.kill(pids[rank], signal.SIGKILL)
                 result = support.finish(process)

@@ -104,8 +104,8 @@ class Frozen(support.TestCase):
 
     def test_no_gradients_cross_below(self):
         deck = self.deck(["w*", "h.0", "h.1"], **{
-            "boundary.forward": {"codec": "delta", "bits": 4},
-            "boundary.backward": {"codec": "quantize", "bits": 4, "error_feedback": True}})
+            "boundary.forward": {"codec": "aqsgd", "bits": 4},
+            "boundary.backward": {"codec": "directq", "bits": 4, "feedback.kind": "ef"}})
         run = self.train(deck, "below", 4, ["pipeline.stages=4"])
         steps = run.steps
         self.assertEqual(steps["backward_bytes"][:, :2].sum(), 0)
@@ -117,8 +117,8 @@ class Frozen(support.TestCase):
 
     def test_compressed_boundaries_have_the_exact_embedding(self):
         """Rows that travel are compressed where activations are; those of a copy are not."""
-        exact_at_first = {"boundary.forward": {"codec": "delta", "bits": 4, "first_visit": "fp32"},
-                          "boundary.backward": {"codec": "quantize", "bits": 4}}
+        exact_at_first = {"boundary.forward": {"codec": "aqsgd", "bits": 4, "memory.first_visit": "fp32"},
+                          "boundary.backward": {"codec": "directq", "bits": 4}}
         one = self.train(self.deck("wte"), "exact-one")
         for stages in (2, 3):
             with self.subTest(stages=stages):
@@ -203,8 +203,8 @@ class Frozen(support.TestCase):
                                     0.8 * self.row(everything, "activations")[0])
 
     def test_check_of_layouts_without_gradients(self):
-        codecs = {"boundary.forward": {"codec": "delta", "bits": 4},
-                  "boundary.backward": {"codec": "quantize", "bits": 4, "error_feedback": True}}
+        codecs = {"boundary.forward": {"codec": "aqsgd", "bits": 4},
+                  "boundary.backward": {"codec": "directq", "bits": 4, "feedback.kind": "ef"}}
         for frozen, says in ((["w*", "h"], False), (["w*", "h.0"], True), ([], True)):
             out = self.succeed(["check", self.deck_file(self.deck(frozen, **codecs)),
                                 "pipeline.stages=3", "pipeline.partition=[1, 2, 1]"]).out
@@ -224,7 +224,7 @@ class Frozen(support.TestCase):
                          everything + ", none at boundaries 0 ... 1")
         nothing = backward(["w*", "h"])
         self.assertEqual(nothing.split(), "# backward none none none".split())
-        targets = {"boundary.backward": {"codec": "auto", "target_bits": 3}}
+        targets = {"boundary.backward": {"codec": "auto", "rate": 3}}
         out = self.succeed(["check", self.deck_file(self.deck(["w*", "h.0"], **targets)),
                             "pipeline.stages=4"]).out
         self.assertEqual(re.findall("target backward, boundary ([0-9])", out), ["1", "2"])

@@ -11,8 +11,8 @@ import support
 ON = "pipeline.gpu_aware_mpi=true"
 BYTES = ("forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
          "collective_bytes", "replica_bytes")
-DELTA = {"boundary.forward": {"codec": "delta", "bits": 3},
-         "boundary.backward": {"codec": "quantize", "bits": 4, "error_feedback": True},
+DELTA = {"boundary.forward": {"codec": "aqsgd", "bits": 3},
+         "boundary.backward": {"codec": "directq", "bits": 4, "feedback.kind": "ef"},
          "cache": {"verify_every": 1}}
 
 
@@ -97,7 +97,7 @@ class GpuAware(support.TestCase):
     def test_evaluates_and_generates(self):
         deck = self.small(training={"steps": 2}, pipeline={"stages": 2},
                           evaluation={"boundary": "both"},
-                          boundary__forward={"codec": "delta"})
+                          boundary__forward={"codec": "aqsgd"})
         self.compare("model", deck, 2)
         arguments = [self.deck_file(deck), f"model.path={self.output('model-with')}/model",
                      "tokenizer.train_vocabulary=0", "generate.max_new_tokens=8"]

@@ -114,11 +114,11 @@ class Interleaved(support.TestCase):
 
     CODECS = {
         "auto": ["boundary.forward.codec=auto", "boundary.backward.codec=auto",
-                 "boundary.forward.target_bits=[2, 3, 2.5]"],
-        "sparse": ["boundary.forward.codec=topk_delta", "boundary.backward.codec=topk",
-                   "boundary.backward.error_feedback=ef21"],
-        "delta": ["boundary.forward.codec=delta", "boundary.forward.bits=3",
-                  "boundary.forward.rounding=stochastic", "boundary.backward.codec=quantize",
+                 "boundary.forward.rate=[2, 3, 2.5]"],
+        "sparse": ["boundary.forward.codec=aqsgd_topk", "boundary.backward.codec=topk",
+                   "boundary.backward.feedback.kind=ef21"],
+        "delta": ["boundary.forward.codec=aqsgd", "boundary.forward.bits=3",
+                  "boundary.forward.quantizer.rounding=stochastic", "boundary.backward.codec=directq",
                   "evaluation.boundary=both", "cache.budget=30 kB"],
     }
 
@@ -146,8 +146,8 @@ class Interleaved(support.TestCase):
     def test_goes_on_on_another_layout(self):
         """A boundary with as many blocks before it has its memories wherever its ends are now."""
         deck = self.small(training={"steps": 12, "micro_batches": 3})
-        codec = ["boundary.forward.codec=delta", "boundary.forward.bits=3",
-                 "boundary.backward.codec=quantize", "pipeline.stages=4"]
+        codec = ["boundary.forward.codec=aqsgd", "boundary.forward.bits=3",
+                 "boundary.backward.codec=directq", "pipeline.stages=4"]
         layouts = [(4, []), (2, interleaved(2))]
         expected = self.columns_of(self.train(deck, "whole", 4, codec))
         for first in range(2):

@@ -10,8 +10,8 @@ import numpy as np
 
 import support
 
-DELTA = {"boundary.forward": {"codec": "delta", "bits": 4},
-         "boundary.backward": {"codec": "quantize", "bits": 8}}
+DELTA = {"boundary.forward": {"codec": "aqsgd", "bits": 4},
+         "boundary.backward": {"codec": "directq", "bits": 8}}
 UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -103,8 +103,8 @@ class Memory(support.TestCase):
         predicted, taken = [], []
         for feedback in (False, True):
             deck = self.memories(boundary__forward={"codec": "none"},
-                                 boundary__backward={"codec": "quantize",
-                                                     "error_feedback": feedback})
+                                 boundary__backward={"codec": "directq",
+                                                     "feedback.kind": feedback})
             deck = support.merged(deck, {"pipeline": {"stages": 2}})
             name = f"feedback-{feedback}"
             said = self.succeed(["check", self.deck_file(deck),

@@ -98,7 +98,7 @@ class Decks(Mistakes):
             self.stops(deck, part, overrides=[override], status=2)
 
     def test_delta_of_gradients(self):
-        self.stops(self.small(boundary__backward={"codec": "delta"}), "delta", status=2)
+        self.stops(self.small(boundary__backward={"codec": "aqsgd"}), "aqsgd", status=2)
 
     def test_unknown_command(self):
         for ranks in (1, 2):
@@ -172,7 +172,7 @@ class LateMistakes(Mistakes):
                           part, command=command)
 
     def test_of_the_machines(self):
-        spilling = {"boundary__forward": {"codec": "delta"}, "pipeline": {"stages": 2},
+        spilling = {"boundary__forward": {"codec": "aqsgd"}, "pipeline": {"stages": 2},
                     "cache": {"budget": "1 kB"}}
         for command, ranks in (("check", 1), ("check", 2), ("train", 2)):
             self.told(self.small(**spilling), 'budget = "1 kB"', "cache.budget", command=command,
@@ -417,20 +417,20 @@ class Models(Mistakes):
         infinite = self.with_values(f"h.1.{bias}", [3e38], self.with_values(f"h.0.{bias}", [3e38]))
         place = ("stage 0 sends activations that are no longer finite over boundary 0 forward",
                  "micro-batch 0: sample 0, token 0, channel 0")
-        for codec in ("delta", "topk", "auto", "bf16"):
+        for codec in ("aqsgd", "topk", "auto", "bf16"):
             self.stops(self.fine_tuned(infinite, boundary__forward={"codec": codec},
                                        data={"shuffle": False}), *place, "learning_rate",
                        ranks=(2,), status=1)
         for command in ("evaluate", "generate"):
-            self.stops(self.fine_tuned(infinite, boundary__forward={"codec": "quantize"},
+            self.stops(self.fine_tuned(infinite, boundary__forward={"codec": "directq"},
                                        evaluation={"boundary": "codec"}), *place,
                        "use weights from before that", command=command, ranks=(2,), status=1)
         self.stops(self.fine_tuned(self.with_values("ln_f.weight", [3e38] * 32),
-                                   boundary__backward={"codec": "quantize"}),
+                                   boundary__backward={"codec": "directq"}),
                    "stage 1 sends gradients that are no longer finite over boundary 0 backward",
                    ranks=(2,), status=1)
         self.stops(self.fine_tuned(self.with_values(f"h.0.{bias}", [1e5]),
-                                   boundary__forward={"codec": "delta"}),
+                                   boundary__forward={"codec": "aqsgd"}),
                    "too large for fp16 memories", "cache.storage", ranks=(2,), status=2)
 
     def test_config(self):
@@ -484,7 +484,7 @@ class Outputs(Mistakes):
     def test_spill_directory(self):
         file = self.place / "another_file"
         file.write_text("")
-        self.stops(self.small(boundary__forward={"codec": "delta"},
+        self.stops(self.small(boundary__forward={"codec": "aqsgd"},
                               cache={"budget": "20 kB", "directory": str(file)}), str(file),
                    ranks=(2,))
 
@@ -556,7 +556,7 @@ class Outputs(Mistakes):
         for size in (16384, 98304):
             disk = self.small_disk(size)
             deck = self.deck_file(self.small(
-                boundary__forward={"codec": "delta"}, pipeline={"stages": 2},
+                boundary__forward={"codec": "aqsgd"}, pipeline={"stages": 2},
                 cache={"budget": "8 kB", "directory": str(disk / "cache")}))
             line = 1 + deck.read_text().splitlines().index(f'directory = "{disk}/cache"')
             said = set()

@@ -153,8 +153,8 @@ class Slurm(support.TestCase):
     def deck(self, **sections):
         return support.merged(
             self.small(training={"steps": 30}, pipeline={"stages": 3},
-                       boundary__forward={"codec": "delta", "bits": 3},
-                       boundary__backward={"codec": "quantize", "bits": 4, "error_feedback": "ef"},
+                       boundary__forward={"codec": "aqsgd", "bits": 3},
+                       boundary__backward={"codec": "directq", "bits": 4, "feedback.kind": "ef"},
                        checkpoint={"every_steps": 10}, output={"overwrite": False}),
             {name.replace("__", "."): keys for name, keys in sections.items()})
 

@@ -52,7 +52,7 @@ class Starts(support.TestCase):
         for key, one, two in (("training.optimizer.learning_rate", "0.001", "0.002"),
                               ("pipeline.schedule", '"gpipe"', '"1f1b"'),
                               ("pipeline.stages", "2", "1"),
-                              ("boundary.forward.codec", '"delta"', '"none"'),
+                              ("boundary.forward.codec", '"aqsgd"', '"none"'),
                               ("training.seed", "1", "2")):
             with self.subTest(key):
                 self.refused("rank 1", "deck", f"{key} = {two}", one,
@@ -80,7 +80,7 @@ class Starts(support.TestCase):
         for key in ("output.directory", "checkpoint.directory", "cache.directory"):
             for path in (file, file / "below", "a" * 300):
                 with self.subTest(key=key, path=str(path)[-20:]):
-                    given = ["boundary.forward.codec=delta", "cache.budget=1 MB",
+                    given = ["boundary.forward.codec=aqsgd", "cache.budget=1 MB",
                              "checkpoint.every=1", f"{key}={path}"]
                     for command in ("train", "check"):
                         result = self.start(*[[command, self.deck, *given]] * 2)
@@ -90,7 +90,7 @@ class Starts(support.TestCase):
         file = self.place / "file"
         file.write_text("")
         for given in ([f"checkpoint.directory={file}/x"],
-                      ["boundary.forward.codec=delta", f"cache.directory={file}/x"]):
+                      ["boundary.forward.codec=aqsgd", f"cache.directory={file}/x"]):
             for command in ("check", "train"):
                 result = self.start(*[[command, self.deck, *given]] * 2)
                 self.assertEqual(result.status, 0, str(result))
@@ -141,7 +141,7 @@ class Starts(support.TestCase):
                                   second=[*known, f"tokenizer.path={smaller}/model"])
 
     def test_budgets_may_differ(self):
-        memories = ["boundary.forward.codec=delta"]
+        memories = ["boundary.forward.codec=aqsgd"]
         for one, two in (("0", "1 MB"), ("1 MB", "0")):
             with self.subTest(first=one, second=two):
                 result = self.start(["train", self.deck, *memories, f"cache.budget={one}"],

@@ -19,7 +19,7 @@ class StartUp(support.TestCase):
         super().setUpClass()
         # Relative, so that a rank that works elsewhere does not find it.
         deck = cls.small(pipeline={"stages": 2}, data={"train": ["text.txt"]},
-                         boundary__forward={"codec": "delta"}, cache={"budget": "20 kB"},
+                         boundary__forward={"codec": "aqsgd"}, cache={"budget": "20 kB"},
                          training={"steps": 1})
         cls.deck = cls.deck_file(deck)
 

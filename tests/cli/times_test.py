@@ -95,7 +95,7 @@ class Times(support.TestCase):
 
     def test_replicas_caches_and_evaluations(self):
         deck = self.small(pipeline={"stages": 2, "replicas": 2}, training={"steps": 6},
-                          boundary__forward={"codec": "delta"},
+                          boundary__forward={"codec": "aqsgd"},
                           network={"bandwidth": 2e7, "wire": "rank"})
         run = self.train(deck, "replicas", 4, ["training.evaluate_every=2"])
         parts = self.parts(run)

@@ -140,7 +140,7 @@ class TokenFiles(support.TestCase):
             with self.subTest(symbols=symbols):
                 file = self.characters(f"c{symbols}.h5", symbols, vocabulary_size=symbols)
                 deck = self.character_deck(
-                    file, pipeline={"stages": 2}, boundary__forward={"codec": "delta"},
+                    file, pipeline={"stages": 2}, boundary__forward={"codec": "aqsgd"},
                     training={"steps": 30, "micro_batch_size": 2, "micro_batches": 2})
                 run = self.train(deck, f"chars{symbols}", ranks=2)
                 self.assertAlmostEqual(run.losses[0], np.log(symbols), delta=0.2)

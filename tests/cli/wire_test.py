@@ -70,9 +70,9 @@ class Bytes(support.TestCase):
         # Two passes over 10 samples in batches of 4, 4 and 2.
         deck = self.small(data={"max_train_samples": 10}, training={"steps": 6},
                           pipeline={"stages": 2}, cache={"verify_every": 0},
-                          boundary__forward={"codec": "delta", "bits": 3, "tile": 16,
-                                             "first_visit": "quantize8"},
-                          boundary__backward={"codec": "quantize", "bits": 6, "tile": CHANNELS})
+                          boundary__forward={"codec": "aqsgd", "bits": 3, "quantizer.tile": 16,
+                                             "memory.first_visit": "quantize8"},
+                          boundary__backward={"codec": "directq", "bits": 6, "quantizer.tile": CHANNELS})
         run = self.train(deck, "codes", 2)
         samples = np.array([4, 4, 2] * 2)
         messages = np.array([2, 2, 1] * 2)
@@ -92,9 +92,9 @@ class Bytes(support.TestCase):
         """Bits per value over a run are those of the deck, boundary by boundary."""
         deck = self.small(data={"max_train_samples": 16}, training={"steps": 60},
                           pipeline={"stages": 3}, network={"bandwidth": ["1 Gbit/s", "2 Gbit/s"]},
-                          boundary__forward={"codec": "auto", "target_bits": [5, 6.5]},
-                          boundary__backward={"codec": "auto", "target_bits": 5.5,
-                                              "budget": "time"})
+                          boundary__forward={"codec": "auto", "rate": [5, 6.5]},
+                          boundary__backward={"codec": "auto", "rate": 5.5,
+                                              "quantizer.budget": "time"})
         said = self.succeed(["check", "--deck", self.deck_file(deck)]).out
         output = self.output("targets")
         done = self.succeed(["train", self.deck_file(deck), f"output.directory={output}"], 3)
@@ -120,15 +120,15 @@ class Bytes(support.TestCase):
                                       run.steps["epoch"] <= 1)
         self.assertFalse(np.isnan(run.steps["backward_step"]).any())
         self.assertNotIn("missed", done.err)
-        self.assertIn('codec = "delta"', said)
+        self.assertIn('codec = "aqsgd"', said)
 
     def test_a_target_that_is_missed(self):
         deck = self.small(data={"max_train_samples": 16}, training={"steps": 12},
                           pipeline={"stages": 2},
-                          boundary__backward={"codec": "auto", "target_bits": 0.3})
+                          boundary__backward={"codec": "auto", "rate": 0.3})
         done = self.succeed(["train", self.deck_file(deck),
                              f"output.directory={self.output('missed')}"], 2)
-        self.assertEqual(done.err.count("boundary.backward.target_bits = 0.3 was missed at boundary "
+        self.assertEqual(done.err.count("boundary.backward.rate = 0.3 was missed at boundary "
                                         "0"),
                          1)
         self.assertIn("had the largest step, 1.9", done.err)
@@ -137,8 +137,8 @@ class Bytes(support.TestCase):
     def test_check_predicts_the_wire(self):
         deck = self.deck_file(self.small(
             pipeline={"stages": 3}, training={"steps": 12, "micro_batches": 3, "evaluate_at_start": True},
-            data={"max_train_samples": 18}, boundary__forward={"codec": "delta", "bits": 4},
-            boundary__backward={"codec": "quantize", "bits": 6}))
+            data={"max_train_samples": 18}, boundary__forward={"codec": "aqsgd", "bits": 4},
+            boundary__backward={"codec": "directq", "bits": 6}))
         said = self.succeed(["check", deck]).out
         output = self.output("predicted")
         self.succeed(["train", deck, f"output.directory={output}"], 3)
@@ -178,15 +178,15 @@ class Bytes(support.TestCase):
 
     def test_plans_of_other_layouts(self):
         """An epoch that ends in a part of a step; gradients that end early; both evaluations."""
-        feedback = {"codec": "quantize", "bits": 4, "error_feedback": "ef21"}
+        feedback = {"codec": "directq", "bits": 4, "feedback.kind": "ef21"}
         decks = (
             (2, {"pipeline": {"stages": 4, "stages_per_rank": 2, "schedule": "interleaved"},
                  "evaluation": {"boundary": "both"}, "cache": {"verify_every": 2},
-                 "boundary.forward": {"codec": "delta", "scale": "channel"},
+                 "boundary.forward": {"codec": "aqsgd", "quantizer.scale": "channel"},
                  "boundary.backward": feedback}),
             (2, {"pipeline": {"stages": 2}, "evaluation": {"boundary": "quantize8"},
-                 "boundary.forward": {"codec": "delta", "warmup_epochs": 0.5},
-                 "boundary.backward": {**feedback, "error_feedback_of": "position"},
+                 "boundary.forward": {"codec": "aqsgd", "warmup_epochs": 0.5},
+                 "boundary.backward": {**feedback, "feedback.of": "position"},
                  "cache": {"verify_every": 2},
                  "network": {"bandwidth": "1 Gbit/s", "wire": "rank"}}),
             (3, {"pipeline": {"stages": 3}, "training.optimizer": {"frozen": ["w*", "h.0"]}}))
@@ -204,8 +204,8 @@ class Bytes(support.TestCase):
         deck = self.deck_file(self.small(
             pipeline={"stages": 2, "replicas": 2}, training={"steps": 9, "micro_batches": 2},
             data={"max_train_samples": 13}, cache={"verify_every": 3},
-            boundary__forward={"codec": "delta", "bits": 2, "warmup_epochs": 1},
-            boundary__backward={"codec": "quantize", "bits": 4}, network={"bandwidth": "1 Gbit/s"}))
+            boundary__forward={"codec": "aqsgd", "bits": 2, "warmup_epochs": 1},
+            boundary__backward={"codec": "directq", "bits": 4}, network={"bandwidth": "1 Gbit/s"}))
         said = self.succeed(["check", deck]).out
         output = self.output("planned")
         self.succeed(["train", deck, f"output.directory={output}"], 4)
@@ -255,8 +255,8 @@ class Bytes(support.TestCase):
         # An epoch of 8 samples is two steps; the memories are there after it.
         deck = self.small(data={"max_train_samples": 8}, training={"steps": 4},
                           pipeline={"stages": 2}, cache={"verify_every": 0},
-                          boundary__forward={"codec": "delta", "bits": 2, "warmup_epochs": 1},
-                          boundary__backward={"codec": "quantize", "warmup_epochs": 1})
+                          boundary__forward={"codec": "aqsgd", "bits": 2, "warmup_epochs": 1},
+                          boundary__backward={"codec": "directq", "warmup_epochs": 1})
         run = self.train(deck, "warm-up", 2, ["output.log_every=1"])
         whole = 2 * HEADER_BYTES + 4 * TOKENS * CHANNELS * 4
         later = 2 * HEADER_BYTES + 4 * block_bytes(code_bytes(2, CHANNELS), TOKENS)
@@ -273,8 +273,8 @@ class Bytes(support.TestCase):
         """Scales, rounding and levels are those of the boundaries, the bits are not."""
         deck = self.small(data={"max_train_samples": 8}, training={"steps": 6},
                           pipeline={"stages": 2}, output={"log_every": 1},
-                          boundary__forward={"codec": "delta", "bits": 2},
-                          boundary__backward={"codec": "quantize", "bits": 2})
+                          boundary__forward={"codec": "aqsgd", "bits": 2},
+                          boundary__backward={"codec": "directq", "bits": 2})
         run = self.train(deck, "tied-nearest", 2)
         for changed in (["rounding=stochastic"], ["scale=channel"], ["levels=asymmetric"]):
             other = self.train(deck, "tied-other", 2,
@@ -300,7 +300,7 @@ class Bytes(support.TestCase):
         deck = self.small(pipeline={"stages": 2, "replicas": 2, "partition": [2, 2],
                                     "verify_replicas": 0},
                           training={"evaluate_every": 2},
-                          boundary__forward={"codec": "quantize"})
+                          boundary__forward={"codec": "directq"})
         run = self.train(deck, "all-bytes", 4)
         header, _ = support.read_safetensors(self.output("all-bytes") / "model"
                                              / "model.safetensors")
@@ -340,9 +340,9 @@ class Compressed(support.TestCase):
         return support.merged(
             cls.small(data={"max_train_samples": 12}, training={"steps": 12},
                       pipeline={"stages": 2},
-                      boundary__forward={"codec": "delta", "bits": 3, "rounding": "stochastic"},
-                      boundary__backward={"codec": "quantize", "bits": 6,
-                                          "rounding": "stochastic"}),
+                      boundary__forward={"codec": "aqsgd", "bits": 3, "quantizer.rounding": "stochastic"},
+                      boundary__backward={"codec": "directq", "bits": 6,
+                                          "quantizer.rounding": "stochastic"}),
             {name.replace("__", "."): keys for name, keys in sections.items()})
 
     def same(self, run, other):
@@ -372,7 +372,7 @@ class Compressed(support.TestCase):
 
     def test_error_feedback(self):
         """Errors of gradients: in the senders' memory or files only, with no byte on the wire."""
-        settings = {"codec": "quantize", "bits": 2, "error_feedback": True}
+        settings = {"codec": "directq", "bits": 2, "feedback.kind": "ef"}
         deck = self.deck(boundary__backward=settings, boundary__forward={"codec": "none"},
                          cache={"storage": "fp32"})
         run = self.train(deck, "feedback", 2)
@@ -381,13 +381,13 @@ class Compressed(support.TestCase):
         for name, overrides in (("feedback-gpipe", ["pipeline.schedule=gpipe"]),
                                 ("feedback-replay", [])):
             self.same(self.train(deck, name, 2, overrides), run)
-        without = self.train(deck, "no-feedback", 2, ["boundary.backward.error_feedback=false"])
+        without = self.train(deck, "no-feedback", 2, ["boundary.backward.feedback.kind=none"])
         np.testing.assert_array_equal(run.steps["backward_bytes"], without.steps["backward_bytes"])
         # 12 samples in batches of 4: errors are zero in the first three steps.
         self.assertEqual(run.losses[:4].tobytes(), without.losses[:4].tobytes())
         self.assertTrue((run.losses[5:] != without.losses[5:]).all())
         # By position they are not zero from the second step on, and each place has one record.
-        position = ["boundary.backward.error_feedback_of=position"]
+        position = ["boundary.backward.feedback.of=position"]
         placed = self.train(deck, "feedback-position", 2, position)
         self.assertEqual(placed.losses[:2].tobytes(), without.losses[:2].tobytes())
         self.assertTrue((placed.losses[2:] != without.losses[2:]).all())
@@ -413,8 +413,8 @@ class Compressed(support.TestCase):
     def test_topk(self):
         """AQ-SGD with TopK forward, EF21 with TopK backward: memories at both ends."""
         deck = self.deck(
-            boundary__forward={"codec": "topk_delta", "topk": 0.2, "values": "codes"},
-            boundary__backward={"codec": "topk", "topk": 0.2, "error_feedback": "ef21"},
+            boundary__forward={"codec": "aqsgd_topk", "topk": 0.2, "sparse.values": "codes"},
+            boundary__backward={"codec": "topk", "topk": 0.2, "feedback.kind": "ef21"},
             cache={"storage": "fp32", "verify_every": 1})
         run = self.train(deck, "topk", 2)
         self.assertTrue(np.isfinite(run.losses).all())
@@ -433,9 +433,9 @@ class Compressed(support.TestCase):
     def test_topk_at_the_activations_positions(self):
         """Gradients without positions of their own, whatever the order of the micro-batches."""
         deck = self.deck(
-            boundary__forward={"codec": "topk", "topk": 0.2, "values": "fp32"},
-            boundary__backward={"codec": "topk", "topk": 0.2, "values": "fp32",
-                                "positions": "forward"})
+            boundary__forward={"codec": "topk", "topk": 0.2, "sparse.values": "fp32"},
+            boundary__backward={"codec": "topk", "topk": 0.2, "sparse.values": "fp32",
+                                "sparse.positions": "forward"})
         run = self.train(deck, "mask", 2)
         self.assertTrue(np.isfinite(run.losses).all())
         self.assertLess(run.losses[-3:].mean(), run.losses[:3].mean() - 0.1)
@@ -448,11 +448,11 @@ class Compressed(support.TestCase):
         self.assertTrue((positions < values * 6 / 32).all(), (positions, values))
         three = self.train(deck, "mask-3", 3, ["pipeline.stages=3"])
         self.assertLess(three.losses[-3:].mean(), three.losses[:3].mean() - 0.1)
-        own = self.train(deck, "mask-own", 2, ["boundary.backward.positions=largest"])
+        own = self.train(deck, "mask-own", 2, ["boundary.backward.sparse.positions=largest"])
         self.assertNotEqual(own.losses.tobytes(), run.losses.tobytes())
-        for overrides in (["boundary.forward.codec=quantize"],
-                          ["boundary.backward.codec=quantize"],
-                          ["boundary.backward.error_feedback=mixed"]):
+        for overrides in (["boundary.forward.codec=directq"],
+                          ["boundary.backward.codec=directq"],
+                          ["boundary.backward.feedback.kind=mixed"]):
             said = support.run(["check", self.deck_file(deck), *overrides])
             self.assert_stops(said, "boundary.backward", "positions", status=2)
 

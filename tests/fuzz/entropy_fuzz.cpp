@@ -26,12 +26,11 @@ bool predicts(int i) {
 
 CodecSettings settings_of(int i) {
   CodecSettings settings;
-  settings.kind = i % 2 == 0 ? CodecKind::quantize : CodecKind::delta;
+  settings.kind = i % 2 == 0 ? CodecKind::directq : CodecKind::aqsgd;
   settings.bits = 2 + i / 2 % 7;
   settings.tile = i % 3 == 0 ? kWholeRow : 16;
-  settings.scale_rule = i % 5 == 4 ? ScaleRule::rms : ScaleRule::max;
-  settings.rms_step = 0.2;
-  if (settings.scale_rule == ScaleRule::rms && i % 2 == 0) settings.scale = ScaleKind::message;
+  settings.rms_step = i % 5 == 4 ? 0.2 : 0.0;
+  if (settings.rms_step > 0 && i % 2 == 0) settings.scale = ScaleKind::message;
   settings.first_visit = i % 4 == 1 ? FirstVisit::fp32 : FirstVisit::quantize8;
   settings.entropy_coding = true;
   if (predicts(i)) {
@@ -39,7 +38,7 @@ CodecSettings settings_of(int i) {
     settings.prediction_interval = 1;
   }
   if (i == 13) {
-    settings.scale_rule = ScaleRule::rms;
+    settings.rms_step = 0.2;
     settings.scale = ScaleKind::message;
   }
   return settings;
@@ -136,7 +135,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const int i = data[0] % kSettings;
   if (!all[i]) all[i] = std::make_unique<Ends>(i);
   Ends& ends = *all[i];
-  fuzz::count(predicts(i) ? "predicted delta" : i % 2 == 0 ? "quantize" : "delta");
+  fuzz::count(predicts(i) ? "predicted aqsgd" : i % 2 == 0 ? "directq" : "aqsgd");
   const Crossing crossing = crossing_of(ends.shape, data[1]);
   const bool is_payload = data[2] % 2 == 0;
   std::vector<std::uint8_t> bytes;

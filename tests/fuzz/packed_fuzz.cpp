@@ -42,15 +42,15 @@ CodecSettings settings_of(unsigned choice) {
       break;
     case 3:
     case 4:
-      settings.kind = CodecKind::quantize;
+      settings.kind = CodecKind::directq;
       break;
     case kFeedback:
-      settings.kind = CodecKind::quantize;
+      settings.kind = CodecKind::directq;
       settings.error_feedback = true;
       settings.feedback_kind = detail % 2 == 0 ? FeedbackKind::ef21 : FeedbackKind::ef;
       break;
     default:
-      settings.kind = CodecKind::delta;
+      settings.kind = CodecKind::aqsgd;
       break;
   }
   return settings;

@@ -50,7 +50,7 @@ struct End {
   static CodecSettings settings_of(unsigned choice) {
     CodecSettings settings;
     choice %= kChoices / 2;
-    settings.kind = choice / 12 % 3 == 1 ? CodecKind::topk_delta : CodecKind::topk;
+    settings.kind = choice / 12 % 3 == 1 ? CodecKind::aqsgd_topk : CodecKind::topk;
     settings.error_feedback = choice / 12 % 3 == 2;
     settings.feedback_kind = FeedbackKind::ef21;
     settings.values = static_cast<ChosenValues>(choice % 3);
@@ -68,7 +68,7 @@ struct End {
 
   static const char* name_of(const CodecSettings& settings) {
     if (settings.error_feedback) return "topk ef21";
-    return settings.kind == CodecKind::topk ? "topk" : "topk_delta";
+    return settings.kind == CodecKind::topk ? "topk" : "aqsgd_topk";
   }
 
   const char* name;

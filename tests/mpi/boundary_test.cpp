@@ -37,7 +37,7 @@ BoundaryEndPlan plan_of(CodecKind kind, BoundarySide side, CacheIoThread* io = n
   BoundaryEndPlan plan;
   plan.codec.settings.kind = kind;
   plan.codec.settings.bits = 3;
-  plan.codec.settings.error_feedback = kind == CodecKind::quantize || kind == CodecKind::topk;
+  plan.codec.settings.error_feedback = kind == CodecKind::directq || kind == CodecKind::topk;
   if (kind == CodecKind::topk) plan.codec.settings.feedback_kind = FeedbackKind::ef21;
   plan.codec.shape = {kSamples, kTokens, kChannels};
   plan.codec.storage = MemoryStorage::fp32;
@@ -102,7 +102,7 @@ struct Result {
   std::string text;  ///< what stopped the run
 };
 
-Result run(CodecKind kind, bool spills = false, CodecKind receivers_kind = CodecKind::delta,
+Result run(CodecKind kind, bool spills = false, CodecKind receivers_kind = CodecKind::aqsgd,
            FeedbackOf feedback_of = FeedbackOf::sample,
            PayloadMemory memory = PayloadMemory::host) {
   MPI_Comm world = MPI_COMM_NULL;  // of no further use after a stop
@@ -114,7 +114,7 @@ Result run(CodecKind kind, bool spills = false, CodecKind receivers_kind = Codec
   std::optional<BoundaryReceiver> receiver;
   CacheIoThread* const spill = spills ? &io : nullptr;
   BoundaryEndPlan sends = plan_of(kind, BoundarySide::sender, spill, feedback_of);
-  BoundaryEndPlan receives = plan_of(receivers_kind == CodecKind::delta ? kind : receivers_kind,
+  BoundaryEndPlan receives = plan_of(receivers_kind == CodecKind::aqsgd ? kind : receivers_kind,
                                      BoundarySide::receiver, spill, feedback_of);
   sends.payload_memory = receives.payload_memory = memory;
   if (rank == 0)
@@ -182,12 +182,12 @@ TEST_CASE("A message is as long as its payload", "[boundary]") {
 TEST_CASE("Payloads that MPI finds in device memory are the same", "[boundary][gpu_aware]") {
   if (world_size() < 2) return;
   for (const CodecKind kind :
-       {CodecKind::none, CodecKind::quantize, CodecKind::delta, CodecKind::topk_delta})
+       {CodecKind::none, CodecKind::directq, CodecKind::aqsgd, CodecKind::aqsgd_topk})
     for (const bool spills : {false, true}) {
       CAPTURE(kCodecKindNames[static_cast<std::size_t>(kind)], spills);
       const Result host = run(kind, spills);
       const Result device =
-          run(kind, spills, CodecKind::delta, FeedbackOf::sample, PayloadMemory::device);
+          run(kind, spills, CodecKind::aqsgd, FeedbackOf::sample, PayloadMemory::device);
       CHECK(host.text.empty());
       CHECK(device.text.empty());
       CHECK(device.seen == host.seen);
@@ -260,8 +260,8 @@ TEST_CASE("Errors that only the sender keeps", "[boundary]") {
   if (world_size() < 2) return;
   const FeedbackOf feedback_of = GENERATE(FeedbackOf::sample, FeedbackOf::position);
   const bool of_positions = feedback_of == FeedbackOf::position;
-  const Result memory = run(CodecKind::quantize, false, CodecKind::delta, feedback_of);
-  const Result spilled = run(CodecKind::quantize, true, CodecKind::delta, feedback_of);
+  const Result memory = run(CodecKind::directq, false, CodecKind::aqsgd, feedback_of);
+  const Result spilled = run(CodecKind::directq, true, CodecKind::aqsgd, feedback_of);
   for (const Result* result : {&memory, &spilled}) {
     CHECK(result->text.empty());
     CHECK(result->has_cache == (world_rank() == 0));
@@ -271,7 +271,7 @@ TEST_CASE("Errors that only the sender keeps", "[boundary]") {
   if (world_rank() > 1) return;
 
   // The same in one process.
-  const BoundaryEndPlan plan = plan_of(CodecKind::quantize, BoundarySide::sender);
+  const BoundaryEndPlan plan = plan_of(CodecKind::directq, BoundarySide::sender);
   const auto codec = make_codec(plan.codec.settings, plan.codec.shape, plan.codec.storage);
   const std::size_t record = codec->record().bytes(BoundarySide::sender);
   CHECK(codec->record().bytes(BoundarySide::receiver) == 0);
@@ -305,10 +305,10 @@ TEST_CASE("Errors that only the sender keeps", "[boundary]") {
 TEST_CASE("Memories of TopK's changes are the same at both ends", "[boundary]") {
   if (world_size() < 2) return;
   const FeedbackOf feedback_of = GENERATE(FeedbackOf::sample, FeedbackOf::position);
-  for (const CodecKind kind : {CodecKind::topk, CodecKind::topk_delta}) {
-    if (kind == CodecKind::topk_delta && feedback_of == FeedbackOf::position) continue;
-    const Result memory = run(kind, false, CodecKind::delta, feedback_of);
-    const Result spilled = run(kind, true, CodecKind::delta, feedback_of);
+  for (const CodecKind kind : {CodecKind::topk, CodecKind::aqsgd_topk}) {
+    if (kind == CodecKind::aqsgd_topk && feedback_of == FeedbackOf::position) continue;
+    const Result memory = run(kind, false, CodecKind::aqsgd, feedback_of);
+    const Result spilled = run(kind, true, CodecKind::aqsgd, feedback_of);
     for (const Result* result : {&memory, &spilled}) {
       CHECK(result->text.empty());
       CHECK(result->has_cache == (world_rank() < 2));
@@ -369,7 +369,7 @@ TEST_CASE("Both ends work on the instances that they are given", "[boundary][exe
   if (world_size() < 2) return;
   const ExecutionInstances separate = {test::another_instance(), test::another_instance(),
                                        test::another_instance()};
-  for (const CodecKind kind : {CodecKind::none, CodecKind::quantize, CodecKind::delta}) {
+  for (const CodecKind kind : {CodecKind::none, CodecKind::directq, CodecKind::aqsgd}) {
     CAPTURE(kCodecKindNames[static_cast<std::size_t>(kind)]);
     std::vector<float> seen, expected;
     CHECK(strays_of(kind, separate, seen) == std::vector<std::string>{});
@@ -399,8 +399,7 @@ HeldTarget hold(const StepTarget& target) {
   MPI_Comm_dup(MPI_COMM_WORLD, &world);
   ProgressThread progress(world);
   const auto end_plan = [&](BoundarySide side) {
-    BoundaryEndPlan plan = plan_of(CodecKind::delta, side);
-    plan.codec.settings.scale_rule = ScaleRule::rms;
+    BoundaryEndPlan plan = plan_of(CodecKind::aqsgd, side);
     plan.codec.settings.entropy_coding = true;
     plan.codec.settings.warmup_epochs = 1;
     plan.codec.settings.rms_step = 0.1;
@@ -476,21 +475,21 @@ TEST_CASE("Memory at the ends of a boundary is what each of them keeps", "[bound
       return need.record_bytes;
     };
     const std::uint64_t record = round_up_record(4 * kTokens * kChannels);
-    CHECK(cache_bytes(CodecKind::quantize, BoundarySide::sender) == record);
-    CHECK(cache_bytes(CodecKind::quantize, BoundarySide::receiver) == 0);
-    CHECK(cache_bytes(CodecKind::delta, BoundarySide::sender) == record);
-    CHECK(cache_bytes(CodecKind::delta, BoundarySide::receiver) == record);
+    CHECK(cache_bytes(CodecKind::directq, BoundarySide::sender) == record);
+    CHECK(cache_bytes(CodecKind::directq, BoundarySide::receiver) == 0);
+    CHECK(cache_bytes(CodecKind::aqsgd, BoundarySide::sender) == record);
+    CHECK(cache_bytes(CodecKind::aqsgd, BoundarySide::receiver) == record);
     CHECK(cache_bytes(CodecKind::none, BoundarySide::sender) == 0);
     for (const BoundarySide side : {BoundarySide::sender, BoundarySide::receiver}) {
       CHECK(cache_bytes(CodecKind::topk, side) == record);
-      CHECK(cache_bytes(CodecKind::topk_delta, side) == record);
+      CHECK(cache_bytes(CodecKind::aqsgd_topk, side) == record);
     }
   }
 }
 
 TEST_CASE("Memory of messages is where MPI finds their payloads", "[boundary][gpu_aware]") {
   for (const BoundarySide side : {BoundarySide::sender, BoundarySide::receiver}) {
-    BoundaryEndPlan plan = plan_of(CodecKind::delta, side);
+    BoundaryEndPlan plan = plan_of(CodecKind::aqsgd, side);
     const std::uint64_t hashes = 8 * kSamples;  // of every sample
     const std::uint64_t payload = BoundaryCodecs(plan).max_payload_bytes() + hashes;
     const MemoryLedger host = boundary_end_memory(plan);

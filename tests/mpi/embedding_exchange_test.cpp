@@ -209,8 +209,8 @@ TEST_CASE("A shared embedding's rows and gradients cross as the host sums them",
   PipelineOptions options;
   const bool lossless = GENERATE(true, false);
   if (!lossless) {
-    options.forward.kind = CodecKind::delta;
-    options.backward.kind = CodecKind::quantize;
+    options.forward.kind = CodecKind::aqsgd;
+    options.backward.kind = CodecKind::directq;
   }
   options.cache.verify_every = 1;
   constexpr int kRows = 7;

@@ -47,21 +47,21 @@ CodecSettings from_first_visit(CodecSettings settings, FirstVisit first_visit) {
 std::vector<Case> cases() {
   constexpr auto first = ChangesWithoutMemory::first_visit, direct = ChangesWithoutMemory::direct;
   constexpr auto stochastic = Rounding::stochastic;
-  const CodecSettings quantize = codec(CodecKind::quantize, 3, stochastic);
+  const CodecSettings quantize = codec(CodecKind::directq, 3, stochastic);
   const CodecSettings topk = codec(CodecKind::topk, 4);
-  const CodecSettings delta = codec(CodecKind::delta, 3, stochastic);
+  const CodecSettings delta = codec(CodecKind::aqsgd, 3, stochastic);
   return {
       {"none", codec(CodecKind::none, 4), first, codec(CodecKind::none, 4)},
       {"fp16", codec(CodecKind::fp16, 4), first, codec(CodecKind::fp16, 4)},
-      {"quantize, ef", with_feedback(quantize, FeedbackKind::ef), first, quantize},
+      {"directq, ef", with_feedback(quantize, FeedbackKind::ef), first, quantize},
       {"topk, mixed", with_feedback(topk, FeedbackKind::mixed), first, topk},
       {"topk, ef21", with_feedback(topk, FeedbackKind::ef21), first, topk},
-      {"delta, fp32", from_first_visit(delta, FirstVisit::fp32), first, codec(CodecKind::none, 4)},
-      {"delta, quantize8", from_first_visit(delta, FirstVisit::quantize8), first,
-       codec(CodecKind::quantize, 8)},
-      {"delta, direct", delta, direct, quantize},
-      {"topk_delta", codec(CodecKind::topk_delta, 4), first, codec(CodecKind::quantize, 8)},
-      {"topk_delta, direct", codec(CodecKind::topk_delta, 4), direct, topk},
+      {"aqsgd, fp32", from_first_visit(delta, FirstVisit::fp32), first, codec(CodecKind::none, 4)},
+      {"aqsgd, quantize8", from_first_visit(delta, FirstVisit::quantize8), first,
+       codec(CodecKind::directq, 8)},
+      {"aqsgd, direct", delta, direct, quantize},
+      {"aqsgd_topk", codec(CodecKind::aqsgd_topk, 4), first, codec(CodecKind::directq, 8)},
+      {"aqsgd_topk, direct", codec(CodecKind::aqsgd_topk, 4), direct, topk},
   };
 }
 
@@ -74,7 +74,7 @@ PipelineOptions options_of(const Case& c, int stages, int replicas,
   options.micro_batch_size = 2;
   options.micro_batches = 2;
   options.forward = c.forward;
-  options.backward = with_feedback(codec(CodecKind::quantize, 4), FeedbackKind::ef21);
+  options.backward = with_feedback(codec(CodecKind::directq, 4), FeedbackKind::ef21);
   options.evaluation = {{EvaluationMode::plain, EvaluationMode::codec}, c.changes};
   options.cache.storage = MemoryStorage::bf16;
   options.cache.budget_bytes = directory.empty() ? 0 : 1024;  // 5 records of 192 bytes

@@ -165,9 +165,9 @@ TEST_CASE("Nothing is sent for what is frozen", "[frozen]") {
   PipelineOptions options;
   options.pipeline.stages = ranks / replicas;
   options.pipeline.replicas = replicas;
-  options.forward.kind = CodecKind::delta;
+  options.forward.kind = CodecKind::aqsgd;
   options.forward.bits = 4;
-  options.backward.kind = CodecKind::quantize;
+  options.backward.kind = CodecKind::directq;
   options.backward.bits = 8;
   options.backward.error_feedback = true;
   options.cache.verify_every = 1;

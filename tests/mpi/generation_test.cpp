@@ -43,9 +43,9 @@ CodecSettings codec(CodecKind kind, ScaleKind scale = ScaleKind::tile) {
 std::vector<Case> cases() {
   return {{"none", codec(CodecKind::none)},
           {"fp16", codec(CodecKind::fp16), PlainPrecision::fp16, true, 1e-2},
-          {"delta", codec(CodecKind::delta), PlainPrecision::quantize8, true, 5e-2},
-          {"tile", codec(CodecKind::quantize, ScaleKind::tile), PlainPrecision::fp32, true, 5e-2},
-          {"channel", codec(CodecKind::quantize, ScaleKind::channel), PlainPrecision::fp32, false},
+          {"aqsgd", codec(CodecKind::aqsgd), PlainPrecision::quantize8, true, 5e-2},
+          {"tile", codec(CodecKind::directq, ScaleKind::tile), PlainPrecision::fp32, true, 5e-2},
+          {"channel", codec(CodecKind::directq, ScaleKind::channel), PlainPrecision::fp32, false},
           {"topk", codec(CodecKind::topk), PlainPrecision::fp32, false}};
 }
 

@@ -203,9 +203,9 @@ PipelineOptions training_options(int stages, int replicas, const std::string& di
   options.seed = kSeed;
   options.micro_batch_size = 2;
   options.micro_batches = 3;
-  options.forward.kind = CodecKind::delta;
+  options.forward.kind = CodecKind::aqsgd;
   options.forward.bits = 3;
-  options.backward.kind = CodecKind::quantize;
+  options.backward.kind = CodecKind::directq;
   options.backward.bits = 4;
   options.backward.error_feedback = true;
   options.cache.storage = MemoryStorage::fp16;

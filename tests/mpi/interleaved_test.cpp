@@ -60,7 +60,7 @@ TEST_CASE("Each boundary of a rank spills records to its own file", "[interleave
   const testing::TemporaryDirectory directory;
   PipelineOptions options = options_of(stages, 1, 2);
   interleave(options, 2);
-  options.forward.kind = CodecKind::delta;
+  options.forward.kind = CodecKind::aqsgd;
   options.forward.bits = 3;
   options.cache.verify_every = 1;
   std::vector<double> in_memory;

@@ -21,7 +21,7 @@ const std::vector<Ids> kEpoch = {{0, 2}, {4, 6}, {8}};  // of the first of two r
 
 BoundaryEndPlan end_plan(MemoryStorage storage, std::uint64_t verify_every, CacheIoThread* spill) {
   BoundaryEndPlan plan;
-  plan.codec.settings.kind = CodecKind::delta;
+  plan.codec.settings.kind = CodecKind::aqsgd;
   plan.codec.settings.bits = 4;
   plan.codec.shape = {2, kTokens, kChannels};
   plan.codec.storage = storage;
@@ -126,8 +126,8 @@ std::pair<std::string, std::uint64_t> run(MemoryStorage storage, std::uint64_t v
   return {text, bytes};
 }
 
-const std::vector<MemoryStorage> kStorages = {MemoryStorage::fp32,  MemoryStorage::fp16,
-                                              MemoryStorage::bf16,  MemoryStorage::bits8,
+const std::vector<MemoryStorage> kStorages = {MemoryStorage::fp32, MemoryStorage::fp16,
+                                              MemoryStorage::bf16, MemoryStorage::bits8,
                                               MemoryStorage::bits4};
 
 int world_size() {

@@ -16,7 +16,7 @@ using namespace test;
 
 /// Steps that follow from all messages so far, one direction's by bits, the other's by errors.
 void hold_targets(PipelineOptions& options) {
-  options.forward.scale_rule = options.backward.scale_rule = ScaleRule::rms;
+  options.forward.rms_step = options.backward.rms_step = 1;
   options.forward.entropy_coding = options.backward.entropy_coding = true;
   options.forward.scale = ScaleKind::message;
   options.forward.first_visit = FirstVisit::steps;
@@ -32,13 +32,13 @@ PipelineOptions options_of(int stages, int replicas, bool spills, const std::str
   options.seed = kSeed;
   options.micro_batch_size = 2;
   options.micro_batches = 2;
-  options.forward.kind = CodecKind::delta;
+  options.forward.kind = CodecKind::aqsgd;
   options.forward.bits = 3;
   options.forward.first_visit = FirstVisit::quantize8;
   options.forward.rounding = Rounding::stochastic;
   options.forward.prediction = Prediction::linear;
   options.forward.prediction_interval = 2;
-  options.backward.kind = CodecKind::quantize;
+  options.backward.kind = CodecKind::directq;
   options.backward.bits = 4;
   options.backward.error_feedback = true;
   options.cache.storage = MemoryStorage::fp16;

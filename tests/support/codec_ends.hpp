@@ -35,16 +35,15 @@ struct EndsCase {
 inline std::vector<EndsCase> coded_ends_cases() {
   std::vector<EndsCase> cases;
   for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bits4})
-    for (const auto rule : {ScaleRule::max, ScaleRule::rms})
+    for (const double rms_step : {0.0, 0.3})
       for (const auto scale : {ScaleKind::channel, ScaleKind::tile})
         for (const auto rounding : {Rounding::nearest, Rounding::stochastic}) {
           CodecSettings settings;
-          settings.kind = CodecKind::delta;
+          settings.kind = CodecKind::aqsgd;
           settings.bits = 2 + static_cast<int>(cases.size()) % 4;
           settings.scale = scale;
           settings.tile = 24;
-          settings.scale_rule = rule;
-          settings.rms_step = 0.3;
+          settings.rms_step = rms_step;
           settings.entropy_coding = true;
           settings.rounding = rounding;
           settings.first_visit = cases.size() % 2 == 0 ? FirstVisit::quantize8 : FirstVisit::fp32;
@@ -79,13 +78,13 @@ inline std::vector<EndsCase> feedback_ends_cases() {
     settings.values = values;
     settings.kind = CodecKind::topk;
     add_with_feedback(settings);
-    settings.kind = CodecKind::topk_delta;
+    settings.kind = CodecKind::aqsgd_topk;
     for (const auto first : {FirstVisit::fp32, FirstVisit::quantize8}) {
       settings.first_visit = first;
       add(settings);
     }
   }
-  settings.kind = CodecKind::quantize;
+  settings.kind = CodecKind::directq;
   for (const auto scale : {ScaleKind::channel, ScaleKind::tile})
     for (const bool coded : {false, true}) {
       settings.scale = scale;
@@ -103,13 +102,13 @@ inline std::vector<EndsCase> predicted_ends_cases() {
                              MemoryStorage::bits8, MemoryStorage::bits4})
     for (const auto scale : {ScaleKind::channel, ScaleKind::tile}) {
       CodecSettings settings;
-      settings.kind = CodecKind::delta;
+      settings.kind = CodecKind::aqsgd;
       settings.bits = 4 + static_cast<int>(cases.size()) % 4;
       settings.scale = scale;
       settings.tile = 24;
       settings.rounding = cases.size() % 5 == 1 ? Rounding::stochastic : Rounding::nearest;
       settings.entropy_coding = cases.size() % 2 == 1;
-      if (settings.entropy_coding && scale == ScaleKind::tile) settings.scale_rule = ScaleRule::rms;
+      if (settings.entropy_coding && scale == ScaleKind::tile) settings.rms_step = 1;
       settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::fp32 : FirstVisit::quantize8;
       settings.prediction = Prediction::linear;
       settings.prediction_interval = 2;
@@ -124,10 +123,9 @@ inline std::vector<EndsCase> transformed_ends_cases() {
   for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                              MemoryStorage::bits8, MemoryStorage::bits4}) {
     CodecSettings settings;
-    settings.kind = CodecKind::delta;
+    settings.kind = CodecKind::aqsgd;
     settings.scale = ScaleKind::message;
     settings.tile = 24;
-    settings.scale_rule = ScaleRule::rms;
     settings.rms_step = cases.size() % 2 == 0 ? 0.4 : 1.3;
     settings.rounding = cases.size() % 3 == 1 ? Rounding::stochastic : Rounding::nearest;
     settings.entropy_coding = true;
@@ -151,7 +149,7 @@ inline std::vector<EndsCase> ends_cases() {
         for (const auto rounding : {Rounding::nearest, Rounding::stochastic})
           for (const auto levels : {Levels::symmetric, Levels::asymmetric}) {
             CodecSettings settings;
-            settings.kind = CodecKind::delta;
+            settings.kind = CodecKind::aqsgd;
             settings.bits = 2 + (count * 5 + count / 7) % 7;
             ++count;
             settings.scale = scale;

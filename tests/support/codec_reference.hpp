@@ -86,8 +86,8 @@ inline std::string describe(const CodecSettings& settings) {
   const std::string feedback =
       settings.error_feedback ? std::to_string(static_cast<int>(settings.feedback_kind)) : "none";
   return std::string(kCodecKindNames[static_cast<std::size_t>(settings.kind)]) + ", values " +
-         std::to_string(static_cast<int>(settings.values)) + ", feedback " + feedback + ", rule " +
-         std::to_string(static_cast<int>(settings.scale_rule)) + ", coded " +
+         std::to_string(static_cast<int>(settings.values)) + ", feedback " + feedback + ", step " +
+         std::to_string(settings.rms_step) + ", coded " +
          std::to_string(static_cast<int>(settings.entropy_coding)) + ", bits " +
          std::to_string(settings.bits) + ", scale " +
          std::to_string(static_cast<int>(settings.scale)) + ", rounding " +

@@ -14,11 +14,12 @@ CodecSettings first_visit_settings(const CodecSettings& settings) {
     return direct;
   }
   const bool in_steps = settings.first_visit == FirstVisit::steps;
-  direct.kind = CodecKind::quantize;
+  direct.kind = CodecKind::directq;
   direct.bits = 8;
   direct.scale = ScaleKind::tile;
-  direct.scale_rule = in_steps ? ScaleRule::rms : ScaleRule::max;
-  if (in_steps) direct.rms_step = settings.first_visit_step;
+  // Whole-number levels are entropy coded if the changes are coded in any way.
+  direct.entropy_coding = settings.entropy_coding || settings.rms_step > 0;
+  direct.rms_step = in_steps ? settings.first_visit_step : 0;
   direct.rounding = Rounding::nearest;
   direct.levels = Levels::symmetric;
   return direct;

@@ -6,12 +6,10 @@ namespace deltapipe {
 CodecSettings recommended_settings(Direction direction) {
   const bool forward = direction == Direction::forward;
   CodecSettings settings;
-  settings.kind = forward ? CodecKind::delta : CodecKind::quantize;
+  settings.kind = forward ? CodecKind::aqsgd : CodecKind::directq;
   settings.scale = ScaleKind::message;
-  settings.scale_rule = ScaleRule::rms;
   settings.rms_step = forward ? 1.5 : 0.6;
   settings.tile = 256;
-  settings.entropy_coding = true;
   settings.rounding = forward ? Rounding::nearest : Rounding::stochastic;
   if (!forward) return settings;
   settings.first_visit = FirstVisit::steps;

@@ -116,7 +116,7 @@ std::unique_ptr<Codec> make_warmup(const CodecSettings& settings, const CodecSha
                                    MemoryStorage storage, std::unique_ptr<Codec> main) {
   // fp32, with the memories that the codec itself has and none of its work space.
   CodecSettings fp32;
-  if (has_shared_memory(settings)) fp32.kind = CodecKind::delta;
+  if (has_shared_memory(settings)) fp32.kind = CodecKind::aqsgd;
   fp32.first_visit = FirstVisit::fp32;
   return std::make_unique<WarmupCodec>(
       settings.warmup_epochs,

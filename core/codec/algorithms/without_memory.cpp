@@ -13,7 +13,7 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
   plain.positions = ChosenPositions::largest;
   if (!sends_changes(settings)) return plain;
   if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);
-  plain.kind = settings.kind == CodecKind::topk_delta ? CodecKind::topk : CodecKind::quantize;
+  plain.kind = settings.kind == CodecKind::aqsgd_topk ? CodecKind::topk : CodecKind::directq;
   // It is relative to the row for changes; for values it would not be.
   if (plain.scale == ScaleKind::message) {
     plain.scale = ScaleKind::tile;
@@ -24,7 +24,7 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
 
 bool sends_tokens_alone(const CodecSettings& settings) {
   if (sends_positions(settings)) return false;
-  return settings.kind != CodecKind::quantize ||
+  return settings.kind != CodecKind::directq ||
          (settings.scale != ScaleKind::channel && settings.scale != ScaleKind::message);
 }
 

@@ -185,7 +185,7 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
     const int first = s * format.segment;
     const int width = n - first < format.segment ? n - first : format.segment;
     const auto change = [=](int c) { return x[first + c] - work[first + c]; };
-    if (format.rule == ScaleRule::rms) {
+    if (format.rms_step > 0.0f) {
       const std::uint16_t step = step_of_rms(team, format.rms_step, width, change);
       row_once(team, [&]() { steps[s] = step; });
       continue;
@@ -246,7 +246,7 @@ KOKKOS_INLINE_FUNCTION void quantize_segments(const RowMember& team, const RowFo
 /// True if steps fit the largest change and changes go to the nearest levels, as many on
 /// either side.
 KOKKOS_INLINE_FUNCTION bool is_plain(const RowFormat& format) {
-  return format.rule == ScaleRule::max && !format.stochastic &&
+  return format.rms_step == 0.0f && !format.stochastic &&
          format.high == format.positive_levels && format.low == -format.negative_levels &&
          format.is_even();
 }

@@ -85,7 +85,7 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
     add(Field::tile, settings.tile);
     add(Field::rounding, settings.rounding);
     add(Field::levels, settings.levels);
-    add(Field::rms_steps, settings.scale_rule == ScaleRule::rms);
+    add(Field::rms_steps, settings.rms_step > 0);
     add(Field::entropy_coding, settings.entropy_coding);
   }
   if (sends_positions(settings)) {

@@ -16,10 +16,9 @@ RowFormat code_format(const CodecSettings& settings, int channels) {
   }
   if (format.segment > 0) format.segments = (channels + format.segment - 1) / format.segment;
   format.stochastic = settings.rounding == Rounding::stochastic;
-  format.is_coded = settings.entropy_coding;
-  if (settings.scale_rule == ScaleRule::rms) {
+  format.is_coded = settings.entropy_coding || settings.rms_step > 0;
+  if (settings.rms_step > 0) {
     format.bits = 8;  // of levels that nothing is cut to
-    format.rule = ScaleRule::rms;
     format.rms_step = static_cast<float>(settings.rms_step);
     return format;
   }

@@ -34,7 +34,7 @@ RowFormatCodec::RowFormatCodec(const CodecShape& shape, std::uint32_t id, const 
     RowFormat& format = formats_.format[f];
     if (format.has_channel_steps()) channel_format_ = f;
     if (!format.has_message_step) continue;
-    DELTAPIPE_ASSERT(format.is_coded && format.rule == ScaleRule::rms, "classes without tables");
+    DELTAPIPE_ASSERT(format.is_coded && format.rms_step > 0, "classes without tables");
     message_format_ = f;
     format.table = kByClass;
   }
@@ -67,7 +67,7 @@ std::uint64_t RowFormatCodec::values_in_rms_steps(const Crossing& crossing) cons
   std::uint64_t tokens = 0;
   for (std::size_t b = 0; b < crossing.samples(); ++b)
     if (const RowFormat& format = formats_.format[format_of(crossing, b)];
-        format.rule == ScaleRule::rms && !format.keeps_step)
+        format.rms_step > 0 && !format.keeps_step)
       tokens += static_cast<std::uint64_t>(crossing.tokens[b]);
   return tokens * static_cast<std::uint64_t>(shape_.channels);
 }
@@ -75,7 +75,8 @@ std::uint64_t RowFormatCodec::values_in_rms_steps(const Crossing& crossing) cons
 void RowFormatCodec::set_rms_step(double fraction) {
   DELTAPIPE_ASSERT(fraction >= kLeastRmsStep && fraction <= kLargestRmsStep, "a step out of range");
   for (RowFormat& format : formats_.format)
-    if (!format.keeps_step) format.rms_step = static_cast<float>(fraction);
+    if (format.rms_step > 0 && !format.keeps_step)
+      format.rms_step = static_cast<float>(fraction);
 }
 
 std::size_t RowFormatCodec::most_coded_bytes(int format) const {

@@ -79,13 +79,11 @@ Settings unusual_settings() {
   s.training.recompute_stages = {0, 2};
   s.training.evaluate_every = 5;
   s.pipeline = {3, 2, 1, "gpipe", 2, 2.5, {1, 3, 2}};
-  s.forward = {
-      CodecKind::delta,   2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
-      FirstVisit::fp32, 1.5};
-  s.forward.rms_step = 0.1;
+  s.forward = {CodecKind::aqsgd, 2,  ScaleKind::tile, 32, Rounding::stochastic, Levels::asymmetric,
+               FirstVisit::fp32, 1.5};
   s.forward.entropy_coding = true;
   s.forward.first_visit_step = 0.3;
-  s.backward = {CodecKind::quantize,
+  s.backward = {CodecKind::directq,
                 2,
                 ScaleKind::channel,
                 16,
@@ -94,7 +92,6 @@ Settings unusual_settings() {
                 FirstVisit::quantize8,
                 2,
                 true};
-  s.backward.scale_rule = ScaleRule::max;
   s.forward_rate = {{}, BudgetSharing::time, 0};
   s.backward_rate.target_bits = {0, 0};
   s.evaluation = {{EvaluationMode::plain, EvaluationMode::codec}, ChangesWithoutMemory::direct};
@@ -160,7 +157,7 @@ stages = 3
 schedule = "1f1b"
 partition = [4, 4, 4]
 [boundary.forward]
-codec = "delta"
+codec = "aqsgd"
 bits = 3
 [cache]
 budget = "1.5GiB"
@@ -184,7 +181,7 @@ change_optimizer = true
   CHECK(s.training.optimizer.learning_rate == 1e-3);
   CHECK(s.pipeline.schedule == "1f1b");
   CHECK(s.pipeline.partition == std::vector<int>{4, 4, 4});
-  CHECK(s.forward.kind == CodecKind::delta);
+  CHECK(s.forward.kind == CodecKind::aqsgd);
   CHECK(s.forward.bits == 3);
   CHECK(s.backward.kind == CodecKind::none);
   CHECK(s.cache.budget_bytes == std::uint64_t{3} << 29);
@@ -192,32 +189,21 @@ change_optimizer = true
   CHECK(s.network.backward == std::vector<LinkSettings>{{1e10, 1e-3}, {0, 50e-6}});
 }
 
-TEST_CASE("the papers' names of codecs are understood") {
-  const Settings s = parse_deck(
-      "[boundary.forward]\ncodec = \"aqsgd\"\n[boundary.backward]\ncodec = \"directq\"\n",
-      "d.toml");
-  CHECK(s.forward.kind == CodecKind::delta);
-  CHECK(s.backward.kind == CodecKind::quantize);
-  CHECK(effective_deck(s).find("codec = \"delta\"") != std::string::npos);
-}
-
 TEST_CASE("codec = auto stands for settings that the deck may replace") {
   const Settings both =
       parse_deck("boundary.forward.codec = \"auto\"\nboundary.backward.codec = \"auto\"", "d.toml");
   CodecSettings forward, backward;
-  forward.kind = CodecKind::delta;
+  forward.kind = CodecKind::aqsgd;
   forward.rms_step = 1.5;
   forward.first_visit = FirstVisit::steps;
   forward.first_visit_step = std::sqrt(12.0) * 0.02;  // a relative error of 0.02
   forward.prediction = Prediction::linear;
-  backward.kind = CodecKind::quantize;
+  backward.kind = CodecKind::directq;
   backward.rms_step = 0.6;
   backward.rounding = Rounding::stochastic;
   for (CodecSettings* codec : {&forward, &backward}) {
     codec->scale = ScaleKind::message;
-    codec->scale_rule = ScaleRule::rms;
     codec->tile = 256;
-    codec->entropy_coding = true;
   }
   CHECK(both.forward == forward);
   CHECK(both.backward == backward);
@@ -226,13 +212,13 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   // The settings behind it are written.
   const std::string text = effective_deck(both);
   CHECK_THAT(text, !Catch::Contains("codec = \"auto\""));
-  CHECK_THAT(text, Catch::Contains("codec = \"delta\"") && Catch::Contains("rms_step = 1.5"));
+  CHECK_THAT(text, Catch::Contains("codec = \"aqsgd\"") && Catch::Contains("step = 1.5"));
   CHECK(parse_deck(text, "effective") == both);
 
   // Single settings, before and behind the codec and on the command line.
-  const Settings own =
-      parse_deck("[boundary.forward]\nrms_step = 0.8\ncodec = \"auto\"\nprediction = \"none\"\n",
-                 "d.toml", {"boundary.forward.first_visit=fp32"});
+  const Settings own = parse_deck(
+      "[boundary.forward]\nquantizer.step = 0.8\ncodec = \"auto\"\nmemory.prediction = \"none\"\n",
+      "d.toml", {"boundary.forward.memory.first_visit=fp32"});
   forward.rms_step = 0.8;
   forward.prediction = Prediction::none;
   forward.first_visit = FirstVisit::fp32;
@@ -250,69 +236,89 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   };
   CHECK(rates("").first.target_error == 0.08);
   CHECK(rates("").second.target_error == 0.4);
-  CHECK(rates("boundary.backward.target_error = 0.1").first.target_error == 0.08);
-  CHECK(rates("boundary.backward.target_error = 0.1").second.target_error == 0.1);
-  CHECK(rates("boundary.forward.target_error = 0").first == RateSettings());
+  CHECK(rates("boundary.backward.quantizer.error = 0.1").first.target_error == 0.08);
+  CHECK(rates("boundary.backward.quantizer.error = 0.1").second.target_error == 0.1);
+  CHECK(rates("boundary.forward.quantizer.error = 0").first == RateSettings());
   const auto first_visits = [](const std::string& keys) {
     return parse_deck("[boundary.forward]\ncodec = \"auto\"\n" + keys, "d.toml")
         .forward.first_visit_step;
   };
-  CHECK_THAT(first_visits("target_error = 0.1"), Catch::WithinAbs(0.34641, 1e-5));
-  CHECK(first_visits("target_bits = 2") == 0.5);
-  CHECK(first_visits("first_visit_step = 0.3") == 0.3);
-  CHECK(rates("boundary.forward.target_bits = 2").first.target_error == 0);
-  CHECK(rates("boundary.forward.scale_rule = \"max\"").first == RateSettings());
+  CHECK_THAT(first_visits("quantizer.error = 0.1"), Catch::WithinAbs(0.34641, 1e-5));
+  CHECK(first_visits("rate = 2") == 0.5);
+  CHECK(first_visits("memory.first_visit_step = 0.3") == 0.3);
+  CHECK(rates("boundary.forward.rate = 2").first.target_error == 0);
+  CHECK(rates("boundary.forward.quantizer.step = 0").first == RateSettings());
   // Also those that are what they would be without it.
-  CHECK(parse_deck("[boundary.backward]\ncodec = \"auto\"\nerror_feedback = false\nrms_step = 1\n",
-                   "d.toml")
+  CHECK(parse_deck(
+            "[boundary.backward]\ncodec = \"auto\"\nfeedback.kind = \"none\"\nquantizer.step = 1\n",
+            "d.toml")
             .backward.rms_step == 1);
   // One step for a message goes with steps of the RMS alone.
   const auto scale_with = [](const std::string& keys) {
     return parse_deck("[boundary.backward]\ncodec = \"auto\"\n" + keys, "d.toml").backward.scale;
   };
   CHECK(scale_with("") == ScaleKind::message);
-  CHECK(scale_with("scale = \"tile\"\n") == ScaleKind::tile);
-  CHECK(scale_with("scale_rule = \"max\"\n") == ScaleKind::tile);
-  CHECK(scale_with("scale_rule = \"max\"\nscale = \"channel\"\n") == ScaleKind::channel);
-  CHECK_THROWS_WITH(scale_with("scale_rule = \"max\"\nscale = \"message\"\n"),
+  CHECK(scale_with("quantizer.scale = \"tile\"\n") == ScaleKind::tile);
+  CHECK(scale_with("quantizer.step = 0\n") == ScaleKind::tile);
+  CHECK(scale_with("quantizer.step = 0\nquantizer.scale = \"channel\"\n") == ScaleKind::channel);
+  CHECK_THROWS_WITH(scale_with("quantizer.step = 0\nquantizer.scale = \"message\"\n"),
                     Catch::Contains("fraction of its RMS"));
   // Another codec in its place brings nothing of it along, and the other way round.
   CHECK(parse_deck("[boundary.forward]\ncodec = \"auto\"\n", "d.toml",
-                   {"boundary.forward.codec=quantize"})
-            .forward.scale_rule == ScaleRule::max);
+                   {"boundary.forward.codec=directq"})
+            .forward.rms_step == 0);
   CHECK(parse_deck("[boundary.forward]\ncodec = \"none\"\n", "d.toml",
-                   {"boundary.forward.codec=auto", "boundary.forward.target_bits=2"})
-            .forward.scale_rule == ScaleRule::rms);
+                   {"boundary.forward.codec=auto", "boundary.forward.rate=2"})
+            .forward.rms_step == 1.5);
 }
 
 TEST_CASE("targets of bits are one number or one per boundary") {
   const std::string deck = "pipeline.stages = 4\nboundary.forward.codec = \"auto\"\n";
-  CHECK(parse_deck(deck + "boundary.forward.target_bits = 2", "d.toml").forward_rate.target_bits ==
+  CHECK(parse_deck(deck + "boundary.forward.rate = 2", "d.toml").forward_rate.target_bits ==
         std::vector<double>{2});
-  const Settings three = parse_deck(deck + "boundary.forward.target_bits = [2.5, 0, 3]", "d.toml");
+  const Settings three = parse_deck(deck + "boundary.forward.rate = [2.5, 0, 3]", "d.toml");
   CHECK(three.forward_rate.target_bits == std::vector<double>{2.5, 0, 3});
   CHECK(three.forward_rate.target_error == 0);
   CHECK(three.backward_rate == RateSettings());
   CHECK(parse_deck(effective_deck(three), "effective") == three);
 }
 
-TEST_CASE("error feedback was a flag before it had kinds") {
+TEST_CASE("a rate is held by the recommended steps, whatever the codec") {
+  const Settings s = parse_deck(
+      "[boundary.forward]\ncodec = \"directq\"\nrate = 3\n"
+      "[boundary.backward]\ncodec = \"directq\"\nquantizer.error = 0.1\nquantizer.tile = 8\n",
+      "d.toml");
+  CHECK(s.forward.kind == CodecKind::directq);
+  CHECK(s.forward.rms_step == 1.5);
+  CHECK(s.forward.scale == ScaleKind::message);
+  CHECK(s.forward.prediction == Prediction::none);
+  CHECK(s.forward_rate.target_bits == std::vector<double>{3});
+  CHECK(s.forward_rate.target_error == 0);
+  CHECK(s.backward.rms_step == 0.6);
+  CHECK(s.backward.tile == 8);
+  CHECK(s.backward_rate.target_error == 0.1);
+  CHECK(parse_deck(effective_deck(s), "effective.toml") == s);
+  const Settings own =
+      parse_deck("[boundary.forward]\ncodec = \"aqsgd\"\nrate = 3\nquantizer.step = 1\n", "d.toml");
+  CHECK(own.forward.rms_step == 1);
+  CHECK(own.forward.scale == ScaleKind::tile);
+}
+
+TEST_CASE("error feedback has a kind for each boundary") {
   const auto feedback = [](const std::string& value) {
     const Settings s = parse_deck(
-        "[boundary.backward]\ncodec = \"topk\"\nerror_feedback = " + value + "\n", "d.toml");
+        "[boundary.backward]\ncodec = \"topk\"\nfeedback.kind = " + value + "\n", "d.toml");
     CHECK(s.backward == parse_deck(effective_deck(s), "effective.toml").backward);
     return std::pair(s.backward.error_feedback, s.backward.feedback_kind);
   };
-  CHECK(feedback("false") == std::pair(false, FeedbackKind::ef));
   CHECK(feedback("\"none\"") == std::pair(false, FeedbackKind::ef));
-  CHECK(feedback("true") == std::pair(true, FeedbackKind::ef));
   CHECK(feedback("\"ef\"") == std::pair(true, FeedbackKind::ef));
   CHECK(feedback("\"ef21\"") == std::pair(true, FeedbackKind::ef21));
   CHECK(feedback("\"mixed\"") == std::pair(true, FeedbackKind::mixed));
   const Settings s =
       parse_deck("", "d.toml",
-                 {"boundary.forward.error_feedback=true", "boundary.forward.topk=0.02",
-                  "boundary.forward.codec=topk", "boundary.forward.values=codes"});
+                 {"boundary.forward.feedback.kind=ef", "boundary.forward.topk=0.02",
+                  "boundary.forward.codec=topk", "boundary.forward.sparse.values=codes"});
   CHECK(s.forward.error_feedback);
   CHECK(s.forward.topk == 0.02);
   CHECK(s.forward.values == ChosenValues::codes);
@@ -323,13 +329,13 @@ TEST_CASE("error feedback was a flag before it had kinds") {
 TEST_CASE("overrides replace what the deck says") {
   const Settings s =
       parse_deck("[training]\nepochs = 3\n[boundary.forward]\nbits = 4\n", "d.toml",
-                 {"boundary.forward.bits=3", "boundary.forward.codec=delta", "training.epochs=1",
+                 {"boundary.forward.bits=3", "boundary.forward.codec=aqsgd", "training.epochs=1",
                   "training.epochs=2.5", "cache.budget=8GiB", "data.train=true.txt",
                   "data.validation=[\"a=b\", 'c']", "output.directory=123", "output.overwrite=true",
                   "network.bandwidth=100 Mbit/s", "generate.prompts=Hello, world",
                   "cache.directory=", "model.path=\"quoted\""});
   CHECK(s.forward.bits == 3);
-  CHECK(s.forward.kind == CodecKind::delta);
+  CHECK(s.forward.kind == CodecKind::aqsgd);
   CHECK(s.training.epochs == 2.5);
   CHECK(s.cache.budget_bytes == std::uint64_t{8} << 30);
   CHECK(s.data.train == std::vector<std::string>{"true.txt"});
@@ -414,7 +420,7 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
       {"[boundary.forward]\ncodec = \"detla\"\n",
        {},
        {"d.toml:2:9: unknown value of boundary.forward.codec (got \"detla\")",
-        "use one of \"none\", \"fp16\", \"bf16\", \"quantize\", \"delta\""}},
+        "use one of \"none\", \"fp16\", \"bf16\", \"directq\", \"aqsgd\""}},
       {"[boundary.forward]\nbits = 9\n", {}, {"d.toml:2:8:", "(got 9)", "2 to 8"}},
       {"[pipeline]\nschedule = \"1F1B\"\n", {}, {"one of \"gpipe\", \"1f1b\""}},
       {"[pipeline]\npartition = [1, 0]\n", {}, {"d.toml:2:17:", "each 1 to 10000"}},
@@ -485,7 +491,7 @@ TEST_CASE("a wrong override names its argument") {
       {"", {"pipeline.stages_per=2"}, {"did you mean 'stages_per_rank'?"}},
       {"", {"training.batch_size=2"}, {"did you mean 'micro_batch_size'?"}},
       {"", {"pipeline.step_=2"}, {"unknown key 'step_'", "did you mean 'step_timeout'?"}},
-      {"", {"boundary.forward.predict=2"}, {"did you mean 'prediction'?"}},
+      {"", {"boundary.forward.predict=2"}, {"did you mean 'boundary.forward.memory.prediction'?"}},
       {"", {"output.dir=2"}, {"did you mean 'directory'?"}},
       {"", {"data.file=2"}, {"the keys of [data] are train,"}},
       {"", {"bits=3"}, {"did you mean 'boundary.forward.bits' or 'boundary.backward.bits'?"}},
@@ -502,7 +508,7 @@ TEST_CASE("a wrong override names its argument") {
       {"", {"data.train=[\"a\", é]"}, {"not a valid TOML value"}},
       {"", {"output.directory=\"a\"é"}, {"not a valid TOML value"}},
       {"", {"model.path=\xff"}, {"argument '", "model.path is not UTF-8 text"}},
-      {"", {"boundary.backward.codec=delta"}, {"argument '", "no memory of gradients"}},
+      {"", {"boundary.backward.codec=aqsgd"}, {"argument '", "no memory of gradients"}},
       {"[training]\nsteps = 4\n", {"training.optimizer.warmup_steps=5"}, {"argument '", "5 of 4"}},
   });
   CHECK(message_of("[training]\nstep = 1", {"nonsense"}).starts_with("d.toml:2:1:"));
@@ -591,83 +597,74 @@ TEST_CASE("contradictions are refused") {
        {},
        {"d.toml:6:1: training.micro_batch_size x"}},
       {"[training]\nrecompute_stages = [1]\n", {}, {"names a stage that does not exist (got 1)"}},
-      {"[boundary.backward]\ncodec = \"delta\"\n",
+      {"[boundary.backward]\ncodec = \"aqsgd\"\n",
        {},
-       {"d.toml:2:1: boundary.backward.codec cannot be delta", "\"quantize\""}},
-      {"[boundary.forward]\ncodec = \"delta\"\nerror_feedback = true\n",
+       {"d.toml:2:1: boundary.backward.codec cannot be aqsgd", "\"directq\""}},
+      {"[boundary.forward]\ncodec = \"aqsgd\"\nfeedback.kind = \"ef\"\n",
        {},
-       {"d.toml:3:1: boundary.forward: a delta codec's next change", "use codec = \"quantize\""}},
-      {"[boundary.backward]\nerror_feedback = true\ncodec = \"bf16\"\n",
+       {"d.toml:3:10: boundary.forward: AQ-SGD's next change", "use codec = \"directq\""}},
+      {"[boundary.backward]\nfeedback.kind = \"ef\"\ncodec = \"bf16\"\n",
        {},
-       {"d.toml:2:1: boundary.backward: 16-bit values are sent without error feedback"}},
-      {"[boundary.forward]\ncodec = \"topk\"\nvalues = \"codes\"\nscale = \"channel\"\n",
+       {"d.toml:2:10: boundary.backward: 16-bit values are sent without error feedback"}},
+      {"[boundary.forward]\ncodec = \"topk\"\nsparse.values = \"codes\"\nquantizer.scale = "
+       "\"channel\"\n",
        {},
-       {"d.toml:4:1: boundary.forward: the values that topk chooses have no tokens",
+       {"d.toml:4:11: boundary.forward: the values that topk chooses have no tokens",
         "use scale = \"tile\""}},
-      {"[boundary.backward]\ncodec = \"topk_delta\"\n",
+      {"[boundary.backward]\ncodec = \"aqsgd_topk\"\n",
        {},
-       {"d.toml:2:1: boundary.backward.codec cannot be topk_delta", "\"ef21\""}},
-      {"[boundary.forward]\ncodec = \"quantize\"\nerror_feedback = \"mixed\"\n",
+       {"d.toml:2:1: boundary.backward.codec cannot be aqsgd_topk", "\"ef21\""}},
+      {"[boundary.forward]\ncodec = \"directq\"\nfeedback.kind = \"mixed\"\n",
        {},
-       {"d.toml:3:1: boundary.forward: mixed error feedback", "codec = \"topk\""}},
-      {"[boundary.forward]\ncodec = \"topk_delta\"\nerror_feedback = \"ef21\"\n",
+       {"d.toml:3:10: boundary.forward: mixed error feedback", "codec = \"topk\""}},
+      {"[boundary.forward]\ncodec = \"aqsgd_topk\"\nfeedback.kind = \"ef21\"\n",
        {},
-       {"d.toml:3:1: boundary.forward: a delta codec's next change",
-        "(got error_feedback = \"ef21\")"}},
-      {"[boundary.forward]\ncodec = \"topk\"\nvalues = \"codes\"\nscale_rule = \"rms\"\n",
+       {"d.toml:3:10: boundary.forward: AQ-SGD's next change", "(got feedback.kind = \"ef21\")"}},
+      {"[boundary.forward]\ncodec = \"topk\"\nsparse.values = \"codes\"\nquantizer.step = 1\n",
        {},
-       {"d.toml:4:1: boundary.forward: steps of a fraction of the RMS want entropy coding",
-        "use scale_rule = \"max\", or codec = \"quantize\" or \"delta\""}},
-      {"[boundary.forward]\ncodec = \"topk_delta\"\nscale_rule = \"rms\"\nentropy_coding = "
-       "true\n",
-       {},
-       {"d.toml:3:1: boundary.forward: steps of a fraction of the RMS want entropy coding"}},
+       {"d.toml:4:11: boundary.forward: steps of a fraction of the RMS require entropy coding",
+        "use step = 0, or codec = \"directq\" or \"aqsgd\""}},
       {"[boundary.forward]\ntopk = 0\n", {}, {"d.toml:2:"}},
-      {"[boundary.forward]\ncodec = \"delta\"\nbits = 2\nscale_rule = \"rms\"\n",
+      {"[boundary.forward]\ncodec = \"aqsgd\"\nquantizer.step = 1\nquantizer.scale = \"channel\"\n",
        {},
-       {"d.toml:4:1: boundary.forward: steps of a fraction of the RMS", "entropy_coding = true"}},
-      {"[boundary.forward]\ncodec = \"delta\"\nscale_rule = \"rms\"\nscale = \"channel\"\n"
-       "entropy_coding = true\n",
+       {"d.toml:4:11: boundary.forward: a scale per channel", "use scale = \"tile\""}},
+      {"[boundary.backward]\ncodec = \"fp16\"\nquantizer.entropy_coding = true\n",
        {},
-       {"d.toml:4:1: boundary.forward: a scale per channel", "use scale = \"tile\""}},
-      {"[boundary.backward]\ncodec = \"fp16\"\nentropy_coding = true\n",
+       {"d.toml:3:11: boundary.backward: 16-bit values are sent without entropy coding"}},
+      {"[boundary.forward]\ncodec = \"topk\"\nrate = 2\n",
        {},
-       {"d.toml:3:1: boundary.backward: 16-bit values are sent without entropy coding"}},
-      {"[boundary.forward]\ncodec = \"delta\"\ntarget_bits = 2\n",
-       {},
-       {"d.toml:3:1: boundary.forward: a target is held by the steps of scale_rule = \"rms\" (got "
-        "codec = \"delta\")",
+       {"d.toml:3:1: boundary.forward: a rate or an error is held by the steps of codes (got codec "
+        "= "
+        "\"topk\")",
         "codec = \"auto\""}},
-      {"[boundary.backward]\ncodec = \"fp16\"\ntarget_error = 0.1\n",
+      {"[boundary.backward]\ncodec = \"fp16\"\nquantizer.error = 0.1\n",
        {},
-       {"d.toml:3:1: boundary.backward: a target is held by"}},
-      {"[boundary.backward]\ncodec = \"auto\"\ntarget_bits = 3\ntarget_error = 0.1\n",
+       {"d.toml:3:11: boundary.backward: a rate or an error is held by"}},
+      {"[boundary.backward]\ncodec = \"auto\"\nrate = 3\nquantizer.error = 0.1\n",
        {},
-       {"d.toml:4:1: boundary.backward: target_bits and target_error exclude each other"}},
-      {"pipeline.stages = 4\n[boundary.forward]\ncodec = \"auto\"\ntarget_bits = [2, 3]\n",
+       {"d.toml:4:11: boundary.backward: rate and quantizer.error exclude each other"}},
+      {"pipeline.stages = 4\n[boundary.forward]\ncodec = \"auto\"\nrate = [2, 3]\n",
        {},
-       {"d.toml:4:1: boundary.forward: target_bits needs one value or one per boundary (got 2 "
+       {"d.toml:4:1: boundary.forward: rate needs one value or one per boundary (got 2 "
         "values, 3 boundaries)"}},
-      {"pipeline.stages = 3\n[boundary.forward]\ncodec = \"auto\"\ntarget_bits = [2, 3]\nbudget = "
+      {"pipeline.stages = 3\n[boundary.forward]\ncodec = \"auto\"\nrate = [2, 3]\nquantizer.budget "
+       "= "
        "\"time\"\n",
        {},
        {"d.toml:4:1: boundary.forward: budget = \"time\" shares one mean"}},
-      {"[boundary.forward]\ntarget_bits = 0.05\n", {}, {"d.toml:2:15:", "0 or 0.1 to 16"}},
-      {"[boundary.forward]\ntarget_bits = [2, \"3\"]\n", {}, {"d.toml:2:19:", "list of these"}},
-      {"[boundary.forward]\ntarget_error = 1\n", {}, {"d.toml:2:16:", "0 to below 1"}},
-      {"[boundary.forward]\nrms_step = 0\n", {}, {"d.toml:2:12:", "0.01 to 2.5"}},
-      {"[boundary.forward]\nrms_step = 2.6\n", {}, {"d.toml:2:12:", "0.01 to 2.5"}},
-      {"[boundary.forward]\nfirst_visit_step = 2.6\n", {}, {"d.toml:2:20:", "0.01 to 2.5"}},
-      {"[boundary.forward]\ncodec = \"auto\"\nrms_step = 2\nrounding = \"stochastic\"\n",
+      {"[boundary.forward]\nrate = 0.05\n", {}, {"d.toml:2:8:", "0 or 0.1 to 16"}},
+      {"[boundary.forward]\nrate = [2, \"3\"]\n", {}, {"d.toml:2:12:", "list of these"}},
+      {"[boundary.forward]\nquantizer.error = 1\n", {}, {"d.toml:2:19:", "0 to below 1"}},
+      {"[boundary.forward]\nquantizer.step = 2.6\n", {}, {"d.toml:2:18:", "0 to 2.5"}},
+      {"[boundary.forward]\nmemory.first_visit_step = 2.6\n", {}, {"d.toml:2:27:", "0.01 to 2.5"}},
+      {"[boundary.forward]\ncodec = \"auto\"\nquantizer.step = 2\nquantizer.rounding = "
+       "\"stochastic\"\n",
        {},
-       {"d.toml:3:1: boundary.forward: with stochastic rounding in steps above 1.9",
-        "rms_step up to 1.9"}},
-      {"[boundary.forward]\ncodec = \"delta\"\nfirst_visit = \"steps\"\n",
+       {"d.toml:3:11: boundary.forward: with stochastic rounding in steps above 1.9",
+        "a step up to 1.9"}},
+      {"[boundary.forward]\ncodec = \"aqsgd_topk\"\nmemory.first_visit = \"steps\"\n",
        {},
-       {"d.toml:3:1: boundary.forward: first visits in steps", "set entropy_coding = true"}},
-      {"[boundary.forward]\ncodec = \"topk_delta\"\nfirst_visit = \"steps\"\n",
-       {},
-       {"d.toml:3:1: boundary.forward: first visits in steps", "or codec = \"delta\""}},
+       {"d.toml:3:8: boundary.forward: first visits in steps", "or codec = \"aqsgd\""}},
       {"[model.new]\nn_head = 3\n", {}, {"3 heads, 256 channels"}},
       {"[data]\nsequence_length = 2000\n", {}, {"2000 tokens, 1024 positions"}},
       {"[data]\ntrain = \"a.txt\"\n", {}, {"a new model has no tokenizer", "train_vocabulary"}},
@@ -834,7 +831,7 @@ TEST_CASE("the decks in inputs are valid") {
 TEST_CASE("error feedback of gradients is kept in every storage", "[deck]") {
   const std::string storage = GENERATE("fp32", "fp16", "8bit", "4bit");
   const std::string feedback = GENERATE("ef", "ef21");
-  CHECK_NOTHROW(parse_deck("[boundary.backward]\ncodec = \"topk\"\nerror_feedback = \"" + feedback +
+  CHECK_NOTHROW(parse_deck("[boundary.backward]\ncodec = \"topk\"\nfeedback.kind = \"" + feedback +
                                "\"\n[cache]\nstorage = \"" + storage + "\"\n",
                            "d.toml"));
 }

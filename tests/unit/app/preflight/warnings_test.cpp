@@ -15,7 +15,7 @@ namespace {
 Settings delta_over(int stages) {
   Settings settings;
   settings.pipeline.stages = stages;
-  settings.forward.kind = CodecKind::delta;
+  settings.forward.kind = CodecKind::aqsgd;
   return settings;
 }
 
@@ -34,7 +34,7 @@ TEST_CASE("dropout is warned of where it hurts and only there") {
   DropoutProbabilities dropout{0.1, 0.1, 0.1};
   CHECK(warnings_of(delta_over(1), dropout).empty());
   Settings direct = delta_over(2);
-  direct.forward.kind = CodecKind::quantize;
+  direct.forward.kind = CodecKind::directq;
   CHECK(warnings_of(direct, dropout).empty());
   dropout.embedding = dropout.attention = 0;
   const auto warnings = warnings_of(delta_over(2), dropout);
@@ -120,33 +120,34 @@ TEST_CASE("settings without effect are warned of, with what they want") {
     CAPTURE(text, part);
     CHECK(text.find(part) != std::string::npos);
   };
-  has(told_of(two + "\"delta\"\nboundary.forward.rms_step = 0.5"),
-      "boundary.forward.rms_step has no effect: it requires scale_rule = \"rms\" and "
-      "entropy_coding = "
-      "true");
-  has(told_of(two + "\"delta\"\nboundary.forward.prediction_interval = 2"),
-      "prediction_interval has no effect: it requires prediction = \"linear\"");
-  has(told_of(two + "\"fp16\"\nboundary.forward.scale = \"channel\""),
-      "scale has no effect: it requires codec = \"quantize\"");
-  has(told_of(two + "\"delta\"\nevaluation.changes = \"direct\""),
+  has(told_of(two + "\"fp16\"\nboundary.forward.quantizer.step = 0.5"),
+      "boundary.forward.quantizer.step has no effect: it requires codec = \"directq\"");
+  has(told_of(two + "\"aqsgd\"\nboundary.forward.bits = 3\nboundary.forward.rate = 2"),
+      "boundary.forward.bits has no effect: it requires quantizer.step = 0 and no rate");
+  has(told_of(two + "\"aqsgd\"\nboundary.forward.memory.prediction_interval = 2"),
+      "prediction_interval has no effect: it requires memory.prediction = \"linear\"");
+  has(told_of(two + "\"fp16\"\nboundary.forward.quantizer.scale = \"channel\""),
+      "scale has no effect: it requires codec = \"directq\"");
+  has(told_of(two + "\"aqsgd\"\nevaluation.changes = \"direct\""),
       "evaluation.changes has no effect: it requires evaluation.boundary = \"codec\" or \"both\"");
-  has(told_of(two + "\"quantize\"\nevaluation.boundary = \"codec\"\nevaluation.changes = "
+  has(told_of(two + "\"directq\"\nevaluation.boundary = \"codec\"\nevaluation.changes = "
                     "\"direct\""),
-      "boundary.forward.codec = \"delta\"");
-  has(told_of("pipeline.stages = 2\nboundary.backward.codec = \"quantize\"\n"
+      "boundary.forward.codec = \"aqsgd\"");
+  has(told_of("pipeline.stages = 2\nboundary.backward.codec = \"directq\"\n"
               "boundary.backward.topk = 0.5"),
       "boundary.backward.topk has no effect");
-  has(told_of(two + "\"fp16\"\nboundary.forward.rounding = \"stochastic\""), "rounding");
-  has(told_of(two + "\"quantize\"\nboundary.forward.first_visit = \"fp32\""), "first_visit");
-  has(told_of(two + "\"quantize\"\nboundary.forward.error_feedback_of = \"position\""),
-      "it requires error_feedback");
-  has(told_of(two + "\"quantize\"\nboundary.forward.scale = \"channel\"\nboundary.forward.tile = 8"),
-      "tile has no effect: it requires scale = \"tile\"");
-  has(told_of(two + "\"auto\"\nboundary.forward.budget = \"time\""), "it requires target_bits");
-  has(told_of(two + "\"auto\"\nboundary.forward.target_bits = 2\nboundary.forward.budget = "
+  has(told_of(two + "\"fp16\"\nboundary.forward.quantizer.rounding = \"stochastic\""), "rounding");
+  has(told_of(two + "\"directq\"\nboundary.forward.memory.first_visit = \"fp32\""), "first_visit");
+  has(told_of(two + "\"directq\"\nboundary.forward.feedback.of = \"position\""),
+      "it requires feedback.kind");
+  has(told_of(two + "\"directq\"\nboundary.forward.quantizer.scale = "
+                    "\"channel\"\nboundary.forward.quantizer.tile = 8"),
+      "tile has no effect: it requires quantizer.scale = \"tile\"");
+  has(told_of(two + "\"auto\"\nboundary.forward.quantizer.budget = \"time\""), "it requires rate");
+  has(told_of(two + "\"auto\"\nboundary.forward.rate = 2\nboundary.forward.quantizer.budget = "
                     "\"time\""),
       "it requires a network.bandwidth");
-  const std::string error = "\nboundary.error = 0.1\nboundary.forward.target_bits = 2";
+  const std::string error = "\nboundary.error = 0.1\nboundary.forward.rate = 2";
   has(told_of("pipeline.stages = 2\nboundary.error = 0.1"), "boundary.error has no effect");
   has(told_of(two + "\"auto\"" + error),
       "boundary.error has no effect: it requires codec = \"auto\"");
@@ -157,26 +158,31 @@ TEST_CASE("settings with an effect, or of what is turned off, are not warned of"
   for (const char* const deck :
        {"", "pipeline.stages = 2", "boundary.error = 0.1",
         // One stage has no boundary, and a codec that is turned off keeps its settings.
-        "boundary.forward.codec = \"delta\"\nboundary.forward.rms_step = 0.5",
-        "pipeline.stages = 2\nboundary.forward.rms_step = 0.5\nboundary.forward.topk = 0.2",
+        "boundary.forward.codec = \"aqsgd\"\nboundary.forward.quantizer.step = 0.5",
+        "pipeline.stages = 2\nboundary.forward.quantizer.step = 0.5\nboundary.forward.topk = 0.2",
         "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.backward.codec = "
         "\"auto\"",
         // The deck does not set what \"auto\" sets.
-        "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.scale_rule = "
-        "\"max\"",
-        "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.rms_step = 0.9",
-        "pipeline.stages = 2\nboundary.forward.codec = \"topk\"\nboundary.forward.values = "
-        "\"codes\"\nboundary.forward.tile = 8",
-        "pipeline.stages = 2\nboundary.forward.codec = \"delta\"\nboundary.forward.scale = "
-        "\"channel\"\nboundary.forward.tile = 32",
-        "pipeline.stages = 2\nboundary.forward.codec = \"delta\"\nboundary.forward.prediction = "
-        "\"linear\"\nboundary.forward.prediction_interval = 2",
-        "pipeline.stages = 2\nboundary.forward.codec = \"topk_delta\"\nboundary.forward.tile = 32\n"
-        "boundary.forward.first_visit = \"quantize8\"",
-        "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.tile = 128",
+        "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.quantizer.step = "
+        "0",
+        "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.quantizer.step = "
+        "0.9",
+        "pipeline.stages = 2\nboundary.forward.codec = \"topk\"\nboundary.forward.sparse.values = "
+        "\"codes\"\nboundary.forward.quantizer.tile = 8",
+        "pipeline.stages = 2\nboundary.forward.codec = \"aqsgd\"\nboundary.forward.quantizer.scale "
+        "= "
+        "\"channel\"\nboundary.forward.quantizer.tile = 32",
+        "pipeline.stages = 2\nboundary.forward.codec = "
+        "\"aqsgd\"\nboundary.forward.memory.prediction = "
+        "\"linear\"\nboundary.forward.memory.prediction_interval = 2",
+        "pipeline.stages = 2\nboundary.forward.codec = "
+        "\"aqsgd_topk\"\nboundary.forward.quantizer.tile = 32\n"
+        "boundary.forward.memory.first_visit = \"quantize8\"",
+        "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.quantizer.tile = "
+        "128",
         "pipeline.stages = 3\nnetwork.bandwidth = [1e6, 2e6]\nboundary.forward.codec = \"auto\"\n"
-        "boundary.forward.target_bits = 2\nboundary.forward.budget = \"time\"",
-        "pipeline.stages = 2\nboundary.forward.codec = \"delta\"\nevaluation.boundary = \"both\"\n"
+        "boundary.forward.rate = 2\nboundary.forward.quantizer.budget = \"time\"",
+        "pipeline.stages = 2\nboundary.forward.codec = \"aqsgd\"\nevaluation.boundary = \"both\"\n"
         "evaluation.changes = \"direct\""})
     CHECK(told_of(deck) == "");
 }
@@ -199,13 +205,13 @@ TEST_CASE("targets that a run missed are told with the reason, and those that it
   const std::vector<double> held = {2010, 1000, 0, 0, 10, 0, 0};
   const std::vector<double> over = {2400, 1000, 0, 0, 10, 0, 4};
   const std::vector<double> under = {1500, 1000, 0, 0, 10, 5, 0};
-  const std::string bits = "boundary.forward.target_bits = 2";
+  const std::string bits = "boundary.forward.rate = 2";
   CHECK(warnings(bits, totals_of({held, none, held, none})).empty());
   CHECK(warnings("", totals_of({over, none, over, none})).empty());
   auto told = warnings(bits, totals_of({held, none, over, over}));
   REQUIRE(told.size() == 1);
   CHECK(told[0] ==
-        "boundary.forward.target_bits = 2 was missed at boundary 1: 2.4 bits per value were sent; "
+        "boundary.forward.rate = 2 was missed at boundary 1: 2.4 bits per value were sent; "
         "40 % of the messages had the largest step, 2.5");
   told = warnings(bits, totals_of({under, over, held, over}));
   REQUIRE(told.size() == 1);
@@ -218,14 +224,14 @@ TEST_CASE("targets that a run missed are told with the reason, and those that it
   REQUIRE(told.size() == 1);
   CHECK(told[0].find("too short") != std::string::npos);
 
-  const std::string error = "boundary.backward.target_error = 0.1";
+  const std::string error = "boundary.backward.quantizer.error = 0.1";
   const std::vector<double> fine = {0, 0, 0.9, 100, 10, 0, 10}, coarse = {0, 0, 4, 100, 10, 10, 0};
   told = warnings(error, totals_of({none, fine, none, coarse}));
   REQUIRE(told.size() == 1);
-  CHECK(
-      told[0] ==
-      "boundary.backward.target_error = 0.1 was missed at boundary 1: 0.2 was the relative error; "
-      "100 % of the messages had the least step, 0.05");
+  CHECK(told[0] ==
+        "boundary.backward.quantizer.error = 0.1 was missed at boundary 1: 0.2 was the relative "
+        "error; "
+        "100 % of the messages had the least step, 0.05");
 }
 
 TEST_CASE("ranks that emulate bf16 are warned of where the deck asks for bf16") {
@@ -269,6 +275,6 @@ TEST_CASE("relative errors that stay large are told of once for each boundary an
   warnings = told(41, {0.8, 0.5}, {76, 0.2});
   REQUIRE(warnings.size() == 1);
   CHECK(warnings[0].find("gradients at boundary 0") != std::string::npos);
-  CHECK(warnings[0].find("set a smaller boundary.backward.target_error than 0.1") !=
+  CHECK(warnings[0].find("set a smaller boundary.backward.quantizer.error than 0.1") !=
         std::string::npos);
 }

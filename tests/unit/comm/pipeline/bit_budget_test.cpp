@@ -74,11 +74,11 @@ TEST_CASE("each boundary and direction has its target", "[budget]") {
   PipelineOptions options;
   options.pipeline.stages = 4;
   options.micro_batches = 5;
-  options.forward.kind = CodecKind::delta;
-  options.forward.scale_rule = ScaleRule::rms;
+  options.forward.kind = CodecKind::aqsgd;
+  options.forward.rms_step = 1;
   options.forward.entropy_coding = true;
   options.backward = options.forward;
-  options.backward.kind = CodecKind::quantize;
+  options.backward.kind = CodecKind::directq;
   CHECK_FALSE(step_target(options, 10, 0, false).is_set());
 
   options.forward_rate.target_bits = {2.5};

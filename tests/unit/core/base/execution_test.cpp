@@ -55,17 +55,17 @@ std::vector<CodecSettings> all_codecs() {
     settings.kind = kind;
     add(settings);
   }
-  for (const auto kind : {CodecKind::quantize, CodecKind::delta})
+  for (const auto kind : {CodecKind::directq, CodecKind::aqsgd})
     for (const auto scale : {ScaleKind::channel, ScaleKind::tile}) {
       settings.kind = kind;
       settings.scale = scale;
-      settings.scale_rule = ScaleRule::max;
+      settings.rms_step = 0;
       settings.entropy_coding = false;
       add(settings);
-      if (kind == CodecKind::quantize) add_feedback(settings);
+      if (kind == CodecKind::directq) add_feedback(settings);
       settings.entropy_coding = true;
-      for (const auto rule : {ScaleRule::max, ScaleRule::rms}) {
-        settings.scale_rule = rule;
+      for (const double rms_step : {0.0, 1.0}) {
+        settings.rms_step = rms_step;
         add(settings);
       }
       settings.scale = ScaleKind::message;
@@ -77,7 +77,7 @@ std::vector<CodecSettings> all_codecs() {
     settings.kind = CodecKind::topk;
     add(settings);
     add_feedback(settings);
-    settings.kind = CodecKind::topk_delta;
+    settings.kind = CodecKind::aqsgd_topk;
     add(settings);
   }
   return all;

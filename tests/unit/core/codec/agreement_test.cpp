@@ -25,8 +25,8 @@ template <class Use>
 void for_all_settings(const Use& use) {
   CodecSettings s;
   for (const CodecKind kind :
-       {CodecKind::quantize, CodecKind::delta, CodecKind::topk, CodecKind::topk_delta})
-    for (const ScaleRule rule : {ScaleRule::max, ScaleRule::rms})
+       {CodecKind::directq, CodecKind::aqsgd, CodecKind::topk, CodecKind::aqsgd_topk})
+    for (const double rms_step : {0.0, 1.0})
       for (const bool entropy : {false, true})
         for (const ScaleKind scale : {ScaleKind::channel, ScaleKind::tile, ScaleKind::message})
           for (const ChosenValues values : {ChosenValues::fp16, ChosenValues::codes})
@@ -37,7 +37,7 @@ void for_all_settings(const Use& use) {
                   for (const FirstVisit first : {FirstVisit::fp32, FirstVisit::quantize8})
                     for (const int interval : {0, 1, 3, 33}) {
                       s.kind = kind;
-                      s.scale_rule = rule;
+                      s.rms_step = rms_step;
                       s.entropy_coding = entropy;
                       s.scale = scale;
                       s.values = values;
@@ -73,7 +73,7 @@ TEST_CASE("codecs that differ have different ids", "[codec]") {
       };
       if (sends_codes(s) || sends_changes(s)) {
         note("scale", s.scale);
-        note("rule", s.scale_rule);
+        note("rule", s.rms_step > 0);
         note("entropy", s.entropy_coding);
       }
       if (positions) note("values", s.values);
@@ -92,7 +92,7 @@ TEST_CASE("codecs that differ have different ids", "[codec]") {
 TEST_CASE("ends that remember other visits, or are at another epoch, have other hashes",
           "[codec]") {
   CodecSettings settings;
-  settings.kind = GENERATE(CodecKind::delta, CodecKind::topk_delta);
+  settings.kind = GENERATE(CodecKind::aqsgd, CodecKind::aqsgd_topk);
   settings.warmup_epochs = GENERATE(0, 2);
   const auto codec = make_codec(settings, {2, 4, 8}, MemoryStorage::fp16);
   Crossing crossing;
@@ -111,7 +111,7 @@ TEST_CASE("ends that remember other visits, or are at another epoch, have other 
   }
   // Receivers of what only the sender adds errors to know no visits.
   settings = {};
-  settings.kind = CodecKind::quantize;
+  settings.kind = CodecKind::directq;
   settings.error_feedback = true;
   const auto feedback = make_codec(settings, {2, 4, 8}, MemoryStorage::fp16);
   const std::uint32_t sender = feedback->state_hash(crossing);
@@ -131,11 +131,11 @@ TEST_CASE("codecs compute the same whatever the thread's floating-point mode", "
   CodecSettings settings;
   settings.bits = 3;
   std::vector<CodecSettings> all(7, settings);
-  all[0].kind = CodecKind::delta;
-  all[1].kind = CodecKind::quantize;
+  all[0].kind = CodecKind::aqsgd;
+  all[1].kind = CodecKind::directq;
   all[1].error_feedback = true;
-  all[2].kind = CodecKind::topk_delta;
-  all[3].kind = CodecKind::delta;
+  all[2].kind = CodecKind::aqsgd_topk;
+  all[3].kind = CodecKind::aqsgd;
   all[3].rounding = Rounding::stochastic;
   all[4] = recommended_settings(Direction::forward);
   all[5].kind = CodecKind::fp16;

@@ -24,7 +24,7 @@ namespace {
 
 CodecSettings delta(int bits, FirstVisit first = FirstVisit::fp32) {
   CodecSettings settings;
-  settings.kind = CodecKind::delta;
+  settings.kind = CodecKind::aqsgd;
   settings.bits = bits;
   settings.scale = ScaleKind::tile;
   settings.tile = kWholeRow;
@@ -292,15 +292,15 @@ TEST_CASE("a warm-up takes no work space of its codec's") {
     return make_codec(settings, shape, MemoryStorage::fp16)->memory_bytes();
   };
   CodecSettings coded;
-  coded.kind = CodecKind::delta;
-  coded.scale_rule = ScaleRule::rms;
+  coded.kind = CodecKind::aqsgd;
+  coded.rms_step = 1;
   coded.entropy_coding = true;
   coded.prediction = Prediction::linear;
   CodecSettings channel;
-  channel.kind = CodecKind::delta;
+  channel.kind = CodecKind::aqsgd;
   channel.scale = ScaleKind::channel;
   CodecSettings sparse;
-  sparse.kind = CodecKind::topk_delta;
+  sparse.kind = CodecKind::aqsgd_topk;
   CodecSettings ef21;
   ef21.kind = CodecKind::topk;
   ef21.error_feedback = true;

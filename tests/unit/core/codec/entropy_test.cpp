@@ -283,14 +283,14 @@ TEST_CASE("damaged streams are found or are codes, and never anything else", "[c
 
 namespace {
 
-CodecSettings coded(CodecKind kind, int bits, ScaleKind scale, ScaleRule rule,
+CodecSettings coded(CodecKind kind, int bits, ScaleKind scale, double rms_step,
                     FirstVisit first = FirstVisit::quantize8) {
   CodecSettings settings;
   settings.kind = kind;
   settings.bits = bits;
   settings.scale = scale;
   settings.tile = 24;
-  settings.scale_rule = rule;
+  settings.rms_step = rms_step;
   settings.first_visit = first;
   settings.entropy_coding = true;
   return settings;
@@ -311,13 +311,13 @@ TEST_CASE("entropy coding changes the bytes and nothing else", "[codec][entropy]
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bits8,
                                 MemoryStorage::bits4);
   const auto first = GENERATE(FirstVisit::fp32, FirstVisit::quantize8);
-  const auto kind = GENERATE(CodecKind::quantize, CodecKind::delta);
-  if (kind == CodecKind::quantize && (storage != MemoryStorage::fp32 || first != FirstVisit::fp32))
+  const auto kind = GENERATE(CodecKind::directq, CodecKind::aqsgd);
+  if (kind == CodecKind::directq && (storage != MemoryStorage::fp32 || first != FirstVisit::fp32))
     return;
   for (const auto scale : {ScaleKind::channel, ScaleKind::tile})
     for (int bits = 2; bits <= 8; ++bits) {
-      CodecSettings settings = coded(kind, bits, scale, ScaleRule::max, first);
-      settings.error_feedback = kind == CodecKind::quantize && bits % 3 == 0;
+      CodecSettings settings = coded(kind, bits, scale, 0.0, first);
+      settings.error_feedback = kind == CodecKind::directq && bits % 3 == 0;
       settings.rounding = bits > 2 && bits % 2 == 0 ? Rounding::stochastic : Rounding::nearest;
       CodecSettings packed = settings;
       packed.entropy_coding = false;
@@ -348,7 +348,7 @@ TEST_CASE("both ends keep the same memory with entropy-coded steps of the RMS",
   for (const auto scale : {ScaleKind::tile, ScaleKind::message})
     for (const auto first : {FirstVisit::fp32, FirstVisit::quantize8, FirstVisit::steps})
       for (const double step : {0.05, 0.5, 1.9}) {
-        CodecSettings settings = coded(CodecKind::delta, 2, scale, ScaleRule::rms, first);
+        CodecSettings settings = coded(CodecKind::aqsgd, 2, scale, 1.0, first);
         settings.rms_step = step;
         settings.rounding = rounding;
         const CodecShape shape{1, 13, 77};
@@ -365,7 +365,7 @@ TEST_CASE("both ends keep the same memory with entropy-coded steps of the RMS",
 TEST_CASE("a receiver of coded values with error feedback need not count visits",
           "[codec][entropy]") {
   const auto scale = GENERATE(ScaleKind::tile, ScaleKind::message);
-  CodecSettings settings = coded(CodecKind::quantize, 3, scale, ScaleRule::rms);
+  CodecSettings settings = coded(CodecKind::directq, 3, scale, 1.0);
   settings.error_feedback = true;
   const CodecShape shape{3, 40, 96};
   const auto sender = make_codec(settings, shape, MemoryStorage::fp32);
@@ -401,7 +401,7 @@ TEST_CASE("a receiver of coded values with error feedback need not count visits"
 
 TEST_CASE("a coded payload that is damaged changes nothing", "[codec][entropy]") {
   const CodecSettings settings =
-      coded(CodecKind::delta, 4, ScaleKind::tile, ScaleRule::max, FirstVisit::quantize8);
+      coded(CodecKind::aqsgd, 4, ScaleKind::tile, 0.0, FirstVisit::quantize8);
   const CodecShape shape{1, 20, 60};
   CodecPair ends(settings, shape, MemoryStorage::fp16);
   std::mt19937 random(13);
@@ -456,16 +456,16 @@ TEST_CASE("a coded payload that is damaged changes nothing", "[codec][entropy]")
 
 TEST_CASE("zero, tiny, huge, constant and non-finite values cross coded as they do packed",
           "[codec][entropy]") {
-  const auto rule = GENERATE(ScaleRule::max, ScaleRule::rms);
-  const auto kind = GENERATE(CodecKind::quantize, CodecKind::delta);
+  const double rms_step = GENERATE(0.0, 1.0);
+  const auto kind = GENERATE(CodecKind::directq, CodecKind::aqsgd);
   const bool feedback = GENERATE(false, true);
-  if (feedback && kind == CodecKind::delta) return;
-  CodecSettings settings = coded(kind, 4, ScaleKind::tile, rule, FirstVisit::fp32);
+  if (feedback && kind == CodecKind::aqsgd) return;
+  CodecSettings settings = coded(kind, 4, ScaleKind::tile, rms_step, FirstVisit::fp32);
   settings.error_feedback = feedback;
   const int channels = 60;
   const auto seen_of = [&](const std::vector<float>& row) {
     CodecPair ends(settings, {1, 1, channels}, MemoryStorage::fp32);
-    if (kind == CodecKind::delta) ends.cross(std::vector<float>(channels, 0.0f));
+    if (kind == CodecKind::aqsgd) ends.cross(std::vector<float>(channels, 0.0f));
     return ends.cross(row);
   };
   const std::vector<float> zeros(channels, 0.0f);
@@ -501,30 +501,29 @@ TEST_CASE("zero, tiny, huge, constant and non-finite values cross coded as they 
   CHECK(seen[5] == 0);
 }
 
-TEST_CASE("settings of entropy coding and scale rules that make no sense are refused",
+TEST_CASE("settings of entropy coding and steps that make no sense are refused",
           "[codec][entropy]") {
   const auto refused = [](CodecSettings settings, const char* remedy) {
     CHECK_THROWS_WITH(make_codec(settings, {1, 1, 8}, MemoryStorage::fp16),
                       Catch::Contains(remedy));
   };
-  CodecSettings settings = coded(CodecKind::delta, 3, ScaleKind::tile, ScaleRule::rms);
+  CodecSettings settings = coded(CodecKind::aqsgd, 3, ScaleKind::tile, 1.0);
   CHECK_NOTHROW(make_codec(settings, {1, 1, 8}, MemoryStorage::fp16));
-  settings.entropy_coding = false;
-  refused(settings, "entropy_coding = true");
-  settings = coded(CodecKind::quantize, 3, ScaleKind::channel, ScaleRule::rms);
+  settings = coded(CodecKind::directq, 3, ScaleKind::channel, 1.0);
   refused(settings, "scale = \"tile\"");
-  settings = coded(CodecKind::quantize, 3, ScaleKind::tile, ScaleRule::rms);
+  settings = coded(CodecKind::directq, 3, ScaleKind::tile, 1.0);
   settings.levels = Levels::asymmetric;
   refused(settings, "symmetric");
-  settings = coded(CodecKind::delta, 3, ScaleKind::tile, ScaleRule::rms);
+  settings = coded(CodecKind::aqsgd, 3, ScaleKind::tile, 1.0);
   settings.kind = CodecKind::fp16;
+  settings.entropy_coding = true;
   refused(settings, "entropy_coding = false");
-  settings = coded(CodecKind::delta, 3, ScaleKind::tile, ScaleRule::rms);
-  for (const double step : {0.0, -1.0, 2.51, 17.0, std::nan("")}) {
+  settings = coded(CodecKind::aqsgd, 3, ScaleKind::tile, 1.0);
+  for (const double step : {0.001, -1.0, 2.51, 17.0, std::nan("")}) {
     settings.rms_step = step;
     refused(settings, "0.01 to 2.5");
   }
   settings.rms_step = 1.91;
   settings.rounding = Rounding::stochastic;
-  refused(settings, "rms_step up to 1.9");
+  refused(settings, "a step up to 1.9");
 }

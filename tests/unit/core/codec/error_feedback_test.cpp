@@ -22,7 +22,7 @@ namespace {
 CodecSettings feedback(int bits, ScaleKind scale = ScaleKind::tile,
                        Rounding rounding = Rounding::nearest) {
   CodecSettings settings;
-  settings.kind = CodecKind::quantize;
+  settings.kind = CodecKind::directq;
   settings.bits = bits;
   settings.scale = scale;
   settings.tile = 16;
@@ -145,7 +145,7 @@ TEST_CASE("errors are the sender's alone", "[codec][feedback]") {
   CHECK(without->record() == RecordLayout{});
   CHECK(without->id() != codec->id());
   CHECK(without->max_payload_bytes() == codec->max_payload_bytes());
-  plain.kind = CodecKind::delta;
+  plain.kind = CodecKind::aqsgd;
   const RecordLayout delta = make_codec(plain, shape, MemoryStorage::fp16)->record();
   CHECK(delta.bytes(BoundarySide::sender) == 320);
   CHECK(delta.bytes(BoundarySide::receiver) == 320);
@@ -244,7 +244,7 @@ TEST_CASE("error sums with feedback compare what is seen with what was to be sen
 
 TEST_CASE("error feedback is for quantize", "[codec][feedback]") {
   CodecSettings settings = feedback(4);
-  for (const CodecKind kind : {CodecKind::delta, CodecKind::fp16, CodecKind::bf16}) {
+  for (const CodecKind kind : {CodecKind::aqsgd, CodecKind::fp16, CodecKind::bf16}) {
     settings.kind = kind;
     CHECK(contradiction_in(settings).has_value());
     CHECK_THROWS_AS(make_codec(settings, {1, 1, 1}, MemoryStorage::fp16), UserError);
@@ -260,7 +260,7 @@ TEST_CASE("errors of gradients far below fp16's range are kept in every storage"
   const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21);
   const double size = GENERATE(1.0, 1e-12, 1e-30);
   CodecSettings settings;
-  settings.kind = CodecKind::quantize;
+  settings.kind = CodecKind::directq;
   settings.bits = 3;
   settings.error_feedback = true;
   settings.feedback_kind = kind;
@@ -294,7 +294,6 @@ TEST_CASE("errors of gradients far below fp16's range are kept in every storage"
 TEST_CASE("errors do not outgrow the values that they are added to", "[codec][feedback]") {
   const CodecShape shape{2, 4, 64};
   CodecSettings rms = feedback(2);
-  rms.scale_rule = ScaleRule::rms;
   rms.entropy_coding = true;
   rms.rms_step = 1.9;
   CodecSettings message = rms;

@@ -33,7 +33,7 @@ CodecSettings with_feedback(CodecSettings settings, FeedbackKind kind) {
 
 CodecSettings topk_delta(double part, FirstVisit first_visit) {
   CodecSettings settings = topk(part);
-  settings.kind = CodecKind::topk_delta;
+  settings.kind = CodecKind::aqsgd_topk;
   settings.first_visit = first_visit;
   return settings;
 }
@@ -290,7 +290,7 @@ TEST_CASE("contradictions of positions", "[codec][topk][mask]") {
   const CodecShape shape{1, 1, 40};
   CHECK(make_forward_masks(topk(0.1), topk(0.1), shape, 1) == nullptr);
   CodecSettings settings = following(topk(0.1));
-  settings.kind = CodecKind::quantize;
+  settings.kind = CodecKind::directq;
   CHECK_THROWS_AS(make_codec(settings, shape, MemoryStorage::fp32), UserError);
   settings = with_feedback(following(topk(0.1)), FeedbackKind::mixed);
   CHECK_THROWS_AS(make_codec(settings, shape, MemoryStorage::fp32), UserError);

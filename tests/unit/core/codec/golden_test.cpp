@@ -125,9 +125,9 @@ TEST_CASE("visits with feedback and changes are PyTorch's", "[codec][topk][feedb
     const std::string codec = expected.read_string_attribute("codec");
     const std::string feedback = expected.read_string_attribute("feedback");
     settings.kind = codec == "topk"         ? CodecKind::topk
-                    : codec == "topk_delta" ? CodecKind::topk_delta
-                    : codec == "quantize"   ? CodecKind::quantize
-                                            : CodecKind::delta;
+                    : codec == "topk_delta" ? CodecKind::aqsgd_topk
+                    : codec == "quantize"   ? CodecKind::directq
+                                            : CodecKind::aqsgd;
     settings.error_feedback = feedback != "none";
     settings.feedback_kind = feedback == "ef21"    ? FeedbackKind::ef21
                              : feedback == "mixed" ? FeedbackKind::mixed

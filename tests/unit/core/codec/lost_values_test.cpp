@@ -42,7 +42,7 @@ std::vector<CodecSettings> all_settings() {
   add(CodecKind::none);
   add(CodecKind::fp16);
   add(CodecKind::bf16);
-  for (const CodecKind kind : {CodecKind::quantize, CodecKind::delta}) {
+  for (const CodecKind kind : {CodecKind::directq, CodecKind::aqsgd}) {
     add(kind);
     add(kind, [](S& s) { s.scale = ScaleKind::channel; });
     add(kind, [](S& s) { s.rounding = Rounding::stochastic; });
@@ -50,12 +50,12 @@ std::vector<CodecSettings> all_settings() {
     add(kind, [](S& s) { s.entropy_coding = true; });
     add(kind, [](S& s) { s.warmup_epochs = 1; });
   }
-  for (const CodecKind kind : {CodecKind::topk, CodecKind::topk_delta}) {
+  for (const CodecKind kind : {CodecKind::topk, CodecKind::aqsgd_topk}) {
     add(kind);
     add(kind, [](S& s) { s.values = ChosenValues::fp32; });
     add(kind, [](S& s) { s.values = ChosenValues::codes; });
   }
-  for (const CodecKind kind : {CodecKind::quantize, CodecKind::topk}) {
+  for (const CodecKind kind : {CodecKind::directq, CodecKind::topk}) {
     add(kind, [](S& s) { s.error_feedback = true; });
     add(kind, [](S& s) {
       s.error_feedback = true;
@@ -67,7 +67,7 @@ std::vector<CodecSettings> all_settings() {
     s.feedback_kind = FeedbackKind::mixed;
   });
   for (const FirstVisit first : {FirstVisit::fp32, FirstVisit::quantize8}) {
-    add(CodecKind::delta);
+    add(CodecKind::aqsgd);
     all.back().first_visit = first;
   }
   all.push_back(recommended_settings(Direction::forward));
@@ -111,7 +111,7 @@ TEST_CASE("every codec reports NaN and infinities, at first and later visits", "
 }
 
 TEST_CASE("padding is not looked at", "[codec]") {
-  CodecLink link(settings_of(CodecKind::delta, [](CodecSettings&) {}), {1, kTokens, kChannels},
+  CodecLink link(settings_of(CodecKind::aqsgd, [](CodecSettings&) {}), {1, kTokens, kChannels},
                  MemoryStorage::fp16);
   std::vector<float> x = usual_values();
   x.back() = std::nanf("");
@@ -123,13 +123,13 @@ TEST_CASE("padding is not looked at", "[codec]") {
 TEST_CASE("numbers that leave a format's range are reported, and others are not", "[codec]") {
   using Case = std::tuple<CodecKind, MemoryStorage, float, bool>;
   const auto [kind, storage, value, is_lost] =
-      GENERATE(Case{CodecKind::delta, MemoryStorage::fp16, 1e5f, true},
-               Case{CodecKind::delta, MemoryStorage::fp16, -65504.0f, false},
-               Case{CodecKind::delta, MemoryStorage::bf16, 1e5f, false},
-               Case{CodecKind::delta, MemoryStorage::bits4, 1e5f, false},
-               Case{CodecKind::topk_delta, MemoryStorage::fp16, 1e5f, true},
-               Case{CodecKind::topk_delta, MemoryStorage::fp32, 1e5f, false},
-               Case{CodecKind::quantize, MemoryStorage::fp16, 1e38f, false},
+      GENERATE(Case{CodecKind::aqsgd, MemoryStorage::fp16, 1e5f, true},
+               Case{CodecKind::aqsgd, MemoryStorage::fp16, -65504.0f, false},
+               Case{CodecKind::aqsgd, MemoryStorage::bf16, 1e5f, false},
+               Case{CodecKind::aqsgd, MemoryStorage::bits4, 1e5f, false},
+               Case{CodecKind::aqsgd_topk, MemoryStorage::fp16, 1e5f, true},
+               Case{CodecKind::aqsgd_topk, MemoryStorage::fp32, 1e5f, false},
+               Case{CodecKind::directq, MemoryStorage::fp16, 1e38f, false},
                Case{CodecKind::fp16, MemoryStorage::fp16, 1e5f, false},  // rows have powers of two
                Case{CodecKind::bf16, MemoryStorage::fp16, 3.397e38f, true},
                Case{CodecKind::bf16, MemoryStorage::fp16, 3.38e38f, false},

@@ -22,7 +22,6 @@ CodecSettings message(CodecKind kind, double rms_step) {
   CodecSettings settings;
   settings.kind = kind;
   settings.scale = ScaleKind::message;
-  settings.scale_rule = ScaleRule::rms;
   settings.rms_step = rms_step;
   settings.entropy_coding = true;
   settings.first_visit = FirstVisit::fp32;
@@ -63,8 +62,7 @@ TEST_CASE("values of a message are rounded to multiples of its step", "[codec][m
     Values x = rows_of_sizes(sizes, channels, 6);
     for (float& value : x) value *= static_cast<float>(size);
     const int rows = static_cast<int>(sizes.size());
-    CodecPair ends(message(CodecKind::quantize, fraction), {1, rows, channels},
-                   MemoryStorage::fp32);
+    CodecPair ends(message(CodecKind::directq, fraction), {1, rows, channels}, MemoryStorage::fp32);
     const Values seen = ends.cross(x);
     double square = 0;
     for (int row = 0; row < rows; ++row) square += mean_square(x, channels, row) / rows;
@@ -100,7 +98,7 @@ TEST_CASE("steps of changes are in proportion to the row in the memory", "[codec
   const Values change = rows_of_sizes(moves, channels, 2);
   Values after = before;
   for (std::size_t i = 0; i < after.size(); ++i) after[i] += change[i];
-  CodecPair ends(message(CodecKind::delta, 1.0), {1, rows, channels}, MemoryStorage::fp32);
+  CodecPair ends(message(CodecKind::aqsgd, 1.0), {1, rows, channels}, MemoryStorage::fp32);
   ends.cross(before);
   const Values seen = ends.cross(after);
   double square = 0;
@@ -125,7 +123,7 @@ TEST_CASE("one step for a message errs less than one a token at equally many byt
   const double deviation = GENERATE(0.4, 0.8);
   const Values x = rows_of_sizes(lognormal_sizes(rows, deviation, 3), channels, 4);
   const auto send = [&](ScaleKind scale, double step) {
-    CodecSettings settings = message(CodecKind::quantize, step);
+    CodecSettings settings = message(CodecKind::directq, step);
     settings.scale = scale;
     settings.tile = kWholeRow;
     CodecPair ends(settings, {1, rows, channels}, MemoryStorage::fp32);
@@ -151,7 +149,7 @@ TEST_CASE("one step for a message errs less than one a token at equally many byt
 }
 
 TEST_CASE("whatever values a message has, both ends agree", "[codec][message]") {
-  const auto kind = GENERATE(CodecKind::quantize, CodecKind::delta);
+  const auto kind = GENERATE(CodecKind::directq, CodecKind::aqsgd);
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::bits4);
   const float infinity = std::numeric_limits<float>::infinity();
   const int rows = 5, channels = 19;
@@ -178,7 +176,7 @@ TEST_CASE("whatever values a message has, both ends agree", "[codec][message]") 
 
 TEST_CASE("what a message leaves out of small rows comes later", "[codec][message][feedback]") {
   const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21);
-  CodecSettings settings = message(CodecKind::quantize, 1.0);
+  CodecSettings settings = message(CodecKind::directq, 1.0);
   settings.error_feedback = true;
   settings.feedback_kind = kind;
   // Rows of 1/40 of the largest one's size are less than half a step at every single crossing.
@@ -203,7 +201,7 @@ TEST_CASE("what a message leaves out of small rows comes later", "[codec][messag
 TEST_CASE("a damaged message with one step is refused or read, and no more",
           "[codec][message][hostile]") {
   const CodecShape shape{1, 12, 33};
-  CodecPair ends(message(CodecKind::quantize, 0.8), shape, MemoryStorage::fp32);
+  CodecPair ends(message(CodecKind::directq, 0.8), shape, MemoryStorage::fp32);
   const Values x = rows_of_sizes(lognormal_sizes(12, 1, 2), 33, 3);
   ends.cross(x);
   const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), ends.payload);
@@ -236,13 +234,13 @@ TEST_CASE("a damaged message with one step is refused or read, and no more",
 }
 
 TEST_CASE("one step for a message wants steps of the RMS", "[codec][message]") {
-  CodecSettings settings = message(CodecKind::delta, 1);
+  CodecSettings settings = message(CodecKind::aqsgd, 1);
   CHECK_NOTHROW(make_codec(settings, {1, 1, 8}, MemoryStorage::fp16));
-  settings.scale_rule = ScaleRule::max;
+  settings.rms_step = 0;
   CHECK_THROWS_WITH(make_codec(settings, {1, 1, 8}, MemoryStorage::fp16),
-                    Catch::Contains("scale_rule = \"rms\""));
+                    Catch::Contains("set step"));
   settings = message(CodecKind::topk, 1);
-  settings.scale_rule = ScaleRule::max;
+  settings.rms_step = 0;
   settings.entropy_coding = false;
   settings.values = ChosenValues::codes;
   CHECK_THROWS_WITH(make_codec(settings, {1, 1, 8}, MemoryStorage::fp16),
@@ -251,7 +249,7 @@ TEST_CASE("one step for a message wants steps of the RMS", "[codec][message]") {
 
 TEST_CASE("no message is longer than announced, however its samples and rows are",
           "[codec][message]") {
-  const auto kind = GENERATE(CodecKind::quantize, CodecKind::delta);
+  const auto kind = GENERATE(CodecKind::directq, CodecKind::aqsgd);
   CodecSettings settings = message(kind, 0.3);
   settings.first_visit = FirstVisit::steps;
   for (const int channels : {1, 5, 64})
@@ -275,7 +273,7 @@ TEST_CASE("what has changed comes even with the largest steps", "[codec][message
   const double fraction = GENERATE(1.5, 1.7, 1.8, 1.9, 2.1, 2.5);
   const double ratio = GENERATE(1.05, 1.25, 1.4, 3.0);
   const int rows = 64, channels = 64;
-  CodecPair ends(message(CodecKind::delta, fraction), {1, rows, channels}, MemoryStorage::fp32);
+  CodecPair ends(message(CodecKind::aqsgd, fraction), {1, rows, channels}, MemoryStorage::fp32);
   std::mt19937 random(1);
   Values before(rows * channels), after(before.size());
   for (int i = 0; i < rows * channels; ++i) {
@@ -297,7 +295,7 @@ TEST_CASE("what has changed comes even with the largest steps", "[codec][message
 TEST_CASE("a row whose memory is next to nothing keeps no other from coming", "[codec][message]") {
   const double small = GENERATE(1e-2, 1e-4, 1e-10, 1e-30);
   const int rows = 256, channels = 64;
-  CodecPair ends(message(CodecKind::delta, 1.5), {1, rows, channels}, MemoryStorage::fp32);
+  CodecPair ends(message(CodecKind::aqsgd, 1.5), {1, rows, channels}, MemoryStorage::fp32);
   std::vector<double> sizes(rows, 1.0), moves(rows, 0.1);
   sizes[7] = small;
   moves[7] = 1;

@@ -29,7 +29,7 @@ constexpr std::size_t kWord = 4;
 
 CodecSettings predicting(Prediction prediction = Prediction::linear, int bits = 3) {
   CodecSettings settings;
-  settings.kind = CodecKind::delta;
+  settings.kind = CodecKind::aqsgd;
   settings.bits = bits;
   settings.tile = 16;
   settings.prediction = prediction;
@@ -214,11 +214,11 @@ TEST_CASE("a change that is common to all samples is predicted", "[prediction]")
     settings.first_visit = FirstVisit::fp32;
   }
   SECTION("entropy coding with steps of the RMS") {
-    settings.scale_rule = ScaleRule::rms;
+    settings.rms_step = 1;
     settings.entropy_coding = true;
   }
   SECTION("one step for a message") {
-    settings.scale_rule = ScaleRule::rms;
+    settings.rms_step = 1;
     settings.scale = ScaleKind::message;
     settings.entropy_coding = true;
   }
@@ -442,7 +442,7 @@ TEST_CASE("what tests of both ends send has maps and predictions in it", "[predi
 
 TEST_CASE("only delta predicts", "[prediction]") {
   for (const CodecKind kind :
-       {CodecKind::fp16, CodecKind::quantize, CodecKind::topk, CodecKind::topk_delta}) {
+       {CodecKind::fp16, CodecKind::directq, CodecKind::topk, CodecKind::aqsgd_topk}) {
     CodecSettings settings = predicting();
     settings.kind = kind;
     const auto mistake = contradiction_in(settings);

@@ -55,9 +55,8 @@ std::vector<CodecSettings> all_settings(CodecKind kind) {
   return all;
 }
 
-const MemoryStorage kStorages[] = {MemoryStorage::fp32,  MemoryStorage::fp16,
-                                   MemoryStorage::bf16,  MemoryStorage::bits8,
-                                   MemoryStorage::bits4};
+const MemoryStorage kStorages[] = {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
+                                   MemoryStorage::bits8, MemoryStorage::bits4};
 
 /// Distance of neighbouring levels as a fraction of the largest |value| that shares their scale.
 double spacing(int bits, Levels levels, Rounding rounding) {
@@ -218,7 +217,7 @@ std::pair<double, double> visit_and_check(const CodecSettings& settings, MemoryS
 
 double direct_error(const CodecSettings& delta, const Activation& a) {
   CodecSettings direct = delta;
-  direct.kind = CodecKind::quantize;
+  direct.kind = CodecKind::directq;
   CodecPair ends(direct, {1, kTokens, kChannels}, MemoryStorage::fp32);
   return rms(difference(ends.cross(a.value), a.value));
 }
@@ -229,7 +228,7 @@ TEST_CASE("what the next stage computes with is as near as drift, levels and sto
   const auto storage = GENERATE(from_range(std::begin(kStorages), std::end(kStorages)));
   const double drift = GENERATE(0.0, 0.02, 0.1, 0.5);
   int count = 0;
-  for (CodecSettings settings : all_settings(CodecKind::delta)) {
+  for (CodecSettings settings : all_settings(CodecKind::aqsgd)) {
     settings.first_visit = count++ % 2 == 0 ? FirstVisit::fp32 : FirstVisit::quantize8;
     INFO(describe(settings) << ", storage " << static_cast<int>(storage) << ", drift " << drift);
     Activation a(drift, 11 + count);
@@ -253,8 +252,8 @@ TEST_CASE("an unchanging activation is learnt at the rate of the levels") {
   const auto scale = GENERATE(ScaleKind::channel, ScaleKind::tile);
   const auto levels = GENERATE(Levels::symmetric, Levels::asymmetric);
   for (int bits = 2; bits <= 8; ++bits) {
-    const CodecSettings settings =
-        settings_of(CodecKind::delta, bits, scale, Rounding::nearest, levels, FirstVisit::quantize8);
+    const CodecSettings settings = settings_of(CodecKind::aqsgd, bits, scale, Rounding::nearest,
+                                               levels, FirstVisit::quantize8);
     INFO(describe(settings));
     const Activation a(0, 3);
     CodecPair ends(settings, {1, kTokens, kChannels}, MemoryStorage::fp32);
@@ -272,7 +271,7 @@ TEST_CASE("an unchanging activation is learnt at the rate of the levels") {
 
 TEST_CASE("warm-ups and first visits hand on what was sent, whatever the storage") {
   const auto storage = GENERATE(from_range(std::begin(kStorages), std::end(kStorages)));
-  CodecSettings settings = settings_of(CodecKind::delta, 3, ScaleKind::tile, Rounding::nearest,
+  CodecSettings settings = settings_of(CodecKind::aqsgd, 3, ScaleKind::tile, Rounding::nearest,
                                        Levels::symmetric, FirstVisit::fp32);
   const Activation a(0, 5);
   const CodecShape shape{1, kTokens, kChannels};
@@ -289,7 +288,7 @@ TEST_CASE("warm-ups and first visits hand on what was sent, whatever the storage
 }
 
 TEST_CASE("gradients of every size cross a backward codec with the same relative error") {
-  std::vector<CodecSettings> all = all_settings(CodecKind::quantize);
+  std::vector<CodecSettings> all = all_settings(CodecKind::directq);
   for (const auto kind : {CodecKind::none, CodecKind::fp16, CodecKind::bf16})
     all.push_back(settings_of(kind, 8, ScaleKind::tile, Rounding::nearest, Levels::symmetric));
   for (const CodecSettings& settings : all) {
@@ -312,7 +311,7 @@ TEST_CASE("gradients of every size cross a backward codec with the same relative
       CHECK(other == 0);
     }
     // Tokens of magnitudes from 1e6 to 1e-30 side by side.
-    if (settings.kind == CodecKind::quantize && settings.scale == ScaleKind::channel) continue;
+    if (settings.kind == CodecKind::directq && settings.scale == ScaleKind::channel) continue;
     const double sizes[kTokens] = {1e6, 1, 1e-5, 1e-9, 1e-18, 1e-30};
     std::vector<float> mixed(kValues);
     for (int i = 0; i < kValues; ++i) mixed[i] = static_cast<float>(g[i] * sizes[i / kChannels]);
@@ -332,7 +331,7 @@ namespace {
 /// sample. For delta, changes to a memory that is put back after each draw.
 Values summed_errors(const CodecSettings& settings, const std::vector<float>& memory,
                      const std::vector<float>& x, int draws) {
-  const bool remembers = settings.kind == CodecKind::delta;
+  const bool remembers = settings.kind == CodecKind::aqsgd;
   CodecPair ends(settings, {1, kTokens, kChannels}, MemoryStorage::fp32);
   if (remembers) ends.cross(memory);
   DeviceBytes saved("deltapipe::Test::saved", ends.near.extent(0));
@@ -358,7 +357,7 @@ TEST_CASE("stochastic rounding is unbiased with all levels, scales and bits") {
   const auto within = [=](double errors, double checks) {
     return std::sqrt(std::log(2 * checks * settings_count / failures) / (2 * errors)) + 0x1p-16;
   };
-  for (const auto kind : {CodecKind::quantize, CodecKind::delta})
+  for (const auto kind : {CodecKind::directq, CodecKind::aqsgd})
     for (CodecSettings settings : all_settings(kind)) {
       if (settings.rounding != Rounding::stochastic) continue;
       settings.first_visit = FirstVisit::fp32;
@@ -371,8 +370,8 @@ TEST_CASE("stochastic rounding is unbiased with all levels, scales and bits") {
       Values changes(kValues);
       for (int i = 0; i < kValues; ++i) {
         const float d = change(random);
-        x[i] = kind == CodecKind::delta ? a.value[i] + d : d;
-        changes[i] = kind == CodecKind::delta ? double{x[i]} - a.value[i] : d;
+        x[i] = kind == CodecKind::aqsgd ? a.value[i] + d : d;
+        changes[i] = kind == CodecKind::aqsgd ? double{x[i]} - a.value[i] : d;
       }
       Values step = group_maxima(settings.scale, kTile, changes);
       for (double& s : step)
@@ -392,13 +391,13 @@ TEST_CASE("stochastic rounding is unbiased with all levels, scales and bits") {
 
 TEST_CASE("settings that cannot settle or hold half of the values are refused") {
   const CodecShape shape{1, 1, 8};
-  for (const auto kind : {CodecKind::quantize, CodecKind::delta})
+  for (const auto kind : {CodecKind::directq, CodecKind::aqsgd})
     for (const auto rounding : {Rounding::nearest, Rounding::stochastic})
       CHECK_THROWS_AS(
           make_codec(settings_of(kind, 1, ScaleKind::tile, rounding, Levels::asymmetric), shape,
                      MemoryStorage::fp16),
           UserError);
-  CHECK_THROWS_AS(make_codec(settings_of(CodecKind::delta, 1, ScaleKind::tile, Rounding::stochastic,
+  CHECK_THROWS_AS(make_codec(settings_of(CodecKind::aqsgd, 1, ScaleKind::tile, Rounding::stochastic,
                                          Levels::symmetric),
                              shape, MemoryStorage::fp16),
                   UserError);

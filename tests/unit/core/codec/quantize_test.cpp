@@ -20,7 +20,7 @@ namespace {
 CodecSettings quantize(int bits, ScaleKind scale = ScaleKind::tile,
                        Rounding rounding = Rounding::nearest, int tile = kWholeRow) {
   CodecSettings settings;
-  settings.kind = CodecKind::quantize;
+  settings.kind = CodecKind::directq;
   settings.bits = bits;
   settings.scale = scale;
   settings.tile = tile;
@@ -327,12 +327,12 @@ TEST_CASE("ids differ where the ends would not understand each other") {
   };
   const CodecShape shape{1, 4, 64};
   for (const auto kind :
-       {CodecKind::none, CodecKind::fp16, CodecKind::bf16, CodecKind::quantize, CodecKind::delta}) {
+       {CodecKind::none, CodecKind::fp16, CodecKind::bf16, CodecKind::directq, CodecKind::aqsgd}) {
     CodecSettings settings = quantize(4);
     settings.kind = kind;
     add(settings, shape, MemoryStorage::fp16);
     add(settings, {1, 4, 65}, MemoryStorage::fp16);
-    if (kind != CodecKind::quantize && kind != CodecKind::delta) continue;
+    if (kind != CodecKind::directq && kind != CodecKind::aqsgd) continue;
     CodecSettings other = settings;
     other.bits = 3;
     add(other, shape, MemoryStorage::fp16);
@@ -348,7 +348,7 @@ TEST_CASE("ids differ where the ends would not understand each other") {
     other = settings;
     other.tile = 8;
     add(other, shape, MemoryStorage::fp16);
-    if (kind != CodecKind::delta) continue;
+    if (kind != CodecKind::aqsgd) continue;
     add(settings, shape, MemoryStorage::bf16);
     other = settings;
     other.first_visit = FirstVisit::fp32;

@@ -16,15 +16,14 @@ namespace {
 
 using Values = std::vector<float>;
 
-CodecSettings settings_of(CodecKind kind, int bits, ScaleRule rule, ScaleKind scale,
+CodecSettings settings_of(CodecKind kind, int bits, double rms_step, ScaleKind scale,
                           int tile = 64) {
   CodecSettings settings;
   settings.kind = kind;
   settings.bits = bits;
-  settings.scale_rule = rule;
+  settings.rms_step = rms_step;
   settings.scale = scale;
   settings.tile = tile;
-  settings.entropy_coding = rule == ScaleRule::rms;
   settings.first_visit = FirstVisit::fp32;
   return settings;
 }
@@ -84,7 +83,7 @@ TEST_CASE("steps are the fraction of the RMS and errors half of them", "[codec][
   const int tokens = 5, channels = 200;
   CAPTURE(data, size, fraction);
   if (fraction > kLargestStochasticStep && rounding == Rounding::stochastic) return;
-  CodecSettings settings = settings_of(CodecKind::quantize, 4, ScaleRule::rms, ScaleKind::tile, tile);
+  CodecSettings settings = settings_of(CodecKind::directq, 4, 1.0, ScaleKind::tile, tile);
   settings.rms_step = fraction;
   settings.rounding = rounding;
   CodecPair ends(settings, {1, tokens, channels}, MemoryStorage::fp32);
@@ -143,8 +142,7 @@ TEST_CASE("steps of the RMS are a contraction, of every width", "[codec][scale_r
   for (const int channels : {1, 2, 8, 64, 3000}) {
     CAPTURE(data, fraction, tile, static_cast<int>(rounding), channels);
     if (channels == 3000 && tile < channels) continue;
-    CodecSettings settings =
-        settings_of(CodecKind::quantize, 4, ScaleRule::rms, ScaleKind::tile, tile);
+    CodecSettings settings = settings_of(CodecKind::directq, 4, 1.0, ScaleKind::tile, tile);
     settings.rms_step = fraction;
     settings.rounding = rounding;
     CodecPair ends(settings, {1, tokens, channels}, MemoryStorage::fp32);
@@ -196,7 +194,7 @@ TEST_CASE("changes settle in the largest steps, of every width", "[codec][scale_
   const int tokens = 5;
   std::mt19937 random(12);
   for (const int channels : {1, 2, 64, 300}) {
-    CodecSettings settings = settings_of(CodecKind::delta, 4, ScaleRule::rms, scale, 16);
+    CodecSettings settings = settings_of(CodecKind::aqsgd, 4, 1.0, scale, 16);
     settings.rms_step = fraction;
     settings.first_visit = FirstVisit::fp32;
     CodecPair ends(settings, {1, tokens, channels}, MemoryStorage::fp32);
@@ -256,26 +254,25 @@ Measured settled(const CodecSettings& settings) {
   return result;
 }
 
-Measured delta(int bits, ScaleRule rule, double rms_step = 1, bool entropy_coding = false) {
-  CodecSettings settings = settings_of(CodecKind::delta, bits, rule, ScaleKind::tile);
-  settings.rms_step = rms_step;
-  settings.entropy_coding = settings.entropy_coding || entropy_coding;
+Measured delta(int bits, double rms_step, bool entropy_coding = false) {
+  CodecSettings settings = settings_of(CodecKind::aqsgd, bits, rms_step, ScaleKind::tile);
+  settings.entropy_coding = entropy_coding;
   return settled(settings);
 }
 
 }  // namespace
 
 TEST_CASE("delta errs less at equal bytes with entropy coding", "[codec][scale_rule]") {
-  const Measured max2 = delta(2, ScaleRule::max);
+  const Measured max2 = delta(2, 0);
   // The codes of 2 bits with the largest value as their scale carry half of that.
-  const Measured coded2 = delta(2, ScaleRule::max, 1, true);
+  const Measured coded2 = delta(2, 0, true);
   CHECK(coded2.error2 == max2.error2);
   CHECK(coded2.bits <= 0.75 * max2.bits);
   // The step is the knob: at 2, 3 and 4 bits of packed codes fewer bytes and smaller errors.
   const double steps[] = {1.2, 0.55, 0.27}, gains[] = {3, 2, 1.5};
   for (int bits = 2; bits <= 4; ++bits) {
-    const Measured packed = delta(bits, ScaleRule::max);
-    const Measured rms = delta(8, ScaleRule::rms, steps[bits - 2]);
+    const Measured packed = delta(bits, 0);
+    const Measured rms = delta(8, steps[bits - 2]);
     CAPTURE(bits, packed.bits, rms.bits, packed.error2, rms.error2);
     CHECK(rms.bits <= packed.bits);
     CHECK(rms.error2 <= packed.error2 / gains[bits - 2]);
@@ -285,7 +282,7 @@ TEST_CASE("delta errs less at equal bytes with entropy coding", "[codec][scale_r
 TEST_CASE("coarser steps of the RMS take fewer bytes", "[codec][scale_rule]") {
   Measured before{0, 9};
   for (const double step : {0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.5}) {
-    const Measured now = delta(8, ScaleRule::rms, step);
+    const Measured now = delta(8, step);
     CAPTURE(step, now.bits, now.error2);
     CHECK(now.bits < before.bits);
     CHECK(now.error2 > before.error2);
@@ -296,7 +293,7 @@ TEST_CASE("coarser steps of the RMS take fewer bytes", "[codec][scale_rule]") {
 TEST_CASE("first visits in steps take the bits of a Gaussian and err by a step's share",
           "[codec][scale_rule]") {
   const double step = GENERATE(0.2, 0.4, 0.8);
-  CodecSettings settings = settings_of(CodecKind::delta, 2, ScaleRule::rms, ScaleKind::tile);
+  CodecSettings settings = settings_of(CodecKind::aqsgd, 2, 1.0, ScaleKind::tile);
   settings.rms_step = 1.5;
   settings.first_visit = FirstVisit::steps;
   settings.first_visit_step = step;

@@ -68,8 +68,8 @@ class Steered {
   static constexpr MemoryStorage kStorage = MemoryStorage::fp32;
   static CodecSettings settings() {
     CodecSettings settings;
-    settings.kind = CodecKind::quantize;
-    settings.scale_rule = ScaleRule::rms;
+    settings.kind = CodecKind::directq;
+    settings.rms_step = 1;
     settings.entropy_coding = true;
     return settings;
   }
@@ -329,8 +329,8 @@ TEST_CASE("an error is held where squares of values leave fp32", "[codec][contro
   const double size = GENERATE(1.0, 1e18, 1e25, 1e36);
   CAPTURE(size);
   CodecSettings settings;
-  settings.kind = CodecKind::quantize;
-  settings.scale_rule = ScaleRule::rms;
+  settings.kind = CodecKind::directq;
+  settings.rms_step = 1;
   settings.entropy_coding = true;
   CodecPair ends(settings, {1, kTokens, kChannels}, MemoryStorage::fp32);
   ends.sender->measure_errors(true);

@@ -32,7 +32,7 @@ CodecSettings topk(double part, bool feedback, FeedbackKind kind = FeedbackKind:
 
 CodecSettings topk_delta(double part, FirstVisit first_visit) {
   CodecSettings settings = topk(part, false);
-  settings.kind = CodecKind::topk_delta;
+  settings.kind = CodecKind::aqsgd_topk;
   settings.first_visit = first_visit;
   return settings;
 }
@@ -215,7 +215,7 @@ TEST_CASE("EF21 with quantised values is its formula at both ends", "[codec][fee
   const int bits = GENERATE(2, 3, 8);
   const int width = GENERATE(16, 37);
   CodecSettings settings;
-  settings.kind = CodecKind::quantize;
+  settings.kind = CodecKind::directq;
   settings.bits = bits;
   settings.scale = ScaleKind::tile;
   settings.tile = width;
@@ -270,8 +270,8 @@ TEST_CASE("what topk leaves out comes later", "[codec][topk][feedback]") {
 // With powers of two everything else is the same to the bit.
 TEST_CASE("memories and errors do not depend on the step's scale", "[codec][topk][feedback]") {
   const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
-  const auto codec = GENERATE(CodecKind::topk, CodecKind::quantize);
-  if (codec == CodecKind::quantize && kind == FeedbackKind::mixed) return;
+  const auto codec = GENERATE(CodecKind::topk, CodecKind::directq);
+  if (codec == CodecKind::directq && kind == FeedbackKind::mixed) return;
   CodecSettings settings = topk(0.2, true, kind);
   settings.kind = codec;
   const CodecShape shape{1, 2, 40};
@@ -297,7 +297,7 @@ TEST_CASE("memories and errors do not depend on the step's scale", "[codec][topk
 // Both ends multiply and divide alike, whatever the factor.
 TEST_CASE("memories are the same at both ends at any scale", "[codec][topk][feedback]") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bits8);
-  const auto codec = GENERATE(CodecKind::topk, CodecKind::quantize);
+  const auto codec = GENERATE(CodecKind::topk, CodecKind::directq);
   CodecSettings settings = topk(0.3, true, FeedbackKind::ef21);
   settings.kind = codec;
   settings.values = ChosenValues::fp16;
@@ -310,10 +310,10 @@ TEST_CASE("memories are the same at both ends at any scale", "[codec][topk][feed
 
 TEST_CASE("a warm-up leaves no error and fills memories", "[codec][topk][feedback]") {
   const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
-  const auto codec = GENERATE(CodecKind::topk, CodecKind::quantize, CodecKind::topk_delta);
-  if (codec == CodecKind::quantize && kind == FeedbackKind::mixed) return;
-  if (codec == CodecKind::topk_delta && kind != FeedbackKind::ef) return;
-  CodecSettings settings = topk(0.1, codec != CodecKind::topk_delta, kind);
+  const auto codec = GENERATE(CodecKind::topk, CodecKind::directq, CodecKind::aqsgd_topk);
+  if (codec == CodecKind::directq && kind == FeedbackKind::mixed) return;
+  if (codec == CodecKind::aqsgd_topk && kind != FeedbackKind::ef) return;
+  CodecSettings settings = topk(0.1, codec != CodecKind::aqsgd_topk, kind);
   settings.kind = codec;
   settings.warmup_epochs = 1;
   const CodecShape shape{1, 2, 40};
@@ -323,7 +323,7 @@ TEST_CASE("a warm-up leaves no error and fills memories", "[codec][topk][feedbac
   for (std::size_t i = 0; i < 80; ++i) x[i] = std::cos(static_cast<float>(i * i));
   CHECK(link.cross({0}, {2}, x) == x);
   CHECK(link.sent_bytes.size() == 4 * 80);
-  const bool remembers = codec == CodecKind::topk_delta || kind == FeedbackKind::ef21;
+  const bool remembers = codec == CodecKind::aqsgd_topk || kind == FeedbackKind::ef21;
   Floats kept(80);
   for (std::size_t i = 0; i < 80 && remembers; ++i) kept[i] = x[i] / 0.25f;
   CHECK(link.floats(0) == kept);

@@ -430,11 +430,11 @@ TEST_CASE("settings of topk that no codec has", "[codec][topk]") {
   refused(settings, "no tokens and channels to share a scale");
   settings.values = ChosenValues::fp32;
   CHECK_NOTHROW(make_codec(settings, shape, MemoryStorage::fp16));
-  settings.kind = CodecKind::topk_delta;
+  settings.kind = CodecKind::aqsgd_topk;
   settings.error_feedback = true;
   refused(settings, "next change has what");
   settings = topk(0.1);
-  settings.kind = CodecKind::quantize;
+  settings.kind = CodecKind::directq;
   settings.error_feedback = true;
   settings.feedback_kind = FeedbackKind::mixed;
   refused(settings, "divides the positions that topk sends");
@@ -466,7 +466,7 @@ TEST_CASE("both ends of topk agree on all that matters", "[codec][topk]") {
   CHECK(add(feedback) == RecordLayout{.shared_bytes = 448});
   CHECK(add(feedback, MemoryStorage::fp32) == RecordLayout{.shared_bytes = 832});
   CodecSettings delta = topk(0.1);
-  delta.kind = CodecKind::topk_delta;
+  delta.kind = CodecKind::aqsgd_topk;
   CHECK(add(delta) == RecordLayout{.shared_bytes = 448});
   delta.first_visit = FirstVisit::fp32;
   add(delta);

@@ -77,7 +77,7 @@ CodecSettings after_warmup(CodecSettings settings) {
 }  // namespace
 
 TEST_CASE("codecs without memory evaluate as they train, but for warm-up", "[codec][evaluation]") {
-  const auto kind = GENERATE(CodecKind::none, CodecKind::fp16, CodecKind::bf16, CodecKind::quantize,
+  const auto kind = GENERATE(CodecKind::none, CodecKind::fp16, CodecKind::bf16, CodecKind::directq,
                              CodecKind::topk);
   const CodecSettings settings = codec(kind);
   for (const auto changes : {kFirstVisit, kDirect})
@@ -85,9 +85,9 @@ TEST_CASE("codecs without memory evaluate as they train, but for warm-up", "[cod
 }
 
 TEST_CASE("error feedback evaluates as the plain codec", "[codec][evaluation]") {
-  const auto kind = GENERATE(CodecKind::quantize, CodecKind::topk);
+  const auto kind = GENERATE(CodecKind::directq, CodecKind::topk);
   const auto feedback = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
-  if (kind == CodecKind::quantize && feedback == FeedbackKind::mixed) return;
+  if (kind == CodecKind::directq && feedback == FeedbackKind::mixed) return;
   CodecSettings settings = codec(kind);
   settings.error_feedback = true;
   settings.feedback_kind = feedback;
@@ -98,7 +98,7 @@ TEST_CASE("error feedback evaluates as the plain codec", "[codec][evaluation]") 
 }
 
 TEST_CASE("changes evaluate as first visits", "[codec][evaluation]") {
-  CodecSettings settings = codec(GENERATE(CodecKind::delta, CodecKind::topk_delta), 3);
+  CodecSettings settings = codec(GENERATE(CodecKind::aqsgd, CodecKind::aqsgd_topk), 3);
   settings.first_visit = GENERATE(FirstVisit::fp32, FirstVisit::quantize8);
   settings.rounding = GENERATE(Rounding::nearest, Rounding::stochastic);
   settings.values = ChosenValues::codes;
@@ -106,31 +106,31 @@ TEST_CASE("changes evaluate as first visits", "[codec][evaluation]") {
 }
 
 TEST_CASE("entropy-coded changes evaluate as first visits and directly", "[codec][evaluation]") {
-  CodecSettings settings = codec(CodecKind::delta, 3);
+  CodecSettings settings = codec(CodecKind::aqsgd, 3);
   settings.entropy_coding = true;
-  settings.scale_rule = GENERATE(ScaleRule::max, ScaleRule::rms);
+  settings.rms_step = GENERATE(0.0, 1.0);
   settings.first_visit = GENERATE(FirstVisit::fp32, FirstVisit::quantize8);
   // Payloads count their groups of codes; changes have more groups.
   const CodecSettings first = without_memory(settings, kFirstVisit);
   CHECK(send(first, true).seen == send(after_warmup(settings), true).seen);
   CodecSettings expected = after_warmup(settings);
-  expected.kind = CodecKind::quantize;
+  expected.kind = CodecKind::directq;
   check_same(without_memory(settings, kDirect), expected);
 }
 
 TEST_CASE("changes evaluate directly as quantize and topk", "[codec][evaluation]") {
-  CodecSettings settings = codec(CodecKind::delta, 4);
+  CodecSettings settings = codec(CodecKind::aqsgd, 4);
   settings.scale = GENERATE(ScaleKind::channel, ScaleKind::tile);
   settings.levels = GENERATE(Levels::symmetric, Levels::asymmetric);
   CodecSettings expected = after_warmup(settings);
-  expected.kind = CodecKind::quantize;
+  expected.kind = CodecKind::directq;
   check_same(without_memory(settings, kDirect), expected);
   CodecSettings whole = settings;  // a step of values alone has nothing to be relative to
   whole.scale = ScaleKind::message;
   CHECK(without_memory(whole, kDirect).scale == ScaleKind::tile);
   CHECK(without_memory(whole, kDirect).tile == kWholeRow);
   if (settings.scale != ScaleKind::tile) return;
-  settings.kind = CodecKind::topk_delta;
+  settings.kind = CodecKind::aqsgd_topk;
   expected.kind = CodecKind::topk;
   settings.values = expected.values = GENERATE(ChosenValues::fp16, ChosenValues::codes);
   check_same(without_memory(settings, kDirect), expected);
@@ -138,7 +138,7 @@ TEST_CASE("changes evaluate directly as quantize and topk", "[codec][evaluation]
 
 TEST_CASE("stochastic rounding of evaluations has random numbers of its own",
           "[codec][evaluation]") {
-  CodecSettings settings = after_warmup(codec(CodecKind::quantize));
+  CodecSettings settings = after_warmup(codec(CodecKind::directq));
   settings.rounding = Rounding::stochastic;
   const Sent sent = send(settings, false);
   CHECK(send(settings, false).payload == sent.payload);
