@@ -292,7 +292,7 @@ def kernel_name(kernel):
         name = "products"
     elif kernel["kernel"] == kernel["region"]:
         name = "between kernels"
-    return f"{region.replace('Gpt2Stage::', '')}: {name}" if region else name
+    return f"{region}: {name}" if region else name
 
 
 def grouped(kernels):

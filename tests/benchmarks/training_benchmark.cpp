@@ -81,10 +81,10 @@ class Training {
     batch.loss_scale = 1.0 / rows;
     stage_.forward(exec_, batch, 0, true, false);
     stage_.backward(exec_, batch, 0, false, {});
-    const auto table = stage_.embedding_gradient(exec_, tokens.first_of_U, tokens.row_of,
-                                                 static_cast<int>(tokens.distinct_U.extent(0)));
+    const auto table = stage_.token_embedding()->embedding_gradient(
+        exec_, tokens.first_of_U, tokens.row_of, static_cast<int>(tokens.distinct_U.extent(0)));
     add_rows<float>(exec_, tokens.distinct_U, table,
-                    stage_.parameters().gradient_matrix(stage_.wte()));
+                    stage_.parameters().gradient_matrix(stage_.token_embedding()->wte()));
     const std::vector<double>& squares = optimizer_.squared_norms(exec_);
     const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
     optimizer_.update(exec_, number, kLearningRate, std::min(1.0, kClipNorm / (norm + 1e-6)));

@@ -221,10 +221,10 @@ class InProcessPipeline {
     std::vector<Program> programs;
     std::vector<Handler> stages;
     for (int k = 0; k < stage_count(); ++k) {
-      programs.push_back(
-          make({k, stage_count(), static_cast<int>(batches_.size()), 1,
-                config_.tie_word_embeddings ? EmbeddingPlace::shared : EmbeddingPlace::first_stage,
-                first_trained_, stages_.front()->wte_frozen(), shape_.recompute}));
+      programs.push_back(make(
+          {k, stage_count(), static_cast<int>(batches_.size()), 1,
+           config_.tie_word_embeddings ? EmbeddingPlace::shared : EmbeddingPlace::first_stage,
+           first_trained_, stages_.front()->token_embedding()->wte_frozen(), shape_.recompute}));
       stages.emplace_back(*this, k);
     }
     std::vector<InstructionHandler*> handlers;
@@ -234,7 +234,7 @@ class InProcessPipeline {
   }
 
   Gpt2Stage<Real>& table_owner() {
-    return stages_.front()->wte() >= 0 ? *stages_.front() : *stages_.back();
+    return stages_.front()->token_embedding()->wte() >= 0 ? *stages_.front() : *stages_.back();
   }
 
   template <class Get>
@@ -250,7 +250,7 @@ class InProcessPipeline {
 
   void prepare(const StepData& data, std::uint64_t step) {
     const int T = shape_.tokens;
-    const bool table_here = stages_.front()->wte() >= 0;
+    const bool table_here = stages_.front()->token_embedding()->wte() >= 0;
     const int S = static_cast<int>(data.sample_ids.size());
     real_targets_ = static_cast<double>(
         std::count_if(data.targets.begin(), data.targets.end(), [](int t) { return t >= 0; }));
@@ -299,9 +299,10 @@ class InProcessPipeline {
       case Wire::embedding: {
         const MicroBatchGroup group = row_group(m, M);
         const int a = index_.needed_before(group.begin), b = index_.needed_before(group.end);
-        if (!message.sends) return rows_of<Real>(stage(k).embedding_rows(index_.size()), a, b - a);
+        if (!message.sends)
+          return rows_of<Real>(stage(k).token_embedding()->embedding_rows(index_.size()), a, b - a);
         const MatrixRef<Real> needed = rows_of<Real>(embedding_gradient_UC_, a, b - a);
-        gather_rows<Real>(exec_, stage(k).parameters().table(stage(k).wte()),
+        gather_rows<Real>(exec_, stage(k).parameters().table(stage(k).token_embedding()->wte()),
                           VectorRef<const std::int32_t>(index_.token_U().data() + a, b - a),
                           needed);
         return needed;
@@ -311,7 +312,7 @@ class InProcessPipeline {
         const int a = index_.final_before(group.begin), b = index_.final_before(group.end);
         if (!message.sends) return rows_of<Real>(embedding_gradient_UC_, a, b - a);
         const VectorRef<const std::int32_t> first(index_.first_of_U().data() + a, b - a + 1);
-        return stage(k).embedding_gradient(exec_, first, index_.row_of(), b - a);
+        return stage(k).token_embedding()->embedding_gradient(exec_, first, index_.row_of(), b - a);
       }
     }
     return {};
@@ -340,13 +341,14 @@ class InProcessPipeline {
 
   void add_embedding_gradient() {
     Gpt2Stage<Real>& owner = table_owner();
-    const MatrixRef<Real> target = owner.parameters().gradient_matrix(owner.wte());
+    const MatrixRef<Real> target =
+        owner.parameters().gradient_matrix(owner.token_embedding()->wte());
     if (!config_.tie_word_embeddings) Kokkos::deep_copy(exec_, target, Real(0));
     const MatrixRef<Real> rows =
         config_.tie_word_embeddings && stage_count() > 1
             ? MatrixRef<Real>(embedding_gradient_UC_)
-            : stages_.front()->embedding_gradient(exec_, index_.first_of_U(), index_.row_of(),
-                                                  index_.size());
+            : stages_.front()->token_embedding()->embedding_gradient(
+                  exec_, index_.first_of_U(), index_.row_of(), index_.size());
     add_rows<Real>(exec_, index_.token_by_last_use_U(), rows, target);
   }
 

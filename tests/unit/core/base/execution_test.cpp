@@ -228,11 +228,13 @@ TEST_CASE("A GPT-2's passes and its optimizer run on the instance that they are 
     for (const bool training : {true, false}) stage.forward(exec, batch, 0, training, false);
     for (const bool accumulate : {false, true})
       stage.backward(exec, batch, 0, accumulate, [](int) {});
-    stage.embedding_gradient(exec, index.first_of_U(), index.row_of(), index.size());
+    stage.token_embedding()->embedding_gradient(exec, index.first_of_U(), index.row_of(),
+                                                index.size());
     stage.logits(exec, 0, 4);
     const MatrixRef<float> rows_UC = first_rows<float>(rows, index.size());
     gather_rows<float>(exec, table, index.token_U(), rows_UC);
-    gather_rows<float>(exec, stage.parameters().table(stage.wte()), index.token_U(), rows_UC);
+    gather_rows<float>(exec, stage.parameters().table(stage.token_embedding()->wte()),
+                       index.token_U(), rows_UC);
     add_rows<float>(exec, index.token_by_last_use_U(), rows_UC, table);
     fences = watch.fences();
     optimizer.squared_norms(exec);

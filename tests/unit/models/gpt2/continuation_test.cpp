@@ -81,12 +81,13 @@ class Text {
   /// Rows of the table or, where it is on another stage, of those that it lends.
   Tokens lend(const Tokens& tokens) {
     Gpt2Stage<Real>& first = *stages_.front();
-    if (first.wte() >= 0) return tokens;
-    const auto table = stages_.back()->parameters().matrix(stages_.back()->wte());
+    if (first.token_embedding()->wte() >= 0) return tokens;
+    const auto table =
+        stages_.back()->parameters().matrix(stages_.back()->token_embedding()->wte());
     Tokens rows(tokens.size());
     std::iota(rows.begin(), rows.end(), 0);
     for (std::size_t n = 0; n < tokens.size(); ++n)
-      Kokkos::deep_copy(rows_of<Real>(first.embedding_rows(kPositions), n, 1),
+      Kokkos::deep_copy(rows_of<Real>(first.token_embedding()->embedding_rows(kPositions), n, 1),
                         rows_of<Real>(table, tokens[n], 1));
     return rows;
   }

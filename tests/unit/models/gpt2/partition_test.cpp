@@ -200,7 +200,7 @@ TEST_CASE("Buckets of gradients are announced once each, last block first", "[mo
   stage.backward(exec, batch, 0, false, [&](int bucket) { order.push_back(bucket); });
   // Bucket 0 holds the positions, 1 ... 4 the blocks, 5 the final norm, 6 the token embedding.
   CHECK(order == std::vector<int>{5, 4, 3, 2, 1, 0});
-  const ParameterInfo& table = stage.parameters().info()[stage.wte()];
+  const ParameterInfo& table = stage.parameters().info()[stage.token_embedding()->wte()];
   CHECK(table.name == "wte.weight");
   CHECK(table.bucket == 6);
   std::size_t end = 0;

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/base/parallel/profiling_region.hpp"
+#include "core/kernels/attention/cached_attention.hpp"
+#include "core/kernels/gemm/gemv.hpp"
+#include "models/blocks/residual_branches.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+enum Saved { kQkv, kAttention, kLogSum, kMean, kRstd };
+enum Postponed { kQkvGradient, kOutGradient };
+
+}  // namespace
+
+template <class Real>
+AttentionBranch<Real>::AttentionBranch(ParameterArena<Real>& parameters,
+                                       const AttentionNames& names, const AttentionOptions& options,
+                                       int bucket)
+    : options_(options),
+      norm_(parameters, names.norm, options.channels, options.epsilon, bucket),
+      qkv_(parameters, names.qkv, options.channels, 3 * std::uint64_t(options.channels), bucket),
+      out_(parameters, names.out, options.channels, options.channels, bucket) {}
+
+template <class Real>
+SavedTensors AttentionBranch<Real>::saved() const {
+  return {{"deltapipe::AttentionBranch::qkv", 3 * options_.channels},
+          {"deltapipe::AttentionBranch::attention", options_.channels},
+          {"deltapipe::AttentionBranch::logSum", options_.heads},
+          {"deltapipe::AttentionBranch::mean", 1},
+          {"deltapipe::AttentionBranch::rstd", 1}};
+}
+
+template <class Real>
+SavedTensors AttentionBranch<Real>::postponed() const {
+  return {{"deltapipe::AttentionBranch::qkvGradient", 3 * options_.channels},
+          {"deltapipe::AttentionBranch::outGradient", options_.channels}};
+}
+
+template <class Real>
+void AttentionBranch<Real>::require(const StageCapacity& capacity, WorkspaceSize& size) const {
+  size.raise(options_.channels, 3 * options_.channels);
+  size.attention = shape(capacity.samples, capacity.tokens);
+}
+
+template <class Real>
+void AttentionBranch<Real>::forward(const BlockPass<Real>& pass, const Matrix<Real>* saved,
+                                    const MatrixRef<Real>& x, const MatrixRef<Real>& y) const {
+  const ProfilingRegion region("deltapipe::AttentionBranch::forward");
+  const Workspace<Real>& w = pass.workspace;
+  const ExecSpace& exec = pass.exec;
+  const int rows = x.extent_int(0);
+  const int C = options_.channels;
+  const MatrixRef<Real> qkv = narrow(saved[kQkv], rows, 3 * C);
+  const MatrixRef<Real> attention = narrow(saved[kAttention], rows, C);
+  const double attention_drop = pass.training ? options_.attention_dropout : 0;
+  const double drop = pass.training ? options_.dropout : 0;
+
+  linear_forward<Real>(
+      exec,
+      norm_.normalized(exec, x, column_of(saved[kMean], rows), column_of(saved[kRstd], rows), w),
+      qkv_.weight(), qkv_.bias(), qkv, w.products);
+  w.attention.forward(exec, shape(pass.batch.samples, pass.batch.tokens), qkv,
+                      dropout_of(pass.batch, attention_drop, options_.dropout_site), attention,
+                      elements_of(saved[kLogSum]), w.products);
+  linear_residual_forward<Real>(exec, w.products.input(exec, attention), out_.weight(), out_.bias(),
+                                x, dropout_of(pass.batch, drop, options_.dropout_site + 1),
+                                narrow(w.branch_NC, rows, C), y, w.products);
+}
+
+template <class Real>
+void AttentionBranch<Real>::backward(const BlockPass<Real>& pass, const Matrix<Real>* saved,
+                                     const Matrix<Real>* postponed, const MatrixRef<Real>& x,
+                                     const MatrixRef<Real>& dx, bool accumulate) const {
+  const ProfilingRegion region("deltapipe::AttentionBranch::backward");
+  const Workspace<Real>& w = pass.workspace;
+  const ExecSpace& exec = pass.exec;
+  const int rows = x.extent_int(0);
+  const int C = options_.channels;
+  const MatrixRef<Real> norm = narrow(w.norm_NC, rows, C);
+  const MatrixRef<Real> branch = narrow(w.branch_NC, rows, C);
+  const MatrixRef<Real> dqkv = narrow(postponed ? postponed[kQkvGradient] : w.wide_NF, rows, 3 * C);
+  const MatrixRef<Real> attention = narrow(saved[kAttention], rows, C);
+  const bool drop = options_.dropout > 0;
+  const MatrixRef<Real> dbranch = drop ? norm : dx;
+
+  if (drop)
+    apply_dropout<Real>(exec, dropout_of(pass.batch, options_.dropout, options_.dropout_site + 1),
+                        dx, dbranch);
+  const Operand<Real> dbranch_operand = w.products.gradient(exec, dbranch);
+  if (postponed)
+    Kokkos::deep_copy(exec, narrow(postponed[kOutGradient], rows, C), dbranch);
+  else
+    out_.parameter_gradient(exec, w.products.input(exec, attention), dbranch_operand, accumulate,
+                            w);
+  out_.input_gradient(exec, dbranch_operand, branch, w);
+  w.attention.backward(exec, shape(pass.batch.samples, pass.batch.tokens),
+                       narrow(saved[kQkv], rows, 3 * C),
+                       dropout_of(pass.batch, options_.attention_dropout, options_.dropout_site),
+                       attention, elements_of(saved[kLogSum]), branch, dqkv, w.products);
+  const Operand<Real> dqkv_operand = w.products.gradient(exec, dqkv);
+  qkv_.input_gradient(exec, dqkv_operand, branch, w);
+  const VectorRef<Real> mean = column_of(saved[kMean], rows);
+  const VectorRef<Real> rstd = column_of(saved[kRstd], rows);
+  norm_.parameter_gradient(exec, branch, x, mean, rstd, accumulate, w);
+  const Operand<Real> normal = w.products.make_input(
+      norm, [&](const auto& y) { norm_.backward(exec, branch, x, mean, rstd, dx, y); });
+  if (postponed) return;
+  qkv_.parameter_gradient(exec, normal, dqkv_operand, accumulate, w);
+}
+
+template <class Real>
+void AttentionBranch<Real>::backward_parameters(const BlockPass<Real>& pass,
+                                                const Matrix<Real>* saved,
+                                                const Matrix<Real>* postponed,
+                                                const MatrixRef<Real>& x, bool accumulate) const {
+  const ProfilingRegion region("deltapipe::AttentionBranch::parametersBackward");
+  const Workspace<Real>& w = pass.workspace;
+  const ExecSpace& exec = pass.exec;
+  const int rows = x.extent_int(0);
+  const int C = options_.channels;
+  const Operand<Real> attention = w.products.input(exec, narrow(saved[kAttention], rows, C));
+  out_.parameter_gradient(exec, attention,
+                          w.products.gradient(exec, narrow(postponed[kOutGradient], rows, C)),
+                          accumulate, w);
+  const Operand<Real> normal =
+      norm_.normalized(exec, x, column_of(saved[kMean], rows), column_of(saved[kRstd], rows), w);
+  qkv_.parameter_gradient(exec, normal,
+                          w.products.gradient(exec, narrow(postponed[kQkvGradient], rows, 3 * C)),
+                          accumulate, w);
+}
+
+template <class Real>
+void AttentionBranch<Real>::reserve_text(const StageCapacity& capacity,
+                                         const ViewAllocator& memory) {
+  kept_T2C_ = memory.uninitialized<Matrix<Real>>(MemoryUse::activations,
+                                                 "deltapipe::AttentionBranch::keysAndValues",
+                                                 capacity.tokens, 2 * options_.channels);
+}
+
+template <class Real>
+void AttentionBranch<Real>::continue_text(const BlockPass<Real>& pass, int kept,
+                                          const Matrix<Real>* saved, const MatrixRef<Real>& x,
+                                          const MatrixRef<Real>& y) const {
+  const Workspace<Real>& w = pass.workspace;
+  const ExecSpace& exec = pass.exec;
+  const int rows = x.extent_int(0);
+  const int C = options_.channels;
+  const MatrixRef<Real> norm = narrow(w.norm_NC, rows, C);
+  const MatrixRef<Real> qkv = narrow(saved[kQkv], rows, 3 * C);
+  const MatrixRef<Real> attention = narrow(saved[kAttention], rows, C);
+  const MatrixRef<Real> keys_and_values = narrow(kept_T2C_, kept_T2C_.extent_int(0), 2 * C);
+
+  norm_.forward(exec, x, norm, column_of(saved[kMean], rows), column_of(saved[kRstd], rows));
+  few_rows_linear<Real>(exec, norm, qkv_.matrix(), qkv_.bias(), qkv);
+  keep_keys_and_values<Real>(exec, qkv, kept, keys_and_values);
+  cached_attention_forward<Real>(exec, shape(1, kept_T2C_.extent_int(0)), kept, qkv,
+                                 keys_and_values, w.attention.kept_scores(), attention,
+                                 elements_of(saved[kLogSum]), w.attention.products());
+  few_rows_linear_residual<Real>(exec, attention, out_.matrix(), out_.bias(), x, y);
+}
+
+template class AttentionBranch<float>;
+template class AttentionBranch<double>;
+
+}  // namespace deltapipe

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Layers inside blocks: their parameters, with the kernels that use them.
+#pragma once
+
+#include <string>
+
+#include "core/base/numeric/random.hpp"
+#include "core/kernels/layers/layer_norm.hpp"
+#include "core/kernels/layers/linear.hpp"
+#include "core/stage/parameters.hpp"
+#include "models/blocks/narrow.hpp"
+#include "models/blocks/workspace.hpp"
+
+namespace deltapipe {
+
+/// Returns a matrix as an operand, in the storage of the arena.
+template <class Real>
+Operand<Real> operand_of(const ParameterArena<Real>& parameters, int index) {
+  if (parameters.in_halves(index)) return {{}, parameters.rounded_matrix(index)};
+  return parameters.matrix(index);
+}
+
+/// NAME.weight and NAME.bias of y = x W + b, W being [inputs, outputs].
+template <class Real>
+class LinearLayer {
+ public:
+  LinearLayer(ParameterArena<Real>& parameters, const std::string& name, std::uint64_t inputs,
+              std::uint64_t outputs, int bucket)
+      : parameters_(&parameters),
+        weight_(parameters.add(name + ".weight", {inputs, outputs}, true, bucket)),
+        bias_(parameters.add(name + ".bias", {outputs}, false, bucket)) {
+    parameters.set_operands({weight_});
+  }
+
+  Operand<Real> weight() const { return operand_of(*parameters_, weight_); }
+  /// Only where the matrix is not stored as halves.
+  MatrixRef<Real> matrix() const { return parameters_->matrix(weight_); }
+  VectorRef<Real> bias() const { return parameters_->value(bias_); }
+  bool trained() const {
+    return !parameters_->info()[weight_].frozen || !parameters_->info()[bias_].frozen;
+  }
+  void parameter_gradient(const ExecSpace& exec, const Operand<Real>& x, const Operand<Real>& dy,
+                          bool accumulate, const Workspace<Real>& w) const {
+    linear_parameter_gradient<Real>(exec, x, dy, accumulate, parameters_->gradient_matrix(weight_),
+                                    parameters_->gradient(bias_), w.products, w.column_sums);
+  }
+  /// dx = dy W^T
+  void input_gradient(const ExecSpace& exec, const Operand<Real>& dy, const MatrixRef<Real>& dx,
+                      const Workspace<Real>& w) const {
+    w.products(exec, Transpose::no, Transpose::yes, dy, weight(), Real(0), dx);
+  }
+
+ private:
+  ParameterArena<Real>* parameters_;
+  int weight_, bias_;
+};
+
+/// NAME.weight and NAME.bias of a layer norm. mean and rstd have an element for each row.
+template <class Real>
+class NormLayer {
+ public:
+  NormLayer(ParameterArena<Real>& parameters, const std::string& name, std::uint64_t channels,
+            double epsilon, int bucket)
+      : parameters_(&parameters),
+        weight_(parameters.add(name + ".weight", {channels}, false, bucket)),
+        bias_(parameters.add(name + ".bias", {channels}, false, bucket)),
+        epsilon_(static_cast<Real>(epsilon)) {}
+
+  template <class Output>
+  void forward(const ExecSpace& exec, const MatrixRef<Real>& x, const MatrixRef<Output>& y,
+               const VectorRef<Real>& mean, const VectorRef<Real>& rstd) const {
+    layer_norm_forward<Real>(exec, x, parameters_->value(weight_), parameters_->value(bias_),
+                             epsilon_, y, mean, rstd);
+  }
+  /// Returns the output in the form that the next layer takes, in the workspace.
+  Operand<Real> normalized(const ExecSpace& exec, const MatrixRef<Real>& x,
+                           const VectorRef<Real>& mean, const VectorRef<Real>& rstd,
+                           const Workspace<Real>& w) const {
+    return w.products.make_input(narrow(w.norm_NC, x.extent_int(0), x.extent_int(1)),
+                                 [&](const auto& y) { forward(exec, x, y, mean, rstd); });
+  }
+  void parameter_gradient(const ExecSpace& exec, const MatrixRef<Real>& dy,
+                          const MatrixRef<Real>& x, const VectorRef<Real>& mean,
+                          const VectorRef<Real>& rstd, bool accumulate,
+                          const Workspace<Real>& w) const {
+    layer_norm_parameter_gradient<Real>(exec, dy, x, mean, rstd, accumulate,
+                                        parameters_->gradient(weight_),
+                                        parameters_->gradient(bias_), w.column_sums);
+  }
+  /// Adds the gradient of x to dx, and makes the output again.
+  template <class Output>
+  void backward(const ExecSpace& exec, const MatrixRef<Real>& dy, const MatrixRef<Real>& x,
+                const VectorRef<Real>& mean, const VectorRef<Real>& rstd, const MatrixRef<Real>& dx,
+                const MatrixRef<Output>& y) const {
+    layer_norm_backward<Real>(exec, dy, x, parameters_->value(weight_), parameters_->value(bias_),
+                              mean, rstd, dx, y);
+  }
+
+ private:
+  ParameterArena<Real>* parameters_;
+  int weight_, bias_;
+  Real epsilon_;
+};
+
+}  // namespace deltapipe

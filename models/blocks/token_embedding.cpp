@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/blocks/token_embedding.hpp"
+
+#include "core/base/error.hpp"
+#include "core/base/parallel/profiling_region.hpp"
+#include "core/kernels/layers/embedding.hpp"
+
+namespace deltapipe {
+
+template <class Real>
+void TokenTable<Real>::reserve(const StageCapacity& capacity, const ViewAllocator& memory) {
+  const auto rows = [&](const char* label) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::embeddings, label, capacity.embedding_rows,
+                                              channels_);
+  };
+  batch_rows_ = static_cast<std::size_t>(capacity.samples) * capacity.tokens;
+  if (index_ < 0) rows_UC_ = rows("deltapipe::TokenTable::rows");
+  if (!capacity.training || wte_frozen()) return;
+  gradient_UC_ = rows("deltapipe::TokenTable::gradient");
+  gradient_NC_ = memory.uninitialized<Matrix<Real>>(
+      MemoryUse::workspace, "deltapipe::TokenTable::storedGradients",
+      batch_rows_ * capacity.micro_batches, channels_);
+}
+
+template <class Real>
+RowTable<Real> TokenTable<Real>::rows() const {
+  if (index_ >= 0) return parameters_.table(index_);
+  return narrow(rows_UC_, rows_UC_.extent_int(0), channels_);
+}
+
+template <class Real>
+MatrixRef<Real> TokenTable<Real>::stored_gradient(const MicroBatch& batch) const {
+  return rows_of<Real>(gradient_NC_, batch.index * batch_rows_, batch.rows());
+}
+
+template <class Real>
+MatrixRef<Real> TokenTable<Real>::embedding_gradient(
+    const ExecSpace& exec, const VectorRef<const std::int32_t>& first_of_U,
+    const VectorRef<const std::int32_t>& row_of, int rows) {
+  const MatrixRef<Real> sums = narrow(gradient_UC_, rows, channels_);
+  token_gradient<Real>(exec, narrow(gradient_NC_, gradient_NC_.extent_int(0), channels_),
+                       first_of_U, row_of, sums);
+  return sums;
+}
+
+template <class Real>
+void TokenPositionEmbedding<Real>::reserve(const StageCapacity& capacity,
+                                           const ViewAllocator& memory) {
+  tokens_->reserve(capacity, memory);
+}
+
+template <class Real>
+void TokenPositionEmbedding<Real>::forward(const BlockPass<Real>& pass,
+                                           const MatrixRef<Real>& x) const {
+  {
+    const ProfilingRegion region("deltapipe::TokenPositionEmbedding::forward");
+    embedding_forward<Real>(pass.exec, pass.batch.row_N, pass.batch.tokens, tokens_->rows(),
+                            parameters_.matrix(positions_), x);
+  }
+  if (pass.training && dropout_ > 0)
+    apply_dropout<Real>(pass.exec, dropout_of(pass.batch, dropout_, site_), x, x);
+}
+
+template <class Real>
+void TokenPositionEmbedding<Real>::backward(const BlockPass<Real>& pass,
+                                            const MatrixRef<Real>& gradient,
+                                            bool accumulate) const {
+  const ProfilingRegion region("deltapipe::TokenPositionEmbedding::backward");
+  const ExecSpace& exec = pass.exec;
+  const bool frozen = tokens_->wte_frozen();
+  const MatrixRef<Real> kept = frozen ? gradient : tokens_->stored_gradient(pass.batch);
+  if (dropout_ > 0)
+    apply_dropout<Real>(exec, dropout_of(pass.batch, dropout_, site_), gradient, kept);
+  else if (!frozen)
+    Kokkos::deep_copy(exec, kept, gradient);
+  if (trains_positions())
+    position_gradient<Real>(exec, kept, pass.batch.tokens, accumulate,
+                            parameters_.gradient_matrix(positions_));
+}
+
+template <class Real>
+void TokenPositionEmbedding<Real>::continue_text(const BlockPass<Real>& pass, int kept,
+                                                 const MatrixRef<Real>& x) const {
+  const int rows = pass.batch.tokens;
+  embedding_forward<Real>(pass.exec, pass.batch.row_N, rows, tokens_->rows(),
+                          rows_of<Real>(parameters_.matrix(positions_), kept, rows), x);
+}
+
+template class TokenTable<float>;
+template class TokenTable<double>;
+template class TokenPositionEmbedding<float>;
+template class TokenPositionEmbedding<double>;
+
+}  // namespace deltapipe

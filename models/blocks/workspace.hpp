@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Memory that all blocks and ends of a stage share within a pass.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/kernels/attention/attention.hpp"
+#include "core/kernels/gemm/products.hpp"
+#include "core/kernels/layers/linear.hpp"
+#include "core/stage/stage.hpp"
+
+namespace deltapipe {
+
+/// Sizes that the blocks and ends of a stage require. Each of them raises what it needs.
+struct WorkspaceSize {
+  int rows = 0;                       ///< N of a micro-batch
+  int channels = 0;                   ///< C, widest normalized rows
+  int wide = 0;                       ///< F, widest rows inside a block
+  std::size_t gradient_elements = 0;  ///< largest gradient that is rounded, beside rows * wide
+  AttentionShape attention = {0, 0, 0, 0};  ///< heads 0: no attention
+
+  void raise(int block_channels, int block_wide) {
+    channels = std::max(channels, block_channels);
+    wide = std::max(wide, block_wide);
+  }
+};
+
+/// Attention in the precision of the stage's products. Blocks of a stage have one number of heads.
+template <class Real>
+class StageAttention {
+ public:
+  /// Chooses how heads are grouped and allocates. `shape` is the largest micro-batch's.
+  void reserve(const AttentionShape& shape, const StageCapacity& capacity, bool as_on_device,
+               const ViewAllocator& memory);
+  /// Allocates what products in bf16 require, or uses `gemm`.
+  void reserve_products(const RealGemm& gemm) { products_ = HeadProducts<Real, Real>(gemm); }
+  void reserve_products_bf16(bool training, const ViewAllocator& memory);
+
+  /// attention_NC and log_sum_BHT from qkv_N3C = [q k v]. `shape` may be smaller than reserved.
+  void forward(const ExecSpace& exec, const AttentionShape& shape, const MatrixRef<Real>& qkv_N3C,
+               const Dropout& dropout, const MatrixRef<Real>& attention_NC,
+               const VectorRef<Real>& log_sum_BHT, const Products<Real>& products) const;
+  void backward(const ExecSpace& exec, const AttentionShape& shape, const MatrixRef<Real>& qkv_N3C,
+                const Dropout& dropout, const MatrixRef<Real>& attention_NC,
+                const VectorRef<Real>& log_sum_BHT, const MatrixRef<Real>& dattention_NC,
+                const MatrixRef<Real>& dqkv_N3C, const Products<Real>& products) const;
+
+  const HeadProducts<Real, Real>& products() const { return products_; }
+  /// Scores of continued texts.
+  const Vector<Real>& kept_scores() const { return kept_scores_; }
+
+ private:
+  AttentionPlan plan(const AttentionShape& shape) const;
+
+  bool as_on_device_ = false;
+  AttentionShape shape_;
+  AttentionGrouping grouping_;  ///< grouping of the largest micro-batch
+  Vector<Real> scores_, scores2_, kept_scores_;
+  Vector<std::uintptr_t> addresses_;  ///< addresses of attention's operands
+  HeadProducts<Real, Real> products_;
+  /// Factors of attention in bf16, which requires instructions for it.
+  Vector<Bf16> factors_, factors2_;
+  HeadProducts<Real, Bf16> products_bf16_;
+};
+
+template <class Real>
+struct Workspace {
+  Products<Real> products;
+  Matrix<Real> norm_NC, branch_NC;  ///< rows of one width
+  Matrix<Real> wide_NF, wide2_NF;   ///< wide2_NF: in training only
+  Vector<Real> column_sums;         ///< sums of parts of the rows; empty on hosts
+  StageAttention<Real> attention;
+
+  void reserve(const WorkspaceSize& size, const StageCapacity& capacity, bool as_on_device,
+               const ViewAllocator& memory);
+};
+
+}  // namespace deltapipe
