@@ -9,125 +9,24 @@
 #include "core/base/error.hpp"
 #include "core/files/replacement.hpp"
 #include "models/config_file.hpp"
+#include "models/config_keys.hpp"
 
 namespace deltapipe {
 
 namespace {
 
-constexpr const char* supported =
+constexpr const char* kSupported =
     "deltapipe computes GPT-2 as openai-community/gpt2 and its fine-tuned children set it up";
 
 /// transformers' names of GELU with tanh; the variants differ only in rounding.
 constexpr std::array activations = {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh",
                                     "gelu_accurate", "gelu_fast"};
 
-/// Typed access to the keys of one config.json. An absent key keeps the default. So does null if
-/// transformers allows it; otherwise null is an error.
-class Keys {
- public:
-  Keys(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
-
-  [[noreturn]] void refuse(const std::string& what, const std::string& value,
-                           const std::string& remedy) const {
-    throw UserError({.what = what, .file = file_, .value = value, .remedy = remedy});
-  }
-
-  void integer(const char* key, int& target) const {
-    const Json* value = find_or_null(key);
-    if (value == nullptr) return;
-    // Compares any 64-bit number before it is narrowed.
-    if (!value->is_number_integer() || *value > 2147483647 || *value < 0) {
-      refuse("'" + std::string(key) + "' must be a whole number from 0 to 2147483647",
-             shown(*value), "correct config.json");
-    }
-    target = value->get<int>();
-  }
-
-  /// Reads a key that has a second name. In transformers the second name wins; here two different
-  /// values are an error.
-  void integer(const char* key, const char* other, int& target) const {
-    integer(key, target);
-    if (!json_.contains(other)) return;
-    int value = 0;
-    integer(other, value);
-    if (json_.contains(key) && value != target)
-      refuse("'" + std::string(key) + "' and '" + other + "' are the same and differ",
-             std::to_string(target) + " and " + std::to_string(value), "remove one of them");
-    target = value;
-  }
-
-  /// Reads a token id or null.
-  void token_id(const char* key, std::optional<int>& target) const {
-    if (!json_.contains(key)) return;
-    target.reset();
-    if (find(key) == nullptr) return;
-    int id = 0;
-    integer(key, id);
-    target = id;
-  }
-
-  /// Reads a token id, a list of them, or null.
-  void token_ids(const char* key, std::vector<int>& target) const {
-    if (!json_.contains(key)) return;
-    target.clear();
-    const Json* value = find(key);
-    if (value == nullptr) return;
-    const Json list = value->is_array() ? *value : Json::array({*value});
-    for (const Json& id : list) {
-      const Json one = {{key, id}};
-      target.emplace_back();
-      Keys(one, file_).integer(key, target.back());
-    }
-  }
-
-  void real(const char* key, double& target) const {
-    const Json* value = find_or_null(key);
-    if (value == nullptr) return;
-    if (!value->is_number()) {
-      refuse("'" + std::string(key) + "' must be a number", shown(*value), "correct config.json");
-    }
-    target = value->get<double>();
-  }
-
-  void boolean(const char* key, bool& target) const {
-    const Json* value = find_or_null(key);
-    if (value == nullptr) return;
-    if (!value->is_boolean()) {
-      refuse("'" + std::string(key) + "' must be true or false", shown(*value),
-             "correct config.json");
-    }
-    target = value->get<bool>();
-  }
-
-  /// Requires that the key is absent or has this value.
-  void expect(const char* key, const Json& expected) const {
-    const Json* value = find_or_null(key);
-    if (value == nullptr || *value == expected) return;
-    refuse("'" + std::string(key) + "' is supported as " + expected.dump() + " only", shown(*value),
-           supported);
-  }
-
-  /// Returns null for an absent key and for null.
-  const Json* find(const char* key) const {
-    const Json* value = find_or_null(key);
-    return value == nullptr || value->is_null() ? nullptr : value;
-  }
-
-  const Json* find_or_null(const char* key) const {
-    const auto found = json_.find(key);
-    return found == json_.end() ? nullptr : &*found;
-  }
-
- private:
-  const Json& json_;
-  std::string file_;
-};
-
-void check_kind(const Keys& keys) {
+void check_kind(const ConfigKeys& keys) {
   const Json* type = keys.find("model_type");
   if (type == nullptr || *type != "gpt2") {
     keys.refuse("'model_type' must be \"gpt2\"", type == nullptr ? "none" : shown(*type),
-                supported);
+                kSupported);
   }
   const Json* activation = keys.find_or_null("activation_function");
   if (activation != nullptr &&
@@ -135,7 +34,7 @@ void check_kind(const Keys& keys) {
     std::string names;
     for (const char* name : activations) names += (names.empty() ? "" : ", ") + std::string(name);
     keys.refuse("'activation_function' must be GELU with tanh, by one of its names: " + names,
-                shown(*activation), supported);
+                shown(*activation), kSupported);
   }
   keys.expect("scale_attn_weights", true);
   keys.expect("scale_attn_by_inverse_layer_idx", false);
@@ -150,16 +49,6 @@ void check_kind(const Keys& keys) {
   keys.boolean("reorder_and_upcast_attn", reorder);
 }
 
-Json json_of(const std::optional<int>& id) {
-  return id ? Json(*id) : Json();
-}
-
-/// Returns no id, one or several ids in the format of transformers.
-Json json_of(const std::vector<int>& ids) {
-  if (ids.empty()) return {};
-  return ids.size() == 1 ? Json(ids[0]) : Json(ids);
-}
-
 }  // namespace
 
 Gpt2Config Gpt2Config::load(const std::string& directory) {
@@ -167,7 +56,7 @@ Gpt2Config Gpt2Config::load(const std::string& directory) {
 }
 
 Gpt2Config Gpt2Config::read(const ConfigFile& file) {
-  const Keys keys(file.json, file.path);
+  const ConfigKeys keys(file.json, file.path, kSupported);
   check_kind(keys);
   Gpt2Config config;
   keys.integer("n_layer", "num_hidden_layers", config.n_layer);
@@ -192,7 +81,7 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
   config.generation_begin = config.bos_token_id;
   config.generation_ends = config.eos_token_ids;
   if (const Json generation = read_generation_config(file.directory); generation.is_object()) {
-    const Keys ids(generation, file.directory + "/generation_config.json");
+    const ConfigKeys ids(generation, file.directory + "/generation_config.json", kSupported);
     config.generation_begin.reset();
     config.generation_ends.clear();
     ids.token_id("bos_token_id", config.generation_begin);

@@ -75,7 +75,7 @@ void Gpt2Model::initialise(std::uint64_t seed, ParameterArena<float>& parameters
 }
 
 void Gpt2Model::load(const SafetensorsReader& weights, ParameterArena<float>& parameters) const {
-  load_weights<float>(weights, parameters);
+  load_weights<float>(weights, gpt2_names(), parameters);
 }
 
 void Gpt2Model::check_weights(const std::string& directory, const SafetensorsReader& weights,
@@ -87,7 +87,7 @@ void Gpt2Model::check_weights(const std::string& directory, const SafetensorsRea
                      .value = "n_layer " + std::to_string(config_.n_layer) + ", tensor " + name,
                      .remedy = "set n_layer in config.json to the number of blocks"});
   for (int stage = 0; stage < static_cast<int>(partition.size()); ++stage)
-    deltapipe::check_weights(weights, parameters(stage_part(partition, stage)));
+    deltapipe::check_weights(weights, gpt2_names(), parameters(stage_part(partition, stage)));
 }
 
 void Gpt2Model::save_configuration(const std::string& directory, Precision precision) const {
@@ -106,7 +106,7 @@ TextEnds Gpt2Model::text_ends() const {
 }
 
 std::string Gpt2Model::saved_name(const std::string& parameter) const {
-  return deltapipe::saved_name(parameter);
+  return gpt2_names().saved(parameter);
 }
 
 std::map<std::string, std::string> Gpt2Model::tied_names() const {
@@ -125,7 +125,7 @@ std::unique_ptr<Model> load_gpt2(const ConfigFile& file, const SafetensorsReader
                        "5 does; to tie them, remove lm_head.weight");
   }
   if (weights != nullptr) {
-    const std::vector<std::string> others = foreign_tensors(*weights);
+    const std::vector<std::string> others = gpt2_names().foreign(*weights);
     if (!others.empty())
       warnings.push_back(printable(file.directory, 200) + ": " + std::to_string(others.size()) +
                          " tensors are not part of GPT2LMHeadModel: they are not used, and the "

@@ -62,7 +62,7 @@ void save_without(const TemporaryDirectory& directory, const Gpt2Config& config,
     if (tensor.name != left_out) declared.push_back(tensor);
   SafetensorsWriter writer(directory / "model.safetensors", declared);
   for (const auto& [name, tensor] : values)
-    if (saved_name(name) != left_out) writer.write_fp32(saved_name(name), tensor);
+    if (gpt2_names().saved(name) != left_out) writer.write_fp32(gpt2_names().saved(name), tensor);
   writer.finish();
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("Saved weights load again, whole and by stages", "[models][weights]") 
     Values loaded;
     for (int k = 0; k < 2; ++k) {
       Gpt2Stage<float> stage(config, stage_part({1, 2}, k), false);
-      load_weights(weights_in(directory), stage.parameters());
+      load_weights(weights_in(directory), gpt2_names(), stage.parameters());
       loaded.merge(values_of(stage.parameters()));
     }
     CHECK(loaded == values);
@@ -151,7 +151,8 @@ TEST_CASE("Missing tensors and other shapes are the user's mistake", "[models][w
   const Values values = initial_values(config, 5, {3});
   Gpt2Stage<float> stage(config, {0, 3, true, true}, false);
   const auto load = [&](Gpt2Stage<float>& into) {
-    return message_of<UserError>([&] { load_weights(weights_in(directory), into.parameters()); });
+    return message_of<UserError>(
+        [&] { load_weights(weights_in(directory), gpt2_names(), into.parameters()); });
   };
   CHECK_THAT(load(stage), Catch::Contains("model.safetensors"));  // no such file
 
@@ -159,7 +160,7 @@ TEST_CASE("Missing tensors and other shapes are the user's mistake", "[models][w
   CHECK_THAT(load(stage), Catch::Contains("transformer.h.1.mlp.c_fc.bias"));
   // A stage that does not need the tensor does not miss it.
   Gpt2Stage<float> last(config, {2, 1, false, true}, false);
-  CHECK_NOTHROW(load_weights(weights_in(directory), last.parameters()));
+  CHECK_NOTHROW(load_weights(weights_in(directory), gpt2_names(), last.parameters()));
 
   save_without(directory, config, "", values);
   Gpt2Config wider = config;

@@ -40,7 +40,7 @@ class Text {
       sizes.training = false;
       sizes.keeps_text = keeps;
       stages_.back()->reserve(sizes);
-      load_weights(SafetensorsReader::open_directory(kFixtures + "/model"),
+      load_weights(SafetensorsReader::open_directory(kFixtures + "/model"), gpt2_names(),
                    stages_.back()->parameters());
     }
   }

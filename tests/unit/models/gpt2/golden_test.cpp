@@ -68,7 +68,8 @@ InProcessPipeline<Real> load_pipeline(const std::string& model, const std::vecto
   const Gpt2Config config = Gpt2Config::load(directory);
   InProcessPipeline<Real> pipeline(config, partition, shape, settings);
   for (int k = 0; k < pipeline.stage_count(); ++k)
-    load_weights(SafetensorsReader::open_directory(directory), pipeline.stage(k).parameters());
+    load_weights(SafetensorsReader::open_directory(directory), gpt2_names(),
+                 pipeline.stage(k).parameters());
   return pipeline;
 }
 
@@ -163,7 +164,7 @@ TEMPLATE_TEST_CASE("A GPT-2's logits, loss and gradients are those of transforme
   CHECK(ours.size() == gradients.names().size());
   for (const auto& [name, values] : ours) {
     INFO(name);
-    CHECK(relative_difference(values, read_all<double>(gradients, saved_name(name))) <
+    CHECK(relative_difference(values, read_all<double>(gradients, gpt2_names().saved(name))) <
           Tolerance<TestType>::gradient);
   }
 }
@@ -190,10 +191,10 @@ TEST_CASE("With products in bf16, logits, loss and gradients are close to those 
   const hdf5::Group gradients = golden.open_group("gradients");
   for (const auto& [name, values] : pipeline.parameter_gradients()) {
     INFO(name);
-    CHECK(
-        relative_difference(without_key_bias(name, values),
-                            without_key_bias(name, read_all<double>(gradients, saved_name(name)))) <
-        10 * kRounding);
+    CHECK(relative_difference(
+              without_key_bias(name, values),
+              without_key_bias(name, read_all<double>(gradients, gpt2_names().saved(name)))) <
+          10 * kRounding);
   }
 }
 
@@ -319,6 +320,6 @@ TEST_CASE("Weight decay applies to what PyTorch's run decayed", "[models][golden
   std::set<std::string> ours;
   Gpt2Stage<float> stage(config, {0, 4, true, true}, false);
   for (const ParameterInfo& p : stage.parameters().info())
-    if (p.decay) ours.insert(saved_name(p.name));
+    if (p.decay) ours.insert(gpt2_names().saved(p.name));
   CHECK(ours == decayed);
 }

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/weights.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/error.hpp"
+#include "core/base/numeric/random.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+constexpr std::size_t kInitializedAtOnce = std::size_t{1} << 18;  // elements, a multiple of 4
+
+void check_finite(const std::string& file, const std::string& name,
+                  const std::vector<float>& values) {
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      throw UserError({.what = "the weights are not finite",
+                       .file = file,
+                       .value = std::to_string(values[i]) + " in element " + std::to_string(i) +
+                                " of tensor " + name,
+                       .remedy = "use weights from before the training that made them diverged"});
+}
+
+/// Returns the FNV-1a hash of a name, which selects the stream of a tensor's initial values.
+std::uint64_t name_key(const std::string& name) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001b3ull;
+  return hash;
+}
+
+/// Draws four standard normal numbers (Box-Muller).
+void draw_normal(const RandomStream& stream, std::uint64_t key, std::uint32_t block,
+                 double normal[4]) {
+  std::uint32_t bits[4];
+  stream.draw(key, block, bits);
+  for (int pair = 0; pair < 2; ++pair) {
+    const double radius = std::sqrt(-2 * std::log((bits[2 * pair] + 0.5) / 4294967296.0));
+    const double angle = 2 * M_PI * (bits[2 * pair + 1] / 4294967296.0);
+    normal[2 * pair] = radius * std::cos(angle);
+    normal[2 * pair + 1] = radius * std::sin(angle);
+  }
+}
+
+}  // namespace
+
+std::string WeightNames::saved(const std::string& parameter) const {
+  return std::find(unprefixed.begin(), unprefixed.end(), parameter) != unprefixed.end()
+             ? parameter
+             : prefix + parameter;
+}
+
+std::string WeightNames::stored(const SafetensorsReader& reader,
+                                const std::string& parameter) const {
+  const std::string prefixed = saved(parameter);
+  return reader.contains(parameter) && !reader.contains(prefixed) ? parameter : prefixed;
+}
+
+std::vector<std::string> WeightNames::foreign(const SafetensorsReader& reader) const {
+  std::vector<std::string> names;
+  for (const auto& [name, info] : reader.tensors()) {
+    const std::string own = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+    const auto is_in = [&](const std::string& module) { return own.starts_with(module); };
+    if (std::find(unprefixed.begin(), unprefixed.end(), name) == unprefixed.end() &&
+        std::none_of(modules.begin(), modules.end(), is_in))
+      names.push_back(name);
+  }
+  return names;
+}
+
+void check_weights(const SafetensorsReader& reader, const WeightNames& names,
+                   const std::vector<ParameterInfo>& parameters) {
+  for (const ParameterInfo& p : parameters)
+    reader.expect_shape(names.stored(reader, p.name), p.shape);
+}
+
+template <class Real>
+void load_weights(const SafetensorsReader& reader, const WeightNames& names,
+                  ParameterArena<Real>& parameters) {
+  check_weights(reader, names, parameters.info());
+  std::vector<float> values;
+  for (std::size_t i = 0; i < parameters.info().size(); ++i) {
+    const ParameterInfo& p = parameters.info()[i];
+    const std::string name = names.stored(reader, p.name);
+    values.resize(p.size);
+    reader.read_fp32(name, values);
+    check_finite(reader.path_of(name), name, values);
+    if constexpr (std::is_same_v<Real, float>)
+      parameters.copy_in(ExecSpace(), static_cast<int>(i), 0, values);
+    else
+      parameters.copy_in(ExecSpace(), static_cast<int>(i), 0,
+                         std::vector<Real>(values.begin(), values.end()));
+  }
+}
+
+bool same_matrices(const SafetensorsReader& reader, const std::string& one,
+                   const std::string& other) {
+  const std::vector<std::uint64_t>& shape = reader.info(other).shape;
+  reader.expect_shape(one, shape);
+  if (shape.size() != 2 || reader.info(other).elements() == 0) return true;
+  constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
+  const std::uint64_t most = std::max<std::uint64_t>(1, kElementsAtOnce / shape[1]);
+  std::vector<float> a, b;
+  for (std::uint64_t row = 0; row < shape[0]; row += most) {
+    const std::uint64_t rows = std::min(most, shape[0] - row);
+    a.resize(rows * shape[1]);
+    b.resize(a.size());
+    reader.read_fp32_rows(one, row, rows, a);
+    reader.read_fp32_rows(other, row, rows, b);
+    if (a != b) return false;
+  }
+  return true;
+}
+
+template <class Real>
+void initialize_normal(std::uint64_t seed,
+                       const std::function<double(const ParameterInfo&)>& deviation_of,
+                       ParameterArena<Real>& parameters) {
+  const RandomStream stream(seed, 0, 0);
+  std::vector<Real> piece;
+  for (std::size_t i = 0; i < parameters.info().size(); ++i) {
+    const ParameterInfo& p = parameters.info()[i];
+    const int index = static_cast<int>(i);
+    if (p.shape.size() == 1) {
+      Kokkos::deep_copy(parameters.value(index), Real(p.name.ends_with(".weight") ? 1 : 0));
+      continue;
+    }
+    const double deviation = deviation_of(p);
+    const std::uint64_t key = name_key(p.name);
+    for (std::size_t first = 0; first < p.size; first += kInitializedAtOnce) {
+      piece.resize(std::min(kInitializedAtOnce, p.size - first));
+      for (std::size_t j = 0; j < piece.size(); j += 4) {
+        double normal[4];
+        draw_normal(stream, key, static_cast<std::uint32_t>((first + j) / 4), normal);
+        for (std::size_t l = 0; l < 4 && j + l < piece.size(); ++l)
+          piece[j + l] = static_cast<Real>(deviation * normal[l]);
+      }
+      parameters.copy_in(ExecSpace(), index, first, piece);
+    }
+  }
+}
+
+template void load_weights<float>(const SafetensorsReader&, const WeightNames&,
+                                  ParameterArena<float>&);
+template void load_weights<double>(const SafetensorsReader&, const WeightNames&,
+                                   ParameterArena<double>&);
+template void initialize_normal<float>(std::uint64_t,
+                                       const std::function<double(const ParameterInfo&)>&,
+                                       ParameterArena<float>&);
+template void initialize_normal<double>(std::uint64_t,
+                                        const std::function<double(const ParameterInfo&)>&,
+                                        ParameterArena<double>&);
+
+}  // namespace deltapipe

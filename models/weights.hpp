@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Loads and initializes weights by a table of names, for any model.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/files/safetensors.hpp"
+#include "core/stage/parameters.hpp"
+
+namespace deltapipe {
+
+/// Names of a model's tensors in its Hugging Face files.
+struct WeightNames {
+  std::string prefix;                   ///< of a saved name; files without it are read as well
+  std::vector<std::string> unprefixed;  ///< parameters that are saved without the prefix
+  std::vector<std::string> modules;     ///< beginnings of names of the model's tensors
+
+  /// Returns the name under which transformers saves a parameter.
+  std::string saved(const std::string& parameter) const;
+  /// Returns the name under which the files hold a parameter; saved() if they do not.
+  std::string stored(const SafetensorsReader& reader, const std::string& parameter) const;
+  /// Returns the names of tensors that are not the model's.
+  std::vector<std::string> foreign(const SafetensorsReader& reader) const;
+};
+
+/// Throws UserError unless the files hold these parameters in these shapes. Allocates no memory for
+/// them, so that it can run before a stage is built from a config.json that may be wrong.
+void check_weights(const SafetensorsReader& reader, const WeightNames& names,
+                   const std::vector<ParameterInfo>& parameters);
+
+/// Reads only the tensors of `parameters`. Throws UserError for a missing tensor, another shape, or
+/// values that are not finite.
+template <class Real>
+void load_weights(const SafetensorsReader& reader, const WeightNames& names,
+                  ParameterArena<Real>& parameters);
+
+/// Returns true if two tensors have the same values. Throws UserError if their shapes differ.
+bool same_matrices(const SafetensorsReader& reader, const std::string& one,
+                   const std::string& other);
+
+/// Sets initial values: matrices normal with the standard deviation that the model gives, other
+/// weights 1 and biases 0. The values depend on seed and tensor name, so that every partition gets
+/// the same.
+template <class Real>
+void initialize_normal(std::uint64_t seed,
+                       const std::function<double(const ParameterInfo&)>& deviation_of,
+                       ParameterArena<Real>& parameters);
+
+}  // namespace deltapipe
