@@ -90,6 +90,12 @@ const Json* ConfigKeys::find_or_null(const char* key) const {
   return found == json_.end() ? nullptr : &*found;
 }
 
+void require_value(bool holds, const std::string& file, const std::string& rule,
+                   const std::string& value) {
+  if (holds) return;
+  throw UserError({.what = rule, .file = file, .value = value, .remedy = "correct config.json"});
+}
+
 Json json_of(const std::optional<int>& id) {
   return id ? Json(*id) : Json();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +47,63 @@ class ConfigKeys {
   const Json& json_;
   std::string file_, supported_;
 };
+
+/// A key of a config.json and the member of a model's configuration that holds its value.
+template <class Config>
+struct IntegerField {
+  const char* key;
+  const char* other;  ///< second name of the key; null: none
+  int Config::*value;
+  int last;               ///< values are 1 to `last`
+  bool nullable = false;  ///< null keeps the default
+};
+template <class Config>
+struct RealField {
+  const char* key;
+  double Config::*value;
+  const char* rule;  ///< of a message, as in "'KEY' must be RULE"
+  bool (*holds)(double);
+};
+
+/// Returns "key = value" with all digits, for comparison between ranks.
+template <class Value>
+std::string fact(const char* key, const Value& value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << key << " = " << value;
+  return text.str();
+}
+
+/// Throws UserError unless the rule holds.
+void require_value(bool holds, const std::string& file, const std::string& rule,
+                   const std::string& value);
+
+template <class Config>
+void read_field(const ConfigKeys& keys, const IntegerField<Config>& field, Config& config) {
+  if (field.nullable && keys.find(field.key) == nullptr) return;
+  if (field.other != nullptr)
+    keys.integer(field.key, field.other, config.*field.value);
+  else
+    keys.integer(field.key, config.*field.value);
+}
+template <class Config>
+void read_field(const ConfigKeys& keys, const RealField<Config>& field, Config& config) {
+  keys.real(field.key, config.*field.value);
+}
+
+template <class Config>
+void check_field(const std::string& file, const IntegerField<Config>& field, const Config& config) {
+  const int value = config.*field.value;
+  require_value(value >= 1 && value <= field.last, file,
+                "'" + std::string(field.key) + "' must be from 1 to " + std::to_string(field.last),
+                std::to_string(value));
+}
+template <class Config>
+void check_field(const std::string& file, const RealField<Config>& field, const Config& config) {
+  const double value = config.*field.value;
+  require_value(field.holds(value), file, "'" + std::string(field.key) + "' must be " + field.rule,
+                std::to_string(value));
+}
 
 /// Returns an id, or null, in the format of transformers.
 Json json_of(const std::optional<int>& id);

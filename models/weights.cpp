@@ -6,6 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/numeric/random.hpp"
+#include "core/base/printable.hpp"
 
 namespace deltapipe {
 
@@ -74,6 +75,26 @@ void check_weights(const SafetensorsReader& reader, const WeightNames& names,
                    const std::vector<ParameterInfo>& parameters) {
   for (const ParameterInfo& p : parameters)
     reader.expect_shape(names.stored(reader, p.name), p.shape);
+}
+
+void check_block_count(const SafetensorsReader& reader, const WeightNames& names,
+                       const std::string& directory, const std::string& key, int blocks,
+                       const std::string& next) {
+  if (!reader.contains(next) && !reader.contains(names.saved(next))) return;
+  throw UserError({.what = "the weights have more blocks than config.json says",
+                   .file = directory,
+                   .value = key + " " + std::to_string(blocks) + ", tensor " + next,
+                   .remedy = "set " + key + " in config.json to the number of blocks"});
+}
+
+void warn_of_foreign(const SafetensorsReader& reader, const WeightNames& names,
+                     const std::string& directory, std::vector<std::string>& warnings) {
+  const std::vector<std::string> others = names.foreign(reader);
+  if (others.empty()) return;
+  warnings.push_back(printable(directory, 200) + ": " + std::to_string(others.size()) +
+                     " tensors are not part of " + names.architecture +
+                     ": they are not used, and the trained model is saved without them (" +
+                     printable(others.front(), 100) + (others.size() > 1 ? ", ...)" : ")"));
 }
 
 template <class Real>

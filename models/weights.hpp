@@ -14,6 +14,7 @@ namespace deltapipe {
 
 /// Names of a model's tensors in its Hugging Face files.
 struct WeightNames {
+  std::string architecture;             ///< class in transformers
   std::string prefix;                   ///< of a saved name; files without it are read as well
   std::vector<std::string> unprefixed;  ///< parameters that are saved without the prefix
   std::vector<std::string> modules;     ///< beginnings of names of the model's tensors
@@ -30,6 +31,15 @@ struct WeightNames {
 /// them, so that it can run before a stage is built from a config.json that may be wrong.
 void check_weights(const SafetensorsReader& reader, const WeightNames& names,
                    const std::vector<ParameterInfo>& parameters);
+
+/// Throws UserError if the files hold `next`, a parameter of the block after the last one. Such a
+/// model would train, but as another one. `key` is the key of config.json.
+void check_block_count(const SafetensorsReader& reader, const WeightNames& names,
+                       const std::string& directory, const std::string& key, int blocks,
+                       const std::string& next);
+/// Adds a warning if the files hold tensors that are not the model's.
+void warn_of_foreign(const SafetensorsReader& reader, const WeightNames& names,
+                     const std::string& directory, std::vector<std::string>& warnings);
 
 /// Reads only the tensors of `parameters`. Throws UserError for a missing tensor, another shape, or
 /// values that are not finite.

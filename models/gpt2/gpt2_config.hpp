@@ -40,6 +40,8 @@ struct Gpt2Config {
   static Gpt2Config load(const std::string& directory);
   /// Checks the ranges; `file` appears in messages.
   void check(const std::string& file) const;
+  /// Returns "key = value" of everything that changes results.
+  std::vector<std::string> facts() const;
   /// Writes DIRECTORY/config.json (atomically), which transformers loads as GPT2LMHeadModel.
   void save(const std::string& directory) const;
 };

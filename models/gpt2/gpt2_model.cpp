@@ -2,7 +2,6 @@
 #include "models/gpt2/gpt2_model.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
@@ -21,35 +20,6 @@ ModelShape Gpt2Model::shape() const {
 std::string Gpt2Model::description() const {
   return "GPT-2 of " + std::to_string(config_.n_layer) + " blocks x " +
          std::to_string(config_.n_embd) + " channels";
-}
-
-std::vector<std::string> Gpt2Model::configuration() const {
-  std::vector<std::string> facts;
-  const auto add = [&](const char* key, auto value) {
-    std::ostringstream text;
-    text.precision(17);
-    text << key << " = " << value;
-    facts.push_back(text.str());
-  };
-  add("n_layer", config_.n_layer);
-  add("n_head", config_.n_head);
-  add("n_embd", config_.n_embd);
-  add("n_positions", config_.n_positions);
-  add("vocab_size", config_.vocabulary_size);
-  add("n_inner", config_.n_inner);
-  add("layer_norm_epsilon", config_.layer_norm_epsilon);
-  add("initializer_range", config_.initializer_range);
-  add("embd_pdrop", config_.embd_pdrop);
-  add("attn_pdrop", config_.attn_pdrop);
-  add("resid_pdrop", config_.resid_pdrop);
-  add("tie_word_embeddings", config_.tie_word_embeddings);
-  add("bos_token_id", config_.bos_token_id.value_or(-1));
-  std::string ends;
-  for (const int id : config_.eos_token_ids)
-    ends += (ends.empty() ? "" : ", ") + std::to_string(id);
-  add("eos_token_id", ends);
-  add("pad_token_id", config_.pad_token_id.value_or(-1));
-  return facts;
 }
 
 DropoutProbabilities Gpt2Model::dropout() const {
@@ -80,12 +50,8 @@ void Gpt2Model::load(const SafetensorsReader& weights, ParameterArena<float>& pa
 
 void Gpt2Model::check_weights(const std::string& directory, const SafetensorsReader& weights,
                               const std::vector<int>& partition) const {
-  const std::string name = "h." + std::to_string(config_.n_layer) + ".ln_1.weight";
-  if (weights.contains(name) || weights.contains(saved_name(name)))
-    throw UserError({.what = "the weights have more blocks than config.json says",
-                     .file = directory,
-                     .value = "n_layer " + std::to_string(config_.n_layer) + ", tensor " + name,
-                     .remedy = "set n_layer in config.json to the number of blocks"});
+  check_block_count(weights, gpt2_names(), directory, "n_layer", config_.n_layer,
+                    "h." + std::to_string(config_.n_layer) + ".ln_1.weight");
   for (int stage = 0; stage < static_cast<int>(partition.size()); ++stage)
     deltapipe::check_weights(weights, gpt2_names(), parameters(stage_part(partition, stage)));
 }
@@ -124,14 +90,7 @@ std::unique_ptr<Model> load_gpt2(const ConfigFile& file, const SafetensorsReader
                        "matrix than transformer.wte.weight: both are kept, untied, as transformers "
                        "5 does; to tie them, remove lm_head.weight");
   }
-  if (weights != nullptr) {
-    const std::vector<std::string> others = gpt2_names().foreign(*weights);
-    if (!others.empty())
-      warnings.push_back(printable(file.directory, 200) + ": " + std::to_string(others.size()) +
-                         " tensors are not part of GPT2LMHeadModel: they are not used, and the "
-                         "trained model is saved without them (" +
-                         printable(others.front(), 100) + (others.size() > 1 ? ", ...)" : ")"));
-  }
+  if (weights != nullptr) warn_of_foreign(*weights, gpt2_names(), file.directory, warnings);
   return std::make_unique<Gpt2Model>(std::move(config), file.json);
 }
 

@@ -21,7 +21,7 @@ class Gpt2Model final : public Model {
 
   ModelShape shape() const override;
   std::string description() const override;
-  std::vector<std::string> configuration() const override;
+  std::vector<std::string> configuration() const override { return config_.facts(); }
   DropoutProbabilities dropout() const override;
   void set_dropout(const DropoutProbabilities& dropout) override;
   ModelCost cost(int tokens) const override;

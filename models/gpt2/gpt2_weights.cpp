@@ -7,7 +7,7 @@ namespace deltapipe {
 
 const WeightNames& gpt2_names() {
   static const WeightNames names = {
-      "transformer.", {"lm_head.weight"}, {"wte.", "wpe.", "h.", "ln_f."}};
+      "GPT2LMHeadModel", "transformer.", {"lm_head.weight"}, {"wte.", "wpe.", "h.", "ln_f."}};
   return names;
 }
 
