@@ -13,7 +13,7 @@
 
 namespace deltapipe {
 
-/// What a stage consists of. Buckets of parameters ascend from the first end to the last one.
+/// Pieces of a stage. Buckets of parameters ascend from the first end to the last one.
 template <class Real>
 struct StageParts {
   struct Piece {
