@@ -78,13 +78,14 @@ void check_weights(const SafetensorsReader& reader, const WeightNames& names,
 }
 
 void check_block_count(const SafetensorsReader& reader, const WeightNames& names,
-                       const std::string& directory, const std::string& key, int blocks,
-                       const std::string& next) {
+                       const std::string& directory, int blocks) {
+  const std::string next = names.block_prefix + std::to_string(blocks) + "." + names.block_tensor;
   if (!reader.contains(next) && !reader.contains(names.saved(next))) return;
-  throw UserError({.what = "the weights have more blocks than config.json says",
-                   .file = directory,
-                   .value = key + " " + std::to_string(blocks) + ", tensor " + next,
-                   .remedy = "set " + key + " in config.json to the number of blocks"});
+  throw UserError(
+      {.what = "the weights have more blocks than config.json says",
+       .file = directory,
+       .value = names.blocks_key + " " + std::to_string(blocks) + ", tensor " + next,
+       .remedy = "set " + names.blocks_key + " in config.json to the number of blocks"});
 }
 
 void warn_of_foreign(const SafetensorsReader& reader, const WeightNames& names,

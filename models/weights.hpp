@@ -18,6 +18,9 @@ struct WeightNames {
   std::string prefix;                   ///< of a saved name; files without it are read as well
   std::vector<std::string> unprefixed;  ///< parameters that are saved without the prefix
   std::vector<std::string> modules;     ///< beginnings of names of the model's tensors
+  std::string blocks_key;               ///< key of config.json with the number of blocks
+  std::string block_prefix;             ///< of a block's parameters, before its index
+  std::string block_tensor;             ///< any parameter of a block, after its index
 
   /// Returns the name under which transformers saves a parameter.
   std::string saved(const std::string& parameter) const;
@@ -32,11 +35,10 @@ struct WeightNames {
 void check_weights(const SafetensorsReader& reader, const WeightNames& names,
                    const std::vector<ParameterInfo>& parameters);
 
-/// Throws UserError if the files hold `next`, a parameter of the block after the last one. Such a
-/// model would train, but as another one. `key` is the key of config.json.
+/// Throws UserError if the files hold a block after the last one. Such a model would train, but as
+/// another one.
 void check_block_count(const SafetensorsReader& reader, const WeightNames& names,
-                       const std::string& directory, const std::string& key, int blocks,
-                       const std::string& next);
+                       const std::string& directory, int blocks);
 /// Adds a warning if the files hold tensors that are not the model's.
 void warn_of_foreign(const SafetensorsReader& reader, const WeightNames& names,
                      const std::string& directory, std::vector<std::string>& warnings);

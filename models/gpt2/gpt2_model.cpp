@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/gpt2/gpt2_model.hpp"
 
-#include <algorithm>
-
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
-#include "core/files/replacement.hpp"
 #include "models/config_file.hpp"
-#include "models/gpt2/gpt2_stage.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
 
 namespace deltapipe {
 
@@ -32,47 +27,18 @@ void Gpt2Model::set_dropout(const DropoutProbabilities& dropout) {
   if (dropout.residual >= 0) config_.resid_pdrop = dropout.residual;
 }
 
-ModelCost Gpt2Model::cost(int tokens) const {
-  return gpt2_cost(config_, tokens);
-}
-
 std::unique_ptr<Stage<float>> Gpt2Model::make_stage(const StagePart& part) const {
   return std::make_unique<Gpt2Stage<float>>(config_, part, frozen());
 }
 
-void Gpt2Model::initialise(std::uint64_t seed, ParameterArena<float>& parameters) const {
-  initialise_weights<float>(config_, seed, parameters);
-}
-
-void Gpt2Model::load(const SafetensorsReader& weights, ParameterArena<float>& parameters) const {
-  load_weights<float>(weights, gpt2_names(), parameters);
-}
-
-void Gpt2Model::check_weights(const std::string& directory, const SafetensorsReader& weights,
-                              const std::vector<int>& partition) const {
-  check_block_count(weights, gpt2_names(), directory, "n_layer", config_.n_layer,
-                    "h." + std::to_string(config_.n_layer) + ".ln_1.weight");
-  for (int stage = 0; stage < static_cast<int>(partition.size()); ++stage)
-    deltapipe::check_weights(weights, gpt2_names(), parameters(stage_part(partition, stage)));
-}
-
-void Gpt2Model::save_configuration(const std::string& directory, Precision precision) const {
-  if (file_.is_null()) return config_.save(directory);
-  Json json = file_;
-  json["architectures"] = {"GPT2LMHeadModel"};
+void Gpt2Model::update(Json& json) const {
   if (json.value("tie_word_embeddings", true) != config_.tie_word_embeddings)
     json["tie_word_embeddings"] = config_.tie_word_embeddings;
-  set_saved_type(json, precision);
-  write_file_atomically(config_path(directory), json.dump(2) + "\n");
 }
 
 TextEnds Gpt2Model::text_ends() const {
   return {config_.generation_begin.value_or(-1),
           {config_.generation_ends.begin(), config_.generation_ends.end()}};
-}
-
-std::string Gpt2Model::saved_name(const std::string& parameter) const {
-  return gpt2_names().saved(parameter);
 }
 
 std::map<std::string, std::string> Gpt2Model::tied_names() const {

@@ -8,38 +8,39 @@
 #include <vector>
 
 #include "core/files/json.hpp"
+#include "models/file_model.hpp"
 #include "models/gpt2/gpt2_config.hpp"
-#include "models/model.hpp"
+#include "models/gpt2/gpt2_stage.hpp"
+#include "models/gpt2/gpt2_weights.hpp"
 
 namespace deltapipe {
 
-class Gpt2Model final : public Model {
+class Gpt2Model final : public FileModel {
  public:
   /// `file` is the config.json of the configuration; null for a new model.
   explicit Gpt2Model(Gpt2Config config, Json file = {})
-      : config_(std::move(config)), file_(std::move(file)) {}
+      : FileModel(gpt2_names(), std::move(file)), config_(std::move(config)) {}
 
   ModelShape shape() const override;
   std::string description() const override;
   std::vector<std::string> configuration() const override { return config_.facts(); }
   DropoutProbabilities dropout() const override;
   void set_dropout(const DropoutProbabilities& dropout) override;
-  ModelCost cost(int tokens) const override;
+  ModelCost cost(int tokens) const override { return gpt2_cost(config_, tokens); }
   std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const override;
-  void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const override;
-  void load(const SafetensorsReader& weights, ParameterArena<float>& parameters) const override;
-  void check_weights(const std::string& directory, const SafetensorsReader& weights,
-                     const std::vector<int>& partition) const override;
-  void save_configuration(const std::string& directory, Precision precision) const override;
+  void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const override {
+    initialise_weights<float>(config_, seed, parameters);
+  }
   TextEnds text_ends() const override;
-  std::string saved_name(const std::string& parameter) const override;
   std::map<std::string, std::string> tied_names() const override;
 
   const Gpt2Config& config() const { return config_; }
 
  private:
+  void save_new(const std::string& directory) const override { config_.save(directory); }
+  void update(Json& json) const override;
+
   Gpt2Config config_;
-  Json file_;
 };
 
 std::unique_ptr<Model> load_gpt2(const ConfigFile& config, const SafetensorsReader* weights,

@@ -7,7 +7,8 @@ namespace deltapipe {
 
 const WeightNames& gpt2_names() {
   static const WeightNames names = {
-      "GPT2LMHeadModel", "transformer.", {"lm_head.weight"}, {"wte.", "wpe.", "h.", "ln_f."}};
+      "GPT2LMHeadModel", "transformer.", {"lm_head.weight"}, {"wte.", "wpe.", "h.", "ln_f."},
+      "n_layer",         "h.",           "ln_1.weight"};
   return names;
 }
 
