@@ -10,9 +10,9 @@
 
 #include "app/checkpoint/checkpoint_files.hpp"
 #include "app/checkpoint/spill_references.hpp"
-#include "app/checkpoint/training_state.hpp"
 #include "app/deck/settings.hpp"
 #include "app/output/former_output.hpp"
+#include "app/training/run_totals.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"

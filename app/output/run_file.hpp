@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/training/evaluation_record.hpp"
 #include "comm/pipeline/step_record.hpp"
 
 namespace deltapipe {
@@ -47,27 +48,6 @@ struct RunAttributes {
   std::vector<std::string> hosts;  ///< of each rank
   int threads_per_rank = 1;
   std::string mpi;  ///< the library's version
-};
-
-/// Results and traffic of an evaluation.
-struct EvaluationFigures {
-  double loss = 0;  ///< mean over all predicted tokens, nats
-  double perplexity = 0;
-  /// Share of the prompts whose greedy answer is the expected one; NaN: none were given.
-  double exact_match = std::numeric_limits<double>::quiet_NaN();
-  /// On the wire, headers included, all replicas. layout.boundaries() entries.
-  std::vector<std::uint64_t> forward_bytes;
-  std::uint64_t tied_row_bytes = 0;
-  std::uint64_t collective_bytes = 0;
-};
-
-struct EvaluationRecord {
-  std::uint64_t step = 0;
-  double epoch = 0;
-  double seconds = 0;
-  std::uint64_t tokens = 0;
-  /// Activations sent plainly, and through the codecs; empty: not evaluated so.
-  std::optional<EvaluationFigures> plain, codec;
 };
 
 /// The loss of an evaluation after some step.

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "app/output/progress_display.hpp"
-#include "app/training/save_model.hpp"
+#include "app/output/save_model.hpp"
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
 #include "comm/transport/mpi_session.hpp"

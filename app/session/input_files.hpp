@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
+#include "comm/transport/process_grid.hpp"
 #include "core/base/error.hpp"
 
 namespace deltapipe {
@@ -15,6 +16,11 @@ namespace deltapipe {
 /// rank between the first and the last of a pipeline and of export, which read no texts unless the
 /// tokenizer or the vocabulary is made from them. tokenize needs no model.
 enum class InputUse { train, train_between, generate, tokenize };
+
+/// Returns the use by a rank of a training or an evaluation.
+inline InputUse input_use(const ProcessGrid& grid) {
+  return grid.first() || grid.last() ? InputUse::train : InputUse::train_between;
+}
 
 struct InputFiles {
   bool texts = false;            ///< all of data.train and data.validation

@@ -132,24 +132,14 @@ ModelPlan plan_model(const Settings& settings) {
 
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
                    bool training, ProductPrecision products) {
-  Stages stages;
-  for (int local = 0; local < grid.stages_per_rank(); ++local) {
-    const std::unique_ptr<Stage<float>>& stage =
-        stages.emplace_back(plan.model->make_stage(stage_part(plan.partition, grid.stage(local))));
-    stage->parameters().allocate(training, products);
+  Stages stages = make_stages(*plan.model, plan.partition, grid, training, products);
+  for (const auto& stage : stages)
     if (plan.weights)
       plan.model->load(*plan.weights, stage->parameters());
     else
       plan.model->initialise(settings.training.seed, stage->parameters());
-  }
   plan.weights.reset();
   return stages;
-}
-
-std::vector<Stage<float>*> pointers_to(const Stages& stages) {
-  std::vector<Stage<float>*> pointers;
-  for (const auto& stage : stages) pointers.push_back(stage.get());
-  return pointers;
 }
 
 EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,

@@ -10,6 +10,7 @@
 #include "app/deck/settings.hpp"
 #include "app/output/kept_files.hpp"
 #include "app/preflight/warnings.hpp"
+#include "app/training/stages.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
 #include "core/base/error.hpp"
@@ -66,12 +67,10 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model);
 /// against the deck. Throws UserError.
 ModelPlan plan_model(const Settings& settings);
 
-/// This rank's stages, in their order, with their weights, read from those of the plan, which are
-/// closed then, or made new; `products` is that of their plans' capacities.
-using Stages = std::vector<std::unique_ptr<Stage<float>>>;
+/// Makes this rank's stages with their weights: those of the plan, which are closed then, or new
+/// ones. `products` is that of their plans' capacities.
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
                    bool training, ProductPrecision products);
-std::vector<Stage<float>*> pointers_to(const Stages& stages);
 
 /// For all ranks, which call it together.
 EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,

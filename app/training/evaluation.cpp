@@ -16,11 +16,9 @@ namespace deltapipe {
 
 namespace {
 
-using Stops = std::function<bool()>;
-
 /// Passes over a set once and calls `done` after each step. Returns false if the evaluation stops.
 bool evaluate_steps(const EvaluationContext& context, const TokenDataset& data, EvaluationMode mode,
-                    RowScore score, const Stops& stops,
+                    RowScore score, const StopsEvaluation& stops,
                     const std::function<void(const StepPlan&)>& done) {
   const int replica = context.grid.replica();
   const StepPlanner planner(data, 0, false, context.layout);
@@ -47,7 +45,7 @@ bool evaluate_steps(const EvaluationContext& context, const TokenDataset& data, 
 
 /// Number of targets of each sample that greedy decoding misses; empty if the evaluation stops.
 std::vector<double> count_misses(const EvaluationContext& context, const TokenDataset& data,
-                                 EvaluationMode mode, const Stops& stops) {
+                                 EvaluationMode mode, const StopsEvaluation& stops) {
   std::vector<double> misses(data.size(), 0);
   const bool done =
       evaluate_steps(context, data, mode, RowScore::miss, stops, [&](const StepPlan& plan) {
@@ -70,7 +68,7 @@ std::vector<double> count_misses(const EvaluationContext& context, const TokenDa
 /// on all their tokens must not see later tokens: each token of the answers then takes a pass, with
 /// the samples that have missed none before.
 std::optional<double> exact_match(const EvaluationContext& context, EvaluationMode mode,
-                                  const Stops& stops) {
+                                  const StopsEvaluation& stops) {
   const TokenDataset& answers = context.data.answers;
   std::uint64_t exact = 0;
   if (context.pipeline.is_causal(mode)) {
@@ -99,7 +97,7 @@ std::optional<double> exact_match(const EvaluationContext& context, EvaluationMo
 }
 
 std::optional<EvaluationFigures> evaluate(const EvaluationContext& context, EvaluationMode mode,
-                                          const Stops& stops) {
+                                          const StopsEvaluation& stops) {
   Pipeline& pipeline = context.pipeline;
   const TokenDataset& validation = context.data.validation;
   EvaluationFigures figures;
@@ -137,11 +135,6 @@ std::uint64_t wire_bytes(const EvaluationFigures& figures) {
                          figures.tied_row_bytes);
 }
 
-std::string answers_text(const DataSplit& data) {
-  const std::uint64_t count = data.answers.size();
-  return count > 0 ? ", " + std::to_string(count) + " prompts with answers" : "";
-}
-
 std::uint64_t evaluation_steps(const EvaluationContext& context) {
   const auto steps_of = [&](const TokenDataset& data) {
     return data.size() == 0 ? 0 : StepPlanner(data, 0, false, context.layout).steps_per_epoch();
@@ -157,15 +150,15 @@ std::uint64_t evaluation_steps(const EvaluationContext& context) {
   return steps;
 }
 
-std::optional<Evaluations> evaluate(const EvaluationContext& context,
-                                    const std::function<bool()>& stops) {
-  Evaluations result;
-  result.tokens = context.data.validation.tokens();
+std::optional<EvaluationRecord> evaluate(const EvaluationContext& context,
+                                         const StopsEvaluation& stops) {
+  EvaluationRecord record;
+  record.tokens = context.data.validation.tokens();
   for (const EvaluationMode mode : context.settings.modes) {
-    result.of(mode) = evaluate(context, mode, stops);
-    if (!result.of(mode)) return std::nullopt;
+    record.of(mode) = evaluate(context, mode, stops);
+    if (!record.of(mode)) return std::nullopt;
   }
-  return result;
+  return record;
 }
 
 }  // namespace deltapipe

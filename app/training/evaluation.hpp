@@ -5,28 +5,19 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 
-#include "app/output/run_file.hpp"
+#include "app/training/evaluation_record.hpp"
+#include "comm/boundary/settings.hpp"
 #include "comm/pipeline/pipeline.hpp"
+#include "comm/pipeline/step_plan.hpp"
+#include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
+#include "core/data/dataset.hpp"
 
 namespace deltapipe {
 
-/// By mode; empty: not asked for.
-struct Evaluations {
-  std::uint64_t tokens = 0;  ///< predicted, without answers
-  std::optional<EvaluationFigures> plain, codec;
-
-  std::optional<EvaluationFigures>& of(EvaluationMode mode) {
-    return mode == EvaluationMode::plain ? plain : codec;
-  }
-};
-
-/// All bytes but those of sums over ranks.
-std::uint64_t wire_bytes(const EvaluationFigures& figures);
-
-/// Pipeline, data and layout of evaluations. The data outlives it.
+/// Pipeline, data and layout of evaluations. They outlive it. Evaluates data.validation
+/// and, if there are any, the prompts of data.answers.
 struct EvaluationContext {
   Pipeline& pipeline;
   const DataSplit& data;
@@ -36,18 +27,19 @@ struct EvaluationContext {
   ProgressThread& progress;
 };
 
-/// ", 1200 prompts with answers", or nothing without them.
-std::string answers_text(const DataSplit& data);
-
-/// Steps of the pipeline that an evaluation takes in all modes, if all answers are right.
+/// Returns the steps of the pipeline for an evaluation in all modes if all answers are right.
 std::uint64_t evaluation_steps(const EvaluationContext& context);
 
-/// The loss of the validation set and, if there are answers, the share of prompts whose greedy
-/// answer is the expected one, token by token, in each mode. All ranks call it together; every rank
-/// gets the result. `stops`, if it is given, is called before each step and says on all ranks
-/// before the same one that the evaluation stops there; it then has no result, and the pipeline
-/// evaluates no more. UserError for a result that is not finite.
-std::optional<Evaluations> evaluate(const EvaluationContext& context,
-                                    const std::function<bool()>& stops = {});
+/// Called before each step of an evaluation. True, on all ranks before the same step: the
+/// evaluation stops there.
+using StopsEvaluation = std::function<bool()>;
+
+/// Returns the loss of the validation set and, if there are answers, the share of prompts whose
+/// greedy answer is the expected one, token by token, in each mode; without step, epoch and
+/// seconds. All ranks call it together; every rank gets the result. Returns nothing if `stops`
+/// (which may be empty) ended it; the pipeline must not evaluate again then. Throws UserError if a
+/// result is not finite.
+std::optional<EvaluationRecord> evaluate(const EvaluationContext& context,
+                                         const StopsEvaluation& stops = {});
 
 }  // namespace deltapipe

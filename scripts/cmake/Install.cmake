@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # cmake --install: program, libraries, headers (#include <deltapipe/core/...>), decks, scripts,
-# documents, and a package that can be moved: find_package(deltapipe) gives deltapipe::core, ::models and ::comm.
+# documents, and a package that can be moved: find_package(deltapipe) gives deltapipe::core, ::models,
+# ::comm and ::training.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/deltapipe)

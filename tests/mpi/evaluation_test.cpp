@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/base/state/state_in_memory.hpp"
+#include "small_run.hpp"
 #include "support/in_process_pipeline.hpp"
 #include "tests/unit/core/files/files_support.hpp"
-#include "training_run.hpp"
 
 namespace deltapipe {
 namespace {
@@ -169,7 +169,7 @@ TEST_CASE("A loss through the codecs is that of codecs at the boundaries", "[eva
   CAPTURE(c.name, stages, training);
   PipelineOptions options = options_of(c, stages, 1);
   if (!training) options.evaluation.modes = {EvaluationMode::codec};
-  TrainingRun run(options, false, training);
+  SmallRun run(options, false, training);
   const double loss = run.evaluate(EvaluationMode::codec);
   const double bytes = run.take_sent_bytes();
   CHECK(run.evaluate(EvaluationMode::codec, false) == loss);
@@ -209,7 +209,7 @@ TEST_CASE("Training does not notice evaluations", "[evaluation]") {
   const testing::TemporaryDirectory directory;
   const PipelineOptions options = options_of(c, ranks / replicas, replicas, directory.path());
   const auto trained = [&](bool evaluates) {
-    TrainingRun run(options);
+    SmallRun run(options);
     const int steps = static_cast<int>(run.steps_per_epoch()) + 2;
     double first = 0;
     for (int step = 0; step < steps; ++step) {

@@ -14,7 +14,7 @@
 #include "models/model.hpp"
 #include "models/partition.hpp"
 #include "mpi_test.hpp"
-#include "training_run.hpp"
+#include "small_run.hpp"
 
 namespace deltapipe {
 namespace {

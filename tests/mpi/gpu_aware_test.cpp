@@ -6,8 +6,8 @@
 #include "comm/transport/channel.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
+#include "small_run.hpp"
 #include "tests/unit/core/files/files_support.hpp"
-#include "training_run.hpp"
 
 namespace deltapipe {
 namespace {
@@ -216,17 +216,17 @@ PipelineOptions training_options(int stages, int replicas, const std::string& di
 
 struct Trained {
   std::vector<double> losses;
-  double sent_bytes = 0;
+  std::uint64_t sent_bytes = 0;
   double evaluated = 0;
   StateContent state;
 };
 
 Trained train(const PipelineOptions& options) {
-  TrainingRun run(options);
+  SmallRun run(options);
   run.train(static_cast<int>(2 * run.steps_per_epoch()) + 1);
   Trained trained;
   trained.losses = run.losses();
-  trained.sent_bytes = run.take_sent_bytes();
+  trained.sent_bytes = run.trained_bytes();
   trained.evaluated = run.evaluate(EvaluationMode::plain);
   trained.state = state_in_memory(run.state());
   return trained;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "comm/pipeline/pipeline.hpp"
+#include "small_run.hpp"
 #include "tests/unit/core/files/files_support.hpp"
-#include "training_run.hpp"
 
 namespace deltapipe::test {
 namespace {
@@ -30,7 +30,7 @@ int interleaved_stages(int replicas) {
 
 /// Loss of the last stage, which is on the same rank in both.
 std::vector<double> losses_of(const PipelineOptions& options, bool freezes) {
-  TrainingRun run(options, freezes);
+  SmallRun run(options, freezes);
   run.train(static_cast<int>(run.steps_per_epoch()) + 2);  // the last step of an epoch is smaller
   std::vector<double> losses = run.losses();
   losses.push_back(run.evaluate(EvaluationMode::plain, true));
@@ -65,13 +65,13 @@ TEST_CASE("Each boundary of a rank spills records to its own file", "[interleave
   options.cache.verify_every = 1;
   std::vector<double> in_memory;
   {
-    TrainingRun run(options);
+    SmallRun run(options);
     run.train(static_cast<int>(2 * run.steps_per_epoch()));
     in_memory = run.losses();
   }
   options.cache.budget_bytes = 1024;  // 5 records
   options.cache.directory = directory.path();
-  TrainingRun run(options);
+  SmallRun run(options);
   run.train(static_cast<int>(2 * run.steps_per_epoch()));
   CHECK(run.losses() == in_memory);
 }

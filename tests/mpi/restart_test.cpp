@@ -6,8 +6,8 @@
 
 #include "core/base/error.hpp"
 #include "core/files/state_file.hpp"
+#include "small_run.hpp"
 #include "tests/unit/core/files/files_support.hpp"
-#include "training_run.hpp"
 
 namespace deltapipe {
 namespace {
@@ -68,7 +68,7 @@ TEST_CASE("A run goes on from its written state with the same bits", "[restart]"
   std::vector<double> losses;
   int before = 0, after = 0;
   {
-    TrainingRun run(options, freezes);
+    SmallRun run(options, freezes);
     // In the middle of the second epoch: samples have been visited once or twice.
     before = static_cast<int>(run.steps_per_epoch() + run.steps_per_epoch() / 2);
     after = static_cast<int>(run.steps_per_epoch()) + 1;
@@ -78,14 +78,14 @@ TEST_CASE("A run goes on from its written state with the same bits", "[restart]"
   }
   std::vector<double> resumed;
   {
-    TrainingRun run(options, freezes);
+    SmallRun run(options, freezes);
     run.train(before);
     StateFileWriter writer(run.file_in(directory.path()));
     write_state(run.state(), writer);
     writer.close();
     resumed = run.losses();
   }
-  TrainingRun run(options, freezes);
+  SmallRun run(options, freezes);
   StateFileReader reader(run.file_in(directory.path()));
   read_state(run.state(), reader);
   run.train(after);
@@ -101,11 +101,11 @@ TEST_CASE("A state of a run that froze other parameters is refused", "[restart][
   const bool froze = GENERATE(false, true);
   StateContent content;
   {
-    TrainingRun run(options, froze);
+    SmallRun run(options, froze);
     run.train(1);
     content = state_in_memory(run.state());
   }
-  TrainingRun run(options, !froze);
+  SmallRun run(options, !froze);
   MemoryStateReader reader(content);
   int refused = 0;
   try {
@@ -123,7 +123,7 @@ TEST_CASE("A rank's list of state names all that it keeps", "[restart]") {
   const testing::TemporaryDirectory directory;
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  TrainingRun run(options_of(stages, 1, false, directory.path()));
+  SmallRun run(options_of(stages, 1, false, directory.path()));
   std::vector<std::string> names;
   for (const StatePart& part : run.state()) names.push_back(part.name);
   std::vector<std::string> expected = {"parameters"};

@@ -63,7 +63,7 @@ SAMPLES = [
 check_samples(mistakes_in, SAMPLES)
 
 mistakes = []
-files = [*cpp_files("core", "comm", "models"), "app/training/save_model.cpp"]
+files = [*cpp_files("core", "comm", "models"), "app/output/save_model.cpp"]
 for path in map(str, files):
     if path in EXCEPTIONS:
         continue

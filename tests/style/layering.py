@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Nothing points upwards: core knows no MPI and no deck, models no network, comm no model."""
+"""Nothing points upwards: core knows no MPI and no deck, models no network, comm no model, the
+training library no deck and no output."""
 
 import re
 
@@ -39,7 +40,9 @@ MAY_USE = {
     "comm/replicas/": CORE + ("comm/transport/",),
     "comm/pipeline/": CORE + COMM,
     "app/deck/": CORE + COMM + ("models/",),
-    **dict.fromkeys((room for room in APP if room != "app/deck/"),
+    # A library of its own: it knows no deck and prints nothing.
+    "app/training/": CORE + COMM + ("models/",),
+    **dict.fromkeys((room for room in APP if room not in ("app/deck/", "app/training/")),
                     CORE + COMM + ("models/", "models/gpt2/") + APP),
 }
 # Inside of core/codec: the contract and the settings first, then what codes are made of.

@@ -5,7 +5,7 @@ import re
 
 from sources import ROOT, finish
 
-UMBRELLAS = ("core/core.hpp", "models/models.hpp", "comm/comm.hpp")
+UMBRELLAS = ("core/core.hpp", "models/models.hpp", "comm/comm.hpp", "app/training/training.hpp")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
 def includes_of(path):

@@ -9,7 +9,7 @@
 #include <optional>
 #include <set>
 
-#include "app/checkpoint/training_state.hpp"
+#include "app/training/run_totals.hpp"
 #include "core/base/error.hpp"
 #include "core/base/state/state_in_memory.hpp"
 #include "core/base/state/state_views.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "app/training/save_model.hpp"
+#include "app/output/save_model.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "app/checkpoint/training_state.hpp"
+#include "app/training/run_totals.hpp"
 
-#include <utility>
+#include <cstddef>
+#include <numeric>
 
 namespace deltapipe {
 
@@ -12,6 +13,28 @@ StateItem rank_sums(const std::vector<RankRecord>& ranks) {
 }
 
 }  // namespace
+
+std::uint64_t wire_bytes(const StepRecord& record) {
+  const auto sum = [](const std::vector<std::uint64_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
+  };
+  std::uint64_t bytes = sum(record.forward.bytes) + sum(record.backward.bytes) +
+                        record.tied_row_bytes + record.tied_gradient_bytes +
+                        record.collective_bytes;
+  for (const RankRecord& rank : record.ranks)
+    bytes += static_cast<std::uint64_t>(rank[static_cast<std::size_t>(RankValue::replica_bytes)]);
+  return bytes;
+}
+
+void RunTotals::add(const StepRecord& record) {
+  bytes += wire_bytes(record);
+  samples += record.samples;
+  tokens += record.tokens;
+  last_loss = record.loss;
+  steps = record.step;
+  for (std::size_t r = 0; r < record.ranks.size(); ++r)
+    for (std::size_t i = 0; i < kRankValues; ++i) ranks[r][i] += record.ranks[r][i];
+}
 
 StatePart RunTotals::state() {
   const auto write = [this](StateWriter& writer) {
@@ -45,16 +68,6 @@ StatePart RunTotals::state() {
     for (RankRecord& rank : ranks) reader.take(rank.data(), sizeof rank);
   };
   return {"run", write, read};
-}
-
-std::vector<StatePart> training_state(Pipeline& pipeline,
-                                      const std::vector<Optimizer<float>>& optimizers,
-                                      RunTotals& totals) {
-  std::vector<std::vector<StatePart>> lists = {pipeline.state()};
-  for (const Optimizer<float>& optimizer : optimizers)
-    lists.push_back(optimizer.state(pipeline.exec()));
-  lists.push_back({totals.state()});
-  return merged_parts(std::move(lists));
 }
 
 }  // namespace deltapipe

@@ -9,9 +9,11 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "app/checkpoint/training_state.hpp"
+#include "app/training/stages.hpp"
+#include "app/training/training_run.hpp"
 #include "core/base/state/state_in_memory.hpp"
 #include "core/data/token_store.hpp"
 #include "models/model.hpp"
@@ -73,66 +75,55 @@ inline int world_size() {
   return size;
 }
 
+/// Compares everything except for times, which no two runs have in common.
 inline void check_same(const StateContent& content, const StateContent& expected) {
   REQUIRE(content.parts.size() == expected.parts.size());
   for (std::size_t i = 0; i < content.parts.size(); ++i) {
     INFO(content.parts[i].name);
     REQUIRE(content.parts[i].items.size() == expected.parts[i].items.size());
     for (std::size_t j = 0; j < content.parts[i].items.size(); ++j) {
-      INFO(content.parts[i].items[j].item.name);
+      const std::string& name = content.parts[i].items[j].item.name;
+      INFO(name);
+      if (content.parts[i].name == "run" && (name == "seconds" || name == "stages")) continue;
       CHECK((content.parts[i].items[j] == expected.parts[i].items[j]));
     }
   }
 }
 
-class TrainingRun {
+/// A rank's part of a run of small_model(), with the training library.
+class SmallRun {
  public:
   /// Without training it only evaluates. freezes: a part of the parameters.
-  explicit TrainingRun(const PipelineOptions& options, bool freezes = false, bool training = true)
+  explicit SmallRun(const PipelineOptions& options, bool freezes = false, bool training = true)
       : grid_(MPI_COMM_WORLD, options.pipeline.stages, options.pipeline.replicas,
               options.pipeline.stages_per_rank),
         progress_(MPI_COMM_WORLD),
         model_(small_model(freezes)),
         data_(dataset()),
-        layout_{options.micro_batch_size, options.micro_batches, options.pipeline.replicas},
-        planner_(data_, kSeed, true, layout_) {
+        layout_(step_layout(options)) {
     const std::vector<int> partition = small_partition(grid_.stages());
-    std::vector<Stage<float>*> stages;
-    for (int local = 0; local < grid_.stages_per_rank(); ++local) {
-      const auto& stage =
-          stages_.emplace_back(model_->make_stage(stage_part(partition, grid_.stage(local))));
-      stage->parameters().allocate(training, options.products);
-      model_->initialise(kSeed, stage->parameters());
-      stages.push_back(stage.get());
+    Stages stages = make_stages(*model_, partition, grid_, training, options.products);
+    for (const auto& stage : stages) model_->initialise(kSeed, stage->parameters());
+    TrainingPlan plan;
+    plan.pipeline = options;
+    plan.shape = pipeline_shape(options, *model_, partition, data_, training);
+    plan.optimizer.learning_rate = 1e-2;
+    plan.optimizer.schedule = LearningRateSchedule::constant;
+    plan.optimizer.clip_norm = 0;
+    plan.shape.steps = 1000;
+    if (training) {
+      run_ =
+          std::make_unique<TrainingRun>(plan, *model_, std::move(stages), data_, grid_, progress_);
+      return;
     }
-    deltapipe::PipelineShape shape = pipeline_shape(options, kVocabulary, kTokens, training);
-    shape.train_samples = data_.size();
-    shape.data_fingerprint = data_.fingerprint();
-    if (training) shape.first_trained_stage = first_trained_stage(*model_, partition);
-    pipeline_ = std::make_unique<Pipeline>(options, shape, grid_, progress_, stages);
-    for (const auto& stage : stages_)
-      if (training) optimizers_.emplace_back(settings_, stage->parameters());
-    totals_.seed = kSeed;
-    totals_.data_fingerprint = shape.data_fingerprint;
-    totals_.ranks.resize(grid_.pipeline_ranks());
+    stages_ = std::move(stages);
+    evaluated_ =
+        std::make_unique<Pipeline>(options, plan.shape, grid_, progress_, pointers_to(stages_));
   }
-  ~TrainingRun() { barrier(progress_, MPI_COMM_WORLD); }
+  ~SmallRun() { barrier(progress_, MPI_COMM_WORLD); }
 
   void train(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      const std::uint64_t step = totals_.steps;
-      const StepPlan plan = planner_.plan(step, grid_.replica());
-      for (std::uint64_t later = step; later < step + 2; ++later)
-        if (later == step + 1 || i == 0)
-          pipeline_->prefetch(planner_.samples(later, grid_.replica()));
-      pipeline_->train_step(data_, plan, false, [&] {
-        losses_.push_back(pipeline_->loss_sum());
-        for (Optimizer<float>& optimizer : optimizers_)
-          optimizer.update(pipeline_->exec(), step, 1e-2, 1.0);
-        pipeline_->exec().fence();
-      });
-      ++totals_.steps;
-    }
+    for (int i = 0; i < steps; ++i) losses_.push_back(run_->step().loss);
   }
 
   /// Sum of the losses of all samples, which are those of the training; 0 but on the last stage.
@@ -143,41 +134,43 @@ class TrainingRun {
     const std::uint64_t steps = planner.steps_per_epoch();
     for (std::uint64_t step = 0; step < steps; ++step) {
       const StepPlan next = planner.plan((step + 1) % steps, grid_.replica());
-      pipeline_->evaluate_step(data_, planner.plan(step, grid_.replica()), mode,
+      pipeline().evaluate_step(data_, planner.plan(step, grid_.replica()), mode,
                                flows && step + 1 < steps ? &next : nullptr);
-      sum += pipeline_->loss_sum();
+      sum += pipeline().loss_sum();
     }
+    const std::vector<double> sent = pipeline().take_sent_bytes().forward;
+    sent_bytes_ += std::accumulate(sent.begin(), sent.end(), 0.0);
     return sum;
   }
   /// In their order.
   StepPlanner evaluation_planner() const { return {data_, 0, false, layout_}; }
-  /// To next stages since the last call.
-  double take_sent_bytes() {
-    const std::vector<double> sent = pipeline_->take_sent_bytes().forward;
-    return std::accumulate(sent.begin(), sent.end(), 0.0);
-  }
+  /// To next stages by evaluations since the last call.
+  double take_sent_bytes() { return std::exchange(sent_bytes_, 0); }
   const ProcessGrid& grid() const { return grid_; }
+  /// On the wire in all training steps.
+  std::uint64_t trained_bytes() const { return run_->totals().bytes; }
 
-  std::vector<StatePart> state() { return training_state(*pipeline_, optimizers_, totals_); }
+  std::vector<StatePart> state() { return run_->state(); }
+  /// Mean loss of each step.
   const std::vector<double>& losses() const { return losses_; }
-  std::uint64_t steps_per_epoch() const { return planner_.steps_per_epoch(); }
+  std::uint64_t steps_per_epoch() const { return run_->planner().steps_per_epoch(); }
   std::string file_in(const std::string& directory) const {
     return directory + "/rank" + std::to_string(grid_.rank()) + ".h5";
   }
 
  private:
+  Pipeline& pipeline() { return run_ ? run_->pipeline() : *evaluated_; }
+
   ProcessGrid grid_;
   ProgressThread progress_;
   std::unique_ptr<Model> model_;
   TokenDataset data_;
   StepPlanner::Layout layout_;
-  StepPlanner planner_;
-  OptimizerSettings settings_;
-  RunTotals totals_;
-  std::vector<std::unique_ptr<Stage<float>>> stages_;
-  std::unique_ptr<Pipeline> pipeline_;
-  std::vector<Optimizer<float>> optimizers_;
+  std::unique_ptr<TrainingRun> run_;  ///< null: it only evaluates, with the following
+  Stages stages_;
+  std::unique_ptr<Pipeline> evaluated_;
   std::vector<double> losses_;
+  double sent_bytes_ = 0;
 };
 
 }  // namespace deltapipe::test
