@@ -33,6 +33,7 @@
 #include "core/data/dataset.hpp"
 #include "core/data/sampler.hpp"
 #include "core/data/settings.hpp"
+#include "core/data/token_store.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/replacement.hpp"

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <deltapipe/app/training/training.hpp>
 #include <deltapipe/comm/transport/mpi_session.hpp>
+#include <deltapipe/core/data/token_store.hpp>
 #include <deltapipe/models/model.hpp>
 #include <deltapipe/models/partition.hpp>
 #include <memory>
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
 
   TrainingPlan plan;
   plan.pipeline.pipeline.stages = mpi.size();
-  plan.pipeline.forward.kind = CodecKind::delta;
+  plan.pipeline.forward.kind = CodecKind::aqsgd;
   plan.pipeline.forward.bits = 4;
   plan.pipeline.micro_batch_size = 4;
   plan.pipeline.micro_batches = 2;
