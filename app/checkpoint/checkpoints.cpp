@@ -18,6 +18,7 @@
 #include "core/base/error.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/parallel/helper_thread.hpp"
+#include "core/base/pieces.hpp"
 #include "core/base/state/state_in_memory.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/state_file.hpp"
@@ -33,8 +34,6 @@ constexpr std::chrono::milliseconds kLook{2};
 constexpr double kPatienceSeconds = 2;
 /// The share of the launcher's time that step and checkpoint may take.
 constexpr double kShareOfLauncher = 0.7;
-/// As shells have it, beside the signal's number.
-constexpr int kSignalStatus = 128;
 /// Assumed speed of a disk before it is known, for the time limit.
 constexpr double kBytesPerSecond = 1e8;
 
@@ -84,10 +83,10 @@ void write_pieces(const StateContent& content, StateWriter& writer,
     writer.begin_part(part.name);
     for (const StateContent::Item& item : part.items) {
       writer.begin_item(item.item);
-      for (std::size_t first = 0; first < item.bytes.size(); first += kPiece) {
+      for_pieces(0, item.bytes.size(), kPiece, [&](std::size_t first, std::size_t count) {
         if (given_up.load()) throw UserError({.what = "the run has ended"});
-        writer.append(item.bytes.data() + first, std::min(kPiece, item.bytes.size() - first));
-      }
+        writer.append(item.bytes.data() + first, count);
+      });
     }
     writer.end_part();
   }

@@ -52,10 +52,7 @@ Runs runs_in(const std::string& text) {
 
 /// Collective. Those of all ranks.
 Runs share(const Runs& mine, const ProcessGrid& grid, ProgressThread& progress) {
-  std::string all;
-  for (const std::string& text : gather(progress, grid.world(), text_of(mine), 0)) all += text;
-  broadcast(progress, grid.world(), all, 0);
-  return runs_in(all);
+  return runs_in(all_gather(progress, grid.world(), text_of(mine)));
 }
 
 std::vector<CheckpointMarker> markers_in(const std::string& directory) {

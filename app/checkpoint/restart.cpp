@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <set>
 #include <span>
 #include <string_view>
@@ -18,7 +17,8 @@
 #include "app/checkpoint/spill_references.hpp"
 #include "app/deck/deck.hpp"
 #include "app/output/run_file.hpp"
-#include "comm/boundary/boundary.hpp"
+#include "comm/boundary/end_name.hpp"
+#include "comm/pipeline/stage_plan.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/interruption.hpp"
@@ -27,13 +27,6 @@
 namespace deltapipe {
 
 namespace {
-
-constexpr const char* kMemoryParts[] = {"boundary ", "token rows "};
-
-bool is_memory(const std::string& part) {
-  return std::any_of(std::begin(kMemoryParts), std::end(kMemoryParts),
-                     [&](const char* prefix) { return part.starts_with(prefix); });
-}
 
 /// All that a restart may change: where and how results go, what only takes time, and the layout.
 bool may_change(const std::string& key) {
@@ -335,11 +328,6 @@ bool has_part(const std::string& path, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Blocks before the cut behind stage i.
-int blocks_before_cut(const std::vector<int>& partition, int i) {
-  return std::accumulate(partition.begin(), partition.begin() + i + 1, 0);
-}
-
 /// Who wrote what another layout now reads.
 class FormerLayout {
  public:
@@ -353,24 +341,20 @@ class FormerLayout {
   /// Empty: the part starts from scratch.
   std::optional<PartSource> source_of(const StatePart& part) const {
     if (part.name.starts_with(kTargetPart)) return target(part.name);
-    if (!is_memory(part.name)) return PartSource{part.name, part.name, ranks(), items_of(part)};
+    const std::optional<EndName> end = EndName::of_part(part.name);
+    if (!end) return PartSource{part.name, part.name, ranks(), items_of(part)};
     if (!takes_memories_) return std::nullopt;
-    const std::optional<Place> at =
-        part.name.starts_with("token rows ") ? token_rows(part.name) : same_boundary(part.name);
-    if (!at) return std::nullopt;
-    const auto& [stage, former_name] = *at;
-    const int ranks = restart_.marker.pipeline_ranks();
-    const std::string path = file(replica_ * ranks + stage % ranks);
+    const std::optional<EndName> former = former_end(*end);
+    if (!former) return std::nullopt;
+    const std::string path = file_of(*former, replica_);
     // Records in spill files are those of the former ends.
-    if (restart_.refers_to_files || !has_part(path, former_name)) return std::nullopt;
-    return PartSource{part.name, former_name, {path}, {}};
+    if (restart_.refers_to_files || !has_part(path, former->part())) return std::nullopt;
+    return PartSource{part.name, former->part(), {path}, {}};
   }
 
   std::string file(int rank) const { return restart_.checkpoint + "/" + rank_file_name(rank); }
 
  private:
-  using Place = std::pair<int, std::string>;  ///< stage and name of the part
-
   /// Ranks of one replica, which holds the state of all.
   std::vector<std::string> ranks() const {
     std::vector<std::string> files;
@@ -378,53 +362,47 @@ class FormerLayout {
     return files;
   }
 
-  std::optional<Place> token_rows(const std::string& name) const {
-    if (restart_.marker.stages == 1) return std::nullopt;
-    return Place{name.ends_with("sender") ? restart_.marker.stages - 1 : 0, name};
+  /// The file that has the state of a former end.
+  std::string file_of(const EndName& end, int replica) const {
+    const bool sends = end.side == BoundarySide::sender;
+    int stage = sends ? restart_.marker.stages - 1 : 0;  // of token rows
+    if (end.boundary) stage = *end.boundary + (end.backward == sends ? 1 : 0);
+    const int ranks = restart_.marker.pipeline_ranks();
+    return file(replica * ranks + stage % ranks);
   }
 
-  /// "boundary 2 forward sender" is the former boundary with as many blocks before it.
-  std::optional<Place> same_boundary(const std::string& name) const {
-    const std::optional<Place> place = nearest_boundary(name);
-    const bool is_same = place && former_cut(place->second) == cut(name, partition_);
-    return is_same ? place : std::nullopt;
+  /// The end of the former boundary with as many blocks before it, or of the token rows.
+  std::optional<EndName> former_end(const EndName& end) const {
+    if (!end.boundary && restart_.marker.stages == 1) return std::nullopt;
+    if (!end.boundary) return end;
+    const std::optional<EndName> nearest = nearest_end(end);
+    return nearest && distance(end, *nearest->boundary) == 0 ? nearest : std::nullopt;
   }
 
-  /// The former boundary with about as many blocks before it; none: there was no boundary.
-  std::optional<Place> nearest_boundary(const std::string& name) const {
+  /// The end of the former boundary with about as many blocks before it; none: there was no
+  /// boundary.
+  std::optional<EndName> nearest_end(const EndName& end) const {
     std::optional<int> nearest;
-    const auto distance = [&](int i) {
-      return std::abs(blocks_before_cut(restart_.marker.partition, i) - cut(name, partition_));
-    };
     for (int i = 0; i + 1 < restart_.marker.stages; ++i)
-      if (!nearest || distance(i) < distance(*nearest)) nearest = i;
+      if (!nearest || distance(end, i) < distance(end, *nearest)) nearest = i;
     if (!nearest) return std::nullopt;
-    const bool forward = name.find("forward") != std::string::npos;
-    const bool sender = name.ends_with("sender");
-    return Place{forward == sender ? *nearest : *nearest + 1,
-                 "boundary " + std::to_string(*nearest) + name.substr(number_of(name).second)};
+    return EndName{nearest, end.backward, end.side};
   }
 
-  /// Number of the boundary in a part's name, and where it ends.
-  static std::pair<int, std::size_t> number_of(const std::string& name) {
-    const std::size_t begin = std::string_view("boundary ").size();
-    const std::size_t end = name.find(' ', begin);
-    return {std::stoi(name.substr(begin, end - begin)), end};
+  /// Blocks between an end's boundary and a former boundary.
+  int distance(const EndName& end, int former) const {
+    return std::abs(blocks_before_cut(restart_.marker.partition, former) -
+                    blocks_before_cut(partition_, *end.boundary));
   }
-  static int cut(const std::string& name, const std::vector<int>& partition) {
-    return blocks_before_cut(partition, number_of(name).first);
-  }
-  int former_cut(const std::string& name) const { return cut(name, restart_.marker.partition); }
 
   /// A boundary has the account of the nearest former one, and a replica that of one of the former
   /// replicas, which are all alike.
   std::optional<PartSource> target(const std::string& name) const {
-    const auto at = nearest_boundary(name.substr(kTargetPart.size()));
-    if (!at) return std::nullopt;
-    const auto& [stage, former] = *at;
-    const int ranks = restart_.marker.pipeline_ranks();
-    const std::string path = file(replica_ % restart_.marker.replicas * ranks + stage % ranks);
-    const std::string former_name = std::string(kTargetPart) + former;
+    const auto end = EndName::of_part(std::string_view(name).substr(kTargetPart.size()));
+    const auto former = end && end->boundary ? nearest_end(*end) : std::nullopt;
+    if (!former) return std::nullopt;
+    const std::string path = file_of(*former, replica_ % restart_.marker.replicas);
+    const std::string former_name = std::string(kTargetPart) + former->part();
     if (!has_part(path, former_name)) return std::nullopt;
     return PartSource{name, former_name, {path}, {}};
   }
@@ -663,7 +641,8 @@ void read_parameters(const std::string& checkpoint, const CheckpointMarker& mark
 }
 
 std::vector<StatePart> without_memories(std::vector<StatePart> parts) {
-  std::erase_if(parts, [](const StatePart& part) { return is_memory(part.name); });
+  std::erase_if(parts,
+                [](const StatePart& part) { return EndName::of_part(part.name).has_value(); });
   return parts;
 }
 

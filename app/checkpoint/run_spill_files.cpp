@@ -47,10 +47,7 @@ std::set<std::string> RunSpillFiles::ids() const {
   std::string mine;
   for (ActivationCache* const cache : caches_)
     if (cache->has_file()) mine += std::to_string(cache->file_id()) + ' ';
-  std::string all;
-  for (const std::string& ids : gather(progress_, grid_.world(), mine, 0)) all += ids;
-  broadcast(progress_, grid_.world(), all, 0);
-  std::istringstream words(all);
+  std::istringstream words(all_gather(progress_, grid_.world(), mine));
   return {std::istream_iterator<std::string>(words), {}};
 }
 

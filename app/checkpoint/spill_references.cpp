@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <optional>
-#include <regex>
 #include <system_error>
 #include <utility>
 
+#include "comm/boundary/end_name.hpp"
 #include "core/base/error.hpp"
 #include "core/cache/spill_file.hpp"
 #include "core/files/hdf5.hpp"
@@ -22,10 +22,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kEnding = ".h5";
+constexpr std::string_view kEnding = ".h5", kAsideEnding = "-former.h5";
 
 std::string aside(const std::string& path) {
-  return path.substr(0, path.size() - kEnding.size()) + "-former.h5";
+  return path.substr(0, path.size() - kEnding.size()).append(kAsideEnding);
 }
 
 bool is_at(const SpillReference& reference, const std::string& path) {
@@ -58,10 +58,11 @@ void check_free(const std::string& path, const CacheOwner& owner) {
   check_spill_file_owner(path, owner);
 }
 
-bool is_spill_file_name(const std::string& name) {
-  static const std::regex pattern(
-      R"(cache-replica\d+-boundary\d+-(forward|backward)-(sender|receiver)(-former)?\.h5)");
-  return std::regex_match(name, pattern);
+/// True for names of spill files in their places and aside.
+bool is_of_spill_file(const std::string& name) {
+  if (!name.ends_with(kAsideEnding)) return is_spill_file_name(name);
+  const std::string place = name.substr(0, name.size() - kAsideEnding.size()).append(kEnding);
+  return is_spill_file_name(place);
 }
 
 /// Whatever can be read of the directory.
@@ -72,7 +73,7 @@ std::vector<std::string> spill_files_in(const std::string& directory) {
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     std::error_code ignored;
-    if (is_spill_file_name(name) && fs::is_regular_file(entry->symlink_status(ignored)))
+    if (is_of_spill_file(name) && fs::is_regular_file(entry->symlink_status(ignored)))
       paths.push_back(directory + "/" + name);
   }
   return paths;

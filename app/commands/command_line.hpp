@@ -9,6 +9,7 @@
 
 #include "app/deck/places.hpp"
 #include "app/deck/settings.hpp"
+#include "core/base/observe/interruption.hpp"
 
 namespace deltapipe {
 
@@ -19,7 +20,8 @@ enum ExitCode : int {
   exit_usage = 2,         ///< the command line or the deck is wrong
   exit_no_progress = 74,  ///< a training was asked to stop and has no newer checkpoint
   exit_stopped = 75,      ///< a training that was asked to stop has a checkpoint and can go on
-  exit_signal = 128,      ///< and the signal that interrupted the run: 130 SIGINT, 143 SIGTERM
+  exit_signal =
+      kSignalStatus,  ///< and the signal that interrupted the run: 130 SIGINT, 143 SIGTERM
 };
 
 enum class Command { train, evaluate, generate, check, tokenize, export_model };

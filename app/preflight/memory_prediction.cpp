@@ -59,16 +59,6 @@ std::vector<PlannedStage> planned_stages(const Settings& settings, const ModelLa
   return stages;
 }
 
-/// Visits and records of all samples; of what is in a file only where it is, but in milestones.
-std::uint64_t checkpoint_bytes_of(const BoundaryEndPlan& end, bool copies_files) {
-  constexpr std::uint64_t kVisits = 4, kPlace = 4 + 8;
-  const CacheNeed need = cache_need(end);
-  if (need.record_bytes == 0) return 0;
-  if (need.disk_bytes == 0 || copies_files)
-    return end.memory.samples * (need.record_bytes + kVisits);
-  return end.memory.samples * (kVisits + kPlace) + end.memory.budget_bytes;
-}
-
 std::uint64_t size_of_file(const std::string& path) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(path, error);
@@ -158,9 +148,8 @@ std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& mode
     for (const ParameterInfo& p : stage->parameters().info())
       bytes += sizeof(float) * p.size * (p.frozen ? 1 : 3);
     if (settings.checkpoint.mode == CheckpointMode::resync) continue;
-    for (const BoundaryEndPlan* end : ends_of(plan))
-      bytes += checkpoint_bytes_of(*end, copies_files);
-    if (plan.tokens) bytes += checkpoint_bytes_of(plan.tokens->rows, copies_files);
+    for (const BoundaryEndPlan* end : ends_of(plan)) bytes += end_state_bytes(*end, copies_files);
+    if (plan.tokens) bytes += end_state_bytes(plan.tokens->rows, copies_files);
   }
   return bytes;
 }

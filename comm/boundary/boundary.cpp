@@ -9,6 +9,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "comm/boundary/end_name.hpp"
 #include "comm/boundary/value_check.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/trace.hpp"
@@ -217,9 +218,16 @@ void check_cache_budget(const BoundaryEndPlan& plan) {
 }
 
 std::string spill_file_path(const BoundaryEndPlan& plan) {
-  return plan.memory.directory + "/cache-replica" + std::to_string(plan.memory.replica) +
-         "-boundary" + std::to_string(plan.boundary) + (plan.backward ? "-backward" : "-forward") +
-         (plan.side == BoundarySide::sender ? "-sender.h5" : "-receiver.h5");
+  return plan.memory.directory + "/" +
+         spill_file_name(plan.memory.replica, static_cast<int>(plan.boundary), plan.backward,
+                         plan.side);
+}
+
+std::uint64_t end_state_bytes(const BoundaryEndPlan& plan, bool copies_files) {
+  const RecordLayout record = record_of(plan);
+  if (record.bytes(plan.side) == 0 || plan.memory.samples == 0) return 0;
+  return ActivationCache::state_bytes(cache_shape(plan, record), plan.memory.budget_bytes,
+                                      copies_files);
 }
 
 namespace {
@@ -242,7 +250,7 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
                          const std::string& name, const ExecutionInstances& instances)
     : account_(progress.account()),
       instances_(instances),
-      state_name_(name + (plan.side == BoundarySide::sender ? " sender" : " receiver")),
+      state_name_(end_part(name, plan.side)),
       shape_(plan.codec.shape),
       warmup_epochs_(plan.codec.settings.warmup_epochs),
       has_half_memory_(plan.codec.storage == MemoryStorage::fp16),

@@ -36,8 +36,6 @@ enum ChannelTag : int {
   kResyncBackwardTag,
   kChannelTags
 };
-/// Prefix of the names of state parts that hold a StepController.
-inline constexpr std::string_view kTargetPart = "target of ";
 
 /// Returns the tag of a channel. Two ranks with several stages each share every pipeline_ranks'th
 /// boundary.
@@ -122,6 +120,9 @@ CacheNeed cache_need(const BoundaryEndPlan& plan);
 /// Throws UserError when the budget of the end's cache is too small.
 void check_cache_budget(const BoundaryEndPlan& plan);
 std::string spill_file_path(const BoundaryEndPlan& plan);
+/// Returns the size of the end's memories in a rank's state once all samples have been visited.
+/// Records in a spill file are a part of it only with `copies_files`.
+std::uint64_t end_state_bytes(const BoundaryEndPlan& plan, bool copies_files);
 
 /// Base of senders and receivers. An end encodes and decodes on instances.codec, and copies on
 /// instances.copy.

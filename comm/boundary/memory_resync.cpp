@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/boundary/memory_resync.hpp"
 
-#include <algorithm>
 #include <limits>
 #include <memory>
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/pieces.hpp"
 
 namespace deltapipe {
 
@@ -21,15 +21,14 @@ Table exchange(ProgressThread& progress, MPI_Comm comm, int peer, int channel, c
   const int tag = channel * kTagsPerChannel;
   const auto sent = std::make_shared<Table>(mine);
   const auto received = std::make_shared<Table>(mine.size());
-  for (std::size_t first = 0; first < mine.size(); first += kPiece) {
-    const std::size_t count = std::min(kPiece, mine.size() - first);
+  for_pieces(0, mine.size(), kPiece, [&](std::size_t first, std::size_t count) {
     const int bytes = static_cast<int>(count * sizeof(std::uint64_t));
     const Ticket receive =
         progress.irecv({received, received->data() + first}, bytes, peer, tag, comm);
     const Ticket send = progress.isend({sent, sent->data() + first}, bytes, peer, tag, comm);
     progress.wait(receive);
     progress.wait(send);
-  }
+  });
   return *received;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/boundary/end_name.hpp"
 #include "core/kernels/layers/embedding.hpp"
 
 namespace deltapipe {
@@ -114,12 +115,14 @@ EmbeddingExchange::EmbeddingExchange(const EmbeddingExchangePlan& plan, const Pr
   const int peer = last_stage ? 0 : grid.pipeline_ranks() - 1;
   if (last_stage) {
     rows_UC_ = rows_of_step(plan, {});
-    sender_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, link, "token rows", instances);
+    sender_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, link, std::string(kTokenRows),
+                    instances);
     if (plan.gradients)
       receiver_.emplace(progress, comm, peer, kTokenGradientsTag, *plan.gradients,
                         "token row gradients", instances);
   } else {
-    receiver_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, "token rows", instances);
+    receiver_.emplace(progress, comm, peer, kTokenRowsTag, plan.rows, std::string(kTokenRows),
+                      instances);
     if (plan.gradients)
       sender_.emplace(progress, comm, peer, kTokenGradientsTag, *plan.gradients, link,
                       "token row gradients", instances);

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/boundary/end_name.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/trace.hpp"
 #include "core/base/parallel/floating_point.hpp"
@@ -75,21 +76,21 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
   const auto tag = [&](ChannelTag what, int boundary) {
     return boundary_tag(what, boundary, grid_.pipeline_ranks());
   };
-  const auto name = [](int boundary, const char* what) {
-    return "boundary " + std::to_string(boundary) + " " + what;
+  const auto name = [](int boundary, bool backward) {
+    return EndName{.boundary = boundary, .backward = backward}.link();
   };
   if (plan.send_forward)
     send_forward_.emplace(progress_, comm, next, tag(kForwardTag, i), *plan.send_forward,
-                          rank.links.to(next), name(i, "forward"), instances_);
+                          rank.links.to(next), name(i, false), instances_);
   if (plan.receive_backward)
     receive_backward_.emplace(progress_, comm, next, tag(kBackwardTag, i), *plan.receive_backward,
-                              name(i, "backward"), instances_);
+                              name(i, true), instances_);
   if (plan.receive_forward)
     receive_forward_.emplace(progress_, comm, before, tag(kForwardTag, i - 1),
-                             *plan.receive_forward, name(i - 1, "forward"), instances_);
+                             *plan.receive_forward, name(i - 1, false), instances_);
   if (plan.send_backward)
     send_backward_.emplace(progress_, comm, before, tag(kBackwardTag, i - 1), *plan.send_backward,
-                           rank.links.to(before), name(i - 1, "backward"), instances_);
+                           rank.links.to(before), name(i - 1, true), instances_);
 
   if (plan.has_token_index) index_.emplace(shape.vocabulary, rows, shape.micro_batches);
   if (plan.tokens) {

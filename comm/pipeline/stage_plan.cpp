@@ -82,12 +82,6 @@ BoundaryMemory boundary_memory(const PipelineOptions& options, const PipelineSha
   return memory;
 }
 
-std::uint64_t blocks_before_cut(const std::vector<int>& partition, int boundary) {
-  const std::size_t stages = std::min(partition.size(), static_cast<std::size_t>(boundary) + 1);
-  return std::accumulate(partition.begin(), partition.begin() + static_cast<std::ptrdiff_t>(stages),
-                         std::uint64_t{0});
-}
-
 /// Shares masks between directions, for gradients that travel at their activations' positions.
 void share_masks(BoundaryEndPlan& forward, BoundaryEndPlan& backward, int slots) {
   forward.codec.masks = backward.codec.masks = make_forward_masks(
@@ -106,6 +100,12 @@ PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int
   shape.training = training;
   // train_samples stays 0: the caller sets the data's part.
   return shape;
+}
+
+int blocks_before_cut(const std::vector<int>& partition, int boundary) {
+  const std::size_t stages = std::min(partition.size(), static_cast<std::size_t>(boundary) + 1);
+  return std::accumulate(partition.begin(), partition.begin() + static_cast<std::ptrdiff_t>(stages),
+                         0);
 }
 
 bool crosses_token_by_token(const PipelineOptions& options, EvaluationMode mode, int stages) {
@@ -140,7 +140,7 @@ StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
       e.memory.sample_stride = 1;
     }
     e.boundary = static_cast<std::uint32_t>(boundary);
-    e.blocks_before = blocks_before_cut(shape.partition, boundary);
+    e.blocks_before = static_cast<std::uint64_t>(blocks_before_cut(shape.partition, boundary));
     e.evaluation = options.evaluation;
     if (backward) e.evaluation.modes.clear();
     e.backward = backward;

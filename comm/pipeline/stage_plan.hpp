@@ -33,6 +33,9 @@ struct PipelineShape {
 PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens,
                              bool training);
 
+/// Returns the number of the model's blocks before a boundary.
+int blocks_before_cut(const std::vector<int>& partition, int boundary);
+
 /// Position of a stage in the process grid.
 struct StagePlace {
   int stage = 0;

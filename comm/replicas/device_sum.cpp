@@ -6,12 +6,12 @@
 
 #include "comm/transport/mpi_check.hpp"
 #include "core/base/parallel/kernel.hpp"
+#include "core/base/pieces.hpp"
 
 namespace deltapipe {
 
 namespace {
 
-constexpr std::size_t kLargestPiece = std::size_t{1} << 28;  // elements; MPI counts in int
 constexpr int kExchangeTag = 0, kGatherTag = 1;
 
 std::size_t part_elements(std::size_t elements, int ranks) {
@@ -37,26 +37,21 @@ int slot_of(int peer, int rank) {
   return peer < rank ? peer : peer - 1;
 }
 
-/// Calls call(first, count) for pieces that MPI can count.
-template <class Call>
-void for_each_piece(std::size_t size, const Call& call) {
-  for (std::size_t first = 0; first < size; first += kLargestPiece)
-    call(first, static_cast<int>(std::min(kLargestPiece, size - first)));
-}
-
 void receive(float* values, std::size_t size, int peer, int tag, MPI_Comm comm,
              RequestList& requests) {
-  for_each_piece(size, [&](std::size_t first, int count) {
+  for_pieces(0, size, kLargestPiece, [&](std::size_t first, std::size_t count) {
     requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(values + first, count, MPI_FLOAT, peer, tag, comm, &requests.back()));
+    DELTAPIPE_MPI(MPI_Irecv(values + first, static_cast<int>(count), MPI_FLOAT, peer, tag, comm,
+                            &requests.back()));
   });
 }
 
 void send(const float* values, std::size_t size, int peer, int tag, MPI_Comm comm,
           RequestList& requests) {
-  for_each_piece(size, [&](std::size_t first, int count) {
+  for_pieces(0, size, kLargestPiece, [&](std::size_t first, std::size_t count) {
     requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Isend(values + first, count, MPI_FLOAT, peer, tag, comm, &requests.back()));
+    DELTAPIPE_MPI(MPI_Isend(values + first, static_cast<int>(count), MPI_FLOAT, peer, tag, comm,
+                            &requests.back()));
   });
 }
 

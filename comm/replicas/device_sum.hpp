@@ -13,6 +13,9 @@
 
 namespace deltapipe {
 
+/// Most elements in one MPI call, which counts in int.
+inline constexpr std::size_t kLargestPiece = std::size_t{1} << 28;
+
 /// Sum in place: call exchange(), then add() after it has completed at this rank, then a fence,
 /// then gather(). Each rank adds up one part of the values, in the order of the ranks, so that all
 /// ranks get the same bits. All ranks together send as much as in a ring.

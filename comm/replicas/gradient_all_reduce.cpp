@@ -9,11 +9,11 @@
 
 #include "comm/transport/mpi_check.hpp"
 #include "core/base/error.hpp"
+#include "core/base/pieces.hpp"
 
 namespace deltapipe {
 namespace {
 
-constexpr std::size_t kLargestPiece = std::size_t{1} << 28;  // elements; MPI counts in int
 constexpr bool kHostMemory = Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemSpace>::accessible;
 
 std::string name_of(const GradientAllReduce::Bucket& bucket) {
@@ -108,12 +108,11 @@ void GradientAllReduce::start_all_reduce(Running& running, std::size_t place) {
   const Vector<float>& gradients = buckets_[place].gradients;
   float* const values = is_staged() ? running.staged.data() : gradients.data();
   const std::size_t size = gradients.extent(0);
-  for (std::size_t begin = 0; begin < size; begin += kLargestPiece) {
+  for_pieces(0, size, kLargestPiece, [&](std::size_t first, std::size_t count) {
     OperationPlan plan;
     plan.name = name_of(running.bucket);
-    const int count = static_cast<int>(std::min(kLargestPiece, size - begin));
-    plan.start = [owner = gradients, staged = running.staged, place = values + begin, count,
-                  comm = comm_](RequestList& requests) {
+    plan.start = [owner = gradients, staged = running.staged, place = values + first,
+                  count = static_cast<int>(count), comm = comm_](RequestList& requests) {
       requests.push_back(MPI_REQUEST_NULL);
       DELTAPIPE_MPI(
           MPI_Iallreduce(MPI_IN_PLACE, place, count, MPI_FLOAT, MPI_SUM, comm, &requests.back()));
@@ -121,7 +120,7 @@ void GradientAllReduce::start_all_reduce(Running& running, std::size_t place) {
     running.passed.push_back(
         book_when_done(plan, progress_.wire(), replicas_, count * sizeof(float)));
     running.tickets.push_back(progress_.submit(std::move(plan)));
-  }
+  });
 }
 
 void GradientAllReduce::start_exchange(Running& running, std::size_t place) {

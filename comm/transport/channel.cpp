@@ -11,6 +11,7 @@
 
 #include "comm/transport/mpi_check.hpp"
 #include "core/base/error.hpp"
+#include "core/base/pieces.hpp"
 
 namespace deltapipe {
 namespace {
@@ -144,14 +145,6 @@ TimePoint local_time(std::int64_t common_ns, std::chrono::nanoseconds clock_offs
   if (common_ns == 0) return {};
   return TimePoint(std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(common_ns) -
                                                                clock_offset));
-}
-
-/// Calls what(offset, size) for every piece of [begin, bytes).
-template <class What>
-void for_each_piece(std::size_t begin, std::size_t bytes, std::size_t piece_bytes, What what) {
-  for (std::size_t offset = begin; offset < bytes; offset += piece_bytes) {
-    what(offset, std::min(piece_bytes, bytes - offset));
-  }
 }
 
 }  // namespace
@@ -291,7 +284,7 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
                               comm, &requests.back()));
     };
     send_piece(0, first, first_tag(tag));
-    for_each_piece(first, bytes, piece, [&](std::size_t begin, std::size_t size) {
+    for_pieces(first, bytes, piece, [&](std::size_t begin, std::size_t size) {
       send_piece(begin, size, rest_tag(tag, header.sequence));
     });
   };
@@ -378,7 +371,7 @@ void ReceiveChannel::post(int index) {
           wire.in->book(started + wire.in->latency(), message_bytes(header.payload_bytes)).end;
     }
     if (message->received != first) return;
-    for_each_piece(
+    for_pieces(
         first, message_bytes(header.payload_bytes), piece,
         [&](std::size_t begin, std::size_t size) {
           requests.push_back(MPI_REQUEST_NULL);

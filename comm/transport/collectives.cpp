@@ -292,6 +292,13 @@ std::vector<std::string> gather(ProgressThread& progress, MPI_Comm comm, const s
   return all;
 }
 
+std::string all_gather(ProgressThread& progress, MPI_Comm comm, const std::string& bytes) {
+  std::string all;
+  for (const std::string& part : gather(progress, comm, bytes, 0)) all += part;
+  broadcast(progress, comm, all, 0);
+  return all;
+}
+
 std::vector<double> gather(ProgressThread& progress, MPI_Comm comm, std::span<const double> values,
                            int root) {
   const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size_bytes());

@@ -46,6 +46,9 @@ std::vector<std::string> gather(ProgressThread& progress, MPI_Comm comm, const s
 std::vector<double> gather(ProgressThread& progress, MPI_Comm comm, std::span<const double> values,
                            int root);
 
+/// Returns all ranks' strings in rank order, one after the other, on every rank.
+std::string all_gather(ProgressThread& progress, MPI_Comm comm, const std::string& bytes);
+
 void barrier(ProgressThread& progress, MPI_Comm comm);
 
 /// Collectives with which agree() ends a run, over a communicator. Throws AgreementTimeout after

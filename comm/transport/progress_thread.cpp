@@ -68,8 +68,6 @@ constexpr nanoseconds kLostThread = std::chrono::seconds(10);
 /// A step is stalled if it lasts longer than this multiple of the longest earlier step.
 constexpr double kStallFactor = 10;
 constexpr nanoseconds kTcpBoundInterval = std::chrono::seconds(5);
-/// Exit status of a process ended by a signal, as in shells; the signal's number is added.
-constexpr int kSignalStatus = 128;
 /// Time that the compute thread has after a signal if nothing is lost without it. Later ranks wait
 /// longer, so that the first rank reports, and its end terminates them before they report.
 constexpr nanoseconds kPromptEnd = milliseconds(700);

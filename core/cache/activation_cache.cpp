@@ -949,4 +949,13 @@ std::uint64_t ActivationCache::disk_bytes_needed(const CacheShape& shape,
              : 0;
 }
 
+std::uint64_t ActivationCache::state_bytes(const CacheShape& shape, std::uint64_t budget_bytes,
+                                           bool copies_file) {
+  constexpr std::uint64_t kVisits = sizeof(std::uint32_t);
+  constexpr std::uint64_t kPlace = sizeof(std::uint32_t) + sizeof(std::uint64_t);
+  if (copies_file || !spills(shape, budget_bytes))
+    return shape.samples * (shape.record_bytes + kVisits);
+  return shape.samples * (kVisits + kPlace) + budget_bytes;
+}
+
 }  // namespace deltapipe

@@ -184,6 +184,10 @@ class ActivationCache {
   static CacheMemory memory_bytes(const CacheShape& shape, std::uint64_t budget_bytes);
   /// Returns the size of the spill file; 0: there is no file.
   static std::uint64_t disk_bytes_needed(const CacheShape& shape, std::uint64_t budget_bytes);
+  /// Returns the size of what write_state() writes once all samples have been visited, at most. If
+  /// there is a spill file, its records are a part of that only with `copies_file`.
+  static std::uint64_t state_bytes(const CacheShape& shape, std::uint64_t budget_bytes,
+                                   bool copies_file);
 
  private:
   std::unique_ptr<ActivationCacheState> state_;

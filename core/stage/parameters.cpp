@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/base/pieces.hpp"
 #include "core/base/state/state_views.hpp"
 #include "core/kernels/halves.hpp"
 
@@ -134,11 +135,10 @@ void for_value_pieces(const ParameterArena<float>& parameters, int index,
   const HostVector<float> piece(uninitialized("deltapipe::Parameters::piece"),
                                 std::min(kPiece, size));
   const Vector<float> staging = staging_for(size);
-  for (std::size_t first = 0; first < size; first += kPiece) {
-    const std::size_t count = std::min(kPiece, size - first);
+  for_pieces(0, size, kPiece, [&](std::size_t first, std::size_t count) {
     transfer(part_of(parameters.halves(index), first, count), std::span(piece.data(), count),
              staging);
-  }
+  });
 }
 
 void write_values(StateWriter& writer, const ExecSpace& exec,

@@ -26,6 +26,9 @@ int ignore_interruptions();
 /// fails.
 void outlive_readers();
 
+/// Exit status of a process that a signal ended, plus the signal's number, as shells have it.
+inline constexpr int kSignalStatus = 128;
+
 /// The signal that a run is to end at: the one noted last; 0: none. While an OrderlyStop lives, the
 /// first one does not count.
 int noted_signal() noexcept;
