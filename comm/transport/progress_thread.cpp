@@ -1,42 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/progress_thread.hpp"
 
-#include <unistd.h>
-
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <limits>
 #include <utility>
 
 #include "comm/transport/agree.hpp"
 #include "comm/transport/mpi_check.hpp"
-#include "comm/transport/tcp_waits.hpp"
+#include "comm/transport/operation.hpp"
+#include "comm/transport/request_set.hpp"
+#include "comm/transport/run_watch.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/interruption.hpp"
 #include "core/base/parallel/device_memory.hpp"
 #include "core/base/parallel/helper_thread.hpp"
 
 namespace deltapipe {
-
-class Operation {
- public:
-  explicit Operation(OperationPlan its_plan) : plan(std::move(its_plan)) {}
-
-  OperationPlan plan;
-  std::uint64_t number = 0;
-  OperationTimes times;         // guarded by ProgressThread::mutex_
-  std::exception_ptr error;     // guarded by ProgressThread::mutex_
-  bool done = false;            // guarded by ProgressThread::mutex_
-  bool cancelled = false;       // progress thread only
-  std::size_t outstanding = 0;  // progress thread only
-  Ticket self;                  // progress thread only; keeps an operation alive forever
-};
 
 namespace {
 
@@ -45,11 +27,8 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr int kStopTag = 1;
-constexpr int kSignTag = 3;
 constexpr int kRollCallTag = 4;
 constexpr int kPresentTag = 5;
-constexpr int kSignsPerTimeout = 8;
-constexpr std::chrono::seconds kLongestSignInterval{30};
 // Naps between polls grow with the time since the last event. A poll is thus late by at most a
 // fraction of the time already waited. Naps stay within limits. A poll over TCP uses a core for
 // some microseconds, so polls are rare while no thread waits.
@@ -62,26 +41,12 @@ constexpr NapLimits kAwaited{microseconds(20), microseconds(300), 4};
 constexpr NapLimits kUnawaited{microseconds(250), milliseconds(2), 2};
 constexpr nanoseconds kIdleNap = milliseconds(20);
 constexpr nanoseconds kGrace = milliseconds(1000);
-/// Grace of a step that takes too long: until its thread is given up, then the process.
-constexpr nanoseconds kLateThread = std::chrono::seconds(2);
-constexpr nanoseconds kLostThread = std::chrono::seconds(10);
-/// A step is stalled if it lasts longer than this multiple of the longest earlier step.
-constexpr double kStallFactor = 10;
-constexpr nanoseconds kTcpBoundInterval = std::chrono::seconds(5);
-/// Time that the compute thread has after a signal if nothing is lost without it. Later ranks wait
-/// longer, so that the first rank reports, and its end terminates them before they report.
-constexpr nanoseconds kPromptEnd = milliseconds(700);
-constexpr nanoseconds kPromptTurn = milliseconds(200);
-constexpr int kLatestRank = 10;
-/// A rank that waits gives the awaited rank this much time to report first.
-constexpr double kWaitingGraceSeconds = 5;
 // Times for which a rank that ends tries to agree with the others. The first is for a rank that
 // fails by itself. A rank that was told to stop tries longer, so that the rank that knows the
-// reason reports first. A rank that lost its peer tries for a short time. A signal may come while
-// ranks are in long passes; batch systems kill 30 s after it.
+// reason reports first. A rank that lost its peer tries for a short time. After a signal it is
+// kInterruptedAgreementLimit.
 constexpr nanoseconds kAgreementLimit = std::chrono::seconds(10);
 constexpr nanoseconds kToldAgreementLimit = std::chrono::seconds(15);
-constexpr nanoseconds kInterruptedAgreementLimit = std::chrono::seconds(25);
 constexpr nanoseconds kLostAgreementLimit = std::chrono::seconds(3);
 
 void ask_for_precise_naps() {
@@ -98,7 +63,10 @@ bool ProgressThread::Later::operator()(const Ticket& a, const Ticket& b) const {
 }
 
 ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
-    : world_(world), watch_(std::move(watch)) {
+    : world_(world),
+      watch_(std::move(watch)),
+      run_watch_(std::make_unique<RunWatch>(*this, watch_)),
+      requests_(std::make_unique<RequestSet>()) {
   int provided = MPI_THREAD_SINGLE;
   DELTAPIPE_MPI(MPI_Query_thread(&provided));
   DELTAPIPE_ASSERT(provided >= MPI_THREAD_SERIALIZED, "MPI was started without threads");
@@ -121,12 +89,7 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
   }
   ask_for_precise_naps();  // this thread waits for messages of emulated links
   post_stop_receive();
-  if (watch_.timeout_seconds > 0 && size_ > 1) {
-    sign_interval_ = std::min<nanoseconds>(
-        kLongestSignInterval, std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(
-                                  watch_.timeout_seconds / kSignsPerTimeout)));
-    await_signs();
-  }
+  run_watch_->await_signs();
   ClockSync::start(*this, control_, clock_);
   if (rank_ == 0 && size_ > 1) ++standing_requests_;
   if (rank_ > 0) await_roll_call();
@@ -206,16 +169,6 @@ Ticket ProgressThread::send_empty(const std::string& name, int destination, int 
   return enqueue(std::move(plan), true);
 }
 
-void ProgressThread::await_signs() {
-  receive_always("sign of life to rank " + std::to_string(rank_), (rank_ + size_ - 1) % size_,
-                 kSignTag, [this] { last_sign_ = Clock::now(); });
-}
-
-void ProgressThread::send_sign() {
-  sign_sent_ =
-      send_empty("sign of life from rank " + std::to_string(rank_), (rank_ + 1) % size_, kSignTag);
-}
-
 void ProgressThread::await_roll_call() {
   receive_always("roll call to rank " + std::to_string(rank_), 0, kRollCallTag,
                  [this] { send_empty("answer of rank " + std::to_string(rank_), 0, kPresentTag); });
@@ -250,142 +203,17 @@ std::vector<int> ProgressThread::silent_ranks(nanoseconds limit) {
   return silent;
 }
 
+void ProgressThread::set_ends_at_once(bool ends) {
+  run_watch_->set_ends_at_once(ends);
+}
+
 std::string ProgressThread::name_of(int rank) const {
   return watch_.name_of_rank ? watch_.name_of_rank(rank) : "rank " + std::to_string(rank);
 }
 
-/// Sends and awaits signs of life, and checks for signals.
-void ProgressThread::watch(TimePoint now) {
-  if (const int signal = noted_signal(); signal != 0 && !interrupted_) {
-    interrupted_ = true;
-    interrupted_at_ = now;
-    fail(std::make_exception_ptr(Interrupted(signal)));
-  }
-  watch_interruption(now);
-  watch_step(now);
-  watch_stall(now);
-  if (sign_interval_ == nanoseconds(0)) return;
-  // A rank that was itself stopped or delayed cannot tell how long others were silent.
-  if (now - last_watch_ > sign_interval_) last_sign_ = now;
-  last_watch_ = now;
-  if (now >= next_sign_ && (!sign_sent_ || done(sign_sent_))) {
-    send_sign();
-    next_sign_ = now + sign_interval_;
-  }
-  const double silent = seconds_between(last_sign_, now);
-  if (silent < watch_.timeout_seconds) return;
-  const int peer = (rank_ + size_ - 1) % size_;
-  const std::string awaited = this->awaited();
-  fail(std::make_exception_ptr(PeerLost(
-      "no sign of life from " + name_of(peer) + " for " + std::to_string(std::lround(silent)) +
-      " s" +
-      (awaited.empty() ? "" : ", while rank " + std::to_string(rank_) + " waited for " + awaited) +
-      "; its process was stopped, or its machine or network is gone (pipeline.timeout says how "
-      "long to wait)")));
-  last_sign_ = now;
-}
-
-std::string ProgressThread::awaited() const {
+ProgressThread::Awaited ProgressThread::awaited() const {
   const std::lock_guard lock(mutex_);
-  return awaited_;
-}
-
-/// Ends this process; the launcher then ends the other ranks.
-void ProgressThread::end_at_once(int signal) {
-  std::fprintf(stderr, "\ndeltapipe: error: %s\n", Interrupted(signal).what());
-  ::_exit(kSignalStatus + signal);
-}
-
-/// Ends the process if the compute thread does not react to a signal. While it waits for a disk
-/// that hangs, it checks for no signals or cannot close its files.
-void ProgressThread::watch_interruption(TimePoint now) {
-  if (!interrupted_ || agrees_.load()) return;
-  const int signal = noted_signal();
-  const nanoseconds waited = now - interrupted_at_;
-  if (ends_at_once_.load() && waited > kPromptEnd + std::min(rank_, kLatestRank) * kPromptTurn)
-    end_at_once(signal);
-  if (waited < kInterruptedAgreementLimit) return;
-  std::fprintf(stderr,
-               "\ndeltapipe: error: interrupted by %s, and %s does not come to an end: its disk or "
-               "device hangs\n",
-               name_of_signal(signal).c_str(), name_of(rank_).c_str());
-  MPI_Abort(control_, kSignalStatus + signal);
-}
-
-/// Reports a stall. A link that lost messages for seconds delays a run for longer, although all
-/// ranks are alive and nothing is wrong.
-void ProgressThread::watch_stall(TimePoint now) {
-  // Repeated, since MPI opens connections when it first sends.
-  if (now >= next_tcp_bound_ && size_ > 1) {
-    tcp_wait_ = bound_tcp_waits();
-    next_tcp_bound_ = now + kTcpBoundInterval;
-  }
-  if (interrupted_) return;
-  if (stall_) {
-    const std::optional<StepWatch::State> state = step_watch_.state();
-    if (state && state->step == stall_->step) return;
-    if (step_watch_.completed() >= stall_->step)
-      std::fprintf(stderr,
-                   "\ndeltapipe: %s: step %llu is complete, %.0f s after that wait began; the run "
-                   "continues\n",
-                   name_of(rank_).c_str(), static_cast<unsigned long long>(stall_->step),
-                   seconds_between(stall_->since, now));
-    stall_.reset();
-    return;
-  }
-  std::string awaited;
-  double seconds = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    seconds = seconds_between(awaited_since_, now);
-    if (failure_ || awaited_.empty() || seconds < watch_.stall_seconds) return;
-    awaited = awaited_;
-  }
-  const std::optional<StepWatch::State> state = step_watch_.state();
-  if (!state || state->longest_seconds == 0 || seconds < kStallFactor * state->longest_seconds)
-    return;
-  stall_ = Stall{state->step, now - std::chrono::duration_cast<Clock::duration>(
-                                        std::chrono::duration<double>(seconds))};
-  step_watch_.stalls();
-  std::fprintf(
-      stderr,
-      "\ndeltapipe: warning: %s has been waiting for %.0f s in step %llu (%s); the longest step so "
-      "far took %.2g s. Another rank is slow or was stopped, or a link has lost messages, which "
-      "TCP sends again after waits of up to %lld s: the run continues when they work again\n",
-      name_of(rank_).c_str(), seconds, static_cast<unsigned long long>(state->step),
-      awaited.c_str(), state->longest_seconds, static_cast<long long>(tcp_wait_.count()));
-}
-
-/// Watches a step that takes too long. A thread that does not return from a kernel cannot be
-/// stopped. After a grace period this thread reports why the run ends, and ends the process after
-/// the other ranks have ended in order.
-void ProgressThread::watch_step(TimePoint now) {
-  if (watch_.step_timeout_seconds <= 0) return;
-  const std::optional<StepWatch::State> state = step_watch_.state();
-  if (overdue_) {
-    if (!state || state->step != overdue_->step) return;  // it came
-    if (!overdue_->told && now - overdue_->since > kLateThread) {
-      std::fprintf(stderr, "\ndeltapipe: error: %s\n", overdue_->message.c_str());
-      overdue_->told = true;
-    }
-    if (now - overdue_->since > kLostThread) MPI_Abort(control_, EXIT_FAILURE);
-    return;
-  }
-  if (!state) return;
-  const double seconds = seconds_between(state->since, now);
-  const std::string awaited = this->awaited();
-  const double grace = awaited.empty() ? 0 : kWaitingGraceSeconds;
-  if (seconds < watch_.step_timeout_seconds + grace) return;
-  const UserError error(
-      {.what = name_of(rank_) + " is in step " + std::to_string(state->step) + " for " +
-               std::to_string(std::lround(seconds)) + " s" +
-               (state->doing.empty() ? "" : ", at '" + state->doing + "'") +
-               (awaited.empty() ? ", and waits for nobody" : ", and waits for " + awaited),
-       .remedy = "look for what stops it (its machine, its device, its disk) and start the run "
-                 "again; pipeline.step_timeout says how long a step may last"});
-  overdue_ = Overdue{state->step, now, error.what(), !awaited.empty()};
-  fail(std::make_exception_ptr(error));
-  if (awaited.empty()) tell_others_to_stop(0);
+  return {awaited_, awaited_since_, static_cast<bool>(failure_)};
 }
 
 void ProgressThread::stop_others(int signal) noexcept {
@@ -502,7 +330,7 @@ void ProgressThread::abort(int status) {
 }
 
 void ProgressThread::wait_regardless(const Ticket& ticket) {
-  agrees_.store(true);
+  run_watch_->compute_thread_agrees();
   std::unique_lock lock(mutex_);
   wait_until(lock, [&] { return ticket->done || failure_; });
   if (!ticket->done) {
@@ -598,23 +426,6 @@ void ProgressThread::finish(const Ticket& operation, std::exception_ptr error) {
   finished_.notify_all();
 }
 
-void ProgressThread::adopt(const Ticket& operation, RequestList& requests) {
-  try {
-    requests_.reserve(requests_.size() + requests.size());
-    owners_.reserve(owners_.size() + requests.size());
-  } catch (...) {  // MPI has its buffers already
-    operation->self = operation;
-    throw;
-  }
-  for (const MPI_Request request : requests) {
-    if (request == MPI_REQUEST_NULL) continue;
-    requests_.push_back(request);
-    owners_.push_back(operation);
-    ++operation->outstanding;
-  }
-  requests.clear();
-}
-
 void ProgressThread::start(const Ticket& operation) {
   if (operation->cancelled) return;
   RequestList requests;
@@ -630,7 +441,7 @@ void ProgressThread::start(const Ticket& operation) {
     // The request whose start failed was appended before the call and is not valid.
     if (!requests.empty()) requests.pop_back();
   }
-  adopt(operation, requests);
+  requests_->adopt(operation, requests);
   if (error || operation->outstanding == 0) finish(operation, error);
 }
 
@@ -660,70 +471,30 @@ void ProgressThread::complete(const Ticket& operation, const MPI_Status& status,
   } catch (...) {
     error = std::current_exception();
   }
-  adopt(operation, more);
+  requests_->adopt(operation, more);
   if (error || operation->outstanding == 0) finish(operation, error);
 }
 
 bool ProgressThread::test_requests() {
-  if (requests_.empty()) return false;
-  const int count = static_cast<int>(requests_.size());
-  tested_indices_.resize(requests_.size());
-  tested_statuses_.resize(requests_.size());
-  int finished = 0;
-  const int code = MPI_Testsome(count, requests_.data(), &finished, tested_indices_.data(),
-                                tested_statuses_.data());
-  int error_class = MPI_SUCCESS;
-  if (code != MPI_SUCCESS) MPI_Error_class(code, &error_class);
-  if (code != MPI_SUCCESS && error_class != MPI_ERR_IN_STATUS) {
-    // MPI itself is broken: operations in flight may never end.
-    fail(std::make_exception_ptr(UserError(
-        Mistake{.what = "MPI failed while messages were in flight: " + mpi_error_text(code),
-                .remedy = "check the network and that all ranks are still alive"})));
-    for (const Ticket& owner : owners_) finish(owner, nullptr);
-    abandon();
+  std::vector<RequestSet::Finished> finished;
+  try {
+    finished = requests_->take_finished();
+  } catch (const UserError& error) {
+    fail(std::make_exception_ptr(error));
+    for (const Ticket& owner : requests_->owners()) finish(owner, nullptr);
+    requests_->abandon();
     return false;
   }
-  if (finished == MPI_UNDEFINED || finished == 0) return false;
-  // complete() may append requests: take the finished ones out first.
-  std::vector<std::pair<Ticket, int>> owners;
-  owners.reserve(static_cast<std::size_t>(finished));  // nothing may throw half-way
-  for (int i = 0; i < finished; ++i) {
-    const auto index = static_cast<std::size_t>(tested_indices_[static_cast<std::size_t>(i)]);
-    owners.emplace_back(std::move(owners_[index]), i);
-    requests_[index] = MPI_REQUEST_NULL;
-  }
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    if (!owners_[i]) continue;
-    requests_[kept] = requests_[i];
-    if (kept != i) owners_[kept] = std::move(owners_[i]);
-    ++kept;
-  }
-  requests_.resize(kept);
-  owners_.resize(kept);
-  for (const auto& [owner, i] : owners) {
-    const MPI_Status& status = tested_statuses_[static_cast<std::size_t>(i)];
-    complete(owner, status, code == MPI_SUCCESS ? MPI_SUCCESS : status.MPI_ERROR);
-  }
-  return true;
+  for (const auto& [operation, status, code] : finished) complete(operation, status, code);
+  return !finished.empty();
 }
 
 void ProgressThread::do_cancels(const std::vector<Ticket>& cancels) {
   for (const Ticket& operation : cancels) {
     operation->cancelled = true;
-    for (std::size_t i = 0; i < owners_.size(); ++i) {
-      if (owners_[i] == operation) MPI_Cancel(&requests_[i]);
-    }
+    requests_->cancel(operation);
     if (operation->outstanding == 0) finish(operation, nullptr);
   }
-}
-
-void ProgressThread::abandon() noexcept {
-  // Buffers of requests that cannot be ended must outlive MPI. There may be no memory left.
-  for (const Ticket& owner : owners_)
-    if (owner) owner->self = owner;
-  owners_.clear();
-  requests_.clear();
 }
 
 bool ProgressThread::step() {
@@ -744,14 +515,14 @@ bool ProgressThread::step() {
   }
   start_due(Clock::now());
   do_cancels(cancels);
-  watch(Clock::now());
+  run_watch_->look(Clock::now());
   return test_requests() || !queue.empty();
 }
 
 void ProgressThread::sleep() {
   const TimePoint now = Clock::now();
   // Receives that are always posted are not urgent.
-  const bool idle = requests_.size() <= standing_requests_;
+  const bool idle = requests_->size() <= standing_requests_;
   std::unique_lock lock(mutex_);
   const bool awaited = waiters_ > 0;
   const NapLimits& limits = awaited ? kAwaited : kUnawaited;
@@ -774,13 +545,14 @@ void ProgressThread::run() {
     serve();
   } catch (...) {  // no memory: operations in flight may never end
     fail(std::current_exception());
-    abandon();
+    requests_->abandon();
   }
 }
 
 void ProgressThread::serve() {
   ask_for_precise_naps();
-  last_event_ = last_sign_ = last_watch_ = Clock::now();
+  last_event_ = Clock::now();
+  run_watch_->begin(last_event_);
   while (true) {
     if (step()) {
       last_event_ = Clock::now();
@@ -821,19 +593,19 @@ void ProgressThread::shut_down() {
     if (!step()) std::this_thread::sleep_for(kAwaited.shortest);
   }
   std::vector<Ticket> passive;
-  for (const Ticket& owner : owners_) {
+  for (const Ticket& owner : requests_->owners()) {
     if (owner->plan.passive) passive.push_back(owner);
   }
   const std::lock_guard mpi_lock(mpi_mutex_);
   do_cancels(passive);
   const TimePoint last = Clock::now() + kGrace;
-  while (!requests_.empty() && Clock::now() < last) {
-    const bool only_sends = std::none_of(owners_.begin(), owners_.end(),
-                                         [](const Ticket& owner) { return owner->plan.passive; });
+  while (!requests_->empty() && Clock::now() < last) {
+    const bool only_sends = std::ranges::none_of(
+        requests_->owners(), [](const Ticket& owner) { return owner->plan.passive; });
     if (only_sends) break;
     if (!test_requests()) std::this_thread::sleep_for(kAwaited.shortest);
   }
-  abandon();
+  requests_->abandon();
 }
 
 }  // namespace deltapipe

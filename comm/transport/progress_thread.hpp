@@ -97,6 +97,9 @@ struct OperationTimes {
   TimePoint finished;
 };
 
+class RequestSet;
+class RunWatch;
+
 class ProgressThread {
  public:
   /// Collective over `world`, whose duplicate carries stop messages and agreements. `world` must
@@ -170,7 +173,7 @@ class ProgressThread {
   void add_standing_request() { ++standing_requests_; }
   /// True: nothing is lost when the process ends, so a signal ends it within a second, whatever the
   /// compute thread is doing. Must be the same on all ranks.
-  void set_ends_at_once(bool ends) { ends_at_once_.store(ends); }
+  void set_ends_at_once(bool ends);
 
   /// Counts bytes that collectives sent, for all of their ranks together. One rank of each
   /// collective calls it, on the thread that uses collectives.
@@ -193,6 +196,7 @@ class ProgressThread {
   const ClockEstimate& clock() const { return clock_; }
 
  private:
+  friend class RunWatch;
   struct Later {
     bool operator()(const Ticket& a, const Ticket& b) const;
   };
@@ -200,19 +204,17 @@ class ProgressThread {
   void run();
   void serve();
   bool step();
-  void watch(TimePoint now);
-  void watch_stall(TimePoint now);
-  void watch_step(TimePoint now);
-  void watch_interruption(TimePoint now);
-  void end_at_once(int signal);
-  std::string awaited() const;
+  struct Awaited {
+    std::string name;  ///< operation for which wait() waits; empty: none
+    TimePoint since;
+    bool failed = false;  ///< waits throw
+  };
+  Awaited awaited() const;
   /// Receives empty messages from `source` while the thread runs.
   void receive_always(const std::string& name, int source, int tag, std::function<void()> arrived);
   Ticket send_empty(const std::string& name, int destination, int tag);
   void tell_others_to_stop(int signal) noexcept;
-  void await_signs();
   void await_roll_call();
-  void send_sign();
   void sleep();
   void shut_down();
   void drop_delayed_passive();
@@ -220,13 +222,11 @@ class ProgressThread {
   void start(const Ticket& operation);
   bool test_requests();
   void complete(const Ticket& operation, const MPI_Status& status, int code);
-  void adopt(const Ticket& operation, RequestList& requests);
   void finish(const Ticket& operation, std::exception_ptr error);
   void fail(std::exception_ptr error);
   void set_failure(std::exception_ptr error);  ///< requires the lock
   void leave();
   void do_cancels(const std::vector<Ticket>& cancels);
-  void abandon() noexcept;
   Ticket enqueue(OperationPlan plan, bool regardless);
   void post_stop_receive();
   template <class Done>
@@ -241,6 +241,7 @@ class ProgressThread {
   int size_ = 1;
   ClockEstimate clock_;
   WatchSettings watch_;
+  std::unique_ptr<RunWatch> run_watch_;  ///< used by the progress thread only, except for its flags
   int exceptions_ = std::uncaught_exceptions();
   TimeAccount account_;
   StepWatch step_watch_;
@@ -267,10 +268,7 @@ class ProgressThread {
 
   // Used by the progress thread only.
   std::priority_queue<Ticket, std::vector<Ticket>, Later> delayed_;
-  std::vector<MPI_Request> requests_;
-  std::vector<Ticket> owners_;  ///< owners of requests_
-  std::vector<int> tested_indices_;
-  std::vector<MPI_Status> tested_statuses_;
+  std::unique_ptr<RequestSet> requests_;
   TimePoint last_event_{};
   Ticket stop_receive_;
   struct StopMessage {
@@ -280,29 +278,6 @@ class ProgressThread {
   StopMessage stop_received_, stop_sent_;
   std::atomic<bool> told_others_{false};
   std::atomic<std::size_t> standing_requests_{1};  ///< receives that are always posted
-  Ticket sign_sent_;
-  std::chrono::nanoseconds sign_interval_{0};
-  TimePoint next_sign_{}, last_sign_{}, last_watch_{};
-  TimePoint interrupted_at_;
-  std::atomic<bool> agrees_{false};  ///< the compute thread has finished its work
-  std::atomic<bool> ends_at_once_{false};
-  bool interrupted_ = false;
-  /// A step that took too long, and if it was reported.
-  struct Overdue {
-    std::uint64_t step = 0;
-    TimePoint since;
-    std::string message;
-    bool told = false;
-  };
-  std::optional<Overdue> overdue_;
-  /// Stalled step that was reported to the user.
-  struct Stall {
-    std::uint64_t step = 0;
-    TimePoint since;
-  };
-  std::optional<Stall> stall_;
-  TimePoint next_tcp_bound_{};
-  std::chrono::seconds tcp_wait_{};  ///< bound of TCP's waits; 0: not determined yet
 
   std::thread thread_;  ///< last member: starts when all others are ready
 };
