@@ -75,9 +75,7 @@ Outcome train(MPI_Comm world, const Model& model, PipelineOptions options) {
   plan.pipeline = options;
   plan.shape = pipeline_shape(options, model, partition, data);
   plan.shape.steps = kSteps;
-  plan.optimizer.learning_rate = 1e-2;
-  plan.optimizer.schedule = LearningRateSchedule::constant;
-  plan.optimizer.clip_norm = 0;
+  plan.optimizer = test::constant_rate();
   plan.shuffle = false;
   TrainingRun run(plan, model, std::move(made), data, grid, progress);
   Outcome outcome;

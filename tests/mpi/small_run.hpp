@@ -90,11 +90,20 @@ inline void check_same(const StateContent& content, const StateContent& expected
   }
 }
 
+inline OptimizerSettings constant_rate() {
+  OptimizerSettings settings;
+  settings.learning_rate = 1e-2;
+  settings.schedule = LearningRateSchedule::constant;
+  settings.clip_norm = 0;
+  return settings;
+}
+
 /// A rank's part of a run of small_model(), with the training library.
 class SmallRun {
  public:
   /// Without training it only evaluates. freezes: a part of the parameters.
-  explicit SmallRun(const PipelineOptions& options, bool freezes = false, bool training = true)
+  explicit SmallRun(const PipelineOptions& options, bool freezes = false, bool training = true,
+                    const OptimizerSettings& optimizer = constant_rate())
       : grid_(MPI_COMM_WORLD, options.pipeline.stages, options.pipeline.replicas,
               options.pipeline.stages_per_rank),
         progress_(MPI_COMM_WORLD),
@@ -107,9 +116,7 @@ class SmallRun {
     TrainingPlan plan;
     plan.pipeline = options;
     plan.shape = pipeline_shape(options, *model_, partition, data_, training);
-    plan.optimizer.learning_rate = 1e-2;
-    plan.optimizer.schedule = LearningRateSchedule::constant;
-    plan.optimizer.clip_norm = 0;
+    plan.optimizer = optimizer;
     plan.shape.steps = 1000;
     if (training) {
       run_ =
@@ -147,6 +154,8 @@ class SmallRun {
   /// To next stages by evaluations since the last call.
   double take_sent_bytes() { return std::exchange(sent_bytes_, 0); }
   const ProcessGrid& grid() const { return grid_; }
+  TrainingRun& run() { return *run_; }
+  const TokenDataset& data() const { return data_; }
   /// On the wire in all training steps.
   std::uint64_t trained_bytes() const { return run_->totals().bytes; }
 
