@@ -472,14 +472,14 @@ def write_results(arguments, results, commit):
     suffix = "" if arguments.precision == "fp32" else f"_{arguments.precision}"
     suffix += "" if arguments.threads == 1 else f"_{arguments.threads}_threads"
     suffix += "" if arguments.ranks == 1 else f"_{arguments.ranks}_ranks"
-    write("training" + suffix, "Training steps beside PyTorch's and the machine's ceilings.",
+    write("training" + suffix, "Training steps compared with PyTorch and the ceilings of the machine.",
           TRAINING_COLUMNS, map(training_row, results))
     if arguments.threads == 1:
         shapes = "\n".join(
-            f'  {{ heading = "{r["shape"]}, ms a step", cell = "{{{key}_ms:.1f}} '
+            f'  {{ heading = "{r["shape"]}, ms per step", cell = "{{{key}_ms:.1f}} '
             f'({{{key}_percent:.1f}} %)" }},'
             for r in results for key in [r["shape"].replace("-", "_")])
-        write("training_kernels" + suffix, "Where a training step's time goes.",
+        write("training_kernels" + suffix, "Time of each kernel in a training step.",
               KERNEL_COLUMNS.format(shapes=shapes), kernel_rows(results))
 
 
