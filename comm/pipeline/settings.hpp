@@ -47,8 +47,8 @@ enum class BudgetSharing {
   time    ///< shares by link speed, so that values take equally long on all emulated links
 };
 
-/// Target of the sender's steps in one direction (StepController), for codecs with CodecSettings::rms_step.
-/// At most one of bits and error is set.
+/// Target of the sender's steps in one direction (StepController), for codecs with
+/// CodecSettings::rms_step. At most one of bits and error is set.
 struct RateSettings {
   /// Bits per value over a run, one for all boundaries or one per boundary; empty or 0: no target.
   std::vector<double> target_bits;

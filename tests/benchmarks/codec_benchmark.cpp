@@ -189,8 +189,7 @@ std::vector<Case> quantize_cases() {
   all.push_back({"directq, 4 bits, stochastic", stochastic});
   for (const MemoryStorage storage : {MemoryStorage::fp32, MemoryStorage::bf16}) {
     const std::string name = kMemoryStorageNames[static_cast<std::size_t>(storage)];
-    all.push_back(
-        {"directq, 4 bits, ef, " + name, with_feedback(four, FeedbackKind::ef), storage});
+    all.push_back({"directq, 4 bits, ef, " + name, with_feedback(four, FeedbackKind::ef), storage});
     all.push_back(
         {"directq, 4 bits, ef21, " + name, with_feedback(four, FeedbackKind::ef21), storage});
   }

@@ -101,7 +101,7 @@ class Memory(support.TestCase):
     def test_errors_of_gradients(self):
         """What they take, on the last stage only: with error feedback less without."""
         predicted, taken = [], []
-        for feedback in (False, True):
+        for feedback in ("none", "ef"):
             deck = self.memories(boundary__forward={"codec": "none"},
                                  boundary__backward={"codec": "directq",
                                                      "feedback.kind": feedback})

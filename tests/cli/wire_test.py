@@ -276,7 +276,7 @@ class Bytes(support.TestCase):
                           boundary__forward={"codec": "aqsgd", "bits": 2},
                           boundary__backward={"codec": "directq", "bits": 2})
         run = self.train(deck, "tied-nearest", 2)
-        for changed in (["rounding=stochastic"], ["scale=channel"], ["levels=asymmetric"]):
+        for changed in (["quantizer.rounding=stochastic"], ["quantizer.scale=channel"], ["quantizer.levels=asymmetric"]):
             other = self.train(deck, "tied-other", 2,
                                [f"boundary.{direction}.{setting}" for setting in changed
                                 for direction in ("forward", "backward")])

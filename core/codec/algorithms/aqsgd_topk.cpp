@@ -8,7 +8,7 @@
 // EF21 with TopK is the same from memories of zeros, without a first visit of its own (ef21.cpp).
 // Memories of gradients leave the factor Crossing::scale out.
 #include "core/codec/algorithms/algorithms.hpp"
-#include "core/codec/topk/topk_codec.hpp"
+#include "core/codec/algorithms/topk_codec.hpp"
 
 namespace deltapipe::codec {
 

@@ -12,7 +12,7 @@
 // chosen before all numbers, is sent as the largest number or code, counts into no scale and leaves
 // no error.
 #include "core/codec/algorithms/algorithms.hpp"
-#include "core/codec/topk/topk_codec.hpp"
+#include "core/codec/algorithms/topk_codec.hpp"
 
 namespace deltapipe::codec {
 

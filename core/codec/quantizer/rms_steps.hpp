@@ -14,8 +14,8 @@ namespace deltapipe::codec {
 /// Levels on either side of zero that codes in steps of a fraction of the RMS have.
 inline constexpr float kRmsLevels = 127;
 
-/// 2^-e and 2^e that scale magnitudes of the size of `largest`, a normal number, to about 1, so that
-/// sums of squares neither overflow nor vanish.
+/// 2^-e and 2^e that scale magnitudes of the size of `largest`, a normal number, to about 1, so
+/// that sums of squares neither overflow nor vanish.
 struct Magnitude {
   float down;
   float up;

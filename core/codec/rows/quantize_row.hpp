@@ -246,9 +246,8 @@ KOKKOS_INLINE_FUNCTION void quantize_segments(const RowMember& team, const RowFo
 /// True if steps fit the largest change and changes go to the nearest levels, as many on
 /// either side.
 KOKKOS_INLINE_FUNCTION bool is_plain(const RowFormat& format) {
-  return format.rms_step == 0.0f && !format.stochastic &&
-         format.high == format.positive_levels && format.low == -format.negative_levels &&
-         format.is_even();
+  return format.rms_step == 0.0f && !format.stochastic && format.high == format.positive_levels &&
+         format.low == -format.negative_levels && format.is_even();
 }
 
 /// The largest magnitude of a row, as bits.

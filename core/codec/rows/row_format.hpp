@@ -29,8 +29,8 @@ struct RowFormat {
   int table = 0;          ///< of frequencies, which formats that look alike on the wire share
   bool has_message_step = false;  ///< one for all rows, at the payload's front; a byte a row
   bool is_relative = false;       ///< to the root mean square of the row in the memory
-  float rms_step = 0;  ///< above 0: the step as a fraction of the RMS
-  bool keeps_step = false;  ///< whatever step is chosen for the other formats
+  float rms_step = 0;             ///< above 0: the step as a fraction of the RMS
+  bool keeps_step = false;        ///< whatever step is chosen for the other formats
   // Else the least step that brings every x between -negative_levels and positive_levels steps.
   float negative_levels = 127;
   float positive_levels = 127;

@@ -75,8 +75,7 @@ std::uint64_t RowFormatCodec::values_in_rms_steps(const Crossing& crossing) cons
 void RowFormatCodec::set_rms_step(double fraction) {
   DELTAPIPE_ASSERT(fraction >= kLeastRmsStep && fraction <= kLargestRmsStep, "a step out of range");
   for (RowFormat& format : formats_.format)
-    if (format.rms_step > 0 && !format.keeps_step)
-      format.rms_step = static_cast<float>(fraction);
+    if (format.rms_step > 0 && !format.keeps_step) format.rms_step = static_cast<float>(fraction);
 }
 
 std::size_t RowFormatCodec::most_coded_bytes(int format) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The payload of samples of which only chosen values travel: a header for each sample, if any
+// The payload of samples that are sent as chosen values: a header for each sample, if any
 // sample is sent this way; the blocks of samples that are sent whole, at a first visit; then the
 // blocks of the others, each its positions and its values.
 #pragma once

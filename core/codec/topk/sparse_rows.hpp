@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rows of samples of which only chosen values travel: their records, and the values that the
+// Rows of samples that are sent as chosen values: their records, and the values that the
 // receiver sees.
 #pragma once
 
