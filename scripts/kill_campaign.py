@@ -56,11 +56,11 @@ RESYNC_TOLERANCE = 0.02  # relative, of losses
 STEPS = 40
 CODECS = {
     "none": {},
-    "quantize": {
+    "directq": {
         "boundary.forward": {"codec": "directq", "bits": 4, "quantizer.rounding": "stochastic"},
         "boundary.backward": {"codec": "directq", "bits": 4, "feedback.kind": "ef"},
     },
-    "delta": {  # most records are in files
+    "aqsgd": {  # most records are in files
         "boundary.forward": {"codec": "aqsgd", "bits": 3, "memory.first_visit": "quantize8"},
         "boundary.backward": {"codec": "directq", "bits": 6, "feedback.kind": "ef"},
         "cache": {"budget": "8 kB", "verify_every": 1},
