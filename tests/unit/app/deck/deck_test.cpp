@@ -631,6 +631,10 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.backward]\ncodec = \"fp16\"\nquantizer.entropy_coding = true\n",
        {},
        {"d.toml:3:11: boundary.backward: 16-bit values are sent without entropy coding"}},
+      {"[boundary.forward]\ncodec = \"aqsgd\"\nquantizer.step = 0.005\n",
+       {},
+       {"d.toml:3:11: boundary.forward: steps of a fraction of the RMS are at least 0.01",
+        "use step = 0, or 0.01 to 2.5"}},
       {"[boundary.forward]\ncodec = \"topk\"\nrate = 2\n",
        {},
        {"d.toml:3:1: boundary.forward: a rate or an error is held by the steps of codes (got codec "
