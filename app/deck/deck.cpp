@@ -135,8 +135,6 @@ class Assign {
     for (std::size_t i = 0; i < choice.names.size(); ++i) {
       if (choice.names[i] == *value) return choice.set(i);
     }
-    const auto other = choice.other_names.find(*value);
-    if (other != choice.other_names.end()) return choice.set(other->second);
     refuse(place_, "unknown value of " + key_.full_name(), shown(node_), "use " + allowed(key_));
   }
 
@@ -160,7 +158,7 @@ class Assign {
   }
 
  private:
-  /// Name of a choice. A choice that was once a flag has the names true and false as well.
+  /// Returns the name of a choice. A truth value is refused as an unknown name.
   static std::optional<std::string> name_in(const toml::node& node) {
     if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
     const auto* text = node.as_string();

@@ -69,10 +69,6 @@ struct Keywords {
       names += (names.empty() ? "" : ", ") + name;
     };
     for (const std::string& name : choice.names) add(json_text(name));
-    for (const auto& [name, value] : choice.other_names) {
-      add(json_text(name));
-      if (name == "true" || name == "false") add(name);
-    }
     return "\"enum\": [" + names + "]";
   }
   std::string operator()(const Size&) const { return quantity(size_units()); }

@@ -568,8 +568,6 @@ struct Allowed {
     for (std::size_t i = 0; i < options.names.size(); ++i) {
       text += (i > 0 ? ", \"" : "\"") + options.names[i] + "\"";
     }
-    for (const auto& [name, value] : options.other_names)
-      text += ", \"" + name + "\" (\"" + options.names[value] + "\")";
     return text;
   }
   std::string operator()(const Size&) const {

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <variant>
@@ -63,8 +62,6 @@ struct TextList {
 };
 struct Choice {
   std::vector<std::string> names;
-  std::map<std::string, std::size_t> other_names =
-      {};  ///< also understood; written as names[value]
   std::function<std::size_t()> get;
   std::function<void(std::size_t)> set;
 };

@@ -488,7 +488,7 @@ WireBytes TrafficPrediction::evaluation_bytes() const {
 bool has_fixed_length(const CodecSettings& codec) {
   return !sends_positions(codec) &&
          !(codec.kind == CodecKind::aqsgd && codec.prediction != Prediction::none) &&
-         !((codec.entropy_coding || codec.rms_step > 0) && sends_codes(codec));
+         !(is_entropy_coded(codec) && sends_codes(codec));
 }
 
 std::uint64_t evaluations_of_run(const TrainingSettings& training, std::uint64_t steps,

@@ -142,6 +142,11 @@ inline bool follows_forward(const CodecSettings& codec) {
   return codec.kind == CodecKind::topk && codec.positions == ChosenPositions::forward;
 }
 
+/// True if its codes travel in the bits that they carry.
+inline bool is_entropy_coded(const CodecSettings& codec) {
+  return codec.entropy_coding || codec.rms_step > 0;
+}
+
 /// True if it sends codes, of `bits` bits or in steps of the RMS.
 inline bool sends_codes(const CodecSettings& codec) {
   return codec.kind == CodecKind::directq || codec.kind == CodecKind::aqsgd ||

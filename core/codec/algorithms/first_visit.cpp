@@ -18,7 +18,7 @@ CodecSettings first_visit_settings(const CodecSettings& settings) {
   direct.bits = 8;
   direct.scale = ScaleKind::tile;
   // Whole-number levels are entropy coded if the changes are coded in any way.
-  direct.entropy_coding = settings.entropy_coding || settings.rms_step > 0;
+  direct.entropy_coding = is_entropy_coded(settings);
   direct.rms_step = in_steps ? settings.first_visit_step : 0;
   direct.rounding = Rounding::nearest;
   direct.levels = Levels::symmetric;

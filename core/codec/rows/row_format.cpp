@@ -16,7 +16,7 @@ RowFormat code_format(const CodecSettings& settings, int channels) {
   }
   if (format.segment > 0) format.segments = (channels + format.segment - 1) / format.segment;
   format.stochastic = settings.rounding == Rounding::stochastic;
-  format.is_coded = settings.entropy_coding || settings.rms_step > 0;
+  format.is_coded = is_entropy_coded(settings);
   if (settings.rms_step > 0) {
     format.bits = 8;  // of levels that nothing is cut to
     format.rms_step = static_cast<float>(settings.rms_step);
