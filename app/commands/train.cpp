@@ -118,7 +118,7 @@ class TrainingLoop {
     }
   }
 
-  /// Names the way to go on from the last checkpoint after a divergence.
+  /// Returns the command that resumes from the last checkpoint after a divergence.
   std::string way_back() const {
     const auto step = checkpoints_ ? checkpoints_->last_complete() : std::nullopt;
     if (!step) return "";
@@ -236,7 +236,7 @@ class TrainingLoop {
     checkpoints_->finish(run_.output.file());
   }
 
-  /// Once the run can go on from a checkpoint of this start.
+  /// Removes them once the run can resume from a checkpoint of this start.
   void remove_former_spill_files() {
     if (removed_former_files_ || checkpoints_->last_complete().value_or(0) <= run_.first_step())
       return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a training starts: what an earlier start left, inputs, plan, output, and the run itself.
-// Every function is collective and returns something complete. UserError for everything that is in
-// the way of the run.
+// The start of a training in steps: files of an earlier start, inputs, plan, output, and the run
+// itself. Every function is collective, returns a complete struct, and throws UserError if the run
+// cannot start.
 #pragma once
 
 #include <memory>
@@ -28,12 +28,13 @@
 
 namespace deltapipe {
 
-/// Removes what restarts of a finished run would need: it may have been killed before it did.
+/// Removes the files that restarts of a finished run would read. The run may have been killed
+/// before it removed them.
 void clear_finished_run(const Settings& settings, const FormerRun& former,
                         ClaimedDirectories& claimed, const ProcessGrid& grid,
                         ProgressThread& progress);
 
-/// The checkpoint that the run goes on from; none: it starts from scratch.
+/// Returns the checkpoint from which the run resumes; none: it starts from scratch.
 std::optional<Restart> find_start(const Settings& settings, const FormerRun& former,
                                   ClaimedDirectories& claimed, const ProcessGrid& grid,
                                   ProgressThread& progress);
@@ -52,7 +53,7 @@ struct RunPlan {
   RankMemory predicted;
   CacheOwner owner;               ///< of spill files
   FormerSpillFiles former_files;  ///< of the checkpoint
-  bool is_same_layout = false;    ///< as the checkpoint's: ranks go on with their spill files
+  bool is_same_layout = false;    ///< as the checkpoint's: ranks continue with their spill files
 };
 RunPlan plan_run(const Settings& settings, const TrainingInputs& inputs,
                  const std::optional<Restart>& restart, const ProcessGrid& grid,
@@ -88,7 +89,7 @@ struct StartedRun {
   ProgressDisplay display;
   std::unique_ptr<Checkpoints> checkpoints;  ///< null: the run writes none
 
-  /// The step that this start goes on from.
+  /// Returns the step from which this start resumes.
   std::uint64_t first_step() const { return restart ? restart->marker.step : 0; }
 };
 

@@ -40,8 +40,7 @@ const std::array<Section, 25> section_table = {{
     {"evaluation", "How activations cross boundaries in evaluations and in `deltapipe generate`."},
     {"cache",
      "What the ends of a boundary keep of each sample, for aqsgd, aqsgd_topk and ef21 (both ends) "
-     "and "
-     "for ef and mixed (the sender)."},
+     "and for ef and mixed (the sender)."},
     {"network",
      "Emulated links between the stages, for both directions. No bandwidth and latency: none."},
     {"network.forward", "Emulated links in the forward direction only; goes before [network]."},
@@ -399,15 +398,14 @@ void add_memory(SectionKeys add, CodecSettings& c) {
 
 void add_feedback(SectionKeys add, CodecSettings& c) {
   add("kind", feedback_choice(c),
-      "ef: what is left out of a sample is added to its next values; ef21: both ends keep what the "
-      "receiver saw, and changes against it are sent; mixed: ef with half of topk's positions "
-      "those "
-      "of the largest errors");
+      "ef: the sender adds what the codec left out to the sample's next values; ef21: both ends "
+      "keep "
+      "the values that the receiver saw, and changes against them travel; mixed: ef with half of "
+      "topk's positions at the largest errors");
   add("of",
       choice(c.feedback_of, {{"sample", FeedbackOf::sample}, {"position", FeedbackOf::position}}),
-      "sample: what is left out is added at the sample's next visit, an epoch later; position: at "
-      "the "
-      "next step, to the sample at the same place of the micro-batches");
+      "sample: the codec's error is added at the sample's next visit, an epoch later; position: at "
+      "the next step, to the sample at the same place of the micro-batches");
 }
 
 void add_boundary(std::vector<Key>& keys, CodecSettings& c, RateSettings& r, bool& is_auto,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a run file records of a run beside its steps.
+// Records of a run file in addition to its steps.
 #pragma once
 
 #include <vector>

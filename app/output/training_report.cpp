@@ -34,7 +34,7 @@ void print_evaluation(const Settings& settings, const TrainingReport& report) {
   }
 }
 
-/// How each rank of a pipeline spent its time, and how much of the transfers it did not wait for.
+/// Prints the shares of each rank's time, and the share of the transfers that compute hid.
 void print_times(const PipelineSettings& pipeline, const RunTotals& totals) {
   constexpr std::pair<RankValue, const char*> parts[] = {
       {RankValue::compute, "compute"}, {RankValue::codec, "codec"},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a training or an evaluation says to people on standard output.
+// Reports of a training or an evaluation on standard output.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether all machines have room for a training, before it starts.
+// Checks before a training starts that all machines have room for it.
 #pragma once
 
 #include <optional>

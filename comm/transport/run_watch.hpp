@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the progress thread watches while it polls: the other ranks' signs of life, signals, steps
+// Watches of the progress thread while it polls: the other ranks' signs of life, signals, steps
 // that stall or take too long.
 #pragma once
 
