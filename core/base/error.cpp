@@ -7,7 +7,7 @@ namespace deltapipe {
 
 namespace {
 
-// Longer parts say no more, and a terminal shows a line of a few hundred characters.
+// Longer parts add nothing, and a terminal shows a line of a few hundred characters.
 constexpr std::size_t most_of_a_path = 4096;
 constexpr std::size_t most_of_a_value = 200;
 constexpr std::size_t most_of_a_sentence = 1000;

@@ -11,9 +11,9 @@
 
 namespace deltapipe {
 
-/// Information for a user to correct a mistake. Empty parts are left out of the message. Parts may
-/// hold text of outside origin (names, tokens, lines): the message shows it as printable() does,
-/// and cut where it is very long.
+/// Information for a user to correct a mistake. The message omits empty parts. Parts may hold text
+/// of outside origin (names, tokens, lines). The message shows such text as printable() does and
+/// cuts it if it is very long.
 struct Mistake {
   std::string what = {};    ///< what is wrong, as a sentence fragment: "unknown key 'lerning_rate'"
   std::string file = {};    ///< the file it is in, as the user named it
@@ -21,12 +21,12 @@ struct Mistake {
   std::size_t column = 0;   ///< counted from 1; 0: unknown
   std::string value = {};   ///< the offending value
   std::string remedy = {};  ///< what to do: "use one of none, fp16, bf16"
-  /// The deck's keys that are at fault, the likeliest first: "data.train". Who read the deck says
-  /// where they stand (app/deck/places.hpp). Empty: what is wrong is in no deck.
+  /// Keys of the deck that are at fault, the likeliest first: "data.train". The reader of the deck
+  /// adds their places (app/deck/places.hpp). Empty: the mistake is not in a deck.
   std::vector<std::string> keys = {};
 };
 
-/// Thrown for everything that a user can mend: decks, files, data, layouts, full disks.
+/// Thrown for everything that a user can correct: decks, files, data, layouts, full disks.
 /// what() is the whole message, one line: "FILE:LINE:COLUMN: WHAT (got VALUE); REMEDY".
 class UserError : public std::runtime_error {
  public:
@@ -48,7 +48,7 @@ class InternalError : public std::logic_error {
 
 }  // namespace deltapipe
 
-/// Checks an invariant in every build type; throws InternalError. Not for the user's mistakes.
+/// Checks an invariant in every build type; throws InternalError. Not for mistakes of the user.
 #define DELTAPIPE_ASSERT(condition, detail)                                                        \
   do {                                                                                             \
     if (!(condition)) ::deltapipe::throw_internal_error(#condition, __FILE__, __LINE__, (detail)); \

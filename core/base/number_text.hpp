@@ -7,11 +7,11 @@
 
 namespace deltapipe {
 
-/// `value` by a format of printf for one double. NaN is "nan", whatever its sign, which printf
-/// shows and which depends on the processor.
+/// Formats `value` with a printf format for one double. NaN is always "nan": printf would show its
+/// sign, which depends on the processor.
 std::string number_text(const char* format, double value);
 
-/// 16 lower-case digits.
+/// Returns 16 lower-case digits.
 std::string hex_digits(std::uint64_t value);
 
 }  // namespace deltapipe

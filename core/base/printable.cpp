@@ -15,7 +15,7 @@ struct Range {
   char32_t last;
 };
 
-// Characters that a terminal acts on, or that make a line read otherwise than it is written.
+// Characters that a terminal acts on, or that change the order in which a line is displayed.
 constexpr std::array<Range, 9> steering = {{{0x00, 0x1F},
                                             {0x7F, 0x9F},
                                             {0x061C, 0x061C},

@@ -59,7 +59,7 @@ std::size_t first_invalid_utf8(std::string_view text, std::size_t start) {
 bool is_cut_utf8_sequence(std::string_view text) {
   constexpr std::size_t longest = 4;
   if (text.empty() || text.size() >= longest) return false;
-  // Some continuation makes every beginning valid: the lowest or the highest byte will do.
+  // Every beginning becomes valid with some continuation: the lowest or the highest byte suffices.
   for (const char fill : {'\x80', '\xBF'}) {
     std::string whole(text);
     while (whole.size() < longest) {

@@ -7,14 +7,15 @@
 
 namespace deltapipe {
 
-/// Length in bytes of the UTF-8 sequence at the start of `text` (not empty), 0 if it is not valid.
-/// `code_point` is set if it is valid.
+/// Returns the length in bytes of the UTF-8 sequence at the start of `text` (not empty); 0 if it is
+/// not valid. Sets `code_point` if it is valid.
 std::size_t utf8_sequence(std::string_view text, char32_t& code_point);
 
-/// Position of the first byte that belongs to no valid UTF-8 sequence; text.size() if all is valid.
+/// Returns the position of the first byte outside of valid UTF-8 sequences; text.size() if all of
+/// them are valid.
 std::size_t first_invalid_utf8(std::string_view text, std::size_t start = 0);
 
-/// True when `text` is the beginning of a valid sequence that goes on behind it.
+/// Returns true if `text` is the beginning of a valid sequence that continues after it.
 bool is_cut_utf8_sequence(std::string_view text);
 
 }  // namespace deltapipe

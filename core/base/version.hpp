@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which deltapipe this is, for outputs and the command line.
+// Version and revision of deltapipe, for outputs and the command line.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,8 @@ namespace deltapipe {
 
 /// "MAJOR.MINOR.PATCH"
 std::string_view version();
-/// Output of `git describe --always --dirty` for the source; "unknown" outside a git checkout.
+/// Returns the output of `git describe --always --dirty` for the source; "unknown" outside a git
+/// checkout.
 std::string_view revision();
 
 }  // namespace deltapipe

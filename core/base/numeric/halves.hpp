@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Matrices of fp32 values held in halves of 16 bits: the nearest bf16, which products take, and the
-// lower half of the value's bits (number_formats.hpp: Halves). Together they take the memory of the
-// values alone.
+// Matrices of fp32 values, stored as two halves of 16 bits: the nearest bf16, which products use,
+// and the lower half of the value's bits (number_formats.hpp: Halves). Together they need no more
+// memory than the values.
 #pragma once
 
 #include <type_traits>
@@ -16,7 +16,7 @@ struct VectorHalves {
   VectorRef<std::uint16_t> lower;
 };
 
-/// A table to take rows from: `values` or, where it has no elements, halves.
+/// A table of rows: `values` or, if that is empty, halves.
 template <class Real>
 struct RowTable {
   MatrixRef<const Real> values;

@@ -30,15 +30,15 @@ inline constexpr float kMaxHalf = 65504.0f;
 inline constexpr float kMaxBfloat = 3.38953139e38f;
 inline constexpr float kMaxFloat = 3.40282347e38f;
 
-/// |x| as bits, which order as the values do; 0 for NaN and infinities.
+/// Returns the bits of |x|, which have the order of the values; 0 for NaN and infinities.
 KOKKOS_INLINE_FUNCTION std::uint32_t finite_magnitude(float x) {
   const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu;
   return magnitude & (0u - static_cast<std::uint32_t>(magnitude < kInfinityBits));
 }
 
-// In integers: of comparisons of floats in a row GCC 12 makes masks that it keeps in memory.
+// Integers, because GCC 12 turns consecutive comparisons of floats into masks in memory.
 
-/// Larger magnitudes become +-limit, NaN the limit: their sign is the processor's choice.
+/// Larger magnitudes become +-limit. NaN becomes +limit, because its sign depends on the processor.
 KOKKOS_INLINE_FUNCTION float limited(float x, float limit) {
   const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu, most = bits_of(limit);
   const std::uint32_t signs = magnitude <= kInfinityBits ? 0x80000000u : 0u;
@@ -100,8 +100,8 @@ KOKKOS_INLINE_FUNCTION float float_of_bfloat(std::uint16_t bfloat) {
   return float_of(static_cast<std::uint32_t>(bfloat) << 16);
 }
 
-/// A float as the bf16 nearest to it, of two the one further from zero, and the lower half of its
-/// bits. All but NaN come back to the bit from joined(); NaN is a quiet one.
+/// A float as its nearest bf16 (ties away from zero) and the lower half of its bits. joined()
+/// restores all values exactly, except that it returns a quiet NaN for NaN.
 struct Halves {
   Bf16 rounded;
   std::uint16_t lower;
@@ -121,7 +121,7 @@ KOKKOS_FORCEINLINE_FUNCTION float joined(const Halves& halves) {
                   ((lower & 0x8000u) << 1));
 }
 
-/// x as a To, a floating-point type or Bf16.
+/// Converts x to To, a floating-point type or Bf16.
 template <class To, class From>
 KOKKOS_FORCEINLINE_FUNCTION To rounded_to(From x) {
   if constexpr (std::is_same_v<To, Bf16>)

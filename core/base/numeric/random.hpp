@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11) keyed by what a number is for,
-// so that results depend neither on the layout of ranks nor on the number of threads.
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11), keyed by the purpose of a
+// number. Results therefore do not depend on the layout of ranks or on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace deltapipe {
 
-/// SplitMix64's finaliser: spreads what differs in a few bits over all of them.
+/// SplitMix64's finaliser: spreads a difference in a few bits over all bits.
 KOKKOS_INLINE_FUNCTION constexpr std::uint64_t mix_bits(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -20,8 +20,7 @@ struct PhiloxBlock {
   std::uint32_t word[4];
 };
 
-/// Random123's Philox4x32-10 on plain unsigned numbers, so that loops over blocks run in vector
-/// lanes.
+/// Random123's Philox4x32-10 on plain unsigned numbers, so that loops over blocks vectorise.
 KOKKOS_FORCEINLINE_FUNCTION PhiloxBlock philox(std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
                                                std::uint32_t c3, std::uint64_t key) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key);
@@ -48,7 +47,7 @@ struct RandomStream {
   RandomStream(std::uint64_t seed, std::uint64_t step, std::uint32_t site_in_step)
       : key(mix_bits(seed + 0x9e3779b97f4a7c15ull * (step + 1))), site(site_in_step) {}
 
-  /// Four uniform 32-bit numbers for elements 4*block ... 4*block+3 of a sample.
+  /// Draws four uniform 32-bit numbers for elements 4*block ... 4*block+3 of a sample.
   KOKKOS_FORCEINLINE_FUNCTION void draw(std::uint64_t sample, std::uint32_t block,
                                         std::uint32_t out[4]) const {
     const PhiloxBlock r = philox(block, site, static_cast<std::uint32_t>(sample),

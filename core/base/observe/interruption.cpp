@@ -13,7 +13,7 @@ namespace deltapipe {
 
 namespace {
 
-std::atomic<int> first{0}, last{0};  // last: of those after the first
+std::atomic<int> first{0}, last{0};  // last: the newest one after the first
 std::atomic<bool> orderly{false};
 static_assert(std::atomic<int>::is_always_lock_free, "set in a signal handler");
 
@@ -21,7 +21,7 @@ struct Notice {
   std::array<char, 512> text;
   std::size_t size;
 };
-// A signal may come while the next one is written.
+// A signal may arrive while the next notice is written.
 std::array<Notice, 2> notices{};
 std::atomic<std::size_t> notice{0};
 
@@ -33,7 +33,7 @@ void note(int signal) {
     const int error = errno;
     const Notice& mine = notices[notice.load()];
     pollfd output{STDERR_FILENO, POLLOUT, 0};
-    // A pipe that nobody reads must not keep the process.
+    // A pipe that nobody reads must not block the process.
     if (::poll(&output, 1, 0) > 0) (void)!::write(STDERR_FILENO, mine.text.data(), mine.size);
     errno = error;
   }

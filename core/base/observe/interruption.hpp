@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Signals that ask a run to end: noted when they come, acted on where a run can end in order.
+// Signals that ask a run to end. They are noted when they arrive, and the run acts on them at a
+// point where it can end in order.
 #pragma once
 
 #include <array>
@@ -9,49 +10,50 @@
 
 namespace deltapipe {
 
-/// Signals by which users, terminals and batch systems end a run. If several come, the earlier one
-/// in this list names the reason.
+/// Signals by which users, terminals and batch systems end a run. If several arrive, the first of
+/// them in this list names the reason.
 inline constexpr std::array kStopSignals = {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGUSR2, SIGXCPU};
 
-/// From now on the signals of kStopSignals are noted, each once: the same signal again ends the
-/// process at once. A SIGHUP that was ignored stays so (nohup). Writing beyond a file size limit
-/// becomes an ordinary error (SIGXFSZ is ignored).
+/// Notes the signals of kStopSignals from now on, each once: the same signal again ends the process
+/// at once. An ignored SIGHUP remains ignored (nohup). Writing beyond a file size limit becomes an
+/// ordinary error (SIGXFSZ is ignored).
 void note_interruptions();
 
-/// From now on the signals of kStopSignals do nothing. Returns noted_signal(), which does not
-/// change any more.
+/// Ignores the signals of kStopSignals from now on. Returns noted_signal(), which no longer
+/// changes.
 int ignore_interruptions();
 
-/// From now on a reader of standard output or error that goes away ends nothing: writing to it
-/// fails.
+/// From now on, a reader of standard output or error that goes away no longer ends the process:
+/// writing fails instead.
 void outlive_readers();
 
-/// Exit status of a process that a signal ended, plus the signal's number, as shells have it.
+/// Exit status of a process that a signal ended, plus the signal's number, as in shells.
 inline constexpr int kSignalStatus = 128;
 
-/// The signal that a run is to end at: the one noted last; 0: none. While an OrderlyStop lives, the
-/// first one does not count.
+/// Returns the signal that is to end the run, the one noted last; 0: none. While an OrderlyStop
+/// exists, the first signal does not count.
 int noted_signal() noexcept;
 
-/// While it lives, the first signal asks for an end in order, at a moment that who looks chooses.
-/// One at a time.
+/// While it exists, the first signal asks for an end in order, and the caller of signal() chooses
+/// the moment. Only one may exist at a time.
 class OrderlyStop {
  public:
   OrderlyStop();
   ~OrderlyStop();
   OrderlyStop(const OrderlyStop&) = delete;
   OrderlyStop& operator=(const OrderlyStop&) = delete;
-  /// The signal that asked; 0: none did.
+  /// Returns the signal that asked; 0: none.
   int signal() const noexcept;
-  /// Sets the text that the handler of that signal writes to standard error at once, at most 512
-  /// bytes. Not for two threads at once.
+  /// Sets the text, at most 512 bytes, that the handler of that signal writes to standard error at
+  /// once. Only one thread may call it at a time.
   static void set_notice(const std::string& text) noexcept;
 };
 
-/// "SIGTERM", or "signal 42".
+/// Returns "SIGTERM", or "signal 42".
 std::string name_of_signal(int signal);
 
-/// Throws Interrupted when noted_signal() has a signal: for long work that waits for nobody.
+/// Throws Interrupted if noted_signal() returns a signal. For long work that waits for no other
+/// rank.
 void throw_if_interrupted();
 
 /// Thrown where a run ends because of a signal.

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The value in kB behind a name in a file of lines "Name:  value kB"; 0: none.
+/// Returns the value of a name, in kB, from a file of lines "Name:  value kB"; 0: none.
 std::uint64_t kilobytes_of(const char* file, const std::string& name) {
   std::ifstream stream(file);
   for (std::string line; std::getline(stream, line);)
@@ -27,7 +27,7 @@ std::uint64_t kilobytes_of(const char* file, const std::string& name) {
   return 0;
 }
 
-/// A file of one number; "max" and what cannot be read are no number.
+/// Returns the number in a file; nothing for "max" and for files that cannot be read.
 std::optional<std::uint64_t> number_in(const fs::path& file) {
   std::ifstream stream(file);
   std::uint64_t value = 0;
@@ -35,8 +35,8 @@ std::optional<std::uint64_t> number_in(const fs::path& file) {
   return std::nullopt;
 }
 
-/// Calls `look` with the directory of each control group that limits this process by `controller`,
-/// from its own up to the root's, and whether the groups are of version 2.
+/// Calls `look` for each control group that limits this process by `controller`, from its own up to
+/// the root's, with the group's directory and true if the groups are of version 2.
 void for_each_group(const fs::path& root, const std::string& controller,
                     const std::function<void(const fs::path&, bool)>& look) {
   std::ifstream groups(root / "proc/self/cgroup");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory that this process uses, and memory and processor time that the machine, or the control
-// group of a container or batch job, has for it, as Linux reports them.
+// Memory that this process uses, and the memory and processor time available to it on the machine
+// or in the control group of a container or batch job, as Linux reports them.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct ProcessMemory {
   std::uint64_t peak = 0;      ///< highest so far
 };
 
-/// Memory of this process since its start.
+/// Returns the memory of this process since its start.
 ProcessMemory process_memory();
 
 struct MachineMemory {
@@ -23,19 +23,20 @@ struct MachineMemory {
   std::uint64_t available = 0;  ///< of these, not in use by others now
 };
 
-/// The machine's memory, or that of the control group (container, batch job) where that is less.
+/// Returns the memory of the machine or, if it is less, of the control group (container, batch
+/// job).
 MachineMemory machine_memory();
 
-/// The number of cores whose time the process's control groups leave it: the least that a group
-/// between its own and the root's allows; 0: no group has a limit. `root` replaces "/" in tests.
+/// Returns the number of cores whose time the control groups allow this process: the least limit
+/// from its own group to the root's; 0: no group has a limit. `root` replaces "/" in tests.
 double cpu_quota(const std::filesystem::path& root = "/");
 
-/// Asks for huge pages in [memory, memory + bytes), before it is first written: kernels that stream
-/// through arenas, and a BLAS that packs columns of matrices, then miss the page table less. A
-/// hint; systems without it go on with small pages.
+/// Asks for huge pages in [memory, memory + bytes), before the first write. Kernels that stream
+/// through arenas, and a BLAS that packs columns of matrices, then have fewer TLB misses. This is a
+/// hint; systems without huge pages continue with small ones.
 void prefer_huge_pages(void* memory, std::size_t bytes);
 
-/// The name of this machine, for people; "unknown" where the system does not say.
+/// Returns the name of this machine, for people; "unknown" if it cannot be read.
 std::string host_name();
 
 }  // namespace deltapipe

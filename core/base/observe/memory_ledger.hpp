@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How much memory a component takes, told by the code that takes it: a ViewAllocator that is given
-// a ledger counts Views instead of allocating them, so that no formula stands beside the code.
+// Memory that a component needs, counted by the code that allocates it. A ViewAllocator with a
+// ledger counts Views instead of allocating them, so that no formula duplicates the code.
 #pragma once
 
 #include <array>
@@ -17,24 +17,24 @@ namespace deltapipe {
 enum class MemoryUse {
   weights,      ///< parameters
   optimizer,    ///< gradients, moments, partial sums of the norm
-  activations,  ///< kept for backward passes
-  workspace,    ///< of the passes: one micro-batch, logits, a step's tokens
+  activations,  ///< retained for backward passes
+  workspace,    ///< memory of the passes: one micro-batch, logits, a step's tokens
   messages,     ///< buffers of channels, codecs' tables
   cache,        ///< activation memories of delta codecs: records, staging, tables
   embeddings,   ///< exchange of tied embeddings: rows, gradients, memories
-  replicas      ///< gradients on their way
+  replicas      ///< gradients that are being summed
 };
 inline constexpr std::array<const char*, 8> kMemoryUseNames = {
     "weights",  "optimizer", "activations", "workspace",
     "messages", "cache",     "embeddings",  "replicas"};
 inline constexpr std::size_t kMemoryUses = kMemoryUseNames.size();
 
-/// Bytes by use, of the host's memory and, where kernels run elsewhere, of the device's.
+/// Bytes by use, in the host's memory and, if kernels run on a device, in the device's.
 class MemoryLedger {
  public:
   void add_host(MemoryUse use, std::uint64_t bytes) { host_[index(use)] += bytes; }
   void add_device(MemoryUse use, std::uint64_t bytes) { device_[index(use)] += bytes; }
-  /// In the space of the View type.
+  /// Adds bytes in the memory space of the View type.
   template <class ViewType>
   void add(MemoryUse use, std::uint64_t bytes) {
     using Space = typename ViewType::memory_space;
@@ -73,12 +73,12 @@ class MemoryLedger {
 class ViewAllocator {
  public:
   ViewAllocator() = default;
-  /// Counts into `plan`, which must outlive it; Views are then empty.
+  /// Counts in `plan`, which must outlive it, and returns empty Views.
   explicit ViewAllocator(MemoryLedger& plan) : plan_(&plan) {}
 
   bool only_counts() const { return plan_ != nullptr; }
 
-  /// Filled with zeros.
+  /// Returns a View filled with zeros.
   template <class ViewType, class... Extents>
   ViewType zeroed(MemoryUse use, const char* label, Extents... extents) const {
     if (plan_ != nullptr) return counted<ViewType>(use, extents...);
@@ -92,7 +92,7 @@ class ViewAllocator {
       return ViewType(std::string(label), static_cast<std::size_t>(extents)...);
     }
   }
-  /// Without a fill kernel.
+  /// Returns a View without running a fill kernel.
   template <class ViewType, class... Extents>
   ViewType uninitialized(MemoryUse use, const char* label, Extents... extents) const {
     if (plan_ != nullptr) return counted<ViewType>(use, extents...);
@@ -118,7 +118,7 @@ class ViewAllocator {
   MemoryLedger* plan_ = nullptr;
 };
 
-/// Bytes of a View's elements.
+/// Returns the bytes of a View's elements.
 template <class ViewType>
 std::uint64_t bytes_of_view(const ViewType& view) {
   return std::uint64_t{view.span()} * sizeof(typename ViewType::value_type);

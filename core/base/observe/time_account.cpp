@@ -95,7 +95,7 @@ TimeReport TimeAccount::take(TimePoint now) {
   const IntervalSet none;
   report_.wire = transfers_.seconds_outside(suspensions_, none) - wire_taken_;
   report_.wire_hidden = transfers_.seconds_outside(suspensions_, waits_) - hidden_taken_;
-  // A transfer may be told one take() after its end; what is older has been told.
+  // A transfer may be reported one take() after its end; older ones have been reported.
   former_take_ = std::exchange(last_take_, now);
   for (IntervalSet* set : {&transfers_, &suspensions_, &waits_}) set->forget_before(former_take_);
   wire_taken_ = transfers_.seconds_outside(suspensions_, none);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where a thread's time goes: at every moment it does one thing, so that the parts add up to the
-// wall time, and what was on the wire meanwhile is counted once.
+// Divides a thread's time by activity. The thread does one thing at every moment, so that the parts
+// add up to the wall time. Time on the wire is counted once, even if messages overlap.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,9 @@ enum class Activity {
   compute,       ///< kernels of the model and the optimizer
   codec,         ///< encoding and decoding
   cache,         ///< activation memories: copies and waiting for the I/O thread
-  wire_exposed,  ///< waits for a message that its sender has sent, or for room to send one
-  bubble,        ///< waits for a rank that has nothing to send yet
-  replicas,      ///< waits for the sums over replicas
+  wire_exposed,  ///< waiting for a message that its sender has sent, or for room to send one
+  bubble,        ///< waiting for a rank that has nothing to send yet
+  replicas,      ///< waiting for the sums over replicas
   other          ///< loading samples, bookkeeping, checksums
 };
 inline constexpr std::size_t kActivities = 7;
@@ -34,7 +34,7 @@ class IntervalSet {
   void add(TimePoint begin, TimePoint end);
   void forget_before(TimePoint time);
   double seconds() const;
-  /// Seconds of this set that are in none of the two others.
+  /// Returns the seconds of this set that are in neither of the two others.
   double seconds_outside(const IntervalSet& a, const IntervalSet& b) const;
   const std::vector<Interval>& intervals() const { return intervals_; }
 
@@ -44,9 +44,9 @@ class IntervalSet {
 
 struct TimeReport {
   std::array<double, kActivities> seconds{};
-  double wall = 0;         ///< measured apart from `seconds`, which add up to it
-  double wire = 0;         ///< at least one message to or from this rank was travelling
-  double wire_hidden = 0;  ///< of `wire`, while the thread did not wait
+  double wall = 0;         ///< measured independently of `seconds`, which add up to it
+  double wire = 0;         ///< time with at least one message on its way to or from this rank
+  double wire_hidden = 0;  ///< part of `wire` in which the thread did not wait
   double operator[](Activity activity) const { return seconds[static_cast<std::size_t>(activity)]; }
 };
 
@@ -56,12 +56,12 @@ class TimeAccount {
  public:
   explicit TimeAccount(TimePoint now = Clock::now()) : since_(now), opened_(now) {}
 
-  /// From `at` on the thread does `activity`; returns what it did before.
+  /// Starts `activity` at `at`; returns the activity before it.
   Activity change(Activity activity, TimePoint at);
-  /// The thread waited for a message that was sent at `sent`: a bubble until then, exposed
-  /// communication after it.
+  /// Adds a wait for a message that was sent at `sent`: a bubble until then, exposed communication
+  /// after it.
   void waited(TimePoint begin, TimePoint sent, TimePoint end);
-  /// A message travelled; may be told late, and overlap with others.
+  /// Adds the time in which a message travelled. It may be reported late and overlap with others.
   void transfer(TimePoint begin, TimePoint end) {
     transfers_.add(std::max(begin, former_take_), end);
   }
@@ -70,9 +70,10 @@ class TimeAccount {
   void suspend(TimePoint at);
   void resume(TimePoint at);
 
-  /// Wall time since the last take().
+  /// Returns the wall time since the last take().
   double open_seconds(TimePoint now) const;
-  /// Since the last take(). Transfers of earlier times that were not told by then count here.
+  /// Returns the times since the last take(). Earlier transfers that were reported after it count
+  /// here.
   TimeReport take(TimePoint now);
 
  private:
@@ -80,15 +81,15 @@ class TimeAccount {
 
   Activity activity_ = Activity::other;
   bool suspended_ = true;
-  TimePoint since_;   ///< of activity_
-  TimePoint opened_;  ///< since when `wall` of the report is not up to date
+  TimePoint since_;   ///< start of activity_
+  TimePoint opened_;  ///< time up to which `wall` of the report is complete
   TimePoint former_take_{}, last_take_{};
   TimeReport report_;
   IntervalSet waits_, suspensions_, transfers_;
-  double wire_taken_ = 0, hidden_taken_ = 0;  ///< of the transfers that are kept
+  double wire_taken_ = 0, hidden_taken_ = 0;  ///< seconds of the transfers that are kept
 };
 
-/// The thread does `activity` until the end of the scope.
+/// Counts the time until the end of the scope as `activity`.
 class ActivityScope {
  public:
   ActivityScope(TimeAccount& account, Activity activity)

@@ -56,7 +56,7 @@ void TraceScope::finish() noexcept {
     if (stage_ >= 0) name += "@" + std::to_string(stage_);
     TraceRecorder::instance().record(category_, track_, name, begin_, Clock::now());
   } catch (...) {
-    // An event that finds no memory is dropped: a trace must never stop a run.
+    // Drops an event if memory is exhausted: a trace must never stop a run.
   }
 }
 

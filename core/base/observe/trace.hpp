@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Records what one step spent its time on, for Chrome's trace viewer. Off, a scope costs one load.
+// Records the activities of one step for Chrome's trace viewer. A scope costs one load while
+// recording is off.
 #pragma once
 
 #include <atomic>
@@ -11,7 +12,7 @@
 
 namespace deltapipe {
 
-/// The clock of traces and of communication statistics.
+/// Clock of traces and of communication statistics.
 using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
@@ -27,7 +28,7 @@ const char* name_of(TraceCategory category);
 
 struct TraceEvent {
   std::string name;
-  std::string track;  ///< one line of the picture: "compute", "send 0 forward", "cache"
+  std::string track;  ///< row of the picture: "compute", "send 0 forward", "cache"
   TraceCategory category = TraceCategory::compute;
   std::int64_t start_ns = 0;  ///< nanoseconds_of the process's Clock
   std::int64_t duration_ns = 0;
@@ -39,10 +40,10 @@ class TraceRecorder {
   static TraceRecorder& instance();
 
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
-  void start();                    ///< forgets older events and switches recording on
-  std::vector<TraceEvent> stop();  ///< switches recording off and hands the events over
+  void start();                    ///< discards older events and switches recording on
+  std::vector<TraceEvent> stop();  ///< switches recording off and returns the events
 
-  /// Does nothing when off. Thread-safe.
+  /// Does nothing while recording is off. Thread-safe.
   void record(TraceCategory category, const std::string& track, const std::string& name,
               TimePoint begin, TimePoint end);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr FloatingPointMode kFlushed = 0x8040;  // results (FTZ) and operands (DAZ)
 constexpr FloatingPointMode kRounding = 0x6000;
-constexpr FloatingPointMode kEvents = 0x3f;  // what has happened so far, no part of the mode
+constexpr FloatingPointMode kEvents = 0x3f;  // exceptions so far, not part of the mode
 
 FloatingPointMode read() {
   return _mm_getcsr();

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether a processor computes with denormal numbers (in fp32 those below 1.2e-38) or takes and
-// makes zeros for them. With them an operation costs a hundredfold on many processors; what models
-// and optimizers compute does not need them. What both ends of a boundary have to know to the bit
-// does: codecs and memories are computed with denormal numbers, as on every other device.
+// The mode of a processor: it computes with denormal numbers (in fp32 those below 1.2e-38) or
+// treats them as zeros. On many processors an operation on them is a hundred times as slow. Models
+// and optimizers do not need denormal numbers. Codecs and memories use them, because both ends of a
+// boundary must have the same bits, on every device.
 #pragma once
 
 #include <cstdint>
 
 namespace deltapipe {
 
-/// The calling thread's, as its processor has it; 0 where it is not known how to set it.
+/// Mode of the calling thread, in the format of its processor; 0 on processors whose mode cannot be
+/// set here.
 using FloatingPointMode = std::uint64_t;
 FloatingPointMode floating_point_mode();
 
-/// The calling thread is in a mode as long as this lives.
+/// Sets the mode of the calling thread during its lifetime.
 class FloatingPointScope {
  public:
   explicit FloatingPointScope(FloatingPointMode mode);
@@ -25,9 +26,9 @@ class FloatingPointScope {
   FloatingPointMode before_;
 };
 
-/// As long as this lives, the calling thread and what it shares with a HostTeam compute as IEEE 754
-/// has it, with denormal numbers and rounding to nearest, whatever mode a library has left: one
-/// that was linked with -ffast-math sets another before main().
+/// During its lifetime, the calling thread and the kernels that it shares with a HostTeam follow
+/// IEEE 754, with denormal numbers and rounding to nearest. This overrides the mode that a library
+/// has set: a library linked with -ffast-math sets another one before main().
 class ExactArithmetic {
  public:
   ExactArithmetic();
@@ -36,8 +37,9 @@ class ExactArithmetic {
   FloatingPointScope scope_;
 };
 
-/// As long as this lives, denormal numbers are zeros where the calling thread computes and in what
-/// it shares with a HostTeam; nothing on GPUs, and where it is not known how.
+/// During its lifetime, denormal numbers are zeros for the calling thread and for the kernels that
+/// it shares with a HostTeam. Has no effect on GPUs and on processors whose mode cannot be set
+/// here.
 class FlushedDenormals {
  public:
   FlushedDenormals();

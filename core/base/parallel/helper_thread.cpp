@@ -24,7 +24,7 @@ namespace {
 struct Cores {
   static constexpr std::size_t kMostSets = 64;
   std::array<cpu_set_t, kMostSets> sets{};
-  std::size_t count = 0;  ///< of the sets; 0: unknown
+  std::size_t count = 0;  ///< number of sets; 0: unknown
 
   std::size_t bytes() const { return count * sizeof(cpu_set_t); }
 
@@ -45,7 +45,8 @@ struct Cores {
 
 constinit Cores remembered;  // before constructors
 
-/// A refusal (the cores were taken away meanwhile) costs speed only.
+/// Binds the calling thread to `cores`. A refusal (the cores are no longer allowed) costs only
+/// speed.
 void use_cores(const Cores& cores) noexcept {
   if (cores.count > 0) (void)sched_setaffinity(0, cores.bytes(), cores.sets.data());
 }

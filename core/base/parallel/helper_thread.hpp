@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads beside those that compute: communication, files.
+// Threads that do not compute: communication, files.
 #pragma once
 
 #include <functional>
@@ -9,13 +9,13 @@
 
 namespace deltapipe {
 
-/// Remembers the cores that the process may use; the first call does. It must come before OpenMP's
-/// library is loaded, which with OMP_PROC_BIND binds the first thread to one core, which every
-/// later thread inherits. Takes no memory.
+/// Remembers the cores that the process may use; only the first call does. The call must precede
+/// the loading of OpenMP's library: with OMP_PROC_BIND it binds the first thread to one core, and
+/// every later thread inherits this. Allocates no memory.
 void remember_process_cores();
 
-/// In a program's main file, outside of functions: remembers them before the constructors of all
-/// libraries.
+/// Remembers the cores before the constructors of all libraries run. Place it in the main file of a
+/// program, outside of functions.
 #if defined(__linux__)
 #define DELTAPIPE_REMEMBER_CORES_FIRST()                                             \
   [[gnu::section(".preinit_array"), gnu::used]] static void (*const cores_first)() = \
@@ -24,12 +24,12 @@ void remember_process_cores();
 #define DELTAPIPE_REMEMBER_CORES_FIRST() static_assert(true)
 #endif
 
-/// Lets the calling thread use the remembered cores again; nothing without them, or where the
-/// system has no such call.
+/// Lets the calling thread use the remembered cores again. Does nothing if none are remembered or
+/// the system has no call for it.
 void use_process_cores() noexcept;
 
-/// As long as it lives the calling thread may use the remembered cores, where OpenMP has bound it
-/// to fewer: for what starts threads that inherit its cores.
+/// During its lifetime the calling thread may use the remembered cores even if OpenMP has bound it
+/// to fewer. For code that starts threads, which inherit the cores.
 class UnboundThread {
  public:
   UnboundThread();
@@ -41,14 +41,14 @@ class UnboundThread {
   std::vector<int> bound_to_;  ///< empty: it was not bound
 };
 
-/// How many they are, at least 1.
+/// Returns the number of the process's cores, at least 1.
 int process_core_count();
 
-/// Their numbers, in ascending order; empty where the system does not tell.
+/// Returns the numbers of the process's cores, in ascending order; empty if they are unknown.
 std::vector<int> process_cores();
 
 /// Starts `run` on a thread that may use all of the process's cores. `purpose` names it in the
-/// message. Throws UserError when the system has no thread left.
+/// message. Throws UserError if the system cannot start another thread.
 std::thread start_helper_thread(const std::string& purpose, std::function<void()> run);
 
 }  // namespace deltapipe

@@ -16,13 +16,13 @@ namespace deltapipe {
 
 namespace {
 
-/// How often a thread looks before it sleeps (some 50 us), or lets others have its core.
+/// Number of times that a thread polls before it sleeps (about 50 us) or yields its core.
 constexpr int kLooks = 1000;
 
 thread_local bool inside = false;
 thread_local int own_part = 0;
 
-/// The calling thread is at a part of a run.
+/// Marks the calling thread as working on a part of a run.
 class Inside {
  public:
   Inside() : before_(inside) { inside = true; }
@@ -59,7 +59,7 @@ constexpr int taken_of(std::uint64_t tickets) {
 }  // namespace
 
 HostTeam& HostTeam::instance() {
-  // Not destroyed: what ends a process whose kernel never comes back must not wait for its threads.
+  // Never destroyed: a process whose kernel never returns must end without waiting for its threads.
   static HostTeam& team = *[] {
     auto* const made = new HostTeam;
     if (kOpenMpExecution && Kokkos::is_initialized()) made->resize(ExecSpace().concurrency());
@@ -88,7 +88,7 @@ void HostTeam::resize(int threads) {
     return;
   }
   stop_workers();
-  // A worker that comes late to the first run takes part in it all the same.
+  // A worker that starts late still joins the first run.
   const std::uint32_t seen = generation_of(tickets_.load(std::memory_order_relaxed));
   try {
     for (int i = 1; i < threads; ++i)
@@ -123,7 +123,8 @@ void HostTeam::run_parts(const Job& job, int parts) {
   problem_ = nullptr;
   done_.store(0, std::memory_order_relaxed);
   const std::uint32_t generation = generation_of(tickets_.load(std::memory_order_relaxed)) + 1;
-  // Ordered with a worker's look before it sleeps: it sees the tickets, or it is seen asleep.
+  // Ordered with a worker's last poll before it sleeps: either the worker sees the tickets, or this
+  // thread sees the worker asleep.
   tickets_.store(ticket(generation, parts, 1), std::memory_order_seq_cst);
   if constexpr (kOpenMpExecution)
     share_by_openmp(generation);
@@ -147,7 +148,7 @@ void HostTeam::share_by_workers(std::uint32_t generation, int parts) {
 
 void HostTeam::share_by_openmp([[maybe_unused]] std::uint32_t generation) {
 #if defined(KOKKOS_ENABLE_OPENMP)
-  // Always all of them: libgomp ends threads that a region has no use for.
+  // Always uses all threads, because libgomp ends threads that a region does not need.
 #pragma omp parallel num_threads(size_)
   {
     const Inside guard;
@@ -173,7 +174,7 @@ void HostTeam::run_part(int part) {
 void HostTeam::take_parts(std::uint32_t generation) {
   std::uint64_t tickets = tickets_.load(std::memory_order_acquire);
   while (generation_of(tickets) == generation && taken_of(tickets) < parts_of(tickets)) {
-    // While a part is taken and not done, the run goes on and its job stays.
+    // While a claimed part is not done, the run continues and its job remains valid.
     if (tickets_.compare_exchange_weak(tickets, tickets + 1, std::memory_order_acq_rel)) {
       run_part(taken_of(tickets));
       tickets = tickets_.load(std::memory_order_acquire);
@@ -207,7 +208,7 @@ void HostTeam::work(std::uint32_t seen) {
 
 namespace {
 
-/// The number at the start of text, and the text after it; 0 where none is.
+/// Returns the number at the start of `text` and moves `text` past it; 0 if there is no number.
 long take_number(const char*& text) {
   char* end = nullptr;
   const long number = std::strtol(text, &end, 10);
@@ -215,7 +216,7 @@ long take_number(const char*& text) {
   return number;
 }
 
-/// As OpenMP has it: a number for each level of nesting.
+/// Returns true for OpenMP's format: a number for each level of nesting.
 bool is_list_of_threads(const char* text) {
   for (;; ++text) {
     if (take_number(text) < 1) return false;

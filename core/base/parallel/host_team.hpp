@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads that share a rank's kernels: of its own where Kokkos has one thread (Kokkos::Serial, as
-// Debian builds it), those of OpenMP where Kokkos computes with these (Kokkos::OpenMP), which then
-// are where OMP_PLACES and OMP_PROC_BIND place them, and no others compete with them. A kernel is
-// divided into as many parts as there are threads. The thread that starts it does the first part
-// and every other that no thread has taken by then: a part does not wait for a thread that sleeps,
-// or whose core does something else. OpenMP's region ends when all of its threads have come to it.
+// Threads that share a rank's kernels. With Kokkos::Serial, as in Debian, the team starts its own
+// threads. With Kokkos::OpenMP it uses OpenMP's threads, at the places that OMP_PLACES and
+// OMP_PROC_BIND give them, and no other threads compete with them. A kernel is divided into one
+// part per thread. The thread that starts the kernel computes the first part and every part that no
+// other thread has claimed by then. A part therefore never waits for a thread that sleeps or whose
+// core is busy. OpenMP's region ends when all of its threads have reached it.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ namespace deltapipe {
 
 class HostTeam {
  public:
-  /// The process's, which kernels run on. Until resize() is called one thread, or as many as Kokkos
-  /// has if it was started before.
+  /// Returns the team of the process, which runs its kernels. Until resize() is called, it has one
+  /// thread or, if Kokkos was started before, as many as Kokkos.
   static HostTeam& instance();
 
   HostTeam() = default;
@@ -31,16 +31,16 @@ class HostTeam {
   HostTeam(const HostTeam&) = delete;
   HostTeam& operator=(const HostTeam&) = delete;
 
-  /// From now on so many threads, the caller of run() among them; at least 1, at most kMostThreads.
-  /// Not while run() is under way. Throws UserError when the system has no thread left; OpenMP ends
-  /// the process then.
+  /// Sets the number of threads, including the caller of run(); at least 1, at most kMostThreads.
+  /// Must not be called during run(). Throws UserError if the system cannot start another thread;
+  /// OpenMP ends the process instead.
   void resize(int threads);
   int size() const { return size_; }
 
-  /// body(part) for each part in [0, parts), at most kMostThreads; returns when all are done. What
-  /// the body throws is thrown on, once. Parts compute in the caller's floating-point mode
-  /// (core/base/parallel/floating_point.hpp). Runs all parts itself within a body, and while
-  /// another thread's run() is under way.
+  /// Calls body(part) for each part in [0, parts), at most kMostThreads, and returns when all are
+  /// done. Rethrows one exception of the bodies. Parts compute in the caller's floating-point mode
+  /// (core/base/parallel/floating_point.hpp). The calling thread runs all parts if it is inside a
+  /// body, or while run() is active on another thread.
   template <class Body>
   void run(int parts, const Body& body) {
     run_parts(
@@ -48,8 +48,8 @@ class HostTeam {
         parts);
   }
 
-  /// body(first, end) for contiguous shares of [0, count), each of at least `least` but for a
-  /// single one.
+  /// Calls body(first, end) for contiguous shares of [0, count). Each share has at least `least`
+  /// elements, unless there is only one share.
   template <class Index, class Body>
   void share(Index count, Index least, const Body& body) {
     if (count <= 0) return;
@@ -62,9 +62,9 @@ class HostTeam {
     });
   }
 
-  /// True on a thread within a body that run() shares.
+  /// Returns true on a thread inside a body of run().
   static bool is_inside();
-  /// Which of the parts the calling thread is at; 0 outside.
+  /// Returns the part that the calling thread works on; 0 outside of a body.
   static int part();
 
   static constexpr int kMostThreads = 1024;
@@ -80,19 +80,19 @@ class HostTeam {
   void share_by_workers(std::uint32_t generation, int parts);
   void share_by_openmp(std::uint32_t generation);
   void run_part(int part);
-  /// Does what parts of the run `generation` are left.
+  /// Computes the remaining parts of the run `generation`.
   void take_parts(std::uint32_t generation);
   void work(std::uint32_t seen);
   void stop_workers();
 
   int size_ = 1;
-  std::vector<std::thread> workers_;  ///< none where OpenMP has the threads
+  std::vector<std::thread> workers_;  ///< empty if the threads are OpenMP's
   std::mutex running_;
   Job job_{};
   FloatingPointMode mode_{};
   std::exception_ptr problem_;
   std::mutex problem_mutex_;
-  // The run: its number << 32 | parts << 16 | parts that were taken.
+  // The run: its number << 32 | parts << 16 | claimed parts.
   alignas(64) std::atomic<std::uint64_t> tickets_{0};
   alignas(64) std::atomic<int> done_{0};
   alignas(64) std::atomic<std::uint32_t> wakes_{0};
@@ -100,15 +100,16 @@ class HostTeam {
   std::atomic<bool> ends_{false};
 };
 
-/// Number in OMP_NUM_THREADS (the first of its list) or, without it, OPENBLAS_NUM_THREADS; 0:
-/// neither is set. UserError unless the former is a list of positive numbers.
+/// Returns the number in OMP_NUM_THREADS (the first of its list) or, without it, in
+/// OPENBLAS_NUM_THREADS; 0: neither is set. UserError unless the former is a list of positive
+/// numbers.
 int threads_of_environment();
 
-/// Who uses memory of a thread: a kernel's body, or a product, which a kernel may make meanwhile.
+/// User of a thread's memory: a kernel's body, or a product that a kernel computes meanwhile.
 enum class ThreadScratch { kernel, product };
 
-/// Memory of the calling thread for that use, aligned to 64 bytes, at least `bytes` until its next
-/// call for more.
+/// Returns memory of the calling thread for that use, aligned to 64 bytes. It has at least `bytes`
+/// and is valid until the thread's next call for more.
 std::byte* thread_scratch(std::size_t bytes, ThreadScratch use = ThreadScratch::kernel);
 
 }  // namespace deltapipe

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How kernels are launched, over indices or over rows: on a host by the threads of a HostTeam, as
-// one kernel that Kokkos' tools see, elsewhere by Kokkos.
+// Launches kernels over indices or over rows. On a host the threads of a HostTeam run them, as one
+// kernel that Kokkos' tools see; elsewhere Kokkos does.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace deltapipe {
 
-/// Scratch memory of one row, as Kokkos' ScratchMemorySpace gives it out.
+/// Scratch memory of one row, with the interface of Kokkos' ScratchMemorySpace.
 class HostScratch {
  public:
   HostScratch(std::byte* memory, std::size_t size) : next_(memory), end_(memory + size) {}
-  /// Null when there is not so much left.
+  /// Returns null if less than `bytes` remain.
   void* get_shmem(std::size_t bytes) const {
     constexpr std::size_t kAlignment = 64;
     const std::size_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -31,8 +31,7 @@ class HostScratch {
   std::byte* end_;
 };
 
-/// The row of a kernel over rows, on a HostTeam: the part of Kokkos' team members that
-/// one thread needs.
+/// Row of a kernel on a HostTeam: the part of Kokkos' team members that one thread needs.
 class HostRow {
  public:
   HostRow(int row, int rows, const HostScratch& scratch)
@@ -47,8 +46,8 @@ class HostRow {
   HostScratch scratch_;
 };
 
-/// Rows of a kernel on a HostTeam. The instance must outlive it: some versions of Kokkos count the
-/// references to one, with no atomics where they have one thread.
+/// Rows of a kernel on a HostTeam. The instance must outlive it: some versions of Kokkos count
+/// references to instances, without atomics if Kokkos has one thread.
 struct HostRows {
   const ExecSpace* exec;
   int rows;
@@ -59,7 +58,7 @@ using RowPolicy = std::conditional_t<kTeamExecution, HostRows, Kokkos::TeamPolic
 using RowMember =
     std::conditional_t<kTeamExecution, HostRow, Kokkos::TeamPolicy<ExecSpace>::member_type>;
 
-/// One team a row, with scratch memory of its own.
+/// Policy with one team per row, each with its own scratch memory.
 template <class Policy = RowPolicy>
 Policy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0) {
   if constexpr (kTeamExecution) {
@@ -71,8 +70,8 @@ Policy row_policy(const ExecSpace& exec, int rows, std::size_t scratch_bytes = 0
   }
 }
 
-/// Shares a body among a HostTeam as one kernel that tools see. Runs it directly inside another
-/// one, or without a team.
+/// Shares a body among a HostTeam as one kernel that tools see. Runs the body directly if it is
+/// called inside another one, or without a team.
 template <class Body>
 void as_kernel([[maybe_unused]] const char* label, [[maybe_unused]] const ExecSpace& exec,
                const Body& body) {
@@ -85,12 +84,12 @@ void as_kernel([[maybe_unused]] const char* label, [[maybe_unused]] const ExecSp
   body();
 }
 
-/// body(row's member) for every row. Asynchronous on the policy's instance.
+/// Calls body(row's member) for every row. Asynchronous on the policy's instance.
 template <class Policy, class Body>
 void for_rows(const char* label, const Policy& policy, const Body& body) {
   if constexpr (kTeamExecution) {
     const auto rows_from = [&](int first, int end) {
-      // Kokkos aligns what it gives out to 8 bytes; a row asks a few times.
+      // Kokkos aligns each allocation to 8 bytes; a row makes a few of them.
       const std::size_t bytes = policy.scratch_bytes > 0 ? policy.scratch_bytes + 1024 : 0;
       std::byte* const memory = thread_scratch(bytes);
       for (int row = first; row < end; ++row)
@@ -102,7 +101,7 @@ void for_rows(const char* label, const Policy& policy, const Body& body) {
   }
 }
 
-/// body(i) for i in [0, count), in shares of at least `least` where threads share them.
+/// Calls body(i) for i in [0, count). Threads share the indices in shares of at least `least`.
 /// Asynchronous on exec.
 template <class Index, class Body>
 void for_range(const char* label, const ExecSpace& exec, Index count, const Body& body,
@@ -118,8 +117,8 @@ void for_range(const char* label, const ExecSpace& exec, Index count, const Body
   }
 }
 
-/// body(first, end) for tiles of [0, count), so that the loop which a host vectorises is free of
-/// index arithmetic; a device has tiles of one. Asynchronous on exec.
+/// Calls body(first, end) for tiles of [0, count), so that the loop that a host vectorises contains
+/// no index arithmetic; tiles on a device have one element. Asynchronous on exec.
 template <class Body>
 void for_tiles(const char* label, const ExecSpace& exec, std::int64_t count, const Body& body) {
   constexpr std::int64_t kTile = kHostExecution ? 4096 : 1;
@@ -130,7 +129,7 @@ void for_tiles(const char* label, const ExecSpace& exec, std::int64_t count, con
       });
 }
 
-/// use() by one of the team's threads.
+/// Calls use() on one of the team's threads.
 template <class Member, class Use>
 KOKKOS_FORCEINLINE_FUNCTION void row_once(const Member& team, const Use& use) {
   if constexpr (kTeamExecution)
@@ -139,7 +138,7 @@ KOKKOS_FORCEINLINE_FUNCTION void row_once(const Member& team, const Use& use) {
     Kokkos::single(Kokkos::PerTeam(team), use);
 }
 
-// Kokkos' atomics are plain operations where it has one thread, whatever a HostTeam has.
+// Kokkos' atomics are plain operations if Kokkos has one thread, even if a HostTeam has several.
 
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void atomic_add(T* place, T value) {

@@ -19,7 +19,7 @@ namespace deltapipe {
 using ExecSpace = Kokkos::DefaultExecutionSpace;
 using MemSpace = ExecSpace::memory_space;
 
-/// True where kernels run on the host's cores: rows are then reduced in fixed vector lanes.
+/// True if kernels run on the host's cores; rows are then reduced in fixed vector lanes.
 inline constexpr bool kHostExecution = std::is_same_v<ExecSpace, Kokkos::DefaultHostExecutionSpace>;
 
 #if defined(KOKKOS_ENABLE_SERIAL)
@@ -33,11 +33,11 @@ inline constexpr bool kOpenMpExecution = std::is_same_v<ExecSpace, Kokkos::OpenM
 inline constexpr bool kOpenMpExecution = false;
 #endif
 
-/// True where kernels are shared by a HostTeam (core/base/parallel/kernel.hpp): its own threads
-/// where Kokkos has one, OpenMP's where Kokkos has those.
+/// True if a HostTeam shares kernels (core/base/parallel/kernel.hpp): with its own threads if
+/// Kokkos has one thread, with OpenMP's if Kokkos uses OpenMP.
 inline constexpr bool kTeamExecution = kSerialExecution || kOpenMpExecution;
 
-// Host memory that a device copies from and to without staging.
+// Host memory that a device reads and writes without staging.
 #if defined(KOKKOS_ENABLE_CUDA)
 using StagingSpace = Kokkos::CudaHostPinnedSpace;
 #elif defined(KOKKOS_ENABLE_HIP)
@@ -50,11 +50,11 @@ using StagingSpace = Kokkos::Experimental::HIPHostPinnedSpace;
 using StagingSpace = Kokkos::HostSpace;
 #endif
 
-/// body() on the calling thread, as one kernel that tools see.
+/// Calls body() on the calling thread, as one kernel that tools see.
 template <class Body>
 void as_one_kernel(const char* label, const ExecSpace& exec, const Body& body) {
   if constexpr (kOpenMpExecution) {
-    // A kernel of Kokkos would take all of its threads, which then are not there to share the body.
+    // A kernel of Kokkos would occupy all of its threads, which then could not share the body.
     namespace tools = Kokkos::Tools;
     const bool is_watched = tools::profileLibraryLoaded();
     std::uint64_t kernel = 0;
@@ -66,16 +66,16 @@ void as_one_kernel(const char* label, const ExecSpace& exec, const Body& body) {
   }
 }
 
-/// How many threads Kokkos takes when it is started, where it has threads and its own variables do
-/// not say otherwise.
+/// Sets the number of threads with which Kokkos starts, if it has threads and its own variables do
+/// not set another number.
 inline void propose_kokkos_threads([[maybe_unused]] int threads) {
 #if defined(KOKKOS_ENABLE_OPENMP)
   omp_set_num_threads(threads);
 #endif
 }
 
-/// Separate instances if the backend has streams, whose kernels and copies may overlap;
-/// elsewhere the default instance, thrice.
+/// Returns separate instances if the backend has streams, so that kernels and copies may overlap;
+/// otherwise the default instance three times.
 inline std::array<ExecSpace, 3> separate_instances() {
 #if KOKKOS_VERSION >= 40000
   if constexpr (!kHostExecution) {
@@ -86,7 +86,7 @@ inline std::array<ExecSpace, 3> separate_instances() {
   return {};
 }
 
-/// False where the backend cannot tell.
+/// Returns false if the backend cannot tell.
 template <class Space>
 bool is_same_instance(const Space& a, const Space& b) {
   if constexpr (requires { static_cast<bool>(a == b); })
@@ -95,8 +95,8 @@ bool is_same_instance(const Space& a, const Space& b) {
     return false;
 }
 
-/// Work queued on `later` from now on begins when all work queued on `earlier` by now is
-/// complete. With streams the host does not wait.
+/// Makes work that is queued on `later` from now on wait for all work queued on `earlier` so far.
+/// With streams the host does not wait.
 inline void order_after(const ExecSpace& later, const ExecSpace& earlier) {
 #if defined(KOKKOS_ENABLE_CUDA)
   if (later.cuda_stream() == earlier.cuda_stream()) return;
@@ -108,7 +108,7 @@ inline void order_after(const ExecSpace& later, const ExecSpace& earlier) {
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   check(cudaEventRecord(event, earlier.cuda_stream()));
   check(cudaStreamWaitEvent(later.cuda_stream(), event, 0));
-  check(cudaEventDestroy(event));  // goes when it has happened
+  check(cudaEventDestroy(event));  // is freed after it has occurred
 #elif defined(KOKKOS_ENABLE_HIP)
   if (later.hip_stream() == earlier.hip_stream()) return;
   const auto check = [](hipError_t error) {
@@ -119,7 +119,7 @@ inline void order_after(const ExecSpace& later, const ExecSpace& earlier) {
   check(hipEventCreateWithFlags(&event, hipEventDisableTiming));
   check(hipEventRecord(event, earlier.hip_stream()));
   check(hipStreamWaitEvent(later.hip_stream(), event, 0));
-  check(hipEventDestroy(event));  // goes when it has happened
+  check(hipEventDestroy(event));  // is freed after it has occurred
 #else
   if (!is_same_instance(later, earlier)) earlier.fence();
 #endif

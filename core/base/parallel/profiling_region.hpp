@@ -6,7 +6,7 @@
 
 namespace deltapipe {
 
-/// Kernels launched in its lifetime belong to the region `label`; regions nest.
+/// Kernels launched during its lifetime belong to the region `label`; regions nest.
 class ProfilingRegion {
  public:
   explicit ProfilingRegion(const char* label) { Kokkos::Profiling::pushRegion(label); }

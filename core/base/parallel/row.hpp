@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loops over one row of a matrix by one team: the device's threads share it; on the host one thread
-// runs it in fixed vector lanes, so that sums vectorise without reassociating floating point and
-// have the same order whatever the instruction set. Members are template parameters for what only
-// one kind of them has.
+// Loops over one row of a matrix by one team. A device's threads share the row. On the host one
+// thread runs it in fixed vector lanes: sums vectorise without reassociating floating point and
+// have the same order with every instruction set. Members are template parameters, because some of
+// their functions exist on one kind only.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +19,20 @@ namespace deltapipe {
 #define DELTAPIPE_INDEPENDENT_ITERATIONS
 #endif
 
-/// Asks a processor for the cache line `ahead` elements after `from`, which need not exist; nothing
-/// on a device.
+/// Prefetches the cache line `ahead` elements after `from`, which need not exist. Does nothing on a
+/// device.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void prefetch([[maybe_unused]] const T* from,
                                           [[maybe_unused]] std::size_t ahead) {
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__CUDA_ARCH__) && \
     !defined(__HIP_DEVICE_COMPILE__)
   const std::uintptr_t place = reinterpret_cast<std::uintptr_t>(from) + ahead * sizeof(T);
-  // As a pointer it would have to be one into the array.
+  // An integer, because a pointer would have to point into the array.
   __builtin_prefetch(reinterpret_cast<const void*>(place));  // NOLINT(performance-no-int-to-ptr)
 #endif
 }
 
-/// Asks a processor for the n elements after those of `row`: they come while it works on these.
+/// Prefetches the n elements after those of `row`: they arrive while the processor works on `row`.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void prefetch_next_row([[maybe_unused]] const T* row,
                                                    [[maybe_unused]] int n) {
@@ -42,8 +42,8 @@ KOKKOS_FORCEINLINE_FUNCTION void prefetch_next_row([[maybe_unused]] const T* row
   }
 }
 
-/// body(i) for i in [0, n); iterations are independent. No barrier: other threads of the team may
-/// not see yet what was written.
+/// Calls body(i) for i in [0, n); iterations are independent. There is no barrier: other threads of
+/// the team may not see the writes yet.
 template <class Body, class Member>
 KOKKOS_FORCEINLINE_FUNCTION void row_for(const Member& team, int n, const Body& body) {
   if constexpr (kHostExecution) {
@@ -54,7 +54,7 @@ KOKKOS_FORCEINLINE_FUNCTION void row_for(const Member& team, int n, const Body& 
   }
 }
 
-/// row_for, and then the whole team sees what was written.
+/// Like row_for(), followed by a barrier: the whole team sees the writes.
 template <class Body, class Member>
 KOKKOS_FORCEINLINE_FUNCTION void row_for_synced(const Member& team, int n, const Body& body) {
   row_for(team, n, body);
@@ -63,7 +63,7 @@ KOKKOS_FORCEINLINE_FUNCTION void row_for_synced(const Member& team, int n, const
 
 inline constexpr int kRowLanes = 16;
 
-/// Sum of body(i) over [0, n), the same value in all threads of the team.
+/// Returns the sum of body(i) over [0, n), the same value in all threads of the team.
 template <class Real, class Body, class Member>
 KOKKOS_FORCEINLINE_FUNCTION Real row_sum(const Member& team, int n, const Body& body) {
   Real total = 0;
@@ -85,14 +85,14 @@ KOKKOS_FORCEINLINE_FUNCTION Real row_sum(const Member& team, int n, const Body& 
   return total;
 }
 
-/// Largest body(i) over [0, n), at least `least`, the same value in all threads of the team; NaN
-/// values are passed over.
+/// Returns the largest body(i) over [0, n), at least `least`, the same value in all threads of the
+/// team. NaN values are ignored.
 template <class Value, class Body, class Member>
 KOKKOS_FORCEINLINE_FUNCTION Value row_max(const Member& team, int n, Value least,
                                           const Body& body) {
   Value largest = least;
   if constexpr (kHostExecution) {
-    // Lanes by hand: GCC 12 makes branches of the plain loop.
+    // Explicit lanes, because GCC 12 compiles the plain loop to branches.
     constexpr int kLanes = 128 / static_cast<int>(sizeof(Value));
     Value lane[kLanes];
     for (int l = 0; l < kLanes; ++l) lane[l] = least;
@@ -122,8 +122,8 @@ KOKKOS_FORCEINLINE_FUNCTION Value row_max(const Member& team, int n, Value least
   return largest;
 }
 
-/// use(i, sum of count(j) over j < i) for i in [0, n), on the host in ascending order; count must
-/// not depend on what use changes. Then the whole team sees what was written.
+/// Calls use(i, sum of count(j) over j < i) for i in [0, n), on the host in ascending order. count
+/// must not depend on what use changes. Afterwards the whole team sees the writes.
 template <class Value, class Count, class Use, class Member>
 KOKKOS_FORCEINLINE_FUNCTION void row_scan(const Member& team, int n, const Count& count,
                                           const Use& use) {
@@ -144,23 +144,23 @@ KOKKOS_FORCEINLINE_FUNCTION void row_scan(const Member& team, int n, const Count
   }
 }
 
-/// Columns that one team sums, and on a device the rows that it sums side by side.
+/// Columns that one team sums, and on a device the rows that it sums in parallel.
 inline constexpr int kColumnTile = 64;
 inline constexpr int kColumnLanes = 16;
 
-/// Scratch memory of a team for column_sums_by_lanes() of sums of so many bytes.
+/// Returns the scratch memory of a team for column_sums_by_lanes() with sums of `sum_bytes` each.
 constexpr std::size_t column_lanes_bytes(std::size_t sum_bytes) {
   return kColumnLanes * kColumnTile * sum_bytes;
 }
 
-/// A team for each tile of columns.
+/// Returns a policy with a team for each tile of columns.
 inline RowPolicy column_policy(const ExecSpace& exec, int columns) {
   return row_policy(exec, (columns + kColumnTile - 1) / kColumnTile);
 }
 
-/// store(c, sum over n in [first_row, end_row) of body(n, c)) for the columns of a tile. Every
-/// kColumnLanes-th row is added to one partial sum, then these in their order: an order that does
-/// not depend on the team's size. Neighbouring threads read neighbouring columns.
+/// Calls store(c, sum over n in [first_row, end_row) of body(n, c)) for the columns of a tile.
+/// Every kColumnLanes-th row is added to one partial sum; then the partial sums are added in order.
+/// This order does not depend on the team's size. Neighbouring threads read neighbouring columns.
 template <class Sum, class Body, class Store, class Member>
 KOKKOS_FORCEINLINE_FUNCTION void column_sums_by_lanes(const Member& team, int tile, int columns,
                                                       int first_row, int end_row, const Body& body,

@@ -13,7 +13,7 @@
 
 namespace deltapipe {
 
-/// All device Views are row-major: the last extent is contiguous.
+/// Layout of all device Views, row-major: the last extent is contiguous.
 using Layout = Kokkos::LayoutRight;
 
 template <class T>
@@ -21,45 +21,46 @@ using Vector = Kokkos::View<T*, Layout, MemSpace>;
 template <class T>
 using Matrix = Kokkos::View<T**, Layout, MemSpace>;
 
-/// Arguments of kernels: Views without ownership, so that a call costs no reference count and a
-/// part of an arena is as good as an allocation.
+/// Arguments of kernels: Views without ownership. A call changes no reference count, and a part of
+/// an arena may be used like an allocation.
 template <class T>
 using VectorRef = Kokkos::View<T*, Layout, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 template <class T>
 using MatrixRef = Kokkos::View<T**, Layout, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
-/// Host memory that messages and files are read from and written to; pinned where that matters.
+/// Host memory of messages and files; pinned if that matters.
 using HostBytes = Kokkos::View<std::uint8_t*, Layout, StagingSpace>;
 using DeviceBytes = Kokkos::View<std::uint8_t*, Layout, MemSpace>;
 
-/// Result of create_mirror_view() for a Vector.
+/// Type of create_mirror_view() for a Vector.
 template <class T>
 using MirrorVector = decltype(Kokkos::create_mirror_view(std::declval<const Vector<T>&>()));
 
 template <class T>
 using HostVector = Kokkos::View<T*, Layout, StagingSpace>;
 
-/// Rows [first, first + count) of a matrix without gaps between its rows. Works on the pointer:
-/// hosts must not touch elements of device Views, not even for their address.
+/// Returns rows [first, first + count) of a matrix without gaps between its rows. Uses the pointer,
+/// because a host must not access elements of device Views, not even for their address.
 template <class T>
 MatrixRef<T> rows_of(const MatrixRef<T>& matrix, std::size_t first, std::size_t count) {
   return MatrixRef<T>(matrix.data() + first * matrix.extent(1), count, matrix.extent(1));
 }
 
-/// The first `count` rows of a matrix.
+/// Returns the first `count` rows of a matrix.
 template <class T>
 MatrixRef<T> first_rows(const MatrixRef<T>& matrix, int count) {
   return rows_of(matrix, 0, count);
 }
 
-/// A matrix whose rows lie `row_stride` elements apart, as a part of a wider one.
+/// Returns a matrix whose rows are `row_stride` elements apart, as a part of a wider one.
 template <class T>
 MatrixRef<T> strided_matrix(T* data, int rows, int columns, std::size_t row_stride) {
   const MatrixRef<T> wide(data, rows, row_stride);
   return Kokkos::subview(wide, Kokkos::ALL, Kokkos::make_pair(0, columns));
 }
 
-/// A View's memory whose first content does not matter (no fill kernel at allocation).
+/// Returns allocation properties without a fill kernel, for Views whose initial content is not
+/// used.
 inline auto uninitialized(const char* label) {
   return Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(label));
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The state of a run between steps, as a list of named parts that write and read themselves:
-// all that a restart needs. Everything else is a function of (deck, seed,
-// step).
+// The state of a run between steps, as a list of named parts that write and read themselves. It is
+// all that a restart needs; everything else is a function of (deck, seed, step).
 //
-// A part is a row of items: arrays with a name, a type and a shape. Writers and readers take an
-// item's elements in pieces, so that no part needs memory for all of itself.
+// A part is a sequence of items: arrays with a name, a type and a shape. Writers and readers
+// process an item's elements in pieces, so that no part needs memory for all of its elements.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +41,7 @@ constexpr StateType state_type_of() {
 
 /// A scalar is an array of one element; text is an array of u8.
 struct StateItem {
-  std::string name;  ///< once in its part, without '/'
+  std::string name;  ///< unique in its part, without '/'
   StateType type = StateType::u8;
   std::vector<std::uint64_t> shape;  ///< row-major; an extent may be 0
 
@@ -51,15 +50,15 @@ struct StateItem {
   bool operator==(const StateItem&) const = default;
 };
 
-/// Destination of state. Parts follow one another, and so do the items of a part.
+/// Destination of state. Parts are written one after another, and so are the items of a part.
 class StateWriter {
  public:
   virtual ~StateWriter() = default;
 
   void begin_part(const std::string& name);
   void end_part();
-  /// append() follows until all of the item's bytes are there, in row-major order; an empty item is
-  /// complete at once.
+  /// Begins an item. Calls of append() must follow until all of its bytes are written, in row-major
+  /// order; an empty item is complete at once.
   void begin_item(const StateItem& item);
   void append(const void* elements, std::uint64_t bytes);
 
@@ -73,64 +72,65 @@ class StateWriter {
  private:
   std::set<std::string> parts_, items_;
   bool in_part_ = false;
-  std::uint64_t bytes_left_ = 0;  ///< of the item at hand
+  std::uint64_t bytes_left_ = 0;  ///< bytes of the current item that are still missing
 };
 
-/// Source of state. Any difference from the request (no such part or item, another type
-/// or shape, bytes that are missing or damaged) is a UserError that names file, part and item; what
-/// was read until then is of no use.
+/// Source of state. Any difference from the request (a missing part or item, another type or shape,
+/// missing or damaged bytes) is a UserError that names file, part and item. The values read so far
+/// must then be discarded.
 class StateReader {
  public:
   virtual ~StateReader() = default;
 
   void begin_part(const std::string& name);
-  /// All of its items must have been read.
+  /// Ends a part. All of its items must have been read.
   void end_part();
-  /// The item of that name, for what depends on the data: text.
+  /// Returns the item of that name, for content whose size depends on the data: text.
   StateItem find(const std::string& name);
-  /// It must be just this item. take() follows until all of its bytes are read.
+  /// Begins an item, which must match exactly. Calls of take() must follow until all of its bytes
+  /// are read.
   void begin_item(const StateItem& item);
   void take(void* elements, std::uint64_t bytes);
 
   virtual std::vector<std::string> part_names() = 0;
-  /// Items of the current part that were not read.
+  /// Returns the items of the current part that were not read.
   std::vector<std::string> items_left() const { return {not_read_.begin(), not_read_.end()}; }
 
-  /// UserError about an item of the part at hand.
+  /// Throws a UserError about an item of the current part.
   [[noreturn]] void refuse(const std::string& item, const std::string& wrong,
                            const std::string& value, const std::string& remedy = {}) const;
-  /// UserError about a part.
+  /// Throws a UserError about a part.
   [[noreturn]] void refuse_part(const std::string& part, const std::string& wrong) const;
 
  protected:
-  /// Name for messages; empty: state in memory.
+  /// Returns the name for messages; empty: state in memory.
   virtual std::string file_name() const { return {}; }
   virtual void open_part(const std::string& name) = 0;
   virtual void close_part() = 0;
-  virtual std::vector<std::string> item_names() = 0;  ///< of the open part
+  virtual std::vector<std::string> item_names() = 0;  ///< items of the open part
   virtual StateItem item(const std::string& name) = 0;
   virtual void open_item(const StateItem& item) = 0;
   virtual void read(void* elements, std::uint64_t bytes) = 0;
   virtual void close_item() = 0;
 
  private:
-  std::string part_;  ///< the one at hand; empty: none
+  std::string part_;  ///< current part; empty: none
   std::set<std::string> not_read_;
   std::uint64_t bytes_left_ = 0;
 };
 
-/// Refers to what it is the state of, which must outlive it and must not move.
+/// Refers to the object whose state it is; the object must outlive it and must not move.
 struct StatePart {
-  std::string name;  ///< once in a rank's list
+  std::string name;  ///< unique in a rank's list
   std::function<void(StateWriter&)> write;
   std::function<void(StateReader&)> read;
 };
 
-/// Parts of the same name as one, with the items of all of them in this order.
+/// Merges parts of the same name into one, with the items of all of them in this order.
 std::vector<StatePart> merged_parts(std::vector<std::vector<StatePart>> lists);
 
 void write_state(std::span<const StatePart> parts, StateWriter& writer);
-/// The reader must have these parts, in any order, and no others.
+/// Reads the parts. The reader must have these parts, in any order, and no others.
 void read_state(std::span<const StatePart> parts, StateReader& reader);
 
 template <class T>
@@ -138,7 +138,7 @@ void write_array(StateWriter& writer, const std::string& name, std::span<const T
   writer.begin_item({name, state_type_of<T>(), {values.size()}});
   writer.append(values.data(), values.size_bytes());
 }
-/// As many as there are in `values`.
+/// Reads as many elements as `values` has.
 template <class T>
 void read_array(StateReader& reader, const std::string& name, std::span<T> values) {
   reader.begin_item({name, state_type_of<T>(), {values.size()}});
@@ -155,7 +155,7 @@ T read_scalar(StateReader& reader, const std::string& name) {
   read_array(reader, name, std::span<T>(&value, 1));
   return value;
 }
-/// For what cannot change between writing and reading: UserError when it did.
+/// Reads a value that must be the same as when it was written; UserError if it differs.
 template <class T>
 void expect_scalar(StateReader& reader, const std::string& name, T value) {
   const T found = read_scalar<T>(reader, name);

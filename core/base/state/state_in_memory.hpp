@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// State in memory, to be compared and read back.
+// State in memory, for comparisons and for reading it back.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct StateContent {
   std::vector<Part> parts;
   bool operator==(const StateContent&) const = default;
 
-  std::uint64_t bytes() const;  ///< of all items
+  std::uint64_t bytes() const;  ///< bytes of all items
 };
 
 class MemoryStateWriter final : public StateWriter {
@@ -48,7 +48,7 @@ class MemoryStateWriter final : public StateWriter {
 
 class MemoryStateReader final : public StateReader {
  public:
-  /// `content` must outlive it.
+  /// Reads from `content`, which must outlive it.
   explicit MemoryStateReader(const StateContent& content) : content_(content) {}
 
   std::vector<std::string> part_names() override;
@@ -68,7 +68,7 @@ class MemoryStateReader final : public StateReader {
   const StateContent& content_;
   const StateContent::Part* part_ = nullptr;
   const StateContent::Item* item_ = nullptr;
-  std::size_t read_ = 0;  ///< bytes of the item
+  std::size_t read_ = 0;  ///< bytes of the current item that were read
 };
 
 StateContent state_in_memory(std::span<const StatePart> parts);

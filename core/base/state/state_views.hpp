@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Views as items of a state. Where the host does not reach them, they pass through a staging buffer
-// piece by piece.
+// Views as items of a state. Views that the host cannot access pass through a staging buffer piece
+// by piece.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace state_views {
 inline constexpr bool kOnHost = std::is_same_v<MemSpace, StagingSpace>;
 inline constexpr std::size_t kPieceBytes = std::size_t{1} << 22;
 
-/// piece(device part, its bytes, staging) for one piece after the other.
+/// Calls piece(device part, its bytes, staging) for one piece after another.
 template <class T, class Piece>
 void for_pieces(const VectorRef<T>& view, const Piece& piece) {
   const std::size_t most = std::min(view.extent(0), kPieceBytes / sizeof(T));
@@ -33,8 +33,8 @@ void for_pieces(const VectorRef<T>& view, const Piece& piece) {
 
 }  // namespace state_views
 
-/// `view` holds the elements of `shape` without gaps. Waits for what is queued on exec. kStaged:
-/// through host memory, in pieces.
+/// Writes `view`, which holds the elements of `shape` without gaps. Waits for the work queued on
+/// exec. kStaged: through host memory, in pieces.
 template <bool kStaged = !state_views::kOnHost, class T>
 void write_view(StateWriter& writer, const ExecSpace& exec, const std::string& name,
                 const VectorRef<T>& view, const std::vector<std::uint64_t>& shape) {
@@ -51,7 +51,7 @@ void write_view(StateWriter& writer, const ExecSpace& exec, const std::string& n
   }
 }
 
-/// Complete when it returns.
+/// Reads `view`; complete when it returns.
 template <bool kStaged = !state_views::kOnHost, class T>
 void read_view(StateReader& reader, const ExecSpace& exec, const std::string& name,
                const VectorRef<T>& view, const std::vector<std::uint64_t>& shape) {
