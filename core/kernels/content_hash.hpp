@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Hashes of device memory, to tell whether two ranks hold the same bits.
+// Hashes of device memory, to compare the bits of two ranks.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,15 @@ namespace deltapipe {
 
 inline constexpr std::int64_t kHashTile = 4096;
 
-/// Contribution of word i to a hash.
+/// Returns the contribution of word i to a hash.
 KOKKOS_FORCEINLINE_FUNCTION std::uint64_t hash_term(std::uint32_t word, std::int64_t i) {
   return (std::uint64_t{word} + 1) *
          ((static_cast<std::uint64_t>(i) + 1) * 0x9e3779b97f4a7c15ull | 1);
 }
 
-/// Contribution of words [first, end) to a hash, which is a sum over all words: their order of
-/// addition does not matter, and any change of one word changes it, since the factors are odd.
+/// Returns the contribution of words [first, end) to a hash. A hash is a sum over all words, so
+/// that their order does not matter. Any change of one word changes it, because the factors are
+/// odd.
 KOKKOS_INLINE_FUNCTION std::uint64_t hash_part(const std::uint32_t* words, std::int64_t first,
                                                std::int64_t end) {
   std::uint64_t sum = 0;
@@ -27,8 +28,8 @@ KOKKOS_INLINE_FUNCTION std::uint64_t hash_part(const std::uint32_t* words, std::
   return sum;
 }
 
-/// hash_B(b) := hash of the `bytes` bytes, a multiple of 4, from pool + offset_B(b) on, a multiple
-/// of 4 as well. Asynchronous on exec.
+/// hash_B(b) := hash of the `bytes` bytes that begin at pool + offset_B(b). `bytes` and the offsets
+/// are multiples of 4. Asynchronous on exec.
 inline void hash_ranges(const ExecSpace& exec, const std::uint8_t* pool,
                         const VectorRef<const std::uint64_t>& offset_B, std::size_t bytes,
                         const VectorRef<std::uint64_t>& hash_B) {
@@ -46,8 +47,8 @@ inline void hash_ranges(const ExecSpace& exec, const std::uint8_t* pool,
       });
 }
 
-/// hash(0) := hash of `size` bytes, whose last word is filled up with zeros; `bytes` is a multiple
-/// of 4. Asynchronous on exec. On devices neighbouring threads read neighbouring words.
+/// hash(0) := hash of `size` bytes, with the last word padded with zeros; `bytes` is a multiple of
+/// 4. Asynchronous on exec. On devices neighbouring threads read neighbouring words.
 inline void hash_bytes(const ExecSpace& exec, const std::uint8_t* bytes, std::size_t size,
                        const VectorRef<std::uint64_t>& hash) {
   constexpr std::int64_t kShare = kHostExecution ? kHashTile : 32;  // words of a thread

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Values in halves: made, joined, changed in place, brought to the host and back.
+// Operations on values in halves: splitting, joining, changes in place, copies to the host and
+// back.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace deltapipe {
 
-/// A row of values, as the pointer to one in fp32 is.
+/// A row of values in halves, used like a pointer to a row in fp32.
 struct RowHalves {
   const Bf16* rounded;
   const std::uint16_t* lower;
@@ -21,7 +22,7 @@ struct RowHalves {
   }
 };
 
-/// Elements to be changed in place, in one memory or in halves.
+/// Elements that are changed in place, as values or in halves.
 template <class Real>
 struct MutableValues {
   Real* values;
@@ -84,7 +85,8 @@ template <class T>
 using HostRef =
     Kokkos::View<T*, Layout, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
-/// Memory of a device through which `count` values pass; none where kernels reach the host's.
+/// Returns device memory through which `count` values pass; empty if kernels can access host
+/// memory.
 inline Vector<float> staging_for(std::size_t count) {
   return Vector<float>(uninitialized("deltapipe::Halves::staging"),
                        kOnHost ? 0 : std::min(kPiece, count));
@@ -97,7 +99,7 @@ inline VectorHalves part_of(const VectorHalves& halves, std::size_t first, std::
 
 }  // namespace halves_transfer
 
-/// Host memory `to` = the values of `from`, through `staging` if kStaged. Complete when it returns.
+/// `to`, in host memory, = the values of `from`, through `staging` if kStaged. Complete on return.
 template <bool kStaged = !halves_transfer::kOnHost>
 void copy_out_of_halves(const ExecSpace& exec, const VectorHalves& from, const std::span<float> to,
                         const Vector<float>& staging) {
@@ -115,7 +117,7 @@ void copy_out_of_halves(const ExecSpace& exec, const VectorHalves& from, const s
   exec.fence();
 }
 
-/// The other way round.
+/// The reverse: halves from host memory.
 template <bool kStaged = !halves_transfer::kOnHost>
 void copy_into_halves(const ExecSpace& exec, const std::span<const float> from,
                       const VectorHalves& to, const Vector<float>& staging) {

@@ -8,12 +8,12 @@ namespace deltapipe {
 
 inline constexpr int kSumTile = 4096;
 
-/// Elements of the workspace that sum_of_squares needs for a vector of `count`.
+/// Returns the elements of the workspace that sum_of_squares() needs for a vector of `count`.
 inline std::size_t sum_of_squares_workspace(std::size_t count) {
   return (count + kSumTile - 1) / kSumTile;
 }
 
-/// Partial sums of squares as devices make them, a tile by a team.
+/// Computes partial sums of squares on devices, one tile per team.
 template <class Real>
 void team_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
                           const VectorRef<double>& partial) {
@@ -34,7 +34,7 @@ void team_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
       });
 }
 
-/// The same as hosts make them.
+/// The same on hosts.
 template <class Real>
 void lane_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
                           const VectorRef<double>& partial) {
@@ -56,8 +56,7 @@ void lane_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
         };
         std::int64_t i = first;
         if (end - first == kSumTile) {
-          // A processor reads one stream slower than its memory gives; four are a page each in
-          // fp32.
+          // One stream does not use the memory's full bandwidth; each of four is a page in fp32.
           constexpr int kStreams = 4, kPart = kSumTile / kStreams;
           for (; i < first + kPart; i += kLanes)
             for (int stream = 0; stream < kStreams; ++stream) {
@@ -78,7 +77,7 @@ void lane_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
       });
 }
 
-/// Partial sums of squares, one per tile of kSumTile elements, in double: partial(tile).
+/// Computes partial sums of squares in double, one per tile of kSumTile elements: partial(tile).
 template <class Real>
 void partial_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
                              const VectorRef<double>& partial) {

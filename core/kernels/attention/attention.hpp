@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Causal multi-head self-attention. Probabilities exist only for a block of query rows at a time,
-// of one head on a host and of all heads and samples on a device; the backward pass makes them
-// again from the logarithm of each row's softmax sum (arXiv 2205.14135).
+// Causal multi-head self-attention. Probabilities exist only for one block of query rows at a time:
+// for one head on a host, and for all heads and samples on a device. The backward pass computes
+// them again from the logarithm of each row's softmax sum (arXiv 2205.14135).
 #pragma once
 
 #include <cmath>
@@ -27,25 +27,25 @@ struct AttentionShape {
   int channels() const { return heads * head_width; }
 };
 
-/// Part of a micro-batch that is computed together, in a pass.
+/// Part of a micro-batch that one pass computes.
 struct AttentionGrouping {
   int rows = 0;     ///< query rows of a block
   int heads = 0;    ///< the last pass over a sample may have fewer
   int samples = 0;  ///< more than one only with all heads; the last pass may have fewer
-  /// Products of Real are those of causal_products.hpp; of one head and sample.
+  /// True if products of Real are those of causal_products.hpp, for one head and sample.
   bool in_tiles = false;
 
-  /// Elements of probabilities that a device has at a time: 256 MiB in fp32.
+  /// Probabilities that a device stores at a time: 256 MiB in fp32.
   static constexpr std::size_t kMostElements = std::size_t{1} << 26;
 
-  /// One head at a time: little enough for a core's cache. A library's products of a block run over
-  /// all its keys up to the last row's: with short sequences smaller blocks compute less that the
-  /// mask hides, with long ones larger products are faster.
+  /// Returns one head at a time, which fits into a core's cache. A library's products of a block
+  /// cover all keys up to the last row's. With short sequences, smaller blocks compute fewer masked
+  /// elements; with long ones, larger products are faster.
   static AttentionGrouping of_host(const AttentionShape& shape,
                                    bool in_tiles = kTeamExecution && causal::kIsFast) {
     return {in_tiles ? 96 : shape.tokens <= 512 ? 64 : 128, 1, 1, in_tiles};
   }
-  /// All heads and samples of a block, or as many as have `most_elements` together.
+  /// Returns all heads and samples of a block, or as many as fit into `most_elements`.
   static AttentionGrouping of_device(const AttentionShape& shape,
                                      std::size_t most_elements = kMostElements) {
     constexpr int kRows = 128;
@@ -62,26 +62,25 @@ struct AttentionGrouping {
   }
 };
 
-/// How this build computes attention in shapes up to that.
+/// Returns the grouping that this build uses for attention in shapes up to `shape`.
 inline AttentionGrouping attention_grouping(const AttentionShape& shape) {
   return kHostExecution ? AttentionGrouping::of_host(shape) : AttentionGrouping::of_device(shape);
 }
 
-/// Place of a block of probabilities: query rows [first, first + rows) against keys
-/// [0, first + rows) of `heads` heads from `head` on, of each of `samples` samples from `sample`
-/// on.
+/// Place of a block of probabilities: query rows [first, first + rows) against keys [0, first +
+/// rows), for heads [head, head + heads) of samples [sample, sample + samples).
 struct AttentionBlock {
   int sample, samples, head, heads, first, rows;
 
   KOKKOS_FORCEINLINE_FUNCTION int keys() const { return first + rows; }
-  /// Elements of one head's probabilities.
+  /// Returns the number of one head's probabilities.
   KOKKOS_FORCEINLINE_FUNCTION std::size_t elements() const {
     return static_cast<std::size_t>(rows) * keys();
   }
   int all_rows() const { return samples * heads * rows; }
 };
 
-/// A row of a block's probabilities, which follow each other by sample, head and query.
+/// A row of a block's probabilities; rows are ordered by sample, head and query.
 struct AttentionRow {
   int sample, head, query;
 
@@ -93,8 +92,8 @@ struct AttentionRow {
   }
 };
 
-/// The passes over samples and heads and the blocks of query rows in each, last to first: the first
-/// block of a sample and head sees all its keys.
+/// The passes over samples and heads, and the blocks of query rows in each pass, from last to
+/// first: the first block to be computed sees all keys of its sample and head.
 struct AttentionPasses {
   AttentionShape shape;
   AttentionGrouping grouping;
@@ -118,19 +117,19 @@ struct AttentionPasses {
             head,       least(grouping.heads, shape.heads - head),
             end - rows, rows};
   }
-  /// Elements of a pass in a workspace: its probabilities and, behind those of the largest pass,
-  /// packed keys or values.
+  /// Returns the elements of a pass in a workspace: its probabilities and, after those of the
+  /// largest pass, packed keys or values.
   std::size_t workspace() const { return packed_place() + packed_elements(); }
   std::size_t packed_place() const {
-    constexpr std::size_t kLine = 16;  // of a cache, in elements
+    constexpr std::size_t kLine = 16;  // elements of a cache line
     return grouping.in_tiles ? (elements() + kLine - 1) / kLine * kLine : elements();
   }
-  /// Elements of the probabilities of the largest pass.
+  /// Returns the number of probabilities in the largest pass.
   std::size_t elements() const {
     return static_cast<std::size_t>(least(grouping.samples, shape.samples)) *
            least(grouping.heads, shape.heads) * least(grouping.rows, shape.tokens) * shape.tokens;
   }
-  /// Passes at a time: the threads of a HostTeam each do one.
+  /// Returns the number of concurrent passes: each thread of a HostTeam computes one.
   int concurrent() const {
     return kTeamExecution ? least(count(), HostTeam::instance().size()) : 1;
   }
@@ -142,8 +141,8 @@ struct AttentionPasses {
   KOKKOS_INLINE_FUNCTION static int least(int a, int b) { return a < b ? a : b; }
 };
 
-/// Elements of each of the two workspaces of the kernels below (the forward pass uses one), enough
-/// for smaller shapes in the same grouping as well.
+/// Returns the elements of each of the two workspaces of the kernels below (the forward pass uses
+/// one). They suffice for smaller shapes in the same grouping as well.
 inline std::size_t attention_workspace(const AttentionShape& shape,
                                        const AttentionGrouping& grouping) {
   const AttentionPasses passes{shape, grouping};
@@ -153,11 +152,11 @@ inline std::size_t attention_workspace(const AttentionShape& shape) {
   return attention_workspace(shape, attention_grouping(shape));
 }
 
-/// Most operands that the products of a pass have.
+/// Largest number of operands of the products of a pass.
 inline constexpr int kAttentionOperands = 11;
 
-/// Elements of a table with the addresses of all operands of an attention, which products of
-/// matrices that are not evenly spaced take: the heads of several samples.
+/// Returns the elements of a table with the addresses of all operands of an attention. Products of
+/// matrices that are not evenly spaced (the heads of several samples) need it.
 inline std::size_t attention_addresses(const AttentionShape& shape,
                                        const AttentionGrouping& grouping) {
   const int blocks = AttentionPasses{shape, grouping}.blocks();
@@ -173,19 +172,20 @@ inline bool needs_attention_addresses([[maybe_unused]] const AttentionGrouping& 
 #endif
 }
 
-/// How an attention is grouped and, where its products take them so, memory for the addresses of
-/// its operands, at least attention_addresses() elements.
+/// The grouping of an attention and, if its products need it, memory for the addresses of its
+/// operands, at least attention_addresses() elements.
 struct AttentionPlan {
   AttentionGrouping grouping;
   VectorRef<std::uintptr_t> addresses;
 };
 
-/// Passes that are computed at a time: addresses are of one workspace.
+/// Returns the number of concurrent passes; one if there is a table of addresses, which is for one
+/// workspace.
 inline int concurrent_passes(const AttentionPasses& passes, const AttentionPlan& plan) {
   return plan.addresses.extent(0) > 0 ? 1 : passes.concurrent();
 }
 
-/// Dropout factors of probabilities j = 4*block ... of query i.
+/// Computes the dropout factors of probabilities j = 4*block ... of query i.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION void attention_dropout_factors(const Dropout& dropout, int sample,
                                                            int head, int query, int block,
@@ -195,8 +195,9 @@ KOKKOS_FORCEINLINE_FUNCTION void attention_dropout_factors(const Dropout& dropou
   dropout_factors_at(dropout, sample, row * blocks_a_row + block, factor);
 }
 
-/// Probabilities of scores, which are lost, rounded to bf16 if Factor is Bf16; of one type both
-/// may be the same memory. log_sum_BHT keeps log(sum(exp(scale * score))), of all_heads heads.
+/// Computes probabilities from scores and overwrites the scores. Probabilities are rounded to bf16
+/// if Factor is Bf16; otherwise both may be the same memory. log_sum_BHT keeps log(sum(exp(scale *
+/// score))) for all_heads heads.
 template <class Real, class Factor>
 void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real scale,
                        const Dropout& dropout, int all_heads, const MatrixRef<Real>& scores,
@@ -232,8 +233,8 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
       });
 }
 
-/// Number of a row's keys that a kernel computes with, at least the `visible` ones: on a host whole
-/// vectors, since a remainder takes as long.
+/// Returns the number of a row's keys that a kernel uses, at least the `visible` ones. On a host
+/// these are whole vectors, because a remainder costs as much.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION int computed_keys(int visible, int keys) {
   if (!kHostExecution) return visible;
@@ -242,8 +243,8 @@ KOKKOS_FORCEINLINE_FUNCTION int computed_keys(int visible, int keys) {
   return whole < keys ? whole : keys;
 }
 
-/// From scores s and dL/dprobability dp: the probabilities after dropout (in place of the scores)
-/// and dL/dscore (in place of dp):  ds = scale * p * (factor * dp - sum_d dO O).
+/// Computes from scores s and dL/dprobability dp the probabilities after dropout (in place of the
+/// scores) and dL/dscore (in place of dp): ds = scale * p * (factor * dp - sum_d dO O).
 template <class Real>
 void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& shape,
                                 const AttentionBlock& at, Real scale, const Dropout& dropout,
@@ -276,7 +277,8 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
             }
           });
         } else {
-          // Captured by value: what the other branch's calls can see does not stay in registers.
+          // Captured by value, because variables that calls of the other branch can access are not
+          // kept in registers.
           row_for(team, computed_keys<Real>(visible, at.keys()), [=](int j) {
             const Real p = vector_exp(s[j] * scale - log_sum);
             s[j] = p;
@@ -290,9 +292,9 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
       });
 }
 
-/// The same rounded to bf16; scores and dp are lost. Of rounded operands sum_d dO O is another one
-/// than that of p * factor * dp over the keys, by which a part that all keys have in common would
-/// not cancel: this is the latter.
+/// The same, rounded to bf16; overwrites scores and dp. With rounded operands, sum_d dO O differs
+/// from the sum of p * factor * dp over the keys, and a part common to all keys would not cancel.
+/// This function therefore uses the latter sum.
 template <class Real>
 void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& shape,
                                 const AttentionBlock& at, Real scale, const Dropout& dropout,
@@ -337,9 +339,9 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
       });
 }
 
-/// Calls body(block, index, offset) for the blocks of every pass, index counting a pass' blocks.
-/// The pass has the workspace's elements from `offset` on. A HostTeam shares passes, in one kernel,
-/// where `concurrent` are more than one.
+/// Calls body(block, index, offset) for the blocks of every pass; `index` counts the blocks of a
+/// pass. The pass uses the workspace's elements from `offset` on. If `concurrent` is more than one,
+/// a HostTeam shares the passes, in one kernel.
 template <class Body>
 void for_each_attention_block(const char* label, const ExecSpace& exec,
                               const AttentionPasses& passes, int concurrent, const Body& body) {
@@ -359,11 +361,12 @@ void for_each_attention_block(const char* label, const ExecSpace& exec,
   for (int i = 0; i < passes.count(); ++i) pass(i, 0);
 }
 
-/// Offsets of the matrices of a block's samples and heads, in elements from those of the first
-/// sample and head of all: rows of tokens, [... heads ...], or a workspace of probabilities.
+/// Offsets of the matrices of a block's samples and heads, in elements from the matrix of the very
+/// first sample and head. The matrices are rows of tokens, [... heads ...], or a workspace of
+/// probabilities.
 struct HeadPlaces {
   std::size_t row_stride = 0;  ///< elements of a token's row; 0: a workspace
-  bool of_queries = false;     ///< a matrix has the block's queries, not all its keys
+  bool of_queries = false;     ///< true if a matrix has the block's queries, not all its keys
 
   KOKKOS_INLINE_FUNCTION std::size_t begin(const AttentionShape& shape, const AttentionBlock& at,
                                            int sample, int head) const {
@@ -376,26 +379,25 @@ struct HeadPlaces {
   }
 };
 
-/// Matrices of samples and heads that an attention's products take or make.
+/// Matrices of samples and heads that an attention's products read or write.
 template <class T>
 struct HeadOperand {
   T* data;
   HeadPlaces places;
-  int index;  ///< among the operands, by which the table of addresses is in order
+  int index;  ///< index among the operands, which is the order of the table of addresses
 };
 
-/// Operands as the kernel that writes their addresses sees them.
+/// Operands in the form that the kernel for their addresses uses.
 struct HeadOperandTable {
   struct Entry {
     std::uintptr_t data;
-    std::size_t bytes;  ///< of an element
+    std::size_t bytes;  ///< bytes of an element
     HeadPlaces places;
   };
   Entry of[kAttentionOperands];
 };
 
-/// All operands of one attention: their addresses, where they are wanted, and the matrices of each
-/// block.
+/// All operands of one attention: their addresses, if needed, and the matrices of each block.
 class AttentionOperands {
  public:
   AttentionOperands(const AttentionPasses& passes, const VectorRef<std::uintptr_t>& addresses)
@@ -430,8 +432,8 @@ class AttentionOperands {
         });
   }
 
-  /// Matrices of the block-th block of its pass, of rows x columns each. Those of a workspace begin
-  /// `offset` elements behind its data.
+  /// Returns the matrices of the block-th block of its pass, rows x columns each. Those of a
+  /// workspace begin `offset` elements after its data.
   template <class T>
   MatrixGrid<T> grid(const HeadOperand<T>& operand, const AttentionBlock& at, int block, int rows,
                      int columns, std::size_t offset = 0) const {
@@ -459,7 +461,7 @@ class AttentionOperands {
   int count_ = 0;
 };
 
-/// Type of the factors of attention's products: Real, with Factor = Real, or Real rounded to bf16.
+/// Products of attention. Their factors are Real, with Factor = Real, or Real rounded to bf16.
 template <class Real, class Factor>
 class HeadProducts {
  public:
@@ -479,13 +481,13 @@ class HeadProducts {
   Gemm gemm_;
 };
 
-/// The products of a block. Scores are only sure to be made where a query sees a key; probabilities
-/// are zero elsewhere.
+/// The products of a block. Scores are only guaranteed where a query sees a key; probabilities are
+/// zero elsewhere.
 template <class Real, class Factor>
 class AttentionBlockProducts {
  public:
-  /// The block-th block of a pass whose workspaces begin `offset` elements behind their data.
-  /// Refers to the operands and products.
+  /// Refers to the block-th block of a pass whose workspaces begin `offset` elements after their
+  /// data. Keeps references to the operands and products.
   AttentionBlockProducts(const ExecSpace& exec, const AttentionPasses& passes,
                          const AttentionOperands& operands,
                          const HeadProducts<Real, Factor>& products, const AttentionBlock& at,
@@ -502,7 +504,7 @@ class AttentionBlockProducts {
         "tiles of several heads");
   }
 
-  /// scores = x_QD k_KD^T; in tiles k stays packed behind the scores for the pass' other blocks.
+  /// scores = x_QD k_KD^T; in tiles, packed k remains after the scores for the pass' other blocks.
   void scores(const HeadOperand<const Factor>& x, const HeadOperand<const Factor>& k,
               const HeadOperand<Real>& scores) const {
     if constexpr (std::is_same_v<Real, Factor>)
@@ -530,7 +532,7 @@ class AttentionBlockProducts {
               of_queries(y));
   }
 
-  /// y_KD = p_QK^T x_QD, added up over the pass' blocks.
+  /// y_KD = p_QK^T x_QD, summed over the pass' blocks.
   void weigh_transposed(const HeadOperand<const Factor>& p, const HeadOperand<const Factor>& x,
                         const HeadOperand<Real>& y) const {
     const bool accumulate = block_ > 0;
@@ -544,7 +546,7 @@ class AttentionBlockProducts {
               Real(accumulate ? 1 : 0), of_keys(y));
   }
 
-  /// All rows of a workspace.
+  /// Returns all rows of a workspace.
   template <class T>
   MatrixRef<T> all_of(const VectorRef<T>& workspace) const {
     return MatrixRef<T>(workspace.data() + offset_, at_.all_rows(), at_.keys());
@@ -583,12 +585,12 @@ class AttentionBlockProducts {
   std::size_t offset_;
 };
 
-/// Scores of the blocks that are computed together and what products are made of them; each has
-/// attention_workspace(shape, grouping) elements.
+/// Scores of the blocks that are computed together, and the factors that products make of them.
+/// Each has attention_workspace(shape, grouping) elements.
 template <class Real, class Factor>
 struct AttentionWorkspace {
   VectorRef<Real> scores;
-  VectorRef<Factor> factors;  ///< of one type it may be the memory of scores
+  VectorRef<Factor> factors;  ///< may be the memory of scores if the types are the same
 };
 
 /// out_NC = softmax(q k^T / sqrt(D)) v. `dropout.tokens` must be T.
@@ -624,7 +626,7 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
       });
 }
 
-/// The same with products of Real, grouped as attention_grouping(shape) says, in a workspace of
+/// The same with products of Real, in the grouping attention_grouping(shape) and a workspace of
 /// attention_workspace(shape) elements.
 template <class Real>
 void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
@@ -635,8 +637,8 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
                                 {workspace, workspace}, out_NC, log_sum_BHT, {});
 }
 
-/// dqkv_N3C from dout_NC, which is also given as products take it; what attention_forward was given
-/// and made comes in again.
+/// Computes dqkv_N3C from dout_NC, which is also passed in the form of products. The arguments and
+/// results of attention_forward() are passed again.
 template <class Real, class Factor>
 void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                         const AttentionPlan& plan, const MatrixRef<const Factor>& qkv_N3C,
@@ -683,7 +685,7 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
       });
 }
 
-/// The same with products of Real, grouped as attention_grouping(shape) says, in workspaces of
+/// The same with products of Real, in the grouping attention_grouping(shape) and workspaces of
 /// attention_workspace(shape) elements.
 template <class Real>
 void attention_backward(const ExecSpace& exec, const AttentionShape& shape,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Attention of a sample's newest tokens over all of its tokens so far, whose keys and values were
-// kept: the tokens before are not computed again.
+// Attention of a sample's newest tokens over all of its tokens so far. Keys and values are kept, so
+// that earlier tokens are not computed again.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace deltapipe {
 
-/// Rows [first, first + N) of the kept keys and values become those of qkv_N3C. A row of kept_T2C
-/// is [k heads | v heads].
+/// Copies the keys and values of qkv_N3C to rows [first, first + N) of the kept ones. A row of
+/// kept_T2C is [k heads | v heads].
 template <class Real>
 void keep_keys_and_values(const ExecSpace& exec, const MatrixRef<const Real>& qkv_N3C, int first,
                           const MatrixRef<Real>& kept_T2C) {
@@ -26,7 +26,7 @@ void keep_keys_and_values(const ExecSpace& exec, const MatrixRef<const Real>& qk
       });
 }
 
-/// Dot product of two rows, in the order of row_sum.
+/// Returns the dot product of two rows, in the order of row_sum().
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real dot_of_rows(const Real* a, const Real* b, int n) {
   Real lane[kRowLanes] = {};
@@ -41,7 +41,7 @@ KOKKOS_FORCEINLINE_FUNCTION Real dot_of_rows(const Real* a, const Real* b, int n
   return lane[0];
 }
 
-/// s[j] = q k_j for all keys, whose rows lie `stride` elements apart; the whole team sees them.
+/// s[j] = q k_j for all keys, whose rows are `stride` elements apart; the whole team sees s.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION void score_keys(const RowMember& team, const Real* q, const Real* k,
                                             std::size_t stride, int width, int keys, Real* s) {
@@ -74,7 +74,8 @@ KOKKOS_FORCEINLINE_FUNCTION void weigh_values(const RowMember& team, const Real*
   }
 }
 
-/// out_C of the one query in q_C over the first `keys` tokens. `scores` has heads * keys elements.
+/// Computes out_C of the single query in q_C over the first `keys` tokens. `scores` has
+/// heads * keys elements.
 template <class Real>
 void attend_to_kept(const ExecSpace& exec, int heads, int keys, const VectorRef<const Real>& q_C,
                     const MatrixRef<const Real>& kept_T2C, const VectorRef<Real>& scores,
@@ -102,15 +103,16 @@ void attend_to_kept(const ExecSpace& exec, int heads, int keys, const VectorRef<
       });
 }
 
-/// Blocks of queries, whose products are those of gemm() or a HeadProducts on processors, too.
+/// Returns blocks of queries; their products are those of gemm() or of a HeadProducts on processors
+/// as well.
 inline AttentionGrouping cached_attention_grouping(const AttentionShape& shape) {
   return kHostExecution ? AttentionGrouping::of_host(shape, false) : attention_grouping(shape);
 }
 
-/// out_NC = softmax(q k^T / sqrt(D)) v of the N queries of qkv_N3C, the tokens from `first` on of a
-/// sample, over the kept keys and values of tokens [0, first + N), theirs included. shape.tokens:
-/// T, the rows of kept_T2C. `workspace` has cached_attention_workspace(shape) elements, log_sum_HT
-/// heads * T, which do not matter afterwards.
+/// out_NC = softmax(q k^T / sqrt(D)) v for the N queries of qkv_N3C, which are a sample's tokens
+/// from `first` on. Keys and values are the kept ones of tokens [0, first + N), including these.
+/// shape.tokens is T, the rows of kept_T2C. `workspace` has cached_attention_workspace(shape)
+/// elements, log_sum_HT has heads * T; neither is used afterwards.
 template <class Real>
 void cached_attention_forward(const ExecSpace& exec, const AttentionShape& shape, int first,
                               const MatrixRef<const Real>& qkv_N3C,
@@ -154,7 +156,7 @@ void cached_attention_forward(const ExecSpace& exec, const AttentionShape& shape
     }
 }
 
-/// Elements of the workspace.
+/// Returns the elements of the workspace.
 inline std::size_t cached_attention_workspace(const AttentionShape& shape) {
   const std::size_t one_query = static_cast<std::size_t>(shape.heads) * shape.tokens;
   const std::size_t blocks = attention_workspace(shape, cached_attention_grouping(shape));

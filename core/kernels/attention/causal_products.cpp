@@ -11,7 +11,7 @@ using tiles::kTileColumns, tiles::kTileRows;
 
 namespace {
 
-/// c = a b or, with `accumulate`, c + a b, of at most kTileRows x kTileColumns sums.
+/// c = a b or, with `accumulate`, c + a b, with at most kTileRows x kTileColumns sums.
 template <class Real>
 struct Product {
   int depth;
@@ -52,7 +52,7 @@ void pack(int keys, int width, const Rows<const Real>& k_KD, Real* packed) {
     const int count = std::min(kTile, keys - first);
     for (int j = 0; j < count; ++j) {
       const Real* const key = k_KD.at(first + j);
-      // Rows are too far apart for the processor to see what comes next.
+      // Prefetches, because rows are too far apart for the processor to predict the next one.
       const Real* const ahead = k_KD.at(std::min(first + j + kAhead, keys - 1));
       for (int d = 0; d < width; d += kLine) __builtin_prefetch(ahead + d);
       for (int d = 0; d < width; ++d) packed[d * kTile + j] = key[d];
@@ -97,7 +97,7 @@ void weigh_transposed(const Queries& queries, int width, const Rows<const Real>&
   const int keys = queries.first + queries.count;
   for (int column = 0; column < width; column += kTile)
     for (int key = 0; key < keys; key += kTileRows) {
-      const int first = std::max(0, key - queries.first);  // that sees one of these keys
+      const int first = std::max(0, key - queries.first);  // first row that sees one of these keys
       multiply<Real>(
           {queries.count - first, p_QK.at(first) + key, 1, p_QK.stride, x_QD.at(first) + column,
            x_QD.stride, accumulate, y_KD.at(key) + column, y_KD.stride},

@@ -12,12 +12,12 @@ namespace deltapipe {
 
 namespace {
 
-/// Elements of both operands that are widened at a time (16 MiB), and rows or columns of c that a
-/// piece may have: sums then have at least 32 terms between two walks over c.
+/// Elements of both operands that are widened at a time (16 MiB), and the limit on a piece's rows
+/// or columns of c: sums then have at least 32 terms between two passes over c.
 constexpr int kWidened = 4 << 20;
 constexpr int kWidest = 1 << 16;
 
-/// y = x, from column `column` and row `row` of x on.
+/// y = the part of x that begins at row `row` and column `column`.
 void widen(const ExecSpace& exec, const MatrixRef<const Bf16>& x, int row, int column,
            const MatrixRef<float>& y) {
   const int width = y.extent_int(1);
@@ -31,7 +31,7 @@ void widen(const ExecSpace& exec, const MatrixRef<const Bf16>& x, int row, int c
       });
 }
 
-/// Rows [row, row + rows) of op(x) as columns [column, column + columns) of it have them.
+/// Returns rows [row, row + rows) and columns [column, column + columns) of op(x), widened.
 MatrixRef<const float> widened(const ExecSpace& exec, Transpose op, const MatrixRef<const Bf16>& x,
                                int row, int rows, int column, int columns, float* memory) {
   const bool turned = op == Transpose::yes;

@@ -12,26 +12,26 @@
 
 namespace deltapipe {
 
-/// Such products take less time than those of fp32 here: by oneDNN, if it was built in, on
-/// processors with AVX-512 BF16 or AMX, by cuBLAS on GPUs with tensor cores for them.
+/// Returns true if these products are faster than those of fp32 here: with oneDNN, if it was built
+/// in, on processors with AVX-512 BF16 or AMX; with cuBLAS on GPUs with tensor cores for bf16.
 bool has_fast_bf16_gemm();
-/// Why they do not, as a clause; empty where they do.
+/// Returns the reason why they are not faster, as a clause; empty if they are.
 std::string fast_bf16_gemm_obstacle();
-/// Library of these products: "oneDNN 2.6.3", "cuBLAS", "emulated bf16".
+/// Returns the library of these products: "oneDNN 2.6.3", "cuBLAS", "emulated bf16".
 std::string bf16_configuration();
 
 /// y = x, rounded to nearest, ties to even.
 void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
                    const MatrixRef<Bf16>& y);
 
-/// c = op(a) * op(b) + beta * c. With beta = 0 the content of c does not matter. Rows may be
-/// further apart than they are long. Products are exact; sums are rounded to fp32 in an order that
-/// depends on the processor. An emulated one has memory of its own: it is for one thread at a time.
+/// c = op(a) * op(b) + beta * c. With beta = 0 the content of c does not matter. Rows may have
+/// gaps. Products are exact; sums are rounded to fp32 in an order that depends on the processor. An
+/// emulated Bf16Gemm has its own memory, so that only one thread may use it at a time.
 class Bf16Gemm {
  public:
-  /// Empty: not to be called.
+  /// Empty; must not be called.
   Bf16Gemm() = default;
-  /// `emulated`: without instructions for bf16, by widening operands to fp32 piece by piece.
+  /// `emulated`: widens operands to fp32 piece by piece, for machines without bf16 instructions.
   explicit Bf16Gemm(const ViewAllocator& memory, bool emulated = !has_fast_bf16_gemm());
 
   void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,

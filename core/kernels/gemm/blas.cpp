@@ -19,7 +19,7 @@
 extern "C" void openblas_set_num_threads(int threads);
 extern "C" int openblas_get_num_threads();
 extern "C" char* openblas_get_corename();
-// Their addresses are null if a version lacks them.
+// The addresses are null if the version of OpenBLAS lacks them.
 extern "C" [[gnu::weak]] void* blas_memory_alloc(int);
 extern "C" [[gnu::weak]] void blas_memory_free(void* buffer);
 #endif
@@ -30,20 +30,20 @@ namespace deltapipe {
 namespace {
 
 /// Bytes that OpenBLAS maps for each of its threads: its largest setting (BUFFER_SIZE in
-/// common_x86_64.h and others), and something to spare.
+/// common_x86_64.h and others) and a reserve.
 constexpr std::size_t kBlasBufferBytes = (std::size_t{128} + 4) << 20;
 
-/// Threads that OpenBLAS has started beside the caller's. Each allocates its own buffer
-/// when it gets to it.
+/// Returns the number of threads that OpenBLAS has started in addition to the caller's. Each
+/// allocates its own buffer when it starts to work.
 int own_threads() {
   static const int threads = openblas_get_num_threads() - 1;
   return threads;
 }
 
-/// Products of fp32 may be another library's.
+/// Computes one product with OpenBLAS. Products of fp32 may use another library.
 template <class Real>
 void multiply_once() {
-  // Smaller products do without OpenBLAS's buffer on some processors.
+  // Smaller products do not need OpenBLAS's buffer on some processors.
   constexpr int n = 128;
   const Matrix<Real> a("deltapipe::Blas::firstProduct", n, n);
   const Matrix<Real> c("deltapipe::Blas::firstProduct", n, n);
@@ -71,7 +71,7 @@ void reserve_blas_memory(int threads) {
                      .remedy = "raise the limit (ulimit -v), or set OMP_NUM_THREADS=1"});
   multiply_once<double>();
   multiply_once<float>();
-  // A caller has a buffer for as long as it multiplies: so many at a time.
+  // A caller holds a buffer while it multiplies: one per concurrent caller.
   if (blas_memory_alloc == nullptr || blas_memory_free == nullptr) return;
   std::vector<void*> buffers;
   constexpr int kMostReserved = 128;  // its table has no more than twice as many
@@ -122,8 +122,9 @@ bool choose_blas_kernels() {
   return !kernels.empty() && setenv("OPENBLAS_CORETYPE", kernels.c_str(), 0) == 0;
 }
 
-/// Threads that OpenBLAS starts when it is loaded ask for their buffers for ever where there is
-/// little address space; MPI's start, which forks, and the program's end wait for them.
+/// If address space is limited, sets the environment so that OpenBLAS starts no threads when it is
+/// loaded, and returns true if it has changed. With too little address space these threads request
+/// their buffers forever; MPI's start, which forks, and the end of the program wait for them.
 bool spare_blas_threads() {
 #ifdef DELTAPIPE_HAVE_OPENBLAS
   constexpr const char* kVariable = "GOTO_NUM_THREADS";  // for OpenBLAS alone
@@ -134,7 +135,7 @@ bool spare_blas_threads() {
   const bool is_told = before != nullptr && std::string(before) == "1" &&
                        std::getenv("OPENBLAS_NUM_THREADS") == nullptr;
   if (!is_limited || own_threads() < 1 || is_told) return false;
-  // It comes before kVariable, and says how many threads kernels have.
+  // It has precedence over kVariable and sets the number of threads of kernels.
   if (const char* const text = std::getenv("OPENBLAS_NUM_THREADS")) {
     const int threads = std::atoi(text);
     const char* const first = std::getenv("OMP_NUM_THREADS");
@@ -162,8 +163,8 @@ void restart_with_better_settings(char** argv) {
   const bool has_waits = shorten_openmp_waits();
   const bool has_space = spare_blas_threads();
   if (!has_kernels && !has_waits && !has_space) return;
-  use_process_cores();  // OpenMP may have bound this thread, and what is bound now stays so
-  execv("/proc/self/exe", argv);  // returns where there is no /proc: then as it was started
+  use_process_cores();  // OpenMP may have bound this thread, and the binding would be inherited
+  execv("/proc/self/exe", argv);  // returns without /proc; the program then runs as it was started
 }
 
 std::string blas_configuration() {

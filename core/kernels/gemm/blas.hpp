@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How the BLAS library is set up for this process and processor.
+// Setup of the BLAS library for this process and processor.
 #pragma once
 
 #include <string>
 
 namespace deltapipe {
 
-/// Lets BLAS use one thread a process, as where a HostTeam shares products
+/// Makes BLAS use one thread per process, as if a HostTeam shared products
 /// (core/kernels/gemm/host_blas.hpp).
 void use_single_threaded_blas();
 
-/// Lets a HostTeam share the kernels among so many threads, or among Kokkos' where it has some,
-/// each of them with a BLAS of one thread; nothing where kernels have no team. Kokkos must have
-/// started.
+/// Makes a HostTeam share the kernels among `threads` threads, or among Kokkos' threads if it has
+/// several. Each of them uses a BLAS of one thread. Does nothing if kernels do not use a team.
+/// Kokkos must have started.
 void start_host_team(int threads);
 
-/// Lets BLAS take its work buffers now, for so many threads that multiply at a time and for its
-/// own. OpenBLAS takes them when products come, and asks again for ever where the address space is
-/// too small (ulimit -v); this throws UserError instead.
+/// Makes BLAS allocate its work buffers now, for `threads` concurrent callers and for its own
+/// threads. OpenBLAS would allocate them at the first products, and retry forever if the address
+/// space is too small (ulimit -v). This function throws UserError instead.
 void reserve_blas_memory(int threads);
 
-/// OpenBLAS knows the processors of its time, and falls back to kernels of 2004 on later ones.
-/// Name, as OPENBLAS_CORETYPE takes it, of kernels for this processor that are several times as
-/// fast as those that it chose; empty: none exist, or the environment has made the choice.
+/// Returns the name, for OPENBLAS_CORETYPE, of kernels for this processor that are several times as
+/// fast as those that OpenBLAS chose: on processors newer than itself it falls back to kernels of
+/// 2004. Empty: there are no better ones, or the environment has made the choice.
 std::string better_blas_kernels();
 
-/// Runs the program again if what libraries read of the environment when they are loaded can be
-/// better: OPENBLAS_CORETYPE where there are better kernels; where kernels have OpenMP's threads,
-/// that these look for work for some 50 us before they sleep, in place of milliseconds, which the
-/// next thread on their core waits for (unless OMP_WAIT_POLICY or GOMP_SPINCOUNT say what they do);
-/// no threads of OpenBLAS' own, which kernels do without, where address space is limited.
-/// To be called before anything else.
+/// Restarts the program if better settings exist for libraries that read the environment when they
+/// are loaded. Must be called before anything else. The settings are:
+/// - OPENBLAS_CORETYPE, if there are better kernels.
+/// - The time for which OpenMP's threads poll before they sleep, if kernels use them: about 50 us
+///   instead of milliseconds, during which no other thread can use the core. The variables
+///   OMP_WAIT_POLICY and GOMP_SPINCOUNT have precedence.
+/// - No threads of OpenBLAS, which kernels do not need, if address space is limited.
 void restart_with_better_settings(char** argv);
 
-/// "OpenBLAS SkylakeX", for outputs; "BLAS" for other libraries.
+/// Returns "OpenBLAS SkylakeX", for outputs; "BLAS" for other libraries.
 std::string blas_configuration();
 
 }  // namespace deltapipe

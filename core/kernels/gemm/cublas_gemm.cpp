@@ -34,13 +34,13 @@ constexpr cudaDataType_t data_type() {
     return std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_64F;
 }
 
-/// Elements from row to row; cuBLAS requires one or more even without a second row.
+/// Returns the elements from row to row; cuBLAS requires at least one even without a second row.
 template <class T>
 int row_of(const MatrixRef<T>& matrix) {
   return std::max({1, static_cast<int>(matrix.stride(0)), matrix.extent_int(1)});
 }
 
-/// A call as a kernel that Kokkos' tools see.
+/// Reports a call as a kernel to Kokkos' tools.
 class ToolKernel {
  public:
   ToolKernel(const char* label, const ExecSpace& exec)
@@ -108,7 +108,7 @@ bool has_bf16_and_tf32() {
          major >= 8;
 }
 
-// cuBLAS takes matrices by columns: what it sees are the transposed ones, c^T = op(b)^T op(a)^T.
+// cuBLAS stores matrices by columns: it computes the transposed product, c^T = op(b)^T op(a)^T.
 
 template <class Factor, class Real>
 void Gemm::operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,

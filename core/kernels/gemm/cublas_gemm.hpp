@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of matrices by cuBLAS, one or many of a shape at a time.
+// Products of matrices by cuBLAS, one at a time or many of one shape.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@
 
 namespace deltapipe::cublas {
 
-/// The default GPU has tensor cores for bf16 and TF32 (compute capability 8.0).
+/// Returns true if the default GPU has tensor cores for bf16 and TF32 (compute capability 8.0).
 bool has_bf16_and_tf32();
 
-/// Products with a handle of their own. Operands are in device memory; rows may have gaps. Sums are
-/// of the results' type; operands of bf16 are multiplied exactly. Products are queued on the
-/// instance that they are given, and Kokkos' tools see each call as a kernel.
+/// Products with a separate handle. Operands are in device memory; rows may have gaps. Sums have
+/// the type of the result; operands of bf16 are multiplied exactly. Products are queued on the
+/// instance that is passed, and Kokkos' tools see each call as a kernel.
 class Gemm {
  public:
-  /// `products`: of operands of fp32; tf32: by tensor cores, which round them to 10 bits of
-  /// mantissa. UserError when cuBLAS cannot be set up.
+  /// `products` is the precision for operands of fp32. tf32 uses tensor cores, which round them to
+  /// 10 bits of mantissa. UserError if cuBLAS cannot be set up.
   explicit Gemm(ProductPrecision products = ProductPrecision::fp32);
   ~Gemm();
   Gemm(const Gemm&) = delete;
@@ -32,8 +32,8 @@ class Gemm {
                   const MatrixRef<const Factor>& a, const MatrixRef<const Factor>& b, Real beta,
                   const MatrixRef<Real>& c) const;
 
-  /// The same for each of outer x inner products, in one call. Grids that are not evenly spaced
-  /// must have all their addresses written.
+  /// The same for each of outer x inner products, in one call. The addresses of grids that are not
+  /// evenly spaced must have been written.
   template <class Factor, class Real>
   void batched(const ExecSpace& exec, Transpose op_a, Transpose op_b,
                const MatrixGrid<const Factor>& a, const MatrixGrid<const Factor>& b, Real beta,

@@ -18,7 +18,7 @@ const char* letter(Transpose op) {
   return op == Transpose::yes ? "T" : "N";
 }
 
-/// The column of a one-column matrix.
+/// Returns the column of a one-column matrix.
 template <class T>
 auto column_of(const MatrixRef<T>& matrix) {
   return Kokkos::View<T*, Kokkos::LayoutStride, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
@@ -36,7 +36,7 @@ void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,
   }
   const char* letter_a = letter(op_a);
   const char* letter_b = letter(op_b);
-  // Kokkos Kernels 4 takes an untransposed single column for contiguous, whatever its stride.
+  // Kokkos Kernels 4 treats an untransposed single column as contiguous, whatever its stride.
   const bool one_column = op_a == Transpose::no && op_b == Transpose::no && c.extent(1) == 1;
   if (one_column && (b.stride(0) > 1 || c.stride(0) > 1)) {
     if constexpr (requires {
@@ -50,7 +50,7 @@ void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,
                        }) {
     KokkosBlas::gemm(exec, letter_a, letter_b, alpha, a, b, beta, c);
   } else {
-    // Kokkos Kernels 3 takes no instance; its only backend here runs in order.
+    // Kokkos Kernels 3 accepts no instance; its only backend here runs in order.
     KokkosBlas::gemm(letter_a, letter_b, alpha, a, b, beta, c);
   }
 }

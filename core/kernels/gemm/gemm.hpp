@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Dense matrix products through Kokkos Kernels, which hands them to the vendor's BLAS.
+// Dense matrix products through Kokkos Kernels, which calls the vendor's BLAS.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace deltapipe {
 
-/// c = alpha * op(a) * op(b) + beta * c. With beta = 0 the content of c does not matter.
-/// Rows may be further apart than they are long (subviews of wider matrices).
+/// c = alpha * op(a) * op(b) + beta * c. With beta = 0 the content of c does not matter. Rows may
+/// have gaps (subviews of wider matrices).
 void gemm(const ExecSpace& exec, Transpose op_a, Transpose op_b, float alpha,
           const MatrixRef<const float>& a, const MatrixRef<const float>& b, float beta,
           const MatrixRef<float>& c);
@@ -19,23 +19,23 @@ void gemm(const ExecSpace& exec, Transpose op_a, Transpose op_b, double alpha,
           const MatrixRef<const double>& a, const MatrixRef<const double>& b, double beta,
           const MatrixRef<double>& c);
 
-/// outer x inner matrices of one shape: the first one and how many elements further the next ones
-/// of each kind begin.
+/// outer x inner matrices of one shape: the first one, and the distances in elements to the next
+/// outer and inner ones.
 template <class T>
 struct MatrixGrid {
   MatrixRef<T> first;
   std::size_t outer_stride = 0;
   std::size_t inner_stride = 0;
-  /// Addresses of all of them, the inner ones together, in memory of the device; null: not written.
+  /// Addresses of all matrices, inner index fastest, in device memory; null: not written.
   const std::uintptr_t* addresses = nullptr;
 
-  /// The i-th of all begins i * inner_stride elements behind the first.
+  /// Returns true if all matrices are the same distance apart in memory, stride() elements.
   bool is_evenly_spaced(int outer, int inner) const {
     return outer == 1 || inner == 1 || outer_stride == inner * inner_stride;
   }
-  /// Elements from one to the next one of those that are evenly spaced.
+  /// Returns the elements from one matrix to the next if they are evenly spaced.
   std::size_t stride(int inner) const { return inner > 1 ? inner_stride : outer_stride; }
-  /// On a host also by the addresses, where they are written.
+  /// Returns a matrix; on a host it uses the addresses if they are written.
   MatrixRef<T> at(int outer, int inner, int inner_count) const {
     T* data = first.data() + outer * outer_stride + inner * inner_stride;
     if constexpr (kHostExecution)

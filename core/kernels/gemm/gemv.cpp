@@ -11,7 +11,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Kokkos Kernels knows the vendor's product for columns only: what is a row here is a column
+/// Kokkos Kernels calls the vendor's product only for column-major matrices: a row here is a column
 /// there.
 template <class T>
 using Columns =
@@ -32,7 +32,7 @@ void gemv_of(const ExecSpace& exec, Transpose op, const MatrixRef<const Real>& a
   const Columns<const Real> columns(a.data(), a.extent(1), a.extent(0));
   const Column<const Real> in(x.data(), x.extent(0));
   const Column<Real> out(y.data(), y.extent(0));
-  // Kokkos Kernels 3 takes no instance; its only backend here runs in order.
+  // Kokkos Kernels 3 accepts no instance; its only backend here runs in order.
   if constexpr (requires { KokkosBlas::gemv(exec, letter, Real(1), columns, in, beta, out); })
     KokkosBlas::gemv(exec, letter, Real(1), columns, in, beta, out);
   else

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Matrix-vector products through Kokkos Kernels, and linear layers of few rows made from them: of
-// one row a matrix product would first pack the whole matrix.
+// Matrix-vector products through Kokkos Kernels, and linear layers of few rows built on them: for
+// one row, a matrix product would first pack the whole matrix.
 #pragma once
 
 #include "core/kernels/layers/linear.hpp"
 
 namespace deltapipe {
 
-/// y = op(a) x + beta * y. With beta = 0 the content of y does not matter. No gaps between the rows
-/// of a.
+/// y = op(a) x + beta * y. With beta = 0 the content of y does not matter. The rows of a must not
+/// have gaps.
 void gemv(const ExecSpace& exec, Transpose op, const MatrixRef<const float>& a,
           const VectorRef<const float>& x, float beta, const VectorRef<float>& y);
 void gemv(const ExecSpace& exec, Transpose op, const MatrixRef<const double>& a,
           const VectorRef<const double>& x, double beta, const VectorRef<double>& y);
 
-/// The first row of a matrix.
+/// Returns the first row of a matrix.
 template <class T>
 VectorRef<T> first_row(const MatrixRef<T>& matrix) {
   return VectorRef<T>(matrix.data(), matrix.extent(1));
@@ -30,7 +30,7 @@ void add_product(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
     gemm(exec, Transpose::no, Transpose::no, Real(1), x_NI, w_IO, Real(1), y_NO);
 }
 
-/// y_NO = x_NI W_IO + b_O, as linear_forward.
+/// y_NO = x_NI W_IO + b_O, like linear_forward().
 template <class Real>
 void few_rows_linear(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
                      const MatrixRef<const Real>& w_IO, const VectorRef<const Real>& b_O,
@@ -39,7 +39,7 @@ void few_rows_linear(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
   add_product<Real>(exec, x_NI, w_IO, y_NO);
 }
 
-/// out_NC = residual_NC + x_NI W_IC + b_C, as linear_residual_forward without dropout.
+/// out_NC = residual_NC + x_NI W_IC + b_C, like linear_residual_forward() without dropout.
 template <class Real>
 void few_rows_linear_residual(const ExecSpace& exec, const MatrixRef<const Real>& x_NI,
                               const MatrixRef<const Real>& w_IC, const VectorRef<const Real>& b_C,

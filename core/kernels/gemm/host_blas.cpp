@@ -7,7 +7,7 @@
 
 #include "core/base/parallel/host_team.hpp"
 
-// A BLAS stores columns: it multiplies the transposed matrices, in reverse.
+// A BLAS stores matrices by columns: it multiplies the transposed matrices, in reverse order.
 extern "C" {
 void sgemm_(const char* op_a, const char* op_b, const int* m, const int* n, const int* k,
             const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
@@ -27,21 +27,21 @@ namespace deltapipe::host_blas {
 
 namespace {
 
-/// Multiplications that a thread is woken for (some 20 us).
+/// Multiplications that justify waking a thread (about 20 us).
 constexpr std::int64_t kLeastProduct = std::int64_t{1} << 21;
-/// Elements of a matrix that a thread is woken for, where each is used once.
+/// Elements of a matrix that justify waking a thread if each is used once.
 constexpr std::int64_t kLeastElements = std::int64_t{1} << 17;
-/// Slabs begin at multiples of it: a cache line, and what BLAS' innermost kernels take at a time.
+/// Slabs begin at multiples of it: a cache line, and the unit of BLAS' innermost kernels.
 constexpr int kUnit = 16;
 
-/// Start of part `i` of `parts` of `extent`.
+/// Returns the start of part `i` if `extent` is divided into `parts`.
 int bound(int extent, int parts, int i) {
   if (i == parts) return extent;
   const int units = (extent + kUnit - 1) / kUnit;
   return std::min(extent, static_cast<int>(std::int64_t{units} * i / parts) * kUnit);
 }
 
-/// The largest of the parts.
+/// Returns the size of the largest part.
 std::int64_t largest_part(int extent, int parts) {
   const int units = (extent + kUnit - 1) / kUnit;
   return std::int64_t{(units + parts - 1) / parts} * kUnit;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products for processors whose threads are those of a HostTeam: each multiplies a separate part,
-// with a BLAS of one thread.
+// Products on processors, shared by the threads of a HostTeam: each thread multiplies a separate
+// part with a BLAS of one thread.
 #pragma once
 
 #include "core/kernels/gemm/gemm.hpp"
@@ -12,13 +12,13 @@ struct Slab {
   int row, rows, column, columns;
 };
 
-/// How a HostTeam divides a product of M x N sums with K terms: into a grid of slabs that are close
-/// to squares, so that little of the operands is packed twice.
+/// Division of a product of M x N sums with K terms among a HostTeam: a grid of nearly square
+/// slabs, so that little of the operands is packed twice.
 class Slabs {
  public:
   Slabs(int M, int N, int K);
   int count() const { return down_ * across_; }
-  /// May be empty.
+  /// Returns a slab, which may be empty.
   Slab operator[](int i) const;
 
  private:

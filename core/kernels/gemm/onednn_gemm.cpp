@@ -26,15 +26,15 @@ struct Module {
   decltype(&deltapipe_onednn_version) version = nullptr;
   decltype(&deltapipe_onednn_has_bf16) has_bf16 = nullptr;
   decltype(&deltapipe_onednn_multiply) multiply = nullptr;
-  // Null: its oneDNN has no OpenMP.
+  // Null: oneDNN was built without OpenMP.
   int (*most_threads)() = nullptr;
   void (*set_threads)(int) = nullptr;
-  std::string problem;  ///< why it is not there
+  std::string problem;  ///< reason why it could not be loaded
 
   bool is_there() const { return version != nullptr && has_bf16 != nullptr && multiply != nullptr; }
 };
 
-/// A library may bind the thread that loads it.
+/// Restores the cores of the calling thread: a library may bind the thread that loads it.
 class KeptAffinity {
  public:
   KeptAffinity() : is_known_(sched_getaffinity(0, sizeof set_, &set_) == 0) {}
@@ -54,7 +54,7 @@ void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
 }
 
-/// Beside the program, in the build and where it is installed.
+/// Returns the path of the module, relative to the program, in the build and when installed.
 std::string module_path() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -84,8 +84,8 @@ const Module& module() {
   return loaded;
 }
 
-/// oneDNN has as many threads as the calling thread's OpenMP: one, where a HostTeam divides
-/// products, as long as this lives.
+/// Sets oneDNN's threads, which are those of the calling thread's OpenMP, to one during its
+/// lifetime, because a HostTeam divides products.
 class OneThread {
  public:
   OneThread() : before_(is_settable() ? module().most_threads() : 1) {

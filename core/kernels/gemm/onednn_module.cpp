@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A separate library around oneDNN, which onednn_gemm.cpp loads when a run needs its products:
-// the OpenMP runtime that comes with oneDNN binds the threads of every program that is linked with
-// it, as OMP_PROC_BIND says, before main() begins.
+// A separate library around oneDNN, which onednn_gemm.cpp loads when a run needs its products. It
+// is separate because oneDNN's OpenMP runtime binds the threads of every program that is linked
+// with it, according to OMP_PROC_BIND, before main() begins.
 #include "core/kernels/gemm/onednn_module.hpp"
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace {
 
 const dnnl::engine& engine() {
   static const dnnl::engine cpu = [] {
-    // With what threads that make the same product at a time find in its cache, oneDNN 2.6 gives
-    // some of them another implementation, which adds in another order.
+    // If several threads create the same product at the same time, oneDNN 2.6's cache gives some of
+    // them another implementation, which adds in another order.
     dnnl::set_primitive_cache_capacity(0);
     return dnnl::engine(dnnl::engine::kind::cpu, 0);
   }();
   return cpu;
 }
 
-/// A matrix whose rows or, turned, columns are in memory, `apart` elements from each other.
+/// Describes a matrix whose rows or, if transposed, columns are `apart` elements apart in memory.
 dnnl::memory::desc description(int rows, int columns, int apart, dnnl::memory::data_type type,
                                bool turned) {
   const dnnl::memory::dims strides =
@@ -31,23 +31,24 @@ dnnl::memory::desc description(int rows, int columns, int apart, dnnl::memory::d
   return {{rows, columns}, type, strides};
 }
 
-/// True where oneDNN's choice must not be used: with AMX, "brg" of oneDNN 2.6 gives wrong sums or
-/// ends in SIGILL for K = 63. An odd K fills half of a pair, which other sizes were not seen to get
-/// wrong.
+/// Returns true if oneDNN's choice must not be used: with AMX, "brg" of oneDNN 2.6 gives wrong sums
+/// or ends in SIGILL for K = 63. An odd K fills only half of a pair; no errors were seen for even
+/// K.
 bool is_broken(const DeltapipeOnednnProduct& kind, const char* chosen) {
   constexpr std::string_view kAmx = "brg:avx512_core_amx";
   return std::string_view(chosen).starts_with(kAmx) && kind.K % 2 != 0;
 }
 
-/// `first` is what oneDNN would take. Of oneDNN 2's two implementations with AVX-512 BF16 that is
-/// "brg"; the next one, "gemm:jit", takes 0.7 to 0.95 times as long where it adds to c or a is
-/// turned, 1.07 times as long where b is turned alone, and else as long.
+/// Returns true if oneDNN's second choice is faster; `first` is its first one. oneDNN 2 has two
+/// implementations with AVX-512 BF16. Its first choice is "brg". The next one, "gemm:jit", needs
+/// 0.7 to 0.95 times as long if it adds to c or a is transposed, 1.07 times as long if only b is
+/// transposed, and otherwise as long.
 bool is_faster_by_gemm(const DeltapipeOnednnProduct& kind, const char* first) {
   const bool turns_b_alone = kind.turns_b && !kind.turns_a && !kind.accumulates;
   return std::strcmp(first, "brg:avx512_core_bf16") == 0 && !turns_b_alone;
 }
 
-/// Code for one kind of product, with memory objects that operands are set into.
+/// Code for one kind of product, with memory objects for its operands.
 struct Product {
   dnnl::matmul matmul;
   dnnl::memory a, b, c;
@@ -81,8 +82,8 @@ struct Product {
   }
 };
 
-/// A model has a dozen kinds and some five for each block of queries, and as many for each size of
-/// a micro-batch.
+/// A model has a dozen kinds, and about five for each block of queries, for each size of a
+/// micro-batch.
 constexpr std::size_t kMostProducts = 8192;
 
 Product& product_of(const DeltapipeOnednnProduct& kind) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Between onednn_gemm.cpp and the library that it loads.
+// Interface between onednn_gemm.cpp and the library that it loads.
 #pragma once
 
 #include <compare>
@@ -7,7 +7,8 @@
 
 extern "C" {
 
-/// c = op(a) * op(b), or c += that. a is M x K, or K x M turned; b is K x N, or N x K turned.
+/// c = op(a) * op(b) or c += op(a) * op(b). a is M x K or, transposed, K x M; b is K x N or,
+/// transposed, N x K.
 struct DeltapipeOnednnProduct {
   int M, N, K;
   int row_a, row_b, row_c;  ///< elements from one row to the next
@@ -15,11 +16,11 @@ struct DeltapipeOnednnProduct {
   auto operator<=>(const DeltapipeOnednnProduct&) const = default;
 };
 
-/// oneDNN's, "2.6.3".
+/// Returns the version of oneDNN, "2.6.3".
 const char* deltapipe_onednn_version();
-/// True if the processor has instructions for products of bf16.
+/// Returns true if the processor has instructions for products of bf16.
 int deltapipe_onednn_has_bf16();
-/// Null, or what went wrong, as text that is good until the thread's next call.
+/// Computes a product. Returns null or the text of an error, valid until the thread's next call.
 const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, const std::uint16_t* a,
                                       const std::uint16_t* b, float* c);
 }

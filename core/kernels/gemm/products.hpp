@@ -11,11 +11,11 @@
 
 namespace deltapipe {
 
-/// A matrix in a product and, where products are of bf16, what it is rounded to.
+/// A matrix in a product and, if products are in bf16, its rounded values.
 template <class Real>
 struct Operand {
-  MatrixRef<const Real> values;   ///< without elements: rounded alone
-  MatrixRef<const Bf16> rounded;  ///< without elements: not rounded
+  MatrixRef<const Real> values;   ///< empty if only the rounded values exist
+  MatrixRef<const Bf16> rounded;  ///< empty if the values are not rounded
 
   Operand() = default;
   template <class Values>
@@ -23,7 +23,7 @@ struct Operand {
   Operand(const MatrixRef<const Real>& x, const MatrixRef<const Bf16>& x_rounded)
       : values(x), rounded(x_rounded) {}
 
-  /// Rows [first, first + count).
+  /// Returns rows [first, first + count).
   Operand rows(int first, int count) const {
     return {part_of(values, first, count), part_of(rounded, first, count)};
   }
@@ -41,8 +41,8 @@ class Products {
   /// Products of Real.
   Products() = default;
   explicit Products(const RealGemm& gemm) : gemm_(gemm) {}
-  /// Products of bf16 if Real is float, with memory for inputs and output gradients of so many
-  /// elements.
+  /// Products of bf16 if Real is float, with memory for inputs of `input_elements` and output
+  /// gradients of `gradient_elements`.
   Products(const ViewAllocator& memory, std::size_t input_elements, std::size_t gradient_elements)
       : gemm_bf16_(memory) {
     const auto rounded = [&](const char* label, std::size_t elements) {
@@ -52,17 +52,17 @@ class Products {
     gradient_ = rounded("deltapipe::Products::gradient", gradient_elements);
   }
 
-  /// Operand of a layer; valid until the next call for another one.
+  /// Returns the operand of a layer; valid until the next call.
   Operand<Real> input(const ExecSpace& exec, const MatrixRef<const Real>& x_NI) const {
     return operand(exec, x_NI, input_);
   }
-  /// The gradient of what a layer put out; good until the next call for another one.
+  /// Returns the operand for the gradient of a layer's output; valid until the next call.
   Operand<Real> gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NO) const {
     return operand(exec, dy_NO, gradient_);
   }
 
-  /// The same of what is still to be made: write(y) writes it, into `values` or, where it will be
-  /// rounded anyway, as bf16, so that `values` stays as it is.
+  /// The same for a matrix that does not exist yet. write(y) writes it to `values` or, if products
+  /// need it rounded, directly as bf16; `values` is then unchanged.
   template <class Write>
   Operand<Real> make_input(const MatrixRef<Real>& values, const Write& write) const {
     return make(values, input_, write);
@@ -72,7 +72,7 @@ class Products {
     return make(values, gradient_, write);
   }
 
-  /// c = op(a) * op(b) + beta * c, beta being 0 or 1.
+  /// c = op(a) * op(b) + beta * c; beta is 0 or 1.
   void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b, const Operand<Real>& a,
                   const Operand<Real>& b, Real beta, const MatrixRef<Real>& c) const {
     if constexpr (std::is_same_v<Real, float>) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of matrices of fp32 or fp64, on NVIDIA GPUs in TF32 if wanted.
+// Products of matrices of fp32 or fp64; on NVIDIA GPUs optionally in TF32.
 #pragma once
 
 #include <memory>
@@ -12,19 +12,19 @@
 
 namespace deltapipe {
 
-/// Why this machine has no products in TF32, as a clause; empty where it has.
+/// Returns the reason why this machine has no products in TF32, as a clause; empty if it has them.
 std::string tf32_obstacle();
 
-/// On NVIDIA GPUs by a cuBLAS handle of its own, elsewhere as gemm() and gemm_batched().
+/// Products by a separate cuBLAS handle on NVIDIA GPUs, elsewhere by gemm() and gemm_batched().
 class RealGemm {
  public:
-  /// As gemm() everywhere; products of a grid that is not evenly spaced are then one by one.
+  /// Uses gemm() everywhere; products of a grid that is not evenly spaced run one at a time.
   RealGemm() = default;
-  /// `products`: fp32, or tf32 where tf32_obstacle() is empty.
+  /// `products`: fp32, or tf32 if tf32_obstacle() is empty.
   explicit RealGemm(const ViewAllocator& memory,
                     ProductPrecision products = ProductPrecision::fp32);
 
-  /// c = op(a) * op(b) + beta * c, as gemm().
+  /// c = op(a) * op(b) + beta * c, like gemm().
   template <class Real>
   void operator()(const ExecSpace& exec, Transpose op_a, Transpose op_b,
                   const MatrixRef<const Real>& a, const MatrixRef<const Real>& b, Real beta,

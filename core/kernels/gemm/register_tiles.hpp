@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products whose sums stay in a processor's registers: a tile of rows and columns at a time. A sum
-// adds its terms one after the other, whatever the tile, each rounded once where the compiler may
-// use fused multiply-adds: with the same terms it is the same bits wherever its row and column are.
+// Products whose sums remain in a processor's registers, one tile of rows and columns at a time. A
+// sum adds its terms one after another in every tile. Each term is rounded once if the compiler may
+// use fused multiply-adds. With the same terms, a sum therefore has the same bits in every row and
+// column.
 #pragma once
 
 #if defined(__FMA__)
@@ -17,9 +18,9 @@
 namespace deltapipe::tiles {
 
 #if defined(__AVX512F__) && defined(__FMA__)
-inline constexpr int kVectorBytes = 64, kTileVectors = 4;  // of 32 registers 24 are sums
+inline constexpr int kVectorBytes = 64, kTileVectors = 4;  // 24 of 32 registers are sums
 #elif defined(__AVX__)
-inline constexpr int kVectorBytes = 32, kTileVectors = 2;  // of 16 registers 12 are sums
+inline constexpr int kVectorBytes = 32, kTileVectors = 2;  // 12 of 16 registers are sums
 #elif defined(__aarch64__)
 inline constexpr int kVectorBytes = 16, kTileVectors = 4;
 #else
@@ -36,12 +37,13 @@ inline constexpr int kLineBytes = 64;
 template <class Real, int kBytes>
 struct VectorOf {
   using Type [[gnu::vector_size(kBytes)]] = Real;
-  /// The same anywhere in memory.
+  /// The same vector in memory, without alignment.
   using InMemory [[gnu::vector_size(kBytes), gnu::aligned(alignof(Real)), gnu::may_alias]] = Real;
 };
 
-/// sum + a b, rounded once where the processor can. Said by name: tuned for some processors, GCC
-/// does not fuse what a single sum adds up (--param avoid-fma-max-bits).
+/// Returns sum + a b, rounded once if the processor can. The operation is explicit, because GCC
+/// does not fuse additions to a single sum when it tunes for some processors (--param
+/// avoid-fma-max-bits).
 template <class Real>
 Real add_product(Real sum, Real a, Real b) {
 #if defined(__FMA__) || defined(__aarch64__)
@@ -98,12 +100,12 @@ struct Product {
   Real* c;
   std::size_t c_row;
   Real alpha = 1, beta = 0;
-  /// Rows that are multiplied next, which are fetched meanwhile: as far apart as those of a, their
-  /// elements side by side. None: null.
+  /// Rows to prefetch, which are multiplied next; null: none. They have the same distance as those
+  /// of a, and contiguous elements.
   const Real* next_a = nullptr;
 };
 
-/// Sums of kRows rows and kVectors vectors of kBytes, from `column` on.
+/// Computes kRows rows and kVectors vectors of kBytes, beginning at `column`.
 template <int kRows, int kVectors, int kBytes, class Real>
 void multiply_tile(const Product<Real>& of, int column) {
   using Vector = typename VectorOf<Real, kBytes>::Type;
@@ -153,7 +155,7 @@ void multiply_tile(const Product<Real>& of, int column) {
     }
 }
 
-/// Columns [column, columns), in vectors of kBytes and, what these leave, in smaller ones.
+/// Computes columns [column, columns) in vectors of kBytes, and the rest in smaller ones.
 template <int kRows, int kBytes, class Real>
 void multiply_rest(const Product<Real>& of, int column, int columns) {
   if constexpr (kBytes >= kLeastVectorBytes) {
@@ -174,7 +176,7 @@ void multiply_rest(const Product<Real>& of, int column, int columns) {
   }
 }
 
-/// At most kTileColumns columns.
+/// Computes at most kTileColumns columns.
 template <int kRows, class Real>
 void multiply_rows(const Product<Real>& of, int columns) {
   constexpr int kHalf = kTileColumns<Real> / 2;
@@ -187,7 +189,7 @@ void multiply_rows(const Product<Real>& of, int columns) {
   multiply_rest<kRows, kVectorBytes>(of, column, columns);
 }
 
-/// At most kTileRows x kTileColumns sums.
+/// Computes at most kTileRows x kTileColumns sums.
 template <class Real>
 void multiply(const Product<Real>& of, int rows, int columns) {
   switch (rows) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a product takes a matrix.
+// Transposition of a product's operands.
 #pragma once
 
 namespace deltapipe {

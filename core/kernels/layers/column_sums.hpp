@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Sums of a tall matrix' columns. On devices teams sum parts of the rows, and then the parts are
-// added in their order; on processors a thread sums all rows of some columns. No sum depends on
-// which team came first, or on the number of threads.
+// added in order. On processors a thread sums all rows of some columns. Sums do not depend on the
+// order of the teams or on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ inline int column_tree_parts(int rows) {
   return rows > kColumnTreeRows ? (rows + kColumnTreeRows - 1) / kColumnTreeRows : 1;
 }
 
-/// Elements of the workspace for sums, or pairs of them, over so many rows and columns; enough for
-/// fewer of both as well.
+/// Returns the elements of the workspace for sums, or pairs of them, over `rows` and `columns`.
+/// They suffice for fewer rows and columns as well.
 inline std::size_t column_tree_workspace(int rows, int columns) {
   return std::size_t{2} * column_tree_parts(rows) * columns;
 }
@@ -35,9 +35,9 @@ struct SumPair {
   }
 };
 
-/// store(c, sum over n in [0, rows) of body(n, c)) for all columns, Sum being Real or a SumPair of
-/// it. One kernel, or two with more than kColumnTreeRows rows; these need the workspace, without
-/// whose elements one team sums all rows of its columns.
+/// Calls store(c, sum over n in [0, rows) of body(n, c)) for all columns; Sum is Real or
+/// SumPair<Real>. With more than kColumnTreeRows rows and a workspace, two kernels sum parts and
+/// then add them. Otherwise one team sums all rows of its columns in one kernel.
 template <class Sum, class Real, class Body, class Store>
 void column_tree_sums(const char* label, const ExecSpace& exec, int rows, int columns,
                       const VectorRef<Real>& workspace, const Body& body, const Store& store) {
@@ -73,10 +73,10 @@ void column_tree_sums(const char* label, const ExecSpace& exec, int rows, int co
 
 namespace detail {
 
-/// Columns that a thread sums at a time, and rows that a sum is loaded and stored for.
+/// Columns that a thread sums at a time, and rows per load and store of a sum.
 inline constexpr int kHostColumns = 256, kHostRows = 4;
 
-/// Sums of some columns' values, those of a pair apart so that they are vectors.
+/// Sums of some columns; the two sums of a pair are in separate arrays, so that they vectorise.
 template <class Sum>
 struct HostColumns {
   Sum of[kHostColumns] = {};
@@ -106,7 +106,7 @@ void add_rows(int n, int first, int width, const Body& body, HostColumns<Sum>& s
   }
 }
 
-/// store(c, sum) for columns [first, end), whose rows are added in their order.
+/// Calls store(c, sum) for columns [first, end); rows are added in order.
 template <class Sum, class Body, class Store>
 void host_column_sums(int first, int end, int rows, const Body& body, const Store& store) {
   for (int tile = first; tile < end; tile += kHostColumns) {
@@ -121,14 +121,14 @@ void host_column_sums(int first, int end, int rows, const Body& body, const Stor
 
 }  // namespace detail
 
-/// store(c, sum over n in [0, rows) of body(n, c)) for all columns, Sum being Real or a SumPair of
-/// it. Processors sum in parts, as devices do, where there is a workspace.
+/// Calls store(c, sum over n in [0, rows) of body(n, c)) for all columns; Sum is Real or
+/// SumPair<Real>. With a workspace, processors sum in parts, as devices do.
 template <class Sum, class Real, class Body, class Store>
 void sum_columns(const char* label, const ExecSpace& exec, int rows, int columns,
                  const VectorRef<Real>& tree_workspace, const Body& body, const Store& store) {
   if constexpr (kTeamExecution)
     if (tree_workspace.extent(0) == 0) {
-      constexpr int kLine = 16;  // of a cache, in columns
+      constexpr int kLine = 16;  // columns of a cache line
       as_kernel(label, exec, [&] {
         HostTeam::instance().share((columns + kLine - 1) / kLine, 1, [&](int first, int end) {
           detail::host_column_sums<Sum>(

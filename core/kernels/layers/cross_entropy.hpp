@@ -11,8 +11,9 @@
 namespace deltapipe {
 
 /// loss_N(n) = -log softmax(logits)(target) and, with `wants_gradient`, dlogits_NV = scale *
-/// dloss/dlogits, rounded to bf16 if Gradient is Bf16. Both may be the same memory; what was in
-/// logits_NV is lost in any case. Targets below 0 are padding: loss and gradient are 0.
+/// dloss/dlogits, rounded to bf16 if Gradient is Bf16. logits_NV and dlogits_NV may be the same
+/// memory; logits_NV is overwritten in any case. Targets below 0 are padding: loss and gradient are
+/// 0.
 template <class Real, class Gradient>
 void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& target_N, Real scale,
                    bool wants_gradient, const MatrixRef<Real>& logits_NV,
@@ -50,8 +51,8 @@ void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
       });
 }
 
-/// miss_N(n) = 0 where greedy decoding, which draws the first of the likeliest tokens, finds the
-/// target, and 1 where it does not; NaN where a logit is not finite, and 0 for targets below 0.
+/// miss_N(n) = 0 if greedy decoding, which chooses the first of the likeliest tokens, finds the
+/// target, and 1 if not. NaN if a logit is not finite, and 0 for targets below 0.
 template <class Real>
 void greedy_misses(const ExecSpace& exec, const VectorRef<const std::int32_t>& target_N,
                    const MatrixRef<Real>& logits_NV, const VectorRef<Real>& miss_N) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Token and position embeddings. Tokens come as indices into a table of rows: the whole vocabulary,
-// or only the rows that a step's tokens need.
+// Token and position embeddings. Tokens are indices into a table of rows: the whole vocabulary, or
+// only the rows that a step's tokens need.
 #pragma once
 
 #include <type_traits>
@@ -26,7 +26,7 @@ struct RowsInHalves {
   }
 };
 
-/// use(rows) with the table's rows as it holds them.
+/// Calls use(rows) with the table's rows in their format.
 template <class Real, class Use>
 void with_rows(const RowTable<Real>& table, const Use& use) {
   if constexpr (std::is_same_v<Real, float>)
@@ -75,8 +75,8 @@ void embedding_forward(const ExecSpace& exec, const VectorRef<const std::int32_t
   });
 }
 
-/// dposition_TC(t) = sum over samples of dx_NC, added to what is there when `accumulate` is set.
-/// Positions behind T are set to zero unless accumulating.
+/// dposition_TC(t) = sum over samples of dx_NC, added to dposition_TC if `accumulate` is set.
+/// Otherwise positions after T are set to zero.
 template <class Real>
 void position_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC, int tokens,
                        bool accumulate, const MatrixRef<Real>& dposition_TC) {
@@ -95,9 +95,9 @@ void position_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC
       });
 }
 
-/// dtable_UC(u) = sum of dx_NC over the rows whose token is row u of the table, which are
-/// row_of(first_of_U(u) ... first_of_U(u+1)): gathered in a fixed order instead of scattered by
-/// atomics, so that sums do not depend on the schedule.
+/// dtable_UC(u) = sum of dx_NC over the rows whose token is row u of the table. These rows are
+/// row_of(first_of_U(u) ... first_of_U(u+1)). They are gathered in a fixed order instead of
+/// scattered by atomics, so that sums do not depend on the schedule.
 template <class Real>
 void token_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC,
                     const VectorRef<const std::int32_t>& first_of_U,

@@ -10,8 +10,8 @@
 
 namespace deltapipe {
 
-/// y_NC from x_NC, rounded to bf16 if Output is Bf16; mean_N and rstd_N are kept for the backward
-/// pass. Variance is the biased one.
+/// Computes y_NC from x_NC, rounded to bf16 if Output is Bf16. mean_N and rstd_N are kept for the
+/// backward pass. The variance is biased.
 template <class Real, class Output>
 void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC,
                         const VectorRef<const Real>& weight_C, const VectorRef<const Real>& bias_C,
@@ -39,8 +39,8 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
       });
 }
 
-/// Adds the gradient of x to dx_NC, where the residual stream's gradient already is, and makes
-/// y_NC again for the weight gradient of the layer that follows.
+/// Adds the gradient of x to dx_NC, which already has the residual stream's gradient. Computes y_NC
+/// again for the weight gradient of the next layer.
 template <class Real, class Output>
 void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_NC,
                          const MatrixRef<const Real>& x_NC, const VectorRef<const Real>& weight_C,
@@ -74,8 +74,8 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
       });
 }
 
-/// dweight_C and dbias_C over all rows; added to what is there when `accumulate` is set. One that
-/// is frozen has no elements and is left out. Sums are those of sum_columns().
+/// Computes dweight_C and dbias_C over all rows and adds them to the former values if `accumulate`
+/// is set. A frozen one has no elements and is skipped. Sums are those of sum_columns().
 template <class Real>
 void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NC,
                                    const MatrixRef<const Real>& x_NC,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// y = x W + b with W stored [in, out], as Hugging Face's GPT-2 stores it, and what is fused behind
-// the product: bias, GELU, dropout, residual.
+// y = x W + b with W stored [in, out], as Hugging Face's GPT-2 stores it, and the operations fused
+// after the product: bias, GELU, dropout, residual.
 #pragma once
 
 #include "core/base/numeric/random.hpp"
@@ -20,7 +20,8 @@ struct Dropout {
   int tokens = 0;
 };
 
-/// Factors (0 or 1/(1-p)) of elements 4*block ... 4*block+3 of the micro-batch's sample b.
+/// Computes the factors (0 or 1/(1-p)) of elements 4*block ... 4*block+3 of the micro-batch's
+/// sample b.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION void dropout_factors_at(const Dropout& dropout, int b,
                                                     std::uint32_t block, Real factor[4]) {
@@ -71,7 +72,7 @@ void add_bias(const ExecSpace& exec, const MatrixRef<const Real>& x_NF,
 }
 
 /// y_NO = x_NI W_IO + b_O. The product is added to the bias: a BLAS on a processor would otherwise
-/// clear y first, and the bias would take another pass.
+/// clear y first, and the bias would need another pass.
 template <class Real>
 void linear_forward(const ExecSpace& exec, const Operand<Real>& x_NI, const Operand<Real>& w_IO,
                     const VectorRef<const Real>& b_O, const MatrixRef<Real>& y_NO,
@@ -80,8 +81,8 @@ void linear_forward(const ExecSpace& exec, const Operand<Real>& x_NI, const Oper
   product(exec, Transpose::no, Transpose::no, x_NI, w_IO, Real(1), y_NO);
 }
 
-/// db_F = sum over rows of dy_NF, added to what is there when `accumulate` is set. Nothing where
-/// db_F has no elements. Sums are those of sum_columns().
+/// db_F = sum over rows of dy_NF, added to db_F if `accumulate` is set. Does nothing if db_F is
+/// empty. Sums are those of sum_columns().
 template <class Real>
 void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bool accumulate,
                    const VectorRef<Real>& db_F, const VectorRef<Real>& tree_workspace = {}) {
@@ -94,8 +95,8 @@ void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bo
       KOKKOS_LAMBDA(int c, Real sum) { db_F(c) = accumulate ? db_F(c) + sum : sum; });
 }
 
-/// Weight and bias gradients of y = x W + b; none of what is frozen, whose gradient has no
-/// elements.
+/// Computes weight and bias gradients of y = x W + b. Skips frozen parameters, whose gradients have
+/// no elements.
 template <class Real>
 void linear_parameter_gradient(const ExecSpace& exec, const Operand<Real>& x_NI,
                                const Operand<Real>& dy_NO, bool accumulate,
@@ -107,7 +108,7 @@ void linear_parameter_gradient(const ExecSpace& exec, const Operand<Real>& x_NI,
   bias_gradient<Real>(exec, dy_NO.values, accumulate, db_O, tree_workspace);
 }
 
-/// tanh-approximated GELU (arXiv 1606.08415, "gelu_new"), written with the logistic function:
+/// The tanh approximation of GELU (arXiv 1606.08415, "gelu_new"), with the logistic function:
 /// 0.5 (1 + tanh u) = logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
 template <class Real>
 struct Gelu {
@@ -137,7 +138,8 @@ void gelu_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
       });
 }
 
-/// dh_NF (holding dL/dy) becomes dL/dh; y_NF = gelu(h_NF) again, for the weight gradient behind it.
+/// Replaces dL/dy in dh_NF by dL/dh. Computes y_NF = gelu(h_NF) again, for the weight gradient of
+/// the next layer.
 template <class Real, class Output>
 void gelu_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
                    const MatrixRef<Real>& dh_NF, const MatrixRef<Output>& y_NF) {
@@ -197,7 +199,7 @@ void linear_residual_forward(const ExecSpace& exec, const Operand<Real>& x_NI,
 }
 
 /// y_NC = x_NC times the dropout factors of its site: the forward pass of embeddings and the
-/// backward pass of every site. x and y may be the same.
+/// backward pass of every site. x and y may be the same memory.
 template <class Real>
 void apply_dropout(const ExecSpace& exec, const Dropout& dropout, const MatrixRef<const Real>& x_NC,
                    const MatrixRef<Real>& y_NC) {

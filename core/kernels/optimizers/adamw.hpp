@@ -9,7 +9,7 @@
 
 namespace deltapipe {
 
-/// Parameters of one update; corrections are 1 - beta^step of the step being made.
+/// Parameters of one update; corrections are 1 - beta^step for this step.
 struct AdamWStep {
   double learning_rate;
   double beta1, beta2, epsilon, weight_decay;
@@ -61,7 +61,7 @@ void adamw_pass(const ExecSpace& exec, const AdamWStep& step, const VectorRef<co
         };
         std::int64_t i = first;
         if constexpr (kHostExecution) {
-          // By itself a processor stops reading ahead at the end of each page of the streams.
+          // A processor's own prefetching stops at the end of each page of the streams.
           constexpr int kAhead = 512;
           constexpr int kLine = 64 / static_cast<int>(sizeof(Real));
           for (; i + kLine <= end; i += kLine) {
@@ -84,7 +84,7 @@ void adamw_update(const ExecSpace& exec, const AdamWStep& step,
   adamw_pass<Real>(exec, step, gradient, MutableValues<Real>{parameter.data()}, moment1, moment2);
 }
 
-/// The same of parameters in halves.
+/// The same for parameters in halves.
 inline void adamw_update(const ExecSpace& exec, const AdamWStep& step,
                          const VectorRef<const float>& gradient, const VectorHalves& parameter,
                          const VectorRef<float>& moment1, const VectorRef<float>& moment2) {
