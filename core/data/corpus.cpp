@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
   throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
 }
 
-/// Files of other kinds, by their first bytes.
+/// A kind of file that is not supported, with its first bytes.
 struct OtherKind {
   std::string_view bytes;
   const char* name;
@@ -50,7 +50,7 @@ constexpr std::array<OtherKind, 9> kOtherKinds = {
      {"\x93NUMPY", "NumPy", "write the ids into a token file (.h5)"},
      {"\x89HDF", "HDF5", "name it .h5, or set data.format to hdf5"}}};
 
-/// Refuses a file that is neither text nor tokens, with what to do about it.
+/// Refuses a file that contains neither text nor tokens, with a remedy.
 void expect_no_other_kind(const ReadOnlyFile& file) {
   std::array<char, 8> first{};
   const std::size_t size = std::min<std::uint64_t>(first.size(), file.size());
@@ -62,15 +62,16 @@ void expect_no_other_kind(const ReadOnlyFile& file) {
            kind.remedy);
 }
 
-/// Refuses text that is not UTF-8, which would be trained on as replacement characters. NUL is no
-/// character of a text, but every second byte of one in UTF-16.
+/// Refuses text that is not UTF-8, because training would see replacement characters. It also
+/// refuses NUL, which text does not contain, but which is every second byte of text in UTF-16.
 class Utf8Check {
  public:
-  /// `file` outlives it. offset: in the file, of the text's first byte, which begins a line.
+  /// `file` must outlive it. `offset` is the place in the file of the text's first byte, which
+  /// begins a line.
   explicit Utf8Check(const std::string& file, std::size_t line = 1, std::uint64_t offset = 0)
       : file_(file), line_(line), offset_(offset), line_start_(offset) {}
 
-  /// The next piece of the text, cut anywhere.
+  /// Adds the next piece of the text, which may be cut anywhere.
   void add(std::string_view piece) {
     std::string_view text = piece;
     std::string joined;
@@ -105,7 +106,7 @@ class Utf8Check {
     const bool nul = text[position] == '\0';
     const std::string_view rest = text.substr(position);
     const bool has_mark = here.offset_ == 0 && (rest.starts_with("\xff\xfe") ||
-                                                rest.starts_with("\xfe\xff"));  // UTF-16's
+                                                rest.starts_with("\xfe\xff"));  // mark of UTF-16
     const char* const what = nul        ? "this is no text, it holds a NUL: "
                              : has_mark ? "this text is in UTF-16: "
                                         : "this is no UTF-8 text: ";
@@ -122,9 +123,9 @@ class Utf8Check {
 
   const std::string& file_;
   std::size_t line_;
-  std::uint64_t offset_;      // of cut_
+  std::uint64_t offset_;      // offset of cut_
   std::uint64_t line_start_;  // offset of the line's first byte
-  std::string cut_;           // the beginning of a sequence that goes on in the next piece
+  std::string cut_;           // beginning of a sequence that continues in the next piece
 };
 
 /// Calls take(block) for a whole file of UTF-8 text, block by block; an empty file is an error.
@@ -141,16 +142,16 @@ void read_blocks(const std::string& name, const Take& take) {
   check.end();
 }
 
-/// Calls take(line, number) for every line of a file, without its end; numbers count from 1. Lines
-/// that are no text are mistakes, for which `refuse` is called with a UserError; where it returns,
-/// the line is left out.
+/// Calls take(line, number) for every line of a file, without its end; numbers count from 1. For
+/// lines that are not text it calls `refuse` with a UserError. If `refuse` returns, the line is
+/// skipped.
 template <class Take, class Refuse>
 void read_lines(const std::string& name, const Take& take, const Refuse& refuse) {
   const ReadOnlyFile file(name);
   expect_no_other_kind(file);
   std::string line;
   std::size_t number = 1;
-  std::uint64_t begin = 0, length = 0;  // of the line, in the file
+  std::uint64_t begin = 0, length = 0;  // place of the line in the file
   const auto end_line = [&] {
     try {
       if (length > file_limit::jsonl_line)
@@ -191,7 +192,8 @@ constexpr const char* kLineRemedy =
 constexpr const char* kListRemedy =
     "write the list's objects one a line, for example with jq -c '.[]'";
 
-/// Fields of one line, in the order of `fields`. `keys`: those of the deck that name them.
+/// Returns the fields of one line, in the order of `fields`. `keys` are the deck keys that name
+/// them.
 std::vector<std::string> fields_of(const std::string& file, std::size_t line,
                                    const std::string& text, const std::vector<std::string>& fields,
                                    const std::string& keys) {
@@ -229,8 +231,8 @@ std::vector<std::string> fields_of(const std::string& file, std::size_t line,
   return values;
 }
 
-/// Calls take(make(fields of a line, its number)) for every line. Lines that lack a field, and
-/// those that `make` throws UserError for, are left out and returned where the settings say so.
+/// Calls take(make(fields of a line, its number)) for every line. If the settings allow it, lines
+/// that lack a field or for which `make` throws UserError are skipped and returned.
 template <class Make, class Take>
 SkippedLines read_jsonl(const std::string& file, BadLines bad_lines,
                         const std::vector<std::string>& fields, const std::string& keys,
@@ -296,7 +298,7 @@ DataFormat data_format(const std::string& file, DataFormat asked) {
                                                                   : DataFormat::automatic;
   if (asked == DataFormat::automatic && named != asked) return named;
   if (asked != DataFormat::automatic) {
-    // A text file may well hold JSON lines, which would show at once if it did not.
+    // A text file may contain JSON lines; if it does not, the first line already shows this.
     const bool may_be = named == DataFormat::automatic || named == asked ||
                         (named == DataFormat::text && asked == DataFormat::jsonl);
     if (may_be) return asked;
@@ -305,7 +307,7 @@ DataFormat data_format(const std::string& file, DataFormat asked) {
                      .remedy = "set data.format to automatic; it goes by the suffix of each file",
                      .keys = {"data.format"}});
   }
-  const ReadOnlyFile readable(file);  // of a pipe or a device the suffix is not what is wrong
+  const ReadOnlyFile readable(file);  // refuses a pipe or a device before its suffix is refused
   expect_no_other_kind(readable);
   const bool is_table = suffix == ".csv" || suffix == ".tsv";
   fail(file, "the suffix of the data file does not tell its format", suffix,

@@ -14,18 +14,18 @@
 
 namespace deltapipe {
 
-/// Lines of a file that hold no document and that the deck says to leave out.
+/// Lines of a file that contain no document and that the deck allows to skip.
 struct SkippedLines {
   std::string file;
   std::uint64_t count = 0;
-  std::uint64_t lines = 0;  ///< of the file
-  std::string first;        ///< what is wrong with the first of them, with its place
+  std::uint64_t lines = 0;  ///< lines of the file
+  std::string first;        ///< error of the first skipped line, with its place
 };
-/// A sentence for the user.
+/// Returns a sentence for the user.
 std::string text_of(const SkippedLines& lines);
 std::vector<std::string> texts_of(const std::vector<SkippedLines>& files);
 
-/// Takes a corpus piece by piece. A document is all pieces up to its end_document().
+/// Receives a corpus piece by piece. A document consists of all pieces up to its end_document().
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
@@ -35,16 +35,16 @@ class TokenSink {
   virtual void skip_lines(const SkippedLines&) {}
 };
 
-/// The format of `file`: `asked`, or for DataFormat::automatic what the suffix says (.txt; .jsonl;
-/// .h5, .hdf5). Throws UserError for another suffix, and for a format that the suffix contradicts;
-/// of what is no regular file it says that.
+/// Returns the format of `file`: `asked` or, for DataFormat::automatic, that of the suffix (.txt;
+/// .jsonl; .h5, .hdf5). Throws UserError for another suffix, for a format that contradicts the
+/// suffix, and for files that are not regular.
 DataFormat data_format(const std::string& file, DataFormat asked);
 
-/// Reads one file into `sink`; large files are read in pieces.
-/// text: the file is one document. jsonl: a line is one document, its `jsonl_fields` joined by an
-/// empty line. hdf5: a token file (token_file.hpp). Throws UserError with file and line for what
-/// cannot be read, for text without a tokenizer, and for ids outside the vocabulary. Text is
-/// tokenised by so many threads, without a difference to the ids.
+/// Reads one file into `sink`; large files are read in pieces. text: the file is one document.
+/// jsonl: a line is one document, its `jsonl_fields` joined by an empty line. hdf5: a token file
+/// (token_file.hpp). Throws UserError with file and line for unreadable content, for text without a
+/// tokenizer, and for ids outside the vocabulary. `threads` threads tokenise text; the ids do not
+/// depend on their number.
 void read_tokens(const std::string& file, const DataSettings& settings,
                  const Vocabulary& vocabulary, TokenSink& sink, int threads = 1);
 
@@ -55,22 +55,22 @@ struct PromptWithAnswer {
 };
 
 /// Calls `take` for every line of a file of prompts with answers (settings.answers). Prompt, answer
-/// and end are tokenised as one text, in which the prompt's tokens must be those of the prompt
-/// alone: a model continues these. Throws UserError with file and line for other lines, and for
-/// those of more than sequence_length inputs, or leaves them out as settings.bad_lines says.
+/// and end are tokenised as one text. It must begin with the tokens of the prompt alone, because a
+/// model continues these. Other lines, and lines of more than sequence_length inputs, are a
+/// UserError with file and line, or are skipped if settings.bad_lines says so.
 SkippedLines read_answers(const std::string& file, const DataSettings& settings,
                           const Vocabulary& vocabulary, int sequence_length,
                           const std::function<void(const PromptWithAnswer&)>& take);
 
-/// True if there are training files and all data files are token files.
+/// Returns true if there are training files and all data files are token files.
 bool holds_tokens_only(const DataSettings& settings);
 
 /// Calls `take` with the text of every document of `file` (text or jsonl; hdf5 is a UserError).
 void read_texts(const std::string& file, const DataSettings& settings,
                 const std::function<void(std::string_view)>& take);
 
-/// The texts of all settings.train files, to train a tokenizer from. Throws UserError if there is
-/// no text at all.
+/// Returns the texts of all settings.train files, for training a tokenizer. Throws UserError if
+/// there is no text at all.
 std::vector<std::string> training_texts(const DataSettings& settings);
 
 }  // namespace deltapipe

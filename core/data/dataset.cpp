@@ -38,7 +38,7 @@ class SetBuilder : public TokenSink {
   void skip_lines(const SkippedLines& lines) override { skipped_.push_back(lines); }
   const std::vector<SkippedLines>& skipped() const { return skipped_; }
 
-  /// Windows of all documents, in order.
+  /// Returns the windows of all documents, in order.
   std::vector<TokenWindow> windows() {
     if (packing_ == Packing::stream) cut(0);
     return std::move(windows_);
@@ -70,7 +70,7 @@ class SetBuilder : public TokenSink {
   throw UserError({.what = what, .value = value, .remedy = remedy, .keys = {key}});
 }
 
-/// How many of `windows` are held out for validation.
+/// Returns the number of `windows` that are held out for validation.
 std::uint64_t held_out(std::uint64_t windows, double fraction) {
   if (!(fraction >= 0 && fraction < 1)) {
     fail("data.validation_fraction", "data.validation_fraction is no fraction",
@@ -110,7 +110,7 @@ CutSet read_set(const std::vector<std::string>& files, const char* key,
   return set;
 }
 
-/// Each prompt with its answer is a sample whose targets are the answer and its end.
+/// Reads prompts with answers. Each of them is a sample whose targets are the answer and its end.
 CutSet read_answer_set(const DataSettings& settings, const Vocabulary& vocabulary,
                        int sequence_length) {
   const auto store = std::make_shared<TokenStore>(vocabulary.size);

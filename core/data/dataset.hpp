@@ -16,8 +16,8 @@ namespace deltapipe {
 
 class TokenStore;
 
-/// A sample: `length` inputs from token `start` on. The targets are the tokens one further, from
-/// input `first_target` on; the inputs before it predict nothing.
+/// A sample: `length` inputs from token `start` on. Each target is the token after its input, from
+/// input `first_target` on; the inputs before it have no targets.
 struct TokenWindow {
   std::uint64_t start = 0;
   std::int32_t length = 0;
@@ -30,40 +30,41 @@ struct TokenWindow {
 class TokenDataset {
  public:
   TokenDataset() = default;
-  /// `store` outlives nothing: it is shared. padding: the id that fills inputs behind a window.
+  /// Shares `store`. `padding` is the id that fills inputs after a window.
   TokenDataset(std::shared_ptr<const TokenStore> store, std::vector<TokenWindow> windows,
                int sequence_length, std::int32_t padding);
 
-  /// These samples, whose `start` is ignored, without their tokens: read() gives padding.
-  /// fingerprint: that of the samples.
+  /// Returns these samples without their tokens: `start` is ignored, and read() gives padding.
+  /// `fingerprint` is that of the samples.
   static TokenDataset outline(std::vector<TokenWindow> windows, int sequence_length,
                               std::int32_t padding, std::uint64_t fingerprint);
 
-  /// Sample i is sample ids[i] of this set up to its target `index` (from 0, below targets()),
-  /// which is its only one.
+  /// Returns a set whose sample i is sample ids[i] of this set up to its target `index` (from 0,
+  /// below targets()), which is its only target.
   TokenDataset at_target(int index, std::span<const std::uint64_t> ids) const;
 
-  /// Number of samples.
+  /// Returns the number of samples.
   std::uint64_t size() const { return windows_.size(); }
   int sequence_length() const { return sequence_length_; }
-  /// Number of targets in all samples, without padding.
+  /// Returns the number of targets in all samples, without padding.
   std::uint64_t tokens() const { return tokens_; }
 
-  /// Copies sample `id` into spans of sequence_length() elements and returns its length: from there
-  /// on inputs are the padding id and targets are -1, as are targets before the first one. Any
-  /// number of threads may read.
+  /// Copies sample `id` into spans of sequence_length() elements and returns its length. From there
+  /// on inputs are the padding id and targets are -1; targets before the first one are -1 as well.
+  /// Any number of threads may read.
   int read(std::uint64_t id, std::span<std::int32_t> inputs_T,
            std::span<std::int32_t> targets_T) const;
 
-  /// Number of valid inputs of a sample.
+  /// Returns the number of valid inputs of a sample.
   int length(std::uint64_t id) const { return windows_[id].length; }
-  /// Input of a sample that predicts its first target.
+  /// Returns the input of a sample that predicts its first target.
   int first_target(std::uint64_t id) const { return windows_[id].first_target; }
-  /// Number of targets of a sample.
+  /// Returns the number of targets of a sample.
   int targets(std::uint64_t id) const { return length(id) - first_target(id); }
   std::int32_t padding() const { return padding_; }
 
-  /// xxh64 of sequence length, windows and tokens: equal sets have equal samples.
+  /// Returns xxh64 of sequence length, windows and tokens: sets with equal fingerprints have equal
+  /// samples.
   std::uint64_t fingerprint() const;
 
  private:
@@ -72,23 +73,23 @@ class TokenDataset {
   int sequence_length_ = 0;
   std::int32_t padding_ = 0;
   std::uint64_t tokens_ = 0;
-  std::optional<std::uint64_t> outlined_;  ///< the fingerprint of an outline
+  std::optional<std::uint64_t> outlined_;  ///< fingerprint of an outline
 };
 
 struct DataSplit {
   TokenDataset train;
   TokenDataset validation;  ///< empty only if validation_fraction is 0 and no file is named
   TokenDataset answers;     ///< prompts with answers, which are the targets; empty: none are named
-  std::vector<SkippedLines> skipped;  ///< of all, by file
+  std::vector<SkippedLines> skipped;  ///< skipped lines of all files
 };
 
-/// Reads and cuts the data of a run; T = sequence_length (settings.sequence_length is not looked
-/// at). The end-of-text token, if there is one, is appended to every document that does not end
-/// with it already. Packing::stream cuts all documents of a set as one; Packing::document cuts each
-/// on its own; a last window of fewer than T + 1 tokens is padded. Windows overlap by one token.
+/// Reads and cuts the data of a run; T = sequence_length (settings.sequence_length is ignored). The
+/// end-of-text token, if there is one, is appended to every document that does not end with it.
+/// Packing::stream cuts all documents of a set as one; Packing::document cuts each document
+/// separately. A last window of fewer than T + 1 tokens is padded. Windows overlap by one token.
 /// Without validation files the last validation_fraction of the windows, at least one, is held out.
-/// Files of settings.answers give one sample a line. Throws UserError for data that cannot be read
-/// or that gives no sample.
+/// Files of settings.answers give one sample per line. Throws UserError for data that cannot be
+/// read or that gives no sample.
 DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
                     int sequence_length);
 

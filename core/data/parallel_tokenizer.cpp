@@ -26,7 +26,7 @@ ParallelTokenizer::ParallelTokenizer(const Tokenizer& tokenizer, TokenSink& sink
     for (int i = 1; i < threads; ++i)
       threads_.push_back(start_helper_thread("tokenising", [this] { work(); }));
   } catch (const UserError&) {
-    // The system has no more: fewer will do.
+    // The system cannot start more threads; fewer suffice.
   }
 }
 
@@ -50,7 +50,7 @@ void ParallelTokenizer::end_document() {
   if (open_.text.size() >= kPartBytes) submit();
 }
 
-/// Looking for a cut costs the length of the document: not before it has doubled.
+/// A search for a cut costs the length of the document, so the next one waits until it has doubled.
 void ParallelTokenizer::cut_open_document() {
   const std::size_t begin = open_.ends.empty() ? 0 : open_.ends.back();
   const std::size_t cut = begin + tokenizer_.safe_cut(std::string_view(open_.text).substr(begin));

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t kRounds = 12;
 constexpr int kRoundBits = 8;
 
-/// `site`: round and stream.
+/// `site` identifies round and stream.
 std::uint32_t round_function(std::uint32_t site, std::uint32_t half, std::uint64_t epoch,
                              std::uint64_t seed) {
   return philox(half, site, static_cast<std::uint32_t>(epoch),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The order in which samples are visited.
+// Order in which samples are visited.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@ namespace deltapipe {
 /// The same for equal (size, seed, shuffle, stream) on every rank and platform.
 class Sampler {
  public:
-  /// size > 0. Without shuffle every epoch is in file order. Streams below 2^24 have orders of
-  /// their own under the same seed.
+  /// Requires size > 0. Without shuffle every epoch is in file order. Streams below 2^24 have
+  /// different orders for the same seed.
   Sampler(std::uint64_t size, std::uint64_t seed, bool shuffle, std::uint32_t stream = 0);
 
   std::uint64_t size() const { return size_; }
-  /// Sample at `position` < size() of `epoch`.
+  /// Returns the sample at `position` < size() of `epoch`.
   std::uint64_t at(std::uint64_t epoch, std::uint64_t position) const;
 
-  /// Steps that visit all samples once: ceil(size / global_batch_size).
+  /// Returns the steps that visit all samples once: ceil(size / global_batch_size).
   std::uint64_t steps_per_epoch(std::uint64_t global_batch_size) const;
-  /// Samples of `step` (counted from 0 over all epochs). No batch straddles epochs: the last one
-  /// of an epoch has fewer samples if global_batch_size does not divide size().
+  /// Returns the samples of `step` (counted from 0 over all epochs). No batch spans epochs: the
+  /// last one of an epoch has fewer samples if global_batch_size does not divide size().
   std::vector<std::uint64_t> batch(std::uint64_t step, std::uint64_t global_batch_size) const;
 
  private:
@@ -31,7 +31,7 @@ class Sampler {
   std::uint64_t seed_;
   bool shuffle_;
   std::uint32_t stream_;
-  int half_bits_;  ///< the network permutes 0 ... 4^half_bits - 1, the least such set >= size
+  int half_bits_;  ///< the network permutes 0 ... 4^half_bits - 1, the smallest such set >= size
 };
 
 }  // namespace deltapipe

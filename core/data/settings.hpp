@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which text a run trains on, and how it becomes samples.
+// Settings of the training text and of its division into samples.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@ struct TokenizerSettings {
   bool operator==(const TokenizerSettings&) const = default;
 };
 
-/// A JSON line without a document: an end with its place, or a line to leave out and count.
+/// Treatment of a JSON line without a document: error ends the run and gives the line's place; skip
+/// skips and counts it.
 enum class BadLines { error, skip };
 enum class DataFormat { automatic, text, jsonl, hdf5 };
 /// stream: documents are joined by the end-of-text token and cut into windows that overlap by one
-/// token. document: every document starts a window of its own, the last one is padded.
+/// token. document: every document starts a new window, and its last window is padded.
 enum class Packing { stream, document };
 
 /// Prompts whose greedy answers an evaluation compares with the expected ones.

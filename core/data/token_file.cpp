@@ -38,7 +38,7 @@ std::string directory_of(const std::string& path) {
   return std::filesystem::absolute(path).parent_path().string();
 }
 
-/// Brings a file or a directory's names to the disk; false: errno says why not.
+/// Flushes a file or a directory's names to the disk; returns false and sets errno on failure.
 bool sync(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return false;
@@ -49,7 +49,7 @@ bool sync(const std::string& path) {
   return is_synced;
 }
 
-/// An integer attribute from `least` to `last`, if there is one.
+/// Returns an integer attribute from `least` to `last`, if it exists.
 std::optional<int> integer_attribute(const hdf5::File& file, const char* name, int least,
                                      int last) {
   if (!file.has_attribute(name)) return std::nullopt;
@@ -93,7 +93,7 @@ void check_origin(const std::string& path, const TokenFileInfo& info,
          "set the file's attribute end_of_text to the tokenizer's, or remove it");
 }
 
-/// Ends of the documents in a token file of `tokens` ids.
+/// Returns the ends of the documents in a token file of `tokens` ids.
 std::vector<std::uint64_t> document_ends(const hdf5::File& file, std::uint64_t tokens) {
   if (!file.exists("document_offsets")) return {tokens};
   const hdf5::Dataset dataset = open_integers(file, "document_offsets");
@@ -140,7 +140,7 @@ std::string text_of(const std::optional<int>& number) {
   return number ? std::to_string(*number) : std::string();
 }
 
-/// Value of one attribute in the files so far, and the first file that has it.
+/// Value of an attribute in the files so far, and the first file that has it.
 struct Known {
   const char* name;
   std::string value = {};
@@ -245,7 +245,7 @@ void TokenFileWriter::append(std::span<const std::int32_t> ids) {
 }
 
 void TokenFileWriter::end_document() {
-  if (tokens_ == document_start_) return;  // gives no sample either way
+  if (tokens_ == document_start_) return;  // an empty document gives no sample
   offsets_.push_back(static_cast<std::int64_t>(document_start_));
   document_start_ = tokens_;
   ++documents_;
@@ -275,7 +275,7 @@ void TokenFileWriter::close() {
   if (!error) std::filesystem::rename(temporary_, path_, error);
   if (error) std::remove(temporary_.c_str());
   if (error) fail(path_, "cannot put the token file in its place", error.message(), "");
-  (void)sync(directory_of(path_));  // which some file systems refuse
+  (void)sync(directory_of(path_));  // some file systems refuse this
 }
 
 }  // namespace deltapipe

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Token files: HDF5 files with a corpus as token ids.
 //
-// tokens            [N] integer: the ids of all documents, one after the other
+// tokens            [N] integer: the ids of all documents, one after another
 // document_offsets  [D] integer, optional: first token of every document, ascending from 0; a last
 //                   entry equal to N is allowed. Without it the file is one document.
 // Attributes of the file, all optional: vocabulary_size (ids are below it), end_of_text (the id
-// that ends a document; -1: none), tokenizer (Tokenizer::hash() of what made the ids), source (the
-// text files), source_revision.
+// that ends a document; -1: none), tokenizer (Tokenizer::hash() of the tokenizer of the ids),
+// source (the text files), source_revision.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,21 @@ struct TokenFileInfo {
   std::string tokenizer;  ///< empty: unknown
 };
 
-/// Throws UserError for a file that is no HDF5 file or has attributes that make no sense.
+/// Reads the attributes. Throws UserError for a file that is not HDF5 or has invalid attributes.
 TokenFileInfo read_token_file_info(const std::string& path);
 
-/// Ids of a vocabulary that several token files share, when there is no tokenizer: files that say
-/// vocabulary_size, end_of_text or tokenizer agree on it, and one says vocabulary_size (where
-/// `model_size` is 0; else that is the size). Throws UserError that names the files.
+/// Returns the vocabulary that several token files share, for runs without a tokenizer. Files with
+/// vocabulary_size, end_of_text or tokenizer must agree on it. At least one must have
+/// vocabulary_size, unless `model_size`, the size otherwise, is not 0. Throws UserError that names
+/// the files.
 Vocabulary shared_vocabulary(const std::vector<std::string>& files, int model_size);
 
 /// Reads a token file into `sink`, in blocks. Throws UserError for ids outside the vocabulary and
 /// for a file that another tokenizer made.
 void read_token_file(const std::string& path, const Vocabulary& vocabulary, TokenSink& sink);
 
-/// Writes a token file in bounded memory; documents without tokens are left out. The file has its
-/// name after close() only.
+/// Writes a token file in bounded memory; skips documents without tokens. The file gets its name in
+/// close().
 class TokenFileWriter : public TokenSink {
  public:
   TokenFileWriter(std::string path, const Tokenizer& tokenizer,
@@ -49,7 +50,7 @@ class TokenFileWriter : public TokenSink {
   void append(std::span<const std::int32_t> ids) override;
   void end_document() override;
   void skip_lines(const SkippedLines& lines) override { skipped_.push_back(lines); }
-  /// Puts the file in its place; UserError when it cannot be written.
+  /// Gives the file its name; UserError if it cannot be written.
   void close();
 
   std::uint64_t tokens() const { return tokens_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Token ids in memory, two bytes each where the vocabulary allows it.
+// Token ids in memory, two bytes each if the vocabulary allows it.
 #pragma once
 
 #include <cstdint>

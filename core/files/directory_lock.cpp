@@ -53,7 +53,7 @@ std::string utc_now() {
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
-/// The lines of a lock file: run id, then who holds it, in words.
+/// The lines of a lock file: run id, then the holder, in words.
 struct Owner {
   std::string run_id;
   std::string description;
@@ -72,7 +72,7 @@ Owner read_owner(int descriptor) {
   return owner;
 }
 
-/// True when `path` still names the open file: its former holder may have removed it.
+/// Returns true if `path` still names the open file: its former holder may have removed it.
 bool is_still_named(int descriptor, const std::string& path) {
   struct stat open_file {};
   struct stat named_file {};
@@ -115,7 +115,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
     const Attempt attempt = lock(descriptor);
     const int error = errno;
     if (attempt == Attempt::locked && is_still_named(descriptor, path_)) {
-      // A lock that reaches no further than this machine: the run holds it on another one already.
+      // The lock covers only this machine: the run already holds it on another one.
       const std::string former = read_owner(descriptor).run_id;
       if (former == run_id) {
         (void)::close(descriptor);
@@ -137,7 +137,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
       return;
     }
     if (owner.run_id == run_id) return;
-    // A holder that has only just come may not have written its name yet.
+    // A new holder may not have written its name yet.
     if (looks++ == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       continue;
@@ -164,13 +164,14 @@ void DirectoryLock::write_owner(const std::string& run_id) {
 }
 
 bool DirectoryLock::names_this_process() const {
-  // Opened again: network file systems look at the server's copy then.
+  // Reopened, because network file systems then read the server's copy.
   const int descriptor = ::open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (descriptor < 0) return false;
   std::array<char, 512> text{};
   const ssize_t size = ::pread(descriptor, text.data(), text.size(), 0);
   (void)::close(descriptor);
-  // Two processes that write at the same time may leave the end of a longer text behind the last.
+  // If two processes write at the same time, the end of a longer text may remain after the last
+  // one.
   return size > 0 &&
          std::string_view(text.data(), static_cast<std::size_t>(size)).starts_with(text_);
 }

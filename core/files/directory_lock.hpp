@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One run at a time writes into a directory.
+// Lock that allows only one run at a time to write into a directory.
 #pragma once
 
 #include <functional>
@@ -7,43 +7,43 @@
 
 namespace deltapipe {
 
-/// A 128-bit random number in hexadecimal: what the processes of one run know each other by.
+/// Returns a 128-bit random number in hexadecimal, which identifies the processes of one run.
 std::string new_run_id();
 
-/// True when somebody holds the DirectoryLock of `directory`, or nobody can say.
+/// Returns true if a process holds the DirectoryLock of `directory`, or if this is unknown.
 bool is_locked(const std::string& directory);
 
-/// Holds DIRECTORY/.deltapipe.lock, which tells who holds it: host, process, start of the run. The
-/// lock is one of the kernel's (open file description): it ends with the process, however that
-/// ends, and a lock file that a killed process left blocks nobody. On network file systems it
-/// reaches as far as they carry POSIX locks: NFS does between its clients unless mounted with
-/// nolock or local_lock, Lustre with the option flock; elsewhere, runs on two machines do not see
-/// each other.
+/// Holds DIRECTORY/.deltapipe.lock, which names its holder: host, process, start of the run. It is
+/// a lock of the kernel (open file description) and ends with the process in any case: the lock
+/// file of a killed process blocks nobody. On network file systems it covers as much as their POSIX
+/// locks do. NFS shares these between its clients unless mounted with nolock or local_lock, Lustre
+/// with the option flock. Elsewhere, runs on two machines do not see each other.
 class DirectoryLock {
  public:
-  /// Decides, after each look that finds another run's lock, if the next look is worth it; waits
-  /// meanwhile. `holder`: who holds the lock, in words; empty before it has written its name.
+  /// Called after each attempt that finds another run's lock: waits, and returns true to try again.
+  /// `holder` is the holder of the lock, in words; empty before it has written its name.
   using Patience = std::function<bool(const std::string& holder)>;
 
-  /// UserError when another run holds the directory and `patience` has ended. Processes of one run,
-  /// which have the same id, share the lock of the first.
+  /// Takes the lock. UserError if another run holds it and `patience` returns false. Processes of
+  /// one run have the same id and share the lock of the first.
   DirectoryLock(const std::string& directory, const std::string& run_id,
                 const Patience& patience = {});
-  /// Removes the lock file when this object holds it, unless it is to leave a killed run's.
+  /// Removes the lock file if this object holds it, except for a killed run's file that
+  /// leave_former() retains.
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
-  /// To be called by all processes of the run after all have their locks. Where the file system
-  /// grants the same lock to several machines (Lustre with localflock, NFS with local_lock), the
-  /// one that wrote its name last keeps it, and the others share it.
+  /// All processes of the run must call this after all have their locks. A file system may grant
+  /// the same lock to several machines (Lustre with localflock, NFS with local_lock). The one that
+  /// wrote its name last then keeps the lock, and the others share it.
   void confirm();
-  /// True: the file of a process that was killed stays, by which others know that it was. For a run
-  /// that may turn out to leave the directory as it found it.
+  /// True retains the lock file of a killed process, which tells others that it was killed. For a
+  /// run that may leave the directory unchanged.
   void leave_former(bool leave) { leaves_former_ = leave; }
-  /// False: another process of this run holds the lock, or locks do not work here.
+  /// Returns false if another process of this run holds the lock, or locks do not work here.
   bool is_holder() const { return descriptor_ >= 0; }
-  /// Empty unless the file system has no locks: then a sentence that says so.
+  /// Returns a sentence that says that the file system has no locks; empty if it has.
   const std::string& warning() const { return warning_; }
 
  private:
@@ -53,9 +53,9 @@ class DirectoryLock {
   std::string directory_;
   std::string path_;
   std::string warning_;
-  std::string text_;  ///< of the lock file, as this process wrote it
+  std::string text_;  ///< text of the lock file, as written by this process
   int descriptor_ = -1;
-  bool found_former_ = false;  ///< a killed process had left its file
+  bool found_former_ = false;  ///< true if a killed process had left its file
   bool leaves_former_ = false;
 };
 

@@ -23,8 +23,8 @@ std::recursive_mutex& library_mutex() {
   return mutex;
 }
 
-/// Keeps HDF5 from closing files at exit behind our back: the handles do that, and a file that
-/// failed to close (full disk) would make it complain again and again.
+/// Prevents HDF5 from closing files at exit: the handles do that, and a file that failed to close
+/// (full disk) would produce the same error repeatedly.
 void start_library() {
   static const bool started = [] {
     H5dont_atexit();
@@ -34,7 +34,7 @@ void start_library() {
 }
 
 void silence_this_thread() {
-  // In thread-safe builds of HDF5 every thread has an error stack of its own.
+  // In thread-safe builds of HDF5 every thread has a separate error stack.
   static thread_local const bool silent = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
   DELTAPIPE_ASSERT(silent, "HDF5's error printing cannot be switched off");
 }
@@ -166,7 +166,8 @@ std::vector<std::uint64_t> shape_of(hid_t space, const std::string& what, const 
   return {extent.begin(), extent.begin() + rank};
 }
 
-/// Nothing when it does not fit 64 bits; also a product with a zero behind too large factors.
+/// Returns nothing if the product exceeds 64 bits, even if a zero follows factors that are too
+/// large.
 std::optional<std::uint64_t> product_of(const std::vector<std::uint64_t>& factors) {
   std::uint64_t product = 1;
   for (const std::uint64_t factor : factors) {
@@ -184,7 +185,7 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
   return text;
 }
 
-/// Follows no link out of the file: every part of the path is a hard link.
+/// Refuses links out of the file: every part of the path must be a hard link.
 void check_links(hid_t location, const std::string& name, const std::string& what,
                  const std::string& file) {
   for (std::size_t end = 0; end != std::string::npos;) {
@@ -200,7 +201,7 @@ void check_links(hid_t location, const std::string& name, const std::string& wha
   }
 }
 
-/// Refuses datasets whose elements lie in other files.
+/// Refuses datasets whose elements are in other files.
 void check_storage_in_file(hid_t dataset, const std::string& name, const std::string& what,
                            const std::string& file) {
   const Handle creation = take(H5Dget_create_plist(dataset), H5Pclose, what, file);
@@ -218,7 +219,7 @@ struct Selection {
   Handle file;
 };
 
-/// Rows [first_row, first_row + rows) of a dataset of that shape.
+/// Selects rows [first_row, first_row + rows) of a dataset of that shape.
 Selection select_rows(hid_t dataset, const std::vector<std::uint64_t>& shape,
                       std::uint64_t first_row, std::uint64_t rows, const std::string& what,
                       const std::string& file) {
@@ -239,7 +240,7 @@ Selection select_rows(hid_t dataset, const std::vector<std::uint64_t>& shape,
 Handle file_access(const std::string& path) {
   Handle access =
       take(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "cannot make an access property list", path);
-  // Closing the file closes what was opened from it, so that close() means it.
+  // Closing the file also closes everything that was opened from it.
   check(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), "cannot set the close degree", path);
   return access;
 }
@@ -281,7 +282,7 @@ bool Handle::close() {
   if (id_ < 0) return true;
   const Lock lock;
   const hid_t id = std::exchange(id_, -1);
-  // Closing a file closes its objects too (file_access), their identifiers are then stale.
+  // Closing a file also closes its objects (file_access); their identifiers are then stale.
   if (H5Iis_valid(id) <= 0) return true;
   return close_(id) >= 0;
 }
@@ -334,7 +335,7 @@ bool Object::has_attribute(const std::string& name) const {
 
 namespace {
 
-/// Replaces an attribute; no values: it stays empty. False when HDF5 reports a failure.
+/// Replaces an attribute; without values it is empty. Returns false if HDF5 reports a failure.
 bool replace_attribute(const Object& object, const std::string& name, hid_t file_type_id,
                        hid_t memory_type_id, hid_t space, const void* values) {
   if (object.has_attribute(name) && H5Adelete(object.id(), name.c_str()) < 0) return false;
@@ -351,7 +352,8 @@ bool replace_attribute(const Object& object, const std::string& name, hid_t file
 void Object::write_attribute(const std::string& name, std::string_view text) {
   const Lock lock;
   const std::string what = "cannot write " + quoted("attribute", name);
-  // Attributes above 64 KiB do not fit an object header; variable-length text lies elsewhere.
+  // Attributes above 64 KiB do not fit into an object header; text of variable length is stored
+  // elsewhere.
   const Handle type = string_type(H5T_VARIABLE, file_name());
   const Handle space = take(H5Screate(H5S_SCALAR), H5Sclose, what, file_name());
   const std::string copy(text);
@@ -713,7 +715,7 @@ Dataset Location::create_dataset(const std::string& name, ElementType type,
   std::vector<hsize_t> extent(shape.begin(), shape.end());
   std::vector<hsize_t> maximum = extent;
   if (chunked && options.extendable) maximum[0] = H5S_UNLIMITED;
-  // A chunk must not exceed a fixed dimension, and no chunk fits an empty one.
+  // A chunk must not exceed a fixed dimension, and no chunk fits into an empty one.
   for (hsize_t& dimension : maximum) {
     if (chunked && dimension == 0) dimension = H5S_UNLIMITED;
   }
@@ -780,7 +782,7 @@ File File::create(const std::string& path, const FileOptions& options) {
   if (options.alignment > 1)
     check(H5Pset_alignment(access.get(), options.alignment, options.alignment), what, shown);
   const Handle creation = take(H5Pcreate(H5P_FILE_CREATE), H5Pclose, what, shown);
-  constexpr unsigned kMost = 64;  // attributes in the object's header
+  constexpr unsigned kMost = 64;  // most attributes in the object's header
   if (options.attributes_first)
     check(H5Pset_attr_phase_change(creation.get(), kMost, kMost), what, shown);
   const unsigned mode = options.replace ? H5F_ACC_TRUNC : H5F_ACC_EXCL;

@@ -4,7 +4,7 @@
 //
 // Threads: the HDF5 library need not be thread-safe, so every function here holds one process-wide
 // lock while it is inside the library. Any thread may call, but one object (File, Group, Dataset)
-// belongs to one thread at a time. Who calls the C API directly holds a Lock.
+// belongs to one thread at a time. Code that calls the C API directly must hold a Lock.
 #pragma once
 
 #include <hdf5.h>
@@ -43,9 +43,9 @@ class Handle {
   ~Handle();
   hid_t get() const { return id_; }
   bool is_open() const { return id_ >= 0; }
-  /// Closes now; false when HDF5 reports a failure (the identifier is given up either way).
+  /// Closes now; returns false if HDF5 reports a failure. The identifier is released in both cases.
   bool close();
-  /// Gives the identifier up without closing it.
+  /// Releases the identifier without closing it.
   void abandon() { id_ = -1; }
 
  private:
@@ -53,10 +53,11 @@ class Handle {
   CloseFunction close_ = nullptr;
 };
 
-/// Throws the UserError for the HDF5 call that has just failed (call under the same Lock).
+/// Throws the UserError for the HDF5 call that has just failed. Must be called under the same Lock.
 [[noreturn]] void throw_failure(const std::string& what, const std::string& file);
 
-/// Elements in files; all are little-endian on disk. f16 is IEEE half, in memory its 16 bits.
+/// Types of elements in files; all are little-endian on disk. f16 is IEEE half, stored in memory as
+/// its 16 bits.
 enum class ElementType { f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64 };
 
 template <typename T>
@@ -81,8 +82,8 @@ constexpr ElementType element_type_of() {
 struct FileState {
   std::string path;
   bool writable = false;
-  /// A write has failed (full disk). HDF5 1.10 crashes when objects of such a file are closed one
-  /// by one, so their identifiers are abandoned unless a later flush succeeds.
+  /// True if a write has failed (full disk). HDF5 1.10 crashes if the objects of such a file are
+  /// closed one by one, so their identifiers are abandoned unless a later flush succeeds.
   bool broken = false;
 };
 
@@ -105,8 +106,8 @@ class Object {
     write_attribute(name, std::string_view(text));
   }
   void write_attribute(const std::string& name, const std::vector<std::string>& texts);
-  /// Text of fixed length, at most 64 KiB: in files with checksums these protect it, and reading it
-  /// from a damaged file cannot crash the library, as text of variable length can.
+  /// Writes text of fixed length, at most 64 KiB. In files with checksums these protect it. Unlike
+  /// text of variable length, it cannot crash the library when it is read from a damaged file.
   void write_fixed_attribute(const std::string& name, std::string_view text);
   template <typename T>
   requires std::is_arithmetic_v<T>
@@ -119,10 +120,10 @@ class Object {
     write_attribute_elements(name, element_type_of<T>(), values.data(), values.size(), false);
   }
 
-  /// For files that may be damaged: one integer in decimal, or text of fixed length. Nothing when
-  /// there is no such attribute, or it is of another kind.
+  /// Returns one integer in decimal, or text of fixed length; nothing if the attribute is missing
+  /// or of another kind. Safe for files that may be damaged.
   std::optional<std::string> find_plain_attribute(const std::string& name) const;
-  /// UserError when missing, of another kind, or larger than 16 MiB.
+  /// Returns text. UserError if it is missing, of another kind, or larger than 16 MiB.
   std::string read_string_attribute(const std::string& name) const;
   template <typename T>
   T read_attribute(const std::string& name) const {
@@ -141,7 +142,7 @@ class Object {
   Object(Handle handle, std::shared_ptr<FileState> state)
       : handle_(std::move(handle)), state_(std::move(state)) {}
   [[noreturn]] void fail_writing(const std::string& what);
-  /// Writes what is left and closes; false when HDF5 reports a failure.
+  /// Writes the remaining data and closes; returns false if HDF5 reports a failure.
   bool finish() noexcept;
   Handle handle_;
   std::shared_ptr<FileState> state_;
@@ -154,29 +155,31 @@ class Object {
                                std::size_t count) const;
 };
 
-/// An N-dimensional dataset (N >= 1); a row is what one index of the first dimension selects.
+/// An N-dimensional dataset (N >= 1). One index of the first dimension selects a row.
 class Dataset : public Object {
  public:
   const std::vector<std::uint64_t>& shape() const { return shape_; }
   std::uint64_t rows() const { return shape_[0]; }
-  /// Elements in a row: the product of all dimensions but the first.
+  /// Returns the elements in a row: the product of all dimensions except the first.
   std::uint64_t row_elements() const;
   ElementType element_type() const;
-  /// For files from outside: UserError unless every element lies in the file, so that the shape is
-  /// no mere claim. Elements that nobody wrote are not there, and chunks are at most 1 GiB.
+  /// Throws UserError unless the file contains every element, so that the shape of an untrusted
+  /// file is real. Elements that were never written are not contained, and chunks are at most 1
+  /// GiB.
   void expect_stored() const;
-  /// True for integers of any size and byte order, which reading converts.
+  /// Returns true for integers of any size and byte order; reading converts them.
   bool holds_integers() const;
 
-  /// Offset of the elements in the file, in bytes; empty if they have no contiguous place. For
-  /// a contiguous dataset:
+  /// Returns the offset of the elements in the file, in bytes; empty if they are not contiguous.
+  /// For a contiguous dataset:
   std::optional<std::uint64_t> file_offset() const;
   /// For the chunk that begins with this row, unfiltered and `bytes` long, in a dataset whose
   /// chunks span all other dimensions:
   std::optional<std::uint64_t> chunk_file_offset(std::uint64_t row, std::uint64_t bytes) const;
 
   void resize(std::uint64_t rows);
-  /// Rows [first_row, first_row + rows) from or to row-major memory; they must exist.
+  /// Write or read rows [first_row, first_row + rows) from or to row-major memory. The rows must
+  /// exist.
   void write_elements(std::uint64_t first_row, std::uint64_t rows, ElementType type,
                       const void* values);
   void read_elements(std::uint64_t first_row, std::uint64_t rows, ElementType type,
@@ -190,7 +193,7 @@ class Dataset : public Object {
   void read(std::uint64_t first_row, std::span<T> values) const {
     read_elements(first_row, rows_of(values.size()), element_type_of<T>(), values.data());
   }
-  /// Adds whole rows at the end. Needs a chunked dataset.
+  /// Appends whole rows. Requires a chunked dataset.
   template <typename T>
   void append(std::span<const T> values) {
     append_elements(rows_of(values.size()), element_type_of<T>(), values.data());
@@ -209,18 +212,18 @@ class Dataset : public Object {
 struct DatasetOptions {
   /// Chunk shape, as many dimensions as the dataset; empty: contiguous, not extendable.
   std::vector<std::uint64_t> chunk;
-  /// Chunked: the first dimension can grow. False, with allocate_early, without fill and deflate:
-  /// HDF5 needs no index, and chunk i follows chunk i-1 in the file.
+  /// True if the first dimension of a chunked dataset can grow. If false, with allocate_early and
+  /// without fill and deflate, HDF5 needs no index, and chunk i follows chunk i-1 in the file.
   bool extendable = true;
   int deflate_level = 0;        ///< 0: not compressed; 1 ... 9
-  bool allocate_early = false;  ///< all disk space at creation instead of at the first write
+  bool allocate_early = false;  ///< allocates all disk space at creation, not at the first write
   bool fill = true;             ///< false: elements never written are undefined
   std::size_t chunk_cache_bytes = 1 << 20;
 };
 
 class Group;
 
-/// A place that holds groups and datasets: a File or a Group.
+/// A container of groups and datasets: a File or a Group.
 class Location : public Object {
  public:
   bool exists(const std::string& name) const;
@@ -246,10 +249,10 @@ class Group : public Location {
 
 struct FileOptions {
   bool replace = true;            ///< false: an existing file is an error
-  std::string shown_path = {};    ///< what messages name; empty: the path itself
-  bool checksummed = false;       ///< metadata with checksums, as HDF5 1.10 and newer read them
-  std::uint64_t alignment = 1;    ///< what has so many bytes or more begins at a multiple of them
-  bool attributes_first = false;  ///< those of the root are in the file's first 64 KiB
+  std::string shown_path = {};    ///< path in messages; empty: the path itself
+  bool checksummed = false;       ///< metadata has checksums, which HDF5 1.10 and newer read
+  std::uint64_t alignment = 1;    ///< objects of at least this size begin at multiples of it
+  bool attributes_first = false;  ///< the root's attributes are in the file's first 64 KiB
 };
 
 class File : public Location {
@@ -257,17 +260,17 @@ class File : public Location {
   static File create(const std::string& path, const FileOptions& options = {});
   static File open_read_only(const std::string& path);
   static File open_read_write(const std::string& path);
-  /// For a file under a temporary name that nobody else knows: needs no file lock, which some file
-  /// systems lack. Messages name `shown_path`.
+  /// Opens a file under a temporary name that nobody else knows. Needs no file lock, which some
+  /// file systems lack. Messages name `shown_path`.
   static File open_unshared(const std::string& path, const std::string& shown_path);
-  /// Lives in memory only and touches no disk; `name` stands in messages.
+  /// Creates a file in memory, without access to a disk; messages contain `name`.
   static File create_in_memory(const std::string& name);
 
   void flush();
-  /// Writes what is left and closes, with everything opened from this file; UserError on failure.
-  /// The destructor closes as well but has to ignore failures.
+  /// Writes the remaining data and closes the file and everything opened from it; UserError on
+  /// failure. The destructor closes as well but ignores failures.
   void close();
-  /// The bytes that the file would have on disk, after a flush.
+  /// Flushes and returns the bytes that the file would have on disk.
   std::vector<std::byte> image();
 
  private:

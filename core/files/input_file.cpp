@@ -40,8 +40,8 @@ ReadOnlyFile::ReadOnlyFile(const std::string& path) : path_(path) {
     throw UserError({.what = "cannot be read: a path has no NUL", .file = path});
   }
   struct stat status {};
-  // Looked at first, because opening alone already does something to a device or a pipe; and again
-  // once it is open, because another file may be there by then.
+  // Checked before opening, because opening alone already affects a device or a pipe. Checked again
+  // afterwards, because another file may have replaced it.
   if (::stat(path.c_str(), &status) != 0) throw_system_error("cannot be read", path, errno);
   check_regular(path, status.st_mode);
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);

@@ -15,7 +15,7 @@ namespace deltapipe {
 
 namespace {
 
-/// The word of Python's json at the start of `text`, or nothing.
+/// Returns the word of Python's json (NaN, Infinity) at the start of `text`, or nothing.
 std::string_view not_finite(std::string_view text) {
   for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
     if (text.starts_with(word)) return word;
@@ -31,8 +31,8 @@ bool may_have_nan(std::string_view text) {
          text.find("Infinity") != std::string_view::npos;
 }
 
-/// A copy with null in place of the words that JSON lacks, padded so that what follows keeps its
-/// column: but for NaN, which is shorter.
+/// Returns a copy with null instead of the words that JSON lacks. It is padded so that the text
+/// after a word keeps its column, except after NaN, which is shorter than null.
 std::string with_nulls(std::string_view text) {
   std::string copy;
   bool in_string = false;
@@ -51,7 +51,7 @@ std::string with_nulls(std::string_view text) {
   return copy;
 }
 
-/// Reads characters and keeps count of them where the events' receiver sees it.
+/// Reads characters and counts them for the receiver of the events.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -77,8 +77,8 @@ class CountingIterator {
 using Wanted = std::function<bool(const std::string&)>;
 using Take = std::function<void(const std::string&, Json&&)>;
 
-/// Receives the parser's events and builds either the whole value or, given `take`, the members of
-/// the outermost object one after the other.
+/// Receives the parser's events. Builds either the whole value or, with `take`, the members of the
+/// outermost object one after another.
 class Builder {
  public:
   Builder(std::string_view text, const JsonSource& source, const Wanted* wanted, const Take* take)
@@ -88,7 +88,7 @@ class Builder {
     std::string copy;
     if (source_.nan_is_null && may_have_nan(text_)) text_ = copy = with_nulls(text_);
     const std::size_t nul = text_.find('\0');
-    if (nul != std::string_view::npos) {  // the parser would take it for the end of the text
+    if (nul != std::string_view::npos) {  // the parser would treat it as the end of the text
       position_ = text_.data() + nul + 1;
       refuse("is not valid JSON: it has a NUL byte");
     }
@@ -98,7 +98,7 @@ class Builder {
     return std::move(root_);
   }
 
-  // The interface that the parser calls; false would stop it, and is never needed.
+  // The interface that the parser calls; false would stop it, but is never needed.
   bool null() { return scalar(nullptr); }
   bool boolean(bool value) { return scalar(value); }
   bool number_integer(Json::number_integer_t value) { return scalar(value); }
@@ -212,7 +212,7 @@ class Builder {
     return true;
   }
 
-  /// Hands a member out once it is complete.
+  /// Passes a complete member to `take`.
   void deliver() {
     if (take_ == nullptr || depth_ != 1) return;
     if (!skipping_) (*take_)(name_, std::move(root_));
@@ -227,10 +227,10 @@ class Builder {
   const char* end_ = nullptr;
   Json root_;
   Json* slot_ = &root_;
-  std::vector<Json*> open_;  // arrays and objects that have begun, the innermost last
+  std::vector<Json*> open_;  // open arrays and objects, the innermost last
   int depth_ = 0;
   std::size_t values_ = 0;
-  // Members of the outermost object: names so far, the present one, and if it is skipped.
+  // Members of the outermost object: names so far, the current one, and true if it is skipped.
   std::unordered_set<std::string> names_;
   std::string name_;
   bool skipping_ = false;
@@ -238,7 +238,7 @@ class Builder {
 
 constexpr std::size_t most_shown = 60;
 
-/// Appends the value's text, or some of it when `text` is long enough by then.
+/// Appends the value's text, or only part of it if `text` is already long enough.
 void append_shown(const Json& value, std::string& text) {
   if (text.size() > most_shown) return;
   if (value.is_structured()) {

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kPartial = ".deltapipe-partial-";
-/// Followed by 16 hexadecimals, '-' and the name of the directory that stepped aside.
+/// Followed by 16 hexadecimals, '-' and the name of the directory that was moved aside.
 constexpr std::string_view kAside = ".deltapipe-aside-";
 constexpr std::size_t kDigits = 16;
 constexpr int kAttempts = 100;
@@ -37,8 +37,8 @@ std::string random_digits() {
   return digits;
 }
 
-/// Finds the part after `prefix` and its digits in `name`; false when the name is not of that
-/// pattern.
+/// Finds the part of `name` after `prefix` and its digits; returns false if the name does not have
+/// this pattern.
 bool is_named(std::string_view name, std::string_view prefix, std::string_view& rest) {
   if (!name.starts_with(prefix) || name.size() < prefix.size() + kDigits) return false;
   const std::string_view digits = name.substr(prefix.size(), kDigits);
@@ -60,7 +60,7 @@ bool exists(const std::string& path) {
   return ::lstat(path.c_str(), &status) == 0;
 }
 
-/// False: this kernel or file system cannot exchange two names.
+/// Exchanges two names; returns false if this kernel or file system cannot.
 bool exchange_names(const std::string& a, const std::string& b) {
 #if defined(__linux__) && defined(RENAME_EXCHANGE)
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
@@ -78,7 +78,7 @@ void rename_or_throw(const std::string& from, const std::string& to, const std::
     throw_system_error("cannot be replaced", target, errno);
 }
 
-/// The old directory steps aside to `aside`, `fresh` takes its place.
+/// Renames the old directory to `aside`, and then `fresh` to its name.
 void swap_by_renames(const std::string& fresh, const std::string& target,
                      const std::string& aside) {
   rename_or_throw(target, aside, target);
@@ -101,13 +101,13 @@ bool is_expendable(const std::string& target, const AtomicDirectory::Expendable&
   return !error;
 }
 
-/// Errors of file systems that do not bring directories to the disk.
+/// Returns true for errors of file systems that cannot sync directories.
 bool cannot_sync(int error) {
   return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == EBADF ||
          error == EROFS;
 }
 
-/// TARGET.SUFFIX, TARGET.SUFFIX-2, ...
+/// Returns the first free name of TARGET.SUFFIX, TARGET.SUFFIX-2, ...
 std::string free_name(const std::string& target, const std::string& suffix) {
   std::string name = target + suffix;
   for (int i = 2; exists(name); ++i) name = target + suffix + "-" + std::to_string(i);
@@ -118,7 +118,7 @@ std::string free_name(const std::string& target, const std::string& suffix) {
 
 void sync_directory(const std::string& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;  // one may write into a directory without being allowed to read it
+  if (descriptor < 0) return;  // a directory may be writable without being readable
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   (void)::close(descriptor);
   if (error != 0 && !cannot_sync(error))
@@ -127,7 +127,7 @@ void sync_directory(const std::string& directory) {
 
 void make_directory(const std::string& path) {
   std::error_code error;
-  std::vector<std::string> parents;  // of directories that are made now
+  std::vector<std::string> parents;  // parents of directories that are created now
   for (fs::path at = path; !at.empty() && !fs::exists(at, error); at = at.parent_path())
     parents.push_back(directory_of(at.string()));
   fs::create_directories(path, error);
@@ -198,7 +198,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   }
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = temporary_name_in(directory_of(path));
-    // Reading, too: where a file system lacks fallocate, the C library reads what it keeps.
+    // Opened for reading as well: without fallocate, the C library reads the existing content.
     descriptor_ =
         ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (descriptor_ < 0 && (errno != EEXIST || attempt == kAttempts))
@@ -231,7 +231,7 @@ void AtomicFile::reserve(std::uint64_t bytes) {
   DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
   if (bytes == 0) return;
   const int error = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
-  // A file system without preallocation is no mistake: a full disk then shows while writing.
+  // A file system without preallocation is not an error: a full disk is then found while writing.
   if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
     fail("cannot take " + std::to_string(bytes) + " bytes of disk space", error);
   }
@@ -257,7 +257,7 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
 void AtomicFile::commit() {
   DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
   if (::fsync(descriptor_) != 0) fail("writing failed", errno);
-  // After close() the descriptor is gone also when it reports an error.
+  // close() releases the descriptor even if it reports an error.
   if (::close(std::exchange(descriptor_, -1)) != 0 ||
       ::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int error = errno;
@@ -323,7 +323,7 @@ void AtomicDirectory::sync_place() {
 std::string AtomicDirectory::swap_with_target() {
   const bool keep = !is_expendable(target_, expendable_);
   const std::string former = keep ? free_name(target_, ".former") : "";
-  // A directory that is kept has a lasting name at every moment.
+  // A directory that is retained has a permanent name at every moment.
   if (keep && swap_ == DirectorySwap::exchange) {
     rename_or_throw(temporary_, former, target_);
     temporary_ = former;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files and directories that are replaced whole or not at all. What is new is written beside the
-// target under a name that nobody else uses, brought to the disk, and takes the target's place in
-// one step. Every failure is a UserError that names the target and the system's reason.
+// Files and directories that are replaced as a whole or not at all. New content is written next to
+// the target under a unique name, flushed to the disk, and replaces the target in one step. Every
+// failure is a UserError that names the target and the system's reason.
 //
-// A killed process leaves what it was writing under a temporary name; remove_leftovers() finds it
-// by the pattern of such names. Symbolic links are never followed: a target that is a link is
-// replaced itself, and what it points to stays.
+// A killed process leaves unfinished content under a temporary name; remove_leftovers() finds it by
+// the pattern of such names. Symbolic links are never followed: if the target is a link, the link
+// itself is replaced, and the file that it points to is unchanged.
 #pragma once
 
 #include <cstddef>
@@ -17,31 +17,32 @@
 
 namespace deltapipe {
 
-/// Makes the directory and its parents; UserError when that fails or `path` is another thing.
+/// Creates the directory and its parents. UserError if that fails or `path` is not a directory.
 void make_directory(const std::string& path);
 
-/// UserError as of make_directory() where the nearest directory above that there is, or `path`
-/// itself, says that it would fail. Makes nothing.
+/// Throws the UserError of make_directory() if `path` or the nearest existing directory above it
+/// shows that it would fail. Creates nothing.
 void expect_possible_directory(const std::string& path);
 
-/// Names that were given in a directory survive a crash of the machine once it has been synced.
-/// Some network file systems refuse that, which is no error.
+/// Flushes a directory, so that names given in it survive a crash of the machine. Some network file
+/// systems refuse this; that is not an error.
 void sync_directory(const std::string& directory);
 
-/// A name in `directory` that belongs to no file: DIRECTORY/.deltapipe-partial-<16 hexadecimals>.
-/// Create it exclusively, and try another name should it exist after all.
+/// Returns a name in `directory` that no file has: DIRECTORY/.deltapipe-partial-<16 hexadecimals>.
+/// The caller must create the file exclusively, and try another name if it exists.
 std::string temporary_name_in(const std::string& directory);
 
-/// Removes what killed processes left in `directory` under temporary names. The caller holds its
-/// DirectoryLock; what another process makes there meanwhile has a lock of its own, and stays.
+/// Removes files and directories that killed processes left in `directory` under temporary names.
+/// The caller must hold its DirectoryLock. Those that another process creates meanwhile have a
+/// separate lock and are not removed.
 void remove_leftovers(const std::string& directory);
 
-/// Replaces `path` with `content`. A killed job or a full disk leaves the old file as it was.
+/// Replaces `path` with `content`. A killed job or a full disk leaves the old file unchanged.
 void write_file_atomically(const std::string& path, std::string_view content);
 void write_file_atomically(const std::string& path, std::span<const std::byte> content);
 
-/// A file under construction that commit() puts in the place of `path`. The destructor removes what
-/// was not committed.
+/// A new file that replaces `path` on commit(). The destructor removes a file that was not
+/// committed.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);
@@ -50,9 +51,9 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Path of the file until commit(), for libraries that open files by name.
+  /// Returns the path of the file until commit(), for libraries that open files by name.
   const std::string& temporary_path() const { return temporary_; }
-  /// Takes the disk space now, so that a full disk shows before the work and not after it.
+  /// Allocates disk space now, so that a full disk is reported before the work and not after it.
   void reserve(std::uint64_t bytes);
   void append(std::span<const std::byte> bytes);
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
@@ -67,20 +68,20 @@ class AtomicFile {
   std::uint64_t end_ = 0;
 };
 
-/// How AtomicDirectory::commit() puts a new directory in the place of an old one.
+/// Method by which AtomicDirectory::commit() replaces an old directory.
 enum class DirectorySwap {
-  exchange,  ///< one step (Linux: renameat2); two_renames where the file system cannot do that
-  /// The old directory steps aside, the new one takes its place. A kill between the two leaves no
-  /// target; both directories are whole, and remove_leftovers() puts the old one back.
+  exchange,  ///< one step (Linux: renameat2); two_renames if the file system cannot do that
+  /// The old directory is moved aside, then the new one gets its name. A kill between the two
+  /// leaves no target; both directories are complete, and remove_leftovers() restores the old one.
   two_renames
 };
 
-/// A directory under construction: who has one writes its files under path(). commit() puts it in
-/// the place of `target`, the destructor removes what was not committed.
+/// A new directory, whose owner writes its files under path(). commit() replaces `target` with it.
+/// The destructor removes a directory that was not committed.
 class AtomicDirectory {
  public:
-  /// Tells by the name whether an entry of the former directory may go with it. A former directory
-  /// with any other entry, and a former target that is no directory, are kept beside the new one
+  /// Returns true if an entry of that name may be removed with the former directory. A former
+  /// directory with any other entry, and a former target that is not a directory, are retained
   /// under the first free name of TARGET.former, TARGET.former-2, ...
   using Expendable = std::function<bool(const std::string& name)>;
 
@@ -90,12 +91,13 @@ class AtomicDirectory {
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
 
-  /// Directory of the files until commit().
+  /// Returns the directory of the files until commit().
   const std::string& path() const { return temporary_; }
-  /// Returns the name under which the former target was kept, empty when it is gone. When the
-  /// target cannot be replaced (a mount point), the new directory is kept as TARGET.new: UserError.
+  /// Returns the name under which the former target was retained; empty if it was removed. If the
+  /// target cannot be replaced (a mount point), the new directory is retained as TARGET.new and a
+  /// UserError is thrown.
   std::string commit();
-  /// True after a commit() that failed when the new directory had taken its place.
+  /// Returns true after a commit() that failed after the target was replaced.
   bool is_in_place() const { return is_in_place_; }
 
  private:

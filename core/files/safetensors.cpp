@@ -219,7 +219,7 @@ void SafetensorsReader::read_range(const std::string& name, std::uint64_t first_
 SafetensorsWriter::SafetensorsWriter(const std::string& path,
                                      const std::vector<TensorDeclaration>& tensors)
     : file_(path) {
-  // Tensors stand in the header in the order of their data.
+  // The header lists tensors in the order of their data.
   std::string text = R"({"__metadata__":{"format":"pt"})";
   std::uint64_t end = 0;
   for (const TensorDeclaration& tensor : tensors) {

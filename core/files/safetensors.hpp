@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Weights in the safetensors format, one file or a sharded set, as Hugging Face directories hold
-// them. Files are untrusted: sizes, offsets, overlaps and shapes are checked before memory is
-// taken.
+// Weights in the safetensors format, in one file or a sharded set, as in Hugging Face directories.
+// Files are untrusted: sizes, offsets, overlaps and shapes are checked before memory is allocated.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +17,7 @@
 
 namespace deltapipe {
 
-/// Element types of the format, as its headers spell them.
+/// Element types of the format, named as in its headers.
 enum class TensorType {
   BOOL,
   U8,
@@ -43,33 +42,33 @@ const char* name_of(TensorType type);
 struct TensorInfo {
   TensorType type = TensorType::F32;
   std::vector<std::uint64_t> shape;  ///< empty: a scalar
-  std::size_t file = 0;              ///< index of the file that holds it
+  std::size_t file = 0;              ///< index of the file that contains it
   std::uint64_t begin = 0;           ///< byte range in that file, from the file's start
   std::uint64_t end = 0;
 
   std::uint64_t elements() const;
 };
 
-/// Opens and checks headers only; values are read when they are asked for, in pieces of 1 MiB.
+/// Opens files and checks headers only; values are read on request, in pieces of 1 MiB.
 class SafetensorsReader {
  public:
-  /// model.safetensors, or model.safetensors.index.json and its shards.
+  /// Opens model.safetensors, or model.safetensors.index.json and its shards.
   static SafetensorsReader open_directory(const std::string& directory);
   static SafetensorsReader open_file(const std::string& path);
 
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return tensors_.count(name) > 0; }
-  /// UserError when the file has no such tensor.
+  /// Returns a tensor's description; UserError if there is no such tensor.
   const TensorInfo& info(const std::string& name) const;
-  /// The file that holds it. UserError when none does.
+  /// Returns the file that contains the tensor; UserError if there is no such tensor.
   const std::string& path_of(const std::string& name) const;
-  /// UserError unless the tensor has exactly this shape.
+  /// Throws UserError unless the tensor has exactly this shape.
   void expect_shape(const std::string& name, const std::vector<std::uint64_t>& shape) const;
 
-  /// All elements in row-major order, converted from F64, F32, F16 or BF16 (other types:
-  /// UserError).
+  /// Reads all elements in row-major order and converts them from F64, F32, F16 or BF16; UserError
+  /// for other types.
   void read_fp32(const std::string& name, std::span<float> out) const;
-  /// Rows [first_row, first_row + rows) of a tensor with one or more dimensions.
+  /// Reads rows [first_row, first_row + rows) of a tensor with one or more dimensions.
   void read_fp32_rows(const std::string& name, std::uint64_t first_row, std::uint64_t rows,
                       std::span<float> out) const;
 
@@ -82,33 +81,33 @@ class SafetensorsReader {
   std::map<std::string, TensorInfo> tensors_;
 };
 
-/// Tensor for SafetensorsWriter: type is F32, F16 or BF16.
+/// Tensor for SafetensorsWriter; its type is F32, F16 or BF16.
 struct TensorDeclaration {
   std::string name;
   TensorType type = TensorType::F32;
   std::vector<std::uint64_t> shape;
 };
 
-/// Writes one file with metadata {"format": "pt"}. Disk space is taken at construction; the file
-/// gets its name in finish(), so that a killed job leaves the old one.
+/// Writes one file with metadata {"format": "pt"}. The constructor allocates disk space. finish()
+/// gives the file its name, so that a killed job leaves the old one.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& path, const std::vector<TensorDeclaration>& tensors);
 
-  /// All elements of a tensor, rounded to nearest even where its type is narrower.
+  /// Writes all elements of a tensor, rounded to nearest even if its type is narrower.
   void write_fp32(const std::string& name, std::span<const float> values);
-  /// Rows from first_row on; values.size() is a multiple of the row's elements.
+  /// Writes rows from first_row on; values.size() is a multiple of the row's elements.
   void write_fp32_rows(const std::string& name, std::uint64_t first_row,
                        std::span<const float> values);
-  /// Finite values so far that are infinite in the type of their tensor.
+  /// Returns the number of finite values so far that are infinite in the type of their tensor.
   std::uint64_t overflows() const { return overflows_; }
-  /// Every element of every tensor must have been written; syncs and renames.
+  /// Syncs and renames the file. Every element of every tensor must have been written.
   void finish();
 
  private:
   struct Slot {
     TensorInfo info;
-    /// Element ranges already written, disjoint: first element to one past the last.
+    /// Disjoint ranges of elements already written: first element to one past the last.
     std::map<std::uint64_t, std::uint64_t> written;
   };
   Slot& slot(const std::string& name);

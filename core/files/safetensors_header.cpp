@@ -94,10 +94,10 @@ std::vector<std::uint64_t> parse_shape(const Json& json, const Place& place) {
   return shape;
 }
 
-/// Bytes of a tensor, or a UserError when they do not fit 64 bits.
+/// Returns the bytes of a tensor; UserError if they exceed 64 bits.
 std::uint64_t checked_bytes(const std::vector<std::uint64_t>& shape, TensorType type,
                             const Place& place) {
-  // Also a product with a zero in it must not overflow before the zero comes.
+  // A product must not overflow even if a later factor is zero.
   std::uint64_t product = bytes_of(type);
   for (const std::uint64_t dimension : shape) {
     if (dimension != 0 && product > std::numeric_limits<std::uint64_t>::max() / dimension) {
@@ -136,8 +136,8 @@ TensorInfo parse_tensor(const Json& json, std::uint64_t data_bytes, const Place&
   return info;
 }
 
-/// The format requires the tensors to cover the data without overlap or hole, so that nothing
-/// hides.
+/// Refuses tensors that do not cover the data without overlap or gap. The format requires this, so
+/// that a file cannot hide data.
 void check_coverage(const std::map<std::string, TensorInfo>& tensors, std::uint64_t data_bytes,
                     const std::string& file) {
   std::vector<std::pair<const std::string*, const TensorInfo*>> order;
@@ -244,7 +244,7 @@ std::map<std::string, std::string> parse_safetensors_index(const std::string& te
     const Place here{path, name};
     if (!shard.is_string()) here.refuse("its shard must be a file name", shown(shard));
     const std::string file_name = shard.get<std::string>();
-    // Shards lie beside the index: a separator or a leading dot would lead elsewhere.
+    // Shards are in the directory of the index: a separator or a leading dot would lead elsewhere.
     if (file_name.empty() || file_name.front() == '.' ||
         file_name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
       here.refuse("its shard must be the name of a file in the same directory", file_name,

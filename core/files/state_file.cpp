@@ -40,7 +40,7 @@ std::uint64_t bytes_of_row(const StateItem& item) {
 
 }  // namespace
 
-/// XXH3 of bytes that come in pieces.
+/// Computes XXH3 of bytes that arrive in pieces.
 class StateChecksum {
  public:
   StateChecksum() : state_(XXH3_createState()) {

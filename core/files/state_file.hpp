@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // State as an HDF5 file: a group per part, a dataset per item with its XXH3 checksum (64 bits), and
-// root attributes `kind`, `format_version` and, last, `complete`. Text is bytes; what is read is
-// compared with its checksum. Who replaces a file writes beside it and renames.
+// root attributes `kind`, `format_version` and, last, `complete`. Text is stored as bytes. Reading
+// compares content with its checksum. To replace a file, write another one and rename it.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ class StateChecksum;
 
 class StateFileWriter final : public StateWriter {
  public:
-  /// Replaces what is there. UserError as hdf5::File has it, here and from all functions.
+  /// Replaces an existing file. This and all other functions throw the UserErrors of hdf5::File.
   explicit StateFileWriter(const std::string& path);
   ~StateFileWriter() override;
-  /// After the last part: only now is the file a state.
+  /// Must be called after the last part; only then is the file a complete state.
   void close();
 
  protected:
@@ -40,13 +40,13 @@ class StateFileWriter final : public StateWriter {
   std::optional<hdf5::Dataset> dataset_;
   StateItem item_;
   std::uint64_t row_bytes_ = 0, rows_written_ = 0;
-  std::vector<std::uint8_t> buffer_;  ///< what is not written yet
+  std::vector<std::uint8_t> buffer_;  ///< bytes that are not written yet
   std::unique_ptr<StateChecksum> checksum_;
 };
 
 class StateFileReader final : public StateReader {
  public:
-  /// UserError: no file, no HDF5, no state, or one that was never completed.
+  /// UserError if the file is missing, not HDF5, not a state, or was never completed.
   explicit StateFileReader(const std::string& path);
   ~StateFileReader() override;
 
@@ -71,7 +71,7 @@ class StateFileReader final : public StateReader {
   StateItem item_;
   std::uint64_t row_bytes_ = 0, rows_read_ = 0;
   std::vector<std::uint8_t> buffer_;
-  std::size_t taken_ = 0;  ///< bytes of the buffer
+  std::size_t taken_ = 0;  ///< bytes of the buffer that were read
   std::unique_ptr<StateChecksum> checksum_;
 };
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Failed system calls as errors that a user can mend.
+// Failed system calls as errors that a user can correct.
 #pragma once
 
 #include <string>
 
 namespace deltapipe {
 
-/// Throws a UserError: "PATH: ACTION: REASON; REMEDY", the reason being that of `error` (errno).
+/// Throws a UserError: "PATH: ACTION: REASON; REMEDY". The reason is that of `error` (errno).
 [[noreturn]] void throw_system_error(const std::string& action, const std::string& path, int error);
 
-/// True when the reason is a full disk, a quota or a limit on the size of files.
+/// Returns true if the reason is a full disk, a quota or a limit on the size of files.
 bool is_no_space(int error);
 
 }  // namespace deltapipe

@@ -12,8 +12,8 @@
 namespace deltapipe {
 namespace {
 
-constexpr std::size_t kShortPiece = 48;              // bytes; longer ones are merged by a heap
-constexpr std::size_t kRememberedPieces = 1u << 17;  // then all are forgotten
+constexpr std::size_t kShortPiece = 48;              // bytes; longer pieces are merged by a heap
+constexpr std::size_t kRememberedPieces = 1u << 17;  // then all of them are discarded
 
 }  // namespace
 
@@ -112,7 +112,7 @@ std::int32_t BpeEncoder::byte_id(char c) const {
 void BpeEncoder::merge_short(std::string_view piece, std::vector<std::int32_t>& ids) const {
   constexpr Merge kNone{INT32_MAX, 0};
   std::array<std::int32_t, kShortPiece> part;
-  std::array<Merge, kShortPiece> merge;  // of part[i] and part[i + 1]
+  std::array<Merge, kShortPiece> merge;  // merge of part[i] and part[i + 1]
   std::size_t count = piece.size();
   const auto merge_at = [&](std::size_t i) {
     const Merge* found = i + 1 < count ? find(part[i], part[i + 1]) : nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Byte-pair merges of single pieces, and what tokenizer files say.
+// Byte-pair merges of single pieces, and the content of tokenizer files.
 #pragma once
 
 #include <array>
@@ -16,26 +16,26 @@ namespace deltapipe {
 /// A token that is recognised in the text before pre-tokenisation.
 struct AddedToken {
   std::string content;
-  /// -1: a name without an id. A text must not have it, because transformers would make an id up.
+  /// -1: a name without an id. Texts must not contain it, because transformers would invent an id.
   std::int32_t id = 0;
   bool special = true;
-  /// Looked for only in what the tokens that are not normalized have left, as the tokenizers
-  /// library does. (There is no normaliser, so that nothing else follows from it.)
+  /// True: searched only in the text between tokens that are not normalized, as in the tokenizers
+  /// library. It has no other effect, because there is no normaliser.
   bool normalized = false;
 };
 
-/// A byte-level BPE tokenizer as its files describe it.
+/// Description of a byte-level BPE tokenizer in its files.
 struct TokenizerDefinition {
   std::vector<std::string> names;  ///< by id, as in vocab.json; empty: no such id
   std::vector<std::pair<std::int32_t, std::int32_t>> merges;  ///< by rank: ids of both parts
   std::vector<AddedToken> added;
   std::int32_t end_of_text = -1;
   bool add_prefix_space = false;
-  bool ignore_merges = false;         ///< pieces that are tokens as they are need no merges
-  std::vector<std::string> warnings;  ///< what looks damaged in the files
+  bool ignore_merges = false;         ///< true if whole pieces that are tokens need no merges
+  std::vector<std::string> warnings;  ///< signs of damage in the files
 };
 
-/// The bytes that every id stands for.
+/// Returns the bytes of every id.
 std::vector<std::string> token_bytes(const TokenizerDefinition& definition);
 
 /// Packs a pair of ids into a hash key.
@@ -44,7 +44,7 @@ inline std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
          static_cast<std::uint32_t>(right);
 }
 
-/// Mixes keys whose low bits are alike.
+/// Mixes the bits of keys, whose low bits are often equal.
 struct PairHash {
   std::size_t operator()(std::uint64_t key) const {
     key *= 0x9E3779B97F4A7C15u;
@@ -59,8 +59,8 @@ struct StringHash {
 template <class Value>
 using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_to<>>;
 
-/// Ids of short pieces that an encoder has met, so that it need not merge them again. Each thread
-/// has one of its own.
+/// Ids of short pieces that an encoder has seen, so that it does not merge them again. Each thread
+/// has its own PieceMemory.
 class PieceMemory {
  public:
   /// Appends the ids of `piece`, if they are known.
@@ -69,7 +69,7 @@ class PieceMemory {
 
  private:
   struct Place {
-    std::uint32_t first;  ///< in ids_
+    std::uint32_t first;  ///< index in ids_
     std::uint32_t count;
   };
   StringMap<Place> places_;
@@ -79,7 +79,7 @@ class PieceMemory {
 /// Merges the pairs of a piece, lowest rank first and leftmost first among equals.
 class BpeEncoder {
  public:
-  /// Every merged pair has an id; the readers of tokenizer files see to that.
+  /// Every merged pair must have an id; the readers of tokenizer files guarantee this.
   explicit BpeEncoder(const TokenizerDefinition& definition);
 
   /// Appends the ids of `piece`, which do not depend on the memory. Throws UserError for a byte

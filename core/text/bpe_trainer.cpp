@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 constexpr std::int64_t kLeastCount = 2;
 
-/// A distinct piece of the text, as ids, and how often it occurs.
+/// A distinct piece of the text, as ids, and its number of occurrences.
 struct Word {
   std::vector<std::int32_t> ids;
   std::int64_t count = 0;
@@ -65,7 +65,7 @@ class WordCounter {
 
 struct PairState {
   std::int64_t count = 0;            // occurrences in all words, times the words' counts
-  std::vector<std::uint32_t> words;  // where the pair has been seen; some may have lost it
+  std::vector<std::uint32_t> words;  // words that have contained the pair; some may no longer do so
 };
 
 struct Candidate {
@@ -76,7 +76,7 @@ struct Candidate {
   }
 };
 
-/// Pair counts that follow every merge.
+/// Counts of pairs, updated by every merge.
 class PairTable {
  public:
   explicit PairTable(std::vector<Word> words) : words_(std::move(words)) {
@@ -90,7 +90,7 @@ class PairTable {
     grown_.clear();
   }
 
-  /// The most frequent pair; false if none is frequent enough.
+  /// Finds the most frequent pair; returns false if no pair is frequent enough.
   bool best(std::uint64_t& pair) {
     while (!queue_.empty()) {
       const Candidate top = queue_.top();
@@ -108,7 +108,7 @@ class PairTable {
     return false;
   }
 
-  /// Puts `id` for `pair` in all words.
+  /// Replaces `pair` by `id` in all words.
   void merge(std::uint64_t pair, std::int32_t id) {
     const auto left = static_cast<std::int32_t>(pair >> 32);
     const auto right = static_cast<std::int32_t>(pair & 0xFFFFFFFFu);
@@ -188,7 +188,7 @@ TokenizerDefinition train_bpe(const std::vector<std::string_view>& documents, in
   WordCounter counter;
   count_documents(documents, counter);
   PairTable table(counter.take());
-  const auto wanted = static_cast<std::size_t>(vocabulary_size) - 1;  // and the end of text
+  const auto wanted = static_cast<std::size_t>(vocabulary_size) - 1;  // without the end of text
   std::uint64_t pair = 0;
   while (definition.names.size() < wanted && table.best(pair)) {
     const auto left = static_cast<std::int32_t>(pair >> 32);

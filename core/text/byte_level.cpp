@@ -13,7 +13,7 @@ constexpr bool names_itself(int byte) {
 struct ByteNames {
   std::array<unsigned char, 256> order{};
   std::array<char32_t, 256> code_point{};
-  // Code points of byte names end at U+0143; -1: names no byte.
+  // Code points of byte names end at U+0143; -1: does not name a byte.
   std::array<int, 0x144> byte{};
 
   ByteNames() {

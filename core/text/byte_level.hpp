@@ -10,14 +10,14 @@
 
 namespace deltapipe {
 
-/// All bytes in the order of GPT-2's vocabulary: the printable ones of Latin-1, then the others.
+/// Returns all bytes in the order of GPT-2's vocabulary: printable Latin-1, then the others.
 const std::array<unsigned char, 256>& byte_order();
 
-/// The name of `bytes` in vocabulary files: every byte becomes one printable character in UTF-8
-/// (a space becomes U+0120).
+/// Returns the name of `bytes` in vocabulary files: every byte becomes one printable character in
+/// UTF-8 (a space becomes U+0120).
 std::string byte_level_name(std::string_view bytes);
 
-/// Inverse of byte_level_name; nothing if `name` has a character that names no byte.
+/// Inverse of byte_level_name(); returns nothing if a character of `name` does not name a byte.
 std::optional<std::string> byte_level_bytes(std::string_view name);
 
 }  // namespace deltapipe

@@ -12,7 +12,7 @@ struct Symbol {
   UnicodeClass kind;
 };
 
-/// The symbol at `position` < text.size().
+/// Returns the symbol at `position` < text.size().
 Symbol symbol_at(std::string_view text, std::size_t position) {
   char32_t code_point = 0;
   const std::size_t bytes = utf8_sequence(text.substr(position), code_point);
@@ -20,7 +20,7 @@ Symbol symbol_at(std::string_view text, std::size_t position) {
   return {bytes, unicode_class(code_point)};
 }
 
-/// Bytes of the English contraction at the start of `text`; 0: none.
+/// Returns the bytes of the English contraction at the start of `text`; 0: none.
 std::size_t contraction(std::string_view text) {
   using namespace std::string_view_literals;
   if (text.size() < 2 || text[0] != '\'') return 0;
@@ -29,7 +29,7 @@ std::size_t contraction(std::string_view text) {
   return two == "re" || two == "ve" || two == "ll" ? 3 : 0;
 }
 
-/// End of the run of symbols of class `kind` that starts at `position`.
+/// Returns the end of the run of symbols of class `kind` that starts at `position`.
 std::size_t run_end(std::string_view text, std::size_t position, UnicodeClass kind) {
   while (position < text.size()) {
     const Symbol symbol = symbol_at(text, position);
@@ -39,8 +39,9 @@ std::size_t run_end(std::string_view text, std::size_t position, UnicodeClass ki
   return position;
 }
 
-/// End of the piece that starts with white space at `position`: all of it at the end of the text,
-/// else all but the last space, which belongs to what follows or stands alone.
+/// Returns the end of the piece that starts with white space at `position`. At the end of the text
+/// this is all of it. Elsewhere it omits the last space, which belongs to the next piece or is a
+/// separate one.
 std::size_t spaces_end(std::string_view text, std::size_t position) {
   std::size_t end = position, last = position;
   while (end < text.size()) {

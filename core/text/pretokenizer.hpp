@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GPT-2's pre-tokenisation: cuts a text into the pieces that BPE works on.
+// GPT-2's pre-tokenisation: cuts a text into the pieces that BPE processes.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@ namespace deltapipe {
 
 /// Cuts one text into the matches of the pattern of GPT-2's encoder.py, first to last:
 ///   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-/// A byte that belongs to no valid UTF-8 sequence counts as one symbol that is neither letter,
-/// number nor space.
+/// A byte outside of valid UTF-8 sequences counts as one symbol that is not a letter, number or
+/// space.
 class PieceReader {
  public:
-  /// `text` outlives the reader.
+  /// `text` must outlive the reader.
   explicit PieceReader(std::string_view text) : text_(text) {}
 
   /// Sets `piece` to the next piece, a part of the text; false at its end.

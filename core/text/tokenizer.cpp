@@ -29,7 +29,7 @@ struct Tokenizer::Impl {
     }
   }
 
-  /// The added token at the start of `text`, the longest one of its kind; null: none.
+  /// Returns the longest added token of one kind at the start of `text`; null: none.
   const AddedToken* added_at(std::string_view text, bool normalized) const {
     if (!starts_added[normalized ? 1 : 0][static_cast<unsigned char>(text[0])]) return nullptr;
     for (const AddedToken& token : definition.added) {
@@ -38,7 +38,7 @@ struct Tokenizer::Impl {
     return nullptr;
   }
 
-  /// Appends the ids of added tokens of one kind; `between` encodes what lies between them.
+  /// Appends the ids of added tokens of one kind; `between` encodes the text between them.
   template <class Between>
   void encode_added(std::string_view text, bool normalized, std::vector<std::int32_t>& ids,
                     const Between& between) const {
@@ -76,7 +76,7 @@ struct Tokenizer::Impl {
     while (reader.next(piece)) encoder.encode(piece, memory, ids);
   }
 
-  /// One that no thread uses now.
+  /// Returns a memory that no thread is using.
   std::unique_ptr<PieceMemory> take_memory() {
     const std::lock_guard<std::mutex> lock(mutex);
     if (memories.empty()) return std::make_unique<PieceMemory>();
@@ -91,10 +91,10 @@ struct Tokenizer::Impl {
 
   TokenizerDefinition definition;  // added tokens: longest first
   std::vector<std::string> bytes;
-  std::array<std::array<bool, 256>, 2> starts_added{};  // by normalized
+  std::array<std::array<bool, 256>, 2> starts_added{};  // indexed by `normalized` and first byte
   bool added_has_space = false;
   BpeEncoder encoder;
-  std::mutex mutex;  // of the memories
+  std::mutex mutex;  // protects the memories
   std::vector<std::unique_ptr<PieceMemory>> memories;
 };
 
@@ -147,7 +147,7 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
 
 std::size_t Tokenizer::safe_cut(std::string_view text) const {
   if (impl_->added_has_space) return 0;
-  // No piece has a space behind anything else, and none looks further than the spaces behind it.
+  // In a piece, no space follows another symbol, and a piece depends only on the spaces after it.
   const auto blank = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
   for (std::size_t i = text.size(); i-- > 1;) {
     const bool cut = text[i] == ' ' || (text[i] == '\n' && !impl_->definition.add_prefix_space);

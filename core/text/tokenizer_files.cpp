@@ -53,7 +53,7 @@ Json read_json(const std::string& file) {
   return read_json_file(file, file_limit::tokenizer);
 }
 
-/// A member of an object, or null.
+/// Returns a member of an object, or null.
 const Json& member(const Json& object, const char* key) {
   static const Json null;
   if (!object.is_object()) return null;
@@ -73,12 +73,12 @@ std::string token_text(const Json& token) {
   return content.is_string() ? content.get<std::string>() : std::string();
 }
 
-/// True for the name of a single byte.
+/// Returns true for the name of a single byte.
 bool is_one_character(const std::string& name) {
   return std::ranges::count_if(name, [](char c) { return (c & 0xC0) != 0x80; }) < 2;
 }
 
-/// Builds a definition and checks what comes in against the ids that are there.
+/// Builds a definition and checks its input against the existing ids.
 class Builder {
  public:
   explicit Builder(std::string file) : file_(std::move(file)) {}
@@ -94,7 +94,7 @@ class Builder {
     for (const auto& [name, id] : vocabulary.items()) add_token(name, id);
   }
 
-  /// An added token; the vocabulary may have it already.
+  /// Adds an added token, which may already be in the vocabulary.
   void add_added(const std::string& file, const std::string& content, const Json& id, bool special,
                  bool normalized) {
     if (content.empty()) fail(file, "an added token is empty", "", "give it a text");
@@ -110,7 +110,7 @@ class Builder {
     added_.insert(content);
   }
 
-  /// One entry of added_tokens or added_tokens_decoder.
+  /// Adds an entry of added_tokens or added_tokens_decoder.
   void add_added(const std::string& file, const Json& entry, const Json& id) {
     const Json& content = member(entry, "content");
     if (!content.is_string()) fail(file, "an added token has no content", shown(entry), "");
@@ -132,7 +132,7 @@ class Builder {
     is_merged_.insert(left + right);
   }
 
-  /// Tokens that no text becomes tell of merges that were lost, as in a file that was cut short.
+  /// Warns of tokens that no text produces: they indicate lost merges, as in a truncated file.
   void check_merges(const std::string& file) {
     if (definition.ignore_merges) return;
     const std::string* first = nullptr;
@@ -150,7 +150,7 @@ class Builder {
                                   "' among them, so that no text has them; " + kRemedy);
   }
 
-  /// "left right", as in merges.txt.
+  /// Adds a merge "left right", as in merges.txt.
   void add_merge(const std::string& file, std::size_t line, const std::string& text) {
     const std::size_t space = text.find(' ');
     if (space == std::string::npos || space == 0 || space + 1 == text.size() ||
@@ -171,12 +171,12 @@ class Builder {
     }
   }
 
-  /// A token with a role is an added one with its flags, unless it is there already.
+  /// Checks a token with a role: it becomes an added one with its flags, unless it exists already.
   void check_role(const std::string& file, const Json& token) const {
     if (!added_.contains(token_text(token))) expect_plain(file, token);
   }
 
-  /// A token with a role, which transformers finds in texts also where it is not an added one.
+  /// Adds a token with a role. transformers finds it in texts even if it is not an added token.
   void add_special(const std::string& content) {
     if (content.empty() || added_.contains(content)) return;
     if (id_of_.contains(content)) return add_added(file_, content, Json(), true, false);
@@ -187,7 +187,7 @@ class Builder {
   const std::string& file() const { return file_; }
 
  private:
-  /// UserError if the token includes blanks beside it, or does not count within words.
+  /// Throws UserError if the token absorbs adjacent blanks or is not recognised within words.
   static void expect_plain(const std::string& file, const Json& token) {
     for (const char* key : {"lstrip", "rstrip", "single_word"})
       if (flag(file, token, key, false))
@@ -231,7 +231,7 @@ void read_merges_txt(const std::string& file, Builder& builder) {
   }
 }
 
-/// The parts of a member that may be a Sequence of them (`list` names its list); null: none.
+/// Returns the parts of a member, which may be a Sequence (`list` names its list); null: none.
 std::vector<Json> parts_of(const Json& root, const char* key, const char* list) {
   const Json& part = member(root, key);
   if (part.is_null()) return {};
@@ -244,7 +244,7 @@ bool is_byte_level(const Json& part) {
   return member(part, "type") == "ByteLevel";
 }
 
-/// A template such as "$A" gives the text's own ids and no others.
+/// Returns true for a template such as "$A", which adds no ids to the text's.
 bool adds_nothing(const Json& processor) {
   if (is_byte_level(processor)) return true;
   const Json& single = member(processor, "single");
@@ -262,7 +262,7 @@ void check_post_processor(const std::string& file, const Json& root) {
   }
 }
 
-/// Cuts at the matches of GPT-2's pattern, which ByteLevel has built in.
+/// Returns true for a cut at the matches of GPT-2's pattern, which is built into ByteLevel.
 bool is_gpt2_split(const Json& part) {
   const Json& pattern = member(member(part, "pattern"), "Regex");
   return member(part, "type") == "Split" && member(part, "behavior") == "Isolated" &&
@@ -270,8 +270,8 @@ bool is_gpt2_split(const Json& part) {
          std::find(kPatterns.begin(), kPatterns.end(), pattern) != kPatterns.end();
 }
 
-/// ByteLevel with its own pattern, or Split by that pattern and a ByteLevel without. Returns
-/// whether it puts a space before a text.
+/// Reads a ByteLevel with its built-in pattern, or a Split by that pattern and a ByteLevel without
+/// it. Returns true if it puts a space before a text.
 bool read_pre_tokenizer(const std::string& file, const Json& root) {
   const std::vector<Json> parts = parts_of(root, "pre_tokenizer", "pretokenizers");
   const Json byte_level = parts.empty() ? Json() : parts.back();
@@ -316,7 +316,8 @@ void check_kind(const std::string& file, const Json& root) {
   }
 }
 
-/// Truncation and padding are left alone: transformers switches them off unless a call asks.
+/// Reads tokenizer.json. Ignores truncation and padding, which transformers disables unless a call
+/// requests them.
 void read_tokenizer_json(const Json& root, Builder& builder) {
   const std::string& file = builder.file();
   check_kind(file, root);
@@ -343,7 +344,7 @@ void read_tokenizer_json(const Json& root, Builder& builder) {
   builder.definition.ignore_merges = flag(file, model, "ignore_merges", false);
 }
 
-/// The id that a key of added_tokens_decoder spells; what spells none stays a string.
+/// Returns the id in a key of added_tokens_decoder; a key that is not a number remains a string.
 Json number_of(const std::string& text) {
   std::int64_t number = 0;
   const char* const end = text.data() + text.size();
@@ -355,7 +356,7 @@ constexpr std::array kRoles = {"bos_token", "eos_token", "unk_token", "sep_token
                                "pad_token", "cls_token", "mask_token"};
 constexpr std::array kRoleLists = {"additional_special_tokens", "extra_special_tokens"};
 
-/// An object in a file of the directory; null without the file.
+/// Reads an object from a file of the directory; null if the file does not exist.
 Json read_side_file(const fs::path& file) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return {};
@@ -364,7 +365,7 @@ Json read_side_file(const fs::path& file) {
   return object;
 }
 
-/// Settings that would give other ids than GPT-2's way does.
+/// Refuses settings that would give other ids than GPT-2's.
 void check_config(const std::string& file, const Json& config) {
   constexpr std::array kClasses = {
       "GPT2Tokenizer",       "GPT2TokenizerFast", "PreTrainedTokenizerFast",
@@ -387,14 +388,14 @@ void check_config(const std::string& file, const Json& config) {
          "remove the key and keep the file to use as tokenizer.json");
 }
 
-/// Classes of a model give the end of text the roles that the files do not name.
+/// Returns true if the tokenizer class gives the end of text the roles that the files do not name.
 bool has_default_roles(const Json& config) {
   const std::string name = token_text(member(config, "tokenizer_class"));
   return !name.starts_with("PreTrainedTokenizer") && name != "TokenizersBackend";
 }
 
-/// added_tokens.json, tokenizer_config.json and special_tokens_map.json beside the vocabulary, as
-/// transformers reads them.
+/// Reads added_tokens.json, tokenizer_config.json and special_tokens_map.json from the directory of
+/// the vocabulary, like transformers.
 void read_side_files(const fs::path& directory, Builder& builder) {
   const std::string added_file = (directory / "added_tokens.json").string();
   const Json added_tokens = read_side_file(added_file);
@@ -407,7 +408,7 @@ void read_side_files(const fs::path& directory, Builder& builder) {
       flag(file, config, "add_prefix_space", builder.definition.add_prefix_space);
   const Json added = member(config, "added_tokens_decoder");
   for (const auto& [id, entry] : added.items()) builder.add_added(file, entry, number_of(id));
-  // transformers lets the older file win where the newer one has no added_tokens_decoder.
+  // In transformers the older file has precedence if the newer one lacks added_tokens_decoder.
   const std::string map = (directory / "special_tokens_map.json").string();
   const Json older = added.is_null() ? read_side_file(map) : Json();
   if (!older.is_null()) config.update(older);
@@ -427,8 +428,8 @@ void read_side_files(const fs::path& directory, Builder& builder) {
   for (const std::string& content : roles) builder.add_special(content);
 }
 
-/// vocab.json and merges.txt beside a tokenizer.json, which other programs read and which are saved
-/// with the model as they are.
+/// Compares a tokenizer.json with the vocab.json and merges.txt in its directory. Other programs
+/// read these files, and they are saved with the model unchanged.
 void compare_pair(const fs::path& directory, TokenizerDefinition& definition) {
   const std::string vocabulary = (directory / "vocab.json").string();
   const std::string merges = (directory / "merges.txt").string();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the ids of a corpus are.
+// The token ids of a corpus.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace deltapipe {
 
-/// Ids are 0 ... size - 1. Text needs a tokenizer, files of tokens do not.
+/// Ids 0 ... size - 1. Text needs a tokenizer, token files do not.
 struct Vocabulary {
-  /// The tokenizer's; it outlives the vocabulary.
+  /// Uses the ids of a tokenizer, which must outlive the vocabulary.
   Vocabulary(const Tokenizer& from)  // NOLINT: a tokenizer is a vocabulary
       : size(from.vocabulary_size()), end_of_text(from.end_of_text()), tokenizer(&from) {}
-  /// Vocabulary of ids from another source.
+  /// Uses ids from another source.
   Vocabulary(int ids, std::int32_t end) : size(ids), end_of_text(end) {}
 
   int size = 0;
-  std::int32_t end_of_text = -1;         ///< follows every document; -1: nothing does
+  std::int32_t end_of_text = -1;         ///< id that follows every document; -1: none
   const Tokenizer* tokenizer = nullptr;  ///< null: not available
 };
 
