@@ -15,12 +15,12 @@ namespace deltapipe {
 /// of outside origin (names, tokens, lines). The message shows such text as printable() does and
 /// cuts it if it is very long.
 struct Mistake {
-  std::string what = {};    ///< what is wrong, as a sentence fragment: "unknown key 'lerning_rate'"
+  std::string what = {};    ///< the mistake, as a sentence fragment: "unknown key 'lerning_rate'"
   std::string file = {};    ///< the file it is in, as the user named it
   std::size_t line = 0;     ///< counted from 1; 0: unknown
   std::size_t column = 0;   ///< counted from 1; 0: unknown
   std::string value = {};   ///< the offending value
-  std::string remedy = {};  ///< what to do: "use one of none, fp16, bf16"
+  std::string remedy = {};  ///< the action to take: "use one of none, fp16, bf16"
   /// Keys of the deck that are at fault, the likeliest first: "data.train". The reader of the deck
   /// adds their places (app/deck/places.hpp). Empty: the mistake is not in a deck.
   std::vector<std::string> keys = {};

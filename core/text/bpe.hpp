@@ -26,8 +26,8 @@ struct AddedToken {
 
 /// Description of a byte-level BPE tokenizer in its files.
 struct TokenizerDefinition {
-  std::vector<std::string> names;  ///< by id, as in vocab.json; empty: no such id
-  std::vector<std::pair<std::int32_t, std::int32_t>> merges;  ///< by rank: ids of both parts
+  std::vector<std::string> names;  ///< names by id, as in vocab.json; empty: no such id
+  std::vector<std::pair<std::int32_t, std::int32_t>> merges;  ///< ids of both parts, by rank
   std::vector<AddedToken> added;
   std::int32_t end_of_text = -1;
   bool add_prefix_space = false;
