@@ -50,7 +50,7 @@ class OpenFile {
     struct stat status {};
     if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) return;
     (void)::close(descriptor_);
-    refuse(path, "is no regular file");
+    refuse(path, "is not a regular file");
   }
   ~OpenFile() { (void)::close(descriptor_); }
   OpenFile(const OpenFile&) = delete;
@@ -62,7 +62,7 @@ class OpenFile {
 };
 
 void sync(int descriptor, const std::string& path) {
-  if (::fsync(descriptor) != 0) throw_system_error("cannot be brought to the disk", path, errno);
+  if (::fsync(descriptor) != 0) throw_system_error("cannot be flushed to the disk", path, errno);
 }
 
 CheckpointFile describe(const OpenFile& file, const std::string& path, const std::string& name,

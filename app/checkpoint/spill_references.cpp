@@ -47,7 +47,7 @@ void check_sound(const std::string& path) {
   };
   // Once more: another rank may have moved it meanwhile.
   if (is_there() && spill_file_id(path).empty() && is_there())
-    throw UserError({.what = "a file that is no sound activation cache is in the way",
+    throw UserError({.what = "a file that is not a valid activation cache is in the way",
                      .file = path,
                      .remedy = "move or remove it"});
 }
@@ -123,7 +123,7 @@ void check_spill_file(const SpillReference& reference) {
                            "file_id is " +
                            found + ", not " + id,
                    .file = reference.path,
-                   .remedy = "put the run's cache files back"});
+                   .remedy = "restore the run's cache files"});
 }
 
 void set_aside(const std::vector<SpillReference>& references, const CacheOwner& owner) {

@@ -46,7 +46,7 @@ std::string shape_text(std::uint64_t tokens, std::uint64_t channels) {
   throw UserError({.what = what,
                    .value = value,
                    .remedy = "run the same program, model and deck on all ranks; the stages of a "
-                             "model must agree on what crosses between them"});
+                             "model must agree on the shapes between them"});
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ void compare_stages(ProgressThread& progress, const ProcessGrid& grid,
     if (first[shared_channels] != sender[shared_channels])
       refuse("the first and the last stage disagree on the channels of a shared token embedding",
              std::to_string(first[shared_channels]) + " and " +
-                 std::to_string(sender[shared_channels]) + ", 0 being none");
+                 std::to_string(sender[shared_channels]) + "; 0 means none");
     if (first[shared_lends] != sender[shared_lends])
       refuse(
           "the first and the last stage disagree on whether a shared token embedding is frozen",

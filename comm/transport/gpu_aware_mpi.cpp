@@ -61,7 +61,7 @@ GpuAwareness gpu_awareness_of_mpi() {
 
 void check_gpu_aware_mpi(GpuAwareness awareness) {
   if (awareness != GpuAwareness::no) return;
-  throw UserError({.what = library_name() + " says that it cannot read and write GPU memory",
+  throw UserError({.what = library_name() + " reports that it cannot read and write GPU memory",
                    .value = "pipeline.gpu_aware_mpi = true",
                    .remedy = "use an MPI library that was built for these GPUs (with CUDA or ROCm "
                              "support), or set pipeline.gpu_aware_mpi to false",

@@ -38,7 +38,7 @@ std::string place(const MessageHeader& header) {
                          const char* remedy) {
   throw UserError(Mistake{.what = rank_name(expected.target_rank) + " waits for the " +
                                   place(expected) + " from " + rank_name(expected.source_rank) +
-                                  ", but another message came: " + field + " is " + awaited +
+                                  ", but another message arrived: " + field + " is " + awaited +
                                   " on " + rank_name(expected.target_rank) + " and " + arrived +
                                   " in the message from " + rank_name(expected.source_rank),
                           .remedy = remedy});

@@ -91,7 +91,7 @@ void RunWatch::watch_signs(TimePoint now) {
       (awaited.empty()
            ? ""
            : ", while rank " + std::to_string(progress_.rank()) + " waited for " + awaited) +
-      "; its process was stopped, or its machine or network is gone (pipeline.timeout says how "
+      "; its process was stopped, or its machine or network is gone (pipeline.timeout sets how "
       "long to wait)")));
   last_sign_ = now;
 }
@@ -113,7 +113,7 @@ void RunWatch::watch_interruption(TimePoint now) {
     end_at_once(signal);
   if (waited < kInterruptedAgreementLimit) return;
   std::fprintf(stderr,
-               "\ndeltapipe: error: interrupted by %s, and %s does not come to an end: its disk or "
+               "\ndeltapipe: error: interrupted by %s, and %s does not end: its disk or "
                "device hangs\n",
                name_of_signal(signal).c_str(), own_name().c_str());
   MPI_Abort(progress_.control(), kSignalStatus + signal);
@@ -183,8 +183,8 @@ void RunWatch::watch_step(TimePoint now) {
                std::to_string(std::lround(seconds)) + " s" +
                (state->doing.empty() ? "" : ", at '" + state->doing + "'") +
                (awaited.empty() ? ", and waits for nobody" : ", and waits for " + awaited),
-       .remedy = "look for what stops it (its machine, its device, its disk) and start the run "
-                 "again; pipeline.step_timeout says how long a step may last"});
+       .remedy = "find out what stops it (its machine, its device, its disk) and start the run "
+                 "again; pipeline.step_timeout limits the duration of a step"});
   overdue_ = Overdue{state->step, now, error.what(), !awaited.empty()};
   fail(std::make_exception_ptr(error));
   if (awaited.empty()) progress_.tell_others_to_stop(0);

@@ -38,9 +38,10 @@ double limit_seconds(int rank) {
   if (*end == '\0' && std::isfinite(seconds) && seconds >= 0)
     return std::min(seconds, kMostSeconds);
   if (rank > 0) return kSeconds;  // only the first rank reports it
-  throw UserError({.what = std::string(kVariable) + " is not a number of seconds",
-                   .value = text,
-                   .remedy = "set it to how long the ranks may take to start, 0: for ever"});
+  throw UserError(
+      {.what = std::string(kVariable) + " is not a number of seconds",
+       .value = text,
+       .remedy = "set it to the seconds that the ranks may need to start; 0 waits forever"});
 }
 
 double deadline = 0;  // of the timer, on seconds_now()'s clock; for the signal handler
@@ -96,9 +97,9 @@ StartWatch::StartWatch() {
   if (seconds == 0) return;
   (void)std::snprintf(
       message.data(), message.size(),
-      "\ndeltapipe: error: the ranks did not come together within %g s: a process was stopped or "
+      "\ndeltapipe: error: the ranks did not connect within %g s: a process was stopped or "
       "has not started, or the network between the machines does not carry MPI; start them again, "
-      "or set %s to the seconds that they need (0: for ever)\n",
+      "or set %s to the seconds that they need (0: forever)\n",
       seconds, kVariable);
   end_process_after(seconds, rank);
 }
@@ -118,7 +119,7 @@ void watch_end(int rank, double seconds) noexcept {
   seconds = std::min(seconds, kMostSeconds);
   (void)std::snprintf(
       message.data(), message.size(),
-      "\ndeltapipe: error: the ranks have ended their work, but MPI has not ended within %g s "
+      "\ndeltapipe: error: the ranks have finished their work, but MPI has not ended within %g s "
       "(pipeline.timeout): a process was stopped, or its machine or network is gone; what the run "
       "has written stays\n",
       seconds);

@@ -753,14 +753,14 @@ void ActivationCacheState::write_state(StateWriter& writer) {
 RecordPlaces ActivationCacheState::read_places(StateReader& reader) {
   if (!file_)
     reader.refuse("slots", "belongs to records in a spill file, but this cache does not have one",
-                  "", "set cache.budget as it was");
+                  "", "set cache.budget to its former value");
   RecordPlaces places{std::vector<std::uint32_t>(shape_.samples),
                       std::vector<std::uint64_t>(shape_.samples)};
   const auto generation = read_scalar<std::uint64_t>(reader, "generation");
   (void)read_text(reader, "spill_file");
   if (const auto id = read_scalar<std::uint64_t>(reader, "spill_file_id"); id != file_->id())
     reader.refuse("spill_file_id", "is of another spill file than " + file_->path(),
-                  std::to_string(id), "put the run's cache files back");
+                  std::to_string(id), "restore the run's cache files");
   read_array<std::uint32_t>(reader, "slots", places.slots);
   read_array<std::uint64_t>(reader, "checksums", places.checksums);
   std::vector<std::uint32_t> in_file = visits;

@@ -16,7 +16,7 @@ void check_disk_space(const std::string& directory, std::uint64_t bytes, const s
     throw UserError({.what = "the directory for cache files cannot be used: " +
                              std::generic_category().message(errno),
                      .file = directory,
-                     .remedy = "make it or set cache.directory"});
+                     .remedy = "create it or set cache.directory"});
   const std::uint64_t free_bytes = std::uint64_t{status.f_bavail} * status.f_frsize;
   if (free_bytes >= bytes) return;
   throw UserError({.what = "too little disk space: the activation cache needs " +

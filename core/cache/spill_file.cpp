@@ -292,7 +292,7 @@ void SpillFile::remove_former(const CacheOwner& owner) {
     is_cache = cache || begins_as_cache_of(owner);
   }
   if (!is_cache)
-    throw UserError({.what = "a file that is no sound activation cache is in the way",
+    throw UserError({.what = "a file that is not a valid activation cache is in the way",
                      .file = path_,
                      .remedy = "move or remove it, or set another cache.directory"});
   if (::unlink(path_.c_str()) != 0)
@@ -425,7 +425,7 @@ void SpillFile::locate_datasets(const std::string& place) {
   };
   if (!records_at || !slots_at || !visits_at || !checksums_at || !needed_at ||
       !follows(rows_ / 2) || !follows(rows_ - 1))
-    throw_foreign("its records are not stored one after the other (was it repacked?)", "");
+    throw_foreign("its records are not stored one after another (was it repacked?)", "");
   records_offset_ = *records_at;
   slots_offset_ = *slots_at;
   visits_offset_ = *visits_at;
@@ -660,7 +660,7 @@ void SpillFile::sync() {
   if (is_no_space(errno))
     throw_no_space(path_, bytes_needed(samples_, record_bytes_, reserved_), errno);
   throw UserError(
-      {.what = "the activation cache cannot be brought to the disk: " + system_message(errno),
+      {.what = "the activation cache cannot be flushed to the disk: " + system_message(errno),
        .file = path_,
        .remedy = "check the disk or set another cache.directory"});
 }

@@ -107,9 +107,9 @@ class Utf8Check {
     const std::string_view rest = text.substr(position);
     const bool has_mark = here.offset_ == 0 && (rest.starts_with("\xff\xfe") ||
                                                 rest.starts_with("\xfe\xff"));  // mark of UTF-16
-    const char* const what = nul        ? "this is no text, it holds a NUL: "
+    const char* const what = nul        ? "this is not text, it contains a NUL: "
                              : has_mark ? "this text is in UTF-16: "
-                                        : "this is no UTF-8 text: ";
+                                        : "this text is not UTF-8: ";
     throw UserError(
         {.what = what + byte.str() + " at offset " + std::to_string(here.offset_),
          .file = file_,
@@ -156,7 +156,7 @@ void read_lines(const std::string& name, const Take& take, const Refuse& refuse)
     try {
       if (length > file_limit::jsonl_line)
         fail(name, "the line is longer than " + std::to_string(file_limit::jsonl_line) + " bytes",
-             "", "write one document a line", number);
+             "", "write one document per line", number);
       Utf8Check check(name, number, begin);
       check.add(line);
       check.end();
@@ -188,9 +188,9 @@ std::string shown(std::string_view text) {
 }
 
 constexpr const char* kLineRemedy =
-    "write one JSON object a line; data.bad_lines = \"skip\" leaves out lines that are not";
+    "write one JSON object per line; data.bad_lines = \"skip\" skips other lines";
 constexpr const char* kListRemedy =
-    "write the list's objects one a line, for example with jq -c '.[]'";
+    "write the list's objects one per line, for example with jq -c '.[]'";
 
 /// Returns the fields of one line, in the order of `fields`. `keys` are the deck keys that name
 /// them.
@@ -211,7 +211,7 @@ std::vector<std::string> fields_of(const std::string& file, std::size_t line,
       [&](const std::string& key) { return std::ranges::find(fields, key) != fields.end(); },
       [&](const std::string& key, Json&& value) {
         if (!value.is_string()) {
-          fail(file, "field '" + key + "' is no string", deltapipe::shown(value),
+          fail(file, "field '" + key + "' is not a string", deltapipe::shown(value),
                "set " + keys + " to fields of text", line);
         }
         found.emplace(key, std::move(value.get_ref<std::string&>()));
@@ -222,7 +222,7 @@ std::vector<std::string> fields_of(const std::string& file, std::size_t line,
     if (value == found.end()) {
       fail(file, "the line has no field '" + field + "'", shown(text),
            "set " + keys +
-               " to fields that every line has; data.bad_lines = \"skip\" leaves out the lines "
+               " to fields that every line has; data.bad_lines = \"skip\" skips the lines "
                "that lack one",
            line);
     }
@@ -263,8 +263,8 @@ SkippedLines read_jsonl(const std::string& file, BadLines bad_lines,
   });
   if (empty)
     fail(file, "the data file has no documents",
-         skipped.count > 0 ? std::to_string(skipped.count) + " lines left out" : "",
-         "write one JSON object a line");
+         skipped.count > 0 ? std::to_string(skipped.count) + " lines skipped" : "",
+         "write one JSON object per line");
   return skipped;
 }
 
@@ -273,7 +273,8 @@ template <class Take>
 SkippedLines read_documents(const std::string& file, const DataSettings& settings,
                             const Take& take) {
   if (settings.jsonl_fields.empty()) {
-    fail(file, "no field to read is named", "", "set data.jsonl_fields, for example to [\"text\"]");
+    fail(file, "data.jsonl_fields names no field", "",
+         "set data.jsonl_fields, for example to [\"text\"]");
   }
   const auto join = [](std::vector<std::string>&& values, std::size_t) {
     std::string document = std::move(values.front());
@@ -304,20 +305,20 @@ DataFormat data_format(const std::string& file, DataFormat asked) {
     if (may_be) return asked;
     throw UserError({.what = file + " has the suffix of another format than data.format",
                      .value = std::string(name_of(asked)) + " and " + suffix,
-                     .remedy = "set data.format to automatic; it goes by the suffix of each file",
+                     .remedy = "set data.format to automatic; it follows the suffix of each file",
                      .keys = {"data.format"}});
   }
   const ReadOnlyFile readable(file);  // refuses a pipe or a device before its suffix is refused
   expect_no_other_kind(readable);
   const bool is_table = suffix == ".csv" || suffix == ".tsv";
-  fail(file, "the suffix of the data file does not tell its format", suffix,
+  fail(file, "the suffix of the data file does not identify its format", suffix,
        is_table ? kExport : "set data.format to text, jsonl or hdf5");
 }
 
 std::string text_of(const SkippedLines& lines) {
   return printable(lines.file, 200) + ": " + std::to_string(lines.count) + " of " +
          std::to_string(lines.lines) +
-         " lines are left out (data.bad_lines = \"skip\"); the first: " + lines.first;
+         " lines are skipped (data.bad_lines = \"skip\"); the first: " + lines.first;
 }
 
 std::vector<std::string> texts_of(const std::vector<SkippedLines>& files) {
@@ -359,7 +360,7 @@ void read_texts(const std::string& file, const DataSettings& settings,
                 const std::function<void(std::string_view)>& take) {
   const DataFormat format = data_format(file, settings.format);
   if (format == DataFormat::hdf5) {
-    fail(file, "the file holds token ids, no text", "", "give text or jsonl files");
+    fail(file, "the file contains token ids, not text", "", "give text or jsonl files");
   }
   if (format == DataFormat::jsonl) {
     read_documents(file, settings, take);

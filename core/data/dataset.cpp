@@ -73,12 +73,12 @@ class SetBuilder : public TokenSink {
 /// Returns the number of `windows` that are held out for validation.
 std::uint64_t held_out(std::uint64_t windows, double fraction) {
   if (!(fraction >= 0 && fraction < 1)) {
-    fail("data.validation_fraction", "data.validation_fraction is no fraction",
+    fail("data.validation_fraction", "data.validation_fraction is not a fraction",
          std::to_string(fraction), "set it from 0 to below 1");
   }
   if (fraction == 0) return 0;
   if (windows < 2) {
-    fail("data.train", "the training data is one sample only, none can be held out for validation",
+    fail("data.train", "the training data has only one sample, none can be held out for validation",
          "", "give more text, a shorter data.sequence_length, or files in data.validation");
   }
   const auto wanted =

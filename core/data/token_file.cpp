@@ -58,7 +58,7 @@ std::optional<int> integer_attribute(const hdf5::File& file, const char* name, i
     fail(file.file_name(),
          std::string("attribute '") + name + "' must be from " + std::to_string(least) + " to " +
              std::to_string(last),
-         std::to_string(value), "write it anew");
+         std::to_string(value), "write it again");
   }
   return static_cast<int>(value);
 }
@@ -149,7 +149,7 @@ struct Known {
   void add(const std::string& from, const std::string& said) {
     if (said.empty() || said == value) return;
     if (!value.empty()) {
-      fail(from, std::string("attribute '") + name + "' is not what it is in " + file,
+      fail(from, std::string("attribute '") + name + "' differs from that in " + file,
            said + " and " + value, "use token files of one tokenizer");
     }
     value = said;
@@ -175,7 +175,7 @@ Vocabulary shared_vocabulary(const std::vector<std::string>& files, int model_si
     if (info.end_of_text) end = info.end_of_text;
   }
   if (model_size == 0 && !size) {
-    fail(files.empty() ? "" : files.front(), "nothing says how many tokens the vocabulary has", "",
+    fail(files.empty() ? "" : files.front(), "the size of the vocabulary is unknown", "",
          "set the file's attribute vocabulary_size, or tokenizer.path");
   }
   const int ids = model_size > 0 ? model_size : *size;
@@ -274,7 +274,7 @@ void TokenFileWriter::close() {
   if (!sync(temporary_)) error = {errno, std::generic_category()};
   if (!error) std::filesystem::rename(temporary_, path_, error);
   if (error) std::remove(temporary_.c_str());
-  if (error) fail(path_, "cannot put the token file in its place", error.message(), "");
+  if (error) fail(path_, "cannot rename the finished token file", error.message(), "");
   (void)sync(directory_of(path_));  // some file systems refuse this
 }
 

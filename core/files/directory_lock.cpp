@@ -108,7 +108,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
     struct stat status {};
     if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
       (void)::close(descriptor);
-      throw UserError({.what = "is no lock file of deltapipe's",
+      throw UserError({.what = "is not a lock file of deltapipe",
                        .file = path_,
                        .remedy = "remove it or choose another directory"});
     }
@@ -133,7 +133,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
       (void)::unlink(path_.c_str());
       warning_ = "directories on this file system cannot be locked (" +
                  std::generic_category().message(error) +
-                 "): take care that no other run writes into " + directory_;
+                 "): make sure that no other run writes into " + directory_;
       return;
     }
     if (owner.run_id == run_id) return;

@@ -59,7 +59,7 @@ std::string remedy_of(const std::string& reason) {
   if (has("No space") || has("quota") || has("too large")) {
     return "free disk space or choose another place";
   }
-  if (has("signature") || has("truncated")) return "this is no (complete) HDF5 file";
+  if (has("signature") || has("truncated")) return "this is not a (complete) HDF5 file";
   if (has("lock") || has("temporarily unavailable")) {
     return "another program has the file open, or the file system has no locks "
            "(then set HDF5_USE_FILE_LOCKING=FALSE)";
@@ -152,9 +152,9 @@ std::string quoted(const std::string& kind, const std::string& name) {
 }
 
 Handle string_type(std::size_t size, const std::string& file) {
-  Handle type = take(H5Tcopy(H5T_C_S1), H5Tclose, "cannot make a string type", file);
-  check(H5Tset_size(type.get(), size), "cannot make a string type", file);
-  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), "cannot make a string type", file);
+  Handle type = take(H5Tcopy(H5T_C_S1), H5Tclose, "cannot create a string type", file);
+  check(H5Tset_size(type.get(), size), "cannot create a string type", file);
+  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), "cannot create a string type", file);
   return type;
 }
 
@@ -239,7 +239,7 @@ Selection select_rows(hid_t dataset, const std::vector<std::uint64_t>& shape,
 
 Handle file_access(const std::string& path) {
   Handle access =
-      take(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "cannot make an access property list", path);
+      take(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "cannot create an access property list", path);
   // Closing the file also closes everything that was opened from it.
   check(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), "cannot set the close degree", path);
   return access;
@@ -532,7 +532,7 @@ std::uint64_t Dataset::rows_of(std::size_t elements) const {
 
 ElementType Dataset::element_type() const {
   const Lock lock;
-  const std::string what = "cannot tell the type of " + quoted("dataset", name_);
+  const std::string what = "cannot determine the type of " + quoted("dataset", name_);
   const Handle type = take(H5Dget_type(id()), H5Tclose, what, file_name());
   for (const ElementType candidate :
        {ElementType::f16, ElementType::f32, ElementType::f64, ElementType::i8, ElementType::i16,
@@ -547,13 +547,13 @@ ElementType Dataset::element_type() const {
 
 bool Dataset::holds_integers() const {
   const Lock lock;
-  const std::string what = "cannot tell the type of " + quoted("dataset", name_);
+  const std::string what = "cannot determine the type of " + quoted("dataset", name_);
   return H5Tget_class(take(H5Dget_type(id()), H5Tclose, what, file_name()).get()) == H5T_INTEGER;
 }
 
 void Dataset::expect_stored() const {
   const Lock lock;
-  const std::string what = "cannot tell the storage of " + quoted("dataset", name_);
+  const std::string what = "cannot determine the storage of " + quoted("dataset", name_);
   const std::uint64_t elements =
       product_of(shape_).value_or(std::numeric_limits<std::uint64_t>::max());
   const Handle type = take(H5Dget_type(id()), H5Tclose, what, file_name());
@@ -692,7 +692,7 @@ std::vector<std::string> Location::names() const {
 Group Location::create_group(const std::string& name) {
   const Lock lock;
   Handle group(H5Gcreate2(id(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
-  if (!group.is_open()) fail_writing("cannot make " + quoted("group", name));
+  if (!group.is_open()) fail_writing("cannot create " + quoted("group", name));
   return Group(std::move(group), state_);
 }
 
@@ -707,7 +707,7 @@ Group Location::open_group(const std::string& name) const {
 Dataset Location::create_dataset(const std::string& name, ElementType type,
                                  const std::vector<std::uint64_t>& shape,
                                  const DatasetOptions& options) {
-  const std::string what = "cannot make " + quoted("dataset", name);
+  const std::string what = "cannot create " + quoted("dataset", name);
   const bool chunked = !options.chunk.empty();
   DELTAPIPE_ASSERT(!shape.empty() && shape.size() < H5S_MAX_RANK, what);
   DELTAPIPE_ASSERT(!chunked || options.chunk.size() == shape.size(), what);
@@ -826,9 +826,9 @@ File File::create_in_memory(const std::string& name) {
   const Lock lock;
   const Handle access = file_access(name);
   constexpr std::size_t growth_bytes = std::size_t{1} << 20;
-  check(H5Pset_fapl_core(access.get(), growth_bytes, false), "cannot be made in memory", name);
+  check(H5Pset_fapl_core(access.get(), growth_bytes, false), "cannot be created in memory", name);
   return File(take(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose,
-                   "cannot be made in memory", name),
+                   "cannot be created in memory", name),
               new_state(name, true));
 }
 

@@ -22,7 +22,7 @@ const char* kind_of(mode_t mode) {
   if (S_ISFIFO(mode)) return "a named pipe";
   if (S_ISSOCK(mode)) return "a socket";
   if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
-  return "no regular file";
+  return "not a regular file";
 }
 
 void check_regular(const std::string& path, mode_t mode) {
@@ -37,7 +37,7 @@ void check_regular(const std::string& path, mode_t mode) {
 
 ReadOnlyFile::ReadOnlyFile(const std::string& path) : path_(path) {
   if (path.find('\0') != std::string::npos) {
-    throw UserError({.what = "cannot be read: a path has no NUL", .file = path});
+    throw UserError({.what = "cannot be read: a path cannot contain NUL", .file = path});
   }
   struct stat status {};
   // Checked before opening, because opening alone already affects a device or a pipe. Checked again

@@ -24,7 +24,7 @@ std::string_view not_finite(std::string_view text) {
 
 constexpr const char* kHalfPair =
     "a \\u escape is half of a pair of surrogates, a character that was cut in two: remove it; in "
-    "data, data.bad_lines = \"skip\" leaves the line out";
+    "data, data.bad_lines = \"skip\" skips the line";
 
 bool may_have_nan(std::string_view text) {
   return text.find("NaN") != std::string_view::npos ||

@@ -122,7 +122,7 @@ void sync_directory(const std::string& directory) {
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   (void)::close(descriptor);
   if (error != 0 && !cannot_sync(error))
-    throw_system_error("cannot be brought to the disk", directory, error);
+    throw_system_error("cannot be flushed to the disk", directory, error);
 }
 
 void make_directory(const std::string& path) {
@@ -131,13 +131,13 @@ void make_directory(const std::string& path) {
   for (fs::path at = path; !at.empty() && !fs::exists(at, error); at = at.parent_path())
     parents.push_back(directory_of(at.string()));
   fs::create_directories(path, error);
-  if (error) throw_system_error("cannot make the directory", path, error.value());
+  if (error) throw_system_error("cannot create the directory", path, error.value());
   for (const std::string& parent : parents) sync_directory(parent);
 }
 
 void expect_possible_directory(const std::string& path) {
   const auto refuse = [&](int reason) {
-    throw_system_error("cannot make the directory", path, reason);
+    throw_system_error("cannot create the directory", path, reason);
   };
   std::error_code error;
   fs::path at = fs::absolute(path, error);
@@ -233,7 +233,7 @@ void AtomicFile::reserve(std::uint64_t bytes) {
   const int error = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
   // A file system without preallocation is not an error: a full disk is then found while writing.
   if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
-    fail("cannot take " + std::to_string(bytes) + " bytes of disk space", error);
+    fail("cannot allocate " + std::to_string(bytes) + " bytes of disk space", error);
   }
 }
 
@@ -276,7 +276,7 @@ AtomicDirectory::AtomicDirectory(const std::string& target, Expendable expendabl
     if (errno == EEXIST && attempt < kAttempts) continue;
     const int error = errno;
     temporary_.clear();
-    throw_system_error("cannot be made", target, error);
+    throw_system_error("cannot be created", target, error);
   }
 }
 

@@ -132,7 +132,7 @@ StateFileReader::StateFileReader(const std::string& path)
     throw UserError(
         {.what = wrong, .file = path, .remedy = "name a file that a run has completed"});
   };
-  if (file_.find_plain_attribute("kind") != kKind) refuse_file("is no state of a run");
+  if (file_.find_plain_attribute("kind") != kKind) refuse_file("is not the state of a run");
   if (file_.find_plain_attribute("format_version") != std::to_string(kFormatVersion))
     refuse_file("is the state of another version of the program");
   if (file_.find_plain_attribute("complete") != "1")
@@ -160,7 +160,7 @@ std::vector<std::string> StateFileReader::item_names() {
 StateItem StateFileReader::item(const std::string& name) {
   const hdf5::Dataset dataset = part_->open_dataset(name);
   const std::optional<StateType> type = state_type(dataset.element_type());
-  if (!type) refuse(name, "is of a type that no state has", "");
+  if (!type) refuse(name, "has a type that no state uses", "");
   return {name, *type, dataset.shape()};
 }
 

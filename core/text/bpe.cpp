@@ -102,7 +102,7 @@ void BpeEncoder::encode(std::string_view piece, PieceMemory& memory,
 std::int32_t BpeEncoder::byte_id(char c) const {
   const auto byte = static_cast<unsigned char>(c);
   if (byte_ids_[byte] < 0)
-    throw UserError({.what = "the text has a byte that the tokenizer has no token for",
+    throw UserError({.what = "the text has a byte for which the tokenizer has no token",
                      .value = "byte " + std::to_string(byte),
                      .remedy = "remove it from the text, or use a tokenizer with tokens for all "
                                "bytes"});

@@ -113,7 +113,7 @@ Tokenizer Tokenizer::train(const std::vector<std::string_view>& documents, int v
     throw UserError({.what = "a byte-level vocabulary cannot be so small",
                      .file = "",
                      .value = std::to_string(vocabulary_size),
-                     .remedy = "ask for at least 257: all bytes and the end of text"});
+                     .remedy = "use at least 257: all bytes and the end of text"});
   }
   return Tokenizer(std::make_unique<Impl>(train_bpe(documents, vocabulary_size)));
 }

@@ -64,7 +64,8 @@ const Json& member(const Json& object, const char* key) {
 bool flag(const std::string& file, const Json& object, const char* key, bool otherwise) {
   const Json& value = member(object, key);
   if (value.is_null()) return otherwise;
-  if (!value.is_boolean()) fail(file, std::string("'") + key + "' is no boolean", shown(value), "");
+  if (!value.is_boolean())
+    fail(file, std::string("'") + key + "' is not a boolean", shown(value), "");
   return value.get<bool>();
 }
 
@@ -87,7 +88,7 @@ class Builder {
 
   void add_vocabulary(const Json& vocabulary) {
     if (!vocabulary.is_object() || vocabulary.empty()) {
-      fail(file_, "the vocabulary is no JSON object of tokens and ids", shown(vocabulary),
+      fail(file_, "the vocabulary is not a JSON object of tokens and ids", shown(vocabulary),
            kByteLevelOnly);
     }
     id_limit_ = 4 * vocabulary.size() + 65536;
@@ -143,11 +144,11 @@ class Builder {
     }
     if (count == 0) return;
     const std::string what =
-        std::to_string(count) + " token(s) of the vocabulary are made by no merge";
-    constexpr const char* kRemedy = "fetch the file again if it was cut short";
+        std::to_string(count) + " token(s) of the vocabulary are not the result of a merge";
+    constexpr const char* kRemedy = "download the file again if it is truncated";
     if (definition.merges.empty()) fail(file, "has no merges: " + what, *first, kRemedy);
     definition.warnings.push_back(file + ": " + what + ", '" + printable(*first) +
-                                  "' among them, so that no text has them; " + kRemedy);
+                                  "' among them, so that no text contains them; " + kRemedy);
   }
 
   /// Adds a merge "left right", as in merges.txt.
@@ -155,7 +156,8 @@ class Builder {
     const std::size_t space = text.find(' ');
     if (space == std::string::npos || space == 0 || space + 1 == text.size() ||
         text.find(' ', space + 1) != std::string::npos) {
-      fail(file, "a merge is two tokens with a space between", text, "fetch the file again", line);
+      fail(file, "a merge is two tokens with a space between", text, "download the file again",
+           line);
     }
     add_merge(file, line, text.substr(0, space), text.substr(space + 1));
   }
@@ -192,7 +194,7 @@ class Builder {
     for (const char* key : {"lstrip", "rstrip", "single_word"})
       if (flag(file, token, key, false))
         fail(file, "added token " + shown(member(token, "content")) + " asks for " + key, "true",
-             "deltapipe knows added tokens without it only");
+             "deltapipe only supports added tokens without it");
   }
 
   void add_token(const std::string& name, const Json& id) {
@@ -204,7 +206,7 @@ class Builder {
     const auto index = id.get<std::size_t>();
     if (index >= definition.names.size()) definition.names.resize(index + 1);
     if (!definition.names[index].empty()) {
-      fail(file_, "two tokens have the same id", shown(id), "fetch the file again");
+      fail(file_, "two tokens have the same id", shown(id), "download the file again");
     }
     definition.names[index] = name;
     id_of_.emplace(name, static_cast<std::int32_t>(index));
@@ -287,7 +289,8 @@ bool read_pre_tokenizer(const std::string& file, const Json& root) {
 
 void check_kind(const std::string& file, const Json& root) {
   const Json& model = member(root, "model");
-  if (!model.is_object()) fail(file, "this is no tokenizer.json: no 'model'", "", kByteLevelOnly);
+  if (!model.is_object())
+    fail(file, "this is not a tokenizer.json: it has no 'model'", "", kByteLevelOnly);
   const Json& type = member(model, "type");
   if (!type.is_null() && type != "BPE") {
     fail(file, "the tokenizer is of another kind", shown(type), kByteLevelOnly);
@@ -332,12 +335,12 @@ void read_tokenizer_json(const Json& root, Builder& builder) {
                merge[1].is_string()) {
       builder.add_merge(file, 0, merge[0].get<std::string>(), merge[1].get<std::string>());
     } else {
-      fail(file, "a merge is two tokens", shown(merge), "fetch the file again");
+      fail(file, "a merge is two tokens", shown(merge), "download the file again");
     }
   }
   const Json& added = member(root, "added_tokens");
   if (!added.is_null() && !added.is_array()) {
-    fail(file, "'added_tokens' is no list", shown(added), "");
+    fail(file, "'added_tokens' is not a list", shown(added), "");
   }
   for (const Json& entry : added) builder.add_added(file, entry, member(entry, "id"));
   builder.definition.add_prefix_space = read_pre_tokenizer(file, root);
@@ -361,7 +364,7 @@ Json read_side_file(const fs::path& file) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return {};
   Json object = read_json(file.string());
-  if (!object.is_object()) fail(file.string(), "this is no JSON object", shown(object), "");
+  if (!object.is_object()) fail(file.string(), "this is not a JSON object", shown(object), "");
   return object;
 }
 
@@ -373,8 +376,7 @@ void check_config(const std::string& file, const Json& config) {
       "GPTNeoXTokenizer",    "CodeGenTokenizer",  "CodeGenTokenizerFast"};
   const Json& name = member(config, "tokenizer_class");
   if (!name.is_null() && std::find(kClasses.begin(), kClasses.end(), name) == kClasses.end())
-    fail(file, "the tokenizer_class has a way of its own to make tokens", shown(name),
-         kByteLevelOnly);
+    fail(file, "the tokenizer_class has its own rules for tokens", shown(name), kByteLevelOnly);
   for (const char* key : {"add_bos_token", "add_eos_token"}) {
     if (flag(file, config, key, false)) {
       fail(file, std::string("the tokenizer asks for ") + key, "true", kNothingAdded);
@@ -453,7 +455,8 @@ void compare_pair(const fs::path& directory, TokenizerDefinition& definition) {
   }
   if (!difference.empty())
     definition.warnings.push_back(
-        difference + "; tokenizer.json beside it is used, other programs may read this");
+        difference +
+        "; deltapipe uses the tokenizer.json next to it, other programs may use this file");
 }
 
 TokenizerDefinition load_tokenizer_json(const fs::path& path) {
@@ -622,7 +625,7 @@ std::vector<TokenizerFile> tokenizer_files(const std::string& path) {
 void save_tokenizer_files(const TokenizerDefinition& definition, const std::string& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
-  if (error) fail(directory, "cannot make the directory", error.message(), "");
+  if (error) fail(directory, "cannot create the directory", error.message(), "");
   std::vector<AddedToken> added = definition.added;
   std::sort(added.begin(), added.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });

@@ -739,7 +739,7 @@ class Checkpoints(support.TestCase):
         whole = path.read_bytes()
         path.write_bytes(whole[:-1])
         result = support.finish(self.begin(deck, output, 3))
-        self.assert_stops(result, str(path), "no sound activation cache is in the way")
+        self.assert_stops(result, str(path), "not a valid activation cache is in the way")
         self.assertEqual(path.read_bytes(), whole[:-1])
         path.write_bytes(whole)
         self.go_on(deck, output)
@@ -980,7 +980,7 @@ class Checkpoints(support.TestCase):
             support.command_of(["export", self.deck_file(deck), f"output.directory={output}",
                                 f"--to={models}/model"], 1),
             LD_PRELOAD=os.path.abspath(ODD_FILES), FAIL_SYNC="/not-synced-models")
-        self.assert_stops(result, f"{models}: cannot be brought to the disk",
+        self.assert_stops(result, f"{models}: cannot be flushed to the disk",
                           f"{models}/model is complete, but may not survive a loss of power",
                           status=1)
         self.assertNotIn("as it was", result.err)
@@ -1042,7 +1042,7 @@ class Checkpoints(support.TestCase):
             result = support.run_command(
                 support.command_of(["train", self.deck_file(deck), f"output.directory={output}"], 1),
                 LD_PRELOAD=os.path.abspath(ODD_FILES), FAIL_SYNC=failing)
-            self.assert_stops(result, "cannot be brought to the disk", failing)
+            self.assert_stops(result, "cannot be flushed to the disk", failing)
 
     def test_a_run_file_that_the_file_system_forgets(self):
         """It is opened again by its name."""
@@ -1159,7 +1159,7 @@ class Checkpoints(support.TestCase):
                 ("flipped marker", lambda place: flip(place / "complete.json"), "complete.json"),
                 ("other step", lambda place: change(place / "complete.json", b'"step": 2',
                                                     b'"step": 1'), "complete.json"),
-                ("pipe", lambda place: as_pipe(place / "rank-1.h5"), "no regular file"),
+                ("pipe", lambda place: as_pipe(place / "rank-1.h5"), "not a regular file"),
                 ("flipped", lambda place: flip(place / "rank-1.h5"), "rank 1"),
                 ("truncated", lambda place: cut(place / "rank-0.h5"), "another size"),
                 ("no file", lambda place: (place / "rank-1.h5").unlink(), "rank-1.h5"),

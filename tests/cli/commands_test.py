@@ -133,7 +133,7 @@ class Commands(support.TestCase):
                      f"output.directory={output}"], 2), OMP_NUM_THREADS=text)
                 if threads is None:
                     self.assertEqual(result.status, 1, str(result))
-                    for part in ("OMP_NUM_THREADS is no number of threads", f"got {text}",
+                    for part in ("OMP_NUM_THREADS is not a number of threads", f"got {text}",
                                  "set it to 1 or more"):
                         self.assertIn(part, result.err)
                     self.assertFalse(output.exists())

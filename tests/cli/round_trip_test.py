@@ -116,7 +116,7 @@ class RoundTrip(support.TestCase):
         said = self.succeed(["train", deck, f"output.directory={self.output('lines')}"], 2)
         self.assertEqual(said.err.count("1 of 61 lines are left out"), 1)
         self.assert_stops(support.run(["train", deck, "data.bad_lines=error",
-                                       "pipeline.stages=1"]), "lines.jsonl:61:", "no string")
+                                       "pipeline.stages=1"]), "lines.jsonl:61:", "not a string")
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Starts(support.TestCase):
                              "checkpoint.every=1", f"{key}={path}"]
                     for command in ("train", "check"):
                         result = self.start(*[[command, self.deck, *given]] * 2)
-                        self.assert_stops(result, "cannot make the directory", status=1)
+                        self.assert_stops(result, "cannot create the directory", status=1)
 
     def test_directories_that_nobody_needs(self):
         file = self.place / "file"

@@ -75,14 +75,14 @@ class StartUp(support.TestCase):
             self.skipTest("DELTAPIPE_FAIL_THREADS names no library")
         for number, purpose in ((1, "communication"), (2, "reading and writing caches")):
             self.assert_one_fails(
-                "the system has no thread for " + purpose,
+                "the system cannot start a thread for " + purpose,
                 prefix=["env", f"LD_PRELOAD={FAIL_THREADS}", f"FAIL_THREAD={number}"])
 
     def test_a_rank_that_does_not_start(self):
         """The others wait in MPI_Init, each of them watched by itself."""
         for prefix in (["sh", "-c", "exec sleep 60"],
                        ["sh", "-c", 'kill -STOP $$; exec "$0" "$@"']):
-            self.assert_one_fails("did not come together within 2 s", "DELTAPIPE_START_TIMEOUT",
+            self.assert_one_fails("did not connect within 2 s", "DELTAPIPE_START_TIMEOUT",
                                   prefix=prefix, DELTAPIPE_START_TIMEOUT="2")
 
     def test_time_to_start(self):

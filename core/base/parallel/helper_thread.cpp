@@ -110,7 +110,7 @@ std::thread start_helper_thread(const std::string& purpose, std::function<void()
       run();
     });
   } catch (const std::system_error& error) {
-    throw UserError({.what = "the system has no thread for " + purpose,
+    throw UserError({.what = "the system cannot start a thread for " + purpose,
                      .value = error.code().message(),
                      .remedy = "raise the limits on processes and threads (ulimit -u, the "
                                "cgroup's pids.max) and on address space (ulimit -v), or set "

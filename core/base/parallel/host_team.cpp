@@ -230,7 +230,7 @@ int threads_of_environment() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   const bool has_text = text != nullptr && *text != '\0';
   if (has_text && !is_list_of_threads(text))
-    throw UserError({.what = "the variable OMP_NUM_THREADS is no number of threads",
+    throw UserError({.what = "the variable OMP_NUM_THREADS is not a number of threads",
                      .value = text,
                      .remedy = "set it to 1 or more, or unset it"});
   if (!has_text) text = std::getenv("OPENBLAS_NUM_THREADS");

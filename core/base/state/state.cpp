@@ -179,7 +179,7 @@ std::string read_text(StateReader& reader, const std::string& name) {
   constexpr std::uint64_t kLongest = 1 << 24;
   const StateItem item = reader.find(name);
   if (item.type != StateType::u8 || item.shape.size() != 1 || item.shape[0] > kLongest)
-    reader.refuse(name, "is no text", "");
+    reader.refuse(name, "is not text", "");
   std::string text(item.shape[0], '\0');
   reader.begin_item(item);
   reader.take(text.data(), text.size());

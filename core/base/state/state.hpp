@@ -160,7 +160,7 @@ template <class T>
 void expect_scalar(StateReader& reader, const std::string& name, T value) {
   const T found = read_scalar<T>(reader, name);
   if (found != value)
-    reader.refuse(name, "is another one than this run's",
+    reader.refuse(name, "differs from this run's",
                   std::to_string(found) + ", not " + std::to_string(value));
 }
 

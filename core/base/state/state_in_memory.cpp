@@ -57,7 +57,7 @@ void MemoryStateReader::open_item(const StateItem& item) {
   item_ = &find_item(item.name);
   read_ = 0;
   if (item_->bytes.size() != item.bytes())
-    refuse(item.name, "is cut short", std::to_string(item_->bytes.size()) + " bytes");
+    refuse(item.name, "is truncated", std::to_string(item_->bytes.size()) + " bytes");
 }
 
 void MemoryStateReader::read(void* elements, std::uint64_t bytes) {

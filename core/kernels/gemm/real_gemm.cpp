@@ -10,7 +10,7 @@ std::string tf32_obstacle() {
   if (cublas::has_bf16_and_tf32()) return "";
   return "the GPU has no tensor cores for TF32 (compute capability 8.0 and above)";
 #else
-  return "TF32 is computed by NVIDIA GPUs, and this program was built for others";
+  return "only NVIDIA GPUs compute in TF32, and this program was built for others";
 #endif
 }
 

@@ -127,7 +127,7 @@ TEST_CASE("Files that differ from the marker are refused with the reason", "[fil
   SECTION("a named pipe") {
     fs::remove(path);
     REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-    CHECK_THAT(problem(), Catch::Contains("no regular file"));
+    CHECK_THAT(problem(), Catch::Contains("not a regular file"));
   }
   SECTION("one bit flipped") {
     std::string bytes = read_bytes(path);

@@ -272,7 +272,7 @@ TEST_CASE("A full disk shows at creation, or later loses nothing", "[files][run_
     run.flush();
   }
   REQUIRE(warnings.size() == 2);
-  CHECK(warnings[1].find("cannot take") != std::string::npos);  // before anything is copied
+  CHECK(warnings[1].find("cannot allocate") != std::string::npos);  // before anything is copied
   run.close();
   CHECK(complete_steps(path) == 2001);
   CHECK(hdf5::File::open_read_only(path).read_string_attribute("status") == "finished");

@@ -133,7 +133,7 @@ TEST_CASE("A state that does not fit is refused by part and item", "[state]") {
                r.begin_item({"values", StateType::f32, {6}});
              }),
              Contains("got f32 [2, 3], not f32 [6]"));
-  CHECK_THAT(reading([](StateReader& r) { read_text(r, "values"); }), Contains("is no text"));
+  CHECK_THAT(reading([](StateReader& r) { read_text(r, "values"); }), Contains("is not text"));
   CHECK_THAT(reading([](StateReader& r) { expect_scalar<std::int64_t>(r, "scalar", 4); }),
              Contains("'scalar'") && Contains("got -5, not 4"));
   // Twice.
@@ -168,7 +168,7 @@ TEST_CASE("Files that are no state, incomplete, cut or damaged are refused", "[s
   testing::write_bytes(trip.path(), "text");
   CHECK_THAT(refusal(), Contains(trip.path()));
   hdf5::File::create(trip.path()).close();
-  CHECK_THAT(refusal(), Contains(trip.path() + ": is no state of a run"));
+  CHECK_THAT(refusal(), Contains(trip.path() + ": is not the state of a run"));
   {
     StateFileWriter writer(trip.path());
     write_state(std::vector{sample.part()}, writer);

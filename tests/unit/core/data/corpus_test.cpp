@@ -116,20 +116,20 @@ TEST_CASE("Text that is not UTF-8 is an error with its place", "[data]") {
   const TemporaryDirectory directory;
   const std::string file = directory / "a.txt";
   write_bytes(file, "One.\nCaf\xE9\n");
-  CHECK_THAT(message(file), Contains("a.txt:2:4: this is no UTF-8 text: byte 0xE9 at offset 8; "
+  CHECK_THAT(message(file), Contains("a.txt:2:4: this text is not UTF-8: byte 0xE9 at offset 8; "
                                      "convert the file, for example with iconv"));
   write_bytes(file, std::string("\xFF\xFEO\0n\0e\0", 8));
   CHECK_THAT(message(file), Contains("a.txt:1:1: this text is in UTF-16: byte 0xFF at offset 0") &&
                                 Contains("iconv -f UTF-16"));
   write_bytes(file, std::string("O\0n\0e\0", 6));
-  CHECK_THAT(message(file), Contains("a.txt:1:2: this is no text, it holds a NUL: byte 0x00 at "
+  CHECK_THAT(message(file), Contains("a.txt:1:2: this is not text, it contains a NUL: byte 0x00 at "
                                      "offset 1; name a text file; one in UTF-16"));
   write_bytes(file, "One \xF0\x9F\x98");
   CHECK_THAT(message(file), Contains("byte 0xF0 at offset 4"));
   const std::string lines = directory / "a.jsonl";
   write_bytes(lines, "{\"text\": \"x\"}\n{\"text\": \"\xE9\"}\n");
   CHECK_THAT(message(lines),
-             Contains("a.jsonl:2:11: this is no UTF-8 text: byte 0xE9 at offset 24"));
+             Contains("a.jsonl:2:11: this text is not UTF-8: byte 0xE9 at offset 24"));
 
   // Files are read in blocks of 4 MiB: a character across the border, and a mistake behind it.
   const std::string border(4 * 1024 * 1024 - 1, 'x');
@@ -168,7 +168,7 @@ TEST_CASE("Lines that hold no document are left out if the deck says so", "[data
   write_bytes(file,
               "{\"text\": \"One\", \"score\": NaN}\n{\"text\": 3}\n\n{\n{\"text\": \"\\ud83d\"}\n"
               "{}\n{\"text\": \"Two\"}\n");
-  CHECK_THAT(message(file), Contains("a.jsonl:2:") && Contains("is no string"));
+  CHECK_THAT(message(file), Contains("a.jsonl:2:") && Contains("is not a string"));
   struct Counting : Documents {
     std::vector<SkippedLines> skipped;
     void skip_lines(const SkippedLines& lines) override { skipped.push_back(lines); }
@@ -179,7 +179,7 @@ TEST_CASE("Lines that hold no document are left out if the deck says so", "[data
   CHECK(documents.all == std::vector<Ids>{encode("One"), encode("Two")});
   REQUIRE(documents.skipped.size() == 1);
   CHECK_THAT(text_of(documents.skipped[0]),
-             Contains("a.jsonl: 4 of 7 lines are left out") && Contains("a.jsonl:2: field 'text'"));
+             Contains("a.jsonl: 4 of 7 lines are skipped") && Contains("a.jsonl:2: field 'text'"));
   // Lines that are no text, and one that is too long.
   write_bytes(file, "{\"text\": \"caf\xe9\"}\n{\"text\": \"One\"}\n{\"text\": \"a" +
                         std::string(1, '\0') + "\"}\n{\"text\": \"" +
@@ -189,10 +189,10 @@ TEST_CASE("Lines that hold no document are left out if the deck says so", "[data
   read_tokens(file, settings, small_tokenizer(), documents);
   CHECK(documents.all == std::vector<Ids>{encode("One"), encode("Two")});
   REQUIRE(documents.skipped.size() == 1);
-  CHECK_THAT(text_of(documents.skipped[0]), Contains("4 of 6 lines are left out") &&
-                                                Contains("a.jsonl:1:14: this is no UTF-8 text"));
+  CHECK_THAT(text_of(documents.skipped[0]), Contains("4 of 6 lines are skipped") &&
+                                                Contains("a.jsonl:1:14: this text is not UTF-8"));
   write_bytes(file, "{\n");
-  CHECK_THAT(message(file, settings), Contains("no documents (got 1 lines left out)"));
+  CHECK_THAT(message(file, settings), Contains("no documents (got 1 lines skipped)"));
   write_bytes(file, "[{\"text\": \"One\"}]\n");
   CHECK_THAT(message(file), Contains("jq -c"));
   write_bytes(file, "{\"text\"}\n");

@@ -314,7 +314,7 @@ TEST_CASE("Data that gives no sample is an error", "[data]") {
   Corpus corpus({"a b c d e f g"});
   CHECK_THAT(corpus.message(0), Contains("sequence_length"));
   CHECK_THAT(corpus.message(-3), Contains("sequence_length"));
-  CHECK_THAT(corpus.message(1000), Contains("one sample only"));
+  CHECK_THAT(corpus.message(1000), Contains("only one sample"));
   for (const double fraction : {-0.1, 1.0, 2.0, std::numeric_limits<double>::quiet_NaN()}) {
     corpus.settings.validation_fraction = fraction;
     CHECK_THAT(corpus.message(), Contains("validation_fraction"));

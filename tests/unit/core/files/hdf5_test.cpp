@@ -177,9 +177,9 @@ TEST_CASE("HDF5 failures name the file and the reason", "[files][hdf5]") {
   CHECK(open(directory / "none.h5") ==
         (directory / "none.h5") + ": cannot be read: No such file or directory; check the path");
   write_bytes(directory / "text.h5", "not HDF5 at all");
-  CHECK(open(directory / "text.h5").find("no (complete) HDF5 file") != std::string::npos);
+  CHECK(open(directory / "text.h5").find("not a (complete) HDF5 file") != std::string::npos);
   write_bytes(directory / "empty.h5", "");
-  CHECK(open(directory / "empty.h5").find("no (complete) HDF5 file") != std::string::npos);
+  CHECK(open(directory / "empty.h5").find("not a (complete) HDF5 file") != std::string::npos);
   CHECK(open(directory.path()).find(directory.path() + ": cannot be read: Is a directory") == 0);
   CHECK(message_of<UserError>([&] {
           hdf5::File::create(directory / "no/such/place.h5");
@@ -193,7 +193,7 @@ TEST_CASE("HDF5 failures name the file and the reason", "[files][hdf5]") {
     file.close();
   }
   std::filesystem::resize_file(cut, 20000);
-  CHECK(open(cut).find("no (complete) HDF5 file") != std::string::npos);
+  CHECK(open(cut).find("not a (complete) HDF5 file") != std::string::npos);
 }
 
 TEST_CASE("HDF5 says that the disk is full", "[files][hdf5]") {

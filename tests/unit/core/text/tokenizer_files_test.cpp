@@ -243,7 +243,7 @@ TEST_CASE("Merges that were lost are told", "[tokenizer]") {
   const std::string short_one = merges.substr(0, merges.rfind('\n', merges.size() - 100) + 1);
   write_bytes(directory / "merges.txt", short_one);
   REQUIRE(warnings().size() == 1);
-  CHECK_THAT(warnings()[0], Contains("merges.txt: ") && Contains("are made by no merge"));
+  CHECK_THAT(warnings()[0], Contains("merges.txt: ") && Contains("are not the result of a merge"));
   for (const char* const empty : {"", "#version: 0.2\n"}) {
     write_bytes(directory / "merges.txt", empty);
     CHECK_THAT(load_message(directory.path()), Contains("merges.txt: has no merges"));
@@ -285,7 +285,7 @@ TEST_CASE("A vocabulary without some bytes reads texts that do not need them", "
   for (const std::size_t length : {1, 100}) {
     const std::string text = std::string(length, 'x') + "\xF5";
     CHECK_THAT(message_of<UserError>([&] { (void)tokenizer.encode(text); }),
-               Contains("byte 245") && Contains("no token for"));
+               Contains("byte 245") && Contains("has no token"));
   }
   CHECK(tokenizer.decode(Ids{id}) == "<|unused|>");
 }
