@@ -3,10 +3,10 @@
 # Fuzzes everything that reads bytes from outside (tests/fuzz) with libFuzzer under the address and
 # undefined-behaviour sanitizers, two targets at a time.
 #   scripts/fuzz.sh [SECONDS [TARGET ...]]   seconds for each target, default 60; all targets
-# DELTAPIPE_FUZZ_RUNS ends a target after so many inputs, should that come before SECONDS.
-# What was found lies in build/fuzz/found; `build/fuzz/TARGET_fuzz FILE` runs it again. New inputs
-# are kept in build/fuzz/corpus and used by the next run. DELTAPIPE_FUZZ_SEED makes runs alike (default:
-# another one each time). Exit status 77: Clang or libFuzzer is missing.
+# DELTAPIPE_FUZZ_RUNS=N ends a target after N inputs, if SECONDS have not passed before.
+# Findings are in build/fuzz/found; `build/fuzz/TARGET_fuzz FILE` runs one again. New inputs are
+# kept in build/fuzz/corpus and used by the next run. DELTAPIPE_FUZZ_SEED makes runs reproducible
+# (default: another seed each time). Exit status 77: Clang or libFuzzer is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

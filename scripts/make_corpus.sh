@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 # make_corpus.sh DIRECTORY: the text of the quick start and of the studies, from Debian's bible-kjv:
-# pretrain.txt, the Old Testament, and finetune.txt, the New. What is there is not made again.
+# pretrain.txt, the Old Testament, and finetune.txt, the New. Existing files are not made again.
 set -euo pipefail
 corpus=${1:?usage: make_corpus.sh DIRECTORY}
 

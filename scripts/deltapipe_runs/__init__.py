@@ -42,7 +42,7 @@ DIRECTIONS = ("forward", "backward")
 STEP_BYTES = ("forward_bytes", "backward_bytes", "tied_row_bytes", "tied_gradient_bytes",
               "replica_bytes", "collective_bytes")
 EVALUATION_BYTES = ("forward_bytes", "tied_row_bytes", "collective_bytes")
-# How evaluations sent activations: word for people, prefix of the columns.
+# Forms in which evaluations send activations: name for people, prefix of the columns.
 EVALUATION_MODES = (("fp32", ""), ("codec", "codec_"))
 
 

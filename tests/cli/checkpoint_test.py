@@ -102,7 +102,7 @@ class Checkpoints(support.TestCase):
             self.go_on(deck, output, stages)
         return output
 
-    # --- what is there
+    # --- existing checkpoints
 
     def test_ctrl_c_under_the_launcher(self):
         """mpirun gives its ranks SIGTERM for SIGINT, and kills them after a second or as long as
@@ -596,7 +596,7 @@ class Checkpoints(support.TestCase):
                 os.kill(rank, signal.SIGKILL)
             support.finish(process)
             self.assertEqual(steps_of(output), kept)
-        # Another trial, which ends in order, goes on from a checkpoint of its own.
+        # Another trial, which ends in order, resumes from its own checkpoint.
         trial = self.output("back-trial")
         shutil.copytree(output, trial)
         self.stop(deck, trial, stages=3)
@@ -1191,7 +1191,7 @@ class Checkpoints(support.TestCase):
         self.assert_stops(other, "checkpoints of another run", status=2)
         self.go_on(deck, output, overrides=there)
         self.assert_same_runs(output, self.reference(deck, "undamaged"))
-        # Milestones of a finished run are nothing to go on from.
+        # A run does not resume from milestones of a finished run.
         milestones = [*there, "checkpoint.milestone_every=4", "output.overwrite=true"]
         self.go_on(deck, output, overrides=milestones)
         (output / "run.h5").unlink()
@@ -1328,7 +1328,7 @@ class Checkpoints(support.TestCase):
         disk = self.small_disk("disk", 3 * size // 2 // 1024)
         shutil.move(checkpoint(output, 1), disk)
         on_disk = [f"checkpoint.directory={disk}"]
-        # A stop that cannot write leaves the former one, and is not to be repeated for ever.
+        # A stop that cannot write leaves the former one, and must not be repeated forever.
         result = self.go_on(deck, output, overrides=[*on_disk, "checkpoint.time_limit=0.001"],
                             status=NO_PROGRESS)
         self.assertIn("the checkpoint of step 2 is given up", result.err)

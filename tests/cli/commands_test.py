@@ -97,7 +97,7 @@ class Commands(support.TestCase):
         if "OpenBLAS" not in blas_of("blas") or "avx2" not in flags:
             self.skipTest("another library, or no AVX2")
         self.assertNotIn("Prescott", blas_of("blas"))
-        # Who chooses is not overruled.
+        # A choice of the user is not overruled.
         self.assertIn("Prescott", blas_of("blas", OPENBLAS_CORETYPE="Prescott"))
 
     def test_threads_are_those_of_the_environment(self):

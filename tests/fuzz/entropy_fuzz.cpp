@@ -144,7 +144,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else {
     bytes = encoded(ends, i, crossing, data[1], data[3] % 4);
     if (predicts(i) && data[2] % 4 == 3) add_map(bytes, ends.shape);
-    // Place in two bytes, from the front or from the back, and what is there instead.
+    // Place in two bytes, from the front or from the back, and the new byte.
     for (std::size_t at = 4; at + 3 <= size && !bytes.empty(); at += 3) {
       const std::size_t place = data[at] | static_cast<std::size_t>(data[at + 1] & 0x7f) << 8;
       const bool back = (data[at + 1] & 0x80) != 0;

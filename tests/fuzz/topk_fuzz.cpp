@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Payloads of codec topk: bytes as they are, or a right payload with some of them changed. The
+// Payloads of codec topk: the input itself, or a correct payload with some bytes changed. The
 // first byte chooses settings, the second one how the others are used.
 #include <Kokkos_Core.hpp>
 #include <algorithm>

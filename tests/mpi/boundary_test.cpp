@@ -59,7 +59,7 @@ int valid_tokens(std::uint64_t id) {
   return kTokens - static_cast<int>(id);
 }
 
-/// A row of a sample is zero now and then, at other places in each step; step 3 has no other rows.
+/// Returns true for some rows of a sample, which differ by step, and for all rows in step 3.
 bool is_zero(int step, std::uint64_t id, int t) {
   return step == 3 || (static_cast<int>(id) + t * 7 + step) % 3 == 0;
 }

@@ -15,7 +15,7 @@ namespace {
 
 using namespace test;
 
-/// How a run trains and evaluates, and the codec that does the same without memory.
+/// Codecs with which a run trains and evaluates, and the codec that does the same without memory.
 struct Case {
   std::string name;
   CodecSettings forward;

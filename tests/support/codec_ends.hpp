@@ -295,7 +295,7 @@ struct EndsRun {
   std::uint64_t activations = 0;  ///< receiver only: of all steps
 };
 
-/// How often the last word of a payload is 0, 1 and 2.
+/// Counts payloads whose last word is 0, 1 and 2.
 inline std::array<int, 3> last_words(const EndsRun& run) {
   std::array<int, 3> words{};
   for (std::size_t at = 0; at < run.stream.size();) {

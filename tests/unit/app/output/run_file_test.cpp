@@ -353,7 +353,7 @@ struct UsedMemory {
   std::uint64_t before = 0, most = 0;
 };
 
-/// Appends rows; `look` is called every so many steps, before the memory is read.
+/// Appends rows; calls `look` every `every` steps, before the memory is read.
 template <class Look>
 UsedMemory append_steps(RunFile& run, int stages, std::uint64_t steps, std::uint64_t every,
                         const Look& look) {

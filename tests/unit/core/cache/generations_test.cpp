@@ -104,7 +104,7 @@ TEST_CASE("rows are free again when no state refers to them", "[cache][generatio
   const std::string path = directory / "c.h5";
   CacheIoThread io;
   constexpr int kKept = 3, kVisits = 5;
-  // As the ends of a boundary reckon: between two states so many records move at most.
+  // The ends of a boundary assume the same: the most records that move between two states.
   const std::uint64_t spare = kKept * (kVisits + 4);
   const auto cache = open(path, io, spare, SpillStart::create);
   Model model(shape_of(spare), 3);

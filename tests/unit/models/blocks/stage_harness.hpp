@@ -16,7 +16,7 @@ namespace deltapipe::test {
 
 inline constexpr int kSamples = 2;
 
-/// How a stage computes its gradients.
+/// Form of the backward pass: split into two parts, with recomputation.
 struct PassKind {
   bool split, recompute;
 };

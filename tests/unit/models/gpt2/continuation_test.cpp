@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Texts that go on from kept keys and values: transformers' greedy texts and logits
+// Texts that continue with kept keys and values: transformers' greedy texts and logits
 // (tests/golden/make_gpt2_fixtures.py), and the logits of passing every text as a whole.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -26,7 +26,7 @@ using Tokens = std::vector<std::int32_t>;
 const std::string kFixtures = std::string(DELTAPIPE_FIXTURES) + "/tiny_gpt2";
 constexpr int kPositions = 24;
 
-/// The fixtures' model in stages, whose activations are handed on as they are.
+/// The fixtures' model in stages, which pass their activations on unchanged.
 template <class Real>
 class Text {
  public:
