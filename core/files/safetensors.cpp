@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/base/error.hpp"
-#include "core/base/numeric/float_bits.hpp"
+#include "core/base/numeric/number_formats.hpp"
 #include "core/files/safetensors_header.hpp"
 
 namespace deltapipe {
@@ -56,9 +56,9 @@ void to_fp32(TensorType type, const std::vector<std::byte>& bytes, std::span<flo
     case TensorType::F64:
       return convert_from<double>(bytes, out, [](double x) { return static_cast<float>(x); });
     case TensorType::F16:
-      return convert_from<std::uint16_t>(bytes, out, fp16_to_fp32);
+      return convert_from<std::uint16_t>(bytes, out, float_of_half);
     case TensorType::BF16:
-      return convert_from<std::uint16_t>(bytes, out, bf16_to_fp32);
+      return convert_from<std::uint16_t>(bytes, out, float_of_bfloat);
     default:
       return convert_from<float>(bytes, out, [](float x) { return x; });
   }
@@ -67,9 +67,9 @@ void to_fp32(TensorType type, const std::vector<std::byte>& bytes, std::span<flo
 void from_fp32(TensorType type, std::span<const float> values, std::vector<std::byte>& bytes) {
   switch (type) {
     case TensorType::F16:
-      return convert_to<std::uint16_t>(values, bytes, fp32_to_fp16);
+      return convert_to<std::uint16_t>(values, bytes, half_of);
     case TensorType::BF16:
-      return convert_to<std::uint16_t>(values, bytes, fp32_to_bf16);
+      return convert_to<std::uint16_t>(values, bytes, bfloat_of);
     default:
       return convert_to<float>(values, bytes, [](float x) { return x; });
   }

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "core/base/error.hpp"
-#include "core/base/numeric/float_bits.hpp"
+#include "core/base/numeric/number_formats.hpp"
 #include "tests/unit/core/files/files_support.hpp"
 
 using namespace deltapipe;
@@ -112,9 +112,9 @@ TEST_CASE("Narrowing rounds as PyTorch does and keeps NaN", "[files][safetensors
   CHECK(tensor_bytes(path, "b") == tensor_bytes(fixtures + "types.safetensors", "rounding_bf16"));
   for (const std::uint32_t bits : {0x7F800001U, 0x7FC00000U, 0xFF800001U, 0xFFFFFFFFU}) {
     const float nan = std::bit_cast<float>(bits);
-    CHECK(std::isnan(bf16_to_fp32(fp32_to_bf16(nan))));
-    CHECK(std::isnan(fp16_to_fp32(fp32_to_fp16(nan))));
-    CHECK(std::signbit(fp16_to_fp32(fp32_to_fp16(nan))) == std::signbit(nan));
+    CHECK(std::isnan(float_of_bfloat(bfloat_of(nan))));
+    CHECK(std::isnan(float_of_half(half_of(nan))));
+    CHECK(std::signbit(float_of_half(half_of(nan))) == std::signbit(nan));
   }
 }
 
@@ -122,8 +122,8 @@ TEST_CASE("Every half value survives the way through fp32", "[files][safetensors
   int changed = 0;
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<std::uint16_t>(bits);
-    if (!std::isnan(fp16_to_fp32(half)) && fp32_to_fp16(fp16_to_fp32(half)) != half) ++changed;
-    if (!std::isnan(bf16_to_fp32(half)) && fp32_to_bf16(bf16_to_fp32(half)) != half) ++changed;
+    if (!std::isnan(float_of_half(half)) && half_of(float_of_half(half)) != half) ++changed;
+    if (!std::isnan(float_of_bfloat(half)) && bfloat_of(float_of_bfloat(half)) != half) ++changed;
   }
   CHECK(changed == 0);
 }
