@@ -15,18 +15,21 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACE = ROOT / "docs/deck.md"
 INTRODUCTION = """\
-<!-- Made by scripts/deck_reference.py from what the program prints; edit the keys there. -->
+<!-- Made by scripts/deck_reference.py from what the program prints. Edit the keys in app/deck/keys. -->
 # Deck reference
 
-A deck is a TOML file that says everything about a run. Every key has a default; an unknown key is an
-error that names line, column and the nearest known key, as is a value out of range. On the command
-line `section.key=value` replaces what the deck says. `deltapipe check --deck DECK` prints a deck with all
-defaults, `deltapipe check --reference` the tables below, and every `run.h5` holds the deck of its
-run. The decks in [`inputs/`](../inputs) have a comment on each line; [`inputs/minimal.toml`](../inputs/minimal.toml)
-is the shortest.
+A deck is a TOML file that describes a run. Every key has a default. An unknown key or a value out of
+range is an error that names the line, the column and, for a key, the nearest known one. On the command
+line, `section.key=value` overrides the deck.
 
-Editors with taplo (Even Better TOML) complete and check keys by a JSON schema, made of the same table:
-`deltapipe check --schema > deck.schema.json`, and as the first line of a deck `#:schema ./deck.schema.json`.
+- `deltapipe check --deck DECK` prints a deck with all defaults.
+- `deltapipe check --reference` prints the tables below.
+- Every `run.h5` holds the deck of its run.
+- The decks in [`inputs/`](../inputs) have a comment on each line. [`inputs/minimal.toml`](../inputs/minimal.toml)
+  is the shortest.
+
+Editors with taplo (Even Better TOML) complete and check keys with a JSON schema. Write it with
+`deltapipe check --schema > deck.schema.json`, and begin the deck with the line `#:schema ./deck.schema.json`.
 
 """
 

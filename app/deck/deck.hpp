@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The deck: a TOML file that says what a run does. Every key, its range and its meaning stand once,
-// in keys.cpp; docs/deck.md and inputs/ show them.
+// in keys.hpp and keys/; docs/deck.md and inputs/ show them.
 #pragma once
 
 #include <optional>

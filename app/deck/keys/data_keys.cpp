@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Keys of [data], [evaluation] and [generate].
+#include <algorithm>
+#include <tuple>
+
+#include "app/deck/keys/section_keys.hpp"
+
+namespace deltapipe::deck {
+
+namespace {
+
+/// One way of evaluations, or both.
+Choice evaluation_choice(EvaluationSettings& evaluation) {
+  using Modes = std::vector<EvaluationMode>;
+  const Modes plain = {EvaluationMode::plain};
+  const std::vector<std::pair<Modes, PlainPrecision>> choices = {
+      {plain, PlainPrecision::fp32},
+      {plain, PlainPrecision::fp16},
+      {plain, PlainPrecision::quantize8},
+      {{EvaluationMode::codec}, PlainPrecision::fp32},
+      {{EvaluationMode::plain, EvaluationMode::codec}, PlainPrecision::fp32}};
+  Choice result;
+  result.names = {"fp32", "fp16", "quantize8", "codec", "both"};
+  result.get = [&evaluation, choices] {
+    const std::pair<Modes, PlainPrecision> set = {evaluation.modes, evaluation.precision};
+    return static_cast<std::size_t>(std::find(choices.begin(), choices.end(), set) -
+                                    choices.begin());
+  };
+  result.set = [&evaluation, choices](std::size_t i) {
+    std::tie(evaluation.modes, evaluation.precision) = choices[i];
+  };
+  return result;
+}
+
+}  // namespace
+
+void add_data(std::vector<Key>& keys, DataSettings& d) {
+  SectionKeys add(keys, "data");
+  add("train", TextList{&d.train}, "Training files, read in this order.");
+  add("validation", TextList{&d.validation},
+      "Validation files. If the list is empty, the last validation_fraction of the training "
+      "samples "
+      "is used.");
+  add("validation_fraction", Real{&d.validation_fraction, 0, 1, false, true},
+      "Part of the training samples that is kept for validation if data.validation is empty.");
+  add("format",
+      choice(d.format, {{"automatic", DataFormat::automatic},
+                        {"text", DataFormat::text},
+                        {"jsonl", DataFormat::jsonl},
+                        {"hdf5", DataFormat::hdf5}}),
+      "Format of the files. automatic goes by the suffix: .txt, .jsonl or .h5.");
+  add("jsonl_fields", TextList{&d.jsonl_fields},
+      "Fields of a JSON line that make up its text, joined in this order.");
+  add("bad_lines", choice(d.bad_lines, {{"error", BadLines::error}, {"skip", BadLines::skip}}),
+      "JSON lines that are invalid or lack a field: error ends the run, skip leaves them out, "
+      "counts and reports them.");
+  add("packing", choice(d.packing, {{"stream", Packing::stream}, {"document", Packing::document}}),
+      "stream joins documents and cuts them into windows. document starts a window with each "
+      "document and pads its last one.");
+  add("sequence_length", Integer{&d.sequence_length, 0, 1 << 20},
+      "Tokens of a sample. 0 means the model's n_positions.");
+  add("shuffle", Flag{&d.shuffle}, "Gives the samples another order in every epoch.");
+  add("max_train_samples", Integer{&d.max_train_samples, 0, kAnyCount},
+      "Largest number of training samples. 0 uses all.");
+  add("max_validation_samples", Integer{&d.max_validation_samples, 0, kAnyCount},
+      "Largest number of validation samples. 0 uses all.");
+}
+
+void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e, AnswerSettings& a) {
+  SectionKeys add(keys, "evaluation");
+  add("prompts", TextList{&a.files},
+      "JSON lines, each with a prompt and the expected answer. Evaluations report exact match: the "
+      "share of prompts whose greedy answer has the expected tokens.");
+  add("prompt_field", Text{&a.prompt_field}, "Field of a line that holds the prompt.");
+  add("answer_field", Text{&a.answer_field}, "Field of a line that holds the answer.");
+  add("answer_end", Text{&a.end},
+      "Text that ends an answer and that the model has to write as well, for example \"\\n\". If "
+      "it "
+      "is empty, the end-of-text token ends an answer.");
+  add("boundary", evaluation_choice(e),
+      "Format of activations: fp32, fp16, quantize8 (8 bits, a scale for every 64 channels) or "
+      "codec (boundary.forward's, without memories and warm-up). both evaluates with fp32 and "
+      "codec.");
+  add("changes",
+      choice(e.changes, {{"first_visit", ChangesWithoutMemory::first_visit},
+                         {"direct", ChangesWithoutMemory::direct}}),
+      "For aqsgd and aqsgd_topk: first_visit sends each sample as one without memory. direct sends "
+      "the values as training sends changes.");
+}
+
+void add_generate(std::vector<Key>& keys, GenerateSettings& g) {
+  SectionKeys add(keys, "generate");
+  add("prompts", TextList{&g.prompts}, "Texts to continue.");
+  add("max_new_tokens", Integer{&g.max_new_tokens, 1, 1 << 20}, "Tokens to add to each text.");
+  add("temperature", Real{&g.temperature, 0, 1e3},
+      "Divides the logits. 0 always chooses the likeliest token.");
+  add("top_k", Integer{&g.top_k, 0, 1 << 24},
+      "Number of likeliest tokens to choose from. 0 chooses from all.");
+  add("seed", Integer{&g.seed, 0, kAnyCount}, "Seed of the choices.");
+}
+
+}  // namespace deltapipe::deck

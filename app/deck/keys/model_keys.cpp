@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Keys of [model], [model.new] and [tokenizer].
+#include "app/deck/keys/section_keys.hpp"
+
+namespace deltapipe::deck {
+
+void add_model(std::vector<Key>& keys, ModelSettings& m) {
+  SectionKeys add(keys, "model");
+  add("path", Text{&m.path},
+      "Hugging Face directory with config.json and model.safetensors. If it is empty, training "
+      "starts with a new model.");
+  add("dropout_embedding", Real{&m.dropout_embedding, -1, 1, false, true},
+      "Dropout probability after the embeddings. A negative value keeps the model's own (0 for a "
+      "new model).");
+  add("dropout_attention", Real{&m.dropout_attention, -1, 1, false, true},
+      "Dropout probability of attention weights. A negative value keeps the model's own.");
+  add("dropout_residual", Real{&m.dropout_residual, -1, 1, false, true},
+      "Dropout probability before each residual addition. A negative value keeps the model's own.");
+
+  SectionKeys add_new(keys, "model.new");
+  add_new("n_layer", Integer{&m.n_layer, 1, 10000}, "Number of transformer blocks.");
+  add_new("n_head", Integer{&m.n_head, 1, 1024}, "Number of attention heads. It divides n_embd.");
+  add_new("n_inner", Integer{&m.n_inner, 0, 262144}, "Hidden width of the MLP. 0 means 4 n_embd.");
+  add_new("n_embd", Integer{&m.n_embd, 1, 65536}, "Number of channels.");
+  add_new("n_positions", Integer{&m.n_positions, 1, 1 << 20}, "Longest sequence, in tokens.");
+}
+
+void add_tokenizer(std::vector<Key>& keys, TokenizerSettings& t) {
+  SectionKeys add(keys, "tokenizer");
+  add("path", Text{&t.path},
+      "A tokenizer.json, or a directory with tokenizer.json or with vocab.json and merges.txt. If "
+      "it is empty, the model's directory is used.");
+  add("train_vocabulary", Integer{&t.train_vocabulary, 0, 1 << 20},
+      "For new models: number of tokens, at least 257, of a byte-level BPE that is trained on the "
+      "training text. 0 trains none.");
+}
+
+}  // namespace deltapipe::deck
