@@ -509,14 +509,16 @@ void set_preset(Direction direction, const CodecSettings& own, const RateSetting
   if (own_rate.has_bits()) return;
   rate.target_error =
       own_rate.target_error > 0 ? own_rate.target_error : recommended_target(direction, error);
+  rate.error_growth = kRecommendedErrorGrowth;
   if (direction == Direction::forward)
     codec.first_visit_step = first_visit_step_of(rate.target_error);
 }
 
-/// One step for a message, and a step that follows an error, belong to the preset's steps alone.
-/// `own`: the deck without the preset.
-void fit_scale(CodecSettings& codec, RateSettings& rate, const CodecSettings& own,
-               const RateSettings& own_rate) {
+/// Undoes parts of the preset that other settings of the deck exclude: growth without an error, and
+/// without steps one step for a message and an error. `own`: the deck without the preset.
+void fit_preset(CodecSettings& codec, RateSettings& rate, const CodecSettings& own,
+                const RateSettings& own_rate) {
+  if (codec.rms_step == 0 || rate.target_error == 0) rate.error_growth = own_rate.error_growth;
   if (codec.rms_step > 0) return;
   if (own.scale != ScaleKind::message) codec.scale = own.scale;
   rate.target_error = own_rate.target_error;
@@ -552,8 +554,8 @@ Settings settings_of(const toml::table& table, const std::string& name,
       set_preset(Direction::backward, own.backward, own.backward_rate, own.auto_error, s.backward,
                  s.backward_rate);
     read_draft(table, overrides, draft, places);
-    if (forward) fit_scale(s.forward, s.forward_rate, own.forward, own.forward_rate);
-    if (backward) fit_scale(s.backward, s.backward_rate, own.backward, own.backward_rate);
+    if (forward) fit_preset(s.forward, s.forward_rate, own.forward, own.forward_rate);
+    if (backward) fit_preset(s.backward, s.backward_rate, own.backward, own.backward_rate);
   }
   replace_new_model(draft.settings, overrides);
   with_places(places, [&] {

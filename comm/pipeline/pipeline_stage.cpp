@@ -132,6 +132,8 @@ void PipelineStage::begin_training_step(const StepPlan& plan) {
   begin_step(plan.step);
   step_.epoch = plan.epoch;
   step_.training = true;
+  for (std::optional<BoundarySender>* sender : {&send_forward_, &send_backward_})
+    if (*sender) (*sender)->set_learning_rate_share(plan.learning_rate_share);
 }
 
 void PipelineStage::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
@@ -513,8 +515,8 @@ void PipelineStage::add_step_totals(std::span<double> values) const {
   const auto add = [&](const std::optional<BoundarySender>& end, int boundary, bool backward) {
     if (!end || end->controller() == nullptr) return;
     const StepTotals& t = end->controller()->totals();
-    const std::array<double, kStepTotals> all = {t.bits,    t.values,   t.error2, t.signal2,
-                                                 t.steered, t.at_least, t.at_most};
+    const std::array<double, kStepTotals> all = {
+        t.bits, t.values, t.error2, t.signal2, t.steered, t.at_least, t.at_most, t.allowed_error2};
     std::copy(
         all.begin(), all.end(),
         values.begin() + static_cast<std::ptrdiff_t>(kStepTotals * (2 * boundary + backward)));
