@@ -353,7 +353,7 @@ bool write_results(const Options& options, const std::vector<Measured>& all, dou
   std::fprintf(
       file,
       "# SPDX-License-Identifier: BSD-3-Clause\n"
-      "# Speed of codecs, written by codec_benchmark: table of docs/codecs.md.\n"
+      "# Speed of codecs, written by codec_benchmark: table of docs/codec_measurements.md.\n"
       "commit = \"%s\"\ncommit_is = \"measured\"\ndate = %s\nmachine = \"%s\"\n"
       "command = \"%scodec_benchmark --results FILE --machine NAME\"\n"
       "note = \"%d thread(s), %d samples of %d tokens × %d channels, the triad %.1f GB/s\"\n",

@@ -174,7 +174,7 @@ def write_results(path, machine, rows):
     columns = "".join(f'  {{ heading = "{b:.2f} bits", cell = "{{error{i}:.4f}}" }},\n'
                       for i, b in enumerate(bits))
     text = f"""# SPDX-License-Identifier: BSD-3-Clause
-# Bits of each tile, written by tests/benchmarks/tile_bits.py: table of docs/codecs.md.
+# Bits of each tile, written by tests/benchmarks/tile_bits.py: table of docs/codec_measurements.md.
 commit = "{commit}"
 commit_is = "measured"
 date = {datetime.date.today()}

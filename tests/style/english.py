@@ -8,8 +8,6 @@ import sys
 from sources import ROOT, check_samples, files_below, finish
 
 LONGEST_SENTENCE = 35
-# Documents that still have longer sentences.
-LONG_WINDED = {"docs/codecs.md"}
 # Phrase, and what to write instead.
 PHRASES = {
     r"\banew\b": "again, from scratch",
@@ -37,7 +35,7 @@ MORE_PHRASES = {
     r"\bmend\b": "correct",
     r"\bwhat (?:is|was) there\b": "the existing, the former",
 }
-UNREVISED = ("app", "core/codec", "tests/unit/core/codec", "docs/codecs.md")
+UNREVISED = ("app", "core/codec", "tests/unit/core/codec")
 FIRST_WORDS = r"(?:Of|What|That of|Those|Whether|Where)\b"
 MORE_FIRST_WORDS = r"(?:How|Which|Why|Who)\b"
 COMMENT = re.compile(r"(?://[/!]?<?|(?<!\S)#)\s+(.*)")
@@ -84,14 +82,14 @@ def prose_of(text):
     return re.sub(r"`[^`\n]*`", "CODE", text)
 
 
-def mistakes_in_document(text, longest=LONGEST_SENTENCE, is_revised=True):
+def mistakes_in_document(text, is_revised=True):
     mistakes = []
     for number, line in enumerate(prose_of(text).splitlines(), start=1):
         mistakes += [f"{number}: {what}" for what in phrases_in(line, is_revised)]
         for sentence in re.split(r"(?<=[.!?:;])\s+", line):
             words = len(sentence.split())
-            if words > longest:
-                mistakes.append(f"{number}: {words} words, at most {longest}: "
+            if words > LONGEST_SENTENCE:
+                mistakes.append(f"{number}: {words} words, at most {LONGEST_SENTENCE}: "
                                 f"'{' '.join(sentence.split()[:6])} ...'")
     return mistakes
 
@@ -121,7 +119,6 @@ for path in sources + documents:
     if path.suffix != ".md":
         found = mistakes_in_source(text, is_revised)
     else:
-        longest = 1000 if str(path) in LONG_WINDED else LONGEST_SENTENCE
-        found = mistakes_in_document(text, longest, is_revised)
+        found = mistakes_in_document(text, is_revised)
     mistakes += [f"{path}:{mistake}" for mistake in found]
 finish(mistakes, len(sources) + len(documents))
