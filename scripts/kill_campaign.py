@@ -65,13 +65,12 @@ CODECS = {
         "boundary.backward": {"codec": "directq", "bits": 6, "feedback.kind": "ef"},
         "cache": {"budget": "8 kB", "verify_every": 1},
     },
-    "predicted": {  # records in memory, and maps
-        "boundary.forward": {"codec": "aqsgd", "bits": 2, "memory.prediction": "linear",
-                             "memory.prediction_interval": 3, "quantizer.entropy_coding": True},
+    "ef21": {  # records in memory
+        "boundary.forward": {"codec": "aqsgd", "bits": 2, "quantizer.entropy_coding": True},
         "boundary.backward": {"codec": "topk", "topk": 0.2, "feedback.kind": "ef21"},
     },
     "auto": {  # the recommended settings, with most records and errors in files
-        "boundary.forward": {"codec": "auto", "memory.prediction_interval": 3},
+        "boundary.forward": {"codec": "auto"},
         "boundary.backward": {"codec": "auto"},
         "cache": {"budget": "8 kB", "verify_every": 1},
     },

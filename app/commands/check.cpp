@@ -303,8 +303,7 @@ void print_disk(const std::vector<DiskNeed>& needs) {
   print_warning_lines(warnings_of_disk(needs));
 }
 
-/// Positions take the fewer bytes the closer together they are; coded values take what they carry;
-/// maps and bases are sent when they pay.
+/// Positions take the fewer bytes the closer together they are; coded values take what they carry.
 const char* note_on_bytes(const CodecSettings& codec) {
   return has_fixed_length(codec) ? "" : ", at most";
 }
@@ -314,16 +313,6 @@ std::string note_on_boundaries(int without_gradients) {
   if (without_gradients == 0) return "";
   if (without_gradients == 1) return ", none at boundary 0";
   return ", none at boundaries 0 ... " + std::to_string(without_gradients - 1);
-}
-
-/// Bytes of maps in a step, on average: they come in the first micro-batch of some steps.
-double bytes_of_maps(const Codec& codec, const CodecSettings& settings, Crossing crossing) {
-  const auto bytes_at = [&](std::uint32_t micro_batch) {
-    crossing.step = 0;
-    crossing.micro_batch = micro_batch;
-    return static_cast<double>(codec.payload_bytes(crossing));
-  };
-  return (bytes_at(0) - bytes_at(1)) / settings.prediction_interval;
 }
 
 void print_wire(const Settings& settings, const ModelLayout& model) {
@@ -352,11 +341,9 @@ void print_wire(const Settings& settings, const ModelLayout& model) {
     }
     const double first = static_cast<double>(codec->payload_bytes(crossing));
     std::fill(crossing.visits.begin(), crossing.visits.end(), 1u);
-    crossing.micro_batch = 1;
     const double later = static_cast<double>(codec->payload_bytes(crossing));
-    const double step = settings.pipeline.replicas *
-                        (t.micro_batches * (later + static_cast<double>(sizeof(MessageHeader))) +
-                         bytes_of_maps(*codec, codec_settings, crossing));
+    const double step = static_cast<double>(settings.pipeline.replicas) * t.micro_batches *
+                        (later + static_cast<double>(sizeof(MessageHeader)));
     std::printf("# %-9s  %36sB  %7sB  %20sB%s%s\n", backward ? "backward" : "forward",
                 with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
                 note_on_bytes(codec_settings), note_on_boundaries(without).c_str());

@@ -502,10 +502,9 @@ bool needs_steps(const CodecSettings& codec, const RateSettings& rate) {
 }
 
 /// Sets the recommended settings of a direction. Bits may be held instead of errors.
-void set_preset(Direction direction, const CodecSettings& own, const RateSettings& own_rate,
-                double error, CodecSettings& codec, RateSettings& rate) {
+void set_preset(Direction direction, const RateSettings& own_rate, double error,
+                CodecSettings& codec, RateSettings& rate) {
   codec = recommended_settings(direction);
-  if (own.kind != codec.kind) codec.prediction = Prediction::none;
   if (own_rate.has_bits()) return;
   rate.target_error =
       own_rate.target_error > 0 ? own_rate.target_error : recommended_target(direction, error);
@@ -548,10 +547,9 @@ Settings settings_of(const toml::table& table, const std::string& name,
     draft = {};
     Settings& s = draft.settings;
     if (forward)
-      set_preset(Direction::forward, own.forward, own.forward_rate, own.auto_error, s.forward,
-                 s.forward_rate);
+      set_preset(Direction::forward, own.forward_rate, own.auto_error, s.forward, s.forward_rate);
     if (backward)
-      set_preset(Direction::backward, own.backward, own.backward_rate, own.auto_error, s.backward,
+      set_preset(Direction::backward, own.backward_rate, own.auto_error, s.backward,
                  s.backward_rate);
     read_draft(table, overrides, draft, places);
     if (forward) fit_preset(s.forward, s.forward_rate, own.forward, own.forward_rate);

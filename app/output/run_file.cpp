@@ -324,9 +324,6 @@ class StepTable : public TableRows<StepTable> {
              "relative RMS error of the codec of their gradients; NaN: not measured"}),
         forward_("forward", widths.boundaries),
         backward_("backward", widths.boundaries),
-        forward_predicted_({"forward_predicted", "1",
-                            "share of the squared changes that prediction took away; NaN: none"},
-                           widths.boundaries, kNotMeasured),
         ranks_(widths.ranks) {}
 
   void add(const StepRecord& record) {
@@ -343,7 +340,6 @@ class StepTable : public TableRows<StepTable> {
     tied_gradient_error_.add(record.tied_gradient_error);
     forward_.add(record.forward);
     backward_.add(record.backward);
-    forward_predicted_.add(record.forward_predicted);
     ranks_.add(record.ranks);
     ++waiting_;
   }
@@ -358,7 +354,6 @@ class StepTable : public TableRows<StepTable> {
       use(*column);
     forward_.each(use);
     backward_.each(use);
-    use(forward_predicted_);
     ranks_.each(use);
   }
 
@@ -376,7 +371,6 @@ class StepTable : public TableRows<StepTable> {
   Reals tied_gradient_error_;
   DirectionColumns forward_;
   DirectionColumns backward_;
-  Reals forward_predicted_;
   RankColumns ranks_;
 };
 
@@ -1089,7 +1083,6 @@ Rows rows_with_a_step(const RunLayout& layout) {
     for (auto* const column : {&direction->error, &direction->wire_seconds, &direction->step})
       column->resize(boundaries);
   }
-  record.forward_predicted.resize(boundaries);
   record.ranks.resize(static_cast<std::size_t>(layout.ranks()));
   rows.steps.add(record);
   return rows;

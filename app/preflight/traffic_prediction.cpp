@@ -486,9 +486,7 @@ WireBytes TrafficPrediction::evaluation_bytes() const {
 }
 
 bool has_fixed_length(const CodecSettings& codec) {
-  return !sends_positions(codec) &&
-         !(codec.kind == CodecKind::aqsgd && codec.prediction != Prediction::none) &&
-         !(is_entropy_coded(codec) && sends_codes(codec));
+  return !sends_positions(codec) && !(is_entropy_coded(codec) && sends_codes(codec));
 }
 
 std::uint64_t evaluations_of_run(const TrainingSettings& training, std::uint64_t steps,

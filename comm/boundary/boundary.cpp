@@ -341,14 +341,12 @@ std::vector<StatePart> BoundaryEnd::state() {
       write_scalar(writer, "codec", codecs_.training()->id());
       write_scalar(writer, "first_sample", first_sample_);
       write_scalar(writer, "sample_stride", sample_stride_);
-      codecs_.training()->write_state(writer, instances_.codec);
       cache_->write_state(writer);
     };
     const auto read = [this](StateReader& reader) {
       expect_scalar(reader, "codec", codecs_.training()->id());
       expect_scalar(reader, "first_sample", first_sample_);
       expect_scalar(reader, "sample_stride", sample_stride_);
-      codecs_.training()->read_state(reader, instances_.codec);
       cache_->read_state(reader);
     };
     parts.push_back({state_name_, write, read});

@@ -24,7 +24,6 @@ CodecSettings plain_codes(CodecSettings settings) {
   settings.entropy_coding = false;
   settings.error_feedback = false;
   settings.positions = ChosenPositions::largest;
-  settings.prediction = Prediction::none;
   return settings;
 }
 

@@ -471,8 +471,6 @@ void PipelineStage::take_measurements(StepMeasurements& into) {
         static_cast<double>(end->take_statistics().bytes);
     into.direction(boundary, backward, M::error2) += codec.error2;
     into.direction(boundary, backward, M::signal2) += codec.signal2;
-    into.direction(boundary, backward, M::change2) += codec.change2;
-    into.direction(boundary, backward, M::rest2) += codec.rest2;
     const StepStatistics steps = end->take_steps();
     into.direction(boundary, backward, M::step_sum) += steps.sum;
     into.direction(boundary, backward, M::step_messages) += static_cast<double>(steps.messages);

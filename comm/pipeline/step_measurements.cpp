@@ -58,11 +58,6 @@ void StepMeasurements::fill(StepRecord& record) const {
       d.step.push_back(mean_of(self.direction(b, backward, step_sum),
                                self.direction(b, backward, step_messages)));
     }
-  for (int b = 0; b + 1 < stages_; ++b) {
-    const double change = self.direction(b, false, change2);
-    record.forward_predicted.push_back(change > 0 ? 1 - self.direction(b, false, rest2) / change
-                                                  : std::numeric_limits<double>::quiet_NaN());
-  }
   record.tied_row_bytes = static_cast<std::uint64_t>(self.tied(false, bytes));
   record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied(true, bytes));
   record.collective_bytes = static_cast<std::uint64_t>(self.collectives());

@@ -24,7 +24,7 @@ struct StepMeasurements {
   double& rank(int pipeline_rank, RankValue value) {
     return values_[kRankValues * pipeline_rank + static_cast<std::size_t>(value)];
   }
-  enum Field { bytes, error2, signal2, change2, rest2, wire, step_sum, step_messages, fields };
+  enum Field { bytes, error2, signal2, wire, step_sum, step_messages, fields };
   double& direction(int boundary, bool backward, Field field);
   /// Tied rows, which go backward from the last stage to the first, and their gradients.
   double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }

@@ -69,9 +69,6 @@ struct StepRecord {
   std::uint64_t samples = 0;
   DirectionRecord forward;
   DirectionRecord backward;
-  /// Fraction of the squared changes of samples with memories that prediction removed before they
-  /// were sent; NaN: nothing was predicted. One entry per boundary.
-  std::vector<double> forward_predicted;
   /// Bytes of tied embeddings: token rows from the last stage to the first, and their gradients
   /// back.
   std::uint64_t tied_row_bytes = 0;

@@ -35,8 +35,6 @@ void check(const CodecSettings& settings, const CodecShape& shape) {
   require(
       settings.first_visit_step >= kLeastRmsStep && settings.first_visit_step <= kLargestRmsStep,
       "first_visit_step", settings.first_visit_step, "use 0.01 to 2.5");
-  require(settings.prediction_interval >= 1, "prediction_interval", settings.prediction_interval,
-          "use 1 or more steps");
   require(settings.warmup_epochs >= 0, "warmup_epochs", settings.warmup_epochs, "use 0 or more");
   if (sends_positions(settings)) {
     require(settings.topk > 0 && settings.topk <= 1, "topk", settings.topk,

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "core/base/parallel/views.hpp"
-#include "core/base/state/state.hpp"
 #include "core/codec/crossing.hpp"
 #include "core/codec/settings.hpp"
 #include "core/codec/wire/records.hpp"
@@ -41,9 +40,6 @@ struct CodecStatistics {
   /// Inputs that are NaN or infinite, or that the format turns into infinities; never in error2 and
   /// signal2.
   std::uint64_t nonfinite = 0;
-  // Codecs that predict changes, of samples with a memory m from which p was predicted:
-  double change2 = 0;  ///< sum (x - m)^2
-  double rest2 = 0;    ///< sum (x - p)^2
 
   /// sqrt(error2 / signal2); 0 for no signal.
   double relative_rms_error() const;
@@ -62,7 +58,7 @@ class Codec {
   /// Hash of all that both ends must agree on: settings, shape and payload format.
   virtual std::uint32_t id() const = 0;
   /// Hash of the state that decides how the crossing's payload is read and that both ends must have
-  /// in common: visits of samples with a shared memory, warm-up, maps. Before encode or decode.
+  /// in common: visits of samples with a shared memory, warm-up. Before encode or decode.
   virtual std::uint32_t state_hash(const Crossing& crossing) const = 0;
   /// Bytes of the largest payload.
   virtual std::size_t max_payload_bytes() const = 0;
@@ -99,11 +95,6 @@ class Codec {
   virtual void decode(const ExecSpace& exec, const Crossing& crossing, DeviceBytes payload,
                       std::size_t payload_bytes, const MemoryRecords& records,
                       Activations x_BTC) = 0;
-
-  /// State that the codec itself keeps between crossings, as items of a part of the end's
-  /// state; records are not among them.
-  virtual void write_state(StateWriter&, const ExecSpace&) const {}
-  virtual void read_state(StateReader&, const ExecSpace&) {}
 
   /// True after an encode of values that the receiver cannot get: NaN, infinities, and numbers that
   /// leave the range of the format or of the memory. What travels and what is kept is finite all

@@ -45,11 +45,6 @@ enum class FeedbackOf { sample, position };
 /// travel then.
 enum class ChosenPositions { largest, forward };
 
-/// Values that both ends of a boundary predict for a sample since its last visit, which
-/// only the difference to is sent. none: what they were. linear: a linear map of them, which the
-/// sender fits to what it has seen change and sends from time to time.
-enum class Prediction { none, linear };
-
 /// Range of CodecSettings::rms_step. With step s no group of values, which share a step, errs by
 /// more than s^2 / 4 of its square, on average where rounding is stochastic. From 2 on, less the
 /// 2^-8 by which steps are rounded up, a group of values of one size would be sent as zeros,
@@ -99,8 +94,6 @@ struct CodecSettings {
   double rms_step = 0;
   /// For directq and aqsgd with rms_step = 0: codes travel in the bits that they carry.
   bool entropy_coding = false;
-  Prediction prediction = Prediction::none;  ///< for aqsgd
-  int prediction_interval = 4;    ///< steps between two maps, at least; one is sent if it pays
   double first_visit_step = 0.4;  ///< for FirstVisit::steps: step / root mean square
 
   bool operator==(const CodecSettings&) const = default;

@@ -122,13 +122,6 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
                        "set entropy_coding = false, or use codec = \"directq\" or "
                        "\"aqsgd\"",
                    .keys = {"quantizer.entropy_coding"}};
-  if (settings.prediction != Prediction::none && settings.kind != CodecKind::aqsgd)
-    return Mistake{.what = "only changes that travel as codes are predicted",
-                   .value = std::string("codec = \"") +
-                            kCodecKindNames[static_cast<std::size_t>(settings.kind)] +
-                            "\", prediction = \"linear\"",
-                   .remedy = "set prediction = \"none\", or use codec = \"aqsgd\"",
-                   .keys = {"memory.prediction", "codec"}};
   if (settings.kind == CodecKind::aqsgd_topk && settings.first_visit == FirstVisit::steps)
     return Mistake{.what =
                        "first visits in steps of the RMS require entropy coding, which codec = "

@@ -45,10 +45,9 @@ double now() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
-double seconds_of(const std::function<void()>& work, const std::function<void()>& prepare = {}) {
+double seconds_of(const std::function<void()>& work) {
   double best = 1e30;
   for (int repeat = 0; repeat < 5; ++repeat) {
-    if (prepare) prepare();
     Kokkos::fence();
     const double start = now();
     work();
@@ -70,14 +69,6 @@ struct Fill {
       }
       x_NC(row, c) = sum;
     }
-  }
-};
-
-/// Data that prediction is made for: all values change alike.
-struct Drift {
-  Activations x_NC;
-  KOKKOS_INLINE_FUNCTION void operator()(int row) const {
-    for (std::size_t c = 0; c < x_NC.extent(1); ++c) x_NC(row, c) *= c % 2 == 0 ? 1.03f : 0.97f;
   }
 };
 
@@ -163,13 +154,6 @@ CodecSettings topk(double part, ChosenValues values) {
   return settings;
 }
 
-/// A map in each step, which is one visit of all samples.
-CodecSettings predicted(CodecSettings settings) {
-  settings.prediction = Prediction::linear;
-  settings.prediction_interval = 1;
-  return settings;
-}
-
 std::vector<Case> plain_cases() {
   std::vector<Case> all;
   for (const CodecKind kind : {CodecKind::none, CodecKind::fp16, CodecKind::bf16})
@@ -207,7 +191,6 @@ std::vector<Case> delta_cases() {
   CodecSettings stochastic = three;
   stochastic.rounding = Rounding::stochastic;
   all.push_back({"aqsgd, 3 bits, stochastic", stochastic});
-  all.push_back({"aqsgd, 3 bits, linear prediction", predicted(three)});
   return all;
 }
 
@@ -222,14 +205,12 @@ std::vector<Case> coded_cases() {
     std::snprintf(name, sizeof name, "aqsgd, rms %g, coded", step);
     all.push_back({name, rms(CodecKind::aqsgd, step)});
   }
-  all.push_back({"aqsgd, rms 1, coded, linear prediction", predicted(rms(CodecKind::aqsgd, 1))});
-  CodecSettings by_message = predicted(rms(CodecKind::aqsgd, 1));
-  by_message.scale = ScaleKind::message;
-  all.push_back({"aqsgd, rms 1, coded, message, linear prediction", by_message});
+  all.push_back(
+      {"aqsgd, rms 1, coded, message", with_scale(rms(CodecKind::aqsgd, 1), ScaleKind::message)});
   all.push_back({"directq, rms 0.6, coded, ef",
                  with_feedback(rms(CodecKind::directq, 0.6), FeedbackKind::ef),
                  MemoryStorage::bf16});
-  all.push_back({"auto, forward", predicted(recommended_settings(Direction::forward))});
+  all.push_back({"auto, forward", recommended_settings(Direction::forward)});
   all.push_back({"auto, backward", recommended_settings(Direction::backward), MemoryStorage::bf16});
   return all;
 }
@@ -278,14 +259,12 @@ struct Bench {
     DeviceBytes pool("pool", record * samples), payload("payload", codec->max_payload_bytes());
     const std::size_t received = codec->record().bytes(BoundarySide::receiver);
     std::size_t sent = 0;  // bytes of the last payload
-    std::uint64_t step = 0;
     const auto visit_all = [&](std::uint32_t visits, bool encodes) {
       for (int s = 0; s < samples; ++s) {
         Crossing visit;
         visit.sample_ids = {static_cast<std::uint64_t>(s)};
         visit.tokens = {shape.tokens};
         visit.visits = {visits};
-        visit.step = step;
         visit.micro_batch = static_cast<std::uint32_t>(s);
         const int row = s * shape.tokens;
         const Activations x =
@@ -300,20 +279,7 @@ struct Bench {
     Kokkos::parallel_for("deltapipe::Benchmark::fill",
                          Kokkos::RangePolicy<ExecSpace>(0, samples * shape.tokens), Fill{x_NC});
     visit_all(0, true);
-    const auto next_step = [&] {
-      ++step;
-      if (test.settings.prediction == Prediction::none) return;
-      Kokkos::parallel_for("deltapipe::Benchmark::drift",
-                           Kokkos::RangePolicy<ExecSpace>(0, samples * shape.tokens), Drift{x_NC});
-    };
-    // A map for predictions comes in the first micro-batch of each step.
-    for (int steps = 0; steps < 3 && test.settings.prediction != Prediction::none; ++steps) {
-      visit_all(2, true);
-      next_step();
-    }
-    const double encode = seconds_of([&] { visit_all(2, true); }, next_step);
-    next_step();
-    visit_all(2, true);
+    const double encode = seconds_of([&] { visit_all(2, true); });
     const double decode = seconds_of([&] { visit_all(2, false); });
     const double elements = static_cast<double>(shape.tokens) * shape.channels * samples;
     const double payload_bytes = static_cast<double>(sent) * samples;

@@ -144,11 +144,11 @@ class Commands(support.TestCase):
                     self.assertIn(f", {threads} thread(s), ", kokkos)
                 shutil.rmtree(output)
 
-    def test_both_ends_predict_the_same_with_other_threads(self):
-        """Prediction fits and steps are found at both ends of a link: with an end's own number of
-        threads their bits must be the same, or memories drift apart."""
+    def test_both_ends_agree_with_other_threads(self):
+        """Both ends of a link find the same memories: with an end's own number of threads their
+        bits must be the same, or memories drift apart."""
         deck = self.small(
-            boundary__forward={"codec": "auto", "memory.prediction_interval": 2},
+            boundary__forward={"codec": "auto"},
             cache={"storage": "8bit", "verify_every": 1}, pipeline={"stages": 2},
             training={"steps": 24})
         losses = []

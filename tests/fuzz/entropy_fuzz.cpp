@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Payloads with entropy-coded values, with maps for predictions. An
-// input's first bytes choose settings and shape; then either the rest is a payload, or it changes
-// one that an encoder wrote. What a codec refuses changes nothing.
+// Payloads with entropy-coded values. An input's first bytes choose settings and shape; then either
+// the rest is a payload, or it changes one that an encoder wrote. What a codec refuses changes
+// nothing.
 #include <array>
 #include <cstring>
 #include <map>
@@ -20,10 +20,6 @@ namespace {
 constexpr int kSettings = 16;
 constexpr std::uint8_t kUntouched = 0x5a;
 
-bool predicts(int i) {
-  return i % 8 == 5;
-}
-
 CodecSettings settings_of(int i) {
   CodecSettings settings;
   settings.kind = i % 2 == 0 ? CodecKind::directq : CodecKind::aqsgd;
@@ -33,10 +29,6 @@ CodecSettings settings_of(int i) {
   if (settings.rms_step > 0 && i % 2 == 0) settings.scale = ScaleKind::message;
   settings.first_visit = i % 4 == 1 ? FirstVisit::fp32 : FirstVisit::quantize8;
   settings.entropy_coding = true;
-  if (predicts(i)) {
-    settings.prediction = Prediction::linear;
-    settings.prediction_interval = 1;
-  }
   if (i == 13) {
     settings.rms_step = 0.2;
     settings.scale = ScaleKind::message;
@@ -108,15 +100,6 @@ const std::vector<std::uint8_t>& encoded(Ends& ends, int settings, const Crossin
   return bytes;
 }
 
-/// A map that predicts no change and the samples' factors, instead of the word that says that none
-/// come.
-void add_map(std::vector<std::uint8_t>& bytes, const CodecShape& shape) {
-  const std::size_t c = shape.channels;
-  fuzz::cut(bytes, sizeof(std::uint32_t));
-  bytes.resize(bytes.size() + 16 * c + c * c + (2 * shape.max_samples + 3) / 4 * 4);
-  bytes.insert(bytes.end(), {2, 0, 0, 0});
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
@@ -135,7 +118,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const int i = data[0] % kSettings;
   if (!all[i]) all[i] = std::make_unique<Ends>(i);
   Ends& ends = *all[i];
-  fuzz::count(predicts(i) ? "predicted aqsgd" : i % 2 == 0 ? "directq" : "aqsgd");
+  fuzz::count(i % 2 == 0 ? "directq" : "aqsgd");
   const Crossing crossing = crossing_of(ends.shape, data[1]);
   const bool is_payload = data[2] % 2 == 0;
   std::vector<std::uint8_t> bytes;
@@ -143,7 +126,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     bytes.assign(data + 4, data + size);
   } else {
     bytes = encoded(ends, i, crossing, data[1], data[3] % 4);
-    if (predicts(i) && data[2] % 4 == 3) add_map(bytes, ends.shape);
     // Place in two bytes, from the front or from the back, and the new byte.
     for (std::size_t at = 4; at + 3 <= size && !bytes.empty(); at += 3) {
       const std::size_t place = data[at] | static_cast<std::size_t>(data[at + 1] & 0x7f) << 8;

@@ -36,8 +36,6 @@ PipelineOptions options_of(int stages, int replicas, bool spills, const std::str
   options.forward.bits = 3;
   options.forward.first_visit = FirstVisit::quantize8;
   options.forward.rounding = Rounding::stochastic;
-  options.forward.prediction = Prediction::linear;
-  options.forward.prediction_interval = 2;
   options.backward.kind = CodecKind::directq;
   options.backward.bits = 4;
   options.backward.error_feedback = true;

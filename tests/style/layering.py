@@ -11,7 +11,7 @@ def rooms_in(room, *names):
 
 
 BASE = rooms_in("core/base/", "parallel", "numeric", "state", "observe")
-CODEC = rooms_in("core/codec/", "quantizer", "entropy", "wire", "rows", "topk", "prediction",
+CODEC = rooms_in("core/codec/", "quantizer", "entropy", "wire", "rows", "topk",
                  "algorithms")
 KERNELS, FILES, TEXT, DATA = ("core/kernels/",), ("core/files/",), ("core/text/",), ("core/data/",)
 CORE = BASE + KERNELS + FILES + TEXT + DATA + CODEC + ("core/cache/", "core/stage/")
@@ -28,7 +28,7 @@ MAY_USE = {
     "core/files/": BASE,
     "core/text/": BASE + FILES,
     "core/data/": BASE + FILES + TEXT,
-    **dict.fromkeys(CODEC, BASE + KERNELS + CODEC),
+    **dict.fromkeys(CODEC, BASE + CODEC),
     "core/cache/": BASE + FILES + CODEC,
     "core/stage/": BASE + KERNELS + CODEC,
     "models/": CORE,
@@ -52,9 +52,8 @@ INNER = {
     "core/codec/entropy/": ("core/codec/", "core/codec/quantizer/", "core/codec/rows/"),
     "core/codec/rows/": CODEC[:4],
     "core/codec/topk/": CODEC[:5],
-    "core/codec/prediction/": CODEC[:5],
 }
-MAY_USE |= {room: BASE + KERNELS + inner for room, inner in INNER.items()}
+MAY_USE |= {room: BASE + inner for room, inner in INNER.items()}
 # Tables that name what is in the rooms below them.
 TABLES = {"models/model_types.cpp": ("models/gpt2/",)}
 # Headers of others that only some rooms may know.

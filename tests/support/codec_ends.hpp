@@ -27,8 +27,6 @@ struct EndsCase {
   double scale = 1;  ///< Crossing::scale of the first step; another one at each
   CodecShape shape = kEndsShape;
   int steps = kEndsSteps;
-  bool drifts = false;          ///< activations change by a map that all samples have in common
-  bool has_directions = false;  ///< they change in two directions that all have in common
 };
 
 /// Entropy coding with every rule for scales.
@@ -95,30 +93,8 @@ inline std::vector<EndsCase> feedback_ends_cases() {
   return cases;
 }
 
-/// Prediction with every storage, and with ways to send changes in between.
-inline std::vector<EndsCase> predicted_ends_cases() {
-  std::vector<EndsCase> cases;
-  for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
-                             MemoryStorage::bits8, MemoryStorage::bits4})
-    for (const auto scale : {ScaleKind::channel, ScaleKind::tile}) {
-      CodecSettings settings;
-      settings.kind = CodecKind::aqsgd;
-      settings.bits = 4 + static_cast<int>(cases.size()) % 4;
-      settings.scale = scale;
-      settings.tile = 24;
-      settings.rounding = cases.size() % 5 == 1 ? Rounding::stochastic : Rounding::nearest;
-      settings.entropy_coding = cases.size() % 2 == 1;
-      if (settings.entropy_coding && scale == ScaleKind::tile) settings.rms_step = 1;
-      settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::fp32 : FirstVisit::quantize8;
-      settings.prediction = Prediction::linear;
-      settings.prediction_interval = 2;
-      cases.push_back({settings, storage, 1, {3, 40, 77}, 32, true});
-    }
-  return cases;
-}
-
-/// Components with every storage, with first visits of other formats.
-inline std::vector<EndsCase> transformed_ends_cases() {
+/// One step for a message with every storage, with first visits of other formats.
+inline std::vector<EndsCase> message_ends_cases() {
   std::vector<EndsCase> cases;
   for (const auto storage : {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                              MemoryStorage::bits8, MemoryStorage::bits4}) {
@@ -130,9 +106,7 @@ inline std::vector<EndsCase> transformed_ends_cases() {
     settings.rounding = cases.size() % 3 == 1 ? Rounding::stochastic : Rounding::nearest;
     settings.entropy_coding = true;
     settings.first_visit = cases.size() % 3 == 0 ? FirstVisit::quantize8 : FirstVisit::steps;
-    settings.prediction = Prediction::linear;
-    settings.prediction_interval = 6;
-    cases.push_back({settings, storage, 1, {3, 40, 77}, 48, false, true});
+    cases.push_back({settings, storage, 1, {3, 40, 77}, 24});
   }
   return cases;
 }
@@ -159,8 +133,7 @@ inline std::vector<EndsCase> ends_cases() {
             settings.first_visit = first;
             cases.push_back({settings, storage});
           }
-  for (const auto& others : {coded_ends_cases(), feedback_ends_cases(), predicted_ends_cases(),
-                             transformed_ends_cases()})
+  for (const auto& others : {coded_ends_cases(), feedback_ends_cases(), message_ends_cases()})
     cases.insert(cases.end(), others.begin(), others.end());
   return cases;
 }
@@ -177,24 +150,6 @@ inline float ends_value(std::uint64_t sample, int step, int t, int c) {
   const float size = c % 19 == 3 ? 50.0f : 1.0f;
   return size *
          (noise(place * 64) + 0.25f * noise(place * 64 + 1 + static_cast<std::uint64_t>(step)));
-}
-
-/// Activations of a sample that drift: the changes of all samples are one map of what they were.
-inline float drifting_value(std::uint64_t sample, int step, int t, int c, int channels) {
-  const auto moved = static_cast<float>(step) * 0.2f;
-  return ends_value(sample, 0, t, c) +
-         moved *
-             (0.5f * ends_value(sample, 0, t, c) + ends_value(sample, 0, t, (c + 1) % channels)) +
-         moved;
-}
-
-/// Activations of a sample whose changes have two directions, and how far is each token's own.
-inline float directed_value(std::uint64_t sample, int step, int t, int c) {
-  const float size = c % 19 == 3 ? 50.0f : 1.0f;
-  float value = ends_value(sample, 0, t, c) / size;
-  for (int k = 0; k < 2; ++k)
-    value += 4 * ends_value(sample + 1000, step, t, k) * ends_value(5000, 0, k, c) / size;
-  return value;
 }
 
 /// Samples of a step: three, at the last step two; each is first seen at another step.
@@ -243,7 +198,7 @@ class End {
         const int t = static_cast<int>(row % test_.shape.tokens);
         const bool valid = b < visit.sample_ids.size() && t < visit.tokens[b];
         host(row, c) =
-            valid ? value(visit.sample_ids[b], step, t, static_cast<int>(c)) : std::nanf("");
+            valid ? ends_value(visit.sample_ids[b], step, t, static_cast<int>(c)) : std::nanf("");
       }
     Kokkos::deep_copy(x_BTC, host);
     const std::size_t bytes = codec->encode(ExecSpace(), visit, x_BTC, records(visit), payload);
@@ -258,12 +213,6 @@ class End {
     Kokkos::deep_copy(payload, host);
     codec->decode(ExecSpace(), visit, payload, size, records(visit), x_BTC);
     Kokkos::fence();
-  }
-
-  float value(std::uint64_t sample, int step, int t, int c) const {
-    if (test_.has_directions) return directed_value(sample, step, t, c);
-    return test_.drifts ? drifting_value(sample, step, t, c, test_.shape.channels)
-                        : ends_value(sample, step, t, c);
   }
 
   /// Bytes that both ends keep.
@@ -294,20 +243,6 @@ struct EndsRun {
   std::uint64_t records = 0;
   std::uint64_t activations = 0;  ///< receiver only: of all steps
 };
-
-/// Counts payloads whose last word is 0, 1 and 2.
-inline std::array<int, 3> last_words(const EndsRun& run) {
-  std::array<int, 3> words{};
-  for (std::size_t at = 0; at < run.stream.size();) {
-    std::uint64_t size = 0;
-    std::memcpy(&size, run.stream.data() + at, sizeof size);
-    at += sizeof size + size;
-    std::uint32_t word = 0;
-    std::memcpy(&word, run.stream.data() + at - sizeof word, sizeof word);
-    if (word < 3) ++words[word];
-  }
-  return words;
-}
 
 inline EndsRun run_sender(const EndsCase& test) {
   End end(test);

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "core/base/state/state_in_memory.hpp"
 #include "core/codec/codec.hpp"
 
 namespace deltapipe::test {
@@ -110,25 +109,6 @@ struct CodecLink {
     }
     ++crossing.step;
     return y;
-  }
-
-  /// Takes both ends' states, records and visits.
-  void go_on_from(const CodecLink& other) {
-    for (auto end : {&CodecLink::sender, &CodecLink::receiver}) {
-      const StatePart from = part_of(*(other.*end)), to = part_of(*(this->*end));
-      const StateContent content = state_in_memory({&from, 1});
-      MemoryStateReader reader(content);
-      read_state({&to, 1}, reader);
-      CHECK(state_in_memory({&to, 1}) == content);
-    }
-    Kokkos::deep_copy(near, other.near);
-    Kokkos::deep_copy(far, other.far);
-    crossing = other.crossing;
-    visits = other.visits;
-  }
-  static StatePart part_of(Codec& codec) {
-    return {"codec", [&codec](StateWriter& writer) { codec.write_state(writer, {}); },
-            [&codec](StateReader& reader) { codec.read_state(reader, {}); }};
   }
 
   std::vector<std::uint8_t> record(const DeviceBytes& pool, std::uint64_t id,

@@ -110,13 +110,6 @@ void add_memory(SectionKeys add, CodecSettings& c) {
       "distance of first_visit_step.");
   add("first_visit_step", Real{&c.first_visit_step, kLeastRmsStep, kLargestRmsStep},
       "For first_visit = \"steps\". 0.4 needs about 3.4 bits per value.");
-  add("prediction",
-      choice(c.prediction, {{"none", Prediction::none}, {"linear", Prediction::linear}}),
-      "for aqsgd. linear: changes are counted from a linear map of the memory, which the sender "
-      "fits "
-      "to the changes of the last steps");
-  add("prediction_interval", Integer{&c.prediction_interval, 1, 1'000'000},
-      "least steps between two maps; a map is sent only if it saves more than it needs");
 }
 
 void add_feedback(SectionKeys add, CodecSettings& c) {

@@ -3,8 +3,8 @@
 //
 //   x_hat = base + Q(x - base);  keep(x_hat)
 //
-// with a base (zero, the sample's memory, or a prediction from it), a quantiser Q with a wire
-// format, and what each end keeps of the sample. make_codec() checks settings and adds the warm-up.
+// with a base (zero or the sample's memory), a quantiser Q with a wire format, and what each end
+// keeps of the sample. make_codec() checks settings and adds the warm-up.
 #pragma once
 
 #include <memory>

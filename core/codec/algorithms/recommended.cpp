@@ -14,7 +14,6 @@ CodecSettings recommended_settings(Direction direction) {
   if (!forward) return settings;
   settings.first_visit = FirstVisit::steps;
   settings.first_visit_step = 0.5;
-  settings.prediction = Prediction::linear;
   return settings;
 }
 

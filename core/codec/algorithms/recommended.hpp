@@ -10,10 +10,10 @@
 
 namespace deltapipe {
 
-/// Activations: changes against a linear prediction, first visits in steps of 0.5 RMS in tiles of
-/// 256 unless first_visit_step_of() an error is held. Gradients: unbiased (stochastic) rounding,
-/// which needs no error feedback. One step for a message, entropy coded, that follows
-/// recommended_error() from rms_step on.
+/// Activations: changes, first visits in steps of 0.5 RMS in tiles of 256 unless
+/// first_visit_step_of() an error is held. Gradients: unbiased (stochastic) rounding, which needs
+/// no error feedback. One step for a message, entropy coded, that follows recommended_error() from
+/// rms_step on.
 CodecSettings recommended_settings(Direction direction);
 
 /// Relative RMS error of activations (docs/codecs.md).

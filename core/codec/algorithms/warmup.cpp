@@ -42,12 +42,6 @@ class WarmupCodec final : public Codec {
     masks_ = masks;
     main_->share(std::move(masks));
   }
-  void write_state(StateWriter& writer, const ExecSpace& exec) const override {
-    main_->write_state(writer, exec);
-  }
-  void read_state(StateReader& reader, const ExecSpace& exec) override {
-    main_->read_state(reader, exec);
-  }
   bool waits() const override { return warmup_->waits() || main_->waits(); }
   std::uint64_t values_in_rms_steps(const Crossing& crossing) const override {
     return is_warmup(crossing) ? 0 : main_->values_in_rms_steps(crossing);

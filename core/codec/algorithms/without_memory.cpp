@@ -9,7 +9,6 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
   CodecSettings plain = settings;
   plain.warmup_epochs = 0;
   plain.error_feedback = false;
-  plain.prediction = Prediction::none;
   plain.positions = ChosenPositions::largest;
   if (!sends_changes(settings)) return plain;
   if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);

@@ -22,8 +22,6 @@ struct MemoryRow {
   int t;
   int channels;     ///< C
   float scale = 1;  ///< Crossing::scale, for records that leave it out
-  /// What changes are counted from at this crossing, where that is not the row itself.
-  const float* start = nullptr;
   float share = 1;  ///< of errors that are added to values (ErrorBound)
 
   template <class T>

@@ -17,13 +17,11 @@ namespace deltapipe::codec {
 /// The record's row of a row of the micro-batch.
 KOKKOS_INLINE_FUNCTION MemoryRow row_of(const RowArguments& a, const SampleEntry& sample,
                                         int index) {
-  const std::size_t place = static_cast<std::size_t>(index) * a.channels;
   return {a.pool + sample.record,
           a.tokens,
           index % a.tokens,
           a.channels,
           a.scale,
-          a.starts == nullptr ? nullptr : a.starts + place,
           a.error_share == nullptr ? 1.0f : a.error_share[index / a.tokens]};
 }
 

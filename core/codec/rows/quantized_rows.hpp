@@ -36,11 +36,6 @@ KOKKOS_INLINE_FUNCTION void clear_record_end(const RowMember& team, const Memory
 template <class M>
 KOKKOS_INLINE_FUNCTION void load_scaled(const RowMember& team, const MemoryRow& row, float* work,
                                         std::uint8_t* codes) {
-  if (row.start != nullptr) {
-    const float* start = row.start;
-    row_for_synced(team, row.channels, [=](int c) { work[c] = start[c]; });
-    return;
-  }
   M::load(team, row, work, codes);
   if (std::is_same_v<M, NoMemory> || row.scale == 1.0f) return;
   const double scale = row.scale;
@@ -52,7 +47,7 @@ KOKKOS_INLINE_FUNCTION void load_scaled(const RowMember& team, const MemoryRow& 
 /// No magnitude that load_scaled writes is above it.
 template <class M>
 KOKKOS_INLINE_FUNCTION float bound_of(const MemoryRow& row) {
-  return row.start == nullptr && row.scale == 1.0f ? M::bound(row) : kUnbounded;
+  return row.scale == 1.0f ? M::bound(row) : kUnbounded;
 }
 
 /// The record's row := x at this crossing, in storage precision. work may be x.

@@ -21,8 +21,6 @@ CodecStatistics& CodecStatistics::operator+=(const CodecStatistics& other) {
   signal2 += other.signal2;
   elements += other.elements;
   nonfinite += other.nonfinite;
-  change2 += other.change2;
-  rest2 += other.rest2;
   return *this;
 }
 
@@ -56,8 +54,6 @@ enum class Field : std::uint64_t {
   feedback_kind,
   feedback_of,
   first_visit,
-  prediction,
-  prediction_interval,
   storage,
   tokens,
   channels
@@ -98,10 +94,6 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
     add(Field::feedback_of, settings.feedback_of);
   }
   if (delta) add(Field::first_visit, settings.first_visit);
-  if (settings.prediction != Prediction::none) {
-    add(Field::prediction, settings.prediction);
-    add(Field::prediction_interval, settings.prediction_interval);
-  }
   if (has_shared_memory(settings)) add(Field::storage, storage);
   add(Field::tokens, shape.tokens);
   add(Field::channels, shape.channels);
@@ -238,7 +230,7 @@ bool RowCodec::lost_values() const {
 
 std::uint32_t RowCodec::state_hash(const Crossing& crossing) const {
   if (record().shared_bytes == 0) return 0;
-  std::uint64_t hash = chained(0, shared_state());
+  std::uint64_t hash = 0;
   for (std::size_t b = 0; b < crossing.samples(); ++b) {
     hash = chained(hash, crossing.visits[b]);
     hash = chained(hash, static_cast<std::uint64_t>(format_of(crossing, b)));
@@ -282,7 +274,7 @@ void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceByt
 CodecStatistics RowCodec::take_statistics(const ExecSpace& exec) {
   Kokkos::deep_copy(exec, host_sums_N_, sums_N_);
   exec.fence();
-  CodecStatistics total = take_more_statistics();
+  CodecStatistics total;
   for (std::size_t row = 0; row < host_sums_N_.extent(0); ++row) {
     const RowSums& sums = host_sums_N_(row);
     total.error2 += sums.error2;

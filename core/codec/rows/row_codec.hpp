@@ -73,8 +73,6 @@ struct RowArguments {
   const float* base_weight;  ///< of rows that have the message's step as it is, to encode
   RowSums* sums;             ///< one a row
   std::uint32_t* lost;       ///< set to 1 where values cannot cross (Codec::lost_values)
-  /// Rows that changes are counted from, where those are not the records' rows; else null.
-  const float* starts;
   const float* error_share;  ///< of each sample (ErrorBound); null: all
   bool measure;
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction
@@ -138,11 +136,6 @@ class RowCodec : public Codec {
                                      const RowArguments&, std::size_t) {
     return payload_bytes(crossing);
   }
-
-  /// State that both ends have beside visits, for state_hash().
-  virtual std::uint32_t shared_state() const { return 0; }
-  /// Statistics beside RowSums, since the last call.
-  virtual CodecStatistics take_more_statistics() { return {}; }
 
   /// In run_encode, run_decode and expected_bytes: the crossing at hand.
   const Crossing& crossing() const { return *crossing_; }

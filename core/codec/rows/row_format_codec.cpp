@@ -86,11 +86,11 @@ std::size_t RowFormatCodec::most_coded_bytes(int format) const {
 }
 
 std::size_t RowFormatCodec::tail_bytes(const Crossing& crossing) const {
-  if (streams_ == nullptr) return trailer_bytes(crossing);
+  if (streams_ == nullptr) return 0;
   CodeStreams::PerFormat rows{};
   for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
     rows[formats_.format[format_of(crossing, b)].table] += crossing.tokens[b];
-  return streams_->max_bytes(rows) + trailer_bytes(crossing);
+  return streams_->max_bytes(rows);
 }
 
 std::size_t RowFormatCodec::code_rows(const ExecSpace& exec, const RowArguments& arguments,
@@ -109,7 +109,7 @@ std::size_t RowFormatCodec::code_rows(const ExecSpace& exec, const RowArguments&
 std::size_t RowFormatCodec::expected_bytes(const ExecSpace& exec, const Crossing& crossing,
                                            const RowArguments& arguments, std::size_t bytes) {
   const std::size_t most = payload_bytes(crossing);
-  if (streams_ == nullptr) return most - trailer_bytes(crossing);
+  if (streams_ == nullptr) return most;
   coded_.clear();
   for (std::size_t b = 0; b < crossing.sample_ids.size(); ++b)
     coded_.push_back({formats_.format[format_of(crossing, b)].table, crossing.tokens[b]});

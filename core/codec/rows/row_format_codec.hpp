@@ -36,8 +36,6 @@ class RowFormatCodec : public RowCodec {
   std::size_t tail_bytes(const Crossing& crossing) const override;
   std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing,
                              const RowArguments& arguments, std::size_t bytes) override;
-  /// Most bytes behind all codes, a multiple of 4. expected_bytes leaves them out.
-  virtual std::size_t trailer_bytes(const Crossing&) const { return 0; }
   /// The arguments with a place for codes that do not go into the payload's blocks.
   RowArguments with_codes(RowArguments arguments) const {
     arguments.codes = streams_ == nullptr ? nullptr : streams_->codes();

@@ -197,7 +197,6 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   forward.rms_step = 1.5;
   forward.first_visit = FirstVisit::steps;
   forward.first_visit_step = std::sqrt(12.0) * 0.02;  // a relative error of 0.02
-  forward.prediction = Prediction::linear;
   backward.kind = CodecKind::directq;
   backward.rms_step = 0.6;
   backward.rounding = Rounding::stochastic;
@@ -218,11 +217,9 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   CHECK(parse_deck(text, "effective") == both);
 
   // Single settings, before and behind the codec and on the command line.
-  const Settings own = parse_deck(
-      "[boundary.forward]\nquantizer.step = 0.8\ncodec = \"auto\"\nmemory.prediction = \"none\"\n",
-      "d.toml", {"boundary.forward.memory.first_visit=fp32"});
+  const Settings own = parse_deck("[boundary.forward]\nquantizer.step = 0.8\ncodec = \"auto\"\n",
+                                  "d.toml", {"boundary.forward.memory.first_visit=fp32"});
   forward.rms_step = 0.8;
-  forward.prediction = Prediction::none;
   forward.first_visit = FirstVisit::fp32;
   CHECK(own.forward == forward);
   CHECK(own.backward == CodecSettings());
@@ -293,7 +290,6 @@ TEST_CASE("a rate is held by the recommended steps, whatever the codec") {
   CHECK(s.forward.kind == CodecKind::directq);
   CHECK(s.forward.rms_step == 1.5);
   CHECK(s.forward.scale == ScaleKind::message);
-  CHECK(s.forward.prediction == Prediction::none);
   CHECK(s.forward_rate.target_bits == std::vector<double>{3});
   CHECK(s.forward_rate.target_error == 0);
   CHECK(s.backward.rms_step == 0.6);
@@ -493,7 +489,9 @@ TEST_CASE("a wrong override names its argument") {
       {"", {"pipeline.stages_per=2"}, {"did you mean 'stages_per_rank'?"}},
       {"", {"training.batch_size=2"}, {"did you mean 'micro_batch_size'?"}},
       {"", {"pipeline.step_=2"}, {"unknown key 'step_'", "did you mean 'step_timeout'?"}},
-      {"", {"boundary.forward.predict=2"}, {"did you mean 'boundary.forward.memory.prediction'?"}},
+      {"",
+       {"boundary.forward.first_vist=2"},
+       {"did you mean 'boundary.forward.memory.first_visit'?"}},
       {"", {"output.dir=2"}, {"did you mean 'directory'?"}},
       {"", {"data.file=2"}, {"the keys of [data] are train,"}},
       {"", {"bits=3"}, {"did you mean 'boundary.forward.bits' or 'boundary.backward.bits'?"}},

@@ -64,7 +64,6 @@ StepRecord step_record(std::uint64_t step, int stages) {
       direction->step.push_back(0.5 + x / 1000);
     }
   }
-  record.forward_predicted.assign(boundaries, 0.25);
   for (int s = 0; s < stages; ++s) {
     RankRecord& rank = record.ranks.emplace_back();
     for (std::size_t i = 0; i < kRankValues; ++i)

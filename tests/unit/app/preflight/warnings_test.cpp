@@ -124,8 +124,6 @@ TEST_CASE("settings without effect are warned of, with what they want") {
       "boundary.forward.quantizer.step has no effect: it requires codec = \"directq\"");
   has(told_of(two + "\"aqsgd\"\nboundary.forward.bits = 3\nboundary.forward.rate = 2"),
       "boundary.forward.bits has no effect: it requires quantizer.step = 0 and no rate");
-  has(told_of(two + "\"aqsgd\"\nboundary.forward.memory.prediction_interval = 2"),
-      "prediction_interval has no effect: it requires memory.prediction = \"linear\"");
   has(told_of(two + "\"aqsgd\"\nboundary.forward.quantizer.error_growth = 2"),
       "error_growth has no effect: it requires quantizer.error");
   has(told_of(two + "\"fp16\"\nboundary.forward.quantizer.scale = \"channel\""),
@@ -174,9 +172,6 @@ TEST_CASE("settings with an effect, or of what is turned off, are not warned of"
         "pipeline.stages = 2\nboundary.forward.codec = \"aqsgd\"\nboundary.forward.quantizer.scale "
         "= "
         "\"channel\"\nboundary.forward.quantizer.tile = 32",
-        "pipeline.stages = 2\nboundary.forward.codec = "
-        "\"aqsgd\"\nboundary.forward.memory.prediction = "
-        "\"linear\"\nboundary.forward.memory.prediction_interval = 2",
         "pipeline.stages = 2\nboundary.forward.codec = "
         "\"aqsgd_topk\"\nboundary.forward.quantizer.tile = 32\n"
         "boundary.forward.memory.first_visit = \"quantize8\"",

@@ -34,22 +34,19 @@ void for_all_settings(const Use& use) {
                  {ChosenPositions::largest, ChosenPositions::forward})
               for (const int feedback : {-1, 0, 1, 2})
                 for (const FeedbackOf of : {FeedbackOf::sample, FeedbackOf::position})
-                  for (const FirstVisit first : {FirstVisit::fp32, FirstVisit::quantize8})
-                    for (const int interval : {0, 1, 3, 33}) {
-                      s.kind = kind;
-                      s.rms_step = rms_step;
-                      s.entropy_coding = entropy;
-                      s.scale = scale;
-                      s.values = values;
-                      s.positions = positions;
-                      s.error_feedback = feedback >= 0;
-                      s.feedback_kind = static_cast<FeedbackKind>(std::max(0, feedback));
-                      s.feedback_of = of;
-                      s.first_visit = first;
-                      s.prediction = interval > 0 ? Prediction::linear : Prediction::none;
-                      s.prediction_interval = std::max(1, interval);
-                      if (!contradiction_in(s)) use(s);
-                    }
+                  for (const FirstVisit first : {FirstVisit::fp32, FirstVisit::quantize8}) {
+                    s.kind = kind;
+                    s.rms_step = rms_step;
+                    s.entropy_coding = entropy;
+                    s.scale = scale;
+                    s.values = values;
+                    s.positions = positions;
+                    s.error_feedback = feedback >= 0;
+                    s.feedback_kind = static_cast<FeedbackKind>(std::max(0, feedback));
+                    s.feedback_of = of;
+                    s.first_visit = first;
+                    if (!contradiction_in(s)) use(s);
+                  }
 }
 
 }  // namespace
@@ -81,7 +78,6 @@ TEST_CASE("codecs that differ have different ids", "[codec]") {
       if (feedback) note("feedback", s.feedback_kind);
       if (feedback) note("of", s.feedback_of);
       if (sends_changes(s)) note("first", s.first_visit);
-      if (s.prediction != Prediction::none) note("interval", s.prediction_interval);
       if (has_shared_memory(s)) note("storage", storage);
       add(text, codec::settings_hash(s, {1, 2, 3}, storage, 1));
     }

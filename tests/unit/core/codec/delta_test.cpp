@@ -295,7 +295,6 @@ TEST_CASE("a warm-up takes no work space of its codec's") {
   coded.kind = CodecKind::aqsgd;
   coded.rms_step = 1;
   coded.entropy_coding = true;
-  coded.prediction = Prediction::linear;
   CodecSettings channel;
   channel.kind = CodecKind::aqsgd;
   channel.scale = ScaleKind::channel;
