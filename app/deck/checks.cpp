@@ -236,11 +236,18 @@ void check_rate(const RateSettings& rate, const CodecSettings& codec, int stages
     refuse({error, bits}, section + ": rate and quantizer.error exclude each other", "",
            "set one of them to 0");
   const bool has_target = rate.has_bits() || rate.target_error > 0;
-  if (has_target && (codec.rms_step == 0 || !sends_codes(codec)))
+  const bool sends_all = codec.kind == CodecKind::directq || codec.kind == CodecKind::aqsgd;
+  if (has_target && !sends_all)
     refuse({rate.has_bits() ? bits : error},
            section + ": a rate or an error is held by the steps of codes",
            "codec = \"" + std::string(kCodecKindNames[static_cast<std::size_t>(codec.kind)]) + "\"",
            "use codec = \"auto\", \"directq\" or \"aqsgd\", or set it to 0");
+  if (has_target && codec.rms_step == 0)
+    refuse({section + ".quantizer.step"},
+           section +
+               ": a rate or an error, also that of codec = \"auto\", is held by steps of a "
+               "fraction of the RMS",
+           "quantizer.step = 0", "remove quantizer.step, or set rate and quantizer.error to 0");
   const auto boundaries = static_cast<std::size_t>(stages - 1);
   const std::size_t count = rate.target_bits.size();
   if (count > 1 && rate.budget == BudgetSharing::time)
@@ -337,11 +344,11 @@ void check_settings(const Settings& settings) {
   check_data(settings);
   check_training(settings);
   check_pipeline(settings);
-  check_boundary(settings.forward, "boundary.forward");
-  check_boundary(settings.backward, "boundary.backward");
   check_rate(settings.forward_rate, settings.forward, settings.pipeline.stages, "boundary.forward");
   check_rate(settings.backward_rate, settings.backward, settings.pipeline.stages,
              "boundary.backward");
+  check_boundary(settings.forward, "boundary.forward");
+  check_boundary(settings.backward, "boundary.backward");
   check_gradients(settings);
   check_directories(settings);
 }

@@ -96,7 +96,7 @@ class Assign {
     if (!value) wrong_type(node_);
     const bool above = real.low_open ? *value > real.low : *value >= real.low;
     const bool below = real.high_open ? *value < real.high : *value <= real.high;
-    if (!above || !below) out_of_range(node_);
+    if (!(real.or_zero && *value == 0) && (!above || !below)) out_of_range(node_);
     *real.value = *value;
   }
 
@@ -513,16 +513,6 @@ void set_preset(Direction direction, const RateSettings& own_rate, double error,
     codec.first_visit_step = first_visit_step_of(rate.target_error);
 }
 
-/// Undoes parts of the preset that other settings of the deck exclude: growth without an error, and
-/// without steps one step for a message and an error. `own`: the deck without the preset.
-void fit_preset(CodecSettings& codec, RateSettings& rate, const CodecSettings& own,
-                const RateSettings& own_rate) {
-  if (codec.rms_step == 0 || rate.target_error == 0) rate.error_growth = own_rate.error_growth;
-  if (codec.rms_step > 0) return;
-  if (own.scale != ScaleKind::message) codec.scale = own.scale;
-  rate.target_error = own_rate.target_error;
-}
-
 /// Keys of earlier versions that nothing depends on any more.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 1> kRetiredKeys = {
     {{"checkpoint", "resume"}}};
@@ -552,8 +542,11 @@ Settings settings_of(const toml::table& table, const std::string& name,
       set_preset(Direction::backward, own.backward_rate, own.auto_error, s.backward,
                  s.backward_rate);
     read_draft(table, overrides, draft, places);
-    if (forward) fit_preset(s.forward, s.forward_rate, own.forward, own.forward_rate);
-    if (backward) fit_preset(s.backward, s.backward_rate, own.backward, own.backward_rate);
+    // Without an error nothing grows.
+    if (s.forward_rate.target_error == 0)
+      s.forward_rate.error_growth = own.forward_rate.error_growth;
+    if (s.backward_rate.target_error == 0)
+      s.backward_rate.error_growth = own.backward_rate.error_growth;
   }
   replace_new_model(draft.settings, overrides);
   with_places(places, [&] {

@@ -52,6 +52,9 @@ struct Keywords {
     return or_list(integer(list.low, list.high));
   }
   std::string operator()(const Real& real) const {
+    return real.or_zero ? "\"anyOf\": [{\"const\": 0}, {" + in_range(real) + "}]" : in_range(real);
+  }
+  static std::string in_range(const Real& real) {
     return R"("type": "number")" + limit(real.low_open ? "exclusiveMinimum" : "minimum", real.low) +
            limit(real.high_open ? "exclusiveMaximum" : "maximum", real.high);
   }

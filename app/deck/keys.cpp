@@ -58,7 +58,8 @@ std::string range(std::int64_t low, std::int64_t high) {
 }
 
 std::string range(const Real& real) {
-  const std::string low = format_number(real.low), high = format_number(real.high);
+  const std::string zero = real.or_zero ? "0 or " : "";
+  const std::string low = zero + format_number(real.low), high = format_number(real.high);
   if (real.high == kInfinite) return (real.low_open ? "above " : "at least ") + low;
   return (real.low_open ? "above " : "") + low + (real.high_open ? " to below " : " to ") + high;
 }

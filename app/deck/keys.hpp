@@ -47,6 +47,7 @@ struct Real {
   double* value;
   double low, high;
   bool low_open = false, high_open = false;
+  bool or_zero = false;  ///< 0 is allowed below the range
 };
 /// Each 0 or low <= value <= high; one for all boundaries or one per boundary.
 struct RealList {

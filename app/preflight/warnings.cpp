@@ -21,7 +21,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Two visits of a sample drop different values, and their difference is what delta sends.
+/// Two visits of a sample drop different values, and their difference is what aqsgd sends.
 std::string dropout_warning(const std::string& codec, const DropoutProbabilities& dropout) {
   std::string given, remedy;
   for (const auto& [name, probability] : {std::pair{"dropout_embedding", dropout.embedding},
@@ -241,6 +241,11 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
       {"quantizer.levels", changed(&CodecSettings::levels) && !codes, any_codes},
       {"memory.first_visit", changed(&CodecSettings::first_visit) && !changes,
        "codec = \"aqsgd\" or \"aqsgd_topk\""},
+      {"memory.first_visit_step",
+       changed(&CodecSettings::first_visit_step) &&
+           codec.first_visit_step != first_visit_step_of(rate.target_error) &&
+           !(changes && codec.first_visit == FirstVisit::steps),
+       "memory.first_visit = \"steps\""},
       {"feedback.of", changed(&CodecSettings::feedback_of) && !has_feedback(codec),
        "feedback.kind"},
       {"quantizer.error_growth", rate.error_growth > 1 && rate.target_error == 0,

@@ -133,7 +133,10 @@ Activations activations(const MatrixRef<float>& x) {
 
 }  // namespace
 
-BoundaryCodecs::BoundaryCodecs(const BoundaryEndPlan& plan) : training_(training_codec(plan)) {
+BoundaryCodecs::BoundaryCodecs(const BoundaryEndPlan& plan)
+    : training_(training_codec(plan)),
+      evaluates_first_visits_(sends_changes(plan.codec.settings) &&
+                              plan.evaluation.changes == ChangesWithoutMemory::first_visit) {
   for (const EvaluationMode mode : plan.evaluation.modes) {
     const bool compressed = mode == EvaluationMode::codec;
     const CodecSettings settings =
@@ -149,6 +152,11 @@ Codec& BoundaryCodecs::of(const Crossing& crossing) const {
       crossing.training ? training_ : evaluation_[static_cast<std::size_t>(crossing.evaluation)];
   DELTAPIPE_ASSERT(codec != nullptr, "a crossing that was not planned");
   return *codec;
+}
+
+bool BoundaryCodecs::has_steps_of_training(const Crossing& crossing) const {
+  if (crossing.training) return true;
+  return crossing.evaluation == EvaluationMode::codec && !evaluates_first_visits_;
 }
 
 std::size_t BoundaryCodecs::max_payload_bytes() const {
@@ -440,12 +448,11 @@ BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer
       rms_step_(plan.codec.settings.rms_step) {}
 
 void BoundarySender::choose_step(const Crossing& crossing) {
-  if (!crossing.training) return;
-  if (controller_) {
+  if (controller_ && has_steps_of_training(crossing)) {
     rms_step_ = controller_->step();
     codec(crossing).set_rms_step(rms_step_);
   }
-  if (codec(crossing).values_in_rms_steps(crossing) == 0) return;
+  if (!crossing.training || codec(crossing).values_in_rms_steps(crossing) == 0) return;
   steps_.sum += rms_step_;
   ++steps_.messages;
 }

@@ -92,6 +92,9 @@ class BoundaryCodecs {
  public:
   explicit BoundaryCodecs(const BoundaryEndPlan& plan);
   Codec& of(const Crossing& crossing) const;
+  /// Returns true if the crossing has the steps of training: evaluations of first visits, and those
+  /// without the boundary's codec, have their own.
+  bool has_steps_of_training(const Crossing& crossing) const;
   /// Returns null without training.
   Codec* training() const { return training_.get(); }
   /// Returns an empty layout without training.
@@ -102,6 +105,7 @@ class BoundaryCodecs {
  private:
   std::unique_ptr<Codec> training_;
   std::array<std::unique_ptr<Codec>, 2> evaluation_;  ///< indexed by EvaluationMode
+  bool evaluates_first_visits_;
 };
 
 /// Returns the memory that the end requires. If memory.samples is 0 (not known yet), the cache
@@ -152,6 +156,9 @@ class BoundaryEnd {
   /// Fills record_ids_. first_place is the first sample's place in its step.
   void find_records(std::span<const std::uint64_t> sample_ids, std::uint64_t first_place);
   Codec& codec(const Crossing& crossing) const { return codecs_.of(crossing); }
+  bool has_steps_of_training(const Crossing& crossing) const {
+    return codecs_.has_steps_of_training(crossing);
+  }
   bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
   /// Pins the crossing's records into records_ and sets its visits.
   void acquire_records(Crossing& crossing);

@@ -38,11 +38,6 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
                    .remedy = "set step, for example to 1, or use scale = \"tile\"",
                    .keys = {"quantizer.scale", "quantizer.step"}};
   if (!in_steps) return std::nullopt;
-  if (settings.rms_step < kLeastRmsStep)
-    return Mistake{.what = "steps of a fraction of the RMS are at least 0.01 of it",
-                   .value = step_text(settings.rms_step),
-                   .remedy = "use step = 0, or 0.01 to 2.5",
-                   .keys = {"quantizer.step"}};
   if (settings.scale == ScaleKind::channel)
     return Mistake{.what =
                        "a scale per channel, over all tokens of a micro-batch, is found from its "

@@ -289,6 +289,8 @@ class Commands(support.TestCase):
         for text, where in (("training.stepz = 1", "deck.training.stepz"),
                             ("training.micro_batches = 0", "deck.training.micro_batches"),
                             ("boundary.forward.codec = 'zip'", "deck.boundary.forward.codec"),
+                            ("boundary.forward.quantizer.step = 0.005",
+                             "deck.boundary.forward.quantizer.step"),
                             ("network.latency = '1 week'", "deck.network.latency"),
                             ("training.recompute = 1", "deck.training.recompute")):
             self.assertEqual(flaw(schema, tomllib.loads(text)), where)

@@ -52,6 +52,16 @@ class Evaluations(support.TestCase):
             np.testing.assert_array_equal(other.steps["forward_bytes"],
                                           run.steps["forward_bytes"])
 
+    def test_evaluations_have_the_step_that_training_holds(self):
+        """Not the first message's, with which these take 3 bits, scales and tables included."""
+        for name, codec, changes in (("values", "directq", "first_visit"),
+                                     ("changes", "aqsgd", "direct")):
+            run = self.train(self.deck(
+                boundary__forward={"codec": codec, "rate": 7}, training={"steps": 24},
+                evaluation={"boundary": "codec", "changes": changes}), name, 2)
+            sent = run.evaluations["codec_forward_bytes"][-1, 0] - 4 * HEADER_BYTES
+            self.assertGreater(8 * sent / (SAMPLES * TOKENS * CHANNELS), 5, name)
+
     def test_plain_values_in_fewer_bits(self):
         runs = {name: self.train(self.deck(evaluation={"boundary": name}), name, 2)
                 for name in ("fp32", "fp16", "quantize8")}

@@ -55,7 +55,7 @@ void add_codec(SectionKeys add, CodecSettings& c, RateSettings& r, bool& is_auto
 }
 
 void add_quantizer(SectionKeys add, CodecSettings& c, RateSettings& r) {
-  add("step", Real{&c.rms_step, 0, kLargestRmsStep},
+  add("step", Real{&c.rms_step, kLeastRmsStep, kLargestRmsStep, false, false, true},
       "For directq and aqsgd: distance between levels as a part of the values' root mean square, "
       "entropy coded. 0 has 2^bits levels up to the largest value.");
   add("error", Real{&r.target_error, 0, 1, false, true},

@@ -10,10 +10,11 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
   plain.warmup_epochs = 0;
   plain.error_feedback = false;
   plain.positions = ChosenPositions::largest;
-  if (!sends_changes(settings)) return plain;
-  if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);
-  plain.kind = settings.kind == CodecKind::aqsgd_topk ? CodecKind::topk : CodecKind::directq;
-  // It is relative to the row for changes; for values it would not be.
+  if (sends_changes(settings)) {
+    if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);
+    plain.kind = settings.kind == CodecKind::aqsgd_topk ? CodecKind::topk : CodecKind::directq;
+  }
+  // Tokens of texts that grow cross one by one. A step of each token's own leaves the same error.
   if (plain.scale == ScaleKind::message) {
     plain.scale = ScaleKind::tile;
     plain.tile = kWholeRow;
@@ -23,8 +24,7 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
 
 bool sends_tokens_alone(const CodecSettings& settings) {
   if (sends_positions(settings)) return false;
-  return settings.kind != CodecKind::directq ||
-         (settings.scale != ScaleKind::channel && settings.scale != ScaleKind::message);
+  return settings.kind != CodecKind::directq || settings.scale != ScaleKind::channel;
 }
 
 }  // namespace deltapipe

@@ -246,7 +246,6 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   CHECK(first_visits("rate = 2") == 0.5);
   CHECK(first_visits("memory.first_visit_step = 0.3") == 0.3);
   CHECK(rates("boundary.forward.rate = 2").first.target_error == 0);
-  CHECK(rates("boundary.forward.quantizer.step = 0").first == RateSettings());
   // Also those that are what they would be without it.
   CHECK(parse_deck(
             "[boundary.backward]\ncodec = \"auto\"\nfeedback.kind = \"none\"\nquantizer.step = 1\n",
@@ -258,10 +257,17 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   };
   CHECK(scale_with("") == ScaleKind::message);
   CHECK(scale_with("quantizer.scale = \"tile\"\n") == ScaleKind::tile);
-  CHECK(scale_with("quantizer.step = 0\n") == ScaleKind::tile);
-  CHECK(scale_with("quantizer.step = 0\nquantizer.scale = \"channel\"\n") == ScaleKind::channel);
-  CHECK_THROWS_WITH(scale_with("quantizer.step = 0\nquantizer.scale = \"message\"\n"),
+  CHECK(scale_with("quantizer.step = 0\nquantizer.error = 0\nquantizer.scale = \"tile\"\n") ==
+        ScaleKind::tile);
+  CHECK_THROWS_WITH(scale_with("quantizer.step = 0\nquantizer.error = 0\n"),
                     Catch::Contains("fraction of its RMS"));
+  for (const char* const keys :
+       {"codec = \"auto\"", "codec = \"auto\"\nquantizer.error = 0.1", "codec = \"auto\"\nrate = 3",
+        "codec = \"directq\"\nrate = 3", "codec = \"directq\"\nquantizer.error = 0.1"})
+    CHECK_THROWS_WITH(
+        parse_deck("[boundary.backward]\nquantizer.step = 0\n" + std::string(keys), "d.toml"),
+        Catch::StartsWith("d.toml:2:") && Catch::Contains("is held by steps") &&
+            Catch::Contains("(got quantizer.step = 0)"));
   // Another codec in its place brings nothing of it along, and the other way round.
   CHECK(parse_deck("[boundary.forward]\ncodec = \"auto\"\n", "d.toml",
                    {"boundary.forward.codec=directq"})
@@ -633,8 +639,7 @@ TEST_CASE("contradictions are refused") {
        {"d.toml:3:11: boundary.backward: 16-bit values are sent without entropy coding"}},
       {"[boundary.forward]\ncodec = \"aqsgd\"\nquantizer.step = 0.005\n",
        {},
-       {"d.toml:3:11: boundary.forward: steps of a fraction of the RMS are at least 0.01",
-        "use step = 0, or 0.01 to 2.5"}},
+       {"d.toml:3:", "quantizer.step is out of range (got 0.005", "0 or 0.01 to 2.5"}},
       {"[boundary.forward]\ncodec = \"topk\"\nrate = 2\n",
        {},
        {"d.toml:3:1: boundary.forward: a rate or an error is held by the steps of codes (got codec "
@@ -659,7 +664,7 @@ TEST_CASE("contradictions are refused") {
       {"[boundary.forward]\nrate = 0.05\n", {}, {"d.toml:2:8:", "0 or 0.1 to 16"}},
       {"[boundary.forward]\nrate = [2, \"3\"]\n", {}, {"d.toml:2:12:", "list of these"}},
       {"[boundary.forward]\nquantizer.error = 1\n", {}, {"d.toml:2:19:", "0 to below 1"}},
-      {"[boundary.forward]\nquantizer.step = 2.6\n", {}, {"d.toml:2:18:", "0 to 2.5"}},
+      {"[boundary.forward]\nquantizer.step = 2.6\n", {}, {"d.toml:2:18:", "0 or 0.01 to 2.5"}},
       {"[boundary.forward]\nmemory.first_visit_step = 2.6\n", {}, {"d.toml:2:27:", "0.01 to 2.5"}},
       {"[boundary.forward]\ncodec = \"auto\"\nquantizer.step = 2\nquantizer.rounding = "
        "\"stochastic\"\n",

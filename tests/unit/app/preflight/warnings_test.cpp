@@ -138,6 +138,11 @@ TEST_CASE("settings without effect are warned of, with what they want") {
       "boundary.backward.topk has no effect");
   has(told_of(two + "\"fp16\"\nboundary.forward.quantizer.rounding = \"stochastic\""), "rounding");
   has(told_of(two + "\"directq\"\nboundary.forward.memory.first_visit = \"fp32\""), "first_visit");
+  for (const char* const codec : {"\"directq\"", "\"aqsgd\"",
+                                  "\"auto\"\nboundary.forward.rate = 2\n"
+                                  "boundary.forward.memory.first_visit = \"fp32\""})
+    has(told_of(two + codec + "\nboundary.forward.memory.first_visit_step = 0.3"),
+        "first_visit_step has no effect: it requires memory.first_visit = \"steps\"");
   has(told_of(two + "\"directq\"\nboundary.forward.feedback.of = \"position\""),
       "it requires feedback.kind");
   has(told_of(two + "\"directq\"\nboundary.forward.quantizer.scale = "
@@ -163,8 +168,9 @@ TEST_CASE("settings with an effect, or of what is turned off, are not warned of"
         "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.backward.codec = "
         "\"auto\"",
         // The deck does not set what \"auto\" sets.
-        "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.quantizer.step = "
-        "0",
+        "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.quantizer.error "
+        "= "
+        "0.1\nboundary.forward.memory.first_visit = \"fp32\"",
         "pipeline.stages = 2\nboundary.forward.codec = \"auto\"\nboundary.forward.quantizer.step = "
         "0.9",
         "pipeline.stages = 2\nboundary.forward.codec = \"topk\"\nboundary.forward.sparse.values = "

@@ -84,6 +84,17 @@ TEST_CASE("codecs without memory evaluate as they train, but for warm-up", "[cod
     CHECK(without_memory(settings, changes) == after_warmup(settings));
 }
 
+TEST_CASE("a step of the message evaluates as one of each token", "[codec][evaluation]") {
+  CodecSettings settings = codec(CodecKind::directq);
+  settings.scale = ScaleKind::message;
+  settings.rms_step = 0.5;
+  CodecSettings expected = after_warmup(settings);
+  expected.scale = ScaleKind::tile;
+  expected.tile = kWholeRow;
+  CHECK(without_memory(settings, kFirstVisit) == expected);
+  CHECK(sends_tokens_alone(expected));
+}
+
 TEST_CASE("error feedback evaluates as the plain codec", "[codec][evaluation]") {
   const auto kind = GENERATE(CodecKind::directq, CodecKind::topk);
   const auto feedback = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
