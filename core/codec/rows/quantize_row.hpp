@@ -7,12 +7,12 @@
 #include <cstdint>
 
 #include "core/base/numeric/random.hpp"
-#include "core/codec/entropy/code_groups.hpp"
 #include "core/codec/quantizer/packing.hpp"
 #include "core/codec/quantizer/rms_steps.hpp"
 #include "core/codec/quantizer/scales.hpp"
 #include "core/codec/rows/row_codec.hpp"
 #include "core/codec/rows/row_format.hpp"
+#include "core/codec/rows/row_steps.hpp"
 
 namespace deltapipe::codec {
 
@@ -34,54 +34,6 @@ struct RowBuffers {
             reinterpret_cast<std::uint16_t*>(memory + 4 * floats)};
   }
 };
-
-/// The byte of a row if the message has one step (message_steps.hpp).
-struct RowSteps {
-  static constexpr int kMostEighths = 31;
-  /// Octaves below the rows' mean weight (of logarithms) from which on steps are in proportion to
-  /// weights.
-  static constexpr int kOctavesBelow = 2;
-
-  /// 2^(eighths / 8), nearly: in 8 bits, so that its product with a step is exact.
-  KOKKOS_INLINE_FUNCTION static float factor(int eighths) {
-    const float rounded[8] = {128, 140, 152, 166, 181, 197, 215, 235};
-    return static_cast<float>(1 << (eighths / 8)) * (rounded[eighths % 8] / 128.0f);
-  }
-  KOKKOS_INLINE_FUNCTION static std::uint16_t step_of(std::uint16_t message_step, int eighths) {
-    return step_at_least(float_of_step(message_step) * factor(eighths), kRmsLevels);
-  }
-  /// The nearest to the row's weight with which the step is at most 1.9, or rms_step if that is
-  /// more, of what it is a fraction of, but at least so many that levels reach its largest change.
-  KOKKOS_INLINE_FUNCTION static int eighths_for(std::uint16_t message_step, float rms_step,
-                                                float base_weight, const RowSpread& spread) {
-    int eighths = 0;
-    if (spread.weight > base_weight) {
-      const float ratio = spread.weight / base_weight;
-      const float nearest = 8.0f * std::log2(ratio) + 0.5f;
-      eighths = nearest < kMostEighths ? static_cast<int>(nearest) : kMostEighths;
-      constexpr float kUnhurt = 1.9f;  // by being rounded up
-      const float most = rms_step > kUnhurt ? rms_step : kUnhurt;
-      if (eighths > 0 && rms_step * factor(eighths) > most * ratio) --eighths;
-    }
-    while (eighths < kMostEighths &&
-           float_of_step(step_of(message_step, eighths)) * kRmsLevels < spread.largest)
-      ++eighths;
-    return eighths;
-  }
-  /// Half octaves of the root mean square, from a quarter of what the step is a fraction of on.
-  KOKKOS_INLINE_FUNCTION static int class_for(float step, float rms_step, const RowSpread& spread) {
-    if (!(step > 0.0f) || !(spread.rms > 0.0f)) return 0;
-    const float above = 2.0f * std::log2(spread.rms * (rms_step / step)) + 4.0f;
-    if (!(above > 0.0f)) return 0;
-    return above < kRowClasses - 1 ? static_cast<int>(above) : kRowClasses - 1;
-  }
-  KOKKOS_INLINE_FUNCTION static std::uint8_t byte_of(int eighths, int row_class) {
-    return static_cast<std::uint8_t>(eighths << 3 | row_class);
-  }
-  KOKKOS_INLINE_FUNCTION static int eighths_of(std::uint8_t byte) { return byte >> 3; }
-  KOKKOS_INLINE_FUNCTION static std::uint8_t class_of(std::uint8_t byte) { return byte & 7; }
-};
-static_assert(kRowClasses == 8);
 
 struct UniformStep {
   float step;
@@ -207,6 +159,13 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
   if constexpr (!kHostExecution) team.team_barrier();
 }
 
+/// Index of a row of codes that are set aside.
+KOKKOS_INLINE_FUNCTION std::size_t coded_row(const RowArguments& a, const SampleEntry& sample,
+                                             int t) {
+  return static_cast<std::size_t>(&sample - a.samples) * static_cast<std::size_t>(a.tokens) +
+         static_cast<std::size_t>(t);
+}
+
 /// Places of a row's parts in its sample's payload block. Codes that are to be entropy coded are
 /// aside, as bytes.
 struct CodeRow {
@@ -222,10 +181,9 @@ struct CodeRow {
       steps = reinterpret_cast<std::uint16_t*>(a.payload);
     else
       steps += static_cast<std::size_t>(t) * format.segments;
-    if (format.is_coded) {
-      const std::size_t row = (&sample - a.samples) * static_cast<std::size_t>(a.tokens) + t;
-      return {steps, a.codes + row * packed_bytes(format.packed_bits(), a.channels)};
-    }
+    if (format.is_coded)
+      return {steps,
+              a.codes + coded_row(a, sample, t) * packed_bytes(format.packed_bits(), a.channels)};
     return {steps, packed + t * packed_bytes(format.bits, a.channels)};
   }
 };
@@ -290,6 +248,14 @@ KOKKOS_INLINE_FUNCTION bool quantize_together(const RowMember& team, float level
   return true;
 }
 
+/// Packs the codes of n values in the buffers; the last lane's others are zeros.
+KOKKOS_INLINE_FUNCTION void pack_codes(const RowMember& team, const RowFormat& format, int n,
+                                       const RowBuffers& buffers, const CodeRow& row) {
+  std::uint8_t* codes = buffers.codes;
+  row_for_synced(team, 8 * lanes_of(n) - n, [=](int c) { codes[n + c] = 0; });
+  pack_row(team, format.packed_bits(), n, codes, row.packed);
+}
+
 /// Codes of n values x - (buffers.work); work := what is seen. Random numbers are in the buffers.
 /// largest: magnitude in x, as bits.
 KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowFormat& format, int n,
@@ -323,15 +289,7 @@ KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowForm
     quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
                   StepOfSegment{row.steps, format.segment});
   }
-  row_for_synced(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
-  pack_row(team, format.packed_bits(), n, buffers.codes, row.packed);
-}
-
-/// Index of a row of codes that are set aside.
-KOKKOS_INLINE_FUNCTION std::size_t coded_row(const RowArguments& a, const SampleEntry& sample,
-                                             int t) {
-  return static_cast<std::size_t>(&sample - a.samples) * static_cast<std::size_t>(a.tokens) +
-         static_cast<std::size_t>(t);
+  pack_codes(team, format, n, buffers, row);
 }
 
 /// Step of a row with steps of the message, which is at the payload's front.
@@ -363,9 +321,7 @@ KOKKOS_INLINE_FUNCTION void quantize_by_message(const RowMember& team, const Row
   });
   quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
                 UniformStep{step, inverse_of(step)});
-  row_for_synced(team, 8 * lanes_of(n) - n, [&](int c) { buffers.codes[n + c] = 0; });
-  pack_row(team, format.packed_bits(), n, buffers.codes,
-           a.codes + row * packed_bytes(format.packed_bits(), n));
+  pack_codes(team, format, n, buffers, CodeRow::of(a, format, sample, t));
 }
 
 KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArguments& a,
@@ -422,8 +378,7 @@ KOKKOS_INLINE_FUNCTION void dequantize_by_message(const RowMember& team, const R
                                                   const SampleEntry& sample, int t, float* work,
                                                   std::uint8_t* codes) {
   const float step = step_of_row(a, RowSteps::eighths_of(a.payload[sample.payload + t]));
-  unpack_row(team, format.packed_bits(), a.channels,
-             a.codes + coded_row(a, sample, t) * packed_bytes(format.packed_bits(), a.channels),
+  unpack_row(team, format.packed_bits(), a.channels, CodeRow::of(a, format, sample, t).packed,
              codes);
   add_codes(team, format, a.channels, codes, work, UniformStep{step, 0.0f});
 }
