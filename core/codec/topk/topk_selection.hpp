@@ -63,6 +63,30 @@ class PositionLists {
   std::size_t most_;
 };
 
+namespace selection {
+
+/// State of a group: bits of its k-th largest key, as far as they are known, and so on.
+struct GroupState {
+  std::uint32_t threshold;
+  std::uint32_t wanted;  ///< values with these bits that are among the k
+  std::uint32_t least;   ///< smallest key of candidates
+  std::uint32_t again;   ///< 1: these were too few
+};
+
+/// Counts of the candidates in a part of a group's values.
+struct ChunkCounts {
+  std::uint32_t candidates;
+  std::uint32_t undecided;  ///< as large as the k-th largest in the upper bits
+  std::uint32_t larger;     ///< larger than the k-th largest
+  std::uint32_t equal;      ///< as large as it
+  std::uint32_t ties;       ///< of these, the first ones, which are chosen
+  std::uint32_t place;      ///< of the first chosen position
+  std::uint32_t nonfinite;
+  std::uint32_t largest;  ///< finite magnitude
+};
+
+}  // namespace selection
+
 class TopKSelection {
  public:
   /// For up to max_groups groups of up to max_size values; none: it holds nothing.
@@ -85,14 +109,11 @@ class TopKSelection {
   std::size_t max_size_;
   int max_chunks_;                      ///< of a group
   Vector<std::uint32_t> histogram_GB_;  ///< counts of a group's keys by their bits
-  Vector<std::uint32_t> threshold_G_;   ///< bits of the k-th largest key, as far as they are known
-  Vector<std::uint32_t> wanted_G_;      ///< values with these bits that are among the k
-  Vector<std::uint32_t> least_G_;       ///< smallest key of candidates
-  Vector<std::uint32_t> again_G_;       ///< whether that left too few
-  Vector<std::uint16_t> candidates_;    ///< places in their chunk of values that may be among the k
-  Vector<std::uint32_t> keys_;          ///< bits of the candidates
-  Vector<std::uint16_t> undecided_;     ///< those where lower bits decide
-  Vector<std::uint32_t> chunk_counts_;  ///< some for each chunk of each group
+  Vector<selection::GroupState> state_G_;
+  Vector<std::uint16_t> candidates_;  ///< places in their chunk of values that may be among the k
+  Vector<std::uint32_t> keys_;        ///< bits of the candidates
+  Vector<std::uint16_t> undecided_;   ///< those where lower bits decide
+  Vector<selection::ChunkCounts> counts_GC_;
   Vector<std::uint32_t> nonfinite_G_;
   Vector<std::uint32_t> largest_G_;
 };
