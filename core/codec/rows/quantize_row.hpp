@@ -178,7 +178,7 @@ struct CodeRow {
     std::uint16_t* steps = reinterpret_cast<std::uint16_t*>(block);
     std::uint8_t* packed = block + std::size_t{2} * format.segments * sample.tokens;
     if (format.segment == 0)
-      steps = reinterpret_cast<std::uint16_t*>(a.payload);
+      steps = a.front_steps();
     else
       steps += static_cast<std::size_t>(t) * format.segments;
     if (format.is_coded)
@@ -294,13 +294,11 @@ KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowForm
 
 /// Step of a row with steps of the message, which is at the payload's front.
 KOKKOS_INLINE_FUNCTION float step_of_row(const RowArguments& a, int eighths) {
-  return float_of_step(
-      RowSteps::step_of(*reinterpret_cast<const std::uint16_t*>(a.payload), eighths));
+  return float_of_step(RowSteps::step_of(*a.front_steps(), eighths));
 }
 KOKKOS_INLINE_FUNCTION int eighths_of_row(const RowArguments& a, const RowFormat& format,
                                           const RowSpread& spread) {
-  return RowSteps::eighths_for(*reinterpret_cast<const std::uint16_t*>(a.payload), format.rms_step,
-                               *a.base_weight, spread);
+  return RowSteps::eighths_for(*a.front_steps(), format.rms_step, *a.base_weight, spread);
 }
 
 /// Codes of a row in steps of the message's; work as in quantize_values.

@@ -233,8 +233,8 @@ class QuantizedCodec : public RowFormatCodec {
              row_policy(exec, rows, RowBuffers::bytes(shape_.channels)),
              FindSpreads<Sender>{arguments, formats(), spreads()});
     for_rows("deltapipe::QuantizedCodec::find_message_step", row_policy(exec, 1),
-             FindMessageStep{spreads(), rows, message_format().rms_step,
-                             reinterpret_cast<std::uint16_t*>(arguments.payload), base_weight()});
+             FindMessageStep{spreads(), rows, message_format().rms_step, arguments.front_steps(),
+                             base_weight()});
   }
 
   /// Kernels that write the steps per channel, if any row has them.
@@ -248,7 +248,7 @@ class QuantizedCodec : public RowFormatCodec {
              ChannelScales<Sender>{arguments, formats(), partials_RC});
     for_range("deltapipe::QuantizedCodec::channel_steps", exec, shape_.channels,
               ChannelSteps{channel_format(), partials_RC, blocks, shape_.channels,
-                           reinterpret_cast<std::uint16_t*>(arguments.payload)});
+                           arguments.front_steps()});
   }
 };
 

@@ -78,6 +78,11 @@ struct RowArguments {
   std::uint64_t key;   ///< of random numbers: seed, boundary, direction
   std::uint32_t step;  ///< low half; the high half is in key
   float scale;         ///< Crossing::scale
+
+  /// Steps at the payload's front: one a channel, or one for the message.
+  KOKKOS_INLINE_FUNCTION std::uint16_t* front_steps() const {
+    return reinterpret_cast<std::uint16_t*>(payload);
+  }
 };
 
 /// Adds a row's values that are not finite; to be called by one of the team's threads.

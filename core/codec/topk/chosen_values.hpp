@@ -44,10 +44,15 @@ struct ValueCoding {
   KOKKOS_INLINE_FUNCTION std::uint64_t bytes_of(std::uint32_t count) const {
     return (used_bytes_of(count) + 3) / 4 * 4;
   }
+  KOKKOS_INLINE_FUNCTION static float* floats(std::uint8_t* block) {
+    return reinterpret_cast<float*>(block);
+  }
+  KOKKOS_INLINE_FUNCTION static std::uint16_t* halves(std::uint8_t* block) {
+    return reinterpret_cast<std::uint16_t*>(block);
+  }
   KOKKOS_INLINE_FUNCTION CodeRow code_row(std::uint8_t* block, std::uint32_t count,
                                           std::uint32_t r) const {
-    auto* steps = reinterpret_cast<std::uint16_t*>(block);
-    return {steps + static_cast<std::size_t>(r) * codes.segments,
+    return {halves(block) + static_cast<std::size_t>(r) * codes.segments,
             block + 2 * steps_of(count) + r * packed_bytes(codes.bits, kRow)};
   }
 };
@@ -79,11 +84,10 @@ KOKKOS_INLINE_FUNCTION void write_values(const RowMember& team, const ValueCodin
   const int n = ValueCoding::width_of(count, r);
   const std::size_t first = static_cast<std::size_t>(r) * ValueCoding::kRow;
   if (coding.kind == ChosenValues::fp32) {
-    float* values = reinterpret_cast<float*>(block) + first;
+    float* values = ValueCoding::floats(block) + first;
     row_for_synced(team, n, [=](int i) { values[i] = saturate(x[i], kMaxFloat); });
   } else if (coding.kind == ChosenValues::fp16) {
-    finite_halves_of_row(team, n, x, power_of_two(exponent),
-                         reinterpret_cast<std::uint16_t*>(block) + first);
+    finite_halves_of_row(team, n, x, power_of_two(exponent), ValueCoding::halves(block) + first);
   } else {
     float* work = buffers.row.work;
     row_for_synced(team, n, [=](int i) { work[i] = 0.0f; });
@@ -106,11 +110,10 @@ KOKKOS_INLINE_FUNCTION void read_values(const RowMember& team, const ValueCoding
   const int n = ValueCoding::width_of(count, r);
   const std::size_t first = static_cast<std::size_t>(r) * ValueCoding::kRow;
   if (coding.kind == ChosenValues::fp32) {
-    const float* values = reinterpret_cast<const float*>(block) + first;
+    const float* values = ValueCoding::floats(block) + first;
     row_for_synced(team, n, [=](int i) { work[i] = values[i]; });
   } else if (coding.kind == ChosenValues::fp16) {
-    floats_of_halves(team, n, reinterpret_cast<const std::uint16_t*>(block) + first,
-                     power_of_two(-exponent), work);
+    floats_of_halves(team, n, ValueCoding::halves(block) + first, power_of_two(-exponent), work);
   } else {
     row_for_synced(team, n, [=](int i) { work[i] = 0.0f; });
     dequantize_values(team, coding.codes, n, coding.code_row(block, count, r), work, 0.0f,
