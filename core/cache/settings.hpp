@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Settings for the memories m(s) of delta codecs and the errors of quantize with error feedback.
+// Settings for the memories m(s) of AQ-SGD and ef21 and for the errors of error feedback.
 #pragma once
 
 #include <cstdint>

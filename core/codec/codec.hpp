@@ -108,7 +108,7 @@ class Codec {
   virtual CodecStatistics take_statistics(const ExecSpace& exec) = 0;
 };
 
-/// Throws UserError when a setting is out of range. The storage is that of a delta codec's
+/// Throws UserError when a setting is out of range. The storage is that of AQ-SGD's
 /// memories and of error feedback. With settings.warmup_epochs > 0 the codec sends fp32 while
 /// crossing.epoch is below it; codecs whose ends share a memory set m(s) := a(s) at each of those
 /// visits, and errors are zero after them. What error feedback keeps is kept in bf16 for fp16.

@@ -62,9 +62,9 @@ inline constexpr int kWholeRow = 65536;
 /// Codec of a stage boundary in one direction.
 ///
 /// Relative RMS errors of synthetic activations (512 x 768, log-normal channel scales, four
-/// channels 30 times the others): quantize at 4 bits 0.42 with tile 768, 0.17 with tile 64 for 0.23
+/// channels 30 times the others): directq at 4 bits 0.42 with tile 768, 0.17 with tile 64 for 0.23
 /// more bits a value, 0.15 with channel; of gradients with heavy tails 0.33, 0.17 and 0.31.
-/// 3-bit delta with tile 64 settles at 0.038 with nearest and at 0.081 with stochastic rounding;
+/// 3-bit aqsgd with tile 64 settles at 0.038 with nearest and at 0.081 with stochastic rounding;
 /// after a first visit by fp32 or quantize8 its second visit errs by 0.038 and 0.040.
 struct CodecSettings {
   CodecKind kind = CodecKind::none;  ///< none: fp32 unchanged

@@ -20,7 +20,7 @@ enum class MemoryUse {
   activations,  ///< retained for backward passes
   workspace,    ///< memory of the passes: one micro-batch, logits, a step's tokens
   messages,     ///< buffers of channels, codecs' tables
-  cache,        ///< activation memories of delta codecs: records, staging, tables
+  cache,        ///< memories and errors of samples: records, staging, tables
   embeddings,   ///< exchange of tied embeddings: rows, gradients, memories
   replicas      ///< gradients that are being summed
 };
