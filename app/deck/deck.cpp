@@ -567,9 +567,16 @@ Settings parse_deck(const std::string& text, const std::string& name,
 }
 
 Settings parse_stored_deck(const std::string& text, const std::string& name) {
-  toml::table table = deck::parse_toml(text, name);
-  deck::remove_retired_keys(table);
-  return deck::settings_of(table, name, {}, nullptr);
+  try {
+    toml::table table = deck::parse_toml(text, name);
+    deck::remove_retired_keys(table);
+    return deck::settings_of(table, name, {}, nullptr);
+  } catch (const UserError& error) {
+    // Nobody edits a stored deck, so that a remedy for a mistake in it would mislead.
+    Mistake mistake = error.mistake();
+    mistake.remedy = "another version of deltapipe wrote it: use that version, or start a new run";
+    throw UserError(mistake);
+  }
 }
 
 Settings read_deck(const std::string& path, const std::vector<std::string>& overrides,

@@ -771,7 +771,9 @@ TEST_CASE("A stored deck may have keys that were removed since") {
   // A user's deck may not; and no version had these keys.
   CHECK_THROWS_WITH(parse_deck(text, "d.toml"), Catch::Contains("unknown key 'resume'"));
   CHECK_THROWS_WITH(parse_stored_deck("[checkpoint]\nresumes = 1\n", "its deck"),
-                    Catch::Contains("unknown key 'resumes'"));
+                    Catch::Contains("unknown key 'resumes'") &&
+                        Catch::Contains("another version of deltapipe wrote it") &&
+                        !Catch::Contains("did you mean"));
 }
 
 TEST_CASE("the reference names every key of the effective deck") {
