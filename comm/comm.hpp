@@ -18,6 +18,7 @@
 #include "comm/pipeline/step_measurements.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/pipeline/step_record.hpp"
+#include "comm/pipeline/step_samples.hpp"
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/device_sum.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"

@@ -114,7 +114,7 @@ void read_data(const Settings& settings, const ModelLayout& model, Inputs& input
 PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const ModelLayout& model) {
   PipelineShape shape = pipeline_shape(pipeline_options(settings), model.model->shape().vocabulary,
                                        model.tokens, true);
-  shape.train_samples = inputs.data ? inputs.data->train.size() : settings.data.max_train_samples;
+  shape.train_samples = inputs.data ? inputs.data->train->size() : settings.data.max_train_samples;
   shape.first_trained_stage = model.first_trained_stage;
   shape.partition = model.partition;
   return shape;
@@ -127,14 +127,14 @@ void print_warning_lines(const std::vector<std::string>& warnings) {
 /// Returns the steps of an epoch.
 std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
   const TrainingSettings& t = settings.training;
-  const StepPlanner planner(data.train, t.seed, settings.data.shuffle,
+  const StepPlanner planner(*data.train, t.seed, settings.data.shuffle,
                             {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
   std::printf(
       "# data: %llu training samples (%s tokens), %llu validation samples%s; %llu steps an "
       "epoch\n",
-      static_cast<unsigned long long>(data.train.size()),
-      with_prefix(static_cast<double>(data.train.tokens())).c_str(),
-      static_cast<unsigned long long>(data.validation.size()), answers_text(data).c_str(),
+      static_cast<unsigned long long>(data.train->size()),
+      with_prefix(static_cast<double>(data.train->all_targets())).c_str(),
+      static_cast<unsigned long long>(data.validation->size()), answers_text(data).c_str(),
       static_cast<unsigned long long>(planner.steps_per_epoch()));
   return planner.steps_per_epoch();
 }
@@ -580,7 +580,7 @@ std::vector<Fact> check_model(const Settings& settings, Inputs& inputs,
   std::optional<TrafficPrediction> traffic;
   if (inputs.data) {
     const TrainingSettings& t = settings.training;
-    const StepPlanner planner(inputs.data->train, t.seed, settings.data.shuffle,
+    const StepPlanner planner(*inputs.data->train, t.seed, settings.data.shuffle,
                               {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
     steps = total_steps(t.steps, t.epochs, planner.steps_per_epoch());
     if (ranks.size() > 1 && settings.pipeline.stages > 1)

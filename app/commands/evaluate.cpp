@@ -33,7 +33,7 @@ DataSplit read_data(const Settings& settings, const ModelPlan& plan, const Proce
   DataSplit data = load_data(settings.data, plan, grid, progress);
   if (grid.rank() == 0) print_warnings(texts_of(data.skipped));
   compare_inputs(progress, plan, &data);
-  if (data.validation.size() == 0)
+  if (data.validation->size() == 0)
     throw UserError({.what = "the deck leaves no validation samples to evaluate",
                      .value = "data.validation_fraction = 0, no files in data.validation",
                      .remedy = "set data.validation_fraction above 0 or name files in "
@@ -44,7 +44,7 @@ DataSplit read_data(const Settings& settings, const ModelPlan& plan, const Proce
 
 void print_results(const Settings& settings, const DataSplit& data, const EvaluationRecord& record,
                    double seconds) {
-  std::printf("%llu samples, %llu tokens", static_cast<unsigned long long>(data.validation.size()),
+  std::printf("%llu samples, %llu tokens", static_cast<unsigned long long>(data.validation->size()),
               static_cast<unsigned long long>(record.tokens));
   const std::vector<EvaluationMode>& modes = settings.evaluation.modes;
   const double tokens = static_cast<double>(record.tokens) * static_cast<double>(modes.size());
@@ -77,7 +77,7 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   const Stages stages = make_stages(settings, plan, grid, false, settings.training.precision);
   const PipelineOptions options = pipeline_options(settings);
   Pipeline pipeline(options,
-                    pipeline_shape(options, *plan.model, plan.partition, data.train, false), grid,
+                    pipeline_shape(options, *plan.model, plan.partition, *data.train, false), grid,
                     progress, pointers_to(stages));
   const TimePoint begin = Clock::now();
   const EvaluationRecord record =

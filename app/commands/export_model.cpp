@@ -117,7 +117,7 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
   if (settings.tokenizer.train_vocabulary > 0) {
     // Trained again from the data, which must be what the run had.
     const DataSplit data = load_data(settings.data, plan.vocabulary(), plan.tokens);
-    check_data_of_restart(marker, data.train.fingerprint(), data.validation.fingerprint());
+    check_data_of_restart(marker, data.train->fingerprint(), data.validation->fingerprint());
   }
   plan.weights.reset();
   plan.kept_files = read_kept_files(settings, plan.warnings);

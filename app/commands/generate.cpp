@@ -145,6 +145,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   PipelineShape shape;
   shape.vocabulary = plan.model->shape().vocabulary;
   shape.tokens = plan.tokens;
+  shape.fields = fields_of_text(shape.tokens);
   shape.training = false;
   shape.keeps_text = true;
   Pipeline pipeline(pipeline_options(settings), shape, grid, progress, pointers_to(stages));

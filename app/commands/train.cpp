@@ -150,7 +150,7 @@ class TrainingLoop {
   /// start would get past it.
   bool evaluate() {
     const DataSplit& data = run_.inputs.data;
-    if (data.validation.size() == 0) return true;
+    if (data.validation->size() == 0) return true;
     const TrainingRun::Pause pause(training_);
     const TimePoint begin = Clock::now();
     StopsEvaluation stops;

@@ -43,7 +43,7 @@ void print_start_warnings(const Settings& settings, const ModelPlan& model,
 }
 
 std::uint64_t steps_of_run(const Settings& settings, const PipelineOptions& options,
-                           const TokenDataset& train, const std::optional<Restart>& restart) {
+                           const Dataset& train, const std::optional<Restart>& restart) {
   const StepPlanner planner(train, options.seed, settings.data.shuffle, step_layout(options));
   const std::uint64_t steps =
       total_steps(settings.training.steps, settings.training.epochs, planner.steps_per_epoch());
@@ -71,8 +71,8 @@ CheckpointMarker marker_of(const Settings& settings, const TrainingInputs& input
   marker.deltapipe_version = std::string(version());
   marker.source_revision = std::string(revision());
   marker.deck = effective_deck(settings);
-  marker.train_fingerprint = inputs.data.train.fingerprint();
-  marker.validation_fingerprint = inputs.data.validation.fingerprint();
+  marker.train_fingerprint = inputs.data.train->fingerprint();
+  marker.validation_fingerprint = inputs.data.validation->fingerprint();
   return marker;
 }
 
@@ -134,7 +134,8 @@ TrainingInputs open_inputs(const Settings& settings, const std::optional<Restart
   if (grid.rank() == 0) print_warnings(texts_of(data.skipped));
   compare_inputs(progress, model, &data);
   if (restart)
-    check_data_of_restart(restart->marker, data.train.fingerprint(), data.validation.fingerprint());
+    check_data_of_restart(restart->marker, data.train->fingerprint(),
+                          data.validation->fingerprint());
   return {std::move(model), std::move(data)};
 }
 
@@ -146,7 +147,7 @@ RunPlan plan_run(const Settings& settings, const TrainingInputs& inputs,
   TrainingPlan& training = plan.training;
   training.pipeline = pipeline_options(settings);
   training.shape =
-      pipeline_shape(training.pipeline, *model.model, model.partition, inputs.data.train);
+      pipeline_shape(training.pipeline, *model.model, model.partition, *inputs.data.train);
   training.optimizer = settings.training.optimizer;
   training.shuffle = settings.data.shuffle;
   training.measure_every = settings.output.log_every;
@@ -156,7 +157,7 @@ RunPlan plan_run(const Settings& settings, const TrainingInputs& inputs,
       check_resources(settings, model, training.shape, plan.former_files, grid, progress);
   plan.owner = check_spill_files(settings, model, training.shape, plan.former_files, restart, grid,
                                  progress);
-  training.shape.steps = steps_of_run(settings, training.pipeline, inputs.data.train, restart);
+  training.shape.steps = steps_of_run(settings, training.pipeline, *inputs.data.train, restart);
   plan.run_id = restart ? restart->marker.run_id : new_run_id();
   broadcast(progress, grid.world(), plan.run_id, 0);
   plan.owner.run_id = plan.run_id;
@@ -231,7 +232,7 @@ std::unique_ptr<TrainingRun> build_run(const Settings& settings, const TrainingI
     barrier(progress, grid.world());
   }
   auto run = std::make_unique<TrainingRun>(plan.training, *inputs.model.model, std::move(stages),
-                                           inputs.data.train, grid, progress);
+                                           *inputs.data.train, grid, progress);
   if (restart)
     read_restart(*restart, settings, partition, grid.rank(), run->state(), run->totals());
   if (plan.training.pipeline.generations.resyncs) resync(*run, grid);
@@ -256,7 +257,7 @@ std::unique_ptr<Checkpoints> start_checkpoints(const Settings& settings,
   std::uint64_t bytes = 0;
   for (const MemoryUse use : {MemoryUse::weights, MemoryUse::optimizer, MemoryUse::cache})
     bytes += plan.predicted.ledger.bytes(use);
-  const bool evaluates = inputs.data.validation.size() > 0;
+  const bool evaluates = inputs.data.validation->size() > 0;
   checkpoints->expect(all_reduce(progress, grid.world(), bytes, Reduction::max),
                       evaluates ? evaluation_steps(run.evaluation_context(inputs.data)) : 0);
   return checkpoints;
@@ -273,8 +274,8 @@ std::string description(const Settings& settings, const TrainingInputs& inputs,
   if (settings.pipeline.stages_per_rank > 1)
     text += ", " + std::to_string(settings.pipeline.stages_per_rank) + " stages a rank";
   text += "; " + std::to_string(settings.pipeline.replicas) + " replica(s)\n" +
-          std::to_string(data.train.size()) + " training and " +
-          std::to_string(data.validation.size()) + " validation samples of " +
+          std::to_string(data.train->size()) + " training and " +
+          std::to_string(data.validation->size()) + " validation samples of " +
           std::to_string(model.tokens) + " tokens" + answers_text(data) + "; " +
           std::to_string(run.steps()) + " steps, " +
           std::to_string(run.planner().steps_per_epoch()) + " per epoch";

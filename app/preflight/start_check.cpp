@@ -99,8 +99,8 @@ std::string fingerprint(const std::optional<Tokenizer>& tokenizer) {
   return std::to_string(tokenizer->vocabulary_size()) + " tokens, hash " + tokenizer->hash();
 }
 
-std::string fingerprint(const TokenDataset& set) {
-  return std::to_string(set.size()) + " samples, " + std::to_string(set.tokens()) +
+std::string fingerprint(const Dataset& set) {
+  return std::to_string(set.size()) + " samples, " + std::to_string(set.all_targets()) +
          " tokens, hash " + hexadecimal(set.fingerprint());
 }
 
@@ -135,9 +135,9 @@ std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>
       {"tokenizer", fingerprint(tokenizer), "give every rank the same tokenizer files"});
   if (data != nullptr) {
     const char* const remedy = "give every rank the same data files";
-    const bool reads = data->train.size() > 0;
-    facts.push_back({"training set", reads ? fingerprint(data->train) : "", remedy});
-    facts.push_back({"validation set", reads ? fingerprint(data->validation) : "", remedy});
+    const bool reads = data->train->size() > 0;
+    facts.push_back({"training set", reads ? fingerprint(*data->train) : "", remedy});
+    facts.push_back({"validation set", reads ? fingerprint(*data->validation) : "", remedy});
     facts.push_back({"prompts with answers", reads ? fingerprint(data->answers) : "", remedy});
   }
   return facts;

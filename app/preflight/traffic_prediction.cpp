@@ -130,7 +130,6 @@ class Counter {
       if (last.tokens->gradients) gradients_.emplace(*last.tokens->gradients);
       index_.emplace(shape.vocabulary, step_rows(shape), shape.micro_batches);
       inputs_.resize(static_cast<std::size_t>(shape.samples) * shape.tokens);
-      targets_.resize(shape.tokens);
     }
     result_.forward.resize(boundaries_);
     result_.backward.resize(boundaries_);
@@ -140,11 +139,11 @@ class Counter {
   }
 
   TrafficPrediction run(const DataSplit& data, std::uint64_t steps) {
-    const StepPlanner planner(data.train, settings_.training.seed, settings_.data.shuffle,
+    const StepPlanner planner(*data.train, settings_.training.seed, settings_.data.shuffle,
                               layout());
-    count_training(data.train, planner, steps);
+    count_training(*data.train, planner, steps);
     result_.evaluations =
-        data.validation.size() == 0
+        data.validation->size() == 0
             ? 0
             : evaluations_of_run(settings_.training, steps, planner.steps_per_epoch());
     if (result_.evaluations > 0) count_evaluations(data);
@@ -169,7 +168,7 @@ class Counter {
     std::uint64_t steps = 0;
   };
 
-  void count_training(const TokenDataset& data, const StepPlanner& planner, std::uint64_t steps) {
+  void count_training(const Dataset& data, const StepPlanner& planner, std::uint64_t steps) {
     const int replicas = settings_.pipeline.replicas;
     row_visits_.resize(replicas);
     place_visits_.assign(replicas, std::vector<std::uint32_t>(places_of_step()));
@@ -222,8 +221,8 @@ class Counter {
   }
 
   /// `crossing`: what all of the step have in common.
-  void count_step(const TokenDataset& data, const std::vector<std::uint64_t>& ids,
-                  Crossing crossing, int replica) {
+  void count_step(const Dataset& data, const std::vector<std::uint64_t>& ids, Crossing crossing,
+                  int replica) {
     const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
     for (std::size_t first = 0; first < ids.size(); first += batch) {
       const std::size_t end = std::min(ids.size(), first + batch);
@@ -265,14 +264,17 @@ class Counter {
   }
 
   /// Fills the index with the samples' tokens.
-  void read_tokens(const TokenDataset& data, const std::vector<std::uint64_t>& ids) {
+  void read_tokens(const Dataset& data, const std::vector<std::uint64_t>& ids) {
     const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
     const auto tokens = static_cast<std::size_t>(tokens_);
     index_->clear();
     for (std::size_t first = 0; first < ids.size(); first += batch) {
       const std::size_t count = std::min(ids.size() - first, batch);
-      for (std::size_t b = 0; b < count; ++b)
-        data.read(ids[first + b], std::span(inputs_).subspan(b * tokens, tokens), targets_);
+      for (std::size_t b = 0; b < count; ++b) {
+        SampleSpans fields;
+        fields.set(Field::tokens, std::span(inputs_).subspan(b * tokens, tokens));
+        data.read(ids[first + b], {}, fields);
+      }
       index_->add(std::span<const std::int32_t>(inputs_).first(count * tokens),
                   static_cast<std::int32_t>(first * tokens));
     }
@@ -280,8 +282,8 @@ class Counter {
   }
 
   /// As EmbeddingExchange groups them.
-  void count_rows(const TokenDataset& data, const std::vector<std::uint64_t>& ids,
-                  Crossing crossing, int replica) {
+  void count_rows(const Dataset& data, const std::vector<std::uint64_t>& ids, Crossing crossing,
+                  int replica) {
     if (!rows_ || ids.empty()) return;
     read_tokens(data, ids);
     const int last = rank_of(boundaries_);
@@ -326,7 +328,7 @@ class Counter {
     const Totals training = now_;
     now_ = {};
     for (const EvaluationMode mode : settings_.evaluation.modes) {
-      count_evaluation(data.validation, mode);
+      count_evaluation(*data.validation, mode);
       count_answers(data.answers, mode);
     }
     const auto times = [&](const WireBytes& once) {
@@ -352,7 +354,7 @@ class Counter {
     }
   }
 
-  void count_evaluation(const TokenDataset& data, EvaluationMode mode) {
+  void count_evaluation(const Dataset& data, EvaluationMode mode) {
     const StepPlanner planner(data, 0, false, layout());
     const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
     for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step)
@@ -376,7 +378,7 @@ class Counter {
       }
   }
 
-  void count_evaluation_rows(const TokenDataset& data, const std::vector<std::uint64_t>& ids,
+  void count_evaluation_rows(const Dataset& data, const std::vector<std::uint64_t>& ids,
                              Crossing crossing) {
     if (!rows_ || ids.empty()) return;
     crossing.evaluation = EvaluationMode::plain;
@@ -397,7 +399,7 @@ class Counter {
   bool of_positions_ = false;
   std::optional<Messages> forward_, backward_, rows_, gradients_;
   std::optional<TokenIndex> index_;
-  std::vector<std::int32_t> inputs_, targets_;
+  std::vector<std::int32_t> inputs_;
   std::vector<std::uint32_t> visits_;                   ///< by sample
   std::vector<std::vector<std::uint32_t>> row_visits_;  ///< by replica and token
   /// By replica and place of a step; the last step of an epoch does not visit all.

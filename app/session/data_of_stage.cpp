@@ -9,17 +9,16 @@
 
 namespace deltapipe {
 
-/// fingerprint, sequence length, padding, number of runs of equal windows, their counts, lengths
-/// and first targets.
-void put_outline(const TokenDataset& set, std::vector<std::uint64_t>& numbers) {
+/// fingerprint, sequence length, number of runs of equal samples, their counts, lengths and first
+/// targets.
+void put_outline(const Dataset& set, std::vector<std::uint64_t>& numbers) {
   numbers.push_back(set.fingerprint());
   numbers.push_back(static_cast<std::uint64_t>(set.sequence_length()));
-  numbers.push_back(static_cast<std::uint64_t>(set.padding()));
   const std::size_t runs = numbers.size();
   numbers.push_back(0);
   for (std::uint64_t id = 0; id < set.size(); ++id) {
     const auto length = static_cast<std::uint64_t>(set.length(id));
-    const auto first_target = static_cast<std::uint64_t>(set.first_target(id));
+    const auto first_target = static_cast<std::uint64_t>(set.length(id) - set.targets(id));
     if (id == 0 || length != numbers[numbers.size() - 2] || first_target != numbers.back()) {
       numbers.insert(numbers.end(), {0, length, first_target});
       ++numbers[runs];
@@ -29,18 +28,18 @@ void put_outline(const TokenDataset& set, std::vector<std::uint64_t>& numbers) {
 }
 
 TokenDataset take_outline(std::span<const std::uint64_t>& numbers) {
-  DELTAPIPE_ASSERT(numbers.size() >= 4 && (numbers.size() - 4) / 3 >= numbers[3],
+  DELTAPIPE_ASSERT(numbers.size() >= 3 && (numbers.size() - 3) / 3 >= numbers[2],
                    std::to_string(numbers.size()) + " numbers");
-  const std::uint64_t runs = numbers[3];
+  const std::uint64_t runs = numbers[2];
   std::vector<TokenWindow> windows;
   for (std::uint64_t run = 0; run < runs; ++run) {
-    const auto of_run = numbers.subspan(4 + 3 * run, 3);
+    const auto of_run = numbers.subspan(3 + 3 * run, 3);
     windows.insert(windows.end(), of_run[0],
                    {0, static_cast<std::int32_t>(of_run[1]), static_cast<std::int32_t>(of_run[2])});
   }
-  TokenDataset set = TokenDataset::outline(std::move(windows), static_cast<int>(numbers[1]),
-                                           static_cast<std::int32_t>(numbers[2]), numbers[0]);
-  numbers = numbers.subspan(4 + 3 * runs);
+  TokenDataset set =
+      TokenDataset::outline(std::move(windows), static_cast<int>(numbers[1]), 0, numbers[0]);
+  numbers = numbers.subspan(3 + 3 * runs);
   return set;
 }
 
@@ -52,13 +51,15 @@ DataSplit load_data(const DataSettings& settings, const ModelPlan& plan, const P
   if (grid.pipeline_ranks() < 3) return data;
   std::vector<std::uint64_t> numbers;
   if (grid.first())
-    for (const TokenDataset* set : {&data.train, &data.validation, &data.answers})
+    for (const Dataset* set :
+         {data.train.get(), data.validation.get(), static_cast<const Dataset*>(&data.answers)})
       put_outline(*set, numbers);
   broadcast(progress, grid.pipeline_comm(), numbers, 0);
   if (reads) return data;
   std::span<const std::uint64_t> rest(numbers);
-  for (TokenDataset* set : {&data.train, &data.validation, &data.answers})
-    *set = take_outline(rest);
+  data.train = std::make_shared<TokenDataset>(take_outline(rest));
+  data.validation = std::make_shared<TokenDataset>(take_outline(rest));
+  data.answers = take_outline(rest);
   return data;
 }
 

@@ -19,9 +19,9 @@ namespace deltapipe {
 DataSplit load_data(const DataSettings& settings, const ModelPlan& plan, const ProcessGrid& grid,
                     ProgressThread& progress);
 
-/// The outline of a set as numbers, and the set that they outline. InternalError for numbers that
-/// do not exist.
-void put_outline(const TokenDataset& set, std::vector<std::uint64_t>& numbers);
+/// The outline of a set of any kind as numbers, and a set with its sizes, lengths and fingerprint.
+/// InternalError for numbers that do not exist.
+void put_outline(const Dataset& set, std::vector<std::uint64_t>& numbers);
 TokenDataset take_outline(std::span<const std::uint64_t>& numbers);
 
 }  // namespace deltapipe

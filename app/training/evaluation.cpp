@@ -17,7 +17,7 @@ namespace deltapipe {
 namespace {
 
 /// Passes over a set once and calls `done` after each step. Returns false if the evaluation stops.
-bool evaluate_steps(const EvaluationContext& context, const TokenDataset& data, EvaluationMode mode,
+bool evaluate_steps(const EvaluationContext& context, const Dataset& data, EvaluationMode mode,
                     RowScore score, const StopsEvaluation& stops,
                     const std::function<void(const StepPlan&)>& done) {
   const int replica = context.grid.replica();
@@ -99,7 +99,7 @@ std::optional<double> exact_match(const EvaluationContext& context, EvaluationMo
 std::optional<EvaluationFigures> evaluate(const EvaluationContext& context, EvaluationMode mode,
                                           const StopsEvaluation& stops) {
   Pipeline& pipeline = context.pipeline;
-  const TokenDataset& validation = context.data.validation;
+  const Dataset& validation = *context.data.validation;
   EvaluationFigures figures;
   const int stages = context.grid.stages();
   // Losses, bytes of each boundary, bytes of token rows.
@@ -117,7 +117,7 @@ std::optional<EvaluationFigures> evaluate(const EvaluationContext& context, Eval
   std::copy(sent.forward.begin(), sent.forward.end(), values.begin() + 1);
   values.back() = sent.tied_rows;
   all_reduce(context.progress, context.grid.world(), values, Reduction::sum);
-  figures.loss = sum / static_cast<double>(std::max<std::uint64_t>(1, validation.tokens()));
+  figures.loss = sum / static_cast<double>(std::max<std::uint64_t>(1, validation.all_targets()));
   for (int b = 0; b + 1 < stages; ++b)
     figures.forward_bytes.push_back(
         static_cast<std::uint64_t>(values[1 + static_cast<std::size_t>(b)]));
@@ -136,7 +136,7 @@ std::uint64_t wire_bytes(const EvaluationFigures& figures) {
 }
 
 std::uint64_t evaluation_steps(const EvaluationContext& context) {
-  const auto steps_of = [&](const TokenDataset& data) {
+  const auto steps_of = [&](const Dataset& data) {
     return data.size() == 0 ? 0 : StepPlanner(data, 0, false, context.layout).steps_per_epoch();
   };
   const TokenDataset& answers = context.data.answers;
@@ -145,7 +145,7 @@ std::uint64_t evaluation_steps(const EvaluationContext& context) {
     longest = std::max(longest, answers.targets(id));
   std::uint64_t steps = 0;
   for (const EvaluationMode mode : context.settings.modes)
-    steps += steps_of(context.data.validation) +
+    steps += steps_of(*context.data.validation) +
              steps_of(answers) * (context.pipeline.is_causal(mode) ? 1 : longest);
   return steps;
 }
@@ -153,7 +153,7 @@ std::uint64_t evaluation_steps(const EvaluationContext& context) {
 std::optional<EvaluationRecord> evaluate(const EvaluationContext& context,
                                          const StopsEvaluation& stops) {
   EvaluationRecord record;
-  record.tokens = context.data.validation.tokens();
+  record.tokens = context.data.validation->all_targets();
   for (const EvaluationMode mode : context.settings.modes) {
     record.of(mode) = evaluate(context, mode, stops);
     if (!record.of(mode)) return std::nullopt;

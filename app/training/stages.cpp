@@ -26,10 +26,11 @@ StepPlanner::Layout step_layout(const PipelineOptions& options) {
 }
 
 PipelineShape pipeline_shape(const PipelineOptions& options, const Model& model,
-                             const std::vector<int>& partition, const TokenDataset& data,
+                             const std::vector<int>& partition, const Dataset& data,
                              bool training) {
   PipelineShape shape =
       pipeline_shape(options, model.shape().vocabulary, data.sequence_length(), training);
+  shape.fields = data.fields();
   shape.train_samples = data.size();
   shape.data_fingerprint = data.fingerprint();
   shape.first_trained_stage = first_trained_stage(model, partition);

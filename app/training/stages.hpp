@@ -31,7 +31,7 @@ StepPlanner::Layout step_layout(const PipelineOptions& options);
 /// Returns the shape of a pipeline that trains the model on `data` or, without `training`,
 /// evaluates it. Leaves out the number of steps.
 PipelineShape pipeline_shape(const PipelineOptions& options, const Model& model,
-                             const std::vector<int>& partition, const TokenDataset& data,
+                             const std::vector<int>& partition, const Dataset& data,
                              bool training = true);
 
 }  // namespace deltapipe

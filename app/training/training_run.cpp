@@ -58,9 +58,8 @@ TrainingRun::Pause::~Pause() {
   if (--run_.pauses_ == 0) run_.progress_.account().resume(Clock::now());
 }
 
-TrainingRun::TrainingRun(TrainingPlan plan, const Model& model, Stages stages,
-                         const TokenDataset& data, const ProcessGrid& grid,
-                         ProgressThread& progress)
+TrainingRun::TrainingRun(TrainingPlan plan, const Model& model, Stages stages, const Dataset& data,
+                         const ProcessGrid& grid, ProgressThread& progress)
     : plan_(std::move(plan)),
       data_(data),
       grid_(grid),
@@ -117,7 +116,7 @@ StepRecord TrainingRun::step(const StepObserver& observer) {
   StepRecord record;
   record.step = step + 1;
   record.epoch = epochs_after(step + 1);
-  record.tokens = plan.predicted_tokens;
+  record.tokens = plan.targets;
   record.samples = plan.samples;
   int attempts = 0;
   for (bool counts = false; !counts;) {
@@ -187,7 +186,7 @@ bool TrainingRun::share(const StepPlan& plan, const StepObserver& observer, Step
   sums.unpack(all);
 
   record.gradient_norm = std::sqrt(sum_of(sums.squared_norms));
-  record.loss = sum_of(sums.losses) / static_cast<double>(plan.predicted_tokens);
+  record.loss = sum_of(sums.losses) / static_cast<double>(plan.targets);
   if (observer.hear) observer.hear(sums.notes);
   if (sums.damaged.front() > 0) {
     unrecorded_ = std::move(measured);

@@ -73,7 +73,7 @@ class TrainingRun {
 
   /// Builds the run, on all ranks of the grid together. `stages` are those of make_stages(), with
   /// values. Model, data, grid and progress must outlive it.
-  TrainingRun(TrainingPlan plan, const Model& model, Stages stages, const TokenDataset& data,
+  TrainingRun(TrainingPlan plan, const Model& model, Stages stages, const Dataset& data,
               const ProcessGrid& grid, ProgressThread& progress);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
@@ -125,7 +125,7 @@ class TrainingRun {
   void sum_over_ranks(std::vector<double>& values);
 
   TrainingPlan plan_;
-  const TokenDataset& data_;
+  const Dataset& data_;
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   Stages stages_;

@@ -44,13 +44,13 @@ std::vector<ScheduleShape> Pipeline::schedule_shapes() const {
   return shapes;
 }
 
-void Pipeline::train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
+void Pipeline::train_step(const Dataset& data, const StepPlan& plan, bool measure_errors,
                           const std::function<void()>& update) {
   for (const auto& stage : stages_) stage->load_training_step(data, plan, measure_errors, update);
   run(training_program(schedule_, schedule_shapes()), handlers_);
 }
 
-void Pipeline::evaluate_step(const TokenDataset& data, const StepPlan& plan, EvaluationMode mode,
+void Pipeline::evaluate_step(const Dataset& data, const StepPlan& plan, EvaluationMode mode,
                              const StepPlan* next, RowScore score) {
   EvaluationRows rows;
   for (const auto& stage : stages_)

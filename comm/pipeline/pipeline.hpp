@@ -36,13 +36,13 @@ class Pipeline {
   /// Runs a training step in the order of the schedule. It calls `update` when the gradients of all
   /// stages of this rank are those of the mean loss over the step's tokens, summed over replicas.
   /// `measure_errors` also measures the codecs' errors.
-  void train_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
+  void train_step(const Dataset& data, const StepPlan& plan, bool measure_errors,
                   const std::function<void()>& update);
   /// Runs forward passes only; loss_sum() or sample_scores() return the scores. Does not change
   /// anything that training uses. The mode is one of the options' evaluation.modes. `next` is the
   /// step that will be evaluated next, or null. Its rows of a shared embedding leave during this
   /// step. All ranks of a replica pass the same step.
-  void evaluate_step(const TokenDataset& data, const StepPlan& plan,
+  void evaluate_step(const Dataset& data, const StepPlan& plan,
                      EvaluationMode mode = EvaluationMode::plain, const StepPlan* next = nullptr,
                      RowScore score = RowScore::loss);
   /// Begins a text without tokens. Only one text grows at a time.

@@ -98,15 +98,8 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
     tokens_.emplace(*plan.tokens, grid_, progress_, rank.links.to(other), instances_);
   }
 
-  const std::size_t samples = static_cast<std::size_t>(shape.samples) * shape.micro_batches;
-  sample_id_ = Vector<std::uint64_t>("deltapipe::Pipeline::sampleIds", samples);
-  row_ = Vector<std::int32_t>("deltapipe::Pipeline::tokenRows", rows);
-  target_ = Vector<std::int32_t>("deltapipe::Pipeline::targets", rows);
-  sample_id_host_ = Kokkos::create_mirror_view(sample_id_);
-  row_host_ = Kokkos::create_mirror_view(row_);
-  target_host_ = Kokkos::create_mirror_view(target_);
-  inputs_.resize(rows);
-  valid_tokens_.resize(samples);
+  samples_ =
+      StepSamples(shape.fields, shape.samples, shape.micro_batches, place_.first(), place_.last());
   if (place_.last())
     score_host_ = Kokkos::create_mirror_view(
         Vector<float>("deltapipe::Pipeline::losses", shape.samples * shape.tokens));
@@ -119,13 +112,10 @@ void PipelineStage::add_micro_batch(std::span<const std::uint64_t> ids,
   Crossing& batch = micro_batches_.emplace_back(step_);
   batch.micro_batch = static_cast<std::uint32_t>(m);
   batch.sample_ids.assign(ids.begin(), ids.end());
-  const std::size_t first_sample = static_cast<std::size_t>(m) * shape_.samples;
-  for (std::size_t b = 0; b < ids.size(); ++b) sample_id_host_(first_sample + b) = ids[b];
-  std::copy(lengths.begin(), lengths.end(), valid_tokens_.begin() + first_sample);
+  samples_.set(m, ids, lengths);
   if (!index_ || rows_are_sent_) return;
-  const std::size_t first_row = first_sample * shape_.tokens;
-  index_->add(std::span<const std::int32_t>(inputs_).subspan(first_row, ids.size() * step_tokens_),
-              static_cast<std::int32_t>(first_row));
+  index_->add(samples_.integers(Field::tokens, m, ids.size()).first(ids.size() * step_tokens_),
+              m * shape_.samples * shape_.tokens);
 }
 
 void PipelineStage::begin_training_step(const StepPlan& plan) {
@@ -158,16 +148,13 @@ void PipelineStage::begin_step(std::uint64_t step) {
   if (index_) index_->clear();
 }
 
-void PipelineStage::load(const TokenDataset& data, const StepPlan& plan) {
+void PipelineStage::load(const Dataset& data, const StepPlan& plan) {
   std::vector<int> lengths;
+  const SampleVisit visit{step_.seed, static_cast<std::uint64_t>(plan.epoch), step_.training};
   for (const std::vector<std::uint64_t>& ids : plan.micro_batches) {
+    samples_.read(data, static_cast<int>(micro_batches_.size()), ids, visit);
     lengths.clear();
-    for (std::size_t b = 0; b < ids.size(); ++b) {
-      const std::size_t row = (micro_batches_.size() * shape_.samples + b) * shape_.tokens;
-      const std::size_t T = shape_.tokens;
-      lengths.push_back(data.read(ids[b], std::span<std::int32_t>(inputs_).subspan(row, T),
-                                  std::span<std::int32_t>(target_host_.data() + row, T)));
-    }
+    for (const std::uint64_t id : ids) lengths.push_back(data.length(id));
     add_micro_batch(ids, lengths);
   }
 }
@@ -176,34 +163,28 @@ void PipelineStage::finish_load(double loss_scale) {
   loss_scale_ = loss_scale;
   const ExecSpace& copy = instances_.copy;
   order_after(copy, instances_.compute);  // compute may still read the step before
-  Kokkos::deep_copy(copy, sample_id_, sample_id_host_);
   if (index_ && !rows_are_sent_) index_->finish(copy);
-  if (place_.first()) {
+  if (place_.first() && embedding_is_remote_) {
     for (std::size_t m = 0; m < micro_batches_.size(); ++m) {
-      const std::size_t first = m * shape_.samples * shape_.tokens;
-      for (std::size_t n = 0; n < micro_batches_[m].samples() * step_tokens_; ++n) {
-        const std::int32_t token = inputs_[first + n];
-        row_host_(first + n) = embedding_is_remote_ ? index_->row_of_token(token) : token;
-      }
+      const std::size_t samples = micro_batches_[m].samples();
+      const std::span<std::int32_t> tokens =
+          samples_.integers(Field::tokens, static_cast<int>(m), samples);
+      for (std::int32_t& token : tokens.first(samples * step_tokens_))
+        token = index_->row_of_token(token);
     }
-    Kokkos::deep_copy(copy, row_, row_host_);
   }
-  if (place_.last()) Kokkos::deep_copy(copy, target_, target_host_);
+  samples_.copy(copy);
   order_after(instances_.compute, copy);
 }
 
 MicroBatch PipelineStage::micro_batch(int index) const {
-  const std::size_t sample = static_cast<std::size_t>(index) * shape_.samples;
-  const std::size_t row = sample * shape_.tokens;
   MicroBatch batch;
   batch.seed = step_.seed;
   batch.step = step_.step;
   batch.index = index;
   batch.samples = static_cast<int>(micro_batches_[index].samples());
   batch.tokens = step_tokens_;
-  batch.sample_id_B = VectorRef<const std::uint64_t>(sample_id_.data() + sample, batch.samples);
-  batch.row_N = VectorRef<const std::int32_t>(row_.data() + row, batch.rows());
-  batch.target_N = VectorRef<const std::int32_t>(target_.data() + row, batch.rows());
+  samples_.fill(batch);
   batch.score = score_;
   batch.loss_scale = loss_scale_;
   return batch;
@@ -215,9 +196,9 @@ Crossing& PipelineStage::crossing(int index, CrossingKind kind, int boundary) {
   c.boundary = static_cast<std::uint32_t>(boundary);
   c.scale = kind == CrossingKind::gradient ? loss_scale_ : 1;
   const int tokens = (boundary == place_.stage ? output_shape_ : input_shape_).tokens;
-  const auto valid = valid_tokens_.begin() + static_cast<std::size_t>(index) * shape_.samples;
+  const std::span<const int> valid = samples_.lengths(index, c.samples());
   if (tokens == shape_.tokens)
-    c.tokens.assign(valid, valid + c.samples());
+    c.tokens.assign(valid.begin(), valid.end());
   else
     c.tokens.assign(c.samples(), tokens);
   return c;
@@ -368,7 +349,7 @@ void PipelineStage::receive(const Transfer& message) {
   }
 }
 
-void PipelineStage::load_training_step(const TokenDataset& data, const StepPlan& plan,
+void PipelineStage::load_training_step(const Dataset& data, const StepPlan& plan,
                                        bool measure_errors, const std::function<void()>& update) {
   begin_training_step(plan);
   for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
@@ -376,11 +357,11 @@ void PipelineStage::load_training_step(const TokenDataset& data, const StepPlan&
     if (end) end->measure_errors(measure_errors);
   if (tokens_) tokens_->measure_errors(measure_errors);
   load(data, plan);
-  finish_load(1.0 / static_cast<double>(plan.predicted_tokens));
+  finish_load(1.0 / static_cast<double>(plan.targets));
   update_ = &update;
 }
 
-EvaluationRows PipelineStage::load_evaluation_step(const TokenDataset& data, const StepPlan& plan,
+EvaluationRows PipelineStage::load_evaluation_step(const Dataset& data, const StepPlan& plan,
                                                    EvaluationMode mode, const StepPlan* next,
                                                    RowScore score) {
   begin_evaluation_step(plan.step, mode);
@@ -404,14 +385,12 @@ void PipelineStage::load_next_rows() {
   const ExecSpace& copy = instances_.copy;
   copy.fence();  // before this step's index, whose rows have been sent, changes
   index_->clear();
-  std::vector<std::int32_t> targets(shape_.tokens);
   for (std::size_t m = 0; m < next_->micro_batches.size(); ++m) {
     const std::vector<std::uint64_t>& ids = next_->micro_batches[m];
-    const std::size_t T = shape_.tokens, first = m * shape_.samples * T;
-    const std::span<std::int32_t> inputs = std::span(inputs_).subspan(first, ids.size() * T);
-    for (std::size_t b = 0; b < ids.size(); ++b)
-      next_data_->read(ids[b], inputs.subspan(b * T, T), targets);
-    index_->add(inputs, static_cast<std::int32_t>(first));
+    const int batch = static_cast<int>(m);
+    samples_.read(*next_data_, batch, ids, {step_.seed, 0, false}, Field::tokens);
+    index_->add(samples_.integers(Field::tokens, batch, ids.size()),
+                batch * shape_.samples * shape_.tokens);
   }
   order_after(copy, instances_.compute);
   index_->finish(copy);

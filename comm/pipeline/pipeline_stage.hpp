@@ -19,6 +19,7 @@
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/pipeline/step_measurements.hpp"
 #include "comm/pipeline/step_plan.hpp"
+#include "comm/pipeline/step_samples.hpp"
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/gradient_all_reduce.hpp"
 #include "comm/schedule/executor.hpp"
@@ -52,12 +53,12 @@ class PipelineStage final : public InstructionHandler {
   /// Loads a training step. At the rank's only `update`, the gradients of its stages are those of
   /// the mean loss over the step's tokens, summed over replicas. `measure_errors` also measures the
   /// codecs' errors.
-  void load_training_step(const TokenDataset& data, const StepPlan& plan, bool measure_errors,
+  void load_training_step(const Dataset& data, const StepPlan& plan, bool measure_errors,
                           const std::function<void()>& update);
   /// Loads an evaluation step, whose scores loss_sum() or sample_scores() return. Does not change
   /// anything that training uses. On the last stage, returns how the program handles rows of a
   /// shared embedding. For `next` see Pipeline::evaluate_step().
-  EvaluationRows load_evaluation_step(const TokenDataset& data, const StepPlan& plan,
+  EvaluationRows load_evaluation_step(const Dataset& data, const StepPlan& plan,
                                       EvaluationMode mode, const StepPlan* next, RowScore score);
   /// Begins a text without tokens. Only one text grows at a time.
   void begin_text(EvaluationMode mode);
@@ -99,7 +100,7 @@ class PipelineStage final : public InstructionHandler {
   void begin_training_step(const StepPlan& plan);
   void begin_evaluation_step(std::uint64_t step, EvaluationMode mode);
   void begin_step(std::uint64_t step);
-  void load(const TokenDataset& data, const StepPlan& plan);
+  void load(const Dataset& data, const StepPlan& plan);
   void finish_load(double loss_scale);
   /// On the owner of a shared embedding: rebuilds the index for the next step.
   void load_next_rows();
@@ -160,7 +161,7 @@ class PipelineStage final : public InstructionHandler {
   /// In an evaluation on the owner of a shared embedding: the next step, whose rows leave during
   /// this one. Null: there is no such step, or its index is already loaded.
   const StepPlan* next_ = nullptr;
-  const TokenDataset* next_data_ = nullptr;
+  const Dataset* next_data_ = nullptr;
   Crossing next_step_;
   bool rows_are_sent_ = false;               ///< rows of this step
   std::optional<std::uint64_t> rows_ahead_;  ///< step whose rows were sent ahead
@@ -168,12 +169,7 @@ class PipelineStage final : public InstructionHandler {
   double loss_scale_ = 0;
   RowScore score_ = RowScore::loss;
   std::vector<Crossing> micro_batches_;
-  std::vector<int> valid_tokens_;      ///< [M*B], of the samples
-  Vector<std::uint64_t> sample_id_;    ///< [M*B]
-  Vector<std::int32_t> row_, target_;  ///< [M*B*T]
-  MirrorVector<std::uint64_t> sample_id_host_;
-  MirrorVector<std::int32_t> row_host_, target_host_;
-  std::vector<std::int32_t> inputs_;  ///< [M*B*T], on the host
+  StepSamples samples_;
   MirrorVector<float> score_host_;
 };
 

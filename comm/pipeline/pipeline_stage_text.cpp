@@ -28,9 +28,13 @@ void PipelineStage::load_text_step(std::span<const std::int32_t> tokens, std::ui
 void PipelineStage::load_text(std::span<const std::int32_t> tokens) {
   const int count = static_cast<int>(tokens.size());
   if (continues_texts_[static_cast<std::size_t>(text_mode_)]) step_tokens_ = count;
-  std::copy(tokens.begin(), tokens.end(), inputs_.begin());
-  std::fill(inputs_.begin() + count, inputs_.begin() + shape_.tokens, tokens.front());
-  std::fill_n(target_host_.data(), shape_.tokens, -1);
+  const std::span<std::int32_t> inputs = samples_.integers(Field::tokens, 0, 1);
+  const std::span<std::int32_t> targets = samples_.integers(Field::next_tokens, 0, 1);
+  if (!inputs.empty()) {
+    std::copy(tokens.begin(), tokens.end(), inputs.begin());
+    std::fill(inputs.begin() + count, inputs.end(), tokens.front());
+  }
+  std::fill(targets.begin(), targets.end(), -1);
   const std::uint64_t id = 0;
   add_micro_batch({&id, 1}, {&count, 1});
   finish_load(0);

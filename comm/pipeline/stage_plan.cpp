@@ -95,6 +95,7 @@ PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int
   PipelineShape shape;
   shape.vocabulary = vocabulary;
   shape.tokens = tokens;
+  shape.fields = fields_of_text(tokens);
   shape.samples = options.micro_batch_size;
   shape.micro_batches = options.micro_batches;
   shape.training = training;

@@ -16,9 +16,10 @@ namespace deltapipe {
 /// Parameters of a pipeline in addition to its options.
 struct PipelineShape {
   int vocabulary = 0;
-  int tokens = 0;         ///< T
-  int samples = 1;        ///< B
-  int micro_batches = 1;  ///< M
+  int tokens = 0;          ///< T
+  FieldSizes fields = {};  ///< of a sample
+  int samples = 1;         ///< B
+  int micro_batches = 1;   ///< M
   bool training = true;
   bool keeps_text = false;  ///< generation: StageCapacity::keeps_text, where continues_texts()
   std::uint64_t train_samples = 0;
@@ -29,7 +30,8 @@ struct PipelineShape {
   std::vector<int> partition = {};  ///< the model's blocks on each stage, for files
 };
 
-/// Returns the shape of a training or, without gradients, of an evaluation; leaves out the data.
+/// Returns the shape of a training or, without gradients, of an evaluation, for texts; leaves out
+/// the data.
 PipelineShape pipeline_shape(const PipelineOptions& options, int vocabulary, int tokens,
                              bool training);
 

@@ -8,7 +8,7 @@
 
 namespace deltapipe {
 
-StepPlanner::StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuffle,
+StepPlanner::StepPlanner(const Dataset& data, std::uint64_t seed, bool shuffle,
                          const Layout& layout)
     : data_(data), layout_(layout) {
   for (int r = 0; r < layout.replicas; ++r) {
@@ -48,7 +48,7 @@ StepPlan StepPlanner::plan(std::uint64_t step, int replica) const {
   for (int r = 0; r < layout_.replicas; ++r) {
     const std::vector<std::uint64_t> ids = samples(step, r);
     plan.samples += ids.size();
-    for (const std::uint64_t id : ids) plan.predicted_tokens += data_.targets(id);
+    for (const std::uint64_t id : ids) plan.targets += data_.targets(id);
     if (r != replica) continue;
     for (std::size_t i = 0; i < ids.size(); i += layout_.micro_batch_size) {
       const std::size_t end = std::min(ids.size(), i + layout_.micro_batch_size);

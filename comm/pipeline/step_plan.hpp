@@ -15,7 +15,7 @@ struct StepPlan {
   std::uint64_t step = 0;                                 ///< counted from 0 over all epochs
   double epoch = 0;                                       ///< epochs completed before this step
   std::vector<std::vector<std::uint64_t>> micro_batches;  ///< sample ids, in the order of passes
-  std::uint64_t predicted_tokens = 0;                     ///< sum over all replicas
+  std::uint64_t targets = 0;                              ///< sum over all replicas
   std::uint64_t samples = 0;                              ///< sum over all replicas
   double learning_rate_share = 1;  ///< of the peak; 1 in the learning rate's warm-up
 };
@@ -32,7 +32,7 @@ class StepPlanner {
     int replicas = 1;
   };
 
-  StepPlanner(const TokenDataset& data, std::uint64_t seed, bool shuffle, const Layout& layout);
+  StepPlanner(const Dataset& data, std::uint64_t seed, bool shuffle, const Layout& layout);
 
   std::uint64_t steps_per_epoch() const { return steps_per_epoch_; }
   /// Returns how many of the samples a replica visits in an epoch.
@@ -44,7 +44,7 @@ class StepPlanner {
  private:
   std::uint64_t samples_per_step() const;  ///< samples of one replica
 
-  const TokenDataset& data_;
+  const Dataset& data_;
   Layout layout_;
   std::vector<Sampler> samplers_;  ///< one per replica that has samples
   std::uint64_t steps_per_epoch_ = 0;

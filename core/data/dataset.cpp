@@ -140,7 +140,7 @@ TokenDataset::TokenDataset(std::shared_ptr<const TokenStore> store,
       windows_(std::move(windows)),
       sequence_length_(sequence_length),
       padding_(padding) {
-  for (std::uint64_t id = 0; id < size(); ++id) tokens_ += static_cast<std::uint64_t>(targets(id));
+  for (std::uint64_t id = 0; id < size(); ++id) targets_ += static_cast<std::uint64_t>(targets(id));
 }
 
 TokenDataset TokenDataset::outline(std::vector<TokenWindow> windows, int sequence_length,
@@ -162,7 +162,7 @@ TokenDataset TokenDataset::at_target(int index, std::span<const std::uint64_t> i
     const int first = first_target(id) + index;
     set.windows_.push_back({windows_[id].start, first + 1, first});
   }
-  set.tokens_ = ids.size();
+  set.targets_ = ids.size();
   return set;
 }
 
@@ -170,21 +170,21 @@ int TokenDataset::read(std::uint64_t id, std::span<std::int32_t> inputs_T,
                        std::span<std::int32_t> targets_T) const {
   DELTAPIPE_ASSERT(id < windows_.size(), "sample " + std::to_string(id));
   const auto width = static_cast<std::size_t>(sequence_length_);
+  const auto fits = [&](std::size_t size) { return size == width || size == 0; };
   DELTAPIPE_ASSERT(
-      inputs_T.size() == width && targets_T.size() == width,
+      fits(inputs_T.size()) && fits(targets_T.size()),
       "spans of " + std::to_string(inputs_T.size()) + " and " + std::to_string(targets_T.size()));
   const TokenWindow window = windows_[id];
-  if (outlined_) {
-    std::fill(inputs_T.begin(), inputs_T.end(), padding_);
-    std::fill(targets_T.begin(), targets_T.end(), -1);
-    return window.length;
+  const auto length = static_cast<std::size_t>(outlined_ ? 0 : window.length);
+  if (!inputs_T.empty()) {
+    if (length > 0) store_->copy(window.start, inputs_T.first(length));
+    std::fill(inputs_T.begin() + length, inputs_T.end(), padding_);
   }
-  const auto length = static_cast<std::size_t>(window.length);
-  store_->copy(window.start, inputs_T.first(length));
-  store_->copy(window.start + 1, targets_T.first(length));
-  std::fill(inputs_T.begin() + window.length, inputs_T.end(), padding_);
-  std::fill(targets_T.begin(), targets_T.begin() + window.first_target, -1);
-  std::fill(targets_T.begin() + window.length, targets_T.end(), -1);
+  if (!targets_T.empty()) {
+    if (length > 0) store_->copy(window.start + 1, targets_T.first(length));
+    std::fill(targets_T.begin(), targets_T.begin() + window.first_target, -1);
+    std::fill(targets_T.begin() + length, targets_T.end(), -1);
+  }
   return window.length;
 }
 
@@ -243,12 +243,11 @@ DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
   CutSet answers = read_answer_set(settings, vocabulary, sequence_length);
   skipped.insert(skipped.end(), answers.skipped.begin(), answers.skipped.end());
   const std::int32_t padding = std::max(vocabulary.end_of_text, 0);
-  return {
-      TokenDataset(std::move(train.store), std::move(train.windows), sequence_length, padding),
-      TokenDataset(std::move(validation.store), std::move(validation.windows), sequence_length,
-                   padding),
-      TokenDataset(std::move(answers.store), std::move(answers.windows), sequence_length, padding),
-      std::move(skipped)};
+  const auto set_of = [&](CutSet& set) {
+    return TokenDataset(std::move(set.store), std::move(set.windows), sequence_length, padding);
+  };
+  return {std::make_shared<TokenDataset>(set_of(train)),
+          std::make_shared<TokenDataset>(set_of(validation)), set_of(answers), std::move(skipped)};
 }
 
 }  // namespace deltapipe

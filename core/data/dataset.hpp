@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tokens in memory, cut into the samples of a run.
+// The contract of a data set, and its first kind: tokens in memory, cut into the samples of a run.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/sample_fields.hpp"
 #include "core/data/corpus.hpp"
 #include "core/data/settings.hpp"
 #include "core/text/vocabulary.hpp"
@@ -15,6 +16,38 @@
 namespace deltapipe {
 
 class TokenStore;
+
+/// Visit of a sample. Augmentation is a function of seed, epoch and the sample's id, so that it
+/// does not depend on the layout or on a restart.
+struct SampleVisit {
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;  ///< epochs completed before
+  bool training = false;    ///< evaluations do not augment
+};
+
+/// Samples by id. The id of a sample is its index, 0 ... size() - 1, the same in every epoch,
+/// layout and restart.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  /// Returns the number of samples.
+  virtual std::uint64_t size() const = 0;
+  /// Returns T, the rows of the longest sample.
+  virtual int sequence_length() const = 0;
+  virtual FieldSizes fields() const = 0;
+  /// Returns the number of valid rows of a sample, at most T. Rows after them are padding.
+  virtual int length(std::uint64_t id) const = 0;
+  /// Returns the number of targets of a sample, at most its length.
+  virtual int targets(std::uint64_t id) const = 0;
+  /// Returns the number of targets in all samples.
+  virtual std::uint64_t all_targets() const = 0;
+  /// Fills the spans that are not empty, padding included. Any number of threads may read.
+  virtual void read(std::uint64_t id, const SampleVisit& visit,
+                    const SampleSpans& fields) const = 0;
+  /// Returns a hash of all samples: sets with equal fingerprints have equal samples.
+  virtual std::uint64_t fingerprint() const = 0;
+};
 
 /// A sample: `length` inputs from token `start` on. Each target is the token after its input, from
 /// input `first_target` on; the inputs before it have no targets.
@@ -24,10 +57,9 @@ struct TokenWindow {
   std::int32_t first_target = 0;
 };
 
-/// Samples of T inputs and T targets (the next tokens). The id of a sample is its index in file
-/// order, 0 ... size() - 1, the same in every epoch, layout and restart. Training and validation
-/// sets count their own ids from 0. Copies share the tokens.
-class TokenDataset {
+/// Samples of T inputs and T targets (the next tokens), in file order. Training and validation sets
+/// count their own ids from 0. Copies share the tokens.
+class TokenDataset final : public Dataset {
  public:
   TokenDataset() = default;
   /// Shares `store`. `padding` is the id that fills inputs after a window.
@@ -43,43 +75,43 @@ class TokenDataset {
   /// below targets()), which is its only target.
   TokenDataset at_target(int index, std::span<const std::uint64_t> ids) const;
 
-  /// Returns the number of samples.
-  std::uint64_t size() const { return windows_.size(); }
-  int sequence_length() const { return sequence_length_; }
-  /// Returns the number of targets in all samples, without padding.
-  std::uint64_t tokens() const { return tokens_; }
+  std::uint64_t size() const override { return windows_.size(); }
+  int sequence_length() const override { return sequence_length_; }
+  FieldSizes fields() const override { return fields_of_text(sequence_length_); }
+  std::uint64_t all_targets() const override { return targets_; }
 
-  /// Copies sample `id` into spans of sequence_length() elements and returns its length. From there
-  /// on inputs are the padding id and targets are -1; targets before the first one are -1 as well.
-  /// Any number of threads may read.
+  /// Copies sample `id` into spans of sequence_length() elements, or none, and returns its length.
+  /// From there on inputs are the padding id and targets are -1; targets before the first one are
+  /// -1 as well.
   int read(std::uint64_t id, std::span<std::int32_t> inputs_T,
            std::span<std::int32_t> targets_T) const;
+  void read(std::uint64_t id, const SampleVisit&, const SampleSpans& fields) const override {
+    read(id, fields.integers(Field::tokens), fields.integers(Field::next_tokens));
+  }
 
-  /// Returns the number of valid inputs of a sample.
-  int length(std::uint64_t id) const { return windows_[id].length; }
+  int length(std::uint64_t id) const override { return windows_[id].length; }
   /// Returns the input of a sample that predicts its first target.
   int first_target(std::uint64_t id) const { return windows_[id].first_target; }
-  /// Returns the number of targets of a sample.
-  int targets(std::uint64_t id) const { return length(id) - first_target(id); }
+  int targets(std::uint64_t id) const override { return length(id) - first_target(id); }
   std::int32_t padding() const { return padding_; }
 
-  /// Returns xxh64 of sequence length, windows and tokens: sets with equal fingerprints have equal
-  /// samples.
-  std::uint64_t fingerprint() const;
+  /// Returns xxh64 of sequence length, windows and tokens.
+  std::uint64_t fingerprint() const override;
 
  private:
   std::shared_ptr<const TokenStore> store_;
   std::vector<TokenWindow> windows_;
   int sequence_length_ = 0;
   std::int32_t padding_ = 0;
-  std::uint64_t tokens_ = 0;
+  std::uint64_t targets_ = 0;
   std::optional<std::uint64_t> outlined_;  ///< fingerprint of an outline
 };
 
 struct DataSplit {
-  TokenDataset train;
-  TokenDataset validation;  ///< empty only if validation_fraction is 0 and no file is named
-  TokenDataset answers;     ///< prompts with answers, which are the targets; empty: none are named
+  std::shared_ptr<const Dataset> train = std::make_shared<TokenDataset>();
+  /// Empty only if validation_fraction is 0 and no file is named.
+  std::shared_ptr<const Dataset> validation = std::make_shared<TokenDataset>();
+  TokenDataset answers;  ///< prompts with answers, which are the targets; empty: none are named
   std::vector<SkippedLines> skipped;  ///< skipped lines of all files
 };
 

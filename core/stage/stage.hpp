@@ -9,14 +9,20 @@
 
 #include "core/base/numeric/precision.hpp"
 #include "core/base/observe/memory_ledger.hpp"
+#include "core/base/sample_fields.hpp"
 #include "core/base/state/state.hpp"
 #include "core/stage/parameters.hpp"
 
 namespace deltapipe {
 
-/// Score of a row on the last stage. `loss` is its loss. `miss`, in evaluations, is 1 if greedy
-/// decoding misses the row's target, else 0; NaN if a logit is not finite.
-enum class RowScore { loss, miss };
+/// Score of a row on the last stage. `loss` is its loss. The others are for evaluations: `miss` is
+/// 1 if greedy decoding misses the row's target, else 0; NaN if a logit is not finite. `prediction`
+/// is the loss, the predicted class, and the number of classes that are likelier than the label.
+enum class RowScore { loss, miss, prediction };
+/// Returns the number of values in a row's score.
+constexpr int values_of(RowScore score) {
+  return score == RowScore::prediction ? 3 : 1;
+}
 
 /// One micro-batch at a stage. Its rows n = b*T + t are rows of the data, which cross a boundary as
 /// BoundaryShape defines.
@@ -27,8 +33,11 @@ struct MicroBatch {
   int samples = 0;  ///< B, at most the reserved number
   int tokens = 0;   ///< T
   VectorRef<const std::uint64_t> sample_id_B;
-  VectorRef<const std::int32_t> row_N;     ///< first stage: each token's row in the token embedding
-  VectorRef<const std::int32_t> target_N;  ///< last stage: next token, -1 for padding
+  /// Valid rows of each sample; those after them are padding. Empty: all rows are valid.
+  VectorRef<const std::int32_t> length_B;
+  /// Inputs on the first stage, targets on the last one. With a TokenEmbedding, Field::tokens is
+  /// each token's row in the embedding.
+  BatchFields fields;
   double loss_scale = 0;  ///< gradients belong to loss_scale * (sum of the rows' losses)
   RowScore score = RowScore::loss;
 
@@ -63,8 +72,8 @@ struct BoundaryShape {
 };
 
 /// Interface of stages whose model looks up tokens in a table: the first stage and, if the table is
-/// shared, the last one. On the first stage MicroBatch::row_N holds each token's row of the table
-/// or, if the table is on another stage, of embedding_rows().
+/// shared, the last one. On the first stage Field::tokens holds each token's row of the table or,
+/// if the table is on another stage, of embedding_rows().
 template <class Real>
 class TokenEmbedding {
  public:
@@ -214,9 +223,11 @@ class Stage {
     finish_buckets(bucket_final, static_cast<int>(parameters().buckets().size()), 0);
   }
 
-  /// Last stage: returns MicroBatch::score of every row of a micro-batch of the step (0 for
-  /// padding).
-  virtual VectorRef<const Real> scores(int micro_batch, int rows) = 0;
+  /// Last stage: returns the number of rows that have a score in a sample of T rows.
+  virtual int scored_rows(int tokens) const { return tokens; }
+  /// Last stage: returns MicroBatch::score of the scored rows of a micro-batch of the step (0 for
+  /// padding), `count` values in all.
+  virtual VectorRef<const Real> scores(int micro_batch, int count) = 0;
   /// Last stage: returns the logits of one row of a slot's last forward(). [V]
   virtual VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) = 0;
 

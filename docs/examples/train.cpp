@@ -40,8 +40,8 @@ int main(int argc, char** argv) {
   shape.vocabulary = kVocabulary;
   const std::unique_ptr<Model> model = model_types().front().create(shape);
   DataSplit data;
-  data.train = alphabet(32);
-  data.validation = alphabet(8);
+  data.train = std::make_shared<TokenDataset>(alphabet(32));
+  data.validation = std::make_shared<TokenDataset>(alphabet(8));
 
   TrainingPlan plan;
   plan.pipeline.pipeline.stages = mpi.size();
@@ -53,14 +53,14 @@ int main(int argc, char** argv) {
   plan.optimizer.learning_rate = 1e-2;
   plan.optimizer.clip_norm = 1;
   const std::vector<int> partition = balanced_partition(kBlocks, mpi.size(), model->cost(kTokens));
-  plan.shape = pipeline_shape(plan.pipeline, *model, partition, data.train);
+  plan.shape = pipeline_shape(plan.pipeline, *model, partition, *data.train);
   plan.shape.steps = kSteps;
 
   const ProcessGrid grid(MPI_COMM_WORLD, mpi.size(), 1);
   ProgressThread progress(grid.world());  // makes all MPI calls
   Stages stages = make_stages(*model, partition, grid, true);
   for (const auto& stage : stages) model->initialise(kSeed, stage->parameters());
-  TrainingRun run(plan, *model, std::move(stages), data.train, grid, progress);
+  TrainingRun run(plan, *model, std::move(stages), *data.train, grid, progress);
   while (run.totals().steps < run.steps()) {
     const StepRecord step = run.step();
     if (grid.rank() == 0 && step.step % 10 == 0)

@@ -101,7 +101,9 @@ class LastEnd {
   /// Computes scores and, in training, gradients of parameters and, in `dx`, of x.
   virtual void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                        const MatrixRef<Real>& dx, bool accumulate) = 0;
-  virtual VectorRef<const Real> scores(int micro_batch, int rows) const = 0;
+  /// See Stage.
+  virtual int scored_rows(int tokens) const { return tokens; }
+  virtual VectorRef<const Real> scores(int micro_batch, int count) const = 0;
   /// Returns the logits of one row. [V]
   virtual VectorRef<const Real> logits(const ExecSpace& exec, const Workspace<Real>& workspace,
                                        const MatrixRef<Real>& x_1C) = 0;

@@ -71,8 +71,9 @@ class BlockStage : public Stage<Real>, public TextContinuation<Real> {
   TextContinuation<Real>* text_continuation() override;
   void continue_text(const ExecSpace& exec, const MicroBatch& batch, int kept, int slot) override;
 
-  VectorRef<const Real> scores(int micro_batch, int rows) override {
-    return parts_.last->scores(micro_batch, rows);
+  int scored_rows(int tokens) const override { return parts_.last->scored_rows(tokens); }
+  VectorRef<const Real> scores(int micro_batch, int count) override {
+    return parts_.last->scores(micro_batch, count);
   }
   VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) override;
 

@@ -65,6 +65,7 @@ void LanguageHead<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Re
   const VectorRef<Real> mean = head_of(mean_N_, rows);
   const VectorRef<Real> rstd = head_of(rstd_N_, rows);
   const Operand<Real> matrix = operand_of(parameters_, matrix_);
+  const VectorRef<const std::int32_t> targets = batch.fields.integers(Field::next_tokens);
   const std::size_t first_score = batch.index * batch_rows_;
 
   const Operand<Real> normal = norm_.normalized(exec, x, mean, rstd, w);
@@ -73,7 +74,7 @@ void LanguageHead<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Re
     const int count = std::min(step, rows - first);
     const Operand<Real> normal_part = normal.rows(first, count);
     const MatrixRef<Real> logits = narrow(logits_, count, V);
-    const VectorRef<const std::int32_t> target(batch.target_N.data() + first, count);
+    const VectorRef<const std::int32_t> target(targets.data() + first, count);
     const VectorRef<Real> score(score_.data() + first_score + first, count);
     w.products(exec, Transpose::no, Transpose::yes, normal_part, matrix, Real(0), logits);
     if (batch.score == RowScore::miss) {

@@ -9,7 +9,7 @@
 
 namespace deltapipe {
 
-/// logits = norm(x) M^T with the softmax cross entropy of MicroBatch::target_N.
+/// logits = norm(x) M^T with the softmax cross entropy of Field::next_tokens.
 template <class Real>
 class LanguageHead final : public LastEnd<Real> {
  public:
@@ -26,8 +26,8 @@ class LanguageHead final : public LastEnd<Real> {
   std::vector<int> buckets() const override { return buckets_; }
   void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x, const MatrixRef<Real>& dx,
                bool accumulate) override;
-  VectorRef<const Real> scores(int micro_batch, int rows) const override {
-    return VectorRef<const Real>(score_.data() + micro_batch * batch_rows_, rows);
+  VectorRef<const Real> scores(int micro_batch, int count) const override {
+    return VectorRef<const Real>(score_.data() + micro_batch * batch_rows_, count);
   }
   VectorRef<const Real> logits(const ExecSpace& exec, const Workspace<Real>& workspace,
                                const MatrixRef<Real>& x_1C) override;

@@ -54,8 +54,8 @@ void TokenPositionEmbedding<Real>::forward(const BlockPass<Real>& pass,
                                            const MatrixRef<Real>& x) const {
   {
     const ProfilingRegion region("deltapipe::TokenPositionEmbedding::forward");
-    embedding_forward<Real>(pass.exec, pass.batch.row_N, pass.batch.tokens, tokens_->rows(),
-                            parameters_.matrix(positions_), x);
+    embedding_forward<Real>(pass.exec, pass.batch.fields.integers(Field::tokens), pass.batch.tokens,
+                            tokens_->rows(), parameters_.matrix(positions_), x);
   }
   if (pass.training && dropout_ > 0)
     apply_dropout<Real>(pass.exec, dropout_of(pass.batch, dropout_, site_), x, x);
@@ -82,7 +82,8 @@ template <class Real>
 void TokenPositionEmbedding<Real>::continue_text(const BlockPass<Real>& pass, int kept,
                                                  const MatrixRef<Real>& x) const {
   const int rows = pass.batch.tokens;
-  embedding_forward<Real>(pass.exec, pass.batch.row_N, rows, tokens_->rows(),
+  embedding_forward<Real>(pass.exec, pass.batch.fields.integers(Field::tokens), rows,
+                          tokens_->rows(),
                           rows_of<Real>(parameters_.matrix(positions_), kept, rows), x);
 }
 

@@ -76,8 +76,8 @@ class Training {
     batch.samples = shape_.samples;
     batch.tokens = shape_.tokens;
     batch.sample_id_B = sample_ids_;
-    batch.row_N = tokens.row_N;
-    batch.target_N = tokens.target_N;
+    batch.fields.set(Field::tokens, tokens.row_N);
+    batch.fields.set(Field::next_tokens, tokens.target_N);
     batch.loss_scale = 1.0 / rows;
     stage_.forward(exec_, batch, 0, true, false);
     stage_.backward(exec_, batch, 0, false, {});

@@ -81,6 +81,7 @@ class Generation {
     deltapipe::PipelineShape sizes;
     sizes.vocabulary = kWords;
     sizes.tokens = kPositions;
+    sizes.fields = fields_of_text(sizes.tokens);
     sizes.training = false;
     sizes.keeps_text = keeps_text;
     pipeline_ = std::make_unique<Pipeline>(options, sizes, grid_, progress_, stages);

@@ -251,7 +251,7 @@ void run_steps(PipelineOptions options, const Boundaries& boundaries, Gradients 
     pipeline.train_step(data, planner.plan(step, 0), false, [&] {
       ++updates;
       CHECK(stage.gradient() ==
-            loss / weight_of(grid.stage()) / static_cast<double>(data.tokens()));
+            loss / weight_of(grid.stage()) / static_cast<double>(data.all_targets()));
       CHECK(pipeline.loss_sum() == (grid.last() ? loss : 0));
     });
     CHECK(updates == 1);

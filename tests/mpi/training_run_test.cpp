@@ -81,12 +81,12 @@ TEST_CASE("An evaluation belongs to the steps before it", "[training]") {
   SmallRun run(options_of(world_size()));
   run.train(3);
   DataSplit data;
-  data.validation = run.data();
+  data.validation = std::make_shared<TokenDataset>(run.data());
   const std::optional<EvaluationRecord> record = run.run().evaluate(data);
   REQUIRE(record);
   CHECK(record->step == 3);
   CHECK(record->epoch == Approx(3.0 / static_cast<double>(run.steps_per_epoch())));
-  CHECK(record->tokens == data.validation.tokens());
+  CHECK(record->tokens == data.validation->all_targets());
   CHECK(std::isfinite(record->plain->loss));
   CHECK_FALSE(record->codec);
   CHECK(run.run().totals().evaluated == 3);

@@ -276,8 +276,8 @@ class InProcessPipeline {
       batch.micro_batch.samples = count;
       batch.micro_batch.tokens = T;
       batch.micro_batch.sample_id_B = batch.sample_ids;
-      batch.micro_batch.row_N = batch.rows;
-      batch.micro_batch.target_N = batch.targets;
+      batch.micro_batch.fields.set(Field::tokens, batch.rows);
+      batch.micro_batch.fields.set(Field::next_tokens, batch.targets);
       batch.micro_batch.loss_scale = 1 / real_targets_;
       batches_.push_back(batch);
     }

@@ -70,7 +70,7 @@ TEST_CASE("An epoch visits every sample once, whatever the layout", "[step_plan]
             // Every replica divides by the tokens of all.
             for (int r = 0; r < replicas; ++r) {
               CHECK(planner.plan(s, r).samples == samples);
-              CHECK(planner.plan(s, r).predicted_tokens == tokens);
+              CHECK(planner.plan(s, r).targets == tokens);
             }
             CHECK(samples > 0);
           }

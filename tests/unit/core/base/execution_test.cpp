@@ -16,6 +16,7 @@
 #include "models/optimizer.hpp"
 #include "support/device_values.hpp"
 #include "support/instance_watch.hpp"
+#include "support/text_batch.hpp"
 #include "tests/unit/core/cache/cache_support.hpp"
 
 using namespace deltapipe;
@@ -216,7 +217,7 @@ TEST_CASE("A GPT-2's passes and its optimizer run on the instance that they are 
   const std::vector<std::int32_t> token_values = {1, 2, 3, 1, 5, 6};
   const auto tokens = to_device(token_values);
   const auto ids = to_device(std::vector<std::uint64_t>{1, 2});
-  const MicroBatch batch{0, 0, 0, 2, 3, ids, tokens, tokens, 1.0};
+  const MicroBatch batch = test::text_batch(2, 3, ids, tokens, tokens);
   const Matrix<float> table("test::table", config.vocabulary_size, config.n_embd);
   const Matrix<float> rows("test::rows", 6, config.n_embd);
   int fences = 0;
@@ -265,8 +266,8 @@ TEST_CASE("A GPT-2's text goes on on the instance that it is given", "[execution
   int fences = 0;
   {
     InstanceWatch watch({exec});
-    stage.continue_text(exec, {0, 0, 0, 1, 3, ids, tokens, tokens, 0}, 0, 0);
-    stage.continue_text(exec, {0, 0, 0, 1, 1, ids, tokens, tokens, 0}, 3, 0);
+    stage.continue_text(exec, test::text_batch(1, 3, ids, tokens, tokens), 0, 0);
+    stage.continue_text(exec, test::text_batch(1, 1, ids, tokens, tokens), 3, 0);
     stage.logits(exec, 0, 0);
     watch.end();
     fences = watch.fences();

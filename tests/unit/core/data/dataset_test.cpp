@@ -28,6 +28,10 @@ Sample sample(const TokenDataset& set, std::uint64_t id) {
   return read;
 }
 
+const TokenDataset& tokens_of(const std::shared_ptr<const Dataset>& set) {
+  return dynamic_cast<const TokenDataset&>(*set);
+}
+
 /// Documents of one text each in a JSONL file.
 class Corpus {
  public:
@@ -80,7 +84,7 @@ void check_stream(const TokenDataset& set, const Ids& tokens, std::uint64_t firs
     }
     targets += static_cast<std::uint64_t>(read.length);
   }
-  CHECK(set.tokens() == targets);
+  CHECK(set.all_targets() == targets);
 }
 
 const std::vector<std::string> kDocuments = {"Now is the winter of our discontent", "", "x",
@@ -95,10 +99,10 @@ TEST_CASE("A stream is cut into windows that overlap by one token", "[data]") {
     const DataSplit data = corpus.load(length);
     const auto width = static_cast<std::size_t>(length);
     INFO("T = " << length << " of " << tokens.size());
-    CHECK(data.train.size() == (tokens.size() - 1 + width - 1) / width);
-    CHECK(data.train.tokens() == tokens.size() - 1);
-    CHECK(data.validation.size() == 0);
-    check_stream(data.train, tokens, 0);
+    CHECK(data.train->size() == (tokens.size() - 1 + width - 1) / width);
+    CHECK(data.train->all_targets() == tokens.size() - 1);
+    CHECK(data.validation->size() == 0);
+    check_stream(tokens_of(data.train), tokens, 0);
   }
 }
 
@@ -112,10 +116,10 @@ TEST_CASE("The last windows are held out", "[data]") {
     const DataSplit data = corpus.load(3);
     const auto held = std::clamp<std::uint64_t>(
         static_cast<std::uint64_t>(fraction * static_cast<double>(windows) + 0.5), 1, windows - 1);
-    CHECK(data.validation.size() == held);
-    CHECK(data.train.size() == windows - held);
-    check_stream(data.train, tokens, 0);
-    check_stream(data.validation, tokens, windows - held);
+    CHECK(data.validation->size() == held);
+    CHECK(data.train->size() == windows - held);
+    check_stream(tokens_of(data.train), tokens, 0);
+    check_stream(tokens_of(data.validation), tokens, windows - held);
   }
 }
 
@@ -123,10 +127,10 @@ TEST_CASE("Validation files are a set of their own", "[data]") {
   Corpus corpus(kDocuments);
   corpus.settings.validation = {corpus.add("validation.jsonl", {"summer sun"})};
   const DataSplit data = corpus.load(5);
-  check_stream(data.train, joined(kWithText), 0);
-  CHECK(data.train.tokens() == joined(kWithText).size() - 1);
-  check_stream(data.validation, joined({"summer sun"}), 0);
-  CHECK(data.validation.tokens() == joined({"summer sun"}).size() - 1);
+  check_stream(tokens_of(data.train), joined(kWithText), 0);
+  CHECK(data.train->all_targets() == joined(kWithText).size() - 1);
+  check_stream(tokens_of(data.validation), joined({"summer sun"}), 0);
+  CHECK(data.validation->all_targets() == joined({"summer sun"}).size() - 1);
 }
 
 TEST_CASE("With document packing every document starts a window", "[data]") {
@@ -138,7 +142,7 @@ TEST_CASE("With document packing every document starts a window", "[data]") {
   for (const std::string& document : kWithText) {
     const Ids tokens = joined({document});
     for (std::size_t start = 0; start + 1 < tokens.size(); start += 6, ++id) {
-      const Sample read = sample(data.train, id);
+      const Sample read = sample(tokens_of(data.train), id);
       const std::size_t length = std::min<std::size_t>(6, tokens.size() - 1 - start);
       REQUIRE(read.length == static_cast<int>(length));
       for (std::size_t i = 0; i < 6; ++i) {
@@ -147,14 +151,14 @@ TEST_CASE("With document packing every document starts a window", "[data]") {
       }
     }
   }
-  CHECK(data.train.size() == id);
+  CHECK(data.train->size() == id);
 }
 
 TEST_CASE("A document that ends with the end of text gets no second one", "[data]") {
   Corpus with({"a b<|endoftext|>", "c"});
   Corpus without({"a b", "c"});
   with.settings.validation_fraction = without.settings.validation_fraction = 0;
-  CHECK(with.load(4).train.fingerprint() == without.load(4).train.fingerprint());
+  CHECK(with.load(4).train->fingerprint() == without.load(4).train->fingerprint());
 }
 
 TEST_CASE("Samples can be limited", "[data]") {
@@ -164,28 +168,28 @@ TEST_CASE("Samples can be limited", "[data]") {
   corpus.settings.max_train_samples = 2;
   corpus.settings.max_validation_samples = 1;
   const DataSplit few = corpus.load(3);
-  CHECK(few.train.size() == 2);
-  CHECK(few.validation.size() == 1);
-  CHECK(sample(few.train, 1).inputs == sample(all.train, 1).inputs);
-  CHECK(sample(few.validation, 0).inputs == sample(all.validation, 0).inputs);
+  CHECK(few.train->size() == 2);
+  CHECK(few.validation->size() == 1);
+  CHECK(sample(tokens_of(few.train), 1).inputs == sample(tokens_of(all.train), 1).inputs);
+  CHECK(sample(tokens_of(few.validation), 0).inputs == sample(tokens_of(all.validation), 0).inputs);
   corpus.settings.max_train_samples = 1'000'000;
-  CHECK(corpus.load(3).train.fingerprint() == all.train.fingerprint());
+  CHECK(corpus.load(3).train->fingerprint() == all.train->fingerprint());
 }
 
 TEST_CASE("The fingerprint tells sets apart", "[data]") {
   Corpus corpus(kDocuments);
   corpus.settings.validation_fraction = 0;
-  const std::uint64_t fingerprint = corpus.load(4).train.fingerprint();
-  CHECK(corpus.load(4).train.fingerprint() == fingerprint);
-  CHECK(corpus.load(5).train.fingerprint() != fingerprint);
+  const std::uint64_t fingerprint = corpus.load(4).train->fingerprint();
+  CHECK(corpus.load(4).train->fingerprint() == fingerprint);
+  CHECK(corpus.load(5).train->fingerprint() != fingerprint);
   corpus.settings.packing = Packing::document;
-  CHECK(corpus.load(4).train.fingerprint() != fingerprint);
+  CHECK(corpus.load(4).train->fingerprint() != fingerprint);
   corpus.settings.packing = Packing::stream;
   corpus.settings.max_train_samples = 2;
-  CHECK(corpus.load(4).train.fingerprint() != fingerprint);
+  CHECK(corpus.load(4).train->fingerprint() != fingerprint);
   Corpus other({kDocuments[0], "y", kDocuments[3]});
   other.settings.validation_fraction = 0;
-  CHECK(other.load(4).train.fingerprint() != fingerprint);
+  CHECK(other.load(4).train->fingerprint() != fingerprint);
   CHECK(TokenDataset().fingerprint() == TokenDataset().fingerprint());
 }
 
@@ -195,20 +199,22 @@ TEST_CASE("An outline has all of a set but its tokens", "[data]") {
     corpus.settings.packing = packing;
     const DataSplit data = corpus.load(3);
     std::vector<std::uint64_t> numbers;
-    for (const TokenDataset& set : {data.train, data.validation, TokenDataset()})
+    for (const TokenDataset& set :
+         {tokens_of(data.train), tokens_of(data.validation), TokenDataset()})
       put_outline(set, numbers);
     std::span<const std::uint64_t> rest(numbers);
-    for (const TokenDataset& set : {data.train, data.validation, TokenDataset()}) {
+    for (const TokenDataset& set :
+         {tokens_of(data.train), tokens_of(data.validation), TokenDataset()}) {
       const TokenDataset outline = take_outline(rest);
       CHECK(outline.fingerprint() == set.fingerprint());
-      CHECK(outline.tokens() == set.tokens());
+      CHECK(outline.all_targets() == set.all_targets());
       CHECK(outline.sequence_length() == set.sequence_length());
       REQUIRE(outline.size() == set.size());
       for (std::uint64_t id = 0; id < set.size(); ++id) {
         CHECK(outline.length(id) == set.length(id));
         Ids inputs(3, 7), targets(3, 7);
         CHECK(outline.read(id, inputs, targets) == set.length(id));
-        CHECK(inputs == Ids(3, kEnd));
+        CHECK(inputs == Ids(3, 0));
         CHECK(targets == Ids(3, -1));
       }
     }
@@ -268,10 +274,10 @@ TEST_CASE("Answers are the only targets of prompts", "[data]") {
         CHECK(cut.targets[place] == read.targets[place]);
         CHECK(std::count(cut.targets.begin(), cut.targets.end(), -1) == 7);
         CHECK(std::equal(cut.inputs.begin(), cut.inputs.begin() + cut.length, read.inputs.begin()));
-        CHECK(one.tokens() == 1);
+        CHECK(one.all_targets() == 1);
       }
     }
-    CHECK(set.tokens() == static_cast<std::uint64_t>(set.targets(0) + set.targets(1)));
+    CHECK(set.all_targets() == static_cast<std::uint64_t>(set.targets(0) + set.targets(1)));
     std::vector<std::uint64_t> numbers;
     put_outline(set, numbers);
     std::span<const std::uint64_t> rest(numbers);
@@ -281,7 +287,7 @@ TEST_CASE("Answers are the only targets of prompts", "[data]") {
       CHECK(outline.length(id) == set.length(id));
       CHECK(outline.first_target(id) == set.first_target(id));
     }
-    CHECK(outline.tokens() == set.tokens());
+    CHECK(outline.all_targets() == set.all_targets());
   }
 }
 

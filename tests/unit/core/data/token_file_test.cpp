@@ -35,7 +35,11 @@ std::uint64_t fingerprint(const std::vector<std::string>& files, Packing packing
   settings.train = files;
   settings.validation_fraction = 0;
   settings.packing = packing;
-  return load_data(settings, small_tokenizer(), 16).train.fingerprint();
+  return load_data(settings, small_tokenizer(), 16).train->fingerprint();
+}
+
+TokenDataset train_set(const DataSettings& settings, const Vocabulary& vocabulary) {
+  return dynamic_cast<const TokenDataset&>(*load_data(settings, vocabulary, 5).train);
 }
 
 std::string read_message(const std::string& file, const Vocabulary& vocabulary) {
@@ -107,7 +111,7 @@ TEST_CASE("Token files need no tokenizer", "[data][tokens]") {
   settings.train = {a, b};
   settings.validation_fraction = 0;
   CHECK(holds_tokens_only(settings));
-  const TokenDataset joined = load_data(settings, vocabulary, 5).train;
+  const TokenDataset joined = train_set(settings, vocabulary);
   Ids inputs(5), targets(5);
   CHECK(joined.read(0, inputs, targets) == 5);
   CHECK(inputs == Ids{0, 26, 3, 4, 5});  // nothing between documents
@@ -115,7 +119,7 @@ TEST_CASE("Token files need no tokenizer", "[data][tokens]") {
   write_ids(b, {5, 6}, {{"end_of_text", 1}, {"vocabulary_size", 27}});
   vocabulary = shared_vocabulary({a, b}, 0);
   CHECK(vocabulary.end_of_text == 1);
-  const TokenDataset separated = load_data(settings, vocabulary, 5).train;
+  const TokenDataset separated = train_set(settings, vocabulary);
   separated.read(0, inputs, targets);
   CHECK(inputs == Ids{0, 26, 3, 4, 1});
   settings.validation = {directory / "c.txt"};

@@ -99,7 +99,7 @@ TEST_CASE("An embedding's gradients are slopes", "[models][blocks]") {
   test::fill(h.output_gradient(), u);
   h.backward();
   std::vector<std::int32_t> first = {0}, rows;
-  const std::vector<std::int32_t> row_of_n = test::to_host(h.batch.row_N);
+  const std::vector<std::int32_t> row_of_n = test::to_host(h.batch.fields.integers(Field::tokens));
   for (int token = 0; token < 5; ++token) {
     for (int n = 0; n < h.batch.rows(); ++n)
       if (row_of_n[n] == token) rows.push_back(n);

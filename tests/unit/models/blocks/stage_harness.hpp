@@ -43,7 +43,14 @@ class StageHarness {
     ids_ = to_device(std::vector<std::uint64_t>{11, 12});
     rows_ = to_device(rows);
     targets_ = to_device(targets);
-    batch = {1, 2, 0, kSamples, tokens, ids_, rows_, targets_, 0.5};
+    batch.seed = 1;
+    batch.step = 2;
+    batch.samples = kSamples;
+    batch.tokens = tokens;
+    batch.sample_id_B = ids_;
+    batch.fields.set(Field::tokens, rows_);
+    batch.fields.set(Field::next_tokens, targets_);
+    batch.loss_scale = 0.5;
     for (int i = 0; i < parameters(); ++i)
       set_parameter(i, random_values(stage.parameters().info()[i].size, 100 + i));
   }

@@ -14,6 +14,7 @@
 #include "models/gpt2/gpt2_weights.hpp"
 #include "models/partition.hpp"
 #include "support/device_values.hpp"
+#include "support/text_batch.hpp"
 
 using namespace deltapipe;
 using deltapipe::test::to_device;
@@ -64,7 +65,7 @@ class Text {
     const int count = static_cast<int>(tokens.size());
     const Vector<std::int32_t> rows = to_device(lend(tokens)), targets = to_device(tokens);
     const Vector<std::uint64_t> ids = to_device(std::vector<std::uint64_t>{3});
-    const MicroBatch batch{0, 0, 0, 1, count, ids, rows, targets, 0};
+    const MicroBatch batch = test::text_batch(1, count, ids, rows, targets);
     for (std::size_t k = 0; k < stages_.size(); ++k) {
       if (k > 0) Kokkos::deep_copy(stages_[k]->input(0, count), stages_[k - 1]->output(0, count));
       pass_stage(*stages_[k], batch);

@@ -9,6 +9,7 @@
 #include "models/parameter_patterns.hpp"
 #include "support/in_process_pipeline.hpp"
 #include "support/kernel_labels.hpp"
+#include "support/text_batch.hpp"
 
 using namespace deltapipe;
 using deltapipe::test::InProcessPipeline;
@@ -268,7 +269,7 @@ TEST_CASE("Buckets are announced once each, empty ones as well", "[models][froze
   initialise_weights(config, 1, stage.parameters());
   const auto tokens = test::to_device(std::vector<std::int32_t>{1, 2, 3, 4, 5, 6});
   const auto ids = test::to_device(std::vector<std::uint64_t>{1, 2});
-  const MicroBatch batch{0, 0, 0, 2, 3, ids, tokens, tokens, 1.0};
+  const MicroBatch batch = test::text_batch(2, 3, ids, tokens, tokens);
   const ExecSpace exec;
   stage.forward(exec, batch, 0, true, false);
   std::vector<int> order;

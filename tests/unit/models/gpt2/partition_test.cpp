@@ -7,6 +7,7 @@
 #include "models/gpt2/gpt2_weights.hpp"
 #include "support/finite_differences.hpp"
 #include "support/in_process_pipeline.hpp"
+#include "support/text_batch.hpp"
 
 using namespace deltapipe;
 using deltapipe::test::InProcessPipeline;
@@ -193,7 +194,7 @@ TEST_CASE("Buckets of gradients are announced once each, last block first", "[mo
   initialise_weights(config, 1, stage.parameters());
   const auto tokens = deltapipe::test::to_device(std::vector<std::int32_t>{1, 2, 3, 4, 5, 6});
   const auto ids = deltapipe::test::to_device(std::vector<std::uint64_t>{1, 2});
-  const MicroBatch batch{0, 0, 0, 2, 3, ids, tokens, tokens, 1.0};
+  const MicroBatch batch = test::text_batch(2, 3, ids, tokens, tokens);
   const ExecSpace exec;
   stage.forward(exec, batch, 0, true, false);
   std::vector<int> order;
