@@ -42,6 +42,7 @@
 #include "core/kernels/gemm/blas.hpp"
 #include "core/stage/parameters.hpp"
 #include "core/stage/stage.hpp"
+#include "core/stage/task.hpp"
 #include "core/text/bpe.hpp"
 #include "core/text/bpe_trainer.hpp"
 #include "core/text/tokenizer.hpp"

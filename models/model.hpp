@@ -17,6 +17,7 @@
 #include "core/files/safetensors.hpp"
 #include "core/stage/parameters.hpp"
 #include "core/stage/stage.hpp"
+#include "core/stage/task.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {
@@ -64,6 +65,8 @@ class Model {
   virtual std::string description() const = 0;
   /// Returns "key = value" of everything that changes results, for comparison between ranks.
   virtual std::vector<std::string> configuration() const = 0;
+  /// Returns what the model is trained for and evaluated on.
+  virtual const Task& task() const { return language_model_task(); }
   virtual DropoutProbabilities dropout() const = 0;
   virtual void set_dropout(const DropoutProbabilities& dropout) = 0;
   virtual ModelCost cost(int tokens) const = 0;

@@ -104,8 +104,8 @@ def scalars_of(run):
         yield tag, steps, seconds, run.steps[name]
     sent = row_sums([run.steps[name] for name in STEP_BYTES if name in run.steps])
     yield "training/wire_bytes", steps, seconds, sent
-    for name in ("loss", "perplexity", "exact_match", "codec_loss", "codec_perplexity",
-                 "codec_exact_match"):
+    names = ("loss", *run.metrics, "exact_match")
+    for name in (*names, *(f"codec_{name}" for name in names)):
         if name in run.evaluations:
             yield (f"evaluation/{name}", run.evaluations["step"], run.evaluations["seconds"],
                    run.evaluations[name])

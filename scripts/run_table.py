@@ -80,11 +80,13 @@ def print_cache(run):
 def print_evaluations(run):
     """Losses, perplexities and exact match; through the codecs as well where they were measured."""
     columns = [("step", "step", "{:d}"), ("epoch", "epoch", "{:.3f}"), ("seconds", "s", "{:.2f}"),
-               ("loss", "validation loss", "{:.4f}"), ("perplexity", "perplexity", "{:.3f}"),
+               ("loss", "validation loss", "{:.4f}"),
+               *((name, name.replace("_", " "), "{:.3f}") for name in run.metrics),
                ("exact_match", "exact match", "{:.2%}")]
     if run.evaluated("codec_"):
         columns += [("codec_loss", "loss, codec", "{:.4f}"),
-                    ("codec_perplexity", "perplexity, codec", "{:.3f}"),
+                    *((f"codec_{name}", f"{name.replace('_', ' ')}, codec", "{:.3f}")
+                      for name in run.metrics),
                     ("codec_exact_match", "exact match, codec", "{:.2%}")]
     columns = [column for column in columns if column[0] in run.evaluations]
     print_table([title for _, title, _ in columns],
@@ -110,10 +112,13 @@ def print_summary(run):
     if run.length == 0:
         return
     print(f"final loss   {run.final_loss:.4f}")
-    perplexity = ", ".join(words for words in (
-        f"{run.perplexity:.3f}" if run.evaluated("") or not run.evaluated("codec_") else "",
-        f"{run.codec_perplexity:.3f} through the codec" if run.evaluated("codec_") else "") if words)
-    print(f"perplexity   {perplexity}")
+    for name in run.metrics:
+        words = []
+        if run.evaluated("") or not run.evaluated("codec_"):
+            words.append(f"{run.metric(name):.3f}")
+        if run.evaluated("codec_"):
+            words.append(f"{run.metric(name, 'codec_'):.3f} through the codec")
+        print(f"{name.replace('_', ' '):12} {', '.join(words)}")
     for name, share in (("exact match", run.exact_match), ("  with codec", run.codec_exact_match)):
         if not math.isnan(share):
             print(f"{name:12} {share:.2%}")

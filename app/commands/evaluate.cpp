@@ -42,23 +42,22 @@ DataSplit read_data(const Settings& settings, const ModelPlan& plan, const Proce
   return data;
 }
 
-void print_results(const Settings& settings, const DataSplit& data, const EvaluationRecord& record,
-                   double seconds) {
-  std::printf("%llu samples, %llu tokens", static_cast<unsigned long long>(data.validation->size()),
-              static_cast<unsigned long long>(record.tokens));
+void print_results(const Settings& settings, const Task& task, const DataSplit& data,
+                   const EvaluationRecord& record, double seconds) {
+  std::printf("%llu samples, %llu %s", static_cast<unsigned long long>(data.validation->size()),
+              static_cast<unsigned long long>(record.tokens), task.target_name());
   const std::vector<EvaluationMode>& modes = settings.evaluation.modes;
-  const double tokens = static_cast<double>(record.tokens) * static_cast<double>(modes.size());
-  // With answers the time is not only that of these tokens.
+  const double targets = static_cast<double>(record.tokens) * static_cast<double>(modes.size());
+  // With answers the time is not only that of these targets.
   if (data.answers.size() > 0)
     std::printf("%s; %.3g s\n", answers_text(data).c_str(), seconds);
   else
-    std::printf(", %s tokens/s\n", with_prefix(tokens / seconds).c_str());
+    std::printf(", %s %s/s\n", with_prefix(targets / seconds).c_str(), task.target_name());
   for (const EvaluationMode mode : modes) {
     const EvaluationFigures& figures = *record.of(mode);
-    std::printf("%sloss %s, perplexity %s%s",
-                mode == EvaluationMode::plain ? "" : "through the codec: ",
-                number_text("%.6f", figures.loss).c_str(),
-                number_text("%.4f", figures.perplexity).c_str(), exact_match_text(figures).c_str());
+    std::printf("%sloss %s, %s%s", mode == EvaluationMode::plain ? "" : "through the codec: ",
+                number_text("%.6f", figures.loss).c_str(), metrics_text(figures, 0).c_str(),
+                exact_match_text(figures).c_str());
     if (settings.pipeline.stages > 1)
       std::printf("; %sB on the wire",
                   with_prefix(static_cast<double>(wire_bytes(figures))).c_str());
@@ -81,8 +80,10 @@ void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThr
                     progress, pointers_to(stages));
   const TimePoint begin = Clock::now();
   const EvaluationRecord record =
-      *evaluate({pipeline, data, step_layout(options), options.evaluation, grid, progress});
-  if (grid.rank() == 0) print_results(settings, data, record, seconds_between(begin, Clock::now()));
+      *evaluate({pipeline, data, plan.model->task(), step_layout(options), options.evaluation, grid,
+                 progress});
+  if (grid.rank() == 0)
+    print_results(settings, plan.model->task(), data, record, seconds_between(begin, Clock::now()));
 }
 
 }  // namespace deltapipe

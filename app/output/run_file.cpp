@@ -377,16 +377,17 @@ class StepTable : public TableRows<StepTable> {
 /// Columns of evaluations that sent activations in one way; `prefix` of the names.
 struct EvaluationColumns {
   EvaluationColumns(const std::string& prefix, const std::string& way, const Width& boundaries,
-                    bool compares_answers)
+                    const RunAttributes& attributes)
       : loss({prefix + "loss", "nat", "mean validation loss per token" + way}),
-        perplexity({prefix + "perplexity", "1", "exp(loss)" + way}),
         forward_bytes({prefix + "forward_bytes", "B", "sent on the wire, headers included" + way},
                       boundaries),
         tied_row_bytes({prefix + "tied_row_bytes", "B",
                         "token rows from the last stage to the first, on the wire" + way}),
         collective_bytes({prefix + "collective_bytes", "B", "small sums over all ranks" + way}),
         boundaries_(boundaries.entries) {
-    if (compares_answers)
+    for (const Metric& metric : attributes.task->metrics())
+      metrics.emplace_back(ColumnText{prefix + metric.name, metric.unit, metric.description + way});
+    if (attributes.compares_answers)
       exact_match.emplace(
           ColumnText{prefix + "exact_match", "1",
                      "share of the prompts whose greedy answer is the expected one" + way});
@@ -395,10 +396,12 @@ struct EvaluationColumns {
   /// Null: NaN, and no bytes.
   void add(const std::optional<EvaluationFigures>& figures) {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    const EvaluationFigures none{nan, nan, nan, std::vector<std::uint64_t>(boundaries_), 0, 0};
+    const EvaluationFigures none{nan, {}, nan, std::vector<std::uint64_t>(boundaries_), 0, 0};
     const EvaluationFigures& f = figures ? *figures : none;
     loss.add(f.loss);
-    perplexity.add(f.perplexity);
+    DELTAPIPE_ASSERT(!figures || f.metrics.size() == metrics.size(), "metrics of another task");
+    for (std::size_t i = 0; i < metrics.size(); ++i)
+      metrics[i].add(figures ? f.metrics[i].value : nan);
     if (exact_match) exact_match->add(f.exact_match);
     forward_bytes.add(f.forward_bytes);
     tied_row_bytes.add(f.tied_row_bytes);
@@ -407,7 +410,7 @@ struct EvaluationColumns {
   template <typename Use>
   void each(const Use& use) {
     use(loss);
-    use(perplexity);
+    for (Reals& metric : metrics) use(metric);
     if (exact_match) use(*exact_match);
     use(forward_bytes);
     use(tied_row_bytes);
@@ -415,7 +418,7 @@ struct EvaluationColumns {
   }
 
   Reals loss;
-  Reals perplexity;
+  std::vector<Reals> metrics;  ///< the task's
   std::optional<Reals> exact_match;
   Integers forward_bytes;
   Integers tied_row_bytes;
@@ -430,10 +433,9 @@ class EvaluationTable : public TableRows<EvaluationTable> {
   static constexpr const char* kName = "evaluations";
   EvaluationTable(const TableWidths& widths, const RunAttributes& attributes)
       : tokens_({"tokens", "1", "predicted tokens of the evaluation"}),
-        plain_("", "", widths.boundaries, attributes.compares_answers) {
+        plain_("", "", widths.boundaries, attributes) {
     if (attributes.evaluates_codec)
-      codec_.emplace("codec_", ", activations through the codecs", widths.boundaries,
-                     attributes.compares_answers);
+      codec_.emplace("codec_", ", activations through the codecs", widths.boundaries, attributes);
   }
 
   void add(const EvaluationRecord& record) {
@@ -586,6 +588,10 @@ std::vector<std::byte> empty_file(const std::string& path, const RunAttributes& 
   file.write_attribute("stages_per_rank", attributes.layout.stages_per_rank);
   file.write_attribute("partition", attributes.partition);
   file.write_attribute("parameters", attributes.parameters);
+  std::vector<std::string> metrics;
+  for (const Metric& metric : attributes.task->metrics()) metrics.emplace_back(metric.name);
+  file.write_attribute("task", std::string(attributes.task->name()));
+  file.write_attribute("metrics", metrics);
   file.write_attribute("trained_parameters", attributes.trained_parameters);
   file.write_attribute("kokkos", attributes.kokkos);
   if (!attributes.run_id.empty()) file.write_fixed_attribute("run_id", attributes.run_id);

@@ -38,8 +38,9 @@ struct RunAttributes {
   std::uint64_t trained_parameters = 0;  ///< of them, not frozen
   std::string deltapipe_version;
   std::string source_revision;
-  std::string deck;                ///< the effective deck, TOML
-  std::string kokkos;              ///< Kokkos' configuration
+  std::string deck;                           ///< the effective deck, TOML
+  std::string kokkos;                         ///< Kokkos' configuration
+  const Task* task = &language_model_task();  ///< whose metrics evaluations have as columns
   bool evaluates_codec = false;    ///< evaluations have columns for what went through the codecs
   bool compares_answers = false;   ///< evaluations have columns for exact match
   std::string run_id;              ///< the same after restarts

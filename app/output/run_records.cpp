@@ -59,6 +59,7 @@ RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
                                 : kHostExecution ? ExecSpace().concurrency()
                                                  : 1;
   attributes.mpi = mpi_library();
+  attributes.task = &plan.model->task();
   attributes.evaluates_codec = settings.evaluation.has(EvaluationMode::codec);
   attributes.compares_answers = !settings.data.answers.files.empty();
   return attributes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/training_report.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <utility>
@@ -23,9 +24,8 @@ void print_evaluation(const Settings& settings, const TrainingReport& report) {
   if (!report.last_evaluation) return;
   for (const EvaluationMode mode : settings.evaluation.modes) {
     const EvaluationFigures& figures = *report.last_evaluation->of(mode);
-    std::printf("%-28s %s (perplexity %s)%s", name_of_loss(mode),
-                number_text("%.4f", figures.loss).c_str(),
-                number_text("%.3f", figures.perplexity).c_str(), exact_match_text(figures).c_str());
+    std::printf("%-28s %s (%s)%s", name_of_loss(mode), number_text("%.4f", figures.loss).c_str(),
+                metrics_text(figures).c_str(), exact_match_text(figures).c_str());
     const std::uint64_t bytes = report.totals.evaluation_bytes[static_cast<std::size_t>(mode)];
     if (bytes > 0)
       std::printf(", all evaluations %sB on the wire",
@@ -92,11 +92,21 @@ std::string exact_match_text(const EvaluationFigures& figures) {
   return ", exact match " + number_text("%.2f", 100 * figures.exact_match) + " %";
 }
 
+std::string metrics_text(const EvaluationFigures& figures, int fewer) {
+  std::string text;
+  for (const MetricValue& of : figures.metrics) {
+    const std::string format = "%." + std::to_string(std::max(0, of.metric->digits - fewer)) + "f";
+    text += (text.empty() ? "" : ", ") + std::string(of.metric->name) + " " +
+            number_text(format.c_str(), of.value);
+  }
+  return text;
+}
+
 std::string evaluation_text(const EvaluationRecord& record, EvaluationMode mode) {
   const EvaluationFigures& figures = *record.of(mode);
   return "epoch " + number_text("%.2f", record.epoch) + ": " + name_of_loss(mode) + " " +
-         number_text("%.4f", figures.loss) + ", perplexity " +
-         number_text("%.3f", figures.perplexity) + exact_match_text(figures);
+         number_text("%.4f", figures.loss) + ", " + metrics_text(figures) +
+         exact_match_text(figures);
 }
 
 std::string early_end_text(std::uint64_t steps_done, std::uint64_t steps, std::uint64_t patience,

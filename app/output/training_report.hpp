@@ -21,6 +21,8 @@ namespace deltapipe {
 std::string answers_text(const DataSplit& data);
 /// ", exact match 95.25 %", or nothing without answers.
 std::string exact_match_text(const EvaluationFigures& figures);
+/// Returns "NAME VALUE, NAME VALUE" of the task's metrics, with `fewer` of their digits.
+std::string metrics_text(const EvaluationFigures& figures, int fewer = 1);
 
 /// "epoch 1.00: validation loss ..."
 std::string evaluation_text(const EvaluationRecord& record, EvaluationMode mode);

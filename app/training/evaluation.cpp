@@ -100,13 +100,18 @@ std::optional<EvaluationFigures> evaluate(const EvaluationContext& context, Eval
                                           const StopsEvaluation& stops) {
   Pipeline& pipeline = context.pipeline;
   const Dataset& validation = *context.data.validation;
+  const Task& task = context.task;
   EvaluationFigures figures;
   const int stages = context.grid.stages();
-  // Losses, bytes of each boundary, bytes of token rows.
-  std::vector<double> values(static_cast<std::size_t>(stages) + 1, 0);
-  double& sum = values.front();
-  if (!evaluate_steps(context, validation, mode, RowScore::loss, stops,
-                      [&](const StepPlan&) { sum += pipeline.loss_sum(); }))
+  // The task's sums, bytes of each boundary, bytes of token rows.
+  std::vector<double> values(task.sums() + static_cast<std::size_t>(stages), 0);
+  const std::span<double> sums = std::span(values).first(task.sums());
+  const auto add_step = [&](const StepPlan&) {
+    std::vector<double> of_step(sums.size(), 0);
+    pipeline.add_scores(task, of_step);
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += of_step[i];
+  };
+  if (!evaluate_steps(context, validation, mode, task.score(), stops, add_step))
     return std::nullopt;
   if (context.data.answers.size() > 0) {
     const std::optional<double> share = exact_match(context, mode, stops);
@@ -114,17 +119,21 @@ std::optional<EvaluationFigures> evaluate(const EvaluationContext& context, Eval
     figures.exact_match = *share;
   }
   const Pipeline::SentBytes sent = pipeline.take_sent_bytes();
-  std::copy(sent.forward.begin(), sent.forward.end(), values.begin() + 1);
+  std::copy(sent.forward.begin(), sent.forward.end(),
+            values.begin() + static_cast<std::ptrdiff_t>(sums.size()));
   values.back() = sent.tied_rows;
   all_reduce(context.progress, context.grid.world(), values, Reduction::sum);
-  figures.loss = sum / static_cast<double>(std::max<std::uint64_t>(1, validation.all_targets()));
+  const std::uint64_t count = std::max<std::uint64_t>(1, validation.all_targets());
+  figures.loss = sums[0] / static_cast<double>(count);
   for (int b = 0; b + 1 < stages; ++b)
     figures.forward_bytes.push_back(
-        static_cast<std::uint64_t>(values[1 + static_cast<std::size_t>(b)]));
+        static_cast<std::uint64_t>(values[sums.size() + static_cast<std::size_t>(b)]));
   figures.tied_row_bytes = static_cast<std::uint64_t>(values.back());
   figures.collective_bytes = context.progress.take_collective_bytes();
   if (!std::isfinite(figures.loss)) refuse_diverged("the loss", figures.loss);
-  figures.perplexity = std::exp(figures.loss);
+  const std::vector<double> metrics = task.values(sums, count);
+  for (std::size_t i = 0; i < metrics.size(); ++i)
+    figures.metrics.push_back({&task.metrics()[i], metrics[i]});
   return figures;
 }
 

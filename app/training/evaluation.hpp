@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loss and exact match, with uncompressed activations or through the codecs.
+// Loss, metrics and exact match, with uncompressed activations or through the codecs.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,12 @@
 
 namespace deltapipe {
 
-/// Pipeline, data and layout of evaluations. They outlive it. Evaluates data.validation
+/// Pipeline, data, task and layout of evaluations. They outlive it. Evaluates data.validation
 /// and, if there are any, the prompts of data.answers.
 struct EvaluationContext {
   Pipeline& pipeline;
   const DataSplit& data;
+  const Task& task;
   StepPlanner::Layout layout;
   const EvaluationSettings& settings;
   const ProcessGrid& grid;
@@ -34,8 +35,8 @@ std::uint64_t evaluation_steps(const EvaluationContext& context);
 /// evaluation stops there.
 using StopsEvaluation = std::function<bool()>;
 
-/// Returns the loss of the validation set and, if there are answers, the share of prompts whose
-/// greedy answer is the expected one, token by token, in each mode; without step, epoch and
+/// Returns loss and metrics of the validation set and, if there are answers, the share of prompts
+/// whose greedy answer is the expected one, token by token, in each mode; without step, epoch and
 /// seconds. All ranks call it together; every rank gets the result. Returns nothing if `stops`
 /// (which may be empty) ended it; the pipeline must not evaluate again then. Throws UserError if a
 /// result is not finite.

@@ -8,13 +8,19 @@
 #include <vector>
 
 #include "core/codec/crossing.hpp"
+#include "core/stage/task.hpp"
 
 namespace deltapipe {
 
+struct MetricValue {
+  const Metric* metric;  ///< of the task, which lives as long as the program or the model
+  double value;
+};
+
 /// Results and traffic of an evaluation in one mode.
 struct EvaluationFigures {
-  double loss = 0;  ///< mean over all predicted tokens, nats
-  double perplexity = 0;
+  double loss = 0;                   ///< mean over all targets, nats
+  std::vector<MetricValue> metrics;  ///< the task's, in its order
   /// Share of the prompts whose greedy answer is the expected one; NaN: there are no prompts.
   double exact_match = std::numeric_limits<double>::quiet_NaN();
   /// Bytes on the wire of all replicas, including headers. One entry per boundary.
@@ -30,7 +36,7 @@ struct EvaluationRecord {
   std::uint64_t step = 0;    ///< steps that were completed before
   double epoch = 0;          ///< passes over the training data, with fraction
   double seconds = 0;        ///< training time so far, without evaluations
-  std::uint64_t tokens = 0;  ///< predicted tokens, without those of answers
+  std::uint64_t tokens = 0;  ///< targets (predicted tokens), without those of answers
   /// By what crossed boundaries: plain activations or the codecs' messages; empty: not evaluated.
   std::optional<EvaluationFigures> plain, codec;
 

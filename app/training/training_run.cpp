@@ -62,6 +62,7 @@ TrainingRun::TrainingRun(TrainingPlan plan, const Model& model, Stages stages, c
                          const ProcessGrid& grid, ProgressThread& progress)
     : plan_(std::move(plan)),
       data_(data),
+      task_(model.task()),
       grid_(grid),
       progress_(progress),
       stages_(std::move(stages)),
@@ -228,7 +229,7 @@ void TrainingRun::sum_over_ranks(std::vector<double>& values) {
 }
 
 EvaluationContext TrainingRun::evaluation_context(const DataSplit& data) {
-  return {pipeline_, data,     step_layout(plan_.pipeline), plan_.pipeline.evaluation,
+  return {pipeline_, data,     task_, step_layout(plan_.pipeline), plan_.pipeline.evaluation,
           grid_,     progress_};
 }
 

@@ -126,6 +126,7 @@ class TrainingRun {
 
   TrainingPlan plan_;
   const Dataset& data_;
+  const Task& task_;
   const ProcessGrid& grid_;
   ProgressThread& progress_;
   Stages stages_;

@@ -18,6 +18,7 @@
 #include "core/cache/io_thread.hpp"
 #include "core/data/dataset.hpp"
 #include "core/stage/stage.hpp"
+#include "core/stage/task.hpp"
 
 namespace deltapipe {
 
@@ -53,9 +54,14 @@ class Pipeline {
   /// step.
   std::vector<float> continue_text(std::span<const std::int32_t> tokens, std::uint64_t call);
 
-  /// Returns the sum of the last step's losses over this replica's tokens; 0 except on the rank of
+  /// Returns the sum of the last step's losses over this replica's targets; 0 except on the rank of
   /// the last stage.
   double loss_sum() { return stages_.back()->loss_sum(); }
+  /// Adds what the last evaluation step contributes to a task's sums, whose score was evaluated;
+  /// only on the rank of the last stage.
+  void add_scores(const Task& task, std::span<double> sums) {
+    stages_.back()->add_scores(task, sums);
+  }
   /// Returns the last step's scores, summed over each sample's rows, in the order of its plan;
   /// empty except on the rank of the last stage.
   std::vector<double> sample_scores() { return stages_.back()->sample_scores(); }

@@ -98,11 +98,10 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
     tokens_.emplace(*plan.tokens, grid_, progress_, rank.links.to(other), instances_);
   }
 
+  DELTAPIPE_ASSERT(!embedding_ || shape.fields[Field::tokens] == shape.tokens,
+                   std::to_string(shape.fields[Field::tokens]) + " tokens in a sample");
   samples_ =
       StepSamples(shape.fields, shape.samples, shape.micro_batches, place_.first(), place_.last());
-  if (place_.last())
-    score_host_ = Kokkos::create_mirror_view(
-        Vector<float>("deltapipe::Pipeline::losses", shape.samples * shape.tokens));
 }
 
 void PipelineStage::add_micro_batch(std::span<const std::uint64_t> ids,
@@ -400,33 +399,44 @@ void PipelineStage::load_next_rows() {
   next_ = nullptr;
 }
 
-/// Calls take(samples, their rows' scores) for each micro-batch of the last step.
+/// Calls take(micro-batch, its samples, their scores) for each micro-batch of the last step.
 template <class Take>
 void PipelineStage::read_scores(const Take& take) {
   if (!place_.last()) return;
   for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
     const std::size_t samples = micro_batches_[m].samples();
-    const int rows = static_cast<int>(samples) * shape_.tokens;
-    const MirrorVector<float> host(score_host_.data(), rows);
-    Kokkos::deep_copy(exec(), host, stage_.scores(m, rows));
+    const std::size_t count =
+        samples * static_cast<std::size_t>(stage_.scored_rows(shape_.tokens) * values_of(score_));
+    if (score_host_.extent(0) < count)
+      score_host_ = Kokkos::create_mirror_view(Vector<float>("deltapipe::Pipeline::scores", count));
+    const MirrorVector<float> host(score_host_.data(), count);
+    Kokkos::deep_copy(exec(), host, stage_.scores(m, static_cast<int>(count)));
     exec().fence();
-    take(samples, std::span<const float>(host.data(), rows));
+    take(m, samples, std::span<const float>(host.data(), count));
   }
 }
 
 double PipelineStage::loss_sum() {
   double sum = 0;
-  read_scores([&](std::size_t, std::span<const float> losses) {
+  read_scores([&](int, std::size_t, std::span<const float> losses) {
     for (const float loss : losses) sum += loss;
   });
   return sum;
 }
 
+void PipelineStage::add_scores(const Task& task, std::span<double> sums) {
+  DELTAPIPE_ASSERT(score_ == task.score(), task.name());
+  read_scores([&](int m, std::size_t samples, std::span<const float> scores) {
+    task.add(scores, samples_.integers(task.targets(), m, samples), sums);
+  });
+}
+
 std::vector<double> PipelineStage::sample_scores() {
   std::vector<double> sums;
-  read_scores([&](std::size_t samples, std::span<const float> scores) {
+  read_scores([&](int, std::size_t samples, std::span<const float> scores) {
+    const std::size_t values = scores.size() / samples;
     for (std::size_t b = 0; b < samples; ++b) {
-      const auto of_sample = scores.subspan(b * shape_.tokens, shape_.tokens);
+      const auto of_sample = scores.subspan(b * values, values);
       sums.push_back(std::accumulate(of_sample.begin(), of_sample.end(), 0.0));
     }
   });

@@ -29,6 +29,7 @@
 #include "core/cache/io_thread.hpp"
 #include "core/data/dataset.hpp"
 #include "core/stage/stage.hpp"
+#include "core/stage/task.hpp"
 
 namespace deltapipe {
 
@@ -69,9 +70,11 @@ class PipelineStage final : public InstructionHandler {
   /// Returns the shape of the loaded step.
   ScheduleShape schedule_shape() const;
 
-  /// Returns the sum of the last step's losses over this replica's tokens; 0 except on the last
+  /// Returns the sum of the last step's losses over this replica's targets; 0 except on the last
   /// stage.
   double loss_sum();
+  /// See Pipeline.
+  void add_scores(const Task& task, std::span<double> sums);
   /// Returns the last step's scores, summed over each sample's rows, in the order of its plan;
   /// empty except on the last stage.
   std::vector<double> sample_scores();

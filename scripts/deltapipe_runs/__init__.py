@@ -123,7 +123,7 @@ class Run:
         self.steps = self._table(file, "steps", ("step", "epoch", "seconds", "loss", "tokens",
                                                  "samples", "forward_bytes", "backward_bytes"))
         self.evaluations = self._table(file, "evaluations", ("step", "epoch", "seconds", "loss",
-                                                             "perplexity"))
+                                                             *self.metrics))
         self.memory = self._optional(file, "memory")
         self.checkpoints = self._optional(file, "checkpoints")
         self.restarts = file["restarts/step"][()] if "restarts" in file else np.empty(0, np.uint64)
@@ -299,6 +299,17 @@ class Run:
             return float("nan")
         elapsed = self.steps["seconds"][-1] - self.steps["seconds"][0]
         return float(self.steps[column][1:].sum() / elapsed) if elapsed > 0 else float("nan")
+
+    @property
+    def metrics(self):
+        """Names of the task's metrics, which are columns of evaluations."""
+        names = self.attributes.get("metrics", ("perplexity",))  # none in files of older versions
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+
+    def metric(self, name, prefix=""):
+        """Of the last evaluation, or with the prefix "codec_" of the last one through the codecs;
+        NaN: none."""
+        return self._last(prefix + name)
 
     @property
     def perplexity(self):

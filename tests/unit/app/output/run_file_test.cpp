@@ -42,6 +42,10 @@ RunAttributes attributes_of(int stages) {
   return attributes;
 }
 
+MetricValue perplexity_of(double loss) {
+  return {&language_model_task().metrics().front(), std::exp(loss)};
+}
+
 /// A record whose every value follows from its step.
 StepRecord step_record(std::uint64_t step, int stages) {
   const auto x = static_cast<double>(step);
@@ -74,7 +78,7 @@ StepRecord step_record(std::uint64_t step, int stages) {
 
 EvaluationRecord evaluation_record(std::uint64_t step, int stages) {
   const double loss = 3.5 + 1.0 / static_cast<double>(step);
-  EvaluationFigures figures{loss, std::exp(loss), 0.25, {}, 70, 0};
+  EvaluationFigures figures{loss, {perplexity_of(loss)}, 0.25, {}, 70, 0};
   for (int boundary = 0; boundary + 1 < stages; ++boundary)
     figures.forward_bytes.push_back(static_cast<std::uint64_t>(500 + boundary));
   return {
@@ -177,7 +181,7 @@ TEST_CASE("Evaluations through the codecs have columns of their own", "[files][r
   attributes.evaluates_codec = true;
   RunFile run(path, attributes);
   EvaluationRecord record = evaluation_record(7, 3);
-  record.codec = EvaluationFigures{4, std::exp(4.0), 0.5, {30, 31}, 7, 5};
+  record.codec = EvaluationFigures{4, {perplexity_of(4)}, 0.5, {30, 31}, 7, 5};
   run.append(record);
   record.plain.reset();
   run.append(record);
