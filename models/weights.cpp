@@ -136,6 +136,12 @@ bool same_matrices(const SafetensorsReader& reader, const std::string& one,
   return true;
 }
 
+bool has_own_matrix(const SafetensorsReader& reader, const WeightNames& names,
+                    const std::string& head, const std::string& parameter) {
+  const std::string stored = names.stored(reader, parameter);
+  return reader.contains(head) && reader.contains(stored) && !same_matrices(reader, head, stored);
+}
+
 template <class Real>
 void initialize_normal(std::uint64_t seed,
                        const std::function<double(const ParameterInfo&)>& deviation_of,

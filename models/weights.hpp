@@ -53,6 +53,12 @@ void load_weights(const SafetensorsReader& reader, const WeightNames& names,
 bool same_matrices(const SafetensorsReader& reader, const std::string& one,
                    const std::string& other);
 
+/// Returns true if the files hold `head` and the matrix of `parameter`, and they differ.
+/// transformers 5 then keeps both, regardless of tie_word_embeddings in config.json. Throws
+/// UserError for weights that cannot be read.
+bool has_own_matrix(const SafetensorsReader& reader, const WeightNames& names,
+                    const std::string& head, const std::string& parameter);
+
 /// Sets initial values: matrices normal with the standard deviation that the model gives, other
 /// weights 1 and biases 0. The values depend on seed and tensor name, so that every partition gets
 /// the same.

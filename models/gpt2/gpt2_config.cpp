@@ -73,10 +73,6 @@ void check_kind(const ConfigKeys& keys) {
 
 }  // namespace
 
-Gpt2Config Gpt2Config::load(const std::string& directory) {
-  return read(read_config_file(directory));
-}
-
 Gpt2Config Gpt2Config::read(const ConfigFile& file) {
   const ConfigKeys keys(file.json, file.path, kSupported);
   check_kind(keys);

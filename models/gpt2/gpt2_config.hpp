@@ -36,8 +36,6 @@ struct Gpt2Config {
 
   /// Throws UserError that names the key, its value and the supported values.
   static Gpt2Config read(const ConfigFile& file);
-  /// Reads DIRECTORY/config.json.
-  static Gpt2Config load(const std::string& directory);
   /// Checks the ranges; `file` appears in messages.
   void check(const std::string& file) const;
   /// Returns "key = value" of everything that changes results.

@@ -7,6 +7,13 @@
 
 namespace deltapipe {
 
+const WeightNames& gpt2_names() {
+  static const WeightNames names = {
+      "GPT2LMHeadModel", "transformer.", {"lm_head.weight"}, {"wte.", "wpe.", "h.", "ln_f."},
+      "n_layer",         "h.",           "ln_1.weight"};
+  return names;
+}
+
 ModelShape Gpt2Model::shape() const {
   return {config_.n_layer, config_.n_embd, config_.n_positions, config_.vocabulary_size,
           config_.tie_word_embeddings};
@@ -49,7 +56,8 @@ std::map<std::string, std::string> Gpt2Model::tied_names() const {
 std::unique_ptr<Model> load_gpt2(const ConfigFile& file, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings) {
   Gpt2Config config = Gpt2Config::read(file);
-  if (config.tie_word_embeddings && weights != nullptr && has_own_head(*weights)) {
+  if (config.tie_word_embeddings && weights != nullptr &&
+      has_own_matrix(*weights, gpt2_names(), "lm_head.weight", "wte.weight")) {
     config.tie_word_embeddings = false;
     warnings.push_back(printable(file.directory, 200) +
                        ": config.json says tie_word_embeddings, but lm_head.weight is another "

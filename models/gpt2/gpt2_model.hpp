@@ -11,9 +11,13 @@
 #include "models/file_model.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
+#include "models/weights.hpp"
 
 namespace deltapipe {
+
+/// Returns the names of GPT2LMHeadModel. The masks that old versions of transformers saved count as
+/// the model's.
+const WeightNames& gpt2_names();
 
 class Gpt2Model final : public FileModel {
  public:

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/gpt2/gpt2_stage.hpp"
 
+#include <cmath>
+
 #include "models/blocks/language_head.hpp"
 #include "models/blocks/token_embedding.hpp"
 #include "models/blocks/transformer_block.hpp"
+#include "models/weights.hpp"
 
 namespace deltapipe {
 
@@ -19,15 +22,17 @@ std::unique_ptr<Block<Real>> make_block(const Gpt2Config& config, int block, int
                                         ParameterArena<Real>& parameters) {
   const std::string h = "h." + std::to_string(block) + ".";
   const std::uint32_t site = kEmbeddingSite + 1 + block * kSitesABlock;
-  AttentionOptions attention;
-  attention.channels = config.n_embd;
-  attention.heads = config.n_head;
-  attention.epsilon = config.layer_norm_epsilon;
-  attention.attention_dropout = config.attn_pdrop;
-  attention.dropout = config.resid_pdrop;
-  attention.dropout_site = site + kAttentionSite;
-  const MlpOptions mlp{config.n_embd, config.n_inner, config.layer_norm_epsilon, config.resid_pdrop,
-                       site + kMlpSite};
+  const AttentionOptions attention{.channels = config.n_embd,
+                                   .heads = config.n_head,
+                                   .epsilon = config.layer_norm_epsilon,
+                                   .attention_dropout = config.attn_pdrop,
+                                   .dropout = config.resid_pdrop,
+                                   .dropout_site = site + kAttentionSite};
+  const MlpOptions mlp{.channels = config.n_embd,
+                       .hidden = config.n_inner,
+                       .epsilon = config.layer_norm_epsilon,
+                       .dropout = config.resid_pdrop,
+                       .dropout_site = site + kMlpSite};
   return std::make_unique<TransformerBlock<Real>>(
       parameters, AttentionNames{h + "ln_1", h + "attn.c_attn", h + "attn.c_proj"}, attention,
       MlpNames{h + "ln_2", h + "mlp.c_fc", h + "mlp.c_proj"}, mlp, bucket);
@@ -38,7 +43,6 @@ template <class Real>
 StageParts<Real> make_parts(const Gpt2Config& config, const StagePart& part,
                             ParameterArena<Real>& parameters) {
   const std::uint64_t C = config.n_embd, V = config.vocabulary_size;
-  const std::uint64_t positions = config.n_positions;
   const bool tied = config.tie_word_embeddings;
   const int channels = config.n_embd;
   StageParts<Real> parts;
@@ -48,7 +52,8 @@ StageParts<Real> make_parts(const Gpt2Config& config, const StagePart& part,
                                                          config.vocabulary_size, channels, tied);
   int bucket = 0;
   if (part.first) {
-    const int table = parameters.add("wpe.weight", {positions, C}, false, bucket++);
+    const int table =
+        parameters.add("wpe.weight", {std::uint64_t(config.n_positions), C}, false, bucket++);
     if (!tied)
       tokens->declare(bucket++);
     else if (!part.last && tokens->wte_frozen())
@@ -87,6 +92,16 @@ ModelCost gpt2_cost(const Gpt2Config& config, int tokens) {
 }
 
 template <class Real>
+void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
+                        ParameterArena<Real>& parameters) {
+  const auto deviation = [&](const ParameterInfo& p) {
+    const bool writes_residual = p.name.ends_with("c_proj.weight");
+    return config.initializer_range / (writes_residual ? std::sqrt(2.0 * config.n_layer) : 1);
+  };
+  initialize_normal<Real>(seed, deviation, parameters);
+}
+
+template <class Real>
 Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
                            const std::set<std::string>& frozen)
     : BlockStage<Real>(
@@ -97,5 +112,7 @@ Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
 
 template class Gpt2Stage<float>;
 template class Gpt2Stage<double>;
+template void initialise_weights<float>(const Gpt2Config&, std::uint64_t, ParameterArena<float>&);
+template void initialise_weights<double>(const Gpt2Config&, std::uint64_t, ParameterArena<double>&);
 
 }  // namespace deltapipe

@@ -15,6 +15,12 @@ namespace deltapipe {
 /// Returns the floating-point operations of one sample of T tokens, forward and backward.
 ModelCost gpt2_cost(const Gpt2Config& config, int tokens);
 
+/// Sets Hugging Face's initial values: matrices normal(0, initializer_range), smaller by sqrt(2
+/// n_layer) if they write to the residual stream; biases 0, norm weights 1.
+template <class Real>
+void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
+                        ParameterArena<Real>& parameters);
+
 template <class Real>
 class Gpt2Stage final : public BlockStage<Real> {
  public:

@@ -13,7 +13,6 @@
 #include "core/kernels/layers/embedding.hpp"
 #include "kernel_times.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
 #include "models/optimizer.hpp"
 
 using namespace deltapipe;

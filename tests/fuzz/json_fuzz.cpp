@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A JSON text and a model's config.json. What the reader takes is what the library reads there.
 #include "core/files/json.hpp"
+#include "models/config_file.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 #include "support.hpp"
 
@@ -25,6 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   fuzz::write("config.json", text);
-  fuzz::takes([] { Gpt2Config::load(fuzz::scratch().string()).check("config.json"); });
+  fuzz::takes(
+      [] { Gpt2Config::read(read_config_file(fuzz::scratch().string())).check("config.json"); });
   return 0;
 }

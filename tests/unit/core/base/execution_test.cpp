@@ -12,7 +12,6 @@
 #include "core/kernels/content_hash.hpp"
 #include "core/kernels/layers/embedding.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
 #include "models/optimizer.hpp"
 #include "support/device_values.hpp"
 #include "support/instance_watch.hpp"

@@ -15,6 +15,7 @@
 #include "core/files/hdf5.hpp"
 #include "core/files/safetensors.hpp"
 #include "core/text/tokenizer.hpp"
+#include "models/config_file.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 #include "tests/unit/core/files/files_support.hpp"
 #include "tests/unit/core/text/text_support.hpp"
@@ -60,7 +61,7 @@ void read_data(const std::string& file) {
 
 const std::vector<Reader> readers = {
     {"deck.toml", [](const std::string& d) { read_deck(d + "/deck.toml"); }},
-    {"config.json", [](const std::string& d) { Gpt2Config::load(d); }},
+    {"config.json", [](const std::string& d) { Gpt2Config::read(read_config_file(d)); }},
     {"model.safetensors", [](const std::string& d) { SafetensorsReader::open_directory(d); }},
     {"model.safetensors.index.json",
      [](const std::string& d) { SafetensorsReader::open_directory(d); }},

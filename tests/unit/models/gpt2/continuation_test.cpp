@@ -10,8 +10,9 @@
 #include "core/base/error.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/kernels/gemm/blas.hpp"
+#include "models/config_file.hpp"
+#include "models/gpt2/gpt2_model.hpp"
 #include "models/gpt2/gpt2_stage.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
 #include "models/partition.hpp"
 #include "support/device_values.hpp"
 #include "support/text_batch.hpp"
@@ -32,7 +33,7 @@ template <class Real>
 class Text {
  public:
   explicit Text(const std::vector<int>& partition, int capacity = kPositions, bool keeps = true) {
-    const Gpt2Config config = Gpt2Config::load(kFixtures + "/model");
+    const Gpt2Config config = Gpt2Config::read(read_config_file(kFixtures + "/model"));
     for (int k = 0; k < static_cast<int>(partition.size()); ++k) {
       stages_.push_back(std::make_unique<Gpt2Stage<Real>>(config, stage_part(partition, k), false));
       StageCapacity sizes;

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/kernels/gemm/blas.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
+#include "models/gpt2/gpt2_stage.hpp"
 #include "models/parameter_patterns.hpp"
 #include "support/in_process_pipeline.hpp"
 #include "support/kernel_labels.hpp"

@@ -6,7 +6,8 @@
 
 #include "core/files/hdf5.hpp"
 #include "core/kernels/gemm/blas.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
+#include "models/config_file.hpp"
+#include "models/gpt2/gpt2_model.hpp"
 #include "support/in_process_pipeline.hpp"
 
 using namespace deltapipe;
@@ -65,7 +66,7 @@ InProcessPipeline<Real> load_pipeline(const std::string& model, const std::vecto
                                       const PipelineShape& shape,
                                       const OptimizerSettings& settings = {}) {
   const std::string directory = kFixtures + "/" + model;
-  const Gpt2Config config = Gpt2Config::load(directory);
+  const Gpt2Config config = Gpt2Config::read(read_config_file(directory));
   InProcessPipeline<Real> pipeline(config, partition, shape, settings);
   for (int k = 0; k < pipeline.stage_count(); ++k)
     load_weights(SafetensorsReader::open_directory(directory), gpt2_names(),
@@ -316,7 +317,7 @@ TEST_CASE("Weight decay applies to what PyTorch's run decayed", "[models][golden
   const std::string text = golden.open_group("training").read_string_attribute("decayed");
   std::set<std::string> decayed;
   for (const auto& name : nlohmann::json::parse(text)) decayed.insert(name.get<std::string>());
-  const Gpt2Config config = Gpt2Config::load(kFixtures + "/model");
+  const Gpt2Config config = Gpt2Config::read(read_config_file(kFixtures + "/model"));
   std::set<std::string> ours;
   Gpt2Stage<float> stage(config, {0, 4, true, true}, false);
   for (const ParameterInfo& p : stage.parameters().info())

@@ -6,6 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/files/json.hpp"
+#include "models/config_file.hpp"
 #include "models/model.hpp"
 #include "tests/unit/core/files/files_support.hpp"
 
@@ -25,7 +26,7 @@ TEST_CASE("GPT-2's own config.json is understood", "[files][config]") {
     "n_head": 25, "n_layer": 48, "n_positions": 1024, "n_inner": null, "output_past": true,
     "resid_pdrop": 0.4, "reorder_and_upcast_attn": true, "summary_type": "cls_index",
     "task_specific_params": {"text-generation": {"do_sample": true}}, "vocab_size": 50257})");
-  const Gpt2Config config = Gpt2Config::load(directory.path());
+  const Gpt2Config config = Gpt2Config::read(read_config_file(directory.path()));
   CHECK(config.n_layer == 48);
   CHECK(config.n_head == 25);
   CHECK(config.n_embd == 1600);
@@ -42,7 +43,7 @@ TEST_CASE("GPT-2's own config.json is understood", "[files][config]") {
 TEST_CASE("An empty GPT-2 config has transformers' defaults", "[files][config]") {
   const TemporaryDirectory directory;
   write_bytes(directory / "config.json", R"({"model_type": "gpt2"})");
-  const Gpt2Config config = Gpt2Config::load(directory.path());
+  const Gpt2Config config = Gpt2Config::read(read_config_file(directory.path()));
   CHECK(config.n_layer == 12);
   CHECK(config.n_inner == 3072);
   CHECK(config.layer_norm_epsilon == 1e-5);
@@ -63,12 +64,12 @@ TEST_CASE("A config.json of transformers 5 is understood", "[files][config]") {
     "scale_attn_by_inverse_layer_idx": false, "scale_attn_weights": true, "summary_activation": null,
     "tie_word_embeddings": false, "transformers_version": "5.23.0", "vocab_size": 27})";
   write_bytes(directory / "config.json", text);
-  const Gpt2Config config = Gpt2Config::load(directory.path());
+  const Gpt2Config config = Gpt2Config::read(read_config_file(directory.path()));
   CHECK(config.n_inner == 128);
   CHECK(config.vocabulary_size == 27);
   CHECK_FALSE(config.tie_word_embeddings);
   config.save(directory.path());  // token ids and their absence come back
-  const Gpt2Config again = Gpt2Config::load(directory.path());
+  const Gpt2Config again = Gpt2Config::read(read_config_file(directory.path()));
   for (const Gpt2Config& c : {config, again}) {
     CHECK_FALSE(c.bos_token_id.has_value());
     CHECK(c.eos_token_ids == std::vector<int>{7, 9});
@@ -83,7 +84,7 @@ TEST_CASE("Other names and generation_config.json are read as transformers reads
       directory / "config.json",
       R"({"model_type": "gpt2", "num_attention_heads": 6, "hidden_size": 48, "n_inner": null,
                   "num_hidden_layers": 3, "max_position_embeddings": 64, "eos_token_id": [3, 4]})");
-  Gpt2Config config = Gpt2Config::load(directory.path());
+  Gpt2Config config = Gpt2Config::read(read_config_file(directory.path()));
   CHECK(config.n_head == 6);
   CHECK(config.n_embd == 48);
   CHECK(config.n_inner == 192);
@@ -92,11 +93,11 @@ TEST_CASE("Other names and generation_config.json are read as transformers reads
   CHECK(config.generation_ends == std::vector<int>{3, 4});
   CHECK(config.generation_begin == 50256);
   write_bytes(directory / "generation_config.json", R"({"eos_token_id": [5, 6], "top_k": 5})");
-  config = Gpt2Config::load(directory.path());
+  config = Gpt2Config::read(read_config_file(directory.path()));
   CHECK(config.generation_ends == std::vector<int>{5, 6});
   CHECK_FALSE(config.generation_begin.has_value());
   write_bytes(directory / "generation_config.json", "{}");
-  CHECK(Gpt2Config::load(directory.path()).generation_ends.empty());
+  CHECK(Gpt2Config::read(read_config_file(directory.path())).generation_ends.empty());
 }
 
 TEST_CASE("A model's config.json keeps all that training does not change", "[files][config]") {
@@ -135,7 +136,7 @@ TEST_CASE("A saved GPT-2 config loads as it was", "[files][config]") {
   config.bos_token_id = 0;
   config.eos_token_ids = {1000};
   config.save(directory.path());
-  const Gpt2Config loaded = Gpt2Config::load(directory.path());
+  const Gpt2Config loaded = Gpt2Config::read(read_config_file(directory.path()));
   CHECK(loaded.n_inner == 100);
   CHECK(loaded.layer_norm_epsilon == 1.1e-7);
   CHECK(loaded.resid_pdrop == 1.0 / 3);
@@ -202,9 +203,10 @@ TEST_CASE("GPT-2 configs that cannot be computed are refused", "[files][config]"
   for (const Broken& broken : table) {
     INFO(broken.text);
     write_bytes(directory / "config.json", broken.text);
-    const std::string message = message_of<UserError>([&] { Gpt2Config::load(directory.path()); });
+    const std::string message =
+        message_of<UserError>([&] { Gpt2Config::read(read_config_file(directory.path())); });
     CHECK(message.find((directory / "config.json") + ":") == 0);
     CHECK_THAT(message, Catch::Matchers::Contains(broken.expected));
   }
-  CHECK_THROWS_AS(Gpt2Config::load(directory / "missing"), UserError);
+  CHECK_THROWS_AS(Gpt2Config::read(read_config_file(directory / "missing")), UserError);
 }

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/kernels/gemm/blas.hpp"
-#include "models/gpt2/gpt2_weights.hpp"
+#include "models/gpt2/gpt2_stage.hpp"
 #include "support/finite_differences.hpp"
 #include "support/in_process_pipeline.hpp"
 #include "support/kernel_labels.hpp"
