@@ -61,8 +61,8 @@ void AttentionBranch<Real>::forward(const BlockPass<Real>& pass, const Matrix<Re
       norm_.normalized(exec, x, column_of(saved[kMean], rows), column_of(saved[kRstd], rows), w),
       qkv_.weight(), qkv_.bias(), qkv, w.products);
   w.attention.forward(exec, shape(pass.batch.samples, pass.batch.tokens), qkv,
-                      dropout_of(pass.batch, attention_drop, options_.dropout_site), attention,
-                      elements_of(saved[kLogSum]), w.products);
+                      dropout_of(pass.batch, attention_drop, options_.dropout_site),
+                      pass.batch.length_B, attention, elements_of(saved[kLogSum]), w.products);
   linear_residual_forward<Real>(exec, w.products.input(exec, attention), out_.weight(), out_.bias(),
                                 x, dropout_of(pass.batch, drop, options_.dropout_site + 1),
                                 narrow(w.branch_NC, rows, C), y, w.products);
@@ -94,19 +94,13 @@ void AttentionBranch<Real>::backward(const BlockPass<Real>& pass, const Matrix<R
     out_.parameter_gradient(exec, w.products.input(exec, attention), dbranch_operand, accumulate,
                             w);
   out_.input_gradient(exec, dbranch_operand, branch, w);
-  w.attention.backward(exec, shape(pass.batch.samples, pass.batch.tokens),
-                       narrow(saved[kQkv], rows, 3 * C),
-                       dropout_of(pass.batch, options_.attention_dropout, options_.dropout_site),
-                       attention, elements_of(saved[kLogSum]), branch, dqkv, w.products);
-  const Operand<Real> dqkv_operand = w.products.gradient(exec, dqkv);
-  qkv_.input_gradient(exec, dqkv_operand, branch, w);
-  const VectorRef<Real> mean = column_of(saved[kMean], rows);
-  const VectorRef<Real> rstd = column_of(saved[kRstd], rows);
-  norm_.parameter_gradient(exec, branch, x, mean, rstd, accumulate, w);
-  const Operand<Real> normal = w.products.make_input(
-      norm, [&](const auto& y) { norm_.backward(exec, branch, x, mean, rstd, dx, y); });
-  if (postponed) return;
-  qkv_.parameter_gradient(exec, normal, dqkv_operand, accumulate, w);
+  w.attention.backward(
+      exec, shape(pass.batch.samples, pass.batch.tokens), narrow(saved[kQkv], rows, 3 * C),
+      dropout_of(pass.batch, options_.attention_dropout, options_.dropout_site),
+      pass.batch.length_B, attention, elements_of(saved[kLogSum]), branch, dqkv, w.products);
+  backward_normalized_linear<Real>(exec, norm_, qkv_, x, column_of(saved[kMean], rows),
+                                   column_of(saved[kRstd], rows), dqkv, dx, accumulate,
+                                   postponed == nullptr, w);
 }
 
 template <class Real>

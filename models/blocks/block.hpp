@@ -75,6 +75,7 @@ class FirstEnd {
  public:
   virtual ~FirstEnd() = default;
 
+  virtual void require(const StageCapacity&, WorkspaceSize&) const {}
   /// Throws if samples of capacity.tokens cannot be made.
   virtual void reserve(const StageCapacity& capacity, const ViewAllocator& memory) = 0;
   /// Returns true if backward() computes anything.

@@ -83,6 +83,7 @@ template <class Real>
 void BlockStage<Real>::require(const StageCapacity& capacity, WorkspaceSize& size) const {
   for (const BoundaryShape& shape : shapes(capacity.tokens))
     size.rows = std::max(size.rows, capacity.samples * shape.tokens);
+  if (parts_.first) parts_.first->require(capacity, size);
   for (const auto& piece : parts_.blocks) piece.block->require(capacity, size);
   if (parts_.last) parts_.last->require(capacity, size);
 }

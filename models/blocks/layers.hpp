@@ -102,4 +102,24 @@ class NormLayer {
   Real epsilon_;
 };
 
+/// Backward pass of y = linear(norm(x)): adds the gradient of x to dx and computes the gradients of
+/// the norm and, with `trains_linear`, those of the linear layer. Overwrites the workspace's
+/// norm_NC and branch_NC, which must not be the memory of dy.
+template <class Real>
+void backward_normalized_linear(const ExecSpace& exec, const NormLayer<Real>& norm,
+                                const LinearLayer<Real>& linear, const MatrixRef<Real>& x,
+                                const VectorRef<Real>& mean, const VectorRef<Real>& rstd,
+                                const MatrixRef<Real>& dy, const MatrixRef<Real>& dx,
+                                bool accumulate, bool trains_linear, const Workspace<Real>& w) {
+  const int rows = x.extent_int(0), channels = x.extent_int(1);
+  const MatrixRef<Real> dnorm = narrow(w.branch_NC, rows, channels);
+  const Operand<Real> dy_operand = w.products.gradient(exec, dy);
+  linear.input_gradient(exec, dy_operand, dnorm, w);
+  norm.parameter_gradient(exec, dnorm, x, mean, rstd, accumulate, w);
+  const Operand<Real> normal = w.products.make_input(
+      narrow(w.norm_NC, rows, channels),
+      [&](const auto& y) { norm.backward(exec, dnorm, x, mean, rstd, dx, y); });
+  if (trains_linear) linear.parameter_gradient(exec, normal, dy_operand, accumulate, w);
+}
+
 }  // namespace deltapipe

@@ -33,13 +33,14 @@ SavedTensors MlpBranch<Real>::postponed() const {
           {"deltapipe::MlpBranch::downGradient", options_.channels}};
 }
 
-/// Returns GELU of the hidden layer in the form that the next layer takes.
+/// Returns the activation of the hidden layer in the form that the next layer takes.
 template <class Real>
 Operand<Real> MlpBranch<Real>::activated(const ExecSpace& exec, const MatrixRef<Real>& hidden,
                                          const Matrix<Real>& memory,
                                          const Workspace<Real>& w) const {
-  return w.products.make_input(narrow(memory, hidden.extent_int(0), hidden.extent_int(1)),
-                               [&](const auto& y) { gelu_forward<Real>(exec, hidden, y); });
+  return w.products.make_input(
+      narrow(memory, hidden.extent_int(0), hidden.extent_int(1)),
+      [&](const auto& y) { activation_forward<Real>(exec, options_.activation, hidden, y); });
 }
 
 template <class Real>
@@ -77,7 +78,6 @@ void MlpBranch<Real>::backward(const BlockPass<Real>& pass, const Matrix<Real>* 
   const int C = options_.channels;
   const int F = options_.hidden;
   const MatrixRef<Real> norm = narrow(w.norm_NC, rows, C);
-  const MatrixRef<Real> dnorm = narrow(w.branch_NC, rows, C);
   const MatrixRef<Real> dhidden =
       narrow(postponed ? postponed[kHiddenGradient] : w.wide_NF, rows, F);
   const bool drop = options_.dropout > 0;
@@ -90,21 +90,16 @@ void MlpBranch<Real>::backward(const BlockPass<Real>& pass, const Matrix<Real>* 
   down_.input_gradient(exec, dbranch_operand, dhidden, w);
   const Operand<Real> activated =
       w.products.make_input(narrow(w.wide2_NF, rows, F), [&](const auto& y) {
-        gelu_backward<Real>(exec, narrow(saved[kHidden], rows, F), dhidden, y);
+        activation_backward<Real>(exec, options_.activation, narrow(saved[kHidden], rows, F),
+                                  dhidden, y);
       });
   if (postponed)
     Kokkos::deep_copy(exec, narrow(postponed[kDownGradient], rows, C), dbranch);
   else
     down_.parameter_gradient(exec, activated, dbranch_operand, accumulate, w);
-  const Operand<Real> dhidden_operand = w.products.gradient(exec, dhidden);
-  up_.input_gradient(exec, dhidden_operand, dnorm, w);
-  const VectorRef<Real> mean = column_of(saved[kMean], rows);
-  const VectorRef<Real> rstd = column_of(saved[kRstd], rows);
-  norm_.parameter_gradient(exec, dnorm, x, mean, rstd, accumulate, w);
-  const Operand<Real> normal = w.products.make_input(
-      norm, [&](const auto& y) { norm_.backward(exec, dnorm, x, mean, rstd, dx, y); });
-  if (postponed) return;
-  up_.parameter_gradient(exec, normal, dhidden_operand, accumulate, w);
+  backward_normalized_linear<Real>(exec, norm_, up_, x, column_of(saved[kMean], rows),
+                                   column_of(saved[kRstd], rows), dhidden, dx, accumulate,
+                                   postponed == nullptr, w);
 }
 
 template <class Real>
@@ -139,7 +134,7 @@ void MlpBranch<Real>::continue_text(const BlockPass<Real>& pass, const Matrix<Re
   const MatrixRef<Real> active = narrow(w.wide_NF, rows, options_.hidden);
   norm_.forward(exec, x, norm, column_of(saved[kMean], rows), column_of(saved[kRstd], rows));
   few_rows_linear<Real>(exec, norm, up_.matrix(), up_.bias(), hidden);
-  gelu_forward<Real>(exec, hidden, active);
+  activation_forward<Real>(exec, options_.activation, hidden, active);
   few_rows_linear_residual<Real>(exec, active, down_.matrix(), down_.bias(), x, y);
 }
 

@@ -21,6 +21,7 @@ struct MlpNames {
 struct AttentionOptions {
   int channels = 0;  ///< C
   int heads = 0;
+  bool causal = true;  ///< else a token sees all valid tokens of its sample
   double epsilon = 1e-5;
   double attention_dropout = 0, dropout = 0;
   std::uint32_t dropout_site = 0;  ///< site of the probabilities; the output's is the next one
@@ -28,12 +29,13 @@ struct AttentionOptions {
 struct MlpOptions {
   int channels = 0;  ///< C
   int hidden = 0;    ///< F
+  Activation activation = Activation::gelu_tanh;
   double epsilon = 1e-5;
   double dropout = 0;
   std::uint32_t dropout_site = 0;
 };
 
-/// Causal self-attention.
+/// Self-attention.
 template <class Real>
 class AttentionBranch {
  public:
@@ -45,6 +47,7 @@ class AttentionBranch {
   SavedTensors saved() const;
   SavedTensors postponed() const;
   bool trains_linear() const { return qkv_.trained() || out_.trained(); }
+  bool is_causal() const { return options_.causal; }
   void require(const StageCapacity& capacity, WorkspaceSize& size) const;
 
   void forward(const BlockPass<Real>& pass, const Matrix<Real>* saved, const MatrixRef<Real>& x,
@@ -63,7 +66,7 @@ class AttentionBranch {
 
  private:
   AttentionShape shape(int samples, int tokens) const {
-    return {samples, tokens, options_.heads, options_.channels / options_.heads};
+    return {samples, tokens, options_.heads, options_.channels / options_.heads, options_.causal};
   }
 
   AttentionOptions options_;
@@ -72,7 +75,7 @@ class AttentionBranch {
   Matrix<Real> kept_T2C_;  ///< keys and values of the text: rows [k heads v heads]
 };
 
-/// Two linear layers with GELU between them.
+/// Two linear layers with an activation between them.
 template <class Real>
 class MlpBranch {
  public:
@@ -85,7 +88,7 @@ class MlpBranch {
   bool trains_linear() const { return up_.trained() || down_.trained(); }
   void require(WorkspaceSize& size) const { size.raise(options_.channels, options_.hidden); }
 
-  /// Computes the hidden layer before GELU: all that backward() needs.
+  /// Computes the hidden layer before the activation: all that backward() needs.
   void forward_saved(const BlockPass<Real>& pass, const Matrix<Real>* saved,
                      const MatrixRef<Real>& x) const;
   void forward_output(const BlockPass<Real>& pass, const Matrix<Real>* saved,

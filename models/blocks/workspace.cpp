@@ -56,6 +56,7 @@ AttentionPlan StageAttention<Real>::plan(const AttentionShape& shape) const {
 template <class Real>
 void StageAttention<Real>::forward(const ExecSpace& exec, const AttentionShape& shape,
                                    const MatrixRef<Real>& qkv_N3C, const Dropout& dropout,
+                                   const VectorRef<const std::int32_t>& length_B,
                                    const MatrixRef<Real>& attention_NC,
                                    const VectorRef<Real>& log_sum_BHT,
                                    const Products<Real>& products) const {
@@ -63,17 +64,18 @@ void StageAttention<Real>::forward(const ExecSpace& exec, const AttentionShape& 
     if (factors_.extent(0) > 0) {
       attention_forward<float, Bf16>(
           exec, shape, plan(shape), products.input(exec, qkv_N3C).rounded, dropout,
-          {scores_, factors_}, attention_NC, log_sum_BHT, products_bf16_);
+          {scores_, factors_}, attention_NC, log_sum_BHT, products_bf16_, length_B);
       return;
     }
   }
   attention_forward<Real, Real>(exec, shape, plan(shape), qkv_N3C, dropout, {scores_, scores_},
-                                attention_NC, log_sum_BHT, products_);
+                                attention_NC, log_sum_BHT, products_, length_B);
 }
 
 template <class Real>
 void StageAttention<Real>::backward(const ExecSpace& exec, const AttentionShape& shape,
                                     const MatrixRef<Real>& qkv_N3C, const Dropout& dropout,
+                                    const VectorRef<const std::int32_t>& length_B,
                                     const MatrixRef<Real>& attention_NC,
                                     const VectorRef<Real>& log_sum_BHT,
                                     const MatrixRef<Real>& dattention_NC,
@@ -84,13 +86,13 @@ void StageAttention<Real>::backward(const ExecSpace& exec, const AttentionShape&
       attention_backward<float, Bf16>(
           exec, shape, plan(shape), products.input(exec, qkv_N3C).rounded, dropout, attention_NC,
           log_sum_BHT, dattention_NC, products.gradient(exec, dattention_NC).rounded,
-          {scores_, factors_}, {scores2_, factors2_}, dqkv_N3C, products_bf16_);
+          {scores_, factors_}, {scores2_, factors2_}, dqkv_N3C, products_bf16_, length_B);
       return;
     }
   }
   attention_backward<Real, Real>(exec, shape, plan(shape), qkv_N3C, dropout, attention_NC,
                                  log_sum_BHT, dattention_NC, dattention_NC, {scores_, scores_},
-                                 {scores2_, scores2_}, dqkv_N3C, products_);
+                                 {scores2_, scores2_}, dqkv_N3C, products_, length_B);
 }
 
 template <class Real>

@@ -37,14 +37,17 @@ class StageAttention {
   void reserve_products(const RealGemm& gemm) { products_ = HeadProducts<Real, Real>(gemm); }
   void reserve_products_bf16(bool training, const ViewAllocator& memory);
 
-  /// attention_NC and log_sum_BHT from qkv_N3C = [q k v]. `shape` may be smaller than reserved.
+  /// attention_NC and log_sum_BHT from qkv_N3C = [q k v]. `shape` may be smaller than reserved. For
+  /// length_B see attention_forward().
   void forward(const ExecSpace& exec, const AttentionShape& shape, const MatrixRef<Real>& qkv_N3C,
-               const Dropout& dropout, const MatrixRef<Real>& attention_NC,
-               const VectorRef<Real>& log_sum_BHT, const Products<Real>& products) const;
+               const Dropout& dropout, const VectorRef<const std::int32_t>& length_B,
+               const MatrixRef<Real>& attention_NC, const VectorRef<Real>& log_sum_BHT,
+               const Products<Real>& products) const;
   void backward(const ExecSpace& exec, const AttentionShape& shape, const MatrixRef<Real>& qkv_N3C,
-                const Dropout& dropout, const MatrixRef<Real>& attention_NC,
-                const VectorRef<Real>& log_sum_BHT, const MatrixRef<Real>& dattention_NC,
-                const MatrixRef<Real>& dqkv_N3C, const Products<Real>& products) const;
+                const Dropout& dropout, const VectorRef<const std::int32_t>& length_B,
+                const MatrixRef<Real>& attention_NC, const VectorRef<Real>& log_sum_BHT,
+                const MatrixRef<Real>& dattention_NC, const MatrixRef<Real>& dqkv_N3C,
+                const Products<Real>& products) const;
 
   const HeadProducts<Real, Real>& products() const { return products_; }
   /// Scores of continued texts.

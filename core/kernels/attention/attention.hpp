@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Causal multi-head self-attention. Probabilities exist only for one block of query rows at a time:
-// for one head on a host, and for all heads and samples on a device. The backward pass computes
-// them again from the logarithm of each row's softmax sum (arXiv 2205.14135).
+// Multi-head self-attention, causal or over all valid tokens. Probabilities exist only for one
+// block of query rows at a time: for one head on a host, and for all heads and samples on a device.
+// The backward pass computes them again from the logarithm of each row's softmax sum (arXiv
+// 2205.14135).
 #pragma once
 
 #include <cmath>
@@ -23,6 +24,7 @@ struct AttentionShape {
   int tokens = 0;      ///< T
   int heads = 0;       ///< H
   int head_width = 0;  ///< D
+  bool causal = true;  ///< a query sees the keys up to its own, else all valid keys of its sample
 
   int channels() const { return heads * head_width; }
 };
@@ -43,7 +45,8 @@ struct AttentionGrouping {
   /// elements; with long ones, larger products are faster.
   static AttentionGrouping of_host(const AttentionShape& shape,
                                    bool in_tiles = kTeamExecution && causal::kIsFast) {
-    return {in_tiles ? 96 : shape.tokens <= 512 ? 64 : 128, 1, 1, in_tiles};
+    const bool tiles = in_tiles && shape.causal;
+    return {tiles ? 96 : shape.tokens <= 512 ? 64 : 128, 1, 1, tiles};
   }
   /// Returns all heads and samples of a block, or as many as fit into `most_elements`.
   static AttentionGrouping of_device(const AttentionShape& shape,
@@ -67,12 +70,13 @@ inline AttentionGrouping attention_grouping(const AttentionShape& shape) {
   return kHostExecution ? AttentionGrouping::of_host(shape) : AttentionGrouping::of_device(shape);
 }
 
-/// Place of a block of probabilities: query rows [first, first + rows) against keys [0, first +
-/// rows), for heads [head, head + heads) of samples [sample, sample + samples).
+/// Place of a block of probabilities: query rows [first, first + rows) against keys [0, keys()),
+/// for heads [head, head + heads) of samples [sample, sample + samples).
 struct AttentionBlock {
   int sample, samples, head, heads, first, rows;
+  int all_keys = 0;  ///< T; 0: causal, so that no row sees keys from first + rows on
 
-  KOKKOS_FORCEINLINE_FUNCTION int keys() const { return first + rows; }
+  KOKKOS_FORCEINLINE_FUNCTION int keys() const { return all_keys > 0 ? all_keys : first + rows; }
   /// Returns the number of one head's probabilities.
   KOKKOS_FORCEINLINE_FUNCTION std::size_t elements() const {
     return static_cast<std::size_t>(rows) * keys();
@@ -89,6 +93,13 @@ struct AttentionRow {
     query = at.first + row % at.rows;
     sample = at.sample + of_head / at.heads;
     head = at.head + of_head % at.heads;
+  }
+  /// Returns the number of keys that the row's query sees, the first ones. length_B has the valid
+  /// tokens of each sample; without it all tokens are valid.
+  KOKKOS_FORCEINLINE_FUNCTION int visible(const AttentionBlock& at,
+                                          const VectorRef<const std::int32_t>& length_B) const {
+    if (at.all_keys == 0) return query + 1;
+    return length_B.extent(0) > 0 ? length_B(sample) : at.all_keys;
   }
 };
 
@@ -113,9 +124,13 @@ struct AttentionPasses {
     const int head = pass % head_groups() * grouping.heads;
     const int end = shape.tokens - block * grouping.rows;
     const int rows = end < grouping.rows ? end : grouping.rows;
-    return {sample,     least(grouping.samples, shape.samples - sample),
-            head,       least(grouping.heads, shape.heads - head),
-            end - rows, rows};
+    return {sample,
+            least(grouping.samples, shape.samples - sample),
+            head,
+            least(grouping.heads, shape.heads - head),
+            end - rows,
+            rows,
+            shape.causal ? 0 : shape.tokens};
   }
   /// Returns the elements of a pass in a workspace: its probabilities and, after those of the
   /// largest pass, packed keys or values.
@@ -197,17 +212,18 @@ KOKKOS_FORCEINLINE_FUNCTION void attention_dropout_factors(const Dropout& dropou
 
 /// Computes probabilities from scores and overwrites the scores. Probabilities are rounded to bf16
 /// if Factor is Bf16; otherwise both may be the same memory. log_sum_BHT keeps log(sum(exp(scale *
-/// score))) for all_heads heads.
+/// score))) for all_heads heads. A row that sees no key has the sum 0.
 template <class Real, class Factor>
 void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real scale,
-                       const Dropout& dropout, int all_heads, const MatrixRef<Real>& scores,
+                       const Dropout& dropout, const VectorRef<const std::int32_t>& length_B,
+                       int all_heads, const MatrixRef<Real>& scores,
                        const MatrixRef<Factor>& probabilities, const VectorRef<Real>& log_sum_BHT) {
   const int tokens = dropout.tokens;
   for_rows(
       "deltapipe::Attention::softmax", row_policy(exec, at.all_rows()),
       KOKKOS_LAMBDA(const RowMember& team) {
         const AttentionRow row(at, team.league_rank());
-        const int visible = row.query + 1;
+        const int visible = row.visible(at, length_B);
         Real* const s = &scores(team.league_rank(), 0);
         Factor* const p = &probabilities(team.league_rank(), 0);
         const Real top = row_max<Real>(team, visible, s[0], [&](int j) { return s[j]; });
@@ -248,6 +264,7 @@ KOKKOS_FORCEINLINE_FUNCTION int computed_keys(int visible, int keys) {
 template <class Real>
 void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& shape,
                                 const AttentionBlock& at, Real scale, const Dropout& dropout,
+                                const VectorRef<const std::int32_t>& length_B,
                                 const VectorRef<const Real>& log_sum_BHT,
                                 const MatrixRef<const Real>& out_NC,
                                 const MatrixRef<const Real>& dout_NC, const MatrixRef<Real>& scores,
@@ -258,7 +275,7 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
       "deltapipe::Attention::softmaxBackward", row_policy(exec, at.all_rows()),
       KOKKOS_LAMBDA(const RowMember& team) {
         const AttentionRow row(at, team.league_rank());
-        const int visible = row.query + 1;
+        const int visible = row.visible(at, length_B);
         Real* const s = &scores(team.league_rank(), 0);
         Real* const d = &dprobabilities(team.league_rank(), 0);
         const int n = row.sample * tokens + row.query;
@@ -298,6 +315,7 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
 template <class Real>
 void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& shape,
                                 const AttentionBlock& at, Real scale, const Dropout& dropout,
+                                const VectorRef<const std::int32_t>& length_B,
                                 const VectorRef<const Real>& log_sum_BHT,
                                 const MatrixRef<const Real>&, const MatrixRef<const Real>&,
                                 const MatrixRef<Real>& scores,
@@ -309,7 +327,7 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
       "deltapipe::Attention::softmaxBackward", row_policy(exec, at.all_rows()),
       KOKKOS_LAMBDA(const RowMember& team) {
         const AttentionRow row(at, team.league_rank());
-        const int visible = row.query + 1;
+        const int visible = row.visible(at, length_B);
         const int computed = computed_keys<Real>(visible, at.keys());
         Real* const s = &scores(team.league_rank(), 0);
         Real* const dp = &dprobabilities(team.league_rank(), 0);
@@ -593,13 +611,16 @@ struct AttentionWorkspace {
   VectorRef<Factor> factors;  ///< may be the memory of scores if the types are the same
 };
 
-/// out_NC = softmax(q k^T / sqrt(D)) v. `dropout.tokens` must be T.
+/// out_NC = softmax(q k^T / sqrt(D)) v. `dropout.tokens` must be T. length_B is the key padding
+/// mask of attention that is not causal: sample b has length_B(b) valid tokens, no query sees
+/// others, and all of qkv is finite. Without it, all tokens are valid.
 template <class Real, class Factor>
 void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
                        const AttentionPlan& plan, const MatrixRef<const Factor>& qkv_N3C,
                        const Dropout& dropout, const AttentionWorkspace<Real, Factor>& workspace,
                        const MatrixRef<Real>& out_NC, const VectorRef<Real>& log_sum_BHT,
-                       const HeadProducts<Real, Factor>& product) {
+                       const HeadProducts<Real, Factor>& product,
+                       const VectorRef<const std::int32_t>& length_B = {}) {
   const AttentionPasses passes{shape, plan.grouping};
   const int width = shape.head_width;
   const int channels = shape.channels();
@@ -619,7 +640,7 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
         const AttentionBlockProducts<Real, Factor> products(exec, passes, operands, product, at,
                                                             block, offset);
         products.scores(q, k, scores);
-        attention_softmax<Real>(exec, at, scale, dropout, shape.heads,
+        attention_softmax<Real>(exec, at, scale, dropout, length_B, shape.heads,
                                 products.all_of(workspace.scores),
                                 products.all_of(workspace.factors), log_sum_BHT);
         products.weigh(probabilities, v, out);
@@ -648,8 +669,8 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
                         const MatrixRef<const Factor>& dout_factors_NC,
                         const AttentionWorkspace<Real, Factor>& workspace,
                         const AttentionWorkspace<Real, Factor>& second_workspace,
-                        const MatrixRef<Real>& dqkv_N3C,
-                        const HeadProducts<Real, Factor>& product) {
+                        const MatrixRef<Real>& dqkv_N3C, const HeadProducts<Real, Factor>& product,
+                        const VectorRef<const std::int32_t>& length_B = {}) {
   const AttentionPasses passes{shape, plan.grouping};
   const int width = shape.head_width;
   const int channels = shape.channels();
@@ -676,7 +697,7 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
         products.scores(q, k, scores);
         products.scores(dout, v, dprobabilities);
         attention_softmax_backward(
-            exec, shape, at, scale, dropout, log_sum_BHT, out_NC, dout_NC,
+            exec, shape, at, scale, dropout, length_B, log_sum_BHT, out_NC, dout_NC,
             products.all_of(workspace.scores), products.all_of(second_workspace.scores),
             products.all_of(workspace.factors), products.all_of(second_workspace.factors));
         products.weigh_transposed(probabilities, dout, dv);

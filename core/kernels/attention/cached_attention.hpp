@@ -150,7 +150,7 @@ void cached_attention_forward(const ExecSpace& exec, const AttentionShape& shape
       const MatrixRef<Real> scores(workspace.data(), at.all_rows(), at.keys());
       product(exec, at, Transpose::no, Transpose::yes, q, k, Real(0),
               MatrixGrid<Real>{head_scores, 0, at.elements()});
-      attention_softmax<Real>(exec, at, scale, none, shape.heads, scores, scores, log_sum_HT);
+      attention_softmax<Real>(exec, at, scale, none, {}, shape.heads, scores, scores, log_sum_HT);
       product(exec, at, Transpose::no, Transpose::no,
               MatrixGrid<const Real>{head_scores, 0, at.elements()}, v, Real(0), out);
     }

@@ -6,6 +6,7 @@
 #include "core/base/numeric/random.hpp"
 #include "core/base/parallel/row.hpp"
 #include "core/kernels/gemm/products.hpp"
+#include "core/kernels/layers/activations.hpp"
 #include "core/kernels/layers/column_sums.hpp"
 #include "core/kernels/layers/math.hpp"
 
@@ -106,57 +107,6 @@ void linear_parameter_gradient(const ExecSpace& exec, const Operand<Real>& x_NI,
   if (dw_IO.size() > 0)
     product(exec, Transpose::yes, Transpose::no, x_NI, dy_NO, Real(accumulate ? 1 : 0), dw_IO);
   bias_gradient<Real>(exec, dy_NO.values, accumulate, db_O, tree_workspace);
-}
-
-/// The tanh approximation of GELU (arXiv 1606.08415, "gelu_new"), with the logistic function:
-/// 0.5 (1 + tanh u) = logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
-template <class Real>
-struct Gelu {
-  static constexpr Real kScale = Real(1.5957691216057307118);  // 2 sqrt(2/pi)
-  static constexpr Real kCubic = Real(0.044715);
-  KOKKOS_FORCEINLINE_FUNCTION static Real gate(Real x) {
-    return logistic(kScale * (x + kCubic * x * x * x));
-  }
-  KOKKOS_FORCEINLINE_FUNCTION static Real slope(Real x, Real gate) {
-    return gate + x * gate * (1 - gate) * kScale * (1 + 3 * kCubic * x * x);
-  }
-};
-
-/// y_NF = gelu(h_NF)
-template <class Real, class Output>
-void gelu_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
-                  const MatrixRef<Output>& y_NF) {
-  const int width = h_NF.extent_int(1);
-  for_rows(
-      "deltapipe::Gelu::forward", row_policy(exec, h_NF.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Real* const h = &h_NF(n, 0);
-        Output* const y = &y_NF(n, 0);
-        row_for(team, width,
-                [=](int c) { y[c] = rounded_to<Output>(h[c] * Gelu<Real>::gate(h[c])); });
-      });
-}
-
-/// Replaces dL/dy in dh_NF by dL/dh. Computes y_NF = gelu(h_NF) again, for the weight gradient of
-/// the next layer.
-template <class Real, class Output>
-void gelu_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
-                   const MatrixRef<Real>& dh_NF, const MatrixRef<Output>& y_NF) {
-  const int width = h_NF.extent_int(1);
-  for_rows(
-      "deltapipe::Gelu::backward", row_policy(exec, h_NF.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Real* const h = &h_NF(n, 0);
-        Real* const dh = &dh_NF(n, 0);
-        Output* const y = &y_NF(n, 0);
-        row_for(team, width, [&](int c) {
-          const Real gate = Gelu<Real>::gate(h[c]);
-          y[c] = rounded_to<Output>(h[c] * gate);
-          dh[c] *= Gelu<Real>::slope(h[c], gate);
-        });
-      });
 }
 
 /// out_NC = residual_NC + dropout(branch_NC + b_C)

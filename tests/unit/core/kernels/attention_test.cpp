@@ -27,7 +27,13 @@ namespace {
 struct Case {
   AttentionShape shape;
   double probability = 0;
+  std::vector<std::int32_t> lengths = {};  ///< valid tokens of each sample; empty: all
 
+  /// Returns the number of keys that a query sees.
+  int visible(int sample, int query) const {
+    if (shape.causal) return query + 1;
+    return lengths.empty() ? shape.tokens : lengths[sample];
+  }
   int rows() const { return shape.samples * shape.tokens; }
   Dropout dropout(const Vector<std::uint64_t>& ids) const {
     Dropout d;
@@ -83,14 +89,16 @@ Made<Real> attend(const Case& c, const std::vector<Real>& qkv, const std::vector
   const Matrix<Real> out = to_device(std::vector<Real>(c.rows() * C, nan), C);
   const Vector<Real> log_sum = to_device(std::vector<Real>(c.rows() * c.shape.heads, nan));
   const HeadProducts<Real, Real> product{RealGemm(ViewAllocator())};
+  const Vector<std::int32_t> lengths = to_device(c.lengths);
   attention_forward<Real, Real>(exec, c.shape, plan, in, c.dropout(ids), {scores, scores}, out,
-                                log_sum, product);
+                                log_sum, product, lengths);
   Made<Real> made{to_host(out), to_host(log_sum), {}};
   if (dout.empty()) return made;
   const Matrix<Real> dqkv = to_device(std::vector<Real>(c.rows() * 3 * C, nan), 3 * C);
   const Matrix<Real> dout_NC = to_device(dout, C);
   attention_backward<Real, Real>(exec, c.shape, plan, in, c.dropout(ids), out, log_sum, dout_NC,
-                                 dout_NC, {scores, scores}, {scores2, scores2}, dqkv, product);
+                                 dout_NC, {scores, scores}, {scores2, scores2}, dqkv, product,
+                                 lengths);
   made.dqkv = to_host(dqkv);
   return made;
 }
@@ -133,11 +141,12 @@ Made<float> attend_in_bf16(const Case& c, const std::vector<Bf16>& qkv,
   const Matrix<float> dqkv = to_device(std::vector<float>(c.rows() * 3 * C, NAN), 3 * C);
   const Vector<float> log_sum = to_device(std::vector<float>(c.rows() * c.shape.heads, NAN));
   const HeadProducts<float, Bf16> product(gemm);
+  const Vector<std::int32_t> lengths = to_device(c.lengths);
   attention_forward<float, Bf16>(exec, c.shape, plan, in, c.dropout(ids), {scores1, factors1}, out,
-                                 log_sum, product);
+                                 log_sum, product, lengths);
   attention_backward<float, Bf16>(exec, c.shape, plan, in, c.dropout(ids), out, log_sum,
                                   dout_values, dout_factors, {scores1, factors1},
-                                  {scores2, factors2}, dqkv, product);
+                                  {scores2, factors2}, dqkv, product, lengths);
   return {to_host(out), to_host(log_sum), to_host(dqkv)};
 }
 
@@ -165,15 +174,16 @@ Made<double> formula(const Case& c, const std::vector<double>& qkv,
       for (int i = 0; i < T; ++i) {
         const auto at = [&](int t, int part) { return (b * T + t) * 3 * C + part * C + h * D; };
         const int o = (b * T + i) * C + h * D;
-        std::vector<double> p(i + 1), dp(i + 1);
+        const int visible = c.visible(b, i);
+        std::vector<double> p(visible), dp(visible);
         double sum = 0, mean = 0;
-        for (int j = 0; j <= i; ++j) {
+        for (int j = 0; j < visible; ++j) {
           double score = 0;
           for (int d = 0; d < D; ++d) score += qkv[at(i, 0) + d] * qkv[at(j, 1) + d];
           sum += p[j] = std::exp(score * scale);
         }
         made.log_sum[b * H * T + h * T + i] = std::log(sum);
-        for (int j = 0; j <= i; ++j) {
+        for (int j = 0; j < visible; ++j) {
           p[j] /= sum;
           const double factor = factor_of(c, b, h, i, j);
           for (int d = 0; d < D; ++d) {
@@ -183,7 +193,7 @@ Made<double> formula(const Case& c, const std::vector<double>& qkv,
           }
           mean += p[j] * dp[j];
         }
-        for (int j = 0; j <= i; ++j) {
+        for (int j = 0; j < visible; ++j) {
           const double ds = p[j] * (dp[j] - mean) * scale;
           for (int d = 0; d < D; ++d) {
             made.dqkv[at(i, 0) + d] += ds * qkv[at(j, 1) + d];
@@ -431,6 +441,90 @@ TEST_CASE("Attention's gradient is its slope", "[kernels][attention]") {
   const auto qkv = random_values(c.rows() * 18, 1, 2), dout = random_values(c.rows() * 6, 2);
   const auto loss = [&](const std::vector<double>& x) { return test::dot(dout, attend(c, x).out); };
   CHECK(slope_error(loss, qkv, attend(c, qkv, dout).dqkv) < 1e-8);
+}
+
+namespace {
+
+/// The whole sample, one token, a part of it, and no token at all.
+std::vector<std::int32_t> some_lengths(const AttentionShape& shape) {
+  std::vector<std::int32_t> lengths;
+  for (int b = 0; b < shape.samples; ++b) {
+    const int choices[] = {shape.tokens, 1, (shape.tokens + 1) / 2, 0};
+    lengths.push_back(choices[b % 4]);
+  }
+  return lengths;
+}
+
+const std::vector<AttentionShape> kAllKeysShapes = {{1, 1, 1, 1, false},   {4, 2, 2, 3, false},
+                                                    {5, 17, 3, 12, false}, {4, 65, 2, 4, false},
+                                                    {2, 129, 3, 5, false}, {1, 300, 2, 8, false}};
+
+}  // namespace
+
+TEST_CASE("Attention over all valid tokens is the formula", "[kernels][attention]") {
+  const AttentionShape shape = GENERATE(from_range(kAllKeysShapes));
+  const Case c{shape, GENERATE(0.0, 0.35),
+               GENERATE(false, true) ? some_lengths(shape) : std::vector<std::int32_t>()};
+  const auto qkv = random_values(c.rows() * 3 * shape.channels(), 1, 2);
+  const auto dout = random_values(c.rows() * shape.channels(), 2);
+  const Made<double> truth = formula(c, qkv, dout);
+  std::vector<AttentionGrouping> groupings = {attention_grouping(shape), {7, 1, 1}};
+  groupings.push_back(AttentionGrouping::of_host(shape, true));
+  CHECK(!groupings.back().in_tiles);  // tiles are causal
+  if (shape.samples > 1) groupings.push_back({7, shape.heads, 2});
+  for (const AttentionGrouping& grouping : groupings)
+    for (const bool by_addresses : {false, true}) {
+      INFO("B " << shape.samples << " T " << shape.tokens << " H " << shape.heads << " dropout "
+                << c.probability << ", " << c.lengths.size() << " lengths, " << grouping.rows
+                << " rows");
+      const Plan plan(c, grouping, by_addresses);
+      const Made<double> made = attend(c, qkv, dout, plan);
+      CHECK(relative_difference(made.out, truth.out) < 1e-7);
+      CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-3) < 1e-7);
+      const Made<float> in_single = attend(c, single(qkv), single(dout), plan);
+      CHECK(relative_difference(in_single.out, truth.out) < 1e-5);
+      CHECK(relative_difference(in_single.dqkv, truth.dqkv, 1e-2) < 1e-5);
+    }
+}
+
+TEST_CASE("Attention over all valid tokens in bf16 is the formula but for rounding",
+          "[kernels][attention][bf16]") {
+  const AttentionShape shape = GENERATE(from_range(kAllKeysShapes));
+  const Case c{shape, GENERATE(0.0, 0.35), some_lengths(shape)};
+  const auto qkv = rounded(random_values(c.rows() * 3 * shape.channels(), 1, 2));
+  const auto dout = rounded(random_values(c.rows() * shape.channels(), 2));
+  const Made<double> truth = formula(c, widened(qkv), widened(dout));
+  std::vector<Bf16Gemm> gemms;
+  if (HostTeam::instance().size() == 1) gemms.push_back(Bf16Gemm({}, true));
+  if (has_fast_bf16_gemm()) gemms.emplace_back(ViewAllocator());
+  for (const Bf16Gemm& gemm : gemms) {
+    const Made<float> made = attend_in_bf16(c, qkv, dout, gemm, Plan::of_bf16(c));
+    const double half_a_step = std::ldexp(1.0, -8);
+    CHECK(relative_difference(made.out, truth.out) < half_a_step);
+    CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-2) < 2 * half_a_step);
+  }
+}
+
+TEST_CASE("The gradient of attention over all valid tokens is its slope", "[kernels][attention]") {
+  const Case c{{3, 5, 2, 3, false}, GENERATE(0.0, 0.4), {5, 1, 3}};
+  const auto qkv = random_values(c.rows() * 18, 1, 2), dout = random_values(c.rows() * 6, 2);
+  const auto loss = [&](const std::vector<double>& x) { return test::dot(dout, attend(c, x).out); };
+  CHECK(slope_error(loss, qkv, attend(c, qkv, dout).dqkv) < 1e-8);
+}
+
+TEST_CASE("Padding changes no valid token", "[kernels][attention]") {
+  const Case c{{2, 20, 2, 4, false}, 0, {13, 20}};
+  auto qkv = random_values<float>(2 * 20 * 24, 1);
+  auto dout = random_values<float>(2 * 20 * 8, 2);
+  for (int i = 13 * 8; i < 20 * 8; ++i) dout[i] = 0;  // no loss depends on padding
+  const Made<float> before = attend(c, qkv, dout);
+  for (int i = 13 * 24; i < 20 * 24; ++i) qkv[i] = 50 - qkv[i];
+  const Made<float> after = attend(c, qkv, dout);
+  CHECK(std::equal(before.out.begin(), before.out.begin() + 13 * 8, after.out.begin()));
+  CHECK(std::equal(before.out.begin() + 20 * 8, before.out.end(), after.out.begin() + 20 * 8));
+  CHECK(before.dqkv == after.dqkv);
+  CHECK(std::all_of(after.dqkv.begin() + 13 * 24, after.dqkv.begin() + 20 * 24,
+                    [](float value) { return value == 0; }));
 }
 
 TEST_CASE("A token sees no later token", "[kernels][attention]") {

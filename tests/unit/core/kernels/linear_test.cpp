@@ -155,6 +155,49 @@ TEST_CASE("GELU is its formula and its gradient the slope", "[kernels][gelu]") {
   CHECK(std::isnan(gelu_of<float>({NAN}, 1)[0]));
 }
 
+TEST_CASE("Activations are their formulas and their gradients the slopes", "[kernels][gelu]") {
+  const ExecSpace exec;
+  const auto formula = [](Activation activation, double x) {
+    if (activation == Activation::relu) return std::max(x, 0.0);
+    if (activation == Activation::gelu_tanh) return gelu_formula(x);
+    return x * 0.5 * (1 + std::erf(x / std::sqrt(2.0)));
+  };
+  for (const Activation activation :
+       {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu})
+    for (const int F : {1, 15, 16, 17, 131}) {
+      const auto h = random_values(3 * F, F, 6), dy = random_values(3 * F, 3);
+      std::vector<double> truth;
+      for (const double x : h) truth.push_back(formula(activation, x));
+      const Matrix<double> y("test::y", 3, F), dh = to_device(dy, F);
+      const auto of = [&](const std::vector<double>& x) {
+        activation_forward<double>(exec, activation, to_device(x, F), MatrixRef<double>(y));
+        return to_host(y);
+      };
+      CHECK(relative_difference(of(h), truth) < 1e-14);
+      activation_backward<double>(exec, activation, to_device(h, F), dh, MatrixRef<double>(y));
+      CHECK(relative_difference(to_host(y), truth) < 1e-14);
+      CHECK(slope_error([&](const auto& x) { return dot(dy, of(x)); }, h, to_host(dh)) < 1e-8);
+    }
+}
+
+TEST_CASE("Activations hide no NaN; exact GELU keeps its small values", "[kernels][gelu]") {
+  const auto of = [](Activation activation, float x) {
+    const Matrix<float> y("test::y", 1, 1);
+    activation_forward<float>(ExecSpace(), activation, to_device(std::vector<float>{x}, 1),
+                              MatrixRef<float>(y));
+    return to_host(y)[0];
+  };
+  for (const Activation activation : {Activation::gelu_erf, Activation::relu}) {
+    CHECK(std::isnan(of(activation, NAN)));
+    CHECK(of(activation, 0) == 0);
+    CHECK(of(activation, 1e10f) == 1e10f);
+    CHECK(of(activation, -1e10f) == 0);
+  }
+  // torch.nn.functional.gelu(torch.tensor(-5.)) = -1.4333e-06
+  CHECK(of(Activation::gelu_erf, -5) == Approx(-1.43325787e-06).epsilon(1e-5));
+  CHECK(of(Activation::gelu_erf, 1) == Approx(0.841344746).epsilon(1e-6));
+}
+
 TEST_CASE("GELU far out has no slope but a finite one", "[kernels][gelu]") {
   for (const float x : {-1e3f, -1e5f, -1e10f, 1e3f, 1e5f, 1e10f}) {
     INFO("x = " << x);

@@ -3,9 +3,11 @@
 #include <catch2/catch.hpp>
 
 #include "core/kernels/gemm/blas.hpp"
+#include "models/blocks/classification_head.hpp"
 #include "models/blocks/language_head.hpp"
 #include "models/blocks/token_embedding.hpp"
 #include "models/blocks/transformer_block.hpp"
+#include "models/blocks/values_input.hpp"
 #include "tests/unit/models/blocks/stage_harness.hpp"
 
 using namespace deltapipe;
@@ -30,27 +32,43 @@ PassKind any_kind() {
 TEST_CASE("A transformer block's gradients are slopes", "[models][blocks]") {
   use_single_threaded_blas();
   const double dropout = GENERATE(0.0, 0.3);
-  const auto build = [dropout](ParameterArena<double>& parameters) {
+  const bool causal = GENERATE(true, false);
+  const auto build = [=](ParameterArena<double>& parameters) {
     StageParts<double> parts = parts_of_channels();
-    parts.blocks.push_back(
-        {std::make_unique<TransformerBlock<double>>(
-             parameters, AttentionNames{"n1", "qkv", "out"},
-             AttentionOptions{kChannels, 2, 1e-5, dropout, dropout, 0},
-             MlpNames{"n2", "up", "down"}, MlpOptions{kChannels, kHidden, 1e-5, dropout, 2}, 0),
-         0});
+    const AttentionOptions attention{.channels = kChannels,
+                                     .heads = 2,
+                                     .causal = causal,
+                                     .attention_dropout = dropout,
+                                     .dropout = dropout};
+    const MlpOptions mlp{.channels = kChannels,
+                         .hidden = kHidden,
+                         .activation = causal ? Activation::gelu_tanh : Activation::gelu_erf,
+                         .dropout = dropout,
+                         .dropout_site = 2};
+    parts.blocks.push_back({std::make_unique<TransformerBlock<double>>(
+                                parameters, AttentionNames{"n1", "qkv", "out"}, attention,
+                                MlpNames{"n2", "up", "down"}, mlp, 0),
+                            0});
     return parts;
   };
-  test::check_gradients(build, kTokens, any_kind(), false, false);
+  const std::vector<std::int32_t> lengths = {2, kTokens};
+  test::check_gradients(build, kTokens, any_kind(), false, false,
+                        causal ? std::vector<std::int32_t>() : lengths);
 }
 
 TEST_CASE("An MLP block's gradients are slopes", "[models][blocks]") {
   use_single_threaded_blas();
   const double dropout = GENERATE(0.0, 0.3);
-  const auto build = [dropout](ParameterArena<double>& parameters) {
+  const Activation activation = GENERATE(Activation::gelu_tanh, Activation::relu);
+  const auto build = [=](ParameterArena<double>& parameters) {
     StageParts<double> parts = parts_of_channels();
     parts.blocks.push_back(
         {std::make_unique<MlpBlock<double>>(parameters, MlpNames{"norm", "up", "down"},
-                                            MlpOptions{kChannels, kHidden, 1e-5, dropout, 0}, 0),
+                                            MlpOptions{.channels = kChannels,
+                                                       .hidden = kHidden,
+                                                       .activation = activation,
+                                                       .dropout = dropout},
+                                            0),
          0});
     return parts;
   };
@@ -68,6 +86,73 @@ TEST_CASE("A language head's gradients are slopes", "[models][blocks]") {
     return parts;
   };
   test::check_gradients(build, kTokens, any_kind(), false, true);
+}
+
+TEST_CASE("A classification head's gradients are slopes", "[models][blocks]") {
+  use_single_threaded_blas();
+  const Pooling pooling = GENERATE(Pooling::first, Pooling::mean);
+  const std::string dense = GENERATE("dense", "");
+  const double dropout = GENERATE(0.0, 0.3);
+  const auto build = [=](ParameterArena<double>& parameters) {
+    StageParts<double> parts = parts_of_channels();
+    parts.last = std::make_unique<ClassificationHead<double>>(
+        parameters, ClassificationNames{dense, "output"},
+        ClassificationOptions{kChannels, 5, pooling, dropout, 3}, 0);
+    return parts;
+  };
+  test::check_gradients(build, kTokens, any_kind(), false, true, {2, kTokens});
+}
+
+TEST_CASE("A classification head scores samples", "[models][blocks]") {
+  const auto build = [](ParameterArena<double>& parameters) {
+    StageParts<double> parts = parts_of_channels();
+    parts.last = std::make_unique<ClassificationHead<double>>(
+        parameters, ClassificationNames{"", "output"},
+        ClassificationOptions{kChannels, 5, Pooling::mean, 0, 0}, 0);
+    return parts;
+  };
+  test::StageHarness h(build, kTokens, {false, false});
+  h.set_lengths({1, 2});
+  // The logit of class v is channel v; that of class 4 is 0.
+  std::vector<double> weight(kChannels * 5, 0);
+  for (int c = 0; c < kChannels; ++c) weight[c * 5 + c] = 1;
+  h.set_parameter(0, weight);
+  h.set_parameter(1, std::vector<double>(5, 0));
+  // The mean of the valid rows: (3 1 0 2) with the label 3, (0 1 1 0) with the label 1.
+  const std::vector<double> x = {3, 1, 0, 2, 9,  9,  9, 9, 9, 9, 9, 9,
+                                 1, 3, 2, 0, -1, -1, 0, 0, 9, 9, 9, 9};
+  test::fill(h.input(), x);
+  h.batch.score = RowScore::prediction;
+  h.stage.forward(h.exec, h.batch, 1, false, false);
+  const std::vector<double> scores = test::to_host(h.stage.scores(0, 6));
+  const auto loss = [](const std::vector<double>& logits, int label) {
+    double sum = 0;
+    for (const double z : logits) sum += std::exp(z);
+    return std::log(sum) - logits[label];
+  };
+  CHECK(scores[0] == Approx(loss({3, 1, 0, 2, 0}, 3)).epsilon(1e-12));
+  CHECK(scores[1] == Approx(loss({0, 1, 1, 0, 0}, 1)).epsilon(1e-12));
+  CHECK(std::vector<double>(scores.begin() + 2, scores.end()) == std::vector<double>{0, 1, 1, 0});
+  // NaN shows in the loss and the prediction.
+  std::vector<double> bad = x;
+  bad[0] = NAN;
+  test::fill(h.input(), bad);
+  h.stage.forward(h.exec, h.batch, 1, false, false);
+  const std::vector<double> spoiled = test::to_host(h.stage.scores(0, 6));
+  CHECK(std::isnan(spoiled[0]));
+  CHECK(std::isnan(spoiled[4]));
+  CHECK(spoiled[1] == scores[1]);
+}
+
+TEST_CASE("An input of values has slopes as gradients", "[models][blocks]") {
+  use_single_threaded_blas();
+  const auto build = [](ParameterArena<double>& parameters) {
+    StageParts<double> parts = parts_of_channels();
+    parts.first =
+        std::make_unique<ValuesInput<double>>(parameters, "in", test::kValues, kChannels, 0);
+    return parts;
+  };
+  test::check_gradients(build, kTokens, any_kind(), true, false);
 }
 
 TEST_CASE("An embedding's gradients are slopes", "[models][blocks]") {

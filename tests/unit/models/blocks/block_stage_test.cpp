@@ -85,7 +85,7 @@ BlockStage<double>::Build toy(const StagePart& part) {
       else
         parts.blocks.push_back({std::make_unique<MlpBlock<double>>(
                                     parameters, MlpNames{name + "norm", name + "up", name + "down"},
-                                    MlpOptions{kChannels, kHidden, 1e-5, 0.0, 0}, bucket),
+                                    MlpOptions{.channels = kChannels, .hidden = kHidden}, bucket),
                                 bucket});
     }
     if (part.last) {

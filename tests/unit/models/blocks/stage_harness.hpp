@@ -15,6 +15,7 @@
 namespace deltapipe::test {
 
 inline constexpr int kSamples = 2;
+inline constexpr int kValues = 3;  ///< of a row
 
 /// Form of the backward pass: split into two parts, with recomputation.
 struct PassKind {
@@ -43,6 +44,8 @@ class StageHarness {
     ids_ = to_device(std::vector<std::uint64_t>{11, 12});
     rows_ = to_device(rows);
     targets_ = to_device(targets);
+    labels_ = to_device(std::vector<std::int32_t>{3, 1});
+    values_ = to_device(random_values<float>(kSamples * tokens * kValues, 9));
     batch.seed = 1;
     batch.step = 2;
     batch.samples = kSamples;
@@ -50,6 +53,8 @@ class StageHarness {
     batch.sample_id_B = ids_;
     batch.fields.set(Field::tokens, rows_);
     batch.fields.set(Field::next_tokens, targets_);
+    batch.fields.set(Field::label, labels_);
+    batch.fields.set(Field::values, values_);
     batch.loss_scale = 0.5;
     for (int i = 0; i < parameters(); ++i)
       set_parameter(i, random_values(stage.parameters().info()[i].size, 100 + i));
@@ -77,9 +82,15 @@ class StageHarness {
   MatrixRef<double> input() { return stage.input(kSlot, in_rows()); }
   MatrixRef<double> output() { return stage.output(kSlot, out_rows()); }
   MatrixRef<double> output_gradient() { return stage.output_gradient(kSlot, out_rows()); }
+  /// Sets the valid rows of each sample.
+  void set_lengths(const std::vector<std::int32_t>& lengths) {
+    lengths_ = to_device(lengths);
+    batch.length_B = lengths_;
+  }
   double loss() {
     double sum = 0;
-    for (const double score : to_host(stage.scores(0, out_rows()))) sum += score;
+    const int count = kSamples * stage.scored_rows(batch.tokens);
+    for (const double score : to_host(stage.scores(0, count))) sum += score;
     return batch.loss_scale * sum;
   }
 
@@ -95,7 +106,8 @@ class StageHarness {
 
   PassKind kind_;
   Vector<std::uint64_t> ids_;
-  Vector<std::int32_t> rows_, targets_;
+  Vector<std::int32_t> rows_, targets_, labels_, lengths_;
+  Vector<float> values_;
 };
 
 inline void fill(const MatrixRef<double>& matrix, const std::vector<double>& values) {
@@ -103,11 +115,14 @@ inline void fill(const MatrixRef<double>& matrix, const std::vector<double>& val
 }
 
 /// Checks the gradients of all parameters and, unless the stage is the first one, of the input.
-/// The function is the stage's loss, or a random combination of its output.
+/// The function is the stage's loss, or a random combination of its output. `lengths`: valid rows
+/// of each sample; empty: all.
 inline void check_gradients(const BlockStage<double>::Build& build, int tokens,
-                            const PassKind& kind, bool first, bool last) {
-  CAPTURE(kind.split, kind.recompute);
+                            const PassKind& kind, bool first, bool last,
+                            const std::vector<std::int32_t>& lengths = {}) {
+  CAPTURE(kind.split, kind.recompute, lengths);
   StageHarness h(build, tokens, kind);
+  h.set_lengths(lengths);
   const std::vector<double> x = random_values(h.input().size(), 1);
   const std::vector<double> u = random_values(h.output().size(), 2);
   const auto value = [&](const std::vector<double>& at) {

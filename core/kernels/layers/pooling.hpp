@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A sample's rows as one row, and the predictions of a classifier.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/parallel/row.hpp"
+
+namespace deltapipe {
+
+/// first: the first row, such as BERT's [CLS]; mean: the mean of the valid rows.
+enum class Pooling { first, mean };
+
+namespace pooling_kernels {
+
+/// Returns the number of rows that are pooled.
+KOKKOS_FORCEINLINE_FUNCTION int pooled_rows(Pooling pooling, int sample, int tokens,
+                                            const VectorRef<const std::int32_t>& length_B) {
+  if (pooling == Pooling::first) return 1;
+  return length_B.extent(0) > 0 ? length_B(sample) : tokens;
+}
+
+}  // namespace pooling_kernels
+
+/// y_BC = pooled rows of x_NC, whose samples have `tokens` rows and at least one valid one.
+/// length_B: valid rows; empty: all of them.
+template <class Real>
+void pool_rows(const ExecSpace& exec, Pooling pooling, int tokens,
+               const VectorRef<const std::int32_t>& length_B, const MatrixRef<const Real>& x_NC,
+               const MatrixRef<Real>& y_BC) {
+  const int channels = y_BC.extent_int(1);
+  for_rows(
+      "deltapipe::Pooling::forward", row_policy(exec, y_BC.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int b = team.league_rank();
+        const int rows = pooling_kernels::pooled_rows(pooling, b, tokens, length_B);
+        row_for(team, channels, [&](int c) {
+          Real sum = 0;
+          for (int t = 0; t < rows; ++t) sum += x_NC(b * tokens + t, c);
+          y_BC(b, c) = sum / rows;
+        });
+      });
+}
+
+/// dx_NC from dy_BC: the gradients of rows that are not pooled are 0.
+template <class Real>
+void pool_rows_backward(const ExecSpace& exec, Pooling pooling, int tokens,
+                        const VectorRef<const std::int32_t>& length_B,
+                        const MatrixRef<const Real>& dy_BC, const MatrixRef<Real>& dx_NC) {
+  const int channels = dy_BC.extent_int(1);
+  for_rows(
+      "deltapipe::Pooling::backward", row_policy(exec, dx_NC.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int b = team.league_rank() / tokens, t = team.league_rank() % tokens;
+        const int rows = pooling_kernels::pooled_rows(pooling, b, tokens, length_B);
+        Real* const dx = &dx_NC(team.league_rank(), 0);
+        row_for(team, channels, [&](int c) { dx[c] = t < rows ? dy_BC(b, c) / rows : Real(0); });
+      });
+}
+
+/// x_BC = tanh(x_BC)
+template <class Real>
+void tanh_forward(const ExecSpace& exec, const MatrixRef<Real>& x_BC) {
+  const int channels = x_BC.extent_int(1);
+  for_rows(
+      "deltapipe::Tanh::forward", row_policy(exec, x_BC.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        Real* const x = &x_BC(team.league_rank(), 0);
+        row_for(team, channels, [&](int c) { x[c] = std::tanh(x[c]); });
+      });
+}
+
+/// Replaces dL/dy in dx_BC by dL/dx, from y = tanh(x).
+template <class Real>
+void tanh_backward(const ExecSpace& exec, const MatrixRef<const Real>& y_BC,
+                   const MatrixRef<Real>& dx_BC) {
+  const int channels = dx_BC.extent_int(1);
+  for_rows(
+      "deltapipe::Tanh::backward", row_policy(exec, dx_BC.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const Real* const y = &y_BC(team.league_rank(), 0);
+        Real* const dx = &dx_BC(team.league_rank(), 0);
+        row_for(team, channels, [&](int c) { dx[c] *= 1 - y[c] * y[c]; });
+      });
+}
+
+/// class_B = the first of the likeliest classes; likelier_B = the number of classes that come
+/// before the label in that order, NaN if a logit is not finite.
+template <class Real>
+void predictions(const ExecSpace& exec, const VectorRef<const std::int32_t>& label_B,
+                 const MatrixRef<const Real>& logits_BV, const VectorRef<Real>& class_B,
+                 const VectorRef<Real>& likelier_B) {
+  const int classes = logits_BV.extent_int(1);
+  for_rows(
+      "deltapipe::Classification::predictions", row_policy(exec, logits_BV.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int b = team.league_rank();
+        const Real* const z = &logits_BV(b, 0);
+        const int label = label_B(b);
+        const Real of_label = z[label];
+        likelier_B(b) = row_sum<Real>(team, classes, [&](int v) {
+          const bool comes_first = z[v] > of_label || (z[v] == of_label && v < label);
+          return (comes_first ? Real(1) : Real(0)) + (z[v] - z[v]);  // NaN unless finite
+        });
+        row_once(team, [&]() {
+          int likeliest = 0;
+          for (int v = 1; v < classes; ++v)
+            if (z[v] > z[likeliest]) likeliest = v;
+          class_B(b) = static_cast<Real>(likeliest);
+        });
+      });
+}
+
+/// y_NF = values, as Real.
+template <class Real>
+void values_of_rows(const ExecSpace& exec, const VectorRef<const float>& values,
+                    const MatrixRef<Real>& y_NF) {
+  const int width = y_NF.extent_int(1);
+  for_rows(
+      "deltapipe::Values::rows", row_policy(exec, y_NF.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int n = team.league_rank();
+        row_for(team, width, [&](int c) {
+          y_NF(n, c) = static_cast<Real>(values(static_cast<std::size_t>(n) * width + c));
+        });
+      });
+}
+
+}  // namespace deltapipe

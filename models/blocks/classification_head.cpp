@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/blocks/classification_head.hpp"
+
+#include <algorithm>
+
+#include "core/base/parallel/profiling_region.hpp"
+#include "core/kernels/layers/cross_entropy.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Returns dropout of one row for each sample.
+Dropout dropout_of_samples(const MicroBatch& batch, const ClassificationOptions& options) {
+  Dropout dropout = dropout_of(batch, options.dropout, options.dropout_site);
+  dropout.tokens = 1;
+  return dropout;
+}
+
+}  // namespace
+
+template <class Real>
+ClassificationHead<Real>::ClassificationHead(ParameterArena<Real>& parameters,
+                                             const ClassificationNames& names,
+                                             const ClassificationOptions& options, int bucket)
+    : options_(options),
+      dense_(names.dense.empty()
+                 ? std::nullopt
+                 : std::optional<LinearLayer<Real>>(std::in_place, parameters, names.dense,
+                                                    options.channels, options.channels, bucket)),
+      output_(parameters, names.output, options.channels, options.classes, bucket),
+      bucket_(bucket) {}
+
+template <class Real>
+void ClassificationHead<Real>::require(const StageCapacity& capacity, WorkspaceSize& size) const {
+  size.raise(options_.channels, std::max(options_.channels, options_.classes));
+  size.gradient_elements =
+      std::max(size.gradient_elements,
+               static_cast<std::size_t>(capacity.samples) * static_cast<std::size_t>(size.wide));
+}
+
+template <class Real>
+void ClassificationHead<Real>::reserve(const StageCapacity& capacity, const ViewAllocator& memory) {
+  const auto matrix = [&](const char* label, int columns) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::workspace, label, capacity.samples,
+                                              columns);
+  };
+  batch_samples_ = capacity.samples;
+  pooled_BC_ = matrix("deltapipe::ClassificationHead::pooled", options_.channels);
+  if (dense_) hidden_BC_ = matrix("deltapipe::ClassificationHead::hidden", options_.channels);
+  dropped_BC_ = matrix("deltapipe::ClassificationHead::dropped", options_.channels);
+  if (capacity.training)
+    gradient_BC_ = matrix("deltapipe::ClassificationHead::gradient", options_.channels);
+  logits_BV_ = matrix("deltapipe::ClassificationHead::logits", options_.classes);
+  score_ = memory.zeroed<Vector<Real>>(MemoryUse::workspace, "deltapipe::ClassificationHead::score",
+                                       first_score(capacity.micro_batches));
+}
+
+template <class Real>
+MatrixRef<Real> ClassificationHead<Real>::hidden(const ExecSpace& exec,
+                                                 const MatrixRef<Real>& pooled,
+                                                 const Workspace<Real>& w) const {
+  if (!dense_) return pooled;
+  const MatrixRef<Real> hidden = narrow(hidden_BC_, pooled.extent_int(0), options_.channels);
+  linear_forward<Real>(exec, w.products.input(exec, pooled), dense_->weight(), dense_->bias(),
+                       hidden, w.products);
+  tanh_forward<Real>(exec, hidden);
+  return hidden;
+}
+
+template <class Real>
+void ClassificationHead<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+                                       const MatrixRef<Real>& dx, bool accumulate) {
+  const ProfilingRegion region("deltapipe::ClassificationHead::forward");
+  const ExecSpace& exec = pass.exec;
+  const MicroBatch& batch = pass.batch;
+  const Workspace<Real>& w = pass.workspace;
+  const int samples = batch.samples;
+  const MatrixRef<Real> pooled = narrow(pooled_BC_, samples, options_.channels);
+  const MatrixRef<Real> logits = narrow(logits_BV_, samples, options_.classes);
+  pool_rows<Real>(exec, options_.pooling, x.extent_int(0) / samples, batch.length_B, x, pooled);
+  MatrixRef<Real> features = hidden(exec, pooled, w);
+  if (pass.training && options_.dropout > 0) {
+    const MatrixRef<Real> dropped = narrow(dropped_BC_, samples, options_.channels);
+    apply_dropout<Real>(exec, dropout_of_samples(batch, options_), features, dropped);
+    features = dropped;
+  }
+  linear_forward<Real>(exec, w.products.input(exec, features), output_.weight(), output_.bias(),
+                       logits, w.products);
+  const VectorRef<const std::int32_t> label = batch.fields.integers(Field::label);
+  const auto score = [&](int value) {
+    return VectorRef<Real>(score_.data() + first_score(batch.index) + value * samples, samples);
+  };
+  if (batch.score == RowScore::prediction)
+    predictions<Real>(exec, label, logits, score(1), score(2));
+  cross_entropy<Real>(exec, label, Real(batch.loss_scale), pass.training, logits, logits, score(0));
+  if (pass.training) backward(pass, features, logits, dx, accumulate);
+}
+
+template <class Real>
+void ClassificationHead<Real>::backward(const BlockPass<Real>& pass,
+                                        const MatrixRef<Real>& features,
+                                        const MatrixRef<Real>& dlogits, const MatrixRef<Real>& dx,
+                                        bool accumulate) const {
+  const ExecSpace& exec = pass.exec;
+  const Workspace<Real>& w = pass.workspace;
+  const int samples = pass.batch.samples;
+  const MatrixRef<Real> gradient = narrow(gradient_BC_, samples, options_.channels);
+  const MatrixRef<Real> pooled = narrow(pooled_BC_, samples, options_.channels);
+  const Operand<Real> dlogits_operand = w.products.gradient(exec, dlogits);
+  output_.parameter_gradient(exec, w.products.input(exec, features), dlogits_operand, accumulate,
+                             w);
+  output_.input_gradient(exec, dlogits_operand, gradient, w);
+  if (options_.dropout > 0)
+    apply_dropout<Real>(exec, dropout_of_samples(pass.batch, options_), gradient, gradient);
+  MatrixRef<Real> dpooled = gradient;
+  if (dense_) {
+    tanh_backward<Real>(exec, narrow(hidden_BC_, samples, options_.channels), gradient);
+    const Operand<Real> gradient_operand = w.products.gradient(exec, gradient);
+    dense_->parameter_gradient(exec, w.products.input(exec, pooled), gradient_operand, accumulate,
+                               w);
+    dpooled = narrow(dropped_BC_, samples, options_.channels);
+    dense_->input_gradient(exec, gradient_operand, dpooled, w);
+  }
+  pool_rows_backward<Real>(exec, options_.pooling, dx.extent_int(0) / samples, pass.batch.length_B,
+                           dpooled, dx);
+}
+
+template <class Real>
+VectorRef<const Real> ClassificationHead<Real>::logits(const ExecSpace& exec,
+                                                       const Workspace<Real>& workspace,
+                                                       const MatrixRef<Real>& x_1C) {
+  const MatrixRef<Real> logits = narrow(logits_BV_, 1, options_.classes);
+  linear_forward<Real>(exec, workspace.products.input(exec, hidden(exec, x_1C, workspace)),
+                       output_.weight(), output_.bias(), logits, workspace.products);
+  return VectorRef<const Real>(logits.data(), options_.classes);
+}
+
+template class ClassificationHead<float>;
+template class ClassificationHead<double>;
+
+}  // namespace deltapipe

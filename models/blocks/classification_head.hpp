@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The last end of a model that predicts a class for every sample.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/kernels/layers/pooling.hpp"
+#include "models/blocks/block.hpp"
+#include "models/blocks/layers.hpp"
+
+namespace deltapipe {
+
+/// Names of the layers' parameters, without ".weight" and ".bias".
+struct ClassificationNames {
+  std::string dense;  ///< empty: no such layer
+  std::string output;
+};
+
+struct ClassificationOptions {
+  int channels = 0;  ///< C
+  int classes = 0;   ///< V
+  Pooling pooling = Pooling::first;
+  double dropout = 0;
+  std::uint32_t dropout_site = 0;
+};
+
+/// logits = dropout(tanh(dense(pooled x))) W + b with the softmax cross entropy of Field::label.
+/// Without a dense layer, there is no tanh either. The end for the task "classification".
+template <class Real>
+class ClassificationHead final : public LastEnd<Real> {
+ public:
+  ClassificationHead(ParameterArena<Real>& parameters, const ClassificationNames& names,
+                     const ClassificationOptions& options, int bucket);
+
+  void require(const StageCapacity& capacity, WorkspaceSize& size) const override;
+  void reserve(const StageCapacity& capacity, const ViewAllocator& memory) override;
+  std::vector<int> buckets() const override { return {bucket_}; }
+  void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x, const MatrixRef<Real>& dx,
+               bool accumulate) override;
+  int scored_rows(int) const override { return 1; }
+  VectorRef<const Real> scores(int micro_batch, int count) const override {
+    return VectorRef<const Real>(score_.data() + first_score(micro_batch), count);
+  }
+  /// x_1C is a pooled row.
+  VectorRef<const Real> logits(const ExecSpace& exec, const Workspace<Real>& workspace,
+                               const MatrixRef<Real>& x_1C) override;
+
+ private:
+  std::size_t first_score(int micro_batch) const {
+    return static_cast<std::size_t>(micro_batch) * batch_samples_ * values_of(RowScore::prediction);
+  }
+  /// Returns the row of each sample that the output layer takes, before its dropout.
+  MatrixRef<Real> hidden(const ExecSpace& exec, const MatrixRef<Real>& pooled,
+                         const Workspace<Real>& w) const;
+  /// `features` is what the output layer took.
+  void backward(const BlockPass<Real>& pass, const MatrixRef<Real>& features,
+                const MatrixRef<Real>& dlogits, const MatrixRef<Real>& dx, bool accumulate) const;
+
+  ClassificationOptions options_;
+  std::optional<LinearLayer<Real>> dense_;
+  LinearLayer<Real> output_;
+  int bucket_;
+  std::size_t batch_samples_ = 0;  ///< samples reserved for a micro-batch
+  Matrix<Real> pooled_BC_, hidden_BC_, dropped_BC_, gradient_BC_, logits_BV_;
+  Vector<Real> score_;
+};
+
+}  // namespace deltapipe
