@@ -224,6 +224,28 @@ class AnalysisTest(unittest.TestCase):
         self.assertIn("400.00 kB", text)
         self.run_script("run_table.py", self.directory / "r.h5", "--every", -1, status=2)
 
+    def test_metrics_of_another_task(self):
+        both = self.file("labels.h5", evaluations=[(50, 3.5), (100, 3.0)],
+                         codec_losses=[3.75, 3.25])
+        with h5py.File(both, "r+") as file:
+            file.attrs["task"], file.attrs["metrics"] = "classification", ["accuracy", "f1"]
+            for prefix, shift in (("", 0), ("codec_", 0.25)):
+                del file[f"evaluations/{prefix}perplexity"]
+                file[f"evaluations/{prefix}accuracy"] = np.array([0.5, 0.625]) - shift
+                file[f"evaluations/{prefix}f1"] = np.array([0.25, 0.75]) - shift
+        text = self.run_script("run_table.py", both)
+        lines = [line.split() for line in text.splitlines()]
+        self.assertIn(["50", "1.000", "200.00", "3.5000", "0.500", "0.250", "3.7500", "0.250",
+                       "0.000"], lines)
+        self.assertIn("accuracy     0.625, 0.375 through the codec", text)
+        self.assertIn("f1           0.750, 0.500 through the codec", text)
+        self.assertNotIn("perplexity", text)
+        table = self.directory / "labels.csv"
+        self.run_script("compare_runs.py", both, "--csv", table)
+        with open(table, newline="", encoding="utf-8") as file:
+            row, = csv.DictReader(file)
+        self.assertEqual((float(row["accuracy"]), float(row["codec_accuracy"])), (0.625, 0.375))
+
     def test_evaluations_through_the_codec(self):
         both = self.file("both.h5", wire=True, evaluations=[(50, 3.5), (100, 3.0)],
                          codec_losses=[3.75, 3.25])
