@@ -317,7 +317,7 @@ class TrainingLoop {
       print_report(settings_, {training_.totals(), early_end_,
                                parameter_count(*run_.inputs.model.model), last_evaluation_, memory,
                                checkpoints_ ? checkpoints_->totals() : Checkpoints::Totals(),
-                               run_.course.kept});
+                               run_.course.kept, run_.inputs.model.model->task().target_name()});
   }
 
   /// Targets of boundaries that the steps of codes could not hold.

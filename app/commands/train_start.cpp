@@ -307,7 +307,7 @@ StartedRun start_run(const Settings& settings, ClaimedDirectories& claimed,
   const EvaluationCourse course = former_course(settings, output, restart, grid, progress);
   auto training = build_run(settings, inputs, plan, std::move(stages), restart, grid, progress);
   ProgressDisplay display(training->steps(), settings.output.log_every, grid.rank() == 0,
-                          training->totals().steps);
+                          training->totals().steps, inputs.model.model->task().target_name());
   display.line(description(settings, inputs, *training, restart));
   const RunSpillFiles spill_files(settings, plan.owner, training->pipeline().caches(), grid,
                                   progress);

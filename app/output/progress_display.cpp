@@ -100,14 +100,15 @@ RateMeter::Rate RateMeter::rate() {
 }
 
 ProgressDisplay::ProgressDisplay(std::uint64_t steps, std::uint64_t log_every, bool speak,
-                                 std::uint64_t first_step)
+                                 std::uint64_t first_step, const char* targets)
     : speak_(speak),
       bar_(speak && wants_bar()),
       steps_(steps),
       first_step_(first_step),
       log_every_(std::max<std::uint64_t>(1, log_every)),
       start_(Clock::now()),
-      meter_(kRateSeconds) {}
+      meter_(kRateSeconds),
+      targets_(targets) {}
 
 void ProgressDisplay::step(const Progress& progress) {
   if (!speak_) return;
@@ -127,7 +128,7 @@ void ProgressDisplay::step(const Progress& progress) {
       {"epoch " + number_text("%.2f", progress.epoch), 2},
       {"loss " + number_text("%.4f", progress.loss), 6},
       {"lr " + number_text("%.3g", progress.learning_rate), 1},
-      {with_prefix(rate.tokens_per_second) + " tokens/s", 4},
+      {with_prefix(rate.tokens_per_second) + " " + targets_ + "/s", 4},
       {with_prefix(rate.bytes_per_second) + (rate.bytes_per_second < 1000 ? " " : "") + "B/s", 3},
       {duration_text(left) + " left", 5}};
   if (bar_) {

@@ -46,9 +46,9 @@ class RateMeter {
 /// an MPI launcher, so the environment may say it: DELTAPIPE_PROGRESS=bar or lines.
 class ProgressDisplay {
  public:
-  /// `first_step`: steps that were done before.
+  /// `first_step`: steps that were done before. `targets`: Task::target_name().
   ProgressDisplay(std::uint64_t steps, std::uint64_t log_every, bool speak,
-                  std::uint64_t first_step = 0);
+                  std::uint64_t first_step = 0, const char* targets = "tokens");
   void step(const Progress& progress);
   /// A line of its own, above the bar.
   void line(const std::string& text);
@@ -63,6 +63,7 @@ class ProgressDisplay {
   TimePoint start_;
   TimePoint last_drawn_{};
   RateMeter meter_;
+  const char* targets_;
 };
 
 /// 1234567 -> "1.23 M"

@@ -128,9 +128,9 @@ void print_report(const Settings& settings, const TrainingReport& report) {
   std::printf("%-28s %s\n", "training loss, last step",
               number_text("%.4f", totals.last_loss).c_str());
   print_evaluation(settings, report);
-  std::printf("%-28s %s tokens/s, %.2f sequences/s\n", "speed",
+  std::printf("%-28s %s %s/s, %.2f sequences/s\n", "speed",
               with_prefix(static_cast<double>(totals.tokens) / totals.seconds).c_str(),
-              static_cast<double>(totals.samples) / totals.seconds);
+              report.targets, static_cast<double>(totals.samples) / totals.seconds);
   if (report.memory.size() > 1) {
     std::printf("%-28s %sB, %sB/s\n", "on the wire",
                 with_prefix(static_cast<double>(totals.bytes)).c_str(),

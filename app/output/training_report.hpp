@@ -39,7 +39,8 @@ struct TrainingReport {
   std::optional<EvaluationRecord> last_evaluation;
   std::vector<RankMemoryRecord> memory;  ///< of all ranks
   Checkpoints::Totals checkpoints;
-  BestEvaluation kept;  ///< the evaluation of the best model
+  BestEvaluation kept;             ///< the evaluation of the best model
+  const char* targets = "tokens";  ///< Task::target_name()
 };
 void print_report(const Settings& settings, const TrainingReport& report);
 
