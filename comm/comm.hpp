@@ -5,7 +5,7 @@
 
 // IWYU pragma: begin_exports
 #include "comm/boundary/boundary.hpp"
-#include "comm/boundary/device_checksum.hpp"
+#include "comm/transport/device_checksum.hpp"
 #include "comm/boundary/memory_check.hpp"
 #include "comm/boundary/memory_resync.hpp"
 #include "comm/boundary/rank_links.hpp"

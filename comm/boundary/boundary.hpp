@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/boundary/device_checksum.hpp"
 #include "comm/boundary/memory_check.hpp"
 #include "comm/boundary/settings.hpp"
 #include "comm/transport/channel.hpp"
+#include "comm/transport/device_checksum.hpp"
 #include "core/base/observe/memory_ledger.hpp"
 #include "core/base/parallel/execution.hpp"
 #include "core/base/state/state.hpp"

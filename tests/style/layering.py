@@ -34,7 +34,7 @@ MAY_USE = {
     "models/": CORE,
     "models/gpt2/": CORE + ("models/",),
     "comm/": COMM,
-    "comm/transport/": BASE + FILES + ("core/codec/",),
+    "comm/transport/": BASE + FILES + KERNELS + ("core/codec/",),
     "comm/schedule/": BASE,
     "comm/boundary/": CORE + ("comm/transport/",),
     "comm/replicas/": CORE + ("comm/transport/",),

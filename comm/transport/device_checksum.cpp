@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/boundary/device_checksum.hpp"
+#include "comm/transport/device_checksum.hpp"
 
 #include "core/kernels/content_hash.hpp"
 
