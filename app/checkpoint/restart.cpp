@@ -19,6 +19,7 @@
 #include "app/output/run_file.hpp"
 #include "comm/boundary/end_name.hpp"
 #include "comm/pipeline/stage_plan.hpp"
+#include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/interruption.hpp"
@@ -341,6 +342,8 @@ class FormerLayout {
   /// Empty: the part starts from scratch.
   std::optional<PartSource> source_of(const StatePart& part) const {
     if (part.name.starts_with(kTargetPart)) return target(part.name);
+    // Errors of sums belong to replicas and their parts of the sums.
+    if (part.name.starts_with(kReplicaErrorsPart)) return std::nullopt;
     const std::optional<EndName> end = EndName::of_part(part.name);
     if (!end) return PartSource{part.name, part.name, ranks(), items_of(part)};
     if (!takes_memories_) return std::nullopt;

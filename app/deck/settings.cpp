@@ -33,6 +33,7 @@ PipelineOptions pipeline_options(const Settings& settings) {
   options.cache.directory = cache_directory(settings);
   options.generations = cache_generations(settings);
   options.network = settings.network;
+  options.replicas = settings.replicas;
   options.seed = settings.training.seed;
   options.micro_batch_size = settings.training.micro_batch_size;
   options.micro_batches = settings.training.micro_batches;

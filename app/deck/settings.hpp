@@ -111,6 +111,7 @@ struct Settings {
   EvaluationSettings evaluation;
   CacheSettings cache;
   NetworkSettings network;
+  ReplicaSettings replicas;
   OutputSettings output;
   CheckpointSettings checkpoint;
   GenerateSettings generate;

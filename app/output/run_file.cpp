@@ -322,6 +322,8 @@ class StepTable : public TableRows<StepTable> {
         tied_gradient_error_(
             {"tied_gradient_error", "1",
              "relative RMS error of the codec of their gradients; NaN: not measured"}),
+        replica_error_({"replica_error", "1",
+                        "relative RMS error of what replicas sent for sums; NaN: not measured"}),
         forward_("forward", widths.boundaries),
         backward_("backward", widths.boundaries),
         ranks_(widths.ranks) {}
@@ -338,6 +340,7 @@ class StepTable : public TableRows<StepTable> {
     collective_bytes_.add(record.collective_bytes);
     tied_row_error_.add(record.tied_row_error);
     tied_gradient_error_.add(record.tied_gradient_error);
+    replica_error_.add(record.replica_error);
     forward_.add(record.forward);
     backward_.add(record.backward);
     ranks_.add(record.ranks);
@@ -346,8 +349,8 @@ class StepTable : public TableRows<StepTable> {
   template <typename Use>
   void each(const Use& use) {
     progress_.each(use);
-    for (Reals* const column :
-         {&loss_, &learning_rate_, &gradient_norm_, &tied_row_error_, &tied_gradient_error_})
+    for (Reals* const column : {&loss_, &learning_rate_, &gradient_norm_, &tied_row_error_,
+                                &tied_gradient_error_, &replica_error_})
       use(*column);
     for (Integers* const column :
          {&tokens_, &samples_, &tied_row_bytes_, &tied_gradient_bytes_, &collective_bytes_})
@@ -369,6 +372,7 @@ class StepTable : public TableRows<StepTable> {
   Integers collective_bytes_;
   Reals tied_row_error_;
   Reals tied_gradient_error_;
+  Reals replica_error_;
   DirectionColumns forward_;
   DirectionColumns backward_;
   RankColumns ranks_;

@@ -14,7 +14,7 @@
 #include "app/output/progress_display.hpp"
 #include "app/output/save_model.hpp"
 #include "comm/pipeline/token_index.hpp"
-#include "comm/replicas/gradient_all_reduce.hpp"
+#include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/transport/mpi_session.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/machine_memory.hpp"
@@ -77,6 +77,12 @@ StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,
                     *model.model->make_stage(stage_part(model.partition, place.stage)), place);
 }
 
+std::vector<std::size_t> bucket_sizes(const ParameterArena<float>& parameters) {
+  std::vector<std::size_t> sizes;
+  for (const BucketRange& bucket : parameters.buckets()) sizes.push_back(bucket.end - bucket.begin);
+  return sizes;
+}
+
 int ranks_of(const PipelineSettings& settings) {
   return settings.pipeline_ranks() * settings.replicas;
 }
@@ -119,10 +125,9 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
     memory.ledger.add(stage->memory(plan.capacity));
     if (shape.training) {
       memory.ledger.add(Optimizer<float>::memory(parameters));
-      std::size_t elements = 0;
-      for (const ParameterInfo& p : parameters) elements += p.frozen ? 0 : p.size;
-      memory.ledger.add(gradient_all_reduce_memory(elements, settings.pipeline.replicas,
-                                                   settings.pipeline.payload_memory()));
+      memory.ledger.add(replica_sum_memory(bucket_sizes(stage->parameters()),
+                                           settings.pipeline.replicas, settings.replicas,
+                                           settings.pipeline.payload_memory()));
     }
     for (const BoundaryEndPlan* end : ends_of(plan)) memory.ledger.add(boundary_end_memory(*end));
     if (plan.tokens) memory.ledger.add(embedding_exchange_memory(*plan.tokens));

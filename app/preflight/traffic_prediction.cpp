@@ -2,6 +2,7 @@
 #include "app/preflight/traffic_prediction.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "comm/boundary/rank_links.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/pipeline/token_index.hpp"
+#include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/schedule/schedule.hpp"
 #include "comm/schedule/simulation.hpp"
 #include "comm/transport/emulated_link.hpp"
@@ -506,13 +508,19 @@ TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& m
   TrafficPrediction traffic = Counter(settings, model, shape).run(data, steps);
   const PipelineSettings& p = settings.pipeline;
   traffic.replica_bytes.assign(p.pipeline_ranks(), 0);
+  const StepPlanner planner(
+      *data.train, settings.training.seed, settings.data.shuffle,
+      {settings.training.micro_batch_size, settings.training.micro_batches, p.replicas});
+  const double warmup_steps =
+      std::ceil(settings.replicas.warmup_epochs * static_cast<double>(planner.steps_per_epoch()));
+  const auto warmup =
+      static_cast<std::uint64_t>(std::min(warmup_steps, static_cast<double>(steps)));
   for (int stage = 0; stage < p.stages; ++stage) {
-    std::uint64_t elements = 0;
-    for (const ParameterInfo& parameter :
-         model.model->parameters(stage_part(model.partition, stage)))
-      elements += parameter.frozen ? 0 : parameter.size;
+    const std::vector<std::size_t> sizes =
+        bucket_sizes(model.model->make_stage(stage_part(model.partition, stage))->parameters());
     traffic.replica_bytes[stage % p.pipeline_ranks()] +=
-        steps * all_reduce_bytes(p.replicas, sizeof(float) * elements);
+        warmup * replica_sum_bytes(sizes, p.replicas, settings.replicas, true) +
+        (steps - warmup) * replica_sum_bytes(sizes, p.replicas, settings.replicas);
   }
   if (!traffic.links.empty())
     traffic.step_seconds =

@@ -30,10 +30,12 @@ LinkSettings link_between(const NetworkSettings& network, int from, int to,
 
 RankLinks::RankLinks(const NetworkSettings& network, int pipeline_rank, const LinkedRanks& all)
     : network_(network), rank_(pipeline_rank), all_(all) {
+  replicas_ = std::make_shared<EmulatedLink>(network.replicas);
   if (network.ranks.empty()) return;
   const LinkSettings settings = at(network.ranks, pipeline_rank);
   wire_ = {std::make_shared<EmulatedLink>(settings, Framing::ethernet),
            std::make_shared<EmulatedLink>(settings, Framing::ethernet)};
+  replicas_ = wire_.out;
 }
 
 std::shared_ptr<EmulatedLink> RankLinks::to(int pipeline_rank) {

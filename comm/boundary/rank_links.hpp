@@ -32,12 +32,15 @@ class RankLinks {
   const RankWire& wire() const { return wire_; }
   /// Never returns null.
   std::shared_ptr<EmulatedLink> to(int pipeline_rank);
+  /// Returns the link to other replicas. Never returns null.
+  std::shared_ptr<EmulatedLink> to_replicas() const { return replicas_; }
 
  private:
   NetworkSettings network_;
   int rank_;
   LinkedRanks all_;
   RankWire wire_;
+  std::shared_ptr<EmulatedLink> replicas_;
   std::map<int, std::shared_ptr<EmulatedLink>> links_;
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "comm/boundary/end_name.hpp"
+#include "comm/replicas/reduce_scatter_sum.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/trace.hpp"
 #include "core/base/parallel/floating_point.hpp"
@@ -25,14 +26,14 @@ StagePlace place_of(const ProcessGrid& grid, int local) {
 
 /// Returns a step's sums over replicas: buckets in the order in which backward passes finish them,
 /// the token embedding's last. Buckets without trained parameters are left out.
-std::vector<GradientAllReduce::Bucket> gradient_buckets(Stage<float>& stage) {
+std::vector<SumBucket> gradient_buckets(Stage<float>& stage) {
   const ParameterArena<float>& parameters = stage.parameters();
   const int table = stage.embedding_bucket();
-  std::vector<GradientAllReduce::Bucket> buckets;
+  std::vector<SumBucket> buckets;
   for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
     if (b != table) buckets.push_back({b, parameters.bucket_gradient(b)});
   if (table >= 0) buckets.push_back({table, parameters.bucket_gradient(table)});
-  std::erase_if(buckets, [](const auto& bucket) { return bucket.gradients.extent(0) == 0; });
+  std::erase_if(buckets, [](const auto& bucket) { return bucket.values.extent(0) == 0; });
   return buckets;
 }
 
@@ -52,10 +53,11 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
       output_shape_(stage.output_shape(shape.tokens)),
       in_flight_(options.pipeline.in_flight),
       embedding_is_remote_(embedding_ && embedding_->lends_rows() && place_.stages > 1),
-      all_reduce_(
-          progress_, grid_.stage_comm(local),
-          shape.training ? gradient_buckets(stage) : std::vector<GradientAllReduce::Bucket>(),
-          options.pipeline.payload_memory()) {
+      sum_(std::make_unique<ReduceScatterSum>(
+          progress_,
+          ReduceScatterSum::Place{place_.stage, grid_.stage_comm(local), rank.links.to_replicas()},
+          shape.training ? gradient_buckets(stage) : std::vector<SumBucket>(), options.replicas,
+          options.pipeline.payload_memory())) {
   step_.seed = options.seed;
   const int rows = step_rows(shape);
   DELTAPIPE_ASSERT(place_.stage >= shape.first_trained_stage || !stage.has_trained(),
@@ -117,12 +119,13 @@ void PipelineStage::add_micro_batch(std::span<const std::uint64_t> ids,
               m * shape_.samples * shape_.tokens);
 }
 
-void PipelineStage::begin_training_step(const StepPlan& plan) {
+void PipelineStage::begin_training_step(const StepPlan& plan, bool measure_errors) {
   begin_step(plan.step);
   step_.epoch = plan.epoch;
   step_.training = true;
   for (std::optional<BoundarySender>* sender : {&send_forward_, &send_backward_})
     if (*sender) (*sender)->set_learning_rate_share(plan.learning_rate_share);
+  sum_->begin(plan.epoch, measure_errors);
 }
 
 void PipelineStage::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
@@ -203,18 +206,37 @@ Crossing& PipelineStage::crossing(int index, CrossingKind kind, int boundary) {
   return c;
 }
 
+void PipelineStage::clear_padding(int bucket) {
+  ParameterArena<float>& parameters = stage_.parameters();
+  const auto clear = [&](std::size_t begin, std::size_t end) {
+    if (begin < end)
+      Kokkos::deep_copy(instances_.compute,
+                        VectorRef<float>(parameters.all_gradients().data() + begin, end - begin),
+                        0.0f);
+  };
+  const BucketRange& range = parameters.buckets()[bucket];
+  std::size_t end = range.begin;
+  for (const ParameterInfo& p : parameters.info()) {
+    if (p.frozen || p.bucket != bucket) continue;
+    clear(end, p.gradient_offset);
+    end = p.gradient_offset + p.size;
+  }
+  clear(end, range.end);
+}
+
 void PipelineStage::start_reduction(int bucket) {
   const BucketRange& gradients = stage_.parameters().buckets()[bucket];
   if (gradients.begin == gradients.end) return;
+  if (place_.replicas > 1) clear_padding(bucket);
   order_after(instances_.copy, instances_.compute);
-  all_reduce_.start(instances_.copy, bucket);
+  sum_->start(instances_.copy, bucket);
 }
 
 void PipelineStage::reduce_zeros() {
   const ParameterArena<float>& parameters = stage_.parameters();
   Kokkos::deep_copy(instances_.compute, parameters.all_gradients(), 0.0f);
   order_after(instances_.copy, instances_.compute);
-  all_reduce_.start_all(instances_.copy);
+  sum_->start_all(instances_.copy);
 }
 
 void PipelineStage::add_embedding_gradient() {
@@ -233,7 +255,7 @@ void PipelineStage::add_embedding_gradient() {
 }
 
 void PipelineStage::finish_reductions() {
-  all_reduce_.wait_all(instances_.copy);
+  sum_->finish(instances_.copy);
   order_after(instances_.compute, instances_.copy);
 }
 
@@ -299,6 +321,7 @@ ScheduleShape PipelineStage::schedule_shape() const {
 void PipelineStage::about_to(const Instruction& instruction) {
   progress_.check();  // a rank that waits for no message checks nothing else in a step
   if (progress_.watches_steps()) progress_.step_watch().doing(to_text(instruction));
+  sum_->poll(instances_.copy);
 }
 
 void PipelineStage::send(const Transfer& message) {
@@ -350,7 +373,7 @@ void PipelineStage::receive(const Transfer& message) {
 
 void PipelineStage::load_training_step(const Dataset& data, const StepPlan& plan,
                                        bool measure_errors, const std::function<void()>& update) {
-  begin_training_step(plan);
+  begin_training_step(plan, measure_errors);
   for (BoundaryEnd* end : {static_cast<BoundaryEnd*>(send_forward_ ? &*send_forward_ : nullptr),
                            static_cast<BoundaryEnd*>(send_backward_ ? &*send_backward_ : nullptr)})
     if (end) end->measure_errors(measure_errors);
@@ -480,10 +503,10 @@ void PipelineStage::take_measurements(StepMeasurements& into) {
     into.tied(place_.first(), M::signal2) += codec.signal2;
     tokens_->take_received();
   }
-  // Only one of the stage's replicas reports it: the share of each may not be a whole number.
-  if (place_.replica == 0)
-    into.rank(rank, RankValue::replica_bytes) +=
-        static_cast<double>(all_reduce_bytes(place_.replicas, all_reduce_.take_statistics().bytes));
+  const SumStatistics sums = sum_->take_statistics(instances_.copy);
+  into.rank(rank, RankValue::replica_bytes) += static_cast<double>(sums.bytes);
+  into.replica_error2() += sums.error2;
+  into.replica_signal2() += sums.signal2;
 
   for (ActivationCache* cache : caches()) {
     const CacheStatistics c = cache->take_statistics();
@@ -536,6 +559,7 @@ std::vector<StatePart> PipelineStage::state() {
   add(send_backward_);
   add(receive_backward_);
   add(tokens_);
+  for (StatePart& part : sum_->state(instances_.compute)) parts.push_back(std::move(part));
   return parts;
 }
 
@@ -573,7 +597,10 @@ bool PipelineStage::has_damaged_records() {
 
 void PipelineStage::forget_damaged_records(bool spoiled_step) {
   std::span<const Crossing> spoiled;
-  if (spoiled_step) spoiled = micro_batches_;
+  if (spoiled_step) {
+    spoiled = micro_batches_;
+    sum_->reset(instances_.compute);
+  }
   for_memories([&](BoundaryEnd& end, int peer, int tag) {
     forget_damaged(progress_, grid_.pipeline_comm(), peer, tag, end, spoiled);
   });

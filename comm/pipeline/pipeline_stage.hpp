@@ -21,7 +21,7 @@
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/pipeline/step_samples.hpp"
 #include "comm/pipeline/token_index.hpp"
-#include "comm/replicas/gradient_all_reduce.hpp"
+#include "comm/replicas/replica_sum.hpp"
 #include "comm/schedule/executor.hpp"
 #include "comm/schedule/schedule.hpp"
 #include "comm/transport/process_grid.hpp"
@@ -100,7 +100,7 @@ class PipelineStage final : public InstructionHandler {
 
  private:
   const ExecSpace& exec() const { return instances_.compute; }
-  void begin_training_step(const StepPlan& plan);
+  void begin_training_step(const StepPlan& plan, bool measure_errors);
   void begin_evaluation_step(std::uint64_t step, EvaluationMode mode);
   void begin_step(std::uint64_t step);
   void load(const Dataset& data, const StepPlan& plan);
@@ -125,6 +125,8 @@ class PipelineStage final : public InstructionHandler {
   void add_embedding_gradient() override;
   void finish_reductions() override;
   void update() override { (*update_)(); }
+  /// Clears the elements between a bucket's tensors: with codecs, sums over replicas change them.
+  void clear_padding(int bucket);
   /// Starts the sum of a bucket over replicas, after the work that is queued on compute.
   void start_reduction(int bucket);
   template <class Take>
@@ -149,7 +151,7 @@ class PipelineStage final : public InstructionHandler {
 
   std::optional<BoundarySender> send_forward_, send_backward_;
   std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
-  GradientAllReduce all_reduce_;
+  std::unique_ptr<ReplicaSum> sum_;  ///< of gradients over replicas
   std::optional<TokenIndex> index_;
   std::optional<EmbeddingExchange> tokens_;  ///< set on the first and the last stage
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/boundary/settings.hpp"
+#include "comm/replicas/settings.hpp"
 #include "comm/transport/link_settings.hpp"
 #include "comm/transport/message.hpp"
 #include "core/base/numeric/precision.hpp"
@@ -71,6 +72,7 @@ struct PipelineOptions {
   CacheSettings cache;
   CacheGenerations generations;
   NetworkSettings network;
+  ReplicaSettings replicas;
   std::uint64_t seed = 0;
   int micro_batch_size = 1;  ///< B
   int micro_batches = 1;     ///< M, of a step and replica

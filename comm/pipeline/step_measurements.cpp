@@ -26,7 +26,7 @@ StepMeasurements::StepMeasurements(int stages, int pipeline_ranks, int replicas)
     : stages_(stages),
       pipeline_ranks_(pipeline_ranks),
       replicas_(replicas),
-      values_(kRankValues * pipeline_ranks + 2 * stages * fields + 1) {}
+      values_(kRankValues * pipeline_ranks + 2 * stages * fields + 3) {}
 
 StepMeasurements& StepMeasurements::operator+=(const StepMeasurements& other) {
   DELTAPIPE_ASSERT(values_.size() == other.values_.size(), "measurements of other layouts");
@@ -62,6 +62,7 @@ void StepMeasurements::fill(StepRecord& record) const {
   record.tied_gradient_bytes = static_cast<std::uint64_t>(self.tied(true, bytes));
   record.collective_bytes = static_cast<std::uint64_t>(self.collectives());
   record.tied_row_error = relative_error(self.tied(false, error2), self.tied(false, signal2));
+  record.replica_error = relative_error(self.replica_error2(), self.replica_signal2());
   record.tied_gradient_error = relative_error(self.tied(true, error2), self.tied(true, signal2));
 }
 

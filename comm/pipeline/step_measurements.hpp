@@ -29,7 +29,10 @@ struct StepMeasurements {
   /// Tied rows, which go backward from the last stage to the first, and their gradients.
   double& tied(bool gradients, Field field) { return direction(stages_ - 1, !gradients, field); }
   /// Returns the bytes of collectives.
-  double& collectives() { return values_.back(); }
+  double& collectives() { return values_[values_.size() - 3]; }
+  /// Squared errors of what replicas sent for their sums, and squares of the values.
+  double& replica_error2() { return values_[values_.size() - 2]; }
+  double& replica_signal2() { return values_.back(); }
 
  private:
   int stages_;

@@ -24,7 +24,7 @@ const std::array<RankColumn, kRankValues> kRankColumns = {{
     {"cache_bytes_read", "B", "read from the cache's file"},
     {"cache_bytes_written", "B", "written to the cache's file"},
     {"replica_bytes", "B",
-     "sums of gradients over replicas: 2 (replicas - 1) times the gradients, what a ring sends"},
+     "sent for sums of gradients over replicas, by all of them, with headers"},
 }};
 
 }  // namespace deltapipe

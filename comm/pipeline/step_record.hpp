@@ -76,6 +76,7 @@ struct StepRecord {
   std::uint64_t collective_bytes = 0;  ///< bytes of collectives of all ranks together
   double tied_row_error = 0;           ///< relative RMS error of their codec; NaN: not measured
   double tied_gradient_error = 0;
+  double replica_error = 0;       ///< relative RMS error of sums over replicas; NaN: not measured
   std::vector<RankRecord> ranks;  ///< one entry per rank of a pipeline
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -203,7 +204,8 @@ void SendChannel::reclaim(MessageBuffer& message) {
 
 void SendChannel::wait(MessageBuffer& message) {
   if (!arrived(message)) {
-    const ActivityScope waiting(progress_.account(), Activity::wire_exposed);
+    std::optional<ActivityScope> waiting;
+    if (!options_.waits_are_callers) waiting.emplace(progress_.account(), Activity::wire_exposed);
     const TimePoint begin = Clock::now();
     progress_.wait(message.ticket);
     std::this_thread::sleep_until(message.arrival);
@@ -221,11 +223,13 @@ void SendChannel::reclaim_arrived() {
     wait(buffers_[in_flight_.front()]);
 }
 
+bool SendChannel::has_free_buffer() {
+  reclaim_arrived();
+  return std::any_of(buffers_.begin(), buffers_.end(), is_free);
+}
+
 SendChannel::Buffer SendChannel::acquire() {
   reclaim_arrived();
-  const auto is_free = [](const MessageBuffer& message) {
-    return !message.lent && !message.ticket;
-  };
   auto message = std::find_if(buffers_.begin(), buffers_.end(), is_free);
   if (message == buffers_.end()) {
     DELTAPIPE_ASSERT(!in_flight_.empty(), options_.name + ": all send buffers are lent");
@@ -388,6 +392,19 @@ TimePoint ReceiveChannel::local(std::int64_t common_ns) const {
   return local_time(common_ns, progress_.clock_offset());
 }
 
+/// Returns the time at which the received message has passed the emulated links.
+TimePoint ReceiveChannel::arrival_of(const MessageBuffer& message) const {
+  MessageHeader header;
+  std::memcpy(&header, message.memory.at(0), sizeof header);
+  return std::max(local(header.arrival_ns), message.passed);
+}
+
+bool ReceiveChannel::has_message() const {
+  if (posted_.empty()) return false;
+  const MessageBuffer& message = *buffers_[static_cast<std::size_t>(posted_.front())];
+  return progress_.done(message.ticket) && arrival_of(message) <= Clock::now();
+}
+
 ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   DELTAPIPE_ASSERT(!posted_.empty(), options_.name + ": all received messages are still held");
   const int index = posted_.front();
@@ -406,11 +423,11 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
     check_payload_checksum(header,
                            checksum(message.memory.at(sizeof header), header.payload_bytes));
 
-  const TimePoint arrival = std::max(local(header.arrival_ns), message.passed);
+  const TimePoint arrival = arrival_of(message);
   if (!was_done || arrival > called) {
     std::this_thread::sleep_until(arrival);
     const TimePoint end = Clock::now();
-    progress_.account().waited(called, local(header.sent_ns), end);
+    if (!options_.waits_are_callers) progress_.account().waited(called, local(header.sent_ns), end);
     TraceRecorder::instance().record(TraceCategory::wait, "compute",
                                      "wait for a message, " + options_.name, called, end);
   }
@@ -424,7 +441,8 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   progress_.account().transfer(begin, end);
   TraceRecorder::instance().record(
       TraceCategory::wire, options_.name,
-      std::string(name_of(header.kind)) + " " + std::to_string(header.micro_batch), begin, end);
+      std::string(message_name(header.kind)) + " " + std::to_string(header.micro_batch), begin,
+      end);
   Received received;
   received.index = index;
   received.header = header;

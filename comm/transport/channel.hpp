@@ -40,6 +40,8 @@ struct ChannelOptions {
   /// memory the channel checks only the size. The code that encodes and decodes them computes and
   /// checks the checksum.
   PayloadMemory payload_memory = PayloadMemory::host;
+  /// True: waits for messages and buffers count as the caller's activity (TimeAccount).
+  bool waits_are_callers = false;
 };
 
 /// Returns the memory of a channel's buffers at one end.
@@ -86,6 +88,8 @@ class SendChannel {
 
   /// Waits until a buffer is free.
   Buffer acquire();
+  /// Returns true if acquire() would not wait.
+  bool has_free_buffer();
   /// Sends the first payload_bytes of the buffer and returns at once. Fills in ranks, sequence,
   /// sizes, checksums and times of the header. It does not fill in the checksum of a payload in
   /// device memory, on which no work may be queued any more. With an emulated link the buffer stays
@@ -107,6 +111,7 @@ class SendChannel {
     bool lent = false;
   };
 
+  static bool is_free(const MessageBuffer& message) { return !message.lent && !message.ticket; }
   bool arrived(const MessageBuffer& message) const;
   void reclaim(MessageBuffer& message);
   void wait(MessageBuffer& message);
@@ -150,6 +155,8 @@ class ReceiveChannel {
   /// caller sets the first group. Throws UserError that names both ranks if it is another message,
   /// truncated or damaged. At most `buffers` messages can be held at a time.
   Received receive(MessageHeader expected);
+  /// Returns true if receive() would not wait.
+  bool has_message() const;
   /// Returns the buffer, on which no work may be queued any more, and posts it for a later message.
   void release(const Received& received);
 
@@ -161,6 +168,7 @@ class ReceiveChannel {
   void post(int index);
   /// Converts a time of the common clock to this rank's clock.
   TimePoint local(std::int64_t common_ns) const;
+  TimePoint arrival_of(const MessageBuffer& message) const;
 
   ProgressThread& progress_;
   MPI_Comm comm_;

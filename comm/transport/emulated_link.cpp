@@ -54,15 +54,6 @@ EmulatedLink::Passage EmulatedLink::book(TimePoint from, std::size_t bytes) {
   return {start, end, end + latency(), busy};
 }
 
-TimePoint RankWire::book_ring(TimePoint now, int ranks, std::size_t bytes) const {
-  const auto parts = static_cast<std::size_t>(ranks);
-  for (int round = 0; round < 2 * (ranks - 1); ++round) {
-    const std::size_t part = (bytes + parts - 1) / parts;
-    now = std::max(out->book(now, part).arrival, in->book(now, part).arrival);
-  }
-  return now;
-}
-
 TimePoint RankWire::book_tree(TimePoint now, int ranks, std::size_t bytes) const {
   // On the way up one of two neighbours sends and the other receives; on the way back the reverse.
   for (int reached = 1; reached < ranks; reached *= 2) {

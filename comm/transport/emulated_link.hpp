@@ -58,8 +58,6 @@ struct RankWire {
   /// have ended over the wires. They are models for any MPI library, not the algorithm of the
   /// library in use. If ranks differ, they model the rank that ends last. Trees have
   /// ceil(log2(ranks)) levels.
-  /// Books a sum in a ring: every rank sends and receives 2 (ranks - 1) parts.
-  TimePoint book_ring(TimePoint now, int ranks, std::size_t bytes) const;
   /// Books a sum that goes up a tree to one rank and back, with all values at every level.
   TimePoint book_tree(TimePoint now, int ranks, std::size_t bytes) const;
   /// Books a broadcast down a tree. The root sends at every level; other ranks receive at the last

@@ -31,6 +31,9 @@ struct NetworkSettings {
   std::vector<LinkSettings> backward;
   /// With WireSharing::rank: entry i belongs to rank i of a pipeline.
   std::vector<LinkSettings> ranks;
+  /// With WireSharing::boundary: each rank's link to the replicas of its stages, which carries all
+  /// that it sends them. With WireSharing::rank the rank's wire does.
+  LinkSettings replicas;
 
   bool operator==(const NetworkSettings&) const = default;
 };

@@ -28,9 +28,13 @@ std::string rank_name(std::uint32_t rank) {
 }
 
 std::string place(const MessageHeader& header) {
-  return std::string(name_of(header.kind)) + " of step " + std::to_string(header.step) +
-         ", micro-batch " + std::to_string(header.micro_batch) + ", boundary " +
-         std::to_string(header.boundary) + " " + name_of(header.direction);
+  const std::string step = " of step " + std::to_string(header.step);
+  if (header.kind == kReplicaGradients || header.kind == kReplicaSums)
+    return message_name(header.kind) + step + ", chunk " + std::to_string(header.micro_batch) +
+           ", stage " + std::to_string(header.boundary);
+  return std::string(name_of(header.kind)) + step + ", micro-batch " +
+         std::to_string(header.micro_batch) + ", boundary " + std::to_string(header.boundary) +
+         " " + name_of(header.direction);
 }
 
 [[noreturn]] void differ(const MessageHeader& expected, const char* field,
@@ -59,6 +63,12 @@ void same_hash(const MessageHeader& expected, const char* field, std::uint64_t a
 }
 
 }  // namespace
+
+const char* message_name(CrossingKind kind) {
+  if (kind == kReplicaGradients) return "gradients of a replica";
+  if (kind == kReplicaSums) return "sum over replicas";
+  return name_of(kind);
+}
 
 std::string hexadecimal(std::uint64_t value) {
   char text[24];
@@ -118,7 +128,8 @@ void check(const MessageHeader& received, const MessageHeader& expected) {
   same(expected, "the sending rank", expected.source_rank, received.source_rank, kSameDeck);
   same(expected, "the receiving rank", expected.target_rank, received.target_rank, kSameDeck);
   if (received.kind != expected.kind) {
-    differ(expected, "its kind", name_of(expected.kind), name_of(received.kind), kSameDeck);
+    differ(expected, "its kind", message_name(expected.kind), message_name(received.kind),
+           kSameDeck);
   }
   if (received.direction != expected.direction) {
     differ(expected, "its direction", name_of(expected.direction), name_of(received.direction),

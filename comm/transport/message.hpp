@@ -16,6 +16,11 @@ namespace deltapipe {
 /// Returns a text such as "0x1f", for hashes in messages.
 std::string hexadecimal(std::uint64_t value);
 
+/// Kinds of messages that cross no boundary: a replica's part of a sum over replicas, and the sum.
+inline constexpr CrossingKind kReplicaGradients{5}, kReplicaSums{6};
+/// Returns the name of a message's kind.
+const char* message_name(CrossingKind kind);
+
 /// Memory in which MPI accesses the payload of a message. The values are sent on the wire.
 enum class PayloadMemory : std::uint8_t {
   host = 0,   ///< after the header

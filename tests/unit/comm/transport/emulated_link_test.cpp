@@ -83,9 +83,6 @@ TEST_CASE("Collectives over wires of ranks by hand", "[link]") {
     return RankWire{std::make_shared<EmulatedLink>(slow(latency)),
                     std::make_shared<EmulatedLink>(slow(latency))};
   };
-  // A ring of 4 passes 2 * 3 parts of 25 bytes, each with its latency.
-  CHECK(ms(wire(3).book_ring(at(0), 4, 100)) == Approx(6 * 28));
-  CHECK(ms(wire(3).book_ring(at(0), 1, 100)) == 0);
   // A tree of 4 goes up two levels and down two.
   CHECK(ms(wire(3).book_tree(at(0), 4, 100)) == Approx(4 * 103));
   CHECK(ms(wire(0).book_tree(at(0), 5, 10)) == Approx(60));
@@ -106,9 +103,9 @@ TEST_CASE("Collectives over wires of ranks by hand", "[link]") {
   CHECK(ms(wire(3).book_gather(at(0), false, 100)) == Approx(100));
   CHECK(all_reduce_bytes(4, 100) == 600);
   CHECK(all_reduce_bytes(1, 100) == 0);
-  // Parts under way go first, and the ring's parts then hold up later messages.
+  // Messages under way go first, and the tree's then hold up later ones.
   const RankWire busy = wire(0);
   busy.out->book(at(0), 50);
-  CHECK(ms(busy.book_ring(at(10), 2, 100)) == Approx(50 + 50 + 50));
+  CHECK(ms(busy.book_tree(at(10), 2, 100)) == Approx(50 + 100 + 100));
   CHECK(ms(busy.out->book(at(60), 1).start) == Approx(150));
 }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/replicas/part_codec.hpp"
+
+#include "comm/replicas/quantized_parts.hpp"
+#include "core/base/numeric/number_formats.hpp"
+#include "core/base/parallel/row.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Values in fp32 or Bf16 (std::uint16_t).
+template <class Wire>
+class DenseParts final : public PartCodec {
+ public:
+  std::uint32_t id() const override { return sizeof(Wire); }
+  std::size_t payload_bytes(std::size_t elements) const override { return sizeof(Wire) * elements; }
+
+  void encode(const ExecSpace& exec, const VectorRef<const float>& values, std::size_t,
+              std::uint8_t* payload) override {
+    const float* const from = values.data();
+    auto* const to = reinterpret_cast<Wire*>(payload);
+    for_tiles(
+        "deltapipe::DenseParts::encode", exec, static_cast<std::int64_t>(values.extent(0)),
+        KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+          for (std::int64_t i = first; i < end; ++i) to[i] = rounded_to<Wire>(from[i]);
+        });
+  }
+
+  void decode(const ExecSpace& exec, const std::uint8_t* payload, const VectorRef<float>& values,
+              bool adds) const override {
+    const auto* const from = reinterpret_cast<const Wire*>(payload);
+    float* const to = values.data();
+    for_tiles(
+        "deltapipe::DenseParts::decode", exec, static_cast<std::int64_t>(values.extent(0)),
+        KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+          for (std::int64_t i = first; i < end; ++i) {
+            float x;
+            if constexpr (std::is_same_v<Wire, float>)
+              x = from[i];
+            else
+              x = float_of_bfloat(static_cast<std::uint16_t>(from[i]));
+            to[i] = adds ? to[i] + x : x;
+          }
+        });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<PartCodec> make_part_codec(ReplicaCodec codec, int bits, std::size_t elements) {
+  switch (codec) {
+    case ReplicaCodec::none:
+      return std::make_unique<DenseParts<float>>();
+    case ReplicaCodec::bf16:
+      return std::make_unique<DenseParts<Bf16>>();
+    case ReplicaCodec::quantized:
+      return std::make_unique<QuantizedParts>(bits, elements);
+  }
+  return nullptr;
+}
+
+MemoryLedger part_codec_memory(ReplicaCodec codec, std::size_t elements) {
+  MemoryLedger ledger;
+  if (codec == ReplicaCodec::quantized) QuantizedParts(8, elements, ViewAllocator(ledger));
+  return ledger;
+}
+
+std::size_t part_payload_bytes(ReplicaCodec codec, int bits, std::size_t elements) {
+  if (codec == ReplicaCodec::quantized) return QuantizedParts::payload_bytes(bits, elements);
+  return (codec == ReplicaCodec::bf16 ? sizeof(Bf16) : sizeof(float)) * elements;
+}
+
+}  // namespace deltapipe

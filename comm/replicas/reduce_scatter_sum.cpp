@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/replicas/reduce_scatter_sum.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/transport/mpi_check.hpp"
+#include "core/base/error.hpp"
+#include "core/base/parallel/kernel.hpp"
+
+namespace deltapipe {
+namespace {
+
+constexpr int kPartTag = 0, kSumTag = 1;
+/// Messages under way in each direction: enough that a link is busy while the ends add.
+constexpr int kBuffers = 4;
+
+std::vector<std::size_t> sizes_of(const std::vector<SumBucket>& buckets) {
+  std::vector<std::size_t> sizes;
+  for (const SumBucket& bucket : buckets) sizes.push_back(bucket.values.extent(0));
+  return sizes;
+}
+
+std::size_t in_groups(std::size_t elements) {
+  return (elements + kSumGroup - 1) / kSumGroup * kSumGroup;
+}
+
+std::size_t places_of(std::span<const std::size_t> bucket_sizes) {
+  std::size_t places = 0;
+  for (const std::size_t size : bucket_sizes) places += in_groups(size);
+  return places;
+}
+
+bool has_warmup(const ReplicaSettings& settings) {
+  return settings.codec == ReplicaCodec::quantized && settings.warmup_epochs > 0;
+}
+
+std::size_t max_payload_bytes(const ReplicaSettings& settings, std::size_t elements) {
+  return part_payload_bytes(has_warmup(settings) ? ReplicaCodec::none : settings.codec,
+                            settings.bits, elements);
+}
+
+ChannelOptions channel_options(const std::string& name, std::size_t payload_bytes,
+                               PayloadMemory memory) {
+  ChannelOptions options;
+  options.max_payload_bytes = payload_bytes;
+  options.buffers = kBuffers;
+  options.name = name;
+  options.payload_memory = memory;
+  options.waits_are_callers = true;
+  // MPI itself splits messages in device memory, to suit its copies and networks.
+  if (memory == PayloadMemory::device) options.piece_bytes = kLargestMessagePiece;
+  return options;
+}
+
+void add(const ExecSpace& exec, const VectorRef<const float>& values, const VectorRef<float>& sum) {
+  const float* const from = values.data();
+  float* const to = sum.data();
+  for_tiles(
+      "deltapipe::ReduceScatterSum::add", exec, static_cast<std::int64_t>(values.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+        for (std::int64_t i = first; i < end; ++i) to[i] += from[i];
+      });
+}
+
+/// Copies a payload from one buffer to another.
+void copy(const ExecSpace& exec, const SendChannel::Buffer& from, const SendChannel::Buffer& to,
+          std::size_t bytes) {
+  const auto range = std::pair<std::size_t, std::size_t>(0, bytes);
+  if (from.device_payload.data() != nullptr)
+    Kokkos::deep_copy(exec, Kokkos::subview(to.device_payload, range),
+                      Kokkos::subview(from.device_payload, range));
+  else
+    Kokkos::deep_copy(exec, Kokkos::subview(to.payload, range),
+                      Kokkos::subview(from.payload, range));
+}
+
+}  // namespace
+
+MemoryLedger replica_sum_memory(std::span<const std::size_t> bucket_sizes, int replicas,
+                                const ReplicaSettings& settings, PayloadMemory memory) {
+  MemoryLedger ledger;
+  if (replicas == 1) return ledger;
+  const std::size_t part = largest_part(sum_chunks(bucket_sizes, replicas));
+  if (part == 0) return ledger;
+  const MemoryLedger channel =
+      channel_memory(channel_options({}, max_payload_bytes(settings, part), memory));
+  const auto channels = 4 * static_cast<std::uint64_t>(replicas - 1);
+  ledger.add_host(MemoryUse::replicas, channels * channel.host_bytes());
+  ledger.add_device(MemoryUse::replicas, channels * channel.device_bytes());
+  ledger.add<Vector<float>>(MemoryUse::replicas, sizeof(float) * part);
+  ledger.add(part_codec_memory(settings.codec, places_of(bucket_sizes)));
+  return ledger;
+}
+
+std::uint64_t replica_sum_bytes(std::span<const std::size_t> bucket_sizes, int replicas,
+                                const ReplicaSettings& settings, bool is_warmup) {
+  const ReplicaCodec codec =
+      is_warmup && has_warmup(settings) ? ReplicaCodec::none : settings.codec;
+  std::uint64_t bytes = 0;
+  for (const SumChunk& chunk : sum_chunks(bucket_sizes, replicas))
+    for (int replica = 0; replica < replicas; ++replica) {
+      const std::size_t size = chunk.part(replica).size;
+      if (size > 0)
+        bytes += 2 * static_cast<std::uint64_t>(replicas - 1) *
+                 (sizeof(MessageHeader) + part_payload_bytes(codec, settings.bits, size));
+    }
+  return bytes;
+}
+
+ReduceScatterSum::ReduceScatterSum(ProgressThread& progress, Place place,
+                                   std::vector<SumBucket> buckets, const ReplicaSettings& settings,
+                                   PayloadMemory memory)
+    : progress_(progress),
+      stage_(place.stage),
+      on_device_(memory == PayloadMemory::device),
+      buckets_(std::move(buckets)),
+      settings_(settings) {
+  {
+    const auto lock = progress_.lock_mpi();
+    DELTAPIPE_MPI(MPI_Comm_size(place.stage_comm, &replicas_));
+    DELTAPIPE_MPI(MPI_Comm_rank(place.stage_comm, &replica_));
+  }
+  const std::vector<std::size_t> sizes = sizes_of(buckets_);
+  std::size_t places = 0;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    DELTAPIPE_ASSERT(sizes[b] == 0 || buckets_[b].values.use_count() > 0,
+                     "bucket " + std::to_string(buckets_[b].id) + " does not own its memory");
+    first_place_.push_back(places);
+    places += in_groups(sizes[b]);
+  }
+  if (replicas_ > 1) chunks_ = sum_chunks(sizes, replicas_);
+  for (std::size_t b = 0, chunk = 0; b < buckets_.size(); ++b) {
+    while (chunk < chunks_.size() && chunks_[chunk].bucket == b) ++chunk;
+    chunks_until_.push_back(chunk);
+  }
+  if (chunks_.empty()) return;
+  codec_ = make_part_codec(settings_.codec, settings_.bits, places);
+  warmup_codec_ = make_part_codec(ReplicaCodec::none, 0, 0);
+  sum_ = Vector<float>(uninitialized("deltapipe::ReduceScatterSum::sum"), largest_part(chunks_));
+  open_channels(place, memory);
+}
+
+ReduceScatterSum::~ReduceScatterSum() = default;
+
+void ReduceScatterSum::open_channels(const Place& place, PayloadMemory memory) {
+  const std::size_t bytes = max_payload_bytes(settings_, sum_.extent(0));
+  const ChannelOptions part =
+      channel_options("gradients of stage " + std::to_string(stage_), bytes, memory);
+  const ChannelOptions sum =
+      channel_options("gradient sums of stage " + std::to_string(stage_), bytes, memory);
+  const auto link = place.link ? place.link : std::make_shared<EmulatedLink>(LinkSettings());
+  // The next replica first: all replicas together then send to different ones.
+  for (int i = 1; i < replicas_; ++i) {
+    const int peer = (replica_ + i) % replicas_;
+    const MPI_Comm comm = place.stage_comm;
+    peers_.push_back(std::unique_ptr<Peer>(new Peer{peer,
+                                                    {progress_, comm, peer, kPartTag, part, link},
+                                                    {progress_, comm, peer, kSumTag, sum, link},
+                                                    {progress_, comm, peer, kPartTag, part},
+                                                    {progress_, comm, peer, kSumTag, sum}}));
+  }
+}
+
+VectorRef<float> ReduceScatterSum::values_of(std::size_t chunk, int replica) const {
+  const SumRange part = part_of(chunk, replica);
+  return VectorRef<float>(buckets_[chunks_[chunk].bucket].values.data() + part.begin, part.size);
+}
+
+std::size_t ReduceScatterSum::place_of(std::size_t chunk, int replica) const {
+  return first_place_[chunks_[chunk].bucket] + part_of(chunk, replica).begin;
+}
+
+MessageHeader ReduceScatterSum::header(CrossingKind kind, std::size_t chunk, int owner) const {
+  MessageHeader header;
+  header.kind = kind;
+  header.step = step_;
+  header.micro_batch = static_cast<std::uint32_t>(chunk);
+  header.boundary = static_cast<std::uint32_t>(stage_);
+  header.sample_count = static_cast<std::uint32_t>(part_of(chunk, owner).size);
+  header.codec_id = codec().id();
+  return header;
+}
+
+void ReduceScatterSum::begin(double epoch, bool measures) {
+  measures_ = measures;
+  is_warmup_ = has_warmup(settings_) && epoch < settings_.warmup_epochs;
+}
+
+void ReduceScatterSum::start_all(const ExecSpace& exec) {
+  for (const SumBucket& bucket : buckets_) start(exec, bucket.id);
+}
+
+void ReduceScatterSum::start(const ExecSpace& exec, int bucket) {
+  DELTAPIPE_ASSERT(started_ < buckets_.size() && buckets_[started_].id == bucket,
+                   "bucket " + std::to_string(bucket) + " is not number " +
+                       std::to_string(started_) + " of the step");
+  ready_ = chunks_until_[started_++];
+  poll(exec);
+}
+
+void ReduceScatterSum::poll(const ExecSpace& exec) {
+  if (gathered_ == ready_) return;
+  const ActivityScope activity(progress_.account(), Activity::replicas);
+  advance(exec);
+}
+
+/// Never waits, so that replicas whose buffers are full for each other cannot block each other.
+void ReduceScatterSum::advance(const ExecSpace& exec) {
+  while (scattered_ < ready_ && can_scatter(scattered_)) scatter(exec, scattered_++);
+  while (reduced_ < scattered_ && can_reduce(reduced_)) reduce(exec, reduced_++);
+  while (gathered_ < reduced_ && can_gather(gathered_)) gather(exec, gathered_++);
+}
+
+/// Waits for the oldest chunk only: the replica that is behind all others never waits for a buffer,
+/// because they have received all earlier chunks.
+void ReduceScatterSum::finish(const ExecSpace& exec) {
+  DELTAPIPE_ASSERT(std::exchange(started_, 0) == buckets_.size(),
+                   "a bucket of gradients was not summed");
+  const ActivityScope waiting(progress_.account(), Activity::replicas);
+  const TimePoint begin = Clock::now();
+  while (gathered_ < chunks_.size()) {
+    advance(exec);
+    const std::size_t oldest = gathered_;
+    if (oldest == chunks_.size()) break;
+    if (scattered_ == oldest)
+      scatter(exec, scattered_++);
+    else if (reduced_ == oldest)
+      reduce(exec, reduced_++);
+    else
+      gather(exec, gathered_++);
+  }
+  if (!chunks_.empty())
+    TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for sums over replicas",
+                                     begin, Clock::now());
+  ready_ = scattered_ = reduced_ = gathered_ = 0;
+  ++step_;
+}
+
+bool ReduceScatterSum::can_scatter(std::size_t chunk) const {
+  return std::all_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
+    return part_of(chunk, peer->replica).size == 0 || peer->send_part.has_free_buffer();
+  });
+}
+
+bool ReduceScatterSum::can_reduce(std::size_t chunk) const {
+  return part_of(chunk, replica_).size == 0 ||
+         std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+           return peer->receive_part.has_message() && peer->send_sum.has_free_buffer();
+         });
+}
+
+bool ReduceScatterSum::can_gather(std::size_t chunk) const {
+  return std::all_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
+    return part_of(chunk, peer->replica).size == 0 || peer->receive_sum.has_message();
+  });
+}
+
+std::uint8_t* ReduceScatterSum::memory_of(const HostBytes& host, const DeviceBytes& device) const {
+  return on_device_ ? device.data() : host.data();
+}
+
+/// The payload's kernels must be complete.
+void ReduceScatterSum::send(const ExecSpace& exec, SendChannel& channel,
+                            const SendChannel::Buffer& buffer, MessageHeader header,
+                            std::size_t bytes) {
+  if (on_device_) {
+    checksum_.queue(exec, buffer.device_payload, bytes);
+    exec.fence();
+    header.payload_checksum = checksum_.value();
+  }
+  channel.send(buffer, header, bytes);
+}
+
+/// Waits for a message and queues its decoding. The message is released after a fence.
+ReduceScatterSum::Decoding ReduceScatterSum::decode(const ExecSpace& exec, ReceiveChannel& channel,
+                                                    const MessageHeader& expected,
+                                                    const VectorRef<float>& values,
+                                                    bool adds) const {
+  Decoding decoding{&channel, channel.receive(expected)};
+  const ReceiveChannel::Received& message = decoding.message;
+  const std::size_t bytes = codec().payload_bytes(values.extent(0));
+  check_payload_size(message.header, bytes);
+  if (on_device_) {
+    checksum_.queue(exec, message.device_payload, bytes);
+    exec.fence();
+    check_payload_checksum(message.header, checksum_.value());
+  }
+  codec().decode(exec, memory_of(message.payload, message.device_payload), values, adds);
+  return decoding;
+}
+
+void ReduceScatterSum::scatter(const ExecSpace& exec, std::size_t chunk) {
+  std::vector<SendChannel::Buffer> buffers;
+  for (const auto& peer : peers_) {
+    const VectorRef<const float> values = values_of(chunk, peer->replica);
+    if (values.extent(0) == 0) continue;
+    const SendChannel::Buffer& buffer = buffers.emplace_back(peer->send_part.acquire());
+    codec().encode(exec, values, place_of(chunk, peer->replica),
+                   memory_of(buffer.payload, buffer.device_payload));
+  }
+  exec.fence();
+  std::size_t next = 0;
+  for (const auto& peer : peers_) {
+    const std::size_t size = part_of(chunk, peer->replica).size;
+    if (size > 0)
+      send(exec, peer->send_part, buffers[next++], header(kReplicaGradients, chunk, peer->replica),
+           codec().payload_bytes(size));
+  }
+}
+
+void ReduceScatterSum::reduce(const ExecSpace& exec, std::size_t chunk) {
+  const VectorRef<float> own = values_of(chunk, replica_);
+  if (own.extent(0) == 0) return;
+  const VectorRef<float> sum(sum_.data(), own.extent(0));
+  const MessageHeader expected = header(kReplicaGradients, chunk, replica_);
+  std::vector<Decoding> decodings;
+  for (int r = 0; r < replicas_; ++r) {  // the order of the additions
+    if (r == replica_) {
+      r == 0 ? Kokkos::deep_copy(exec, sum, own) : add(exec, own, sum);
+      continue;
+    }
+    Peer& peer = *peers_[static_cast<std::size_t>((r - replica_ + replicas_) % replicas_ - 1)];
+    decodings.push_back(decode(exec, peer.receive_part, expected, sum, r > 0));
+  }
+  // One payload for all: encoding changes the errors.
+  const std::size_t bytes = codec().payload_bytes(own.extent(0));
+  std::vector<SendChannel::Buffer> buffers;
+  for (const auto& peer : peers_) buffers.push_back(peer->send_sum.acquire());
+  std::uint8_t* const payload = memory_of(buffers[0].payload, buffers[0].device_payload);
+  codec().encode(exec, sum, place_of(chunk, replica_), payload);
+  codec().decode(exec, payload, own, false);
+  for (std::size_t i = 1; i < buffers.size(); ++i) copy(exec, buffers[0], buffers[i], bytes);
+  exec.fence();
+  for (const Decoding& decoding : decodings) decoding.channel->release(decoding.message);
+  for (std::size_t i = 0; i < buffers.size(); ++i)
+    send(exec, peers_[i]->send_sum, buffers[i], header(kReplicaSums, chunk, replica_), bytes);
+}
+
+void ReduceScatterSum::gather(const ExecSpace& exec, std::size_t chunk) {
+  std::vector<Decoding> decodings;
+  for (const auto& peer : peers_) {
+    const VectorRef<float> values = values_of(chunk, peer->replica);
+    if (values.extent(0) > 0)
+      decodings.push_back(decode(exec, peer->receive_sum,
+                                 header(kReplicaSums, chunk, peer->replica), values, false));
+  }
+  exec.fence();
+  for (const Decoding& decoding : decodings) decoding.channel->release(decoding.message);
+}
+
+std::vector<StatePart> ReduceScatterSum::state(const ExecSpace& exec) {
+  if (!codec_) return {};
+  return codec_->state(exec, kReplicaErrorsPart + std::to_string(stage_));
+}
+
+void ReduceScatterSum::reset(const ExecSpace& exec) {
+  if (codec_) codec_->reset(exec);
+}
+
+SumStatistics ReduceScatterSum::take_statistics(const ExecSpace& exec) {
+  SumStatistics statistics;
+  if (measures_ && codec_ && !is_warmup_) statistics = codec_->errors(exec);
+  for (const auto& peer : peers_) {
+    statistics.bytes +=
+        peer->send_part.take_statistics().bytes + peer->send_sum.take_statistics().bytes;
+    peer->receive_part.take_statistics();
+    peer->receive_sum.take_statistics();
+  }
+  return statistics;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sum over replicas as a reduce-scatter and an all-gather of messages. Replica r receives part r of
+// every chunk from all others, adds the parts in the order of the replicas, and sends the sum to
+// all. Together the replicas send as much as in a ring, 2 (R - 1) times the values, in two steps
+// instead of 2 (R - 1).
+//
+// With a codec both legs are compressed. Own values of part r are added unchanged; every replica,
+// r included, continues with the decoded sum. With an error memory e that makes
+//   sum = own_r + sum over r' != r of Q(values_r' + e_r'),  result = Q(sum + e_r)
+// in which e_r holds the errors of values in the parts of others, and those of sums in part r.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/replicas/part_codec.hpp"
+#include "comm/replicas/replica_sum.hpp"
+#include "comm/replicas/settings.hpp"
+#include "comm/replicas/sum_chunks.hpp"
+#include "comm/transport/channel.hpp"
+#include "comm/transport/device_checksum.hpp"
+#include "comm/transport/progress_thread.hpp"
+#include "core/base/observe/memory_ledger.hpp"
+
+namespace deltapipe {
+
+/// Returns the memory of a sum over buckets of these sizes.
+MemoryLedger replica_sum_memory(std::span<const std::size_t> bucket_sizes, int replicas,
+                                const ReplicaSettings& settings, PayloadMemory memory);
+/// Returns the bytes that all replicas together send in a step.
+std::uint64_t replica_sum_bytes(std::span<const std::size_t> bucket_sizes, int replicas,
+                                const ReplicaSettings& settings, bool is_warmup = false);
+
+/// Prefix of the names of state parts, which end in the stage's number.
+inline constexpr const char* kReplicaErrorsPart = "replica errors, stage ";
+
+class ReduceScatterSum final : public ReplicaSum {
+ public:
+  struct Place {
+    int stage = 0;        ///< for messages
+    MPI_Comm stage_comm;  ///< joins the replicas of the stage
+    /// Link that the rank sends over; null: not emulated.
+    std::shared_ptr<EmulatedLink> link;
+  };
+
+  /// `buckets` lists all sums of a step in the order in which every replica starts them. `memory`
+  /// is the same at all replicas.
+  ReduceScatterSum(ProgressThread& progress, Place place, std::vector<SumBucket> buckets,
+                   const ReplicaSettings& settings = {},
+                   PayloadMemory memory = PayloadMemory::host);
+  ~ReduceScatterSum() override;
+
+  void begin(double epoch, bool measures) override;
+  void start(const ExecSpace& exec, int bucket) override;
+  void start_all(const ExecSpace& exec) override;
+  void poll(const ExecSpace& exec) override;
+  void finish(const ExecSpace& exec) override;
+  std::vector<StatePart> state(const ExecSpace& exec) override;
+  void reset(const ExecSpace& exec) override;
+  SumStatistics take_statistics(const ExecSpace& exec) override;
+
+ private:
+  /// Channels to and from another replica.
+  struct Peer {
+    int replica;
+    SendChannel send_part, send_sum;
+    ReceiveChannel receive_part, receive_sum;
+  };
+  /// Part of a chunk that this rank decodes, and its message until the decoding is done.
+  struct Decoding {
+    ReceiveChannel* channel;
+    ReceiveChannel::Received message;
+  };
+
+  void open_channels(const Place& place, PayloadMemory memory);
+  PartCodec& codec() const { return is_warmup_ ? *warmup_codec_ : *codec_; }
+  SumRange part_of(std::size_t chunk, int replica) const { return chunks_[chunk].part(replica); }
+  VectorRef<float> values_of(std::size_t chunk, int replica) const;
+  std::size_t place_of(std::size_t chunk, int replica) const;
+  MessageHeader header(CrossingKind kind, std::size_t chunk, int owner) const;
+
+  bool can_scatter(std::size_t chunk) const;
+  bool can_reduce(std::size_t chunk) const;
+  bool can_gather(std::size_t chunk) const;
+  void scatter(const ExecSpace& exec, std::size_t chunk);
+  void reduce(const ExecSpace& exec, std::size_t chunk);
+  void gather(const ExecSpace& exec, std::size_t chunk);
+  void advance(const ExecSpace& exec);
+
+  std::uint8_t* memory_of(const HostBytes& host, const DeviceBytes& device) const;
+  void send(const ExecSpace& exec, SendChannel& channel, const SendChannel::Buffer& buffer,
+            MessageHeader header, std::size_t bytes);
+  Decoding decode(const ExecSpace& exec, ReceiveChannel& channel, const MessageHeader& expected,
+                  const VectorRef<float>& values, bool adds) const;
+
+  ProgressThread& progress_;
+  const int stage_;
+  const bool on_device_;  ///< payloads
+  const std::vector<SumBucket> buckets_;
+  const ReplicaSettings settings_;
+  int replica_ = 0, replicas_ = 1;
+  std::vector<SumChunk> chunks_;
+  std::vector<std::size_t> chunks_until_;  ///< end of each bucket's chunks
+  std::vector<std::size_t> first_place_;   ///< of each bucket in the memory of errors
+  std::unique_ptr<PartCodec> codec_, warmup_codec_;
+  bool is_warmup_ = false;
+  bool measures_ = false;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  Vector<float> sum_;  ///< of this replica's part of a chunk
+  DeviceChecksum checksum_;
+
+  std::uint64_t step_ = 0;
+  std::size_t started_ = 0;  ///< buckets of the current step
+  // Chunks of the current step that have passed each phase; chunks pass in their order.
+  std::size_t ready_ = 0, scattered_ = 0, reduced_ = 0, gathered_ = 0;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sums over replicas: every codec's result against the formula of reduce_scatter_sum.hpp.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <exception>
+#include <functional>
+#include <limits>
+
+#include "comm/replicas/reduce_scatter_sum.hpp"
+#include "comm/transport/agree.hpp"
+#include "core/base/error.hpp"
+#include "core/base/state/state_in_memory.hpp"
+#include "mpi_test.hpp"
+
+namespace deltapipe {
+namespace {
+
+/// Value of a replica at an element of a bucket in a round.
+using Values = std::function<float(int replica, std::size_t bucket, std::size_t i, int round)>;
+
+float wave(int replica, std::size_t bucket, std::size_t i, int round) {
+  const auto x = static_cast<float>(i + 3 * bucket + 1);
+  return std::sin(x * (1.0f + 0.1f * static_cast<float>(round))) * static_cast<float>(replica + 1) /
+         3.0f * (i / 512 % 2 == 0 ? 1.0f : 1e-6f);
+}
+
+class Sums {
+ public:
+  Sums(ProgressThread& progress, std::vector<std::size_t> sizes, ReplicaSettings settings,
+       PayloadMemory memory = PayloadMemory::host, std::shared_ptr<EmulatedLink> link = nullptr,
+       MPI_Comm comm = MPI_COMM_WORLD)
+      : progress_(progress), sizes_(std::move(sizes)) {
+    std::vector<SumBucket> order;
+    for (std::size_t b = 0; b < sizes_.size(); ++b) {
+      buckets_.emplace_back("deltapipe::Test::bucket", sizes_[b]);
+      order.push_back({static_cast<int>(b), buckets_[b]});
+    }
+    sum_ = std::make_unique<ReduceScatterSum>(
+        progress, ReduceScatterSum::Place{0, comm, std::move(link)}, order, settings, memory);
+  }
+
+  /// Waits for all ranks: the receives of one object must not match the sends of the next one.
+  ~Sums() {
+    sum_.reset();
+    if (std::uncaught_exceptions() == 0) barrier(progress_, MPI_COMM_WORLD);
+  }
+  Sums(const Sums&) = delete;
+  Sums& operator=(const Sums&) = delete;
+
+  /// Returns the sums of this rank's values, bucket by bucket.
+  std::vector<std::vector<float>> add(const Values& values, int round = 0, double epoch = 1) {
+    const ExecSpace exec;
+    sum_->begin(epoch, true);
+    for (std::size_t b = 0; b < sizes_.size(); ++b) {
+      const auto host = Kokkos::create_mirror_view(buckets_[b]);
+      for (std::size_t i = 0; i < sizes_[b]; ++i) host(i) = values(progress_.rank(), b, i, round);
+      Kokkos::deep_copy(buckets_[b], host);
+      sum_->start(exec, static_cast<int>(b));
+      sum_->poll(exec);
+    }
+    sum_->finish(exec);
+    exec.fence();
+    std::vector<std::vector<float>> sums;
+    for (std::size_t b = 0; b < sizes_.size(); ++b) {
+      const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), buckets_[b]);
+      sums.emplace_back(host.data(), host.data() + sizes_[b]);
+    }
+    return sums;
+  }
+
+  ReduceScatterSum& operator*() { return *sum_; }
+  ReduceScatterSum* operator->() { return sum_.get(); }
+
+ private:
+  ProgressThread& progress_;
+  std::vector<std::size_t> sizes_;
+  std::vector<Vector<float>> buckets_;
+  std::unique_ptr<ReduceScatterSum> sum_;
+};
+
+void check_same_on_all_ranks(ProgressThread& progress,
+                             const std::vector<std::vector<float>>& sums) {
+  for (const std::vector<float>& sum : sums) {
+    const std::string bits(reinterpret_cast<const char*>(sum.data()), sum.size() * sizeof(float));
+    for (const std::string& other : gather(progress, MPI_COMM_WORLD, bits, 0))
+      CHECK((other == bits));
+  }
+}
+
+/// The algorithm in double precision, for all replicas at once.
+class Reference {
+ public:
+  Reference(std::vector<std::size_t> sizes, int replicas, int bits)
+      : sizes_(std::move(sizes)), replicas_(replicas), bits_(bits) {
+    for (const std::size_t size : sizes_) errors_.emplace_back(replicas, std::vector<double>(size));
+  }
+
+  std::vector<std::vector<double>> add(const Values& values, int round) {
+    std::vector<std::vector<double>> sums;
+    for (const std::size_t size : sizes_) sums.emplace_back(size);
+    for (const SumChunk& chunk : sum_chunks(sizes_, replicas_))
+      for (int owner = 0; owner < replicas_; ++owner) {
+        const SumRange part = chunk.part(owner);
+        for (std::size_t begin = part.begin; begin < part.begin + part.size; begin += 512) {
+          const std::size_t n = std::min<std::size_t>(512, part.begin + part.size - begin);
+          std::vector<double> sum(n);
+          for (int r = 0; r < replicas_; ++r) {
+            std::vector<double> x(n);
+            for (std::size_t i = 0; i < n; ++i) x[i] = values(r, chunk.bucket, begin + i, round);
+            if (r != owner) x = sent(std::move(x), &errors_[chunk.bucket][r][begin]);
+            for (std::size_t i = 0; i < n; ++i) sum[i] += x[i];
+          }
+          sum = sent(std::move(sum), &errors_[chunk.bucket][owner][begin]);
+          std::copy(sum.begin(), sum.end(), sums[chunk.bucket].begin() + begin);
+        }
+      }
+    return sums;
+  }
+
+ private:
+  /// Q(x + e); e becomes what it leaves out.
+  std::vector<double> sent(std::vector<double> x, double* e) const {
+    double most = 0, mean = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] += e[i];
+      most = std::max(most, std::abs(x[i]));
+      mean += std::abs(x[i]) / static_cast<double>(x.size());
+    }
+    const int largest = (1 << (bits_ - 1)) - 1;
+    const double s = bits_ == 1 ? rounded_up(mean) : rounded_up(most / (bits_ == 2 ? 4 : largest));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      double level = x[i] >= 0 ? 1 : -1;
+      if (bits_ == 2 && std::abs(x[i]) >= 2 * s) level *= 3;
+      if (bits_ > 2) level = s > 0 ? std::rint(x[i] / s) : 0;
+      e[i] = x[i] - level * s;
+      x[i] = level * s;
+    }
+    return x;
+  }
+
+  /// To 9 bits of mantissa.
+  static double rounded_up(double x) {
+    int exponent = 0;
+    const double mantissa = std::frexp(x, &exponent);
+    return std::ldexp(std::ceil(std::ldexp(mantissa, 9)), exponent - 9);
+  }
+
+  std::vector<std::size_t> sizes_;
+  int replicas_;
+  int bits_;
+  std::vector<std::vector<std::vector<double>>> errors_;  ///< [bucket][replica][element]
+};
+
+TEST_CASE("Gradients are summed to the same bits on all replicas", "[replicas][gpu_aware]") {
+  const PayloadMemory memory = GENERATE(PayloadMemory::host, PayloadMemory::device);
+  const ReplicaCodec codec = GENERATE(ReplicaCodec::none, ReplicaCodec::bf16);
+  ProgressThread progress(MPI_COMM_WORLD);
+  const int size = progress.size();
+  const std::vector<std::size_t> sizes = {1, 1000, 0, 600'147, 5, 2};
+  const ReplicaSettings settings{.codec = codec};
+  Sums sums(progress, sizes, settings, memory);
+  for (int round = 0; round < 2; ++round) {
+    const std::vector<std::vector<float>> found = sums.add(wave, round);
+    check_same_on_all_ranks(progress, found);
+    std::size_t others = 0;  // than sums in the order of the ranks
+    double worst = 0;
+    for (std::size_t b = 0; b < sizes.size(); ++b)
+      for (std::size_t i = 0; i < sizes[b]; ++i) {
+        float sum = wave(0, b, i, round);
+        double magnitude = std::abs(sum);
+        for (int r = 1; r < size; ++r) {
+          sum += wave(r, b, i, round);
+          magnitude += std::abs(wave(r, b, i, round));
+        }
+        others += found[b][i] == sum ? 0 : 1;
+        worst = std::max(worst, std::abs(found[b][i] - sum) / (magnitude + 1e-30));
+      }
+    if (codec == ReplicaCodec::none || size == 1)
+      CHECK(others == 0);
+    else
+      CHECK((worst > 0 && worst < 2.0 / 256));
+  }
+  const std::uint64_t sent = sums->take_statistics(ExecSpace()).bytes;
+  CHECK(all_reduce(progress, MPI_COMM_WORLD, sent, Reduction::sum) ==
+        2 * replica_sum_bytes(sizes, size, settings));
+}
+
+TEST_CASE("All replicas together send what a ring sends, and headers", "[replicas]") {
+  const std::vector<std::size_t> sizes = {1, 1000, 0, 600'147};
+  const std::uint64_t values = 601'148;
+  CHECK(replica_sum_bytes(sizes, 1, {}) == 0);
+  for (const int replicas : {2, 3, 4, 64}) {
+    const std::uint64_t ring = 2 * 4 * (replicas - 1) * values;
+    const std::uint64_t sent = replica_sum_bytes(sizes, replicas, {});
+    CHECK(sent > ring);
+    CHECK(static_cast<double>(sent) < 1.01 * static_cast<double>(ring) + 1e5);
+  }
+  // 1,024 values in two groups: two scales of 2 bytes and packed codes, there and back.
+  for (const int bits : {1, 3, 8}) {
+    const ReplicaSettings settings{.codec = ReplicaCodec::quantized, .bits = bits};
+    CHECK(replica_sum_bytes(std::vector<std::size_t>{1024}, 2, settings) ==
+          4 * (sizeof(MessageHeader) + 2 + 64 * static_cast<std::uint64_t>(bits)));
+  }
+}
+
+TEST_CASE("Quantised sums follow their formula", "[replicas][gpu_aware]") {
+  const PayloadMemory memory = GENERATE(PayloadMemory::host, PayloadMemory::device);
+  const int bits = GENERATE(1, 2, 3, 4, 5, 8);
+  ProgressThread progress(MPI_COMM_WORLD);
+  if (progress.size() == 1) return;
+  const std::vector<std::size_t> sizes = {700, 0, 1, 5000, 513};
+  const ReplicaSettings settings{.codec = ReplicaCodec::quantized, .bits = bits};
+  Sums sums(progress, sizes, settings, memory);
+  Reference reference(sizes, progress.size(), bits);
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<std::vector<float>> found = sums.add(wave, round);
+    check_same_on_all_ranks(progress, found);
+    const std::vector<std::vector<double>> expected = reference.add(wave, round);
+    // fp32 and fp16 errors move a value that is next to the middle of two levels.
+    std::size_t others = 0, all = 0;
+    for (std::size_t b = 0; b < sizes.size(); ++b) {
+      for (std::size_t i = 0; i < sizes[b]; ++i, ++all)
+        others += std::abs(found[b][i] - expected[b][i]) > 0.02 * std::abs(expected[b][i]) + 1e-12;
+    }
+    INFO("bits " << bits << ", round " << round << ": " << others << " of " << all);
+    CHECK(others <= all / 50);
+  }
+}
+
+TEST_CASE("With error feedback, the mean of quantised sums becomes that of the sums",
+          "[replicas]") {
+  const int bits = GENERATE(1, 2, 4, 8);
+  ProgressThread progress(MPI_COMM_WORLD);
+  const std::vector<std::size_t> sizes = {1500};
+  Sums sums(progress, sizes, {.codec = ReplicaCodec::quantized, .bits = bits});
+  const auto values = [](int replica, std::size_t, std::size_t i, int) {
+    return wave(replica, 0, i % 512, 0);
+  };
+  std::vector<double> total(sizes[0]);
+  const auto distance = [&](int rounds) {
+    double error2 = 0, signal2 = 0;
+    for (std::size_t i = 0; i < total.size(); ++i) {
+      double sum = 0;
+      for (int r = 0; r < progress.size(); ++r) sum += values(r, 0, i, 0);
+      error2 += std::pow(total[i] / rounds - sum, 2);
+      signal2 += sum * sum;
+    }
+    return std::sqrt(error2 / signal2);
+  };
+  double first = 0;
+  for (int round = 1; round <= 64; ++round) {
+    const std::vector<float> found = sums.add(values)[0];
+    for (std::size_t i = 0; i < total.size(); ++i) total[i] += found[i];
+    if (round == 1) first = distance(1);
+  }
+  CHECK(distance(64) <= first / 10 + 1e-6);
+  CHECK(distance(64) < 0.1);
+}
+
+TEST_CASE("Sums of zeros and constants stay what they are", "[replicas]") {
+  const int bits = GENERATE(1, 2, 3, 8);
+  ProgressThread progress(MPI_COMM_WORLD);
+  const auto size = static_cast<float>(progress.size());
+  Sums sums(progress, {1300}, {.codec = ReplicaCodec::quantized, .bits = bits});
+  const std::vector<std::vector<float>> zeros = sums.add([](auto...) { return 0.0f; });
+  CHECK(std::count(zeros[0].begin(), zeros[0].end(), 0.0f) == 1300);
+  const std::vector<std::vector<float>> ones = sums.add([](auto...) { return 1.0f; });
+  const auto [least, most] = std::minmax_element(ones[0].begin(), ones[0].end());
+  CHECK(*least > 0.5f * size);
+  CHECK(*most < 1.1f * size);
+}
+
+TEST_CASE("A value that is not finite reaches all replicas", "[replicas]") {
+  const ReplicaCodec codec =
+      GENERATE(ReplicaCodec::none, ReplicaCodec::bf16, ReplicaCodec::quantized);
+  const float bad =
+      GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity());
+  ProgressThread progress(MPI_COMM_WORLD);
+  const int culprit = progress.size() - 1;
+  for (const std::size_t place : {std::size_t{3}, std::size_t{1999}}) {
+    Sums sums(progress, {2000}, {.codec = codec, .bits = 2});
+    const std::vector<float> found = sums.add([&](int replica, std::size_t, std::size_t i, int) {
+      return replica == culprit && i == place ? bad : 1.0f;
+    })[0];
+    CHECK(!std::isfinite(found[place]));
+  }
+}
+
+TEST_CASE("Errors of quantised sums continue from their state", "[replicas]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const std::vector<std::size_t> sizes = {5000, 3};
+  const ReplicaSettings settings{.codec = ReplicaCodec::quantized, .bits = 3};
+  const ExecSpace exec;
+  std::vector<std::vector<float>> expected, forgetful;
+  StateContent state;
+  {
+    Sums sums(progress, sizes, settings);
+    for (int round = 0; round < 3; ++round) sums.add(wave, round);
+    state = state_in_memory(sums->state(exec));
+    expected = sums.add(wave, 3);
+  }
+  CHECK(state.parts.size() == (progress.size() > 1 ? 1 : 0));
+  Sums sums(progress, sizes, settings);
+  MemoryStateReader reader(state);
+  read_state(sums->state(exec), reader);
+  CHECK((sums.add(wave, 3) == expected));
+  if (progress.size() == 1) return;
+  sums->reset(exec);
+  CHECK_FALSE((sums.add(wave, 3) == expected));
+}
+
+TEST_CASE("Gradients travel in fp32 during the warm-up", "[replicas]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  const std::vector<std::size_t> sizes = {3000};
+  const ReplicaSettings settings{.codec = ReplicaCodec::quantized, .bits = 4, .warmup_epochs = 1.5};
+  std::vector<std::vector<float>> plain;
+  {
+    Sums sums(progress, sizes, {});
+    plain = sums.add(wave);
+  }
+  Sums sums(progress, sizes, settings);
+  CHECK((sums.add(wave, 0, 1.4) == plain));
+  CHECK(all_reduce(progress, MPI_COMM_WORLD, sums->take_statistics(ExecSpace()).bytes,
+                   Reduction::sum) == replica_sum_bytes(sizes, progress.size(), settings, true));
+  CHECK((sums.add(wave, 0, 1.5) == plain) == (progress.size() == 1));
+  CHECK(all_reduce(progress, MPI_COMM_WORLD, sums->take_statistics(ExecSpace()).bytes,
+                   Reduction::sum) == replica_sum_bytes(sizes, progress.size(), settings));
+}
+
+TEST_CASE("Sums pass the emulated link of replicas", "[replicas][link]") {
+  ProgressThread progress(MPI_COMM_WORLD);
+  if (progress.size() == 1) return;
+  const PayloadMemory memory = GENERATE(PayloadMemory::host, PayloadMemory::device);
+  LinkSettings settings;
+  settings.latency_seconds = 0.05;
+  Sums sums(progress, {1001, 3}, {}, memory, std::make_shared<EmulatedLink>(settings));
+  const TimePoint begin = Clock::now();
+  sums.add([](auto...) { return 1.0f; });
+  CHECK(seconds_between(begin, Clock::now()) >= 2 * 0.05);  // there and back
+}
+
+TEST_CASE("Memory of sums is that of messages, one part and errors", "[replicas]") {
+  const std::vector<std::size_t> sizes = {1000, 2000};
+  CHECK(replica_sum_memory(sizes, 1, {}, PayloadMemory::host).bytes(MemoryUse::replicas) == 0);
+  CHECK(replica_sum_memory({}, 3, {}, PayloadMemory::host).bytes(MemoryUse::replicas) == 0);
+  const auto bytes = [&](ReplicaCodec codec) {
+    return replica_sum_memory(sizes, 3, {.codec = codec}, PayloadMemory::host)
+        .bytes(MemoryUse::replicas);
+  };
+  // Parts of 1,024 values: 2 peers, 4 channels, 4 buffers each.
+  CHECK(bytes(ReplicaCodec::none) == 2 * 4 * 4 * (128 + 4096) + 4096);
+  CHECK(bytes(ReplicaCodec::quantized) == 2 * 4 * 4 * (128 + 1028) + 4096 + 2 * (3072 + 6) + 6 * 8);
+}
+
+TEST_CASE("Every bucket of a step is summed once, in its turn", "[replicas]") {
+  ProgressThread progress(MPI_COMM_SELF);
+  const Vector<float> a("deltapipe::Test::a", 3), b("deltapipe::Test::b", 3);
+  const ReduceScatterSum::Place place{0, MPI_COMM_SELF, nullptr};
+  ReduceScatterSum sum(progress, place, {{7, a}, {2, b}});
+  const ExecSpace exec;
+  sum.start(exec, 7);
+  CHECK_THROWS_AS(sum.start(exec, 7), InternalError);
+  CHECK_THROWS_AS(sum.start(exec, 3), InternalError);
+  sum.start(exec, 2);
+  CHECK_THROWS_AS(sum.start(exec, 2), InternalError);
+  sum.finish(exec);
+  sum.start(exec, 7);
+  CHECK_THROWS_AS(sum.finish(exec), InternalError);
+  sum.start_all(exec);
+  sum.finish(exec);
+  const Vector<float> borrowed(a.data(), 3);
+  CHECK_THROWS_AS(ReduceScatterSum(progress, place, {{0, borrowed}}), InternalError);
+}
+
+TEST_CASE("A run that stops during a sum stops on all ranks", "[replicas]") {
+  int size = 1, rank = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (size == 1) return;
+  MPI_Comm world = MPI_COMM_NULL;  // of no further use after the stop
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  ProgressThread progress(world);
+  const int culprit = size - 1;
+  std::string text;
+  try {
+    agree(progress, [&] {
+      Sums sums(progress, {1 << 20, 1 << 20}, {}, PayloadMemory::host, nullptr, world);
+      barrier(progress, world);
+      if (rank == culprit) throw UserError({.what = "the disk is full"});
+      sums.add(wave);
+    });
+  } catch (const Stopped& stopped) {
+    text = stopped.message();
+  }
+  CHECK(text == "the disk is full");
+}
+
+}  // namespace
+}  // namespace deltapipe
