@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/deck/keys/replica_keys.hpp"
 #include "comm/schedule/schedule.hpp"
 #include "core/base/error.hpp"
 #include "core/codec/settings_check.hpp"
@@ -319,6 +320,7 @@ void join_links(Draft& draft) {
   PipelineSettings& pipeline = draft.settings.pipeline;
   if (pipeline.stages == 1) pipeline.stages_per_rank = 1;
   if (pipeline.stages % pipeline.stages_per_rank != 0) return;  // check_settings() says so
+  join_replica_links(draft);
   const auto ranks = static_cast<std::size_t>(pipeline.pipeline_ranks());
   if (network.wire == WireSharing::boundary) {
     const bool is_ring = pipeline.stages_per_rank > 1 && ranks > 2;

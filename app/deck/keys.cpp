@@ -3,13 +3,14 @@
 
 #include <array>
 
+#include "app/deck/keys/replica_keys.hpp"
 #include "app/deck/keys/section_keys.hpp"
 
 namespace deltapipe::deck {
 
 namespace {
 
-const std::array<Section, 25> section_table = {{
+const std::array<Section, 27> section_table = {{
     {"model", "Where the weights come from."},
     {"model.new", "Shape of a new GPT-2, if model.path is empty."},
     {"tokenizer", "How text becomes tokens."},
@@ -29,6 +30,7 @@ const std::array<Section, 25> section_table = {{
     {"boundary.backward.feedback",
      "For experts: error feedback of directq and topk. It does not apply to rows of a tied "
      "embedding."},
+    {"replicas", "How replicas of a stage sum their gradients."},
     {"evaluation", "How activations cross boundaries in evaluations and in `deltapipe generate`."},
     {"cache",
      "Memories of samples: at both ends of a boundary for aqsgd, aqsgd_topk and ef21, at the "
@@ -38,6 +40,8 @@ const std::array<Section, 25> section_table = {{
      "Emulated links between the stages, in both directions. By default no link is emulated."},
     {"network.forward", "Emulated links in the forward direction. They override [network]."},
     {"network.backward", "Emulated links in the backward direction. They override [network]."},
+    {"network.replicas",
+     "Emulated link of each rank to the replicas of its stages, in both directions."},
     {"output", "Where results go."},
     {"checkpoint",
      "When a run writes checkpoints. Without every_steps, every, milestone_every and time_limit it "
@@ -112,6 +116,7 @@ Draft draft_of(const Settings& settings) {
     split(settings.network.forward, draft.forward);
     split(settings.network.backward, draft.backward);
   }
+  draft.replicas = replica_links_of(settings.network);
   return draft;
 }
 
@@ -128,9 +133,11 @@ std::vector<Key> keys_of(Draft& draft) {
   add_training(keys, s.training);
   add_pipeline(keys, s.pipeline);
   add_boundaries(keys, draft);
+  add_replicas(keys, s.replicas);
   add_evaluation(keys, s.evaluation, s.data.answers);
   add_cache(keys, s.cache);
   add_network(keys, draft);
+  add_replica_links(keys, draft.replicas);
   add_output(keys, s.output);
   add_checkpoint(keys, s.checkpoint);
   add_generate(keys, s.generate);

@@ -23,7 +23,7 @@ struct Draft {
     std::vector<double> bits_per_second;
     std::vector<double> latency_seconds;
   };
-  Links both, forward, backward;
+  Links both, forward, backward, replicas;
   /// codec = "auto", which leaves the rest of its section to recommended_settings().
   bool forward_is_auto = false, backward_is_auto = false;
 };
