@@ -113,6 +113,20 @@ class Faults(support.TestCase):
                 self.assert_all_ended(pids)
                 self.assert_readable(run_file, kept)
 
+    def test_a_replica_that_stops_in_a_sum_is_named(self):
+        process, pids, run_file = self.begin(
+            "replica", 2, pipeline={"replicas": 2, "timeout": 2},
+            replicas={"codec": "quantized", "bits": 8},
+            network__replicas={"bandwidth": "1 Mbit/s"})  # it is nearly always in a sum
+        os.kill(pids[1], signal.SIGSTOP)
+        result = support.finish(process, 30)
+        self.assertNotEqual(result.status, 0)
+        self.assertEqual(len(result.errors), 1, str(result))
+        self.assertIn("no sign of life from rank 1 (stage 0, replica 1)", result.errors[0])
+        self.assertRegex(result.errors[0], "gradient(s| sums) of stage 0, message from rank 1")
+        self.assert_all_ended(pids)
+        self.assert_readable(run_file, "failed")
+
     def test_a_rank_that_computes_for_ever_is_noticed(self):
         library = os.environ.get("DELTAPIPE_HANG_IN_GEMM", "")
         if not library:

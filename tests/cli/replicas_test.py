@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compressed sums over replicas: quality, bytes, restarts, links and mistakes."""
+
+import re
+
+import numpy as np
+
+import support
+
+SAME = ["pipeline.replicas=2", "pipeline.verify_replicas=1"]
+
+
+def quantized(bits, *more):
+    return [*SAME, "replicas.codec=quantized", f"replicas.bits={bits}", *more]
+
+
+class Replicas(support.TestCase):
+    def deck(self, **sections):
+        return support.merged(self.small(training={"steps": 40, "micro_batches": 1}),
+                              {name.replace("__", "."): keys for name, keys in sections.items()})
+
+    def weights(self, name):
+        return (self.output(name) / "model" / "model.safetensors").read_bytes()
+
+    def test_losses_and_bytes(self):
+        """AdamW divides by the root of squares that the errors of few bits raise."""
+        most = {16: 0.002, 8: 0.005, 4: 0.04, 2: 0.1, 1: 0.1}
+        deck = self.deck()
+        plain = self.train(deck, "plain", 2, SAME)
+        parameters = plain.attributes["trained_parameters"]
+        self.assertTrue(np.isnan(plain.steps["replica_error"]).all())
+        last = plain.losses[-10:].mean()
+        for name, bits, layout in (("bf16", 16, [*SAME, "replicas.codec=bf16"]),
+                                   *((str(bits), bits, quantized(bits)) for bits in (8, 4, 2, 1))):
+            with self.subTest(name):
+                run = self.train(deck, f"codec{name}", 2, layout)
+                self.assertNotEqual(run.losses.tobytes(), plain.losses.tobytes())
+                self.assertLess(abs(run.losses[-10:].mean() / last - 1), most[bits])
+                # Both legs of two replicas, scales and headers included.
+                least = 2 * parameters * bits / 8
+                sent = run.steps["replica_bytes"][:, 0]
+                self.assertTrue(((sent > least) & (sent < 1.2 * least + 3000)).all(), sent)
+                if name != "bf16":
+                    error = run.steps["replica_error"][0]
+                    self.assertTrue(0 < error < 1, error)
+
+    def test_check_predicts_the_bytes(self):
+        for name, layout in (("plain", SAME), ("coded", quantized(3)),
+                             ("warm", quantized(3, "replicas.warmup_epochs=0.5"))):
+            with self.subTest(name):
+                deck = self.deck(training={"steps": 12}, pipeline={"stages": 2})
+                run = self.train(deck, f"plan-{name}", 4, layout)
+                result = self.succeed(["check", self.deck_file(deck), *layout])
+                planned = [int(re.sub(r"[ ,]", "", number)) for number in re.findall(
+                    r"(?m)^# sums over replicas, rank \d+ +([\d ,]+);", result.out)]
+                self.assertEqual(planned, run.steps["replica_bytes"].sum(axis=0).tolist())
+
+    def test_restart(self):
+        deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 8})
+        layout = quantized(2, "pipeline.stages=2", "replicas.warmup_epochs=0.1")
+        whole = self.train(deck, "whole", 4, layout)
+        output = self.output("parts")
+        deck = support.merged(deck, {"output": {"overwrite": False}})
+        command = ["train", self.deck_file(deck), f"output.directory={output}", *layout]
+        stopped = support.run([*command, "checkpoint.time_limit=0.001"], 4)
+        self.assertEqual(stopped.status, 75, str(stopped))
+        self.succeed(command, 4)
+        parts = support.Run(output / "run.h5")
+        self.assertEqual(parts.losses.tobytes(), whole.losses.tobytes())
+        self.assertEqual(self.weights("parts"), self.weights("whole"))
+
+    def test_restart_on_another_layout(self):
+        deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 8},
+                         output={"overwrite": False})
+        output = self.output("other")
+        command = ["train", self.deck_file(deck), f"output.directory={output}"]
+        stopped = support.run([*command, *quantized(4), "checkpoint.time_limit=0.001"], 2)
+        self.assertEqual(stopped.status, 75, str(stopped))
+        result = self.succeed([*command, *quantized(4, "pipeline.stages=2")], 4)
+        self.assertIn("errors of sums over replicas start from zero", result.out)
+        self.assertTrue(np.isfinite(support.Run(output / "run.h5").losses).all())
+
+    def test_links(self):
+        deck = self.deck(training={"steps": 5})
+        link = "network.replicas.bandwidth=4 Mbit/s"
+        plain = self.train(deck, "link-plain", 2, [*SAME, link])
+        least = plain.steps["replica_bytes"][0, 0] / 2 * 8 / 4e6
+        self.assertGreater(np.median(plain.steps["wall_seconds"]), least)
+        self.assertGreater(np.median(plain.steps["replica_wait_seconds"]), 0.5 * least)
+        small = self.train(deck, "link-4", 2, quantized(4, link))
+        self.assertLess(np.median(small.steps["wall_seconds"]),
+                        0.6 * np.median(plain.steps["wall_seconds"]))
+
+    def test_mistakes(self):
+        deck = self.deck_file(self.deck())
+        for override, *parts in (
+                ("replicas.bits=9", "replicas.bits", "1 to 8"),
+                ("replicas.codec=quantised", "replicas.codec", "quantized"),
+                ("network.replicas.latency=[1,2]", "network.replicas", "one value"),
+                ("network.replicas.latency=1 ms", "network.replicas", "network.wire")):
+            overrides = [override] + ["network.wire=rank"] * ("network.wire" in parts)
+            with self.subTest(override):
+                self.assert_stops(support.run(["check", deck, *overrides]), *parts)
+
+
+if __name__ == "__main__":
+    support.main()
