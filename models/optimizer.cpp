@@ -107,6 +107,43 @@ void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double l
   }
 }
 
+template <class Real>
+void Optimizer<Real>::share_moments(const ExecSpace& exec, int replicas, double gradient_factor) {
+  const FlushedDenormals flushed;
+  const AdamWStep adamw =
+      AdamWStep::at(1, 0, settings_.beta1, settings_.beta2, settings_.epsilon, 0, gradient_factor);
+  for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
+    const int index = static_cast<int>(i);
+    if (!parameters_.info()[i].frozen)
+      adamw_moment_share<Real>(exec, adamw, replicas, parameters_.gradient(index),
+                               parameters_.moment1(index));
+  }
+}
+
+template <class Real>
+void Optimizer<Real>::update_from_moments(const ExecSpace& exec, std::uint64_t step,
+                                          std::uint64_t frozen_after, double learning_rate) {
+  const FlushedDenormals flushed;
+  for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
+    if (parameters_.info()[i].frozen) continue;
+    const int index = static_cast<int>(i);
+    const double decay = parameters_.info()[i].decay ? settings_.weight_decay : 0;
+    AdamWStep adamw = AdamWStep::at(step + 1, learning_rate, settings_.beta1, settings_.beta2,
+                                    settings_.epsilon, decay, 1);
+    adamw.correction2 = 1 - std::pow(settings_.beta2, static_cast<double>(frozen_after));
+    if constexpr (std::is_same_v<Real, float>)
+      if (parameters_.in_halves(index)) {
+        const VectorHalves halves = parameters_.halves(index);
+        adamw_moment_pass<Real>(exec, adamw,
+                                MutableHalves{halves.rounded.data(), halves.lower.data()},
+                                parameters_.moment1(index), parameters_.moment2(index));
+        continue;
+      }
+    adamw_moment_pass<Real>(exec, adamw, MutableValues<Real>{parameters_.value(index).data()},
+                            parameters_.moment1(index), parameters_.moment2(index));
+  }
+}
+
 template class Optimizer<float>;
 template class Optimizer<double>;
 

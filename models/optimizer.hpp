@@ -33,6 +33,15 @@ class Optimizer {
   void update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
               double gradient_factor);
 
+  // Two halves of an update in which replicas sum first moments in place of gradients. The second
+  // moments stay those of the first `frozen_after` steps.
+
+  /// Replaces the first moments by this replica's terms of their sum over replicas.
+  void share_moments(const ExecSpace& exec, int replicas, double gradient_factor);
+  /// Updates the parameters from the sums.
+  void update_from_moments(const ExecSpace& exec, std::uint64_t step, std::uint64_t frozen_after,
+                           double learning_rate);
+
   /// Returns the moments. The caller keeps the step count.
   std::vector<StatePart> state(const ExecSpace& exec) const {
     return {moment_state(exec, parameters_)};

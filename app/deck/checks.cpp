@@ -341,6 +341,7 @@ void join_links(Draft& draft) {
 }
 
 void check_settings(const Settings& settings) {
+  check_replicas(settings.replicas);
   check_model(settings);
   check_tokenizer(settings);
   check_data(settings);

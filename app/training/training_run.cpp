@@ -161,9 +161,26 @@ bool TrainingRun::update(const StepPlan& plan, const StepObserver& observer, Ste
   const double clip = plan_.optimizer.clip_norm;
   // As torch.nn.utils.clip_grad_norm_.
   const double factor = clip > 0 ? std::min(1.0, clip / (record.gradient_norm + 1e-6)) : 1.0;
+  if (pipeline_.sums_moments()) {
+    update_from_moments(plan.step, record.learning_rate, factor);
+    return true;
+  }
   for (Optimizer<float>& optimizer : optimizers_)
     optimizer.update(pipeline_.exec(), plan.step, record.learning_rate, factor);
   return true;
+}
+
+/// Replicas sum what the first moments become with their own clipped gradients.
+void TrainingRun::update_from_moments(std::uint64_t step, double learning_rate, double factor) {
+  const ExecSpace& exec = pipeline_.exec();
+  for (Optimizer<float>& optimizer : optimizers_)
+    optimizer.share_moments(exec, grid_.replicas(), factor);
+  pipeline_.sum_moments();
+  const double warmup = plan_.pipeline.replicas.warmup_epochs;
+  const auto frozen_after = static_cast<std::uint64_t>(
+      std::ceil(warmup * static_cast<double>(planner_.steps_per_epoch())));
+  for (Optimizer<float>& optimizer : optimizers_)
+    optimizer.update_from_moments(exec, step, frozen_after, learning_rate);
 }
 
 /// Shares gradient norm, loss and measurements of all ranks in one collective. Returns false if the
@@ -203,9 +220,12 @@ void TrainingRun::put_squared_norms(std::span<double> norms) {
   const ActivityScope activity(progress_.account(), Activity::compute);
   for (std::size_t local = 0; local < optimizers_.size(); ++local) {
     const std::vector<double>& mine = optimizers_[local].squared_norms(pipeline_.exec());
-    if (grid_.replica() == 0)
-      std::copy(mine.begin(), mine.end(),
-                norms.begin() + static_cast<std::ptrdiff_t>(tensors_before_[local]));
+    const auto place = norms.begin() + static_cast<std::ptrdiff_t>(tensors_before_[local]);
+    // Gradients that are not summed differ: then the mean over replicas of the squared norms of
+    // gradients of their own mean losses, which are `replicas` times as large.
+    const bool differ = pipeline_.sums_moments();
+    const double weight = differ ? grid_.replicas() : grid_.replica() == 0 ? 1 : 0;
+    std::transform(mine.begin(), mine.end(), place, [=](double norm) { return weight * norm; });
   }
 }
 

@@ -120,6 +120,7 @@ class TrainingRun {
   void announce(std::uint64_t step);
   void compare_replicas(std::uint64_t steps_done);
   bool update(const StepPlan& plan, const StepObserver& observer, StepRecord& record);
+  void update_from_moments(std::uint64_t step, double learning_rate, double factor);
   bool share(const StepPlan& plan, const StepObserver& observer, StepRecord& record);
   void put_squared_norms(std::span<double> norms);
   void sum_over_ranks(std::vector<double>& values);

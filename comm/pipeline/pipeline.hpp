@@ -54,6 +54,12 @@ class Pipeline {
   /// step.
   std::vector<float> continue_text(std::span<const std::int32_t> tokens, std::uint64_t call);
 
+  /// See PipelineStage. All stages of all ranks return the same.
+  bool sums_moments() const { return stages_.front()->sums_moments(); }
+  void sum_moments() {
+    for (const auto& stage : stages_) stage->sum_moments();
+  }
+
   /// Returns the sum of the last step's losses over this replica's targets; 0 except on the rank of
   /// the last stage.
   double loss_sum() { return stages_.back()->loss_sum(); }

@@ -37,6 +37,22 @@ std::vector<SumBucket> gradient_buckets(Stage<float>& stage) {
   return buckets;
 }
 
+/// Returns the same for first moments.
+std::vector<SumBucket> moment_buckets(Stage<float>& stage) {
+  const ParameterArena<float>& parameters = stage.parameters();
+  std::vector<SumBucket> buckets = gradient_buckets(stage);
+  for (SumBucket& bucket : buckets)
+    for (std::size_t i = 0; i < parameters.info().size(); ++i) {
+      const ParameterInfo& p = parameters.info()[i];
+      if (p.frozen || p.bucket != bucket.id) continue;
+      // Moments are laid out as gradients, and a bucket begins with its first trained tensor.
+      bucket.values =
+          Vector<float>(parameters.moment1(static_cast<int>(i)).data(), bucket.values.extent(0));
+      break;
+    }
+  return buckets;
+}
+
 }  // namespace
 
 PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape& shape,
@@ -53,11 +69,24 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
       output_shape_(stage.output_shape(shape.tokens)),
       in_flight_(options.pipeline.in_flight),
       embedding_is_remote_(embedding_ && embedding_->lends_rows() && place_.stages > 1),
+      replica_settings_(options.replicas),
       sum_(std::make_unique<ReduceScatterSum>(
           progress_,
           ReduceScatterSum::Place{place_.stage, grid_.stage_comm(local), rank.links.to_replicas()},
-          shape.training ? gradient_buckets(stage) : std::vector<SumBucket>(), options.replicas,
-          options.pipeline.payload_memory())) {
+          shape.training ? gradient_buckets(stage) : std::vector<SumBucket>(),
+          options.replicas.of_gradients(), options.pipeline.payload_memory())) {
+  if (shape.training && place_.replicas > 1 &&
+      options.replicas.codec == ReplicaCodec::adam_moment) {
+    const std::vector<SumBucket> buckets = moment_buckets(stage);
+    std::vector<std::size_t> sizes;
+    for (const SumBucket& bucket : buckets) sizes.push_back(bucket.values.extent(0));
+    moment_bytes_ = replica_sum_bytes(sizes, place_.replicas, options.replicas.of_moments());
+    moment_sum_ = std::make_unique<ReduceScatterSum>(
+        progress_,
+        ReduceScatterSum::Place{place_.stage, grid_.stage_comm(local), rank.links.to_replicas(),
+                                ReduceScatterSum::kTags},
+        buckets, options.replicas.of_moments(), options.pipeline.payload_memory());
+  }
   step_.seed = options.seed;
   const int rows = step_rows(shape);
   DELTAPIPE_ASSERT(place_.stage >= shape.first_trained_stage || !stage.has_trained(),
@@ -125,7 +154,9 @@ void PipelineStage::begin_training_step(const StepPlan& plan, bool measure_error
   step_.training = true;
   for (std::optional<BoundarySender>* sender : {&send_forward_, &send_backward_})
     if (*sender) (*sender)->set_learning_rate_share(plan.learning_rate_share);
+  sums_moments_ = moment_sum_ != nullptr && replica_settings_.sums_moments(plan.epoch);
   sum_->begin(plan.epoch, measure_errors);
+  if (sums_moments_) moment_sum_->begin(plan.epoch, measure_errors);
 }
 
 void PipelineStage::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
@@ -206,13 +237,14 @@ Crossing& PipelineStage::crossing(int index, CrossingKind kind, int boundary) {
   return c;
 }
 
-void PipelineStage::clear_padding(int bucket) {
+void PipelineStage::clear_padding(float* values, int bucket) {
   ParameterArena<float>& parameters = stage_.parameters();
   const auto clear = [&](std::size_t begin, std::size_t end) {
     if (begin < end)
-      Kokkos::deep_copy(instances_.compute,
-                        VectorRef<float>(parameters.all_gradients().data() + begin, end - begin),
-                        0.0f);
+      Kokkos::deep_copy(
+          instances_.compute,
+          VectorRef<float>(values + (begin - parameters.buckets()[bucket].begin), end - begin),
+          0.0f);
   };
   const BucketRange& range = parameters.buckets()[bucket];
   std::size_t end = range.begin;
@@ -226,8 +258,9 @@ void PipelineStage::clear_padding(int bucket) {
 
 void PipelineStage::start_reduction(int bucket) {
   const BucketRange& gradients = stage_.parameters().buckets()[bucket];
-  if (gradients.begin == gradients.end) return;
-  if (place_.replicas > 1) clear_padding(bucket);
+  if (gradients.begin == gradients.end || sums_moments_) return;
+  if (place_.replicas > 1)
+    clear_padding(stage_.parameters().all_gradients().data() + gradients.begin, bucket);
   order_after(instances_.copy, instances_.compute);
   sum_->start(instances_.copy, bucket);
 }
@@ -235,6 +268,7 @@ void PipelineStage::start_reduction(int bucket) {
 void PipelineStage::reduce_zeros() {
   const ParameterArena<float>& parameters = stage_.parameters();
   Kokkos::deep_copy(instances_.compute, parameters.all_gradients(), 0.0f);
+  if (sums_moments_) return;
   order_after(instances_.copy, instances_.compute);
   sum_->start_all(instances_.copy);
 }
@@ -255,8 +289,20 @@ void PipelineStage::add_embedding_gradient() {
 }
 
 void PipelineStage::finish_reductions() {
+  if (sums_moments_) return;
   sum_->finish(instances_.copy);
   order_after(instances_.compute, instances_.copy);
+}
+
+void PipelineStage::sum_moments() {
+  for (const SumBucket& bucket : moment_buckets(stage_))
+    clear_padding(bucket.values.data(), bucket.id);
+  order_after(instances_.copy, instances_.compute);
+  moment_sum_->start_all(instances_.copy);
+  moment_sum_->finish(instances_.copy);
+  order_after(instances_.compute, instances_.copy);
+  const SumStatistics sums = moment_sum_->take_statistics(instances_.copy);
+  if (sums.signal2 > 0) moment_errors_ = sums;
 }
 
 TraceScope PipelineStage::trace_of(const char* what, const StagePass& pass) const {
@@ -507,6 +553,13 @@ void PipelineStage::take_measurements(StepMeasurements& into) {
   into.rank(rank, RankValue::replica_bytes) += static_cast<double>(sums.bytes);
   into.replica_error2() += sums.error2;
   into.replica_signal2() += sums.signal2;
+  // Moments are summed after this. Their bytes are known before; their errors are reported in the
+  // next step.
+  if (sums_moments_ && place_.replica == 0)
+    into.rank(rank, RankValue::replica_bytes) += static_cast<double>(moment_bytes_);
+  into.replica_error2() += moment_errors_.error2;
+  into.replica_signal2() += moment_errors_.signal2;
+  moment_errors_ = {};
 
   for (ActivationCache* cache : caches()) {
     const CacheStatistics c = cache->take_statistics();
@@ -559,7 +612,9 @@ std::vector<StatePart> PipelineStage::state() {
   add(send_backward_);
   add(receive_backward_);
   add(tokens_);
-  for (StatePart& part : sum_->state(instances_.compute)) parts.push_back(std::move(part));
+  for (ReplicaSum* const sum : {sum_.get(), moment_sum_.get()})
+    if (sum != nullptr)
+      for (StatePart& part : sum->state(instances_.compute)) parts.push_back(std::move(part));
   return parts;
 }
 

@@ -70,6 +70,11 @@ class PipelineStage final : public InstructionHandler {
   /// Returns the shape of the loaded step.
   ScheduleShape schedule_shape() const;
 
+  /// Returns true if the loaded step does not sum gradients over replicas, but first moments.
+  bool sums_moments() const { return sums_moments_; }
+  /// Sums the first moments over replicas, in place.
+  void sum_moments();
+
   /// Returns the sum of the last step's losses over this replica's targets; 0 except on the last
   /// stage.
   double loss_sum();
@@ -126,7 +131,7 @@ class PipelineStage final : public InstructionHandler {
   void finish_reductions() override;
   void update() override { (*update_)(); }
   /// Clears the elements between a bucket's tensors: with codecs, sums over replicas change them.
-  void clear_padding(int bucket);
+  void clear_padding(float* values, int bucket);
   /// Starts the sum of a bucket over replicas, after the work that is queued on compute.
   void start_reduction(int bucket);
   template <class Take>
@@ -151,7 +156,12 @@ class PipelineStage final : public InstructionHandler {
 
   std::optional<BoundarySender> send_forward_, send_backward_;
   std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
-  std::unique_ptr<ReplicaSum> sum_;  ///< of gradients over replicas
+  const ReplicaSettings replica_settings_;
+  std::unique_ptr<ReplicaSum> sum_;         ///< of gradients over replicas
+  std::unique_ptr<ReplicaSum> moment_sum_;  ///< null: moments are never summed
+  bool sums_moments_ = false;
+  std::uint64_t moment_bytes_ = 0;  ///< bytes that all replicas send in a sum of moments
+  SumStatistics moment_errors_;     ///< of the last measured sum, until they are reported
   std::optional<TokenIndex> index_;
   std::optional<EmbeddingExchange> tokens_;  ///< set on the first and the last stage
 

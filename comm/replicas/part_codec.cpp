@@ -46,6 +46,10 @@ class DenseParts final : public PartCodec {
   }
 };
 
+bool is_quantized(ReplicaCodec codec) {
+  return codec == ReplicaCodec::quantized || codec == ReplicaCodec::adam_moment;
+}
+
 }  // namespace
 
 std::unique_ptr<PartCodec> make_part_codec(ReplicaCodec codec, int bits, std::size_t elements) {
@@ -55,6 +59,7 @@ std::unique_ptr<PartCodec> make_part_codec(ReplicaCodec codec, int bits, std::si
     case ReplicaCodec::bf16:
       return std::make_unique<DenseParts<Bf16>>();
     case ReplicaCodec::quantized:
+    case ReplicaCodec::adam_moment:
       return std::make_unique<QuantizedParts>(bits, elements);
   }
   return nullptr;
@@ -62,12 +67,12 @@ std::unique_ptr<PartCodec> make_part_codec(ReplicaCodec codec, int bits, std::si
 
 MemoryLedger part_codec_memory(ReplicaCodec codec, std::size_t elements) {
   MemoryLedger ledger;
-  if (codec == ReplicaCodec::quantized) QuantizedParts(8, elements, ViewAllocator(ledger));
+  if (is_quantized(codec)) QuantizedParts(8, elements, ViewAllocator(ledger));
   return ledger;
 }
 
 std::size_t part_payload_bytes(ReplicaCodec codec, int bits, std::size_t elements) {
-  if (codec == ReplicaCodec::quantized) return QuantizedParts::payload_bytes(bits, elements);
+  if (is_quantized(codec)) return QuantizedParts::payload_bytes(bits, elements);
   return (codec == ReplicaCodec::bf16 ? sizeof(Bf16) : sizeof(float)) * elements;
 }
 

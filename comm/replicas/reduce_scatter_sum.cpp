@@ -11,7 +11,6 @@
 namespace deltapipe {
 namespace {
 
-constexpr int kPartTag = 0, kSumTag = 1;
 /// Messages under way in each direction: enough that a link is busy while the ends add.
 constexpr int kBuffers = 4;
 
@@ -32,7 +31,9 @@ std::size_t places_of(std::span<const std::size_t> bucket_sizes) {
 }
 
 bool has_warmup(const ReplicaSettings& settings) {
-  return settings.codec == ReplicaCodec::quantized && settings.warmup_epochs > 0;
+  return (settings.codec == ReplicaCodec::quantized ||
+          settings.codec == ReplicaCodec::adam_moment) &&
+         settings.warmup_epochs > 0;
 }
 
 std::size_t max_payload_bytes(const ReplicaSettings& settings, std::size_t elements) {
@@ -81,6 +82,11 @@ MemoryLedger replica_sum_memory(std::span<const std::size_t> bucket_sizes, int r
                                 const ReplicaSettings& settings, PayloadMemory memory) {
   MemoryLedger ledger;
   if (replicas == 1) return ledger;
+  if (settings.codec == ReplicaCodec::adam_moment) {
+    ledger = replica_sum_memory(bucket_sizes, replicas, settings.of_gradients(), memory);
+    ledger.add(replica_sum_memory(bucket_sizes, replicas, settings.of_moments(), memory));
+    return ledger;
+  }
   const std::size_t part = largest_part(sum_chunks(bucket_sizes, replicas));
   if (part == 0) return ledger;
   const MemoryLedger channel =
@@ -124,8 +130,6 @@ ReduceScatterSum::ReduceScatterSum(ProgressThread& progress, Place place,
   const std::vector<std::size_t> sizes = sizes_of(buckets_);
   std::size_t places = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    DELTAPIPE_ASSERT(sizes[b] == 0 || buckets_[b].values.use_count() > 0,
-                     "bucket " + std::to_string(buckets_[b].id) + " does not own its memory");
     first_place_.push_back(places);
     places += in_groups(sizes[b]);
   }
@@ -154,11 +158,12 @@ void ReduceScatterSum::open_channels(const Place& place, PayloadMemory memory) {
   for (int i = 1; i < replicas_; ++i) {
     const int peer = (replica_ + i) % replicas_;
     const MPI_Comm comm = place.stage_comm;
-    peers_.push_back(std::unique_ptr<Peer>(new Peer{peer,
-                                                    {progress_, comm, peer, kPartTag, part, link},
-                                                    {progress_, comm, peer, kSumTag, sum, link},
-                                                    {progress_, comm, peer, kPartTag, part},
-                                                    {progress_, comm, peer, kSumTag, sum}}));
+    peers_.push_back(
+        std::unique_ptr<Peer>(new Peer{peer,
+                                       {progress_, comm, peer, place.first_tag, part, link},
+                                       {progress_, comm, peer, place.first_tag + 1, sum, link},
+                                       {progress_, comm, peer, place.first_tag, part},
+                                       {progress_, comm, peer, place.first_tag + 1, sum}}));
   }
 }
 

@@ -47,7 +47,9 @@ class ReduceScatterSum final : public ReplicaSum {
     MPI_Comm stage_comm;  ///< joins the replicas of the stage
     /// Link that the rank sends over; null: not emulated.
     std::shared_ptr<EmulatedLink> link;
+    int first_tag = 0;  ///< channel number; sums on one communicator are kTags apart
   };
+  static constexpr int kTags = 2;
 
   /// `buckets` lists all sums of a step in the order in which every replica starts them. `memory`
   /// is the same at all replicas.

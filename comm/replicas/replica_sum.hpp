@@ -14,7 +14,7 @@ namespace deltapipe {
 /// Values that replicas sum together. They become final at the same time.
 struct SumBucket {
   int id = 0;
-  Vector<float> values;  ///< owns its memory or shares its ownership
+  Vector<float> values;  ///< memory that outlives the sum
 };
 
 struct SumStatistics {

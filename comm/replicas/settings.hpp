@@ -8,17 +8,31 @@ namespace deltapipe {
 
 /// Compression of the gradients that the replicas of a stage exchange.
 enum class ReplicaCodec {
-  none,      ///< fp32
-  bf16,      ///< bf16 on the wire, added in fp32
-  quantized  ///< codes of `bits` bits with error feedback on both legs
+  none,        ///< fp32
+  bf16,        ///< bf16 on the wire, added in fp32
+  quantized,   ///< codes of `bits` bits with error feedback on both legs
+  adam_moment  ///< as quantized, but AdamW's first moments travel in place of gradients
 };
-inline constexpr std::array<const char*, 3> kReplicaCodecNames = {"none", "bf16", "quantized"};
+inline constexpr std::array<const char*, 4> kReplicaCodecNames = {"none", "bf16", "quantized",
+                                                                  "adam_moment"};
 
 struct ReplicaSettings {
   ReplicaCodec codec = ReplicaCodec::none;
-  int bits = 8;              ///< 1 ... 8, of quantized
-  double warmup_epochs = 0;  ///< epochs in which gradients travel in fp32, with quantized
+  int bits = 8;  ///< 1 ... 8, of quantized
+  /// Epochs in which gradients travel in fp32, with quantized and adam_moment. The second moments
+  /// of adam_moment remain as they are after them.
+  double warmup_epochs = 0;
 
+  bool sums_moments(double epoch) const {
+    return codec == ReplicaCodec::adam_moment && epoch >= warmup_epochs;
+  }
+  /// Returns the settings of the sums of gradients and of those of moments.
+  ReplicaSettings of_gradients() const {
+    return codec == ReplicaCodec::adam_moment ? ReplicaSettings{} : *this;
+  }
+  ReplicaSettings of_moments() const {
+    return {.codec = ReplicaCodec::quantized, .bits = bits, .warmup_epochs = 0};
+  }
   bool operator==(const ReplicaSettings&) const = default;
 };
 

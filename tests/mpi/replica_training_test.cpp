@@ -25,16 +25,22 @@ TEST_CASE("Replicas with compressed sums keep the same weights", "[replicas]") {
   if (ranks % replicas != 0) return;
   const int bits = GENERATE(0, 1, 2, 4, 8);
   const bool freezes = GENERATE(false, true);
+  const bool sums_moments = GENERATE(false, true);
   const int stages_per_rank = GENERATE(1, 2);
   if (freezes && stages_per_rank > 1) return;
+  if (sums_moments && bits == 0) return;
   ReplicaSettings settings{.codec = ReplicaCodec::bf16};
   if (bits > 0) settings = {.codec = ReplicaCodec::quantized, .bits = bits};
+  if (sums_moments) {
+    settings.codec = ReplicaCodec::adam_moment;
+    settings.warmup_epochs = 1;
+  }
   PipelineOptions options = options_of(ranks / replicas * stages_per_rank, replicas, settings);
   if (stages_per_rank > 1 && ranks == replicas) return;
   if (stages_per_rank > 1) interleave(options, stages_per_rank);
   OptimizerSettings optimizer = constant_rate();
   optimizer.learning_rate = 1e-3;
-  CAPTURE(replicas, bits, freezes, stages_per_rank);
+  CAPTURE(replicas, bits, sums_moments, freezes, stages_per_rank);
   double plain = 0;
   {
     PipelineOptions uncompressed = options;
@@ -56,8 +62,10 @@ TEST_CASE("A run with compressed sums goes on from its state with the same bits"
   const int ranks = world_size();
   if (ranks % 2 != 0) return;
   const double warmup_epochs = GENERATE(0.0, 1.0);
-  const PipelineOptions options = options_of(
-      ranks / 2, 2, {.codec = ReplicaCodec::quantized, .bits = 2, .warmup_epochs = warmup_epochs});
+  const ReplicaCodec codec = GENERATE(ReplicaCodec::quantized, ReplicaCodec::adam_moment);
+  if (codec == ReplicaCodec::adam_moment && warmup_epochs == 0) return;
+  const PipelineOptions options =
+      options_of(ranks / 2, 2, {.codec = codec, .bits = 2, .warmup_epochs = warmup_epochs});
   StateContent expected, middle;
   std::vector<double> losses;
   {

@@ -12,11 +12,16 @@ void add_replicas(std::vector<Key>& keys, ReplicaSettings& settings) {
   codec.set = [&settings](std::size_t i) { settings.codec = static_cast<ReplicaCodec>(i); };
   keys.push_back({"replicas", "codec", codec,
                   "what travels: none: fp32; bf16: rounded to bf16, added in fp32; quantized: "
-                  "codes of `bits` bits, with error feedback of gradients and of their sums"});
-  keys.push_back({"replicas", "bits", Integer{&settings.bits, 1, 8},
-                  "bits per value for quantized; groups of 512 values share a scale"});
+                  "codes of `bits` bits, with error feedback of gradients and of their sums; "
+                  "adam_moment: the same for "
+                  "AdamW's first moments, with second moments that stay after the warm-up"});
+  keys.push_back(
+      {"replicas", "bits", Integer{&settings.bits, 1, 8},
+       "bits per value for quantized and adam_moment; groups of 512 values share a scale"});
   keys.push_back({"replicas", "warmup_epochs", Real{&settings.warmup_epochs, 0, 1e6},
-                  "epochs, with fraction, in which gradients travel in fp32; for quantized"});
+                  "epochs, with fraction, in which gradients travel in fp32; for quantized and, "
+                  "where it must not be 0, for "
+                  "adam_moment"});
 }
 
 void add_replica_links(std::vector<Key>& keys, Draft::Links& links) {
@@ -27,6 +32,14 @@ void add_replica_links(std::vector<Key>& keys, Draft::Links& links) {
   keys.push_back({"network.replicas", "latency",
                   QuantityList{&links.latency_seconds, duration_units(), 0, 3600},
                   "one value, for each rank's link to other replicas"});
+}
+
+void check_replicas(const ReplicaSettings& settings) {
+  if (settings.codec != ReplicaCodec::adam_moment || settings.warmup_epochs > 0) return;
+  throw UserError({.what = "replicas.codec = \"adam_moment\" needs second moments from a warm-up",
+                   .value = "replicas.warmup_epochs = 0",
+                   .remedy = "set replicas.warmup_epochs, such as 1",
+                   .keys = {"replicas.warmup_epochs", "replicas.codec"}});
 }
 
 void join_replica_links(Draft& draft) {

@@ -11,6 +11,8 @@ namespace deltapipe::deck {
 void add_replicas(std::vector<Key>& keys, ReplicaSettings& settings);
 void add_replica_links(std::vector<Key>& keys, Draft::Links& links);
 
+/// Throws UserError if the settings contradict each other.
+void check_replicas(const ReplicaSettings& settings);
 /// Sets the links' settings. Throws UserError if they contradict network.wire.
 void join_replica_links(Draft& draft);
 /// The opposite of join_replica_links().

@@ -77,6 +77,45 @@ void adamw_pass(const ExecSpace& exec, const AdamWStep& step, const VectorRef<co
       });
 }
 
+/// moment1 := beta1 * moment1 / replicas + (1 - beta1) * gradient_factor * gradient. The sum over
+/// replicas is the first moment of AdamW for the sum of their gradients.
+template <class Real>
+void adamw_moment_share(const ExecSpace& exec, const AdamWStep& step, int replicas,
+                        const VectorRef<const Real>& gradient, const VectorRef<Real>& moment1) {
+  const Real kept = Real(step.beta1 / replicas);
+  const Real added = Real((1 - step.beta1) * step.gradient_factor);
+  Real* const m = moment1.data();
+  const Real* const g = gradient.data();
+  for_tiles(
+      "deltapipe::AdamW::momentShare", exec, static_cast<std::int64_t>(gradient.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+        for (std::int64_t i = first; i < end; ++i) m[i] = kept * m[i] + added * g[i];
+      });
+}
+
+/// Updates parameters from moments, which stay. An element without a second moment had no gradient
+/// so far and does not move: what compression puts into its first moment would be divided by
+/// epsilon.
+template <class Real, class Parameter>
+void adamw_moment_pass(const ExecSpace& exec, const AdamWStep& step, const Parameter& parameter,
+                       const VectorRef<const Real>& moment1, const VectorRef<const Real>& moment2) {
+  const Real keep = Real(1 - step.learning_rate * step.weight_decay);
+  const Real size = Real(step.learning_rate / step.correction1);
+  const Real root = Real(1 / std::sqrt(step.correction2));
+  const Real epsilon = Real(step.epsilon);
+  const Real* const m = moment1.data();
+  const Real* const v = moment2.data();
+  for_tiles(
+      "deltapipe::AdamW::momentUpdate", exec, static_cast<std::int64_t>(moment1.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+        for (std::int64_t i = first; i < end; ++i) {
+          const Real change =
+              v[i] == Real(0) ? Real(0) : size * m[i] / (std::sqrt(v[i]) * root + epsilon);
+          parameter.set(i, keep * parameter.get(i) - change);
+        }
+      });
+}
+
 template <class Real>
 void adamw_update(const ExecSpace& exec, const AdamWStep& step,
                   const VectorRef<const Real>& gradient, const VectorRef<Real>& parameter,

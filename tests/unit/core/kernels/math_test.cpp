@@ -124,6 +124,41 @@ TEMPLATE_TEST_CASE("AdamW is the paper's formula", "[kernels][adamw]", float, do
   CHECK(test::relative_difference(to_host(v_in), v) < tolerance);
 }
 
+TEST_CASE("First moments of replicas add up to that of the summed gradient", "[kernels][adamw]") {
+  const std::size_t count = GENERATE(0, 1, 4097);
+  const int replicas = 3;
+  const double factor = 0.25;
+  const auto p = random_values<float>(count, 1), m = random_values<float>(count, 2);
+  auto v = random_values<float>(count, 3);
+  for (std::size_t i = 0; i < count; ++i) v[i] = i % 7 == 0 ? 0 : v[i] * v[i];
+  AdamWStep step = AdamWStep::at(20, 3e-3, 0.9, 0.98, 1e-6, 0.1, factor);
+  std::vector<double> sum(count), shares(count);
+  for (int r = 0; r < replicas; ++r) {
+    const auto gradient = random_values<float>(count, 10 + r);
+    const Vector<float> share = to_device(m);
+    adamw_moment_share<float>(ExecSpace(), step, replicas, to_device(gradient), share);
+    const auto host = to_host(share);
+    for (std::size_t i = 0; i < count; ++i) {
+      sum[i] += 0.1 * factor * gradient[i];
+      shares[i] += host[i];
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) sum[i] += 0.9 * m[i];
+  CHECK(test::relative_difference(shares, sum) < 1e-6);
+  step.correction2 = 1 - std::pow(0.98, 5);
+  const Vector<float> parameter = to_device(p);
+  adamw_moment_pass<float>(ExecSpace(), step, MutableValues<float>{parameter.data()}, to_device(m),
+                           to_device(v));
+  std::vector<double> expected(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const double m_hat = m[i] / (1 - std::pow(0.9, 20));
+    const double v_hat = v[i] / (1 - std::pow(0.98, 5));
+    expected[i] = p[i] * (1 - 3e-4);
+    if (v[i] > 0) expected[i] -= 3e-3 * m_hat / (std::sqrt(v_hat) + 1e-6);
+  }
+  CHECK(test::relative_difference(to_host(parameter), expected) < 1e-6);
+}
+
 TEST_CASE("AdamW: a zero gradient moves nothing but decay, NaN shows", "[kernels][adamw]") {
   const auto update = [](float gradient, double decay) {
     const Vector<float> p = to_device(std::vector<float>{2}), m = to_device(std::vector<float>{0}),
