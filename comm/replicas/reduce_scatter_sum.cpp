@@ -222,6 +222,7 @@ void ReduceScatterSum::advance(const ExecSpace& exec) {
 void ReduceScatterSum::finish(const ExecSpace& exec) {
   DELTAPIPE_ASSERT(std::exchange(started_, 0) == buckets_.size(),
                    "a bucket of gradients was not summed");
+  if (chunks_.empty()) return;
   const ActivityScope waiting(progress_.account(), Activity::replicas);
   const TimePoint begin = Clock::now();
   while (gathered_ < chunks_.size()) {
@@ -235,9 +236,8 @@ void ReduceScatterSum::finish(const ExecSpace& exec) {
     else
       gather(exec, gathered_++);
   }
-  if (!chunks_.empty())
-    TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for sums over replicas",
-                                     begin, Clock::now());
+  TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for sums over replicas",
+                                   begin, Clock::now());
   ready_ = scattered_ = reduced_ = gathered_ = 0;
   ++step_;
 }
