@@ -104,7 +104,7 @@ std::variant<CommandLine, int> read_command_line(const MpiSession& mpi, int argc
   return static_cast<int>(status[0]);
 }
 
-/// OpenBLAS has so many work buffers (with what else multiplies in a process).
+/// Number of OpenBLAS' work buffers, which it shares with other code that multiplies in a process.
 constexpr int kMostThreadsByDefault = 128;
 
 /// Threads of a process's kernels: what the environment says, else its share of the machine's

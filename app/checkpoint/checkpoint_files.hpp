@@ -3,8 +3,8 @@
 //   step-000000123/rank-0.h5 ...   the state of every rank (core/files/state_file.hpp)
 //   step-000000123/run.h5          the run file as it was
 //   step-000000123/complete.json   the marker, written last
-// It is made under a temporary name, every file of it is brought to the disk, and it gets its name
-// when it is complete. The marker has size and XXH3 of each file, and its own.
+// The directory has a temporary name until it is complete and its files are flushed to the disk.
+// The marker has the size and XXH3 of each file, and its own XXH3.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct CheckpointMarker {
   int ranks() const { return pipeline_ranks() * replicas; }
   /// Sum over all files.
   std::uint64_t bytes() const;
-  /// UserError when there is no such file.
+  /// UserError if there is no such file.
   const CheckpointFile& file(const std::string& name) const;
 
   bool operator==(const CheckpointMarker&) const = default;

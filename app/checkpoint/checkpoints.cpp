@@ -284,7 +284,7 @@ void Checkpoints::await_job() {
     try {
       progress_.check();
     } catch (...) {
-      // Who ends the run closes the run file, for which the library must be free.
+      // The code that ends the run closes the run file, for which the library must be free.
       job_->give_up();
       const int signal = noted_signal();
       if (signal != 0 && !ends_soon() && job_->uses_library.load()) end_process(signal);

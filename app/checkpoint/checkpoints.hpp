@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Checkpoints of a training run while it trains. Between two steps every rank copies its state to
-// host memory; a thread of its own writes the copy and brings it to the disk while training goes
-// on. What ranks have to tell each other travels in the sum over all ranks that ends a step, so
-// that all act after the same step: when a checkpoint is due by time, that a signal or the time
+// host memory; a separate thread writes the copy and flushes it to the disk while training
+// continues. What ranks have to tell each other travels in the sum over all ranks that ends a step,
+// so that all act after the same step: when a checkpoint is due by time, that a signal or the time
 // limit asks for an end, whose files are on the disk. When those of all ranks are, the one that
 // keeps the directory writes the marker, and then older checkpoints go.
 #pragma once
@@ -70,9 +70,9 @@ class Checkpoints {
     bytes_ = bytes;
     evaluation_steps_ = evaluation_steps;
   }
-  /// An evaluation took so long.
+  /// Records the duration of an evaluation.
   void evaluated(double seconds);
-  /// The run goes on from this checkpoint, as the last one that is complete.
+  /// The run resumes from this checkpoint, the last one that is complete.
   void go_on_from(const CheckpointMarker& marker);
 
   /// True if a checkpoint is due after `step` steps; the same on all ranks.
@@ -80,7 +80,7 @@ class Checkpoints {
   /// True if the checkpoint of `step` is a milestone, with copies of the spill files' records; the
   /// same on all ranks.
   bool copies_files(std::uint64_t step) const;
-  /// Why the run is to stop: "SIGTERM"; empty: it is not.
+  /// Reason for the run to stop, such as "SIGTERM"; empty: it continues.
   const std::string& stop_reason() const { return stop_reason_; }
 
   /// Collective, between two steps: copies the state and starts to write it, once the former

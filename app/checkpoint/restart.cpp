@@ -329,7 +329,7 @@ bool has_part(const std::string& path, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Who wrote what another layout now reads.
+/// The ranks that wrote the state that another layout now reads.
 class FormerLayout {
  public:
   FormerLayout(const Restart& restart, const std::vector<int>& partition, int replica,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where a training run goes on: the newest checkpoint that is complete on all ranks, and whether
-// this deck can go on with it.
+// Finds the newest checkpoint that is complete on all ranks, and checks that this deck can resume
+// from it.
 #pragma once
 
 #include <cstdint>

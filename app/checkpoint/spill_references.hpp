@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The spill files that checkpoints refer to. A start on another layout needs their names for files
-// of its own; until it has a complete checkpoint they are set aside under other names, so that the
+// The spill files that checkpoints refer to. A start on another layout needs their names for its
+// own files; until it has a complete checkpoint they are set aside under other names, so that the
 // run can go back to the layout it had.
 #pragma once
 
@@ -26,7 +26,7 @@ struct SpillReference {
 
 /// Existing spill files that a start keeps, by their paths. It replaces all others.
 struct FormerSpillFiles {
-  std::set<std::string> reopened;   ///< the rank goes on with them, or with larger copies
+  std::set<std::string> reopened;   ///< the rank continues them, or larger copies
   std::set<std::string> set_aside;  ///< leave their names to new ones
 };
 
@@ -56,7 +56,7 @@ void remove_other_spill_files(const std::string& directory, const CacheOwner& ow
 /// unchanged.
 void let_replace_spill_files(const std::string& directory, const CacheOwner& owner);
 
-/// The runs that may go on with spill files in `directory`.
+/// The runs that may continue spill files in `directory`.
 std::vector<CacheOwner> runs_that_need_spill_files(const std::string& directory);
 
 }  // namespace deltapipe

@@ -81,7 +81,7 @@ void make_model(const Settings& settings, Inputs& inputs) {
   inputs.model = new_model(settings.model, vocabulary, end_of_text);
 }
 
-/// Reads what is there, as far as it is there.
+/// Reads the inputs that exist.
 Inputs read_inputs(const Settings& settings) {
   Inputs inputs;
   inputs.files = find_input_files(settings, InputUse::train);

@@ -36,7 +36,7 @@ struct CheckOptions {
 
 /// On rank 0: prints what the deck amounts to and runs nothing. `machines` has an entry a rank
 /// when as many were started as the run needs, else none. Throws UserError when the run could not
-/// start: what is there does not fit, or something is missing. Returns what the ranks compare of
+/// start: existing inputs do not fit, or something is missing. Returns what the ranks compare of
 /// their inputs.
 std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMachine>& machines,
                             const CheckOptions& options);

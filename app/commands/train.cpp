@@ -186,8 +186,8 @@ class TrainingLoop {
       run_.display.line("what was in " + directory + " and is no model is now in " + former);
   }
 
-  /// The run file says what is there as soon as it is. A checkpoint under way comes first: no rank
-  /// has to hold both copies, and nobody's next step waits for the disk.
+  /// The run file records the best evaluation as soon as its model is saved. A checkpoint under way
+  /// comes first: no rank has to hold both copies, and nobody's next step waits for the disk.
   void save_best() {
     if (checkpoints_) checkpoints_->finish(run_.output.file());
     save(best_directory(settings_));

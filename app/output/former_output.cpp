@@ -96,7 +96,7 @@ void expect_no_model(const Settings& settings) {
                      .keys = {"output.directory"}});
 }
 
-/// True when a run with this deck, itself started from scratch on purpose, goes on with this one:
+/// True when a run with this deck, itself started from scratch on purpose, continues this one:
 /// requeued jobs repeat their command.
 bool goes_on(const std::string& deck, const Settings& settings) {
   try {

@@ -702,7 +702,7 @@ std::vector<T> column_of(const hdf5::Group& group, const std::string& name) {
   return values;
 }
 
-/// An earlier run file that a run goes on with.
+/// An earlier run file that a run continues.
 class FormerFile {
  public:
   explicit FormerFile(const std::string& path)

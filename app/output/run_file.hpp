@@ -140,7 +140,7 @@ class RunFile {
   /// Writes the first (empty) file, so that an unwritable place shows before training: UserError.
   RunFile(const std::string& path, const RunAttributes& attributes, Warn warn = {},
           std::chrono::duration<double> flush_interval = std::chrono::seconds(5));
-  /// A file that goes on with the rows of an earlier one, and notes the restart. Of another layout,
+  /// A file that continues the rows of an earlier one, and notes the restart. Of another layout,
   /// columns are as wide as the widest layout; what a row lacks is 0, of errors NaN. UserError when
   /// the history is damaged, has gaps or has no row of the step.
   RunFile(const std::string& path, const RunAttributes& attributes,

@@ -27,7 +27,7 @@ std::string metrics_text(const EvaluationFigures& figures, int fewer = 1);
 /// "epoch 1.00: validation loss ..."
 std::string evaluation_text(const EvaluationRecord& record, EvaluationMode mode);
 
-/// Why a run ended before its last step. `course`: of its evaluations.
+/// Reason that a run ended before its last step. `course`: of its evaluations.
 std::string early_end_text(std::uint64_t steps_done, std::uint64_t steps, std::uint64_t patience,
                            const BestEvaluation& course);
 

@@ -75,7 +75,7 @@ SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const P
 /// Space that a spill file needs beyond the one of `there` bytes under its name.
 std::uint64_t new_spill_bytes(const CacheNeed& need, const std::string& path, std::uint64_t there,
                               const FormerSpillFiles& former);
-/// The spill files that a rank will make, or go on with.
+/// The spill files that a rank will make or continue.
 std::vector<std::string> spill_files(const Settings& settings, const ModelLayout& model,
                                      const PipelineShape& shape, int rank);
 /// UserError when the ranks' spill files need more disk space than a file system has left.

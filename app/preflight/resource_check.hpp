@@ -24,8 +24,8 @@ RankMemory check_resources(const Settings& settings, const ModelPlan& model,
                            const ProcessGrid& grid, ProgressThread& progress);
 
 /// Collective. Returns the owner of this run's spill files, without a name if the run is new.
-/// UserError if a file in their place is one that another run, or this one with other settings, is
-/// to go on with.
+/// UserError if a file in their place is one that another run, or this run with other settings, is
+/// to continue.
 CacheOwner check_spill_files(const Settings& settings, const ModelPlan& model,
                              const PipelineShape& shape, const FormerSpillFiles& former_files,
                              const std::optional<Restart>& restart, const ProcessGrid& grid,

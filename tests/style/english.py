@@ -35,7 +35,7 @@ MORE_PHRASES = {
     r"\bmend\b": "correct",
     r"\bwhat (?:is|was) there\b": "the existing, the former",
 }
-UNREVISED = ("app", "core/codec", "tests/unit/core/codec")
+UNREVISED = ("core/codec", "tests/unit/core/codec")
 FIRST_WORDS = r"(?:Of|What|That of|Those|Whether|Where)\b"
 MORE_FIRST_WORDS = r"(?:How|Which|Why|Who)\b"
 COMMENT = re.compile(r"(?://[/!]?<?|(?<!\S)#)\s+(.*)")
