@@ -25,8 +25,8 @@ struct CheckpointFile {
 
 /// Content of complete.json.
 struct CheckpointMarker {
-  std::uint64_t step = 0;        ///< steps that are done
-  std::string run_id;            ///< of the run that wrote it, restarts included
+  std::uint64_t step = 0;        ///< completed steps
+  std::string run_id;            ///< the run that wrote it; the same after restarts
   std::string output_directory;  ///< of that run, absolute
   bool milestone = false;
   bool with_memories = true;  ///< false: without what boundaries remember
@@ -44,7 +44,7 @@ struct CheckpointMarker {
 
   int pipeline_ranks() const { return stages / stages_per_rank; }
   int ranks() const { return pipeline_ranks() * replicas; }
-  /// Sum over all files.
+  /// Total size of all files.
   std::uint64_t bytes() const;
   /// UserError if there is no such file.
   const CheckpointFile& file(const std::string& name) const;
@@ -74,7 +74,7 @@ CheckpointMarker read_marker(const std::string& checkpoint);
 /// that fails.
 CheckpointFile secure_file(const std::string& directory, const std::string& name);
 
-/// UserError unless the file is there and has the marker's size.
+/// Throws UserError unless the file exists and has the marker's size.
 void check_file_size(const std::string& checkpoint, const CheckpointFile& file);
 /// UserError unless the file is there as the marker says; reads all of it. `look` is called after
 /// each piece and may throw.

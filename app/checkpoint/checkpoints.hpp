@@ -33,7 +33,7 @@ namespace deltapipe {
 void remove_checkpoints_but(const std::string& directory, const CheckpointSettings& settings,
                             std::optional<std::uint64_t> one);
 
-/// Removes those of a run, but not its milestones.
+/// Removes the checkpoints of a run, but not its milestones.
 void remove_checkpoints_of(const std::string& directory, const std::string& run_id);
 
 /// UserError when a directory that the deck names has checkpoints: those of another run, which a
@@ -100,7 +100,7 @@ class Checkpoints {
   bool stops_evaluation(bool obeys_limit);
   /// Collective: from now on signals end the run at once. True: one has asked for an end before.
   bool end_training();
-  /// The step of the last complete one; none: nullopt.
+  /// Step of the last complete checkpoint, or nullopt.
   std::optional<std::uint64_t> last_complete() const { return last_complete_; }
   /// After a stop by the time limit: the seconds of an evaluation that used up most of it, else 0.
   double limiting_evaluation() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whose spill files a run may take the place of.
+// The runs whose spill files a run may replace.
 #pragma once
 
 #include <set>

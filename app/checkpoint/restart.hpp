@@ -52,11 +52,11 @@ void check_deck_of_restart(const Settings& settings, const CheckpointMarker& mar
 /// "KEY = OLD -> NEW, ...".
 std::string changes_of_optimizer(const Settings& settings, const CheckpointMarker& marker);
 
-/// UserError when the checkpoint was written with other data.
+/// Throws UserError if the checkpoint was written with other data.
 void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_fingerprint,
                            std::uint64_t validation_fingerprint);
 
-/// True when every rank reads what the same rank wrote.
+/// True if every rank reads what the same rank wrote.
 bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
                     const std::vector<int>& partition);
 
@@ -80,7 +80,7 @@ void make_room_for_spill_files(const Restart& restart, const Settings& settings,
 void read_parameters(const std::string& checkpoint, const CheckpointMarker& marker,
                      const StatePart& parameters);
 
-/// The list without what boundaries remember of samples.
+/// The list without the boundaries' memories of samples.
 std::vector<StatePart> without_memories(std::vector<StatePart> parts);
 
 /// Reads this rank's state. On another layout parameters and moments come by their names from

@@ -21,7 +21,7 @@ class RunSpillFiles {
   RunSpillFiles(const Settings& settings, CacheOwner owner, std::vector<ActivationCache*> caches,
                 const ProcessGrid& grid, ProgressThread& progress);
 
-  /// Collective. True if a rank has some.
+  /// Collective. True if any rank has spill files.
   bool exist() const;
   /// Writes the records of this rank to its files.
   void flush() const;

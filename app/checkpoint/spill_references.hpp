@@ -36,14 +36,14 @@ std::vector<SpillReference> spill_references(const std::string& state_file,
 
 /// UserError unless the file is there, in its place or set aside.
 void check_spill_file(const SpillReference& reference);
-/// The file is there, in its place.
+/// True if the file is in its place.
 bool is_in_place(const SpillReference& reference);
 
 /// Renames the files that exist. Several ranks may do it, and their files be the same.
 /// UserError, and nothing is moved: a file cannot be read, or the new name is that of a file that
 /// is no spill file or that another run needs.
 void set_aside(const std::vector<SpillReference>& references, const CacheOwner& owner);
-/// Gives the files that were set aside their names again. UserErrors as above.
+/// Restores the names of the files that were set aside. UserErrors as above.
 void put_back(const std::vector<SpillReference>& references, const CacheOwner& owner);
 
 /// The file_id of the spill file at `path`; empty: there is no such file.
