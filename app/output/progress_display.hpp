@@ -50,7 +50,7 @@ class ProgressDisplay {
   ProgressDisplay(std::uint64_t steps, std::uint64_t log_every, bool speak,
                   std::uint64_t first_step = 0, const char* targets = "tokens");
   void step(const Progress& progress);
-  /// A line of its own, above the bar.
+  /// Prints a separate line above the bar.
   void line(const std::string& text);
   void finish();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// run.h5: what happened in a run. The file on disk is always complete and closed, so that
+// run.h5, the record of a run. The file on disk is always complete and closed, so that
 // h5py.File(path) works while the job runs and after it was killed: new rows wait in memory, and at
 // intervals a copy of the file gets them and replaces it. Memory does not grow with the file.
 #pragma once

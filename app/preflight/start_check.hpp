@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What all ranks must have in common before they train together: each compares with rank 0.
+// Checks that all ranks agree before they train together: each compares with rank 0.
 #pragma once
 
 #include <mpi.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a user should know about settings that are no mistake.
+// Warnings about settings that are valid but doubtful.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a rank reads of the data.
+// The data that a rank reads.
 #pragma once
 
 #include <cstdint>

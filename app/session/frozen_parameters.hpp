@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What training.optimizer.frozen means for a model.
+// Applies training.optimizer.frozen to a model.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What all commands set up: the model's shape, tokenizer, partition and this rank's stage.
+// The setup that all commands share: the model's shape, tokenizer, partition and this rank's stage.
 #pragma once
 
 #include <memory>
@@ -56,7 +56,7 @@ Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokeniz
 /// The model of [model.new], to be given a vocabulary of its tokenizer.
 std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text);
 
-/// UserError when there are more tokens than the model has embeddings.
+/// Throws UserError if there are more tokens than the model has embeddings.
 void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model);
 
 /// Checks the configuration against the deck, whose dropout and frozen parameters it takes. Throws
