@@ -86,10 +86,10 @@ struct RunFileSummary {
   std::uint64_t evaluations = 0;
   std::string slurm_job;  ///< of the last start
 };
-/// Nothing when there is no such file or it cannot be read.
+/// Returns nothing if the file is missing or cannot be read.
 std::optional<RunFileSummary> find_run_file(const std::string& path);
 
-/// The rows up to a step, plain or through the codecs. UserError when the file is damaged.
+/// The rows up to a step, plain or through the codecs. UserError if the file is damaged.
 std::vector<EvaluationLoss> losses_of_evaluations(const std::string& path, bool through_codec,
                                                   std::uint64_t until_step);
 
@@ -121,7 +121,7 @@ class RunFileSnapshot {
   std::shared_ptr<State> state_;
 };
 
-/// Not for two threads at once. append() may flush; a flush is at most every flush_interval and at
+/// Not thread-safe. append() may flush; a flush is at most every flush_interval and at
 /// most 1 % of the time, unless 16 MiB of rows wait. A flush that fails (full disk,
 /// input/output error) leaves the old file, keeps the rows in memory and is tried again later:
 /// training goes on, and only close() fails for good.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks before a training starts that all machines have room for it.
+// Checks that all machines have room for a training before it starts.
 #pragma once
 
 #include <optional>

@@ -27,13 +27,13 @@ struct InputFiles {
   bool tokenizer = false;        ///< load_tokenizer() finds one, or text to train one from
   bool config = false;           ///< model.path has a config.json
   bool weights = false;          ///< and weights
-  std::vector<Mistake> missing;  ///< what the use needs and nobody brought yet, with remedies
+  std::vector<Mistake> missing;  ///< inputs that the use needs and lacks, with remedies
 };
 
 /// Opens files, but reads none.
 InputFiles find_input_files(const Settings& settings, InputUse use);
 
-/// UserError that names the first that is missing, if any is.
+/// Throws UserError for the first missing file, if any.
 void require(const InputFiles& files);
 
 /// The user's mistake where text meets no tokenizer.

@@ -72,7 +72,7 @@ ModelPlan plan_model(const Settings& settings);
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
                    bool training, ProductPrecision products);
 
-/// For all ranks, which call it together.
+/// Collective.
 EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,
                                ProgressThread& progress);
 
