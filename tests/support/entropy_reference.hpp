@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Entropy-coded codes read as docs/payload.md describes them, with divisions and in the order of the
-// text; and what information theory says of their length.
+// Entropy-coded codes read as docs/payload.md describes them, with divisions and in the order of
+// the text; and what information theory says of their length.
 #pragma once
 
 #include <array>

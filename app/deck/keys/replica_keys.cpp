@@ -1,37 +1,33 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/deck/keys/replica_keys.hpp"
 
+#include "app/deck/keys/section_keys.hpp"
 #include "core/base/error.hpp"
 
 namespace deltapipe::deck {
 
 void add_replicas(std::vector<Key>& keys, ReplicaSettings& settings) {
+  SectionKeys add(keys, "replicas");
   Choice codec;
   codec.names.assign(kReplicaCodecNames.begin(), kReplicaCodecNames.end());
   codec.get = [&settings] { return static_cast<std::size_t>(settings.codec); };
   codec.set = [&settings](std::size_t i) { settings.codec = static_cast<ReplicaCodec>(i); };
-  keys.push_back({"replicas", "codec", codec,
-                  "what travels: none: fp32; bf16: rounded to bf16, added in fp32; quantized: "
-                  "codes of `bits` bits, with error feedback of gradients and of their sums; "
-                  "adam_moment: the same for "
-                  "AdamW's first moments, with second moments that stay after the warm-up"});
-  keys.push_back(
-      {"replicas", "bits", Integer{&settings.bits, 1, 8},
-       "bits per value for quantized and adam_moment; groups of 512 values share a scale"});
-  keys.push_back({"replicas", "warmup_epochs", Real{&settings.warmup_epochs, 0, 1e6},
-                  "epochs, with fraction, in which gradients travel in fp32; for quantized and, "
-                  "where it must not be 0, for "
-                  "adam_moment"});
+  add("codec", codec,
+      "none sums gradients in fp32, bf16 in bf16 on the wire, quantized in bits bits with error "
+      "feedback. adam_moment sums AdamW's first moments in bits bits and freezes the second ones "
+      "after the warm-up.");
+  add("bits", Integer{&settings.bits, 1, 8},
+      "Bits per value for quantized and adam_moment. Groups of 512 values share a scale.");
+  add("warmup_epochs", Real{&settings.warmup_epochs, 0, 1e6},
+      "Epochs, with fraction, that sum gradients in fp32. adam_moment requires a value above 0.");
 }
 
 void add_replica_links(std::vector<Key>& keys, Draft::Links& links) {
-  keys.push_back(
-      {"network.replicas", "bandwidth",
-       QuantityList{&links.bits_per_second, bandwidth_units(), 1, 1e15},
-       "one value, for each rank's link to other replicas; 0: as fast as MPI carries it"});
-  keys.push_back({"network.replicas", "latency",
-                  QuantityList{&links.latency_seconds, duration_units(), 0, 3600},
-                  "one value, for each rank's link to other replicas"});
+  SectionKeys add(keys, "network.replicas");
+  add("bandwidth", QuantityList{&links.bits_per_second, bandwidth_units(), 1, 1e15},
+      "Bandwidth of each rank's link to other replicas. 0 does not limit MPI.");
+  add("latency", QuantityList{&links.latency_seconds, duration_units(), 0, 3600},
+      "Latency of each rank's link to other replicas.");
 }
 
 void check_replicas(const ReplicaSettings& settings) {

@@ -99,7 +99,7 @@ class StepController {
   StepTarget target_;
   double largest_log_step_;
   double log_step_;
-  double error_ = 0;  ///< target of the next message
+  double error_ = 0;            ///< target of the next message
   std::uint64_t messages_ = 0;  ///< so far, warm-up included
   std::uint64_t counted_ = 0;   ///< of them, without it
   StepTotals totals_;

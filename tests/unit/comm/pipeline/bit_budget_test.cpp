@@ -84,7 +84,8 @@ TEST_CASE("each boundary and direction has its target", "[budget]") {
   options.forward_rate.target_bits = {2.5};
   options.backward_rate.target_bits = {3, 0, 4};
   for (int i = 0; i < 3; ++i) {
-    CHECK(step_target(options, 10, i, false) == StepTarget{.bits = 2.5, .messages = 50, .messages_per_step = 5});
+    CHECK(step_target(options, 10, i, false) ==
+          StepTarget{.bits = 2.5, .messages = 50, .messages_per_step = 5});
     CHECK(step_target(options, 10, i, true).bits == options.backward_rate.target_bits[i]);
   }
   CHECK_FALSE(step_target(options, 10, 1, true).is_set());
