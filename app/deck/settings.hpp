@@ -57,7 +57,7 @@ struct TrainingSettings {
 };
 
 enum class CheckpointMode {
-  exact,  ///< with the boundaries' memories: a restart goes on with the same bits
+  exact,  ///< with the boundaries' memories: a restart continues with the same bits
   resync  ///< without: every sample's next visit is a first one
 };
 
