@@ -390,7 +390,9 @@ TEST_CASE("unknown names are refused with the nearest known one") {
       {"[boundary.fordward]\n", {}, {"d.toml:1:11:", "did you mean [boundary.forward]?"}},
       {"[boundary]\nbits = 3\n",
        {},
-       {"unknown key 'bits'", "did you mean 'boundary.forward.bits' or 'boundary.backward.bits'?"}},
+       {"unknown key 'bits'",
+        "did you mean 'boundary.forward.bits' or 'boundary.backward.bits' or "
+        "'replicas.bits'?"}},
       {"[training.steps]\nx = 1\n", {}, {"training.steps has the wrong type (got a table)"}},
       {"training = 3\n", {}, {"d.toml:1:1: 'training' is a section (got 3)", "write [training]"}},
       {"[[training]]\nsteps = 3\n", {}, {"'training' is a section"}},
@@ -500,7 +502,10 @@ TEST_CASE("a wrong override names its argument") {
        {"did you mean 'boundary.forward.memory.first_visit'?"}},
       {"", {"output.dir=2"}, {"did you mean 'directory'?"}},
       {"", {"data.file=2"}, {"the keys of [data] are train,"}},
-      {"", {"bits=3"}, {"did you mean 'boundary.forward.bits' or 'boundary.backward.bits'?"}},
+      {"",
+       {"bits=3"},
+       {"did you mean 'boundary.forward.bits' or 'boundary.backward.bits' or "
+        "'replicas.bits'?"}},
       {"", {"pipeline.time=2"}, {"the keys of [pipeline] are stages,"}},
       {"", {"training.batch=2"}, {"the keys of [training] are epochs,"}},
       {"", {"traning.steps=3"}, {"unknown section [traning]", "did you mean [training]?"}},
