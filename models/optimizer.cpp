@@ -16,24 +16,18 @@ double learning_rate_at(const OptimizerSettings& settings, std::uint64_t step,
   const double warmup = static_cast<double>(settings.warmup_steps);
   if (step < settings.warmup_steps)
     return settings.learning_rate * static_cast<double>(step) / std::max(1.0, warmup);
-  return settings.learning_rate * learning_rate_share_at(settings, step, steps);
-}
-
-double learning_rate_share_at(const OptimizerSettings& settings, std::uint64_t step,
-                              std::uint64_t steps) {
-  const double warmup = static_cast<double>(settings.warmup_steps);
   const double rest = std::max(1.0, static_cast<double>(steps) - warmup);
-  const double progress = std::clamp((static_cast<double>(step) - warmup) / rest, 0.0, 1.0);
+  const double progress = std::min(1.0, (static_cast<double>(step) - warmup) / rest);
   const double last = settings.final_learning_rate_fraction;
   switch (settings.schedule) {
     case LearningRateSchedule::constant:
-      break;
+      return settings.learning_rate;
     case LearningRateSchedule::linear:
-      return last + (1 - last) * (1 - progress);
+      return settings.learning_rate * (last + (1 - last) * (1 - progress));
     case LearningRateSchedule::cosine:
-      return last + (1 - last) * 0.5 * (1 + std::cos(M_PI * progress));
+      return settings.learning_rate * (last + (1 - last) * 0.5 * (1 + std::cos(M_PI * progress)));
   }
-  return 1;
+  return settings.learning_rate;
 }
 
 template <class Real>

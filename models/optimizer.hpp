@@ -13,10 +13,6 @@ namespace deltapipe {
 /// warm-up and then constant, linear or cosine decay to the final fraction, as defined by
 /// transformers' schedulers.
 double learning_rate_at(const OptimizerSettings& settings, std::uint64_t step, std::uint64_t steps);
-/// Returns the part that decay leaves of the learning rate: 1 during a warm-up and with a constant
-/// schedule.
-double learning_rate_share_at(const OptimizerSettings& settings, std::uint64_t step,
-                              std::uint64_t steps);
 
 template <class Real>
 class Optimizer {

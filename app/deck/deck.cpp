@@ -508,7 +508,6 @@ void set_preset(Direction direction, const RateSettings& own_rate, double error,
   if (own_rate.has_bits()) return;
   rate.target_error =
       own_rate.target_error > 0 ? own_rate.target_error : recommended_target(direction, error);
-  rate.error_growth = kRecommendedErrorGrowth;
   if (direction == Direction::forward)
     codec.first_visit_step = first_visit_step_of(rate.target_error);
 }
@@ -542,11 +541,6 @@ Settings settings_of(const toml::table& table, const std::string& name,
       set_preset(Direction::backward, own.backward_rate, own.auto_error, s.backward,
                  s.backward_rate);
     read_draft(table, overrides, draft, places);
-    // Without an error nothing grows.
-    if (s.forward_rate.target_error == 0)
-      s.forward_rate.error_growth = own.forward_rate.error_growth;
-    if (s.backward_rate.target_error == 0)
-      s.backward_rate.error_growth = own.backward_rate.error_growth;
   }
   replace_new_model(draft.settings, overrides);
   with_places(places, [&] {

@@ -248,8 +248,6 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
        "memory.first_visit = \"steps\""},
       {"feedback.of", changed(&CodecSettings::feedback_of) && !has_feedback(codec),
        "feedback.kind"},
-      {"quantizer.error_growth", rate.error_growth > 1 && rate.target_error == 0,
-       "quantizer.error"},
       {"quantizer.budget", rate.budget == BudgetSharing::time && !(rate.has_bits() && has_links),
        rate.has_bits() ? "a network.bandwidth" : "rate"},
   };
@@ -344,7 +342,7 @@ std::vector<std::string> warnings_of_targets(const Settings& settings,
       // An error below the target is no miss.
       if (target.error > 0 && totals.signal2 > 0) {
         const double error = std::sqrt(totals.error2 / totals.signal2);
-        if (totals.error2 > totals.allowed_error2 * (1 + kTolerance) * (1 + kTolerance))
+        if (error > target.error * (1 + kTolerance))
           warnings.push_back(missed(section + ".quantizer.error", target.error, boundary, error,
                                     " was the relative error", reason_of(target, totals, false)));
       }

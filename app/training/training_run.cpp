@@ -111,8 +111,7 @@ StepRecord TrainingRun::step(const StepObserver& observer) {
   start();
   const std::uint64_t step = totals_.steps;
   announce(step);
-  StepPlan plan = planner_.plan(step, grid_.replica());
-  plan.learning_rate_share = learning_rate_share_at(plan_.optimizer, step, steps());
+  const StepPlan plan = planner_.plan(step, grid_.replica());
   const WatchedStep watched(progress_.step_watch(), step + 1);
   StepRecord record;
   record.step = step + 1;

@@ -221,10 +221,6 @@ class BoundarySender : public BoundaryEnd {
   void send(const ExecSpace& exec, Crossing& crossing, const MatrixRef<float>& x_BTC);
   /// Waits until all messages have left.
   void flush() { channel_.flush(); }
-  /// Sets the learning rate of the next training messages (StepController).
-  void set_learning_rate_share(double share) {
-    if (controller_) controller_->set_learning_rate_share(share);
-  }
   ChannelStatistics take_statistics() { return channel_.take_statistics(); }
   StepStatistics take_steps() { return std::exchange(steps_, {}); }
   /// Returns null if the end has no target.

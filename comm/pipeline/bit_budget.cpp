@@ -114,7 +114,6 @@ StepTarget step_target(const PipelineOptions& options, std::uint64_t steps, int 
   const RateSettings& rate = backward ? options.backward_rate : options.forward_rate;
   target.bits = target_bits(options, backward)[static_cast<std::size_t>(boundary)];
   target.error = rate.target_error;
-  target.error_growth = rate.error_growth;
   if (codec.rounding == Rounding::stochastic) target.largest_step = kLargestStochasticStep;
   target.messages_per_step = static_cast<std::uint64_t>(options.micro_batches);
   target.messages = steps * target.messages_per_step;

@@ -152,8 +152,6 @@ void PipelineStage::begin_training_step(const StepPlan& plan, bool measure_error
   begin_step(plan.step);
   step_.epoch = plan.epoch;
   step_.training = true;
-  for (std::optional<BoundarySender>* sender : {&send_forward_, &send_backward_})
-    if (*sender) (*sender)->set_learning_rate_share(plan.learning_rate_share);
   sums_moments_ = moment_sum_ != nullptr && replica_settings_.sums_moments(plan.epoch);
   sum_->begin(plan.epoch, measure_errors);
   if (sums_moments_) moment_sum_->begin(plan.epoch, measure_errors);
@@ -578,8 +576,8 @@ void PipelineStage::add_step_totals(std::span<double> values) const {
   const auto add = [&](const std::optional<BoundarySender>& end, int boundary, bool backward) {
     if (!end || end->controller() == nullptr) return;
     const StepTotals& t = end->controller()->totals();
-    const std::array<double, kStepTotals> all = {
-        t.bits, t.values, t.error2, t.signal2, t.steered, t.at_least, t.at_most, t.allowed_error2};
+    const std::array<double, kStepTotals> all = {t.bits,    t.values,   t.error2, t.signal2,
+                                                 t.steered, t.at_least, t.at_most};
     std::copy(
         all.begin(), all.end(),
         values.begin() + static_cast<std::ptrdiff_t>(kStepTotals * (2 * boundary + backward)));

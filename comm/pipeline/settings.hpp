@@ -55,7 +55,6 @@ struct RateSettings {
   std::vector<double> target_bits;
   BudgetSharing budget = BudgetSharing::equal;
   double target_error = 0;  ///< relative RMS error of what is sent; 0: no target
-  double error_growth = 1;  ///< largest factor of target_error as the learning rate decays
 
   bool has_bits() const {
     return std::any_of(target_bits.begin(), target_bits.end(), [](double b) { return b > 0; });

@@ -68,7 +68,7 @@ void StepMeasurements::fill(StepRecord& record) const {
 
 StepTotals step_totals_of(std::span<const double> values, int boundary, bool backward) {
   const std::span<const double> v = values.subspan(kStepTotals * (2 * boundary + backward));
-  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]};
+  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
 }
 
 }  // namespace deltapipe

@@ -42,7 +42,7 @@ struct StepMeasurements {
 };
 
 /// Number of values in a StepTotals.
-inline constexpr std::size_t kStepTotals = 8;
+inline constexpr std::size_t kStepTotals = 7;
 /// Returns the totals from the sum over ranks of Pipeline::step_totals().
 StepTotals step_totals_of(std::span<const double> values, int boundary, bool backward);
 

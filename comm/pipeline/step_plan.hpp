@@ -17,7 +17,6 @@ struct StepPlan {
   std::vector<std::vector<std::uint64_t>> micro_batches;  ///< sample ids, in the order of passes
   std::uint64_t targets = 0;                              ///< sum over all replicas
   std::uint64_t samples = 0;                              ///< sum over all replicas
-  double learning_rate_share = 1;  ///< of the peak; 1 in the learning rate's warm-up
 };
 
 /// Distributes the samples of every step over replicas and micro-batches. With R replicas, replica

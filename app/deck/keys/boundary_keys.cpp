@@ -60,9 +60,6 @@ void add_quantizer(SectionKeys add, CodecSettings& c, RateSettings& r) {
       "entropy coded. 0 has 2^bits levels up to the largest value.");
   add("error", Real{&r.target_error, 0, 1, false, true},
       "Relative RMS error that the step follows. 0 keeps the step.");
-  add("error_growth", Real{&r.error_growth, 1, 16},
-      "Largest factor of error: as the learning rate decays, error grows in inverse proportion. 1 "
-      "holds the same error throughout.");
   add("budget", choice(r.budget, {{"equal", BudgetSharing::equal}, {"time", BudgetSharing::time}}),
       "Share of a boundary in rate: equal, or time, where rate is the mean and slower links get "
       "fewer bits (1.5 to 6) so that all links need the same time.");

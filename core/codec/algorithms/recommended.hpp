@@ -23,8 +23,6 @@ inline constexpr double kRecommendedError = 0.02;
 inline constexpr double recommended_error(Direction direction, double of_activations) {
   return direction == Direction::forward ? of_activations : 5 * of_activations;
 }
-/// Largest factor by which a recommended error grows as the learning rate decays (StepTarget).
-inline constexpr double kRecommendedErrorGrowth = 4;
 /// The same within the range of target_error.
 inline double recommended_target(Direction direction, double of_activations) {
   return std::min(0.99, recommended_error(direction, of_activations));

@@ -24,18 +24,13 @@ constexpr double kMostOctaves = 2;
 StepController::StepController(const StepTarget& target, double first_step)
     : target_(target),
       largest_log_step_(std::log2(target.largest_step)),
-      log_step_(std::clamp(std::log2(first_step), kLeastLogStep, largest_log_step_)),
-      error_(target.error) {
+      log_step_(std::clamp(std::log2(first_step), kLeastLogStep, largest_log_step_)) {
   DELTAPIPE_ASSERT(target.is_set() && !(target.bits > 0 && target.error > 0), "one target");
   DELTAPIPE_ASSERT(first_step > 0, "a step is positive");
 }
 
 double StepController::step() const {
   return std::clamp(std::exp2(log_step_), kLeastChosenStep, target_.largest_step);
-}
-
-void StepController::set_learning_rate_share(double share) {
-  error_ = target_.error * std::min(target_.error_growth, 1 / std::clamp(share, 1e-9, 1.0));
 }
 
 double StepController::share_to_come(double debt, double of_a_message) const {
@@ -55,9 +50,9 @@ double StepController::wanted_change(const SentMessage& message) const {
                     target_.bits * std::clamp(share, 0.5, 2.0));
   }
   if (!(message.error2 > 0 && message.signal2 > 0)) return 0;  // nothing changed: any step will do
-  const double of_a_message = error_ * error_ * totals_.signal2 / totals_.steered;
-  const double share = share_to_come(totals_.error2 - totals_.allowed_error2, of_a_message);
-  const double square = error_ * error_ * std::clamp(share, 0.25, 4.0);
+  const double allowed = target_.error * target_.error * totals_.signal2;
+  const double share = share_to_come(totals_.error2 - allowed, allowed / totals_.steered);
+  const double square = target_.error * target_.error * std::clamp(share, 0.25, 4.0);
   const double octaves = 0.5 * std::log2(message.error2 / message.signal2 / square);
   return -kGain * std::clamp(octaves, -kMostOctaves, kMostOctaves);
 }
@@ -71,7 +66,6 @@ void StepController::sent(const SentMessage& message) {
   if (message.steered_values < message.values) return;
   totals_.error2 += message.error2;
   totals_.signal2 += message.signal2;
-  totals_.allowed_error2 += error_ * error_ * message.signal2;
   ++totals_.steered;
   const double wanted = log_step_ + wanted_change(message);
   if (log_step_ == kLeastLogStep && wanted <= kLeastLogStep) ++totals_.at_least;
@@ -80,16 +74,16 @@ void StepController::sent(const SentMessage& message) {
 }
 
 void StepController::write_state(StateWriter& writer) const {
-  const std::array<double, 9> sums = {log_step_,        totals_.bits,    totals_.values,
+  const std::array<double, 8> sums = {log_step_,        totals_.bits,    totals_.values,
                                       totals_.error2,   totals_.signal2, totals_.steered,
-                                      totals_.at_least, totals_.at_most, totals_.allowed_error2};
+                                      totals_.at_least, totals_.at_most};
   const std::array<std::uint64_t, 3> counts = {messages_, counted_, target_.messages_per_step};
   write_array(writer, "step_sums", std::span<const double>(sums));
   write_array(writer, "step_messages", std::span<const std::uint64_t>(counts));
 }
 
 void StepController::read_state(StateReader& reader) {
-  std::array<double, 9> sums{};
+  std::array<double, 8> sums{};
   std::array<std::uint64_t, 3> counts{};
   read_array(reader, "step_sums", std::span<double>(sums));
   read_array(reader, "step_messages", std::span<std::uint64_t>(counts));
@@ -104,7 +98,7 @@ void StepController::read_state(StateReader& reader) {
   const auto shared = [share](std::uint64_t count) {
     return static_cast<std::uint64_t>(std::llround(static_cast<double>(count) * share));
   };
-  totals_ = {sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7], sums[8]};
+  totals_ = {sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7]};
   messages_ = shared(counts[0]);
   counted_ = shared(counts[1]);
 }

@@ -21,7 +21,6 @@ struct StepTarget {
   /// included; 0: any.
   double bits = 0;
   double error = 0;            ///< relative RMS error of what the receiver sees; 0: any
-  double error_growth = 1;     ///< largest factor of `error` while the learning rate decays
   std::uint64_t messages = 0;  ///< of the whole run, about; 0: not known
   double largest_step = kLargestChosenStep;  ///< that may be chosen
   std::uint64_t messages_per_step = 1;       ///< optimizer steps
@@ -46,17 +45,12 @@ struct StepTotals {
   double error2 = 0, signal2 = 0;    ///< of those whose steps were chosen
   double steered = 0;                ///< messages whose steps were chosen
   double at_least = 0, at_most = 0;  ///< of these, at the least and the largest step
-  double allowed_error2 = 0;         ///< of these: sum of (target error)^2 signal2
 };
 
 /// With u = log2(step), after each message whose values are all in chosen steps
 ///
 ///   bits    u += k (b - t'),      b: its bits per value
 ///   error   u -= k log2(e / t'),  e: its relative RMS error; the logarithm at most 2 octaves
-///
-/// The target of an error grows as the learning rate decays: error min(growth, peak / rate). With
-/// it an error moves the weights equally far in every step, which for a given mean of log(error),
-/// that is for given bits, is the least sum of their squares.
 ///
 /// with k = 0.7, between the ends of the range, where u waits. t' is the target less what the
 /// messages so far took too much, spread over those to come: with D = sum (bits - target) in bits
@@ -77,9 +71,6 @@ class StepController {
   const StepTarget& target() const { return target_; }
   /// For the next message.
   double step() const;
-  /// Sets the learning rate of the messages that follow, as a share of its peak, at least 0; 1
-  /// during a warm-up. A function of the optimizer step, not part of the state.
-  void set_learning_rate_share(double share);
   /// Takes note of a message, in the order of sending.
   void sent(const SentMessage& message);
   const StepTotals& totals() const { return totals_; }
@@ -99,7 +90,6 @@ class StepController {
   StepTarget target_;
   double largest_log_step_;
   double log_step_;
-  double error_ = 0;            ///< target of the next message
   std::uint64_t messages_ = 0;  ///< so far, warm-up included
   std::uint64_t counted_ = 0;   ///< of them, without it
   StepTotals totals_;

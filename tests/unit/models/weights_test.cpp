@@ -264,7 +264,6 @@ TEST_CASE("Learning rates are those of transformers' schedulers", "[models][opti
   }
   settings.warmup_steps = 30;  // longer than the run
   CHECK(learning_rate_at(settings, 19, 20) == Approx(0.5 * 19 / 30));
-  CHECK(learning_rate_share_at(settings, 19, 20) == 1);
   settings.warmup_steps = 0;
   CHECK(std::isfinite(learning_rate_at(settings, 0, 0)));
 }

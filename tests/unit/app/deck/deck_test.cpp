@@ -208,8 +208,6 @@ TEST_CASE("codec = auto stands for settings that the deck may replace") {
   CHECK(both.backward == backward);
   CHECK(both.forward_rate.target_error == 0.02);
   CHECK(both.backward_rate.target_error == 0.1);
-  CHECK(both.forward_rate.error_growth == 4);
-  CHECK(both.backward_rate.error_growth == 4);
   // The settings behind it are written.
   const std::string text = effective_deck(both);
   CHECK_THAT(text, !Catch::Contains("codec = \"auto\""));

@@ -108,9 +108,8 @@ TEST_CASE("each boundary and direction has its target", "[budget]") {
   CHECK(link_speeds(options, false) == List{2e8, 2e8, 1e8});
   CHECK(link_speeds(options, true) == List{2e8, 2e8, 1e8});
 
-  options.forward_rate = {{}, BudgetSharing::equal, 0.05, 4};
-  CHECK(step_target(options, 0, 2, false) ==
-        StepTarget{.error = 0.05, .error_growth = 4, .messages_per_step = 5});
+  options.forward_rate = {{}, BudgetSharing::equal, 0.05};
+  CHECK(step_target(options, 0, 2, false) == StepTarget{0, 0.05, 0, 2.5, 5});
   // A codec that was turned off, or has other steps.
   options.forward.kind = CodecKind::none;
   CHECK_FALSE(step_target(options, 0, 2, false).is_set());
