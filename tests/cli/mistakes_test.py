@@ -275,7 +275,7 @@ class Data(Mistakes):
         bad = self.place / "wide.txt"
         bad.write_bytes("wide".encode("utf-16-le"))
         self.stops(self.fine_tuned(self.model, data={"train": [str(bad)]}), "wide.txt:1:2",
-                   "holds a NUL", "offset 1", "UTF-16")
+                   "contains a NUL", "offset 1", "UTF-16")
 
     def test_bad_json_line(self):
         bad = self.place / "bad.jsonl"
