@@ -248,7 +248,7 @@ void check_rate(const RateSettings& rate, const CodecSettings& codec, int stages
            section +
                ": a rate or an error, also that of codec = \"auto\", is held by steps of a "
                "fraction of the RMS",
-           "quantizer.step = 0", "remove quantizer.step, or set rate and quantizer.error to 0");
+           "quantizer.step = 0", "remove quantizer.step");
   const auto boundaries = static_cast<std::size_t>(stages - 1);
   const std::size_t count = rate.target_bits.size();
   if (count > 1 && rate.budget == BudgetSharing::time)

@@ -86,16 +86,20 @@ class ClassificationTask final : public Task {
   std::size_t predicted(std::size_t c) const { return kFirst + classes_ + c; }
   std::size_t labelled(std::size_t c) const { return kFirst + 2 * classes_ + c; }
 
-  /// 2 TP / (2 TP + FP + FN); 0 for a class that nobody has or predicts, as scikit-learn has it.
+  /// 2 TP / (2 TP + FP + FN); of several classes the mean over those that occur in labels or
+  /// predictions, as scikit-learn's average="macro".
   double f1(std::span<const double> sums) const {
     const auto of_class = [&](std::size_t c) {
       const double both = sums[predicted(c)] + sums[labelled(c)];
       return both > 0 ? 2 * sums[hit(c)] / both : 0;
     };
     if (classes_ == 2) return of_class(1);
-    double sum = 0;
-    for (std::size_t c = 0; c < classes_; ++c) sum += of_class(c);
-    return sum / static_cast<double>(classes_);
+    double sum = 0, occurring = 0;
+    for (std::size_t c = 0; c < classes_; ++c) {
+      sum += of_class(c);
+      if (sums[predicted(c)] + sums[labelled(c)] > 0) ++occurring;
+    }
+    return occurring > 0 ? sum / occurring : 0;
   }
 
   /// The generalisation to several classes (Gorodkin 2004, R_K); 0 if all samples have one label or

@@ -26,9 +26,9 @@ void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
         Real* const z = &logits_NV(n, 0);
         Gradient* const dz = wants_gradient ? &dlogits_NV(n, 0) : nullptr;
         const int target = target_N(n);
-        if (target < 0) {
+        if (target < 0 || target >= vocabulary) {
           if (wants_gradient) row_for(team, vocabulary, [&](int v) { dz[v] = Gradient(0); });
-          loss_N(n) = 0;
+          loss_N(n) = target < 0 ? Real(0) : static_cast<Real>(NAN);
           return;
         }
         const Real target_logit = z[target];
@@ -70,7 +70,7 @@ void greedy_misses(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
         const Real target_logit = z[target];
         const Real likelier = row_sum<Real>(team, vocabulary, [&](int v) {
           const bool comes_first = z[v] > target_logit || (z[v] == target_logit && v < target);
-          return (comes_first ? Real(1) : Real(0)) + (z[v] - z[v]);  // NaN unless finite
+          return (comes_first ? Real(1) : Real(0)) + 0 * z[v];  // NaN unless finite
         });
         miss_N(n) = likelier > 0 ? Real(1) : likelier;
       });

@@ -87,7 +87,7 @@ void tanh_backward(const ExecSpace& exec, const MatrixRef<const Real>& y_BC,
 }
 
 /// class_B = the first of the likeliest classes; likelier_B = the number of classes that come
-/// before the label in that order, NaN if a logit is not finite.
+/// before the label in that order, NaN if a logit is not finite or there is no such class.
 template <class Real>
 void predictions(const ExecSpace& exec, const VectorRef<const std::int32_t>& label_B,
                  const MatrixRef<const Real>& logits_BV, const VectorRef<Real>& class_B,
@@ -99,11 +99,13 @@ void predictions(const ExecSpace& exec, const VectorRef<const std::int32_t>& lab
         const int b = team.league_rank();
         const Real* const z = &logits_BV(b, 0);
         const int label = label_B(b);
-        const Real of_label = z[label];
-        likelier_B(b) = row_sum<Real>(team, classes, [&](int v) {
+        const bool is_class = label >= 0 && label < classes;
+        const Real of_label = is_class ? z[label] : static_cast<Real>(NAN);
+        const Real likelier = row_sum<Real>(team, classes, [&](int v) {
           const bool comes_first = z[v] > of_label || (z[v] == of_label && v < label);
-          return (comes_first ? Real(1) : Real(0)) + (z[v] - z[v]);  // NaN unless finite
+          return (comes_first ? Real(1) : Real(0)) + 0 * z[v];  // NaN unless finite
         });
+        likelier_B(b) = is_class ? likelier : of_label;
         row_once(team, [&]() {
           int likeliest = 0;
           for (int v = 1; v < classes; ++v)

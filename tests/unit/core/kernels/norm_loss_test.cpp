@@ -70,6 +70,20 @@ Entropy entropy_of(const std::vector<Real>& logits, const std::vector<std::int32
 
 }  // namespace
 
+TEST_CASE("A target that is no class has a loss of NaN and touches no other row",
+          "[kernels][loss]") {
+  const auto logits = random_values(3 * 5, 4);
+  const Entropy valid = entropy_of<double>(logits, {1, -1, 4}, 1);
+  for (const int target : {5, 6, 1 << 30}) {
+    const Entropy made = entropy_of<double>(logits, {1, target, 4}, 1);
+    CAPTURE(target);
+    CHECK(std::isnan(made.losses[1]));
+    CHECK(made.losses[0] == valid.losses[0]);
+    CHECK(made.losses[2] == valid.losses[2]);
+    CHECK(made.gradient == valid.gradient);
+  }
+}
+
 TEST_CASE("Layer norm is its formula", "[kernels][norm]") {
   const double epsilon = 1e-5;
   for (const int C : {1, 2, 15, 16, 17, 100, 769}) {

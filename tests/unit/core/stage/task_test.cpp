@@ -73,8 +73,8 @@ TEST_CASE("Metrics of several classes are scikit-learn's", "[task]") {
   const Values made = metrics_of(*task, samples);
   CHECK(made[0] == Approx(6.0 / 9));
   CHECK(made[1] == Approx(7.0 / 9));
-  // By class: 1/2, 1/2, 4/5, 2/3, 0 (4 and 5 occur nowhere), 0, 1.
-  CHECK(made[2] == Approx((0.5 + 0.5 + 0.8 + 2.0 / 3 + 1) / 7).epsilon(1e-14));
+  // By class: 1/2, 1/2, 4/5, 2/3, 1; classes 4 and 5 do not occur.
+  CHECK(made[2] == Approx((0.5 + 0.5 + 0.8 + 2.0 / 3 + 1) / 5).epsilon(1e-14));
   // R_K with 6 hits of 9; predictions (2 2 3 1 0 0 1), labels (2 2 2 2 0 0 1).
   const double both = 4 + 4 + 6 + 2 + 1, predictions = 4 + 4 + 9 + 1 + 1, labels = 4 * 4 + 1;
   CHECK(made[3] ==
