@@ -115,7 +115,7 @@ class Faults(support.TestCase):
 
     def test_a_replica_that_stops_in_a_sum_is_named(self):
         process, pids, run_file = self.begin(
-            "replica", 2, pipeline={"replicas": 2, "timeout": 2},
+            "replica_in_sum", 2, pipeline={"replicas": 2, "timeout": 2},
             replicas={"codec": "quantized", "bits": 8},
             network__replicas={"bandwidth": "1 Mbit/s"})  # it is nearly always in a sum
         os.kill(pids[1], signal.SIGSTOP)
