@@ -511,10 +511,8 @@ TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& m
   const StepPlanner planner(
       *data.train, settings.training.seed, settings.data.shuffle,
       {settings.training.micro_batch_size, settings.training.micro_batches, p.replicas});
-  const double warmup_steps =
-      std::ceil(settings.replicas.warmup_epochs * static_cast<double>(planner.steps_per_epoch()));
-  const auto warmup =
-      static_cast<std::uint64_t>(std::min(warmup_steps, static_cast<double>(steps)));
+  const std::uint64_t warmup =
+      std::min(settings.replicas.warmup_steps(planner.steps_per_epoch()), steps);
   for (int stage = 0; stage < p.stages; ++stage) {
     const std::vector<std::size_t> sizes =
         bucket_sizes(model.model->make_stage(stage_part(model.partition, stage))->parameters());

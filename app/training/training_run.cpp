@@ -175,9 +175,8 @@ void TrainingRun::update_from_moments(std::uint64_t step, double learning_rate, 
   for (Optimizer<float>& optimizer : optimizers_)
     optimizer.share_moments(exec, grid_.replicas(), factor);
   pipeline_.sum_moments();
-  const double warmup = plan_.pipeline.replicas.warmup_epochs;
-  const auto frozen_after = static_cast<std::uint64_t>(
-      std::ceil(warmup * static_cast<double>(planner_.steps_per_epoch())));
+  const std::uint64_t frozen_after =
+      plan_.pipeline.replicas.warmup_steps(planner_.steps_per_epoch());
   for (Optimizer<float>& optimizer : optimizers_)
     optimizer.update_from_moments(exec, step, frozen_after, learning_rate);
 }

@@ -152,9 +152,10 @@ void PipelineStage::begin_training_step(const StepPlan& plan, bool measure_error
   begin_step(plan.step);
   step_.epoch = plan.epoch;
   step_.training = true;
-  sums_moments_ = moment_sum_ != nullptr && replica_settings_.sums_moments(plan.epoch);
+  // Also with one replica: second moments freeze alike, whatever the number of replicas.
+  sums_moments_ = replica_settings_.sums_moments(plan.epoch);
   sum_->begin(plan.epoch, measure_errors);
-  if (sums_moments_) moment_sum_->begin(plan.epoch, measure_errors);
+  if (moment_sum_ && sums_moments_) moment_sum_->begin(plan.epoch, measure_errors);
 }
 
 void PipelineStage::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
@@ -293,6 +294,7 @@ void PipelineStage::finish_reductions() {
 }
 
 void PipelineStage::sum_moments() {
+  if (!moment_sum_) return;
   for (const SumBucket& bucket : moment_buckets(stage_))
     clear_padding(bucket.values.data(), bucket.id);
   order_after(instances_.copy, instances_.compute);

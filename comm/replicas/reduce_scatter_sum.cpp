@@ -6,6 +6,7 @@
 
 #include "comm/transport/mpi_check.hpp"
 #include "core/base/error.hpp"
+#include "core/base/parallel/floating_point.hpp"
 #include "core/base/parallel/kernel.hpp"
 
 namespace deltapipe {
@@ -212,6 +213,7 @@ void ReduceScatterSum::poll(const ExecSpace& exec) {
 
 /// Never waits, so that replicas whose buffers are full for each other cannot block each other.
 void ReduceScatterSum::advance(const ExecSpace& exec) {
+  const ExactArithmetic exact;  // the same bits, whoever calls
   while (scattered_ < ready_ && can_scatter(scattered_)) scatter(exec, scattered_++);
   while (reduced_ < scattered_ && can_reduce(reduced_)) reduce(exec, reduced_++);
   while (gathered_ < reduced_ && can_gather(gathered_)) gather(exec, gathered_++);
@@ -224,6 +226,7 @@ void ReduceScatterSum::finish(const ExecSpace& exec) {
                    "a bucket of gradients was not summed");
   if (chunks_.empty()) return;
   const ActivityScope waiting(progress_.account(), Activity::replicas);
+  const ExactArithmetic exact;
   const TimePoint begin = Clock::now();
   while (gathered_ < chunks_.size()) {
     advance(exec);

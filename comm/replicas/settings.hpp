@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <cmath>
+#include <cstdint>
 
 namespace deltapipe {
 
@@ -25,6 +27,14 @@ struct ReplicaSettings {
 
   bool sums_moments(double epoch) const {
     return codec == ReplicaCodec::adam_moment && epoch >= warmup_epochs;
+  }
+  /// Returns the number of steps n with n / steps_per_epoch < warmup_epochs, rounded as epochs are.
+  std::uint64_t warmup_steps(std::uint64_t steps_per_epoch) const {
+    const auto all = static_cast<double>(steps_per_epoch);
+    auto steps = static_cast<std::uint64_t>(std::ceil(warmup_epochs * all));
+    while (steps > 0 && static_cast<double>(steps - 1) / all >= warmup_epochs) --steps;
+    while (static_cast<double>(steps) / all < warmup_epochs) ++steps;
+    return steps;
   }
   /// Returns the settings of the sums of gradients and of those of moments.
   ReplicaSettings of_gradients() const {
