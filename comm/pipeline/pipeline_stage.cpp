@@ -77,15 +77,15 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
           options.replicas.of_gradients(), options.pipeline.payload_memory())) {
   if (shape.training && place_.replicas > 1 &&
       options.replicas.codec == ReplicaCodec::adam_moment) {
-    const std::vector<SumBucket> buckets = moment_buckets(stage);
+    moment_buckets_ = moment_buckets(stage);
     std::vector<std::size_t> sizes;
-    for (const SumBucket& bucket : buckets) sizes.push_back(bucket.values.extent(0));
+    for (const SumBucket& bucket : moment_buckets_) sizes.push_back(bucket.values.extent(0));
     moment_bytes_ = replica_sum_bytes(sizes, place_.replicas, options.replicas.of_moments());
     moment_sum_ = std::make_unique<ReduceScatterSum>(
         progress_,
         ReduceScatterSum::Place{place_.stage, grid_.stage_comm(local), rank.links.to_replicas(),
                                 ReduceScatterSum::kTags},
-        buckets, options.replicas.of_moments(), options.pipeline.payload_memory());
+        moment_buckets_, options.replicas.of_moments(), options.pipeline.payload_memory());
   }
   step_.seed = options.seed;
   const int rows = step_rows(shape);
@@ -258,7 +258,7 @@ void PipelineStage::clear_padding(float* values, int bucket) {
 void PipelineStage::start_reduction(int bucket) {
   const BucketRange& gradients = stage_.parameters().buckets()[bucket];
   if (gradients.begin == gradients.end || sums_moments_) return;
-  if (place_.replicas > 1)
+  if (place_.replicas > 1 && is_quantized(replica_settings_.codec))
     clear_padding(stage_.parameters().all_gradients().data() + gradients.begin, bucket);
   order_after(instances_.copy, instances_.compute);
   sum_->start(instances_.copy, bucket);
@@ -295,8 +295,7 @@ void PipelineStage::finish_reductions() {
 
 void PipelineStage::sum_moments() {
   if (!moment_sum_) return;
-  for (const SumBucket& bucket : moment_buckets(stage_))
-    clear_padding(bucket.values.data(), bucket.id);
+  for (const SumBucket& bucket : moment_buckets_) clear_padding(bucket.values.data(), bucket.id);
   order_after(instances_.copy, instances_.compute);
   moment_sum_->start_all(instances_.copy);
   moment_sum_->finish(instances_.copy);

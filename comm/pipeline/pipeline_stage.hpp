@@ -130,7 +130,7 @@ class PipelineStage final : public InstructionHandler {
   void add_embedding_gradient() override;
   void finish_reductions() override;
   void update() override { (*update_)(); }
-  /// Clears the elements between a bucket's tensors: with codecs, sums over replicas change them.
+  /// Clears the elements between a bucket's tensors, which quantised sums over replicas change.
   void clear_padding(float* values, int bucket);
   /// Starts the sum of a bucket over replicas, after the work that is queued on compute.
   void start_reduction(int bucket);
@@ -159,6 +159,7 @@ class PipelineStage final : public InstructionHandler {
   const ReplicaSettings replica_settings_;
   std::unique_ptr<ReplicaSum> sum_;         ///< of gradients over replicas
   std::unique_ptr<ReplicaSum> moment_sum_;  ///< null: moments are never summed
+  std::vector<SumBucket> moment_buckets_;   ///< of moment_sum_
   bool sums_moments_ = false;
   std::uint64_t moment_bytes_ = 0;  ///< bytes that all replicas send in a sum of moments
   SumStatistics moment_errors_;     ///< of the last measured sum, until they are reported

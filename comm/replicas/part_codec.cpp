@@ -46,10 +46,6 @@ class DenseParts final : public PartCodec {
   }
 };
 
-bool is_quantized(ReplicaCodec codec) {
-  return codec == ReplicaCodec::quantized || codec == ReplicaCodec::adam_moment;
-}
-
 }  // namespace
 
 std::unique_ptr<PartCodec> make_part_codec(ReplicaCodec codec, int bits, std::size_t elements) {

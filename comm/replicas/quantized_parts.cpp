@@ -16,10 +16,6 @@ constexpr int kGroup = static_cast<int>(kSumGroup);
 constexpr std::uint16_t kScaleNaN = 0xffff;
 constexpr std::size_t kScratchBytes = kGroup * (sizeof(float) + 1) + 128;
 
-std::size_t groups_of(std::size_t elements) {
-  return (elements + kSumGroup - 1) / kSumGroup;
-}
-
 /// Codes and values of one group.
 struct Levels {
   int bits;
@@ -28,13 +24,15 @@ struct Levels {
   KOKKOS_INLINE_FUNCTION int largest() const {
     return bits > 2 ? (1 << bits) - 2 : (1 << bits) - 1;
   }
+  /// Code of 0, with three bits or more.
+  KOKKOS_INLINE_FUNCTION int middle() const { return largest() / 2; }
   KOKKOS_INLINE_FUNCTION float value(int code, float scale) const {
-    const int level = bits > 2 ? code - largest() / 2 : 2 * code - largest();
+    const int level = bits > 2 ? code - middle() : 2 * code - largest();
     return static_cast<float>(level) * scale;
   }
   KOKKOS_INLINE_FUNCTION int code(float x, float inverse) const {
     const float q = limited(x * inverse, 16384.0f);
-    const float at = bits > 2 ? codec::nearest_integer(q) + static_cast<float>(largest() / 2)
+    const float at = bits > 2 ? codec::nearest_integer(q) + static_cast<float>(middle())
                               : std::floor(0.5f * (q + static_cast<float>(largest() + 1)));
     const int code = static_cast<int>(at);
     return code < 0 ? 0 : code > largest() ? largest() : code;
@@ -42,7 +40,7 @@ struct Levels {
   /// Returns a group's scale as it travels.
   KOKKOS_INLINE_FUNCTION std::uint16_t scale(float most, float mean) const {
     if (bits == 1) return codec::step_at_least(mean, 1.0f);
-    return codec::step_of(most, bits == 2 ? 4.0f : static_cast<float>(largest() / 2));
+    return codec::step_of(most, bits == 2 ? 4.0f : static_cast<float>(middle()));
   }
 };
 
@@ -58,18 +56,6 @@ struct Payload {
 KOKKOS_INLINE_FUNCTION int elements_of(std::int64_t elements, int group) {
   const std::int64_t rest = elements - std::int64_t{group} * kGroup;
   return rest < kGroup ? static_cast<int>(rest) : kGroup;
-}
-
-KOKKOS_INLINE_FUNCTION void pack(const RowMember& team, int bits, int n, const std::uint8_t* codes,
-                                 std::uint8_t* packed) {
-  if (bits == 1) return codec::pack_bits<1>(team, codec::lanes_of(n), codes, packed);
-  codec::pack_row(team, bits, n, codes, packed);
-}
-
-KOKKOS_INLINE_FUNCTION void unpack(const RowMember& team, int bits, int n,
-                                   const std::uint8_t* packed, std::uint8_t* codes) {
-  if (bits == 1) return codec::unpack_bits<1>(team, codec::lanes_of(n), packed, codes);
-  codec::unpack_row(team, bits, n, packed, codes);
 }
 
 template <class T>
@@ -140,7 +126,7 @@ void QuantizedParts::encode(const ExecSpace& exec, const VectorRef<const float>&
           const float rest = (x[i] - levels.value(code[i], scale)) * inverse;
           error[first + i] = half_of(saturate(rest, kMaxHalf));
         });
-        pack(team, levels.bits, n, code, payload + layout.codes(group));
+        codec::pack_row(team, levels.bits, n, code, payload + layout.codes(group));
         row_once(team, [=]() {
           // Byte by byte: what precedes the scales in a payload need not be aligned.
           payload[2 * group] = static_cast<std::uint8_t>(wire & 0xffu);
@@ -169,7 +155,7 @@ void QuantizedParts::decode(const ExecSpace& exec, const std::uint8_t* payload,
         const auto wire =
             static_cast<std::uint16_t>(payload[2 * group] | payload[2 * group + 1] << 8);
         const float scale = codec::float_of_step(wire);
-        unpack(team, levels.bits, n, payload + layout.codes(group), code);
+        codec::unpack_row(team, levels.bits, n, payload + layout.codes(group), code);
         row_for(team, n, [=](int i) {
           const float x = levels.value(code[i], scale);
           value[first + i] = adds ? value[first + i] + x : x;

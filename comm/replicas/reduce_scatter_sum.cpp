@@ -21,10 +21,6 @@ std::vector<std::size_t> sizes_of(const std::vector<SumBucket>& buckets) {
   return sizes;
 }
 
-std::size_t in_groups(std::size_t elements) {
-  return (elements + kSumGroup - 1) / kSumGroup * kSumGroup;
-}
-
 std::size_t places_of(std::span<const std::size_t> bucket_sizes) {
   std::size_t places = 0;
   for (const std::size_t size : bucket_sizes) places += in_groups(size);
@@ -32,9 +28,7 @@ std::size_t places_of(std::span<const std::size_t> bucket_sizes) {
 }
 
 bool has_warmup(const ReplicaSettings& settings) {
-  return (settings.codec == ReplicaCodec::quantized ||
-          settings.codec == ReplicaCodec::adam_moment) &&
-         settings.warmup_epochs > 0;
+  return is_quantized(settings.codec) && settings.warmup_epochs > 0;
 }
 
 std::size_t max_payload_bytes(const ReplicaSettings& settings, std::size_t elements) {
@@ -148,6 +142,15 @@ ReduceScatterSum::ReduceScatterSum(ProgressThread& progress, Place place,
 
 ReduceScatterSum::~ReduceScatterSum() = default;
 
+ReduceScatterSum::Peer::Peer(ProgressThread& progress, const Place& place, int rank,
+                             const ChannelOptions& part, const ChannelOptions& sum,
+                             const std::shared_ptr<EmulatedLink>& link)
+    : replica(rank),
+      send_part(progress, place.stage_comm, rank, place.first_tag, part, link),
+      send_sum(progress, place.stage_comm, rank, place.first_tag + 1, sum, link),
+      receive_part(progress, place.stage_comm, rank, place.first_tag, part),
+      receive_sum(progress, place.stage_comm, rank, place.first_tag + 1, sum) {}
+
 void ReduceScatterSum::open_channels(const Place& place, PayloadMemory memory) {
   const std::size_t bytes = max_payload_bytes(settings_, sum_.extent(0));
   const ChannelOptions part =
@@ -157,14 +160,8 @@ void ReduceScatterSum::open_channels(const Place& place, PayloadMemory memory) {
   const auto link = place.link ? place.link : std::make_shared<EmulatedLink>(LinkSettings());
   // The next replica first: all replicas together then send to different ones.
   for (int i = 1; i < replicas_; ++i) {
-    const int peer = (replica_ + i) % replicas_;
-    const MPI_Comm comm = place.stage_comm;
     peers_.push_back(
-        std::unique_ptr<Peer>(new Peer{peer,
-                                       {progress_, comm, peer, place.first_tag, part, link},
-                                       {progress_, comm, peer, place.first_tag + 1, sum, link},
-                                       {progress_, comm, peer, place.first_tag, part},
-                                       {progress_, comm, peer, place.first_tag + 1, sum}}));
+        std::make_unique<Peer>(progress_, place, (replica_ + i) % replicas_, part, sum, link));
   }
 }
 

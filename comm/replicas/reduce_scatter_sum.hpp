@@ -70,6 +70,9 @@ class ReduceScatterSum final : public ReplicaSum {
  private:
   /// Channels to and from another replica.
   struct Peer {
+    Peer(ProgressThread& progress, const Place& place, int rank, const ChannelOptions& part,
+         const ChannelOptions& sum, const std::shared_ptr<EmulatedLink>& link);
+
     int replica;
     SendChannel send_part, send_sum;
     ReceiveChannel receive_part, receive_sum;

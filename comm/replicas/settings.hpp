@@ -17,12 +17,16 @@ enum class ReplicaCodec {
 };
 inline constexpr std::array<const char*, 4> kReplicaCodecNames = {"none", "bf16", "quantized",
                                                                   "adam_moment"};
+/// Returns true if codes travel, whose errors the replicas retain.
+constexpr bool is_quantized(ReplicaCodec codec) {
+  return codec == ReplicaCodec::quantized || codec == ReplicaCodec::adam_moment;
+}
 
 struct ReplicaSettings {
   ReplicaCodec codec = ReplicaCodec::none;
   int bits = 8;  ///< 1 ... 8, of quantized
-  /// Epochs in which gradients travel in fp32, with quantized and adam_moment. The second moments
-  /// of adam_moment remain as they are after them.
+  /// Epochs in which gradients travel in fp32, with quantized and adam_moment. adam_moment freezes
+  /// the second moments when they are over.
   double warmup_epochs = 0;
 
   bool sums_moments(double epoch) const {

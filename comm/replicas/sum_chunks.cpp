@@ -11,10 +11,6 @@ namespace {
 constexpr std::size_t kPartsTogether = std::size_t{1} << 18;
 constexpr std::size_t kSmallestPart = 4096;
 
-std::size_t in_groups(std::size_t elements) {
-  return (elements + kSumGroup - 1) / kSumGroup * kSumGroup;
-}
-
 }  // namespace
 
 std::vector<SumChunk> sum_chunks(std::span<const std::size_t> bucket_sizes, int replicas) {

@@ -12,6 +12,14 @@ namespace deltapipe {
 
 /// Parts begin at multiples of this many elements, the group that shares a scale.
 inline constexpr std::size_t kSumGroup = 512;
+/// Returns the number of groups that hold this many elements.
+constexpr std::size_t groups_of(std::size_t elements) {
+  return (elements + kSumGroup - 1) / kSumGroup;
+}
+/// Returns the elements of these groups, the unused ones of the last group included.
+constexpr std::size_t in_groups(std::size_t elements) {
+  return groups_of(elements) * kSumGroup;
+}
 
 /// Elements [begin, begin + size) of a bucket.
 struct SumRange {

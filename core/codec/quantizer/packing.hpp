@@ -104,6 +104,8 @@ KOKKOS_INLINE_FUNCTION void pack_row(const RowMember& team, int bits, int n,
                                      const std::uint8_t* codes, std::uint8_t* packed) {
   const int lanes = lanes_of(n);
   switch (bits) {
+    case 1:
+      return pack_bits<1>(team, lanes, codes, packed);
     case 2:
       return pack_bits<2>(team, lanes, codes, packed);
     case 3:
@@ -125,6 +127,8 @@ KOKKOS_INLINE_FUNCTION void unpack_row(const RowMember& team, int bits, int n,
                                        const std::uint8_t* packed, std::uint8_t* codes) {
   const int lanes = lanes_of(n);
   switch (bits) {
+    case 1:
+      return unpack_bits<1>(team, lanes, packed, codes);
     case 2:
       return unpack_bits<2>(team, lanes, packed, codes);
     case 3:
