@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/base/parallel/floating_point.hpp"
+#include "core/kernels/halves.hpp"
 #include "core/kernels/optimizers/adamw.hpp"
 #include "core/kernels/reduce.hpp"
 
@@ -80,62 +81,58 @@ const std::vector<double>& Optimizer<Real>::squared_norms(const ExecSpace& exec)
 }
 
 template <class Real>
-void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
-                             double gradient_factor) {
+template <class Pass>
+void Optimizer<Real>::for_each_trained(const Pass& pass) {
   // Moments of parameters whose gradients have vanished become denormal numbers, and remain so.
   const FlushedDenormals flushed;
   for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
     if (parameters_.info()[i].frozen) continue;
     const int index = static_cast<int>(i);
     const double decay = parameters_.info()[i].decay ? settings_.weight_decay : 0;
-    const AdamWStep adamw = AdamWStep::at(step + 1, learning_rate, settings_.beta1, settings_.beta2,
-                                          settings_.epsilon, decay, gradient_factor);
     if constexpr (std::is_same_v<Real, float>)
       if (parameters_.in_halves(index)) {
-        adamw_update(exec, adamw, parameters_.gradient(index), parameters_.halves(index),
-                     parameters_.moment1(index), parameters_.moment2(index));
+        pass(index, decay, mutable_halves(parameters_.halves(index)));
         continue;
       }
-    adamw_update<Real>(exec, adamw, parameters_.gradient(index), parameters_.value(index),
-                       parameters_.moment1(index), parameters_.moment2(index));
+    pass(index, decay, MutableValues<Real>{parameters_.value(index).data()});
   }
 }
 
 template <class Real>
+AdamWStep Optimizer<Real>::step_at(std::uint64_t step, double learning_rate, double decay,
+                                   double gradient_factor) const {
+  return AdamWStep::at(step + 1, learning_rate, settings_.beta1, settings_.beta2, settings_.epsilon,
+                       decay, gradient_factor);
+}
+
+template <class Real>
+void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
+                             double gradient_factor) {
+  for_each_trained([&](int index, double decay, const auto& parameter) {
+    adamw_pass<Real>(exec, step_at(step, learning_rate, decay, gradient_factor),
+                     parameters_.gradient(index), parameter, parameters_.moment1(index),
+                     parameters_.moment2(index));
+  });
+}
+
+template <class Real>
 void Optimizer<Real>::share_moments(const ExecSpace& exec, int replicas, double gradient_factor) {
-  const FlushedDenormals flushed;
-  const AdamWStep adamw =
-      AdamWStep::at(1, 0, settings_.beta1, settings_.beta2, settings_.epsilon, 0, gradient_factor);
-  for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
-    const int index = static_cast<int>(i);
-    if (!parameters_.info()[i].frozen)
-      adamw_moment_share<Real>(exec, adamw, replicas, parameters_.gradient(index),
-                               parameters_.moment1(index));
-  }
+  const AdamWStep adamw = step_at(0, 0, 0, gradient_factor);
+  for_each_trained([&](int index, double, const auto&) {
+    adamw_moment_share<Real>(exec, adamw, replicas, parameters_.gradient(index),
+                             parameters_.moment1(index));
+  });
 }
 
 template <class Real>
 void Optimizer<Real>::update_from_moments(const ExecSpace& exec, std::uint64_t step,
                                           std::uint64_t frozen_after, double learning_rate) {
-  const FlushedDenormals flushed;
-  for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
-    if (parameters_.info()[i].frozen) continue;
-    const int index = static_cast<int>(i);
-    const double decay = parameters_.info()[i].decay ? settings_.weight_decay : 0;
-    AdamWStep adamw = AdamWStep::at(step + 1, learning_rate, settings_.beta1, settings_.beta2,
-                                    settings_.epsilon, decay, 1);
+  for_each_trained([&](int index, double decay, const auto& parameter) {
+    AdamWStep adamw = step_at(step, learning_rate, decay, 1);
     adamw.correction2 = 1 - std::pow(settings_.beta2, static_cast<double>(frozen_after));
-    if constexpr (std::is_same_v<Real, float>)
-      if (parameters_.in_halves(index)) {
-        const VectorHalves halves = parameters_.halves(index);
-        adamw_moment_pass<Real>(exec, adamw,
-                                MutableHalves{halves.rounded.data(), halves.lower.data()},
-                                parameters_.moment1(index), parameters_.moment2(index));
-        continue;
-      }
-    adamw_moment_pass<Real>(exec, adamw, MutableValues<Real>{parameters_.value(index).data()},
-                            parameters_.moment1(index), parameters_.moment2(index));
-  }
+    adamw_moment_pass<Real>(exec, adamw, parameter, parameters_.moment1(index),
+                            parameters_.moment2(index));
+  });
 }
 
 template class Optimizer<float>;

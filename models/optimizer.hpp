@@ -2,12 +2,15 @@
 // AdamW over a stage's parameters, with partial sums of the global gradient norm.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "core/stage/parameters.hpp"
 #include "models/optimizer_settings.hpp"
 
 namespace deltapipe {
+
+struct AdamWStep;
 
 /// Returns the learning rate of optimizer step `step` (counted from 0) of `steps`. It has a linear
 /// warm-up and then constant, linear or cosine decay to the final fraction, as defined by
@@ -45,6 +48,12 @@ class Optimizer {
 
  private:
   static std::size_t partials(const ParameterInfo& parameter);
+  /// Calls pass(index, weight decay, MutableValues or MutableHalves) for each trained parameter.
+  template <class Pass>
+  void for_each_trained(const Pass& pass);
+  /// `step` counts from 0.
+  AdamWStep step_at(std::uint64_t step, double learning_rate, double decay,
+                    double gradient_factor) const;
   static Vector<double> partial_sums(std::size_t count, const ViewAllocator& memory);
 
   OptimizerSettings settings_;

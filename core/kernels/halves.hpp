@@ -49,6 +49,10 @@ struct MutableHalves {
   }
 };
 
+inline MutableHalves mutable_halves(const VectorHalves& halves) {
+  return {halves.rounded.data(), halves.lower.data()};
+}
+
 /// to = the values of `from`.
 inline void join_halves(const ExecSpace& exec, const VectorHalves& from,
                         const VectorRef<float>& to) {
@@ -66,7 +70,7 @@ inline void join_halves(const ExecSpace& exec, const VectorHalves& from,
 /// to = the halves of `from`.
 inline void split_into_halves(const ExecSpace& exec, const VectorRef<const float>& from,
                               const VectorHalves& to) {
-  const MutableHalves halves{to.rounded.data(), to.lower.data()};
+  const MutableHalves halves = mutable_halves(to);
   const float* const x = from.data();
   for_tiles(
       "deltapipe::Halves::split", exec, static_cast<std::int64_t>(from.extent(0)),

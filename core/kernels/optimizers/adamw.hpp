@@ -116,20 +116,4 @@ void adamw_moment_pass(const ExecSpace& exec, const AdamWStep& step, const Param
       });
 }
 
-template <class Real>
-void adamw_update(const ExecSpace& exec, const AdamWStep& step,
-                  const VectorRef<const Real>& gradient, const VectorRef<Real>& parameter,
-                  const VectorRef<Real>& moment1, const VectorRef<Real>& moment2) {
-  adamw_pass<Real>(exec, step, gradient, MutableValues<Real>{parameter.data()}, moment1, moment2);
-}
-
-/// The same for parameters in halves.
-inline void adamw_update(const ExecSpace& exec, const AdamWStep& step,
-                         const VectorRef<const float>& gradient, const VectorHalves& parameter,
-                         const VectorRef<float>& moment1, const VectorRef<float>& moment2) {
-  adamw_pass<float>(exec, step, gradient,
-                    MutableHalves{parameter.rounded.data(), parameter.lower.data()}, moment1,
-                    moment2);
-}
-
 }  // namespace deltapipe

@@ -105,9 +105,9 @@ TEMPLATE_TEST_CASE("AdamW is the paper's formula", "[kernels][adamw]", float, do
   const Vector<TestType> m_in("test::moment1", count), v_in("test::moment2", count);
   for (int step = 1; step <= 5; ++step) {
     const auto gradient = random_values<TestType>(count, 10 + step, 2);
-    adamw_update<TestType>(ExecSpace(),
-                           AdamWStep::at(step, rate, beta1, beta2, epsilon, decay, factor),
-                           to_device(gradient), p_in, m_in, v_in);
+    adamw_pass<TestType>(ExecSpace(),
+                         AdamWStep::at(step, rate, beta1, beta2, epsilon, decay, factor),
+                         to_device(gradient), MutableValues<TestType>{p_in.data()}, m_in, v_in);
     for (std::size_t i = 0; i < count; ++i) {
       const double g = factor * gradient[i];
       p[i] -= rate * decay * p[i];
@@ -163,8 +163,9 @@ TEST_CASE("AdamW: a zero gradient moves nothing but decay, NaN shows", "[kernels
   const auto update = [](float gradient, double decay) {
     const Vector<float> p = to_device(std::vector<float>{2}), m = to_device(std::vector<float>{0}),
                         v = to_device(std::vector<float>{0});
-    adamw_update<float>(ExecSpace(), AdamWStep::at(1, 0.1, 0.9, 0.999, 1e-8, decay, 1),
-                        to_device(std::vector<float>{gradient}), p, m, v);
+    adamw_pass<float>(ExecSpace(), AdamWStep::at(1, 0.1, 0.9, 0.999, 1e-8, decay, 1),
+                      to_device(std::vector<float>{gradient}), MutableValues<float>{p.data()}, m,
+                      v);
     return to_host(p)[0];
   };
   CHECK(update(0, 0) == 2);
