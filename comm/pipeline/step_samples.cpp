@@ -5,14 +5,6 @@
 
 namespace deltapipe {
 
-namespace {
-
-std::size_t index_of(Field field) {
-  return static_cast<std::size_t>(field);
-}
-
-}  // namespace
-
 StepSamples::StepSamples(const FieldSizes& sizes, int samples, int micro_batches, bool first,
                          bool last)
     : samples_(samples), first_(first), last_(last) {
@@ -24,16 +16,15 @@ StepSamples::StepSamples(const FieldSizes& sizes, int samples, int micro_batches
   if (!first && !last) return;
   sizes_ = sizes;
   for_each_field(sizes_, [&](Field field) {
-    const std::size_t elements = most * static_cast<std::size_t>(sizes_[field]);
-    if (kind_of(field).is_integer) {
-      Integers& of = integers_[index_of(field)];
-      of.values = Vector<std::int32_t>("deltapipe::StepSamples::integers", elements);
-      of.host = Kokkos::create_mirror_view(of.values);
-    } else {
-      Reals& of = reals_[index_of(field)];
-      of.values = Vector<float>("deltapipe::StepSamples::reals", elements);
-      of.host = Kokkos::create_mirror_view(of.values);
-    }
+    const std::size_t count = most * static_cast<std::size_t>(sizes_[field]);
+    with_elements(*this, field, [&]<class T>(Elements<T>& of) {
+      if (has(field)) {
+        of.values = Vector<T>("deltapipe::StepSamples::values", count);
+        of.host = Kokkos::create_mirror_view(of.values);
+      } else {
+        of.host = MirrorVector<T>("deltapipe::StepSamples::host", count);
+      }
+    });
   });
 }
 
@@ -53,10 +44,9 @@ void StepSamples::read(const Dataset& data, int micro_batch, std::span<const std
       if (only && field != *only) return;
       const auto elements = static_cast<std::size_t>(sizes_[field]);
       const std::size_t begin = (first_of(micro_batch) + b) * elements;
-      if (kind_of(field).is_integer)
-        spans.set(field, std::span(integers_[index_of(field)].host.data() + begin, elements));
-      else
-        spans.set(field, std::span(reals_[index_of(field)].host.data() + begin, elements));
+      with_elements(*this, field, [&](const auto& of) {
+        spans.set(field, std::span(of.host.data() + begin, elements));
+      });
     });
     data.read(ids[b], visit, spans);
   }
@@ -67,18 +57,14 @@ void StepSamples::copy(const ExecSpace& exec) {
   Kokkos::deep_copy(exec, length_, length_host_);
   for_each_field(sizes_, [&](Field field) {
     if (!has(field)) return;
-    const Integers& integers = integers_[index_of(field)];
-    const Reals& reals = reals_[index_of(field)];
-    if (kind_of(field).is_integer)
-      Kokkos::deep_copy(exec, integers.values, integers.host);
-    else
-      Kokkos::deep_copy(exec, reals.values, reals.host);
+    with_elements(*this, field,
+                  [&](const auto& of) { Kokkos::deep_copy(exec, of.values, of.host); });
   });
 }
 
 std::span<std::int32_t> StepSamples::integers(Field field, int micro_batch, std::size_t samples) {
   const auto elements = static_cast<std::size_t>(sizes_[field]);
-  return {integers_[index_of(field)].host.data() + first_of(micro_batch) * elements,
+  return {integers_[static_cast<std::size_t>(field)].host.data() + first_of(micro_batch) * elements,
           samples * elements};
 }
 
@@ -90,14 +76,10 @@ void StepSamples::fill(MicroBatch& batch) const {
   for_each_field(sizes_, [&](Field field) {
     if (!has(field)) return;
     const auto elements = static_cast<std::size_t>(sizes_[field]);
-    if (kind_of(field).is_integer)
-      batch.fields.set(field, VectorRef<const std::int32_t>(
-                                  integers_[index_of(field)].values.data() + first * elements,
-                                  samples * elements));
-    else
-      batch.fields.set(
-          field, VectorRef<const float>(reals_[index_of(field)].values.data() + first * elements,
-                                        samples * elements));
+    with_elements(*this, field, [&]<class T>(const Elements<T>& of) {
+      batch.fields.set(field,
+                       VectorRef<const T>(of.values.data() + first * elements, samples * elements));
+    });
   });
 }
 

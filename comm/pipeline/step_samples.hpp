@@ -40,18 +40,24 @@ class StepSamples {
   void fill(MicroBatch& batch) const;
 
  private:
-  struct Integers {
-    Vector<std::int32_t> values;
-    MirrorVector<std::int32_t> host;
-  };
-  struct Reals {
-    Vector<float> values;
-    MirrorVector<float> host;
+  template <class T>
+  struct Elements {
+    Vector<T> values;  ///< where kernels run; only for fields that they read on this stage
+    MirrorVector<T> host;
   };
   std::size_t first_of(int micro_batch) const {
     return static_cast<std::size_t>(micro_batch) * samples_;
   }
   bool has(Field field) const { return kind_of(field).is_input ? first_ : last_; }
+  /// Calls f(elements) with the Elements of a field.
+  template <class Self, class F>
+  static void with_elements(Self& self, Field field, const F& f) {
+    const auto i = static_cast<std::size_t>(field);
+    if (kind_of(field).is_integer)
+      f(self.integers_[i]);
+    else
+      f(self.reals_[i]);
+  }
 
   FieldSizes sizes_;
   int samples_ = 1;  ///< B
@@ -60,8 +66,8 @@ class StepSamples {
   Vector<std::int32_t> length_;  ///< [M*B]
   MirrorVector<std::uint64_t> id_host_;
   MirrorVector<std::int32_t> length_host_;
-  std::array<Integers, kFields> integers_;  ///< [M*B*elements]
-  std::array<Reals, kFields> reals_;
+  std::array<Elements<std::int32_t>, kFields> integers_;  ///< [M*B*elements]
+  std::array<Elements<float>, kFields> reals_;
 };
 
 }  // namespace deltapipe

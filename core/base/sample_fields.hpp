@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What samples consist of: the table of fields, which data sets fill and the ends of models
-// interpret. Everything between moves fields without knowing their meaning.
+// The table of a sample's fields. Data sets fill them, and the ends of models interpret them.
+// Everything between moves fields without knowing their meaning.
 #pragma once
 
 #include <array>
