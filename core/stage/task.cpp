@@ -49,8 +49,8 @@ class ClassificationTask final : public Task {
         Metric{"accuracy", "1", "share of the samples whose label is the likeliest class", 4},
         Metric{"top5_accuracy", "1",
                "share of the samples whose label is among the five likeliest classes", 4},
-        Metric{"f1", "1", "F1 of class 1 or, with more than two classes, mean F1 of all classes",
-               4},
+        Metric{"f1", "1",
+               "F1 of class 1 or, with more than two classes, mean F1 of those that occur", 4},
         Metric{"matthews", "1", "Matthews correlation of labels and predictions", 4}};
     return metrics;
   }

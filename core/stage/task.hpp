@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a model is trained for: the loss and the metrics of an evaluation. To add a task, derive a
-// class from Task and add a line to the table of task_types().
+// Tasks that models are trained for: the loss and the metrics of an evaluation. To add one, derive
+// a class from Task and add a line to the table of task_types().
 #pragma once
 
 #include <cstddef>

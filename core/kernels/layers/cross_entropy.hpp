@@ -51,6 +51,19 @@ void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
       });
 }
 
+/// Returns how many classes come before the target in the order of their logits, of equal ones the
+/// first; NaN if a logit is not finite or the target is no class.
+template <class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real classes_before(const RowMember& team, const Real* z, int classes,
+                                                int target) {
+  if (target < 0 || target >= classes) return static_cast<Real>(NAN);
+  const Real of_target = z[target];
+  return row_sum<Real>(team, classes, [&](int v) {
+    const bool comes_first = z[v] > of_target || (z[v] == of_target && v < target);
+    return (comes_first ? Real(1) : Real(0)) + 0 * z[v];  // NaN unless finite
+  });
+}
+
 /// miss_N(n) = 0 if greedy decoding, which chooses the first of the likeliest tokens, finds the
 /// target, and 1 if not. NaN if a logit is not finite, and 0 for targets below 0.
 template <class Real>
@@ -67,12 +80,29 @@ void greedy_misses(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
           miss_N(n) = 0;
           return;
         }
-        const Real target_logit = z[target];
-        const Real likelier = row_sum<Real>(team, vocabulary, [&](int v) {
-          const bool comes_first = z[v] > target_logit || (z[v] == target_logit && v < target);
-          return (comes_first ? Real(1) : Real(0)) + 0 * z[v];  // NaN unless finite
-        });
+        const Real likelier = classes_before(team, z, vocabulary, target);
         miss_N(n) = likelier > 0 ? Real(1) : likelier;
+      });
+}
+
+/// class_B = the first of the likeliest classes; likelier_B = classes_before() the label.
+template <class Real>
+void predictions(const ExecSpace& exec, const VectorRef<const std::int32_t>& label_B,
+                 const MatrixRef<const Real>& logits_BV, const VectorRef<Real>& class_B,
+                 const VectorRef<Real>& likelier_B) {
+  const int classes = logits_BV.extent_int(1);
+  for_rows(
+      "deltapipe::Classification::predictions", row_policy(exec, logits_BV.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const int b = team.league_rank();
+        const Real* const z = &logits_BV(b, 0);
+        likelier_B(b) = classes_before(team, z, classes, label_B(b));
+        row_once(team, [&]() {
+          int likeliest = 0;
+          for (int v = 1; v < classes; ++v)
+            if (z[v] > z[likeliest]) likeliest = v;
+          class_B(b) = static_cast<Real>(likeliest);
+        });
       });
 }
 

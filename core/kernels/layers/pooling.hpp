@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A sample's rows as one row, and the predictions of a classifier.
+// A sample's rows as one row, tanh, and values as rows.
 #pragma once
 
 #include <cmath>
@@ -83,35 +83,6 @@ void tanh_backward(const ExecSpace& exec, const MatrixRef<const Real>& y_BC,
         const Real* const y = &y_BC(team.league_rank(), 0);
         Real* const dx = &dx_BC(team.league_rank(), 0);
         row_for(team, channels, [&](int c) { dx[c] *= 1 - y[c] * y[c]; });
-      });
-}
-
-/// class_B = the first of the likeliest classes; likelier_B = the number of classes that come
-/// before the label in that order, NaN if a logit is not finite or there is no such class.
-template <class Real>
-void predictions(const ExecSpace& exec, const VectorRef<const std::int32_t>& label_B,
-                 const MatrixRef<const Real>& logits_BV, const VectorRef<Real>& class_B,
-                 const VectorRef<Real>& likelier_B) {
-  const int classes = logits_BV.extent_int(1);
-  for_rows(
-      "deltapipe::Classification::predictions", row_policy(exec, logits_BV.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
-        const int b = team.league_rank();
-        const Real* const z = &logits_BV(b, 0);
-        const int label = label_B(b);
-        const bool is_class = label >= 0 && label < classes;
-        const Real of_label = is_class ? z[label] : static_cast<Real>(NAN);
-        const Real likelier = row_sum<Real>(team, classes, [&](int v) {
-          const bool comes_first = z[v] > of_label || (z[v] == of_label && v < label);
-          return (comes_first ? Real(1) : Real(0)) + 0 * z[v];  // NaN unless finite
-        });
-        likelier_B(b) = is_class ? likelier : of_label;
-        row_once(team, [&]() {
-          int likeliest = 0;
-          for (int v = 1; v < classes; ++v)
-            if (z[v] > z[likeliest]) likeliest = v;
-          class_B(b) = static_cast<Real>(likeliest);
-        });
       });
 }
 
