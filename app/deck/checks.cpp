@@ -237,8 +237,7 @@ void check_rate(const RateSettings& rate, const CodecSettings& codec, int stages
     refuse({error, bits}, section + ": rate and quantizer.error exclude each other", "",
            "set one of them to 0");
   const bool has_target = rate.has_bits() || rate.target_error > 0;
-  const bool sends_all = codec.kind == CodecKind::directq || codec.kind == CodecKind::aqsgd;
-  if (has_target && !sends_all)
+  if (has_target && !quantizes_all(codec))
     refuse({rate.has_bits() ? bits : error},
            section + ": a rate or an error is held by the steps of codes",
            "codec = \"" + std::string(kCodecKindNames[static_cast<std::size_t>(codec.kind)]) + "\"",

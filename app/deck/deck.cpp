@@ -497,8 +497,7 @@ void read_draft(const toml::table& table, const std::vector<std::string>& overri
 /// A rate or an error is held by steps of the RMS: a direction that has one, and no step of its
 /// own, has the recommended settings beside its codec.
 bool needs_steps(const CodecSettings& codec, const RateSettings& rate) {
-  const bool sends_all = codec.kind == CodecKind::directq || codec.kind == CodecKind::aqsgd;
-  return sends_all && codec.rms_step == 0 && (rate.has_bits() || rate.target_error > 0);
+  return quantizes_all(codec) && codec.rms_step == 0 && (rate.has_bits() || rate.target_error > 0);
 }
 
 /// Sets the recommended settings of a direction. Bits may be held instead of errors.

@@ -2,7 +2,6 @@
 #include "app/preflight/traffic_prediction.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -111,6 +110,11 @@ class Links {
   std::map<std::string, double> loads_;  ///< seconds
 };
 
+StepPlanner::Layout step_layout(const Settings& settings) {
+  return {settings.training.micro_batch_size, settings.training.micro_batches,
+          settings.pipeline.replicas};
+}
+
 class Counter {
  public:
   Counter(const Settings& settings, const ModelLayout& model, const PipelineShape& shape)
@@ -140,9 +144,7 @@ class Counter {
     tokens_ = shape.tokens;
   }
 
-  TrafficPrediction run(const DataSplit& data, std::uint64_t steps) {
-    const StepPlanner planner(*data.train, settings_.training.seed, settings_.data.shuffle,
-                              layout());
+  TrafficPrediction run(const DataSplit& data, const StepPlanner& planner, std::uint64_t steps) {
     count_training(*data.train, planner, steps);
     result_.evaluations =
         data.validation->size() == 0
@@ -153,10 +155,6 @@ class Counter {
   }
 
  private:
-  StepPlanner::Layout layout() const {
-    return {settings_.training.micro_batch_size, settings_.training.micro_batches,
-            settings_.pipeline.replicas};
-  }
   std::size_t places_of_step() const {
     return static_cast<std::size_t>(settings_.training.micro_batch_size) *
            settings_.training.micro_batches;
@@ -357,7 +355,7 @@ class Counter {
   }
 
   void count_evaluation(const Dataset& data, EvaluationMode mode) {
-    const StepPlanner planner(data, 0, false, layout());
+    const StepPlanner planner(data, 0, false, step_layout(settings_));
     const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
     for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step)
       for (int replica = 0; replica < settings_.pipeline.replicas; ++replica) {
@@ -505,15 +503,14 @@ std::uint64_t evaluations_of_run(const TrainingSettings& training, std::uint64_t
 TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& model,
                                   const PipelineShape& shape, const DataSplit& data,
                                   std::uint64_t steps) {
-  TrafficPrediction traffic = Counter(settings, model, shape).run(data, steps);
+  const StepPlanner planner(*data.train, settings.training.seed, settings.data.shuffle,
+                            step_layout(settings));
+  TrafficPrediction traffic = Counter(settings, model, shape).run(data, planner, steps);
   const PipelineSettings& p = settings.pipeline;
   traffic.replica_bytes.assign(p.pipeline_ranks(), 0);
-  const StepPlanner planner(
-      *data.train, settings.training.seed, settings.data.shuffle,
-      {settings.training.micro_batch_size, settings.training.micro_batches, p.replicas});
   const std::uint64_t warmup =
       std::min(settings.replicas.warmup_steps(planner.steps_per_epoch()), steps);
-  for (int stage = 0; stage < p.stages; ++stage) {
+  for (int stage = 0; stage < p.stages && p.replicas > 1; ++stage) {
     const std::vector<std::size_t> sizes =
         bucket_sizes(model.model->make_stage(stage_part(model.partition, stage))->parameters());
     traffic.replica_bytes[stage % p.pipeline_ranks()] +=

@@ -140,10 +140,14 @@ inline bool is_entropy_coded(const CodecSettings& codec) {
   return codec.entropy_coding || codec.rms_step > 0;
 }
 
+/// True if it sends codes of all values, or of all changes.
+inline bool quantizes_all(const CodecSettings& codec) {
+  return codec.kind == CodecKind::directq || codec.kind == CodecKind::aqsgd;
+}
+
 /// True if it sends codes, of `bits` bits or in steps of the RMS.
 inline bool sends_codes(const CodecSettings& codec) {
-  return codec.kind == CodecKind::directq || codec.kind == CodecKind::aqsgd ||
-         (sends_positions(codec) && codec.values == ChosenValues::codes);
+  return quantizes_all(codec) || (sends_positions(codec) && codec.values == ChosenValues::codes);
 }
 
 enum class MemoryStorage { fp32, fp16, bf16, bits8, bits4 };

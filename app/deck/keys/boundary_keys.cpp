@@ -144,10 +144,7 @@ void add_boundaries(std::vector<Key>& keys, Draft& draft) {
 
 void add_cache(std::vector<Key>& keys, CacheSettings& c) {
   SectionKeys add(keys, "cache");
-  std::vector<std::pair<std::string, MemoryStorage>> storages;
-  for (const char* name : kMemoryStorageNames)
-    storages.emplace_back(name, static_cast<MemoryStorage>(storages.size()));
-  add("storage", choice(c.storage, std::move(storages)), "Number format of stored memories.");
+  add("storage", choice(c.storage, kMemoryStorageNames), "Number format of stored memories.");
   add("budget", Size{&c.budget_bytes},
       "Memory for the cache, per rank and boundary end. The rest is spilled to disk; 0 sets no "
       "limit.");

@@ -8,11 +8,7 @@ namespace deltapipe::deck {
 
 void add_replicas(std::vector<Key>& keys, ReplicaSettings& settings) {
   SectionKeys add(keys, "replicas");
-  Choice codec;
-  codec.names.assign(kReplicaCodecNames.begin(), kReplicaCodecNames.end());
-  codec.get = [&settings] { return static_cast<std::size_t>(settings.codec); };
-  codec.set = [&settings](std::size_t i) { settings.codec = static_cast<ReplicaCodec>(i); };
-  add("codec", codec,
+  add("codec", choice(settings.codec, kReplicaCodecNames),
       "none sums gradients in fp32, bf16 in bf16 on the wire, quantized in bits bits with error "
       "feedback. adam_moment sums AdamW's first moments in bits bits and freezes the second ones "
       "after the warm-up.");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the files of this folder share: how a section gets its keys, and the functions that add
-// them.
+// Helpers that add the keys of a section, and the functions of this folder's files.
 #pragma once
 
+#include <array>
 #include <limits>
 #include <string>
 #include <utility>
@@ -46,6 +46,16 @@ Choice choice(Enum& value, std::vector<std::pair<std::string, Enum>> options) {
     return i;
   };
   result.set = [&value, values](std::size_t i) { value = values[i]; };
+  return result;
+}
+
+/// A choice among all enumerators, which count from 0, by the names in their order.
+template <class Enum, std::size_t N>
+Choice choice(Enum& value, const std::array<const char*, N>& names) {
+  Choice result;
+  result.names.assign(names.begin(), names.end());
+  result.get = [&value] { return static_cast<std::size_t>(value); };
+  result.set = [&value](std::size_t i) { value = static_cast<Enum>(i); };
   return result;
 }
 
