@@ -117,7 +117,7 @@ TEST_CASE("Padding of vectors is not sent", "[classification]") {
           (rows[0] - rows[1]) * kWide * static_cast<std::int64_t>(sizeof(float)));
 }
 
-TEST_CASE("A run on labelled vectors goes on from its state with the same bits",
+TEST_CASE("A run on labelled vectors continues from its state with the same bits",
           "[classification][restart]") {
   PipelineOptions options = options_of(world_size(), GENERATE("1f1b", "zb-h1"));
   use(options, GENERATE(CodecKind::none, CodecKind::aqsgd));

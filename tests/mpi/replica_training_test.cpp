@@ -57,7 +57,7 @@ TEST_CASE("Replicas with compressed sums keep the same weights", "[replicas]") {
   CHECK(run.trained_bytes() > before);
 }
 
-TEST_CASE("A run with compressed sums goes on from its state with the same bits",
+TEST_CASE("A run with compressed sums continues from its state with the same bits",
           "[replicas][restart]") {
   const int ranks = world_size();
   if (ranks % 2 != 0) return;

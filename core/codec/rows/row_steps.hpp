@@ -27,8 +27,8 @@ struct RowSteps {
   KOKKOS_INLINE_FUNCTION static std::uint16_t step_of(std::uint16_t message_step, int eighths) {
     return step_at_least(float_of_step(message_step) * factor(eighths), kRmsLevels);
   }
-  /// The nearest to the row's weight with which the step is at most 1.9, or rms_step if that is
-  /// more, of what it is a fraction of, but at least so many that levels reach its largest change.
+  /// Returns the eighths of an octave nearest to the row's weight whose step is at most 1.9 times
+  /// the RMS (rms_step times, if that is larger), but enough that levels reach the largest change.
   KOKKOS_INLINE_FUNCTION static int eighths_for(std::uint16_t message_step, float rms_step,
                                                 float base_weight, const RowSpread& spread) {
     int eighths = 0;

@@ -111,7 +111,7 @@ struct CountLarger {
   }
 };
 
-/// How many ties each chunk may take, and the places of its chosen positions.
+/// Computes the number of ties that each chunk sends, and where its chosen positions begin.
 struct PlaceChunks {
   Selection s;
 

@@ -65,12 +65,12 @@ class PositionLists {
 
 namespace selection {
 
-/// State of a group: bits of its k-th largest key, as far as they are known, and so on.
+/// State of a group while the bits of its k-th largest key are found.
 struct GroupState {
-  std::uint32_t threshold;
-  std::uint32_t wanted;  ///< values with these bits that are among the k
-  std::uint32_t least;   ///< smallest key of candidates
-  std::uint32_t again;   ///< 1: these were too few
+  std::uint32_t threshold;  ///< the bits that are known
+  std::uint32_t wanted;     ///< values with these bits that are among the k
+  std::uint32_t least;      ///< smallest key of candidates
+  std::uint32_t again;      ///< 1: these were too few
 };
 
 /// Counts of the candidates in a part of a group's values.

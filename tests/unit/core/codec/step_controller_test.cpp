@@ -272,7 +272,7 @@ TEST_CASE("an error out of reach leaves the least step and tells of it", "[codec
   CHECK(messages.controller.totals().at_least >= 5);
 }
 
-TEST_CASE("a controller goes on from its state with the same bits", "[codec][controller]") {
+TEST_CASE("a controller continues from its state with the same bits", "[codec][controller]") {
   const StepTarget target{.bits = 2.2, .messages = 40};
   const auto bits = [](const StepController& c, int i) {
     return 2.35 - std::log2(c.step()) + 0.1 * std::sin(i);

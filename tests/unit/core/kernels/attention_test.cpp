@@ -204,6 +204,19 @@ Made<double> formula(const Case& c, const std::vector<double>& qkv,
   return made;
 }
 
+/// Checks outputs and gradients in both precisions; returns those in double.
+Made<double> check_formula(const Case& c, const std::vector<double>& qkv,
+                           const std::vector<double>& dout, const Made<double>& truth,
+                           const Plan& plan) {
+  const Made<double> made = attend(c, qkv, dout, plan);
+  CHECK(relative_difference(made.out, truth.out) < 1e-7);  // 1/(1-p) has the digits of a float
+  CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-3) < 1e-7);
+  const Made<float> in_single = attend(c, single(qkv), single(dout), plan);
+  CHECK(relative_difference(in_single.out, truth.out) < 1e-5);
+  CHECK(relative_difference(in_single.dqkv, truth.dqkv, 1e-2) < 1e-5);
+  return made;
+}
+
 }  // namespace
 
 TEST_CASE("Attention, forwards and backwards, is the formula", "[kernels][attention]") {
@@ -222,13 +235,8 @@ TEST_CASE("Attention, forwards and backwards, is the formula", "[kernels][attent
   const Made<double> truth = formula(c, qkv, dout);
   const Plan plan =
       kHostExecution ? Plan(c, AttentionGrouping::of_host(shape, in_tiles), false) : Plan(c);
-  const Made<double> made = attend(c, qkv, dout, plan);
-  CHECK(relative_difference(made.out, truth.out) < 1e-7);  // 1/(1-p) has the digits of a float
+  const Made<double> made = check_formula(c, qkv, dout, truth, plan);
   CHECK(relative_difference(made.log_sum, truth.log_sum) < 1e-12);
-  CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-3) < 1e-7);
-  const Made<float> in_single = attend(c, single(qkv), single(dout), plan);
-  CHECK(relative_difference(in_single.out, truth.out) < 1e-5);
-  CHECK(relative_difference(in_single.dqkv, truth.dqkv, 1e-2) < 1e-5);
 }
 
 TEST_CASE("Attention with products in bf16 is the formula but for rounding",
@@ -477,13 +485,7 @@ TEST_CASE("Attention over all valid tokens is the formula", "[kernels][attention
       INFO("B " << shape.samples << " T " << shape.tokens << " H " << shape.heads << " dropout "
                 << c.probability << ", " << c.lengths.size() << " lengths, " << grouping.rows
                 << " rows");
-      const Plan plan(c, grouping, by_addresses);
-      const Made<double> made = attend(c, qkv, dout, plan);
-      CHECK(relative_difference(made.out, truth.out) < 1e-7);
-      CHECK(relative_difference(made.dqkv, truth.dqkv, 1e-3) < 1e-7);
-      const Made<float> in_single = attend(c, single(qkv), single(dout), plan);
-      CHECK(relative_difference(in_single.out, truth.out) < 1e-5);
-      CHECK(relative_difference(in_single.dqkv, truth.dqkv, 1e-2) < 1e-5);
+      check_formula(c, qkv, dout, truth, Plan(c, grouping, by_addresses));
     }
 }
 
