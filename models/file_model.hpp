@@ -25,6 +25,7 @@ class FileModel : public Model {
   std::string saved_name(const std::string& parameter) const override {
     return names_.saved(parameter);
   }
+  std::vector<SavedRows> saved_tensors(const ParameterInfo& parameter) const override;
 
  private:
   /// Writes DIRECTORY/config.json of a new model.

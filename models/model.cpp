@@ -3,7 +3,16 @@
 
 #include <algorithm>
 
+#include "core/base/error.hpp"
+
 namespace deltapipe {
+
+void Model::set_class_names(const std::vector<std::string>&) {
+  throw UserError({.what = "the model does not classify",
+                   .value = description(),
+                   .remedy = "set data.kind to \"text\", or use a model of type \"bert\"",
+                   .keys = {"data.kind", "model.path"}});
+}
 
 int first_trained_stage(const Model& model, const std::vector<int>& partition) {
   int stage = 0;
@@ -29,7 +38,10 @@ std::vector<TensorDeclaration> tensor_declarations(const Model& model,
                                                          : TensorType::F32;
   std::vector<TensorDeclaration> declarations;
   for (const ParameterInfo& p : parameters)
-    declarations.push_back({model.saved_name(p.name), type, p.shape});
+    for (const SavedRows& tensor : model.saved_tensors(p)) {
+      declarations.push_back({tensor.name, type, p.shape});
+      declarations.back().shape[0] = tensor.rows;
+    }
   return declarations;
 }
 

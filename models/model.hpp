@@ -47,7 +47,8 @@ struct NewModel {
   int positions = 0;
   int hidden = 0;  ///< width of the MLP; 0: 4 * channels
   int vocabulary = 0;
-  int end_of_text = -1;  ///< -1: no such token
+  int end_of_text = -1;                       ///< -1: no such token
+  std::vector<std::string> class_names = {};  ///< of a classifier
 };
 
 /// Tokens that begin and end a generated text.
@@ -67,6 +68,14 @@ class Model {
   virtual std::vector<std::string> configuration() const = 0;
   /// Returns what the model is trained for and evaluated on.
   virtual const Task& task() const { return language_model_task(); }
+  /// Returns the names of the classes that the model predicts; empty: it is not a classifier.
+  virtual std::vector<std::string> class_names() const { return {}; }
+  /// Gives a model without classes a new head. Throws UserError if it cannot classify.
+  virtual void set_class_names(const std::vector<std::string>& names);
+  /// Returns the fields of samples that the model requires: inputs and targets.
+  virtual std::vector<Field> fields() const { return {Field::tokens, task().targets()}; }
+  /// Returns the parameters that load() does not read. They have initial values.
+  const std::set<std::string>& fresh() const { return fresh_; }
   virtual DropoutProbabilities dropout() const = 0;
   virtual void set_dropout(const DropoutProbabilities& dropout) = 0;
   virtual ModelCost cost(int tokens) const = 0;
@@ -101,9 +110,16 @@ class Model {
   virtual TextEnds text_ends() const = 0;
   /// Returns the name of a parameter in transformers.
   virtual std::string saved_name(const std::string& parameter) const = 0;
+  /// Returns the tensors of a saved file that hold a parameter, with their names in transformers.
+  virtual std::vector<SavedRows> saved_tensors(const ParameterInfo& parameter) const {
+    return {{saved_name(parameter.name), 0, parameter.shape[0]}};
+  }
   /// Returns tensors that are not separate parameters here, with the parameter that each of them
   /// equals.
   virtual std::map<std::string, std::string> tied_names() const { return {}; }
+
+ protected:
+  std::set<std::string> fresh_;
 
  private:
   std::set<std::string> frozen_;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/base/error.hpp"
+#include "models/bert/bert_model.hpp"
 #include "models/config_file.hpp"
 #include "models/gpt2/gpt2_model.hpp"
 #include "models/model.hpp"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::array kModelTypes = {
     ModelType{"gpt2", load_gpt2, create_gpt2},
+    ModelType{"bert", load_bert, create_bert},
 };
 
 std::string known_types() {

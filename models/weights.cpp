@@ -71,10 +71,33 @@ std::vector<std::string> WeightNames::foreign(const SafetensorsReader& reader) c
   return names;
 }
 
+std::vector<SavedRows> WeightNames::tensors(const ParameterInfo& parameter) const {
+  for (const SplitModule& module : split) {
+    const std::size_t at = parameter.name.find(module.module);
+    if (at == std::string::npos) continue;
+    const std::uint64_t rows = parameter.shape[0] / module.parts.size();
+    std::vector<SavedRows> tensors;
+    for (const std::string& part : module.parts) {
+      std::string name = parameter.name;
+      name.replace(at, module.module.size(), part);
+      tensors.push_back({std::move(name), tensors.size() * rows, rows});
+    }
+    return tensors;
+  }
+  return {{parameter.name, 0, parameter.shape[0]}};
+}
+
 void check_weights(const SafetensorsReader& reader, const WeightNames& names,
-                   const std::vector<ParameterInfo>& parameters) {
-  for (const ParameterInfo& p : parameters)
-    reader.expect_shape(names.stored(reader, p.name), p.shape);
+                   const std::vector<ParameterInfo>& parameters,
+                   const std::set<std::string>& fresh) {
+  for (const ParameterInfo& p : parameters) {
+    if (fresh.contains(p.name)) continue;
+    for (const SavedRows& tensor : names.tensors(p)) {
+      std::vector<std::uint64_t> shape = p.shape;
+      shape[0] = tensor.rows;
+      reader.expect_shape(names.stored(reader, tensor.name), shape);
+    }
+  }
 }
 
 void check_block_count(const SafetensorsReader& reader, const WeightNames& names,
@@ -100,20 +123,25 @@ void warn_of_foreign(const SafetensorsReader& reader, const WeightNames& names,
 
 template <class Real>
 void load_weights(const SafetensorsReader& reader, const WeightNames& names,
-                  ParameterArena<Real>& parameters) {
-  check_weights(reader, names, parameters.info());
+                  ParameterArena<Real>& parameters, const std::set<std::string>& fresh) {
+  check_weights(reader, names, parameters.info(), fresh);
   std::vector<float> values;
   for (std::size_t i = 0; i < parameters.info().size(); ++i) {
     const ParameterInfo& p = parameters.info()[i];
-    const std::string name = names.stored(reader, p.name);
-    values.resize(p.size);
-    reader.read_fp32(name, values);
-    check_finite(reader.path_of(name), name, values);
-    if constexpr (std::is_same_v<Real, float>)
-      parameters.copy_in(ExecSpace(), static_cast<int>(i), 0, values);
-    else
-      parameters.copy_in(ExecSpace(), static_cast<int>(i), 0,
-                         std::vector<Real>(values.begin(), values.end()));
+    if (fresh.contains(p.name)) continue;
+    const std::size_t row = p.size / p.shape[0];
+    for (const SavedRows& tensor : names.tensors(p)) {
+      const std::string name = names.stored(reader, tensor.name);
+      values.resize(tensor.rows * row);
+      reader.read_fp32(name, values);
+      check_finite(reader.path_of(name), name, values);
+      const std::size_t first = tensor.first * row;
+      if constexpr (std::is_same_v<Real, float>)
+        parameters.copy_in(ExecSpace(), static_cast<int>(i), first, values);
+      else
+        parameters.copy_in(ExecSpace(), static_cast<int>(i), first,
+                           std::vector<Real>(values.begin(), values.end()));
+    }
   }
 }
 
@@ -171,9 +199,9 @@ void initialize_normal(std::uint64_t seed,
 }
 
 template void load_weights<float>(const SafetensorsReader&, const WeightNames&,
-                                  ParameterArena<float>&);
+                                  ParameterArena<float>&, const std::set<std::string>&);
 template void load_weights<double>(const SafetensorsReader&, const WeightNames&,
-                                   ParameterArena<double>&);
+                                   ParameterArena<double>&, const std::set<std::string>&);
 template void initialize_normal<float>(std::uint64_t,
                                        const std::function<double(const ParameterInfo&)>&,
                                        ParameterArena<float>&);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,13 @@
 #include "core/stage/parameters.hpp"
 
 namespace deltapipe {
+
+/// A parameter whose rows are equal parts with names of their own: PART replaces `module` in the
+/// parameter's name.
+struct SplitModule {
+  std::string module;              ///< as in ".qkv."
+  std::vector<std::string> parts;  ///< as in ".query."
+};
 
 /// Names of a model's tensors in its Hugging Face files.
 struct WeightNames {
@@ -20,7 +28,11 @@ struct WeightNames {
   std::vector<std::string> modules;     ///< beginnings of names of the model's tensors
   std::string blocks_key;               ///< key of config.json with the number of blocks
   std::string block_prefix;             ///< of a block's parameters, before its index
-  std::string block_tensor;             ///< any parameter of a block, after its index
+  std::string block_tensor;             ///< any tensor of a block, after its index
+  std::vector<SplitModule> split = {};
+
+  /// Returns the tensors that hold a parameter, without the prefix; usually only itself.
+  std::vector<SavedRows> tensors(const ParameterInfo& parameter) const;
 
   /// Returns the name under which transformers saves a parameter.
   std::string saved(const std::string& parameter) const;
@@ -30,10 +42,12 @@ struct WeightNames {
   std::vector<std::string> foreign(const SafetensorsReader& reader) const;
 };
 
-/// Throws UserError unless the files hold these parameters in these shapes. Allocates no memory for
+/// Throws UserError unless the files hold these parameters, without those in `fresh`, in these
+/// shapes. Allocates no memory for
 /// them, so that it can run before a stage is built from a config.json that may be wrong.
 void check_weights(const SafetensorsReader& reader, const WeightNames& names,
-                   const std::vector<ParameterInfo>& parameters);
+                   const std::vector<ParameterInfo>& parameters,
+                   const std::set<std::string>& fresh = {});
 
 /// Throws UserError if the files hold a block after the last one. Such a model would train, but as
 /// another one.
@@ -43,11 +57,11 @@ void check_block_count(const SafetensorsReader& reader, const WeightNames& names
 void warn_of_foreign(const SafetensorsReader& reader, const WeightNames& names,
                      const std::string& directory, std::vector<std::string>& warnings);
 
-/// Reads only the tensors of `parameters`. Throws UserError for a missing tensor, another shape, or
-/// values that are not finite.
+/// Reads only the tensors of `parameters`, without those in `fresh`. Throws UserError for a missing
+/// tensor, another shape, or values that are not finite.
 template <class Real>
 void load_weights(const SafetensorsReader& reader, const WeightNames& names,
-                  ParameterArena<Real>& parameters);
+                  ParameterArena<Real>& parameters, const std::set<std::string>& fresh = {});
 
 /// Returns true if two tensors have the same values. Throws UserError if their shapes differ.
 bool same_matrices(const SafetensorsReader& reader, const std::string& one,

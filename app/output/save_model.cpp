@@ -65,6 +65,19 @@ UserError in_terms_of(const std::string& directory, const std::string& temporary
   return UserError({.what = text, .remedy = "a former model is as it was"});
 }
 
+/// Writes rows [first, first + rows) of a parameter to the tensors that hold them.
+void write_rows(SafetensorsWriter& writer, const std::vector<SavedRows>& tensors,
+                std::uint64_t first, std::uint64_t rows, std::span<const float> values) {
+  const std::size_t row = values.size() / rows;
+  for (const SavedRows& tensor : tensors) {
+    const std::uint64_t begin = std::max(first, tensor.first);
+    const std::uint64_t end = std::min(first + rows, tensor.first + tensor.rows);
+    if (begin < end)
+      writer.write_fp32_rows(tensor.name, begin - tensor.first,
+                             values.subspan((begin - first) * row, (end - begin) * row));
+  }
+}
+
 /// Every stage's parameters, one piece at a time, from the stages' ranks to the writer on the
 /// first.
 void transfer_weights(const ExecSpace& exec, const ModelPlan& plan, const ProcessGrid& grid,
@@ -100,8 +113,8 @@ void transfer_weights(const ExecSpace& exec, const ModelPlan& plan, const Proces
                                        grid.pipeline_comm()));
         }
         if (writer)
-          writer->write_fp32_rows(plan.model->saved_name(p.name), first,
-                                  std::span(piece).first(count));
+          write_rows(*writer, plan.model->saved_tensors(p), first, rows,
+                     std::span<const float>(piece).first(count));
       }
     }
   }

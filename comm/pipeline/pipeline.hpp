@@ -71,6 +71,9 @@ class Pipeline {
   /// Returns the last step's scores, summed over each sample's rows, in the order of its plan;
   /// empty except on the rank of the last stage.
   std::vector<double> sample_scores() { return stages_.back()->sample_scores(); }
+  /// Returns the last step's scores, micro-batch by micro-batch; empty except on the rank of the
+  /// last stage.
+  std::vector<float> row_scores() { return stages_.back()->row_scores(); }
   /// Returns true if a token's result does not depend on later tokens in evaluations of this mode,
   /// since what crosses boundaries is computed from each token alone.
   bool is_causal(EvaluationMode mode) const { return is_causal_[static_cast<std::size_t>(mode)]; }

@@ -473,8 +473,8 @@ void PipelineStage::read_scores(const Take& take) {
   if (!place_.last()) return;
   for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
     const std::size_t samples = micro_batches_[m].samples();
-    const std::size_t count =
-        samples * static_cast<std::size_t>(stage_.scored_rows(shape_.tokens) * values_of(score_));
+    const std::size_t count = samples * static_cast<std::size_t>(stage_.scored_rows(shape_.tokens) *
+                                                                 stage_.score_values(score_));
     if (score_host_.extent(0) < count)
       score_host_ = Kokkos::create_mirror_view(Vector<float>("deltapipe::Pipeline::scores", count));
     const MirrorVector<float> host(score_host_.data(), count);
@@ -509,6 +509,14 @@ std::vector<double> PipelineStage::sample_scores() {
     }
   });
   return sums;
+}
+
+std::vector<float> PipelineStage::row_scores() {
+  std::vector<float> all;
+  read_scores([&](int, std::size_t, std::span<const float> scores) {
+    all.insert(all.end(), scores.begin(), scores.end());
+  });
+  return all;
 }
 
 void PipelineStage::prefetch(std::span<const std::uint64_t> sample_ids) {

@@ -83,6 +83,8 @@ class PipelineStage final : public InstructionHandler {
   /// Returns the last step's scores, summed over each sample's rows, in the order of its plan;
   /// empty except on the last stage.
   std::vector<double> sample_scores();
+  /// Returns the last step's scores, micro-batch by micro-batch; empty except on the last stage.
+  std::vector<float> row_scores();
   /// Announces samples of later steps to the caches for prefetching.
   void prefetch(std::span<const std::uint64_t> sample_ids);
   /// Adds what was measured at the stage since the last call, without its rank's times.

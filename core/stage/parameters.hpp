@@ -35,6 +35,12 @@ struct ParameterInfo {
   bool operand = false;  ///< a matrix that products take unchanged
 };
 
+/// Rows of a parameter that are a tensor of their own in files.
+struct SavedRows {
+  std::string name;  ///< as in the file, with or without a model prefix
+  std::uint64_t first = 0, rows = 0;
+};
+
 /// Elements [begin, end) of the gradients; empty if all of a bucket's parameters are frozen.
 struct BucketRange {
   std::size_t begin = 0;

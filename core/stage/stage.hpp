@@ -17,12 +17,10 @@ namespace deltapipe {
 
 /// Score of a row on the last stage. `loss` is its loss. The others are for evaluations: `miss` is
 /// 1 if greedy decoding misses the row's target, else 0; NaN if a logit is not finite. `prediction`
-/// is the loss, the predicted class, and the number of classes that are likelier than the label.
-enum class RowScore { loss, miss, prediction };
-/// Returns the number of values in a row's score.
-constexpr int values_of(RowScore score) {
-  return score == RowScore::prediction ? 3 : 1;
-}
+/// is the loss, the predicted class, and the number of classes that are likelier than the label,
+/// each for all rows of a micro-batch. `probabilities` are those of all classes, row by row; they
+/// require no target.
+enum class RowScore { loss, miss, prediction, probabilities };
 
 /// One micro-batch at a stage. Its rows n = b*T + t are rows of the data, which cross a boundary as
 /// BoundaryShape defines.
@@ -225,6 +223,10 @@ class Stage {
 
   /// Last stage: returns the number of rows that have a score in a sample of T rows.
   virtual int scored_rows(int tokens) const { return tokens; }
+  /// Last stage: returns the number of values in a row's score; 0: the model has no such score.
+  virtual int score_values(RowScore score) const {
+    return score == RowScore::loss || score == RowScore::miss ? 1 : 0;
+  }
   /// Last stage: returns MicroBatch::score of the scored rows of a micro-batch of the step (0 for
   /// padding), `count` values in all.
   virtual VectorRef<const Real> scores(int micro_batch, int count) = 0;

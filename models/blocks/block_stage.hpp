@@ -72,6 +72,7 @@ class BlockStage : public Stage<Real>, public TextContinuation<Real> {
   void continue_text(const ExecSpace& exec, const MicroBatch& batch, int kept, int slot) override;
 
   int scored_rows(int tokens) const override { return parts_.last->scored_rows(tokens); }
+  int score_values(RowScore score) const override { return parts_.last->score_values(score); }
   VectorRef<const Real> scores(int micro_batch, int count) override {
     return parts_.last->scores(micro_batch, count);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/base/error.hpp"
 #include "core/base/parallel/profiling_region.hpp"
 #include "core/kernels/layers/cross_entropy.hpp"
 
@@ -24,11 +25,11 @@ ClassificationHead<Real>::ClassificationHead(ParameterArena<Real>& parameters,
                                              const ClassificationNames& names,
                                              const ClassificationOptions& options, int bucket)
     : options_(options),
-      dense_(names.dense.empty()
-                 ? std::nullopt
-                 : std::optional<LinearLayer<Real>>(std::in_place, parameters, names.dense,
-                                                    options.channels, options.channels, bucket)),
-      output_(parameters, names.output, options.channels, options.classes, bucket),
+      dense_(names.dense.empty() ? std::nullopt
+                                 : std::optional<LinearLayer<Real>>(
+                                       std::in_place, parameters, names.dense, options.channels,
+                                       options.channels, bucket, options.layout)),
+      output_(parameters, names.output, options.channels, options.classes, bucket, options.layout),
       bucket_(bucket) {}
 
 template <class Real>
@@ -57,13 +58,27 @@ void ClassificationHead<Real>::reserve(const StageCapacity& capacity, const View
 }
 
 template <class Real>
+int ClassificationHead<Real>::score_values(RowScore score) const {
+  switch (score) {
+    case RowScore::loss:
+      return 1;
+    case RowScore::prediction:
+      return 3;
+    case RowScore::probabilities:
+      return options_.classes;
+    case RowScore::miss:
+      return 0;
+  }
+  return 0;
+}
+
+template <class Real>
 MatrixRef<Real> ClassificationHead<Real>::hidden(const ExecSpace& exec,
                                                  const MatrixRef<Real>& pooled,
                                                  const Workspace<Real>& w) const {
   if (!dense_) return pooled;
   const MatrixRef<Real> hidden = narrow(hidden_BC_, pooled.extent_int(0), options_.channels);
-  linear_forward<Real>(exec, w.products.input(exec, pooled), dense_->weight(), dense_->bias(),
-                       hidden, w.products);
+  dense_->forward(exec, w.products.input(exec, pooled), hidden, w);
   tanh_forward<Real>(exec, hidden);
   return hidden;
 }
@@ -85,12 +100,16 @@ void ClassificationHead<Real>::forward(const BlockPass<Real>& pass, const Matrix
     apply_dropout<Real>(exec, dropout_of_samples(batch, options_), features, dropped);
     features = dropped;
   }
-  linear_forward<Real>(exec, w.products.input(exec, features), output_.weight(), output_.bias(),
-                       logits, w.products);
+  output_.forward(exec, w.products.input(exec, features), logits, w);
   const VectorRef<const std::int32_t> label = batch.fields.integers(Field::label);
   const auto score = [&](int value) {
     return VectorRef<Real>(score_.data() + first_score(batch.index) + value * samples, samples);
   };
+  if (batch.score == RowScore::probabilities) {
+    DELTAPIPE_ASSERT(!pass.training, "probabilities are for evaluations");
+    probabilities<Real>(exec, logits, MatrixRef<Real>(score(0).data(), samples, options_.classes));
+    return;
+  }
   if (batch.score == RowScore::prediction)
     predictions<Real>(exec, label, logits, score(1), score(2));
   cross_entropy<Real>(exec, label, Real(batch.loss_scale), pass.training, logits, logits, score(0));
@@ -131,8 +150,8 @@ VectorRef<const Real> ClassificationHead<Real>::logits(const ExecSpace& exec,
                                                        const Workspace<Real>& workspace,
                                                        const MatrixRef<Real>& x_1C) {
   const MatrixRef<Real> logits = narrow(logits_BV_, 1, options_.classes);
-  linear_forward<Real>(exec, workspace.products.input(exec, hidden(exec, x_1C, workspace)),
-                       output_.weight(), output_.bias(), logits, workspace.products);
+  output_.forward(exec, workspace.products.input(exec, hidden(exec, x_1C, workspace)), logits,
+                  workspace);
   return VectorRef<const Real>(logits.data(), options_.classes);
 }
 

@@ -2,6 +2,7 @@
 // The last end of a model that predicts a class for every sample.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct ClassificationOptions {
   int channels = 0;  ///< C
   int classes = 0;   ///< V
   Pooling pooling = Pooling::first;
+  WeightLayout layout = WeightLayout::inputs_outputs;
   double dropout = 0;
   std::uint32_t dropout_site = 0;
 };
@@ -40,6 +42,7 @@ class ClassificationHead final : public LastEnd<Real> {
   void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x, const MatrixRef<Real>& dx,
                bool accumulate) override;
   int scored_rows(int) const override { return 1; }
+  int score_values(RowScore score) const override;
   VectorRef<const Real> scores(int micro_batch, int count) const override {
     return VectorRef<const Real>(score_.data() + first_score(micro_batch), count);
   }
@@ -49,7 +52,8 @@ class ClassificationHead final : public LastEnd<Real> {
 
  private:
   std::size_t first_score(int micro_batch) const {
-    return static_cast<std::size_t>(micro_batch) * batch_samples_ * values_of(RowScore::prediction);
+    const int most = std::max(score_values(RowScore::prediction), options_.classes);
+    return static_cast<std::size_t>(micro_batch) * batch_samples_ * static_cast<std::size_t>(most);
   }
   /// Returns the row of each sample that the output layer takes, before its dropout.
   MatrixRef<Real> hidden(const ExecSpace& exec, const MatrixRef<Real>& pooled,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/base/numeric/random.hpp"
 #include "core/kernels/layers/layer_norm.hpp"
@@ -20,14 +21,23 @@ Operand<Real> operand_of(const ParameterArena<Real>& parameters, int index) {
   return parameters.matrix(index);
 }
 
-/// NAME.weight and NAME.bias of y = x W + b, W being [inputs, outputs].
+enum class WeightLayout {
+  inputs_outputs,  ///< as GPT-2's Conv1D
+  outputs_inputs   ///< as torch.nn.Linear
+};
+
+/// NAME.weight and NAME.bias of y = x W + b.
 template <class Real>
 class LinearLayer {
  public:
   LinearLayer(ParameterArena<Real>& parameters, const std::string& name, std::uint64_t inputs,
-              std::uint64_t outputs, int bucket)
+              std::uint64_t outputs, int bucket, WeightLayout layout = WeightLayout::inputs_outputs)
       : parameters_(&parameters),
-        weight_(parameters.add(name + ".weight", {inputs, outputs}, true, bucket)),
+        op_(layout == WeightLayout::outputs_inputs ? Transpose::yes : Transpose::no),
+        weight_(parameters.add(
+            name + ".weight",
+            op_ == Transpose::yes ? std::vector{outputs, inputs} : std::vector{inputs, outputs},
+            true, bucket)),
         bias_(parameters.add(name + ".bias", {outputs}, false, bucket)) {
     parameters.set_operands({weight_});
   }
@@ -39,19 +49,34 @@ class LinearLayer {
   bool trained() const {
     return !parameters_->info()[weight_].frozen || !parameters_->info()[bias_].frozen;
   }
+  /// y = x W + b
+  void forward(const ExecSpace& exec, const Operand<Real>& x, const MatrixRef<Real>& y,
+               const Workspace<Real>& w) const {
+    linear_forward<Real>(exec, x, weight(), bias(), y, w.products, op_);
+  }
+  /// out = residual + dropout(x W + b). `branch` is workspace of out's shape.
+  void residual_forward(const ExecSpace& exec, const Operand<Real>& x,
+                        const MatrixRef<const Real>& residual, const Dropout& dropout,
+                        const MatrixRef<Real>& branch, const MatrixRef<Real>& out,
+                        const Workspace<Real>& w) const {
+    linear_residual_forward<Real>(exec, x, weight(), bias(), residual, dropout, branch, out,
+                                  w.products, op_);
+  }
   void parameter_gradient(const ExecSpace& exec, const Operand<Real>& x, const Operand<Real>& dy,
                           bool accumulate, const Workspace<Real>& w) const {
     linear_parameter_gradient<Real>(exec, x, dy, accumulate, parameters_->gradient_matrix(weight_),
-                                    parameters_->gradient(bias_), w.products, w.column_sums);
+                                    parameters_->gradient(bias_), w.products, w.column_sums, op_);
   }
-  /// dx = dy W^T
+  /// dx = dy W^T, added to dx if `add` is set
   void input_gradient(const ExecSpace& exec, const Operand<Real>& dy, const MatrixRef<Real>& dx,
-                      const Workspace<Real>& w) const {
-    w.products(exec, Transpose::no, Transpose::yes, dy, weight(), Real(0), dx);
+                      const Workspace<Real>& w, bool add = false) const {
+    w.products(exec, Transpose::no, op_ == Transpose::yes ? Transpose::no : Transpose::yes, dy,
+               weight(), Real(add ? 1 : 0), dx);
   }
 
  private:
   ParameterArena<Real>* parameters_;
+  Transpose op_;
   int weight_, bias_;
 };
 
@@ -66,6 +91,9 @@ class NormLayer {
         bias_(parameters.add(name + ".bias", {channels}, false, bucket)),
         epsilon_(static_cast<Real>(epsilon)) {}
 
+  bool trained() const {
+    return !parameters_->info()[weight_].frozen || !parameters_->info()[bias_].frozen;
+  }
   template <class Output>
   void forward(const ExecSpace& exec, const MatrixRef<Real>& x, const MatrixRef<Output>& y,
                const VectorRef<Real>& mean, const VectorRef<Real>& rstd) const {
@@ -94,6 +122,14 @@ class NormLayer {
                 const MatrixRef<Output>& y) const {
     layer_norm_backward<Real>(exec, dy, x, parameters_->value(weight_), parameters_->value(bias_),
                               mean, rstd, dx, y);
+  }
+  /// Turns the gradient of the output into that of x, and makes the output again.
+  template <class Output>
+  void backward_in_place(const ExecSpace& exec, const MatrixRef<Real>& gradient,
+                         const MatrixRef<Real>& x, const VectorRef<Real>& mean,
+                         const VectorRef<Real>& rstd, const MatrixRef<Output>& y) const {
+    layer_norm_backward<Real, Output, false>(exec, gradient, x, parameters_->value(weight_),
+                                             parameters_->value(bias_), mean, rstd, gradient, y);
   }
 
  private:

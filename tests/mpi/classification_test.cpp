@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Another kind of data and task through the whole pipeline: vectors of different lengths with
 // labels, augmented in each epoch.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,6 +78,51 @@ TEST_CASE("Metrics have the names of the task and add over replicas", "[classifi
   const std::vector<std::string> names = {"accuracy", "top5_accuracy", "f1", "matthews"};
   for (std::size_t i = 0; i < 4; ++i) CHECK(figures.metrics[i].metric->name == names[i]);
   CHECK(figures.metrics[1].value == 1);  // of three classes
+}
+
+TEST_CASE("Probabilities of classes come in the order of the samples", "[classification]") {
+  std::vector<float> expected;
+  EvaluationFigures figures;
+  {
+    VectorRun alone(options_of(1), MPI_COMM_SELF);
+    expected = alone.predict();
+    figures = alone.evaluate();
+  }
+  constexpr std::size_t samples = 40;
+  REQUIRE(expected.size() == samples * kClasses);
+  const LabelledVectors data(samples);
+  double loss = 0, hits = 0;
+  for (std::size_t id = 0; id < samples; ++id) {
+    const auto p = std::span(expected).subspan(id * kClasses, kClasses);
+    CHECK(p[0] + p[1] + p[2] == Approx(1).epsilon(1e-6));
+    std::int32_t label = -1;
+    SampleSpans fields;
+    fields.set(Field::label, std::span(&label, 1));
+    data.read(id, {}, fields);
+    loss -= std::log(p[static_cast<std::size_t>(label)]) / samples;
+    if (std::ranges::max_element(p) - p.begin() == label) hits += 1;
+  }
+  CHECK(loss == Approx(figures.loss).epsilon(1e-5));
+  CHECK(hits / samples == figures.metrics.front().value);
+
+  std::vector<PipelineOptions> layouts = {options_of(world_size())};
+  if (world_size() % 2 == 0) {
+    layouts.push_back(options_of(world_size() / 2));
+    layouts.back().pipeline.replicas = 2;
+  }
+  if (world_size() == 3) {
+    layouts.push_back(options_of(1));
+    layouts.back().pipeline.replicas = 3;
+  }
+  for (const PipelineOptions& options : layouts) {
+    VectorRun run(options);
+    const std::vector<float> made = run.predict();
+    REQUIRE(made.size() == (run.grid().rank() == 0 ? expected.size() : 0));
+    // Replicas' micro-batches have other samples, and so may products' last bits.
+    for (std::size_t i = 0; i < made.size(); ++i)
+      CHECK(made[i] == (options.pipeline.replicas == 1 ? Approx(expected[i]).epsilon(0)
+                                                       : Approx(expected[i]).epsilon(1e-5)));
+  }
 }
 
 void use(PipelineOptions& options, CodecKind kind) {

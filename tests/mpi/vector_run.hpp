@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/training/prediction.hpp"
 #include "app/training/stages.hpp"
 #include "app/training/training_run.hpp"
 #include "core/base/numeric/random.hpp"
@@ -152,6 +153,16 @@ class VectorRun {
   }
   void train_epochs(int epochs) {
     train(epochs * static_cast<int>(run_->planner().steps_per_epoch()));
+  }
+  /// Returns the probabilities of the validation samples on rank 0; empty on other ranks.
+  std::vector<float> predict() {
+    std::vector<float> all;
+    deltapipe::predict(run_->evaluation_context(data_), *data_.validation, EvaluationMode::plain,
+                       kClasses, [&](const Predictions& p) {
+                         CHECK(p.first * kClasses == all.size());
+                         all.insert(all.end(), p.probabilities.begin(), p.probabilities.end());
+                       });
+    return all;
   }
   EvaluationFigures evaluate() { return *run_->evaluate(data_)->plain; }
   const std::vector<double>& losses() const { return losses_; }

@@ -85,6 +85,23 @@ void greedy_misses(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
       });
 }
 
+/// p_BV = softmax(logits_BV).
+template <class Real>
+void probabilities(const ExecSpace& exec, const MatrixRef<const Real>& logits_BV,
+                   const MatrixRef<Real>& p_BV) {
+  const int classes = logits_BV.extent_int(1);
+  for_rows(
+      "deltapipe::Classification::probabilities", row_policy(exec, logits_BV.extent_int(0)),
+      KOKKOS_LAMBDA(const RowMember& team) {
+        const Real* const z = &logits_BV(team.league_rank(), 0);
+        Real* const p = &p_BV(team.league_rank(), 0);
+        const Real top = row_max<Real>(team, classes, z[0], [&](int v) { return z[v]; });
+        const Real sum =
+            row_sum<Real>(team, classes, [&](int v) { return vector_exp(z[v] - top); });
+        row_for(team, classes, [=](int v) { p[v] = vector_exp(z[v] - top) / sum; });
+      });
+}
+
 /// class_B = the first of the likeliest classes; likelier_B = classes_before() the label.
 template <class Real>
 void predictions(const ExecSpace& exec, const VectorRef<const std::int32_t>& label_B,

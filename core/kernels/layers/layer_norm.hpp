@@ -39,9 +39,10 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
       });
 }
 
-/// Adds the gradient of x to dx_NC, which already has the residual stream's gradient. Computes y_NC
-/// again for the weight gradient of the next layer.
-template <class Real, class Output>
+/// Gradient of x: added to dx_NC, which already has the residual stream's gradient, or with `add`
+/// false written to it; dx_NC may then be dy_NC. Computes y_NC again for the weight gradient of the
+/// next layer.
+template <class Real, class Output, bool add = true>
 void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_NC,
                          const MatrixRef<const Real>& x_NC, const VectorRef<const Real>& weight_C,
                          const VectorRef<const Real>& bias_C, const VectorRef<const Real>& mean_N,
@@ -68,7 +69,11 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
             channels;
         row_for(team, channels, [&](int c) {
           const Real normal = (x[c] - mean) * rstd;
-          dx[c] += (dy[c] * weight[c] - mean_d - normal * mean_dx) * rstd;
+          const Real gradient = (dy[c] * weight[c] - mean_d - normal * mean_dx) * rstd;
+          if constexpr (add)
+            dx[c] += gradient;
+          else
+            dx[c] = gradient;
           y[c] = rounded_to<Output>(normal * weight[c] + bias[c]);
         });
       });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// y = x W + b with W stored [in, out], as Hugging Face's GPT-2 stores it, and the operations fused
-// after the product: bias, GELU, dropout, residual.
+// y = x W + b, and the operations fused after the product: bias, GELU, dropout, residual. W is
+// stored [in, out], as Hugging Face's GPT-2 stores it, or [out, in], as torch.nn.Linear does; the
+// product's `op_w` is Transpose::yes then.
 #pragma once
 
 #include "core/base/numeric/random.hpp"
@@ -72,14 +73,14 @@ void add_bias(const ExecSpace& exec, const MatrixRef<const Real>& x_NF,
       });
 }
 
-/// y_NO = x_NI W_IO + b_O. The product is added to the bias: a BLAS on a processor would otherwise
+/// y_NO = x_NI op(W) + b_O. The product is added to the bias: a BLAS on a processor would otherwise
 /// clear y first, and the bias would need another pass.
 template <class Real>
-void linear_forward(const ExecSpace& exec, const Operand<Real>& x_NI, const Operand<Real>& w_IO,
+void linear_forward(const ExecSpace& exec, const Operand<Real>& x_NI, const Operand<Real>& w,
                     const VectorRef<const Real>& b_O, const MatrixRef<Real>& y_NO,
-                    const Products<Real>& product = {}) {
+                    const Products<Real>& product = {}, Transpose op_w = Transpose::no) {
   fill_rows<Real>(exec, b_O, y_NO);
-  product(exec, Transpose::no, Transpose::no, x_NI, w_IO, Real(1), y_NO);
+  product(exec, Transpose::no, op_w, x_NI, w, Real(1), y_NO);
 }
 
 /// db_F = sum over rows of dy_NF, added to db_F if `accumulate` is set. Does nothing if db_F is
@@ -96,16 +97,19 @@ void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bo
       KOKKOS_LAMBDA(int c, Real sum) { db_F(c) = accumulate ? db_F(c) + sum : sum; });
 }
 
-/// Computes weight and bias gradients of y = x W + b. Skips frozen parameters, whose gradients have
-/// no elements.
+/// Computes weight and bias gradients of y = x op(W) + b. Skips frozen parameters, whose gradients
+/// have no elements.
 template <class Real>
 void linear_parameter_gradient(const ExecSpace& exec, const Operand<Real>& x_NI,
                                const Operand<Real>& dy_NO, bool accumulate,
-                               const MatrixRef<Real>& dw_IO, const VectorRef<Real>& db_O,
+                               const MatrixRef<Real>& dw, const VectorRef<Real>& db_O,
                                const Products<Real>& product = {},
-                               const VectorRef<Real>& tree_workspace = {}) {
-  if (dw_IO.size() > 0)
-    product(exec, Transpose::yes, Transpose::no, x_NI, dy_NO, Real(accumulate ? 1 : 0), dw_IO);
+                               const VectorRef<Real>& tree_workspace = {},
+                               Transpose op_w = Transpose::no) {
+  const bool is_transposed = op_w == Transpose::yes;
+  if (dw.size() > 0)
+    product(exec, Transpose::yes, Transpose::no, is_transposed ? dy_NO : x_NI,
+            is_transposed ? x_NI : dy_NO, Real(accumulate ? 1 : 0), dw);
   bias_gradient<Real>(exec, dy_NO.values, accumulate, db_O, tree_workspace);
 }
 
@@ -132,20 +136,20 @@ void bias_dropout_residual(const ExecSpace& exec, const MatrixRef<const Real>& r
       });
 }
 
-/// out_NC = residual_NC + dropout(x_NI W_IC + b_C). `branch_NC` is workspace, used with dropout.
+/// out_NC = residual_NC + dropout(x_NI op(W) + b_C). `branch_NC` is workspace, used with dropout.
 template <class Real>
 void linear_residual_forward(const ExecSpace& exec, const Operand<Real>& x_NI,
-                             const Operand<Real>& w_IC, const VectorRef<const Real>& b_C,
+                             const Operand<Real>& w, const VectorRef<const Real>& b_C,
                              const MatrixRef<const Real>& residual_NC, const Dropout& dropout,
                              const MatrixRef<Real>& branch_NC, const MatrixRef<Real>& out_NC,
-                             const Products<Real>& product = {}) {
+                             const Products<Real>& product = {}, Transpose op_w = Transpose::no) {
   if (dropout.probability > 0) {
-    product(exec, Transpose::no, Transpose::no, x_NI, w_IC, Real(0), branch_NC);
+    product(exec, Transpose::no, op_w, x_NI, w, Real(0), branch_NC);
     bias_dropout_residual<Real>(exec, residual_NC, branch_NC, b_C, dropout, out_NC);
     return;
   }
   add_bias<Real>(exec, residual_NC, b_C, out_NC);
-  product(exec, Transpose::no, Transpose::no, x_NI, w_IC, Real(1), out_NC);
+  product(exec, Transpose::no, op_w, x_NI, w, Real(1), out_NC);
 }
 
 /// y_NC = x_NC times the dropout factors of its site: the forward pass of embeddings and the

@@ -23,6 +23,7 @@ NewModel small_model() {
   shape.channels = 8;
   shape.positions = 5;
   shape.vocabulary = 11;
+  shape.class_names = {"no", "yes", "may\"be"};
   return shape;
 }
 
@@ -39,7 +40,7 @@ TEST_CASE("Every model type makes a model that its config.json brings back", "[m
     CAPTURE(type.name);
     CHECK(names.insert(type.name).second);
     const std::unique_ptr<Model> made = type.create(small_model());
-    made->set_dropout({0.25, -1, 0.5});
+    made->set_dropout({0.25, -1, 0.25});
     const deltapipe::testing::TemporaryDirectory directory;
     made->save_configuration(directory.path(), Precision::fp32);
     std::vector<std::string> warnings;
@@ -49,7 +50,7 @@ TEST_CASE("Every model type makes a model that its config.json brings back", "[m
     CHECK(read->description() == made->description());
     CHECK(read->dropout().embedding == 0.25);
     CHECK(read->dropout().attention == 0);
-    CHECK(read->dropout().residual == 0.5);
+    CHECK(read->dropout().residual == 0.25);
     const ModelShape shape = read->shape();
     CHECK(shape.blocks == 3);
     CHECK(shape.channels == 8);

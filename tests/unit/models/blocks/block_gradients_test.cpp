@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Each block and each end against finite differences, in double.
 #include <catch2/catch.hpp>
+#include <numeric>
 
 #include "core/kernels/gemm/blas.hpp"
+#include "models/bert/bert_embedding.hpp"
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/language_head.hpp"
+#include "models/blocks/post_norm_block.hpp"
 #include "models/blocks/token_embedding.hpp"
 #include "models/blocks/transformer_block.hpp"
 #include "models/blocks/values_input.hpp"
@@ -56,6 +59,33 @@ TEST_CASE("A transformer block's gradients are slopes", "[models][blocks]") {
                         causal ? std::vector<std::int32_t>() : lengths);
 }
 
+TEST_CASE("A post-norm block's gradients are slopes", "[models][blocks]") {
+  use_single_threaded_blas();
+  const double dropout = GENERATE(0.0, 0.3);
+  const auto build = [=](ParameterArena<double>& parameters) {
+    StageParts<double> parts = parts_of_channels();
+    const AttentionOptions attention{.channels = kChannels,
+                                     .heads = 2,
+                                     .causal = false,
+                                     .attention_dropout = dropout,
+                                     .dropout = dropout};
+    const MlpOptions mlp{.channels = kChannels,
+                         .hidden = kHidden,
+                         .activation = Activation::gelu_erf,
+                         .dropout = dropout,
+                         .dropout_site = 2};
+    for (int i = 0; i < 2; ++i) {
+      const std::string b = "b" + std::to_string(i);
+      parts.blocks.push_back({std::make_unique<PostNormBlock<double>>(
+                                  parameters, AttentionNames{b + "n1", b + "qkv", b + "out"},
+                                  attention, MlpNames{b + "n2", b + "up", b + "down"}, mlp, i),
+                              i});
+    }
+    return parts;
+  };
+  test::check_gradients(build, kTokens, any_kind(), false, false, {2, kTokens});
+}
+
 TEST_CASE("An MLP block's gradients are slopes", "[models][blocks]") {
   use_single_threaded_blas();
   const double dropout = GENERATE(0.0, 0.3);
@@ -97,7 +127,14 @@ TEST_CASE("A classification head's gradients are slopes", "[models][blocks]") {
     StageParts<double> parts = parts_of_channels();
     parts.last = std::make_unique<ClassificationHead<double>>(
         parameters, ClassificationNames{dense, "output"},
-        ClassificationOptions{kChannels, 5, pooling, dropout, 3}, 0);
+        ClassificationOptions{
+            .channels = kChannels,
+            .classes = 5,
+            .pooling = pooling,
+            .layout = dense.empty() ? WeightLayout::inputs_outputs : WeightLayout::outputs_inputs,
+            .dropout = dropout,
+            .dropout_site = 3},
+        0);
     return parts;
   };
   test::check_gradients(build, kTokens, any_kind(), false, true, {2, kTokens});
@@ -108,7 +145,7 @@ TEST_CASE("A classification head scores samples", "[models][blocks]") {
     StageParts<double> parts = parts_of_channels();
     parts.last = std::make_unique<ClassificationHead<double>>(
         parameters, ClassificationNames{"", "output"},
-        ClassificationOptions{kChannels, 5, Pooling::mean, 0, 0}, 0);
+        ClassificationOptions{.channels = kChannels, .classes = 5, .pooling = Pooling::mean}, 0);
     return parts;
   };
   test::StageHarness h(build, kTokens, {false, false});
@@ -133,6 +170,13 @@ TEST_CASE("A classification head scores samples", "[models][blocks]") {
   CHECK(scores[0] == Approx(loss({3, 1, 0, 2, 0}, 3)).epsilon(1e-12));
   CHECK(scores[1] == Approx(loss({0, 1, 1, 0, 0}, 1)).epsilon(1e-12));
   CHECK(std::vector<double>(scores.begin() + 2, scores.end()) == std::vector<double>{0, 1, 1, 0});
+  h.batch.score = RowScore::probabilities;
+  h.stage.forward(h.exec, h.batch, 1, false, false);
+  const std::vector<double> p = test::to_host(h.stage.scores(0, 10));
+  CHECK(-std::log(p[3]) == Approx(scores[0]).epsilon(1e-12));
+  CHECK(-std::log(p[5 + 1]) == Approx(scores[1]).epsilon(1e-12));
+  CHECK(std::accumulate(p.begin() + 5, p.end(), 0.0) == Approx(1).epsilon(1e-12));
+  h.batch.score = RowScore::prediction;
   // NaN shows in the loss and the prediction.
   std::vector<double> bad = x;
   bad[0] = NAN;
@@ -150,6 +194,24 @@ TEST_CASE("An input of values has slopes as gradients", "[models][blocks]") {
     StageParts<double> parts = parts_of_channels();
     parts.first =
         std::make_unique<ValuesInput<double>>(parameters, "in", test::kValues, kChannels, 0);
+    return parts;
+  };
+  test::check_gradients(build, kTokens, any_kind(), true, false);
+}
+
+TEST_CASE("A BERT embedding's gradients are slopes", "[models][blocks][bert]") {
+  const double dropout = GENERATE(0.0, 0.3);
+  const auto build = [dropout](ParameterArena<double>& parameters) {
+    StageParts<double> parts = parts_of_channels();
+    const auto tokens =
+        std::make_shared<TokenTable<double>>(parameters, "tokens", 5, kChannels, false);
+    const int positions = parameters.add("positions", {kTokens + 1, kChannels}, false, 0);
+    const int segments = parameters.add("segments", {3, kChannels}, false, 0);
+    const NormLayer<double> norm(parameters, "norm", kChannels, 1e-5, 0);
+    tokens->declare(1);
+    parts.first = std::make_unique<BertEmbedding<double>>(parameters, positions, segments, norm,
+                                                          tokens, dropout, 7);
+    parts.token_embedding = tokens;
     return parts;
   };
   test::check_gradients(build, kTokens, any_kind(), true, false);

@@ -44,6 +44,9 @@ class StageHarness {
     ids_ = to_device(std::vector<std::uint64_t>{11, 12});
     rows_ = to_device(rows);
     targets_ = to_device(targets);
+    std::vector<std::int32_t> segments;
+    for (int n = 0; n < kSamples * tokens; ++n) segments.push_back(n % 2);
+    segments_ = to_device(segments);
     labels_ = to_device(std::vector<std::int32_t>{3, 1});
     values_ = to_device(random_values<float>(kSamples * tokens * kValues, 9));
     batch.seed = 1;
@@ -53,6 +56,7 @@ class StageHarness {
     batch.sample_id_B = ids_;
     batch.fields.set(Field::tokens, rows_);
     batch.fields.set(Field::next_tokens, targets_);
+    batch.fields.set(Field::segments, segments_);
     batch.fields.set(Field::label, labels_);
     batch.fields.set(Field::values, values_);
     batch.loss_scale = 0.5;
@@ -106,7 +110,7 @@ class StageHarness {
 
   PassKind kind_;
   Vector<std::uint64_t> ids_;
-  Vector<std::int32_t> rows_, targets_, labels_, lengths_;
+  Vector<std::int32_t> rows_, segments_, targets_, labels_, lengths_;
   Vector<float> values_;
 };
 

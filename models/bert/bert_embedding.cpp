@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/bert/bert_embedding.hpp"
+
+#include "core/base/parallel/profiling_region.hpp"
+#include "core/kernels/layers/embedding.hpp"
+#include "core/kernels/layers/segments.hpp"
+
+namespace deltapipe {
+
+template <class Real>
+bool BertEmbedding<Real>::trained() const {
+  return !tokens_->wte_frozen() || is_trained(positions_) || is_trained(segments_) ||
+         norm_.trained();
+}
+
+template <class Real>
+void BertEmbedding<Real>::reserve(const StageCapacity& capacity, const ViewAllocator& memory) {
+  tokens_->reserve(capacity, memory);
+  const int rows = capacity.samples * capacity.tokens;
+  mean_N_ = memory.uninitialized<Vector<Real>>(MemoryUse::workspace,
+                                               "deltapipe::BertEmbedding::mean", rows);
+  rstd_N_ = memory.uninitialized<Vector<Real>>(MemoryUse::workspace,
+                                               "deltapipe::BertEmbedding::rstd", rows);
+}
+
+template <class Real>
+void BertEmbedding<Real>::sum(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const {
+  const BatchFields& fields = pass.batch.fields;
+  embedding_forward<Real>(pass.exec, fields.integers(Field::tokens), pass.batch.tokens,
+                          tokens_->rows(), parameters_.matrix(positions_), x);
+  add_segments<Real>(pass.exec, fields.integers(Field::segments), parameters_.matrix(segments_), x);
+}
+
+template <class Real>
+void BertEmbedding<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const {
+  const ProfilingRegion region("deltapipe::BertEmbedding::forward");
+  const int rows = x.extent_int(0), channels = x.extent_int(1);
+  const MatrixRef<Real> before = narrow(pass.workspace.norm_NC, rows, channels);
+  sum(pass, before);
+  norm_.forward(pass.exec, before, x, head_of(mean_N_, rows), head_of(rstd_N_, rows));
+  if (pass.training && dropout_ > 0)
+    apply_dropout<Real>(pass.exec, dropout_of(pass.batch, dropout_, site_), x, x);
+}
+
+template <class Real>
+void BertEmbedding<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<Real>& gradient,
+                                   bool accumulate) const {
+  const ProfilingRegion region("deltapipe::BertEmbedding::backward");
+  const ExecSpace& exec = pass.exec;
+  const Workspace<Real>& w = pass.workspace;
+  const int rows = gradient.extent_int(0), channels = gradient.extent_int(1);
+  const bool frozen = tokens_->wte_frozen();
+  const MatrixRef<Real> kept = frozen ? gradient : tokens_->stored_gradient(pass.batch);
+  if (dropout_ > 0)
+    apply_dropout<Real>(exec, dropout_of(pass.batch, dropout_, site_), gradient, kept);
+  else if (!frozen)
+    Kokkos::deep_copy(exec, kept, gradient);
+  // The sum and its statistics are computed again: other micro-batches have passed since.
+  const MatrixRef<Real> before = narrow(w.branch_NC, rows, channels);
+  const MatrixRef<Real> norm = narrow(w.norm_NC, rows, channels);
+  const VectorRef<Real> mean = head_of(mean_N_, rows), rstd = head_of(rstd_N_, rows);
+  sum(pass, before);
+  norm_.forward(exec, before, norm, mean, rstd);
+  norm_.parameter_gradient(exec, kept, before, mean, rstd, accumulate, w);
+  norm_.backward_in_place(exec, kept, before, mean, rstd, norm);
+  if (is_trained(positions_))
+    position_gradient<Real>(exec, kept, pass.batch.tokens, accumulate,
+                            parameters_.gradient_matrix(positions_));
+  if (is_trained(segments_))
+    segment_gradient<Real>(exec, pass.batch.fields.integers(Field::segments), kept, accumulate,
+                           parameters_.gradient_matrix(segments_), w.column_sums);
+}
+
+template class BertEmbedding<float>;
+template class BertEmbedding<double>;
+
+}  // namespace deltapipe

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/bert/bert_stage.hpp"
+
+#include "models/bert/bert_embedding.hpp"
+#include "models/blocks/classification_head.hpp"
+#include "models/blocks/post_norm_block.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Sites of dropout: the embedding's, the head's, then three of each block.
+constexpr std::uint32_t kEmbeddingSite = 0, kHeadSite = 1, kFirstBlockSite = 2;
+constexpr int kAttentionSite = 0, kMlpSite = 2, kSitesABlock = 3;
+
+template <class Real>
+std::unique_ptr<Block<Real>> make_block(const BertConfig& config, int block, int bucket,
+                                        ParameterArena<Real>& parameters) {
+  const std::string layer = "encoder.layer." + std::to_string(block) + ".";
+  const std::uint32_t site = kFirstBlockSite + block * kSitesABlock;
+  const AttentionOptions attention{.channels = config.channels,
+                                   .heads = config.heads,
+                                   .causal = false,
+                                   .epsilon = config.layer_norm_epsilon,
+                                   .attention_dropout = config.attention_dropout,
+                                   .dropout = config.hidden_dropout,
+                                   .dropout_site = site + kAttentionSite};
+  const MlpOptions mlp{.channels = config.channels,
+                       .hidden = config.hidden,
+                       .activation = config.activation,
+                       .epsilon = config.layer_norm_epsilon,
+                       .dropout = config.hidden_dropout,
+                       .dropout_site = site + kMlpSite};
+  return std::make_unique<PostNormBlock<Real>>(
+      parameters,
+      AttentionNames{layer + "attention.output.LayerNorm", layer + "attention.self.qkv",
+                     layer + "attention.output.dense"},
+      attention,
+      MlpNames{layer + "output.LayerNorm", layer + "intermediate.dense", layer + "output.dense"},
+      mlp, bucket);
+}
+
+/// Declares the parameters and returns what the stage consists of.
+template <class Real>
+StageParts<Real> make_parts(const BertConfig& config, const StagePart& part,
+                            ParameterArena<Real>& parameters) {
+  const std::uint64_t C = config.channels;
+  const int channels = config.channels;
+  StageParts<Real> parts;
+  parts.input_shape = [channels](int tokens) { return BoundaryShape{tokens, channels}; };
+  parts.longest = config.positions;
+  int bucket = 0;
+  if (part.first) {
+    const std::string name = "embeddings.";
+    const int positions = parameters.add(name + "position_embeddings.weight",
+                                         {std::uint64_t(config.positions), C}, true, bucket);
+    const int segments = parameters.add(name + "token_type_embeddings.weight",
+                                        {std::uint64_t(config.segments), C}, true, bucket);
+    const NormLayer<Real> norm(parameters, name + "LayerNorm", C, config.layer_norm_epsilon,
+                               bucket++);
+    const auto tokens = std::make_shared<TokenTable<Real>>(
+        parameters, name + "word_embeddings.weight", config.vocabulary, channels, false);
+    tokens->declare(bucket++);
+    parts.first = std::make_unique<BertEmbedding<Real>>(
+        parameters, positions, segments, norm, tokens, config.embedding_dropout, kEmbeddingSite);
+    parts.token_embedding = tokens;
+  }
+  for (int i = 0; i < part.blocks; ++i, ++bucket)
+    parts.blocks.push_back({make_block(config, part.first_block + i, bucket, parameters), bucket});
+  if (part.last)
+    parts.last = std::make_unique<ClassificationHead<Real>>(
+        parameters, ClassificationNames{"pooler.dense", "classifier"},
+        ClassificationOptions{.channels = channels,
+                              .classes = static_cast<int>(config.classes.size()),
+                              .layout = WeightLayout::outputs_inputs,
+                              .dropout = config.head_dropout(),
+                              .dropout_site = kHeadSite},
+        bucket);
+  return parts;
+}
+
+}  // namespace
+
+ModelCost bert_cost(const BertConfig& config, int tokens) {
+  const double C = config.channels, F = config.hidden, T = tokens;
+  const auto classes = static_cast<double>(config.classes.size());
+  ModelCost cost;
+  // A multiply-add counts as two operations, and the backward pass as two forward passes.
+  // Attention's scores are recomputed in the backward pass.
+  cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T * C * 7;
+  cost.head = 3 * 2 * C * (C + classes);
+  return cost;
+}
+
+template <class Real>
+BertStage<Real>::BertStage(const BertConfig& config, const StagePart& part,
+                           const std::set<std::string>& frozen)
+    : BlockStage<Real>(
+          [config, part](ParameterArena<Real>& parameters) {
+            return make_parts<Real>(config, part, parameters);
+          },
+          frozen) {}
+
+template class BertStage<float>;
+template class BertStage<double>;
+
+}  // namespace deltapipe

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/class_names.hpp"
+
+#include "core/base/error.hpp"
+#include "models/config_keys.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+constexpr const char* kSupported = "deltapipe reads id2label as transformers writes it";
+constexpr int kMostClasses = 1 << 20;
+
+}  // namespace
+
+std::vector<std::string> read_class_names(const ConfigFile& file) {
+  const ConfigKeys keys(file.json, file.path, kSupported);
+  std::vector<std::string> classes;
+  if (const Json* const names = keys.find("id2label")) {
+    if (!names->is_object() || names->empty() || names->size() > kMostClasses)
+      keys.refuse("'id2label' must be an object with a name for each class", shown(*names),
+                  kSupported);
+    for (std::size_t i = 0; i < names->size(); ++i) {
+      const auto name = names->find(std::to_string(i));
+      if (name == names->end() || !name->is_string())
+        keys.refuse("'id2label' must name classes 0 to " + std::to_string(names->size() - 1),
+                    shown(*names), kSupported);
+      classes.push_back(name->get<std::string>());
+    }
+    return classes;
+  }
+  int count = 0;
+  keys.integer("num_labels", count);
+  require_value(count >= 0 && count <= kMostClasses, file.path,
+                "'num_labels' must be from 1 to " + std::to_string(kMostClasses),
+                std::to_string(count));
+  for (int i = 0; i < count; ++i) classes.push_back("LABEL_" + std::to_string(i));
+  return classes;
+}
+
+void put_class_names(Json& json, const std::vector<std::string>& classes) {
+  json.erase("num_labels");
+  Json names = Json::object(), ids = Json::object();
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    names[std::to_string(i)] = classes[i];
+    ids[classes[i]] = i;
+  }
+  json["id2label"] = std::move(names);
+  json["label2id"] = std::move(ids);
+}
+
+}  // namespace deltapipe
