@@ -56,6 +56,9 @@ int run_command(const CommandLine& line, const Settings& settings, const Process
     case Command::evaluate:
       run_evaluate(settings, grid, progress);
       break;
+    case Command::predict:
+      run_predict(settings, grid, progress);
+      break;
     case Command::generate:
       run_generate(settings, grid, progress);
       break;

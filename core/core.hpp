@@ -32,6 +32,8 @@
 #include "core/codec/wire/records.hpp"
 #include "core/data/corpus.hpp"
 #include "core/data/dataset.hpp"
+#include "core/data/labelled_text.hpp"
+#include "core/data/records.hpp"
 #include "core/data/sampler.hpp"
 #include "core/data/settings.hpp"
 #include "core/data/token_store.hpp"

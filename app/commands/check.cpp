@@ -20,6 +20,7 @@
 #include "app/preflight/start_check.hpp"
 #include "app/preflight/traffic_prediction.hpp"
 #include "app/preflight/warnings.hpp"
+#include "app/session/data_of_stage.hpp"
 #include "app/session/frozen_parameters.hpp"
 #include "app/session/input_files.hpp"
 #include "app/session/session.hpp"
@@ -64,6 +65,15 @@ struct Inputs {
   }
 };
 
+/// Returns the classes of the data; if the files are missing, two.
+std::vector<std::string> known_classes(const Settings& settings, Inputs& inputs) {
+  if (settings.data.kind == DataKind::text) return {};
+  if (inputs.files.texts && !settings.data.train.empty()) return class_names(settings.data);
+  inputs.assumption += std::string(inputs.assumption.empty() ? "" : "; ") +
+                       "the classes are not known yet: two are assumed";
+  return {"0", "1"};
+}
+
 /// Lays out a new model.
 void make_model(const Settings& settings, Inputs& inputs) {
   int vocabulary = 1, end_of_text = -1;
@@ -78,7 +88,8 @@ void make_model(const Settings& settings, Inputs& inputs) {
   } else {
     inputs.assumption = "the vocabulary is not known yet: all is without token embeddings";
   }
-  inputs.model = new_model(settings.model, vocabulary, end_of_text);
+  inputs.model =
+      new_model(settings.model, vocabulary, end_of_text, known_classes(settings, inputs));
 }
 
 /// Reads the inputs that exist.
@@ -96,6 +107,9 @@ Inputs read_inputs(const Settings& settings) {
     make_model(settings, inputs);
   else if (inputs.files.config)
     inputs.model = load_model(model, inputs.weights ? &*inputs.weights : nullptr, inputs.warnings);
+  if (inputs.model && settings.data.kind != DataKind::text && inputs.model->class_names().empty())
+    inputs.model->set_class_names(known_classes(settings, inputs));
+  if (inputs.model) check_fields(settings, *inputs.model);
   return inputs;
 }
 
@@ -106,7 +120,8 @@ void read_data(const Settings& settings, const ModelLayout& model, Inputs& input
       plan_vocabulary(settings, inputs.tokenizer, model.model->shape().vocabulary);
   check_vocabulary(settings, vocabulary.size, model.model->shape());
   vocabulary.size = model.model->shape().vocabulary;
-  inputs.data = load_data(settings.data, vocabulary, model.tokens);
+  inputs.data = read_samples(settings.data, *model.model, vocabulary, model.tokens);
+  for (const std::string& note : inputs.data->notes) std::printf("# %s\n", note.c_str());
   for (const SkippedLines& skipped : inputs.data->skipped)
     inputs.warnings.push_back(text_of(skipped));
 }
@@ -657,7 +672,7 @@ std::vector<Fact> run_check_elsewhere(const Settings& settings, int rank) {
   expect_directories_of_rank(settings);
   const ModelPlan plan = plan_model(settings);
   DataSplit data;
-  if (reads) data = load_data(settings.data, plan.vocabulary(), plan.tokens);
+  if (reads) data = read_samples(settings.data, *plan.model, plan.vocabulary(), plan.tokens);
   return input_facts(*plan.model, plan.tokenizer, &data);
 }
 

@@ -36,11 +36,16 @@ constexpr std::array descriptions = {
                 "  mpirun -n 2 deltapipe train inputs/quickstart.toml\n"
                 "The history goes to run.h5 in output.directory, the model to model/ in it.\n"},
     Description{
-        Command::evaluate, "evaluate", "Loss and perplexity on the validation data",
+        Command::evaluate, "evaluate", "Loss and metrics on the validation data",
         "Boundaries are crossed as evaluation.boundary says. A trained model, on any number of "
         "stages:\n"
         "  mpirun -n 2 deltapipe evaluate inputs/quickstart.toml "
         "model.path=runs/quickstart/model\n"},
+    Description{Command::predict, "predict", "Write the classes that a model predicts",
+                "For models that classify: predictions of the validation data, with "
+                "probabilities, go to\npredictions.h5 and predictions.csv in output.directory.\n"
+                "  mpirun -n 2 deltapipe predict DECK model.path=runs/run/model "
+                "data.validation='[\"new.tsv\"]'\n"},
     Description{Command::generate, "generate", "Continue texts",
                 "  mpirun -n 2 deltapipe generate inputs/quickstart.toml --prompt \"Once upon\"\n"},
     Description{Command::check, "check",
@@ -143,7 +148,7 @@ std::string unknown_command(int argc, const char* const* argv) {
   if (std::ranges::find(names, argv[1]) != names.end()) return "";
   const std::string best = deck::nearest(argv[1], names);
   return "unknown command '" + printable(argv[1], 200) + "'; " +
-         (best.empty() ? "use train, evaluate, generate, check, tokenize or export"
+         (best.empty() ? "use train, evaluate, predict, generate, check, tokenize or export"
                        : "did you mean '" + best + "'?");
 }
 

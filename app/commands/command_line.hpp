@@ -24,7 +24,7 @@ enum ExitCode : int {
       kSignalStatus,  ///< and the signal that interrupted the run: 130 SIGINT, 143 SIGTERM
 };
 
-enum class Command { train, evaluate, generate, check, tokenize, export_model };
+enum class Command { train, evaluate, predict, generate, check, tokenize, export_model };
 
 struct CommandLine {
   Command command = Command::train;

@@ -23,6 +23,7 @@ enum class TrainingEnd {
 /// Every rank calls these together; any may throw, inside agree().
 TrainingEnd run_train(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_evaluate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
+void run_predict(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress);
 /// One process: writes the model that a checkpoint of the deck's run has. `step`: which; 0: the
 /// newest. `directory`: where to; empty: OUTPUT/model-step-<step>. Nothing is replaced.

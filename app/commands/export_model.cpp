@@ -14,6 +14,7 @@
 #include "app/output/run_file.hpp"
 #include "app/output/save_model.hpp"
 #include "app/preflight/warnings.hpp"
+#include "app/session/data_of_stage.hpp"
 #include "app/session/input_files.hpp"
 #include "app/session/session.hpp"
 #include "core/base/error.hpp"
@@ -116,7 +117,7 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
   ModelPlan plan = plan_model(of_one_process(settings));
   if (settings.tokenizer.train_vocabulary > 0) {
     // Trained again from the data, which must be what the run had.
-    const DataSplit data = load_data(settings.data, plan.vocabulary(), plan.tokens);
+    const DataSplit data = read_samples(settings.data, *plan.model, plan.vocabulary(), plan.tokens);
     check_data_of_restart(marker, data.train->fingerprint(), data.validation->fingerprint());
   }
   plan.weights.reset();

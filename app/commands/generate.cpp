@@ -134,6 +134,11 @@ void generate(const Settings& settings, const ProcessGrid& grid, ProgressThread&
 
 void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
   require(find_input_files(settings, InputUse::generate));
+  if (settings.data.kind != DataKind::text)
+    throw UserError({.what = "generate requires a language model",
+                     .value = "data.kind = \"labelled_text\"",
+                     .remedy = "use predict for a model that classifies",
+                     .keys = {"data.kind"}});
   ModelPlan plan = plan_model(settings);
   if (grid.rank() == 0) {
     print_warnings(plan.warnings);

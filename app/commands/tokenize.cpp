@@ -51,6 +51,11 @@ void write_tokens(const std::string& path, const char* key, const std::vector<st
 
 void run_tokenize(const Settings& settings) {
   const std::string& directory = settings.output.directory;
+  if (settings.data.kind != DataKind::text)
+    throw UserError({.what = "tokenize writes the texts of a language model",
+                     .value = "data.kind = \"labelled_text\"",
+                     .remedy = "train from the records; they are tokenised at each start",
+                     .keys = {"data.kind"}});
   require(find_input_files(settings, InputUse::tokenize));
   const std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
   DELTAPIPE_ASSERT(tokenizer, "required above");

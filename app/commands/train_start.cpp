@@ -131,7 +131,10 @@ TrainingInputs open_inputs(const Settings& settings, const std::optional<Restart
   const EmulatingRanks emulating = emulating_ranks(settings, grid, progress);
   if (grid.rank() == 0) print_start_warnings(settings, model, emulating);
   DataSplit data = load_data(settings.data, model, grid, progress);
-  if (grid.rank() == 0) print_warnings(texts_of(data.skipped));
+  if (grid.rank() == 0) {
+    for (const std::string& note : data.notes) std::printf("%s\n", note.c_str());
+    print_warnings(texts_of(data.skipped));
+  }
   compare_inputs(progress, model, &data);
   if (restart)
     check_data_of_restart(restart->marker, data.train->fingerprint(),

@@ -65,6 +65,17 @@ void check_model(const Settings& s) {
   }
 }
 
+void check_kind_of_data(const Settings& s) {
+  if (s.data.kind == DataKind::text) return;
+  if (!s.data.answers.files.empty())
+    refuse({"evaluation.prompts", "data.kind"}, "evaluation.prompts requires a language model",
+           "data.kind = \"labelled_text\"", "remove evaluation.prompts");
+  const std::size_t texts = s.data.labelled.texts.size();
+  if (texts < 1 || texts > 2)
+    refuse({"data.labelled.texts"}, "a record has one text or two", to_string(texts) + " fields",
+           "name one or two fields in data.labelled.texts");
+}
+
 /// True when every data file holds tokens already.
 bool is_tokenised(const DataSettings& data) {
   const auto holds_tokens = [&](const std::string& file) {
@@ -343,6 +354,7 @@ void check_settings(const Settings& settings) {
   check_replicas(settings.replicas);
   check_model(settings);
   check_tokenizer(settings);
+  check_kind_of_data(settings);
   check_data(settings);
   check_training(settings);
   check_pipeline(settings);

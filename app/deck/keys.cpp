@@ -10,11 +10,12 @@ namespace deltapipe::deck {
 
 namespace {
 
-const std::array<Section, 27> section_table = {{
+const std::array<Section, 28> section_table = {{
     {"model", "Where the weights come from."},
-    {"model.new", "Shape of a new GPT-2, if model.path is empty."},
+    {"model.new", "A new model, if model.path is empty."},
     {"tokenizer", "How text becomes tokens."},
-    {"data", "Training and validation texts."},
+    {"data", "Training and validation samples."},
+    {"data.labelled", "Records of data.kind = \"labelled_text\", in JSON lines, CSV or TSV."},
     {"training", "Length of the training and size of its steps."},
     {"training.optimizer", "AdamW and its learning rate."},
     {"pipeline", "How the model is spread over MPI ranks."},

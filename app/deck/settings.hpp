@@ -21,7 +21,8 @@ namespace deltapipe {
 /// [model]: where the weights come from.
 struct ModelSettings {
   std::string path;  ///< Hugging Face directory; empty: a new model of the shape below
-  // [model.new]: shape of a new GPT-2, initialised as Hugging Face does (normal, 0.02).
+  // [model.new]: shape of a new model, initialised as Hugging Face does (normal, 0.02).
+  std::string type = "gpt2";  ///< as in the table of model_types()
   int n_layer = 4;
   int n_head = 4;
   int n_embd = 256;

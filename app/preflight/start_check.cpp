@@ -82,6 +82,8 @@ const char* name_of(Command command) {
       return "train";
     case Command::evaluate:
       return "evaluate";
+    case Command::predict:
+      return "predict";
     case Command::generate:
       return "generate";
     case Command::check:

@@ -6,6 +6,7 @@
 
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
+#include "core/data/labelled_text.hpp"
 
 namespace deltapipe {
 
@@ -43,11 +44,23 @@ TokenDataset take_outline(std::span<const std::uint64_t>& numbers) {
   return set;
 }
 
+DataSplit read_samples(const DataSettings& settings, const Model& model,
+                       const Vocabulary& vocabulary, int tokens) {
+  switch (settings.kind) {
+    case DataKind::text:
+      return load_data(settings, vocabulary, tokens);
+    case DataKind::labelled_text:
+      return load_labelled_texts(settings, vocabulary, marks_of(vocabulary), model.class_names(),
+                                 tokens);
+  }
+  return {};
+}
+
 DataSplit load_data(const DataSettings& settings, const ModelPlan& plan, const ProcessGrid& grid,
                     ProgressThread& progress) {
   const bool reads = grid.first() || grid.last();
   DataSplit data;
-  if (reads) data = load_data(settings, plan.vocabulary(), plan.tokens);
+  if (reads) data = read_samples(settings, *plan.model, plan.vocabulary(), plan.tokens);
   if (grid.pipeline_ranks() < 3) return data;
   std::vector<std::uint64_t> numbers;
   if (grid.first())

@@ -13,6 +13,10 @@
 
 namespace deltapipe {
 
+/// Reads the samples of the deck's kind of data. `tokens` is T. Throws UserError.
+DataSplit read_samples(const DataSettings& settings, const Model& model,
+                       const Vocabulary& vocabulary, int tokens);
+
 /// The data of a run, as far as this rank's stage needs them: the first and the last stage read the
 /// files, for inputs and targets; the stages between get outlines of the sets from the first one.
 /// All ranks call it together. Throws UserError as load_data().

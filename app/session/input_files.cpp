@@ -133,8 +133,11 @@ InputFiles find_input_files(const Settings& settings, InputUse use) {
   const bool is_new = settings.model.path.empty();
   if (use != InputUse::tokenize && !is_new) search.model();
   // Generation needs no data but to train a tokenizer from.
-  const bool reads_texts =
-      use == InputUse::train_between ? !search.has_tokenizer_files() : use != InputUse::generate;
+  // All ranks read the classes of a new classifier.
+  const bool reads_classes = is_new && settings.data.kind != DataKind::text;
+  const bool reads_texts = use == InputUse::train_between
+                               ? reads_classes || !search.has_tokenizer_files()
+                               : use != InputUse::generate;
   if (reads_texts || settings.tokenizer.train_vocabulary > 0) search.texts();
   if (use == InputUse::train) search.prompts();
   search.tokenizer(use);

@@ -14,6 +14,7 @@
 #include "core/base/parallel/host_team.hpp"
 #include "core/base/printable.hpp"
 #include "core/data/corpus.hpp"
+#include "core/data/labelled_text.hpp"
 #include "core/data/token_file.hpp"
 #include "core/files/safetensors.hpp"
 #include "core/kernels/gemm/bf16_gemm.hpp"
@@ -26,7 +27,9 @@ namespace deltapipe {
 
 std::optional<Tokenizer> load_tokenizer(const Settings& settings) {
   if (settings.tokenizer.train_vocabulary > 0) {
-    const std::vector<std::string> texts = training_texts(settings.data);
+    const std::vector<std::string> texts = settings.data.kind == DataKind::labelled_text
+                                               ? labelled_training_texts(settings.data)
+                                               : training_texts(settings.data);
     return Tokenizer::train(std::vector<std::string_view>(texts.begin(), texts.end()),
                             settings.tokenizer.train_vocabulary);
   }
@@ -47,8 +50,38 @@ Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokeniz
   return shared_vocabulary(files, model_size);
 }
 
-std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text) {
+std::vector<std::string> class_names(const DataSettings& data) {
+  if (data.kind == DataKind::labelled_text) return labels_of_files(data);
+  return {};
+}
+
+void check_fields(const Settings& settings, const Model& model) {
+  FieldSizes given;
+  switch (settings.data.kind) {
+    case DataKind::text:
+      given = fields_of_text(1);
+      break;
+    case DataKind::labelled_text:
+      given[Field::tokens] = given[Field::segments] = given[Field::label] = 1;
+      break;
+  }
+  for (const Field field : model.fields()) {
+    if (given[field] > 0) continue;
+    const std::string kind = kDataKindNames[static_cast<std::size_t>(settings.data.kind)];
+    const bool classifies = !model.class_names().empty();
+    throw UserError(
+        {.what = std::string("samples of data.kind = \"") + kind +
+                 "\" do not have what the model requires: " + kind_of(field).name,
+         .value = model.description(),
+         .remedy = classifies ? "set data.kind to \"labelled_text\"" : "set data.kind to \"text\"",
+         .keys = {"data.kind"}});
+  }
+}
+
+std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text,
+                                 const std::vector<std::string>& classes) {
   NewModel shape;
+  shape.class_names = classes;
   shape.blocks = model.n_layer;
   shape.heads = model.n_head;
   shape.channels = model.n_embd;
@@ -56,7 +89,9 @@ std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size
   shape.hidden = model.n_inner;
   shape.vocabulary = vocabulary_size;
   shape.end_of_text = end_of_text;
-  return model_types().front().create(shape);
+  const auto type = std::ranges::find_if(
+      model_types(), [&](const ModelType& known) { return known.name == model.type; });
+  return type->create(shape);
 }
 
 void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model) {
@@ -121,7 +156,12 @@ ModelPlan plan_model(const Settings& settings) {
   }
   const Vocabulary vocabulary =
       plan_vocabulary(settings, tokenizer, is_new ? 0 : model->shape().vocabulary);
-  if (is_new) model = new_model(settings.model, vocabulary.size, vocabulary.end_of_text);
+  if (is_new)
+    model = new_model(settings.model, vocabulary.size, vocabulary.end_of_text,
+                      class_names(settings.data));
+  else if (settings.data.kind != DataKind::text && model->class_names().empty())
+    model->set_class_names(class_names(settings.data));
+  check_fields(settings, *model);
   check_vocabulary(settings, vocabulary.size, model->shape());
   const std::int32_t end_of_text = vocabulary.end_of_text;
   ModelLayout layout = plan_layout(settings, std::move(model));
@@ -133,11 +173,11 @@ ModelPlan plan_model(const Settings& settings) {
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
                    bool training, ProductPrecision products) {
   Stages stages = make_stages(*plan.model, plan.partition, grid, training, products);
-  for (const auto& stage : stages)
-    if (plan.weights)
-      plan.model->load(*plan.weights, stage->parameters());
-    else
+  for (const auto& stage : stages) {
+    if (!plan.weights || !plan.model->fresh().empty())
       plan.model->initialise(settings.training.seed, stage->parameters());
+    if (plan.weights) plan.model->load(*plan.weights, stage->parameters());
+  }
   plan.weights.reset();
   return stages;
 }

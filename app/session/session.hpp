@@ -53,8 +53,17 @@ std::optional<Tokenizer> load_tokenizer(const Settings& settings);
 Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
                            int model_size);
 
-/// The model of [model.new], to be given a vocabulary of its tokenizer.
-std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text);
+/// Returns the names of the classes in the deck's data; empty for a language model. Reads the
+/// training files. Throws UserError.
+std::vector<std::string> class_names(const DataSettings& data);
+
+/// Makes the model of [model.new], with the vocabulary of its tokenizer and the classes of its
+/// data.
+std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text,
+                                 const std::vector<std::string>& classes);
+
+/// Throws UserError if samples of the deck's kind of data lack a field that the model requires.
+void check_fields(const Settings& settings, const Model& model);
 
 /// Throws UserError if there are more tokens than the model has embeddings.
 void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model);

@@ -9,21 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "core/data/records.hpp"
 #include "core/data/settings.hpp"
 #include "core/text/vocabulary.hpp"
 
 namespace deltapipe {
-
-/// Lines of a file that contain no document and that the deck allows to skip.
-struct SkippedLines {
-  std::string file;
-  std::uint64_t count = 0;
-  std::uint64_t lines = 0;  ///< lines of the file
-  std::string first;        ///< error of the first skipped line, with its place
-};
-/// Returns a sentence for the user.
-std::string text_of(const SkippedLines& lines);
-std::vector<std::string> texts_of(const std::vector<SkippedLines>& files);
 
 /// Receives a corpus piece by piece. A document consists of all pieces up to its end_document().
 class TokenSink {
@@ -36,8 +26,8 @@ class TokenSink {
 };
 
 /// Returns the format of `file`: `asked` or, for DataFormat::automatic, that of the suffix (.txt;
-/// .jsonl; .h5, .hdf5). Throws UserError for another suffix, for a format that contradicts the
-/// suffix, and for files that are not regular.
+/// .jsonl; .csv; .tsv; .h5, .hdf5). Throws UserError for another suffix, for a format that
+/// contradicts the suffix, and for files that are not regular.
 DataFormat data_format(const std::string& file, DataFormat asked);
 
 /// Reads one file into `sink`; large files are read in pieces. text: the file is one document.

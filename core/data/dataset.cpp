@@ -8,6 +8,7 @@
 
 #include "core/base/error.hpp"
 #include "core/data/corpus.hpp"
+#include "core/data/split.hpp"
 #include "core/data/token_store.hpp"
 
 namespace deltapipe {
@@ -70,26 +71,6 @@ class SetBuilder : public TokenSink {
   throw UserError({.what = what, .value = value, .remedy = remedy, .keys = {key}});
 }
 
-/// Returns the number of `windows` that are held out for validation.
-std::uint64_t held_out(std::uint64_t windows, double fraction) {
-  if (!(fraction >= 0 && fraction < 1)) {
-    fail("data.validation_fraction", "data.validation_fraction is not a fraction",
-         std::to_string(fraction), "set it from 0 to below 1");
-  }
-  if (fraction == 0) return 0;
-  if (windows < 2) {
-    fail("data.train", "the training data has only one sample, none can be held out for validation",
-         "", "give more text, a shorter data.sequence_length, or files in data.validation");
-  }
-  const auto wanted =
-      static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(windows)));
-  return std::clamp<std::uint64_t>(wanted, 1, windows - 1);
-}
-
-void limit(std::vector<TokenWindow>& windows, std::uint64_t most) {
-  if (most > 0 && windows.size() > most) windows.resize(most);
-}
-
 struct CutSet {
   std::shared_ptr<const TokenStore> store;
   std::vector<TokenWindow> windows;
@@ -132,6 +113,21 @@ void put_little_endian(std::vector<unsigned char>& bytes, std::uint64_t value, i
 }
 
 }  // namespace
+
+std::uint64_t held_out(std::uint64_t samples, double fraction) {
+  if (!(fraction >= 0 && fraction < 1)) {
+    fail("data.validation_fraction", "data.validation_fraction is not a fraction",
+         std::to_string(fraction), "set it from 0 to below 1");
+  }
+  if (fraction == 0) return 0;
+  if (samples < 2) {
+    fail("data.train", "the training data has only one sample, none can be held out for validation",
+         "", "give more text, a shorter data.sequence_length, or files in data.validation");
+  }
+  const auto wanted =
+      static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(samples)));
+  return std::clamp<std::uint64_t>(wanted, 1, samples - 1);
+}
 
 TokenDataset::TokenDataset(std::shared_ptr<const TokenStore> store,
                            std::vector<TokenWindow> windows, int sequence_length,
@@ -247,7 +243,10 @@ DataSplit load_data(const DataSettings& settings, const Vocabulary& vocabulary,
     return TokenDataset(std::move(set.store), std::move(set.windows), sequence_length, padding);
   };
   return {std::make_shared<TokenDataset>(set_of(train)),
-          std::make_shared<TokenDataset>(set_of(validation)), set_of(answers), std::move(skipped)};
+          std::make_shared<TokenDataset>(set_of(validation)),
+          set_of(answers),
+          std::move(skipped),
+          {}};
 }
 
 }  // namespace deltapipe

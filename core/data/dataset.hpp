@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/base/sample_fields.hpp"
@@ -113,6 +114,7 @@ struct DataSplit {
   std::shared_ptr<const Dataset> validation = std::make_shared<TokenDataset>();
   TokenDataset answers;  ///< prompts with answers, which are the targets; empty: none are named
   std::vector<SkippedLines> skipped;  ///< skipped lines of all files
+  std::vector<std::string> notes;     ///< what a user should know of the samples
 };
 
 /// Reads and cuts the data of a run; T = sequence_length (settings.sequence_length is ignored). The

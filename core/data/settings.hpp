@@ -2,6 +2,7 @@
 // Settings of the training text and of its division into samples.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,10 +16,17 @@ struct TokenizerSettings {
   bool operator==(const TokenizerSettings&) const = default;
 };
 
-/// Treatment of a JSON line without a document: error ends the run and gives the line's place; skip
-/// skips and counts it.
+/// Treatment of a line without a document or record: error ends the run and gives the line's place;
+/// skip skips and counts it.
 enum class BadLines { error, skip };
-enum class DataFormat { automatic, text, jsonl, hdf5 };
+enum class DataFormat { automatic, text, jsonl, csv, tsv, hdf5 };
+/// Names of DataFormat, in its order.
+inline constexpr std::array kDataFormatNames = {"automatic", "text", "jsonl", "csv", "tsv", "hdf5"};
+/// text: windows of documents, whose targets are the next tokens. labelled_text: records with one
+/// or two texts and a label, which is the target.
+enum class DataKind { text, labelled_text };
+/// Names of DataKind, in its order.
+inline constexpr std::array kDataKindNames = {"text", "labelled_text"};
 /// stream: documents are joined by the end-of-text token and cut into windows that overlap by one
 /// token. document: every document starts a new window, and its last window is padded.
 enum class Packing { stream, document };
@@ -33,11 +41,21 @@ struct AnswerSettings {
   bool operator==(const AnswerSettings&) const = default;
 };
 
+/// Records of labelled texts.
+struct LabelledTextSettings {
+  std::vector<std::string> texts = {"text"};  ///< fields of one text or of two
+  std::string label = "label";                ///< field of the label: a name or a class's number
+  bool header = true;                         ///< csv, tsv: the first line names the columns
+
+  bool operator==(const LabelledTextSettings&) const = default;
+};
+
 struct DataSettings {
+  DataKind kind = DataKind::text;
   std::vector<std::string> train;       ///< files, read in this order
   std::vector<std::string> validation;  ///< files; empty: the last validation_fraction of train
   double validation_fraction = 0.05;
-  DataFormat format = DataFormat::automatic;  ///< automatic: by suffix .txt .jsonl .h5
+  DataFormat format = DataFormat::automatic;  ///< automatic: by suffix
   std::vector<std::string> jsonl_fields = {"text"};
   BadLines bad_lines = BadLines::error;
   Packing packing = Packing::stream;
@@ -46,6 +64,7 @@ struct DataSettings {
   std::uint64_t max_train_samples = 0;       ///< 0: all
   std::uint64_t max_validation_samples = 0;  ///< 0: all
   AnswerSettings answers = {};
+  LabelledTextSettings labelled = {};
 
   bool operator==(const DataSettings&) const = default;
 };

@@ -10,7 +10,7 @@ _deltapipe_keys() {
 
 _deltapipe() {
     local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]}
-    local commands="train evaluate generate check tokenize export"
+    local commands="train evaluate predict generate check tokenize export"
     if ((COMP_CWORD == 1)); then
         mapfile -t COMPREPLY < <(compgen -W "$commands --help --version" -- "$word")
     elif [[ $word == -* ]]; then

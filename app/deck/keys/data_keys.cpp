@@ -36,6 +36,9 @@ Choice evaluation_choice(EvaluationSettings& evaluation) {
 
 void add_data(std::vector<Key>& keys, DataSettings& d) {
   SectionKeys add(keys, "data");
+  add("kind", choice(d.kind, kDataKindNames),
+      "text trains a language model to predict the next tokens. labelled_text trains a classifier "
+      "on records with one or two texts and a label.");
   add("train", TextList{&d.train}, "Training files, read in this order.");
   add("validation", TextList{&d.validation},
       "Validation files. If the list is empty, the last validation_fraction of the training "
@@ -43,16 +46,12 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
       "is used.");
   add("validation_fraction", Real{&d.validation_fraction, 0, 1, false, true},
       "Part of the training samples that is kept for validation if data.validation is empty.");
-  add("format",
-      choice(d.format, {{"automatic", DataFormat::automatic},
-                        {"text", DataFormat::text},
-                        {"jsonl", DataFormat::jsonl},
-                        {"hdf5", DataFormat::hdf5}}),
-      "Format of the files. automatic goes by the suffix: .txt, .jsonl or .h5.");
+  add("format", choice(d.format, kDataFormatNames),
+      "Format of the files. automatic goes by the suffix: .txt, .jsonl, .csv, .tsv or .h5.");
   add("jsonl_fields", TextList{&d.jsonl_fields},
       "Fields of a JSON line that make up its text, joined in this order.");
   add("bad_lines", choice(d.bad_lines, {{"error", BadLines::error}, {"skip", BadLines::skip}}),
-      "JSON lines that are invalid or lack a field: error ends the run, skip leaves them out, "
+      "Lines that are invalid or lack a field: error ends the run, skip leaves them out, "
       "counts and reports them.");
   add("packing", choice(d.packing, {{"stream", Packing::stream}, {"document", Packing::document}}),
       "stream joins documents and cuts them into windows. document starts a window with each "
@@ -64,6 +63,15 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
       "Largest number of training samples. 0 uses all.");
   add("max_validation_samples", Integer{&d.max_validation_samples, 0, kAnyCount},
       "Largest number of validation samples. 0 uses all.");
+
+  SectionKeys add_labelled(keys, "data.labelled");
+  add_labelled("texts", TextList{&d.labelled.texts},
+               "Field of the text of a record, or fields of its two texts. Columns of a table "
+               "without a header are numbers from \"1\".");
+  add_labelled("label", Text{&d.labelled.label},
+               "Field of the label: the name of a class, or its number from 0.");
+  add_labelled("header", Flag{&d.labelled.header},
+               "The first line of a CSV or TSV file names its columns.");
 }
 
 void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e, AnswerSettings& a) {

@@ -1,8 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Keys of [model], [model.new] and [tokenizer].
+#include <algorithm>
+
 #include "app/deck/keys/section_keys.hpp"
+#include "models/model.hpp"
 
 namespace deltapipe::deck {
+
+namespace {
+
+Choice type_choice(std::string& type) {
+  Choice result;
+  for (const ModelType& known : model_types()) result.names.emplace_back(known.name);
+  result.get = [&type, names = result.names] {
+    return static_cast<std::size_t>(std::ranges::find(names, type) - names.begin());
+  };
+  result.set = [&type, names = result.names](std::size_t i) { type = names[i]; };
+  return result;
+}
+
+}  // namespace
 
 void add_model(std::vector<Key>& keys, ModelSettings& m) {
   SectionKeys add(keys, "model");
@@ -18,6 +35,9 @@ void add_model(std::vector<Key>& keys, ModelSettings& m) {
       "Dropout probability before each residual addition. A negative value keeps the model's own.");
 
   SectionKeys add_new(keys, "model.new");
+  add_new("type", type_choice(m.type),
+          "Architecture: gpt2 is a language model, bert classifies texts (data.kind = "
+          "\"labelled_text\").");
   add_new("n_layer", Integer{&m.n_layer, 1, 10000}, "Number of transformer blocks.");
   add_new("n_head", Integer{&m.n_head, 1, 1024}, "Number of attention heads. It divides n_embd.");
   add_new("n_inner", Integer{&m.n_inner, 0, 262144}, "Hidden width of the MLP. 0 means 4 n_embd.");

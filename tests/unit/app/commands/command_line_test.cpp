@@ -109,7 +109,7 @@ TEST_CASE("a wrong command line is a usage error") {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
       {{}, "subcommand"},
       {{"trian", "a.toml"}, "unknown command 'trian'; did you mean 'train'?"},
-      {{"dance"}, "use train, evaluate, generate, check, tokenize or export"},
+      {{"dance"}, "use train, evaluate, predict, generate, check, tokenize or export"},
       {{"train"}, "DECK is required"},
       {{"check"}, "DECK is required"},
       {{"train", "a.toml", "--fast"}, "--fast"},

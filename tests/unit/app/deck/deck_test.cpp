@@ -47,9 +47,10 @@ void check_all(const std::vector<Wrong>& cases) {
 /// No setting at its default, with awkward strings and numbers.
 Settings unusual_settings() {
   Settings s;
-  s.model = {"", 6, 3, 48, 77, 99, 0.1, 0.2, 1.0 / 3};
+  s.model = {"", "bert", 6, 3, 48, 77, 99, 0.1, 0.2, 1.0 / 3};
   s.tokenizer = {"", 300};
-  s.data = {{"a \"b\"\\c.txt", "tab\there\nline", "\x7f\x01", "'", "naïve/文.txt", ""},
+  s.data = {DataKind::labelled_text,
+            {"a \"b\"\\c.txt", "tab\there\nline", "\x7f\x01", "'", "naïve/文.txt", ""},
             {"v.jsonl"},
             0.1,
             DataFormat::jsonl,
@@ -59,7 +60,9 @@ Settings unusual_settings() {
             33,
             false,
             7,
-            std::numeric_limits<std::int64_t>::max()};
+            std::numeric_limits<std::int64_t>::max(),
+            {},
+            {{"question", "sen\"tence"}, "la bel", false}};
   s.data.train.pop_back();
   s.training.epochs = 0.1 + 0.2;
   s.training.steps = 12;
@@ -499,7 +502,7 @@ TEST_CASE("a wrong override names its argument") {
        {"boundary.forward.first_vist=2"},
        {"did you mean 'boundary.forward.memory.first_visit'?"}},
       {"", {"output.dir=2"}, {"did you mean 'directory'?"}},
-      {"", {"data.file=2"}, {"the keys of [data] are train,"}},
+      {"", {"data.file=2"}, {"the keys of [data] are kind, train,"}},
       {"",
        {"bits=3"},
        {"did you mean 'boundary.forward.bits' or 'boundary.backward.bits' or "

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Predictions of classes as files: DIRECTORY/predictions.h5 and DIRECTORY/predictions.csv.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/files/hdf5.hpp"
+#include "core/files/replacement.hpp"
+
+namespace deltapipe {
+
+/// Both files appear complete on commit(), or not at all.
+///
+/// predictions.h5 has a row for each sample: `label` (int32; -1: unknown), `prediction` (int32) and
+/// `probabilities` ([samples, classes], float32). Its attributes are `classes` (the names), `model`
+/// and `deck`. predictions.csv has the same with names of classes, after a header line, as RFC 4180
+/// defines it.
+class PredictionsFile {
+ public:
+  /// `classes` are the names of at least two classes. UserError if a file cannot be written.
+  PredictionsFile(const std::string& directory, std::vector<std::string> classes,
+                  const std::string& model, const std::string& deck);
+
+  /// Appends samples. probabilities is [label_B, classes].
+  void append(std::span<const std::int32_t> label_B, std::span<const float> probabilities);
+  void commit();
+
+  /// Returns the number of appended samples with a label, and how many of them are right.
+  std::uint64_t labelled() const { return labelled_; }
+  std::uint64_t right() const { return right_; }
+  const std::string& hdf5_path() const { return hdf5_file_.path(); }
+  const std::string& csv_path() const { return csv_file_.path(); }
+
+ private:
+  std::string csv_line(std::int32_t label, std::int32_t prediction,
+                       std::span<const float> probabilities) const;
+
+  std::vector<std::string> classes_;
+  AtomicFile hdf5_file_, csv_file_;
+  hdf5::File hdf5_;
+  hdf5::Dataset label_, prediction_, probabilities_;
+  std::uint64_t samples_ = 0, labelled_ = 0, right_ = 0;
+};
+
+}  // namespace deltapipe

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Text classification from decks: labelled texts through a BERT, training, restart, evaluation and
+predictions."""
+
+import csv
+import json
+import random
+import subprocess
+
+import h5py
+import numpy as np
+
+import support
+from commands_test import python_with_transformers
+
+COLOURS = {"warm": ["red", "orange", "amber", "rust"], "cold": ["blue", "teal", "navy", "ice"],
+           "grey, \"dull\"": ["ash", "slate", "lead", "fog"]}
+LAYERS, TOKENS, SAMPLES = 4, 12, 240
+
+
+def rows(count, seed=1):
+    """(text, text, label): the words of the first text tell the label."""
+    numbers = random.Random(seed)
+    made = []
+    for _ in range(count):
+        label = numbers.choice(list(COLOURS))
+        words = [numbers.choice(COLOURS[label]) for _ in range(numbers.randint(1, 4))]
+        made.append((" ".join(words), numbers.choice(["sea", "hill", "a, b"]), label))
+    return made
+
+
+def write_csv(path, table, header=("first", "second", "kind")):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerows([header, *table] if header else table)
+    return path
+
+
+class LabelledTexts(support.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.table = rows(SAMPLES)
+        cls.data = write_csv(cls.place / "colours.csv", cls.table)
+        cls.validation = write_csv(cls.place / "validation.csv", rows(21, seed=2))
+
+    @classmethod
+    def deck(cls, **sections):
+        deck = {
+            "model.new": {"type": "bert", "n_layer": LAYERS, "n_embd": 32, "n_head": 2,
+                          "n_positions": TOKENS},
+            "tokenizer": {"train_vocabulary": 300},
+            "data": {"kind": "labelled_text", "train": [str(cls.data)],
+                     "validation": [str(cls.validation)]},
+            "data.labelled": {"texts": ["first", "second"], "label": "kind"},
+            "training": {"steps": 8, "micro_batch_size": 3, "micro_batches": 2, "seed": 1},
+            "training.optimizer": {"learning_rate": 1e-3, "schedule": "constant"},
+            "output": {"overwrite": True},
+        }
+        return support.merged(
+            deck, {name.replace("__", "."): keys for name, keys in sections.items()})
+
+    def test_stages_change_nothing(self):
+        alone = self.train(self.deck(), "k1")
+        for stages, schedule in ((2, "1f1b"), (3, "zb-h1"), (4, "gpipe")):
+            run = self.train(self.deck(pipeline={"stages": stages, "schedule": schedule}),
+                             f"k{stages}", stages)
+            self.assertEqual(run.losses.tobytes(), alone.losses.tobytes())
+            self.assertEqual(run.evaluations["accuracy"].tobytes(),
+                             alone.evaluations["accuracy"].tobytes())
+            model = (self.output(f"k{stages}") / "model/model.safetensors").read_bytes()
+            self.assertEqual(model, (self.output("k1") / "model/model.safetensors").read_bytes())
+
+    def test_codecs_learn_and_send_no_padding(self):
+        deck = self.deck(pipeline={"stages": 2}, training={"steps": 200},
+                         boundary__forward={"codec": "aqsgd", "bits": 4},
+                         boundary__backward={"codec": "directq", "bits": 8})
+        run = self.train(deck, "codec", 2)
+        self.assertGreater(run.evaluations["accuracy"][-1], 0.9)
+        self.assertLess(run.losses[-5:].mean(), run.losses[:5].mean() / 2)
+        # A row of 32 channels in fp32 for each token, of fewer tokens than the samples have places.
+        plain = self.train(self.deck(pipeline={"stages": 2}), "plain", 2)
+        payload = plain.steps["forward_bytes"][:, 0] - 2 * support.HEADER_BYTES
+        self.assertTrue((payload % (4 * 32) == 0).all())
+        self.assertLess(payload.max(), 6 * TOKENS * 4 * 32)
+
+    def test_a_restart_goes_on_with_the_same_bits(self):
+        deck = self.deck(pipeline={"stages": 2}, training={"steps": 20},
+                         boundary__forward={"codec": "aqsgd", "bits": 3},
+                         boundary__backward={"codec": "directq", "bits": 6},
+                         checkpoint={"every_steps": 7}, output={"overwrite": False})
+        whole = self.train(deck, "whole", 2)
+        stopped = support.run(
+            ["train", self.deck_file(deck), f"output.directory={self.output('parts')}",
+             "network.latency=0.1", "checkpoint.time_limit=3"], 2)
+        self.assertEqual(stopped.status, 75, stopped)
+        run = self.train(deck, "parts", 2)
+        self.assertEqual(run.losses.tobytes(), whole.losses.tobytes())
+        self.assertEqual((self.output("parts") / "model/model.safetensors").read_bytes(),
+                         (self.output("whole") / "model/model.safetensors").read_bytes())
+
+    def test_replicas(self):
+        deck = self.deck(pipeline={"stages": 2, "replicas": 2}, training={"steps": 120})
+        run = self.train(deck, "replicas", 4)
+        self.assertLess(run.losses[-10:].mean(), 0.8 * run.losses[:10].mean())
+
+    def predictions(self, output):
+        with h5py.File(output / "predictions.h5", "r") as file:
+            classes = [str(name) for name in file.attrs["classes"]]
+            return classes, {name: data[()] for name, data in file.items()}
+
+    def test_predictions(self):
+        self.train(self.deck(training={"steps": 40}), "model", 1)
+        model = self.output("model") / "model"
+        deck = self.deck_file(self.deck(model={"path": str(model)}, tokenizer={"train_vocabulary": 0}))
+        said = self.succeed(["evaluate", deck])
+        accuracy = float(said.out.split("accuracy ")[1].split(",")[0])
+        expected = None
+        for ranks, overrides in ((1, []), (2, ["pipeline.stages=2"]),
+                                 (4, ["pipeline.stages=2", "pipeline.replicas=2"])):
+            output = self.output(f"predictions{ranks}")
+            self.succeed(["predict", deck, f"output.directory={output}", *overrides], ranks)
+            classes, tables = self.predictions(output)
+            self.assertEqual(classes, sorted(COLOURS))
+            labels = [label for _, _, label in rows(21, seed=2)]
+            self.assertEqual([classes[i] for i in tables["label"]], labels)
+            np.testing.assert_allclose(tables["probabilities"].sum(1), 1, rtol=1e-5)
+            np.testing.assert_array_equal(tables["probabilities"].argmax(1), tables["prediction"])
+            self.assertAlmostEqual((tables["label"] == tables["prediction"]).mean(), accuracy, 4)
+            if expected is None:
+                expected = tables["probabilities"]
+            np.testing.assert_allclose(tables["probabilities"], expected, rtol=1e-4, atol=1e-6)
+            with open(output / "predictions.csv", newline="", encoding="utf-8") as file:
+                lines = list(csv.reader(file))
+            self.assertEqual(lines[0][3:], [f"p({name})" for name in classes])
+            self.assertEqual([line[1] for line in lines[1:]], labels)
+            self.assertEqual([line[2] for line in lines[1:]],
+                             [classes[i] for i in tables["prediction"]])
+
+    def test_transformers_give_the_same_probabilities(self):
+        python = python_with_transformers()
+        if python is None:
+            self.skipTest("no python3 here has transformers, PyTorch and h5py")
+        self.train(self.deck(training={"steps": 25}), "saved", 1)
+        model = self.output("saved") / "model"
+        deck = self.deck_file(self.deck(model={"path": str(model)}, tokenizer={"train_vocabulary": 0}))
+        output = self.output("saved-predictions")
+        self.succeed(["predict", deck, f"output.directory={output}"])
+        program = """
+import csv, json, sys, torch, transformers
+directory, table, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+tokenizer = transformers.GPT2TokenizerFast.from_pretrained(directory)
+model, info = transformers.BertForSequenceClassification.from_pretrained(
+    directory, output_loading_info=True)
+assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+model = model.double().eval()
+end = tokenizer.eos_token_id
+result = []
+for first, second, _ in list(csv.reader(open(table, newline="")))[1:]:
+    both = tokenizer(first, second, truncation="longest_first", max_length=length - 3,
+                     return_token_type_ids=True)
+    a = tokenizer(first)["input_ids"]
+    ids, count = both["input_ids"], len(both["input_ids"])
+    kept = next(n for n in range(count, -1, -1) if ids[:n] == a[:n])
+    while kept > len(a): kept -= 1
+    first_ids, second_ids = ids[:kept], ids[kept:]
+    tokens = [end, *first_ids, end, *second_ids, end]
+    segments = [0] * (len(first_ids) + 2) + [1] * (len(second_ids) + 1)
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens]), token_type_ids=torch.tensor([segments])).logits
+    result.append(logits.softmax(-1)[0].tolist())
+print(json.dumps([result, model.config.id2label]))
+"""
+        made = subprocess.run([python, "-c", program, model, self.validation, str(TOKENS)],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        probabilities, names = json.loads(made.stdout.splitlines()[-1])
+        classes, tables = self.predictions(output)
+        self.assertEqual(list(names.values()), classes)
+        np.testing.assert_allclose(tables["probabilities"], probabilities, rtol=1e-5, atol=1e-6)
+
+    def test_a_body_without_a_head_gets_a_new_one(self):
+        """As sentence encoders are published: no classifier, no prefix, no pooler."""
+        self.train(self.deck(training={"steps": 1}), "source", 1)
+        source = self.output("source") / "model"
+        header, data = support.read_safetensors(source / "model.safetensors")
+        body = {name.removeprefix("bert."): about for name, about in header.items()
+                if "pooler" not in name and "classifier" not in name}
+        headless = self.output("headless")
+        headless.mkdir()
+        for name in ("vocab.json", "merges.txt"):
+            (headless / name).write_bytes((source / name).read_bytes())
+        config = json.loads((source / "config.json").read_text())
+        for key in ("id2label", "label2id"):
+            del config[key]
+        (headless / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
+        offset, packed = 0, b""
+        for name, about in body.items():
+            if name != "__metadata__":
+                piece = data[slice(*about["data_offsets"])]
+                about["data_offsets"] = [offset, offset + len(piece)]
+                offset += len(piece)
+                packed += piece
+        support.write_safetensors(headless / "model.safetensors", body, packed)
+        deck = self.deck(model={"path": str(headless)}, tokenizer={"train_vocabulary": 0},
+                         training={"steps": 2}, pipeline={"stages": 2})
+        output = self.output("new-head")
+        made = self.succeed(["train", self.deck_file(deck), f"output.directory={output}"], 2)
+        for part in ("no pooler", "no classifier"):
+            self.assertIn(f"{part}: a new one is trained", made.err)
+        saved = json.loads((output / "model/config.json").read_text())
+        self.assertEqual(list(saved["id2label"].values()), sorted(COLOURS))
+        header, _ = support.read_safetensors(output / "model/model.safetensors")
+        self.assertEqual(header["classifier.weight"]["shape"], [3, 32])
+        self.assertEqual(header["bert.encoder.layer.3.attention.self.value.weight"]["shape"],
+                         [32, 32])
+
+    def test_check(self):
+        out = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 2}))]).out
+        self.assertIn("BERT of 4 blocks x 32 channels, 3 classes", out)
+        self.assertIn("training samples by class: cold ", out)
+
+    def test_mistakes(self):
+        no_label = write_csv(self.place / "no_label.csv", self.table, ("first", "second", "x"))
+        for overrides, parts in (
+                (["data.kind=text"], ["a table is not a text", "labelled_text"]),
+                (["model.new.type=gpt2"], ["do not have what the model requires", "data.kind"]),
+                ([f"data.train=[\"{no_label}\"]"], ["the header has no column 'kind'"]),
+                (["data.labelled.texts=[\"a\",\"b\",\"c\"]"], ["one text or two"]),
+                (["data.labelled.label=first"], ["the label is none of the model's"]),
+                (["evaluation.prompts=[\"p.jsonl\"]"], ["requires a language model"]),
+                (["data.sequence_length=3"], ["at least 4"]),
+                ([f"data.train=[\"{self.text}\"]"], ["JSON lines, CSV and TSV"])):
+            with self.subTest(overrides):
+                deck = self.deck_file(self.deck(output={"directory": str(self.output("wrong"))}))
+                self.assert_stops(support.run(["train", deck, *overrides]), *parts)
+        deck = self.deck_file(self.deck(output={"directory": str(self.output("wrong"))}))
+        self.assert_stops(support.run(["generate", deck, "-p", "red"]), "use predict")
+        self.assert_stops(support.run(["tokenize", deck]), "language model")
+        small = self.deck_file(self.small(output={"directory": str(self.output("wrong"))}))
+        self.assert_stops(support.run(["predict", small]), "requires a model that classifies")
+
+    def test_a_full_disk_leaves_no_predictions(self):
+        self.train(self.deck(training={"steps": 1}), "full", 1)
+        deck = self.deck_file(self.deck(model={"path": str(self.output("full") / "model")},
+                                        tokenizer={"train_vocabulary": 0}))
+        target = self.place / "file"
+        target.write_text("")
+        self.assert_stops(support.run(["predict", deck, f"output.directory={target}"]), target)
+
+
+if __name__ == "__main__":
+    support.main()
