@@ -30,7 +30,7 @@ from deltapipe_runs import Run, RunError
 def csv_columns(metric):
     return ("run", "status", metric, "wire_bytes", "sequences_per_second", "speedup",
             "target_loss", "seconds_to_loss", "bytes_to_loss", "evaluation_bytes",
-            f"codec_{metric}", "total_bytes", "total_percent", "exact_match", "codec_exact_match")
+            f"codec_{metric}", "total_bytes", "total_percent", "exact_match", "codec_exact_match", "seconds")
 
 
 def common_loss(runs):
@@ -65,6 +65,7 @@ def compare(runs, loss, metric):
             f"codec_{metric}": run.metric(metric, "codec_"),
             "exact_match": run.exact_match,
             "codec_exact_match": run.codec_exact_match,
+            "seconds": run.seconds,
             "total_bytes": run.total_bytes,
             "total_percent": 100 * run.total_bytes / first_total if first_total else math.nan,
         }

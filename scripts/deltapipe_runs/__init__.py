@@ -293,6 +293,11 @@ class Run:
         """Bytes on the wire in training and in evaluations, where these were recorded."""
         return self.wire_bytes + float(np.nan_to_num(self.evaluation_bytes))
 
+    @property
+    def seconds(self):
+        """Time of training, without evaluations; NaN: no step."""
+        return float(self.steps["seconds"][-1]) if self.length else float("nan")
+
     def rate(self, column):
         """Mean per second after the first step, whose start-up time tells nothing; NaN: unknown."""
         if self.length < 2:

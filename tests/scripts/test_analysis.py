@@ -172,7 +172,8 @@ class AnalysisTest(unittest.TestCase):
                                          "seconds_to_loss", "bytes_to_loss",
                                          "evaluation_bytes", "codec_perplexity", "total_bytes",
                                          "total_percent", "exact_match",
-                                         "codec_exact_match"])
+                                         "codec_exact_match", "seconds"])
+        self.assertGreater(float(rows[0]["seconds"]), float(rows[1]["seconds"]))
         self.assertEqual([row["status"] for row in rows], ["finished", "finished"])
         self.assertEqual([row["run"] for row in rows], ["none", "delta"])
         self.assertEqual([row["wire_bytes"] for row in rows], ["400000", "200000"])
