@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A JSON text and a model's config.json. What the reader takes is what the library reads there.
 #include "core/files/json.hpp"
+#include "models/bert/bert_config.hpp"
+#include "models/class_names.hpp"
 #include "models/config_file.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 #include "support.hpp"
@@ -26,7 +28,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   fuzz::write("config.json", text);
-  fuzz::takes(
-      [] { Gpt2Config::read(read_config_file(fuzz::scratch().string())).check("config.json"); });
+  const auto config = [] { return read_config_file(fuzz::scratch().string()); };
+  fuzz::takes([&] { Gpt2Config::read(config()).check("config.json"); });
+  fuzz::takes([&] { BertConfig::read(config()).check("config.json"); });
+  fuzz::takes([&] { read_class_names(config()); });
   return 0;
 }
