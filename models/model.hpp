@@ -30,6 +30,7 @@ struct ModelShape {
   int positions = 0;  ///< the longest sequence T
   int vocabulary = 0;
   bool tied = false;  ///< the token embedding is also the output matrix
+  int segments = 0;   ///< texts of a sample that the model tells apart; 0: it has no segments
 };
 
 /// Probabilities of dropout; negative: the model's own.

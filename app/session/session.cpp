@@ -65,6 +65,13 @@ void check_fields(const Settings& settings, const Model& model) {
       given[Field::tokens] = given[Field::segments] = given[Field::label] = 1;
       break;
   }
+  const std::size_t texts = settings.data.labelled.texts.size();
+  const int segments = model.shape().segments;
+  if (given[Field::segments] > 0 && segments > 0 && texts > static_cast<std::size_t>(segments))
+    throw UserError({.what = "the model does not tell a second text from the first",
+                     .value = "type_vocab_size = " + std::to_string(segments),
+                     .remedy = "name one field in data.labelled.texts, or use another model",
+                     .keys = {"data.labelled.texts", "model.path"}});
   for (const Field field : model.fields()) {
     if (given[field] > 0) continue;
     const std::string kind = kDataKindNames[static_cast<std::size_t>(settings.data.kind)];

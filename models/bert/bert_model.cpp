@@ -63,7 +63,8 @@ ModelShape BertModel::shape() const {
   return {.blocks = config_.layers,
           .channels = config_.channels,
           .positions = config_.positions,
-          .vocabulary = config_.vocabulary};
+          .vocabulary = config_.vocabulary,
+          .segments = config_.segments};
 }
 
 std::string BertModel::description() const {

@@ -6,6 +6,7 @@ predictions."""
 import csv
 import json
 import random
+import shutil
 import subprocess
 
 import h5py
@@ -216,6 +217,28 @@ print(json.dumps([result, model.config.id2label]))
         self.assertEqual(header["bert.encoder.layer.3.attention.self.value.weight"]["shape"],
                          [32, 32])
 
+    def test_a_model_with_one_segment_takes_no_pairs(self):
+        self.train(self.deck(training={"steps": 1}), "two", 1)
+        one = self.output("one")
+        shutil.copytree(self.output("two") / "model", one)
+        config = json.loads((one / "config.json").read_text())
+        (one / "config.json").write_text(json.dumps(config | {"type_vocab_size": 1}))
+        header, data = support.read_safetensors(one / "model.safetensors")
+        name = "bert.embeddings.token_type_embeddings.weight"
+        begin, end = header[name]["data_offsets"]
+        cut = end - (end - begin) // 2
+        header[name] |= {"shape": [1, 32], "data_offsets": [begin, cut]}
+        for other, about in header.items():
+            if other != "__metadata__" and about["data_offsets"][0] >= end:
+                about["data_offsets"] = [place - (end - cut) for place in about["data_offsets"]]
+        support.write_safetensors(one / "model.safetensors", header, data[:cut] + data[end:])
+        deck = self.deck_file(self.deck(model={"path": str(one)}, tokenizer={"train_vocabulary": 0},
+                                        training={"steps": 1},
+                                        output={"directory": str(self.output("one-run"))}))
+        self.assert_stops(support.run(["train", deck]), "does not tell a second text",
+                          "type_vocab_size = 1")
+        self.succeed(["train", deck, "data.labelled.texts=[\"first\"]"])
+
     def test_check(self):
         out = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 2}))]).out
         self.assertIn("BERT of 4 blocks x 32 channels, 3 classes", out)
@@ -228,7 +251,7 @@ print(json.dumps([result, model.config.id2label]))
                 (["model.new.type=gpt2"], ["do not have what the model requires", "data.kind"]),
                 ([f"data.train=[\"{no_label}\"]"], ["the header has no column 'kind'"]),
                 (["data.labelled.texts=[\"a\",\"b\",\"c\"]"], ["one text or two"]),
-                (["data.labelled.label=first"], ["the label is none of the model's"]),
+                (["data.labelled.label=first"], ["the label is not one of the model's"]),
                 (["evaluation.prompts=[\"p.jsonl\"]"], ["requires a language model"]),
                 (["data.sequence_length=3"], ["at least 4"]),
                 ([f"data.train=[\"{self.text}\"]"], ["JSON lines, CSV and TSV"])):
