@@ -2,6 +2,7 @@
 #include "core/base/number_text.hpp"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -16,6 +17,13 @@ std::string number_text(const char* format, double value) {
   (void)std::snprintf(whole.data(), whole.size(), format, value);
   whole.pop_back();
   return whole;
+}
+
+std::optional<std::int64_t> whole_number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
 }
 
 std::string hex_digits(std::uint64_t value) {

@@ -15,18 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
-                       const std::string& remedy, std::size_t line = 0) {
-  throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
-}
-
 /// Calls take(document) for every line: its fields, joined by an empty line.
 template <class Take>
 SkippedLines read_documents(const std::string& file, const DataSettings& settings,
                             const Take& take) {
   if (settings.jsonl_fields.empty()) {
-    fail(file, "data.jsonl_fields names no field", "",
-         "set data.jsonl_fields, for example to [\"text\"]");
+    refuse_line(file, "data.jsonl_fields names no field", "",
+                "set data.jsonl_fields, for example to [\"text\"]");
   }
   const auto join = [](std::vector<std::string>&& values, std::size_t) {
     std::string document = std::move(values.front());
@@ -39,6 +34,11 @@ SkippedLines read_documents(const std::string& file, const DataSettings& setting
 
 const char* name_of(DataFormat format) {
   return kDataFormatNames[static_cast<std::size_t>(format)];
+}
+
+[[noreturn]] void refuse_table(const std::string& file) {
+  refuse_line(file, "a table is not a text", "",
+              "set data.kind to \"labelled_text\", or write the texts as JSON lines");
 }
 
 }  // namespace
@@ -64,18 +64,9 @@ DataFormat data_format(const std::string& file, DataFormat asked) {
   }
   const ReadOnlyFile readable(file);  // refuses a pipe or a device before its suffix is refused
   expect_no_other_kind(readable);
-  fail(file, "the suffix of the data file does not identify its format", suffix,
-       "set data.format to text, jsonl, csv, tsv or hdf5");
+  refuse_line(file, "the suffix of the data file does not identify its format", suffix,
+              "set data.format to text, jsonl, csv, tsv or hdf5");
 }
-
-namespace {
-
-[[noreturn]] void refuse_table(const std::string& file) {
-  fail(file, "a table is not a text", "",
-       "set data.kind to \"labelled_text\", or write the texts as JSON lines");
-}
-
-}  // namespace
 
 void read_tokens(const std::string& file, const DataSettings& settings,
                  const Vocabulary& vocabulary, TokenSink& sink, int threads) {
@@ -83,8 +74,8 @@ void read_tokens(const std::string& file, const DataSettings& settings,
   if (format == DataFormat::hdf5) return read_token_file(file, vocabulary, sink);
   if (format == DataFormat::csv || format == DataFormat::tsv) refuse_table(file);
   if (vocabulary.tokenizer == nullptr) {
-    fail(file, "there is no tokenizer for this text", "",
-         "set tokenizer.path, or name token files (.h5) only");
+    refuse_line(file, "there is no tokenizer for this text", "",
+                "set tokenizer.path, or name token files (.h5) only");
   }
   try {
     ParallelTokenizer text(*vocabulary.tokenizer, sink, threads);
@@ -111,7 +102,7 @@ void read_texts(const std::string& file, const DataSettings& settings,
                 const std::function<void(std::string_view)>& take) {
   const DataFormat format = data_format(file, settings.format);
   if (format == DataFormat::hdf5) {
-    fail(file, "the file contains token ids, not text", "", "give text or jsonl files");
+    refuse_line(file, "the file contains token ids, not text", "", "give text or jsonl files");
   }
   if (format == DataFormat::jsonl) {
     read_documents(file, settings, take);
@@ -128,9 +119,9 @@ SkippedLines read_answers(const std::string& file, const DataSettings& settings,
                           const std::function<void(const PromptWithAnswer&)>& take) {
   const AnswerSettings& answers = settings.answers;
   if (data_format(file, DataFormat::automatic) != DataFormat::jsonl)
-    fail(file, "prompts with answers are read from JSON lines", "", "name a .jsonl file");
+    refuse_line(file, "prompts with answers are read from JSON lines", "", "name a .jsonl file");
   if (vocabulary.tokenizer == nullptr)
-    fail(file, "there is no tokenizer for these prompts", "", "set tokenizer.path");
+    refuse_line(file, "there is no tokenizer for these prompts", "", "set tokenizer.path");
   const bool ends_with_token = answers.end.empty();
   if (ends_with_token && vocabulary.end_of_text < 0)
     throw UserError({.what = "answers have no end: the tokenizer has no end-of-text token",
@@ -143,18 +134,19 @@ SkippedLines read_answers(const std::string& file, const DataSettings& settings,
     PromptWithAnswer made{vocabulary.tokenizer->encode(prompt + answer + answers.end),
                           before.size()};
     if (ends_with_token) made.tokens.push_back(vocabulary.end_of_text);
-    if (before.empty()) fail(file, "the prompt is empty", "", "give every line a prompt", line);
+    if (before.empty())
+      refuse_line(file, "the prompt is empty", "", "give every line a prompt", line);
     if (made.tokens.size() <= before.size() ||
         !std::equal(before.begin(), before.end(), made.tokens.begin()))
-      fail(file, "the prompt's last token continues in the answer or its end",
-           printable(prompt, 60) + " and " + printable(answer, 60),
-           "end prompts where a word ends, and let answers begin with the space", line);
+      refuse_line(file, "the prompt's last token continues in the answer or its end",
+                  printable(prompt, 60) + " and " + printable(answer, 60),
+                  "end prompts where a word ends, and let answers begin with the space", line);
     if (made.tokens.size() - 1 > static_cast<std::size_t>(sequence_length))
-      fail(file, "prompt and answer are longer than a sample",
-           std::to_string(made.tokens.size() - 1) + " tokens",
-           "give at most data.sequence_length = " + std::to_string(sequence_length) +
-               " tokens, or data.bad_lines = \"skip\"",
-           line);
+      refuse_line(file, "prompt and answer are longer than a sample",
+                  std::to_string(made.tokens.size() - 1) + " tokens",
+                  "give at most data.sequence_length = " + std::to_string(sequence_length) +
+                      " tokens, or data.bad_lines = \"skip\"",
+                  line);
     return made;
   };
   return read_records(file, settings.bad_lines,

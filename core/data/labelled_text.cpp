@@ -4,11 +4,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/data/records.hpp"
 #include "core/data/sampler.hpp"
@@ -63,13 +63,6 @@ KeptTokens truncate_longest_first(std::size_t n1, std::size_t n2, std::size_t mo
 namespace {
 
 constexpr const char* kKeys = "data.labelled.texts and data.labelled.label";
-
-std::optional<long long> whole_number(const std::string& text) {
-  long long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 RecordFields record_fields(const std::string& file, const DataSettings& settings) {
   const LabelledTextSettings& labelled = settings.labelled;
@@ -128,17 +121,17 @@ class SetReader {
   std::int32_t class_of(const std::string& file, std::size_t line, const std::string& label) const {
     const auto named = std::ranges::find(classes_, label);
     if (named != classes_.end()) return static_cast<std::int32_t>(named - classes_.begin());
-    const std::optional<long long> number = whole_number(label);
-    if (number && *number >= 0 && *number < static_cast<long long>(classes_.size()))
+    const std::optional<std::int64_t> number = whole_number(label);
+    if (number && *number >= 0 && *number < static_cast<std::int64_t>(classes_.size()))
       return static_cast<std::int32_t>(*number);
-    throw UserError(
-        {.what = "the label is none of the model's " + std::to_string(classes_.size()) + " classes",
-         .file = file,
-         .line = line,
-         .value = printable(label, 60),
-         .remedy = "use " + printable(classes_.front(), 60) + ", " + printable(classes_[1], 60) +
-                   (classes_.size() > 2 ? " ..." : "") +
-                   "; data.bad_lines = \"skip\" skips such lines"});
+    throw UserError({.what = "the label is not one of the model's " +
+                             std::to_string(classes_.size()) + " classes",
+                     .file = file,
+                     .line = line,
+                     .value = printable(label, 60),
+                     .remedy = "use " + printable(classes_.front(), 60) + ", " +
+                               printable(classes_[1], 60) + (classes_.size() > 2 ? " ..." : "") +
+                               "; data.bad_lines = \"skip\" skips such lines"});
   }
 
   LabelledTexts::Sample add(const std::vector<std::string>& texts, std::int32_t label,

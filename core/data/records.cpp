@@ -2,22 +2,17 @@
 #include "core/data/records.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <string_view>
 
+#include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/data/text_lines.hpp"
 #include "core/files/json.hpp"
 
 namespace deltapipe {
 namespace {
-
-[[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
-                       const std::string& remedy, std::size_t line = 0) {
-  throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
-}
 
 std::string shown(std::string_view text) {
   return printable(text, 60);
@@ -50,8 +45,8 @@ std::vector<std::string> json_fields(const std::string& file, std::size_t line,
           return;
         }
         if (!value.is_string()) {
-          fail(file, "field '" + key + "' is not a string", deltapipe::shown(value),
-               "set " + wanted.keys + " to fields of text", line);
+          refuse_line(file, "field '" + key + "' is not a string", deltapipe::shown(value),
+                      "set " + wanted.keys + " to fields of text", line);
         }
         found.emplace(key, std::move(value.get_ref<std::string&>()));
       });
@@ -59,11 +54,11 @@ std::vector<std::string> json_fields(const std::string& file, std::size_t line,
   for (const std::string& field : fields) {
     const auto value = found.find(field);
     if (value == found.end()) {
-      fail(file, "the line has no field '" + field + "'", shown(text),
-           "set " + wanted.keys +
-               " to fields that every line has; data.bad_lines = \"skip\" skips the lines "
-               "that lack one",
-           line);
+      refuse_line(file, "the line has no field '" + field + "'", shown(text),
+                  "set " + wanted.keys +
+                      " to fields that every line has; data.bad_lines = \"skip\" skips the lines "
+                      "that lack one",
+                  line);
     }
     values.push_back(value->second);
   }
@@ -119,15 +114,15 @@ class CsvRecord {
     } else if (c == ',') {
       start_field();
     } else if (closed_ && c != '\r') {
-      fail(file, "text follows a closing quote", shown(field + '"' + c),
-           "write quotes inside a quoted field twice", number);
+      refuse_line(file, "text follows a closing quote", shown(field + '"' + c),
+                  "write quotes inside a quoted field twice", number);
     } else if (!closed_) {
       field += c;
     }
   }
   [[noreturn]] void refuse_open(const std::string& file) const {
-    fail(file, "a quoted field has no end", shown(fields_.back()),
-         "close the quote, and write quotes inside a quoted field twice", begin_);
+    refuse_line(file, "a quoted field has no end", shown(fields_.back()),
+                "close the quote, and write quotes inside a quoted field twice", begin_);
   }
 
   std::vector<std::string> fields_;
@@ -163,10 +158,10 @@ class Columns {
     for (const std::string& name : wanted_.names) {
       const auto found = std::ranges::find(names, name);
       if (found == names.end())
-        fail(file_, "the header has no column '" + name + "'", shown(joined(names)),
-             "set " + wanted_.keys + " to columns of the header; without a header, set " +
-                 "data.labelled.header = false and give their numbers",
-             line);
+        refuse_line(file_, "the header has no column '" + name + "'", shown(joined(names)),
+                    "set " + wanted_.keys + " to columns of the header; without a header, set " +
+                        "data.labelled.header = false and give their numbers",
+                    line);
       columns_.push_back(static_cast<std::size_t>(found - names.begin()));
     }
     width_ = names.size();
@@ -177,12 +172,12 @@ class Columns {
     if (width_ == 0) width_ = fields.size();
     const std::size_t last = *std::ranges::max_element(columns_);
     if (fields.size() != width_ || last >= fields.size())
-      fail(file_, "the line has another number of columns than the first one",
-           std::to_string(fields.size()) + " columns, expected " +
-               std::to_string(std::max(width_, last + 1)),
-           wanted_.format == DataFormat::csv ? "put fields with commas in quotes"
-                                             : "separate columns by one tab",
-           line);
+      refuse_line(file_, "the line has another number of columns than the first one",
+                  std::to_string(fields.size()) + " columns, expected " +
+                      std::to_string(std::max(width_, last + 1)),
+                  wanted_.format == DataFormat::csv ? "put fields with commas in quotes"
+                                                    : "separate columns by one tab",
+                  line);
     std::vector<std::string> chosen;
     for (const std::size_t column : columns_) chosen.push_back(fields[column]);
     return chosen;
@@ -190,11 +185,11 @@ class Columns {
 
  private:
   std::size_t number(const std::string& name) const {
-    std::size_t value = 0;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value);
-    if (error != std::errc() || end != name.data() + name.size() || value == 0)
-      fail(file_, "without a header, columns are numbers from 1", name, "set " + wanted_.keys);
-    return value - 1;
+    const std::optional<std::int64_t> value = whole_number(name);
+    if (!value || *value < 1)
+      refuse_line(file_, "without a header, columns are numbers from 1", name,
+                  "set " + wanted_.keys);
+    return static_cast<std::size_t>(*value - 1);
   }
   static std::string joined(const std::vector<std::string>& names) {
     std::string text;

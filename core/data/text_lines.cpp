@@ -13,11 +13,6 @@
 namespace deltapipe {
 namespace {
 
-[[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
-                       const std::string& remedy, std::size_t line = 0) {
-  throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
-}
-
 /// A kind of file that is not supported, with its first bytes.
 struct OtherKind {
   std::string_view bytes;
@@ -116,13 +111,13 @@ void expect_no_other_kind(const ReadOnlyFile& file) {
   const std::string_view text(first.data(), size);
   for (const OtherKind& kind : kOtherKinds)
     if (text.starts_with(kind.bytes))
-      fail(file.path(), std::string("this is a file of ") + kind.name + ", not a text", "",
-           kind.remedy);
+      refuse_line(file.path(), std::string("this is a file of ") + kind.name + ", not a text", "",
+                  kind.remedy);
 }
 
 void read_text_blocks(const std::string& name, const std::function<void(std::string_view)>& take) {
   const ReadOnlyFile file(name);
-  if (file.size() == 0) fail(name, "the data file is empty", "", "give a file with text");
+  if (file.size() == 0) refuse_line(name, "the data file is empty", "", "give a file with text");
   expect_no_other_kind(file);
   Utf8Check check(name);
   file.for_each_block([&](std::string_view block) {
@@ -143,8 +138,9 @@ void read_text_lines(const std::string& name,
   const auto end_line = [&] {
     try {
       if (length > file_limit::jsonl_line)
-        fail(name, "the line is longer than " + std::to_string(file_limit::jsonl_line) + " bytes",
-             "", "write one document per line", number);
+        refuse_line(name,
+                    "the line is longer than " + std::to_string(file_limit::jsonl_line) + " bytes",
+                    "", "write one document per line", number);
       Utf8Check check(name, number, begin);
       check.add(line);
       check.end();

@@ -13,6 +13,13 @@
 
 namespace deltapipe {
 
+/// Throws the UserError of a mistake in a file, or in a line of it, which counts from 1.
+[[noreturn]] inline void refuse_line(const std::string& file, const std::string& what,
+                                     const std::string& value, const std::string& remedy,
+                                     std::size_t line = 0) {
+  throw UserError({.what = what, .file = file, .line = line, .value = value, .remedy = remedy});
+}
+
 /// Refuses a file that contains neither text nor tokens, with a remedy.
 void expect_no_other_kind(const ReadOnlyFile& file);
 

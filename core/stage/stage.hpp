@@ -21,6 +21,10 @@ namespace deltapipe {
 /// each for all rows of a micro-batch. `probabilities` are those of all classes, row by row; they
 /// require no target.
 enum class RowScore { loss, miss, prediction, probabilities };
+/// Returns the values in a row's score of a model without classes.
+constexpr int values_without_classes(RowScore score) {
+  return score == RowScore::loss || score == RowScore::miss ? 1 : 0;
+}
 
 /// One micro-batch at a stage. Its rows n = b*T + t are rows of the data, which cross a boundary as
 /// BoundaryShape defines.
@@ -224,9 +228,7 @@ class Stage {
   /// Last stage: returns the number of rows that have a score in a sample of T rows.
   virtual int scored_rows(int tokens) const { return tokens; }
   /// Last stage: returns the number of values in a row's score; 0: the model has no such score.
-  virtual int score_values(RowScore score) const {
-    return score == RowScore::loss || score == RowScore::miss ? 1 : 0;
-  }
+  virtual int score_values(RowScore score) const { return values_without_classes(score); }
   /// Last stage: returns MicroBatch::score of the scored rows of a micro-batch of the step (0 for
   /// padding), `count` values in all.
   virtual VectorRef<const Real> scores(int micro_batch, int count) = 0;

@@ -3,14 +3,15 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/json.hpp"
@@ -349,10 +350,8 @@ void read_tokenizer_json(const Json& root, Builder& builder) {
 
 /// Returns the id in a key of added_tokens_decoder; a key that is not a number remains a string.
 Json number_of(const std::string& text) {
-  std::int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [last, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && last == end ? Json(number) : Json(text);
+  const std::optional<std::int64_t> number = whole_number(text);
+  return number ? Json(*number) : Json(text);
 }
 
 constexpr std::array kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",

@@ -104,9 +104,7 @@ class LastEnd {
                        const MatrixRef<Real>& dx, bool accumulate) = 0;
   /// See Stage.
   virtual int scored_rows(int tokens) const { return tokens; }
-  virtual int score_values(RowScore score) const {
-    return score == RowScore::loss || score == RowScore::miss ? 1 : 0;
-  }
+  virtual int score_values(RowScore score) const { return values_without_classes(score); }
   virtual VectorRef<const Real> scores(int micro_batch, int count) const = 0;
   /// Returns the logits of one row. [V]
   virtual VectorRef<const Real> logits(const ExecSpace& exec, const Workspace<Real>& workspace,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/files/hdf5.hpp"
+#include "models/optimizer_settings.hpp"
 
 namespace deltapipe::test {
 
@@ -37,6 +38,21 @@ inline std::string read_text(const hdf5::Location& place, const std::string& nam
   const std::string copy = text;
   H5free_memory(text);
   return copy;
+}
+
+/// Returns AdamW's constants, which are attributes of a training.
+inline OptimizerSettings golden_settings(const hdf5::Location& training) {
+  OptimizerSettings settings;
+  settings.beta1 = training.read_attribute<double>("beta1");
+  settings.beta2 = training.read_attribute<double>("beta2");
+  settings.epsilon = training.read_attribute<double>("epsilon");
+  settings.weight_decay = training.read_attribute<double>("weight_decay");
+  settings.clip_norm = training.read_attribute<double>("clip_norm");
+  settings.learning_rate = training.read_attribute<double>("learning_rate");
+  if (training.has_attribute("warmup_steps"))
+    settings.warmup_steps =
+        static_cast<std::uint64_t>(training.read_attribute<double>("warmup_steps"));
+  return settings;
 }
 
 /// max |value - truth| / max |truth|; infinite where a value is not finite or one is missing.

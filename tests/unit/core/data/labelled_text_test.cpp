@@ -122,7 +122,7 @@ TEST_CASE("Labels are names or numbers of classes", "[data][labelled]") {
   CHECK_THAT(message_of<UserError>([&] {
                files.load({"no", "yes"});
              }),
-             Contains(":2: the label is none of the model's 2 classes (got 10)"));
+             Contains(":2: the label is not one of the model's 2 classes (got 10)"));
   files.settings.bad_lines = BadLines::skip;
   const DataSplit split = files.load({"9", "x"});
   CHECK(split.train->size() == 3);

@@ -199,13 +199,7 @@ TEMPLATE_TEST_CASE("Ten AdamW steps of a BERT are those of PyTorch", "[models][b
   const hdf5::File file = hdf5::File::open_read_only(kFixtures + "/golden.h5");
   const hdf5::Group golden = file.open_group(name);
   const hdf5::Group training = golden.open_group("training");
-  OptimizerSettings settings;
-  settings.beta1 = training.read_attribute<double>("beta1");
-  settings.beta2 = training.read_attribute<double>("beta2");
-  settings.epsilon = training.read_attribute<double>("epsilon");
-  settings.weight_decay = training.read_attribute<double>("weight_decay");
-  settings.clip_norm = training.read_attribute<double>("clip_norm");
-  settings.learning_rate = training.read_attribute<double>("learning_rate");
+  const OptimizerSettings settings = golden_settings(training);
   const auto losses = read_all<double>(training, "losses");
   const auto norms = read_all<double>(training, "gradient_norms");
   Bert<TestType> bert(name, false, false, settings);

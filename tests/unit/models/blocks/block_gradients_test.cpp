@@ -30,6 +30,22 @@ PassKind any_kind() {
   return GENERATE(PassKind{false, false}, PassKind{true, false}, PassKind{false, true});
 }
 
+AttentionOptions attention_options(bool causal, double dropout) {
+  return {.channels = kChannels,
+          .heads = 2,
+          .causal = causal,
+          .attention_dropout = dropout,
+          .dropout = dropout};
+}
+
+MlpOptions mlp_options(Activation activation, double dropout) {
+  return {.channels = kChannels,
+          .hidden = kHidden,
+          .activation = activation,
+          .dropout = dropout,
+          .dropout_site = 2};
+}
+
 }  // namespace
 
 TEST_CASE("A transformer block's gradients are slopes", "[models][blocks]") {
@@ -38,16 +54,9 @@ TEST_CASE("A transformer block's gradients are slopes", "[models][blocks]") {
   const bool causal = GENERATE(true, false);
   const auto build = [=](ParameterArena<double>& parameters) {
     StageParts<double> parts = parts_of_channels();
-    const AttentionOptions attention{.channels = kChannels,
-                                     .heads = 2,
-                                     .causal = causal,
-                                     .attention_dropout = dropout,
-                                     .dropout = dropout};
-    const MlpOptions mlp{.channels = kChannels,
-                         .hidden = kHidden,
-                         .activation = causal ? Activation::gelu_tanh : Activation::gelu_erf,
-                         .dropout = dropout,
-                         .dropout_site = 2};
+    const AttentionOptions attention = attention_options(causal, dropout);
+    const MlpOptions mlp =
+        mlp_options(causal ? Activation::gelu_tanh : Activation::gelu_erf, dropout);
     parts.blocks.push_back({std::make_unique<TransformerBlock<double>>(
                                 parameters, AttentionNames{"n1", "qkv", "out"}, attention,
                                 MlpNames{"n2", "up", "down"}, mlp, 0),
@@ -64,16 +73,8 @@ TEST_CASE("A post-norm block's gradients are slopes", "[models][blocks]") {
   const double dropout = GENERATE(0.0, 0.3);
   const auto build = [=](ParameterArena<double>& parameters) {
     StageParts<double> parts = parts_of_channels();
-    const AttentionOptions attention{.channels = kChannels,
-                                     .heads = 2,
-                                     .causal = false,
-                                     .attention_dropout = dropout,
-                                     .dropout = dropout};
-    const MlpOptions mlp{.channels = kChannels,
-                         .hidden = kHidden,
-                         .activation = Activation::gelu_erf,
-                         .dropout = dropout,
-                         .dropout_site = 2};
+    const AttentionOptions attention = attention_options(false, dropout);
+    const MlpOptions mlp = mlp_options(Activation::gelu_erf, dropout);
     for (int i = 0; i < 2; ++i) {
       const std::string b = "b" + std::to_string(i);
       parts.blocks.push_back({std::make_unique<PostNormBlock<double>>(

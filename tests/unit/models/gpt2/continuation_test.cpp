@@ -15,9 +15,11 @@
 #include "models/gpt2/gpt2_stage.hpp"
 #include "models/partition.hpp"
 #include "support/device_values.hpp"
+#include "support/golden_values.hpp"
 #include "support/text_batch.hpp"
 
 using namespace deltapipe;
+using deltapipe::test::read_all;
 using deltapipe::test::to_device;
 using deltapipe::test::to_host;
 
@@ -97,14 +99,6 @@ class Text {
   ExecSpace exec_;
   std::vector<std::unique_ptr<Gpt2Stage<Real>>> stages_;
 };
-
-template <class T>
-std::vector<T> read_all(const hdf5::Location& place, const std::string& name) {
-  const hdf5::Dataset dataset = place.open_dataset(name);
-  std::vector<T> values(dataset.rows() * dataset.row_elements());
-  dataset.read(0, std::span<T>(values));
-  return values;
-}
 
 template <class Real, class Truth>
 double difference(const std::vector<Real>& values, const Truth* truth) {

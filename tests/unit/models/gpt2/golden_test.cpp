@@ -11,6 +11,7 @@
 #include "support/in_process_pipeline.hpp"
 
 using namespace deltapipe;
+using deltapipe::test::golden_settings;
 using deltapipe::test::InProcessPipeline;
 using deltapipe::test::PipelineShape;
 using deltapipe::test::read_all;
@@ -76,19 +77,6 @@ struct Tolerance<double> {
   static constexpr double logits = 2e-6, loss = 1e-12, gradient = 2e-6, training = 1e-9,
                           parameters = 2e-6;
 };
-
-OptimizerSettings golden_settings(const hdf5::Location& training) {
-  OptimizerSettings settings;
-  settings.beta1 = training.read_attribute<double>("beta1");
-  settings.beta2 = training.read_attribute<double>("beta2");
-  settings.epsilon = training.read_attribute<double>("epsilon");
-  settings.weight_decay = training.read_attribute<double>("weight_decay");
-  settings.clip_norm = training.read_attribute<double>("clip_norm");
-  settings.learning_rate = training.read_attribute<double>("learning_rate");
-  settings.warmup_steps =
-      static_cast<std::uint64_t>(training.read_attribute<double>("warmup_steps"));
-  return settings;
-}
 
 /// A parameter's values; of c_attn.bias without the key's third: softmax does not feel it, its
 /// gradient is rounding noise, which AdamW blows up.
