@@ -45,8 +45,6 @@
 #include "core/stage/parameters.hpp"
 #include "core/stage/stage.hpp"
 #include "core/stage/task.hpp"
-#include "core/text/bpe.hpp"
-#include "core/text/bpe_trainer.hpp"
 #include "core/text/tokenizer.hpp"
 #include "core/text/vocabulary.hpp"
 // IWYU pragma: end_exports

@@ -50,8 +50,7 @@ DataSplit read_samples(const DataSettings& settings, const Model& model,
     case DataKind::text:
       return load_data(settings, vocabulary, tokens);
     case DataKind::labelled_text:
-      return load_labelled_texts(settings, vocabulary, marks_of(vocabulary), model.class_names(),
-                                 tokens);
+      return load_labelled_texts(settings, vocabulary, model.class_names(), tokens);
   }
   return {};
 }

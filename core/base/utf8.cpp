@@ -37,6 +37,28 @@ std::size_t utf8_sequence(std::string_view text, char32_t& code_point) {
   return length;
 }
 
+void append_utf8(char32_t code_point, std::string& text) {
+  const auto tail = [&](int shift) {
+    text += static_cast<char>(0x80u | ((code_point >> shift) & 0x3Fu));
+  };
+  if (code_point < 0x80) {
+    text += static_cast<char>(code_point);
+    return;
+  }
+  if (code_point < 0x800) {
+    text += static_cast<char>(0xC0u | code_point >> 6);
+  } else {
+    if (code_point < 0x10000) {
+      text += static_cast<char>(0xE0u | code_point >> 12);
+    } else {
+      text += static_cast<char>(0xF0u | code_point >> 18);
+      tail(12);
+    }
+    tail(6);
+  }
+  tail(0);
+}
+
 std::size_t first_invalid_utf8(std::string_view text, std::size_t start) {
   std::size_t i = start;
   while (i < text.size()) {

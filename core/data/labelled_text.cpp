@@ -90,11 +90,11 @@ struct LabelledSet {
 
 class SetReader {
  public:
-  SetReader(const DataSettings& settings, const Vocabulary& vocabulary, const TextMarks& marks,
+  SetReader(const DataSettings& settings, const Vocabulary& vocabulary,
             const std::vector<std::string>& classes, int sequence_length)
       : settings_(settings),
         vocabulary_(vocabulary),
-        marks_(marks),
+        marks_(vocabulary.tokenizer->marks()),
         classes_(classes),
         sequence_length_(sequence_length),
         store_(std::make_shared<TokenStore>(vocabulary.size)) {}
@@ -166,7 +166,7 @@ class SetReader {
 
   const DataSettings& settings_;
   const Vocabulary& vocabulary_;
-  const TextMarks& marks_;
+  const TextMarks marks_;
   const std::vector<std::string>& classes_;
   int sequence_length_;
   std::shared_ptr<TokenStore> store_;
@@ -243,10 +243,10 @@ std::vector<std::string> labelled_training_texts(const DataSettings& settings) {
 }
 
 DataSplit load_labelled_texts(const DataSettings& settings, const Vocabulary& vocabulary,
-                              const TextMarks& marks, const std::vector<std::string>& classes,
-                              int sequence_length) {
+                              const std::vector<std::string>& classes, int sequence_length) {
   DELTAPIPE_ASSERT(vocabulary.tokenizer != nullptr && classes.size() >= 2,
                    std::to_string(classes.size()) + " classes");
+  const TextMarks marks = vocabulary.tokenizer->marks();
   const int least = 1 + (marks.begin >= 0 ? 1 : 0) +
                     (marks.separator >= 0 ? static_cast<int>(settings.labelled.texts.size()) : 0);
   if (sequence_length < least)
@@ -254,7 +254,7 @@ DataSplit load_labelled_texts(const DataSettings& settings, const Vocabulary& vo
                      .value = std::to_string(sequence_length),
                      .remedy = "set data.sequence_length to at least " + std::to_string(least),
                      .keys = {"data.sequence_length"}});
-  SetReader reader(settings, vocabulary, marks, classes, sequence_length);
+  SetReader reader(settings, vocabulary, classes, sequence_length);
   LabelledSet train = reader.read(settings.train);
   LabelledSet validation;
   if (settings.validation.empty())

@@ -2,7 +2,6 @@
 // Texts, or pairs of texts, with a label each: the samples of text classification.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,17 +10,6 @@
 #include "core/data/dataset.hpp"
 
 namespace deltapipe {
-
-/// Tokens around texts: begin text separator, or begin text separator text separator. -1: none.
-struct TextMarks {
-  std::int32_t begin = -1;
-  std::int32_t separator = -1;
-  std::int32_t padding = 0;
-};
-/// Returns the marks of a byte-level BPE, which has no others: its end-of-text token.
-inline TextMarks marks_of(const Vocabulary& vocabulary) {
-  return {vocabulary.end_of_text, vocabulary.end_of_text, std::max(vocabulary.end_of_text, 0)};
-}
 
 class LabelledTexts final : public Dataset {
  public:
@@ -74,7 +62,6 @@ std::vector<std::string> labelled_training_texts(const DataSettings& settings);
 /// class. Without validation files a part of the training samples, chosen at random but the same
 /// in every run, is held out. Throws UserError.
 DataSplit load_labelled_texts(const DataSettings& settings, const Vocabulary& vocabulary,
-                              const TextMarks& marks, const std::vector<std::string>& classes,
-                              int sequence_length);
+                              const std::vector<std::string>& classes, int sequence_length);
 
 }  // namespace deltapipe

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/bpe.hpp"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <queue>
 
@@ -12,8 +10,7 @@
 namespace deltapipe {
 namespace {
 
-constexpr std::size_t kShortPiece = 48;              // bytes; longer pieces are merged by a heap
-constexpr std::size_t kRememberedPieces = 1u << 17;  // then all of them are discarded
+constexpr std::size_t kShortPiece = 48;  // bytes; longer pieces are merged by a heap
 
 }  // namespace
 
@@ -27,28 +24,6 @@ std::vector<std::string> token_bytes(const TokenizerDefinition& definition) {
     if (token.id >= 0) bytes[static_cast<std::size_t>(token.id)] = token.content;
   }
   return bytes;
-}
-
-std::size_t StringHash::operator()(std::string_view text) const {
-  return static_cast<std::size_t>(XXH3_64bits(text.data(), text.size()));
-}
-
-bool PieceMemory::recall(std::string_view piece, std::vector<std::int32_t>& ids) const {
-  const auto found = places_.find(piece);
-  if (found == places_.end()) return false;
-  const auto* first = ids_.data() + found->second.first;
-  ids.insert(ids.end(), first, first + found->second.count);
-  return true;
-}
-
-void PieceMemory::remember(std::string_view piece, std::span<const std::int32_t> ids) {
-  if (places_.size() >= kRememberedPieces) {
-    places_.clear();
-    ids_.clear();
-  }
-  places_.emplace(std::string(piece), Place{static_cast<std::uint32_t>(ids_.size()),
-                                            static_cast<std::uint32_t>(ids.size())});
-  ids_.insert(ids_.end(), ids.begin(), ids.end());
 }
 
 BpeEncoder::BpeEncoder(const TokenizerDefinition& definition) {

@@ -11,18 +11,10 @@
 #include <utility>
 #include <vector>
 
-namespace deltapipe {
+#include "core/text/added_tokens.hpp"
+#include "core/text/piece_memory.hpp"
 
-/// A token that is recognised in the text before pre-tokenisation.
-struct AddedToken {
-  std::string content;
-  /// -1: a name without an id. Texts must not contain it, because transformers would invent an id.
-  std::int32_t id = 0;
-  bool special = true;
-  /// True: searched only in the text between tokens that are not normalized, as in the tokenizers
-  /// library. It has no other effect, because there is no normaliser.
-  bool normalized = false;
-};
+namespace deltapipe {
 
 /// Description of a byte-level BPE tokenizer in its files.
 struct TokenizerDefinition {
@@ -50,30 +42,6 @@ struct PairHash {
     key *= 0x9E3779B97F4A7C15u;
     return static_cast<std::size_t>(key ^ (key >> 32));
   }
-};
-
-struct StringHash {
-  using is_transparent = void;
-  std::size_t operator()(std::string_view text) const;
-};
-template <class Value>
-using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_to<>>;
-
-/// Ids of short pieces that an encoder has seen, so that it does not merge them again. Each thread
-/// has its own PieceMemory.
-class PieceMemory {
- public:
-  /// Appends the ids of `piece`, if they are known.
-  bool recall(std::string_view piece, std::vector<std::int32_t>& ids) const;
-  void remember(std::string_view piece, std::span<const std::int32_t> ids);
-
- private:
-  struct Place {
-    std::uint32_t first;  ///< index in ids_
-    std::uint32_t count;
-  };
-  StringMap<Place> places_;
-  std::vector<std::int32_t> ids_;
 };
 
 /// Merges the pairs of a piece, lowest rank first and leftmost first among equals.

@@ -47,15 +47,8 @@ const std::array<unsigned char, 256>& byte_order() {
 
 std::string byte_level_name(std::string_view bytes) {
   std::string name;
-  for (const char c : bytes) {
-    const char32_t code_point = byte_names().code_point[static_cast<unsigned char>(c)];
-    if (code_point < 0x80) {
-      name += static_cast<char>(code_point);
-    } else {
-      name += static_cast<char>(0xC0 | (code_point >> 6));
-      name += static_cast<char>(0x80 | (code_point & 0x3F));
-    }
-  }
+  for (const char c : bytes)
+    append_utf8(byte_names().code_point[static_cast<unsigned char>(c)], name);
   return name;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The files of a tokenizer, separated by bytes 0xFE. The first byte of the input chooses which: a
-// vocabulary of all single bytes is supplied where a file needs one to get further.
+// vocabulary of all single bytes, or WordPiece's special tokens, is supplied where a file needs one
+// to get further.
 #include "core/text/byte_level.hpp"
 #include "core/text/tokenizer.hpp"
 #include "support.hpp"
@@ -24,6 +25,8 @@ const std::string& byte_vocabulary() {
   return members;
 }
 
+const std::string kSpecialTokens = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+
 void use_tokenizer() {
   fuzz::takes([] {
     const Tokenizer tokenizer = Tokenizer::load(fuzz::scratch().string());
@@ -42,20 +45,35 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::string> parts = fuzz::parts_of(fuzz::text_of(data + 1, size - 1));
   parts.resize(4);
   for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
-                           "added_tokens.json"}) {
+                           "added_tokens.json", "vocab.txt"}) {
     fuzz::remove(name);
   }
-  const auto more = [](const std::string& members) {
-    return "{" + byte_vocabulary() + (members.empty() ? "" : ",") + members + "}";
+  const auto joined = [](const std::string& members) {
+    return (members.empty() ? "" : ",") + members;
   };
-  switch (data[0] % 3) {
+  const auto more = [&](const std::string& members) {
+    return "{" + byte_vocabulary() + joined(members) + "}";
+  };
+  switch (data[0] % 5) {
     case 0:
       fuzz::write("tokenizer.json", parts[0]);
       break;
     case 1:
       fuzz::write("tokenizer.json", "{\"model\":{\"vocab\":" + more(parts[0]) +
                                         ",\"merges\":" + (parts[1].empty() ? "[]" : parts[1]) +
-                                        "}" + (parts[2].empty() ? "" : ",") + parts[2] + "}");
+                                        "}" + joined(parts[2]) + "}");
+      break;
+    case 2:
+      fuzz::write("vocab.txt", kSpecialTokens + parts[0]);
+      break;
+    case 3:
+      fuzz::write(
+          "tokenizer.json",
+          R"({"model":{"type":"WordPiece","vocab":{"[PAD]":0,"[UNK]":1,"[CLS]":2,"[SEP]":3)" +
+              joined(parts[0]) + "}" + joined(parts[1]) +
+              R"(},"normalizer":{"type":"BertNormalizer"},)"
+              R"("pre_tokenizer":{"type":"BertPreTokenizer"})" +
+              joined(parts[2]) + "}");
       break;
     default:
       fuzz::write("vocab.json", more(parts[0]));

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""The table of letters, numbers and spaces is the one of the newest tokenizers library.
+"""The tables of characters are those of the newest tokenizers library.
 
 usage: unicode_classes_test.py PROGRAM --newest      exit status 77: not with that library
 """

@@ -30,7 +30,7 @@ struct Files {
     (settings.*files).push_back(path);
   }
   DataSplit load(const std::vector<std::string>& classes, int length = kLength) const {
-    return load_labelled_texts(settings, tokenizer, marks_of(tokenizer), classes, length);
+    return load_labelled_texts(settings, tokenizer, classes, length);
   }
 
   TemporaryDirectory directory;
