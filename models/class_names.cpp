@@ -38,6 +38,14 @@ std::vector<std::string> read_class_names(const ConfigFile& file) {
   return classes;
 }
 
+std::vector<std::string> classes_of_classifier(const ConfigFile& file) {
+  std::vector<std::string> classes = read_class_names(file);
+  if (classes.empty()) classes = {"LABEL_0", "LABEL_1"};
+  require_value(classes.size() >= 2, file.path, "'id2label' must name two classes or more",
+                std::to_string(classes.size()));
+  return classes;
+}
+
 void put_class_names(Json& json, const std::vector<std::string>& classes) {
   json.erase("num_labels");
   Json names = Json::object(), ids = Json::object();

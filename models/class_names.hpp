@@ -13,6 +13,9 @@ namespace deltapipe {
 /// LABEL_(num_labels - 1); empty if the file has neither. Throws UserError unless id2label names
 /// classes 0 ... n - 1.
 std::vector<std::string> read_class_names(const ConfigFile& file);
+/// Returns read_class_names() or, if the file names none, the two that transformers assumes. Throws
+/// UserError for one class.
+std::vector<std::string> classes_of_classifier(const ConfigFile& file);
 /// Sets id2label and label2id.
 void put_class_names(Json& json, const std::vector<std::string>& classes);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/bert/bert_config.hpp"
 
-#include <algorithm>
 #include <array>
 
 #include "core/base/error.hpp"
 #include "core/files/replacement.hpp"
+#include "models/activation_names.hpp"
 #include "models/class_names.hpp"
 #include "models/config_file.hpp"
 #include "models/config_keys.hpp"
@@ -40,37 +40,6 @@ constexpr std::array<RealField<BertConfig>, 4> kReals = {{
     {"attention_probs_dropout_prob", &BertConfig::attention_dropout, kProbability, is_probability},
 }};
 
-struct ActivationName {
-  const char* name;  ///< in transformers
-  Activation activation;
-};
-/// The first name of an activation is the one that is saved.
-constexpr std::array kActivations = {
-    ActivationName{"gelu", Activation::gelu_erf},
-    ActivationName{"gelu_python", Activation::gelu_erf},
-    ActivationName{"gelu_new", Activation::gelu_tanh},
-    ActivationName{"gelu_pytorch_tanh", Activation::gelu_tanh},
-    ActivationName{"relu", Activation::relu},
-};
-
-const char* name_of(Activation activation) {
-  return std::ranges::find(kActivations, activation, &ActivationName::activation)->name;
-}
-
-void read_activation(const ConfigKeys& keys, Activation& activation) {
-  const Json* const value = keys.find_or_null("hidden_act");
-  if (value == nullptr) return;
-  for (const ActivationName& known : kActivations)
-    if (*value == known.name) {
-      activation = known.activation;
-      return;
-    }
-  std::string names;
-  for (const ActivationName& known : kActivations)
-    names += (names.empty() ? "" : ", ") + std::string(known.name);
-  keys.refuse("'hidden_act' must be one of " + names, shown(*value), kSupported);
-}
-
 void check_kind(const ConfigKeys& keys) {
   keys.expect("position_embedding_type", "absolute");
   keys.expect("is_decoder", false);
@@ -94,7 +63,7 @@ BertConfig BertConfig::read(const ConfigFile& file) {
   for (const auto& field : kIntegers) read_field(keys, field, config);
   for (const auto& field : kReals) read_field(keys, field, config);
   config.embedding_dropout = config.hidden_dropout;
-  read_activation(keys, config.activation);
+  read_activation(keys, "hidden_act", config.activation);
   if (keys.find("classifier_dropout") != nullptr)
     keys.real("classifier_dropout", config.classifier_dropout);
   config.check(file.path);

@@ -86,23 +86,23 @@ def run(model, batch):
     return logits, torch.nn.functional.cross_entropy(logits, labels)
 
 
-def write_model(file, directory, name, generator):
-    model = load(directory / name)
-    batches = random_batches(generator, model.config)
-    group = file.create_group(name)
-    for field, tensors in zip(("input_ids", "token_type_ids", "lengths", "labels"), zip(*batches)):
-        write(group, field, torch.stack(tensors).numpy())
-    logits, loss = run(model, batches[0])
+def write_gradients(group, model, batch, run):
+    """Logits and loss of a batch, and the gradients of the loss."""
+    logits, loss = run(model, batch)
     loss.backward()
     group["logits"], group["loss"] = logits.detach().numpy(), loss.item()
     for parameter, value in model.named_parameters():
         write(group.require_group("gradients"), parameter, value.grad.numpy())
 
-    model = load(directory / name)
-    decayed = [p for n, p in model.named_parameters() if "LayerNorm" not in n and "bias" not in n]
-    others = [p for n, p in model.named_parameters() if "LayerNorm" in n or "bias" in n]
+
+def write_training(group, model, batches, run):
+    """An AdamW step for each batch. Norms and biases do not decay."""
+    def decays(name):
+        return "norm" not in name.lower() and "bias" not in name
     optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0}],
+        [{"params": [p for n, p in model.named_parameters() if decays(n)],
+          "weight_decay": WEIGHT_DECAY},
+         {"params": [p for n, p in model.named_parameters() if not decays(n)], "weight_decay": 0}],
         lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON)
     losses, norms = [], []
     for batch in batches:
@@ -117,9 +117,19 @@ def write_model(file, directory, name, generator):
                           clip_norm=CLIP_NORM, learning_rate=LEARNING_RATE)
     training["losses"], training["gradient_norms"] = losses, norms
     final = {n: p.detach().numpy() for n, p in model.named_parameters()
-             if not n.endswith("self.key.bias")}
+             if not n.endswith(".key.bias")}
     training["names"] = json.dumps(list(final))
     training["sums_of_squares"] = [(value ** 2).sum() for value in final.values()]
+
+
+def write_model(file, directory, name, generator):
+    model = load(directory / name)
+    batches = random_batches(generator, model.config)
+    group = file.create_group(name)
+    for field, tensors in zip(("input_ids", "token_type_ids", "lengths", "labels"), zip(*batches)):
+        write(group, field, torch.stack(tensors).numpy())
+    write_gradients(group, model, batches[0], run)
+    write_training(group, load(directory / name), batches, run)
 
 
 def main():

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/classifier_model.hpp"
+
+#include "core/base/printable.hpp"
+#include "models/config_file.hpp"
+
+namespace deltapipe {
+
+bool add_fresh(const ConfigFile& file, const SafetensorsReader* weights, const WeightNames& names,
+               const std::set<std::string>& parameters, const char* layer,
+               std::set<std::string>& fresh, std::vector<std::string>& warnings) {
+  if (weights == nullptr) return false;
+  for (const std::string& name : parameters)
+    if (weights->contains(name) || weights->contains(names.saved(name))) return false;
+  fresh.insert(parameters.begin(), parameters.end());
+  warnings.push_back(printable(file.directory, 200) + ": the weights have no " + layer +
+                     ": a new one is trained");
+  return true;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What classifiers in Hugging Face directories have in common.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/class_names.hpp"
+#include "models/file_model.hpp"
+
+namespace deltapipe {
+
+/// Config has `classes`, the three probabilities of dropout, initializer_range, facts() and save().
+template <class Config>
+class ClassifierModel : public FileModel {
+ public:
+  /// `file` is the config.json of the configuration; null for a new model. Parameters in `fresh`
+  /// are not in the files.
+  ClassifierModel(const WeightNames& names, Config config, Json file, std::set<std::string> fresh)
+      : FileModel(names, std::move(file)), config_(std::move(config)) {
+    fresh_ = std::move(fresh);
+    update_task();
+  }
+
+  std::vector<std::string> configuration() const override { return config_.facts(); }
+  const Task& task() const override { return *task_; }
+  std::vector<std::string> class_names() const override { return config_.classes; }
+  void set_class_names(const std::vector<std::string>& names) override {
+    config_.classes = names;
+    update_task();
+  }
+  DropoutProbabilities dropout() const override {
+    return {config_.embedding_dropout, config_.attention_dropout, config_.hidden_dropout};
+  }
+  void set_dropout(const DropoutProbabilities& dropout) override {
+    if (dropout.attention >= 0) config_.attention_dropout = dropout.attention;
+    if (dropout.residual >= 0) config_.hidden_dropout = dropout.residual;
+    if (dropout.embedding >= 0) config_.embedding_dropout = dropout.embedding;
+  }
+  void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const override {
+    initialize_normal<float>(
+        seed, [&](const ParameterInfo&) { return config_.initializer_range; }, parameters);
+  }
+  TextEnds text_ends() const override { return {}; }
+
+ protected:
+  const Config& config() const { return config_; }
+
+ private:
+  void save_new(const std::string& directory) const override { config_.save(directory); }
+  void update(Json& json) const override {
+    if (!fresh().empty()) put_class_names(json, config_.classes);
+  }
+  /// Without classes, which set_class_names() gives, the task is only asked for its kind.
+  void update_task() {
+    task_ = make_task("classification", std::max(2, static_cast<int>(config_.classes.size())));
+  }
+
+  Config config_;
+  std::unique_ptr<Task> task_;
+};
+
+/// Adds `parameters` to `fresh` and a warning if the files hold none of them. Returns true if they
+/// do not. `weights` may be null: not available yet.
+bool add_fresh(const ConfigFile& file, const SafetensorsReader* weights, const WeightNames& names,
+               const std::set<std::string>& parameters, const char* layer,
+               std::set<std::string>& fresh, std::vector<std::string>& warnings);
+
+}  // namespace deltapipe
