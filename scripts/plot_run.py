@@ -106,6 +106,24 @@ def draw_difference(axes, runs, colors, names, x):
         axes.legend(frameon=False, fontsize=8)
 
 
+def draw_accuracy(axes, runs, colors, names, x):
+    """Validation accuracy; hollow points are through the codec."""
+    axes.set_title("Validation accuracy")
+    axes.set_ylabel("accuracy [%]")
+    for i, (run, color, name) in enumerate(zip(runs, colors, names)):
+        for column, face in (("accuracy", color), ("codec_accuracy", "white")):
+            values = 100 * run.evaluations[column] if column in run.evaluations else np.array([])
+            if not np.isfinite(values).any():
+                continue
+            last = values[np.isfinite(values)][-1]
+            kind = " through the codec" if column != "accuracy" else ""
+            axes.plot(run.evaluations[x], values, color=color, marker=MARKERS[i % len(MARKERS)],
+                      markersize=5, markerfacecolor=face, label=f"{name}{kind}: {last:.1f} %",
+                      **style(i))
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8)
+
+
 def subject(runs):
     """Model, layout, link and data of the first run, for the title; its deck has them."""
     try:
@@ -198,7 +216,8 @@ def plot(runs, output, x):
         draw_restarts(by_step, run, x, color)
         draw_restarts(by_time, run, "seconds", color)
     draw_exact_match(by_step, runs, colors, x)
-    draw_difference(difference, runs, colors, names, x)
+    classifies = all("accuracy" in run.metrics for run in runs)
+    (draw_accuracy if classifies else draw_difference)(difference, runs, colors, names, x)
     difference.set_xlabel(x)
     draw_bytes(wire, runs, colors, names, x)
     draw_errors(errors, runs, colors, names, x)
@@ -219,7 +238,7 @@ def plot(runs, output, x):
             axes.set_title(title)
     if any(len(run.restarts) for run in runs):
         by_step.plot([], [], color="grey", linewidth=0.6, label="restart")
-    by_step.set_ylabel("loss [nat per token]")
+    by_step.set_ylabel(f"loss [nat per {'label' if classifies else 'token'}]")
     by_step.legend(frameon=False)
     figure.suptitle(subject(runs), fontsize=10)
     figure.savefig(output, dpi=130)
