@@ -5,6 +5,7 @@
 
 // IWYU pragma: begin_exports
 #include "core/base/error.hpp"
+#include "core/base/image_shape.hpp"
 #include "core/base/numeric/halves.hpp"
 #include "core/base/numeric/precision.hpp"
 #include "core/base/numeric/random.hpp"

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/image_shape.hpp"
 #include "core/base/numeric/precision.hpp"
 #include "core/files/safetensors.hpp"
 #include "core/stage/parameters.hpp"
@@ -29,8 +30,9 @@ struct ModelShape {
   int channels = 0;   ///< C, width of what crosses a boundary
   int positions = 0;  ///< the longest sequence T
   int vocabulary = 0;
-  bool tied = false;  ///< the token embedding is also the output matrix
-  int segments = 0;   ///< texts of a sample that the model tells apart; 0: it has no segments
+  bool tied = false;      ///< the token embedding is also the output matrix
+  int segments = 0;       ///< texts of a sample that the model tells apart; 0: it has no segments
+  ImageShape image = {};  ///< of a model of images; all 0 for others
 };
 
 /// Probabilities of dropout; negative: the model's own.
@@ -50,6 +52,8 @@ struct NewModel {
   int vocabulary = 0;
   int end_of_text = -1;                       ///< -1: no such token
   std::vector<std::string> class_names = {};  ///< of a classifier
+  ImageShape image = {};                      ///< of a model of images
+  int patch = 0;                              ///< side of a patch of an image
 };
 
 /// Tokens that begin and end a generated text.

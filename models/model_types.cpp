@@ -7,6 +7,7 @@
 #include "models/config_file.hpp"
 #include "models/gpt2/gpt2_model.hpp"
 #include "models/model.hpp"
+#include "models/vit/vit_model.hpp"
 
 namespace deltapipe {
 
@@ -15,6 +16,7 @@ namespace {
 constexpr std::array kModelTypes = {
     ModelType{"gpt2", load_gpt2, create_gpt2},
     ModelType{"bert", load_bert, create_bert},
+    ModelType{"vit", load_vit, create_vit},
 };
 
 std::string known_types() {

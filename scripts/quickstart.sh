@@ -6,6 +6,8 @@
 # Ends with a table, a plot and the HDF5 files of the runs. Skips the steps that are done already.
 #   text        trains a classifier instead: the sections of Debian's archive from the descriptions of
 #               its packages, uncompressed, directly quantised, and with AQ-SGD in two settings
+#   images      trains a classifier of images instead: the clothes of Fashion-MNIST over four stages,
+#               uncompressed, with TopK, and with AQ-SGD
 #   --no-setup  install nothing
 #   --fresh     make corpus and runs from scratch
 set -euo pipefail
@@ -14,10 +16,10 @@ cd "$(dirname "$0")/.."
 kind=language setup=1 fresh=0
 for option in "$@"; do
   case $option in
-    text) kind=text ;;
+    text | images) kind=$option ;;
     --no-setup) setup=0 ;;
     --fresh) fresh=1 ;;
-    *) echo "usage: scripts/quickstart.sh [text] [--no-setup] [--fresh]" >&2; exit 2 ;;
+    *) echo "usage: scripts/quickstart.sh [text | images] [--no-setup] [--fresh]" >&2; exit 2 ;;
   esac
 done
 suffix=${kind#language}
@@ -28,7 +30,9 @@ corpus=data/quickstart$suffix runs=runs/quickstart$suffix
 say() { printf 'quickstart: %s\n' "$*"; }
 
 install_packages() {
-  ((!setup)) || scripts/setup.sh quickstart
+  local sets=(quickstart)
+  [[ $kind != images ]] || sets+=(images)
+  ((!setup)) || scripts/setup.sh "${sets[@]}"
 }
 
 build() {
@@ -47,10 +51,10 @@ make_corpus() {
 
 program=build/release/bin/deltapipe
 
-# pipeline COMMAND ARGUMENTS...: deltapipe on two ranks, one per core.
+# pipeline COMMAND ARGUMENTS...: deltapipe on the ranks that the decks have.
 pipeline() {
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 \
-    DELTAPIPE_PROGRESS=$progress mpirun --oversubscribe --bind-to none -n 2 "$program" "$@"
+    DELTAPIPE_PROGRESS=$progress mpirun --oversubscribe --bind-to none -n "$ranks" "$program" "$@"
 }
 
 # train_once NAME DECK OVERRIDES...: a finished run is not run again.
@@ -95,7 +99,7 @@ make_package_texts() {
 }
 
 # The four settings of the text classifier, none first.
-classify() {
+classify_texts() {
   local deck=inputs/quickstart_text.toml
   train_once none "$deck" boundary.forward.codec=none boundary.backward.codec=none
   train_once directq36 "$deck" boundary.forward.codec=directq
@@ -103,16 +107,26 @@ classify() {
   train_once aqsgd24 "$deck" boundary.forward.bits=2 boundary.backward.bits=4
 }
 
+# The three settings of the classifier of images, none first.
+classify_images() {
+  local deck=inputs/quickstart_images.toml
+  train_once none "$deck" boundary.forward.codec=none boundary.backward.codec=none
+  train_once topk10 "$deck" boundary.forward.codec=topk boundary.forward.topk=0.1 \
+    boundary.backward.codec=topk boundary.backward.topk=0.1
+  train_once aqsgd36 "$deck"
+}
+
 predict() {
   say "predictions of the model tuned over the compressed boundary, from its saved files"
-  pipeline predict inputs/quickstart_text.toml model.path="$runs/aqsgd36/model" \
+  pipeline predict "inputs/quickstart_$kind.toml" model.path="$runs/aqsgd36/model" \
     output.directory="$runs/predictions"
 }
 
+# compare_classifiers NAME...: of the runs
 compare_classifiers() {
   local results=()
-  for name in none directq36 aqsgd36 aqsgd24; do results+=("$runs/$name/run.h5"); done
-  say "bits forward and backward in the names, over an emulated 20 Mbit/s link"
+  for name in "$@"; do results+=("$runs/$name/run.h5"); done
+  say "bits forward and backward, or percent, in the names"
   scripts/compare_runs.py "${results[@]}" --csv "$runs/summary.csv"
   scripts/plot_run.py -x epoch "${results[@]}" -o "$runs/comparison.png"
   say "table: $runs/summary.csv   plot: $runs/comparison.png   predictions: $runs/predictions"
@@ -121,11 +135,27 @@ compare_classifiers() {
 progress=lines
 [[ ! -t 1 ]] || progress=bar
 export OPENBLAS_NUM_THREADS=1
-steps=(install_packages build)
+ranks=2
+install_packages
+build
 case $kind in
-  language) steps+=(make_corpus pretrain fine_tune evaluate_and_sample compare) ;;
-  text) steps+=(make_package_texts classify predict compare_classifiers) ;;
+  language)
+    make_corpus
+    pretrain
+    fine_tune
+    evaluate_and_sample
+    compare
+    ;;
+  text)
+    make_package_texts
+    classify_texts
+    predict
+    compare_classifiers none directq36 aqsgd36 aqsgd24
+    ;;
+  images)
+    ranks=4
+    classify_images
+    predict
+    compare_classifiers none topk10 aqsgd36
+    ;;
 esac
-for step in "${steps[@]}"; do
-  "$step"
-done

@@ -8,6 +8,7 @@
 #   build       compiler and libraries, to build the program
 #   analysis    Python packages of the scripts, and the text of the quick start
 #   quickstart  build and analysis (the default)
+#   images      the data of the quick start of images
 #   tests       quickstart, and all that scripts/test.sh needs
 #
 #   --check     install nothing; name the missing packages; exit status 1 if there are any
@@ -24,6 +25,7 @@ run       libdnnl2                        oneDNN: matrix products in bf16
 run       libhdf5-103-1                   outputs, checkpoints, caches, data sets
 run       libtomlplusplus3                decks
 run       libxxhash0                      checksums
+run       zlib1g                          compressed files of images
 build     g++                             compiler
 build     cmake                           build system
 build     ninja-build                     the tool that it drives
@@ -39,10 +41,12 @@ build     libtomlplusplus-dev             decks
 build     nlohmann-json3-dev              config.json, tokenizer.json, headers of safetensors
 build     libcli11-dev                    command line
 build     libxxhash-dev                   checksums
+build     zlib1g-dev                      compressed files of images
 analysis  python3-h5py                    reads outputs
 analysis  python3-matplotlib              plots of runs
 analysis  python3-munkres                 spares matplotlib SciPy, Pythran and Boost, 250 MB
 analysis  bible-kjv                       prints the text of the quick start
+images    dataset-fashion-mnist           images of the quick start of images
 tests     catch2                          unit and MPI tests
 tests     librandom123-dev                the random numbers that ours are compared with
 tests     clang-format                    style of the sources
@@ -67,7 +71,7 @@ mode=install chosen=()
 for argument in "$@"; do
   case $argument in
     --check | --list) mode=${argument#--} ;;
-    run | build | analysis) chosen+=("$argument") ;;
+    run | build | analysis | images) chosen+=("$argument") ;;
     quickstart) chosen+=(build analysis) ;;
     tests) chosen+=(build analysis tests) ;;
     -h | --help) usage; exit 0 ;;

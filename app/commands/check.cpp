@@ -36,6 +36,7 @@
 #include "core/base/printable.hpp"
 #include "core/codec/codec.hpp"
 #include "core/data/corpus.hpp"
+#include "core/data/images.hpp"
 #include "core/files/replacement.hpp"
 #include "models/model.hpp"
 #include "models/partition.hpp"
@@ -74,6 +75,15 @@ std::vector<std::string> known_classes(const Settings& settings, Inputs& inputs)
   return {"0", "1"};
 }
 
+/// Returns the size of the images; if the files are missing, that of CIFAR.
+ImageShape known_image(const Settings& settings, Inputs& inputs) {
+  if (settings.data.kind != DataKind::images) return {};
+  if (inputs.files.texts && !settings.data.train.empty()) return image_shape(settings.data);
+  const ImageShape assumed = {32, 32, 3};
+  inputs.assumption += "; images of " + text_of(assumed) + " are assumed";
+  return assumed;
+}
+
 /// Lays out a new model.
 void make_model(const Settings& settings, Inputs& inputs) {
   int vocabulary = 1, end_of_text = -1;
@@ -85,11 +95,11 @@ void make_model(const Settings& settings, Inputs& inputs) {
     vocabulary = settings.tokenizer.train_vocabulary;
     inputs.assumption = "the tokenizer is not trained yet: assumed are all " +
                         std::to_string(vocabulary) + " tokens of tokenizer.train_vocabulary";
-  } else {
+  } else if (is_text(settings.data.kind)) {
     inputs.assumption = "the vocabulary is not known yet: all is without token embeddings";
   }
-  inputs.model =
-      new_model(settings.model, vocabulary, end_of_text, known_classes(settings, inputs));
+  inputs.model = new_model(settings.model, vocabulary, end_of_text, known_classes(settings, inputs),
+                           known_image(settings, inputs));
 }
 
 /// Reads the inputs that exist.
@@ -115,7 +125,7 @@ Inputs read_inputs(const Settings& settings) {
 
 void read_data(const Settings& settings, const ModelLayout& model, Inputs& inputs) {
   if (!inputs.files.texts || settings.data.train.empty()) return;
-  if (!inputs.tokenizer && !holds_tokens_only(settings.data)) return;
+  if (is_text(settings.data.kind) && !inputs.tokenizer && !holds_tokens_only(settings.data)) return;
   Vocabulary vocabulary =
       plan_vocabulary(settings, inputs.tokenizer, model.model->shape().vocabulary);
   check_vocabulary(settings, vocabulary.size, model.model->shape());

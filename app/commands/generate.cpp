@@ -136,7 +136,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   require(find_input_files(settings, InputUse::generate));
   if (settings.data.kind != DataKind::text)
     throw UserError({.what = "generate requires a language model",
-                     .value = "data.kind = \"labelled_text\"",
+                     .value = std::string("data.kind = \"") + name_of(settings.data.kind) + "\"",
                      .remedy = "use predict for a model that classifies",
                      .keys = {"data.kind"}});
   ModelPlan plan = plan_model(settings);

@@ -53,8 +53,8 @@ void run_tokenize(const Settings& settings) {
   const std::string& directory = settings.output.directory;
   if (settings.data.kind != DataKind::text)
     throw UserError({.what = "tokenize writes the texts of a language model",
-                     .value = "data.kind = \"labelled_text\"",
-                     .remedy = "train from the records; they are tokenised at each start",
+                     .value = std::string("data.kind = \"") + name_of(settings.data.kind) + "\"",
+                     .remedy = "train from the files; they are read at each start",
                      .keys = {"data.kind"}});
   require(find_input_files(settings, InputUse::tokenize));
   const std::optional<Tokenizer> tokenizer = load_tokenizer(settings);

@@ -271,16 +271,18 @@ std::string description(const Settings& settings, const TrainingInputs& inputs,
                         const TrainingRun& run, const std::optional<Restart>& restart) {
   const ModelPlan& model = inputs.model;
   const DataSplit& data = inputs.data;
-  std::string text = model.model->description() + ", vocabulary " +
-                     std::to_string(model.model->shape().vocabulary) + "; blocks per stage";
+  const int vocabulary = model.model->shape().vocabulary;
+  std::string text = model.model->description() +
+                     (vocabulary > 0 ? ", vocabulary " + std::to_string(vocabulary) : "") +
+                     "; blocks per stage";
   for (const int blocks : model.partition) text += " " + std::to_string(blocks);
   if (settings.pipeline.stages_per_rank > 1)
     text += ", " + std::to_string(settings.pipeline.stages_per_rank) + " stages a rank";
   text += "; " + std::to_string(settings.pipeline.replicas) + " replica(s)\n" +
           std::to_string(data.train->size()) + " training and " +
           std::to_string(data.validation->size()) + " validation samples of " +
-          std::to_string(model.tokens) + " tokens" + answers_text(data) + "; " +
-          std::to_string(run.steps()) + " steps, " +
+          std::to_string(model.tokens) + (vocabulary > 0 ? " tokens" : " rows") +
+          answers_text(data) + "; " + std::to_string(run.steps()) + " steps, " +
           std::to_string(run.planner().steps_per_epoch()) + " per epoch";
   if (!restart) return text;
   text += "\ngoing on from the checkpoint of step " + std::to_string(restart->marker.step);

@@ -56,7 +56,7 @@ void check_model(const Settings& s) {
            to_string(m.n_head) + " heads, " + to_string(m.n_embd) + " channels",
            "use a divisor of n_embd");
   }
-  if (m.path.empty() && s.data.sequence_length > m.n_positions) {
+  if (m.path.empty() && is_text(s.data.kind) && s.data.sequence_length > m.n_positions) {
     refuse(
         {"data.sequence_length", "model.new.n_positions"},
         "data.sequence_length is longer than the new model's n_positions",
@@ -65,11 +65,30 @@ void check_model(const Settings& s) {
   }
 }
 
+void check_images(const Settings& s) {
+  if (s.data.sequence_length > 0)
+    refuse({"data.sequence_length", "data.kind"}, "data.sequence_length is for texts",
+           to_string(s.data.sequence_length), "remove it: the size of the images sets the rows");
+  if (s.tokenizer != TokenizerSettings())
+    refuse({"tokenizer.path", "tokenizer.train_vocabulary"}, "images have no tokenizer", "",
+           "remove [tokenizer]");
+  const auto is_positive = [](double d) { return d > 0; };
+  if (s.data.images.mean.empty() || s.data.images.deviation.empty())
+    refuse({"data.images.mean", "data.images.deviation"},
+           "data.images.mean and data.images.deviation have no values", "",
+           "give one value, or one for each channel");
+  if (!std::ranges::all_of(s.data.images.deviation, is_positive))
+    refuse({"data.images.deviation"}, "data.images.deviation must be above 0", "0",
+           "give the standard deviation of values from 0 to 1");
+}
+
 void check_kind_of_data(const Settings& s) {
   if (s.data.kind == DataKind::text) return;
   if (!s.data.answers.files.empty())
     refuse({"evaluation.prompts", "data.kind"}, "evaluation.prompts requires a language model",
-           "data.kind = \"labelled_text\"", "remove evaluation.prompts");
+           std::string("data.kind = \"") + name_of(s.data.kind) + "\"",
+           "remove evaluation.prompts");
+  if (s.data.kind == DataKind::images) return check_images(s);
   const std::size_t texts = s.data.labelled.texts.size();
   if (texts < 1 || texts > 2)
     refuse({"data.labelled.texts"}, "a record has one text or two", to_string(texts) + " fields",
@@ -87,6 +106,7 @@ bool is_tokenised(const DataSettings& data) {
 }
 
 void check_tokenizer(const Settings& s) {
+  if (!is_text(s.data.kind)) return;
   const TokenizerSettings& t = s.tokenizer;
   if (t.train_vocabulary > 0 && t.train_vocabulary < 257) {
     refuse({"tokenizer.train_vocabulary"},

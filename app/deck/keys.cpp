@@ -10,12 +10,13 @@ namespace deltapipe::deck {
 
 namespace {
 
-const std::array<Section, 28> section_table = {{
+const auto section_table = std::to_array<Section>({
     {"model", "Where the weights come from."},
     {"model.new", "A new model, if model.path is empty."},
     {"tokenizer", "How text becomes tokens."},
     {"data", "Training and validation samples."},
     {"data.labelled", "Records of data.kind = \"labelled_text\", in JSON lines, CSV or TSV."},
+    {"data.images", "Normalisation and augmentation of data.kind = \"images\"."},
     {"training", "Length of the training and size of its steps."},
     {"training.optimizer", "AdamW and its learning rate."},
     {"pipeline", "How the model is spread over MPI ranks."},
@@ -48,7 +49,7 @@ const std::array<Section, 28> section_table = {{
      "When a run writes checkpoints. Without every_steps, every, milestone_every and time_limit it "
      "writes none."},
     {"generate", "Settings of `deltapipe generate`."},
-}};
+});
 
 void split(const std::vector<LinkSettings>& links, Draft::Links& lists) {
   for (const LinkSettings& link : links) {

@@ -27,7 +27,8 @@ struct ModelSettings {
   int n_head = 4;
   int n_embd = 256;
   int n_positions = 1024;
-  int n_inner = 0;  ///< hidden width of the MLP; 0: 4 n_embd
+  int n_inner = 0;     ///< hidden width of the MLP; 0: 4 n_embd
+  int patch_size = 4;  ///< of a model of images
   // Dropout probabilities; negative: those of the model's config.json (new models: 0).
   double dropout_embedding = -1;
   double dropout_attention = -1;

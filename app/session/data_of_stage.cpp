@@ -6,6 +6,7 @@
 
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
+#include "core/data/images.hpp"
 #include "core/data/labelled_text.hpp"
 
 namespace deltapipe {
@@ -51,6 +52,9 @@ DataSplit read_samples(const DataSettings& settings, const Model& model,
       return load_data(settings, vocabulary, tokens);
     case DataKind::labelled_text:
       return load_labelled_texts(settings, vocabulary, model.class_names(), tokens);
+    case DataKind::images:
+      return load_images(settings, model.shape().image,
+                         static_cast<int>(model.class_names().size()), tokens);
   }
   return {};
 }

@@ -131,20 +131,21 @@ InputFiles find_input_files(const Settings& settings, InputUse use) {
   InputFiles found;
   Search search(settings, found);
   const bool is_new = settings.model.path.empty();
+  const bool texts = is_text(settings.data.kind);
   if (use != InputUse::tokenize && !is_new) search.model();
   // Generation needs no data but to train a tokenizer from.
   // All ranks read the classes of a new classifier.
   const bool reads_classes = is_new && settings.data.kind != DataKind::text;
   const bool reads_texts = use == InputUse::train_between
-                               ? reads_classes || !search.has_tokenizer_files()
+                               ? reads_classes || (texts && !search.has_tokenizer_files())
                                : use != InputUse::generate;
   if (reads_texts || settings.tokenizer.train_vocabulary > 0) search.texts();
   if (use == InputUse::train) search.prompts();
-  search.tokenizer(use);
+  if (texts) search.tokenizer(use);
   const bool has_some = !settings.data.train.empty() ||
                         (use == InputUse::tokenize && !settings.data.validation.empty());
   if (use != InputUse::generate && !has_some)
-    found.missing.push_back({.what = "there is no text to work on",
+    found.missing.push_back({.what = "there are no data to work on",
                              .remedy = "name files in data.train",
                              .keys = {"data.train"}});
   return found;

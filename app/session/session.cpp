@@ -14,6 +14,7 @@
 #include "core/base/parallel/host_team.hpp"
 #include "core/base/printable.hpp"
 #include "core/data/corpus.hpp"
+#include "core/data/images.hpp"
 #include "core/data/labelled_text.hpp"
 #include "core/data/token_file.hpp"
 #include "core/files/safetensors.hpp"
@@ -26,6 +27,7 @@
 namespace deltapipe {
 
 std::optional<Tokenizer> load_tokenizer(const Settings& settings) {
+  if (!is_text(settings.data.kind)) return std::nullopt;
   if (settings.tokenizer.train_vocabulary > 0) {
     const std::vector<std::string> texts = settings.data.kind == DataKind::labelled_text
                                                ? labelled_training_texts(settings.data)
@@ -41,6 +43,7 @@ std::optional<Tokenizer> load_tokenizer(const Settings& settings) {
 
 Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
                            int model_size) {
+  if (!is_text(settings.data.kind)) return {1, -1};
   if (tokenizer) return *tokenizer;
   if (!settings.data.train.empty() && !holds_tokens_only(settings.data))
     throw UserError(no_tokenizer("text"));
@@ -51,9 +54,27 @@ Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokeniz
 }
 
 std::vector<std::string> class_names(const DataSettings& data) {
-  if (data.kind == DataKind::labelled_text) return labels_of_files(data);
+  switch (data.kind) {
+    case DataKind::text:
+      return {};
+    case DataKind::labelled_text:
+      return labels_of_files(data);
+    case DataKind::images:
+      return image_classes(data);
+  }
   return {};
 }
+
+namespace {
+
+/// Returns the kind of data that a model is for.
+DataKind kind_for(const Model& model) {
+  const std::vector<Field> fields = model.fields();
+  if (std::ranges::find(fields, Field::values) != fields.end()) return DataKind::images;
+  return model.task().targets() == Field::label ? DataKind::labelled_text : DataKind::text;
+}
+
+}  // namespace
 
 void check_fields(const Settings& settings, const Model& model) {
   FieldSizes given;
@@ -63,6 +84,9 @@ void check_fields(const Settings& settings, const Model& model) {
       break;
     case DataKind::labelled_text:
       given[Field::tokens] = given[Field::segments] = given[Field::label] = 1;
+      break;
+    case DataKind::images:
+      given[Field::values] = given[Field::label] = 1;
       break;
   }
   const std::size_t texts = settings.data.labelled.texts.size();
@@ -74,21 +98,21 @@ void check_fields(const Settings& settings, const Model& model) {
                      .keys = {"data.labelled.texts", "model.path"}});
   for (const Field field : model.fields()) {
     if (given[field] > 0) continue;
-    const std::string kind = kDataKindNames[static_cast<std::size_t>(settings.data.kind)];
-    const bool classifies = !model.class_names().empty();
-    throw UserError(
-        {.what = std::string("samples of data.kind = \"") + kind +
-                 "\" do not have what the model requires: " + kind_of(field).name,
-         .value = model.description(),
-         .remedy = classifies ? "set data.kind to \"labelled_text\"" : "set data.kind to \"text\"",
-         .keys = {"data.kind"}});
+    throw UserError({.what = std::string("samples of data.kind = \"") +
+                             name_of(settings.data.kind) +
+                             "\" do not have what the model requires: " + kind_of(field).name,
+                     .value = model.description(),
+                     .remedy = std::string("set data.kind to \"") + name_of(kind_for(model)) + "\"",
+                     .keys = {"data.kind"}});
   }
 }
 
 std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text,
-                                 const std::vector<std::string>& classes) {
+                                 const std::vector<std::string>& classes, const ImageShape& image) {
   NewModel shape;
   shape.class_names = classes;
+  shape.image = image;
+  shape.patch = model.patch_size;
   shape.blocks = model.n_layer;
   shape.heads = model.n_head;
   shape.channels = model.n_embd;
@@ -102,7 +126,7 @@ std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size
 }
 
 void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model) {
-  if (vocabulary_size > model.vocabulary)
+  if (is_text(settings.data.kind) && vocabulary_size > model.vocabulary)
     throw UserError({.what = "the tokenizer has more tokens than the model in " +
                              settings.model.path + " has embeddings",
                      .value = std::to_string(vocabulary_size) + " tokens, " +
@@ -164,8 +188,9 @@ ModelPlan plan_model(const Settings& settings) {
   const Vocabulary vocabulary =
       plan_vocabulary(settings, tokenizer, is_new ? 0 : model->shape().vocabulary);
   if (is_new)
-    model = new_model(settings.model, vocabulary.size, vocabulary.end_of_text,
-                      class_names(settings.data));
+    model = new_model(
+        settings.model, vocabulary.size, vocabulary.end_of_text, class_names(settings.data),
+        settings.data.kind == DataKind::images ? image_shape(settings.data) : ImageShape{});
   else if (settings.data.kind != DataKind::text && model->class_names().empty())
     model->set_class_names(class_names(settings.data));
   check_fields(settings, *model);

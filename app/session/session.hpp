@@ -60,7 +60,7 @@ std::vector<std::string> class_names(const DataSettings& data);
 /// Makes the model of [model.new], with the vocabulary of its tokenizer and the classes of its
 /// data.
 std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text,
-                                 const std::vector<std::string>& classes);
+                                 const std::vector<std::string>& classes, const ImageShape& image);
 
 /// Throws UserError if samples of the deck's kind of data lack a field that the model requires.
 void check_fields(const Settings& settings, const Model& model);

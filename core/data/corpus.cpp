@@ -36,9 +36,13 @@ const char* name_of(DataFormat format) {
   return kDataFormatNames[static_cast<std::size_t>(format)];
 }
 
-[[noreturn]] void refuse_table(const std::string& file) {
-  refuse_line(file, "a table is not a text", "",
-              "set data.kind to \"labelled_text\", or write the texts as JSON lines");
+void refuse_other_kinds(const std::string& file, DataFormat format) {
+  if (format == DataFormat::csv || format == DataFormat::tsv)
+    refuse_line(file, "a table is not a text", "",
+                "set data.kind to \"labelled_text\", or write the texts as JSON lines");
+  if (format == DataFormat::idx || format == DataFormat::cifar10 || format == DataFormat::cifar100)
+    refuse_line(file, "data.format is that of images", name_of(format),
+                "set data.kind to \"images\", or data.format to text or jsonl");
 }
 
 }  // namespace
@@ -72,7 +76,7 @@ void read_tokens(const std::string& file, const DataSettings& settings,
                  const Vocabulary& vocabulary, TokenSink& sink, int threads) {
   const DataFormat format = data_format(file, settings.format);
   if (format == DataFormat::hdf5) return read_token_file(file, vocabulary, sink);
-  if (format == DataFormat::csv || format == DataFormat::tsv) refuse_table(file);
+  refuse_other_kinds(file, format);
   if (vocabulary.tokenizer == nullptr) {
     refuse_line(file, "there is no tokenizer for this text", "",
                 "set tokenizer.path, or name token files (.h5) only");
@@ -108,7 +112,7 @@ void read_texts(const std::string& file, const DataSettings& settings,
     read_documents(file, settings, take);
     return;
   }
-  if (format == DataFormat::csv || format == DataFormat::tsv) refuse_table(file);
+  refuse_other_kinds(file, format);
   std::string document;
   read_text_blocks(file, [&](std::string_view block) { document += block; });
   take(document);
@@ -156,6 +160,7 @@ SkippedLines read_answers(const std::string& file, const DataSettings& settings,
 }
 
 bool holds_tokens_only(const DataSettings& settings) {
+  if (!is_text(settings.kind)) return false;
   const auto is_token_file = [&](const std::string& file) {
     return data_format(file, settings.format) == DataFormat::hdf5;
   };

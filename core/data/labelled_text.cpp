@@ -11,7 +11,6 @@
 #include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/data/records.hpp"
-#include "core/data/sampler.hpp"
 #include "core/data/split.hpp"
 #include "core/data/token_store.hpp"
 
@@ -172,21 +171,6 @@ class SetReader {
   std::shared_ptr<TokenStore> store_;
 };
 
-/// Moves a part of the samples to the returned set. Files may be sorted by label, so that the last
-/// samples would not do.
-std::vector<LabelledTexts::Sample> hold_out(std::vector<LabelledTexts::Sample>& samples,
-                                            double fraction) {
-  const std::uint64_t count = held_out(samples.size(), fraction);
-  std::vector<bool> is_held_out(samples.size());
-  const Sampler order(samples.size(), 0, true);
-  for (std::uint64_t i = 0; i < count; ++i) is_held_out[order.at(0, i)] = true;
-  std::vector<LabelledTexts::Sample> kept, held;
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    (is_held_out[i] ? held : kept).push_back(samples[i]);
-  samples = std::move(kept);
-  return held;
-}
-
 std::string counts_text(const std::vector<LabelledTexts::Sample>& samples,
                         const std::vector<std::string>& classes) {
   std::vector<std::uint64_t> counts(classes.size());
@@ -258,7 +242,7 @@ DataSplit load_labelled_texts(const DataSettings& settings, const Vocabulary& vo
   LabelledSet train = reader.read(settings.train);
   LabelledSet validation;
   if (settings.validation.empty())
-    validation.samples = hold_out(train.samples, settings.validation_fraction);
+    validation.samples = hold_out_at_random(train.samples, settings.validation_fraction);
   else
     validation = reader.read(settings.validation);
   limit(train.samples, settings.max_train_samples);

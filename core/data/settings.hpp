@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Settings of the training text and of its division into samples.
+// Settings of the training data and of their division into samples.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,14 +20,23 @@ struct TokenizerSettings {
 /// Treatment of a line without a document or record: error ends the run and gives the line's place;
 /// skip skips and counts it.
 enum class BadLines { error, skip };
-enum class DataFormat { automatic, text, jsonl, csv, tsv, hdf5 };
+enum class DataFormat { automatic, text, jsonl, csv, tsv, hdf5, idx, cifar10, cifar100 };
 /// Names of DataFormat, in its order.
-inline constexpr std::array kDataFormatNames = {"automatic", "text", "jsonl", "csv", "tsv", "hdf5"};
+inline constexpr std::array kDataFormatNames = {"automatic", "text", "jsonl",   "csv",     "tsv",
+                                                "hdf5",      "idx",  "cifar10", "cifar100"};
 /// text: windows of documents, whose targets are the next tokens. labelled_text: records with one
-/// or two texts and a label, which is the target.
-enum class DataKind { text, labelled_text };
+/// or two texts and a label, which is the target. images: images with a label each.
+enum class DataKind { text, labelled_text, images };
 /// Names of DataKind, in its order.
-inline constexpr std::array kDataKindNames = {"text", "labelled_text"};
+inline constexpr std::array kDataKindNames = {"text", "labelled_text", "images"};
+/// Returns true for samples that are texts, which require a tokenizer or token files.
+constexpr bool is_text(DataKind kind) {
+  return kind != DataKind::images;
+}
+/// Returns the name of a kind as in a deck.
+constexpr const char* name_of(DataKind kind) {
+  return kDataKindNames[static_cast<std::size_t>(kind)];
+}
 /// stream: documents are joined by the end-of-text token and cut into windows that overlap by one
 /// token. document: every document starts a new window, and its last window is padded.
 enum class Packing { stream, document };
@@ -50,6 +60,16 @@ struct LabelledTextSettings {
   bool operator==(const LabelledTextSettings&) const = default;
 };
 
+/// Normalisation and augmentation of images.
+struct ImageSettings {
+  std::vector<double> mean = {0.5};       ///< of values from 0 to 1: one for all channels, or each
+  std::vector<double> deviation = {0.5};  ///< likewise
+  int padding = 0;    ///< pixels: training crops the image's size out of the padded image
+  bool flip = false;  ///< training flips half of the images
+
+  bool operator==(const ImageSettings&) const = default;
+};
+
 struct DataSettings {
   DataKind kind = DataKind::text;
   std::vector<std::string> train;       ///< files, read in this order
@@ -65,6 +85,7 @@ struct DataSettings {
   std::uint64_t max_validation_samples = 0;  ///< 0: all
   AnswerSettings answers = {};
   LabelledTextSettings labelled = {};
+  ImageSettings images = {};
 
   bool operator==(const DataSettings&) const = default;
 };

@@ -19,8 +19,9 @@ AttentionBranch<Real>::AttentionBranch(ParameterArena<Real>& parameters,
                                        int bucket)
     : options_(options),
       norm_(parameters, names.norm, options.channels, options.epsilon, bucket),
-      qkv_(parameters, names.qkv, options.channels, 3 * std::uint64_t(options.channels), bucket),
-      out_(parameters, names.out, options.channels, options.channels, bucket) {}
+      qkv_(parameters, names.qkv, options.channels, 3 * std::uint64_t(options.channels), bucket,
+           options.layout),
+      out_(parameters, names.out, options.channels, options.channels, bucket, options.layout) {}
 
 template <class Real>
 SavedTensors AttentionBranch<Real>::saved() const {
@@ -56,16 +57,16 @@ void AttentionBranch<Real>::forward(const BlockPass<Real>& pass, const Matrix<Re
   const double attention_drop = pass.training ? options_.attention_dropout : 0;
   const double drop = pass.training ? options_.dropout : 0;
 
-  linear_forward<Real>(
+  qkv_.forward(
       exec,
       norm_.normalized(exec, x, column_of(saved[kMean], rows), column_of(saved[kRstd], rows), w),
-      qkv_.weight(), qkv_.bias(), qkv, w.products);
+      qkv, w);
   w.attention.forward(exec, shape(pass.batch.samples, pass.batch.tokens), qkv,
                       dropout_of(pass.batch, attention_drop, options_.dropout_site),
                       pass.batch.length_B, attention, elements_of(saved[kLogSum]), w.products);
-  linear_residual_forward<Real>(exec, w.products.input(exec, attention), out_.weight(), out_.bias(),
-                                x, dropout_of(pass.batch, drop, options_.dropout_site + 1),
-                                narrow(w.branch_NC, rows, C), y, w.products);
+  out_.residual_forward(exec, w.products.input(exec, attention), x,
+                        dropout_of(pass.batch, drop, options_.dropout_site + 1),
+                        narrow(w.branch_NC, rows, C), y, w);
 }
 
 template <class Real>

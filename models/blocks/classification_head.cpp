@@ -25,6 +25,10 @@ ClassificationHead<Real>::ClassificationHead(ParameterArena<Real>& parameters,
                                              const ClassificationNames& names,
                                              const ClassificationOptions& options, int bucket)
     : options_(options),
+      norm_(names.norm.empty()
+                ? std::nullopt
+                : std::optional<NormLayer<Real>>(std::in_place, parameters, names.norm,
+                                                 options.channels, options.epsilon, bucket)),
       dense_(names.dense.empty() ? std::nullopt
                                  : std::optional<LinearLayer<Real>>(
                                        std::in_place, parameters, names.dense, options.channels,
@@ -48,6 +52,14 @@ void ClassificationHead<Real>::reserve(const StageCapacity& capacity, const View
   };
   batch_samples_ = capacity.samples;
   pooled_BC_ = matrix("deltapipe::ClassificationHead::pooled", options_.channels);
+  if (norm_) {
+    const auto vector = [&](const char* label) {
+      return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, capacity.samples);
+    };
+    normal_BC_ = matrix("deltapipe::ClassificationHead::normal", options_.channels);
+    mean_B_ = vector("deltapipe::ClassificationHead::mean");
+    rstd_B_ = vector("deltapipe::ClassificationHead::rstd");
+  }
   if (dense_) hidden_BC_ = matrix("deltapipe::ClassificationHead::hidden", options_.channels);
   dropped_BC_ = matrix("deltapipe::ClassificationHead::dropped", options_.channels);
   if (capacity.training)
@@ -73,9 +85,19 @@ int ClassificationHead<Real>::score_values(RowScore score) const {
 }
 
 template <class Real>
-MatrixRef<Real> ClassificationHead<Real>::hidden(const ExecSpace& exec,
-                                                 const MatrixRef<Real>& pooled,
+MatrixRef<Real> ClassificationHead<Real>::normal(const ExecSpace& exec,
+                                                 const MatrixRef<Real>& pooled) const {
+  if (!norm_) return pooled;
+  const int samples = pooled.extent_int(0);
+  const MatrixRef<Real> normal = narrow(normal_BC_, samples, options_.channels);
+  norm_->forward(exec, pooled, normal, head_of(mean_B_, samples), head_of(rstd_B_, samples));
+  return normal;
+}
+
+template <class Real>
+MatrixRef<Real> ClassificationHead<Real>::hidden(const ExecSpace& exec, const MatrixRef<Real>& x_BC,
                                                  const Workspace<Real>& w) const {
+  const MatrixRef<Real> pooled = normal(exec, x_BC);
   if (!dense_) return pooled;
   const MatrixRef<Real> hidden = narrow(hidden_BC_, pooled.extent_int(0), options_.channels);
   dense_->forward(exec, w.products.input(exec, pooled), hidden, w);
@@ -136,10 +158,17 @@ void ClassificationHead<Real>::backward(const BlockPass<Real>& pass,
   if (dense_) {
     tanh_backward<Real>(exec, narrow(hidden_BC_, samples, options_.channels), gradient);
     const Operand<Real> gradient_operand = w.products.gradient(exec, gradient);
-    dense_->parameter_gradient(exec, w.products.input(exec, pooled), gradient_operand, accumulate,
+    const MatrixRef<Real> input = norm_ ? narrow(normal_BC_, samples, options_.channels) : pooled;
+    dense_->parameter_gradient(exec, w.products.input(exec, input), gradient_operand, accumulate,
                                w);
     dpooled = narrow(dropped_BC_, samples, options_.channels);
     dense_->input_gradient(exec, gradient_operand, dpooled, w);
+  }
+  if (norm_) {
+    const VectorRef<Real> mean = head_of(mean_B_, samples), rstd = head_of(rstd_B_, samples);
+    norm_->parameter_gradient(exec, dpooled, pooled, mean, rstd, accumulate, w);
+    norm_->backward_in_place(exec, dpooled, pooled, mean, rstd,
+                             narrow(normal_BC_, samples, options_.channels));
   }
   pool_rows_backward<Real>(exec, options_.pooling, dx.extent_int(0) / samples, pass.batch.length_B,
                            dpooled, dx);

@@ -17,19 +17,22 @@ namespace deltapipe {
 struct ClassificationNames {
   std::string dense;  ///< empty: no such layer
   std::string output;
+  std::string norm = {};  ///< empty: no such layer
 };
 
 struct ClassificationOptions {
   int channels = 0;  ///< C
   int classes = 0;   ///< V
   Pooling pooling = Pooling::first;
+  double epsilon = 1e-5;  ///< of the norm
   WeightLayout layout = WeightLayout::inputs_outputs;
   double dropout = 0;
   std::uint32_t dropout_site = 0;
 };
 
-/// logits = dropout(tanh(dense(pooled x))) W + b with the softmax cross entropy of Field::label.
-/// Without a dense layer, there is no tanh either. The end for the task "classification".
+/// logits = dropout(tanh(dense(norm(pooled x)))) W + b with the softmax cross entropy of
+/// Field::label. The norm is optional, and so is the dense layer with its tanh. The end for the
+/// task "classification".
 template <class Real>
 class ClassificationHead final : public LastEnd<Real> {
  public:
@@ -55,6 +58,8 @@ class ClassificationHead final : public LastEnd<Real> {
     const int most = std::max(score_values(RowScore::prediction), options_.classes);
     return static_cast<std::size_t>(micro_batch) * batch_samples_ * static_cast<std::size_t>(most);
   }
+  /// Returns normalised rows; without a norm, the rows.
+  MatrixRef<Real> normal(const ExecSpace& exec, const MatrixRef<Real>& pooled) const;
   /// Returns the row of each sample that the output layer takes, before its dropout.
   MatrixRef<Real> hidden(const ExecSpace& exec, const MatrixRef<Real>& pooled,
                          const Workspace<Real>& w) const;
@@ -63,12 +68,13 @@ class ClassificationHead final : public LastEnd<Real> {
                 const MatrixRef<Real>& dlogits, const MatrixRef<Real>& dx, bool accumulate) const;
 
   ClassificationOptions options_;
+  std::optional<NormLayer<Real>> norm_;
   std::optional<LinearLayer<Real>> dense_;
   LinearLayer<Real> output_;
   int bucket_;
   std::size_t batch_samples_ = 0;  ///< samples reserved for a micro-batch
-  Matrix<Real> pooled_BC_, hidden_BC_, dropped_BC_, gradient_BC_, logits_BV_;
-  Vector<Real> score_;
+  Matrix<Real> pooled_BC_, normal_BC_, hidden_BC_, dropped_BC_, gradient_BC_, logits_BV_;
+  Vector<Real> mean_B_, rstd_B_, score_;
 };
 
 }  // namespace deltapipe

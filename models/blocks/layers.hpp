@@ -41,6 +41,16 @@ class LinearLayer {
         bias_(parameters.add(name + ".bias", {outputs}, false, bucket)) {
     parameters.set_operands({weight_});
   }
+  /// A linear layer whose file has the weights of a convolution without overlap: `shape` is
+  /// [outputs, channels, height, width], and inputs are in the order of the last three.
+  LinearLayer(ParameterArena<Real>& parameters, const std::string& name,
+              const std::vector<std::uint64_t>& shape, int bucket)
+      : parameters_(&parameters),
+        op_(Transpose::yes),
+        weight_(parameters.add(name + ".weight", shape, true, bucket)),
+        bias_(parameters.add(name + ".bias", {shape[0]}, false, bucket)) {
+    parameters.set_operands({weight_});
+  }
 
   Operand<Real> weight() const { return operand_of(*parameters_, weight_); }
   /// Only where the matrix is not stored as halves.

@@ -17,8 +17,8 @@ MlpBranch<Real>::MlpBranch(ParameterArena<Real>& parameters, const MlpNames& nam
                            const MlpOptions& options, int bucket)
     : options_(options),
       norm_(parameters, names.norm, options.channels, options.epsilon, bucket),
-      up_(parameters, names.up, options.channels, options.hidden, bucket),
-      down_(parameters, names.down, options.hidden, options.channels, bucket) {}
+      up_(parameters, names.up, options.channels, options.hidden, bucket, options.layout),
+      down_(parameters, names.down, options.hidden, options.channels, bucket, options.layout) {}
 
 template <class Real>
 SavedTensors MlpBranch<Real>::saved() const {
@@ -48,11 +48,10 @@ void MlpBranch<Real>::forward_saved(const BlockPass<Real>& pass, const Matrix<Re
                                     const MatrixRef<Real>& x) const {
   const ProfilingRegion region("deltapipe::MlpBranch::forward");
   const int rows = x.extent_int(0);
-  linear_forward<Real>(pass.exec,
-                       norm_.normalized(pass.exec, x, column_of(saved[kMean], rows),
-                                        column_of(saved[kRstd], rows), pass.workspace),
-                       up_.weight(), up_.bias(), narrow(saved[kHidden], rows, options_.hidden),
-                       pass.workspace.products);
+  up_.forward(pass.exec,
+              norm_.normalized(pass.exec, x, column_of(saved[kMean], rows),
+                               column_of(saved[kRstd], rows), pass.workspace),
+              narrow(saved[kHidden], rows, options_.hidden), pass.workspace);
 }
 
 template <class Real>
@@ -61,10 +60,10 @@ void MlpBranch<Real>::forward_output(const BlockPass<Real>& pass, const Matrix<R
   const Workspace<Real>& w = pass.workspace;
   const int rows = x.extent_int(0);
   const double drop = pass.training ? options_.dropout : 0;
-  linear_residual_forward<Real>(
+  down_.residual_forward(
       pass.exec, activated(pass.exec, narrow(saved[kHidden], rows, options_.hidden), w.wide_NF, w),
-      down_.weight(), down_.bias(), x, dropout_of(pass.batch, drop, options_.dropout_site),
-      narrow(w.branch_NC, rows, options_.channels), y, w.products);
+      x, dropout_of(pass.batch, drop, options_.dropout_site),
+      narrow(w.branch_NC, rows, options_.channels), y, w);
 }
 
 template <class Real>

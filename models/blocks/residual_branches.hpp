@@ -22,6 +22,7 @@ struct AttentionOptions {
   int channels = 0;  ///< C
   int heads = 0;
   bool causal = true;  ///< else a token sees all valid tokens of its sample
+  WeightLayout layout = WeightLayout::inputs_outputs;
   double epsilon = 1e-5;
   double attention_dropout = 0, dropout = 0;
   std::uint32_t dropout_site = 0;  ///< site of the probabilities; the output's is the next one
@@ -30,6 +31,7 @@ struct MlpOptions {
   int channels = 0;  ///< C
   int hidden = 0;    ///< F
   Activation activation = Activation::gelu_tanh;
+  WeightLayout layout = WeightLayout::inputs_outputs;
   double epsilon = 1e-5;
   double dropout = 0;
   std::uint32_t dropout_site = 0;
@@ -47,7 +49,10 @@ class AttentionBranch {
   SavedTensors saved() const;
   SavedTensors postponed() const;
   bool trains_linear() const { return qkv_.trained() || out_.trained(); }
-  bool is_causal() const { return options_.causal; }
+  /// Continued texts use matrices in GPT-2's layout.
+  bool continues_text() const {
+    return options_.causal && options_.layout == WeightLayout::inputs_outputs;
+  }
   void require(const StageCapacity& capacity, WorkspaceSize& size) const;
 
   void forward(const BlockPass<Real>& pass, const Matrix<Real>* saved, const MatrixRef<Real>& x,

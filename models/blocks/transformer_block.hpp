@@ -28,7 +28,7 @@ class TransformerBlock final : public Block<Real> {
                 const MatrixRef<Real>& gradient, bool accumulate) const override;
   void backward_parameters(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                            bool accumulate) const override;
-  bool continues_text() const override { return attention_.is_causal(); }
+  bool continues_text() const override { return attention_.continues_text(); }
   void reserve_text(const StageCapacity& capacity, const ViewAllocator& memory) override {
     attention_.reserve_text(capacity, memory);
   }

@@ -38,7 +38,7 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
   SectionKeys add(keys, "data");
   add("kind", choice(d.kind, kDataKindNames),
       "text trains a language model to predict the next tokens. labelled_text trains a classifier "
-      "on records with one or two texts and a label.");
+      "on records with one or two texts and a label. images trains one on images.");
   add("train", TextList{&d.train}, "Training files, read in this order.");
   add("validation", TextList{&d.validation},
       "Validation files. If the list is empty, the last validation_fraction of the training "
@@ -47,7 +47,9 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
   add("validation_fraction", Real{&d.validation_fraction, 0, 1, false, true},
       "Part of the training samples that is kept for validation if data.validation is empty.");
   add("format", choice(d.format, kDataFormatNames),
-      "Format of the files. automatic goes by the suffix: .txt, .jsonl, .csv, .tsv or .h5.");
+      "Format of the files. automatic goes by the suffix: .txt, .jsonl, .csv, .tsv or .h5. Of "
+      "images, names with -idx are IDX files (.gz or not), with the labels in "
+      "...labels-idx1-ubyte; .bin is CIFAR's.");
   add("jsonl_fields", TextList{&d.jsonl_fields},
       "Fields of a JSON line that make up its text, joined in this order.");
   add("bad_lines", choice(d.bad_lines, {{"error", BadLines::error}, {"skip", BadLines::skip}}),
@@ -72,6 +74,17 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
                "Field of the label: the name of a class, or its number from 0.");
   add_labelled("header", Flag{&d.labelled.header},
                "The first line of a CSV or TSV file names its columns.");
+
+  SectionKeys add_images(keys, "data.images");
+  add_images("mean", RealList{&d.images.mean, -1e3, 1e3},
+             "Subtracted from pixels, which are from 0 to 1: one value, or one for each channel.");
+  add_images("deviation", RealList{&d.images.deviation, 1e-6, 1e3},
+             "Divides pixels after that: one value, or one for each channel.");
+  add_images("padding", Integer{&d.images.padding, 0, 1 << 14},
+             "Augmentation of training: pixels of zeros around an image, out of which a part of "
+             "the image's size is drawn at random.");
+  add_images("flip", Flag{&d.images.flip},
+             "Augmentation of training: half of the images are flipped, left to right.");
 }
 
 void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e, AnswerSettings& a) {

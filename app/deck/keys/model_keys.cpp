@@ -37,12 +37,14 @@ void add_model(std::vector<Key>& keys, ModelSettings& m) {
   SectionKeys add_new(keys, "model.new");
   add_new("type", type_choice(m.type),
           "Architecture: gpt2 is a language model, bert classifies texts (data.kind = "
-          "\"labelled_text\").");
+          "\"labelled_text\"), vit classifies images (data.kind = \"images\").");
   add_new("n_layer", Integer{&m.n_layer, 1, 10000}, "Number of transformer blocks.");
   add_new("n_head", Integer{&m.n_head, 1, 1024}, "Number of attention heads. It divides n_embd.");
   add_new("n_inner", Integer{&m.n_inner, 0, 262144}, "Hidden width of the MLP. 0 means 4 n_embd.");
   add_new("n_embd", Integer{&m.n_embd, 1, 65536}, "Number of channels.");
   add_new("n_positions", Integer{&m.n_positions, 1, 1 << 20}, "Longest sequence, in tokens.");
+  add_new("patch_size", Integer{&m.patch_size, 1, 1 << 14},
+          "For vit: side of the patches, in pixels. It divides the image's height and width.");
 }
 
 void add_tokenizer(std::vector<Key>& keys, TokenizerSettings& t) {

@@ -47,7 +47,7 @@ void check_all(const std::vector<Wrong>& cases) {
 /// No setting at its default, with awkward strings and numbers.
 Settings unusual_settings() {
   Settings s;
-  s.model = {"", "bert", 6, 3, 48, 77, 99, 0.1, 0.2, 1.0 / 3};
+  s.model = {"", "bert", 6, 3, 48, 77, 99, 8, 0.1, 0.2, 1.0 / 3};
   s.tokenizer = {"", 300};
   s.data = {DataKind::labelled_text,
             {"a \"b\"\\c.txt", "tab\there\nline", "\x7f\x01", "'", "naïve/文.txt", ""},
@@ -62,7 +62,8 @@ Settings unusual_settings() {
             7,
             std::numeric_limits<std::int64_t>::max(),
             {},
-            {{"question", "sen\"tence"}, "la bel", false}};
+            {{"question", "sen\"tence"}, "la bel", false},
+            {{0.1, -0.25, 0}, {0.3}, 4, true}};
   s.data.train.pop_back();
   s.training.epochs = 0.1 + 0.2;
   s.training.steps = 12;

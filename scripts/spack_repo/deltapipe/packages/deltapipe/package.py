@@ -31,6 +31,7 @@ class Deltapipe(CMakePackage, CudaPackage):
     depends_on("tomlplusplus@3:")
     depends_on("cli11@2:")
     depends_on("xxhash")
+    depends_on("zlib-api")
     depends_on("onednn", when="+onednn")
     depends_on("random123", type="test")
     depends_on("catch2", type="test")
@@ -65,6 +66,7 @@ class Deltapipe(CMakePackage, CudaPackage):
             self.define("HDF5_ROOT", self.spec["hdf5"].prefix),
             self.define("OpenBLAS_ROOT", self.spec["openblas"].prefix),
             self.define("XXHASH_ROOT", self.spec["xxhash"].prefix),
+            self.define("ZLIB_ROOT", self.spec["zlib-api"].prefix),
             self.define("MPI_C_COMPILER", self.spec["mpi"].mpicc),
         ]
         if self.spec.satisfies("+onednn"):

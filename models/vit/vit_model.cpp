@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/vit/vit_model.hpp"
+
+#include "models/class_names.hpp"
+#include "models/config_file.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+const std::set<std::string> kClassifier = {"classifier.weight", "classifier.bias"};
+
+}  // namespace
+
+const WeightNames& vit_names() {
+  static const WeightNames names = {
+      "ViTForImageClassification",
+      "vit.",
+      {"classifier.weight", "classifier.bias"},
+      {"embeddings.", "encoder.layer.", "layernorm.", "classifier."},
+      "num_hidden_layers",
+      "encoder.layer.",
+      "output.dense.weight",
+      {{".attention.qkv.", {".attention.query.", ".attention.key.", ".attention.value."}}}};
+  return names;
+}
+
+ModelShape VitModel::shape() const {
+  return {.blocks = config().layers,
+          .channels = config().channels,
+          .positions = config().tokens(),
+          .image = config().image};
+}
+
+std::string VitModel::description() const {
+  return "ViT of " + std::to_string(config().layers) + " blocks x " +
+         std::to_string(config().channels) + " channels, images of " + text_of(config().image) +
+         " in patches of " + std::to_string(config().patch) + " x " +
+         std::to_string(config().patch) + ", " + std::to_string(config().classes.size()) +
+         " classes";
+}
+
+std::unique_ptr<Stage<float>> VitModel::make_stage(const StagePart& part) const {
+  return std::make_unique<VitStage<float>>(config(), part, frozen());
+}
+
+std::unique_ptr<Model> load_vit(const ConfigFile& file, const SafetensorsReader* weights,
+                                std::vector<std::string>& warnings) {
+  VitConfig config = VitConfig::read(file);
+  std::set<std::string> fresh;
+  if (!add_fresh(file, weights, vit_names(), kClassifier, "classifier", fresh, warnings))
+    config.classes = classes_of_classifier(file);
+  if (weights != nullptr) warn_of_foreign(*weights, vit_names(), file.directory, warnings);
+  return std::make_unique<VitModel>(std::move(config), file.json, std::move(fresh));
+}
+
+std::unique_ptr<Model> create_vit(const NewModel& shape) {
+  VitConfig config;
+  config.layers = shape.blocks;
+  config.heads = shape.heads;
+  config.channels = shape.channels;
+  config.hidden = shape.hidden > 0 ? shape.hidden : 4 * shape.channels;
+  config.image = shape.image;
+  config.patch = shape.patch;
+  config.classes = shape.class_names;
+  config.check("[model.new]");
+  return std::make_unique<VitModel>(std::move(config));
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/vit/vit_stage.hpp"
+
+#include "models/blocks/classification_head.hpp"
+#include "models/blocks/transformer_block.hpp"
+#include "models/vit/patch_embedding.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// Sites of dropout: the embedding's, then three of each block.
+constexpr std::uint32_t kEmbeddingSite = 0, kFirstBlockSite = 1;
+constexpr int kAttentionSite = 0, kMlpSite = 2, kSitesABlock = 3;
+
+template <class Real>
+std::unique_ptr<Block<Real>> make_block(const VitConfig& config, int block, int bucket,
+                                        ParameterArena<Real>& parameters) {
+  const std::string layer = "encoder.layer." + std::to_string(block) + ".";
+  const std::uint32_t site = kFirstBlockSite + block * kSitesABlock;
+  const AttentionOptions attention{.channels = config.channels,
+                                   .heads = config.heads,
+                                   .causal = false,
+                                   .layout = WeightLayout::outputs_inputs,
+                                   .epsilon = config.layer_norm_epsilon,
+                                   .attention_dropout = config.attention_dropout,
+                                   .dropout = config.hidden_dropout,
+                                   .dropout_site = site + kAttentionSite};
+  const MlpOptions mlp{.channels = config.channels,
+                       .hidden = config.hidden,
+                       .activation = config.activation,
+                       .layout = WeightLayout::outputs_inputs,
+                       .epsilon = config.layer_norm_epsilon,
+                       .dropout = config.hidden_dropout,
+                       .dropout_site = site + kMlpSite};
+  return std::make_unique<TransformerBlock<Real>>(
+      parameters,
+      AttentionNames{layer + "layernorm_before", layer + "attention.attention.qkv",
+                     layer + "attention.output.dense"},
+      attention,
+      MlpNames{layer + "layernorm_after", layer + "intermediate.dense", layer + "output.dense"},
+      mlp, bucket);
+}
+
+/// Declares the parameters and returns what the stage consists of.
+template <class Real>
+StageParts<Real> make_parts(const VitConfig& config, const StagePart& part,
+                            ParameterArena<Real>& parameters) {
+  const int channels = config.channels;
+  StageParts<Real> parts;
+  parts.input_shape = [channels](int tokens) { return BoundaryShape{tokens, channels}; };
+  parts.longest = config.tokens();
+  int bucket = 0;
+  if (part.first)
+    parts.first = std::make_unique<PatchEmbedding<Real>>(
+        parameters, "embeddings.", config.image, config.patch, channels, config.embedding_dropout,
+        kEmbeddingSite, bucket++);
+  for (int i = 0; i < part.blocks; ++i, ++bucket)
+    parts.blocks.push_back({make_block(config, part.first_block + i, bucket, parameters), bucket});
+  if (part.last)
+    parts.last = std::make_unique<ClassificationHead<Real>>(
+        parameters, ClassificationNames{.dense = "", .output = "classifier", .norm = "layernorm"},
+        ClassificationOptions{.channels = channels,
+                              .classes = static_cast<int>(config.classes.size()),
+                              .epsilon = config.layer_norm_epsilon,
+                              .layout = WeightLayout::outputs_inputs},
+        bucket);
+  return parts;
+}
+
+}  // namespace
+
+ModelCost vit_cost(const VitConfig& config) {
+  const double C = config.channels, F = config.hidden, T = config.tokens();
+  const auto classes = static_cast<double>(config.classes.size());
+  ModelCost cost;
+  // A multiply-add counts as two operations, and the backward pass as two forward passes.
+  // Attention's scores are recomputed in the backward pass.
+  cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T * C * 7;
+  cost.head = 3 * 2 * C * classes;
+  return cost;
+}
+
+template <class Real>
+VitStage<Real>::VitStage(const VitConfig& config, const StagePart& part,
+                         const std::set<std::string>& frozen)
+    : BlockStage<Real>(
+          [config, part](ParameterArena<Real>& parameters) {
+            return make_parts<Real>(config, part, parameters);
+          },
+          frozen) {}
+
+template class VitStage<float>;
+template class VitStage<double>;
+
+}  // namespace deltapipe

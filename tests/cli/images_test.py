@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Image classification from decks: IDX and CIFAR files through a ViT, augmentation, training, restart,
+evaluation and predictions."""
+
+import gzip
+import json
+import struct
+import subprocess
+
+import h5py
+import numpy as np
+
+import support
+from commands_test import python_with_transformers
+
+LAYERS, SIDE, CLASSES = 4, 8, 3
+
+
+def images_and_labels(count, seed=1):
+    """Bright bars, which lie, stand, or fill a corner, on noise."""
+    numbers = np.random.default_rng(seed)
+    labels = numbers.integers(0, CLASSES, count).astype(np.uint8)
+    images = numbers.integers(0, 60, (count, SIDE, SIDE)).astype(np.uint8)
+    for image, label in zip(images, labels):
+        at = numbers.integers(1, SIDE - 2)
+        if label == 0:
+            image[at:at + 2] = 230
+        elif label == 1:
+            image[:, at:at + 2] = 230
+        else:
+            image[:4, :4] = 230
+    return images, labels
+
+
+def write_idx(directory, name, count, seed=1, compress=False):
+    images, labels = images_and_labels(count, seed)
+    paths = []
+    for kind, magic, data in (("images-idx3", 0x803, images), ("labels-idx1", 0x801, labels)):
+        header = struct.pack(f">{1 + data.ndim}I", magic, *data.shape)
+        path = directory / f"{name}-{kind}-ubyte{'.gz' if compress else ''}"
+        with (gzip.open if compress else open)(path, "wb") as file:
+            file.write(header + data.tobytes())
+        paths.append(path)
+    return paths[0]
+
+
+class Images(support.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.data = write_idx(cls.place, "train", 240)
+        cls.validation = write_idx(cls.place, "validation", 33, seed=2, compress=True)
+
+    @classmethod
+    def deck(cls, **sections):
+        deck = {
+            "model.new": {"type": "vit", "n_layer": LAYERS, "n_embd": 32, "n_head": 2,
+                          "patch_size": 2},
+            "data": {"kind": "images", "train": [str(cls.data)],
+                     "validation": [str(cls.validation)]},
+            "data.images": {"padding": 1, "flip": True},
+            "training": {"steps": 8, "micro_batch_size": 3, "micro_batches": 2, "seed": 1},
+            "training.optimizer": {"learning_rate": 1e-3, "schedule": "constant"},
+            "output": {"overwrite": True},
+        }
+        return support.merged(
+            deck, {name.replace("__", "."): keys for name, keys in sections.items()})
+
+    def model_bytes(self, name):
+        return (self.output(name) / "model/model.safetensors").read_bytes()
+
+    def test_stages_change_nothing(self):
+        alone = self.train(self.deck(), "k1")
+        for stages, schedule in ((2, "1f1b"), (3, "zb-h1"), (4, "gpipe")):
+            run = self.train(self.deck(pipeline={"stages": stages, "schedule": schedule}),
+                             f"k{stages}", stages)
+            self.assertEqual(run.losses.tobytes(), alone.losses.tobytes())
+            self.assertEqual(run.evaluations["accuracy"].tobytes(),
+                             alone.evaluations["accuracy"].tobytes())
+            self.assertEqual(self.model_bytes(f"k{stages}"), self.model_bytes("k1"))
+
+    def test_codecs_learn(self):
+        deck = self.deck(pipeline={"stages": 2}, training={"steps": 300},
+                         boundary__forward={"codec": "aqsgd", "bits": 4},
+                         boundary__backward={"codec": "directq", "bits": 8})
+        run = self.train(deck, "codec", 2)
+        self.assertGreater(run.evaluations["accuracy"][-1], 0.9)
+
+    def test_augmentation_changes_training_only(self):
+        plain = self.train(self.deck(data__images={"padding": 0, "flip": False}), "plain", 1)
+        views = self.train(self.deck(), "views", 1)
+        self.assertFalse((plain.losses == views.losses).any())
+        model = self.output("views") / "model"
+        said = [self.succeed(["evaluate", self.deck_file(
+            self.deck(model={"path": str(model)}, data__images=keys))]).out.split("accuracy")[1]
+            for keys in ({"padding": 0, "flip": False}, {"padding": 3, "flip": True})]
+        self.assertEqual(said[0].splitlines()[0], said[1].splitlines()[0])
+
+    def test_a_restart_goes_on_with_the_same_bits(self):
+        deck = self.deck(pipeline={"stages": 2}, training={"steps": 60},
+                         boundary__forward={"codec": "aqsgd", "bits": 3},
+                         boundary__backward={"codec": "directq", "bits": 6},
+                         checkpoint={"every_steps": 25}, output={"overwrite": False})
+        whole = self.train(deck, "whole", 2)
+        stopped = support.run(
+            ["train", self.deck_file(deck), f"output.directory={self.output('parts')}",
+             "network.latency=0.1", "checkpoint.time_limit=3"], 2)
+        self.assertEqual(stopped.status, 75, stopped)
+        run = self.train(deck, "parts", 2)
+        self.assertEqual(run.losses.tobytes(), whole.losses.tobytes())
+        self.assertEqual(self.model_bytes("parts"), self.model_bytes("whole"))
+
+    def test_replicas(self):
+        deck = self.deck(pipeline={"stages": 2, "replicas": 2}, training={"steps": 120})
+        run = self.train(deck, "replicas", 4)
+        self.assertLess(run.losses[-10:].mean(), 0.8 * run.losses[:10].mean())
+
+    def test_predictions_are_those_of_transformers(self):
+        self.train(self.deck(training={"steps": 25}), "saved", 1)
+        model = self.output("saved") / "model"
+        deck = self.deck_file(self.deck(model={"path": str(model)}, pipeline={"stages": 2}))
+        output = self.output("predictions")
+        self.succeed(["predict", deck, f"output.directory={output}"], 2)
+        with h5py.File(output / "predictions.h5", "r") as file:
+            classes, labels = list(file.attrs["classes"]), file["label"][()]
+            probabilities = file["probabilities"][()]
+        self.assertEqual([str(name) for name in classes], ["0", "1", "2"])
+        images, truth = images_and_labels(33, seed=2)
+        np.testing.assert_array_equal(labels, truth)
+        python = python_with_transformers()
+        if python is None:
+            self.skipTest("no python3 here has transformers, PyTorch and h5py")
+        program = """
+import json, sys, numpy, torch, transformers
+model, info = transformers.ViTForImageClassification.from_pretrained(
+    sys.argv[1], output_loading_info=True)
+assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+pixels = (torch.tensor(numpy.load(sys.argv[2])) / 255 - 0.5) / 0.5
+with torch.no_grad():
+    logits = model.double().eval()(pixels.double()[:, None]).logits
+print(json.dumps(logits.softmax(-1).tolist()))
+"""
+        np.save(self.place / "images.npy", images)
+        made = subprocess.run([python, "-c", program, model, self.place / "images.npy"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        np.testing.assert_allclose(probabilities, json.loads(made.stdout.splitlines()[-1]),
+                                   rtol=1e-5, atol=1e-6)
+
+    def test_cifar(self):
+        numbers = np.random.default_rng(3)
+        path = self.place / "data_batch_1.bin"
+        path.write_bytes(b"".join(bytes([int(numbers.integers(10))]) + numbers.bytes(3072)
+                                  for _ in range(20)))
+        deck = self.deck(data={"train": [str(path)], "validation": []},
+                         model__new={"patch_size": 8}, training={"steps": 2})
+        self.train(deck, "cifar", 1)
+        config = json.loads((self.output("cifar") / "model/config.json").read_text())
+        self.assertEqual(config["id2label"]["0"], "airplane")
+        self.assertEqual((config["image_size"], config["num_channels"]), (32, 3))
+
+    def test_check(self):
+        out = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 2}))]).out
+        self.assertIn("ViT of 4 blocks x 32 channels, images of 8 x 8 x 1", out)
+        self.assertIn("3 classes with", out)
+
+    def test_mistakes(self):
+        lost = self.place / "lost-images-idx3-ubyte"
+        lost.write_bytes(self.data.read_bytes())
+        cut = self.place / "cut-images-idx3-ubyte"
+        cut.write_bytes(self.data.read_bytes()[:-1])
+        (self.place / "cut-labels-idx1-ubyte").write_bytes(
+            (self.place / "train-labels-idx1-ubyte").read_bytes())
+        self.train(self.deck(training={"steps": 1}), "small", 1)
+        model = self.output("small") / "model"
+        other = write_idx(self.place, "other", 10)
+        for overrides, parts in (
+                ([f"data.train=[\"{lost}\"]"], ["labels is missing"]),
+                ([f"data.train=[\"{cut}\"]"], ["ends before"]),
+                (["data.kind=text", "tokenizer.train_vocabulary=300"], ["identify its format"]),
+                (["model.new.type=gpt2"], ["do not have what the model requires", "\"text\""]),
+                (["model.new.patch_size=3"], ["must be a multiple of 'patch_size'"]),
+                (["data.images.deviation=0"], ["must be above 0"]),
+                (["data.images.mean=[0.1,0.2]"], ["2 values, 1 channels"]),
+                (["data.sequence_length=8"], ["is for texts"]),
+                (["tokenizer.train_vocabulary=300"], ["images have no tokenizer"]),
+                (["evaluation.prompts=[\"p.jsonl\"]"], ["requires a language model"]),
+                ([f"model.path={model}", f"data.train=[\"{other}\"]",
+                  f"data.validation=[\"{self.place}/data.bin\"]", "data.format=cifar10"],
+                 ["data.bin"])):
+            made = support.run(["train", self.deck_file(self.deck()), *overrides,
+                                f"output.directory={self.output('mistakes')}"])
+            self.assert_stops(made, *parts)
+
+
+if __name__ == "__main__":
+    support.main()
