@@ -2,7 +2,6 @@
 #include "models/class_names.hpp"
 
 #include "core/base/error.hpp"
-#include "models/config_keys.hpp"
 
 namespace deltapipe {
 
@@ -44,6 +43,16 @@ std::vector<std::string> classes_of_classifier(const ConfigFile& file) {
   require_value(classes.size() >= 2, file.path, "'id2label' must name two classes or more",
                 std::to_string(classes.size()));
   return classes;
+}
+
+void check_classifier(const ConfigKeys& keys) {
+  if (const Json* problem = keys.find("problem_type");
+      problem != nullptr && *problem != "single_label_classification")
+    keys.refuse("'problem_type' must be \"single_label_classification\"", shown(*problem),
+                "deltapipe trains classifiers with one label for each sample");
+  if (const Json* quantised = keys.find("quantization_config"))
+    keys.refuse("'quantization_config' says that the weights are quantised", shown(*quantised),
+                "use the weights from before the quantisation");
 }
 
 void put_class_names(Json& json, const std::vector<std::string>& classes) {

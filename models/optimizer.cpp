@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <type_traits>
 
+#include "core/base/error.hpp"
 #include "core/base/parallel/floating_point.hpp"
 #include "core/kernels/halves.hpp"
 #include "core/kernels/optimizers/adamw.hpp"
+#include "core/kernels/optimizers/sgd.hpp"
 #include "core/kernels/reduce.hpp"
 
 namespace deltapipe {
@@ -17,7 +20,8 @@ double learning_rate_at(const OptimizerSettings& settings, std::uint64_t step,
   const double warmup = static_cast<double>(settings.warmup_steps);
   if (step < settings.warmup_steps)
     return settings.learning_rate * static_cast<double>(step) / std::max(1.0, warmup);
-  const double rest = std::max(1.0, static_cast<double>(steps) - warmup);
+  const std::uint64_t end = settings.decay_steps > 0 ? settings.decay_steps : steps;
+  const double rest = std::max(1.0, static_cast<double>(end) - warmup);
   const double progress = std::min(1.0, (static_cast<double>(step) - warmup) / rest);
   const double last = settings.final_learning_rate_fraction;
   switch (settings.schedule) {
@@ -54,6 +58,8 @@ MemoryLedger Optimizer<Real>::memory(const std::vector<ParameterInfo>& parameter
 template <class Real>
 Optimizer<Real>::Optimizer(const OptimizerSettings& settings, ParameterArena<Real>& parameters)
     : settings_(settings), parameters_(parameters) {
+  DELTAPIPE_ASSERT(parameters.moments() == settings.moments(),
+                   std::to_string(parameters.moments()) + " moments");
   first_partial_.push_back(0);
   for (const ParameterInfo& p : parameters.info())
     first_partial_.push_back(first_partial_.back() + partials(p));
@@ -88,7 +94,8 @@ void Optimizer<Real>::for_each_trained(const Pass& pass) {
   for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
     if (parameters_.info()[i].frozen) continue;
     const int index = static_cast<int>(i);
-    const double decay = parameters_.info()[i].decay ? settings_.weight_decay : 0;
+    const bool decays = settings_.decay_all || parameters_.info()[i].decay;
+    const double decay = decays ? settings_.weight_decay : 0;
     if constexpr (std::is_same_v<Real, float>)
       if (parameters_.in_halves(index)) {
         pass(index, decay, mutable_halves(parameters_.halves(index)));
@@ -108,6 +115,13 @@ AdamWStep Optimizer<Real>::step_at(std::uint64_t step, double learning_rate, dou
 template <class Real>
 void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
                              double gradient_factor) {
+  if (settings_.name == OptimizerName::sgd) {
+    for_each_trained([&](int index, double decay, const auto& parameter) {
+      sgd_pass<Real>(exec, {learning_rate, settings_.momentum, decay, gradient_factor},
+                     parameters_.gradient(index), parameter, parameters_.moment1(index));
+    });
+    return;
+  }
   for_each_trained([&](int index, double decay, const auto& parameter) {
     adamw_pass<Real>(exec, step_at(step, learning_rate, decay, gradient_factor),
                      parameters_.gradient(index), parameter, parameters_.moment1(index),

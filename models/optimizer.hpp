@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AdamW over a stage's parameters, with partial sums of the global gradient norm.
+// AdamW or SGD over a stage's parameters, with partial sums of the global gradient norm.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,13 @@ struct AdamWStep;
 
 /// Returns the learning rate of optimizer step `step` (counted from 0) of `steps`. It has a linear
 /// warm-up and then constant, linear or cosine decay to the final fraction, as defined by
-/// transformers' schedulers.
+/// transformers' schedulers. settings.decay_steps replaces `steps` unless it is 0.
 double learning_rate_at(const OptimizerSettings& settings, std::uint64_t step, std::uint64_t steps);
 
 template <class Real>
 class Optimizer {
  public:
+  /// The parameters have settings.moments() moments.
   Optimizer(const OptimizerSettings& settings, ParameterArena<Real>& parameters);
   /// Returns the memory that an optimizer uses for these parameters in addition to their moments.
   static MemoryLedger memory(const std::vector<ParameterInfo>& parameters);
@@ -32,8 +33,8 @@ class Optimizer {
   void update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
               double gradient_factor);
 
-  // Two halves of an update in which replicas sum first moments in place of gradients. The second
-  // moments stay those of the first `frozen_after` steps.
+  // Two halves of an update by AdamW in which replicas sum first moments in place of gradients. The
+  // second moments stay those of the first `frozen_after` steps.
 
   /// Replaces the first moments by this replica's terms of their sum over replicas.
   void share_moments(const ExecSpace& exec, int replicas, double gradient_factor);

@@ -51,7 +51,7 @@ make_corpus() {
 
 program=build/release/bin/deltapipe
 
-# pipeline COMMAND ARGUMENTS...: deltapipe on the ranks that the decks have.
+# pipeline COMMAND ARGUMENTS...: deltapipe on as many ranks as the deck has stages.
 pipeline() {
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 \
     DELTAPIPE_PROGRESS=$progress mpirun --oversubscribe --bind-to none -n "$ranks" "$program" "$@"

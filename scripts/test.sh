@@ -59,7 +59,8 @@ build_in release -DDELTAPIPE_WERROR=ON -DDELTAPIPE_BENCHMARKS=ON
 test_in release
 if ((sanitizers)); then
   build_in asan
-  test_in asan
+  # Two and four ranks have all kinds of stages.
+  test_in asan --exclude-regex '^mpi\.[13]$'
 fi
 
 step "done"

@@ -66,9 +66,10 @@ bool is_length(const std::string& key) {
 }
 
 /// True for keys that checkpoint.change_optimizer may change. Tensors that are frozen have no
-/// moments.
+/// moments, and each optimizer has its own.
 bool is_of_optimizer(const std::string& key) {
-  return (key.starts_with("training.optimizer.") && key != "training.optimizer.frozen") ||
+  return (key.starts_with("training.optimizer.") && key != "training.optimizer.frozen" &&
+          key != "training.optimizer.name") ||
          is_length(key);
 }
 

@@ -58,9 +58,10 @@ struct Inputs {
   std::optional<SafetensorsReader> weights;
   std::unique_ptr<Model> model;
   std::optional<DataSplit> data;
-  std::string assumption;  ///< about the vocabulary, where it is not known
+  std::string assumption;  ///< about vocabulary, classes and images, where they are not known
   std::vector<std::string> warnings;
 
+  void assume(const std::string& what) { assumption += (assumption.empty() ? "" : "; ") + what; }
   bool has_tokens_only(const DataSettings& settings) const {
     return files.texts && holds_tokens_only(settings);
   }
@@ -70,17 +71,17 @@ struct Inputs {
 std::vector<std::string> known_classes(const Settings& settings, Inputs& inputs) {
   if (settings.data.kind == DataKind::text) return {};
   if (inputs.files.texts && !settings.data.train.empty()) return class_names(settings.data);
-  inputs.assumption += std::string(inputs.assumption.empty() ? "" : "; ") +
-                       "the classes are not known yet: two are assumed";
+  inputs.assume("the classes are not known yet: two are assumed");
   return {"0", "1"};
 }
 
-/// Returns the size of the images; if the files are missing, that of CIFAR.
+/// Returns the size of the images; if the files are missing, about that of CIFAR.
 ImageShape known_image(const Settings& settings, Inputs& inputs) {
   if (settings.data.kind != DataKind::images) return {};
   if (inputs.files.texts && !settings.data.train.empty()) return image_shape(settings.data);
-  const ImageShape assumed = {32, 32, 3};
-  inputs.assumption += "; images of " + text_of(assumed) + " are assumed";
+  const int side = settings.model.patch_size * std::max(1, 32 / settings.model.patch_size);
+  const ImageShape assumed = {side, side, 3};
+  inputs.assume("the images are not known yet: " + text_of(assumed) + " is assumed");
   return assumed;
 }
 
@@ -98,8 +99,9 @@ void make_model(const Settings& settings, Inputs& inputs) {
   } else if (is_text(settings.data.kind)) {
     inputs.assumption = "the vocabulary is not known yet: all is without token embeddings";
   }
-  inputs.model = new_model(settings.model, vocabulary, end_of_text, known_classes(settings, inputs),
-                           known_image(settings, inputs));
+  const std::vector<std::string> classes = known_classes(settings, inputs);
+  const ImageShape image = known_image(settings, inputs);
+  inputs.model = new_model(settings.model, vocabulary, end_of_text, classes, image);
 }
 
 /// Reads the inputs that exist.
@@ -140,6 +142,7 @@ PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const Mod
   PipelineShape shape = pipeline_shape(pipeline_options(settings), model.model->shape().vocabulary,
                                        model.tokens, true);
   shape.train_samples = inputs.data ? inputs.data->train->size() : settings.data.max_train_samples;
+  if (inputs.data) shape.fields = inputs.data->train->fields();
   shape.first_trained_stage = model.first_trained_stage;
   shape.partition = model.partition;
   return shape;
@@ -155,10 +158,11 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
   const StepPlanner planner(*data.train, t.seed, settings.data.shuffle,
                             {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
   std::printf(
-      "# data: %llu training samples (%s tokens), %llu validation samples%s; %llu steps an "
+      "# data: %llu training samples (%s %ss), %llu validation samples%s; %llu steps an "
       "epoch\n",
       static_cast<unsigned long long>(data.train->size()),
       with_prefix(static_cast<double>(data.train->all_targets())).c_str(),
+      settings.data.kind == DataKind::text ? "token" : "label",
       static_cast<unsigned long long>(data.validation->size()), answers_text(data).c_str(),
       static_cast<unsigned long long>(planner.steps_per_epoch()));
   return planner.steps_per_epoch();
@@ -484,7 +488,7 @@ void print_model(const Settings& settings, const Inputs& inputs, const ModelLayo
     print_caches(settings, model, shape);
   }
   print_memory(settings, ranks);
-  if (!inputs.data) std::printf("# (without tokenizer or text)\n");
+  if (!inputs.data) std::printf("# (without tokenizer or data)\n");
   print_machine(ranks, !machines.empty());
   print_device(ranks, !machines.empty());
   print_disk(disk_needs(settings, model, shape, ranks_here(ranks.size(), machines)));

@@ -66,6 +66,11 @@ void check_model(const Settings& s) {
 }
 
 void check_images(const Settings& s) {
+  constexpr std::array kFormats = {DataFormat::automatic, DataFormat::idx, DataFormat::cifar10,
+                                   DataFormat::cifar100};
+  if (std::ranges::find(kFormats, s.data.format) == kFormats.end())
+    refuse({"data.format", "data.kind"}, "data.format is not one of images", name_of(s.data.format),
+           "use automatic, idx, cifar10 or cifar100");
   if (s.data.sequence_length > 0)
     refuse({"data.sequence_length", "data.kind"}, "data.sequence_length is for texts",
            to_string(s.data.sequence_length), "remove it: the size of the images sets the rows");
@@ -163,6 +168,10 @@ void check_training(const Settings& s) {
            to_string(t.optimizer.warmup_steps) + " of " + to_string(t.steps) + " steps",
            "lower training.optimizer.warmup_steps");
   }
+  if (t.optimizer.name != OptimizerName::adamw && s.replicas.codec == ReplicaCodec::adam_moment)
+    refuse({"replicas.codec", "training.optimizer.name"},
+           "replicas.codec = \"adam_moment\" sums the moments of AdamW",
+           "training.optimizer.name = \"sgd\"", "set another replicas.codec, such as quantized");
   if (t.needs_validation() && s.data.validation.empty() && s.data.validation_fraction == 0) {
     const std::string key = t.keep_best ? "training.keep_best" : "training.patience";
     refuse({key, "data.validation_fraction", "data.validation"},
@@ -171,9 +180,9 @@ void check_training(const Settings& s) {
            "set data.validation_fraction above 0 or name files in data.validation");
   }
   // Rows of a step are counted in 32 bits. A model from files has its own longest sequence.
-  const int tokens = s.data.sequence_length > 0 ? s.data.sequence_length
-                     : s.model.path.empty()     ? s.model.n_positions
-                                                : 1;
+  const int tokens = s.data.sequence_length > 0                     ? s.data.sequence_length
+                     : s.model.path.empty() && is_text(s.data.kind) ? s.model.n_positions
+                                                                    : 1;
   const double rows = static_cast<double>(t.micro_batch_size) * t.micro_batches * tokens;
   if (rows > std::numeric_limits<int>::max()) {
     refuse({"training.micro_batches", "training.micro_batch_size", "data.sequence_length"},

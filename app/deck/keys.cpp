@@ -18,7 +18,7 @@ const auto section_table = std::to_array<Section>({
     {"data.labelled", "Records of data.kind = \"labelled_text\", in JSON lines, CSV or TSV."},
     {"data.images", "Normalisation and augmentation of data.kind = \"images\"."},
     {"training", "Length of the training and size of its steps."},
-    {"training.optimizer", "AdamW and its learning rate."},
+    {"training.optimizer", "AdamW or SGD, and the learning rate."},
     {"pipeline", "How the model is spread over MPI ranks."},
     {"boundary", "Compression of what crosses the boundaries between stages."},
     {"boundary.forward", "Activations, sent from a stage to the next one."},

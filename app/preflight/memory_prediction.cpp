@@ -13,6 +13,7 @@
 
 #include "app/output/progress_display.hpp"
 #include "app/output/save_model.hpp"
+#include "comm/pipeline/step_samples.hpp"
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/transport/mpi_session.hpp"
@@ -44,6 +45,7 @@ std::vector<const BoundaryEndPlan*> ends_of(StagePlan&&) = delete;  // the ends 
 struct PlannedStage {
   std::unique_ptr<Stage<float>> stage;
   StagePlan plan;
+  StagePlace place;
 };
 
 /// All that the rank holds.
@@ -53,8 +55,9 @@ std::vector<PlannedStage> planned_stages(const Settings& settings, const ModelLa
   for (const StagePlace& place : places_of_rank(settings.pipeline, rank)) {
     std::unique_ptr<Stage<float>> stage =
         model.model->make_stage(stage_part(model.partition, place.stage));
+    stage->parameters().set_moments(settings.training.optimizer.moments());
     StagePlan plan = plan_stage(pipeline_options(settings), shape, *stage, place);
-    stages.push_back({std::move(stage), std::move(plan)});
+    stages.push_back({std::move(stage), std::move(plan), place});
   }
   return stages;
 }
@@ -120,9 +123,11 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
                                             settings.training.steps > 0
                                                 ? settings.training.steps
                                                 : std::numeric_limits<std::uint64_t>::max());
-  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank)) {
+  for (const auto& [stage, plan, place] : planned_stages(settings, model, shape, rank)) {
     const std::vector<ParameterInfo>& parameters = stage->parameters().info();
     memory.ledger.add(stage->memory(plan.capacity));
+    memory.ledger.add(StepSamples::memory(shape.fields, shape.samples, shape.micro_batches,
+                                          place.first(), place.last()));
     if (shape.training) {
       memory.ledger.add(Optimizer<float>::memory(parameters));
       memory.ledger.add(replica_sum_memory(bucket_sizes(stage->parameters()),
@@ -148,10 +153,11 @@ std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& mode
   if (!shape.training || !writes_checkpoints(settings)) return 0;
   const bool copies_files = settings.checkpoint.milestone_every > 0;
   std::uint64_t bytes = 0;
-  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank)) {
-    // Values, and two moments of what is trained.
+  for (const auto& [stage, plan, place] : planned_stages(settings, model, shape, rank)) {
+    // Values, and the moments of what is trained.
+    const int moments = stage->parameters().moments();
     for (const ParameterInfo& p : stage->parameters().info())
-      bytes += sizeof(float) * p.size * (p.frozen ? 1 : 3);
+      bytes += sizeof(float) * p.size * static_cast<std::uint64_t>(p.frozen ? 1 : 1 + moments);
     if (settings.checkpoint.mode == CheckpointMode::resync) continue;
     for (const BoundaryEndPlan* end : ends_of(plan)) bytes += end_state_bytes(*end, copies_files);
     if (plan.tokens) bytes += end_state_bytes(plan.tokens->rows, copies_files);
@@ -182,7 +188,7 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
                                  const PipelineShape& shape, const std::vector<int>& ranks) {
   std::map<std::string, std::uint64_t> needs;
   for (const int rank : ranks) {
-    for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
+    for (const auto& [stage, plan, place] : planned_stages(settings, model, shape, rank))
       for (const BoundaryEndPlan* end : ends_of(plan)) {
         const std::uint64_t bytes = cache_need(*end).disk_bytes;
         const std::uint64_t there = size_of_file(spill_file_path(*end));
@@ -226,7 +232,7 @@ SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const P
   SpillNeed need;
   need.machine = machine;
   need.directory = cache_directory(settings);
-  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
+  for (const auto& [stage, plan, place] : planned_stages(settings, model, shape, rank))
     for (const BoundaryEndPlan* end : ends_of(plan)) {
       const std::string path = spill_file_path(*end);
       need.bytes += new_spill_bytes(cache_need(*end), path, size_of_file(path), former);
@@ -246,7 +252,7 @@ SpillNeed spill_need(const Settings& settings, const ModelLayout& model, const P
 std::vector<std::string> spill_files(const Settings& settings, const ModelLayout& model,
                                      const PipelineShape& shape, int rank) {
   std::vector<std::string> paths;
-  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
+  for (const auto& [stage, plan, place] : planned_stages(settings, model, shape, rank))
     for (const BoundaryEndPlan* end : ends_of(plan))
       if (cache_need(*end).disk_bytes > 0) paths.push_back(spill_file_path(*end));
   return paths;
@@ -329,7 +335,7 @@ void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine
 
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
                    int rank) {
-  for (const auto& [stage, plan] : planned_stages(settings, model, shape, rank))
+  for (const auto& [stage, plan, place] : planned_stages(settings, model, shape, rank))
     for (const BoundaryEndPlan* end : ends_of(plan)) check_cache_budget(*end);
 }
 

@@ -103,7 +103,7 @@ std::string fingerprint(const std::optional<Tokenizer>& tokenizer) {
 
 std::string fingerprint(const Dataset& set) {
   return std::to_string(set.size()) + " samples, " + std::to_string(set.all_targets()) +
-         " tokens, hash " + hexadecimal(set.fingerprint());
+         " targets, hash " + hexadecimal(set.fingerprint());
 }
 
 std::vector<Fact> facts_of(const Model& model) {

@@ -108,7 +108,7 @@ class Search {
     else
       found_.missing.push_back(
           {.what = "a tokenizer in " + path + " is missing",
-           .remedy = of_model ? download("vocab.json merges.txt") + ", or set tokenizer.path"
+           .remedy = of_model ? download("tokenizer.json") + ", or set tokenizer.path"
                               : "set tokenizer.path to a directory or file "
                                 "that has one",
            .keys = {of_model ? "model.path" : "tokenizer.path"}});

@@ -204,7 +204,8 @@ ModelPlan plan_model(const Settings& settings) {
 
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
                    bool training, ProductPrecision products) {
-  Stages stages = make_stages(*plan.model, plan.partition, grid, training, products);
+  Stages stages = make_stages(*plan.model, plan.partition, grid, training, products,
+                              settings.training.optimizer.moments());
   for (const auto& stage : stages) {
     if (!plan.weights || !plan.model->fresh().empty())
       plan.model->initialise(settings.training.seed, stage->parameters());

@@ -12,10 +12,11 @@ std::vector<Stage<float>*> pointers_to(const Stages& stages) {
 }
 
 Stages make_stages(const Model& model, const std::vector<int>& partition, const ProcessGrid& grid,
-                   bool training, ProductPrecision products) {
+                   bool training, ProductPrecision products, int moments) {
   Stages stages;
   for (int local = 0; local < grid.stages_per_rank(); ++local) {
     stages.push_back(model.make_stage(stage_part(partition, grid.stage(local))));
+    stages.back()->parameters().set_moments(moments);
     stages.back()->parameters().allocate(training, products);
   }
   return stages;

@@ -13,6 +13,7 @@
 #include "core/data/dataset.hpp"
 #include "core/stage/stage.hpp"
 #include "models/model.hpp"
+#include "models/optimizer_settings.hpp"
 
 namespace deltapipe {
 
@@ -21,9 +22,11 @@ using Stages = std::vector<std::unique_ptr<Stage<float>>>;
 std::vector<Stage<float>*> pointers_to(const Stages& stages);
 
 /// Makes this rank's stages. Their parameters have memory but no values; `training` adds gradients
-/// and moments. `products`: as in the options of their pipeline. `partition`: blocks per stage.
+/// and the moments that the optimizer keeps. `products`: as in the options of their pipeline.
+/// `partition`: blocks per stage.
 Stages make_stages(const Model& model, const std::vector<int>& partition, const ProcessGrid& grid,
-                   bool training, ProductPrecision products = ProductPrecision::fp32);
+                   bool training, ProductPrecision products = ProductPrecision::fp32,
+                   int moments = OptimizerSettings().moments());
 
 /// Returns how a step's samples are distributed.
 StepPlanner::Layout step_layout(const PipelineOptions& options);

@@ -5,25 +5,37 @@
 
 namespace deltapipe {
 
+namespace {
+
+/// Allocates `count` elements where kernels run, and on the host if that is elsewhere.
+template <class T>
+void allocate(const ViewAllocator& memory, const char* label, std::size_t count, Vector<T>& values,
+              MirrorVector<T>& host) {
+  values = memory.zeroed<Vector<T>>(MemoryUse::workspace, label, count);
+  if constexpr (kHostExecution)
+    host = values;
+  else
+    host = memory.zeroed<MirrorVector<T>>(MemoryUse::workspace, label, count);
+}
+
+}  // namespace
+
 StepSamples::StepSamples(const FieldSizes& sizes, int samples, int micro_batches, bool first,
-                         bool last)
+                         bool last, const ViewAllocator& memory)
     : samples_(samples), first_(first), last_(last) {
   const std::size_t most = first_of(micro_batches);
-  id_ = Vector<std::uint64_t>("deltapipe::StepSamples::ids", most);
-  length_ = Vector<std::int32_t>("deltapipe::StepSamples::lengths", most);
-  id_host_ = Kokkos::create_mirror_view(id_);
-  length_host_ = Kokkos::create_mirror_view(length_);
+  allocate(memory, "deltapipe::StepSamples::ids", most, id_, id_host_);
+  allocate(memory, "deltapipe::StepSamples::lengths", most, length_, length_host_);
   if (!first && !last) return;
   sizes_ = sizes;
   for_each_field(sizes_, [&](Field field) {
     const std::size_t count = most * static_cast<std::size_t>(sizes_[field]);
     with_elements(*this, field, [&]<class T>(Elements<T>& of) {
-      if (has(field)) {
-        of.values = Vector<T>("deltapipe::StepSamples::values", count);
-        of.host = Kokkos::create_mirror_view(of.values);
-      } else {
-        of.host = MirrorVector<T>("deltapipe::StepSamples::host", count);
-      }
+      if (has(field))
+        allocate(memory, "deltapipe::StepSamples::values", count, of.values, of.host);
+      else if (on_host(field))
+        of.host = memory.zeroed<MirrorVector<T>>(MemoryUse::workspace,
+                                                 "deltapipe::StepSamples::host", count);
     });
   });
 }
@@ -41,7 +53,7 @@ void StepSamples::read(const Dataset& data, int micro_batch, std::span<const std
   for (std::size_t b = 0; b < ids.size(); ++b) {
     SampleSpans spans;
     for_each_field(sizes_, [&](Field field) {
-      if (only && field != *only) return;
+      if ((only && field != *only) || !on_host(field)) return;
       const auto elements = static_cast<std::size_t>(sizes_[field]);
       const std::size_t begin = (first_of(micro_batch) + b) * elements;
       with_elements(*this, field, [&](const auto& of) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "core/base/observe/memory_ledger.hpp"
 #include "core/base/parallel/views.hpp"
 #include "core/base/sample_fields.hpp"
 #include "core/data/dataset.hpp"
@@ -15,12 +16,20 @@
 namespace deltapipe {
 
 /// Ids, lengths and fields of at most M micro-batches of B samples. The first stage gives kernels
-/// the inputs, the last one the targets, and both have all fields on the host. Stages between have
-/// no fields.
+/// the inputs, the last one the targets. Both have all integer fields on the host; real ones, which
+/// may be large, are only where kernels read them. Stages between have no fields.
 class StepSamples {
  public:
   StepSamples() = default;
-  StepSamples(const FieldSizes& sizes, int samples, int micro_batches, bool first, bool last);
+  StepSamples(const FieldSizes& sizes, int samples, int micro_batches, bool first, bool last,
+              const ViewAllocator& memory = {});
+  /// Returns the memory that the constructor allocates.
+  static MemoryLedger memory(const FieldSizes& sizes, int samples, int micro_batches, bool first,
+                             bool last) {
+    MemoryLedger ledger;
+    StepSamples(sizes, samples, micro_batches, first, last, ViewAllocator(ledger));
+    return ledger;
+  }
 
   /// Sets ids and lengths of a micro-batch.
   void set(int micro_batch, std::span<const std::uint64_t> ids, std::span<const int> lengths);
@@ -49,6 +58,7 @@ class StepSamples {
     return static_cast<std::size_t>(micro_batch) * samples_;
   }
   bool has(Field field) const { return kind_of(field).is_input ? first_ : last_; }
+  bool on_host(Field field) const { return has(field) || kind_of(field).is_integer; }
   /// Calls f(elements) with the Elements of a field.
   template <class Self, class F>
   static void with_elements(Self& self, Field field, const F& f) {

@@ -32,10 +32,6 @@ SkippedLines read_documents(const std::string& file, const DataSettings& setting
                       {.names = settings.jsonl_fields, .keys = "data.jsonl_fields"}, join, take);
 }
 
-const char* name_of(DataFormat format) {
-  return kDataFormatNames[static_cast<std::size_t>(format)];
-}
-
 void refuse_other_kinds(const std::string& file, DataFormat format) {
   if (format == DataFormat::csv || format == DataFormat::tsv)
     refuse_line(file, "a table is not a text", "",

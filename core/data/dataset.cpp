@@ -122,7 +122,7 @@ std::uint64_t held_out(std::uint64_t samples, double fraction) {
   if (fraction == 0) return 0;
   if (samples < 2) {
     fail("data.train", "the training data has only one sample, none can be held out for validation",
-         "", "give more text, a shorter data.sequence_length, or files in data.validation");
+         "", "give more data, a shorter data.sequence_length, or files in data.validation");
   }
   const auto wanted =
       static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(samples)));

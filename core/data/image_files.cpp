@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <span>
 #include <string_view>
 
 #include "core/base/error.hpp"
@@ -58,12 +59,15 @@ class ByteStream {
   void expect_end() {
     std::uint8_t more = 0;
     const int got = gzread(stream_, &more, 1);
-    if (got < 0) fail(path_, "is damaged", message());
     if (got > 0) fail(path_, "goes on after the images or labels that it announces");
+    int error = Z_OK;
+    const std::string text = gzerror(stream_, &error);
+    if (error != Z_OK) fail(path_, "is damaged at its end", text);
   }
   /// Refuses sizes that the file cannot hold before memory is allocated for them.
   void expect_room(std::uint64_t bytes) const {
-    if (bytes > kMostBytes || bytes > kDeflateRatio * (file_size_ + 1))
+    const std::uint64_t ratio = gzdirect(stream_) != 0 ? 1 : kDeflateRatio;
+    if (bytes > kMostBytes || bytes > ratio * (file_size_ + 1))
       fail(path_, "announces more bytes than it can hold", std::to_string(bytes));
   }
   std::uint32_t big_endian() {
@@ -91,7 +95,8 @@ DataFormat format_of(const std::string& file, DataFormat asked) {
     const std::uint64_t size = ReadOnlyFile(file).size();
     if (size > 0 && size % (1 + kCifarPixels) == 0) return DataFormat::cifar10;
     if (size > 0 && size % (2 + kCifarPixels) == 0) return DataFormat::cifar100;
-    fail(file, "the size of the file is that of no CIFAR images", std::to_string(size) + " bytes");
+    fail(file, "the file size matches neither CIFAR-10 nor CIFAR-100",
+         std::to_string(size) + " bytes");
   }
   fail(file, "the name of the data file does not identify its format", name,
        "set data.format to idx, cifar10 or cifar100");
@@ -167,13 +172,15 @@ std::uint64_t cifar_record(DataFormat format) {
 }
 
 int cifar_classes(DataFormat format) {
+  DELTAPIPE_ASSERT(format == DataFormat::cifar10 || format == DataFormat::cifar100,
+                   name_of(format));
   return format == DataFormat::cifar10 ? 10 : 100;
 }
 
 std::uint64_t cifar_images(const std::string& file, DataFormat format) {
   const std::uint64_t size = ReadOnlyFile(file).size(), record = cifar_record(format);
   if (size == 0 || size % record != 0)
-    fail(file, "the size of the file is no multiple of a record's",
+    fail(file, "the file size is not a multiple of the record size",
          std::to_string(size) + " bytes, " + std::to_string(record) + " a record");
   return size / record;
 }
@@ -188,7 +195,8 @@ void add_cifar(const std::string& file, DataFormat format, LabelledImages& all) 
     input.read_at(i * record, std::as_writable_bytes(std::span(bytes)));
     const std::uint8_t label = bytes[record - kCifarPixels - 1];
     if (label >= classes)
-      fail(file, "image " + std::to_string(i) + " has a label of no class", std::to_string(label),
+      fail(file, "image " + std::to_string(i) + " has a label outside the classes",
+           std::to_string(label),
            "set data.format to cifar10 or cifar100, or download the file again");
     all.label_N.push_back(label);
     const std::uint8_t* const planes = bytes.data() + record - kCifarPixels;  // [C, H, W]
@@ -219,9 +227,8 @@ LabelledImages read_image_files(const std::vector<std::string>& files, DataForma
   for (const std::string& file : files) {
     const ImageFileInfo info = image_file_info(file, format);
     if (all.size() > 0 && info.shape != all.shape)
-      fail(file, "the images have another size than those of " + files.front(),
-           text_of(info.shape) + " instead of " + text_of(all.shape),
-           "use files with images of one size");
+      fail(file, "the images differ in size from those of " + files.front(),
+           text_of(info.shape) + " and " + text_of(all.shape), "use files with images of one size");
     all.shape = info.shape;
     if (info.format == DataFormat::idx)
       add_idx(file, all);

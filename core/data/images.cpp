@@ -50,7 +50,7 @@ void Images::read(std::uint64_t id, const SampleVisit& visit, const SampleSpans&
     label[0] = images_->label_N[image];
   const auto values = fields.reals(Field::values);
   if (values.empty()) return;
-  const auto [height, width, channels] = images_->shape;
+  const int height = images_->shape.height, width = images_->shape.width;
   const ImageView view = view_of(id, visit);
   const std::uint8_t* const pixels = images_->pixels_NHWC.data() + image * images_->shape.values();
   float* value = values.data();
@@ -59,9 +59,11 @@ void Images::read(std::uint64_t id, const SampleVisit& visit, const SampleSpans&
     for (int x = 0; x < width; ++x) {
       const int from_x = (view.flipped ? width - 1 - x : x) + view.dx;
       const bool inside = from_y >= 0 && from_y < height && from_x >= 0 && from_x < width;
-      const std::uint8_t* const pixel = pixels + (from_y * width + from_x) * channels;
-      for (int c = 0; c < channels; ++c)
-        *value++ = static_cast<float>(inside ? pixel[c] : 0) * scale_C_[c] + shift_C_[c];
+      const std::size_t place = inside ? static_cast<std::size_t>(from_y * width + from_x) : 0;
+      for (std::size_t c = 0; c < scale_C_.size(); ++c) {
+        const std::uint8_t pixel = inside ? pixels[place * scale_C_.size() + c] : 0;
+        *value++ = static_cast<float>(pixel) * scale_C_[c] + shift_C_[c];
+      }
     }
   }
 }
@@ -90,8 +92,7 @@ void check_normalisation(const DataSettings& settings, int channels) {
   for (const auto& [key, values] : {std::pair("data.images.mean", &settings.images.mean),
                                     std::pair("data.images.deviation", &settings.images.deviation)})
     if (values->size() != 1 && values->size() != count)
-      throw UserError({.what = std::string(key) + " has another number of values than the images "
-                                                  "have channels",
+      throw UserError({.what = std::string(key) + " requires one value, or one for each channel",
                        .value = std::to_string(values->size()) + " values, " +
                                 std::to_string(channels) + " channels",
                        .remedy = "give one value, or one for each channel",
@@ -101,11 +102,11 @@ void check_normalisation(const DataSettings& settings, int channels) {
 void check_labels(const LabelledImages& images, int classes, const char* key) {
   const auto label = std::ranges::find_if(images.label_N, [&](int l) { return l >= classes; });
   if (label == images.label_N.end()) return;
-  throw UserError(
-      {.what = "a label is not one of the model's " + std::to_string(classes) + " classes",
-       .value = std::to_string(*label),
-       .remedy = "use a model with more classes",
-       .keys = {key}});
+  throw UserError({.what = "the label of image " + std::to_string(label - images.label_N.begin()) +
+                           " is not one of the model's " + std::to_string(classes) + " classes",
+                   .value = std::to_string(*label),
+                   .remedy = "use a model with more classes",
+                   .keys = {key}});
 }
 
 std::string counts_text(const LabelledImages& images, const std::vector<std::uint32_t>& index,

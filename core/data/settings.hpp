@@ -24,6 +24,10 @@ enum class DataFormat { automatic, text, jsonl, csv, tsv, hdf5, idx, cifar10, ci
 /// Names of DataFormat, in its order.
 inline constexpr std::array kDataFormatNames = {"automatic", "text", "jsonl",   "csv",     "tsv",
                                                 "hdf5",      "idx",  "cifar10", "cifar100"};
+/// Returns the name of a format as in a deck.
+constexpr const char* name_of(DataFormat format) {
+  return kDataFormatNames[static_cast<std::size_t>(format)];
+}
 /// text: windows of documents, whose targets are the next tokens. labelled_text: records with one
 /// or two texts and a label, which is the target. images: images with a label each.
 enum class DataKind { text, labelled_text, images };

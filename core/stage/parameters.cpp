@@ -54,6 +54,13 @@ void ParameterArena<Real>::set_operands(const std::vector<int>& matrices) {
 }
 
 template <class Real>
+void ParameterArena<Real>::set_moments(int moments) {
+  DELTAPIPE_ASSERT(place_.empty() && (moments == 1 || moments == 2),
+                   std::to_string(moments) + " moments");
+  moments_ = moments;
+}
+
+template <class Real>
 void ParameterArena<Real>::allocate(bool training, ProductPrecision products,
                                     const ViewAllocator& memory) {
   DELTAPIPE_ASSERT(place_.empty(), "memory for parameters twice");
@@ -76,7 +83,7 @@ void ParameterArena<Real>::allocate(bool training, ProductPrecision products,
   };
   gradients_ = take("deltapipe::Parameters::gradients");
   moments1_ = take("deltapipe::Parameters::moments1");
-  moments2_ = take("deltapipe::Parameters::moments2");
+  if (moments_ == 2) moments2_ = take("deltapipe::Parameters::moments2");
 }
 
 template <class Real>
@@ -201,7 +208,8 @@ StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parame
       const ParameterInfo& p = parameters.info()[i];
       if (p.frozen) continue;
       use(p.name + ".moment1", parameters.moment1(static_cast<int>(i)), p.shape);
-      use(p.name + ".moment2", parameters.moment2(static_cast<int>(i)), p.shape);
+      if (parameters.moments() == 2)
+        use(p.name + ".moment2", parameters.moment2(static_cast<int>(i)), p.shape);
     }
   };
   return {"moments",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A stage's parameters, with one flat allocation each for values, gradients and AdamW's moments. A
+// A stage's parameters, with one flat allocation each for values, gradients and moments. A
 // block's gradients are thus one range to all-reduce, and a tensor is a pointer into it. Frozen
 // parameters have only values. With products in bf16, the values of their matrices are stored as
 // halves.
@@ -63,6 +63,10 @@ class ParameterArena {
   int add_copy(const std::string& name, const std::vector<std::uint64_t>& shape, int bucket);
   /// Declares that all uses of these matrices, except table(), are products of matrices.
   void set_operands(const std::vector<int>& matrices);
+  /// Sets how many moments the optimizer keeps of each trained parameter, 1 or 2 (the default).
+  /// Must be called before allocate().
+  void set_moments(int moments);
+  int moments() const { return moments_; }
   /// Allocates memory, filled with zeros: values and, with `training`, gradients and moments of
   /// trained parameters. With products in bf16, their operands among float parameters are stored as
   /// halves.
@@ -109,6 +113,7 @@ class ParameterArena {
   // Return Views without elements for a frozen parameter.
   VectorRef<Real> gradient(int index) const { return trained_part(gradients_, index); }
   VectorRef<Real> moment1(int index) const { return trained_part(moments1_, index); }
+  /// Only of two moments.
   VectorRef<Real> moment2(int index) const { return trained_part(moments2_, index); }
   MatrixRef<Real> gradient_matrix(int index) const {
     const ParameterInfo& p = info_[index];
@@ -138,6 +143,7 @@ class ParameterArena {
   std::vector<BucketRange> buckets_;
   std::size_t gradient_size_ = 0;
   ProductPrecision products_ = ProductPrecision::fp32;
+  int moments_ = 2;
   /// Offset of each parameter, in elements, in values_ or in halves.
   std::vector<std::size_t> place_;
   Vector<Real> values_, gradients_, moments1_, moments2_;
@@ -148,7 +154,7 @@ class ParameterArena {
 /// Returns the state of the values, tensor by tensor under their names.
 template <class Real>
 StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& parameters);
-/// Returns the state of AdamW's moments: NAME.moment1 and NAME.moment2 of every trained tensor. The
+/// Returns the state of the moments: NAME.moment1 and NAME.moment2 of every trained tensor. The
 /// state of a run that froze other tensors does not fit.
 template <class Real>
 StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parameters);

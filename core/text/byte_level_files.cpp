@@ -5,13 +5,11 @@
 #include <array>
 #include <filesystem>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/base/error.hpp"
-#include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/json.hpp"
@@ -289,12 +287,6 @@ void read_tokenizer_json(const Json& root, Builder& builder) {
   for (const Json& entry : added) builder.add_added(file, entry, member(entry, "id"));
   builder.definition.add_prefix_space = read_pre_tokenizer(file, root);
   builder.definition.ignore_merges = flag(file, model, "ignore_merges", false);
-}
-
-/// Returns the id in a key of added_tokens_decoder; a key that is not a number remains a string.
-Json number_of(const std::string& text) {
-  const std::optional<std::int64_t> number = whole_number(text);
-  return number ? Json(*number) : Json(text);
 }
 
 constexpr std::array kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",

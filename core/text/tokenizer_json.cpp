@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/tokenizer_json.hpp"
 
+#include <optional>
 #include <system_error>
 
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/files/input_file.hpp"
 
 namespace deltapipe::token_json {
@@ -69,6 +71,11 @@ void check_common_settings(const std::string& file, const Json& config) {
   if (const Json& files = member(config, "fast_tokenizer_files"); !files.empty())
     fail(file, "fast_tokenizer_files names other files than tokenizer.json", shown(files),
          "remove the key and keep the file to use as tokenizer.json");
+}
+
+Json number_of(const std::string& text) {
+  const std::optional<std::int64_t> number = whole_number(text);
+  return number ? Json(*number) : Json(text);
 }
 
 OrderedJson added_json(const AddedToken& token, bool with_id) {

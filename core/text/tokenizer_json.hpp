@@ -36,6 +36,9 @@ void expect_plain(const std::string& file, const Json& token);
 /// Refuses settings of tokenizer_config.json that change tokens outside of the tokenizer.
 void check_common_settings(const std::string& file, const Json& config);
 
+/// Returns the id in a key of added_tokens_decoder; a key that is not a number remains a string.
+Json number_of(const std::string& text);
+
 /// Returns an entry of added_tokens.
 OrderedJson added_json(const AddedToken& token, bool with_id);
 

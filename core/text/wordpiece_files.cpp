@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
-#include "core/base/number_text.hpp"
 #include "core/base/utf8.hpp"
 #include "core/files/input_file.hpp"
 #include "core/text/tokenizer_json.hpp"
@@ -49,20 +47,26 @@ class Builder {
     if (!vocabulary.is_object() || vocabulary.empty())
       fail(file_, "the vocabulary is not a JSON object of tokens and ids", shown(vocabulary),
            kBertOnly);
-    id_limit_ = 4 * vocabulary.size() + 65536;
+    set_size(vocabulary.size());
     for (const auto& [name, id] : vocabulary.items()) add_token(name, usable(id, name));
   }
+  /// Limits ids by the number of the vocabulary's tokens.
+  void set_size(std::size_t tokens) { id_limit_ = 4 * tokens + 65536; }
 
   /// Adds an entry of added_tokens or added_tokens_decoder.
   void add_added(const std::string& file, const Json& entry, const Json& id) {
     const std::string content = token_text(entry);
     if (content.empty()) fail(file, "an added token has no content", shown(entry), "");
-    if (added_.contains(content)) return;
     expect_plain(file, entry);
     const bool special = flag(file, entry, "special", false);
     if (flag(file, entry, "normalized", !special))
       fail(file, "the added token is searched in normalised text", content,
            "deltapipe only supports added tokens with normalized = false");
+    add_added(file, content, id, special);
+  }
+  void add_added(const std::string& file, const std::string& content, const Json& id,
+                 bool special) {
+    if (added_.contains(content)) return;
     const auto found = ids_.find(content);
     if (found == ids_.end()) {
       add_token(content, usable(id, content));
@@ -90,6 +94,7 @@ class Builder {
     return id;
   }
 
+  bool has(const std::string& content) const { return added_.contains(content); }
   const std::string& file() const { return file_; }
 
  private:
@@ -111,7 +116,7 @@ class Builder {
   std::unordered_set<std::string> added_;  // contents of definition.added
 };
 
-/// Returns true for one Sequence of a template, with the tokens around it.
+/// Returns true if a part of a template is the text `id`.
 bool is_sequence(const Json& part, const char* id) {
   return member(member(part, "Sequence"), "id") == id;
 }
@@ -187,10 +192,24 @@ void read_tokenizer_json(const Json& root, Builder& builder, Roles& roles) {
   read_post_processor(file, root, roles);
 }
 
-/// Reads tokenizer_config.json, whose settings precede those of tokenizer.json, as in transformers.
+/// Reads added_tokens.json, which older versions of transformers write.
+void read_added_tokens(const fs::path& directory, Builder& builder) {
+  const std::string file = (directory / "added_tokens.json").string();
+  const Json tokens = read_side_file(file);
+  for (const auto& [content, id] : tokens.items()) {
+    if (content.empty()) fail(file, "an added token is empty", "", "give it a text");
+    if (!builder.has(content))
+      fail(file, "the added token is searched in normalised text", content,
+           "deltapipe only supports added tokens of tokenizer.json and tokenizer_config.json, with "
+           "normalized = false");
+  }
+}
+
+/// Reads tokenizer_config.json, whose settings precede those of tokenizer.json, as in transformers,
+/// and the roles of special_tokens_map.json.
 void read_config(const fs::path& directory, Builder& builder, Roles& roles) {
   const std::string file = (directory / "tokenizer_config.json").string();
-  const Json config = read_side_file(file);
+  Json config = read_side_file(file);
   constexpr std::array kClasses = {"BertTokenizer",           "BertTokenizerFast",
                                    "DistilBertTokenizer",     "DistilBertTokenizerFast",
                                    "ElectraTokenizer",        "ElectraTokenizerFast",
@@ -209,11 +228,12 @@ void read_config(const fs::path& directory, Builder& builder, Roles& roles) {
   }
   normalizer.handle_chinese_chars =
       flag(file, config, "tokenize_chinese_chars", normalizer.handle_chinese_chars);
-  const Json& added = member(config, "added_tokens_decoder");
-  for (const auto& [id, entry] : added.items()) {
-    const std::optional<std::int64_t> number = whole_number(id);
-    builder.add_added(file, entry, number ? Json(*number) : Json(id));
-  }
+  const Json added = member(config, "added_tokens_decoder");
+  for (const auto& [id, entry] : added.items()) builder.add_added(file, entry, number_of(id));
+  // In transformers the older file has precedence if the newer one lacks added_tokens_decoder.
+  if (added.is_null())
+    if (const Json older = read_side_file(directory / "special_tokens_map.json"); !older.is_null())
+      config.update(older);
   for (const auto& [key, role] :
        {std::pair("unk_token", &roles.unknown), std::pair("cls_token", &roles.begin),
         std::pair("sep_token", &roles.separator), std::pair("pad_token", &roles.padding),
@@ -223,6 +243,7 @@ void read_config(const fs::path& directory, Builder& builder, Roles& roles) {
 
 WordPieceDefinition finish(const fs::path& directory, Builder& builder, Roles& roles) {
   read_config(directory, builder, roles);
+  read_added_tokens(directory, builder);
   builder.definition.unknown = builder.required_role(roles.unknown, "unk_token");
   builder.definition.marks = {.begin = builder.required_role(roles.begin, "cls_token"),
                               .separator = builder.required_role(roles.separator, "sep_token"),
@@ -254,6 +275,7 @@ WordPieceDefinition load_wordpiece_vocabulary(const fs::path& path) {
     start = end + 1;
   }
   if (id == 0) fail(path.string(), "the vocabulary is empty", "", kBertOnly);
+  builder.set_size(id);
   Roles roles;
   return finish(path.parent_path(), builder, roles);
 }

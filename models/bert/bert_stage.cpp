@@ -82,14 +82,9 @@ StageParts<Real> make_parts(const BertConfig& config, const StagePart& part,
 }  // namespace
 
 ModelCost bert_cost(const BertConfig& config, int tokens) {
-  const double C = config.channels, F = config.hidden, T = tokens;
+  const double C = config.channels;
   const auto classes = static_cast<double>(config.classes.size());
-  ModelCost cost;
-  // A multiply-add counts as two operations, and the backward pass as two forward passes.
-  // Attention's scores are recomputed in the backward pass.
-  cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T * C * 7;
-  cost.head = 3 * 2 * C * (C + classes);
-  return cost;
+  return {.block = encoder_block_cost(config, tokens), .head = 3 * 2 * C * (C + classes)};
 }
 
 template <class Real>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/vit/vit_model.hpp"
 
+#include "core/base/error.hpp"
 #include "models/class_names.hpp"
 #include "models/config_file.hpp"
 
@@ -60,8 +61,15 @@ std::unique_ptr<Model> create_vit(const NewModel& shape) {
   config.heads = shape.heads;
   config.channels = shape.channels;
   config.hidden = shape.hidden > 0 ? shape.hidden : 4 * shape.channels;
-  config.image = shape.image;
-  config.patch = shape.patch;
+  if (shape.image.values() > 0) {  // else the data are no images, which is refused later
+    if (shape.image.height % shape.patch != 0 || shape.image.width % shape.patch != 0)
+      throw UserError({.what = "model.new.patch_size does not divide the images' sides",
+                       .value = std::to_string(shape.patch) + ", images of " + text_of(shape.image),
+                       .remedy = "use a divisor of height and width",
+                       .keys = {"model.new.patch_size"}});
+    config.image = shape.image;
+    config.patch = shape.patch;
+  }
   config.classes = shape.class_names;
   config.check("[model.new]");
   return std::make_unique<VitModel>(std::move(config));

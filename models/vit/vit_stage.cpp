@@ -71,14 +71,9 @@ StageParts<Real> make_parts(const VitConfig& config, const StagePart& part,
 }  // namespace
 
 ModelCost vit_cost(const VitConfig& config) {
-  const double C = config.channels, F = config.hidden, T = config.tokens();
+  const double C = config.channels;
   const auto classes = static_cast<double>(config.classes.size());
-  ModelCost cost;
-  // A multiply-add counts as two operations, and the backward pass as two forward passes.
-  // Attention's scores are recomputed in the backward pass.
-  cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T * C * 7;
-  cost.head = 3 * 2 * C * classes;
-  return cost;
+  return {.block = encoder_block_cost(config, config.tokens()), .head = 3 * 2 * C * classes};
 }
 
 template <class Real>

@@ -80,6 +80,25 @@ class Images(support.TestCase):
                              alone.evaluations["accuracy"].tobytes())
             self.assertEqual(self.model_bytes(f"k{stages}"), self.model_bytes("k1"))
 
+    def test_recomputation_precision_and_frozen_parameters(self):
+        deck = self.deck(pipeline={"stages": 2})
+        plain = self.train(deck, "fp32", 2)
+        again = self.train(deck, "recomputed", 2, ["training.recompute=true"])
+        self.assertEqual(plain.losses.tobytes(), again.losses.tobytes())
+        halves = self.train(deck, "bf16", 2, ["training.precision=bf16"])
+        np.testing.assert_allclose(halves.losses, plain.losses, rtol=0.02)
+        frozen = ["embeddings.cls_token", "embeddings.patch_embeddings.projection.bias"]
+        self.train(deck, "frozen", 2, [f"training.optimizer.frozen={json.dumps(frozen)}"])
+        header, data = support.read_safetensors(self.output("frozen") / "model/model.safetensors")
+        trained, other = support.read_safetensors(self.output("fp32") / "model/model.safetensors")
+        for name, about in header.items():
+            if name != "__metadata__":
+                same = (data[slice(*about["data_offsets"])]
+                        == other[slice(*trained[name]["data_offsets"])])
+                self.assertFalse(same, name)
+        bias = header["vit.embeddings.patch_embeddings.projection.bias"]["data_offsets"]
+        self.assertFalse(any(data[slice(*bias)]))
+
     def test_codecs_learn(self):
         deck = self.deck(pipeline={"stages": 2}, training={"steps": 300},
                          boundary__forward={"codec": "aqsgd", "bits": 4},
@@ -97,8 +116,12 @@ class Images(support.TestCase):
             for keys in ({"padding": 0, "flip": False}, {"padding": 3, "flip": True})]
         self.assertEqual(said[0].splitlines()[0], said[1].splitlines()[0])
 
-    def test_a_restart_goes_on_with_the_same_bits(self):
+    def test_a_restart_with_sgd_goes_on_with_the_same_bits(self):
         deck = self.deck(pipeline={"stages": 2}, training={"steps": 60},
+                         training__optimizer={"name": "sgd", "learning_rate": 0.05,
+                                              "momentum": 0.9, "weight_decay": 5e-4,
+                                              "decay_all": True, "schedule": "cosine",
+                                              "decay_steps": 120},
                          boundary__forward={"codec": "aqsgd", "bits": 3},
                          boundary__backward={"codec": "directq", "bits": 6},
                          checkpoint={"every_steps": 25}, output={"overwrite": False})
@@ -107,6 +130,10 @@ class Images(support.TestCase):
             ["train", self.deck_file(deck), f"output.directory={self.output('parts')}",
              "network.latency=0.1", "checkpoint.time_limit=3"], 2)
         self.assertEqual(stopped.status, 75, stopped)
+        self.assert_stops(
+            support.run(["train", self.deck_file(deck), f"output.directory={self.output('parts')}",
+                         "training.optimizer.name=adamw", "checkpoint.change_optimizer=true"], 2),
+            "training.optimizer.name must not change at a restart")
         run = self.train(deck, "parts", 2)
         self.assertEqual(run.losses.tobytes(), whole.losses.tobytes())
         self.assertEqual(self.model_bytes("parts"), self.model_bytes("whole"))
@@ -164,6 +191,10 @@ print(json.dumps(logits.softmax(-1).tolist()))
         out = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 2}))]).out
         self.assertIn("ViT of 4 blocks x 32 channels, images of 8 x 8 x 1", out)
         self.assertIn("3 classes with", out)
+        made = support.run(["check", self.deck_file(self.deck()), "model.new.patch_size=7",
+                            "data.train=[\"lost-images-idx3-ubyte\"]"])
+        self.assertIn("lost-images-idx3-ubyte is missing", made.out + made.err)
+        self.assertIn("28 x 28 x 3 is assumed", made.out)
 
     def test_mistakes(self):
         lost = self.place / "lost-images-idx3-ubyte"
@@ -175,15 +206,20 @@ print(json.dumps(logits.softmax(-1).tolist()))
         self.train(self.deck(training={"steps": 1}), "small", 1)
         model = self.output("small") / "model"
         other = write_idx(self.place, "other", 10)
+        (self.place / "texts.csv").write_text("text,label\na,x\nb,y\n")
         for overrides, parts in (
                 ([f"data.train=[\"{lost}\"]"], ["labels is missing"]),
                 ([f"data.train=[\"{cut}\"]"], ["ends before"]),
                 (["data.kind=text", "tokenizer.train_vocabulary=300"], ["identify its format"]),
                 (["model.new.type=gpt2"], ["do not have what the model requires", "\"text\""]),
-                (["model.new.patch_size=3"], ["must be a multiple of 'patch_size'"]),
+                (["model.new.patch_size=3"], ["model.new.patch_size does not divide"]),
+                (["data.kind=labelled_text", "tokenizer.train_vocabulary=300",
+                  f"data.train=[\"{self.place}/texts.csv\"]", "data.validation=[]"],
+                 ["do not have what the model requires", "\"images\""]),
                 (["data.images.deviation=0"], ["must be above 0"]),
                 (["data.images.mean=[0.1,0.2]"], ["2 values, 1 channels"]),
                 (["data.sequence_length=8"], ["is for texts"]),
+                (["data.format=jsonl"], ["is not one of images"]),
                 (["tokenizer.train_vocabulary=300"], ["images have no tokenizer"]),
                 (["evaluation.prompts=[\"p.jsonl\"]"], ["requires a language model"]),
                 ([f"model.path={model}", f"data.train=[\"{other}\"]",

@@ -95,15 +95,8 @@ def write_gradients(group, model, batch, run):
         write(group.require_group("gradients"), parameter, value.grad.numpy())
 
 
-def write_training(group, model, batches, run):
-    """An AdamW step for each batch. Norms and biases do not decay."""
-    def decays(name):
-        return "norm" not in name.lower() and "bias" not in name
-    optimizer = torch.optim.AdamW(
-        [{"params": [p for n, p in model.named_parameters() if decays(n)],
-          "weight_decay": WEIGHT_DECAY},
-         {"params": [p for n, p in model.named_parameters() if not decays(n)], "weight_decay": 0}],
-        lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON)
+def write_training(group, name, model, batches, run, optimizer, **constants):
+    """A step of the optimizer for each batch; `constants` become attributes."""
     losses, norms = [], []
     for batch in batches:
         optimizer.zero_grad()
@@ -112,14 +105,26 @@ def write_training(group, model, batches, run):
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM).item())
         losses.append(loss.item())
         optimizer.step()
-    training = group.create_group("training")
-    training.attrs.update(beta1=BETA1, beta2=BETA2, epsilon=EPSILON, weight_decay=WEIGHT_DECAY,
-                          clip_norm=CLIP_NORM, learning_rate=LEARNING_RATE)
+    training = group.create_group(name)
+    training.attrs.update(clip_norm=CLIP_NORM, weight_decay=WEIGHT_DECAY, **constants)
     training["losses"], training["gradient_norms"] = losses, norms
     final = {n: p.detach().numpy() for n, p in model.named_parameters()
              if not n.endswith(".key.bias")}
     training["names"] = json.dumps(list(final))
     training["sums_of_squares"] = [(value ** 2).sum() for value in final.values()]
+
+
+def write_adamw(group, model, batches, run):
+    """Norms and biases do not decay."""
+    def decays(name):
+        return "norm" not in name.lower() and "bias" not in name
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for n, p in model.named_parameters() if decays(n)],
+          "weight_decay": WEIGHT_DECAY},
+         {"params": [p for n, p in model.named_parameters() if not decays(n)], "weight_decay": 0}],
+        lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON)
+    write_training(group, "training", model, batches, run, optimizer, beta1=BETA1, beta2=BETA2,
+                   epsilon=EPSILON, learning_rate=LEARNING_RATE)
 
 
 def write_model(file, directory, name, generator):
@@ -129,7 +134,7 @@ def write_model(file, directory, name, generator):
     for field, tensors in zip(("input_ids", "token_type_ids", "lengths", "labels"), zip(*batches)):
         write(group, field, torch.stack(tensors).numpy())
     write_gradients(group, model, batches[0], run)
-    write_training(group, load(directory / name), batches, run)
+    write_adamw(group, load(directory / name), batches, run)
 
 
 def main():

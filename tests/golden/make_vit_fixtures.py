@@ -12,6 +12,7 @@ usage: make_vit_fixtures.py [DIRECTORY]     with transformers 4, whose parameter
 
   images [S, B, H, W, C], labels [S, B]   S batches
   logits, loss, gradients, training       as in make_bert_fixtures.py
+  sgd/...                                 as training, with SGD; all parameters decay
 """
 
 import pathlib
@@ -22,10 +23,11 @@ import h5py
 import torch
 import transformers
 
-from make_bert_fixtures import STEPS, write_gradients, write_training
+from make_bert_fixtures import STEPS, WEIGHT_DECAY, write_adamw, write_gradients, write_training
 from make_gpt2_fixtures import write
 
 BATCH = 4
+SGD_RATE, MOMENTUM = 0.05, 0.9
 
 
 def random_model(seed, **shape):
@@ -96,7 +98,12 @@ def main():
             write(group, "images", torch.stack([images for images, _ in batches]).numpy())
             write(group, "labels", torch.stack([labels for _, labels in batches]).numpy())
             write_gradients(group, load(directory / name), batches[0], run)
-            write_training(group, load(directory / name), batches, run)
+            write_adamw(group, load(directory / name), batches, run)
+            trained = load(directory / name)
+            sgd = torch.optim.SGD(trained.parameters(), lr=SGD_RATE, momentum=MOMENTUM,
+                                  weight_decay=WEIGHT_DECAY)
+            write_training(group, "sgd", trained, batches, run, sgd, learning_rate=SGD_RATE,
+                           momentum=MOMENTUM)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ class GoldenClassifier {
                    const std::string& directory, const StageCapacity& capacity, int classes,
                    const OptimizerSettings& settings)
       : stage_(std::move(stage)), names_(names), capacity_(capacity), classes_(classes) {
+    stage_->parameters().set_moments(settings.moments());
     stage_->parameters().allocate(true);
     stage_->reserve(capacity);
     load_weights(SafetensorsReader::open_directory(directory), names, stage_->parameters());
@@ -81,7 +82,7 @@ class GoldenClassifier {
     return std::accumulate(losses.begin(), losses.end(), 0.0) / capacity_.samples;
   }
 
-  /// An AdamW step; returns the gradients' norm.
+  /// A step of the optimizer; returns the gradients' norm.
   double train(const hdf5::Location& golden, std::size_t step, const OptimizerSettings& settings,
                double* loss) {
     *loss = gradients(golden, step);
@@ -166,10 +167,11 @@ void check_gradients(GoldenClassifier<Real>& model, const hdf5::Group& golden, i
   }
 }
 
-/// Losses and norms of all AdamW steps, and the parameters after them.
+/// Losses and norms of all steps of an optimizer, and the parameters after them. `group` is
+/// "training" or "sgd".
 template <class Real>
-void check_training(GoldenClassifier<Real>& model, const hdf5::Group& golden) {
-  const hdf5::Group training = golden.open_group("training");
+void check_training(GoldenClassifier<Real>& model, const hdf5::Group& golden, const char* group) {
+  const hdf5::Group training = golden.open_group(group);
   const OptimizerSettings settings = golden_settings(training);
   const auto losses = read_all<double>(training, "losses");
   const auto norms = read_all<double>(training, "gradient_norms");

@@ -40,12 +40,18 @@ inline std::string read_text(const hdf5::Location& place, const std::string& nam
   return copy;
 }
 
-/// Returns AdamW's constants, which are attributes of a training.
+/// Returns the constants of AdamW or, with a momentum, of SGD, which are attributes of a training.
 inline OptimizerSettings golden_settings(const hdf5::Location& training) {
   OptimizerSettings settings;
-  settings.beta1 = training.read_attribute<double>("beta1");
-  settings.beta2 = training.read_attribute<double>("beta2");
-  settings.epsilon = training.read_attribute<double>("epsilon");
+  if (training.has_attribute("momentum")) {
+    settings.name = OptimizerName::sgd;
+    settings.momentum = training.read_attribute<double>("momentum");
+    settings.decay_all = true;
+  } else {
+    settings.beta1 = training.read_attribute<double>("beta1");
+    settings.beta2 = training.read_attribute<double>("beta2");
+    settings.epsilon = training.read_attribute<double>("epsilon");
+  }
   settings.weight_decay = training.read_attribute<double>("weight_decay");
   settings.clip_norm = training.read_attribute<double>("clip_norm");
   settings.learning_rate = training.read_attribute<double>("learning_rate");

@@ -41,15 +41,15 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
       "on records with one or two texts and a label. images trains one on images.");
   add("train", TextList{&d.train}, "Training files, read in this order.");
   add("validation", TextList{&d.validation},
-      "Validation files. If the list is empty, the last validation_fraction of the training "
-      "samples "
-      "is used.");
+      "Validation files. If the list is empty, validation_fraction of the training samples is "
+      "used: "
+      "the last ones of texts, random ones of other data.");
   add("validation_fraction", Real{&d.validation_fraction, 0, 1, false, true},
       "Part of the training samples that is kept for validation if data.validation is empty.");
   add("format", choice(d.format, kDataFormatNames),
-      "Format of the files. automatic goes by the suffix: .txt, .jsonl, .csv, .tsv or .h5. Of "
-      "images, names with -idx are IDX files (.gz or not), with the labels in "
-      "...labels-idx1-ubyte; .bin is CIFAR's.");
+      "Format of the files. automatic goes by the suffix: .txt, .jsonl, .csv, .tsv or .h5. For "
+      "images, files with -idx in their names are IDX files (plain or .gz), whose labels are in "
+      "...labels-idx1-ubyte; .bin files are CIFAR's.");
   add("jsonl_fields", TextList{&d.jsonl_fields},
       "Fields of a JSON line that make up its text, joined in this order.");
   add("bad_lines", choice(d.bad_lines, {{"error", BadLines::error}, {"skip", BadLines::skip}}),
@@ -81,10 +81,10 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
   add_images("deviation", RealList{&d.images.deviation, 1e-6, 1e3},
              "Divides pixels after that: one value, or one for each channel.");
   add_images("padding", Integer{&d.images.padding, 0, 1 << 14},
-             "Augmentation of training: pixels of zeros around an image, out of which a part of "
-             "the image's size is drawn at random.");
+             "Augmentation in training: pads each side with this many black pixels and crops the "
+             "original size at a random place.");
   add_images("flip", Flag{&d.images.flip},
-             "Augmentation of training: half of the images are flipped, left to right.");
+             "Augmentation in training: half of the images are flipped, left to right.");
 }
 
 void add_evaluation(std::vector<Key>& keys, EvaluationSettings& e, AnswerSettings& a) {

@@ -8,6 +8,8 @@ namespace {
 
 void add_optimizer(std::vector<Key>& keys, OptimizerSettings& t) {
   SectionKeys add(keys, "training.optimizer");
+  add("name", choice(t.name, kOptimizerNames),
+      "adamw, or sgd: stochastic gradient descent with momentum.");
   add("learning_rate", Real{&t.learning_rate, 0, 1e3}, "Largest learning rate.");
   add("schedule",
       choice(t.schedule, {{"constant", LearningRateSchedule::constant},
@@ -16,14 +18,19 @@ void add_optimizer(std::vector<Key>& keys, OptimizerSettings& t) {
       "Decay of the learning rate after warm-up.");
   add("warmup_steps", Integer{&t.warmup_steps, 0, kAnyCount},
       "Steps in which the learning rate grows linearly from 0.");
+  add("decay_steps", Integer{&t.decay_steps, 0, kAnyCount},
+      "Step at which linear and cosine schedules end. It may be after the last step; after it the "
+      "rate stays. 0 means the last step.");
   add("final_learning_rate_fraction", Real{&t.final_learning_rate_fraction, 0, 1},
       "Learning rate at the end of linear and cosine schedules, as a fraction of learning_rate.");
+  add("momentum", Real{&t.momentum, 0, 1, false, true}, "For sgd: decay of the velocity.");
   add("beta1", Real{&t.beta1, 0, 1, false, true}, "Decay of the gradients' running mean.");
   add("beta2", Real{&t.beta2, 0, 1, false, true}, "Decay of the squared gradients' running mean.");
   add("epsilon", Real{&t.epsilon, 0, 1, true}, "Added to the root of the squared mean.");
   add("weight_decay", Real{&t.weight_decay, 0, 1e3},
-      "Decoupled decay of the blocks' matrices and of the token embedding. Biases, norms and "
-      "positions do not decay.");
+      "Decay of the blocks' matrices and of the embeddings: decoupled for adamw, added to the "
+      "gradient for sgd. Biases and norms do not decay, nor do GPT-2's positions.");
+  add("decay_all", Flag{&t.decay_all}, "All parameters decay, as in PyTorch's optimizers.");
   add("clip_norm", Real{&t.clip_norm, 0, kInfinite, false, true},
       "Largest global norm of the gradients; larger ones are scaled down to it. 0 never clips.");
   add("frozen", TextList{&t.frozen},

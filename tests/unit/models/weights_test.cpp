@@ -266,4 +266,15 @@ TEST_CASE("Learning rates are those of transformers' schedulers", "[models][opti
   CHECK(learning_rate_at(settings, 19, 20) == Approx(0.5 * 19 / 30));
   settings.warmup_steps = 0;
   CHECK(std::isfinite(learning_rate_at(settings, 0, 0)));
+  // CosineAnnealingLR with T_max = 40 in a run of 20 steps, and an end before the last step.
+  settings.schedule = LearningRateSchedule::cosine;
+  settings.decay_steps = 40;
+  for (const std::uint64_t step : {0u, 1u, 10u, 19u})
+    CHECK(learning_rate_at(settings, step, 20) ==
+          Approx(0.25 * (1 + std::cos(M_PI * static_cast<double>(step) / 40))));
+  settings.schedule = LearningRateSchedule::linear;
+  settings.decay_steps = 10;
+  settings.final_learning_rate_fraction = 0.2;
+  CHECK(learning_rate_at(settings, 5, 20) == Approx(0.5 * 0.6));
+  CHECK(learning_rate_at(settings, 15, 20) == Approx(0.5 * 0.2));
 }

@@ -72,7 +72,11 @@ Settings unusual_settings() {
   s.training.seed = 1234567890123456789;
   s.training.optimizer.learning_rate = 5e-324;
   s.training.optimizer.schedule = LearningRateSchedule::cosine;
+  s.training.optimizer.name = OptimizerName::sgd;
   s.training.optimizer.warmup_steps = 2;
+  s.training.optimizer.decay_steps = 77;
+  s.training.optimizer.momentum = 0.75;
+  s.training.optimizer.decay_all = true;
   s.training.optimizer.final_learning_rate_fraction = 0.05;
   s.training.optimizer.beta1 = 0;
   s.training.optimizer.beta2 = 0.95;

@@ -249,14 +249,15 @@ TEST_CASE("Files of images that cannot be used are refused", "[data][images]") {
   }
   SECTION("contradictions") {
     CHECK_THAT(files.message({2, 3, 1}), Contains("another size than the model's"));
-    CHECK_THAT(files.message(kShape, 2), Contains("not one of the model's 2 classes (got 2)"));
+    CHECK_THAT(files.message(kShape, 2),
+               Contains("the label of image 2 is not one of the model's 2 classes (got 2)"));
     files.settings.images.mean = {1, 2};
     CHECK_THAT(files.message(kShape), Contains("2 values, 1 channels"));
     files.settings.images.mean = {1};
     write_bytes(files.directory / "b-images-idx3-ubyte", idx_images(1, 3, 2));
     write_bytes(files.directory / "b-labels-idx1-ubyte", idx_labels("a"));
     files.settings.train.push_back(files.directory / "b-images-idx3-ubyte");
-    CHECK_THAT(files.message(kShape), Contains("another size than those of"));
+    CHECK_THAT(files.message(kShape), Contains("differ in size from those of"));
   }
   SECTION("missing labels") {
     std::filesystem::remove(labels);
@@ -269,11 +270,12 @@ TEST_CASE("Files of images that cannot be used are refused", "[data][images]") {
     const std::string path = files.directory / "batch.bin";
     files.settings.train = {path};
     write_bytes(path, cifar_record("\7") + "xy");
-    CHECK_THAT(files.message({32, 32, 3}), Contains("is that of no CIFAR images"));
+    CHECK_THAT(files.message({32, 32, 3}), Contains("matches neither CIFAR-10 nor CIFAR-100"));
     files.settings.format = DataFormat::cifar10;
-    CHECK_THAT(files.message({32, 32, 3}), Contains("is no multiple of a record's"));
+    CHECK_THAT(files.message({32, 32, 3}), Contains("is not a multiple of the record size"));
     write_bytes(path, cifar_record("\x0b"));
-    CHECK_THAT(files.message({32, 32, 3}), Contains("image 0 has a label of no class (got 11)"));
+    CHECK_THAT(files.message({32, 32, 3}),
+               Contains("image 0 has a label outside the classes (got 11)"));
   }
   SECTION("unknown") {
     write_bytes(files.directory / "x.png", "x");

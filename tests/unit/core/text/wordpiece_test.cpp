@@ -179,6 +179,22 @@ TEST_CASE("Files of WordPiece tokenizers are found and copied", "[tokenizer][wor
   CHECK(names == std::vector<std::string>{"tokenizer_config.json", "vocab.txt"});
 }
 
+TEST_CASE("WordPiece files may add tokens and name roles", "[tokenizer][wordpiece]") {
+  const std::int32_t count = Directory().load().vocabulary_size();
+  const std::string id = std::to_string(count);
+  const Directory added(Json::parse(R"({"added_tokens_decoder": {")" + id +
+                                    R"(": {"content": "<new>", "special": true}}})"));
+  CHECK(added.load().vocabulary_size() == count + 1);
+  CHECK(added.load().encode("a<new>") == Ids{added.load().encode("a").front(), count});
+  write_bytes(added / "added_tokens.json", R"({"<new>": )" + id + "}");
+  CHECK(added.load().vocabulary_size() == count + 1);
+  write_bytes(added / "added_tokens.json", R"({"<other>": )" + id + "}");
+  CHECK_THAT(added.message(), Contains("added_tokens.json: the added token is searched in"));
+  const Directory roles;
+  write_bytes(roles / "special_tokens_map.json", R"({"cls_token": "[MASK]"})");
+  CHECK(roles.load().marks().begin == Directory().load().encode("[MASK]").front());
+}
+
 TEST_CASE("WordPiece files that cannot be used are refused", "[tokenizer][wordpiece]") {
   const Json& made = expected()["configs"][0];
   SECTION("vocab.txt") {

@@ -99,7 +99,7 @@ TEMPLATE_TEST_CASE("Ten AdamW steps of a BERT are those of PyTorch", "[models][b
   const hdf5::Group golden = file.open_group(name);
   Bert<TestType> bert(name, read_config(name), false, false,
                       golden_settings(golden.open_group("training")));
-  check_training(bert, golden);
+  check_training(bert, golden, "training");
 }
 
 TEST_CASE("The names of a BERT's classes come from config.json", "[models][bert]") {

@@ -68,15 +68,16 @@ TEMPLATE_TEST_CASE("A ViT's probabilities, loss and gradients are those of trans
   check_gradients(vit, file.open_group(name), static_cast<int>(config.classes.size()));
 }
 
-TEMPLATE_TEST_CASE("Ten AdamW steps of a ViT are those of PyTorch", "[models][vit][golden]", float,
-                   double) {
+TEMPLATE_TEST_CASE("Ten steps of AdamW and SGD with a ViT are those of PyTorch",
+                   "[models][vit][golden]", float, double) {
   const std::string name = GENERATE("model", "wide");
-  CAPTURE(name);
+  const char* const training = GENERATE("training", "sgd");
+  CAPTURE(name, training);
   const hdf5::File file = hdf5::File::open_read_only(kFixtures + "/golden.h5");
   const hdf5::Group golden = file.open_group(name);
   Vit<TestType> vit(name, read_config(name), false, false,
-                    golden_settings(golden.open_group("training")));
-  check_training(vit, golden);
+                    golden_settings(golden.open_group(training)));
+  check_training(vit, golden, training);
 }
 
 TEST_CASE("A ViT's configuration is read and checked", "[models][vit]") {
