@@ -33,29 +33,19 @@ namespace {
 bool may_change(const std::string& key) {
   constexpr std::array<std::string_view, 4> kSections = {"output.", "checkpoint.", "network.",
                                                          "generate."};
-  constexpr std::array<std::string_view, 23> kKeys = {"evaluation.prompts",
-                                                      "model.path",
-                                                      "tokenizer.path",
-                                                      "data.train",
-                                                      "data.validation",
-                                                      "training.evaluate_every",
-                                                      "training.patience",
-                                                      "training.recompute",
-                                                      "training.recompute_stages",
-                                                      "training.micro_batches",
-                                                      "pipeline.stages",
-                                                      "pipeline.stages_per_rank",
-                                                      "pipeline.replicas",
-                                                      "pipeline.partition",
-                                                      "pipeline.schedule",
-                                                      "pipeline.in_flight",
-                                                      "pipeline.timeout",
-                                                      "pipeline.step_timeout",
-                                                      "pipeline.verify_replicas",
-                                                      "pipeline.gpu_aware_mpi",
-                                                      "cache.budget",
-                                                      "cache.directory",
-                                                      "cache.keep"};
+  constexpr auto kKeys =
+      std::to_array<std::string_view>({"evaluation.prompts",       "model.path",
+                                       "tokenizer.path",           "data.train",
+                                       "data.validation",          "data.predict",
+                                       "training.evaluate_every",  "training.patience",
+                                       "training.recompute",       "training.recompute_stages",
+                                       "training.micro_batches",   "pipeline.stages",
+                                       "pipeline.stages_per_rank", "pipeline.replicas",
+                                       "pipeline.partition",       "pipeline.schedule",
+                                       "pipeline.in_flight",       "pipeline.timeout",
+                                       "pipeline.step_timeout",    "pipeline.verify_replicas",
+                                       "pipeline.gpu_aware_mpi",   "cache.budget",
+                                       "cache.directory",          "cache.keep"});
   return std::any_of(kSections.begin(), kSections.end(),
                      [&](std::string_view section) { return key.starts_with(section); }) ||
          std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() || key == "cache.prefetch";

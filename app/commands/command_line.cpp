@@ -42,10 +42,11 @@ constexpr std::array descriptions = {
         "  mpirun -n 2 deltapipe evaluate inputs/quickstart.toml "
         "model.path=runs/quickstart/model\n"},
     Description{Command::predict, "predict", "Write the classes that a model predicts",
-                "For models that classify: predictions of the validation data, with "
-                "probabilities, go to\npredictions.h5 and predictions.csv in output.directory.\n"
+                "For models that classify: predictions of data.predict, or of the validation data, "
+                "with\nprobabilities, go to predictions.h5 and predictions.csv in "
+                "output.directory.\n"
                 "  mpirun -n 2 deltapipe predict DECK model.path=runs/run/model "
-                "data.validation='[\"new.tsv\"]'\n"},
+                "data.predict=new.tsv\n"},
     Description{Command::generate, "generate", "Continue texts",
                 "  mpirun -n 2 deltapipe generate inputs/quickstart.toml --prompt \"Once upon\"\n"},
     Description{Command::check, "check",

@@ -33,6 +33,17 @@ std::vector<std::int32_t> labels_of(const Dataset& data, std::uint64_t first, st
   return labels;
 }
 
+/// Returns the settings with the files of data.predict, if there are any, as the only data.
+Settings with_files_to_predict(const Settings& settings) {
+  if (settings.data.predict.empty()) return settings;
+  Settings result = settings;
+  result.data.train.clear();
+  result.data.validation = settings.data.predict;
+  result.data.max_validation_samples = 0;
+  result.data.labels_optional = true;
+  return result;
+}
+
 void print_result(const PredictionsFile& file, std::uint64_t samples, double seconds) {
   std::printf("%llu samples in %.3g s", static_cast<unsigned long long>(samples), seconds);
   if (file.labelled() > 0)
@@ -44,7 +55,8 @@ void print_result(const PredictionsFile& file, std::uint64_t samples, double sec
 
 }  // namespace
 
-void run_predict(const Settings& settings, const ProcessGrid& grid, ProgressThread& progress) {
+void run_predict(const Settings& deck, const ProcessGrid& grid, ProgressThread& progress) {
+  const Settings settings = with_files_to_predict(deck);
   const EvaluationInputs inputs = open_evaluation(settings, grid, progress);
   require_classes(settings, *inputs.plan.model);
   const Dataset& data = *inputs.data.validation;
@@ -52,7 +64,7 @@ void run_predict(const Settings& settings, const ProcessGrid& grid, ProgressThre
   if (grid.rank() == 0) {
     make_directory(settings.output.directory);
     file.emplace(settings.output.directory, inputs.plan.model->class_names(),
-                 inputs.plan.model->description(), effective_deck(settings));
+                 inputs.plan.model->description(), effective_deck(deck));
   }
   const PipelineOptions options = pipeline_options(settings);
   const auto pipeline = make_evaluation_pipeline(options, inputs, grid, progress);

@@ -144,7 +144,7 @@ void check_data(const Settings& s) {
   const auto empty = [](const std::string& text) { return text.empty(); };
   for (const auto& [key, list] :
        {std::pair{"data.train", &d.train}, std::pair{"data.validation", &d.validation},
-        std::pair{"data.jsonl_fields", &d.jsonl_fields},
+        std::pair{"data.predict", &d.predict}, std::pair{"data.jsonl_fields", &d.jsonl_fields},
         std::pair{"evaluation.prompts", &d.answers.files}}) {
     if (std::ranges::any_of(*list, empty)) {
       refuse({key}, std::string(key) + " holds an empty name", "\"\"", "remove it");
@@ -168,6 +168,12 @@ void check_training(const Settings& s) {
            to_string(t.optimizer.warmup_steps) + " of " + to_string(t.steps) + " steps",
            "lower training.optimizer.warmup_steps");
   }
+  if (t.optimizer.decay_steps > 0 && t.optimizer.decay_steps <= t.optimizer.warmup_steps)
+    refuse({"training.optimizer.decay_steps", "training.optimizer.warmup_steps"},
+           "the learning rate's decay ends before its warm-up",
+           to_string(t.optimizer.decay_steps) + " and " + to_string(t.optimizer.warmup_steps) +
+               " steps",
+           "raise training.optimizer.decay_steps, or set it to 0");
   if (t.optimizer.name != OptimizerName::adamw && s.replicas.codec == ReplicaCodec::adam_moment)
     refuse({"replicas.codec", "training.optimizer.name"},
            "replicas.codec = \"adam_moment\" sums the moments of AdamW",

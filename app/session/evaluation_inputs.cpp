@@ -54,7 +54,8 @@ std::unique_ptr<Pipeline> make_evaluation_pipeline(const PipelineOptions& option
                                                    ProgressThread& progress) {
   return std::make_unique<Pipeline>(
       options,
-      pipeline_shape(options, *inputs.plan.model, inputs.plan.partition, *inputs.data.train, false),
+      pipeline_shape(options, *inputs.plan.model, inputs.plan.partition, *inputs.data.validation,
+                     false),
       grid, progress, pointers_to(inputs.stages));
 }
 

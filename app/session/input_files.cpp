@@ -143,7 +143,8 @@ InputFiles find_input_files(const Settings& settings, InputUse use) {
   if (use == InputUse::train) search.prompts();
   if (texts) search.tokenizer(use);
   const bool has_some = !settings.data.train.empty() ||
-                        (use == InputUse::tokenize && !settings.data.validation.empty());
+                        ((use == InputUse::tokenize || settings.data.labels_optional) &&
+                         !settings.data.validation.empty());
   if (use != InputUse::generate && !has_some)
     found.missing.push_back({.what = "there are no data to work on",
                              .remedy = "name files in data.train",

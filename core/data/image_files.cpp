@@ -121,6 +121,7 @@ IdxHeader read_idx_header(const std::string& file, ByteStream& stream) {
   return {{static_cast<int>(height), static_cast<int>(width), 1}, images};
 }
 
+/// Returns the path of an IDX file's labels, which may be missing.
 std::string labels_file(const std::string& file) {
   const fs::path path(file);
   std::string name = path.filename().string();
@@ -136,13 +137,21 @@ std::string labels_file(const std::string& file) {
   const fs::path other = name.ends_with(".gz")
                              ? path.parent_path() / name.substr(0, name.size() - 3)
                              : path.parent_path() / (name + ".gz");
-  if (fs::exists(other, ignored)) return other.string();
-  fail(file, "the file of the labels is missing", labels.string(), "put it there");
+  return fs::exists(other, ignored) ? other.string() : labels.string();
+}
+
+bool has_labels(const std::string& images_file) {
+  std::error_code ignored;
+  const bool is_named =
+      fs::path(images_file).filename().string().find(kImagesName) != std::string::npos;
+  return is_named && fs::exists(labels_file(images_file), ignored);
 }
 
 /// Reads the labels of a file of images.
 std::vector<std::uint8_t> read_idx_labels(const std::string& images_file, std::uint64_t images) {
   const std::string file = labels_file(images_file);
+  if (!has_labels(images_file))
+    fail(images_file, "the file of the labels is missing", file, "put it there");
   ByteStream stream(file);
   if (const std::uint32_t magic = stream.big_endian(); magic != kIdxLabels)
     fail(file, "this is not an IDX file of labels", "magic number " + std::to_string(magic));
@@ -156,25 +165,21 @@ std::vector<std::uint8_t> read_idx_labels(const std::string& images_file, std::u
   return labels;
 }
 
-void add_idx(const std::string& file, LabelledImages& all) {
+void add_idx(const std::string& file, bool labelled, LabelledImages& all) {
   ByteStream stream(file);
   const IdxHeader header = read_idx_header(file, stream);
   const std::size_t first = all.pixels_NHWC.size();
   all.pixels_NHWC.resize(first + header.images * header.shape.values());
   stream.read(std::span(all.pixels_NHWC).subspan(first));
   stream.expect_end();
+  if (!labelled) return;
   const std::vector<std::uint8_t> labels = read_idx_labels(file, header.images);
   all.label_N.insert(all.label_N.end(), labels.begin(), labels.end());
 }
 
 std::uint64_t cifar_record(DataFormat format) {
+  DELTAPIPE_ASSERT(classes_of(format) > 0, name_of(format));
   return (format == DataFormat::cifar10 ? 1 : 2) + kCifarPixels;
-}
-
-int cifar_classes(DataFormat format) {
-  DELTAPIPE_ASSERT(format == DataFormat::cifar10 || format == DataFormat::cifar100,
-                   name_of(format));
-  return format == DataFormat::cifar10 ? 10 : 100;
 }
 
 std::uint64_t cifar_images(const std::string& file, DataFormat format) {
@@ -187,7 +192,7 @@ std::uint64_t cifar_images(const std::string& file, DataFormat format) {
 
 void add_cifar(const std::string& file, DataFormat format, LabelledImages& all) {
   const std::uint64_t images = cifar_images(file, format), record = cifar_record(format);
-  const int classes = cifar_classes(format);
+  const int classes = classes_of(format);
   const ReadOnlyFile input(file);
   std::vector<std::uint8_t> bytes(record);
   all.pixels_NHWC.reserve(all.pixels_NHWC.size() + images * kCifarPixels);
@@ -218,23 +223,33 @@ ImageFileInfo image_file_info(const std::string& file, DataFormat format) {
 
 int image_file_classes(const std::string& file, DataFormat format) {
   const ImageFileInfo info = image_file_info(file, format);
-  if (info.format != DataFormat::idx) return cifar_classes(info.format);
+  if (info.format != DataFormat::idx) return classes_of(info.format);
   return std::ranges::max(read_idx_labels(file, info.images)) + 1;
 }
 
-LabelledImages read_image_files(const std::vector<std::string>& files, DataFormat format) {
+LabelledImages read_image_files(const std::vector<std::string>& files, DataFormat format,
+                                bool labels_optional) {
   LabelledImages all;
+  bool labelled = true;
   for (const std::string& file : files) {
     const ImageFileInfo info = image_file_info(file, format);
     if (all.size() > 0 && info.shape != all.shape)
       fail(file, "the images differ in size from those of " + files.front(),
            text_of(info.shape) + " and " + text_of(all.shape), "use files with images of one size");
+    if (all.size() > 0 && info.format != all.format)
+      fail(file, "the file has another format than " + files.front(),
+           std::string(name_of(info.format)) + " and " + name_of(all.format),
+           "use files of one format, which have the same classes");
     all.shape = info.shape;
-    if (info.format == DataFormat::idx)
-      add_idx(file, all);
-    else
+    all.format = info.format;
+    if (info.format == DataFormat::idx) {
+      labelled = labelled && (!labels_optional || has_labels(file));
+      add_idx(file, labelled, all);
+    } else {
       add_cifar(file, info.format, all);
+    }
   }
+  if (!labelled) all.label_N.clear();
   return all;
 }
 

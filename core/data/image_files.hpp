@@ -13,13 +13,14 @@
 
 namespace deltapipe {
 
-/// Images with 8 bits a value, and the class of each.
+/// Images with 8 bits a value, and the class of each, if it is known.
 struct LabelledImages {
+  DataFormat format = DataFormat::idx;
   ImageShape shape;
   std::vector<std::uint8_t> pixels_NHWC;
-  std::vector<std::uint8_t> label_N;
+  std::vector<std::uint8_t> label_N;  ///< empty: unknown
 
-  std::size_t size() const { return label_N.size(); }
+  std::size_t size() const { return shape.values() == 0 ? 0 : pixels_NHWC.size() / shape.values(); }
 };
 
 /// Properties that a file's header, name and size give.
@@ -33,13 +34,21 @@ struct ImageFileInfo {
 /// decide. Throws UserError.
 ImageFileInfo image_file_info(const std::string& file, DataFormat format);
 
+/// Returns the number of classes of CIFAR-10 and CIFAR-100; 0: the format does not tell.
+constexpr int classes_of(DataFormat format) {
+  return format == DataFormat::cifar10 ? 10 : format == DataFormat::cifar100 ? 100 : 0;
+}
+
 /// Returns the number of classes that a file's labels allow; for IDX, the largest label + 1. Throws
 /// UserError.
 int image_file_classes(const std::string& file, DataFormat format);
 
-/// Reads files in their order. All have images of one shape. The labels of an IDX file are in
-/// the file whose name has "labels-idx1" in place of "images-idx3". CIFAR-100 has its fine labels.
-/// Throws UserError for files that are missing, cut, too long, or contradict each other.
-LabelledImages read_image_files(const std::vector<std::string>& files, DataFormat format);
+/// Reads files in their order. All have one format and images of one shape. The labels of an IDX
+/// file are in the file whose name has "labels-idx1" in place of "images-idx3". CIFAR-100 has its
+/// fine labels. With `labels_optional`, IDX files may lack their labels; if one does, all labels
+/// are unknown. Throws UserError for files that are missing, cut, too long, or contradict each
+/// other.
+LabelledImages read_image_files(const std::vector<std::string>& files, DataFormat format,
+                                bool labels_optional = false);
 
 }  // namespace deltapipe

@@ -47,7 +47,7 @@ ImageView Images::view_of(std::uint64_t id, const SampleVisit& visit) const {
 void Images::read(std::uint64_t id, const SampleVisit& visit, const SampleSpans& fields) const {
   const std::size_t image = index_[id];
   if (const auto label = fields.integers(Field::label); !label.empty())
-    label[0] = images_->label_N[image];
+    label[0] = images_->label_N.empty() ? -1 : images_->label_N[image];
   const auto values = fields.reals(Field::values);
   if (values.empty()) return;
   const int height = images_->shape.height, width = images_->shape.width;
@@ -77,7 +77,7 @@ std::uint64_t Images::fingerprint() const {
   const std::size_t bytes = images_->shape.values();
   for (const std::uint32_t image : index_) {
     hash = XXH64(images_->pixels_NHWC.data() + image * bytes, bytes, hash);
-    hash = XXH64(&images_->label_N[image], 1, hash);
+    if (!images_->label_N.empty()) hash = XXH64(&images_->label_N[image], 1, hash);
   }
   return hash;
 }
@@ -127,13 +127,12 @@ ImageShape image_shape(const DataSettings& settings) {
 
 std::vector<std::string> image_classes(const DataSettings& settings) {
   int classes = 0;
-  bool is_cifar10 = true;
+  DataFormat format = DataFormat::idx;
   for (const std::string& file : settings.train) {
-    const ImageFileInfo info = image_file_info(file, settings.format);
-    is_cifar10 = is_cifar10 && info.format == DataFormat::cifar10;
-    classes = std::max(classes, image_file_classes(file, info.format));
+    format = image_file_info(file, settings.format).format;
+    classes = std::max(classes, image_file_classes(file, format));
   }
-  if (is_cifar10) return {kCifar10Names.begin(), kCifar10Names.end()};
+  if (format == DataFormat::cifar10) return {kCifar10Names.begin(), kCifar10Names.end()};
   if (classes < 2)
     throw UserError({.what = "the training images have fewer than two classes",
                      .value = std::to_string(classes),
@@ -146,17 +145,26 @@ std::vector<std::string> image_classes(const DataSettings& settings) {
 DataSplit load_images(const DataSettings& settings, const ImageShape& shape, int classes,
                       int rows) {
   const auto read = [&](const std::vector<std::string>& files, const char* key) {
-    const auto images = std::make_shared<LabelledImages>(read_image_files(files, settings.format));
+    const auto images = std::make_shared<LabelledImages>(
+        read_image_files(files, settings.format, settings.labels_optional));
     if (images->shape != shape)
       throw UserError({.what = "the images have another size than the model's",
                        .value = text_of(images->shape) + " and " + text_of(shape),
                        .remedy = "use images of the model's size, or another model",
                        .keys = {key, "model.path"}});
+    if (const int known = classes_of(images->format); known > 0 && known != classes)
+      throw UserError({.what = "the model has other classes than the images",
+                       .value = std::to_string(classes) + " and " + std::to_string(known),
+                       .remedy = "use a model for these images",
+                       .keys = {"model.path", key}});
     check_labels(*images, classes, key);
     return images;
   };
   check_normalisation(settings, shape.channels);
-  const std::shared_ptr<const LabelledImages> train = read(settings.train, "data.train");
+  const std::shared_ptr<const LabelledImages> train =
+      settings.train.empty()
+          ? std::make_shared<LabelledImages>(LabelledImages{DataFormat::idx, shape, {}, {}})
+          : read(settings.train, "data.train");
   std::vector<std::uint32_t> index(train->size());
   std::iota(index.begin(), index.end(), 0);
   std::shared_ptr<const LabelledImages> validation = train;
@@ -171,7 +179,7 @@ DataSplit load_images(const DataSettings& settings, const ImageShape& shape, int
   limit(index, settings.max_train_samples);
   limit(held_out, settings.max_validation_samples);
   DataSplit split;
-  split.notes.push_back(counts_text(*train, index, classes));
+  if (!settings.train.empty()) split.notes.push_back(counts_text(*train, index, classes));
   split.train = std::make_shared<Images>(train, std::move(index), settings.images, rows);
   split.validation =
       std::make_shared<Images>(std::move(validation), std::move(held_out), settings.images, rows);

@@ -50,8 +50,10 @@ ImageShape image_shape(const DataSettings& settings);
 std::vector<std::string> image_classes(const DataSettings& settings);
 
 /// Reads the images of a run, for a model of images of this shape with `classes` classes, which
-/// makes `rows` rows of each. Without validation files a part of the training images, chosen at
-/// random but the same in every run, is held out. Throws UserError.
+/// makes `rows` rows of each. Without training files there are only validation images, and with
+/// settings.labels_optional they may lack labels, which are -1 then. Without validation files a
+/// part of the training images, chosen at random but the same in every run, is held out. Throws
+/// UserError.
 DataSplit load_images(const DataSettings& settings, const ImageShape& shape, int classes, int rows);
 
 }  // namespace deltapipe

@@ -81,6 +81,15 @@ RecordFields record_fields(const std::string& file, const DataSettings& settings
   return fields;
 }
 
+void require_label(const std::string& file, std::size_t line, const std::string& label) {
+  if (!label.empty()) return;
+  throw UserError(
+      {.what = "the label is empty",
+       .file = file,
+       .line = line,
+       .remedy = "give every record a label; data.bad_lines = \"skip\" skips such lines"});
+}
+
 struct LabelledSet {
   std::vector<LabelledTexts::Sample> samples;
   std::vector<SkippedLines> skipped;
@@ -107,7 +116,7 @@ class SetReader {
         return std::pair(std::move(fields), class_of(file, line, label));
       };
       const SkippedLines skipped = read_records(
-          file, settings_.bad_lines, record_fields(file, settings_), make,
+          file, settings_.bad_lines, fields_of(file), make,
           [&](const auto& made) { set.samples.push_back(add(made.first, made.second, set)); });
       if (skipped.count > 0) set.skipped.push_back(skipped);
     }
@@ -117,7 +126,14 @@ class SetReader {
   std::shared_ptr<const TokenStore> store() const { return store_; }
 
  private:
+  RecordFields fields_of(const std::string& file) const {
+    RecordFields fields = record_fields(file, settings_);
+    fields.last_is_optional = settings_.labels_optional;
+    return fields;
+  }
   std::int32_t class_of(const std::string& file, std::size_t line, const std::string& label) const {
+    if (settings_.labels_optional && label.empty()) return -1;
+    require_label(file, line, label);
     const auto named = std::ranges::find(classes_, label);
     if (named != classes_.end()) return static_cast<std::int32_t>(named - classes_.begin());
     const std::optional<std::int64_t> number = whole_number(label);
@@ -196,7 +212,10 @@ std::vector<std::string> labels_of_files(const DataSettings& settings) {
     fields.names = {settings.labelled.label};
     read_records(
         file, settings.bad_lines, fields,
-        [](std::vector<std::string>&& values, std::size_t) { return std::move(values.front()); },
+        [&](std::vector<std::string>&& values, std::size_t line) {
+          require_label(file, line, values.front());
+          return std::move(values.front());
+        },
         [&](const std::string& label) { found.insert(label); });
   }
   std::vector<std::string> labels(found.begin(), found.end());
@@ -248,7 +267,7 @@ DataSplit load_labelled_texts(const DataSettings& settings, const Vocabulary& vo
   limit(train.samples, settings.max_train_samples);
   limit(validation.samples, settings.max_validation_samples);
   DataSplit split;
-  split.notes.push_back(counts_text(train.samples, classes));
+  if (!settings.train.empty()) split.notes.push_back(counts_text(train.samples, classes));
   if (const std::uint64_t truncated = train.truncated + validation.truncated; truncated > 0)
     split.notes.push_back(std::to_string(truncated) + " samples are truncated to " +
                           std::to_string(sequence_length) + " tokens");

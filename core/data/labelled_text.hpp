@@ -59,7 +59,9 @@ std::vector<std::string> labels_of_files(const DataSettings& settings);
 std::vector<std::string> labelled_training_texts(const DataSettings& settings);
 
 /// Reads the labelled texts of a run. A label is one of `classes` or, if it is not, the number of a
-/// class. Without validation files a part of the training samples, chosen at random but the same
+/// class. Without training files there are only validation samples, and with
+/// settings.labels_optional records may lack a label, which is -1 then. Without validation files a
+/// part of the training samples, chosen at random but the same
 /// in every run, is held out. Throws UserError.
 DataSplit load_labelled_texts(const DataSettings& settings, const Vocabulary& vocabulary,
                               const std::vector<std::string>& classes, int sequence_length);

@@ -54,6 +54,10 @@ std::vector<std::string> json_fields(const std::string& file, std::size_t line,
   for (const std::string& field : fields) {
     const auto value = found.find(field);
     if (value == found.end()) {
+      if (wanted.last_is_optional && &field == &fields.back()) {
+        values.emplace_back();
+        continue;
+      }
       refuse_line(file, "the line has no field '" + field + "'", shown(text),
                   "set " + wanted.keys +
                       " to fields that every line has; data.bad_lines = \"skip\" skips the lines "
@@ -148,7 +152,8 @@ class Columns {
  public:
   Columns(const std::string& file, const RecordFields& wanted) : file_(file), wanted_(wanted) {
     if (!wanted.header && wanted.format != DataFormat::jsonl)
-      for (const std::string& name : wanted.names) columns_.push_back(number(name));
+      for (const std::string& name : wanted.names)
+        if (!name.empty()) columns_.push_back(number(name));
   }
 
   /// Returns true for the header, which it reads.
@@ -157,6 +162,7 @@ class Columns {
     if (!names.empty() && names.front().starts_with("\xef\xbb\xbf")) names.front().erase(0, 3);
     for (const std::string& name : wanted_.names) {
       const auto found = std::ranges::find(names, name);
+      if (found == names.end() && wanted_.last_is_optional && &name == &wanted_.names.back()) break;
       if (found == names.end())
         refuse_line(file_, "the header has no column '" + name + "'", shown(joined(names)),
                     "set " + wanted_.keys + " to columns of the header; without a header, set " +
@@ -169,7 +175,11 @@ class Columns {
   }
 
   std::vector<std::string> choose(std::vector<std::string>&& fields, std::size_t line) {
-    if (width_ == 0) width_ = fields.size();
+    if (width_ == 0) {
+      width_ = fields.size();
+      if (wanted_.last_is_optional && columns_.size() > 1 && columns_.back() >= width_)
+        columns_.pop_back();
+    }
     const std::size_t last = *std::ranges::max_element(columns_);
     if (fields.size() != width_ || last >= fields.size())
       refuse_line(file_, "the line has another number of columns than the first one",
@@ -180,6 +190,7 @@ class Columns {
                   line);
     std::vector<std::string> chosen;
     for (const std::size_t column : columns_) chosen.push_back(fields[column]);
+    chosen.resize(wanted_.names.size());  // the last one may be absent
     return chosen;
   }
 

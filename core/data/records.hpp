@@ -32,6 +32,7 @@ struct RecordFields {
   std::string keys;                       ///< keys of the deck that name them, for messages
   bool header = true;                     ///< of csv and tsv: the first line names the columns
   bool numbers = false;                   ///< of jsonl: whole numbers count as text
+  bool last_is_optional = false;  ///< the last of several fields may be absent: it is empty then
 };
 
 namespace detail {

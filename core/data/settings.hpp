@@ -79,6 +79,7 @@ struct DataSettings {
   std::vector<std::string> train;       ///< files, read in this order
   std::vector<std::string> validation;  ///< files; empty: the last validation_fraction of train
   double validation_fraction = 0.05;
+  std::vector<std::string> predict;           ///< files of `predict`; empty: the validation samples
   DataFormat format = DataFormat::automatic;  ///< automatic: by suffix
   std::vector<std::string> jsonl_fields = {"text"};
   BadLines bad_lines = BadLines::error;
@@ -90,6 +91,7 @@ struct DataSettings {
   AnswerSettings answers = {};
   LabelledTextSettings labelled = {};
   ImageSettings images = {};
+  bool labels_optional = false;  ///< not in a deck: samples may lack a label, as in predict
 
   bool operator==(const DataSettings&) const = default;
 };

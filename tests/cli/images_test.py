@@ -155,6 +155,13 @@ class Images(support.TestCase):
         self.assertEqual([str(name) for name in classes], ["0", "1", "2"])
         images, truth = images_and_labels(33, seed=2)
         np.testing.assert_array_equal(labels, truth)
+        bare = write_idx(self.place, "bare", 33, seed=2)
+        (self.place / "bare-labels-idx1-ubyte").unlink()
+        again = self.output("unlabelled")
+        self.succeed(["predict", deck, f"output.directory={again}", f"data.predict={bare}"], 2)
+        with h5py.File(again / "predictions.h5", "r") as file:
+            self.assertTrue((file["label"][()] == -1).all())
+            np.testing.assert_array_equal(file["probabilities"][()], probabilities)
         python = python_with_transformers()
         if python is None:
             self.skipTest("no python3 here has transformers, PyTorch and h5py")
@@ -206,6 +213,10 @@ print(json.dumps(logits.softmax(-1).tolist()))
         self.train(self.deck(training={"steps": 1}), "small", 1)
         model = self.output("small") / "model"
         other = write_idx(self.place, "other", 10)
+        numbers = np.random.default_rng(4)
+        ten, hundred = self.place / "ten.bin", self.place / "hundred.bin"
+        ten.write_bytes(b"".join(b"\3" + numbers.bytes(3072) for _ in range(4)))
+        hundred.write_bytes(b"".join(b"\1\3" + numbers.bytes(3072) for _ in range(4)))
         (self.place / "texts.csv").write_text("text,label\na,x\nb,y\n")
         for overrides, parts in (
                 ([f"data.train=[\"{lost}\"]"], ["labels is missing"]),
@@ -220,6 +231,18 @@ print(json.dumps(logits.softmax(-1).tolist()))
                 (["data.images.mean=[0.1,0.2]"], ["2 values, 1 channels"]),
                 (["data.sequence_length=8"], ["is for texts"]),
                 (["data.format=jsonl"], ["is not one of images"]),
+                (["training.optimizer.decay_steps=3", "training.optimizer.warmup_steps=4"],
+                 ["decay ends before its warm-up"]),
+                ([f"data.train=[\"{ten}\", \"{hundred}\"]", "data.validation=[]",
+                  "model.new.patch_size=8"], ["another format than"]),
+                ([f"data.train=[\"{hundred}\"]", f"data.validation=[\"{ten}\"]",
+                  "model.new.patch_size=8"], ["has other classes than the images"]),
+                (["training.optimizer.name=sgd", "training.optimizer.learning_rate=1000",
+                  "training.optimizer.weight_decay=1000", "training.optimizer.decay_all=true",
+                  "training.optimizer.momentum=0", "training.optimizer.clip_norm=0",
+                  "training.optimizer.frozen=[\"embeddings.*\", \"encoder.*\", \"layernorm.*\"]",
+                  "training.steps=7", "data.validation=[]", "data.validation_fraction=0"],
+                 ["the trained weights are not finite"]),
                 (["tokenizer.train_vocabulary=300"], ["images have no tokenizer"]),
                 (["evaluation.prompts=[\"p.jsonl\"]"], ["requires a language model"]),
                 ([f"model.path={model}", f"data.train=[\"{other}\"]",

@@ -139,6 +139,40 @@ class LabelledTexts(support.TestCase):
             self.assertEqual([line[2] for line in lines[1:]],
                              [classes[i] for i in tables["prediction"]])
 
+    def test_predictions_without_labels(self):
+        self.train(self.deck(training={"steps": 40}), "for-unlabelled", 1)
+        model = self.output("for-unlabelled") / "model"
+        table = rows(21, seed=2)
+        bare = write_csv(self.place / "bare.csv", [(second, first) for first, second, _ in table],
+                         header=("second", "first"))
+        lines = self.place / "lines.jsonl"
+        lines.write_text("".join(
+            json.dumps({"first": first, "second": second}
+                       | ({"kind": label} if i % 3 == 0 else {})) + "\n"
+            for i, (first, second, label) in enumerate(table)))
+        deck = self.deck_file(self.deck(
+            model={"path": str(model)}, tokenizer={"train_vocabulary": 0},
+            data={"train": ["lost.csv"], "validation": [str(self.validation)],
+                  "max_validation_samples": 2}))
+        result = {}
+        for name, files, ranks in (("known", [self.validation], 1), ("bare", [bare], 3),
+                                   ("lines", [lines], 1)):
+            output = self.output(name)
+            made = self.succeed(
+                ["predict", deck, f"output.directory={output}", f"pipeline.stages={ranks}",
+                 f"data.predict={json.dumps([str(file) for file in files])}"], ranks)
+            _, result[name] = self.predictions(output)
+            self.assertEqual("accuracy" in made.out, name != "bare")
+        for name in ("bare", "lines"):
+            np.testing.assert_allclose(result[name]["probabilities"],
+                                       result["known"]["probabilities"], rtol=1e-4, atol=1e-6)
+        self.assertTrue((result["bare"]["label"] == -1).all())
+        known = result["known"]["label"]
+        self.assertEqual(list(result["lines"]["label"]),
+                         [known[i] if i % 3 == 0 else -1 for i in range(21)])
+        with open(self.output("bare") / "predictions.csv", newline="", encoding="utf-8") as file:
+            self.assertEqual({line["label"] for line in csv.DictReader(file)}, {""})
+
     def test_transformers_give_the_same_probabilities(self):
         python = python_with_transformers()
         if python is None:
@@ -245,6 +279,7 @@ print(json.dumps([result, model.config.id2label]))
         self.assertIn("training samples by class: cold ", out)
 
     def test_mistakes(self):
+        empty = write_csv(self.place / "empty.csv", [("a", "b", "x"), ("c", "d", "")])
         no_label = write_csv(self.place / "no_label.csv", self.table, ("first", "second", "x"))
         for overrides, parts in (
                 (["data.kind=text"], ["a table is not a text", "labelled_text"]),
@@ -253,6 +288,7 @@ print(json.dumps([result, model.config.id2label]))
                 (["data.labelled.texts=[\"a\",\"b\",\"c\"]"], ["one text or two"]),
                 (["data.labelled.label=first"], ["the label is not one of the model's"]),
                 (["evaluation.prompts=[\"p.jsonl\"]"], ["requires a language model"]),
+                ([f"data.train=[\"{empty}\"]"], ["empty.csv:3: the label is empty"]),
                 (["data.sequence_length=3"], ["at least 4"]),
                 ([f"data.train=[\"{self.text}\"]"], ["JSON lines, CSV and TSV"])):
             with self.subTest(overrides):

@@ -44,6 +44,10 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
       "Validation files. If the list is empty, validation_fraction of the training samples is "
       "used: "
       "the last ones of texts, random ones of other data.");
+  add("predict", TextList{&d.predict},
+      "Files whose classes `deltapipe predict` writes. Their samples may lack labels. If the list "
+      "is "
+      "empty, it predicts the validation samples.");
   add("validation_fraction", Real{&d.validation_fraction, 0, 1, false, true},
       "Part of the training samples that is kept for validation if data.validation is empty.");
   add("format", choice(d.format, kDataFormatNames),

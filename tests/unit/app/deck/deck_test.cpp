@@ -53,6 +53,7 @@ Settings unusual_settings() {
             {"a \"b\"\\c.txt", "tab\there\nline", "\x7f\x01", "'", "naïve/文.txt", ""},
             {"v.jsonl"},
             0.1,
+            {"p.jsonl", "q"},
             DataFormat::jsonl,
             {"title", "abstract"},
             BadLines::skip,

@@ -29,12 +29,14 @@ class Table {
     return path;
   }
   Read read(DataFormat format, const std::string& content, std::vector<std::string> names,
-            BadLines bad_lines = BadLines::error, bool header = true) {
+            BadLines bad_lines = BadLines::error, bool header = true,
+            bool last_is_optional = false) {
     const RecordFields fields{.format = format,
                               .names = std::move(names),
                               .keys = "data.labelled.texts",
                               .header = header,
-                              .numbers = true};
+                              .numbers = true,
+                              .last_is_optional = last_is_optional};
     Read read;
     read.skipped = read_records(
         write("table", content), bad_lines, fields,
@@ -85,6 +87,27 @@ TEST_CASE("Labels of JSON lines may be whole numbers", "[data][records]") {
             .records == std::vector<Record>{{1, {"a", "3"}}, {2, {"b", "x"}}});
   CHECK_THAT(message_of<UserError>([&] { table.read(jsonl, "{\"t\": 1.5}", {"t"}); }),
              Contains("field 't' is not a string"));
+}
+
+TEST_CASE("The last field may be optional", "[data][records]") {
+  Table table;
+  const auto read = [&](DataFormat format, const std::string& text, std::vector<std::string> names,
+                        bool header = true) {
+    return table.read(format, text, std::move(names), BadLines::error, header, true).records;
+  };
+  const std::vector<Record> without = {{2, {"a", ""}}};
+  CHECK(read(csv, "t\na\n", {"t", "l"}) == without);
+  CHECK(read(tsv, "x\tt\n1\ta\n", {"t", "l"}) == without);
+  CHECK(read(csv, "l,t\n3,a\n", {"t", "l"}) == std::vector<Record>{{2, {"a", "3"}}});
+  CHECK(read(csv, "a\nb\n", {"1", "2"}, false) ==
+        std::vector<Record>{{1, {"a", ""}}, {2, {"b", ""}}});
+  CHECK(read(csv, "a,3\n", {"1", "2"}, false) == std::vector<Record>{{1, {"a", "3"}}});
+  CHECK(read(jsonl, "{\"t\": \"a\"}\n{\"t\": \"b\", \"l\": \"3\"}\n", {"t", "l"}) ==
+        std::vector<Record>{{1, {"a", ""}}, {2, {"b", "3"}}});
+  CHECK_THAT(message_of<UserError>([&] {
+               read(csv, "l\n3\n", {"t", "l"});
+             }),
+             Contains("the header has no column 't'"));
 }
 
 TEST_CASE("Mistakes in tables have a line and a remedy", "[data][records]") {
