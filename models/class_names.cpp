@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/class_names.hpp"
 
+#include <set>
+
 #include "core/base/error.hpp"
 
 namespace deltapipe {
@@ -26,6 +28,9 @@ std::vector<std::string> read_class_names(const ConfigFile& file) {
                     shown(*names), kSupported);
       classes.push_back(name->get<std::string>());
     }
+    if (std::set<std::string>(classes.begin(), classes.end()).size() < classes.size())
+      keys.refuse("'id2label' must not name a class twice", shown(*names),
+                  "give every class a name of its own");
     return classes;
   }
   int count = 0;

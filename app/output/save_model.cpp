@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "app/preflight/warnings.hpp"
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/files/directory_lock.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/replacement.hpp"
@@ -78,6 +80,15 @@ void write_rows(SafetensorsWriter& writer, const std::vector<SavedRows>& tensors
   }
 }
 
+/// A diverged model is not saved: loading refuses it.
+void require_finite(const std::string& parameter, std::span<const float> values) {
+  const auto wrong = std::ranges::find_if_not(values, [](float x) { return std::isfinite(x); });
+  if (wrong == values.end()) return;
+  throw UserError({.what = "the trained weights are not finite: " + parameter,
+                   .value = number_text("%g", *wrong),
+                   .remedy = "lower training.optimizer.learning_rate"});
+}
+
 /// Every stage's parameters, one piece at a time, from the stages' ranks to the writer on the
 /// first.
 void transfer_weights(const ExecSpace& exec, const ModelPlan& plan, const ProcessGrid& grid,
@@ -112,9 +123,10 @@ void transfer_weights(const ExecSpace& exec, const ModelPlan& plan, const Proces
           progress.wait(progress.irecv({owner, piece.data()}, bytes, owner_rank, kModelTag,
                                        grid.pipeline_comm()));
         }
-        if (writer)
-          write_rows(*writer, plan.model->saved_tensors(p), first, rows,
-                     std::span<const float>(piece).first(count));
+        if (writer == nullptr) continue;
+        const std::span<const float> values = std::span<const float>(piece).first(count);
+        require_finite(plan.model->saved_name(p.name), values);
+        write_rows(*writer, plan.model->saved_tensors(p), first, rows, values);
       }
     }
   }

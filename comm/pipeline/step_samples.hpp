@@ -27,7 +27,7 @@ class StepSamples {
   static MemoryLedger memory(const FieldSizes& sizes, int samples, int micro_batches, bool first,
                              bool last) {
     MemoryLedger ledger;
-    StepSamples(sizes, samples, micro_batches, first, last, ViewAllocator(ledger));
+    const StepSamples counted(sizes, samples, micro_batches, first, last, ViewAllocator(ledger));
     return ledger;
   }
 

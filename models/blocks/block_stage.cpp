@@ -26,6 +26,7 @@ MemoryLedger BlockStage<Real>::memory(const StageCapacity& capacity) const {
   const ViewAllocator counting(ledger);
   BlockStage stage(build_, parameters_.frozen());
   stage.compute_as_on_device(as_on_device_);
+  stage.parameters_.set_moments(parameters_.moments());
   stage.parameters_.allocate(capacity.training, capacity.products, counting);
   stage.reserve(capacity, counting);
   return ledger;

@@ -157,8 +157,8 @@ class Memory(support.TestCase):
             cache={"budget": "1 GB"}) | {"model.new": {}, "tokenizer": {}})
         result = support.run(["check", deck])
         self.assert_stops(result, "missing", "config.json", "hf download", status=2)
-        for part in ("config.json", "model.safetensors", "nowhere.jsonl", "vocab.json"):
-            self.assertRegex(result.out, f"# .*{part}.*missing" if part != "vocab.json"
+        for part in ("config.json", "model.safetensors", "nowhere.jsonl", "tokenizer.json"):
+            self.assertRegex(result.out, f"# .*{part}.*missing" if part != "tokenizer.json"
                              else f"# a tokenizer.*missing.*{part}")
         self.assertIn("# ranks: 8 stage(s)", result.out)
         self.assertEqual(re.findall("# peak.*", result.out), [])

@@ -184,6 +184,7 @@ TEST_CASE("A stage takes the memory that it says, and none before", "[model_type
         allocated = 0;
         tools::set_allocate_data_callback(count_allocation);
         const std::unique_ptr<Stage<float>> stage = model->make_stage(stage_part(partition, s));
+        stage->parameters().set_moments(1 + s % 2);
         const MemoryLedger said = stage->memory(capacity);
         // Whatever multiplies, a parameter takes four bytes; tensors start on cache lines.
         std::uint64_t least = 0;
