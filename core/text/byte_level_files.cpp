@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <iterator>
 #include <set>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "core/base/error.hpp"
@@ -15,7 +14,7 @@
 #include "core/files/json.hpp"
 #include "core/files/replacement.hpp"
 #include "core/text/byte_level.hpp"
-#include "core/text/tokenizer_json.hpp"
+#include "core/text/vocabulary_builder.hpp"
 
 namespace deltapipe {
 namespace {
@@ -39,36 +38,10 @@ bool is_one_character(const std::string& name) {
 }
 
 /// Builds a definition and checks its input against the existing ids.
-class Builder {
+class Builder : public VocabularyBuilder<TokenizerDefinition> {
  public:
-  explicit Builder(std::string file) : file_(std::move(file)) {}
-
-  TokenizerDefinition definition;
-
-  void add_vocabulary(const Json& vocabulary) {
-    if (!vocabulary.is_object() || vocabulary.empty()) {
-      fail(file_, "the vocabulary is not a JSON object of tokens and ids", shown(vocabulary),
-           kKnownKinds);
-    }
-    id_limit_ = 4 * vocabulary.size() + 65536;
-    for (const auto& [name, id] : vocabulary.items()) add_token(name, id);
-  }
-
-  /// Adds an added token, which may already be in the vocabulary.
-  void add_added(const std::string& file, const std::string& content, const Json& id, bool special,
-                 bool normalized) {
-    if (content.empty()) fail(file, "an added token is empty", "", "give it a text");
-    if (added_.contains(content)) return;
-    const auto found = id_of_.find(content);
-    if (found == id_of_.end()) {
-      add_token(content, id);
-    } else if (!id.is_null() && id != found->second) {
-      fail(file, "added token '" + content + "' has another id in the vocabulary", shown(id),
-           "use " + std::to_string(found->second));
-    }
-    definition.added.push_back({content, id_of_.at(content), special, normalized});
-    added_.insert(content);
-  }
+  explicit Builder(std::string file) : VocabularyBuilder(std::move(file), kKnownKinds) {}
+  using VocabularyBuilder::add_added;
 
   /// Adds an entry of added_tokens or added_tokens_decoder.
   void add_added(const std::string& file, const Json& entry, const Json& id) {
@@ -83,12 +56,12 @@ class Builder {
   void add_merge(const std::string& file, std::size_t line, const std::string& left,
                  const std::string& right) {
     for (const std::string& name : {left, right, left + right}) {
-      if (!id_of_.contains(name)) {
+      if (id_of(name) < 0) {
         fail(file, "a merge needs a token that the vocabulary lacks", name,
              "take both files from the same tokenizer", line);
       }
     }
-    definition.merges.emplace_back(id_of_.at(left), id_of_.at(right));
+    definition.merges.emplace_back(id_of(left), id_of(right));
     is_merged_.insert(left + right);
   }
 
@@ -98,7 +71,7 @@ class Builder {
     const std::string* first = nullptr;
     std::size_t count = 0;
     for (const std::string& name : definition.names) {
-      if (is_one_character(name) || is_merged_.contains(name) || added_.contains(name)) continue;
+      if (is_one_character(name) || is_merged_.contains(name) || is_added(name)) continue;
       if (count++ == 0) first = &name;
     }
     if (count == 0) return;
@@ -122,66 +95,36 @@ class Builder {
   }
 
   void set_end_of_text(const std::string& content, bool required) {
-    const auto found = id_of_.find(content);
-    if (found != id_of_.end()) {
+    const std::int32_t id = id_of(content);
+    if (id >= 0) {
       add_special(content);
-      definition.end_of_text = found->second;
+      definition.end_of_text = id;
     } else if (required) {
-      fail(file_, "the vocabulary lacks the end-of-text token", content,
+      fail(file(), "the vocabulary lacks the end-of-text token", content,
            "name one of its tokens as eos_token in tokenizer_config.json");
     }
   }
 
   /// Checks a token with a role: it becomes an added one with its flags, unless it exists already.
   void check_role(const std::string& file, const Json& token) const {
-    if (!added_.contains(token_text(token))) expect_plain(file, token);
+    if (!is_added(token_text(token))) expect_plain(file, token);
   }
 
   /// Adds a token with a role. transformers finds it in texts even if it is not an added token.
   void add_special(const std::string& content) {
-    if (content.empty() || added_.contains(content)) return;
-    if (id_of_.contains(content)) return add_added(file_, content, Json(), true, false);
-    definition.added.push_back({content, -1, true, false});
-    added_.insert(content);
+    if (!content.empty() && !is_added(content)) add_known(content, id_of(content), true, false);
   }
-
-  const std::string& file() const { return file_; }
 
  private:
-  void add_token(const std::string& name, const Json& id) {
-    if (!id.is_number_integer() || id < 0 || id >= id_limit_) {
-      fail(file_, "token '" + name + "' has no usable id", shown(id),
-           "ids count from 0 without large gaps");
-    }
-    if (name.empty()) fail(file_, "a token is empty", shown(id), "");
-    const auto index = id.get<std::size_t>();
-    if (index >= definition.names.size()) definition.names.resize(index + 1);
-    if (!definition.names[index].empty()) {
-      fail(file_, "two tokens have the same id", shown(id), "download the file again");
-    }
-    definition.names[index] = name;
-    id_of_.emplace(name, static_cast<std::int32_t>(index));
-  }
-
-  std::string file_;
-  std::uint64_t id_limit_ = 0;
-  std::unordered_map<std::string, std::int32_t> id_of_;
-  std::unordered_set<std::string> added_;  ///< contents of definition.added
   std::unordered_set<std::string> is_merged_;
 };
 
 void read_merges_txt(const std::string& file, Builder& builder) {
   const std::string text = read_text_file(file, file_limit::tokenizer);
-  std::size_t line = 0;
-  for (std::size_t start = 0; start < text.size();) {
-    const std::size_t end = std::min(text.find('\n', start), text.size());
-    std::string merge = text.substr(start, end - start);
-    start = end + 1;
-    ++line;
-    if (!merge.empty() && merge.back() == '\r') merge.pop_back();
+  for_each_line(text, [&](const std::string& merge, std::size_t line) {
     const bool header = line == 1 && merge.starts_with("#version");
     if (!header && !merge.empty()) builder.add_merge(file, line, merge);
-  }
+  });
 }
 
 bool is_byte_level(const Json& part) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/tokenizer_json.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <system_error>
 
@@ -27,6 +28,18 @@ Json read_side_file(const fs::path& file) {
   Json object = read_json(file.string());
   if (!object.is_object()) fail(file.string(), "this is not a JSON object", shown(object), "");
   return object;
+}
+
+void for_each_line(const std::string& text,
+                   const std::function<void(const std::string& line, std::size_t number)>& take) {
+  std::size_t number = 0;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find('\n', start), text.size());
+    std::string line = text.substr(start, end - start);
+    start = end + 1;
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    take(line, ++number);
+  }
 }
 
 const Json& member(const Json& object, const char* key) {

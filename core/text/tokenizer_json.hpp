@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ using OrderedJson = nlohmann::ordered_json;
 Json read_json(const std::string& file);
 /// Reads an object from a file; null if the file does not exist.
 Json read_side_file(const std::filesystem::path& file);
+
+/// Calls take(line, number) for every line of a text, without LF or CR LF; numbers count from 1.
+void for_each_line(const std::string& text,
+                   const std::function<void(const std::string& line, std::size_t number)>& take);
 
 /// Returns a member of an object, or null.
 const Json& member(const Json& object, const char* key);

@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <unordered_map>
-#include <unordered_set>
+#include <cstddef>
 #include <utility>
 
 #include "core/base/utf8.hpp"
 #include "core/files/input_file.hpp"
-#include "core/text/tokenizer_json.hpp"
+#include "core/text/vocabulary_builder.hpp"
 
 namespace deltapipe {
 namespace {
@@ -27,31 +25,9 @@ struct Roles {
               mask = "[MASK]";
 };
 
-class Builder {
+class Builder : public VocabularyBuilder<WordPieceDefinition> {
  public:
-  explicit Builder(std::string file) : file_(std::move(file)) {}
-
-  WordPieceDefinition definition;
-
-  void add_token(const std::string& name, std::uint64_t id, std::size_t line = 0) {
-    if (name.empty()) fail(file_, "a token is empty", std::to_string(id), "", line);
-    if (!ids_.emplace(name, static_cast<std::int32_t>(id)).second)
-      fail(file_, "the vocabulary has a token twice", name, "download the file again", line);
-    if (id >= definition.names.size()) definition.names.resize(id + 1);
-    if (!definition.names[id].empty())
-      fail(file_, "two tokens have the same id", std::to_string(id), "download the file again");
-    definition.names[id] = name;
-  }
-
-  void add_vocabulary(const Json& vocabulary) {
-    if (!vocabulary.is_object() || vocabulary.empty())
-      fail(file_, "the vocabulary is not a JSON object of tokens and ids", shown(vocabulary),
-           kBertOnly);
-    set_size(vocabulary.size());
-    for (const auto& [name, id] : vocabulary.items()) add_token(name, usable(id, name));
-  }
-  /// Limits ids by the number of the vocabulary's tokens.
-  void set_size(std::size_t tokens) { id_limit_ = 4 * tokens + 65536; }
+  explicit Builder(std::string file) : VocabularyBuilder(std::move(file), kBertOnly) {}
 
   /// Adds an entry of added_tokens or added_tokens_decoder.
   void add_added(const std::string& file, const Json& entry, const Json& id) {
@@ -62,58 +38,26 @@ class Builder {
     if (flag(file, entry, "normalized", !special))
       fail(file, "the added token is searched in normalised text", content,
            "deltapipe only supports added tokens with normalized = false");
-    add_added(file, content, id, special);
-  }
-  void add_added(const std::string& file, const std::string& content, const Json& id,
-                 bool special) {
-    if (added_.contains(content)) return;
-    const auto found = ids_.find(content);
-    if (found == ids_.end()) {
-      add_token(content, usable(id, content));
-    } else if (id != found->second) {
-      fail(file, "added token '" + content + "' has another id in the vocabulary", shown(id),
-           "use " + std::to_string(found->second));
-    }
-    add(content, special);
+    if (is_added(content)) return;
+    if (id.is_null()) (void)usable_id(id, content);  // an entry has an id, a role need not
+    VocabularyBuilder::add_added(file, content, id, special, false);
   }
 
   /// Adds a token with a role, which texts may contain, if the vocabulary has it. Returns its id;
   /// -1: not in the vocabulary.
   std::int32_t add_role(const std::string& content) {
-    const auto found = ids_.find(content);
-    if (found == ids_.end()) return -1;
-    if (!added_.contains(content)) add(content, true);
-    return found->second;
+    const std::int32_t id = id_of(content);
+    if (id >= 0 && !is_added(content)) add_known(content, id, true, false);
+    return id;
   }
 
   std::int32_t required_role(const std::string& content, const char* key) {
     const std::int32_t id = add_role(content);
     if (id < 0)
-      fail(file_, std::string("the vocabulary lacks the ") + key, content,
+      fail(file(), std::string("the vocabulary lacks the ") + key, content,
            std::string("name one of its tokens as ") + key + " in tokenizer_config.json");
     return id;
   }
-
-  bool has(const std::string& content) const { return added_.contains(content); }
-  const std::string& file() const { return file_; }
-
- private:
-  void add(const std::string& content, bool special) {
-    definition.added.push_back({content, ids_.at(content), special, false});
-    added_.insert(content);
-  }
-
-  std::uint64_t usable(const Json& id, const std::string& name) const {
-    if (!id.is_number_integer() || id < 0 || id >= id_limit_)
-      fail(file_, "token '" + name + "' has no usable id", shown(id),
-           "ids count from 0 without large gaps");
-    return id.get<std::uint64_t>();
-  }
-
-  std::string file_;
-  std::uint64_t id_limit_ = 0;
-  std::unordered_map<std::string, std::int32_t> ids_;
-  std::unordered_set<std::string> added_;  // contents of definition.added
 };
 
 /// Returns true if a part of a template is the text `id`.
@@ -198,7 +142,7 @@ void read_added_tokens(const fs::path& directory, Builder& builder) {
   const Json tokens = read_side_file(file);
   for (const auto& [content, id] : tokens.items()) {
     if (content.empty()) fail(file, "an added token is empty", "", "give it a text");
-    if (!builder.has(content))
+    if (!builder.is_added(content))
       fail(file, "the added token is searched in normalised text", content,
            "deltapipe only supports added tokens of tokenizer.json and tokenizer_config.json, with "
            "normalized = false");
@@ -266,16 +210,12 @@ WordPieceDefinition load_wordpiece_vocabulary(const fs::path& path) {
   if (const std::size_t place = first_invalid_utf8(text); place < text.size())
     fail(path.string(), "the vocabulary is not UTF-8", "byte " + std::to_string(place), kBertOnly);
   Builder builder(path.string());
-  std::uint64_t id = 0;
-  for (std::size_t start = 0; start < text.size(); ++id) {
-    const std::size_t end = std::min(text.find('\n', start), text.size());
-    std::string token = text.substr(start, end - start);
-    if (!token.empty() && token.back() == '\r') token.pop_back();
-    builder.add_token(token, id, id + 1);
-    start = end + 1;
-  }
-  if (id == 0) fail(path.string(), "the vocabulary is empty", "", kBertOnly);
-  builder.set_size(id);
+  for_each_line(text, [&](const std::string& token, std::size_t line) {
+    builder.add_token(token, line - 1, line);
+  });
+  const std::size_t tokens = builder.definition.names.size();
+  if (tokens == 0) fail(path.string(), "the vocabulary is empty", "", kBertOnly);
+  builder.set_size(tokens);
   Roles roles;
   return finish(path.parent_path(), builder, roles);
 }

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tokens and ids as the files of tokenizers give them, checked against the existing ones.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "core/files/json.hpp"
+#include "core/text/tokenizer_json.hpp"
+
+namespace deltapipe {
+
+/// Definition has `names`, the tokens by id, and `added`, the AddedTokens.
+template <class Definition>
+class VocabularyBuilder {
+ public:
+  /// `supported` is the remedy for a vocabulary of another form.
+  VocabularyBuilder(std::string file, const char* supported)
+      : file_(std::move(file)), supported_(supported) {}
+
+  Definition definition;
+
+  const std::string& file() const { return file_; }
+  bool is_added(const std::string& content) const { return added_.contains(content); }
+
+  /// Adds the tokens of an object { token: id }. Throws UserError.
+  void add_vocabulary(const Json& vocabulary) {
+    if (!vocabulary.is_object() || vocabulary.empty())
+      token_json::fail(file_, "the vocabulary is not a JSON object of tokens and ids",
+                       shown(vocabulary), supported_);
+    set_size(vocabulary.size());
+    for (const auto& [name, id] : vocabulary.items()) add_token(name, usable_id(id, name));
+  }
+  /// Limits ids by the number of the vocabulary's tokens.
+  void set_size(std::size_t tokens) { id_limit_ = 4 * tokens + 65536; }
+  /// Adds a token with a new name and a new id; `line` counts from 1, 0: none. Throws UserError.
+  void add_token(const std::string& name, std::uint64_t id, std::size_t line = 0) {
+    if (name.empty()) token_json::fail(file_, "a token is empty", std::to_string(id), "", line);
+    if (!ids_.emplace(name, static_cast<std::int32_t>(id)).second)
+      token_json::fail(file_, "the vocabulary has a token twice", name, "download the file again",
+                       line);
+    if (id >= definition.names.size()) definition.names.resize(id + 1);
+    if (!definition.names[id].empty())
+      token_json::fail(file_, "two tokens have the same id", std::to_string(id),
+                       "download the file again");
+    definition.names[id] = name;
+  }
+
+  /// Adds an added token, which may already be in the vocabulary; its id is null then or the same.
+  /// Throws UserError.
+  void add_added(const std::string& file, const std::string& content, const Json& id, bool special,
+                 bool normalized) {
+    if (content.empty()) token_json::fail(file, "an added token is empty", "", "give it a text");
+    if (is_added(content)) return;
+    const std::int32_t known = id_of(content);
+    if (known < 0)
+      add_token(content, usable_id(id, content));
+    else if (!id.is_null() && id != known)
+      token_json::fail(file, "added token '" + content + "' has another id in the vocabulary",
+                       shown(id), "use " + std::to_string(known));
+    add_known(content, id_of(content), special, normalized);
+  }
+
+ protected:
+  /// Returns the id of a token; -1: there is none.
+  std::int32_t id_of(const std::string& name) const {
+    const auto found = ids_.find(name);
+    return found == ids_.end() ? -1 : found->second;
+  }
+  std::uint64_t usable_id(const Json& id, const std::string& name) const {
+    if (!id.is_number_integer() || id < 0 || id >= id_limit_)
+      token_json::fail(file_, "token '" + name + "' has no usable id", shown(id),
+                       "ids count from 0 without large gaps");
+    return id.get<std::uint64_t>();
+  }
+  /// Adds an added token without checks; -1: a name without an id.
+  void add_known(const std::string& content, std::int32_t id, bool special, bool normalized) {
+    definition.added.push_back({content, id, special, normalized});
+    added_.insert(content);
+  }
+
+ private:
+  std::string file_;
+  const char* supported_;
+  std::uint64_t id_limit_ = 0;
+  std::unordered_map<std::string, std::int32_t> ids_;
+  std::unordered_set<std::string> added_;  ///< contents of definition.added
+};
+
+}  // namespace deltapipe
