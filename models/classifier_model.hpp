@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What classifiers in Hugging Face directories have in common.
+// Base class of the classifiers in Hugging Face directories.
 #pragma once
 
 #include <algorithm>
@@ -63,6 +63,19 @@ class ClassifierModel : public FileModel {
   Config config_;
   std::unique_ptr<Task> task_;
 };
+
+/// Returns the configuration of a new encoder, without dropout.
+template <class Config>
+Config new_encoder(const NewModel& shape) {
+  Config config;
+  config.layers = shape.blocks;
+  config.heads = shape.heads;
+  config.channels = shape.channels;
+  config.hidden = shape.hidden > 0 ? shape.hidden : 4 * shape.channels;
+  config.hidden_dropout = config.embedding_dropout = config.attention_dropout = 0;
+  config.classes = shape.class_names;
+  return config;
+}
 
 /// Adds `parameters` to `fresh` and a warning if the files hold none of them. Returns true if they
 /// do not. `weights` may be null: not available yet.

@@ -57,15 +57,9 @@ std::unique_ptr<Model> load_bert(const ConfigFile& file, const SafetensorsReader
 }
 
 std::unique_ptr<Model> create_bert(const NewModel& shape) {
-  BertConfig config;
-  config.layers = shape.blocks;
-  config.heads = shape.heads;
-  config.channels = shape.channels;
-  config.hidden = shape.hidden > 0 ? shape.hidden : 4 * shape.channels;
+  auto config = new_encoder<BertConfig>(shape);
   config.positions = shape.positions;
   config.vocabulary = shape.vocabulary;
-  config.hidden_dropout = config.embedding_dropout = config.attention_dropout = 0;
-  config.classes = shape.class_names;
   config.check("[model.new]");
   return std::make_unique<BertModel>(std::move(config));
 }

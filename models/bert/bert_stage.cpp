@@ -4,6 +4,7 @@
 #include "models/bert/bert_embedding.hpp"
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/post_norm_block.hpp"
+#include "models/encoder_blocks.hpp"
 
 namespace deltapipe {
 
@@ -11,33 +12,19 @@ namespace {
 
 /// Sites of dropout: the embedding's, the head's, then three of each block.
 constexpr std::uint32_t kEmbeddingSite = 0, kHeadSite = 1, kFirstBlockSite = 2;
-constexpr int kAttentionSite = 0, kMlpSite = 2, kSitesABlock = 3;
 
 template <class Real>
 std::unique_ptr<Block<Real>> make_block(const BertConfig& config, int block, int bucket,
                                         ParameterArena<Real>& parameters) {
   const std::string layer = "encoder.layer." + std::to_string(block) + ".";
-  const std::uint32_t site = kFirstBlockSite + block * kSitesABlock;
-  const AttentionOptions attention{.channels = config.channels,
-                                   .heads = config.heads,
-                                   .causal = false,
-                                   .epsilon = config.layer_norm_epsilon,
-                                   .attention_dropout = config.attention_dropout,
-                                   .dropout = config.hidden_dropout,
-                                   .dropout_site = site + kAttentionSite};
-  const MlpOptions mlp{.channels = config.channels,
-                       .hidden = config.hidden,
-                       .activation = config.activation,
-                       .epsilon = config.layer_norm_epsilon,
-                       .dropout = config.hidden_dropout,
-                       .dropout_site = site + kMlpSite};
+  const std::uint32_t site = kFirstBlockSite + block * kEncoderSitesABlock;
   return std::make_unique<PostNormBlock<Real>>(
       parameters,
       AttentionNames{layer + "attention.output.LayerNorm", layer + "attention.self.qkv",
                      layer + "attention.output.dense"},
-      attention,
+      encoder_attention(config, site),
       MlpNames{layer + "output.LayerNorm", layer + "intermediate.dense", layer + "output.dense"},
-      mlp, bucket);
+      encoder_mlp(config, site), bucket);
 }
 
 /// Declares the parameters and returns what the stage consists of.

@@ -13,8 +13,6 @@ namespace {
 enum Saved { kQkv, kAttention, kLogSum, kSum1, kMean1, kRstd1, kHidden, kSum2, kMean2, kRstd2 };
 enum Postponed { kQkvGradient, kOutGradient, kHiddenGradient, kDownGradient };
 
-constexpr WeightLayout kLayout = WeightLayout::outputs_inputs;
-
 }  // namespace
 
 template <class Real>
@@ -25,12 +23,12 @@ PostNormBlock<Real>::PostNormBlock(ParameterArena<Real>& parameters,
     : attention_(attention),
       mlp_(mlp),
       qkv_(parameters, attention_names.qkv, attention.channels,
-           3 * std::uint64_t(attention.channels), bucket, kLayout),
+           3 * std::uint64_t(attention.channels), bucket, attention.layout),
       out_(parameters, attention_names.out, attention.channels, attention.channels, bucket,
-           kLayout),
+           attention.layout),
       norm1_(parameters, attention_names.norm, attention.channels, attention.epsilon, bucket),
-      up_(parameters, mlp_names.up, mlp.channels, mlp.hidden, bucket, kLayout),
-      down_(parameters, mlp_names.down, mlp.hidden, mlp.channels, bucket, kLayout),
+      up_(parameters, mlp_names.up, mlp.channels, mlp.hidden, bucket, mlp.layout),
+      down_(parameters, mlp_names.down, mlp.hidden, mlp.channels, bucket, mlp.layout),
       norm2_(parameters, mlp_names.norm, mlp.channels, mlp.epsilon, bucket) {}
 
 template <class Real>

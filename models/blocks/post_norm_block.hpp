@@ -6,8 +6,8 @@
 
 namespace deltapipe {
 
-/// a = x + dropout(attention(x)), h = norm1(a), b = h + dropout(MLP(h)), y = norm2(b). Weights have
-/// torch.nn.Linear's layout. Tokens see all valid tokens of their sample.
+/// a = x + dropout(attention(x)), h = norm1(a), b = h + dropout(MLP(h)), y = norm2(b). Tokens see
+/// all valid tokens of their sample.
 template <class Real>
 class PostNormBlock final : public Block<Real> {
  public:

@@ -56,11 +56,7 @@ std::unique_ptr<Model> load_vit(const ConfigFile& file, const SafetensorsReader*
 }
 
 std::unique_ptr<Model> create_vit(const NewModel& shape) {
-  VitConfig config;
-  config.layers = shape.blocks;
-  config.heads = shape.heads;
-  config.channels = shape.channels;
-  config.hidden = shape.hidden > 0 ? shape.hidden : 4 * shape.channels;
+  auto config = new_encoder<VitConfig>(shape);
   if (shape.image.values() > 0) {  // else the data are no images, which is refused later
     if (shape.image.height % shape.patch != 0 || shape.image.width % shape.patch != 0)
       throw UserError({.what = "model.new.patch_size does not divide the images' sides",
@@ -70,7 +66,6 @@ std::unique_ptr<Model> create_vit(const NewModel& shape) {
     config.image = shape.image;
     config.patch = shape.patch;
   }
-  config.classes = shape.class_names;
   config.check("[model.new]");
   return std::make_unique<VitModel>(std::move(config));
 }

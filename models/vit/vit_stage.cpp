@@ -3,6 +3,7 @@
 
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/transformer_block.hpp"
+#include "models/encoder_blocks.hpp"
 #include "models/vit/patch_embedding.hpp"
 
 namespace deltapipe {
@@ -11,35 +12,19 @@ namespace {
 
 /// Sites of dropout: the embedding's, then three of each block.
 constexpr std::uint32_t kEmbeddingSite = 0, kFirstBlockSite = 1;
-constexpr int kAttentionSite = 0, kMlpSite = 2, kSitesABlock = 3;
 
 template <class Real>
 std::unique_ptr<Block<Real>> make_block(const VitConfig& config, int block, int bucket,
                                         ParameterArena<Real>& parameters) {
   const std::string layer = "encoder.layer." + std::to_string(block) + ".";
-  const std::uint32_t site = kFirstBlockSite + block * kSitesABlock;
-  const AttentionOptions attention{.channels = config.channels,
-                                   .heads = config.heads,
-                                   .causal = false,
-                                   .layout = WeightLayout::outputs_inputs,
-                                   .epsilon = config.layer_norm_epsilon,
-                                   .attention_dropout = config.attention_dropout,
-                                   .dropout = config.hidden_dropout,
-                                   .dropout_site = site + kAttentionSite};
-  const MlpOptions mlp{.channels = config.channels,
-                       .hidden = config.hidden,
-                       .activation = config.activation,
-                       .layout = WeightLayout::outputs_inputs,
-                       .epsilon = config.layer_norm_epsilon,
-                       .dropout = config.hidden_dropout,
-                       .dropout_site = site + kMlpSite};
+  const std::uint32_t site = kFirstBlockSite + block * kEncoderSitesABlock;
   return std::make_unique<TransformerBlock<Real>>(
       parameters,
       AttentionNames{layer + "layernorm_before", layer + "attention.attention.qkv",
                      layer + "attention.output.dense"},
-      attention,
+      encoder_attention(config, site),
       MlpNames{layer + "layernorm_after", layer + "intermediate.dense", layer + "output.dense"},
-      mlp, bucket);
+      encoder_mlp(config, site), bucket);
 }
 
 /// Declares the parameters and returns what the stage consists of.

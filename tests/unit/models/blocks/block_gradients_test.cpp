@@ -73,8 +73,9 @@ TEST_CASE("A post-norm block's gradients are slopes", "[models][blocks]") {
   const double dropout = GENERATE(0.0, 0.3);
   const auto build = [=](ParameterArena<double>& parameters) {
     StageParts<double> parts = parts_of_channels();
-    const AttentionOptions attention = attention_options(false, dropout);
-    const MlpOptions mlp = mlp_options(Activation::gelu_erf, dropout);
+    AttentionOptions attention = attention_options(false, dropout);
+    MlpOptions mlp = mlp_options(Activation::gelu_erf, dropout);
+    attention.layout = mlp.layout = WeightLayout::outputs_inputs;
     for (int i = 0; i < 2; ++i) {
       const std::string b = "b" + std::to_string(i);
       parts.blocks.push_back({std::make_unique<PostNormBlock<double>>(
