@@ -36,7 +36,6 @@
 #include "core/base/printable.hpp"
 #include "core/codec/codec.hpp"
 #include "core/data/corpus.hpp"
-#include "core/data/images.hpp"
 #include "core/files/replacement.hpp"
 #include "models/model.hpp"
 #include "models/partition.hpp"
@@ -78,7 +77,7 @@ std::vector<std::string> known_classes(const Settings& settings, Inputs& inputs)
 /// Returns the size of the images; if the files are missing, about that of CIFAR.
 ImageShape known_image(const Settings& settings, Inputs& inputs) {
   if (settings.data.kind != DataKind::images) return {};
-  if (inputs.files.texts && !settings.data.train.empty()) return image_shape(settings.data);
+  if (inputs.files.texts && !settings.data.train.empty()) return image_of(settings.data);
   const int side = settings.model.patch_size * std::max(1, 32 / settings.model.patch_size);
   const ImageShape assumed = {side, side, 3};
   inputs.assume("the images are not known yet: " + text_of(assumed) + " is assumed");

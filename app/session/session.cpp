@@ -43,6 +43,8 @@ std::optional<Tokenizer> load_tokenizer(const Settings& settings) {
 
 Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
                            int model_size) {
+  // For images, a vocabulary of one token lets new_model() make any model; check_fields() refuses
+  // those of texts.
   if (!is_text(settings.data.kind)) return {1, -1};
   if (tokenizer) return *tokenizer;
   if (!settings.data.train.empty() && !holds_tokens_only(settings.data))
@@ -63,6 +65,10 @@ std::vector<std::string> class_names(const DataSettings& data) {
       return image_classes(data);
   }
   return {};
+}
+
+ImageShape image_of(const DataSettings& data) {
+  return data.kind == DataKind::images ? image_shape(data) : ImageShape{};
 }
 
 namespace {
@@ -188,9 +194,8 @@ ModelPlan plan_model(const Settings& settings) {
   const Vocabulary vocabulary =
       plan_vocabulary(settings, tokenizer, is_new ? 0 : model->shape().vocabulary);
   if (is_new)
-    model = new_model(
-        settings.model, vocabulary.size, vocabulary.end_of_text, class_names(settings.data),
-        settings.data.kind == DataKind::images ? image_shape(settings.data) : ImageShape{});
+    model = new_model(settings.model, vocabulary.size, vocabulary.end_of_text,
+                      class_names(settings.data), image_of(settings.data));
   else if (settings.data.kind != DataKind::text && model->class_names().empty())
     model->set_class_names(class_names(settings.data));
   check_fields(settings, *model);

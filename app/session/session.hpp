@@ -56,6 +56,8 @@ Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokeniz
 /// Returns the names of the classes in the deck's data; empty for a language model. Reads the
 /// training files. Throws UserError.
 std::vector<std::string> class_names(const DataSettings& data);
+/// Returns the size of the training images; of other data, 0 x 0 x 0. Throws UserError.
+ImageShape image_of(const DataSettings& data);
 
 /// Makes the model of [model.new], with the vocabulary of its tokenizer and the classes of its
 /// data.

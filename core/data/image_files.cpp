@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "core/base/error.hpp"
+#include "core/data/text_lines.hpp"
 #include "core/files/input_file.hpp"
 
 namespace deltapipe {
@@ -27,18 +28,14 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 30;
 constexpr std::uint64_t kDeflateRatio = 1032;
 constexpr const char* kDownload = "download the file again";
 
-[[noreturn]] void fail(const std::string& file, const std::string& what,
-                       const std::string& value = "", const std::string& remedy = kDownload) {
-  throw UserError({.what = what, .file = file, .value = value, .remedy = remedy});
-}
-
 /// The bytes of a file, which may be compressed by gzip.
 class ByteStream {
  public:
   explicit ByteStream(const std::string& path)
       : path_(path), file_size_(ReadOnlyFile(path).size()) {
     stream_ = gzopen(path.c_str(), "rb");
-    if (stream_ == nullptr) fail(path, "cannot be opened", "", "check the file's permissions");
+    if (stream_ == nullptr)
+      refuse_line(path, "cannot be opened", "", "check the file's permissions");
     (void)gzbuffer(stream_, 1 << 20);
   }
   ~ByteStream() { (void)gzclose(stream_); }
@@ -51,24 +48,26 @@ class ByteStream {
     for (std::size_t done = 0; done < bytes.size();) {
       const std::size_t piece = std::min(kPiece, bytes.size() - done);
       const int got = gzread(stream_, bytes.data() + done, static_cast<unsigned>(piece));
-      if (got < 0) fail(path_, "is damaged", message());
-      if (got == 0) fail(path_, "ends before the images and labels that it announces");
+      if (got < 0) refuse_line(path_, "is damaged", message(), kDownload);
+      if (got == 0)
+        refuse_line(path_, "ends before the images and labels that it announces", "", kDownload);
       done += static_cast<std::size_t>(got);
     }
   }
   void expect_end() {
     std::uint8_t more = 0;
     const int got = gzread(stream_, &more, 1);
-    if (got > 0) fail(path_, "goes on after the images or labels that it announces");
+    if (got > 0)
+      refuse_line(path_, "goes on after the images or labels that it announces", "", kDownload);
     int error = Z_OK;
     const std::string text = gzerror(stream_, &error);
-    if (error != Z_OK) fail(path_, "is damaged at its end", text);
+    if (error != Z_OK) refuse_line(path_, "is damaged at its end", text, kDownload);
   }
   /// Refuses sizes that the file cannot hold before memory is allocated for them.
   void expect_room(std::uint64_t bytes) const {
     const std::uint64_t ratio = gzdirect(stream_) != 0 ? 1 : kDeflateRatio;
     if (bytes > kMostBytes || bytes > ratio * (file_size_ + 1))
-      fail(path_, "announces more bytes than it can hold", std::to_string(bytes));
+      refuse_line(path_, "announces more bytes than it can hold", std::to_string(bytes), kDownload);
   }
   std::uint32_t big_endian() {
     std::array<std::uint8_t, 4> b{};
@@ -95,11 +94,11 @@ DataFormat format_of(const std::string& file, DataFormat asked) {
     const std::uint64_t size = ReadOnlyFile(file).size();
     if (size > 0 && size % (1 + kCifarPixels) == 0) return DataFormat::cifar10;
     if (size > 0 && size % (2 + kCifarPixels) == 0) return DataFormat::cifar100;
-    fail(file, "the file size matches neither CIFAR-10 nor CIFAR-100",
-         std::to_string(size) + " bytes");
+    refuse_line(file, "the file size matches neither CIFAR-10 nor CIFAR-100",
+                std::to_string(size) + " bytes", kDownload);
   }
-  fail(file, "the name of the data file does not identify its format", name,
-       "set data.format to idx, cifar10 or cifar100");
+  refuse_line(file, "the name of the data file does not identify its format", name,
+              "set data.format to idx, cifar10 or cifar100");
 }
 
 struct IdxHeader {
@@ -110,13 +109,15 @@ struct IdxHeader {
 IdxHeader read_idx_header(const std::string& file, ByteStream& stream) {
   const std::uint32_t magic = stream.big_endian();
   if (magic != kIdxImages)
-    fail(file, "this is not an IDX file of images with 8 bits a pixel",
-         "magic number " + std::to_string(magic), "name the file of images in data.train");
+    refuse_line(file, "this is not an IDX file of images with 8 bits a pixel",
+                "magic number " + std::to_string(magic), "name the file of images in data.train");
   const std::uint64_t images = stream.big_endian();
   const std::uint32_t height = stream.big_endian(), width = stream.big_endian();
   if (images == 0 || height == 0 || width == 0 || height > kMostSide || width > kMostSide)
-    fail(file, "the header has sizes that cannot be used",
-         std::to_string(images) + " x " + std::to_string(height) + " x " + std::to_string(width));
+    refuse_line(
+        file, "the header has sizes that cannot be used",
+        std::to_string(images) + " x " + std::to_string(height) + " x " + std::to_string(width),
+        kDownload);
   stream.expect_room(images * height * width);
   return {{static_cast<int>(height), static_cast<int>(width), 1}, images};
 }
@@ -127,8 +128,8 @@ std::string labels_file(const std::string& file) {
   std::string name = path.filename().string();
   const std::size_t place = name.find(kImagesName);
   if (place == std::string::npos)
-    fail(file, "the file's name does not tell where its labels are", name,
-         "name IDX files ...images-idx3-ubyte, with ...labels-idx1-ubyte next to them");
+    refuse_line(file, "the file's name does not tell where its labels are", name,
+                "name IDX files ...images-idx3-ubyte, with ...labels-idx1-ubyte next to them");
   name.replace(place, kImagesName.size(), kLabelsName);
   const fs::path labels = path.parent_path() / name;
   std::error_code ignored;
@@ -150,15 +151,17 @@ bool has_labels(const std::string& images_file) {
 /// Reads the labels of a file of images.
 std::vector<std::uint8_t> read_idx_labels(const std::string& images_file, std::uint64_t images) {
   const std::string file = labels_file(images_file);
-  if (!has_labels(images_file))
-    fail(images_file, "the file of the labels is missing", file, "put it there");
+  std::error_code ignored;
+  if (!fs::exists(file, ignored))
+    refuse_line(images_file, "the file of the labels is missing", file, "put it there");
   ByteStream stream(file);
   if (const std::uint32_t magic = stream.big_endian(); magic != kIdxLabels)
-    fail(file, "this is not an IDX file of labels", "magic number " + std::to_string(magic));
+    refuse_line(file, "this is not an IDX file of labels", "magic number " + std::to_string(magic),
+                kDownload);
   if (const std::uint64_t count = stream.big_endian(); count != images)
-    fail(file, "images and labels differ in number",
-         std::to_string(images) + " and " + std::to_string(count),
-         "use the labels that belong to the images");
+    refuse_line(file, "images and labels differ in number",
+                std::to_string(images) + " and " + std::to_string(count),
+                "use the labels that belong to the images");
   std::vector<std::uint8_t> labels(images);
   stream.read(labels);
   stream.expect_end();
@@ -185,8 +188,9 @@ std::uint64_t cifar_record(DataFormat format) {
 std::uint64_t cifar_images(const std::string& file, DataFormat format) {
   const std::uint64_t size = ReadOnlyFile(file).size(), record = cifar_record(format);
   if (size == 0 || size % record != 0)
-    fail(file, "the file size is not a multiple of the record size",
-         std::to_string(size) + " bytes, " + std::to_string(record) + " a record");
+    refuse_line(file, "the file size is not a multiple of the record size",
+                std::to_string(size) + " bytes, " + std::to_string(record) + " a record",
+                kDownload);
   return size / record;
 }
 
@@ -200,9 +204,9 @@ void add_cifar(const std::string& file, DataFormat format, LabelledImages& all) 
     input.read_at(i * record, std::as_writable_bytes(std::span(bytes)));
     const std::uint8_t label = bytes[record - kCifarPixels - 1];
     if (label >= classes)
-      fail(file, "image " + std::to_string(i) + " has a label outside the classes",
-           std::to_string(label),
-           "set data.format to cifar10 or cifar100, or download the file again");
+      refuse_line(file, "image " + std::to_string(i) + " has a label outside the classes",
+                  std::to_string(label),
+                  "set data.format to cifar10 or cifar100, or download the file again");
     all.label_N.push_back(label);
     const std::uint8_t* const planes = bytes.data() + record - kCifarPixels;  // [C, H, W]
     for (std::size_t place = 0; place < kCifarPixels / 3; ++place)
@@ -221,8 +225,7 @@ ImageFileInfo image_file_info(const std::string& file, DataFormat format) {
   return {header.shape, header.images, known};
 }
 
-int image_file_classes(const std::string& file, DataFormat format) {
-  const ImageFileInfo info = image_file_info(file, format);
+int image_file_classes(const std::string& file, const ImageFileInfo& info) {
   if (info.format != DataFormat::idx) return classes_of(info.format);
   return std::ranges::max(read_idx_labels(file, info.images)) + 1;
 }
@@ -234,12 +237,13 @@ LabelledImages read_image_files(const std::vector<std::string>& files, DataForma
   for (const std::string& file : files) {
     const ImageFileInfo info = image_file_info(file, format);
     if (all.size() > 0 && info.shape != all.shape)
-      fail(file, "the images differ in size from those of " + files.front(),
-           text_of(info.shape) + " and " + text_of(all.shape), "use files with images of one size");
+      refuse_line(file, "the images differ in size from those of " + files.front(),
+                  text_of(info.shape) + " and " + text_of(all.shape),
+                  "use files with images of one size");
     if (all.size() > 0 && info.format != all.format)
-      fail(file, "the file has another format than " + files.front(),
-           std::string(name_of(info.format)) + " and " + name_of(all.format),
-           "use files of one format, which have the same classes");
+      refuse_line(file, "the file has another format than " + files.front(),
+                  std::string(name_of(info.format)) + " and " + name_of(all.format),
+                  "use files of one format, which have the same classes");
     all.shape = info.shape;
     all.format = info.format;
     if (info.format == DataFormat::idx) {

@@ -39,9 +39,9 @@ constexpr int classes_of(DataFormat format) {
   return format == DataFormat::cifar10 ? 10 : format == DataFormat::cifar100 ? 100 : 0;
 }
 
-/// Returns the number of classes that a file's labels allow; for IDX, the largest label + 1. Throws
-/// UserError.
-int image_file_classes(const std::string& file, DataFormat format);
+/// Returns the number of classes that a file's labels allow; for IDX, the largest label + 1. `info`
+/// is the file's. Throws UserError.
+int image_file_classes(const std::string& file, const ImageFileInfo& info);
 
 /// Reads files in their order. All have one format and images of one shape. The labels of an IDX
 /// file are in the file whose name has "labels-idx1" in place of "images-idx3". CIFAR-100 has its

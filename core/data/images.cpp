@@ -129,8 +129,9 @@ std::vector<std::string> image_classes(const DataSettings& settings) {
   int classes = 0;
   DataFormat format = DataFormat::idx;
   for (const std::string& file : settings.train) {
-    format = image_file_info(file, settings.format).format;
-    classes = std::max(classes, image_file_classes(file, format));
+    const ImageFileInfo info = image_file_info(file, settings.format);
+    format = info.format;
+    classes = std::max(classes, image_file_classes(file, info));
   }
   if (format == DataFormat::cifar10) return {kCifar10Names.begin(), kCifar10Names.end()};
   if (classes < 2)
