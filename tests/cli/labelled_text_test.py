@@ -63,15 +63,7 @@ class LabelledTexts(support.TestCase):
             deck, {name.replace("__", "."): keys for name, keys in sections.items()})
 
     def test_stages_change_nothing(self):
-        alone = self.train(self.deck(), "k1")
-        for stages, schedule in ((2, "1f1b"), (3, "zb-h1"), (4, "gpipe")):
-            run = self.train(self.deck(pipeline={"stages": stages, "schedule": schedule}),
-                             f"k{stages}", stages)
-            self.assertEqual(run.losses.tobytes(), alone.losses.tobytes())
-            self.assertEqual(run.evaluations["accuracy"].tobytes(),
-                             alone.evaluations["accuracy"].tobytes())
-            model = (self.output(f"k{stages}") / "model/model.safetensors").read_bytes()
-            self.assertEqual(model, (self.output("k1") / "model/model.safetensors").read_bytes())
+        self.check_stages(lambda keys: self.deck(pipeline=keys))
 
     def test_codecs_learn_and_send_no_padding(self):
         deck = self.deck(pipeline={"stages": 2}, training={"steps": 200},
@@ -91,15 +83,7 @@ class LabelledTexts(support.TestCase):
                          boundary__forward={"codec": "aqsgd", "bits": 3},
                          boundary__backward={"codec": "directq", "bits": 6},
                          checkpoint={"every_steps": 7}, output={"overwrite": False})
-        whole = self.train(deck, "whole", 2)
-        stopped = support.run(
-            ["train", self.deck_file(deck), f"output.directory={self.output('parts')}",
-             "network.latency=0.1", "checkpoint.time_limit=3"], 2)
-        self.assertEqual(stopped.status, 75, stopped)
-        run = self.train(deck, "parts", 2)
-        self.assertEqual(run.losses.tobytes(), whole.losses.tobytes())
-        self.assertEqual((self.output("parts") / "model/model.safetensors").read_bytes(),
-                         (self.output("whole") / "model/model.safetensors").read_bytes())
+        self.check_restart(deck)
 
     def test_replicas(self):
         deck = self.deck(pipeline={"stages": 2, "replicas": 2}, training={"steps": 120})

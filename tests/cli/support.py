@@ -218,6 +218,34 @@ class TestCase(unittest.TestCase):
                      ranks)
         return Run(output / "run.h5")
 
+    def model_bytes(self, name):
+        return (self.output(name) / "model/model.safetensors").read_bytes()
+
+    def check_stages(self, deck_of_pipeline):
+        """Losses, accuracies and models have the same bits for one to four stages.
+        deck_of_pipeline(keys) is a deck with these keys of [pipeline]."""
+        alone = self.train(deck_of_pipeline({}), "k1")
+        for stages, schedule in ((2, "1f1b"), (3, "zb-h1"), (4, "gpipe")):
+            made = self.train(deck_of_pipeline({"stages": stages, "schedule": schedule}),
+                              f"k{stages}", stages)
+            self.assertEqual(made.losses.tobytes(), alone.losses.tobytes())
+            self.assertEqual(made.evaluations["accuracy"].tobytes(),
+                             alone.evaluations["accuracy"].tobytes())
+            self.assertEqual(self.model_bytes(f"k{stages}"), self.model_bytes("k1"))
+
+    def check_restart(self, deck, between=lambda output: None):
+        """Two ranks that stop at a time limit and resume end with the bits of a whole run. Calls
+        between(output directory) before the restart."""
+        whole = self.train(deck, "whole", 2)
+        output = self.output("parts")
+        stopped = run(["train", self.deck_file(deck), f"output.directory={output}",
+                       "network.latency=0.1", "checkpoint.time_limit=3"], 2)
+        self.assertEqual(stopped.status, 75, stopped)
+        between(output)
+        resumed = self.train(deck, "parts", 2)
+        self.assertEqual(resumed.losses.tobytes(), whole.losses.tobytes())
+        self.assertEqual(self.model_bytes("parts"), self.model_bytes("whole"))
+
     def assert_stops(self, result, *parts, status=None):
         """One line that says all the parts, no crash."""
         shown = str(result)

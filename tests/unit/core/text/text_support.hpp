@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "tests/unit/core/files/files_support.hpp"
 
 namespace deltapipe::testing {
+
+using Json = nlohmann::json;
+using Ids = std::vector<std::int32_t>;
 
 inline std::string tokenizer_fixture(const std::string& name) {
   return std::string(DELTAPIPE_FIXTURES) + "/tokenizer/" + name;
@@ -44,6 +48,55 @@ inline std::uint64_t splitmix64(std::uint64_t counter) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
+}
+
+/// expected.json of the fixtures.
+inline const Json& tokenizer_expectations() {
+  static const Json values = Json::parse(read_bytes(tokenizer_fixture("expected.json")));
+  return values;
+}
+
+inline std::uint64_t expected_hash(const Json& entry) {
+  return std::stoull(entry.get<std::string>(), nullptr, 16);
+}
+
+struct Lines {
+  std::vector<std::string> all;
+  std::vector<std::string> valid;
+};
+
+inline bool is_valid_utf8(const std::string& text) {
+  try {
+    (void)Json(text).dump();
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+/// The lines of mixed.bin.
+inline const Lines& mixed_lines() {
+  static const Lines lines = [] {
+    Lines made;
+    const std::string bytes = read_bytes(tokenizer_fixture("mixed.bin"));
+    std::size_t start = 0;
+    for (const Json& line : tokenizer_expectations()["lines"]) {
+      made.all.push_back(bytes.substr(start, line[0].get<std::size_t>()));
+      start += made.all.back().size();
+      if (is_valid_utf8(made.all.back())) made.valid.push_back(made.all.back());
+    }
+    return made;
+  }();
+  return lines;
+}
+
+/// Lines drawn by splitmix64, the same in the scripts.
+inline std::string drawn_megabyte(const std::vector<std::string>& lines) {
+  std::string text;
+  for (std::uint64_t counter = 0; text.size() < (std::size_t{1} << 20); ++counter) {
+    text += lines[splitmix64(counter) % lines.size()];
+  }
+  return text;
 }
 
 /// One UTF-8 sequence.

@@ -16,53 +16,8 @@ namespace {
 
 using namespace testing;
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
-using Ids = std::vector<std::int32_t>;
-
 const Json& expected() {
-  static const Json values = Json::parse(read_bytes(tokenizer_fixture("expected.json")));
-  return values;
-}
-
-std::uint64_t expected_hash(const Json& entry) {
-  return std::stoull(entry.get<std::string>(), nullptr, 16);
-}
-
-struct Lines {
-  std::vector<std::string> all;
-  std::vector<std::string> valid;
-};
-
-bool is_valid_utf8(const std::string& text) {
-  try {
-    (void)Json(text).dump();
-    return true;
-  } catch (const Json::type_error&) {
-    return false;
-  }
-}
-
-const Lines& mixed_lines() {
-  static const Lines lines = [] {
-    Lines made;
-    const std::string bytes = read_bytes(tokenizer_fixture("mixed.bin"));
-    std::size_t start = 0;
-    for (const Json& line : expected()["lines"]) {
-      made.all.push_back(bytes.substr(start, line[0].get<std::size_t>()));
-      start += made.all.back().size();
-      if (is_valid_utf8(made.all.back())) made.valid.push_back(made.all.back());
-    }
-    return made;
-  }();
-  return lines;
-}
-
-std::string drawn_megabyte(const std::vector<std::string>& lines) {
-  std::string text;
-  for (std::uint64_t counter = 0; text.size() < (std::size_t{1} << 20); ++counter) {
-    text += lines[splitmix64(counter) % lines.size()];
-  }
-  return text;
+  return tokenizer_expectations();
 }
 
 void check_text(const Tokenizer& tokenizer, const std::string& text, const Json& entry) {

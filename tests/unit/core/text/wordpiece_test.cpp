@@ -15,9 +15,6 @@ namespace {
 
 using namespace testing;
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
-using Ids = std::vector<std::int32_t>;
-
 const std::string kVocabulary = DELTAPIPE_FIXTURES "/wordpiece/vocab.txt";
 
 const Json& expected() {
@@ -52,20 +49,12 @@ Json whole_file(const Json& from) {
 
 void check_ids(const Ids& ids, const Json& summary) {
   REQUIRE(ids.size() == summary["ids"].get<std::size_t>());
-  REQUIRE(hash_ids(ids) == std::stoull(summary["hash"].get<std::string>(), nullptr, 16));
+  REQUIRE(hash_ids(ids) == expected_hash(summary["hash"]));
 }
 
 const std::vector<std::string>& lines() {
   static const std::vector<std::string> texts = [] {
-    std::vector<std::string> made;
-    const std::string bytes = read_bytes(tokenizer_fixture("mixed.bin"));
-    const Json fixture = Json::parse(read_bytes(tokenizer_fixture("expected.json")));
-    std::size_t start = 0;
-    for (const Json& line : fixture["lines"]) {
-      const std::string text = bytes.substr(start, line[0].get<std::size_t>());
-      start += text.size();
-      if (first_invalid_utf8(text) == text.size()) made.push_back(text);
-    }
+    std::vector<std::string> made = mixed_lines().valid;
     for (const Json& text : expected()["special"]) made.push_back(text);
     return made;
   }();
@@ -85,9 +74,7 @@ TEST_CASE("WordPiece has the ids of transformers", "[tokenizer][wordpiece]") {
     INFO("line " << i << ": " << lines()[i]);
     check_ids(tokenizer.encode(lines()[i]), made["lines"][i]);
   }
-  std::string megabyte;
-  for (std::uint64_t counter = 0; megabyte.size() < (std::size_t{1} << 20); ++counter)
-    megabyte += lines()[splitmix64(counter) % lines().size()];
+  const std::string megabyte = drawn_megabyte(lines());
   check_ids(tokenizer.encode(megabyte), made["megabyte"]);
 
   write_bytes(directory / "tokenizer.json", whole_file(made).dump());
