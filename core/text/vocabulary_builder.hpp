@@ -66,7 +66,7 @@ class VocabularyBuilder {
   }
 
  protected:
-  /// Returns the id of a token; -1: there is none.
+  /// Returns the id of a token; -1: not in the vocabulary.
   std::int32_t id_of(const std::string& name) const {
     const auto found = ids_.find(name);
     return found == ids_.end() ? -1 : found->second;
