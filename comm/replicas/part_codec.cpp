@@ -9,7 +9,14 @@ namespace deltapipe {
 
 namespace {
 
-/// Values in fp32 or Bf16 (std::uint16_t).
+KOKKOS_FORCEINLINE_FUNCTION float value_of(float x) {
+  return x;
+}
+KOKKOS_FORCEINLINE_FUNCTION float value_of(Bf16 x) {
+  return float_of_bfloat(static_cast<std::uint16_t>(x));
+}
+
+/// Values in fp32 or Bf16.
 template <class Wire>
 class DenseParts final : public PartCodec {
  public:
@@ -22,7 +29,7 @@ class DenseParts final : public PartCodec {
     auto* const to = reinterpret_cast<Wire*>(payload);
     for_tiles(
         "deltapipe::DenseParts::encode", exec, static_cast<std::int64_t>(values.extent(0)),
-        KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+        DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
           for (std::int64_t i = first; i < end; ++i) to[i] = rounded_to<Wire>(from[i]);
         });
   }
@@ -33,13 +40,9 @@ class DenseParts final : public PartCodec {
     float* const to = values.data();
     for_tiles(
         "deltapipe::DenseParts::decode", exec, static_cast<std::int64_t>(values.extent(0)),
-        KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+        DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
           for (std::int64_t i = first; i < end; ++i) {
-            float x;
-            if constexpr (std::is_same_v<Wire, float>)
-              x = from[i];
-            else
-              x = float_of_bfloat(static_cast<std::uint16_t>(from[i]));
+            const float x = value_of(from[i]);
             to[i] = adds ? to[i] + x : x;
           }
         });
